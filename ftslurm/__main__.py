@@ -1,0 +1,5 @@
+"""`python -m ftslurm` is `ftrun`."""
+
+from ftslurm.cli.ftrun import main
+
+main()

@@ -1,0 +1,82 @@
+"""The errors ftslurm raises on purpose, and every exit status of its own.
+
+A class says who can mend it; `message` says what happened and where, `hint` what to do.
+The statuses follow sysexits(3). They keep clear of numbers with a meaning elsewhere: 93
+(ft_launcher: do not restart), 16 and 17 (Megatron), 128+n (signals), 201 and 202 (DLRover).
+In every other case ftrun ends with the exit status of the training program itself.
+"""
+
+
+class FtslurmError(Exception):
+    """Base of all: one clear sentence, and what to do about it.
+
+    Attributes: message (str), hint (str, may be empty), exit_status (int).
+    """
+
+    exit_status = 70  # EX_SOFTWARE: should not happen, please report
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class UsageError(FtslurmError):
+    """A command line that cannot be understood."""
+
+    exit_status = 64  # EX_USAGE
+
+
+class PolicyError(FtslurmError):
+    """A policy file, annotation or FTRUN_* variable that says something impossible."""
+
+    exit_status = 65  # EX_DATAERR
+
+
+class UnknownJob(FtslurmError):
+    """A job that Slurm or the ledger does not know."""
+
+    exit_status = 66  # EX_NOINPUT
+
+
+class SlurmUnavailable(FtslurmError):
+    """slurmctld did not answer in time. Says nothing about the job."""
+
+    exit_status = 69  # EX_UNAVAILABLE
+
+
+class LaunchFailed(FtslurmError):
+    """The step could not be brought up, so the program never ran."""
+
+    exit_status = 71  # EX_OSERR
+
+
+class CommandMissing(FtslurmError):
+    """A program that ftslurm needs (srun, scontrol) is not on PATH."""
+
+    exit_status = 72  # EX_OSFILE
+
+
+class StateError(FtslurmError):
+    """The state folder or the ledger cannot be used: missing rights, no space, not a folder."""
+
+    exit_status = 73  # EX_CANTCREAT
+
+
+class WireError(FtslurmError):
+    """A message that is not of our making, damaged or out of order."""
+
+    exit_status = 76  # EX_PROTOCOL
+
+
+class SlurmRefused(FtslurmError):
+    """Slurm understood and said no."""
+
+    exit_status = 77  # EX_NOPERM
+
+
+# Not an error: the job has been given back to Slurm and will run again.
+REQUEUED_STATUS = 75  # EX_TEMPFAIL

@@ -1,0 +1,108 @@
+"""The local launcher: the same contract as Slurm's with processes on this machine, on nodes that are only names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ftslurm.errors import UsageError
+from ftslurm.launchers.python import Python
+from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
+from ftslurm.launchers.step import ProcessStep
+from ftslurm.model.events import RequeueEnded, SlurmAnswered
+
+CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
+
+
+def nodes_wanted(options: Sequence[str]) -> int:
+    """-N of the command line (its lower bound), 1 if it has none. Raises: UsageError."""
+    text = (option_value(options, "nodes") or "1").split("-")[0]
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(f"--nodes={text}: not a number of nodes", hint="write -N4")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPool:
+    """The simulated cluster: `size` nodes named local1, local2, ..."""
+
+    size: int
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(f"local{number}" for number in range(1, self.size + 1))
+
+    def allocate(self, count: int, excluded: Iterable[str]) -> tuple[str, ...]:
+        """The first `count` nodes that are not excluded. Raises: UsageError if there are not as many."""
+        left = [node for node in self.nodes if node not in set(excluded)]
+        if len(left) < count:
+            raise UsageError(
+                f"{count} nodes are wanted and {len(left)} of {self.size} are to be had",
+                hint=f"--ft-local-nodes {count} simulates as many",
+            )
+        return tuple(left[:count])
+
+
+@dataclass(frozen=True, slots=True)
+class LocalScheduler:
+    """Answers as Slurm would for a batch job on the pool; a requeue lets the same ftrun go on with other nodes."""
+
+    pool: LocalPool
+    count: int
+
+    def ask(self) -> SlurmAnswered:
+        return SlurmAnswered(
+            state="RUNNING", batch=True, requeueable=True, usable=frozenset(self.pool.nodes), node_count=self.count
+        )
+
+    def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
+        try:
+            self.pool.allocate(self.count, exclude)
+        except UsageError as error:
+            return RequeueEnded(False, error.message)
+        return RequeueEnded(True, "goes on in the same ftrun")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLauncher:
+    """job: number of the simulated job. nodes: its allocation."""
+
+    components: tuple[Component, ...]
+    env: Mapping[str, str]
+    python: Python
+    nodes: tuple[str, ...]
+    job: int
+    poll_s: float = 10.0
+    steps: list[int] = field(default_factory=lambda: [0])
+    name: str = "local"
+
+    def step_argv(self) -> tuple[str, ...]:
+        component = self.components[0]
+        command = () if has_flag(component.options, "multi-prog") else component.command
+        options = without(component.options, "multi-prog", "kill-on-bad-exit", "wait")
+        return self._argv((*options, "--", *self.python.shim_argv(command)))
+
+    def watch_argv(self, nodes: Sequence[str]) -> tuple[str, ...]:
+        count = str(len(nodes))
+        agent = self.python.agent_argv(self.poll_s)
+        return self._argv(("-N", count, "-n", count, "-w", ",".join(nodes), "-i", "none", "-Q", "--", *agent))
+
+    def _argv(self, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        return self.python.module_argv("ftslurm.launchers.local_step", *arguments)
+
+    def launch(self, channel: str) -> ProcessStep:
+        return ProcessStep(self.step_argv(), self._env(channel))
+
+    def watch(self, nodes: Sequence[str], channel: str) -> ProcessStep:
+        return ProcessStep(self.watch_argv(nodes), self._env(channel), quiet=True)
+
+    def _env(self, channel: str) -> dict[str, str]:
+        number = self.steps[0]
+        self.steps[0] += 1
+        return {
+            **self.env,
+            CHANNEL_VARIABLE: channel,
+            "FTSLURM_LOCAL_NODES": ",".join(self.nodes),
+            "FTSLURM_LOCAL_JOB": str(self.job),
+            "FTSLURM_LOCAL_STEP": str(number),
+        }

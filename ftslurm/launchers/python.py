@@ -1,0 +1,26 @@
+"""How shims and agents are started on another node: by which interpreter, from which folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """interpreter: a path that is the same on every node. root: the folder that holds the package `ftslurm`."""
+
+    interpreter: str
+    root: str
+
+    def shim_argv(self, command: tuple[str, ...]) -> tuple[str, ...]:
+        """-I -S: nothing of the user's environment is loaded, and the start costs half."""
+        return (self.interpreter, "-I", "-S", f"{self.root}/ftslurm/wrapper/shim.py", "--", *command)
+
+    def module_argv(self, module: str, *arguments: str) -> tuple[str, ...]:
+        """`python -m` without the current folder on the path, where the user's files could stand in for ours."""
+        start = f"import sys; sys.path.insert(0, {self.root!r}); from {module} import main; main()"
+        return (self.interpreter, "-I", "-c", start, *arguments)
+
+    def agent_argv(self, poll_s: float) -> tuple[str, ...]:
+        """poll_s: between two looks at the devices, seconds."""
+        return self.module_argv("ftslurm.wrapper.agent", f"{poll_s:g}")

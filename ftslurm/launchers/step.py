@@ -1,0 +1,62 @@
+"""A step as one child process of ours: srun, or the local launcher's."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from ftslurm.errors import CommandMissing
+from ftslurm.model.exits import ExitStatus, from_returncode
+
+# Two interrupts within a second end a step (srun(1)); nearer to each other the kernel would deliver one.
+_BETWEEN_INTERRUPTS_S = 0.05
+
+
+class ProcessStep:
+    """See StepHandle. end: a further way to end its tasks, tried first by `kill`."""
+
+    def __init__(
+        self, argv: Sequence[str], env: Mapping[str, str], quiet: bool = False, end: Callable[[], None] = lambda: None
+    ) -> None:
+        """quiet: no terminal, no output; for steps the user did not ask for. Raises: CommandMissing."""
+        sink = subprocess.DEVNULL if quiet else None
+        self._end = end
+        try:
+            self._process = subprocess.Popen(
+                list(argv), env=dict(env), stdin=sink, stdout=sink, stderr=sink, start_new_session=quiet
+            )
+        except (FileNotFoundError, PermissionError) as error:
+            raise CommandMissing(
+                f"`{argv[0]}` cannot be run: {error.strerror}",
+                hint="is Slurm installed here, and its folder on PATH? --ft-launcher local runs without Slurm",
+            ) from None
+        self.pid = self._process.pid
+
+    def ended(self) -> ExitStatus | None:
+        status = self._process.poll()
+        return None if status is None else from_returncode(status)
+
+    def signal(self, number: int) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        self._end()
+        self.signal(signal.SIGINT)
+        time.sleep(_BETWEEN_INTERRUPTS_S)
+        self.signal(signal.SIGINT)
+
+    def wait(self, timeout_s: float) -> bool:
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def abandon(self) -> None:
+        """The launcher's process goes, whatever it still waits for."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()

@@ -1,0 +1,103 @@
+"""One append-only file a job, safe against two writers, a torn last line and a full disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftslurm.errors import StateError
+from ftslurm.ledger.records import from_line, to_line
+from ftslurm.model.record import Record
+from ftslurm.system.files import append, read_private
+
+# Far above any ledger (a record is some 300 bytes); what is longer was not written by us, and its end counts.
+MAX_BYTES = 64 << 20
+# Given up when the disk is full, so that the decision which follows can still be written.
+RESERVE_BYTES = 64 << 10
+LOCK_TIMEOUT_S = 10.0
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """records: in the order written. damaged: lines that could not be read (torn, or of a later version)."""
+
+    records: tuple[Record, ...]
+    damaged: int = 0
+
+
+class Journal:
+    """The ledger of one job. Every append is one write and one sync under a lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._reserve = path.with_suffix(".reserve")
+        self._full = False
+
+    def read(self) -> Contents:
+        """What stands there; empty for a ledger that is not there yet. Raises: StateError."""
+        try:
+            lines = read_private(self.path, MAX_BYTES).splitlines()
+        except FileNotFoundError:
+            return Contents(())
+        except OSError as error:
+            raise StateError(f"the ledger {self.path} cannot be read: {error.strerror}", hint="whose is it?") from None
+        records = [from_line(line) for line in lines if line.strip()]
+        good = tuple(record for record in records if record is not None)
+        return Contents(good, len(records) - len(good))
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Write `records`; they are on the disk when this returns. Raises: StateError."""
+        from filelock import FileLock, Timeout  # 50 ms to load
+
+        data = b"".join(to_line(record) for record in records)
+        try:
+            with FileLock(self.path.with_suffix(".lock"), timeout=LOCK_TIMEOUT_S, mode=0o600):
+                self._append(data)
+        except Timeout:
+            raise StateError(
+                f"the ledger {self.path} has been locked by another process for {LOCK_TIMEOUT_S:g} s",
+                hint="is another ftrun of this job stuck?",
+            ) from None
+        except OSError as error:
+            raise StateError(
+                f"the ledger {self.path} cannot be written: {error.strerror or error}",
+                hint="free space or rights there, or set FTSLURM_STATE_DIR to another folder",
+            ) from None
+
+    def _append(self, data: bytes) -> None:
+        try:
+            append(self.path, data)
+        except OSError as error:
+            if error.errno not in _FULL or not self._give_up_reserve():
+                raise
+            append(self.path, data)
+        else:
+            self._keep_reserve()
+
+    def _keep_reserve(self) -> None:
+        """Hold some space back while there is some; without it things go on as well as without a reserve."""
+        if self._full or self._reserve.exists():
+            return
+        try:
+            fd = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "wb") as file:
+                file.write(b"\xff" * RESERVE_BYTES)  # not zeros: some file systems keep no space for those
+        except OSError:
+            self._reserve.unlink(missing_ok=True)
+
+    def _give_up_reserve(self) -> bool:
+        self._full = True
+        try:
+            self._reserve.unlink()
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """The job is over or handed on: give the reserve back."""
+        self._full = True
+        self._reserve.unlink(missing_ok=True)

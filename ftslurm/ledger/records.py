@@ -1,0 +1,70 @@
+"""Record <-> JSON line. Version 1. A line of a later version or an unknown kind is kept out, not misread."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+from ftslurm.model.record import KINDS, Record
+
+VERSION = 1
+
+
+def to_line(record: Record) -> bytes:
+    """One line, newline included."""
+    # Not dataclasses.asdict: that copies deeply, and a ledger line is written on the way to a restart.
+    body = {"v": VERSION, "kind": type(record).__name__, **{f.name: getattr(record, f.name) for f in fields(record)}}
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
+
+
+def from_line(line: bytes) -> Record | None:
+    """The record, or None for a line that is torn, damaged or of a kind this version does not know."""
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(body, dict) or body.get("v") != VERSION or body.get("kind") not in KINDS:
+        return None
+    return _build(KINDS[body["kind"]], body)
+
+
+def _build(kind: type, body: Mapping[str, Any]) -> Record | None:
+    hints = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for field in fields(kind):
+        if field.name not in body:
+            continue
+        value = _fit(hints[field.name], body[field.name])
+        if value is None:
+            return None
+        values[field.name] = value
+    try:
+        return kind(**values)  # type: ignore[no-any-return]
+    except TypeError:
+        return None  # a field without default is missing
+
+
+def _fit(hint: Any, value: Any) -> Any:
+    """`value` as the field's type, or None: a ledger may have been written by anybody, so nothing is taken on trust."""
+    if hint is float and type(value) in (int, float):
+        return float(value)
+    if hint in (int, str, bool) and type(value) is hint:
+        return value
+    text = str(hint)
+    if "tuple[tuple[str, str]" in text:
+        return tuple((a, b) for a, b in value) if _pairs(value) else None
+    if text.startswith("tuple[str"):
+        return tuple(value) if isinstance(value, list) and all(type(v) is str for v in value) else None
+    if "Mapping[str, int]" in text:
+        return value if isinstance(value, dict) and all(type(v) is int for v in value.values()) else None
+    if "Mapping[str, str]" in text:
+        return value if isinstance(value, dict) and all(type(v) is str for v in value.values()) else None
+    return None
+
+
+def _pairs(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and all(type(v) is str for v in pair) for pair in value
+    )

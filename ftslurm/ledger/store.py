@@ -1,0 +1,130 @@
+"""Where the ledgers lie: `<state folder>/jobs/<cluster>.<job>.jsonl`, an array task each its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftslurm.errors import StateError, UnknownJob
+from ftslurm.ledger.journal import Contents, Journal
+from ftslurm.model.history import History, fold
+from ftslurm.system.files import private_folder
+
+VARIABLE = "FTSLURM_STATE_DIR"
+LOCAL_CLUSTER = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What tells a requeued job from another one that got its number. start_time: of this scheduling, Unix seconds."""
+
+    cluster: str
+    job: str
+    restarts: int
+    start_time: int
+    name: str
+
+
+def state_folder(env: Mapping[str, str]) -> Path:
+    """FTSLURM_STATE_DIR, else `.ftslurm` in the home folder; not made yet. Raises: StateError."""
+    if given := env.get(VARIABLE):
+        return Path(given).absolute()
+    home = env.get("HOME")
+    if not home:
+        raise StateError("there is no home folder to keep the ledger in", hint=f"set {VARIABLE}")
+    return Path(home) / ".ftslurm"
+
+
+class Store:
+    """The ledgers of one user."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def open(self, me: Identity) -> tuple[Journal, History]:
+        """The ledger of this job, made if need be; that of another job under the same number is put aside first.
+
+        Raises: StateError.
+        """
+        journal = Journal(self._folder() / f"{_safe(me.cluster)}.{_safe(me.job)}.jsonl")
+        history = fold(journal.read().records)
+        if history.last_run is None or continues(history, me):
+            return journal, history
+        self._put_aside(journal)
+        return journal, History()
+
+    def new_local(self) -> tuple[int, Journal]:
+        """The next free number for a local job, and its ledger. Raises: StateError."""
+        folder = self._folder()
+        taken = [_number(path) for path in folder.glob(f"{LOCAL_CLUSTER}.*.jsonl")]
+        number = max(taken, default=0) + 1
+        while True:
+            path = folder / f"{LOCAL_CLUSTER}.{number}.jsonl"
+            try:
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
+                return number, Journal(path)
+            except FileExistsError:
+                number += 1  # another ftrun took it just now
+            except OSError as error:
+                raise StateError(f"the ledger {path} cannot be made: {error.strerror}", hint=f"set {VARIABLE}") from None
+
+    def find(self, job: str) -> tuple[Journal, Contents]:
+        """The ledger of `job` (`123`, `123_4`, `local.2`, `cluster.123`). Raises: UnknownJob, StateError."""
+        wanted = [path for path in self._paths() if job in (path.stem, path.stem.partition(".")[2])]
+        # The same number on several clusters and locally: Slurm's come before local ones, the latest first.
+        wanted.sort(key=lambda path: (path.stem.startswith(f"{LOCAL_CLUSTER}."), -path.stat().st_mtime))
+        if not wanted:
+            raise UnknownJob(
+                f"there is no ledger of job {job} in {self.root}", hint=f"`ftslurm status` lists all; is {VARIABLE} set?"
+            )
+        journal = Journal(wanted[0])
+        return journal, journal.read()
+
+    def all(self) -> Iterator[tuple[Journal, Contents]]:
+        """Every current ledger, the latest last."""
+        for path in sorted(self._paths(), key=lambda path: path.stat().st_mtime):
+            journal = Journal(path)
+            yield journal, journal.read()
+
+    def _folder(self) -> Path:
+        private_folder(self.root)
+        return private_folder(self.root / "jobs")
+
+    def _paths(self) -> list[Path]:
+        return [path for path in (self.root / "jobs").glob("*.jsonl") if ".was." not in path.name]
+
+    def _put_aside(self, journal: Journal) -> None:
+        number = 1
+        while (aside := journal.path.with_suffix(f".was.{number}.jsonl")).exists():
+            number += 1
+        try:
+            journal.path.rename(aside)
+        except OSError as error:
+            raise StateError(f"{journal.path} cannot be put aside: {error.strerror}", hint="move it away by hand") from None
+
+
+def continues(history: History, me: Identity) -> bool:
+    """Is the ledger's job the one that runs now, or an older one whose number was given out again?
+
+    Slurm keeps no identity of a job over a requeue but its number (submit and start time are set anew), so what counts
+    is that the requeues go up: the same scheduling, or a later one of a job with the same name.
+    """
+    last = history.last_run
+    if last is None or last.name != me.name:
+        return False
+    if me.restarts == last.schedule:
+        return me.start_time == last.start_time
+    return me.restarts > last.schedule
+
+
+def _safe(text: str) -> str:
+    """A file name in which a hostile cluster name can do nothing."""
+    safe = "".join(char if char.isalnum() or char in "_-" else "-" for char in text) or "cluster"
+    return "cluster-local" if safe == LOCAL_CLUSTER else safe
+
+
+def _number(path: Path) -> int:
+    text = path.stem.partition(".")[2]
+    return int(text) if text.isdigit() else 0

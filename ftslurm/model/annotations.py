@@ -1,0 +1,67 @@
+"""The four fault-tolerance annotations of ModelArts, as they stand in a job's JSON. Source: seed 003."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ftslurm.errors import PolicyError
+from ftslurm.model.settings import Layer, count, suggestion, switch
+
+PREFIX = "fault-tolerance/"
+RETRY, UNCONDITIONAL, HANG, POD = (
+    f"{PREFIX}{name}" for name in ("job-retry-num", "job-unconditional-retry", "hang-retry", "pod-retry-num")
+)
+_KINDS = {RETRY: count(1, 128), UNCONDITIONAL: switch, HANG: switch, POD: count(1, 128)}
+
+
+def looks_like(text: str) -> bool:
+    """Does a job's comment carry annotations? Any other comment is nobody's mistake."""
+    return PREFIX in text and text.lstrip().startswith("{")
+
+
+def parse(text: str, place: str) -> Layer:
+    """The annotations in `text` (a bare map, or a whole job with metadata.annotations) as a settings layer.
+
+    As in ModelArts, what is not asked for is off. Raises: PolicyError naming `place` and the annotation.
+    """
+    given = {key: value for key, value in _annotations(text, place).items() if key.startswith(PREFIX)}
+    values = {key: _value(key, raw, place) for key, raw in given.items()}
+    if not values:
+        return Layer({}, {})
+    if RETRY not in values:
+        raise PolicyError(
+            f"{place}: {sorted(values)[0]} works only together with {RETRY}", hint=f'add "{RETRY}": "8" (1 to 128)'
+        )
+    leaves = {
+        "max_restarts": values[RETRY],
+        "rungs.in-place-restart.enabled": True,
+        "rungs.isolated-requeue.enabled": True,
+        "rungs.unconditional-requeue.enabled": values.get(UNCONDITIONAL, False),
+        "rungs.hang-restart.enabled": values.get(HANG, False),
+        "rungs.node-replacement.enabled": POD in values,
+        "rungs.node-replacement.budget": values.get(POD, 0),
+    }
+    return Layer(leaves, dict.fromkeys(leaves, place))
+
+
+def _annotations(text: str, place: str) -> Mapping[str, Any]:
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PolicyError(f"{place}: not JSON: {error}", hint=f'write {{"{RETRY}": "8"}}') from None
+    if isinstance(tree, dict) and isinstance(tree.get("metadata"), dict):
+        tree = tree["metadata"].get("annotations", {})
+    if not isinstance(tree, dict):
+        raise PolicyError(f"{place}: annotations are a JSON object", hint=f'write {{"{RETRY}": "8"}}')
+    return tree
+
+
+def _value(key: str, raw: Any, place: str) -> Any:
+    if key not in _KINDS:
+        raise PolicyError(f"{place}: unknown annotation {key}{suggestion(key, _KINDS)}", hint=f"known: {', '.join(_KINDS)}")
+    try:
+        return _KINDS[key](raw)
+    except ValueError as error:
+        raise PolicyError(f"{place}: {key}: {error}", hint="correct the value there") from None

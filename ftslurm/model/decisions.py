@@ -1,0 +1,130 @@
+"""All that can be decided. A decision is a value: it names what is to be done and carries no means of doing it.
+
+`Remember` is written to the ledger; the loop writes all records of one answer, synced, before it carries out the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ftslurm.model.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """Write `record` down. vital: what follows may not be done if it cannot be written."""
+
+    record: Record
+    vital: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchStep:
+    """Bring up one shim a task with the user's srun options."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchNodes:
+    """Bring up one agent on each of `nodes` that has none."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartRanks:
+    """Run the command in every shim. env: rank -> variables to set on top of the task's own."""
+
+    attempt: int
+    env: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StopRanks:
+    """End every process of the attempt: SIGTERM, after `grace_s` SIGKILL, and proof that none is left."""
+
+    attempt: int
+    grace_s: float
+    kill_wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SignalRanks:
+    """Pass a signal on to every rank, as srun does."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtDevices:
+    """Ask every agent for a fresh look."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskSlurm:
+    """Ask Slurm for the state of the job and of its nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealDevices:
+    """Let the devices heal. devices: node -> (device, codes); only when no process of the job is left there."""
+
+    devices: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]
+    may_reset: bool
+    wait_s: float
+    reset_wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EndStep:
+    """Let the shims go, so that the step ends with `status` (of srun and in the accounting)."""
+
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillStep:
+    """End the step through the launcher: some shims cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Give the job back to Slurm, kept off `exclude`. decision: id of the record it carries out."""
+
+    decision: str
+    exclude: tuple[str, ...]
+    start_in_s: float
+    allow_first: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """One line for the user, on stderr. quiet: only with --ft-verbose."""
+
+    text: str
+    quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """ftrun ends with `status`."""
+
+    status: int
+
+
+Decision = (
+    Remember
+    | LaunchStep
+    | WatchNodes
+    | StartRanks
+    | StopRanks
+    | SignalRanks
+    | LookAtDevices
+    | AskSlurm
+    | HealDevices
+    | EndStep
+    | KillStep
+    | Requeue
+    | Say
+    | Finish
+)

@@ -1,0 +1,96 @@
+"""What a probe says about the devices of a node, and what a fault code means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class DeviceHealth(Enum):
+    """One chip. UNKNOWN: no answer, or words we do not know; never taken for good or bad."""
+
+    GOOD = "good"
+    FAULTY = "faulty"
+    UNKNOWN = "unknown"
+
+
+class Severity(Enum):
+    """As the driver grades a code or npu-smi a chip: OK/hint, Warning, Alarm, Critical."""
+
+    HINT = "hint"
+    MINOR = "minor"
+    MAJOR = "major"
+    CRITICAL = "critical"
+    UNKNOWN = "unknown"
+
+
+class FaultClass(Enum):
+    """What a device fault asks for."""
+
+    IGNORE = "ignore"  # record it
+    SELF_HEALING = "self-healing"  # stop the processes, heal or reset, run again in place
+    AVOID = "avoid"  # let the job run, keep the node out of the next scheduling
+    ISOLATE = "isolate"  # take the node out
+    UNKNOWN = "unknown"  # not in the catalogue and no severity: nothing is done on it
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """One chip at one look. device: `card.chip` as the tool numbers them, e.g. `0.0`. codes: upper case, no 0x.
+
+    severity: the worst the tool shows for the chip. detail: the tool's own words, for people.
+    """
+
+    device: str
+    kind: str
+    health: DeviceHealth
+    severity: Severity = Severity.UNKNOWN
+    codes: tuple[str, ...] = ()
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeAnswer:
+    """All chips of one node at one look. error: why there is no answer (then reports is empty), else empty."""
+
+    reports: tuple[DeviceReport, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HealResult:
+    """What became of an attempt to heal. healed None: not known (the tool gave no answer)."""
+
+    device: str
+    healed: bool | None
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class CodeMeaning:
+    """A fault code looked up. user_induced: the program or its data caused it, the node is not to blame."""
+
+    code: str
+    name: str
+    fault_class: FaultClass
+    user_induced: bool = False
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A device fault of the job, graded."""
+
+    node: str
+    device: str
+    code: str
+    name: str
+    fault_class: FaultClass
+    user_induced: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return (self.node, self.device, self.code)
+
+    def __str__(self) -> str:
+        return f"{self.code} ({self.name}) on device {self.device} of {self.node}"

@@ -1,0 +1,188 @@
+"""All that can happen to a supervised job. Events are facts: they say what was seen, never what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ftslurm.model.devices import Fault, HealResult
+from ftslurm.model.exits import ExitStatus
+from ftslurm.model.job import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The two clocks at one moment. mono: seconds, for durations on this node; unix: Unix seconds, for the record."""
+
+    mono: float
+    unix: float
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """ftrun is up and has read the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskArrived:
+    """The shim of one task has introduced itself. expected: how many tasks the step has."""
+
+    task: Task
+    expected: int
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankStarted:
+    """The user command runs as `rank`. attempt: which start this belongs to."""
+
+    rank: int
+    attempt: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankExited:
+    """The user command of one rank has ended, seen by its parent. at: Unix seconds on its node."""
+
+    rank: int
+    attempt: int
+    status: ExitStatus
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankStopped:
+    """No process of this rank's attempt is left, or `left` (pids) could not be ended even by SIGKILL.
+
+    free_port: a TCP port that was free on the node just now, for the next rendezvous.
+    """
+
+    rank: int
+    attempt: int
+    left: tuple[int, ...] = ()
+    free_port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RankUnstartable:
+    """The command of `rank` could not be executed at all. status: 127 not found, 126 not executable."""
+
+    rank: int
+    attempt: int
+    status: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShimLost:
+    """The connection to a shim broke without a farewell. Says nothing of the rank below it."""
+
+    rank: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded:
+    """The launcher's own process (srun) has ended; `status` is no evidence for any rank."""
+
+    status: ExitStatus
+
+
+@dataclass(frozen=True, slots=True)
+class AgentArrived:
+    """The agent of a node is up. kinds: the device kinds it can read, empty for none."""
+
+    node: str
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLost:
+    node: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DevicesSeen:
+    """One look at the devices of a node. asked: answers a question of ours. error: why there is no answer."""
+
+    node: str
+    faults: tuple[Fault, ...]
+    asked: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HealingDone:
+    """The agent of `node` has tried to heal; one result a device."""
+
+    node: str
+    results: tuple[HealResult, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SignalSeen:
+    """A signal that we did not send. rank: the task whose shim saw it, None when ftrun itself got it."""
+
+    number: int
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmAnswered:
+    """What Slurm said of our job and its nodes. error: it did not say anything.
+
+    state: base state of the job. batch, requeueable, end_time (Unix seconds): of the job. node_count: what it asks for.
+    bad_nodes: (name, Slurm's words) of the job's nodes that are down or failing. usable: all nodes of the job's
+    partition that could run it, None if not known.
+    """
+
+    state: str = ""
+    batch: bool = False
+    requeueable: bool = False
+    end_time: int = 0
+    bad_nodes: tuple[tuple[str, str], ...] = ()
+    usable: frozenset[str] | None = None
+    node_count: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueEnded:
+    """What became of a requeue. why: if it is not ok, the reason."""
+
+    ok: bool
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFailed:
+    """A record could not be written. why: sentence for people."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """The time the judge asked to be woken at has come."""
+
+
+Event = (
+    Begun
+    | TaskArrived
+    | RankStarted
+    | RankExited
+    | RankStopped
+    | RankUnstartable
+    | ShimLost
+    | StepEnded
+    | AgentArrived
+    | AgentLost
+    | DevicesSeen
+    | HealingDone
+    | SignalSeen
+    | SlurmAnswered
+    | RequeueEnded
+    | LedgerFailed
+    | TimePassed
+)

@@ -1,0 +1,46 @@
+"""How a process or a step ended."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """The end of one process: an exit code 0..255, or the signal that killed it (then `code` is 0)."""
+
+    code: int
+    signal: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0 and self.signal == 0
+
+    @property
+    def shell(self) -> int:
+        """As a shell and srun report it: killed by signal n is 128+n."""
+        return 128 + self.signal if self.signal else self.code
+
+    def __str__(self) -> str:
+        if self.signal:
+            return f"was killed by {signal_name(self.signal)}"
+        return f"exited with status {self.code}"
+
+
+def from_returncode(returncode: int) -> ExitStatus:
+    """From `Popen.returncode`: -n for signal n."""
+    return ExitStatus(0, -returncode) if returncode < 0 else ExitStatus(returncode)
+
+
+def from_shell(status: int) -> ExitStatus:
+    """The 128+n rule backwards; a program that exits with 130 itself cannot be told from Ctrl-C."""
+    return ExitStatus(0, status - 128) if 128 < status < 128 + 65 else ExitStatus(status)
+
+
+def signal_name(number: int) -> str:
+    """`SIGTERM` for 15; `signal 77` for one this machine has no name for."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,67 @@
+"""The words for where a job runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JobId:
+    """A Slurm job, or one task of a job array. `number` is what scontrol takes; locally it counts from 1."""
+
+    number: int
+    array_job: int | None = None
+    array_task: int | None = None
+
+    def __str__(self) -> str:
+        if self.array_task is None:
+            return str(self.number)
+        return f"{self.array_job}_{self.array_task}"
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The nodes granted, as the environment of the batch script tells.
+
+    nodes: in Slurm's order, one a slot. restarts: requeues so far, of any cause (SLURM_RESTART_COUNT).
+    start_time: Unix seconds of this scheduling, 0 if not told. sluid: Slurm's own identity of the scheduling (25.11+).
+    """
+
+    job: JobId
+    cluster: str
+    nodes: tuple[str, ...]
+    restarts: int = 0
+    start_time: int = 0
+    end_time: int = 0
+    batch: bool = False
+    name: str = ""
+    sluid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task of the step, as its shim introduced it.
+
+    slot: index of its node in the step. address: how other nodes reach its node. pid: of the shim.
+    free_port: a TCP port that was free there a moment ago.
+    """
+
+    rank: int
+    node: str
+    slot: int
+    local_rank: int
+    address: str = ""
+    pid: int = 0
+    free_port: int = 0
+
+    def with_port(self, free_port: int) -> Task:
+        return replace(self, free_port=free_port)
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The contract with re-entrant scripts for one slot (MA_SCHEDULE_CNT, MA_PROC_START_CNT), and the attempt."""
+
+    schedule: int = 1
+    starts: int = 1
+    attempt: int = 1

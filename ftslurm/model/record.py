@@ -1,0 +1,149 @@
+"""What the ledger remembers: one frozen value a line. `at` is Unix seconds, UTC, in every record.
+
+A job's past is the fold of these (history.py); nothing else about it is stored anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class RunBegan:
+    """An ftrun process came up. run: its id. schedule: requeues of the job before this scheduling.
+
+    step_key: which ftrun of the script this is (a digest of its command). start_time: of the scheduling, by Slurm.
+    """
+
+    at: float
+    run: str
+    job: str
+    cluster: str
+    schedule: int
+    step_key: str
+    command: str
+    nodes: str
+    start_time: int = 0
+    name: str = ""
+    launcher: str = ""
+    version: str = ""
+    host: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptBegan:
+    """The command is about to run on every slot. attempt: over the whole life of the job, from 1."""
+
+    at: float
+    run: str
+    attempt: int
+    schedule: int
+    step_key: str
+    starts: int
+    nodes: str
+    tasks: int
+    step: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSeen:
+    """A device fault on a node of the job, graded."""
+
+    at: float
+    node: str
+    device: str
+    code: str
+    name: str
+    fault_class: str
+    user_induced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TroubleSeen:
+    """The first sign that the attempt cannot go on; what follows is decided when all is known."""
+
+    at: float
+    attempt: int
+    cause: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """A signal that was not ours. by: what it turned out to be (warning, cancelled, ...)."""
+
+    at: float
+    signal: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A remedy, before it is carried out.
+
+    id: unique in the ledger. rung, cause: by name. why: one sentence. passed: each rung before it and why not that one.
+    isolate: node -> reason, from now on kept out of the job. exclude: all nodes to keep out at this requeue.
+    cost: the budget it is taken from, or empty. ends: exit status if the job ends here.
+    """
+
+    at: float
+    id: str
+    attempt: int
+    rung: str
+    cause: str
+    why: str
+    passed: tuple[tuple[str, str], ...] = ()
+    isolate: Mapping[str, str] = field(default_factory=dict)
+    exclude: tuple[str, ...] = ()
+    cost: str = ""
+    status: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedOut:
+    """What became of decision `id`. ok None: begun, end unknown."""
+
+    at: float
+    id: str
+    ok: bool
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """exits: how many ranks ended how, e.g. {"exited with status 0": 7}. lost_s: from the first sign to the end."""
+
+    at: float
+    attempt: int
+    exits: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """ftrun is done. status: its exit status. what: one sentence, the last word on the job or this scheduling."""
+
+    at: float
+    run: str
+    status: int
+    what: str
+
+
+Record = (
+    RunBegan | AttemptBegan | FaultSeen | TroubleSeen | Signalled | Decided | CarriedOut | AttemptEnded | Finished
+)
+KINDS: Mapping[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        RunBegan,
+        AttemptBegan,
+        FaultSeen,
+        TroubleSeen,
+        Signalled,
+        Decided,
+        CarriedOut,
+        AttemptEnded,
+        Finished,
+    )
+}

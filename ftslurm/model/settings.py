@@ -1,0 +1,277 @@
+"""The settings tree: every value that can be set, its unit, range and default, and where it came from.
+
+One table serves the policy file, FTRUN_* variables, `--ft-set` and `ftslurm explain`. Later layers win:
+default, profile, site policy, job policy, annotations, environment, command line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from ftslurm.errors import PolicyError
+
+RUNG_NAMES = (
+    "in-place-restart",
+    "hang-restart",
+    "node-replacement",
+    "isolated-requeue",
+    "unconditional-requeue",
+    "fail",
+)
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIGNALS = ("TERM", "USR1", "USR2", "HUP", "INT", "QUIT", "CONT", "URG", "XCPU")
+
+
+# --- kinds of values: text or a YAML scalar in, a value out, ValueError with the reason otherwise
+
+
+def duration(value: Any) -> float:
+    """`20s`, `1.5h`, `never` (0) -> seconds. A number without a unit is refused: Slurm's own options mean minutes."""
+    text = str(value).strip()
+    if text in ("never", "0"):
+        return 0.0
+    number = text.rstrip("mshd")
+    unit = text[len(number) :]
+    if unit not in _UNITS:
+        raise ValueError(f"`{text}` is not a duration; write a number with a unit: 20s, 5m, 24h, 2d or never")
+    try:
+        seconds = float(number) * _UNITS[unit]
+    except ValueError:
+        raise ValueError(f"`{text}` is not a duration; write a number with a unit: 20s, 5m, 24h, 2d") from None
+    if not 0 <= seconds < 1e9:
+        raise ValueError(f"`{text}` is out of range for a duration")
+    return seconds
+
+
+def switch(value: Any) -> bool:
+    words = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
+    try:
+        return words[str(value).strip().lower()]
+    except KeyError:
+        raise ValueError(f"`{value}` is neither true nor false") from None
+
+
+def count(low: int, high: int) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        try:
+            number = int(str(value).strip())
+        except ValueError:
+            raise ValueError(f"`{value}` is not a whole number") from None
+        if not low <= number <= high:
+            raise ValueError(f"{number} is out of range: {low} to {high}")
+        return number
+
+    return parse
+
+
+def choice(*words: str) -> Callable[[Any], str]:
+    def parse(value: Any) -> str:
+        text = str(value).strip()
+        if text not in words:
+            raise ValueError(f"`{text}` is not one of {', '.join(words)}{suggestion(text, words)}")
+        return text
+
+    return parse
+
+
+def words_of(*known: str) -> Callable[[Any], tuple[str, ...]]:
+    """A list, or text with commas, of words from `known` (any word if none is given)."""
+
+    def parse(value: Any) -> tuple[str, ...]:
+        items = value if isinstance(value, (list, tuple)) else str(value).split(",")
+        words = tuple(str(item).strip() for item in items if str(item).strip())
+        for word in words:
+            if known and word not in known:
+                raise ValueError(f"`{word}` is not one of {', '.join(known)}{suggestion(word, known)}")
+        return words
+
+    return parse
+
+
+def text(value: Any) -> str:
+    return str(value)
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean `{near[0]}`?" if near else ""
+
+
+def _leaf(name: str, kind: Callable[[Any], Any], default: Any, what: str) -> Any:
+    return field(default=default, metadata={"name": name, "kind": kind, "what": what})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every value in force. Durations in seconds; 0 for `never` where a duration may be that."""
+
+    ladder: tuple[str, ...] = _leaf(
+        "ladder", words_of(*RUNG_NAMES), RUNG_NAMES, "the rungs in the order they are asked"
+    )
+    max_restarts: int = _leaf("max_restarts", count(1, 128), 8, "requeues one job may cost, isolated and unconditional")
+
+    in_place: bool = _leaf("rungs.in-place-restart.enabled", switch, True, "restart in place on a self-healing fault")
+    same_code_limit: int = _leaf(
+        "rungs.in-place-restart.same_code_limit", count(1, 1000), 3, "same node, device and code: this one degrades"
+    )
+    same_code_window_s: float = _leaf(
+        "rungs.in-place-restart.same_code_window", duration, 86400.0, "counted over this time"
+    )
+    self_heal_wait_s: float = _leaf(
+        "rungs.in-place-restart.self_heal_wait", duration, 15.0, "how long a fault may take to clear by itself"
+    )
+    reset: str = _leaf("rungs.in-place-restart.reset", choice("auto", "never"), "auto", "reset a device that does not")
+    reset_wait_s: float = _leaf("rungs.in-place-restart.reset_wait", duration, 180.0, "how long a reset may take")
+    crash_restarts: int = _leaf(
+        "rungs.in-place-restart.crash_restarts",
+        count(0, 1000),
+        0,
+        "crashes answered in place before any requeue (as torchrun --max-restarts)",
+    )
+    hang_restart: bool = _leaf("rungs.hang-restart.enabled", switch, False, "restart in place on a hang")
+    node_replacement: bool = _leaf("rungs.node-replacement.enabled", switch, False, "swap the node, keep the job")
+    node_replacements: int = _leaf("rungs.node-replacement.budget", count(0, 128), 0, "nodes one job may swap")
+    isolated_requeue: bool = _leaf("rungs.isolated-requeue.enabled", switch, True, "requeue without the bad nodes")
+    unconditional_requeue: bool = _leaf(
+        "rungs.unconditional-requeue.enabled", switch, True, "requeue when the command fails and nothing explains it"
+    )
+    unconditional_in_a_row: int = _leaf(
+        "rungs.unconditional-requeue.in_a_row", count(1, 128), 3, "as many without a fault between, then the job fails"
+    )
+
+    stop_grace_s: float = _leaf(
+        # Below Slurm's KillWait (30 s unless the site changed it), so that ranks can end by themselves under both.
+        "stop.grace", duration, 20.0, "from SIGTERM to SIGKILL when ranks are stopped"
+    )
+    kill_wait_s: float = _leaf("stop.kill_wait", duration, 30.0, "from SIGKILL to calling a process unkillable")
+
+    start_in_s: float = _leaf(
+        # Slurm adds 121 s if the start time has passed before the clean-up ends; 4 s was enough on all versions tried.
+        "requeue.start_in", duration, 4.0, "earliest start after a requeue; must outlast the clean-up (Epilog)"
+    )
+    even_if_no_requeue: bool = _leaf(
+        "requeue.even_if_no_requeue", switch, False, "requeue a job submitted with --no-requeue all the same"
+    )
+    isolation_expires_s: float = _leaf("isolation.expires", duration, 0.0, "a node is tried again after this; never = 0")
+
+    warning_signals: tuple[str, ...] = _leaf(
+        "warning.signals", words_of(*_SIGNALS), ("TERM",), "sent by Slurm ahead of a time limit or preemption"
+    )
+    warning_requeue: bool = _leaf("warning.requeue", switch, False, "requeue after such a warning, at no cost")
+    warning_grace_s: float = _leaf("warning.grace", duration, 60.0, "for the ranks to write a checkpoint and end")
+
+    poll_s: float = _leaf("devices.poll", duration, 10.0, "between two looks at the devices of a node")
+    answer_wait_s: float = _leaf("devices.answer_wait", duration, 5.0, "for the devices' answer once a rank has failed")
+    user_induced: tuple[str, ...] = _leaf(
+        "devices.user_induced", words_of(), (), "further codes that the program causes itself, besides the catalogue's"
+    )
+
+    slurm_client: str = _leaf("slurm.client", choice("auto", "cli", "pyslurm"), "auto", "how Slurm is asked")
+    slurm_timeout_s: float = _leaf("slurm.timeout", duration, 60.0, "for an answer of slurmctld")
+
+    launcher: str = _leaf("launcher", choice("auto", "srun", "local"), "auto", "auto: srun inside an allocation")
+    local_nodes: int = _leaf("local_nodes", count(0, 4096), 0, "nodes the local launcher simulates; 0: as many as -N")
+    restart_via: str = _leaf("restart_via", choice("shim", "step"), "shim", "step: a new srun (MPI and PMIx need it)")
+    rendezvous: str = _leaf("rendezvous", choice("none", "torch"), "none", "torch: MASTER_ADDR, RANK, WORLD_SIZE, ...")
+    address: str = _leaf("address", text, "", "of this node, where shims and agents call; empty: found out")
+    python: str = _leaf("python", text, "", "interpreter for shims and agents on the nodes; empty: ftrun's own")
+
+
+LEAVES: Mapping[str, Any] = {leaf.metadata["name"]: leaf for leaf in fields(Settings)}
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Some values and where they stand. values: leaf name -> raw value; places: leaf name -> `policy.yaml, line 4`."""
+
+    values: Mapping[str, Any]
+    places: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Settings in force, and for each leaf the place its value came from."""
+
+    settings: Settings
+    places: Mapping[str, str]
+
+
+def resolve(layers: Iterable[Layer]) -> Resolved:
+    """Lay the layers on the defaults, later ones on top. Raises: PolicyError naming the place and the mend."""
+    values: dict[str, Any] = {}
+    places = dict.fromkeys(LEAVES, "default")
+    for layer in layers:
+        for name, raw in layer.values.items():
+            place = layer.places.get(name, "?")
+            leaf = known_leaf(name, place)
+            values[leaf.name] = parse_leaf(name, raw, place)
+            places[name] = place
+    return Resolved(Settings(**values), places)
+
+
+def known_leaf(name: str, place: str) -> Any:
+    """Raises: PolicyError for a name that is none of ours, with the nearest that is."""
+    if name in LEAVES:
+        return LEAVES[name]
+    if name.startswith("rungs."):
+        rung = name.split(".")[1]
+        if rung not in RUNG_NAMES:
+            raise PolicyError(
+                f"{place}: `{rung}` is not a rung{suggestion(rung, RUNG_NAMES)}",
+                hint=f"the rungs are {', '.join(RUNG_NAMES)}",
+            )
+    raise PolicyError(
+        f"{place}: there is no setting `{name}`{suggestion(name, LEAVES)}", hint="`ftslurm explain` lists them all"
+    )
+
+
+def parse_leaf(name: str, raw: Any, place: str) -> Any:
+    """Raises: PolicyError when `raw` is no value for the leaf."""
+    try:
+        return LEAVES[name].metadata["kind"](raw)
+    except ValueError as error:
+        raise PolicyError(f"{place}: {name}: {error}", hint="correct the value there") from None
+
+
+def from_tree(tree: Mapping[str, Any], place_of: Callable[[str], str]) -> Layer:
+    """A nested mapping (a policy file) as a layer; `rungs: {fail: {}}` adds nothing."""
+    values = dict(_flatten(tree, ""))
+    return Layer(values, {name: place_of(name) for name in values})
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and name not in LEAVES:
+            yield from _flatten(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def env_name(leaf: str) -> str:
+    """`stop.grace` -> FTRUN_STOP_GRACE; the word `rungs` is left out: FTRUN_IN_PLACE_RESTART_ENABLED."""
+    return "FTRUN_" + leaf.removeprefix("rungs.").replace(".", "_").replace("-", "_").upper()
+
+
+# FTRUN_* variables that are read elsewhere: files and switches of the command line, not leaves.
+OTHER_VARIABLES = frozenset({"FTRUN_POLICY", "FTRUN_PROFILE", "FTRUN_ANNOTATIONS", "FTRUN_VERBOSE"})
+
+
+def from_environment(env: Mapping[str, str]) -> Layer:
+    """The FTRUN_* variables as a layer. Raises: PolicyError for one that names no setting."""
+    by_variable = {env_name(name): name for name in LEAVES}
+    values, places = {}, {}
+    for variable, raw in env.items():
+        if not variable.startswith("FTRUN_") or variable in OTHER_VARIABLES:
+            continue
+        if variable not in by_variable:
+            raise PolicyError(
+                f"environment: {variable} sets nothing{suggestion(variable, by_variable)}",
+                hint="unset it, or see `ftslurm explain` for the names",
+            )
+        values[by_variable[variable]] = raw
+        places[by_variable[variable]] = f"environment {variable}"
+    return Layer(values, places)

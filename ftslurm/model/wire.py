@@ -1,0 +1,187 @@
+"""Messages of shim and agent: dicts off the wire to values, and values to dicts. Framing and proof are the channel's.
+
+What comes in was written by a process of the same user that knows the job's secret, yet is checked field by field: a
+shim may be of another version, and a message that is nearly right is worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ftslurm.errors import WireError
+from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
+from ftslurm.model.events import RankExited, RankStarted, RankStopped, RankUnstartable, SignalSeen
+from ftslurm.model.exits import ExitStatus
+from ftslurm.model.job import Task
+
+Message = Mapping[str, Any]
+_ENV_MAX = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ShimHello:
+    task: Task
+    expected: int
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentHello:
+    node: str
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DevicesReported:
+    """What a node's probes said, not graded yet. asked: in answer to a `look`."""
+
+    answer: ProbeAnswer
+    asked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HealingReported:
+    results: tuple[HealResult, ...]
+
+
+ShimReport = RankStarted | RankExited | RankStopped | RankUnstartable | SignalSeen
+AgentReport = DevicesReported | HealingReported
+
+
+def hello(message: Message) -> ShimHello | AgentHello:
+    """The first message of a connection. Raises: WireError."""
+    kind = _text(message, "t", 20)
+    if kind == "agent":
+        return AgentHello(_text(message, "node", 256), _texts(message, "kinds"))
+    if kind != "hello":
+        raise WireError(f"a connection that began with `{kind}`")
+    task = Task(
+        _number(message, "rank"), _text(message, "node", 256), _number(message, "slot"), _number(message, "local"),
+        _text(message, "address", 256), _number(message, "pid"), _number(message, "free_port", high=65535),
+    )  # fmt: skip
+    return ShimHello(task, _number(message, "expected", low=1), _text(message, "step", 64))
+
+
+def shim_report(rank: int, message: Message) -> ShimReport:
+    """A later message of the shim of `rank`. Raises: WireError."""
+    match _text(message, "t", 20):
+        case "started":
+            return RankStarted(rank, _number(message, "attempt"), _number(message, "pid"))
+        case "exited":
+            status = ExitStatus(_number(message, "code", high=255), _number(message, "signal", high=127))
+            return RankExited(rank, _number(message, "attempt"), status, _seconds(message, "at"))
+        case "stopped":
+            port = _number(message, "free_port", high=65535)
+            return RankStopped(rank, _number(message, "attempt"), _numbers(message, "left"), port)
+        case "unstartable":
+            status = _number(message, "status", high=255)
+            return RankUnstartable(rank, _number(message, "attempt"), status, _text(message, "why", 4096))
+        case "signal":
+            return SignalSeen(_number(message, "number", low=1, high=127), rank)
+        case other:
+            raise WireError(f"rank {rank} sent an unknown message `{other}`")
+
+
+def agent_report(message: Message) -> AgentReport:
+    """A later message of an agent. Raises: WireError."""
+    match _text(message, "t", 20):
+        case "devices":
+            reports = tuple(_device(report) for report in _list(message, "reports"))
+            return DevicesReported(ProbeAnswer(reports, _text(message, "error", 4096)), bool(message.get("asked")))
+        case "healed":
+            return HealingReported(tuple(_heal_result(result) for result in _list(message, "results")))
+        case other:
+            raise WireError(f"an agent sent an unknown message `{other}`")
+
+
+def devices_message(answer: ProbeAnswer, asked: bool) -> dict[str, Any]:
+    reports = [
+        {
+            "device": report.device,
+            "kind": report.kind,
+            "health": report.health.value,
+            "severity": report.severity.value,
+            "codes": list(report.codes),
+            "detail": report.detail[:1000],
+        }
+        for report in answer.reports
+    ]
+    return {"t": "devices", "reports": reports, "error": answer.error[:1000], "asked": asked}
+
+
+def healed_message(results: tuple[HealResult, ...]) -> dict[str, Any]:
+    return {"t": "healed", "results": [{"device": r.device, "healed": r.healed, "how": r.how[:1000]} for r in results]}
+
+
+def start_message(attempt: int, env: Mapping[str, str], argv: tuple[str, ...] | None) -> dict[str, Any]:
+    return {"t": "start", "attempt": attempt, "env": dict(env), "argv": list(argv) if argv else None}
+
+
+def stop_message(attempt: int, grace_s: float, kill_wait_s: float) -> dict[str, Any]:
+    return {"t": "stop", "attempt": attempt, "grace_s": grace_s, "kill_wait_s": kill_wait_s}
+
+
+# --- fields
+
+
+def _device(report: Any) -> DeviceReport:
+    if not isinstance(report, Mapping):
+        raise WireError("a device report that is not an object")
+    try:
+        health, severity = DeviceHealth(report.get("health")), Severity(report.get("severity"))
+    except ValueError as error:
+        raise WireError(f"a device report: {error}") from None
+    codes = tuple(_short(code, 64) for code in _list(report, "codes"))
+    return DeviceReport(
+        _text(report, "device", 64), _text(report, "kind", 32), health, severity, codes, _text(report, "detail", 4096)
+    )
+
+
+def _heal_result(result: Any) -> HealResult:
+    if not isinstance(result, Mapping) or result.get("healed") not in (True, False, None):
+        raise WireError("a heal result that is none")
+    return HealResult(_text(result, "device", 64), result.get("healed"), _text(result, "how", 4096))
+
+
+def _text(message: Message, name: str, limit: int) -> str:
+    return _short(message.get(name), limit)
+
+
+def _short(value: Any, limit: int) -> str:
+    if not isinstance(value, str) or len(value) > limit:
+        raise WireError(f"a text of up to {limit} characters was expected, not {str(value)[:40]!r}")
+    return value
+
+
+def _number(message: Message, name: str, low: int = 0, high: int = 1 << 62) -> int:
+    value = message.get(name)
+    if type(value) is not int or not low <= value <= high:
+        raise WireError(f"`{name}` should be a whole number from {low} to {high}, not {str(value)[:40]!r}")
+    return value
+
+
+def _seconds(message: Message, name: str) -> float:
+    value = message.get(name)
+    if type(value) not in (int, float) or not 0 <= value < 1e11:  # type: ignore[operator]
+        raise WireError(f"`{name}` should be Unix seconds, not {str(value)[:40]!r}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _list(message: Message, name: str) -> list[Any]:
+    value = message.get(name)
+    if not isinstance(value, list) or len(value) > _ENV_MAX:
+        raise WireError(f"`{name}` should be a list")
+    return value
+
+
+def _texts(message: Message, name: str) -> tuple[str, ...]:
+    return tuple(_short(item, 256) for item in _list(message, name))
+
+
+def _numbers(message: Message, name: str) -> tuple[int, ...]:
+    items = _list(message, name)
+    if any(type(item) is not int for item in items):
+        raise WireError(f"`{name}` should be a list of whole numbers")
+    return tuple(items)

@@ -1,0 +1,797 @@
+"""The judge: events in, decisions out. Knows no clock, no process and no file; every answer is data.
+
+The table at the end says, for each phase and event, which method answers. A pair that is not in it is an error, so
+nothing is passed over by accident; what is ignored on purpose says so there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import (
+    AskSlurm,
+    Decision,
+    EndStep,
+    Finish,
+    HealDevices,
+    KillStep,
+    LaunchStep,
+    LookAtDevices,
+    Remember,
+    Requeue,
+    Say,
+    SignalRanks,
+    StartRanks,
+    StopRanks,
+    WatchNodes,
+)
+from ftslurm.model.devices import Fault, FaultClass
+from ftslurm.model.events import Event, Now
+from ftslurm.model.exits import ExitStatus, signal_name
+from ftslurm.model.history import History
+from ftslurm.model.job import Counters, Task
+from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.settings import Settings
+from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.environment import counters_env, restart_env, torch_env
+from ftslurm.policies.ladder import Cause, Choice, Situation, choose, repeated
+
+SIGINT, SIGKILL, SIGTERM = 2, 9, 15
+_ACTS = frozenset({FaultClass.SELF_HEALING, FaultClass.ISOLATE})
+# Slurm's states of a job that is ending by somebody's will but ours, and how we put it.
+_ENDING_STATES = {
+    "CANCELLED": "the job was cancelled",
+    "TIMEOUT": "the time limit was reached",
+    "PREEMPTED": "the job was preempted",
+    "PENDING": "the job was requeued by somebody else",
+    "NODE_FAIL": "Slurm ended the job because a node failed",
+    "FAILED": "Slurm ended the job",
+    "COMPLETED": "Slurm ended the job",
+}
+# A job that is over sooner needs no agents, and does not pay for them; trouble brings them up at once.
+WATCH_AFTER_S = 1.0
+# From letting the shims go to killing the step, and from there to going on without it; srun waits for its stepds.
+STEP_END_WAIT_S = 20.0
+# Above the limits that shims and agents keep themselves, so that one that lives always answers first.
+MARGIN_S = 15.0
+
+
+class Phase(Enum):
+    NEW = "new"
+    LAUNCHING = "launching"  # the step comes up, shims arrive
+    RUNNING = "running"
+    SETTLING = "settling"  # trouble: ranks are being stopped and facts collected, then the ladder is asked
+    HEALING = "healing"
+    ENDING = "ending"  # the step is let go; what follows is in `_after`
+    REQUEUEING = "requeueing"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What is fixed for one ftrun.
+
+    user_env: names of the variables the user has set. can: what the launcher is able to do: `ask` (the state of job
+    and nodes), `requeue`, `replace`.
+    """
+
+    run: str
+    job: str
+    cluster: str
+    schedule: int
+    step_key: str
+    command: str
+    nodes: tuple[str, ...]
+    start_time: int = 0
+    name: str = ""
+    launcher: str = "srun"
+    version: str = ""
+    host: str = ""
+    pid: int = 0
+    user_env: frozenset[str] = frozenset()
+    can: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why the attempt cannot go on. status: what ftrun ends with if nothing helps."""
+
+    cause: Cause
+    what: str
+    status: int
+
+
+class Judge:
+    """Keeps the job alive, on paper. `handle` is the only way in; `finished`, `exit_status`, `wakes_at` the ways out.
+
+    history holds every record of every answer from the moment it is given.
+    """
+
+    def __init__(self, settings: Settings, history: History, facts: RunFacts) -> None:
+        self.settings = settings
+        self.history = history
+        self.facts = facts
+        self.phase = Phase.NEW
+        self.exit_status = 0
+        self._attempt = Attempt()
+        self._tasks: dict[int, Task] = {}
+        self._step = ""
+        self._agents: dict[str, tuple[str, ...] | None] = {}  # node -> device kinds, None until it has arrived
+        self._faults: dict[tuple[str, str, str], Fault] = {}  # what the devices show now
+        self._left_alone: set[tuple[str, str, str]] = set()  # faults no rung can answer, with ranks still running
+        self._trouble: Trouble | None = None
+        self._slurm: ev.SlurmAnswered | None = None
+        self._signal = 0  # the first signal from outside in this attempt
+        self._meaning = ""  # what it means: `warning`, or why the job ends
+        self._decided: rec.Decided | None = None
+        self._waits: dict[str, float] = {}  # what is waited for -> monotonic deadline
+        self._after: Callable[[Now], list[Decision]] = self._never
+
+    @property
+    def finished(self) -> bool:
+        return self.phase is Phase.FINISHED
+
+    @property
+    def wakes_at(self) -> float | None:
+        """Monotonic seconds at which a TimePassed is wanted, None for never."""
+        return min(self._waits.values(), default=None)
+
+    def handle(self, event: Event, now: Now) -> tuple[Decision, ...]:
+        """What follows from `event`. Raises: LookupError for an event that cannot happen in this phase."""
+        method = TABLE.get((self.phase, type(event)))
+        if method is None:
+            raise LookupError(f"the judge has no answer to {type(event).__name__} while {self.phase.value}")
+        return tuple(method(self, event, now))
+
+    def _note(self, record: rec.Record, vital: bool = False) -> Remember:
+        self.history = self.history.add(record)
+        return Remember(record, vital)
+
+    def _never(self, now: Now) -> list[Decision]:
+        raise LookupError("the step ended and nothing was to follow")
+
+    def _nothing(self, event: Event, now: Now) -> list[Decision]:
+        return []
+
+    # --- coming up
+
+    def _begun(self, _: ev.Begun, now: Now) -> list[Decision]:
+        f = self.facts
+        began = rec.RunBegan(
+            now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
+            f.name, f.launcher, f.version, f.host, f.pid,
+        )  # fmt: skip
+        return [self._note(began, vital=True), *self._launch(now)]
+
+    def _launch(self, _: Now) -> list[Decision]:
+        self.phase = Phase.LAUNCHING
+        self._tasks = {}
+        return [LaunchStep()]
+
+    def _task_arrived(self, event: ev.TaskArrived, now: Now) -> list[Decision]:
+        self._tasks[event.task.rank] = event.task
+        self._step = event.step
+        if len(self._tasks) < event.expected:
+            return []
+        return self._start(now)
+
+    def _watch(self) -> list[Decision]:
+        unwatched = tuple(node for node in self._step_nodes() if node not in self._agents)
+        self._agents.update(dict.fromkeys(unwatched))
+        return [WatchNodes(unwatched)] if unwatched else []
+
+    def _step_nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._tasks[rank].node for rank in sorted(self._tasks)))
+
+    def _start(self, now: Now) -> list[Decision]:
+        """The attempt is written down first: a number that was handed out is never handed out twice."""
+        f = self.facts
+        number = max(self.history.attempts, self._attempt.number) + 1
+        counters = Counters(f.schedule + 1, self.history.starts_of(f.schedule, f.step_key) + 1, number)
+        env = self._env(counters, now)
+        self.phase = Phase.RUNNING
+        self._attempt = Attempt(number, frozenset(self._tasks))
+        self._trouble, self._slurm, self._signal, self._meaning = None, None, 0, ""
+        self._waits = {} if self._agents else {"watch": now.mono + WATCH_AFTER_S}
+        begun = rec.AttemptBegan(
+            now.unix, f.run, number, f.schedule, f.step_key, counters.starts, fold_nodes(self._step_nodes()),
+            len(self._tasks), self._step,
+        )  # fmt: skip
+        return [self._note(begun), StartRanks(number, env)]
+
+    def _env(self, counters: Counters, now: Now) -> dict[int, dict[str, str]]:
+        last = self.history.last_decision
+        shared = counters_env(counters) | restart_env(
+            last.rung if last else "", last.cause if last else "", fold_nodes(self._kept_out(now))
+        )
+        if self.settings.rendezvous != "torch":
+            return {rank: shared for rank in self._tasks}
+        per_rank = torch_env(self._tasks, self._tasks[0].address, self.facts.user_env)
+        return {rank: shared | per_rank[rank] for rank in self._tasks}
+
+    def _kept_out(self, now: Now) -> tuple[str, ...]:
+        return self.history.kept_out(now.unix, self.settings.isolation_expires_s)
+
+    def _launch_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+        """srun gave up before every task was there; it has said why on stderr itself."""
+        return self._finish(f"the step did not come up: its launcher {event.status}", event.status.shell or 1, now)
+
+    def _launch_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
+        """A shim that came and went before the start: the step is coming down, or its node is."""
+        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        self._attempt.lose(event.rank, event.why)
+        what = f"the shim of rank {event.rank} vanished before the start: {event.why}"
+        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+
+    def _launch_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        if event.rank is not None or event.number not in (SIGINT, SIGTERM):
+            return []
+        what, status = f"ended by {signal_name(event.number)} while the step was starting", 128 + event.number
+        return self._kill_step(lambda at: self._finish(what, status, at), now)
+
+    # --- running
+
+    def _rank_exited(self, event: ev.RankExited, now: Now) -> list[Decision]:
+        if not self._attempt.exited(event):
+            return []
+        if self._signal:
+            return self._rank_ended_after_signal(now)
+        if not event.status.ok:
+            what = f"rank {event.rank} on {self._tasks[event.rank].node} {event.status}"
+            return self._into_trouble(Trouble(Cause.CRASH, what, event.status.shell), now)
+        if not self._attempt.all_ended:
+            return []
+        ended = self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary()))
+        return [ended, *self._end_step(0, lambda at: self._finish("every rank ended with status 0", 0, at), now)]
+
+    def _rank_unstartable(self, event: ev.RankUnstartable, now: Now) -> list[Decision]:
+        if not self._attempt.could_not_start(event):
+            return []
+        what = f"rank {event.rank} on {self._tasks[event.rank].node} could not be started: {event.why}"
+        return self._into_trouble(Trouble(Cause.CRASH, what, event.status), now)
+
+    def _shim_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
+        self._attempt.lose(event.rank, event.why)
+        what = f"the shim of rank {event.rank} on {self._tasks[event.rank].node} vanished: {event.why}"
+        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+
+    def _step_ended_early(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+        what = f"the step ended while ranks were running; its launcher {event.status}"
+        self._attempt.lose_rest(what)
+        return self._into_trouble(Trouble(Cause.LOST, what, event.status.shell or 1), now)
+
+    # --- signals from outside
+
+    def _signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        """ftrun's own signals are passed on as srun does; then Slurm is asked what a TERM or a warning means."""
+        if event.rank is None and event.number == SIGINT:
+            return self._interrupted(event, now)
+        passed_on: list[Decision] = [SignalRanks(event.number)] if event.rank is None else []
+        known = {"TERM", *self.settings.warning_signals}
+        if self._signal or signal_name(event.number).removeprefix("SIG") not in known:
+            return passed_on
+        self._signal = event.number
+        if "ask" not in self.facts.can:
+            return [*passed_on, *self._it_means("warning", now)]
+        return [*passed_on, self._ask_slurm(now)]
+
+    def _interrupted(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        """Ctrl-C ends everything (srun's own first one only reports). A second one does not wait for the grace."""
+        again = self._meaning == "interrupted"
+        self._meaning = "interrupted"
+        if self._trouble is None:
+            return self._into_trouble(Trouble(Cause.WARNING, "interrupted by Ctrl-C", 128 + event.number), now)
+        return [self._stop_ranks(0.0)] if again else []
+
+    def _signalled_late(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        """While ranks are being stopped or devices heal: remembered, and asked about before anything is decided."""
+        if event.rank is None and event.number == SIGINT:
+            return self._interrupted(event, now)
+        if self._signal or event.number != SIGTERM:
+            return []
+        self._signal = event.number
+        if event.rank is None and "ask" not in self.facts.can:
+            self._meaning = "terminated"
+        return [self._ask_slurm(now)] if "ask" in self.facts.can and "ask" not in self._waits else []
+
+    def _ask_slurm(self, now: Now) -> AskSlurm:
+        self._waits["ask"] = now.mono + self.settings.slurm_timeout_s + MARGIN_S
+        return AskSlurm()
+
+    def _slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
+        """While ranks run: the answer to a signal, or to a fault that only a requeue can answer."""
+        self._waits.pop("ask", None)
+        self._slurm = event
+        if self._signal and not self._meaning:
+            return self._it_means("warning" if event.error else _ENDING_STATES.get(event.state, "warning"), now)
+        return self._device_trouble(now)
+
+    def _it_means(self, meaning: str, now: Now) -> list[Decision]:
+        """The signal is understood. A warning leaves the ranks to end by themselves; anything else ends them."""
+        self._meaning = meaning
+        note = self._note(rec.Signalled(now.unix, signal_name(self._signal), meaning))
+        if meaning != "warning":
+            return [note, *self._into_trouble(Trouble(Cause.WARNING, meaning, 128 + self._signal), now)]
+        if self._attempt.all_ended:
+            return [note, *self._into_trouble(self._warned(), now)]
+        if self.settings.warning_requeue or self._attempt.exits:
+            self._waits["warning"] = now.mono + self._warning_grace_s(now)
+        return [note]
+
+    def _rank_ended_after_signal(self, now: Now) -> list[Decision]:
+        """The first rank that ends starts the grace of the others, the last one ends the attempt."""
+        if self._attempt.all_ended and self._meaning:
+            return self._into_trouble(self._warned(), now)
+        self._waits.setdefault("warning", now.mono + self._warning_grace_s(now))
+        return []
+
+    def _warned(self) -> Trouble:
+        worst = max((status.shell for status in self._attempt.exits.values()), default=0)
+        return Trouble(Cause.WARNING, f"the ranks ended after {signal_name(self._signal)}", worst)
+
+    def _warning_grace_s(self, now: Now) -> float:
+        """No longer than Slurm leaves us, less the time that stopping and requeueing takes."""
+        end = self._slurm.end_time if self._slurm else 0
+        left = end - now.unix - 5.0 if end else self.settings.warning_grace_s
+        return max(1.0, min(self.settings.warning_grace_s, left))
+
+    # --- devices
+
+    def _agent_arrived(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
+        self._agents[event.node] = event.kinds
+        return [LookAtDevices(), *self._settled(now)] if "look" in self._waits else []
+
+    def _agent_lost(self, event: ev.AgentLost, now: Now) -> list[Decision]:
+        """Nobody is blamed for it; the node's devices are unknown from here on."""
+        self._agents[event.node] = ()
+        if self._attempt.healed(event.node, f"the agent vanished while healing: {event.why}"):
+            return self._healing_settled(now)
+        return self._settled(now)
+
+    def _devices_seen(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:
+        notes = self._note_faults(event, now)
+        return [*notes, *(self._device_trouble(now) if not event.asked else [])]
+
+    def _devices_looked_at(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:
+        notes = self._note_faults(event, now)
+        if event.asked:
+            self._attempt.looked.add(event.node)
+        return [*notes, *self._settled(now)]
+
+    def _note_faults(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:
+        """A fault counts once from when it is first seen until it is gone. An answer that is none changes nothing."""
+        if event.error:
+            return []
+        before = {key for key in self._faults if key[0] == event.node}
+        shown = {fault.key: fault for fault in event.faults}
+        for key in before - shown.keys():
+            del self._faults[key]
+        self._faults.update(shown)
+        return [self._note(_fault_record(shown[key], now)) for key in shown if key not in before]
+
+    def _device_trouble(self, now: Now) -> list[Decision]:
+        """A fault while ranks run. They are stopped only when a rung can answer; else they are left to run."""
+        acting = [fault for key, fault in self._faults.items() if fault.fault_class in _ACTS and key not in self._left_alone]
+        if not acting or self._signal:
+            return []
+        trouble = Trouble(Cause.DEVICE, "; ".join(map(str, acting)), 1)
+        choice = choose(self._situation(trouble, now))
+        if choice.rung != "fail":
+            return self._into_trouble(trouble, now)
+        if "ask" in self.facts.can and self._slurm is None:
+            return [] if "ask" in self._waits else [self._ask_slurm(now)]
+        self._left_alone.update(fault.key for fault in acting)
+        reasons = "; ".join(f"{rung}: {why}" for rung, why in choice.passed)
+        return [Say(f"{trouble.what}: no remedy ({reasons}); the ranks still run and are left alone")]
+
+    # --- trouble: stop, find out, decide
+
+    def _into_trouble(self, trouble: Trouble, now: Now) -> list[Decision]:
+        """Written down, then all ranks are stopped while devices and Slurm are asked what they know."""
+        self._trouble = trouble
+        self.phase = Phase.SETTLING
+        self._waits = {"stop": now.mono + self.settings.stop_grace_s + self.settings.kill_wait_s + MARGIN_S}
+        seen = rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what)
+        found: list[Decision] = [self._note(seen), self._stop_ranks(self.settings.stop_grace_s)]
+        if trouble.cause is Cause.WARNING:
+            return [*found, *self._settled(now)]
+        found += self._watch()
+        if self._unlooked():
+            self._waits["look"] = now.mono + self.settings.answer_wait_s
+            found.append(LookAtDevices())
+        if self._needs_slurm(trouble):
+            found.append(self._ask_slurm(now))
+        return [*found, *self._settled(now)]
+
+    def _stop_ranks(self, grace_s: float) -> StopRanks:
+        return StopRanks(self._attempt.number, grace_s, self.settings.kill_wait_s)
+
+    def _needs_slurm(self, trouble: Trouble) -> bool:
+        """Not where the ladder can answer from what is known: a restart in place works with slurmctld away."""
+        if "ask" not in self.facts.can or (self._slurm and not self._slurm.error):
+            return False
+        killed = any(status.signal in (SIGINT, SIGKILL, SIGTERM) for status in self._attempt.exits.values())
+        return killed or choose(self._situation(trouble, Now(0, self._trouble_time()))).rung != "in-place-restart"
+
+    def _trouble_time(self) -> float:
+        return max((times[-1] for times in self.history.faults.values() if times), default=0.0)
+
+    def _unlooked(self) -> bool:
+        """Is there a node whose devices could still tell something? An agent that has not arrived yet may."""
+        return any(kinds is None or (kinds and node not in self._attempt.looked) for node, kinds in self._agents.items())
+
+    def _settled(self, now: Now) -> list[Decision]:
+        """Decide, once there is nothing left to wait for."""
+        if self.phase is not Phase.SETTLING:
+            return []
+        if self._attempt.all_stopped:
+            self._waits.pop("stop", None)
+        if not self._unlooked():
+            self._waits.pop("look", None)
+        return [] if self._waits else self._decide(now)
+
+    def _rank_stopped(self, event: ev.RankStopped, now: Now) -> list[Decision]:
+        if self._attempt.stop(event) and event.free_port:
+            self._tasks[event.rank] = self._tasks[event.rank].with_port(event.free_port)
+        return self._settled(now)
+
+    def _rank_exited_late(self, event: ev.RankExited, now: Now) -> list[Decision]:
+        self._attempt.exited(event)
+        return []
+
+    def _unstartable_late(self, event: ev.RankUnstartable, now: Now) -> list[Decision]:
+        self._attempt.could_not_start(event)
+        return []
+
+    def _shim_lost_late(self, event: ev.ShimLost, now: Now) -> list[Decision]:
+        self._attempt.lose(event.rank, event.why)
+        return self._settled(now)
+
+    def _step_ended_late(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+        self._attempt.step_gone = True
+        self._attempt.lose_rest(f"the step ended; its launcher {event.status}")
+        return self._settled(now)
+
+    def _slurm_answered_late(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
+        self._waits.pop("ask", None)
+        self._slurm = event
+        return self._settled(now)
+
+    def _decide(self, now: Now) -> list[Decision]:
+        trouble = self._trouble
+        assert trouble is not None
+        ended = self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary()))
+        if self._slurm and self._slurm.state in _ENDING_STATES and not self._slurm.error:
+            return [ended, *self._give_up(_ENDING_STATES[self._slurm.state], trouble.status, now)]
+        if trouble.cause is Cause.WARNING or (self._signal and not self._meaning) or self._meaning == "interrupted":
+            return [ended, *self._after_warning(trouble, now)]
+        return [ended, *self._climb(self._situation(trouble, now), now)]
+
+    def _after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:
+        """No failure, so no budget. Requeued only if the job asked for it and the signal was really a warning."""
+        asked = self.settings.warning_requeue and self._meaning in ("warning", "")
+        if not (asked and "requeue" in self.facts.can and self._slurm and self._slurm.batch):
+            return self._give_up(trouble.what, trouble.status, now)
+        choice = Choice("requeue-on-warning", "asked for by warning.requeue, costs nothing", "", ())
+        return self._requeue(choice, self._situation(trouble, now), now)
+
+    def _situation(self, trouble: Trouble, now: Now) -> Situation:
+        faults = tuple(
+            fault for key, fault in self._faults.items() if fault.fault_class in _ACTS and key not in self._left_alone
+        )
+        bad = {node: f"Slurm says {words}" for node, words in (self._slurm.bad_nodes if self._slurm else ())}
+        stuck = self._attempt.stuck_nodes(self._tasks)
+        blamed = {**self._blamed_faults(faults, now), **self._attempt.unhealed, **stuck, **bad}
+        cause = trouble.cause
+        if faults:
+            cause = Cause.DEVICE
+        elif bad or stuck:
+            cause = Cause.NODE
+        elif self._attempt.nothing_started:
+            cause = Cause.UNSTARTABLE
+        what = trouble.what if not faults or cause is trouble.cause else f"{trouble.what}; {'; '.join(map(str, faults))}"
+        return Situation(
+            cause, what, trouble.status, self.history, self.settings, now.unix, faults, dict(self._attempt.unhealed),
+            blamed, self._not_in_place(stuck), self._slurm, self.facts.can,
+        )  # fmt: skip
+
+    def _blamed_faults(self, faults: tuple[Fault, ...], now: Now) -> dict[str, str]:
+        """A node is blamed for a fault that does not heal, or that comes back too often and is not the user's."""
+        blamed = {}
+        for fault in faults:
+            often = repeated(fault, self.history, self.settings, now.unix) and not fault.user_induced
+            if fault.fault_class is FaultClass.ISOLATE or often:
+                blamed[fault.node] = f"{fault}" + (", again and again" if often else "")
+        return blamed
+
+    def _not_in_place(self, stuck: dict[str, str]) -> str:
+        if stuck:
+            return "; ".join(f"{node}: {why}" for node, why in stuck.items())
+        if self._attempt.lost and self.settings.restart_via == "shim":
+            rank, why = next(iter(self._attempt.lost.items()))
+            return f"the shim of rank {rank} is gone: {why}"
+        return ""
+
+    def _climb(self, situation: Situation, now: Now) -> list[Decision]:
+        choice = choose(situation)
+        if choice.rung == "in-place-restart":
+            return self._in_place(choice, situation, now)
+        if choice.rung == "fail":
+            return self._fail(choice, situation, now)
+        return self._requeue(choice, situation, now)
+
+    def _decision(self, choice: Choice, s: Situation, now: Now, isolate: bool = False) -> Remember:
+        """The verdict, as it goes into the ledger before anything of it is done."""
+        isolated = {**self._avoided(), **s.blamed} if isolate else {}
+        self._decided = rec.Decided(
+            now.unix, f"{self.facts.run}-{self.history.decisions + 1}", self._attempt.number, choice.rung,
+            s.cause.value, f"{s.what}; {choice.why}", choice.passed, isolated,
+            tuple(sorted({*self._kept_out(now), *isolated})), choice.cost, s.status,
+        )  # fmt: skip
+        return self._note(self._decided, vital=True)
+
+    def _avoided(self) -> dict[str, str]:
+        return {fault.node: str(fault) for fault in self._faults.values() if fault.fault_class is FaultClass.AVOID}
+
+    # --- carrying out, one rung a method
+
+    def _in_place(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+        said = Say(f"{s.what}: restarting in place ({choice.why})")
+        decided = self._decision(choice, s, now)
+        if not s.faults:
+            return [decided, said, *self._restart(now)]
+        devices: dict[str, dict[str, tuple[str, ...]]] = {}
+        for fault in s.faults:
+            chips = devices.setdefault(fault.node, {})
+            chips[fault.device] = (*chips.get(fault.device, ()), fault.code)
+        self.phase = Phase.HEALING
+        self._attempt.to_heal = set(devices)
+        st = self.settings
+        most = max(len(chips) for chips in devices.values())  # an agent heals one device after the other
+        self._waits = {"heal": now.mono + most * (st.self_heal_wait_s + st.reset_wait_s) + MARGIN_S}
+        ordered = {node: tuple(sorted(chips.items())) for node, chips in devices.items()}
+        return [decided, said, HealDevices(ordered, st.reset == "auto", st.self_heal_wait_s, st.reset_wait_s)]
+
+    def _healing_done(self, event: ev.HealingDone, now: Now) -> list[Decision]:
+        failed = [f"device {r.device}: {r.how}" for r in event.results if r.healed is not True]
+        self._attempt.healed(event.node, "; ".join(failed))
+        if not failed:
+            self._faults = {key: fault for key, fault in self._faults.items() if key[0] != event.node}
+        return self._healing_settled(now)
+
+    def _healing_settled(self, now: Now) -> list[Decision]:
+        """In place if every node is well; the next rung for those that are not."""
+        if self._attempt.to_heal:
+            return []
+        assert self._decided is not None and self._trouble is not None
+        failed = self._attempt.unhealed
+        what = "; ".join(f"{node}: {why}" for node, why in sorted(failed.items())) or "healed"
+        done = self._note(rec.CarriedOut(now.unix, self._decided.id, not failed, what))
+        if self._meaning == "interrupted" or self._signal:
+            return [done, *self._give_up(self._trouble.what, self._trouble.status, now)]
+        if not failed:
+            return [done, *self._restart(now)]
+        if self._needs_slurm(self._trouble):
+            self.phase, self._waits = Phase.SETTLING, {}
+            return [done, self._ask_slurm(now)]
+        return [done, *self._climb(self._situation(self._trouble, now), now)]
+
+    def _restart(self, now: Now) -> list[Decision]:
+        if self.settings.restart_via == "shim":
+            return self._start(now)
+        return self._end_step(0, self._launch, now)
+
+    def _requeue(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+        decided = self._decision(choice, s, now, isolate=True)
+        assert self._decided is not None
+        budget = f", {self._left('max_restarts')} of {self.settings.max_restarts} left" if choice.cost else ""
+        without = f" without {fold_nodes(self._decided.exclude)}" if self._decided.exclude else ""
+        said = Say(f"{s.what}: {choice.rung}{without}{budget}")
+        return [decided, said, *self._end_step(s.status, self._hand_over, now)]
+
+    def _left(self, budget: str) -> int:
+        return self.settings.max_restarts - self.history.spent.get(budget, 0)
+
+    def _hand_over(self, _: Now) -> list[Decision]:
+        """The step has ended and nothing of the job runs but its script and us: now the job may go."""
+        assert self._decided is not None
+        self.phase, self._waits = Phase.REQUEUEING, {}
+        st = self.settings
+        return [Requeue(self._decided.id, self._decided.exclude, st.start_in_s, st.even_if_no_requeue)]
+
+    def _requeue_ended(self, event: ev.RequeueEnded, now: Now) -> list[Decision]:
+        from ftslurm.errors import REQUEUED_STATUS
+
+        assert self._decided is not None
+        if event.ok:
+            done = self._note(rec.CarriedOut(now.unix, self._decided.id, True, event.why))
+            return [done, *self._finish("requeued", REQUEUED_STATUS, now)]
+        done = self._note(rec.CarriedOut(now.unix, self._decided.id, False, event.why))
+        what = f"{self._decided.why}; the requeue failed: {event.why}"
+        return [done, Say(what), *self._finish(what, self._decided.status or 1, now)]
+
+    def _fail(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+        decided = self._decision(choice, s, now)
+        reasons = "; ".join(f"{rung}: {why}" for rung, why in choice.passed)
+        said = Say(f"{s.what}. No rung of the ladder helps: {reasons}")
+        return [decided, said, *self._end_step(s.status, lambda at: self._finish(s.what, s.status, at), now)]
+
+    def _give_up(self, what: str, status: int, now: Now) -> list[Decision]:
+        """Ended by somebody's will: no rung is asked and nothing is said that Slurm does not say."""
+        return self._end_step(status, lambda at: self._finish(what, status, at), now)
+
+    def _end_step(self, status: int, after: Callable[[Now], list[Decision]], now: Now) -> list[Decision]:
+        if self._attempt.step_gone:
+            return after(now)
+        if self._attempt.lost:
+            return self._kill_step(after, now)
+        self.phase, self._after = Phase.ENDING, after
+        self._waits = {"step": now.mono + STEP_END_WAIT_S}
+        return [EndStep(status)]
+
+    def _kill_step(self, after: Callable[[Now], list[Decision]], now: Now) -> list[Decision]:
+        self.phase, self._after = Phase.ENDING, after
+        self._waits = {"killed step": now.mono + STEP_END_WAIT_S}
+        return [KillStep()]
+
+    def _step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+        self._waits = {}
+        return self._after(now)
+
+    def _ending_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        """An impatient Ctrl-C while the step comes down."""
+        if event.rank is None and event.number in (SIGINT, SIGTERM) and "step" in self._waits:
+            return self._kill_step(self._after, now)
+        return []
+
+    def _finish(self, what: str, status: int, now: Now) -> list[Decision]:
+        self.phase, self.exit_status, self._waits = Phase.FINISHED, status, {}
+        return [self._note(rec.Finished(now.unix, self.facts.run, status, what)), Finish(status)]
+
+    # --- time, and a ledger that cannot be written
+
+    def _time_passed(self, _: ev.TimePassed, now: Now) -> list[Decision]:
+        due = {name for name, deadline in self._waits.items() if deadline <= now.mono}
+        for name in due:
+            del self._waits[name]
+        found: list[Decision] = []
+        for name in sorted(due):
+            found += _OVERDUE[name](self, now)
+        return found
+
+    def _watch_due(self, now: Now) -> list[Decision]:
+        return self._watch()
+
+    def _stop_overdue(self, now: Now) -> list[Decision]:
+        self._attempt.lose_rest("no word whether its processes are gone")
+        return self._settled(now)
+
+    def _look_overdue(self, now: Now) -> list[Decision]:
+        """Devices that do not answer are unknown: neither good nor to blame."""
+        self._attempt.looked.update(self._agents)
+        self._agents = {node: () if kinds is None else kinds for node, kinds in self._agents.items()}
+        return self._settled(now)
+
+    def _ask_overdue(self, now: Now) -> list[Decision]:
+        silent = ev.SlurmAnswered(error=f"no answer within {self.settings.slurm_timeout_s:g} s")
+        return self.handle(silent, now)  # type: ignore[return-value]
+
+    def _warning_overdue(self, now: Now) -> list[Decision]:
+        return self._into_trouble(self._warned(), now)
+
+    def _heal_overdue(self, now: Now) -> list[Decision]:
+        for node in sorted(self._attempt.to_heal):
+            self._attempt.healed(node, "no word from the agent while healing")
+        return self._healing_settled(now)
+
+    def _step_overdue(self, now: Now) -> list[Decision]:
+        return self._kill_step(self._after, now)
+
+    def _killed_step_overdue(self, now: Now) -> list[Decision]:
+        """The launcher cannot end it either; Slurm's own clean-up is all that is left."""
+        return self._after(now)
+
+    def _ledger_failed(self, event: ev.LedgerFailed, now: Now) -> list[Decision]:
+        """What could not be written is not done: the job ends as if there were no ladder."""
+        status = self._trouble.status if self._trouble else 1
+        what = f"{self._trouble.what if self._trouble else 'cannot go on'}; nothing was done about it: {event.why}"
+        return [Say(what), *self._end_step(status, lambda at: self._finish(what, status, at), now)]
+
+
+def _fault_record(fault: Fault, now: Now) -> rec.FaultSeen:
+    return rec.FaultSeen(
+        now.unix, fault.node, fault.device, fault.code, fault.name, fault.fault_class.value, fault.user_induced
+    )
+
+
+_OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
+    "watch": Judge._watch_due,
+    "stop": Judge._stop_overdue,
+    "look": Judge._look_overdue,
+    "ask": Judge._ask_overdue,
+    "warning": Judge._warning_overdue,
+    "heal": Judge._heal_overdue,
+    "step": Judge._step_overdue,
+    "killed step": Judge._killed_step_overdue,
+}
+
+_N, _L, _R, _S, _H, _E, _Q = (
+    Phase.NEW, Phase.LAUNCHING, Phase.RUNNING, Phase.SETTLING, Phase.HEALING, Phase.ENDING, Phase.REQUEUEING,
+)  # fmt: skip
+_LATE = (_S, _H, _E, _Q)
+
+TABLE: dict[tuple[Phase, type], Callable[[Judge, Event, Now], list[Decision]]] = {  # type: ignore[assignment]
+    (_N, ev.Begun): Judge._begun,
+    # the step comes up
+    (_L, ev.TaskArrived): Judge._task_arrived,
+    (_L, ev.StepEnded): Judge._launch_ended,
+    (_L, ev.ShimLost): Judge._launch_lost,
+    (_L, ev.SignalSeen): Judge._launch_signalled,
+    (_L, ev.AgentArrived): Judge._agent_arrived,
+    (_L, ev.AgentLost): Judge._agent_lost,
+    (_L, ev.DevicesSeen): Judge._nothing,  # looked at again while ranks run
+    (_L, ev.SlurmAnswered): Judge._nothing,
+    # ranks run
+    (_R, ev.RankStarted): Judge._nothing,
+    (_R, ev.RankExited): Judge._rank_exited,
+    (_R, ev.RankUnstartable): Judge._rank_unstartable,
+    (_R, ev.RankStopped): Judge._nothing,
+    (_R, ev.ShimLost): Judge._shim_lost,
+    (_R, ev.StepEnded): Judge._step_ended_early,
+    (_R, ev.AgentArrived): Judge._agent_arrived,
+    (_R, ev.AgentLost): Judge._agent_lost,
+    (_R, ev.DevicesSeen): Judge._devices_seen,
+    (_R, ev.SignalSeen): Judge._signalled,
+    (_R, ev.SlurmAnswered): Judge._slurm_answered,
+    # ranks are being stopped, facts collected
+    (_S, ev.RankStarted): Judge._nothing,
+    (_S, ev.RankExited): Judge._rank_exited_late,
+    (_S, ev.RankUnstartable): Judge._unstartable_late,
+    (_S, ev.RankStopped): Judge._rank_stopped,
+    (_S, ev.ShimLost): Judge._shim_lost_late,
+    (_S, ev.StepEnded): Judge._step_ended_late,
+    (_S, ev.AgentArrived): Judge._agent_arrived,
+    (_S, ev.AgentLost): Judge._agent_lost,
+    (_S, ev.DevicesSeen): Judge._devices_looked_at,
+    (_S, ev.SignalSeen): Judge._signalled_late,
+    (_S, ev.SlurmAnswered): Judge._slurm_answered_late,
+    # devices heal
+    (_H, ev.HealingDone): Judge._healing_done,
+    (_H, ev.ShimLost): Judge._shim_lost_late,
+    (_H, ev.StepEnded): Judge._step_ended_late,
+    (_H, ev.AgentLost): Judge._agent_lost,
+    (_H, ev.AgentArrived): Judge._nothing,
+    (_H, ev.DevicesSeen): Judge._nothing,  # the healing agent's own result is what counts
+    (_H, ev.SignalSeen): Judge._signalled_late,
+    (_H, ev.SlurmAnswered): Judge._slurm_answered_late,
+    # the step is let go
+    (_E, ev.StepEnded): Judge._step_ended,
+    (_E, ev.SignalSeen): Judge._ending_signalled,
+    **{
+        (_E, kind): Judge._nothing
+        for kind in (ev.ShimLost, ev.AgentArrived, ev.AgentLost, ev.DevicesSeen, ev.SlurmAnswered, ev.HealingDone,
+                     ev.TaskArrived)  # fmt: skip
+    },
+    # the job is given back: a signal now is the requeue's own
+    (_Q, ev.RequeueEnded): Judge._requeue_ended,
+    **{
+        (_Q, kind): Judge._nothing
+        for kind in (ev.SignalSeen, ev.ShimLost, ev.StepEnded, ev.AgentArrived, ev.AgentLost, ev.DevicesSeen,
+                     ev.SlurmAnswered, ev.HealingDone)  # fmt: skip
+    },
+    # stragglers of an attempt that is over
+    **{
+        (phase, kind): Judge._nothing
+        for phase in (_L, _H, _E, _Q)
+        for kind in (ev.RankStarted, ev.RankExited, ev.RankStopped, ev.RankUnstartable)
+    },
+    **{(phase, ev.HealingDone): Judge._nothing for phase in (_L, _R, _S)},
+    **{(phase, ev.TaskArrived): Judge._nothing for phase in (_R, _S, _H)},
+    # time and the ledger, whenever
+    **{(phase, ev.TimePassed): Judge._time_passed for phase in (_L, _R, _S, _H, _E, _Q)},
+    **{(phase, ev.LedgerFailed): Judge._ledger_failed for phase in (_L, _R, _S, _H, _E, _Q)},
+}

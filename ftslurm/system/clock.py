@@ -1,0 +1,19 @@
+"""The two clocks."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from ftslurm.model.events import Now
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Reads both clocks at once; tests hand in their own object with the same two methods."""
+
+    def now(self) -> Now:
+        return Now(mono=time.monotonic(), unix=time.time())
+
+    def mono(self) -> float:
+        return time.monotonic()

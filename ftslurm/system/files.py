@@ -1,0 +1,78 @@
+"""Files that must not be lost and folders nobody else may touch."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from ftslurm.errors import StateError
+
+
+def private_folder(path: Path) -> Path:
+    """`path`, made if need be, mode 0700, owned by us and no link. Raises: StateError."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = path.lstat()
+    except OSError as error:
+        raise StateError(
+            f"the state folder {path} cannot be made: {error.strerror}",
+            hint="set FTSLURM_STATE_DIR to a folder on the shared file system that you may write",
+        ) from None
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
+        raise StateError(
+            f"the state folder {path} is not a folder of yours", hint="set FTSLURM_STATE_DIR to one that is"
+        )
+    if info.st_mode & 0o077:
+        try:
+            path.chmod(0o700)
+        except OSError as error:
+            raise StateError(f"the state folder {path} is open to others: {error.strerror}", hint="chmod 700") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise StateError(
+            f"the state folder {path} is not writable", hint="set FTSLURM_STATE_DIR to a folder that you may write"
+        )
+    return path
+
+
+def append(path: Path, data: bytes) -> None:
+    """Append `data` in one write and sync it. A torn last line of an earlier write is closed first.
+
+    The caller holds a lock against other writers. Raises: OSError; then nothing of `data` stands in the file.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        size = os.fstat(fd).st_size
+        if size and os.pread(fd, 1, size - 1) != b"\n":
+            data = b"\n" + data
+        try:
+            if os.write(fd, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # what a short write to a file means
+            os.fsync(fd)
+        except OSError:
+            os.ftruncate(fd, size)
+            raise
+        if not size:
+            _sync_folder(path.parent)
+    finally:
+        os.close(fd)
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def read_private(path: Path, limit: int) -> bytes:
+    """The file's bytes, `limit` at most, from its end; no link is followed. Raises: OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        size = os.fstat(fd).st_size
+        if size > limit:
+            file.seek(size - limit)
+            file.readline()  # the rest of a line that began before
+        return file.read(limit)

@@ -1,0 +1,181 @@
+"""Carries decisions out, one method a kind. Decides nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TextIO
+
+from ftslurm.launchers.launcher import Launcher, StepHandle
+from ftslurm.model import decisions as do
+from ftslurm.model import wire
+from ftslurm.model.events import RequeueEnded, SlurmAnswered
+from ftslurm.system.clock import Clock
+from ftslurm.wrapper.signals import Signals
+from ftslurm.wrapper.sources import Sources
+
+# For agents and their srun to end after the farewell; then they are ended.
+AGENTS_END_WAIT_S = 2.0
+
+
+class Scheduler(Protocol):
+    """Who gave the allocation: Slurm, or the local pool."""
+
+    def ask(self) -> SlurmAnswered:
+        """How job and nodes stand. Never raises; may take as long as the client's time limit."""
+
+    def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
+        """Give the job back. Never raises."""
+
+
+class Effects:
+    """`carry_out` is the only way in."""
+
+    def __init__(
+        self, sources: Sources, launcher: Launcher, scheduler: Scheduler, signals: Signals, clock: Clock,
+        channel: str, verbose: bool = False, err: TextIO | None = None,
+        programs: Callable[[int], Mapping[int, tuple[str, ...]]] = lambda tasks: {},
+    ) -> None:  # fmt: skip
+        self._sources = sources
+        self._launcher = launcher
+        self._scheduler = scheduler
+        self._signals = signals
+        self._clock = clock
+        self._channel = channel
+        self._verbose = verbose
+        self._err = err or sys.stderr
+        self._programs = programs
+        self._step: StepHandle | None = None
+        self._agents: list[StepHandle] = []
+
+    def carry_out(self, decision: do.Decision) -> None:
+        """Raises: FtslurmError where a step cannot even be started."""
+        _METHODS[type(decision)](self, decision)
+
+    # --- the step
+
+    def _launch(self, _: do.LaunchStep) -> None:
+        self._step = self._sources.step = self._launcher.launch(self._channel)
+
+    def _start(self, decision: do.StartRanks) -> None:
+        programs = self._programs(len(self._sources.shims))
+        for rank, peer in list(self._sources.shims.items()):
+            peer.send(wire.start_message(decision.attempt, decision.env[rank], programs.get(rank)))
+
+    def _stop(self, decision: do.StopRanks) -> None:
+        self._to_shims(wire.stop_message(decision.attempt, decision.grace_s, decision.kill_wait_s))
+
+    def _signal(self, decision: do.SignalRanks) -> None:
+        if self._step is not None:
+            self._step.signal(decision.number)
+
+    def _end_step(self, decision: do.EndStep) -> None:
+        self._to_shims({"t": "end", "status": decision.status})
+        self._sources.farewell()
+
+    def _kill_step(self, _: do.KillStep) -> None:
+        self._sources.farewell()
+        if self._step is not None:
+            self._step.kill()
+
+    def _to_shims(self, message: Mapping[str, Any]) -> None:
+        for peer in list(self._sources.shims.values()):
+            peer.send(message)
+
+    # --- nodes and devices
+
+    def _watch(self, decision: do.WatchNodes) -> None:
+        self._agents.append(self._launcher.watch(decision.nodes, self._channel))
+
+    def _look(self, _: do.LookAtDevices) -> None:
+        for peer in list(self._sources.agents.values()):
+            peer.send({"t": "look"})
+
+    def _heal(self, decision: do.HealDevices) -> None:
+        for node, devices in decision.devices.items():
+            if node in self._sources.agents:
+                self._sources.agents[node].send(
+                    {
+                        "t": "heal",
+                        "devices": [[device, list(codes)] for device, codes in devices],
+                        "may_reset": decision.may_reset,
+                        "wait_s": decision.wait_s,
+                        "reset_wait_s": decision.reset_wait_s,
+                    }
+                )
+
+    # --- Slurm
+
+    def _ask(self, _: do.AskSlurm) -> None:
+        self._sources.background(self._scheduler.ask)
+
+    def _requeue(self, decision: do.Requeue) -> None:
+        """Slurm's SIGTERM comes with the requeue itself; ignored from before, by us and what we start."""
+        self._signals.ignore_end()
+        self.end_agents()
+        self._sources.background(
+            lambda: self._scheduler.requeue(
+                decision.decision, decision.exclude, decision.start_in_s, decision.allow_first
+            )
+        )
+
+    # --- people
+
+    def _say(self, decision: do.Say) -> None:
+        if self._verbose or not decision.quiet:
+            self.say(decision.text)
+
+    def say(self, text: str) -> None:
+        """A line on stderr; a reader that has gone away ends nothing."""
+        try:
+            print(f"ftrun: {text}", file=self._err, flush=True)
+        except OSError:
+            pass
+
+    def _nothing(self, _: do.Decision) -> None:
+        """Remember is the ledger's, Finish the loop's."""
+
+    # --- the end
+
+    def end_agents(self) -> None:
+        """Their connections close, they end, their srun ends; what takes longer is ended."""
+        for peer in list(self._sources.agents.values()):
+            peer.owner = None
+            self._sources.server.drop(peer, "the controller ends")
+        self._sources.agents.clear()
+        wait_for_end(self._agents, self._clock)
+        self._agents = []
+
+    def close(self) -> None:
+        self._sources.server.close()
+        self.end_agents()
+        if self._step is not None:
+            self._step.abandon()
+
+
+def wait_for_end(handles: Sequence[StepHandle], clock: Clock) -> None:
+    """Up to AGENTS_END_WAIT_S for all of them, then without asking."""
+    deadline = clock.mono() + AGENTS_END_WAIT_S
+    for handle in handles:
+        if not handle.wait(max(0.0, deadline - clock.mono())):
+            handle.kill()
+            if not handle.wait(1.0):
+                handle.abandon()
+
+
+_METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
+    do.Remember: Effects._nothing,
+    do.Finish: Effects._nothing,
+    do.LaunchStep: Effects._launch,
+    do.WatchNodes: Effects._watch,
+    do.StartRanks: Effects._start,
+    do.StopRanks: Effects._stop,
+    do.SignalRanks: Effects._signal,
+    do.LookAtDevices: Effects._look,
+    do.AskSlurm: Effects._ask,
+    do.HealDevices: Effects._heal,
+    do.EndStep: Effects._end_step,
+    do.KillStep: Effects._kill_step,
+    do.Requeue: Effects._requeue,
+    do.Say: Effects._say,
+}

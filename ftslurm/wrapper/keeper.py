@@ -1,0 +1,44 @@
+"""Requeues the job from a step of its own.
+
+The requeue's SIGTERM ends the batch script, and with it ftrun and every program it has started; a shell script that
+does not ignore SIGTERM is gone within milliseconds. A step is a container of its own and has until KillWait (30 s).
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+from ftslurm.errors import FtslurmError
+from ftslurm.ledger.journal import Journal
+from ftslurm.model.history import fold
+from ftslurm.model.record import CarriedOut
+from ftslurm.slurm.choice import choose_client
+from ftslurm.wrapper.requeue import give_back, plan_for
+
+
+def keep(number: int, ledger: Path, start_in_s: float, allow_first: bool, client: str, timeout_s: float) -> str:
+    """Carry out the requeue that stands open in `ledger`, and write that it is done. Raises: FtslurmError."""
+    journal = Journal(ledger)
+    history = fold(journal.read().records)
+    decided = history.open_requeue
+    if decided is None:
+        return "nothing was left to do"
+    plan = plan_for(history, decided.exclude, start_in_s, allow_first)
+    what = give_back(choose_client(client, timeout_s), number, plan, time.time())
+    journal.append([CarriedOut(time.time(), decided.id, True, what)])
+    return what
+
+
+def main() -> None:
+    """Arguments: job number, ledger, start_in_s, allow_first (0 or 1), kind of client, timeout_s."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # before anything: inherited by every scontrol
+    job, ledger, start_in_s, allow_first, client, timeout_s = sys.argv[1:]
+    try:
+        print(keep(int(job), Path(ledger), float(start_in_s), allow_first == "1", client, float(timeout_s)))
+    except FtslurmError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_status)

@@ -1,0 +1,68 @@
+"""Giving a job back to Slurm so that it runs again soon and elsewhere: the one recipe, whoever follows it.
+
+Slurm takes a new ExcNodeList and start time only of a pending job, and a requeue sends SIGTERM to all of it. Hence:
+requeue it held (from here the scheduler cannot take it), exclude, set the start time, release. The start time must lie
+ahead when the clean-up ends, or Slurm adds its 121 s. Seen on 22.05, 24.11 and 26.05.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ftslurm.errors import SlurmRefused
+from ftslurm.model.history import History
+from ftslurm.slurm.client import JobState, JobView, SlurmClient
+
+_OVER = frozenset({JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED, JobState.TIMEOUT})
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """exclude: nodes to keep the job off. ours: nodes a former requeue of ours kept it off, which may come back."""
+
+    exclude: frozenset[str]
+    ours: frozenset[str]
+    start_in_s: float
+    allow_first: bool = False
+
+
+def plan_for(history: History, exclude: Iterable[str], start_in_s: float, allow_first: bool) -> Plan:
+    return Plan(frozenset(exclude), frozenset(history.isolated), start_in_s, allow_first)
+
+
+def give_back(client: SlurmClient, number: int, plan: Plan, now: float) -> str:
+    """Follow the recipe from wherever the job stands; gives what was done, in words. now: Unix seconds.
+
+    Raises: SlurmRefused, SlurmUnavailable, UnknownJob. A job left on the way is held, not back on a bad node.
+    """
+    job = client.job(number)
+    if job.state in _OVER and not job.completing:
+        raise SlurmRefused(f"job {number} is over ({job.state.value})", hint="submit it again")
+    start: int | None = int(now + plan.start_in_s)  # Slurm counts whole seconds
+    if job.state is not JobState.PENDING:
+        _hold(client, job, plan)
+    elif not job.completing:
+        start = None  # its clean-up is over: nothing to wait for
+    excluded = (job.excluded - plan.ours) | plan.exclude
+    if excluded != job.excluded:
+        client.exclude(number, sorted(excluded))
+    said = _start_at(client, number, start)
+    if client.job(number).held:
+        client.release(number)
+    return f"requeued{' without ' + ', '.join(sorted(plan.exclude)) if plan.exclude else ''}{said}"
+
+
+def _hold(client: SlurmClient, job: JobView, plan: Plan) -> None:
+    if not job.requeue and plan.allow_first:
+        client.allow_requeue(job.number)
+    client.requeue_held(job.number)
+
+
+def _start_at(client: SlurmClient, number: int, start: int | None) -> str:
+    """A refusal costs two minutes, not the job."""
+    try:
+        client.start_at(number, start)
+    except SlurmRefused as refusal:
+        return f", starts by Slurm's own delay ({refusal.message})"
+    return ""

@@ -1,0 +1,82 @@
+"""Slurm as the giver of the allocation: what it says of job and nodes, and the requeue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftslurm.errors import FtslurmError
+from ftslurm.launchers.python import Python
+from ftslurm.launchers.srun import beside_argv, own_step_env
+from ftslurm.model.events import RequeueEnded, SlurmAnswered
+from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
+from ftslurm.system.commands import Runner
+from ftslurm.wrapper.keeper import keep
+
+# Above all the waits of the keeper's own requests (five of them), which end by themselves.
+KEEPER_MARGIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmScheduler:
+    """See effects.Scheduler. nodes: of the allocation, where the keeper can run. kind, timeout_s: of the client."""
+
+    client: SlurmClient
+    job: int
+    nodes: tuple[str, ...]
+    ledger: Path
+    env: Mapping[str, str]
+    python: Python
+    run: Runner
+    kind: str
+    timeout_s: float
+
+    def ask(self) -> SlurmAnswered:
+        try:
+            return answer(self.client.job(self.job), self.client.nodes())
+        except FtslurmError as error:
+            return SlurmAnswered(error=str(error))
+
+    def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
+        """By a keeper step; by ourselves if Slurm gives us none and the job still runs."""
+        healthy = [node for node in self.nodes if node not in set(exclude)] or list(self.nodes)
+        argv = self.keeper_argv(healthy[0], start_in_s, allow_first)
+        try:
+            result = self.run(argv, 5 * self.timeout_s + KEEPER_MARGIN_S, env=own_step_env(self.env))
+            if result.status == 0:
+                return RequeueEnded(True, result.stdout.strip())
+            if self._went(result.stderr):
+                return RequeueEnded(True, "requeued; the keeper was ended with the job")
+            return RequeueEnded(True, keep(self.job, self.ledger, start_in_s, allow_first, self.kind, self.timeout_s))
+        except FtslurmError as error:
+            return RequeueEnded(False, str(error))
+
+    def keeper_argv(self, node: str, start_in_s: float, allow_first: bool) -> tuple[str, ...]:
+        """The step that carries the requeue out; nothing secret in it."""
+        words = (str(self.job), str(self.ledger), f"{start_in_s:g}", str(int(allow_first)), self.kind, f"{self.timeout_s:g}")
+        return beside_argv([node], "ftslurm-requeue", self.python.module_argv("ftslurm.wrapper.keeper", *words))
+
+    def _went(self, complaint: str) -> bool:
+        """Is the job on its way in spite of a keeper that failed?"""
+        view = self.client.job(self.job)
+        return view.state is JobState.PENDING and not view.held
+
+
+def answer(job: JobView, nodes: Sequence[NodeView]) -> SlurmAnswered:
+    """What Slurm said, as the judge takes it. Nodes of an unknown state are neither bad nor lost."""
+    mine = set(job.nodes)
+    bad = tuple(
+        (node.name, f"{node.words}{': ' + node.reason if node.reason else ''}")
+        for node in nodes
+        if node.name in mine and node.state is NodeState.BAD
+    )
+    partitions = set(job.partition.split(","))
+    # All nodes of the partition, down ones too: they may come back while the job waits. What must not happen is a job
+    # that can never start because it may use no node at all.
+    usable = frozenset(node.name for node in nodes if node.partitions & partitions) or None
+    return SlurmAnswered(
+        job.state.value, job.batch, job.requeue, job.end_time, bad, usable, max(job.node_count, len(mine), 1)
+    )
+
+

@@ -1,0 +1,124 @@
+"""Reads what people wrote: policy files, profiles and annotations, with the line of every value for the error message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ftslurm.errors import PolicyError
+from ftslurm.model import annotations
+from ftslurm.model.settings import Layer, Resolved, from_environment, from_tree, known_leaf, parse_leaf, resolve, suggestion
+
+SITE_POLICY = Path("/etc/ftslurm/policy.yaml")
+MAX_POLICY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command line asked for, besides the environment. values: leaf -> (raw value, option as given)."""
+
+    policy: str = ""
+    profile: str = ""
+    annotations: str = ""
+    values: Mapping[str, tuple[str, str]] | None = None
+
+
+def settings_in_force(request: Request, env: Mapping[str, str], comment: str = "", site: Path = SITE_POLICY) -> Resolved:
+    """All layers, least first. comment: of the Slurm job, which may carry annotations. Raises: PolicyError."""
+    layers: list[Layer] = []
+    if site.exists():
+        layers += policy_layers(site)
+    if profile := request.profile or env.get("FTRUN_PROFILE", ""):
+        layers += profile_layers(profile, "--ft-profile" if request.profile else "FTRUN_PROFILE")
+    if policy := request.policy or env.get("FTRUN_POLICY", ""):
+        layers += policy_layers(Path(policy))
+    if annotations.looks_like(comment):
+        layers.append(annotations.parse(comment, "the job's comment"))
+    if wanted := request.annotations or env.get("FTRUN_ANNOTATIONS", ""):
+        layers.append(annotations.parse(_read(Path(wanted), "the annotations file"), wanted))
+    layers.append(from_environment(env))
+    layers.append(_from_options(request.values or {}))
+    return resolve(layers)
+
+
+def _from_options(values: Mapping[str, tuple[str, str]]) -> Layer:
+    return Layer({name: raw for name, (raw, _) in values.items()}, {name: option for name, (_, option) in values.items()})
+
+
+def policy_layers(path: Path) -> list[Layer]:
+    """The file's layer, after that of the profile it names. Raises: PolicyError naming file and line."""
+    return _layers(_read(path, "the policy"), str(path))
+
+
+def profile_layers(name: str, place: str) -> list[Layer]:
+    """A profile that ships with ftslurm. Raises: PolicyError."""
+    folder = resources.files("ftslurm.policies") / "profiles"
+    known = sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    if name not in known:
+        raise PolicyError(f"{place}: there is no profile `{name}`{suggestion(name, known)}", hint=f"there are {', '.join(known)}")
+    return _layers((folder / f"{name}.yaml").read_text(), f"profile {name}")
+
+
+def _layers(text: str, place: str) -> list[Layer]:
+    tree, lines = _parse(text, place)
+    profile = tree.pop("profile", None)
+    layer = from_tree(tree, lambda name: f"{place}, line {_line(lines, name)}")
+    for name, raw in layer.values.items():  # here, so that the first mistake in the file is the one that is named
+        known_leaf(name, layer.places[name])
+        parse_leaf(name, raw, layer.places[name])
+    below = profile_layers(str(profile), f"{place}, line {lines['profile']}") if profile is not None else []
+    return [*below, layer]
+
+
+def _line(lines: Mapping[str, int], name: str) -> int:
+    return lines.get(name) or lines.get(name.rpartition(".")[0], 1)
+
+
+def _read(path: Path, what: str) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_POLICY_BYTES + 1)
+    except OSError as error:
+        raise PolicyError(f"{what} {path} cannot be read: {error.strerror}", hint="correct the path") from None
+    if len(data) > MAX_POLICY_BYTES:
+        raise PolicyError(f"{what} {path} is larger than 1 MiB", hint="is it the right file?")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise PolicyError(f"{what} {path} is not text (UTF-8)", hint="is it the right file?") from None
+
+
+def _parse(text: str, place: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """The tree, and the line of each dotted name."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        node = yaml.compose(text, Loader=loader)
+        if node is None:
+            return {}, {}
+        lines = dict(_lines(node, "", place))
+        tree = yaml.load(text, Loader=loader)  # noqa: S506 -- a safe loader
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise PolicyError(f"{place}{where}: not YAML: {getattr(error, 'problem', None) or error}", hint="correct it") from None
+    if not isinstance(tree, dict):
+        raise PolicyError(f"{place}: a policy is a mapping of settings", hint="see `ftslurm explain --yaml`")
+    return tree, lines
+
+
+def _lines(node: Any, prefix: str, place: str) -> Iterator[tuple[str, int]]:
+    """Dotted name -> line, from 1. Raises: PolicyError for a name that stands twice: YAML would keep the last, silently."""
+    seen: set[str] = set()
+    for key, value in node.value if node.id == "mapping" else ():
+        name = f"{prefix}{key.value}"
+        if name in seen:
+            raise PolicyError(f"{place}, line {key.start_mark.line + 1}: `{name}` stands here twice", hint="keep one")
+        seen.add(name)
+        yield name, key.start_mark.line + 1
+        if value.id == "mapping":
+            yield from _lines(value, f"{name}.", place)

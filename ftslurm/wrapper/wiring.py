@@ -1,0 +1,240 @@
+"""Builds the parts of one ftrun and joins them. The only place that chooses."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2s
+from pathlib import Path
+
+import ftslurm
+from ftslurm.errors import REQUEUED_STATUS, UsageError
+from ftslurm.launchers import multi_prog
+from ftslurm.launchers.launcher import Launcher
+from ftslurm.launchers.local import LocalLauncher, LocalPool, LocalScheduler, nodes_wanted
+from ftslurm.launchers.python import Python
+from ftslurm.launchers.srun import SrunLauncher
+from ftslurm.launchers.srun_options import Component, has_flag
+from ftslurm.ledger.journal import Journal
+from ftslurm.ledger.store import Identity, Store, state_folder
+from ftslurm.model.devices import CodeMeaning, Severity
+from ftslurm.model.history import History, fold
+from ftslurm.model.job import Allocation
+from ftslurm.model.settings import Resolved, Settings
+from ftslurm.policies.judge import Judge, RunFacts
+from ftslurm.slurm.choice import choose_client
+from ftslurm.slurm.client import JobView, SlurmClient
+from ftslurm.slurm.env import read_allocation
+from ftslurm.system.clock import Clock
+from ftslurm.system.commands import run as run_command
+from ftslurm.wrapper.controller import Controller
+from ftslurm.wrapper.effects import Effects, Scheduler
+from ftslurm.wrapper.scheduler import SlurmScheduler
+from ftslurm.wrapper.settings_files import Request, settings_in_force
+from ftslurm.wrapper.signals import Signals
+from ftslurm.wrapper.sources import Sources
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What ftrun was asked to do: the user's components, the settings request, and the world it runs in."""
+
+    components: tuple[Component, ...]
+    request: Request
+    env: Mapping[str, str]
+    verbose: bool = False
+
+    @property
+    def command(self) -> str:
+        """For people, and to tell one ftrun of a script from another."""
+        return " : ".join(shlex.join(component.command) for component in self.components)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where the job runs. client, view: None outside Slurm."""
+
+    resolved: Resolved
+    allocation: Allocation | None
+    client: SlurmClient | None = None
+    view: JobView | None = None
+
+    @property
+    def settings(self) -> Settings:
+        return self.resolved.settings
+
+    @property
+    def local(self) -> bool:
+        chosen = self.settings.launcher
+        return chosen == "local" or (chosen == "auto" and self.allocation is None)
+
+
+def survey(order: Order) -> Site:
+    """Settings in force and the allocation, if any. Raises: FtslurmError."""
+    resolved = settings_in_force(order.request, order.env)
+    site = Site(resolved, read_allocation(order.env))
+    if site.local:
+        return replace(site, allocation=None)
+    if site.allocation is None:
+        raise UsageError(
+            "--ft-launcher srun needs an allocation, and there is none",
+            hint="call ftrun in a script for sbatch, or within salloc; or leave --ft-launcher out",
+        )
+    client = choose_client(resolved.settings.slurm_client, resolved.settings.slurm_timeout_s)
+    view = client.job(site.allocation.job.number)
+    resolved = settings_in_force(order.request, order.env, view.comment)
+    allocation = replace(site.allocation, restarts=view.restarts, start_time=view.start_time, batch=view.batch)
+    return Site(resolved, replace(allocation, nodes=view.nodes or allocation.nodes), client, view)
+
+
+def run_job(order: Order) -> int:
+    """Run the job to its end, or to its requeue. Gives the exit status. Raises: FtslurmError before it has begun."""
+    site = survey(order)
+    store = Store(state_folder(order.env))
+    if not site.local:
+        return _run_on_slurm(order, site, store)
+    number, journal = store.new_local()
+    while (status := _run_locally(order, site, number, journal)) == REQUEUED_STATUS:
+        pass  # the same command again in a new allocation, as Slurm would run the script again
+    journal.close()
+    return status
+
+
+def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
+    allocation = site.allocation
+    assert allocation is not None and site.client is not None
+    me = Identity(
+        allocation.cluster, str(allocation.job), allocation.restarts, allocation.start_time, allocation.name
+    )
+    journal, history = store.open(me)
+    python = _python(site.settings)
+    launcher = SrunLauncher(order.components, order.env, python, site.settings.poll_s)
+    scheduler = SlurmScheduler(
+        site.client, allocation.job.number, allocation.nodes, journal.path, order.env, python, run_command,
+        site.settings.slurm_client, site.settings.slurm_timeout_s,
+    )  # fmt: skip
+    facts = _facts(order, allocation, "srun", frozenset({"ask", "requeue"}))
+    status = _controller(order, site.settings, history, facts, journal, launcher, scheduler, [socket.gethostname()]).run()
+    if status != REQUEUED_STATUS:
+        journal.close()
+    return status
+
+
+def _run_locally(order: Order, site: Site, number: int, journal: Journal) -> int:
+    history = fold(journal.read().records)
+    options = order.components[0].options
+    wanted = nodes_wanted(options)
+    pool = LocalPool(site.settings.local_nodes or wanted)
+    kept_out = history.kept_out(Clock().now().unix, site.settings.isolation_expires_s)
+    allocation = local_allocation(number, pool.allocate(wanted, kept_out), history)
+    launcher = LocalLauncher(
+        order.components, order.env, _python(site.settings), allocation.nodes, number, site.settings.poll_s
+    )
+    facts = _facts(order, allocation, "local", frozenset({"ask", "requeue"}))
+    scheduler = LocalScheduler(pool, wanted)
+    return _controller(order, site.settings, history, facts, journal, launcher, scheduler, ["127.0.0.1"]).run()
+
+
+def local_allocation(number: int, nodes: tuple[str, ...], history: History) -> Allocation:
+    from ftslurm.model.job import JobId
+
+    return Allocation(JobId(number), "local", nodes, restarts=history.requeues_done, batch=True)
+
+
+def _controller(
+    order: Order, settings: Settings, history: History, facts: RunFacts, journal: Journal, launcher: Launcher,
+    scheduler: Scheduler, addresses: list[str],
+) -> Controller:  # fmt: skip
+    clock, signals = Clock(), Signals()
+    sources = Sources(clock, signals, lazy_meaning(settings.user_induced), settings.address)
+    channel = sources.server.channel_text([settings.address] if settings.address else addresses)
+    effects = Effects(
+        sources, launcher, scheduler, signals, clock, channel, order.verbose, programs=programs(order.components)
+    )
+    return Controller(Judge(settings, history, facts), sources, effects, journal, clock)
+
+
+def _facts(order: Order, allocation: Allocation, launcher: str, can: frozenset[str]) -> RunFacts:
+    command = order.command
+    return RunFacts(
+        run=os.urandom(4).hex(),
+        job=str(allocation.job),
+        cluster=allocation.cluster,
+        schedule=allocation.restarts,
+        step_key=step_key(command),
+        command=command[:2000],
+        nodes=allocation.nodes,
+        start_time=allocation.start_time,
+        name=allocation.name,
+        launcher=launcher,
+        version=ftslurm.__version__,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        user_env=frozenset(order.env),
+        can=can,
+    )
+
+
+def step_key(command: str) -> str:
+    """Which ftrun of a script: the same command is the same step."""
+    return blake2s(command.encode(errors="surrogateescape"), digest_size=6).hexdigest()
+
+
+def _python(settings: Settings) -> Python:
+    return Python(settings.python or sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
+
+
+def lazy_meaning(user_induced: tuple[str, ...]) -> Callable[[str, Severity], CodeMeaning]:
+    """Looks codes up; the catalogue is read at the first fault, which most jobs never see."""
+    catalogs: list = []
+
+    def meaning(code: str, severity: Severity) -> CodeMeaning:
+        from ftslurm.wrapper.catalogs import load_ascend_catalog
+
+        if not catalogs:
+            catalogs.append(load_ascend_catalog())
+        found: CodeMeaning = catalogs[0].meaning(code, severity)
+        return replace(found, user_induced=True) if found.code in user_induced else found
+
+    return meaning
+
+
+def programs(components: tuple[Component, ...]) -> Callable[[int], Mapping[int, tuple[str, ...]]]:
+    """For --multi-prog: how many tasks -> rank -> argv. Raises: UsageError when the file cannot be read."""
+    first = components[0]
+    if not has_flag(first.options, "multi-prog"):
+        return lambda tasks: {}
+    if len(components) > 1:
+        raise UsageError("--multi-prog in a heterogeneous step is not supported", hint="give each component its program")
+    file, *arguments = first.command
+    try:
+        text = Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--multi-prog: {file} cannot be read: {error}", hint="correct the path") from None
+    return lambda tasks: multi_prog.parse(text, file, tuple(arguments), tasks)
+
+
+def dry_run(order: Order) -> str:
+    """What would run, as text: one command a line, then what is in force."""
+    site = survey(order)
+    python = _python(site.settings)
+    lines = [f"# launcher: {'local' if site.local else 'srun'}, restart via {site.settings.restart_via}"]
+    if site.local:
+        wanted = nodes_wanted(order.components[0].options)
+        nodes = LocalPool(site.settings.local_nodes or wanted).allocate(wanted, ())
+        launcher: Launcher = LocalLauncher(order.components, order.env, python, nodes, 1, site.settings.poll_s)
+    else:
+        assert site.allocation is not None
+        nodes = site.allocation.nodes
+        launcher = SrunLauncher(order.components, order.env, python, site.settings.poll_s)
+    lines += ["# the step:", shlex.join(launcher.step_argv())]
+    lines += ["# the agents:", shlex.join(launcher.watch_argv(nodes))]
+    lines += [f"# the ledger: below {state_folder(order.env)}"]
+    lines += [f"# ladder: {', '.join(site.settings.ladder)}; max_restarts {site.settings.max_restarts}"]
+    return "\n".join(lines)
+
+
