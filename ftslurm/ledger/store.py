@@ -48,12 +48,20 @@ class Store:
 
         Raises: StateError.
         """
-        journal = Journal(self._folder() / f"{_safe(me.cluster)}.{_safe(me.job)}.jsonl")
+        self._folder()
+        journal = Journal(self._path(me))
         history = fold(journal.read().records)
         if history.last_run is None or continues(history, me):
             return journal, history
         self._put_aside(journal)
         return journal, History()
+
+    def peek(self, me: Identity) -> Contents:
+        """What the ledger under this job's number says, whoever's it is; nothing is made. Raises: StateError."""
+        return Journal(self._path(me)).read()
+
+    def _path(self, me: Identity) -> Path:
+        return self.root / "jobs" / f"{_safe(me.cluster)}.{_safe(me.job)}.jsonl"
 
     def new_local(self) -> tuple[int, Journal]:
         """The next free number for a local job, and its ledger. Raises: StateError."""
@@ -115,7 +123,7 @@ def continues(history: History, me: Identity) -> bool:
     if last is None or last.name != me.name:
         return False
     if me.restarts == last.schedule:
-        return me.start_time == last.start_time
+        return me.start_time == last.start_time or not me.start_time  # 22.05 does not tell a script when it started
     return me.restarts > last.schedule
 
 

@@ -14,6 +14,7 @@ class RunBegan:
     """An ftrun process came up. run: its id. schedule: requeues of the job before this scheduling.
 
     step_key: which ftrun of the script this is (a digest of its command). start_time: of the scheduling, by Slurm.
+    budgets: name -> limit, of the policy in force.
     """
 
     at: float
@@ -30,6 +31,7 @@ class RunBegan:
     version: str = ""
     host: str = ""
     pid: int = 0
+    budgets: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

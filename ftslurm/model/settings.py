@@ -22,6 +22,7 @@ RUNG_NAMES = (
     "fail",
 )
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LARGE_FIRST = (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
 _SIGNALS = ("TERM", "USR1", "USR2", "HUP", "INT", "QUIT", "CONT", "URG", "XCPU")
 
 
@@ -181,6 +182,23 @@ class Settings:
 
 
 LEAVES: Mapping[str, Any] = {leaf.metadata["name"]: leaf for leaf in fields(Settings)}
+
+
+def is_on(settings: Settings, rung: str) -> bool:
+    """Is the rung switched on? `fail` always is."""
+    leaf = LEAVES.get(f"rungs.{rung}.enabled")
+    return leaf is None or bool(getattr(settings, leaf.name))
+
+
+def in_words(leaf: Any, value: Any) -> str:
+    """A value as one would write it in a policy."""
+    if leaf.metadata["kind"] is duration:
+        return next((f"{value / size:g}{unit}" for unit, size in _LARGE_FIRST if value and value % size == 0), f"{value:g}s")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
+    return str(value) if value != "" else "(empty)"
 
 
 @dataclass(frozen=True, slots=True)

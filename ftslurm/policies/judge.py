@@ -163,7 +163,7 @@ class Judge:
         f = self.facts
         began = rec.RunBegan(
             now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
-            f.name, f.launcher, f.version, f.host, f.pid,
+            f.name, f.launcher, f.version, f.host, f.pid, budgets(self.settings),
         )  # fmt: skip
         return [self._note(began, vital=True), *self._launch(now)]
 
@@ -700,6 +700,15 @@ class Judge:
         status = self._trouble.status if self._trouble else 1
         what = f"{self._trouble.what if self._trouble else 'cannot go on'}; nothing was done about it: {event.why}"
         return [Say(what), *self._end_step(status, lambda at: self._finish(what, status, at), now)]
+
+
+def budgets(settings: Settings) -> dict[str, int]:
+    """Budget name -> limit; the names are those of `Decided.cost`."""
+    return {
+        "max_restarts": settings.max_restarts,
+        "crash_restarts": settings.crash_restarts,
+        "node_replacements": settings.node_replacements,
+    }
 
 
 def _fault_record(fault: Fault, now: Now) -> rec.FaultSeen:

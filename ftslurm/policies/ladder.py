@@ -58,10 +58,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One line of the table. cost: the budget it is taken from, given the situation; empty for nothing."""
+    """One line of the table. trigger, price, degrades: for people. cost: the budget it is taken from, or empty."""
 
     name: str
     trigger: str
+    price: str
     degrades: str
     allowed: Callable[[Situation], Answer]
     cost: Callable[[Situation], str]
@@ -213,41 +214,70 @@ def _fail(s: Situation) -> Answer:
 
 # --- the table
 
-_FREE: Callable[[Situation], str] = lambda s: ""  # noqa: E731
-_ONE_RESTART: Callable[[Situation], str] = lambda s: "max_restarts"  # noqa: E731
+
+def _nothing(s: Situation) -> str:
+    return ""
+
+
+def _one_restart(s: Situation) -> str:
+    return "max_restarts"
+
 
 LADDER: Mapping[str, Rung] = {
     rung.name: rung
     for rung in (
         Rung(
             "in-place-restart",
-            trigger="a device fault that heals",
-            degrades="healing fails, or the same code on the same device too often",
+            trigger="a device fault that heals (and crashes, as many as crash_restarts)",
+            price="nothing (a crash: one of crash_restarts)",
+            degrades="when healing fails, or the same code comes too often on one device",
             allowed=_in_place,
             cost=lambda s: "crash_restarts" if s.cause is Cause.CRASH else "",
         ),
-        Rung("hang-restart", "a hang, no hardware fault", "too many in a row: fail", _hang, _FREE),
+        Rung(
+            "hang-restart",
+            trigger="a hang that no hardware fault explains",
+            price="nothing",
+            degrades="after too many in a row",
+            allowed=_hang,
+            cost=_nothing,
+        ),
         Rung(
             "node-replacement",
-            trigger="a node is to blame",
-            degrades="no node to be had, or not supported: requeue",
+            trigger="a node that a fact speaks against",
+            price="one of its budget",
+            degrades="when no node is to be had, or the launcher cannot do it",
             allowed=_replace,
             cost=lambda s: "node_replacements",
         ),
         Rung(
             "isolated-requeue",
-            trigger="a node is to blame",
-            degrades="max_restarts spent, or too few nodes left: fail",
+            trigger="a node that a fact speaks against",
+            price="one of max_restarts",
+            degrades="when max_restarts is spent, or too few nodes would be left",
             allowed=_isolated,
-            cost=_ONE_RESTART,
+            cost=_one_restart,
         ),
         Rung(
             "unconditional-requeue",
-            trigger="the command failed and nothing explains it",
-            degrades="as many in a row as allowed, then the same again: fail",
+            trigger="the command failed and nothing explains it; a user-induced device fault too often",
+            price="one of max_restarts",
+            degrades="after as many in a row as allowed without a device or node fault between",
             allowed=_unconditional,
-            cost=_ONE_RESTART,
+            cost=_one_restart,
         ),
-        Rung("fail", "nothing above applies", "", _fail, _FREE),
+        Rung(
+            "fail",
+            trigger="nothing above applies",
+            price="",
+            degrades="",
+            allowed=_fail,
+            cost=_nothing,
+        ),
     )
 }
+
+
+def rung_texts() -> tuple[tuple[str, str, str, str], ...]:
+    """(name, trigger, price, degrades) of every rung, for people."""
+    return tuple((rung.name, rung.trigger, rung.price, rung.degrades) for rung in LADDER.values())

@@ -1,0 +1,149 @@
+"""The door of `ftslurm`: what people ask about a job, and what they do for it by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, NoReturn
+
+import click
+
+import ftslurm
+from ftslurm.errors import FtslurmError, UsageError
+from ftslurm.ledger.store import Store, state_folder
+
+
+@click.group("ftslurm", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(ftslurm.__version__, prog_name="ftslurm")
+def group() -> None:
+    """What ftrun did for your jobs, what it would do, and what it left to you."""
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Ends the process with the exit status; bad input gets one sentence."""
+    try:
+        group.main(list(sys.argv[1:] if argv is None else argv), prog_name="ftslurm", standalone_mode=False)
+        status = 0
+    except FtslurmError as error:
+        print(f"ftslurm: {error}", file=sys.stderr)
+        status = error.exit_status
+    except click.UsageError as error:
+        error.show()
+        status = UsageError.exit_status
+    except click.exceptions.Exit as end:
+        status = end.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        status = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `ftslurm history 5 | head` is no error
+        status = 0
+    sys.exit(status)
+
+
+def _store() -> Store:
+    return Store(state_folder(os.environ))
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    # A pipe has no width: lines stay whole there, for grep and for logs.
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def _print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, sort_keys=True))
+
+
+@group.command()
+@click.argument("job", required=False)
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def status(job: str | None, as_json: bool) -> None:
+    """Where JOB stands: attempt, rung, counters, excluded nodes, budgets left.
+
+    Without JOB: the job this runs in, else a line for each job there is a ledger of.
+    """
+    from ftslurm.report import text, view
+
+    job = job or _this_job()
+    if job is not None:
+        contents = _store().find(job)[1]
+        found = _begun(job, view.status(contents.records, contents.damaged))
+        return _print_json(asdict(found)) if as_json else text.print_status(_console(), found)
+    every = [view.status(contents.records, contents.damaged) for _, contents in _store().all()]
+    views = [one for one in every if one is not None]
+    if as_json:
+        return _print_json([asdict(one) for one in views])
+    if views:
+        return text.print_all(_console(), views)
+    click.echo(f"no ledger in {state_folder(os.environ)}: no job has run under ftrun yet", err=True)
+
+
+@group.command()
+@click.argument("job")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def history(job: str, as_json: bool) -> None:
+    """The attempts of JOB: cause, remedy and why, nodes, times."""
+    from ftslurm.report import text, view
+
+    contents = _store().find(job)[1]
+    found = _begun(job, view.status(contents.records, contents.damaged))
+    attempts = view.attempts(contents.records)
+    if as_json:
+        return _print_json({"job": asdict(found), "attempts": [asdict(attempt) for attempt in attempts]})
+    text.print_history(_console(), found, attempts)
+
+
+@group.command()
+@click.option("--policy", metavar="FILE", default="", help="As ftrun --ft-policy.")
+@click.option("--profile", metavar="NAME", default="", help="As ftrun --ft-profile.")
+@click.option("--annotations", metavar="FILE", default="", help="As ftrun --ft-annotations.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def explain(policy: str, profile: str, annotations: str, as_json: bool) -> None:
+    """The ladder in force, and where each value comes from."""
+    from ftslurm.policies.ladder import rung_texts
+    from ftslurm.report import ladder as show
+    from ftslurm.wrapper.settings_files import Request, settings_in_force
+
+    resolved = settings_in_force(Request(policy, profile, annotations), os.environ)
+    if as_json:
+        return _print_json(show.as_json(resolved))
+    show.print_ladder(_console(), resolved, rung_texts())
+
+
+@group.command()
+@click.argument("job")
+@click.option("--finish", is_flag=True, required=True, help="Finish a requeue that the job itself could not.")
+def requeue(job: str, finish: bool) -> None:
+    """Finish the requeue that the ledger of JOB says was decided: exclude, set the start, release."""
+    from ftslurm.wrapper.finish import finish_requeue
+
+    click.echo(finish_requeue(_store(), job, os.environ))
+
+
+@group.command()
+def env() -> None:
+    """Shell lines that set the counters in a batch script: eval "$(ftslurm env)"."""
+    from ftslurm.wrapper.batch_env import export_lines
+
+    click.echo(export_lines(_store(), os.environ), nl=False)
+
+
+def _this_job() -> str | None:
+    from ftslurm.slurm.env import read_allocation
+
+    allocation = read_allocation(os.environ)
+    return str(allocation.job) if allocation else None
+
+
+def _begun(job: str, found: Any) -> Any:
+    if found is None:
+        raise UsageError(f"the ledger of job {job} is empty: nothing has begun", hint="try again in a moment")
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""The ladder in force, as `ftslurm explain` shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from ftslurm.model.settings import LEAVES, Resolved, env_name, in_words, is_on
+from ftslurm.report.facts import print_facts
+
+
+def as_json(resolved: Resolved) -> dict[str, Any]:
+    values = {
+        name: {
+            "value": getattr(resolved.settings, leaf.name),
+            "from": resolved.places[name],
+            "variable": env_name(name),
+            "what": leaf.metadata["what"],
+        }
+        for name, leaf in LEAVES.items()
+    }
+    return {"ladder": list(resolved.settings.ladder), "settings": values}
+
+
+def print_ladder(console: Console, resolved: Resolved, rungs: tuple[tuple[str, str, str, str], ...]) -> None:
+    """rungs: (name, trigger, cost, degrades) of every rung there is."""
+    console.print(Text("The ladder, cheapest remedy first; a rung that is off or does not fit is passed over.", style="bold"))
+    by_name = {rung[0]: rung for rung in rungs}
+    for number, name in enumerate(dict.fromkeys((*resolved.settings.ladder, "fail")), 1):
+        on = is_on(resolved.settings, name)
+        console.print(Text(f"{number}. {name}" + ("" if on else "  (off)"), style="cyan" if on else "dim"))
+        _, trigger, cost, degrades = by_name[name]
+        facts = [("answers", trigger), ("costs", cost), ("next rung", degrades)]
+        facts += [(leaf, value) for leaf, value in _values(resolved, f"rungs.{name}.")]
+        print_facts(console, facts, 3)
+    console.print(Text("Everything else", style="bold"))
+    print_facts(console, [pair for pair in _values(resolved, "") if not pair[0].startswith("rungs.")], 3)
+
+
+def _values(resolved: Resolved, prefix: str) -> list[tuple[str, str]]:
+    found = []
+    for name, leaf in LEAVES.items():
+        if name.startswith(prefix):
+            value = in_words(leaf, getattr(resolved.settings, leaf.name))
+            found.append((name.removeprefix(prefix) if prefix else name, f"{value}  [{resolved.places[name]}]  {leaf.metadata['what']}"))
+    return found

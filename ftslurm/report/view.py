@@ -1,0 +1,156 @@
+"""A ledger as people ask for it: where a job stands, and what has happened to it. Pure: records in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ftslurm.model import record as rec
+from ftslurm.model.history import REQUEUES, fold
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a job stands. at: of the last record, Unix seconds. left: budget -> (left, limit)."""
+
+    job: str
+    cluster: str
+    command: str
+    state: str
+    attempt: int
+    schedule_count: int
+    start_count: int
+    rung: str
+    cause: str
+    why: str
+    nodes: str
+    excluded: Mapping[str, str]
+    left: Mapping[str, tuple[int, int]]
+    unconditional_in_a_row: int
+    at: float
+    requeue_open: bool
+    damaged: int = 0
+
+
+@dataclass(slots=True)
+class AttemptView:
+    """One attempt. ended 0: not yet, or nobody lived to write it. Times in Unix seconds."""
+
+    number: int
+    schedule_count: int
+    start_count: int
+    nodes: str
+    tasks: int
+    step: str
+    began: float
+    ended: float = 0.0
+    exits: Mapping[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    cause: str = ""
+    remedies: list[RemedyView] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RemedyView:
+    """One decision of the ladder. done: what became of it, empty while open. passed: rungs not taken, and why."""
+
+    at: float
+    rung: str
+    cause: str
+    why: str
+    cost: str
+    isolated: Mapping[str, str]
+    excluded: tuple[str, ...]
+    passed: tuple[tuple[str, str], ...]
+    ok: bool | None = None
+    done: str = ""
+
+
+def status(records: Sequence[rec.Record], damaged: int = 0) -> Status | None:
+    """None for a ledger in which nothing has begun."""
+    history = fold(records)
+    run = history.last_run
+    if run is None:
+        return None
+    decided = history.last_decision
+    attempts = [record for record in records if isinstance(record, rec.AttemptBegan)]
+    last = attempts[-1] if attempts else None
+    return Status(
+        run.job,
+        run.cluster,
+        run.command,
+        _state(records),
+        history.attempts,
+        run.schedule + 1,
+        history.starts_of(run.schedule, run.step_key),
+        decided.rung if decided else "",
+        decided.cause if decided else "",
+        decided.why if decided else "",
+        last.nodes if last and last.schedule == run.schedule else run.nodes,
+        {node: why for node, (why, _) in history.isolated.items()},
+        {name: (limit - history.spent.get(name, 0), limit) for name, limit in run.budgets.items() if limit},
+        history.unconditional_in_a_row,
+        records[-1].at,
+        history.open_requeue is not None,
+        damaged,
+    )
+
+
+def _state(records: Sequence[rec.Record]) -> str:
+    """In words, from the last thing that was written."""
+    for record in reversed(records):
+        if isinstance(record, rec.Finished):
+            return f"ended with status {record.status}: {record.what}" if record.what != "requeued" else "requeued"
+        if isinstance(record, rec.CarriedOut):
+            return "requeued" if record.ok and record.what.startswith("requeued") else "recovering"
+        if isinstance(record, rec.Decided):
+            return "being requeued" if record.rung in REQUEUES else "recovering"
+        if isinstance(record, rec.TroubleSeen):
+            return "in trouble"
+        if isinstance(record, rec.AttemptBegan):
+            return "running"
+        if isinstance(record, rec.RunBegan):
+            return "starting"
+    return "unknown"
+
+
+def attempts(records: Sequence[rec.Record]) -> list[AttemptView]:
+    """Every attempt in order, with what happened in it and what was done about it."""
+    found: list[AttemptView] = []
+    remedies: dict[str, RemedyView] = {}
+    for record in records:
+        if isinstance(record, rec.AttemptBegan):
+            found.append(_begun(record))
+        elif found:
+            _tell(found[-1], remedies, record)
+    return found
+
+
+def _begun(record: rec.AttemptBegan) -> AttemptView:
+    return AttemptView(
+        record.attempt, record.schedule + 1, record.starts, record.nodes, record.tasks, record.step, record.at
+    )
+
+
+def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record) -> None:
+    match record:
+        case rec.FaultSeen():
+            view.faults.append(f"{record.code} ({record.name}) on device {record.device} of {record.node}: {record.fault_class}")
+        case rec.TroubleSeen():
+            view.cause = view.cause or record.what
+        case rec.Signalled():
+            view.notes.append(f"{record.signal}: {record.meaning}")
+        case rec.AttemptEnded():
+            view.ended, view.exits = record.at, record.exits
+        case rec.Decided():
+            remedies[record.id] = RemedyView(
+                record.at, record.rung, record.cause, record.why, record.cost, record.isolate, record.exclude, record.passed
+            )
+            view.remedies.append(remedies[record.id])
+        case rec.CarriedOut() if record.id in remedies:
+            remedies[record.id].ok, remedies[record.id].done = record.ok, record.what
+        case rec.Finished() if record.what != "requeued":
+            view.notes.append(f"ended with status {record.status}: {record.what}")
+        case _:
+            pass

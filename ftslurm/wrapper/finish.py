@@ -1,0 +1,50 @@
+"""Finishes from outside a requeue that the job could not finish itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from ftslurm.errors import SlurmRefused
+from ftslurm.ledger.store import Store
+from ftslurm.model.history import fold
+from ftslurm.model.record import CarriedOut
+from ftslurm.slurm.choice import choose_client
+from ftslurm.wrapper.requeue import give_back, plan_for
+from ftslurm.wrapper.settings_files import Request, settings_in_force
+
+
+def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:
+    """What was done, in one sentence; nothing if nothing was open. Raises: FtslurmError."""
+    journal, contents = store.find(job)
+    history = fold(contents.records)
+    decided, run = history.open_requeue, history.last_run
+    if decided is None or run is None:
+        return f"job {job}: no requeue is open; nothing to do"
+    if run.launcher == "local":
+        raise SlurmRefused(f"job {job} is a local one: only its own ftrun could requeue it", hint="start it again")
+    settings = settings_in_force(Request(), env).settings
+    client = choose_client(settings.slurm_client, settings.slurm_timeout_s)
+    number = _number(job)
+    _same_job(client.job(number).restarts, run.schedule, job)
+    plan = plan_for(history, decided.exclude, settings.start_in_s, settings.even_if_no_requeue)
+    what = give_back(client, number, plan, time.time())
+    journal.append([CarriedOut(time.time(), decided.id, True, f"{what}, finished from outside")])
+    return f"job {job}: {what}"
+
+
+def _number(job: str) -> int:
+    """What scontrol takes: for an array task its own number is not known here, but `123_4` addresses it as well."""
+    text = job.rpartition(".")[2]
+    if not text.isdigit():
+        raise SlurmRefused(f"{job} is not a job number", hint="give the number of the array task: squeue -O JobID")
+    return int(text)
+
+
+def _same_job(restarts: int, schedule: int, job: str) -> None:
+    """Requeued at most once since the decision was written; more, and it is out of date."""
+    if restarts not in (schedule, schedule + 1):
+        raise SlurmRefused(
+            f"job {job} has been requeued {restarts} times and the ledger speaks of scheduling {schedule}",
+            hint="the decision is out of date; nothing was done",
+        )

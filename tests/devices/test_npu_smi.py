@@ -1,0 +1,328 @@
+"""npu-smi's text, read. The recorded texts follow the layouts of its driver branches, nasty ones included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftslurm.devices.npu_smi import (
+    ChipRow,
+    HealthBlock,
+    MapRow,
+    ProcessRow,
+    ResetAnswer,
+    ResetOutcome,
+    health_of,
+    parse_health,
+    parse_info,
+    parse_mapping,
+    parse_processes,
+    parse_reset,
+    severity_of,
+)
+from ftslurm.model.devices import DeviceHealth, Severity
+
+RECORDED = Path(__file__).parents[1] / "recorded" / "npu-smi"
+PARSERS = (parse_info, parse_processes, parse_health, parse_mapping, parse_reset)
+
+
+def recorded(name: str) -> str:
+    return (RECORDED / f"{name}.txt").read_text(encoding="utf-8")
+
+
+# ---- the main table
+
+
+def test_a2_takes_the_card_from_the_first_row_and_knows_gaps_and_na() -> None:
+    table = parse_info(recorded("info-a2"))
+    assert table.chips == (
+        ChipRow(2, 0, "910B3", "OK", 93.6, 40.0, 0, 3161, 65536, None, "0000:C1:00.0"),
+        ChipRow(5, 0, "910B3", "Critical", None, 55.0, 87, 59356, 65536, None, "0000:C2:00.0"),
+        ChipRow(6, 0, "910B3", "UNKNOWN", None, None, None, None, None, None, "0000:81:00.0"),
+    )
+    assert (table.unread, table.has_chips, table.version) == (0, True, "24.1.rc2")
+    assert table.chips[1].device == "5.0"
+
+
+def test_a3_has_two_dies_a_card() -> None:
+    table = parse_info(recorded("info-a3"))
+    assert [(row.device, row.phy_id, row.health, row.power_w) for row in table.chips] == [
+        ("0.0", 0, "OK", 166.9),
+        ("0.1", 1, "Alarm", None),
+        ("7.0", 14, "OK", 162.1),
+        ("7.1", 15, "OK", None),
+    ]
+    assert table.unread == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "has_chips"),
+    [
+        ("info-a2-other-branch", [("0.0", "Warning", "910B4-1")], True),
+        ("info-310p", [("6.0", "OK", "310P3")], True),
+        ("info-950", [("0.0", "OK", "Ascend950DT"), ("6.0", "Alarm", "Ascend950PR")], False),
+    ],
+)
+def test_other_boxes_and_generations(name: str, devices: list[tuple[str, str, str]], has_chips: bool) -> None:
+    table = parse_info(recorded(name))
+    assert [(row.device, row.health, row.name) for row in table.chips] == devices
+    assert (table.unread, table.has_chips) == (0, has_chips)
+
+
+def test_memory_of_a_310p_is_not_taken_for_hbm() -> None:
+    assert parse_info(recorded("info-310p")).chips[0].hbm_total_mb is None
+
+
+def test_use_of_a_950_is_read_as_its_ai_core_use() -> None:
+    assert [row.aicore_percent for row in parse_info(recorded("info-950")).chips] == [0, 100]
+
+
+def test_a_chip_without_its_first_row_is_counted_not_invented() -> None:
+    table = parse_info(recorded("info-a2-broken-chip"))
+    assert [row.device for row in table.chips] == ["0.0", "2.0"]
+    assert table.unread == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "\n", "dcmi module initialize failed. ret is -8005\n", "| 0 | OK |", "| NPU   Name | Health |\n", "\x00\xff"],
+)
+def test_nothing_to_read_gives_no_chip(text: str) -> None:
+    assert parse_info(text).chips == ()
+    assert parse_processes(text).found is False
+
+
+def test_a_table_cut_in_the_middle_of_a_chip_counts_that_chip() -> None:
+    text = recorded("info-a2")
+    cut = text[: text.index("0000:C2")]
+    table = parse_info(cut)
+    assert [row.device for row in table.chips] == ["2.0"]
+    assert table.unread > 0
+
+
+def test_a_chip_printed_twice_is_read_once_and_counted() -> None:
+    lines = recorded("info-a2").splitlines()
+    table = parse_info("\n".join([*lines[:9], *lines[6:9]]))
+    assert [row.device for row in table.chips] == ["2.0"]
+    assert table.unread == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "health", "severity"),
+    [
+        ("OK", DeviceHealth.GOOD, Severity.HINT),
+        ("Warning", DeviceHealth.FAULTY, Severity.MINOR),
+        ("Alarm", DeviceHealth.FAULTY, Severity.MAJOR),
+        ("Critical ", DeviceHealth.FAULTY, Severity.CRITICAL),
+        ("UNKNOWN", DeviceHealth.UNKNOWN, Severity.UNKNOWN),
+        ("NA", DeviceHealth.UNKNOWN, Severity.UNKNOWN),
+        ("", DeviceHealth.UNKNOWN, Severity.UNKNOWN),
+        ("Okay", DeviceHealth.UNKNOWN, Severity.UNKNOWN),
+    ],
+)
+def test_health_words(word: str, health: DeviceHealth, severity: Severity) -> None:
+    assert (health_of(word), severity_of(word)) == (health, severity)
+
+
+# ---- processes
+
+
+def test_processes_with_and_without_a_name() -> None:
+    table = parse_processes(recorded("info-a2"))
+    assert table.rows == (ProcessRow(5, 0, 824166, "VLLMWorker_TP", 56195), ProcessRow(5, 0, 824170, "", 134))
+    assert table.idle_cards == {2, 6}
+    assert table.covers({2, 5, 6})
+    assert not table.covers({2, 5, 6, 7})
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("info-a3", [(0, 0, 1444272), (0, 1, 1444275)]),
+        ("info-a2-other-branch", [(0, 0, 31337)]),
+        ("info-950", [(6, 0, 395864)]),
+        ("info-310p", []),
+    ],
+)
+def test_process_tables_of_other_generations(name: str, rows: list[tuple[int, int, int]]) -> None:
+    table = parse_processes(recorded(name))
+    assert [(row.card, row.chip, row.pid) for row in table.rows] == rows
+    assert table.covers({row.card for row in parse_info(recorded(name)).chips})
+
+
+def test_an_unreadable_process_row_proves_nothing() -> None:
+    table = parse_processes(recorded("info-a2").replace("824170", "8x4170"))
+    assert table.unread == 1
+    assert not table.covers({2})
+
+
+def test_without_the_process_table_no_card_is_covered() -> None:
+    assert not parse_processes(recorded("info-a2-broken-chip")).covers(set())
+
+
+# ---- health
+
+
+def test_health_without_a_fault() -> None:
+    assert parse_health(recorded("health-ok")) == (HealthBlock("OK"),)
+
+
+def test_health_with_three_codes_and_words_on_further_lines() -> None:
+    (block,) = parse_health(recorded("health-three-codes"))
+    assert block.word == "Critical"
+    assert block.codes == ("A4025021", "8C03A000", "80E01801")
+    assert [words.split(",")[0] for words in block.information] == ["node type=0x11", "node type=process manager"]
+
+
+def test_health_of_a_card_names_each_chip_after_its_block() -> None:
+    blocks = parse_health(recorded("health-card-a3"))
+    assert [(block.card, block.chip, block.part, block.word) for block in blocks] == [
+        (5, 0, "", "Alarm"),
+        (5, 1, "", "OK"),
+        (5, None, "MCU", "Warning"),
+    ]
+
+
+def test_health_of_a_310_card_names_each_chip_before_its_block() -> None:
+    blocks = parse_health(recorded("health-card-310"))
+    assert [(block.chip, block.part, block.word, block.codes) for block in blocks] == [
+        (0, "", "OK", ()),
+        (1, "", "Warning", ("8C084E00",)),
+        (None, "MCU", "NA", ()),
+    ]
+
+
+def test_health_of_a_950_and_codes_with_0x_or_without_leading_zeros() -> None:
+    (block,) = parse_health(recorded("health-950"))
+    assert (block.card, block.chip, block.word, block.codes) == (0, None, "Warning", ("81078603", "0000123A"))
+
+
+@pytest.mark.parametrize("text", ["", "Invalid card id.\n", "Error Code : 80E01801\n", "Chip ID : 0\n"])
+def test_health_without_a_health_word_has_no_block(text: str) -> None:
+    assert parse_health(text) == ()
+
+
+# ---- the map
+
+
+def test_maps_of_three_generations() -> None:
+    assert parse_mapping(recorded("map-a2")) == (
+        MapRow(0, 0, "Ascend 910B3", 0),
+        MapRow(0, 1, "Mcu"),
+        MapRow(5, 0, "Ascend 910B3", 1),
+        MapRow(5, 1, "Mcu"),
+    )
+    assert parse_mapping(recorded("map-a3")) == (
+        MapRow(0, 0, "Ascend910", 0, 0),
+        MapRow(0, 1, "Ascend910", 1, 1),
+        MapRow(0, 2, "Mcu"),
+    )
+    assert parse_mapping(recorded("map-950")) == (MapRow(3, 0, "Ascend950PR", None, 3),)
+
+
+def test_a_map_with_single_blanks_reads_the_same() -> None:
+    text = "NPU ID  Chip ID  Chip Logic ID  Chip Name\n8 0 0 Ascend\n8 1 - Mcu\nThere is no NPU card on this server.\n"
+    assert parse_mapping(text) == (MapRow(8, 0, "Ascend", 0), MapRow(8, 1, "Mcu"))
+
+
+# ---- reset
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "message"),
+    [
+        ("reset-ok", ResetOutcome.DONE, "Reset chip successfully."),
+        ("reset-ok-linked", ResetOutcome.DONE, "Reset server successfully."),
+        ("reset-fail", ResetOutcome.FAILED, "Failed to reset server"),
+        (
+            "reset-other-user",
+            ResetOutcome.FAILED,
+            "Another user is resetting the NPU(s). Please try again later.; Failed to reset chip",
+        ),
+        ("reset-not-root", ResetOutcome.REFUSED, "This command can be executed only by the root user."),
+        ("reset-vm", ResetOutcome.REFUSED, "This command cannot be executed on a VM or container."),
+        ("reset-not-supported", ResetOutcome.FAILED, "This device does not support setting reset."),
+        (
+            "reset-no-bmc",
+            ResetOutcome.FAILED,
+            "Chip reset is not supported. Please check BMC version and IPMI driver.; "
+            "Please reboot OS to reset chip if there is no BMC.; Failed to reset chip",
+        ),
+        ("reset-cut-off", ResetOutcome.UNKNOWN, ""),
+    ],
+)
+def test_reset_answers(name: str, outcome: ResetOutcome, message: str) -> None:
+    assert parse_reset(recorded(name)) == ResetAnswer(outcome, message)
+
+
+def test_a_failure_without_words_still_says_something() -> None:
+    assert parse_reset("\tStatus                         : Fail\n") == ResetAnswer(ResetOutcome.FAILED, "Status: Fail")
+
+
+# ---- hostile text
+
+PIECES = st.sampled_from(
+    [
+        "| NPU   Name | Health | Power(W) |\n",
+        "| NPU ID | Name | Health | Power(W) |\n",
+        "| Chip | Bus-Id | AICore(%) |\n",
+        "| 0     910B3 | OK | 1.5 40 0 / 0 |\n",
+        "| 0 | 0000:C1:00.0 | 0 0 / 0 1 / 2 |\n",
+        "| NPU Chip | Process id | Process name | Process memory(MB) |\n",
+        "| 0 0 | 1 | x | 2 |\n",
+        "| No running processes found in NPU ",
+        "Health Status : ",
+        "Error Code : ",
+        "Chip ID : ",
+        "NPU ID : ",
+        "NPU ID Chip ID Chip Logic ID Chip Name\n",
+        "Status : OK\n",
+        "Message : ",
+        "|",
+        "||",
+        ":",
+        " ",
+        "\n",
+        "9" * 5000,
+        "٣",
+        "²",
+        "-1",
+        "1.",
+        "NA",
+        "\x00",
+        "\u2028",
+    ]
+)
+
+
+def test_numbers_without_end_are_noise() -> None:
+    # Python's int() refuses more than 4300 digits.
+    text = recorded("info-a2").replace("5     910B3", "5" * 5000 + " 910B3").replace("824166", "8" * 5000)
+    assert [row.device for row in parse_info(text).chips] == ["2.0", "6.0"]
+    assert parse_processes(text).unread == 1
+    assert parse_health(f"Chip ID : {'1' * 5000}\nHealth : OK\n") == (HealthBlock("OK"),)
+
+
+@given(st.lists(PIECES | st.text(max_size=12), max_size=40).map("".join))
+def test_no_parser_raises_on_any_mixture(text: str) -> None:
+    for parse in PARSERS:
+        parse(text)
+
+
+@given(st.sampled_from(sorted(RECORDED.glob("*.txt"))), st.data())
+def test_no_parser_raises_on_a_damaged_recording(path: Path, data: st.DataObject) -> None:
+    text = path.read_text(encoding="utf-8")
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, min(len(text), start + 200)))
+    damaged = text[:start] + data.draw(st.text(max_size=20)) + text[end:]
+    for parse in PARSERS:
+        parse(damaged)
+
+
+@given(st.text(max_size=300))
+def test_a_damaged_health_word_is_never_read_as_ok(noise: str) -> None:
+    for block in parse_health(f"Health Status : {noise}"):
+        assert health_of(block.word) is not DeviceHealth.GOOD or block.word.upper() == "OK"
