@@ -32,8 +32,6 @@ class StepHandle(Protocol):
 class Launcher(Protocol):
     """Renders and starts steps. The argv methods are pure: a dry run prints them."""
 
-    name: str
-
     def step_argv(self) -> tuple[str, ...]:
         """The command that brings up one shim a task, with the user's own options."""
 

@@ -74,7 +74,6 @@ class LocalLauncher:
     job: int
     poll_s: float = 10.0
     steps: list[int] = field(default_factory=lambda: [0])
-    name: str = "local"
 
     def step_argv(self) -> tuple[str, ...]:
         component = self.components[0]

@@ -60,7 +60,6 @@ class SrunLauncher:
     env: Mapping[str, str]
     python: Python
     poll_s: float = 10.0
-    name: str = "srun"
 
     def step_argv(self) -> tuple[str, ...]:
         return ("srun", *join_components(self._component(component) for component in self.components))

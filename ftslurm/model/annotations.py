@@ -50,7 +50,9 @@ def _annotations(text: str, place: str) -> Mapping[str, Any]:
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise PolicyError(f"{place}: not JSON: {error}", hint=f'write {{"{RETRY}": "8"}}') from None
+        # The likely mistake: sbatch strips double quotes from its directives.
+        hint = f"""write '{{"{RETRY}": "8"}}', in #SBATCH --comment with the single quotes"""
+        raise PolicyError(f"{place}: not JSON: {error}", hint=hint) from None
     if isinstance(tree, dict) and isinstance(tree.get("metadata"), dict):
         tree = tree["metadata"].get("annotations", {})
     if not isinstance(tree, dict):

@@ -38,15 +38,13 @@ def from_shell(status: int) -> ExitStatus:
 
 
 # Linux's numbers (signal(7)), the only ones Slurm's nodes have; a table, for the words do no I/O and need no module.
-_NAMES = dict(
-    enumerate(
-        "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG "
-        "XCPU XFSZ VTALRM PROF WINCH IO PWR SYS".split(),
-        1,
-    )
-)
+_NAMES = (
+    "0", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM",
+    "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR",
+    "SYS",
+)  # fmt: skip
 
 
 def signal_name(number: int) -> str:
     """`SIGTERM` for 15; `signal 77` for one without a name."""
-    return f"SIG{_NAMES[number]}" if number in _NAMES else f"signal {number}"
+    return f"SIG{_NAMES[number]}" if 0 < number < len(_NAMES) else f"signal {number}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
@@ -36,7 +36,7 @@ class History:
     def add(self, record: Record) -> History:
         """This history and one record more."""
         change = _ADDERS.get(type(record))
-        return change(self, record) if change else self
+        return change(self, record) if change is not None else self
 
     def fault_count(self, key: tuple[str, str, str], since: float) -> int:
         """How often the same node, device and code was seen from `since` (Unix seconds) on."""
@@ -103,7 +103,7 @@ def _finished(past: History, finished: Finished) -> History:
     return replace(past, finished=finished)
 
 
-_ADDERS = {
+_ADDERS: Mapping[type, Callable[..., History]] = {
     RunBegan: _run_began,
     AttemptBegan: _attempt_began,
     FaultSeen: _fault_seen,

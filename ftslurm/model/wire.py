@@ -70,8 +70,8 @@ def shim_report(rank: int, message: Message) -> ShimReport:
         case "started":
             return RankStarted(rank, _number(message, "attempt"), _number(message, "pid"))
         case "exited":
-            status = ExitStatus(_number(message, "code", high=255), _number(message, "signal", high=127))
-            return RankExited(rank, _number(message, "attempt"), status, _seconds(message, "at"))
+            ended = ExitStatus(_number(message, "code", high=255), _number(message, "signal", high=127))
+            return RankExited(rank, _number(message, "attempt"), ended, _seconds(message, "at"))
         case "stopped":
             port = _number(message, "free_port", high=65535)
             return RankStopped(rank, _number(message, "attempt"), _numbers(message, "left"), port)

@@ -6,7 +6,7 @@ nothing is passed over by accident; what is ignored on purpose says so there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -31,7 +31,7 @@ from ftslurm.model.decisions import (
 )
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import Event, Now
-from ftslurm.model.exits import ExitStatus, signal_name
+from ftslurm.model.exits import signal_name
 from ftslurm.model.history import History
 from ftslurm.model.job import Counters, Task
 from ftslurm.model.nodes import fold as fold_nodes
@@ -731,9 +731,10 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
 _N, _L, _R, _S, _H, _E, _Q = (
     Phase.NEW, Phase.LAUNCHING, Phase.RUNNING, Phase.SETTLING, Phase.HEALING, Phase.ENDING, Phase.REQUEUEING,
 )  # fmt: skip
-_LATE = (_S, _H, _E, _Q)
+# What agents, Slurm and broken connections may still say when nobody asks any more.
+_BESIDE = {ev.ShimLost, ev.AgentArrived, ev.AgentLost, ev.DevicesSeen, ev.SlurmAnswered, ev.HealingDone}
 
-TABLE: dict[tuple[Phase, type], Callable[[Judge, Event, Now], list[Decision]]] = {  # type: ignore[assignment]
+TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_N, ev.Begun): Judge._begun,
     # the step comes up
     (_L, ev.TaskArrived): Judge._task_arrived,
@@ -782,15 +783,13 @@ TABLE: dict[tuple[Phase, type], Callable[[Judge, Event, Now], list[Decision]]] =
     (_E, ev.SignalSeen): Judge._ending_signalled,
     **{
         (_E, kind): Judge._nothing
-        for kind in (ev.ShimLost, ev.AgentArrived, ev.AgentLost, ev.DevicesSeen, ev.SlurmAnswered, ev.HealingDone,
-                     ev.TaskArrived)  # fmt: skip
+        for kind in _BESIDE | {ev.TaskArrived}
     },
     # the job is given back: a signal now is the requeue's own
     (_Q, ev.RequeueEnded): Judge._requeue_ended,
     **{
         (_Q, kind): Judge._nothing
-        for kind in (ev.SignalSeen, ev.ShimLost, ev.StepEnded, ev.AgentArrived, ev.AgentLost, ev.DevicesSeen,
-                     ev.SlurmAnswered, ev.HealingDone)  # fmt: skip
+        for kind in _BESIDE | {ev.SignalSeen, ev.StepEnded}
     },
     # stragglers of an attempt that is over
     **{

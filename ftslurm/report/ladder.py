@@ -44,5 +44,6 @@ def _values(resolved: Resolved, prefix: str) -> list[tuple[str, str]]:
     for name, leaf in LEAVES.items():
         if name.startswith(prefix):
             value = in_words(leaf, getattr(resolved.settings, leaf.name))
-            found.append((name.removeprefix(prefix) if prefix else name, f"{value}  [{resolved.places[name]}]  {leaf.metadata['what']}"))
+            told = f"{value}  [{resolved.places[name]}]  {leaf.metadata['what']}"
+            found.append((name.removeprefix(prefix), told))
     return found

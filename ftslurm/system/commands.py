@@ -41,7 +41,7 @@ def run(
         return CommandResult(tuple(argv), None, _text(late.stdout), _text(late.stderr))
     except (FileNotFoundError, PermissionError) as error:
         raise CommandMissing(
-            f"`{argv[0]}` cannot be run: {error.strerror}", hint=f"is it installed, and is its folder on PATH?"
+            f"`{argv[0]}` cannot be run: {error.strerror}", hint="is it installed, and is its folder on PATH?"
         ) from None
     return CommandResult(tuple(argv), done.returncode, done.stdout, done.stderr)
 

@@ -29,7 +29,7 @@ LOOK_TIMEOUT_S = 20.0
 class Agent:
     """One loop over the socket and the clock."""
 
-    def __init__(self, node: str, probes: tuple[Probe, ...], sock: socket.socket, link: Link, poll_s: float) -> None:
+    def __init__(self, node: str, probes: tuple[Probe, ...], sock: Any, link: Link, poll_s: float) -> None:
         self._node = node
         self._probes = probes
         self._sock = sock
@@ -54,7 +54,7 @@ class Agent:
     def _listen(self) -> bool:
         """False when the controller has gone."""
         try:
-            data = self._sock.recv(65536)
+            data = self._sock.recv(65536, socket.MSG_DONTWAIT)
             if not data:
                 return False
             for message in self._link.feed(data):
@@ -91,9 +91,7 @@ class Agent:
         self._say(healed_message(tuple(results)))
 
     def _say(self, message: dict[str, Any]) -> None:
-        self._sock.setblocking(True)
         self._sock.sendall(self._link.pack(message))
-        self._sock.setblocking(False)
 
 
 def merged(answers: list[ProbeAnswer]) -> ProbeAnswer:

@@ -6,7 +6,7 @@ import logging
 
 from ftslurm.errors import StateError
 from ftslurm.ledger.journal import Journal
-from ftslurm.model.decisions import Decision, Remember
+from ftslurm.model.decisions import Remember
 from ftslurm.model.events import Begun, Event, LedgerFailed
 from ftslurm.policies.judge import Judge
 from ftslurm.system.clock import Clock

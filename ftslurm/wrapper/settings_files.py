@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model import annotations
+from ftslurm.model import annotations as ma
 from ftslurm.model.settings import Layer, Resolved, from_environment, from_tree, known_leaf, parse_leaf, resolve, suggestion
 
 SITE_POLICY = Path("/etc/ftslurm/policy.yaml")
@@ -35,10 +35,10 @@ def settings_in_force(request: Request, env: Mapping[str, str], comment: str = "
         layers += profile_layers(profile, "--ft-profile" if request.profile else "FTRUN_PROFILE")
     if policy := request.policy or env.get("FTRUN_POLICY", ""):
         layers += policy_layers(Path(policy))
-    if annotations.looks_like(comment):
-        layers.append(annotations.parse(comment, "the job's comment"))
+    if ma.looks_like(comment):
+        layers.append(ma.parse(comment, "the job's comment"))
     if wanted := request.annotations or env.get("FTRUN_ANNOTATIONS", ""):
-        layers.append(annotations.parse(_read(Path(wanted), "the annotations file"), wanted))
+        layers.append(ma.parse(_read(Path(wanted), "the annotations file"), wanted))
     layers.append(from_environment(env))
     layers.append(_from_options(request.values or {}))
     return resolve(layers)

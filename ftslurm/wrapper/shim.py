@@ -12,18 +12,25 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import os
 import select
-import signal
-import socket
 import sys
 import time
 
-try:  # the C module itself: hashlib would pull in OpenSSL, 4 MB a shim
+# The C modules themselves, where there are such: one shim a task starts at once on every core, and the Python halves of
+# these (re, enum, selectors, OpenSSL) would double its start-up time and add 4 MB. What is used of them is documented
+# API that the public modules pass through as it is.
+try:
+    import _signal as signal
+    import _socket as socket
     from _blake2 import blake2s
+    from _json import encode_basestring_ascii, make_scanner
 except ImportError:
+    import signal
+    import socket
     from hashlib import blake2s
+    from json.encoder import encode_basestring_ascii
+    from json.scanner import make_scanner
 from _operator import _compare_digest as same_digest
 
 PROTOCOL = b"FTS1"
@@ -46,6 +53,48 @@ FORWARDED = (
 
 class LinkError(Exception):
     """The other side is not who it should be, or what it sent was damaged, repeated or out of order."""
+
+
+class _JsonRules:
+    """What a scanner asks for; the defaults of json.loads, without NaN and Infinity."""
+
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float, parse_int = float, int
+    memo: dict = {}  # noqa: RUF012 -- the scanner's own scratch
+
+    @staticmethod
+    def parse_constant(name: str) -> None:
+        raise ValueError(f"{name} is not JSON")
+
+
+_scan = make_scanner(_JsonRules())
+
+
+def loads(text: str) -> object:
+    """As json.loads. Raises: ValueError, RecursionError."""
+    try:
+        value, end = _scan(text, 0)
+    except StopIteration:
+        raise ValueError("no JSON value") from None
+    if end != len(text):
+        raise ValueError("more than one JSON value")
+    return value
+
+
+def dumps(value: object) -> str:
+    """As json.dumps, for what messages are made of. Raises: TypeError for anything else."""
+    if isinstance(value, str):
+        return encode_basestring_ascii(value)
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(dumps, value))}]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{encode_basestring_ascii(key)}:{dumps(item)}" for key, item in value.items()) + "}"
+    raise TypeError(f"{type(value).__name__} in a message")
 
 
 class Link:
@@ -84,7 +133,7 @@ class Link:
 
     def pack(self, message: dict) -> bytes:
         """`message` as one line. Only when `ready`."""
-        text = json.dumps(message, separators=(",", ":")).encode()
+        text = dumps(message).encode()
         line = self._digest(self._server, self._sent, text) + b" " + text + b"\n"
         self._sent += 1
         return line
@@ -95,7 +144,7 @@ class Link:
             raise LinkError("a message that does not carry the right digest")
         self._received += 1
         try:
-            message = json.loads(text)
+            message = loads(text.decode())
         except (ValueError, RecursionError) as error:
             raise LinkError(f"a message that is not JSON: {error}") from None
         if not isinstance(message, dict):
@@ -162,7 +211,7 @@ def connect(channel: Channel, env, timeout_s: float) -> tuple[socket.socket, Lin
 
 
 def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.socket, Link]:
-    sock = socket.create_connection((address, channel.port), timeout=timeout_s)
+    sock = _dial(address, channel.port, timeout_s)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -177,8 +226,27 @@ def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.s
     except BaseException:
         sock.close()
         raise
-    sock.setblocking(False)
+    sock.settimeout(None)
     return sock, link
+
+
+def _dial(address: str, port: int, timeout_s: float) -> socket.socket:
+    """As socket.create_connection."""
+    last = OSError("no such address")
+    try:  # a number, mostly: then no resolver is loaded, 1 MB a shim
+        places = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+    except OSError:
+        places = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM)
+    for family, kind, protocol, _, place in places:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(timeout_s)
+            sock.connect(place)
+            return sock
+        except OSError as error:
+            sock.close()
+            last = error
+    raise last
 
 
 # --- the process tree
@@ -226,6 +294,7 @@ def _descendants_by_parent(root: int) -> list[int]:
 
 
 def send_signal(pid: int, number: int) -> None:
+    """A negative `pid` means the process group."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -235,11 +304,25 @@ def send_signal(pid: int, number: int) -> None:
 def free_port() -> int:
     """A TCP port that nobody has bound now and that is not in TIME_WAIT; 0 if there is none."""
     try:
-        with socket.socket() as probe:
+        probe = socket.socket()
+        try:
             probe.bind(("", 0))
             return probe.getsockname()[1]
+        finally:
+            probe.close()
     except OSError:
         return 0
+
+
+def find_program(name: str, path: str) -> str:
+    """Where exec would find `name`; if it is nowhere, a name whose exec fails with the right error."""
+    if "/" in name:
+        return name
+    for folder in path.split(os.pathsep):
+        candidate = os.path.join(folder or ".", name)
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return candidate
+    return "/nonexistent/" + name
 
 
 class Command:
@@ -257,34 +340,37 @@ class Command:
 
     def start(self, attempt: int, argv: list[str], env: dict) -> tuple[int, str]:
         """(0, "") once the command runs, else the shell's status (127, 126) and why it could not be executed."""
-        read_end, write_end = os.pipe()  # both close on exec; a failure comes through
         self.attempt, self.status, self.stopping = attempt, None, False
+        path = find_program(argv[0], env.get("PATH", os.defpath))
+        terminal = os.isatty(0)
+        read_end, write_end = os.pipe()  # both close on exec; a failure comes through
         self.pid = os.fork()
         if self.pid == 0:
-            self._become(argv, env, write_end)
+            self._become(path, argv, env, write_end, terminal)
         os.close(write_end)
-        with open(read_end, "rb") as failure:
-            told = failure.read()
+        told = os.read(read_end, 16)
+        os.close(read_end)
         if not told:
             return 0, ""
         number = int(told)
         return (127 if number == errno.ENOENT else 126), f"{argv[0]}: {os.strerror(number)}"
 
-    def _become(self, argv: list[str], env: dict, failure: int) -> None:
-        """In the child: own process group, signals as the shim found them, death with the shim, then the command."""
+    def _become(self, path: str, argv: list[str], env: dict, failure: int, terminal: bool) -> None:
+        """In the child: own process group, death with the shim, then the command.
+
+        Every line costs a copy of the pages it touches, eight ranks at a time: what the parent can do, it does. Signals
+        that the shim catches go back to their default by exec itself; ignored ones stay ignored, as under srun.
+        """
         try:
             os.setpgid(0, 0)
-            if os.isatty(0):  # srun --pty: the command is the one that talks to the terminal
+            if terminal:  # srun --pty: the command is the one that talks to the terminal
                 signal.signal(signal.SIGTTOU, signal.SIG_IGN)
                 os.tcsetpgrp(0, os.getpgrp())
                 signal.signal(signal.SIGTTOU, signal.SIG_DFL)
-            for number in (*FORWARDED, signal.SIGCHLD):
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    signal.signal(number, signal.SIG_DFL)
-            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python's start-up ignores them
-                signal.signal(number, signal.SIG_DFL)
             self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            os.execvpe(argv[0], argv, env)
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python's start-up ignores these two
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            os.execve(path, argv, env)
         except OSError as error:
             os.write(failure, str(error.errno or errno.EIO).encode())
         except BaseException:
@@ -312,8 +398,7 @@ class Command:
     def stop(self, now: float, grace_s: float, kill_wait_s: float) -> None:
         """SIGTERM to the process group and to whatever left it; a second call can only shorten the grace."""
         if not self.stopping:
-            self._to_all(signal.SIGTERM)
-            self._to_all(signal.SIGCONT)
+            self._to_all(signal.SIGTERM, signal.SIGCONT)  # a stopped process does not notice a SIGTERM
             self._deadline = now + grace_s
         self.stopping, self._kill_wait_s, self._kill_until = True, kill_wait_s, 0.0
         self._deadline = min(self._deadline, now + grace_s)
@@ -332,18 +417,20 @@ class Command:
             return None
         return RESCAN_S if now >= self._deadline else self._deadline - now
 
-    def _to_all(self, number: int) -> None:
+    def _to_all(self, *numbers: int) -> None:
+        """To the process group as one, and to each descendant that has left it."""
+        for pid in [pid for pid in descendants(os.getpid()) if not self._in_group(pid)]:
+            for number in numbers:
+                send_signal(pid, number)
         if self.pid:
-            try:
-                os.killpg(self.pid, number)
-            except (ProcessLookupError, PermissionError):
-                pass
-        for pid in descendants(os.getpid()):
-            try:
-                if os.getpgid(pid) != self.pid:
-                    send_signal(pid, number)
-            except ProcessLookupError:
-                pass
+            for number in numbers:
+                send_signal(-self.pid, number)
+
+    def _in_group(self, pid: int) -> bool:
+        try:
+            return os.getpgid(pid) == self.pid
+        except ProcessLookupError:
+            return True  # gone
 
 
 class Shim:
@@ -399,7 +486,7 @@ class Shim:
 
     def _listen(self) -> bool:
         try:
-            data = self._sock.recv(65536)
+            data = self._sock.recv(65536, socket.MSG_DONTWAIT)
             if not data:
                 return False
             for message in self._link.feed(data):
@@ -448,9 +535,7 @@ class Shim:
         if self._orphan:
             return
         try:
-            self._sock.setblocking(True)
             self._sock.sendall(self._link.pack(message))
-            self._sock.setblocking(False)
         except OSError:
             pass  # the same break shows when reading, where it is dealt with
 
@@ -473,7 +558,7 @@ class Shim:
         return free_port() if self._rank == 0 else 0
 
     def _report_exit(self) -> None:
-        status = self._command.status
+        status = self._command.status or 0
         killed_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         code = 0 if killed_by else os.WEXITSTATUS(status)
         self._reported = True
@@ -530,7 +615,7 @@ def catch_signals() -> int:
     os.set_blocking(write_end, False)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     for number in (*FORWARDED, signal.SIGCHLD):
-        if signal.getsignal(number) is not signal.SIG_IGN:
+        if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     return read_end
 

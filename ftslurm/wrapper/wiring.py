@@ -25,6 +25,7 @@ from ftslurm.model.devices import CodeMeaning, Severity
 from ftslurm.model.history import History, fold
 from ftslurm.model.job import Allocation
 from ftslurm.model.settings import Resolved, Settings
+from ftslurm.policies.codes import AscendCatalog
 from ftslurm.policies.judge import Judge, RunFacts
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobView, SlurmClient
@@ -190,14 +191,14 @@ def _python(settings: Settings) -> Python:
 
 def lazy_meaning(user_induced: tuple[str, ...]) -> Callable[[str, Severity], CodeMeaning]:
     """Looks codes up; the catalogue is read at the first fault, which most jobs never see."""
-    catalogs: list = []
+    catalogs: list[AscendCatalog] = []
 
     def meaning(code: str, severity: Severity) -> CodeMeaning:
         from ftslurm.wrapper.catalogs import load_ascend_catalog
 
         if not catalogs:
             catalogs.append(load_ascend_catalog())
-        found: CodeMeaning = catalogs[0].meaning(code, severity)
+        found = catalogs[0].meaning(code, severity)
         return replace(found, user_induced=True) if found.code in user_induced else found
 
     return meaning

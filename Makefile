@@ -1,0 +1,38 @@
+# make demo     a training job survives a device fault, a crash and a sick node; no Slurm, no root
+# make test     everything, on a real Slurm cluster that the tests boot themselves
+# make cluster  such a cluster for yourself; make cluster-down ends it
+# make bench    the numbers of the README, measured here
+VENV ?= .venv
+PYTEST_ARGS ?=
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo test lint cluster cluster-down bench clean
+
+demo: $(VENV)/.ready-demo
+	demo/run $(VENV)/bin
+
+test: $(VENV)/.ready-test lint
+	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.ready-test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/lint-imports --no-cache
+	$(VENV)/bin/mypy
+
+cluster:
+	tools/slurm-cluster up
+
+cluster-down:
+	tools/slurm-cluster down
+
+bench: $(VENV)/.ready-test
+	$(VENV)/bin/python bench/run.py
+
+$(VENV)/.ready-demo: pyproject.toml tools/setup
+	tools/setup demo $(VENV)
+
+$(VENV)/.ready-test: pyproject.toml tools/setup
+	tools/setup test $(VENV)
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,120 @@
+"""What ftslurm asks of Slurm, whichever way it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+
+class JobState(Enum):
+    """Slurm's base states, as far as a supervisor tells them apart."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    COMPLETED = "COMPLETED"
+    CANCELLED = "CANCELLED"
+    FAILED = "FAILED"  # also BOOT_FAIL, DEADLINE, OUT_OF_MEMORY: over, and not well
+    TIMEOUT = "TIMEOUT"
+    NODE_FAIL = "NODE_FAIL"
+    PREEMPTED = "PREEMPTED"
+    UNKNOWN = "UNKNOWN"  # a word this version does not know; or, with JobView.completing, over in a way not yet told
+
+
+class NodeState(Enum):
+    """Can the node run our tasks? DRAINING still can, for those already there."""
+
+    GOOD = "good"
+    DRAINING = "draining"
+    BAD = "bad"  # DOWN, FAIL, NOT_RESPONDING
+    UNKNOWN = "unknown"  # also powered down to save power: Slurm wakes it when it grants it
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One look at a job. Times in Unix seconds, 0 where Slurm says Unknown.
+
+    held: waits for a `release`. completing: the nodes still clean up after the last scheduling.
+    nodes, excluded: expanded. nodes is empty while the job waits. node_count: what the job asks for.
+    start_time: of this scheduling; while the job waits, the earliest it can be. end_time: 0 while the job waits.
+    reason: Slurm's word or words, joined by `_`. array_task: None for tasks that wait under the array's number.
+    """
+
+    number: int
+    state: JobState
+    reason: str = ""
+    completing: bool = False
+    held: bool = False
+    batch: bool = False
+    requeue: bool = False
+    restarts: int = 0
+    start_time: int = 0
+    end_time: int = 0
+    submit_time: int = 0
+    nodes: tuple[str, ...] = ()
+    excluded: frozenset[str] = frozenset()
+    node_count: int = 0
+    partition: str = ""
+    name: str = ""
+    user_id: int = -1
+    comment: str = ""
+    array_job: int | None = None
+    array_task: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One look at a node. `words` is the state as Slurm spelled it, for people."""
+
+    name: str
+    state: NodeState
+    words: str = ""
+    reason: str = ""
+    partitions: frozenset[str] = frozenset()
+
+
+class SlurmClient(Protocol):
+    """The requests ftslurm makes. All are allowed to the owner of the job.
+
+    Every method raises SlurmUnavailable when slurmctld gives no answer within the client's time limit, or one that
+    cannot be read; SlurmRefused with Slurm's own words when it says no; UnknownJob for a job it does not know;
+    CommandMissing where a program is not installed. Every request may be made twice, and a change to a task of a job
+    array changes that task alone; a number that stands for tasks in waiting is refused.
+    """
+
+    def job(self, number: int) -> JobView:
+        """The job as it stands."""
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """Every node of the cluster that the caller may see."""
+
+    def requeue_held(self, number: int) -> None:
+        """Back to PENDING, held; a job that is pending already is just held.
+
+        Sends SIGTERM to everything the job runs. Brings back a job that is over, a cancelled one too, for as long as
+        Slurm remembers it (MinJobAge): who does not want that looks first. Source: scontrol(1) requeuehold.
+        """
+
+    def exclude(self, number: int, nodes: Iterable[str]) -> None:
+        """Keep a pending job off `nodes`; replaces the list it had, an empty one clears it."""
+
+    def start_at(self, number: int, unix_s: int | None) -> None:
+        """Earliest start of a pending job, Unix seconds; None means now.
+
+        While a requeued job still cleans up, a time before the end of the clean-up becomes 121 s after it, and so
+        does none at all; a later one stays. After the clean-up, None starts the job at once.
+        """
+
+    def release(self, number: int) -> None:
+        """Let a held job be scheduled; one that is not held stays as it is."""
+
+    def allow_requeue(self, number: int) -> None:
+        """Set Requeue=1 on a job that was submitted with --no-requeue."""
+
+    def cancel(self, number: int) -> None:
+        """End the job. One that is over or that Slurm has forgotten is no error."""
+
+    def config(self) -> dict[str, str]:
+        """`scontrol show config` as key -> value (KillWait, ProctrackType, RequeueExit, SLURM_VERSION, ...)."""

@@ -1,0 +1,93 @@
+"""The argv of every request to Slurm. Pure. scontrol and scancel only: they are wherever jobs are submitted.
+
+Source: scontrol(1), scancel(1); each form was used on real Slurm 22.05 and 26.05.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ftslurm.errors import SlurmRefused, UsageError
+from ftslurm.model.job import JobId
+from ftslurm.model.nodes import fold
+from ftslurm.slurm.client import JobView
+
+# Unix seconds in every answer. The default is local time, ambiguous for an hour each autumn and wrong for
+# whoever has another TZ. Source: scontrol(1), ENVIRONMENT VARIABLES.
+ANSWER_ENV = {"SLURM_TIME_FORMAT": "%s"}
+
+# parse_time() takes nothing below this for Unix seconds; it lies in January 1970.
+_FIRST_UNIX_S = 1_000_000
+
+# --all: also jobs and nodes of partitions that are hidden from the caller.
+_SHOW = ("scontrol", "--all", "show")
+
+
+def show_job_argv(number: int) -> tuple[str, ...]:
+    """In the form of several lines: `parse_job` says why.
+
+    Raises: UsageError for a number that is none; `scontrol show job` would take it for something else.
+    """
+    if number <= 0:
+        raise UsageError(f"{number} is no job", hint="give Slurm's job id, a positive number")
+    return (*_SHOW, "job", str(number))
+
+
+def show_nodes_argv() -> tuple[str, ...]:
+    """Every node, one a line."""
+    return (*_SHOW, "node", "--oneliner")
+
+
+def show_config_argv() -> tuple[str, ...]:
+    return (*_SHOW, "config")
+
+
+def requeue_held_argv(job: JobId) -> tuple[str, ...]:
+    return ("scontrol", "requeuehold", str(job))
+
+
+def hold_argv(job: JobId) -> tuple[str, ...]:
+    """A user's hold, whoever asks: one by root or an operator could not be released by the owner."""
+    return ("scontrol", "uhold", str(job))
+
+
+def exclude_argv(job: JobId, nodes: Iterable[str]) -> tuple[str, ...]:
+    """Replaces the list; without nodes clears it."""
+    return ("scontrol", "update", f"JobId={job}", f"ExcNodeList={fold(nodes)}")
+
+
+def start_at_argv(job: JobId, unix_s: int | None) -> tuple[str, ...]:
+    """None is now.
+
+    Source: `uts` followed by Unix seconds in Slurm's parse_time(), there from 2.x to 26.05 though no manual tells;
+    seen on 22.05 and 26.05. Local time, the documented form, is ambiguous for an hour each autumn.
+    """
+    start = "now" if unix_s is None else f"uts{max(int(unix_s), _FIRST_UNIX_S)}"
+    return ("scontrol", "update", f"JobId={job}", f"StartTime={start}")
+
+
+def release_argv(job: JobId) -> tuple[str, ...]:
+    return ("scontrol", "release", str(job))
+
+
+def allow_requeue_argv(job: JobId) -> tuple[str, ...]:
+    return ("scontrol", "update", f"JobId={job}", "Requeue=1")
+
+
+def cancel_argv(job: JobId) -> tuple[str, ...]:
+    """--quiet: to have ended before is no error."""
+    return ("scancel", "--quiet", str(job))
+
+
+def address(view: JobView) -> JobId:
+    """What to call the job in a request that changes it.
+
+    The number will not do for a task of a job array. The last task to start has the number of the array
+    itself, and Slurm takes a request for that number as one for every task: `scontrol requeuehold 14`, where
+    14 is 14_3, requeued 14_1 and 14_2 too (seen on 22.05). 14_3 means that task alone.
+
+    Raises: SlurmRefused for a job array whose tasks wait undivided: that is many jobs under one number.
+    """
+    if view.array_job is not None and view.array_task is None:
+        raise SlurmRefused(f"job {view.number} is a job array, not one job", hint=f"name a task: {view.array_job}_TASK")
+    return JobId(view.number, view.array_job, view.array_task)

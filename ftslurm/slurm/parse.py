@@ -1,0 +1,262 @@
+"""What Slurm's programs print, turned into values. Pure; tested on text recorded from real Slurm."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ftslurm.errors import SlurmUnavailable, UnknownJob, UsageError
+from ftslurm.model.nodes import expand
+from ftslurm.slurm import states
+from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView
+
+# The lines of `scontrol show job` that we read: the key each begins with, and the keys wanted of it. On none of
+# them does free text stand before a wanted key, so on each the first occurrence counts. The order and the lines
+# are those of slurm_sprint_job_info() in 22.05 and of scontrol/info_job.c in 24.11 and 26.05.
+_JOB_LINES: Mapping[str, tuple[str, ...]] = {
+    "UserId": (),  # read whole: a user name may hold spaces
+    "Priority": ("Priority",),
+    "JobState": ("JobState", "Reason"),
+    "Requeue": ("Requeue", "Restarts", "BatchFlag"),
+    "RunTime": ("RunTime",),
+    "SubmitTime": ("SubmitTime", "EligibleTime"),
+    "StartTime": ("StartTime", "EndTime"),
+    "Partition": ("Partition",),
+    "ReqNodeList": ("ExcNodeList",),
+    "NodeList": ("NodeList",),
+    "NumNodes": ("NumNodes",),
+    "TRES": ("TRES", "ReqTRES"),  # ReqTRES from 23.02 on
+    "Comment": (),  # read whole
+}
+_NEEDED = ("Priority", "JobState", "StartTime", "NumNodes")
+_INDENT = "   "  # scontrol's, before each line but a job's first
+# What follows a job's name, and what follows its comment, which may both run over several lines.
+_AFTER_NAME = frozenset({"SLUID", "HetJobIdSet", "UserId"})
+_AFTER_COMMENT = frozenset(
+    {"AdminComment", "SystemComment", "StdErr", "StdIn", "StdOut", "TresPerTask", "MailUser", "Power"}
+)
+_NOTHING = frozenset({"", "(null)", "N/A", "None", "NONE", "Unknown"})
+_UNITS = {"K": 1024, "M": 1024**2}  # Slurm shortens 2048 nodes to 2K
+_NODE_LIST_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-,[]")
+
+_IMITATION_HINT = "its name, account or comment imitates scontrol's output"
+_REPORT_HINT = "please report it, with the output of `scontrol show job`"
+
+
+class _Imitation(ValueError):
+    """A text that a user chose looks like Slurm's own output."""
+
+
+def parse_job(text: str, number: int) -> JobView:
+    """The job `number` in the output of `scontrol show job NUMBER`, which for a job array shows its other tasks too.
+
+    Name, account and comment are the user's, may hold any text, line breaks too, and Slurm prints them as they are.
+    In the form of several lines each of Slurm's own keys begins a line, so that a job named `x JobState=COMPLETED`
+    fakes nothing. One whose text also imitates the line breaks gives itself away: then a line that Slurm
+    prints once is there twice. Which is the true one nobody can tell, so such an answer is refused. With -o,
+    where all stands on one line, an honest comment and an imitation would look the same.
+
+    Raises: UnknownJob when it is not there; SlurmUnavailable when the text cannot be read.
+    """
+    try:
+        return _read_job(_record(text, number), number)
+    except _Imitation as odd:
+        raise SlurmUnavailable(f"Slurm's answer about job {number} cannot be trusted: {odd}", _IMITATION_HINT) from None
+    except (KeyError, ValueError, UsageError) as error:
+        raise SlurmUnavailable(f"Slurm's answer about job {number} cannot be read: {error}", _REPORT_HINT) from None
+
+
+def _record(text: str, number: int) -> list[str]:
+    """The lines of one job: a blank-separated list of jobs, each beginning with JobId= in the first column."""
+    lines = text.split("\n")  # not splitlines(): that also breaks at characters which a job name may hold
+    starts = [index for index, line in enumerate(lines) if line.startswith("JobId=")]
+    ours = [index for index in starts if lines[index].startswith(f"JobId={number} ")]
+    if not ours:
+        raise UnknownJob(f"Slurm does not know job {number}", hint="it ended a while ago, or never was")
+    if len(ours) > 1:
+        raise _Imitation(f"job {number} is there {len(ours)} times")
+    end = min((index for index in starts if index > ours[0]), default=len(lines))
+    return lines[ours[0] : end]
+
+
+def _read_job(lines: Sequence[str], number: int) -> JobView:
+    # The keys that only Slurm writes stand before JobName=, so the name cannot add to them.
+    head = dict(_pairs(lines[0].partition("JobName=")[0]))
+    fields = _fields(lines)
+    word, reason = fields["JobState"], fields.get("Reason", "")
+    start, end = unix_time(fields["StartTime"]), unix_time(fields.get("EndTime", ""))
+    waits = states.waits_still(bool(fields.get("RunTime", "").strip("0:-")), start, end)
+    view = JobView(
+        number=number,
+        state=states.job_state(word, reason, waits),
+        reason=_text(reason),
+        completing=word in states.COMPLETING_WORDS,
+        batch=fields.get("BatchFlag", "0") != "0",
+        requeue=fields.get("Requeue", "0") != "0",
+        restarts=_count(fields.get("Restarts", "0")),
+        start_time=start,
+        end_time=end,
+        submit_time=unix_time(fields.get("SubmitTime", "")),
+        nodes=node_names(fields.get("NodeList", "")),
+        excluded=frozenset(node_names(fields.get("ExcNodeList", ""))),
+        node_count=_node_count(fields, completing=word in states.COMPLETING_WORDS),
+        partition=_text(fields.get("Partition", "")),
+        name=_block(lines, 0, _AFTER_NAME).partition("JobName=")[2],
+        user_id=_user_id(fields.get("UserId", "")),
+        comment=_text(fields.get("Comment", "")),
+        array_job=_count(head["ArrayJobId"]) if "ArrayJobId" in head else None,
+        array_task=int(head["ArrayTaskId"]) if head.get("ArrayTaskId", "").isdecimal() else None,
+    )
+    held = states.is_held(word, view.state, _count(fields["Priority"]))
+    return while_waiting(replace(view, held=held), unix_time(fields.get("EligibleTime", "")))
+
+
+def while_waiting(view: JobView, eligible: int) -> JobView:
+    """The view as JobView defines it for a pending job. eligible: Unix seconds, 0 for Unknown.
+
+    Slurm shows such a job the nodes that still clean up after its last run, a start that moves along with the
+    clock, and an end guessed from that start.
+    """
+    if view.state is not JobState.PENDING:
+        return view
+    return replace(view, nodes=(), start_time=eligible, end_time=0)
+
+
+def _fields(lines: Sequence[str]) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    seen: set[str] = set()
+    for index, line in enumerate(lines):
+        key = _key(line)
+        if key not in _JOB_LINES:
+            continue
+        if key in seen:
+            raise _Imitation(f"the line with {key}= is there twice")
+        seen.add(key)
+        if not (wanted := _JOB_LINES[key]):
+            fields[key] = _block(lines, index, _AFTER_COMMENT).partition("=")[2] if key == "Comment" else line
+        for name, value in _pairs(line):
+            if name in wanted:
+                fields.setdefault(name, value)
+    if missing := [key for key in _NEEDED if key not in seen]:
+        raise ValueError(f"{missing[0]}= is missing")
+    return fields
+
+
+def _key(line: str) -> str:
+    """`JobState` of `   JobState=RUNNING Reason=None`, empty for a line that is not Slurm's."""
+    key = line[len(_INDENT) :].partition("=")[0] if line.startswith(_INDENT) else ""
+    return "TRES" if key == "ReqTRES" else key
+
+
+def _block(lines: Sequence[str], first: int, ends: frozenset[str]) -> str:
+    """A value of possibly several lines: from line `first` to the line before one of the keys in `ends`."""
+    last = next((index for index in range(first + 1, len(lines)) if _key(lines[index]) in ends), len(lines))
+    return "\n".join(lines[first:last])
+
+
+def _pairs(line: str) -> Iterator[tuple[str, str]]:
+    for word in line.split():
+        key, found, value = word.partition("=")
+        if found:
+            yield key, value
+
+
+def _user_id(line: str) -> int:
+    """5 of `UserId=games(5) GroupId=games(60) ...`."""
+    return int(line.partition(" GroupId=")[0].rpartition("(")[2].rstrip(")"))
+
+
+def _node_count(fields: Mapping[str, str], completing: bool) -> int:
+    """What the job asks for. While it completes NumNodes counts the nodes that are not clean yet; TRES stays true."""
+    resources = dict(_pairs((fields.get("ReqTRES") or fields.get("TRES") or "").replace(",", " ")))
+    if completing and "node" in resources:
+        return _count(resources["node"])
+    return _count(fields["NumNodes"].partition("-")[0])  # MIN-MAX while pending
+
+
+def _count(text: str) -> int:
+    unit = _UNITS.get(text[-1:], 1)
+    return int(text[:-1] if unit > 1 else text) * unit
+
+
+def _text(value: str) -> str:
+    value = value.strip()
+    return "" if value in _NOTHING else value
+
+
+def node_names(text: str) -> tuple[str, ...]:
+    """A node list that Slurm printed, expanded; empty for (null).
+
+    Raises: UsageError for anything else; ClusterShell alone would look up groups (`@all`) and do sums (`n[1-9]!n2`).
+    """
+    text = _text(text)
+    if not _NODE_LIST_CHARS.issuperset(text):
+        raise UsageError(f"`{text}` is not a node list", hint="write it as Slurm does: n[1-3,7]")
+    return expand(text)
+
+
+def unix_time(text: str) -> int:
+    """Unix seconds of a time stamp, 0 for Unknown, N/A and the like.
+
+    Text in ISO form, Slurm's default, is taken as local time. Raises: ValueError for anything else.
+    """
+    if text in _NOTHING:
+        return 0
+    if text.isdecimal():
+        return int(text)
+    try:
+        return int(time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
+    except OverflowError:
+        raise ValueError(f"`{text}` is no time") from None
+
+
+def parse_nodes(text: str) -> tuple[NodeView, ...]:
+    """The output of `scontrol show node --oneliner`, in its order.
+
+    Reason and Comment are an administrator's, stand last, and a line break in the reason is printed as spaces. A name
+    that turns up twice all the same comes out UNKNOWN.
+
+    Raises: SlurmUnavailable when a line cannot be read.
+    """
+    views: dict[str, NodeView] = {}
+    for line in text.split("\n"):
+        if line.startswith("NodeName="):
+            view = _read_node(line)
+            views[view.name] = replace(view, state=NodeState.UNKNOWN) if view.name in views else view
+    return tuple(views.values())
+
+
+def _read_node(line: str) -> NodeView:
+    head, _, tail = line.partition(" Reason=")
+    if " Comment=" in head or " Extra=" in head:
+        tail = ""  # both stand behind the reason, so there was none
+    fields: dict[str, str] = {}
+    for key, value in _pairs(head):
+        fields.setdefault(key, value)
+    words = fields.get("State", "")
+    partitions = _text(fields.get("Partitions", ""))
+    return NodeView(
+        name=fields["NodeName"],
+        state=states.node_state(words),
+        words=words,
+        reason=_text(_without_stamp(tail)),
+        partitions=frozenset(partitions.split(",")) if partitions else frozenset(),
+    )
+
+
+def _without_stamp(reason: str) -> str:
+    """`dead` of `dead [root@1795254664] Comment=...`; the first line of a reason of several."""
+    return re.split(r" \[[^\[\]\s]+@[^\[\]\s]+\]", reason, maxsplit=1)[0]
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """`scontrol show config` as key -> value, `(null)` as an empty value; units stay (`KillWait` is `30 sec`)."""
+    config: dict[str, str] = {}
+    for line in text.split("\n"):
+        key, found, value = line.partition("=")
+        key = key.strip()
+        if found and key and " " not in key:  # the rest are headings and the state of the controllers
+            config.setdefault(key, "" if value.strip() == "(null)" else value.strip())
+    return config

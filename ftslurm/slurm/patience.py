@@ -1,0 +1,51 @@
+"""Asking again while slurmctld is away: one time limit over all tries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ftslurm.errors import SlurmUnavailable
+
+T = TypeVar("T")
+
+# A restart of slurmctld takes some seconds. The first wait is short, for a lost child or a controller that was only
+# busy; the waits grow and are random, so that a thousand jobs do not greet a restarted controller all at once.
+FIRST_WAIT_S = 0.1
+LONGEST_WAIT_S = 5.0
+
+
+class NoAnswer(SlurmUnavailable):
+    """This time; the same request may be answered in a moment."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """limit_s: for all tries of one request. clock: monotonic seconds; tests hand in their own, and `sleep`."""
+
+    limit_s: float = 60.0
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def ask(self, once: Callable[[float], T]) -> T:
+        """What `once(seconds left)` answers; it is called again, after a wait, for as long as it raises NoAnswer.
+
+        Raises: the last NoAnswer when the time is up, and everything else at once.
+        """
+        deadline = self.clock() + self.limit_s
+        # Imported late: it takes 40 ms, and many a run never asks Slurm.
+        from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
+
+        def no_time_left(state: RetryCallState) -> bool:
+            return self.clock() + getattr(state, "upcoming_sleep", 0.0) >= deadline  # there since tenacity 8.3
+
+        tries = Retrying(
+            retry=retry_if_exception_type(NoAnswer),
+            wait=wait_random_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
+            stop=no_time_left,
+            sleep=self.sleep,
+            reraise=True,
+        )
+        return tries(lambda: once(max(deadline - self.clock(), 0.0)))

@@ -1,0 +1,232 @@
+"""Parsers on the output of real Slurm, recorded; and on everything else."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftslurm.errors import FtslurmError, SlurmUnavailable, UnknownJob, UsageError
+from ftslurm.slurm.client import JobState, JobView, NodeState
+from ftslurm.slurm.parse import node_names, parse_config, parse_job, parse_nodes, unix_time
+
+RECORDED = Path(__file__).resolve().parents[1] / "recorded" / "slurm"
+VERSIONS = sorted(folder.name for folder in RECORDED.iterdir() if folder.is_dir())
+LYING_NAME = "x JobState=COMPLETED Requeue=0 NodeList=n9"
+COMMENT = "a b JobState=FAILED Comment=zzz\nsecond line: StartTime=1"
+
+
+def recorded(version: str, name: str) -> str:
+    return (RECORDED / version / f"{name}.txt").read_text()
+
+
+def read(version: str, name: str) -> JobView:
+    """The job that was asked for: the first number of the text, but for the array, which lists other tasks first."""
+    text = recorded(version, name)
+    array = text.partition("ArrayJobId=")[2].split(" ")[0]
+    return parse_job(text, int(array or text.partition("JobId=")[2].split(" ")[0]))
+
+
+every_version = pytest.mark.parametrize("version", VERSIONS)
+
+
+@every_version
+def test_reads_a_running_job_past_its_lying_name(version: str) -> None:
+    view = read(version, "job-running")
+    assert (view.state, view.completing, view.held, view.reason) == (JobState.RUNNING, False, False, "")
+    assert (view.batch, view.requeue, view.restarts) == (True, True, 0)
+    assert (view.nodes, view.node_count, view.excluded) == (("n1", "n2"), 2, frozenset())
+    assert (view.name, view.comment, view.user_id, view.partition) == (LYING_NAME, COMMENT, 1000, "main")
+    assert view.start_time >= view.submit_time > 1_795_000_000
+    assert view.end_time == 0, "without a time limit Slurm knows no end"
+    assert (view.array_job, view.array_task) == (None, None)
+
+
+@every_version
+@pytest.mark.parametrize("name", ["job-requeued-held", "job-requeued-held-time-limit"])
+def test_sees_that_a_completing_job_waits(version: str, name: str) -> None:
+    view = read(version, name)
+    assert (view.state, view.completing, view.held, view.restarts) == (JobState.PENDING, True, True, 1)
+    assert view.reason == "job_requeued_in_held_state"
+    assert (view.nodes, view.node_count, view.end_time) == ((), 2, 0)
+
+
+@every_version
+def test_sees_exclusion_and_start_of_a_job_that_still_completes(version: str) -> None:
+    view = read(version, "job-requeued-released")
+    assert (view.state, view.completing, view.held) == (JobState.PENDING, True, False)
+    assert view.excluded == {"n1", "n2"}
+    waiting = read(version, "job-begin-time")
+    assert (waiting.state, waiting.completing, waiting.reason) == (JobState.PENDING, False, "BeginTime")
+    assert view.start_time == waiting.start_time > view.submit_time
+    again = read(version, "job-restarted")
+    assert (again.state, again.restarts, again.nodes) == (JobState.RUNNING, 1, ("n3", "n4"))
+    assert again.start_time >= view.start_time
+
+
+@every_version
+@pytest.mark.parametrize(
+    ("name", "state", "completing"),
+    [
+        ("job-held", JobState.PENDING, False),
+        ("job-failed", JobState.FAILED, False),
+        ("job-cancelled", JobState.CANCELLED, False),
+        ("job-cancelled-completing", JobState.UNKNOWN, True),
+        ("job-salloc", JobState.RUNNING, False),
+        ("job-special-exit", JobState.PENDING, False),
+    ],
+)
+def test_reads_states(version: str, name: str, state: JobState, completing: bool) -> None:
+    view = read(version, name)
+    assert (view.state, view.completing) == (state, completing)
+    assert view.held == (name in ("job-held", "job-special-exit"))
+    assert view.batch == (name != "job-salloc")
+
+
+@every_version
+def test_finds_the_task_among_all_of_its_array(version: str) -> None:
+    text = recorded(version, "job-array")
+    view = read(version, "job-array")
+    assert (view.number, view.array_job, view.array_task) == (view.array_job, view.number, 2)
+    others = [int(part.split(" ")[0]) for part in text.split("JobId=")[1:] if "ArrayJobId=" not in part.split(" ")[0]]
+    tasks = {parse_job(text, number).array_task for number in set(others) if number > view.number}
+    assert tasks == {0, 1}
+
+
+@every_version
+def test_reads_an_array_in_waiting(version: str) -> None:
+    view = read(version, "job-array-undivided")
+    assert (view.array_job, view.array_task, view.name) == (view.number, None, "sleeper.sh")
+
+
+@every_version
+def test_refuses_to_guess_which_line_is_slurms(version: str) -> None:
+    """The name of this job holds line breaks and a whole line with another user's id."""
+    with pytest.raises(SlurmUnavailable, match="UserId= is there twice"):
+        read(version, "job-imitation")
+
+
+@every_version
+def test_a_comment_cannot_add_a_job(version: str) -> None:
+    view = read(version, "job-imitation-other")
+    assert (view.user_id, view.state) == (1000, JobState.PENDING)
+    text = recorded(version, "job-imitation-other").replace("JobId=1 ", f"JobId={view.number} ")
+    with pytest.raises(SlurmUnavailable, match="is there 2 times"):
+        parse_job(text, view.number)
+
+
+@every_version
+def test_tells_a_job_that_is_not_there(version: str) -> None:
+    with pytest.raises(UnknownJob):
+        parse_job(recorded(version, "job-running"), 999_999)
+    with pytest.raises(UnknownJob):
+        parse_job("", 1)
+
+
+def test_a_job_without_its_lines_cannot_be_read() -> None:
+    with pytest.raises(SlurmUnavailable, match="JobState= is missing"):
+        parse_job("JobId=7 JobName=x\n   UserId=u(1) GroupId=u(1)\n   Priority=1 Nice=0\n", 7)
+
+
+@every_version
+def test_reads_nodes(version: str) -> None:
+    nodes = {view.name: view for view in parse_nodes(recorded(version, "nodes"))}
+    assert list(nodes) == ["n1", "n2", "n3", "n4"]
+    assert [view.state for view in nodes.values()] == [
+        NodeState.GOOD,
+        NodeState.DRAINING,
+        NodeState.GOOD,
+        NodeState.DRAINING,
+    ]
+    assert nodes["n2"].words == "ALLOCATED+DRAIN"
+    assert nodes["n2"].reason == "ftslurm: x  [y] z"
+    assert nodes["n4"].reason == "bad chip State=IDLE"
+    assert nodes["n1"].partitions == {"main"}
+
+
+def test_a_node_that_turns_up_twice_is_unknown() -> None:
+    nodes = parse_nodes("NodeName=n1 State=IDLE Reason=x\nNodeName=n1 State=DOWN\n")
+    assert [(view.name, view.state) for view in nodes] == [("n1", NodeState.UNKNOWN)]
+
+
+def test_a_comment_is_no_reason() -> None:
+    [view] = parse_nodes("NodeName=n1 State=IDLE Partitions=a,b  Comment=hello Reason=none")
+    assert (view.reason, view.partitions) == ("", {"a", "b"})
+
+
+@every_version
+def test_reads_the_configuration(version: str) -> None:
+    config = parse_config(recorded(version, "config"))
+    assert config["SLURM_VERSION"].startswith(version)
+    assert config["KillWait"] == "5 sec"
+    assert config["RequeueExit"] == ""
+    assert config["AuthInfo"].startswith("socket=")
+    assert len(config) > 150
+
+
+def test_takes_more_than_a_thousand_nodes() -> None:
+    text = recorded("22.05", "job-running").replace("NumNodes=2 ", "NumNodes=2K-4K ")
+    number = int(text.partition("JobId=")[2].split(" ")[0])
+    assert parse_job(text, number).node_count == 2048
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1795256261", 1_795_256_261), ("Unknown", 0), ("N/A", 0), ("None", 0), ("", 0)]
+)
+def test_reads_times(text: str, seconds: int) -> None:
+    assert unix_time(text) == seconds
+
+
+def test_reads_local_times() -> None:
+    assert unix_time("2026-11-21T09:41:26") == int(time.mktime((2026, 11, 21, 9, 41, 26, 0, 0, -1)))
+
+
+@pytest.mark.parametrize("text", ["n1 n2", "@all", "n1!n2", "n1&n2", "n[1-", "n[x]"])
+def test_what_is_no_node_list_is_not_expanded(text: str) -> None:
+    with pytest.raises(UsageError):
+        node_names(text)
+
+
+noise = st.text(alphabet=st.sampled_from("aN=1 \n[](),-@:T\x0b\u2028\x00"), max_size=40)
+
+
+@given(st.data())
+def test_no_answer_makes_a_parser_stumble(data: st.DataObject) -> None:
+    """Recorded answers with a piece cut out or put in anywhere."""
+    name = data.draw(st.sampled_from(["job-running", "job-array", "job-requeued-held", "nodes", "config"]))
+    text = recorded("22.05", name)
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, min(start + 30, len(text))))
+    text = text[:start] + data.draw(noise) + text[end:]
+    number = int(recorded("22.05", "job-running").partition("JobId=")[2].split(" ")[0])
+    for parse in (lambda: parse_job(text, number), lambda: parse_nodes(text), lambda: parse_config(text)):
+        try:
+            parse()
+        except FtslurmError:
+            continue
+
+
+@given(st.text())
+def test_no_text_makes_a_parser_stumble(text: str) -> None:
+    nodes = f"NodeName={text}"
+    for parse in (lambda: parse_job(f"JobId=1 {text}", 1), lambda: parse_nodes(nodes), lambda: parse_config(text)):
+        try:
+            parse()
+        except FtslurmError:
+            continue
+
+
+@given(st.text(st.characters(exclude_characters="\r"), max_size=60))
+def test_no_name_fakes_a_field(name: str) -> None:
+    """Either the whole name comes back and all else as it is, or the answer is refused."""
+    text = recorded("22.05", "job-held").replace("JobName=sleeper.sh", f"JobName={name}")
+    number = int(text.partition("JobId=")[2].split(" ")[0])
+    try:
+        view = parse_job(text, number)
+    except FtslurmError:
+        return
+    assert view.name == name
+    assert (view.state, view.held, view.user_id, view.node_count) == (JobState.PENDING, True, 1000, 1)
