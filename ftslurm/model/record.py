@@ -14,7 +14,7 @@ class RunBegan:
     """An ftrun process came up. run: its id. schedule: requeues of the job before this scheduling.
 
     step_key: which ftrun of the script this is (a digest of its command). start_time: of the scheduling, by Slurm.
-    budgets: name -> limit, of the policy in force.
+    budgets: name -> limit, of the policy in force. number: of the job, as scontrol takes it.
     """
 
     at: float
@@ -32,6 +32,7 @@ class RunBegan:
     host: str = ""
     pid: int = 0
     budgets: Mapping[str, int] = field(default_factory=dict)
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

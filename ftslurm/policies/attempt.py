@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ftslurm.model.devices import Fault
 from ftslurm.model.events import RankExited, RankStopped, RankUnstartable
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
@@ -15,8 +16,11 @@ from ftslurm.model.job import Task
 class Attempt:
     """number: over the life of the job; reports of another attempt are refused (the methods answer False).
 
-    unhealed: node -> why its devices did not heal. to_heal: nodes whose healing is under way. looked: nodes whose
-    devices were looked at after the trouble began. step_gone: the launcher's process has ended.
+    faults: what the devices showed when the trouble began; a fault that clears meanwhile is still the reason.
+    unhealed: node -> why its devices did not heal. to_heal: node -> devices whose healing is under way. looked: nodes
+    whose devices were looked at after the trouble began. step_gone: the launcher's process has ended. killed: a
+    rank ended by a signal that may have been Slurm's. not_in_place: a
+    further reason why the ranks cannot be started again here. written: the end of the attempt stands in the ledger.
     """
 
     number: int = 0
@@ -27,9 +31,13 @@ class Attempt:
     lost: dict[int, str] = field(default_factory=dict)
     left: dict[int, tuple[int, ...]] = field(default_factory=dict)
     unhealed: dict[str, str] = field(default_factory=dict)
-    to_heal: set[str] = field(default_factory=set)
+    to_heal: dict[str, frozenset[str]] = field(default_factory=dict)
     looked: set[str] = field(default_factory=set)
+    faults: dict[tuple[str, str, str], Fault] = field(default_factory=dict)
     step_gone: bool = False
+    killed: bool = False
+    not_in_place: str = ""
+    written: bool = False
 
     @property
     def all_ended(self) -> bool:
@@ -66,10 +74,17 @@ class Attempt:
         return True
 
     def lose(self, rank: int, why: str) -> None:
-        if rank not in self.stopped:
-            self.lost.setdefault(rank, why)
+        """The shim of `rank` cannot be reached any more, whatever it said before."""
+        self.lost.setdefault(rank, why)
 
     def lose_rest(self, why: str) -> None:
+        """All that have not said that they are stopped."""
+        for rank in self.ranks - self.stopped:
+            self.lose(rank, why)
+
+    def lose_step(self, why: str) -> None:
+        """Every shim has gone with the step; Slurm has ended what was below them."""
+        self.step_gone = True
         for rank in self.ranks:
             self.lose(rank, why)
 
@@ -77,7 +92,7 @@ class Attempt:
         """Healing on `node` is over, well if `failed` is empty. False if none was under way there."""
         if node not in self.to_heal:
             return False
-        self.to_heal.discard(node)
+        del self.to_heal[node]
         if failed:
             self.unhealed[node] = failed
         return True

@@ -7,8 +7,6 @@ nothing is passed over by accident; what is ignored on purpose says so there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import Enum
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -29,7 +27,7 @@ from ftslurm.model.decisions import (
     StopRanks,
     WatchNodes,
 )
-from ftslurm.model.devices import Fault, FaultClass
+from ftslurm.model.devices import Fault
 from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import signal_name
 from ftslurm.model.history import History
@@ -38,71 +36,21 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.settings import Settings
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.environment import counters_env, restart_env, torch_env
-from ftslurm.policies.ladder import Cause, Choice, Situation, choose, repeated
+from ftslurm.policies.ladder import Cause, Choice, Situation, choose
+from ftslurm.policies.phases import ENDING_STATES, Phase, RunFacts, Trouble
+from ftslurm.policies.situation import ACTS, avoidable, situation_of
 
 SIGINT, SIGKILL, SIGTERM = 2, 9, 15
-_ACTS = frozenset({FaultClass.SELF_HEALING, FaultClass.ISOLATE})
-# Slurm's states of a job that is ending by somebody's will but ours, and how we put it.
-_ENDING_STATES = {
-    "CANCELLED": "the job was cancelled",
-    "TIMEOUT": "the time limit was reached",
-    "PREEMPTED": "the job was preempted",
-    "PENDING": "the job was requeued by somebody else",
-    "NODE_FAIL": "Slurm ended the job because a node failed",
-    "FAILED": "Slurm ended the job",
-    "COMPLETED": "Slurm ended the job",
-}
 # A job that is over sooner needs no agents, and does not pay for them; trouble brings them up at once.
 WATCH_AFTER_S = 1.0
 # From letting the shims go to killing the step, and from there to going on without it; srun waits for its stepds.
 STEP_END_WAIT_S = 20.0
+# A rank killed so may have been killed by Slurm (a cancelled job), before anybody could see the signal itself.
+_MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
+# What Slurm said of job and nodes this long ago still counts, monotonic seconds.
+ANSWER_COUNTS_S = 10.0
 # Above the limits that shims and agents keep themselves, so that one that lives always answers first.
 MARGIN_S = 15.0
-
-
-class Phase(Enum):
-    NEW = "new"
-    LAUNCHING = "launching"  # the step comes up, shims arrive
-    RUNNING = "running"
-    SETTLING = "settling"  # trouble: ranks are being stopped and facts collected, then the ladder is asked
-    HEALING = "healing"
-    ENDING = "ending"  # the step is let go; what follows is in `_after`
-    REQUEUEING = "requeueing"
-    FINISHED = "finished"
-
-
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """What is fixed for one ftrun.
-
-    user_env: names of the variables the user has set. can: what the launcher is able to do: `ask` (the state of job
-    and nodes), `requeue`, `replace`.
-    """
-
-    run: str
-    job: str
-    cluster: str
-    schedule: int
-    step_key: str
-    command: str
-    nodes: tuple[str, ...]
-    start_time: int = 0
-    name: str = ""
-    launcher: str = "srun"
-    version: str = ""
-    host: str = ""
-    pid: int = 0
-    user_env: frozenset[str] = frozenset()
-    can: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why the attempt cannot go on. status: what ftrun ends with if nothing helps."""
-
-    cause: Cause
-    what: str
-    status: int
 
 
 class Judge:
@@ -125,11 +73,13 @@ class Judge:
         self._left_alone: set[tuple[str, str, str]] = set()  # faults no rung can answer, with ranks still running
         self._trouble: Trouble | None = None
         self._slurm: ev.SlurmAnswered | None = None
+        self._slurm_at = 0.0  # monotonic, of that answer
         self._signal = 0  # the first signal from outside in this attempt
         self._meaning = ""  # what it means: `warning`, or why the job ends
         self._decided: rec.Decided | None = None
         self._waits: dict[str, float] = {}  # what is waited for -> monotonic deadline
         self._after: Callable[[Now], list[Decision]] = self._never
+        self._unended: Callable[[Now], list[Decision]] = self._never  # what follows if the step cannot be ended
 
     @property
     def finished(self) -> bool:
@@ -163,13 +113,14 @@ class Judge:
         f = self.facts
         began = rec.RunBegan(
             now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
-            f.name, f.launcher, f.version, f.host, f.pid, budgets(self.settings),
+            f.name, f.launcher, f.version, f.host, f.pid, budgets(self.settings), f.number,
         )  # fmt: skip
         return [self._note(began, vital=True), *self._launch(now)]
 
     def _launch(self, _: Now) -> list[Decision]:
         self.phase = Phase.LAUNCHING
-        self._tasks = {}
+        self._tasks, self._waits = {}, {}
+        self._attempt = Attempt(self._attempt.number)
         return [LaunchStep()]
 
     def _task_arrived(self, event: ev.TaskArrived, now: Now) -> list[Decision]:
@@ -195,7 +146,7 @@ class Judge:
         env = self._env(counters, now)
         self.phase = Phase.RUNNING
         self._attempt = Attempt(number, frozenset(self._tasks))
-        self._trouble, self._slurm, self._signal, self._meaning = None, None, 0, ""
+        self._slurm, self._signal, self._meaning = None, 0, ""
         self._waits = {} if self._agents else {"watch": now.mono + WATCH_AFTER_S}
         begun = rec.AttemptBegan(
             now.unix, f.run, number, f.schedule, f.step_key, counters.starts, fold_nodes(self._step_nodes()),
@@ -261,7 +212,7 @@ class Judge:
 
     def _step_ended_early(self, event: ev.StepEnded, now: Now) -> list[Decision]:
         what = f"the step ended while ranks were running; its launcher {event.status}"
-        self._attempt.lose_rest(what)
+        self._attempt.lose_step(what)
         return self._into_trouble(Trouble(Cause.LOST, what, event.status.shell or 1), now)
 
     # --- signals from outside
@@ -283,8 +234,10 @@ class Judge:
         """Ctrl-C ends everything (srun's own first one only reports). A second one does not wait for the grace."""
         again = self._meaning == "interrupted"
         self._meaning = "interrupted"
-        if self._trouble is None:
+        if self.phase is Phase.RUNNING:
             return self._into_trouble(Trouble(Cause.WARNING, "interrupted by Ctrl-C", 128 + event.number), now)
+        if self.phase is Phase.HEALING:
+            return self._give_up("interrupted by Ctrl-C while devices healed", 128 + event.number, now)
         return [self._stop_ranks(0.0)] if again else []
 
     def _signalled_late(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
@@ -304,11 +257,14 @@ class Judge:
 
     def _slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
         """While ranks run: the answer to a signal, or to a fault that only a requeue can answer."""
-        self._waits.pop("ask", None)
-        self._slurm = event
+        self._take(event, now)
         if self._signal and not self._meaning:
-            return self._it_means("warning" if event.error else _ENDING_STATES.get(event.state, "warning"), now)
+            return self._it_means("warning" if event.error else ENDING_STATES.get(event.state, "warning"), now)
         return self._device_trouble(now)
+
+    def _take(self, answer: ev.SlurmAnswered, now: Now) -> None:
+        self._waits.pop("ask", None)
+        self._slurm, self._slurm_at = answer, now.mono
 
     def _it_means(self, meaning: str, now: Now) -> list[Decision]:
         """The signal is understood. A warning leaves the ranks to end by themselves; anything else ends them."""
@@ -375,18 +331,22 @@ class Judge:
 
     def _device_trouble(self, now: Now) -> list[Decision]:
         """A fault while ranks run. They are stopped only when a rung can answer; else they are left to run."""
-        acting = [fault for key, fault in self._faults.items() if fault.fault_class in _ACTS and key not in self._left_alone]
+        acting = [fault for key, fault in self._faults.items() if fault.fault_class in ACTS and key not in self._left_alone]
         if not acting or self._signal:
             return []
         trouble = Trouble(Cause.DEVICE, "; ".join(map(str, acting)), 1)
         choice = choose(self._situation(trouble, now))
         if choice.rung != "fail":
             return self._into_trouble(trouble, now)
-        if "ask" in self.facts.can and self._slurm is None:
+        if "ask" in self.facts.can and not self._heard_lately(now):
             return [] if "ask" in self._waits else [self._ask_slurm(now)]
         self._left_alone.update(fault.key for fault in acting)
         reasons = "; ".join(f"{rung}: {why}" for rung, why in choice.passed)
         return [Say(f"{trouble.what}: no remedy ({reasons}); the ranks still run and are left alone")]
+
+    def _heard_lately(self, now: Now) -> bool:
+        """Has Slurm said something (if only that it could not) that still counts?"""
+        return self._slurm is not None and now.mono - self._slurm_at <= ANSWER_COUNTS_S
 
     # --- trouble: stop, find out, decide
 
@@ -394,6 +354,11 @@ class Judge:
         """Written down, then all ranks are stopped while devices and Slurm are asked what they know."""
         self._trouble = trouble
         self.phase = Phase.SETTLING
+        self._left_alone.clear()  # what had no remedy may still be the reason
+        self._attempt.faults = {key: fault for key, fault in self._faults.items() if fault.fault_class in ACTS}
+        self._attempt.killed = any(status.signal in _MAYBE_SLURM for status in self._attempt.exits.values())
+        if trouble.cause is not Cause.WARNING and not (self._heard_lately(now) and self._slurm and not self._slurm.error):
+            self._slurm = None
         self._waits = {"stop": now.mono + self.settings.stop_grace_s + self.settings.kill_wait_s + MARGIN_S}
         seen = rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what)
         found: list[Decision] = [self._note(seen), self._stop_ranks(self.settings.stop_grace_s)]
@@ -403,22 +368,18 @@ class Judge:
         if self._unlooked():
             self._waits["look"] = now.mono + self.settings.answer_wait_s
             found.append(LookAtDevices())
-        if self._needs_slurm(trouble):
+        if self._needs_slurm(trouble, now):
             found.append(self._ask_slurm(now))
         return [*found, *self._settled(now)]
 
     def _stop_ranks(self, grace_s: float) -> StopRanks:
         return StopRanks(self._attempt.number, grace_s, self.settings.kill_wait_s)
 
-    def _needs_slurm(self, trouble: Trouble) -> bool:
+    def _needs_slurm(self, trouble: Trouble, now: Now) -> bool:
         """Not where the ladder can answer from what is known: a restart in place works with slurmctld away."""
-        if "ask" not in self.facts.can or (self._slurm and not self._slurm.error):
+        if "ask" not in self.facts.can or "ask" in self._waits or self._slurm is not None:
             return False
-        killed = any(status.signal in (SIGINT, SIGKILL, SIGTERM) for status in self._attempt.exits.values())
-        return killed or choose(self._situation(trouble, Now(0, self._trouble_time()))).rung != "in-place-restart"
-
-    def _trouble_time(self) -> float:
-        return max((times[-1] for times in self.history.faults.values() if times), default=0.0)
+        return self._attempt.killed or choose(self._situation(trouble, now)).rung != "in-place-restart"
 
     def _unlooked(self) -> bool:
         """Is there a node whose devices could still tell something? An agent that has not arrived yet may."""
@@ -432,7 +393,7 @@ class Judge:
             self._waits.pop("stop", None)
         if not self._unlooked():
             self._waits.pop("look", None)
-        return [] if self._waits else self._decide(now)
+        return self._decide(now) if self._attempt.all_stopped and not self._waits else []
 
     def _rank_stopped(self, event: ev.RankStopped, now: Now) -> list[Decision]:
         if self._attempt.stop(event) and event.free_port:
@@ -452,69 +413,51 @@ class Judge:
         return self._settled(now)
 
     def _step_ended_late(self, event: ev.StepEnded, now: Now) -> list[Decision]:
-        self._attempt.step_gone = True
-        self._attempt.lose_rest(f"the step ended; its launcher {event.status}")
+        self._attempt.lose_step(f"the step ended; its launcher {event.status}")
         return self._settled(now)
 
     def _slurm_answered_late(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
-        self._waits.pop("ask", None)
-        self._slurm = event
+        self._take(event, now)
         return self._settled(now)
 
     def _decide(self, now: Now) -> list[Decision]:
         trouble = self._trouble
         assert trouble is not None
-        ended = self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary()))
-        if self._slurm and self._slurm.state in _ENDING_STATES and not self._slurm.error:
-            return [ended, *self._give_up(_ENDING_STATES[self._slurm.state], trouble.status, now)]
+        ended = self._attempt_ended(now)
+        if self._slurm and self._slurm.state in ENDING_STATES and not self._slurm.error:
+            return [*ended, *self._give_up(ENDING_STATES[self._slurm.state], trouble.status, now)]
         if trouble.cause is Cause.WARNING or (self._signal and not self._meaning) or self._meaning == "interrupted":
-            return [ended, *self._after_warning(trouble, now)]
-        return [ended, *self._climb(self._situation(trouble, now), now)]
+            return [*ended, *self._after_warning(trouble, now)]
+        if self._needs_slurm(trouble, now):  # what was found while stopping has closed the rung that needed nothing
+            return [*ended, self._ask_slurm(now)]
+        return [*ended, *self._climb(self._situation(trouble, now), now)]
+
+    def _attempt_ended(self, now: Now) -> list[Decision]:
+        if self._attempt.written:
+            return []
+        self._attempt.written = True
+        return [self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary()))]
 
     def _after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:
         """No failure, so no budget. Requeued only if the job asked for it and the signal was really a warning."""
         asked = self.settings.warning_requeue and self._meaning in ("warning", "")
         if not (asked and "requeue" in self.facts.can and self._slurm and self._slurm.batch):
-            return self._give_up(trouble.what, trouble.status, now)
+            return self._give_up(trouble.what, self._status_after(trouble), now)
         choice = Choice("requeue-on-warning", "asked for by warning.requeue, costs nothing", "", ())
         return self._requeue(choice, self._situation(trouble, now), now)
 
+    def _status_after(self, trouble: Trouble) -> int:
+        """After a warning: a rank that had to be stopped has not done its work, whatever the others say."""
+        if self._meaning != "warning" or trouble.cause is not Cause.WARNING:
+            return trouble.status
+        return max(self._warned().status, 0 if self._attempt.all_ended else 128 + SIGTERM)
+
     def _situation(self, trouble: Trouble, now: Now) -> Situation:
-        faults = tuple(
-            fault for key, fault in self._faults.items() if fault.fault_class in _ACTS and key not in self._left_alone
+        shown = self._faults | self._attempt.faults
+        faults = tuple(fault for key, fault in shown.items() if key not in self._left_alone)
+        return situation_of(
+            trouble, self._attempt, self._tasks, faults, self._slurm, self.history, self.settings, now.unix, self.facts.can
         )
-        bad = {node: f"Slurm says {words}" for node, words in (self._slurm.bad_nodes if self._slurm else ())}
-        stuck = self._attempt.stuck_nodes(self._tasks)
-        blamed = {**self._blamed_faults(faults, now), **self._attempt.unhealed, **stuck, **bad}
-        cause = trouble.cause
-        if faults:
-            cause = Cause.DEVICE
-        elif bad or stuck:
-            cause = Cause.NODE
-        elif self._attempt.nothing_started:
-            cause = Cause.UNSTARTABLE
-        what = trouble.what if not faults or cause is trouble.cause else f"{trouble.what}; {'; '.join(map(str, faults))}"
-        return Situation(
-            cause, what, trouble.status, self.history, self.settings, now.unix, faults, dict(self._attempt.unhealed),
-            blamed, self._not_in_place(stuck), self._slurm, self.facts.can,
-        )  # fmt: skip
-
-    def _blamed_faults(self, faults: tuple[Fault, ...], now: Now) -> dict[str, str]:
-        """A node is blamed for a fault that does not heal, or that comes back too often and is not the user's."""
-        blamed = {}
-        for fault in faults:
-            often = repeated(fault, self.history, self.settings, now.unix) and not fault.user_induced
-            if fault.fault_class is FaultClass.ISOLATE or often:
-                blamed[fault.node] = f"{fault}" + (", again and again" if often else "")
-        return blamed
-
-    def _not_in_place(self, stuck: dict[str, str]) -> str:
-        if stuck:
-            return "; ".join(f"{node}: {why}" for node, why in stuck.items())
-        if self._attempt.lost and self.settings.restart_via == "shim":
-            rank, why = next(iter(self._attempt.lost.items()))
-            return f"the shim of rank {rank} is gone: {why}"
-        return ""
 
     def _climb(self, situation: Situation, now: Now) -> list[Decision]:
         choice = choose(situation)
@@ -526,16 +469,13 @@ class Judge:
 
     def _decision(self, choice: Choice, s: Situation, now: Now, isolate: bool = False) -> Remember:
         """The verdict, as it goes into the ledger before anything of it is done."""
-        isolated = {**self._avoided(), **s.blamed} if isolate else {}
+        isolated = {**avoidable(tuple(self._faults.values()), s), **s.blamed} if isolate else {}
         self._decided = rec.Decided(
             now.unix, f"{self.facts.run}-{self.history.decisions + 1}", self._attempt.number, choice.rung,
             s.cause.value, f"{s.what}; {choice.why}", choice.passed, isolated,
             tuple(sorted({*self._kept_out(now), *isolated})), choice.cost, s.status,
         )  # fmt: skip
         return self._note(self._decided, vital=True)
-
-    def _avoided(self) -> dict[str, str]:
-        return {fault.node: str(fault) for fault in self._faults.values() if fault.fault_class is FaultClass.AVOID}
 
     # --- carrying out, one rung a method
 
@@ -544,46 +484,66 @@ class Judge:
         decided = self._decision(choice, s, now)
         if not s.faults:
             return [decided, said, *self._restart(now)]
+        if self._attempt.lost:  # nobody has proven that those ranks are gone; the end of the step does
+            return [decided, said, *self._end_step(0, lambda at: self._heal(s, at), now, self._step_stays)]
+        return [decided, said, *self._heal(s, now)]
+
+    def _heal(self, s: Situation, now: Now) -> list[Decision]:
+        """No process of the job is left: the devices may be looked at again, and reset."""
         devices: dict[str, dict[str, tuple[str, ...]]] = {}
         for fault in s.faults:
             chips = devices.setdefault(fault.node, {})
             chips[fault.device] = (*chips.get(fault.device, ()), fault.code)
         self.phase = Phase.HEALING
-        self._attempt.to_heal = set(devices)
+        self._attempt.to_heal = {node: frozenset(chips) for node, chips in devices.items()}
         st = self.settings
         most = max(len(chips) for chips in devices.values())  # an agent heals one device after the other
         self._waits = {"heal": now.mono + most * (st.self_heal_wait_s + st.reset_wait_s) + MARGIN_S}
         ordered = {node: tuple(sorted(chips.items())) for node, chips in devices.items()}
-        return [decided, said, HealDevices(ordered, st.reset == "auto", st.self_heal_wait_s, st.reset_wait_s)]
+        return [HealDevices(ordered, st.reset == "auto", st.self_heal_wait_s, st.reset_wait_s)]
 
     def _healing_done(self, event: ev.HealingDone, now: Now) -> list[Decision]:
+        silent = self._attempt.to_heal.get(event.node, frozenset()) - {result.device for result in event.results}
         failed = [f"device {r.device}: {r.how}" for r in event.results if r.healed is not True]
-        self._attempt.healed(event.node, "; ".join(failed))
+        failed += [f"device {device}: nothing was heard of it" for device in sorted(silent)]
+        if not self._attempt.healed(event.node, "; ".join(failed)):
+            return []
         if not failed:
-            self._faults = {key: fault for key, fault in self._faults.items() if key[0] != event.node}
+            for faults in (self._faults, self._attempt.faults):
+                for key in [key for key in faults if key[0] == event.node]:
+                    del faults[key]
         return self._healing_settled(now)
 
     def _healing_settled(self, now: Now) -> list[Decision]:
         """In place if every node is well; the next rung for those that are not."""
-        if self._attempt.to_heal:
+        if self._attempt.to_heal or self.phase is not Phase.HEALING:
             return []
+        self._waits.pop("heal", None)
         assert self._decided is not None and self._trouble is not None
         failed = self._attempt.unhealed
         what = "; ".join(f"{node}: {why}" for node, why in sorted(failed.items())) or "healed"
         done = self._note(rec.CarriedOut(now.unix, self._decided.id, not failed, what))
-        if self._meaning == "interrupted" or self._signal:
-            return [done, *self._give_up(self._trouble.what, self._trouble.status, now)]
-        if not failed:
+        if not (failed or self._signal or self._not_by_shim()):
             return [done, *self._restart(now)]
-        if self._needs_slurm(self._trouble):
-            self.phase, self._waits = Phase.SETTLING, {}
-            return [done, self._ask_slurm(now)]
-        return [done, *self._climb(self._situation(self._trouble, now), now)]
+        self.phase = Phase.SETTLING
+        self._waits = {name: at for name, at in self._waits.items() if name == "ask"}
+        return [done, *self._settled(now)]
+
+    def _not_by_shim(self) -> bool:
+        """Has the means of a restart gone while devices healed?"""
+        return self.settings.restart_via == "shim" and bool(self._attempt.lost)
 
     def _restart(self, now: Now) -> list[Decision]:
         if self.settings.restart_via == "shim":
             return self._start(now)
-        return self._end_step(0, self._launch, now)
+        return self._end_step(0, self._launch, now, self._step_stays)
+
+    def _step_stays(self, now: Now) -> list[Decision]:
+        """The old step could not be ended: nothing may start beside it. A requeue ends it, or the end of the job."""
+        assert self._trouble is not None
+        self._attempt.step_gone = True  # as far as we can do anything about it
+        self._attempt.not_in_place = f"the old step could not be ended within {2 * STEP_END_WAIT_S:g} s"
+        return self._climb(self._situation(self._trouble, now), now)
 
     def _requeue(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         decided = self._decision(choice, s, now, isolate=True)
@@ -624,28 +584,35 @@ class Judge:
         """Ended by somebody's will: no rung is asked and nothing is said that Slurm does not say."""
         return self._end_step(status, lambda at: self._finish(what, status, at), now)
 
-    def _end_step(self, status: int, after: Callable[[Now], list[Decision]], now: Now) -> list[Decision]:
+    def _end_step(
+        self, status: int, after: Callable[[Now], list[Decision]], now: Now,
+        unended: Callable[[Now], list[Decision]] | None = None,
+    ) -> list[Decision]:  # fmt: skip
+        """unended: what follows if the step cannot be ended, where that is not the same as `after`."""
         if self._attempt.step_gone:
             return after(now)
         if self._attempt.lost:
-            return self._kill_step(after, now)
-        self.phase, self._after = Phase.ENDING, after
+            return self._kill_step(after, now, unended)
+        self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
         self._waits = {"step": now.mono + STEP_END_WAIT_S}
         return [EndStep(status)]
 
-    def _kill_step(self, after: Callable[[Now], list[Decision]], now: Now) -> list[Decision]:
-        self.phase, self._after = Phase.ENDING, after
+    def _kill_step(
+        self, after: Callable[[Now], list[Decision]], now: Now, unended: Callable[[Now], list[Decision]] | None = None
+    ) -> list[Decision]:
+        self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
         self._waits = {"killed step": now.mono + STEP_END_WAIT_S}
         return [KillStep()]
 
     def _step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
         self._waits = {}
+        self._attempt.step_gone = True
         return self._after(now)
 
     def _ending_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """An impatient Ctrl-C while the step comes down."""
         if event.rank is None and event.number in (SIGINT, SIGTERM) and "step" in self._waits:
-            return self._kill_step(self._after, now)
+            return self._kill_step(self._after, now, self._unended)
         return []
 
     def _finish(self, what: str, status: int, now: Now) -> list[Decision]:
@@ -681,6 +648,8 @@ class Judge:
         return self.handle(silent, now)  # type: ignore[return-value]
 
     def _warning_overdue(self, now: Now) -> list[Decision]:
+        if self.phase is not Phase.RUNNING:
+            return []
         return self._into_trouble(self._warned(), now)
 
     def _heal_overdue(self, now: Now) -> list[Decision]:
@@ -689,16 +658,18 @@ class Judge:
         return self._healing_settled(now)
 
     def _step_overdue(self, now: Now) -> list[Decision]:
-        return self._kill_step(self._after, now)
+        return self._kill_step(self._after, now, self._unended)
 
     def _killed_step_overdue(self, now: Now) -> list[Decision]:
         """The launcher cannot end it either; Slurm's own clean-up is all that is left."""
-        return self._after(now)
+        return self._unended(now)
 
     def _ledger_failed(self, event: ev.LedgerFailed, now: Now) -> list[Decision]:
         """What could not be written is not done: the job ends as if there were no ladder."""
         status = self._trouble.status if self._trouble else 1
         what = f"{self._trouble.what if self._trouble else 'cannot go on'}; nothing was done about it: {event.why}"
+        if self.phase is Phase.FINISHED:
+            return [Say(what), Finish(self.exit_status)]
         return [Say(what), *self._end_step(status, lambda at: self._finish(what, status, at), now)]
 
 
@@ -798,8 +769,8 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
         for kind in (ev.RankStarted, ev.RankExited, ev.RankStopped, ev.RankUnstartable)
     },
     **{(phase, ev.HealingDone): Judge._nothing for phase in (_L, _R, _S)},
-    **{(phase, ev.TaskArrived): Judge._nothing for phase in (_R, _S, _H)},
+    **{(phase, ev.TaskArrived): Judge._nothing for phase in (_R, _S, _H, _Q)},
     # time and the ledger, whenever
     **{(phase, ev.TimePassed): Judge._time_passed for phase in (_L, _R, _S, _H, _E, _Q)},
-    **{(phase, ev.LedgerFailed): Judge._ledger_failed for phase in (_L, _R, _S, _H, _E, _Q)},
+    **{(phase, ev.LedgerFailed): Judge._ledger_failed for phase in Phase if phase is not _N},
 }

@@ -23,7 +23,6 @@ T = TypeVar("T")
 
 _NEEDED = ("Job", "Jobs", "Nodes", "JobSubmitDescription", "RPCError")
 _API_HINT = "this pyslurm seems to have another API: use the command line client"
-_NO_VALUE = 0xFFFFFFFE  # NO_VAL in slurm.h
 
 
 def load_pyslurm() -> ModuleType | None:
@@ -41,8 +40,9 @@ def load_pyslurm() -> ModuleType | None:
 class PyslurmSlurmClient:
     """SlurmClient over the module `pyslurm`.
 
-    cli: does what pyslurm cannot: clear a list of excluded nodes (it takes an empty list for "leave it"), name one task
-    of a job array whose number is that of the array, and `scontrol show config`, whose keys pyslurm renames.
+    cli: does what pyslurm cannot: clear a list of excluded nodes (it takes an empty list for "leave it"), hold for the
+    user, name one task of a job array whose number is that of the array, `scontrol show config` (pyslurm renames the
+    keys), and cancel, where pyslurm judges by an errno that a request which went well leaves as it was.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class PyslurmSlurmClient:
             view = self.job(number)
             if view.state is not JobState.PENDING:
                 raise
-            if not view.held:
-                self._ask(f"hold job {number}", lambda: self._pyslurm.Job(number).hold(mode="user"))
+            if not view.held:  # back in the queue already; pyslurm's own hold(mode="user") crashes (25.11.2)
+                self._cli.requeue_held(number)
 
     def exclude(self, number: int, nodes: Iterable[str]) -> None:
         names = sorted(nodes)
@@ -105,7 +105,6 @@ class PyslurmSlurmClient:
         self._modify(number, is_requeueable=True)
 
     def cancel(self, number: int) -> None:
-        # pyslurm's cancel() judges by an errno that a request that went well leaves as it was.
         self._cli.cancel(number)
 
     def _modify(self, number: int, **changes: Any) -> None:
@@ -141,7 +140,6 @@ def read_job(job: Any) -> JobView:
     """A pyslurm.Job as JobView; the same judgement as over scontrol's text, which shows the same few words."""
     word, reason = job.state or "", job.state_reason or ""
     start, end = _seconds(job.start_time), _seconds(job.end_time)
-    task = job.array_task_id
     view = JobView(
         number=job.id,
         state=states.job_state(word, reason, states.waits_still(bool(job.run_time), start, end)),
@@ -161,10 +159,17 @@ def read_job(job: Any) -> JobView:
         user_id=-1 if job.user_id is None else job.user_id,
         comment=job.comment or "",
         array_job=job.array_id or None,
-        array_task=task if job.array_id and task != _NO_VALUE else None,
+        array_task=_array_task(job),
     )
     held = states.is_held(word, view.state, -1 if job.priority is None else job.priority)
     return parse.while_waiting(replace(view, held=held), _seconds(job.eligible_time))
+
+
+def _array_task(job: Any) -> int | None:
+    """pyslurm shows task 0 as None, and the tasks that wait under one number too; those it lists apart."""
+    if not job.array_id or job.array_tasks_waiting:
+        return None
+    return int(job.array_task_id or 0)
 
 
 def read_node(node: Any) -> NodeView:

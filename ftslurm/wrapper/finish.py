@@ -25,20 +25,11 @@ def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:
         raise SlurmRefused(f"job {job} is a local one: only its own ftrun could requeue it", hint="start it again")
     settings = settings_in_force(Request(), env).settings
     client = choose_client(settings.slurm_client, settings.slurm_timeout_s)
-    number = _number(job)
-    _same_job(client.job(number).restarts, run.schedule, job)
+    _same_job(client.job(run.number).restarts, run.schedule, job)
     plan = plan_for(history, decided.exclude, settings.start_in_s, settings.even_if_no_requeue)
-    what = give_back(client, number, plan, time.time())
+    what = give_back(client, run.number, plan, time.time())
     journal.append([CarriedOut(time.time(), decided.id, True, f"{what}, finished from outside")])
     return f"job {job}: {what}"
-
-
-def _number(job: str) -> int:
-    """What scontrol takes: for an array task its own number is not known here, but `123_4` addresses it as well."""
-    text = job.rpartition(".")[2]
-    if not text.isdigit():
-        raise SlurmRefused(f"{job} is not a job number", hint="give the number of the array task: squeue -O JobID")
-    return int(text)
 
 
 def _same_job(restarts: int, schedule: int, job: str) -> None:

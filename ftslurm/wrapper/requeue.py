@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from ftslurm.errors import SlurmRefused
 from ftslurm.model.history import History
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
+from ftslurm.slurm.states import is_over
 
-_OVER = frozenset({JobState.COMPLETED, JobState.CANCELLED, JobState.FAILED, JobState.TIMEOUT})
+# For a job whose clean-up is over there is nothing to wait for; but one that starts again on a node within the second in
+# which it was killed there finds its credential revoked and fails for good (seen on 22.05 and 24.11, never with 2 s).
+SOON_S = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,13 @@ def give_back(client: SlurmClient, number: int, plan: Plan, now: float) -> str:
     Raises: SlurmRefused, SlurmUnavailable, UnknownJob. A job left on the way is held, not back on a bad node.
     """
     job = client.job(number)
-    if job.state in _OVER and not job.completing:
+    if is_over(job):  # Slurm itself would requeue a job that was cancelled, as long as it remembers it
         raise SlurmRefused(f"job {number} is over ({job.state.value})", hint="submit it again")
-    start: int | None = int(now + plan.start_in_s)  # Slurm counts whole seconds
+    start = int(now + plan.start_in_s)  # Slurm counts whole seconds
     if job.state is not JobState.PENDING:
         _hold(client, job, plan)
     elif not job.completing:
-        start = None  # its clean-up is over: nothing to wait for
+        start = int(now) + SOON_S
     excluded = (job.excluded - plan.ours) | plan.exclude
     if excluded != job.excluded:
         client.exclude(number, sorted(excluded))
@@ -59,7 +62,7 @@ def _hold(client: SlurmClient, job: JobView, plan: Plan) -> None:
     client.requeue_held(job.number)
 
 
-def _start_at(client: SlurmClient, number: int, start: int | None) -> str:
+def _start_at(client: SlurmClient, number: int, start: int) -> str:
     """A refusal costs two minutes, not the job."""
     try:
         client.start_at(number, start)

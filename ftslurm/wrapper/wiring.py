@@ -26,7 +26,8 @@ from ftslurm.model.history import History, fold
 from ftslurm.model.job import Allocation
 from ftslurm.model.settings import Resolved, Settings
 from ftslurm.policies.codes import AscendCatalog
-from ftslurm.policies.judge import Judge, RunFacts
+from ftslurm.policies.judge import Judge
+from ftslurm.policies.phases import RunFacts
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobView, SlurmClient
 from ftslurm.slurm.env import read_allocation
@@ -175,6 +176,7 @@ def _facts(order: Order, allocation: Allocation, launcher: str, can: frozenset[s
         version=ftslurm.__version__,
         host=socket.gethostname(),
         pid=os.getpid(),
+        number=allocation.job.number,
         user_env=frozenset(order.env),
         can=can,
     )

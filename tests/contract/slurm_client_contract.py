@@ -106,7 +106,7 @@ class SlurmClientContract:
         assert (view.state, view.held, view.restarts) == (JobState.PENDING, True, 1)
         assert (view.nodes, view.node_count) == ((), 2)
         client.exclude(number, old)
-        start = int(time.time()) + 4
+        start = int(time.time()) + 8
         client.start_at(number, start)
         client.release(number)
         view = client.job(number)

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 import pytest
 
 from ftslurm.slurm.client import SlurmClient
-from tests.contract.slurm_client_contract import SlurmClientContract
 from tests.fakes.slurm import FakeSlurm
+
+pytest.register_assert_rewrite("tests.contract.slurm_client_contract")
+from tests.contract.slurm_client_contract import SlurmClientContract  # noqa: E402
 
 
 class FakeWorld:

@@ -41,7 +41,8 @@ def test_reads_a_running_job_past_its_lying_name(version: str) -> None:
     assert (view.nodes, view.node_count, view.excluded) == (("n1", "n2"), 2, frozenset())
     assert (view.name, view.comment, view.user_id, view.partition) == (LYING_NAME, COMMENT, 1000, "main")
     assert view.start_time >= view.submit_time > 1_795_000_000
-    assert view.end_time == 0, "without a time limit Slurm knows no end"
+    # Without a time limit Slurm knows no end; where its backfill scheduler started the job, it says a year.
+    assert view.end_time in (0, view.start_time + 365 * 86400)
     assert (view.array_job, view.array_task) == (None, None)
 
 
@@ -114,7 +115,7 @@ def test_a_comment_cannot_add_a_job(version: str) -> None:
     view = read(version, "job-imitation-other")
     assert (view.user_id, view.state) == (1000, JobState.PENDING)
     text = recorded(version, "job-imitation-other").replace("JobId=1 ", f"JobId={view.number} ")
-    with pytest.raises(SlurmUnavailable, match="is there 2 times"):
+    with pytest.raises(SlurmUnavailable, match=r"is there \d times"):
         parse_job(text, view.number)
 
 

@@ -39,7 +39,7 @@ def start() -> Iterator[Start]:
     clients: list[ChildSlurmClient] = []
 
     def make(word: str = "ready", timeout_s: float = 5.0) -> ChildSlurmClient:
-        argv = (sys.executable, "-c", SERVER.format(path=[os.getcwd(), *sys.path], word=word))  # noqa: PTH109
+        argv = (sys.executable, "-c", SERVER.format(path=[os.getcwd(), *sys.path], word=word))
         clients.append(ChildSlurmClient(timeout_s, argv))
         return clients[-1]
 

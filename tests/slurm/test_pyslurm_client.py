@@ -63,7 +63,6 @@ class SimpleJob:
             requeue=lambda hold: do("requeue", number, hold),
             modify=lambda changes: do("modify", number, changes),
             release=lambda: do("release", number),
-            hold=lambda mode: do("hold", number, mode),
         )
 
 
@@ -113,6 +112,19 @@ def test_finds_the_task_that_has_the_number_of_its_array() -> None:
     """Job.load() would give the first task of the array."""
     module = Pyslurm(job(8, array_id=7, array_task_id=1), job(7, array_id=7, array_task_id=2))
     assert client(module).job(7).array_task == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "task"),
+    [
+        ({}, None),
+        ({"array_id": 7, "array_task_id": 3}, 3),
+        ({"array_id": 7}, 0),  # task 0, as pyslurm shows it
+        ({"array_id": 7, "array_tasks_waiting": "0-3"}, None),
+    ],
+)
+def test_reads_the_place_in_an_array(fields: dict[str, Any], task: int | None) -> None:
+    assert read_job(job(**fields)).array_task == task
 
 
 def test_leaves_such_a_task_to_the_command_line() -> None:

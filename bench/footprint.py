@@ -1,0 +1,73 @@
+"""What supervision costs while all is well: memory of shim and agent, CPU of all of it on one node."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+from in_place import FTRUN
+from measure import ROOT, Series, run
+
+WATCHED_S = 60.0
+RANKS = 8
+SCRIPT = """#!/bin/bash
+export FTSLURM_NPU_SIM={folder}/npu PATH={sim}:$PATH
+mkdir -p $FTSLURM_NPU_SIM
+exec {ftrun} sleep 1000
+"""
+
+
+def measure(env: Mapping[str, str]) -> list[Series]:
+    """One node, eight ranks that sleep, a device to look at every ten seconds."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        (folder / "job.sh").write_text(SCRIPT.format(folder=folder, ftrun=FTRUN, sim=ROOT / "tests/fakes/bin"))
+        job = run(["sbatch", "--parsable", "-N1", f"-n{RANKS}", "-o", "/dev/null", str(folder / "job.sh")], env).strip()
+        try:
+            return _watch()
+        finally:
+            subprocess.run(["scancel", job], env={**os.environ, **env}, check=False, timeout=30)
+
+
+def _watch() -> list[Series]:
+    shims, agents, controllers = _await_processes()
+    everything = [*shims, *agents, *controllers]
+    before = sum(_cpu_s(process) for process in everything)
+    time.sleep(WATCHED_S)  # the measurement itself: nothing to await
+    used = sum(_cpu_s(process) for process in everything) - before
+    return [
+        Series("resident memory of a shim", tuple(p.memory_info().rss / 1e6 for p in shims), "MB"),
+        Series("resident memory of the agent", tuple(p.memory_info().rss / 1e6 for p in agents), "MB"),
+        Series("CPU of 8 shims, agent with its npu-smi, and ftrun", (100 * used / WATCHED_S,), "%"),
+    ]
+
+
+def _await_processes() -> tuple[list[psutil.Process], ...]:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        shims, agents = _like("from shim import main"), _like("ftslurm.wrapper.agent import")
+        if len(shims) == RANKS and agents:
+            time.sleep(3)  # start-up is not what is measured
+            return shims, agents, _like("bin/ftrun")
+        time.sleep(0.2)
+    raise SystemExit("bench: shims and agent did not come up within 60 s")
+
+
+def _like(words: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline", "name"]):
+        line = " ".join(process.info["cmdline"] or ())
+        if words in line and process.info["name"].startswith(("python", "ftrun")):
+            found.append(process)
+    return found
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    """Its own and that of the children it has waited for (npu-smi)."""
+    times = process.cpu_times()
+    return times.user + times.system + times.children_user + times.children_system

@@ -1,0 +1,39 @@
+"""All numbers of the README, measured on this machine in one run: `make bench`, or `bench/run.py in-place overhead`."""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+import footprint
+import in_place
+import overhead
+import requeue
+from measure import Series, cluster
+
+BENCHES = ("in-place", "overhead", "requeue", "footprint")
+
+
+def main(wanted: list[str]) -> None:
+    chosen = wanted or list(BENCHES)
+    if unknown := [name for name in chosen if name not in BENCHES]:
+        sys.exit(f"bench: {unknown[0]} is none of {', '.join(BENCHES)}")
+    print(f"{platform.node()}, {platform.processor() or platform.machine()}, Python {platform.python_version()}")
+    with cluster(nodes=6) as env:
+        if "in-place" in chosen:
+            show([in_place.locally(), in_place.on_slurm(env), in_place.torchrun()])
+        if "overhead" in chosen:
+            show(overhead.measure(env))
+        if "footprint" in chosen:
+            show(footprint.measure(env))
+        if "requeue" in chosen:
+            show(requeue.measure(env))
+
+
+def show(series: list[Series]) -> None:
+    for one in series:
+        print(one, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,76 @@
+"""ftrun's own options, for click: names, help, and what they set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from ftslurm.errors import UsageError
+
+# Options that are a setting under another name: --ft-NAME -> leaf.
+LEAVES = {
+    "max_restarts": "max_restarts",
+    "launcher": "launcher",
+    "local_nodes": "local_nodes",
+    "restart_via": "restart_via",
+    "rendezvous": "rendezvous",
+    "grace": "stop.grace",
+}
+
+
+@click.command(
+    "ftrun",
+    add_help_option=False,
+    options_metavar="[--ft-OPTIONS] [SRUN OPTIONS]",
+    context_settings={"max_content_width": 100},
+    epilog="All other options are srun's own; see srun --help. Every setting has a variable FTRUN_NAME as well; "
+    "`ftslurm explain` lists settings, values and where they come from. "
+    "Own exit statuses: 64 usage, 65 policy, 69 Slurm does not answer, 71 launch failed, 72 no srun, 73 state folder, "
+    "75 requeued, 77 Slurm refused; any other is the program's.",
+)
+@click.option("--ft-policy", metavar="FILE", help="Ladder and budgets, YAML.  [FTRUN_POLICY]")
+@click.option("--ft-profile", metavar="NAME", help="A ladder that ships: modelarts, ft-launcher.  [FTRUN_PROFILE]")
+@click.option("--ft-annotations", metavar="FILE", help="fault-tolerance/* annotations, JSON.  [FTRUN_ANNOTATIONS]")
+@click.option("--ft-max-restarts", metavar="N", help="Requeues the job may cost, 1 to 128.")
+@click.option("--ft-launcher", metavar="srun|local", help="Default: srun inside an allocation, else local.")
+@click.option("--ft-local-nodes", metavar="N", help="Nodes the local launcher simulates.")
+@click.option("--ft-restart-via", metavar="shim|step", help="step: a new srun a restart, for MPI and PMIx.")
+@click.option("--ft-rendezvous", metavar="torch", help="Set MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, ...")
+@click.option("--ft-grace", metavar="TIME", help="From SIGTERM to SIGKILL when ranks are stopped, e.g. 20s.")
+@click.option("--ft-set", metavar="NAME=VALUE", multiple=True, help="Any setting, e.g. requeue.start_in=10s.")
+@click.option("--ft-state-dir", metavar="DIR", help="Where ledgers are kept.  [FTSLURM_STATE_DIR; ~/.ftslurm]")
+@click.option("--ft-dry-run", is_flag=True, help="Print what would run, and end.")
+@click.option("--ft-verbose", is_flag=True, help="Log events and decisions on stderr.  [FTRUN_VERBOSE=1]")
+@click.option("--ft-version", is_flag=True, help="Print the version, and end.")
+@click.option("--ft-help", is_flag=True, help="Print this, and end.")
+@click.argument("command", nargs=-1, metavar="COMMAND [ARGS]")
+def options(**_: Any) -> None:
+    """Run COMMAND as srun does, and keep it alive: restart in place, requeue elsewhere, or fail with a reason."""
+
+
+def help_text() -> str:
+    return options.get_help(click.Context(options, info_name="ftrun", max_content_width=100))
+
+
+def parse(words: Sequence[str]) -> Mapping[str, Any]:
+    """Raises: UsageError in click's words, which name the option and the nearest that exists."""
+    try:
+        return options.make_context("ftrun", list(words)).params
+    except click.UsageError as error:
+        raise UsageError(error.format_message(), hint="`ftrun --ft-help` lists the options") from None
+
+
+def values_of(asked: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """leaf -> (value, option as given), for the settings among the options."""
+    values = {}
+    for name, leaf in LEAVES.items():
+        if asked[f"ft_{name}"] is not None:
+            values[leaf] = (asked[f"ft_{name}"], f"--ft-{name.replace('_', '-')}")
+    for pair in asked["ft_set"]:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError(f"--ft-set {pair}: no value", hint="write --ft-set NAME=VALUE")
+        values[name] = (value, f"--ft-set {name}")
+    return values

@@ -1,0 +1,66 @@
+"""The judge's own words: its phases, what it is told at the start, and what it calls a trouble."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ftslurm.policies.ladder import Cause
+
+# Slurm's states of a job that is ending by somebody's will but ours, and how we put it.
+ENDING_STATES = {
+    "CANCELLED": "the job was cancelled",
+    "TIMEOUT": "the time limit was reached",
+    "PREEMPTED": "the job was preempted",
+    "PENDING": "the job was requeued by somebody else",
+    "NODE_FAIL": "Slurm ended the job because a node failed",
+    "FAILED": "Slurm ended the job",
+    "COMPLETED": "Slurm ended the job",
+}
+
+
+class Phase(Enum):
+    NEW = "new"
+    LAUNCHING = "launching"  # the step comes up, shims arrive
+    RUNNING = "running"
+    SETTLING = "settling"  # trouble: ranks are being stopped and facts collected, then the ladder is asked
+    HEALING = "healing"
+    ENDING = "ending"  # the step is let go; what follows is in `_after`
+    REQUEUEING = "requeueing"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What is fixed for one ftrun.
+
+    number: of the job, as scontrol takes it.
+    user_env: names of the variables the user has set. can: what the launcher is able to do: `ask` (the state of job
+    and nodes), `requeue`, `replace`.
+    """
+
+    run: str
+    job: str
+    cluster: str
+    schedule: int
+    step_key: str
+    command: str
+    nodes: tuple[str, ...]
+    start_time: int = 0
+    name: str = ""
+    launcher: str = "srun"
+    version: str = ""
+    host: str = ""
+    pid: int = 0
+    number: int = 0
+    user_env: frozenset[str] = frozenset()
+    can: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why the attempt cannot go on. status: what ftrun ends with if nothing helps."""
+
+    cause: Cause
+    what: str
+    status: int

@@ -1,0 +1,101 @@
+"""Puts together what the ladder may look at: facts beat what the ranks showed, and a node is blamed by facts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ftslurm.model.devices import Fault, FaultClass
+from ftslurm.model.events import SlurmAnswered
+from ftslurm.model.history import History
+from ftslurm.model.job import Task
+from ftslurm.model.settings import Settings
+from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.ladder import Cause, Situation, repeated
+from ftslurm.policies.phases import Trouble
+
+# The classes of faults that ask for a remedy; the others are recorded, or avoided at the next scheduling.
+ACTS = frozenset({FaultClass.SELF_HEALING, FaultClass.ISOLATE})
+
+
+def situation_of(
+    trouble: Trouble,
+    attempt: Attempt,
+    tasks: Mapping[int, Task],
+    shown: tuple[Fault, ...],
+    slurm: SlurmAnswered | None,
+    history: History,
+    settings: Settings,
+    now: float,
+    can: frozenset[str],
+) -> Situation:
+    """shown: what the devices show now. now: Unix seconds."""
+    faults = tuple(fault for fault in shown if fault.fault_class in ACTS)
+    stuck = attempt.stuck_nodes(tasks)
+    bad = {node: f"Slurm says {words}" for node, words in (slurm.bad_nodes if slurm else ())}
+    cause = _cause(trouble, attempt, bool(faults), bool(stuck or bad))
+    return Situation(
+        cause=cause,
+        what=_what(trouble, cause, faults),
+        status=trouble.status,
+        history=history,
+        settings=settings,
+        now=now,
+        faults=faults,
+        unhealed=dict(attempt.unhealed),
+        blamed=_blamed(faults, {**attempt.unhealed, **stuck, **bad}, history, settings, now),
+        not_in_place=_not_in_place(attempt, {**stuck, **bad}, settings),
+        slurm=slurm,
+        can=can,
+    )
+
+
+def _cause(trouble: Trouble, attempt: Attempt, faults: bool, bad_nodes: bool) -> Cause:
+    if faults:
+        return Cause.DEVICE
+    if bad_nodes:
+        return Cause.NODE
+    return Cause.UNSTARTABLE if attempt.nothing_started else trouble.cause
+
+
+def _what(trouble: Trouble, cause: Cause, faults: tuple[Fault, ...]) -> str:
+    if cause is trouble.cause or not faults:
+        return trouble.what
+    return f"{trouble.what}; {'; '.join(map(str, faults))}"
+
+
+def _blamed(
+    faults: tuple[Fault, ...], facts: Mapping[str, str], history: History, settings: Settings, now: float
+) -> dict[str, str]:
+    """A node is blamed for what cannot be mended there: a fault that does not heal or comes back too often, healing that
+    failed, processes that do not go, Slurm's own word. Where there is nothing of this kind, every faulty node is (it may
+    heal, and then nobody asks); a fault that the user's program caused blames nobody."""
+    blamed = dict(facts)
+    for fault in faults:
+        often = not fault.user_induced and repeated(fault, history, settings, now)
+        if fault.fault_class is FaultClass.ISOLATE or often:
+            blamed.setdefault(fault.node, f"{fault}{', again and again' if often else ''}")
+    return blamed or {fault.node: str(fault) for fault in faults if not fault.user_induced}
+
+
+def avoidable(shown: tuple[Fault, ...], s: Situation) -> dict[str, str]:
+    """Nodes that a new scheduling had better not use, as many as can be spared beside those blamed."""
+    if s.slurm is None or s.slurm.usable is None:
+        return {}
+    left = s.slurm.usable - {*s.blamed, *s.history.kept_out(s.now, s.settings.isolation_expires_s)}
+    found: dict[str, str] = {}
+    for fault in shown:
+        if fault.fault_class is FaultClass.AVOID and fault.node in left and len(left) > s.slurm.node_count:
+            found[fault.node] = str(fault)
+            left = left - {fault.node}
+    return found
+
+
+def _not_in_place(attempt: Attempt, bad: Mapping[str, str], settings: Settings) -> str:
+    if bad:
+        return "; ".join(f"{node}: {why}" for node, why in bad.items())
+    if attempt.not_in_place:
+        return attempt.not_in_place
+    if attempt.lost and settings.restart_via == "shim":
+        rank, why = next(iter(attempt.lost.items()))
+        return f"the shim of rank {rank} is gone: {why}"
+    return ""

@@ -1,0 +1,334 @@
+"""The ledger on a disk that tears, fills up, and is shared."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ftslurm.errors import StateError
+from ftslurm.ledger import journal as journal_module
+from ftslurm.ledger.journal import RESERVE_BYTES, Journal
+from ftslurm.ledger.records import to_line
+from ftslurm.model.record import Finished, Record
+from ftslurm.system.files import private_folder
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def word(number: int, what: str = "x") -> Finished:
+    return Finished(float(number), "r1", number, what)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(private_folder(tmp_path / "state") / "c.7.jsonl")
+
+
+def statuses(journal: Journal) -> list[int]:
+    return [record.status for record in journal.read().records if isinstance(record, Finished)]
+
+
+def test_what_is_written_is_read_in_order(journal: Journal) -> None:
+    assert journal.read() == journal_module.Contents(())
+    journal.append([word(1), word(2)])
+    journal.append([word(3)])
+    assert statuses(journal) == [1, 2, 3] == statuses(Journal(journal.path)) and journal.read().damaged == 0
+
+
+# --- damage
+
+
+def test_a_torn_last_line_is_forgiven_and_the_next_record_stands_on_its_own(journal: Journal) -> None:
+    journal.append([word(1), word(2)])
+    journal.path.write_bytes(journal.path.read_bytes()[:-10])
+    assert statuses(journal) == [1] and journal.read().damaged == 1
+    journal.append([word(3)])
+    assert statuses(journal) == [1, 3] and journal.read().damaged == 1
+
+
+@pytest.mark.parametrize("damage", [b"{", b"\x00" * 4096, b"\xff\xfe\xfd", b'{"v":9,"kind":"Finished"}', b'{"v":1,"kind":[]}', b"\r"])
+def test_a_damaged_line_in_the_middle_costs_that_line(journal: Journal, damage: bytes) -> None:
+    journal.path.write_bytes(to_line(word(1)) + damage + b"\n" + to_line(word(2)))
+    assert statuses(journal) == [1, 2]
+    assert journal.read().damaged == (damage.strip() != b"")
+
+
+def test_empty_lines_are_no_damage(journal: Journal) -> None:
+    journal.path.write_bytes(b"\n\n" + to_line(word(1)) + b"\n")
+    assert statuses(journal) == [1] and journal.read().damaged == 0
+
+
+def test_of_a_file_that_is_far_too_long_the_end_counts(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "MAX_BYTES", 300)
+    journal.append([word(number) for number in range(100)])
+    assert statuses(journal)[-1] == 99 and 0 < len(statuses(journal)) < 10 and journal.read().damaged == 0
+
+
+# --- two writers
+
+WRITER = """
+import sys
+from pathlib import Path
+from ftslurm.ledger.journal import Journal
+from ftslurm.model.record import Finished
+journal = Journal(Path(sys.argv[1]))
+for number in range(40):
+    journal.append([Finished(0.0, sys.argv[2], number, "x" * 500), Finished(1.0, sys.argv[2], number, "y")])
+"""
+
+
+def test_two_writers_lose_nothing_of_each_other(journal: Journal) -> None:
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(journal.path), run], cwd=REPOSITORY) for run in ("a", "b", "c")
+    ]
+    try:
+        assert [writer.wait(timeout=30) for writer in writers] == [0, 0, 0]
+    finally:
+        for writer in writers:
+            writer.kill()
+    contents = journal.read()
+    assert contents.damaged == 0 and len(contents.records) == 240
+    for run in ("a", "b", "c"):
+        mine = [record.status for record in contents.records if isinstance(record, Finished) and record.run == run]
+        assert mine == [number for number in range(40) for _ in (1, 2)]
+
+
+def test_a_lock_that_is_never_given_back_is_an_error_in_time(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    from filelock import FileLock
+
+    monkeypatch.setattr(journal_module, "LOCK_TIMEOUT_S", 0.1)
+    caught: list[StateError] = []
+    with FileLock(journal.path.with_suffix(".lock")):
+
+        def append() -> None:
+            try:
+                journal.append([word(1)])
+            except StateError as error:
+                caught.append(error)
+
+        other = threading.Thread(target=append)
+        other.start()
+        other.join(10)
+    assert caught and "locked" in str(caught[0]) and caught[0].exit_status == 73
+    assert statuses(journal) == []
+
+
+# --- a full disk
+
+
+class FullDisk:
+    """`os.write` to the ledger fails while there is a reserve to be given up (or for good)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, free: Callable[[], bool], short: bool = False) -> None:
+        real, self.refused = os.write, 0
+
+        def write(fd: int, data: bytes) -> int:
+            if free():
+                return real(fd, data)
+            self.refused += 1
+            if short:
+                return real(fd, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "write", write)
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_on_a_full_disk_the_reserve_is_given_up_for_the_decision(journal: Journal, monkeypatch: pytest.MonkeyPatch, short: bool) -> None:
+    journal.append([word(1)])
+    reserve = journal.path.with_suffix(".reserve")
+    assert reserve.stat().st_size == RESERVE_BYTES
+    disk = FullDisk(monkeypatch, free=lambda: not reserve.exists(), short=short)
+    journal.append([word(2)])
+    assert disk.refused == 1 and not reserve.exists()
+    journal.append([word(3)])
+    assert statuses(journal) == [1, 2, 3] and journal.read().damaged == 0
+    assert not reserve.exists(), "what was given up on a full disk is not taken again"
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_on_a_disk_that_stays_full_nothing_of_the_record_stands(journal: Journal, monkeypatch: pytest.MonkeyPatch, short: bool) -> None:
+    journal.append([word(1)])
+    before = journal.path.read_bytes()
+    with monkeypatch.context() as patch:
+        FullDisk(patch, free=lambda: False, short=short)
+        with pytest.raises(StateError, match="No space left on device") as caught:
+            journal.append([word(2), word(3)])
+    assert str(journal.path) in str(caught.value) and caught.value.hint
+    assert journal.path.read_bytes() == before
+    journal.append([word(4)])
+    assert statuses(journal) == [1, 4]
+
+
+def test_what_could_not_be_synced_does_not_stand(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal.append([word(1)])
+    before = journal.path.read_bytes()
+    with monkeypatch.context() as patch:
+
+        def fsync(fd: int) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(StateError, match="Input/output error"):
+            journal.append([word(2)])
+    assert journal.path.read_bytes() == before
+
+
+def test_every_append_is_synced_before_it_returns(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        real(fd)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            synced.append(os.fstat(fd).st_size)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    journal.append([word(1)])
+    assert journal.path.stat().st_size in synced
+    journal.append([word(2)])
+    assert synced[-1] == journal.path.stat().st_size
+
+
+def test_the_reserve_is_given_back_at_the_end(journal: Journal) -> None:
+    journal.append([word(1)])
+    journal.close()
+    assert not journal.path.with_suffix(".reserve").exists()
+    journal.append([word(2)])
+    assert not journal.path.with_suffix(".reserve").exists() and statuses(journal) == [1, 2]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of some 250 KiB. Takes root."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system takes root")
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True, text=True, timeout=10)
+    if done.returncode:
+        pytest.skip(f"cannot mount a small file system: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], timeout=10, check=True)
+
+
+def fill(folder: Path) -> None:
+    with pytest.raises(OSError), (folder / "filler").open("ab", buffering=0) as filler:
+        while True:
+            filler.write(b"x" * 4096)
+
+
+def test_a_disk_that_is_really_full(small_disk: Path) -> None:
+    journal = Journal(private_folder(small_disk / "state") / "c.7.jsonl")
+    journal.append([word(0)])
+    fill(small_disk)
+    written = [word(0)]
+    with pytest.raises(StateError, match="No space left on device"):
+        for number in range(1, 1000):
+            journal.append([word(number, "y" * 500)])
+            written.append(word(number, "y" * 500))
+    assert len(written) > 20, "the reserve was there for these"
+    contents = Journal(journal.path).read()
+    assert contents.records == tuple(written) and contents.damaged == 0
+    (small_disk / "filler").unlink()
+    journal.append([word(1001)])
+    assert statuses(journal)[-1] == 1001
+
+
+# --- whose file it is
+
+
+def test_nobody_else_may_read_or_write(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        journal = Journal(private_folder(tmp_path / "a" / "state") / "c.7.jsonl")
+        journal.append([word(1)])
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (journal.path.parent, *journal.path.parent.iterdir())}
+    assert modes.pop("state") == 0o700
+    assert "c.7.jsonl" in modes and set(modes.values()) == {0o600}, modes
+
+
+def test_a_folder_that_is_open_to_others_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o755)
+    (tmp_path / "state").chmod(0o777)
+    private_folder(tmp_path / "state")
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+
+
+def test_a_ledger_that_is_a_link_is_neither_written_nor_read(journal: Journal, tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("precious\n")
+    journal.path.symlink_to(target)
+    for touch in (lambda: journal.append([word(1)]), journal.read):
+        with pytest.raises(StateError, match=r"c\.7\.jsonl"):
+            touch()
+    assert target.read_text() == "precious\n"
+
+
+def test_a_reserve_that_is_a_link_is_not_followed(journal: Journal, tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("precious\n")
+    journal.path.with_suffix(".reserve").symlink_to(target)
+    journal.append([word(1)])
+    journal.close()
+    assert target.read_text() == "precious\n" and statuses(journal) == [1]
+
+
+def test_a_lock_that_is_a_link_does_not_empty_what_it_points_to(journal: Journal, tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("precious\n")
+    journal.path.with_suffix(".lock").symlink_to(target)
+    try:
+        journal.append([word(1)])
+    except StateError:
+        pass
+    assert target.read_text() == "precious\n"
+
+
+def test_a_state_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "state").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StateError, match="not a folder of yours"):
+        private_folder(tmp_path / "state")
+
+
+def test_a_state_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("")
+    for path in (tmp_path / "state", tmp_path / "state" / "below"):
+        with pytest.raises(StateError) as caught:
+            private_folder(path)
+        assert str(path) in str(caught.value) and "FTSLURM_STATE_DIR" in caught.value.hint
+
+
+def test_a_state_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("giving a folder away takes root")
+    (tmp_path / "state").mkdir()
+    os.chown(tmp_path / "state", 12345, 12345)
+    with pytest.raises(StateError, match="not a folder of yours"):
+        private_folder(tmp_path / "state")
+
+
+def test_a_folder_that_went_away_is_one_clear_error(journal: Journal) -> None:
+    journal.path.parent.rmdir()
+    with pytest.raises(StateError, match=r"c\.7\.jsonl") as caught:
+        journal.append([word(1)])
+    assert caught.value.exit_status == 73 and "\n" not in str(caught.value)
+
+
+def test_a_record_may_be_of_any_kind(journal: Journal) -> None:
+    records: list[Record] = [word(1, "\n\r\x00\u2028 ünï")]
+    journal.append(records)
+    assert list(journal.read().records) == records

@@ -1,0 +1,50 @@
+"""How a process ended, and the 128+n rule both ways."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftslurm.model.exits import ExitStatus, from_returncode, from_shell, signal_name
+
+
+@pytest.mark.parametrize(
+    ("status", "ok", "shell", "words"),
+    [
+        (ExitStatus(0), True, 0, "exited with status 0"),
+        (ExitStatus(1), False, 1, "exited with status 1"),
+        (ExitStatus(255), False, 255, "exited with status 255"),
+        (ExitStatus(0, 9), False, 137, "was killed by SIGKILL"),
+        (ExitStatus(0, 64), False, 192, "was killed by signal 64"),
+    ],
+)
+def test_a_status_says_what_it_is(status: ExitStatus, ok: bool, shell: int, words: str) -> None:
+    assert (status.ok, status.shell, str(status)) == (ok, shell, words)
+
+
+@given(st.integers(-64, 255))
+def test_the_shell_s_number_leads_back_to_the_signal(returncode: int) -> None:
+    status = from_returncode(returncode)
+    assert from_shell(status.shell).shell == status.shell
+    if returncode < 0:
+        assert from_shell(status.shell) == status == ExitStatus(0, -returncode)
+
+
+@pytest.mark.parametrize("status", [128, 193, 201, 255])
+def test_statuses_that_no_signal_gives_are_the_program_s_own(status: int) -> None:
+    assert from_shell(status) == ExitStatus(status)
+
+
+def test_the_names_are_those_of_the_kernel() -> None:
+    for number in signal.Signals:
+        if number < signal.SIGRTMIN:
+            assert signal_name(number) == {"SIGIOT": "SIGABRT", "SIGCLD": "SIGCHLD", "SIGPOLL": "SIGIO"}.get(number.name, number.name)
+
+
+def test_a_real_process_agrees() -> None:
+    done = subprocess.run(["sh", "-c", "kill -SEGV $$"], timeout=10)
+    assert from_returncode(done.returncode) == ExitStatus(0, signal.SIGSEGV)

@@ -1,0 +1,121 @@
+"""A job's past, folded from its records."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftslurm.model import record as rec
+from ftslurm.model.history import History, fold
+
+KEY = ("n2", "0.0", "80E01801")
+
+
+def began(schedule: int = 0, run: str = "r1") -> rec.RunBegan:
+    return rec.RunBegan(1.0, run, "7", "c", schedule, "train", "train", "n[1-2]")
+
+
+def attempt(number: int, schedule: int = 0, starts: int = 1, step_key: str = "train") -> rec.AttemptBegan:
+    return rec.AttemptBegan(2.0, "r1", number, schedule, step_key, starts, "n[1-2]", 4)
+
+
+def verdict(rung: str, cause: str = "crash", at: float = 10.0, cost: str = "max_restarts", **more: object) -> rec.Decided:
+    return rec.Decided(at, f"{rung}@{at}", 1, rung, cause, "because", cost=cost, **more)  # type: ignore[arg-type]
+
+
+def seen(at: float, key: tuple[str, str, str] = KEY) -> rec.FaultSeen:
+    return rec.FaultSeen(at, *key, "HBM", "self-healing")
+
+
+def test_nothing_has_no_past() -> None:
+    past = fold([])
+    assert past == History() and past.attempts == 0 and past.last_run is None and past.kept_out(0.0, 0.0) == ()
+
+
+def test_attempts_and_starts_are_counted_a_scheduling_and_a_step() -> None:
+    past = fold([attempt(1), attempt(2, starts=2), attempt(3, step_key="eval"), attempt(4, schedule=1)])
+    assert past.attempts == 4
+    assert [past.starts_of(0, "train"), past.starts_of(0, "eval"), past.starts_of(1, "train"), past.starts_of(2, "train")] == [2, 1, 1, 0]
+
+
+def test_faults_are_counted_by_node_device_and_code_from_a_time_on() -> None:
+    past = fold([seen(100), seen(200), seen(300), seen(300, ("n2", "1.0", "80E01801")), seen(300, ("n1", "0.0", "80E01801"))])
+    assert [past.fault_count(KEY, since) for since in (0, 100, 100.5, 300, 301)] == [3, 3, 2, 1, 0]
+    assert past.fault_count(("n2", "0.0", "80E18008"), 0) == 0
+
+
+def test_budgets_are_spent_by_what_a_decision_costs() -> None:
+    free = verdict("in-place-restart", "device", cost="")
+    past = fold([verdict("isolated-requeue", "node"), free, verdict("unconditional-requeue"), verdict("x", cost="crash_restarts")])
+    assert past.spent == {"max_restarts": 2, "crash_restarts": 1} and past.decisions == 4
+
+
+def test_the_row_of_unconditional_requeues_breaks_at_an_explicit_fault_only() -> None:
+    crash, lost = verdict("unconditional-requeue"), verdict("unconditional-requeue", "lost")
+    in_place, warned = verdict("in-place-restart", "device", cost=""), verdict("requeue-on-warning", "warning", cost="")
+    assert fold([crash, lost, crash]).unconditional_in_a_row == 3
+    assert fold([crash, warned, crash]).unconditional_in_a_row == 2
+    assert fold([crash, in_place, crash]).unconditional_in_a_row == 1
+    assert fold([crash, verdict("isolated-requeue", "node")]).unconditional_in_a_row == 0
+    assert fold([crash, verdict("unconditional-requeue", "device")]).unconditional_in_a_row == 0
+    assert fold([crash, verdict("in-place-restart", "crash", cost="crash_restarts"), crash]).unconditional_in_a_row == 2
+
+
+def test_isolated_nodes_stay_out_until_their_time_is_up() -> None:
+    past = fold([verdict("isolated-requeue", "node", at=100.0, isolate={"n2": "down"}), verdict("x", at=500.0, isolate={"n1": "hot"})])
+    assert past.kept_out(1e9, 0.0) == ("n1", "n2")
+    assert [past.kept_out(now, 1000.0) for now in (1099.0, 1100.0, 1499.0, 1500.0)] == [("n1", "n2"), ("n1",), ("n1",), ()]
+    assert past.isolated["n2"][0] == "down"
+
+
+def test_a_node_that_is_isolated_again_starts_its_time_anew() -> None:
+    past = fold([verdict("x", at=100.0, isolate={"n2": "down"}), verdict("x", at=900.0, isolate={"n2": "hot"})])
+    assert past.kept_out(1500.0, 1000.0) == ("n2",)
+
+
+def test_a_requeue_is_open_until_somebody_writes_what_became_of_it() -> None:
+    requeue = verdict("isolated-requeue", "node")
+    assert fold([began(), requeue]).open_requeue == requeue
+    assert fold([began(), requeue, rec.CarriedOut(11.0, "another", True)]).open_requeue == requeue
+    done = fold([began(), requeue, rec.CarriedOut(11.0, requeue.id, True)])
+    assert done.open_requeue is None and done.requeues_done == 1
+    refused = fold([began(), requeue, rec.CarriedOut(11.0, requeue.id, False, "refused")])
+    assert refused.open_requeue is None and refused.requeues_done == 0
+
+
+def test_a_later_scheduling_proves_that_the_requeue_happened() -> None:
+    requeue = verdict("unconditional-requeue")
+    assert fold([began(), requeue, began(schedule=1)]).open_requeue is None
+    assert fold([began(), requeue, began(run="r2")]).open_requeue == requeue
+
+
+def test_a_restart_in_place_leaves_no_requeue_open() -> None:
+    assert fold([began(), verdict("in-place-restart", "device", cost="")]).open_requeue is None
+
+
+def test_a_run_that_began_is_not_finished() -> None:
+    ended = rec.Finished(5.0, "r1", 0, "every rank ended")
+    assert fold([began(), ended]).finished == ended
+    assert fold([began(), ended, began(run="r2")]).finished is None
+
+
+RECORDS = st.lists(
+    st.one_of(
+        st.builds(began, st.integers(0, 2)),
+        st.builds(attempt, st.integers(1, 9), st.integers(0, 2), st.integers(1, 3)),
+        st.builds(seen, st.integers(0, 99)),
+        st.builds(verdict, st.sampled_from(["isolated-requeue", "unconditional-requeue"]), st.sampled_from(["node", "crash"]),
+                  st.integers(0, 99).map(float)),
+        st.builds(rec.Finished, st.just(1.0), st.just("r1"), st.integers(0, 9), st.just("x")),
+    ), max_size=20,
+)  # fmt: skip
+
+
+@given(RECORDS, st.integers(0, 20))
+def test_the_fold_goes_on_where_it_stopped_and_changes_nothing_it_was_given(records: list[rec.Record], cut: int) -> None:
+    first = fold(records[:cut])
+    kept = repr(first)
+    assert reduce(History.add, records[cut:], first) == fold(records)
+    assert repr(first) == kept

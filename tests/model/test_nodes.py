@@ -1,0 +1,66 @@
+"""Node lists as Slurm writes them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftslurm.errors import UsageError
+from ftslurm.model.nodes import expand, fold
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text"),
+    [
+        ((), ""),
+        (("n1",), "n1"),
+        (("n1", "n2", "n3"), "n[1-3]"),
+        (("n3", "n1", "n2", "n2"), "n[1-3]"),
+        (("n1", "n2", "n7"), "n[1-2,7]"),
+        (("gpu-a", "gpu-b"), "gpu-a,gpu-b"),
+        (("n09", "n10"), "n[09-10]"),
+    ],
+)
+def test_nodes_fold(nodes: tuple[str, ...], text: str) -> None:
+    assert fold(nodes) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("", ()),
+        ("n1", ("n1",)),
+        ("n[1-3]", ("n1", "n2", "n3")),
+        ("n[1-2,7]", ("n1", "n2", "n7")),
+        ("n[09-11]", ("n09", "n10", "n11")),
+        ("n3,n1", ("n3", "n1")),  # the order is that of the slots
+        ("m2,n[1-2],a7", ("m2", "n1", "n2", "a7")),
+        ("r[1-2]c[1-2]", ("r1c1", "r1c2", "r2c1", "r2c2")),
+    ],
+)
+def test_nodes_expand_in_slurm_s_order(text: str, nodes: tuple[str, ...]) -> None:
+    assert expand(text) == nodes
+
+
+@pytest.mark.parametrize("text", ["n[3-1]", "n[1-", "n[", "n[a-b]", "n[1-2]]", "[", ",n[", "n[1--2]"])
+def test_what_is_no_node_list_is_named(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        expand(text)
+    assert text in str(caught.value) and "n[1-3,7]" in str(caught.value)
+
+
+NAMES = st.from_regex(r"[a-z]{1,3}-?[0-9]{0,3}", fullmatch=True).filter(lambda name: not name.endswith("-"))
+
+
+@given(st.lists(NAMES, unique=True, max_size=12))
+def test_what_was_folded_comes_back(names: list[str]) -> None:
+    assert sorted(expand(fold(names))) == sorted(names)
+
+
+@given(st.text("n1290[],-", max_size=12))
+def test_hostile_text_is_a_list_or_a_usage_error(text: str) -> None:
+    try:
+        assert all(isinstance(node, str) and node for node in expand(text))
+    except UsageError:
+        pass

@@ -1,0 +1,201 @@
+"""The settings: units, ranges, layers, and what a mistake is answered with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftslurm.errors import PolicyError
+from ftslurm.model.settings import (
+    LEAVES,
+    RUNG_NAMES,
+    Layer,
+    Settings,
+    count,
+    duration,
+    env_name,
+    from_environment,
+    from_tree,
+    in_words,
+    is_on,
+    resolve,
+    switch,
+    words_of,
+)
+
+
+def layer(place: str = "policy.yaml, line 4", **values: Any) -> Layer:
+    named = {name.replace("__", "."): value for name, value in values.items()}
+    return Layer(named, dict.fromkeys(named, place))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("20s", 20.0), ("1.5h", 5400.0), ("500ms", 0.5), ("5m", 300.0), ("24h", 86400.0), ("2d", 172800.0), (" 20s ", 20.0),
+        ("20 s", 20.0), ("never", 0.0), ("0", 0.0), (0, 0.0), ("0s", 0.0),
+    ],
+)  # fmt: skip
+def test_a_duration_has_a_unit(text: object, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["20", 20, 20.0, "20min", "20 seconds", "20S", "s", "", "-5s", "nans", "infs", "1e99d", "5mm", "1h30m", "zwanzig", None, True, [], {}],
+)
+def test_a_number_without_a_unit_or_with_a_wrong_one_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match=r"duration"):
+        duration(text)
+
+
+@given(st.integers(0, 864_000))
+def test_a_duration_in_words_means_the_same(seconds: int) -> None:
+    leaf = LEAVES["stop.grace"]
+    assert duration(in_words(leaf, float(seconds))) == seconds
+
+
+@pytest.mark.parametrize(("raw", "on"), [("true", True), ("On", True), (True, True), ("yes", True), (1, True), ("off", False), (False, False)])
+def test_a_switch_is_on_or_off(raw: object, on: bool) -> None:
+    assert switch(raw) is on
+
+
+@pytest.mark.parametrize("raw", ["", "maybe", 2, None, "truee", "1.0"])
+def test_what_is_neither_on_nor_off_is_refused(raw: object) -> None:
+    with pytest.raises(ValueError, match="neither true nor false"):
+        switch(raw)
+
+
+@pytest.mark.parametrize(("raw", "right"), [(1, True), (128, True), ("8", True), (0, False), (129, False), (-1, False)])
+def test_max_restarts_is_1_to_128(raw: object, right: bool) -> None:
+    if right:
+        assert resolve([layer(max_restarts=raw)]).settings.max_restarts == int(str(raw))
+    else:
+        with pytest.raises(PolicyError, match=r"policy\.yaml, line 4: max_restarts: -?\d+ is out of range: 1 to 128"):
+            resolve([layer(max_restarts=raw)])
+
+
+@pytest.mark.parametrize("raw", ["eight", "", None, 1.5, "1.0", True, [], "8 restarts"])
+def test_a_count_is_a_whole_number(raw: object) -> None:
+    with pytest.raises(ValueError, match="not a whole number"):
+        count(1, 128)(raw)
+
+
+def test_words_come_as_a_list_or_with_commas() -> None:
+    parse = words_of("TERM", "USR1")
+    assert parse("TERM, USR1") == parse(["TERM", "USR1"]) == ("TERM", "USR1")
+    assert parse("") == parse([]) == ()
+    with pytest.raises(ValueError, match="did you mean `USR1`"):
+        parse("USR")
+
+
+def test_the_defaults_are_those_of_the_contract() -> None:
+    plain = Settings()
+    assert (plain.same_code_limit, plain.same_code_window_s, plain.unconditional_in_a_row) == (3, 86400.0, 3)
+    assert plain.ladder == RUNG_NAMES and 1 <= plain.max_restarts <= 128
+    assert (plain.warning_requeue, plain.crash_restarts, plain.even_if_no_requeue) == (False, 0, False)
+
+
+def test_later_layers_win_and_every_value_knows_its_place() -> None:
+    resolved = resolve([
+        layer("site", max_restarts=2, stop__grace="10s"), layer("policy", max_restarts="5"), layer("cli"),
+    ])  # fmt: skip
+    assert (resolved.settings.max_restarts, resolved.settings.stop_grace_s) == (5, 10.0)
+    assert (resolved.places["max_restarts"], resolved.places["stop.grace"], resolved.places["launcher"]) == ("policy", "site", "default")
+
+
+def test_a_typo_is_answered_with_the_nearest_name() -> None:
+    with pytest.raises(PolicyError, match=r"policy\.yaml, line 4: there is no setting `max_restart`; did you mean `max_restarts`\?"):
+        resolve([layer(max_restart=8)])
+
+
+def test_an_unknown_rung_is_answered_with_the_rungs() -> None:
+    with pytest.raises(PolicyError, match=r"line 4: `in-place-restrat` is not a rung; did you mean `in-place-restart`") as caught:
+        resolve([Layer({"rungs.in-place-restrat.enabled": True}, {"rungs.in-place-restrat.enabled": "policy.yaml, line 4"})])
+    assert all(rung in caught.value.hint for rung in RUNG_NAMES)
+
+
+def test_an_unknown_setting_of_a_known_rung_is_named() -> None:
+    with pytest.raises(PolicyError, match=r"`rungs\.hang-restart\.budget`"):
+        resolve([Layer({"rungs.hang-restart.budget": 3}, {"rungs.hang-restart.budget": "here"})])
+
+
+def test_an_unknown_word_in_the_ladder_is_named() -> None:
+    with pytest.raises(PolicyError, match="`requeue` is not one of"):
+        resolve([layer(ladder=["in-place-restart", "requeue"])])
+
+
+@pytest.mark.parametrize("leaf", ["stop.grace", "stop.kill_wait", "slurm.timeout", "requeue.start_in", "warning.grace", "devices.poll"])
+def test_never_is_refused_where_it_would_mean_at_once(leaf: str) -> None:
+    """A user who writes `stop.grace: never` wants no SIGKILL; taken as 0 it would come without any grace."""
+    with pytest.raises(PolicyError, match="never"):
+        resolve([Layer({leaf: "never"}, {leaf: "policy.yaml, line 4"})])
+
+
+@pytest.mark.parametrize("leaf", ["isolation.expires"])
+def test_never_is_taken_where_it_means_something(leaf: str) -> None:
+    assert resolve([Layer({leaf: "never"}, {leaf: "x"})]).settings.isolation_expires_s == 0.0
+
+
+def test_a_tree_is_flattened_to_the_names() -> None:
+    tree = {"max_restarts": 3, "rungs": {"in-place-restart": {"enabled": False}, "fail": {}}, "stop": {"grace": "5s"}}
+    found = from_tree(tree, lambda name: f"at {name}")
+    assert found.values == {"max_restarts": 3, "rungs.in-place-restart.enabled": False, "stop.grace": "5s"}
+    assert found.places["stop.grace"] == "at stop.grace"
+
+
+def test_every_rung_that_can_be_switched_says_whether_it_is_on() -> None:
+    assert is_on(Settings(), "fail") and is_on(Settings(), "in-place-restart")
+    assert not is_on(Settings(in_place=False), "in-place-restart")
+    assert [is_on(Settings(), rung) for rung in RUNG_NAMES] == [True, False, False, True, True, True]
+
+
+# --- FTRUN_*
+
+
+def test_every_setting_has_a_variable_of_its_own() -> None:
+    names = [env_name(leaf) for leaf in LEAVES]
+    assert len(set(names)) == len(names)
+    assert env_name("stop.grace") == "FTRUN_STOP_GRACE"
+    assert env_name("rungs.in-place-restart.enabled") == "FTRUN_IN_PLACE_RESTART_ENABLED"
+
+
+def test_variables_are_a_layer() -> None:
+    resolved = resolve([from_environment({"FTRUN_MAX_RESTARTS": "3", "FTRUN_POLICY": "p.yaml", "PATH": "/bin", "FTSLURM_STATE_DIR": "x"})])
+    assert resolved.settings.max_restarts == 3
+    assert resolved.places["max_restarts"] == "environment FTRUN_MAX_RESTARTS"
+
+
+def test_a_variable_that_sets_nothing_is_an_error_with_the_nearest_name() -> None:
+    with pytest.raises(PolicyError, match=r"FTRUN_MAX_RESTART sets nothing; did you mean `FTRUN_MAX_RESTARTS`"):
+        from_environment({"FTRUN_MAX_RESTART": "3"})
+
+
+def test_a_variable_with_a_wrong_value_is_named() -> None:
+    with pytest.raises(PolicyError, match=r"environment FTRUN_MAX_RESTARTS: max_restarts: 0 is out of range: 1 to 128"):
+        resolve([from_environment({"FTRUN_MAX_RESTARTS": "0"})])
+
+
+# --- anything at all
+
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.lists(st.text(max_size=3), max_size=3))
+
+
+@given(st.sampled_from(sorted(LEAVES)), SCALARS)
+def test_any_value_is_taken_or_refused_with_its_place(leaf: str, raw: Any) -> None:
+    try:
+        resolved = resolve([Layer({leaf: raw}, {leaf: "policy.yaml, line 9"})])
+    except PolicyError as error:
+        assert str(error).startswith(f"policy.yaml, line 9: {leaf}: ") and error.exit_status == 65
+    else:
+        assert resolved.places[leaf] == "policy.yaml, line 9"
+
+
+@given(st.sampled_from(sorted(LEAVES)))
+def test_a_default_in_words_is_that_default(leaf: str) -> None:
+    field = LEAVES[leaf]
+    words = in_words(field, field.default)
+    assert words and (words in ("none", "(empty)") or field.metadata["kind"](words) == field.default)

@@ -1,0 +1,353 @@
+"""A job on paper: the judge, and around it shims, agents, a launcher, Slurm and a clock that are only data.
+
+Left alone, the world is obedient: what a decision asks for happens at once. A story says what stays silent (`silent`),
+what goes wrong (`heals`, `stuck`, `slurm`, `full`), or tells an event itself. After every answer the rules of `Truth`
+are checked, in the stories as in the random runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from ftslurm.model import decisions as do
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.devices import Fault, FaultClass, HealResult
+from ftslurm.model.events import Event, Now
+from ftslurm.model.exits import ExitStatus
+from ftslurm.model.history import fold
+from ftslurm.model.job import Task
+from ftslurm.model.settings import Settings
+from ftslurm.policies.judge import Judge, Phase, RunFacts
+
+T = TypeVar("T")
+
+HOUR_S = 3600.0
+START = Now(mono=1000.0, unix=1_700_000_000.0)
+SIGINT, SIGKILL, SIGUSR1, SIGTERM = 2, 9, 10, 15
+
+RUNNING = ev.SlurmAnswered(
+    "RUNNING", batch=True, requeueable=True, usable=frozenset(f"n{n}" for n in range(1, 10)), node_count=2
+)
+SILENT = ev.SlurmAnswered(error="slurmctld does not answer")
+
+
+def tasks_on(nodes: Sequence[str], per_node: int) -> tuple[Task, ...]:
+    """Ranks in blocks, as srun lays them out."""
+    return tuple(
+        Task(slot * per_node + local, node, slot, local, f"10.0.0.{slot + 1}", 9000 + slot * per_node + local, 20000)
+        for slot, node in enumerate(nodes)
+        for local in range(per_node)
+    )
+
+
+def fault(
+    node: str = "n2", code: str = "80E01801", device: str = "0.0",
+    graded: FaultClass = FaultClass.SELF_HEALING, users: bool = False,
+) -> Fault:  # fmt: skip
+    return Fault(node, device, code, f"name of {code}", graded, users)
+
+
+class Truth:
+    """What is true of the world, from events and decisions alone, and the rules that no answer may break.
+
+    unproven: (rank, attempt) that was started and of which nobody has proven that nothing is left. shims: ranks whose
+    shim is connected. running: rank -> attempt of a command that has not ended. stops: rank -> attempt it is to stop.
+    """
+
+    def __init__(self, tasks: Sequence[Task], max_restarts: int, spent: int = 0) -> None:
+        self.tasks = tasks
+        self.step_up = False
+        self.came: set[int] = set()
+        self.shims: set[int] = set()
+        self.running: dict[int, int] = {}
+        self.stops: dict[int, int] = {}
+        self.unproven: set[tuple[int, int]] = set()
+        self.agents: dict[str, bool] = {}
+        self.looks: Counter[str] = Counter()
+        self.healing: dict[str, tuple[str, ...]] = {}
+        self.questions = 0
+        self.requeueing = False
+        self.attempts: set[int] = set()
+        self.decided: set[str] = set()
+        self.max_restarts, self.spent = max_restarts, spent
+
+    def told(self, event: Event) -> None:
+        """Something has happened."""
+        match event:
+            case ev.TaskArrived(task):
+                self.came.add(task.rank)
+                self.shims.add(task.rank)
+            case ev.RankExited(rank, attempt) | ev.RankUnstartable(rank, attempt):
+                if self.running.get(rank) == attempt:
+                    del self.running[rank]
+            case ev.RankStopped(rank, attempt, left):
+                self.stops.pop(rank, None)
+                self.running.pop(rank, None)
+                if not left:
+                    self.unproven.discard((rank, attempt))
+            case ev.ShimLost(rank):
+                self.shims.discard(rank)
+                self.running.pop(rank, None)
+                self.stops.pop(rank, None)
+            case ev.StepEnded():
+                self.step_up = False
+                self.running, self.stops, self.unproven = {}, {}, set()
+            case ev.AgentArrived(node):
+                self.agents[node] = True
+            case ev.AgentLost(node):
+                self.agents[node] = False
+                self.healing.pop(node, None)
+                del self.looks[node]
+            case ev.DevicesSeen(node, asked=True):
+                self.looks[node] -= 1
+            case ev.HealingDone(node):
+                self.healing.pop(node, None)
+            case ev.SlurmAnswered():
+                self.questions -= 1
+            case ev.RequeueEnded():
+                self.requeueing = False
+
+    def asked(self, decision: do.Decision) -> None:
+        """The judge has decided something, and it is carried out. Breaking a rule fails the test."""
+        match decision:
+            case do.Remember(rec.Decided() as decided, vital):
+                assert vital, f"a decision may be carried out only if it is written: {decided}"
+                self.decided.add(decided.id)
+                self.spent += decided.cost == "max_restarts"
+                assert self.spent <= self.max_restarts, f"{self.spent} requeues were spent of {self.max_restarts}"
+            case do.Remember(rec.AttemptBegan(attempt=attempt)):
+                assert attempt not in self.attempts, f"attempt {attempt} was handed out twice"
+                self.attempts.add(attempt)
+            case do.LaunchStep():
+                assert not self.step_up, "a step is launched beside one that has not ended"
+                self.step_up, self.came, self.shims = True, set(), set()
+            case do.StartRanks(attempt, env):
+                self._start(attempt, env)
+            case do.StopRanks(attempt):
+                self.stops = dict.fromkeys(self.shims if self.step_up else (), attempt)
+            case do.WatchNodes(nodes):
+                self.agents.update({node: False for node in nodes})
+            case do.LookAtDevices():
+                self.looks.update(node for node, up in self.agents.items() if up)
+            case do.AskSlurm():
+                self.questions += 1
+            case do.HealDevices(devices):
+                assert not self.unproven, f"devices heal while processes may be left: {self.unproven}"
+                self.healing = {node: tuple(device for device, _ in chips) for node, chips in devices.items()}
+            case do.Requeue(decision=decided_id):
+                assert decided_id in self.decided, "a requeue that nobody has written down"
+                self.requeueing = True
+
+    def _start(self, attempt: int, env: Any) -> None:
+        assert attempt in self.attempts, f"attempt {attempt} was not written down before it was started"
+        assert not self.unproven, f"ranks are started beside processes that may be left: {sorted(self.unproven)}"
+        assert self.step_up, "ranks are started in a step that has ended"
+        assert set(env) <= self.shims, f"ranks are started whose shim is gone: {sorted(set(env) - self.shims)}"
+        self.running = dict.fromkeys(env, attempt)
+        self.unproven = set(self.running.items())
+
+    def check(self, judge: Judge) -> None:
+        """After every answer: it is over, or something is still to come."""
+        if judge.finished or judge.wakes_at is not None:
+            return
+        awaited = {
+            Phase.LAUNCHING: self.step_up,
+            Phase.RUNNING: self.step_up and bool(self.running),
+            Phase.REQUEUEING: self.requeueing,
+        }
+        assert awaited.get(judge.phase, False), f"{judge.phase.value}, and nothing is awaited any more"
+
+
+class Job:
+    """One ftrun. `tell` gives it an event and lets the obedient world answer until nothing more comes.
+
+    past: the ledger so far. devices: node -> faults its chips show. heals: what becomes of healing (None: not known).
+    slurm: its answer. silent: kinds of decisions that nobody answers. stuck: rank -> pids that outlive SIGKILL.
+    full: the ledger cannot be written.
+    """
+
+    def __init__(
+        self, settings: Settings | None = None, *, past: Iterable[rec.Record] = (), schedule: int = 0,
+        nodes: Sequence[str] = ("n1", "n2"), per_node: int = 2, can: Iterable[str] = ("ask", "requeue"),
+        step_key: str = "train", user_env: Iterable[str] = (), now: Now = START,
+    ) -> None:  # fmt: skip
+        self.settings = settings or Settings()
+        self.ledger = list(past)
+        self.nodes = tuple(nodes)
+        self.per_node = per_node
+        self.now = now
+        history = fold(self.ledger)
+        runs = sum(isinstance(record, rec.RunBegan) for record in self.ledger)
+        self.facts = RunFacts(
+            f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, user_env=frozenset(user_env), can=frozenset(can)
+        )
+        self.judge = Judge(self.settings, history, self.facts)
+        self.tasks = tasks_on(self.nodes, per_node)
+        self.truth = Truth(self.tasks, self.settings.max_restarts, history.spent.get("max_restarts", 0))
+        self.devices: dict[str, tuple[Fault, ...]] = {}
+        self.heals: bool | None = True
+        self.slurm = replace(RUNNING, node_count=len(self.nodes))
+        self.silent: set[type] = set()
+        self.stuck: dict[int, tuple[int, ...]] = {}
+        self.full = False
+        self.decisions: list[do.Decision] = []
+        self._port = 20000
+        self._queue: deque[Event] = deque()
+
+    # --- telling it
+
+    def begin(self, watched: bool = True) -> Job:
+        """Up to running ranks; watched: and until the agents are there."""
+        self.tell(ev.Begun())
+        if watched:
+            self.wait(2.0)
+        return self
+
+    def tell(self, *events: Event) -> list[do.Decision]:
+        """All decisions that follow from `events` and from what the world does about them."""
+        before = len(self.decisions)
+        self._queue.extend(events)
+        while self._queue and not self.judge.finished:
+            self._tell_one(self._queue.popleft())
+        return self.decisions[before:]
+
+    def _tell_one(self, event: Event) -> None:
+        self.truth.told(event)
+        answer = self.judge.handle(event, self.now)
+        if self.full and any(isinstance(decision, do.Remember) and decision.vital for decision in answer):
+            return self._tell_one(ev.LedgerFailed("no space left on device"))
+        for decision in answer:
+            self.decisions.append(decision)
+            self.truth.asked(decision)
+            if isinstance(decision, do.Remember):
+                self.ledger.append(decision.record)
+            elif type(decision) not in self.silent:
+                self._queue.extend(self._obey(decision))
+        self.truth.check(self.judge)
+        return None
+
+    def wait(self, seconds: float) -> list[do.Decision]:
+        """Time goes by, and the judge is woken whenever it asked to be."""
+        before, until = len(self.decisions), self.now.mono + seconds
+        while not self.judge.finished and self.judge.wakes_at is not None and self.judge.wakes_at <= until:
+            self.jump(max(0.0, self.judge.wakes_at - self.now.mono))
+            self.tell(ev.TimePassed())
+        self.jump(until - self.now.mono)
+        return self.decisions[before:]
+
+    def jump(self, seconds: float) -> None:
+        """Time goes by and nobody wakes the judge."""
+        self.now = Now(self.now.mono + seconds, self.now.unix + seconds)
+
+    def exits(self, rank: int, code: int = 0, signal: int = 0) -> list[do.Decision]:
+        return self.tell(self.exit_of(rank, code, signal))
+
+    def exit_of(self, rank: int, code: int = 0, signal: int = 0) -> ev.RankExited:
+        return ev.RankExited(rank, max(self.truth.attempts, default=0), ExitStatus(code, signal), self.now.unix)
+
+    def all_exit(self, code: int = 0, signal: int = 0) -> list[do.Decision]:
+        return self.tell(*(self.exit_of(task.rank, code, signal) for task in self.tasks))
+
+    def shows(self, *faults: Fault) -> list[do.Decision]:
+        """From now on the chips of these nodes show these faults, and the agents' next look finds them."""
+        for found in faults:
+            self.devices[found.node] = (*self.devices.get(found.node, ()), found)
+        nodes = dict.fromkeys(found.node for found in faults)
+        return self.tell(*(ev.DevicesSeen(node, self.devices[node]) for node in nodes))
+
+    def clears(self, node: str) -> list[do.Decision]:
+        self.devices[node] = ()
+        return self.tell(ev.DevicesSeen(node, ()))
+
+    def again(self, settings: Settings | None = None, nodes: Sequence[str] | None = None, gap_s: float = 5.0) -> Job:
+        """The same script in the next scheduling of the job."""
+        assert self.did(do.Requeue), "the job was not requeued"
+        self.jump(gap_s)
+        return Job(
+            settings or self.settings, past=self.ledger, schedule=self.facts.schedule + 1, nodes=nodes or self.nodes,
+            per_node=self.per_node, can=self.facts.can, step_key=self.facts.step_key, user_env=self.facts.user_env, now=self.now,
+        )  # fmt: skip
+
+    # --- asking what it did
+
+    def did(self, kind: type[T]) -> list[T]:
+        return of_kind(self.decisions, kind)
+
+    def recorded(self, kind: type[T]) -> list[T]:
+        """What this run has written down, of one kind."""
+        return of_kind([remember.record for remember in self.did(do.Remember)], kind)
+
+    @property
+    def rungs(self) -> list[str]:
+        return [decided.rung for decided in self.recorded(rec.Decided)]
+
+    @property
+    def said(self) -> str:
+        return "\n".join(say.text for say in self.did(do.Say))
+
+    @property
+    def status(self) -> int | None:
+        """What ftrun ended with, None while it has not."""
+        return self.judge.exit_status if self.judge.finished else None
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """What the last requeue keeps the job off."""
+        return self.did(do.Requeue)[-1].exclude
+
+    def env(self, rank: int = 0) -> dict[str, str]:
+        return dict(self.did(do.StartRanks)[-1].env[rank])
+
+    @property
+    def counters(self) -> tuple[int, int, int]:
+        """(MA_SCHEDULE_CNT, MA_PROC_START_CNT, FTSLURM_ATTEMPT), the same in every rank."""
+        names = ("MA_SCHEDULE_CNT", "MA_PROC_START_CNT", "FTSLURM_ATTEMPT")
+        everywhere = {tuple(int(env[name]) for name in names) for env in self.did(do.StartRanks)[-1].env.values()}
+        assert len(everywhere) == 1, f"ranks disagree: {everywhere}"
+        schedule, starts, attempt = everywhere.pop()
+        return schedule, starts, attempt
+
+    # --- the obedient world
+
+    def _obey(self, decision: do.Decision) -> list[Event]:
+        match decision:
+            case do.LaunchStep():
+                return [ev.TaskArrived(task, len(self.tasks), "7.0") for task in self.tasks]
+            case do.WatchNodes(nodes):
+                return [ev.AgentArrived(node, ("ascend",)) for node in nodes]
+            case do.StartRanks(attempt, env):
+                return [ev.RankStarted(rank, attempt, 100 + rank) for rank in env]
+            case do.StopRanks(attempt):
+                return [event for rank in sorted(self.truth.stops) for event in self._stopped(rank, attempt)]
+            case do.LookAtDevices():
+                return [self.look_at(node) for node, up in self.truth.agents.items() if up]
+            case do.AskSlurm():
+                return [self.slurm]
+            case do.HealDevices(devices):
+                return [self._healed(node, chips) for node, chips in devices.items()]
+            case do.EndStep() | do.KillStep():
+                return [ev.StepEnded(ExitStatus(0))] if self.truth.step_up else []
+            case do.Requeue():
+                return [ev.RequeueEnded(True, "requeued")]
+        return []
+
+    def _stopped(self, rank: int, attempt: int) -> list[Event]:
+        self._port += 1
+        exits: list[Event] = [self.exit_of(rank, 0, SIGTERM)] if rank in self.truth.running else []
+        return [*exits, ev.RankStopped(rank, attempt, self.stuck.get(rank, ()), self._port if rank == 0 else 0)]
+
+    def look_at(self, node: str) -> ev.DevicesSeen:
+        return ev.DevicesSeen(node, self.devices.get(node, ()), asked=True)
+
+    def _healed(self, node: str, chips: Iterable[tuple[str, tuple[str, ...]]]) -> ev.HealingDone:
+        if self.heals:
+            self.devices[node] = ()
+        return ev.HealingDone(node, tuple(HealResult(device, self.heals, "looked again") for device, _ in chips))
+
+
+def of_kind(values: Iterable[Any], kind: type[T]) -> list[T]:
+    return [value for value in values if isinstance(value, kind)]

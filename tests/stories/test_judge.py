@@ -1,0 +1,1110 @@
+"""What ftrun does when things go wrong: events in, decisions out. The contract is SPEC.md sections 1 to 3 and seed 003."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ftslurm.model import decisions as do
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.devices import Fault, FaultClass, HealResult
+from ftslurm.model.exits import ExitStatus
+from ftslurm.model.settings import Settings
+from ftslurm.policies.judge import Phase
+from tests.stories.replay import (
+    HOUR_S,
+    RUNNING,
+    SIGINT,
+    SIGKILL,
+    SIGTERM,
+    SIGUSR1,
+    SILENT,
+    Job,
+    fault,
+    of_kind,
+)
+
+REQUEUED = 75
+ISOLATE, IGNORE, AVOID, UNKNOWN = FaultClass.ISOLATE, FaultClass.IGNORE, FaultClass.AVOID, FaultClass.UNKNOWN
+
+
+def users(code: str = "80C98002", node: str = "n2") -> Fault:
+    return fault(node, code, users=True)
+
+
+def kinds(decisions: list[do.Decision]) -> list[str]:
+    return [type(decision).__name__ for decision in decisions if not isinstance(decision, (do.Remember, do.Say))]
+
+
+# --- a job that runs well
+
+
+def test_a_program_that_ends_with_0_is_let_go_without_a_word() -> None:
+    job = Job().begin()
+    assert kinds(job.all_exit(0)) == ["EndStep", "Finish"]
+    assert (job.status, job.said, job.rungs) == (0, "", [])
+    assert job.did(do.EndStep) == [do.EndStep(0)]
+    assert not job.did(do.StopRanks) and not job.did(do.AskSlurm)
+
+
+def test_the_run_is_written_down_before_anything_is_launched() -> None:
+    first, *rest = Job().tell(ev.Begun())
+    assert isinstance(first, do.Remember) and first.vital and isinstance(first.record, rec.RunBegan)
+    assert kinds(rest)[0] == "LaunchStep"
+
+
+def test_ranks_start_when_every_task_is_there_and_not_before() -> None:
+    job = Job()
+    job.silent = {do.LaunchStep}
+    job.tell(ev.Begun())
+    job.tell(*(ev.TaskArrived(task, 4, "7.0") for task in job.tasks[1:]))
+    assert not job.did(do.StartRanks)
+    job.tell(ev.TaskArrived(job.tasks[0], 4, "7.0"))
+    assert [set(start.env) for start in job.did(do.StartRanks)] == [{0, 1, 2, 3}]
+
+
+def test_a_rank_that_is_done_waits_for_the_others() -> None:
+    job = Job().begin()
+    job.exits(1, 0)
+    job.wait(HOUR_S)
+    assert job.status is None and not job.did(do.StopRanks)
+
+
+def test_news_of_an_attempt_that_is_over_changes_nothing() -> None:
+    job = Job().begin()
+    old = job.exit_of(3, 1)
+    job.shows(fault())
+    assert job.counters == (1, 2, 2)
+    job.tell(old, ev.RankStopped(3, 1), ev.RankUnstartable(3, 1, 127, "gone"), ev.HealingDone("n1", ()))
+    assert job.judge.phase is Phase.RUNNING and job.rungs == ["in-place-restart"]
+
+
+# --- a step that does not come up
+
+
+@pytest.mark.parametrize(("launcher", "status"), [(ExitStatus(1), 1), (ExitStatus(0, 9), 137), (ExitStatus(0), 1)])
+def test_a_step_that_does_not_come_up_ends_the_job_with_srun_s_status_and_never_as_a_success(
+    launcher: ExitStatus, status: int
+) -> None:
+    job = Job()
+    job.silent = {do.LaunchStep}
+    job.tell(ev.Begun(), ev.StepEnded(launcher))
+    assert (job.status, job.rungs) == (status, [])
+    assert "did not come up" in job.recorded(rec.Finished)[0].what
+
+
+@pytest.mark.parametrize("number", [SIGINT, SIGTERM])
+def test_a_signal_while_the_step_comes_up_ends_it(number: int) -> None:
+    job = Job()
+    job.silent = {do.LaunchStep}
+    job.tell(ev.Begun(), ev.TaskArrived(job.tasks[0], 4, "7.0"), ev.SignalSeen(number))
+    assert job.status == 128 + number
+    assert job.did(do.KillStep) and not job.did(do.StartRanks)
+
+
+def test_a_command_that_can_be_executed_nowhere_fails_at_once() -> None:
+    job = Job().begin()
+    job.silent = {do.StopRanks}
+    job.tell(*(ev.RankUnstartable(task.rank, 1, 127, "trainn: No such file") for task in job.tasks))
+    job.tell(*(ev.RankStopped(task.rank, 1) for task in job.tasks))
+    assert (job.status, job.rungs) == (127, ["fail"])
+    assert "trainn" in job.said and not job.did(do.Requeue)
+
+
+def test_a_command_that_one_node_lacks_may_run_elsewhere() -> None:
+    job = Job().begin()
+    job.tell(ev.RankUnstartable(3, 1, 127, "train: No such file"))
+    assert job.rungs == ["unconditional-requeue"]
+
+
+def test_a_shim_that_vanishes_before_the_start_is_no_reason_to_start_the_others() -> None:
+    job = Job()
+    job.silent = {do.LaunchStep}
+    job.tell(ev.Begun(), ev.TaskArrived(job.tasks[0], 4, "7.0"), ev.ShimLost(0, "it hung up"))
+    job.wait(HOUR_S)
+    assert not job.did(do.StartRanks) and job.rungs == ["unconditional-requeue"]
+
+
+# --- in-place restart
+
+
+def test_a_fault_that_heals_is_answered_in_place() -> None:
+    job = Job().begin()
+    told = job.shows(fault())
+    assert [kind for kind in kinds(told) if kind != "LookAtDevices"] == ["StopRanks", "HealDevices", "StartRanks"]
+    assert job.did(do.StopRanks)[0].grace_s == Settings().stop_grace_s
+    assert job.did(do.HealDevices)[0].devices == {"n2": (("0.0", ("80E01801",)),)}
+    assert len(job.did(do.LaunchStep)) == 1, "the same step goes on"
+    assert job.counters == (1, 2, 2)
+    assert (job.env()["FTSLURM_RESTART_RUNG"], job.env()["FTSLURM_RESTART_CAUSE"]) == ("in-place-restart", "device")
+    assert job.env()["FTSLURM_EXCLUDED_NODES"] == ""
+
+
+def test_the_first_attempt_has_no_restart_to_speak_of() -> None:
+    job = Job().begin()
+    assert job.counters == (1, 1, 1)
+    assert (job.env()["FTSLURM_RESTART_RUNG"], job.env()["FTSLURM_RESTART_CAUSE"]) == ("", "")
+
+
+def test_no_device_is_touched_while_a_process_may_be_left() -> None:
+    job = Job().begin()
+    job.silent = {do.StopRanks}
+    job.shows(fault())
+    job.tell(*(ev.RankStopped(rank, 1) for rank in (0, 1, 3)))
+    assert not job.did(do.HealDevices)
+    job.tell(ev.RankStopped(2, 1))
+    assert job.did(do.HealDevices)
+
+
+def test_all_nodes_heal_before_any_rank_starts() -> None:
+    job = Job().begin()
+    job.silent = {do.HealDevices}
+    job.devices = {"n1": (fault("n1"),), "n2": (fault("n2"), fault("n2", "80E18008", "1.0"))}
+    job.tell(ev.DevicesSeen("n2", job.devices["n2"]))
+    assert job.did(do.HealDevices)[0].devices == {
+        "n1": (("0.0", ("80E01801",)),), "n2": (("0.0", ("80E01801",)), ("1.0", ("80E18008",))),
+    }  # fmt: skip
+    job.tell(ev.HealingDone("n1", (HealResult("0.0", True, "reset"),)))
+    assert len(job.did(do.StartRanks)) == 1
+    job.tell(ev.HealingDone("n2", (HealResult("0.0", True, ""), HealResult("1.0", True, ""))))
+    assert job.counters == (1, 2, 2)
+
+
+def test_in_place_restarts_cost_no_max_restarts() -> None:
+    job = Job(Settings(max_restarts=1)).begin()
+    for code in ("80E01801", "80E18008", "80E38008", "80E2120D", "80F78006"):
+        job.shows(fault(code=code))
+    assert job.counters == (1, 6, 6) and job.rungs == ["in-place-restart"] * 5
+    job.exits(0, 1)
+    assert job.rungs[-1] == "unconditional-requeue" and job.status == REQUEUED
+
+
+def test_a_fault_that_shows_for_long_counts_once() -> None:
+    job = Job(Settings(in_place=False), can=()).begin()  # nothing can be done about it, so the ranks run on
+    for _ in range(10):
+        job.shows(*(() if job.devices else (fault(),)))
+        job.tell(ev.DevicesSeen("n2", job.devices["n2"]))
+        job.wait(10)
+    assert len(job.recorded(rec.FaultSeen)) == 1
+    job.clears("n2")
+    job.shows(fault())
+    assert len(job.recorded(rec.FaultSeen)) == 2
+
+
+def test_no_answer_of_a_node_clears_no_fault() -> None:
+    job = Job(Settings(in_place=False), can=()).begin()
+    job.shows(fault())
+    job.tell(ev.DevicesSeen("n2", (), error="npu-smi does not answer"), ev.DevicesSeen("n2", job.devices["n2"]))
+    assert len(job.recorded(rec.FaultSeen)) == 1
+
+
+@pytest.mark.parametrize(
+    ("hours", "third"),
+    [
+        ((0, 1, 2), "isolated-requeue"),
+        ((0, 12, 23.9), "isolated-requeue"),
+        ((0, 12, 25), "in-place-restart"),
+        ((0, 24.5, 25), "in-place-restart"),
+        ((0, 24.5, 25, 26), "isolated-requeue"),
+    ],
+)
+def test_the_third_same_fault_within_24_h_takes_the_node_out(hours: tuple[float, ...], third: str) -> None:
+    job = Job().begin()
+    for before, at in zip((0, *hours), hours):
+        job.wait((at - before) * HOUR_S)
+        job.shows(fault())
+    assert job.rungs == ["in-place-restart"] * (len(hours) - 1) + [third]
+    assert [decided.isolate.keys() for decided in job.recorded(rec.Decided)[:-1]] == [set()] * (len(hours) - 1)
+    if third == "isolated-requeue":
+        assert job.excluded == ("n2",) and job.recorded(rec.Decided)[-1].cost == "max_restarts"
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        (fault(device="1.0"), fault(device="2.0")),
+        (fault(code="80E18008"), fault(code="80E38008")),
+        (fault("n1"), fault("n1", device="1.0")),
+        (fault(), fault(device="1.0")),
+    ],
+)
+def test_another_chip_another_code_or_another_node_does_not_count(others: tuple[Fault, ...]) -> None:
+    job = Job().begin()
+    for found in (*others, fault()):
+        job.shows(found)
+    assert job.rungs == ["in-place-restart"] * 3
+
+
+def test_the_same_fault_counts_over_a_requeue() -> None:
+    job = Job().begin()
+    job.shows(fault())
+    job.shows(fault())
+    job.exits(0, 1)
+    job = job.again().begin()
+    job.shows(fault())
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+
+
+def test_the_third_fault_counts_even_if_it_clears_while_the_ranks_are_stopped() -> None:
+    job = Job().begin()
+    job.shows(fault())
+    job.shows(fault())
+    job.silent = {do.StopRanks, do.LookAtDevices}
+    job.shows(fault())
+    job.devices["n2"] = ()
+    job.tell(*(job.look_at(node) for node in job.nodes), *(ev.RankStopped(rank, 3) for rank in range(4)))
+    assert job.rungs[-1] == "isolated-requeue"
+
+
+def test_the_limit_and_the_window_are_the_policy_s() -> None:
+    job = Job(Settings(same_code_limit=2, same_code_window_s=HOUR_S)).begin()
+    job.shows(fault())
+    job.wait(1.5 * HOUR_S)
+    job.shows(fault())
+    job.shows(fault())
+    assert job.rungs == ["in-place-restart", "in-place-restart", "isolated-requeue"]
+
+
+@pytest.mark.parametrize("code", ["80C98002", "80CB8002"])
+@pytest.mark.parametrize("unconditional", [True, False])
+def test_the_third_fault_that_the_user_caused_requeues_and_isolates_nothing(code: str, unconditional: bool) -> None:
+    job = Job(Settings(unconditional_requeue=unconditional)).begin()
+    for _ in range(3):
+        job.shows(users(code))
+    decided = job.recorded(rec.Decided)[-1]
+    assert (decided.rung, decided.cost) == ("unconditional-requeue", "max_restarts")
+    assert job.excluded == () and dict(decided.isolate) == {}
+    assert job.status == REQUEUED
+
+
+def test_healing_that_fails_takes_the_node_out() -> None:
+    job = Job().begin()
+    job.heals = False
+    job.shows(fault())
+    assert job.rungs == ["in-place-restart", "isolated-requeue"]
+    assert job.excluded == ("n2",) and len(job.did(do.StartRanks)) == 1
+    assert "healing failed" in dict(job.recorded(rec.Decided)[1].passed)["in-place-restart"]
+    job = job.again(nodes=("n1", "n3")).begin()
+    assert job.counters == (2, 1, 2) and job.env()["FTSLURM_EXCLUDED_NODES"] == "n2"
+
+
+def test_healing_that_fails_takes_the_node_out_even_if_the_user_caused_the_fault() -> None:
+    job = Job().begin()
+    job.heals = False
+    job.shows(users())
+    assert job.rungs[-1] == "isolated-requeue" and job.excluded == ("n2",)
+
+
+def test_only_the_node_that_did_not_heal_is_taken_out() -> None:
+    job = Job().begin()
+    job.silent = {do.HealDevices}
+    job.devices = {"n1": (fault("n1"),), "n2": (fault("n2"),)}
+    job.tell(ev.DevicesSeen("n1", job.devices["n1"]), ev.DevicesSeen("n2", job.devices["n2"]))
+    job.tell(ev.HealingDone("n1", (HealResult("0.0", True, "reset"),)))
+    job.tell(ev.HealingDone("n2", (HealResult("0.0", False, "still there after the reset"),)))
+    assert job.excluded == ("n2",)
+
+
+@pytest.mark.parametrize("what", ["silence", "vanished", "not known", "empty"])
+def test_healing_of_which_nothing_is_known_is_not_taken_for_healed(what: str) -> None:
+    job = Job().begin()
+    job.heals = None
+    if what != "not known":
+        job.silent = {do.HealDevices}
+    job.shows(fault())
+    if what == "vanished":
+        job.tell(ev.AgentLost("n2", "connection reset"))
+    if what == "empty":
+        job.tell(ev.HealingDone("n2", ()))
+    job.wait(HOUR_S)
+    assert len(job.did(do.StartRanks)) == 1 and job.rungs == ["in-place-restart", "isolated-requeue"]
+
+
+def test_a_fault_that_cannot_heal_takes_the_node_out_at_once() -> None:
+    job = Job().begin()
+    job.shows(fault(code="80E18402", graded=ISOLATE))
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+    assert not job.did(do.HealDevices)
+
+
+@pytest.mark.parametrize("graded", [UNKNOWN, IGNORE, AVOID])
+def test_a_fault_that_asks_for_nothing_is_noted_and_the_job_runs_on(graded: FaultClass) -> None:
+    job = Job().begin()
+    job.shows(fault(graded=graded))
+    job.wait(HOUR_S)
+    assert [seen.fault_class for seen in job.recorded(rec.FaultSeen)] == [graded.value]
+    assert not job.did(do.StopRanks) and not job.rungs
+    job.all_exit(0)
+    assert job.status == 0
+
+
+def test_a_node_to_be_avoided_is_kept_out_of_the_next_scheduling() -> None:
+    job = Job().begin()
+    job.shows(fault(graded=AVOID))
+    job.exits(0, 1)
+    assert job.rungs == ["unconditional-requeue"] and job.excluded == ("n2",)
+
+
+def test_a_node_is_not_avoided_at_the_price_of_never_running_again() -> None:
+    job = Job().begin()
+    job.slurm = replace(job.slurm, usable=frozenset({"n1", "n2"}))
+    job.shows(fault(graded=AVOID))
+    job.exits(0, 1)
+    assert job.rungs == ["unconditional-requeue"]
+    assert len({"n1", "n2"} - set(job.excluded)) == 2, "the job needs both nodes and would wait for ever"
+
+
+def test_a_device_fault_with_in_place_restart_switched_off_goes_to_the_next_rung_and_takes_the_node_out() -> None:
+    """Seed 003, table 1: isolated requeue answers all device faults."""
+    job = Job(Settings(in_place=False)).begin()
+    job.shows(fault())
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+
+
+def test_a_fault_with_no_remedy_leaves_a_healthy_job_alone() -> None:
+    job = Job(Settings(isolated_requeue=False)).begin()
+    job.shows(fault(graded=ISOLATE))
+    job.wait(HOUR_S)
+    assert not job.did(do.StopRanks) and not job.rungs and "left alone" in job.said
+    job.tell(ev.DevicesSeen("n2", job.devices["n2"]))
+    assert len(job.did(do.Say)) == 1, "said once"
+    job.all_exit(0)
+    assert job.status == 0
+
+
+def test_a_fault_that_was_left_alone_still_explains_a_crash_later() -> None:
+    job = Job().begin()
+    job.slurm = SILENT
+    job.shows(fault(graded=ISOLATE))
+    assert not job.did(do.StopRanks)
+    job.slurm = RUNNING
+    job.wait(HOUR_S)
+    job.exits(3, 1)
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+
+
+def test_a_job_that_may_not_be_requeued_keeps_running_on_a_broken_chip() -> None:
+    job = Job().begin()
+    job.slurm = replace(RUNNING, requeueable=False)
+    job.shows(fault(graded=ISOLATE))
+    assert not job.did(do.StopRanks)
+
+
+# --- crashes
+
+
+@pytest.mark.parametrize(("code", "signal", "status"), [(1, 0, 1), (77, 0, 77), (0, SIGKILL, 137), (0, 11, 139)])
+def test_a_crash_that_nothing_explains_requeues_the_whole_job(code: int, signal: int, status: int) -> None:
+    job = Job().begin()
+    told = job.exits(2, code, signal)
+    after = [kind for kind in kinds(told) if kind not in ("LookAtDevices", "AskSlurm")]
+    assert after == ["StopRanks", "EndStep", "Requeue", "Finish"]
+    assert job.excluded == () and job.status == REQUEUED
+    assert job.did(do.EndStep) == [do.EndStep(status)]
+    decided = job.recorded(rec.Decided)[0]
+    assert (decided.rung, decided.cause, decided.cost, decided.status) == ("unconditional-requeue", "crash", "max_restarts", status)
+    assert job.again().begin().counters == (2, 1, 2)
+
+
+def crash_until_it_is_over(settings: Settings, code: int = 7) -> tuple[list[str], Job]:
+    rungs, job = [], Job(settings).begin(watched=False)
+    while True:
+        job.exits(0, code)
+        job.wait(60)
+        rungs += job.rungs
+        if job.status != REQUEUED:
+            return rungs, job
+        job = job.again().begin(watched=False)
+
+
+def test_a_program_that_always_fails_is_requeued_exactly_three_times() -> None:
+    rungs, job = crash_until_it_is_over(Settings())
+    assert rungs == ["unconditional-requeue"] * 3 + ["fail"]
+    assert job.status == 7 and job.counters == (4, 1, 4)
+    assert "in a row" in job.said and "rank 0" in job.said
+
+
+def test_a_vanished_shim_counts_as_the_same_problem() -> None:
+    job = Job().begin()
+    for _ in range(3):
+        job.tell(ev.ShimLost(3, "it hung up"))
+        job = job.again().begin()
+    job.tell(ev.ShimLost(3, "it hung up"))
+    assert job.rungs == ["fail"] and job.status != 0
+
+
+@pytest.mark.parametrize("fault_between", ["device in place", "device isolated", "node"])
+def test_an_explicit_fault_between_breaks_the_row(fault_between: str) -> None:
+    job = Job().begin()
+    for _ in range(3):
+        job.exits(0, 1)
+        job = job.again().begin()
+    if fault_between == "device in place":
+        job.shows(fault())
+    else:
+        if fault_between == "node":
+            job.slurm = replace(RUNNING, bad_nodes=(("n2", "DOWN"),))
+            job.exits(2, 1)
+        else:
+            job.shows(fault(graded=ISOLATE))
+        assert job.rungs == ["isolated-requeue"]
+        job = job.again(nodes=("n1", "n3")).begin()
+    for _ in range(3):
+        job.exits(0, 1)
+        assert job.rungs[-1] == "unconditional-requeue"
+        job = job.again().begin()
+    job.exits(0, 1)
+    assert job.rungs == ["fail"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 128])
+def test_max_restarts_is_the_end(limit: int) -> None:
+    rungs, job = crash_until_it_is_over(Settings(max_restarts=limit, unconditional_in_a_row=128), code=5)
+    if limit < 128:
+        assert f"all {limit} requeues" in job.said
+    assert rungs == ["unconditional-requeue"] * limit + ["fail"]
+    assert job.status == 5
+
+
+def test_isolated_and_unconditional_requeues_draw_on_one_budget() -> None:
+    job = Job(Settings(max_restarts=2)).begin()
+    job.exits(0, 1)
+    job = job.again().begin()
+    job.shows(fault(graded=ISOLATE))
+    job = job.again(nodes=("n1", "n3")).begin()
+    job.exits(0, 9)
+    assert job.rungs == ["fail"] and job.status == 9
+
+
+def test_nodes_stay_out_over_later_requeues_until_their_time_is_up() -> None:
+    job = Job(Settings(isolation_expires_s=10 * HOUR_S)).begin()
+    job.shows(fault(graded=ISOLATE))
+    job = job.again(nodes=("n1", "n3")).begin()
+    assert job.env()["FTSLURM_EXCLUDED_NODES"] == "n2"
+    job.shows(fault("n3", graded=ISOLATE))
+    assert job.excluded == ("n2", "n3")
+    job = job.again(nodes=("n1", "n4")).begin()
+    assert job.env()["FTSLURM_EXCLUDED_NODES"] == "n[2-3]"
+    job.wait(11 * HOUR_S)
+    job.exits(0, 1)
+    assert job.excluded == ()
+
+
+def test_a_crash_is_put_down_to_the_device_that_shows_a_fault_when_looked_at() -> None:
+    job = Job().begin()
+    job.devices["n2"] = (fault(graded=ISOLATE),)
+    job.exits(0, 1)
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+    assert job.recorded(rec.Decided)[0].cause == "device"
+
+
+def test_a_crash_with_a_fault_that_heals_is_answered_in_place() -> None:
+    job = Job().begin()
+    job.devices["n2"] = (fault(),)
+    job.exits(3, 1)
+    assert job.rungs == ["in-place-restart"] and job.counters == (1, 2, 2)
+
+
+def test_a_crash_is_put_down_to_the_node_that_slurm_calls_down() -> None:
+    job = Job().begin()
+    job.slurm = replace(RUNNING, bad_nodes=(("n1", "DOWN*: gone"),))
+    job.exits(3, 1)
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n1",)
+    assert job.recorded(rec.Decided)[0].cause == "node" and "DOWN" in job.recorded(rec.Decided)[0].isolate["n1"]
+
+
+def test_no_rank_is_started_again_on_a_node_that_slurm_calls_down() -> None:
+    job = Job().begin()
+    job.slurm = replace(RUNNING, bad_nodes=(("n1", "DOWN*: gone"),))
+    job.devices["n2"] = (fault(),)
+    job.exits(3, 0, SIGKILL)
+    assert job.rungs[0] == "isolated-requeue" and "n1" in job.excluded
+
+
+def test_what_slurm_said_long_ago_is_not_what_it_says_now() -> None:
+    job = Job().begin()
+    job.slurm = replace(RUNNING, usable=frozenset({"n1", "n2"}))
+    job.shows(fault(graded=ISOLATE))  # no node to spare: left alone, and Slurm was asked
+    job.clears("n2")
+    job.wait(10 * HOUR_S)
+    job.slurm = replace(RUNNING, bad_nodes=(("n1", "DOWN*"),))
+    job.exits(0, 1)
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n1",)
+
+
+def test_the_first_failure_names_the_status_and_not_what_we_did_to_the_others() -> None:
+    job = Job(Settings(unconditional_requeue=False)).begin()
+    job.exits(2, 3)
+    assert job.status == 3 and "rank 2" in job.said and "switched off" in job.said
+
+
+@pytest.mark.parametrize(
+    ("slurm", "can", "why"),
+    [
+        (replace(RUNNING, requeueable=False), ("ask", "requeue"), "--requeue"),
+        (replace(RUNNING, batch=False), ("ask", "requeue"), "batch"),
+        (RUNNING, ("ask",), "batch"),
+        (SILENT, ("ask", "requeue"), "Slurm"),
+    ],
+)
+def test_a_job_that_cannot_be_requeued_fails_with_its_own_status_and_says_why(
+    slurm: ev.SlurmAnswered, can: tuple[str, ...], why: str
+) -> None:
+    job = Job(can=can).begin()
+    job.slurm = slurm
+    job.exits(1, 42)
+    assert job.rungs == ["fail"] and job.status == 42 and why in job.said
+
+
+def test_no_requeue_is_overruled_only_where_that_is_asked_for() -> None:
+    job = Job(Settings(even_if_no_requeue=True)).begin()
+    job.slurm = replace(RUNNING, requeueable=False)
+    job.exits(1, 1)
+    assert job.did(do.Requeue)[0].allow_first
+
+
+def test_no_job_is_left_waiting_for_nodes_that_do_not_exist() -> None:
+    job = Job().begin()
+    job.slurm = replace(RUNNING, usable=frozenset({"n1", "n2"}))
+    job.devices["n2"] = (fault(graded=ISOLATE),)
+    job.exits(3, 1)
+    assert job.rungs == ["fail"] and "2 nodes" in job.said and job.status == 1
+
+
+def test_a_requeue_that_slurm_refuses_ends_the_job_with_the_user_s_status() -> None:
+    job = Job().begin()
+    job.silent = {do.Requeue}
+    job.exits(0, 6)
+    job.tell(ev.RequeueEnded(False, "Job requeue is disabled"))
+    assert job.status == 6 and "Job requeue is disabled" in job.said
+
+
+def test_every_verdict_tells_each_rung_before_it_and_why_it_was_not_the_one() -> None:
+    job = Job(Settings(unconditional_requeue=False)).begin()
+    job.exits(0, 1)
+    passed = dict(job.recorded(rec.Decided)[0].passed)
+    assert list(passed) == [rung for rung in Settings().ladder if rung != "fail"] and all(passed.values())
+
+
+def test_crashes_may_be_answered_in_place_as_ft_launcher_does() -> None:
+    settings = Settings(crash_restarts=2, isolated_requeue=False, unconditional_requeue=False)
+    job = Job(settings).begin()
+    job.exits(0, 1)
+    job.exits(3, 1)
+    assert job.rungs == ["in-place-restart"] * 2 and job.counters == (1, 3, 3)
+    job.exits(1, 8)
+    assert job.rungs[-1] == "fail" and job.status == 8
+
+
+# --- silence is no answer
+
+
+def test_devices_that_do_not_answer_blame_nobody() -> None:
+    job = Job().begin()
+    job.silent = {do.LookAtDevices}
+    job.exits(0, 1)
+    assert not job.rungs
+    job.wait(Settings().answer_wait_s)
+    assert job.rungs == ["unconditional-requeue"] and job.excluded == ()
+
+
+def test_devices_that_answer_with_an_error_blame_nobody() -> None:
+    job = Job().begin()
+    job.silent = {do.LookAtDevices}
+    job.exits(0, 1)
+    job.tell(*(ev.DevicesSeen(node, (), asked=True, error="npu-smi: dcmi module initialize failed") for node in job.nodes))
+    assert job.rungs == ["unconditional-requeue"] and job.excluded == ()
+
+
+def test_agents_that_never_come_hold_nothing_up_for_long() -> None:
+    job = Job()
+    job.silent = {do.WatchNodes}
+    job.begin()
+    job.exits(0, 1)
+    job.wait(Settings().answer_wait_s)
+    assert job.rungs == ["unconditional-requeue"]
+
+
+def test_an_agent_that_is_lost_blames_nobody() -> None:
+    job = Job().begin()
+    job.tell(ev.AgentLost("n2", "connection reset"))
+    job.wait(HOUR_S)
+    assert not job.did(do.StopRanks)
+    job.exits(0, 1)
+    assert job.rungs == ["unconditional-requeue"] and job.excluded == ()
+
+
+def test_a_restart_in_place_needs_no_slurmctld() -> None:
+    job = Job().begin()
+    job.silent = {do.AskSlurm}
+    job.shows(fault())
+    assert job.counters == (1, 2, 2) and not job.did(do.AskSlurm)
+
+
+def test_a_silent_slurmctld_kills_nothing_that_runs() -> None:
+    job = Job().begin()
+    job.silent = {do.AskSlurm}
+    job.shows(fault(graded=ISOLATE))
+    job.tell(ev.SignalSeen(SIGTERM, rank=0))
+    job.wait(HOUR_S)
+    assert not job.did(do.StopRanks) and job.status is None
+
+
+def test_a_crash_while_slurmctld_is_silent_ends_with_its_own_status_and_names_slurm() -> None:
+    job = Job().begin()
+    job.silent = {do.AskSlurm}
+    job.exits(0, 4)
+    job.wait(Settings().slurm_timeout_s + 60)
+    assert job.status == 4 and "Slurm" in job.said and "60 s" in job.said
+
+
+def test_a_slurmctld_that_answers_late_but_in_time_is_heard() -> None:
+    job = Job().begin()
+    job.silent = {do.AskSlurm}
+    job.exits(0, 4)
+    job.wait(Settings().slurm_timeout_s - 1)
+    job.tell(RUNNING)
+    assert job.rungs == ["unconditional-requeue"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "rung"),
+    [
+        (Settings(), "fail"),
+        (Settings(crash_restarts=3), "fail"),
+        (Settings(crash_restarts=3, restart_via="step"), "in-place-restart"),  # which ends the old step first
+    ],
+)
+def test_when_every_deadline_has_passed_at_once_nothing_starts_beside_what_may_be_left(settings: Settings, rung: str) -> None:
+    """The loop may be woken late: a suspended process, a slow file system."""
+    job = Job(settings).begin()
+    job.silent = {do.StopRanks, do.LookAtDevices, do.AskSlurm}
+    job.exits(0, 1)
+    job.jump(HOUR_S)
+    job.tell(ev.TimePassed())
+    job.wait(120)
+    assert job.rungs == [rung] and job.judge.phase in (Phase.RUNNING, Phase.FINISHED)
+
+
+# --- processes that do not go, shims and steps that do
+
+
+def test_a_process_that_outlives_sigkill_takes_its_node_out() -> None:
+    job = Job().begin()
+    job.stuck = {2: (4711,)}
+    job.shows(fault("n1"))
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+    assert "4711" in job.recorded(rec.Decided)[0].isolate["n2"]
+
+
+def test_a_shim_that_never_says_stopped_is_not_started_again() -> None:
+    job = Job().begin()
+    job.silent = {do.StopRanks}
+    job.shows(fault())
+    job.tell(*(ev.RankStopped(rank, 1) for rank in (0, 1, 2)))
+    job.wait(HOUR_S)
+    assert not job.did(do.HealDevices)
+    assert job.did(do.KillStep), "a shim that does not listen is ended by the launcher"
+    assert job.rungs == ["isolated-requeue"] and job.status == REQUEUED
+
+
+def test_a_lost_shim_requeues_the_job_once_its_step_is_gone() -> None:
+    job = Job().begin()
+    told = kinds(job.tell(ev.ShimLost(3, "it hung up")))
+    assert told.index("KillStep") < told.index("Requeue")
+    assert job.rungs == ["unconditional-requeue"]
+
+
+def test_a_lost_shim_on_a_node_that_slurm_calls_down_takes_the_node_out() -> None:
+    job = Job().begin()
+    job.slurm = replace(RUNNING, bad_nodes=(("n2", "DOWN*"),))
+    job.tell(ev.ShimLost(3, "it hung up"), ev.ShimLost(2, "it hung up"))
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+
+
+def test_a_step_that_ended_requeues_the_job_without_delay() -> None:
+    job = Job().begin()
+    job.tell(ev.StepEnded(ExitStatus(0, SIGKILL)))
+    assert job.did(do.Requeue), f"it still waits: {job.judge.phase.value}"
+    assert job.status == REQUEUED
+
+
+def test_a_shim_that_is_lost_after_its_rank_was_stopped_is_still_lost() -> None:
+    job = Job().begin()
+    job.silent = {do.StopRanks}
+    job.shows(fault())
+    job.tell(ev.RankStopped(3, 1), ev.ShimLost(3, "it hung up"), *(ev.RankStopped(rank, 1) for rank in (0, 1, 2)))
+    job.wait(HOUR_S)
+    assert len(job.did(do.StartRanks)) == 1
+
+
+@pytest.mark.parametrize("gone", [(ev.ShimLost(3, "it hung up"),), (ev.StepEnded(ExitStatus(1)),)])
+def test_a_shim_or_step_that_goes_while_devices_heal_is_not_told_to_start_ranks(gone: tuple[ev.Event, ...]) -> None:
+    job = Job().begin()
+    job.silent = {do.HealDevices}
+    job.shows(fault())
+    job.tell(*gone)
+    job.tell(ev.HealingDone("n2", (HealResult("0.0", True, "reset"),)))
+    job.wait(HOUR_S)
+    assert len(job.did(do.StartRanks)) == 1 and job.status == REQUEUED
+
+
+# --- a new step for a restart
+
+
+def test_a_restart_via_step_ends_the_old_step_first() -> None:
+    job = Job(Settings(restart_via="step")).begin()
+    told = kinds(job.shows(fault()))
+    assert [kind for kind in told if kind != "LookAtDevices"] == [
+        "StopRanks", "HealDevices", "EndStep", "LaunchStep", "StartRanks",
+    ]  # fmt: skip
+    assert job.counters == (1, 2, 2) and job.did(do.EndStep) == [do.EndStep(0)]
+
+
+def test_a_restart_via_step_gets_over_a_lost_shim() -> None:
+    job = Job(Settings(restart_via="step", crash_restarts=1)).begin()
+    job.silent = {do.StopRanks}
+    job.exits(0, 1)
+    job.tell(ev.ShimLost(3, "it hung up"), *(ev.RankStopped(rank, 1) for rank in (0, 1, 2)))
+    assert kinds(job.decisions)[-3:] == ["KillStep", "LaunchStep", "StartRanks"]
+    assert job.counters == (1, 2, 2)
+
+
+def test_no_device_heals_under_a_rank_whose_shim_was_lost() -> None:
+    job = Job(Settings(restart_via="step")).begin()
+    job.silent = {do.StopRanks}
+    job.shows(fault())
+    job.tell(ev.ShimLost(3, "it hung up"), *(ev.RankStopped(rank, 1) for rank in (0, 1, 2)))
+    job.wait(HOUR_S)
+    assert job.counters == (1, 2, 2) or job.status == REQUEUED
+
+
+def test_no_new_step_starts_beside_one_that_cannot_be_ended() -> None:
+    job = Job(Settings(restart_via="step")).begin()
+    job.silent = {do.EndStep, do.KillStep}
+    job.shows(fault())
+    job.wait(HOUR_S)
+    assert len(job.did(do.LaunchStep)) == 1
+
+
+def test_a_step_that_goes_while_devices_heal_is_launched_again_once() -> None:
+    job = Job(Settings(restart_via="step")).begin()
+    job.silent = {do.HealDevices}
+    job.shows(fault())
+    job.tell(ev.StepEnded(ExitStatus(1)))
+    job.silent = {do.LaunchStep}
+    job.tell(ev.HealingDone("n2", (HealResult("0.0", True, "reset"),)))
+    job.wait(HOUR_S)
+    assert len(job.did(do.LaunchStep)) == 2
+
+
+def test_a_relaunch_that_fails_is_no_success() -> None:
+    job = Job(Settings(restart_via="step")).begin()
+    job.silent = {do.LaunchStep}
+    job.shows(fault())
+    job.tell(ev.StepEnded(ExitStatus(0)))
+    job.wait(HOUR_S)
+    assert job.status not in (None, 0)
+
+
+# --- signals from outside
+
+
+@pytest.mark.parametrize("sender", [None, 0])
+def test_a_warning_leaves_the_ranks_to_end_by_themselves(sender: int | None) -> None:
+    job = Job().begin()
+    job.tell(ev.SignalSeen(SIGTERM, sender))
+    assert bool(job.did(do.SignalRanks)) == (sender is None), "what ftrun gets is passed on, what ranks have seen is not"
+    assert not job.did(do.StopRanks)
+    job.all_exit(0)
+    assert (job.status, job.rungs) == (0, [])
+
+
+def test_a_warning_requeues_only_when_asked_to() -> None:
+    job = Job().begin()
+    job.tell(ev.SignalSeen(SIGTERM, 0))
+    job.all_exit(0, SIGTERM)
+    assert job.status == 143 and not job.did(do.Requeue) and job.said == ""
+
+
+def test_a_warning_requeues_at_no_cost_when_asked_to() -> None:
+    job = Job(Settings(warning_requeue=True, max_restarts=1)).begin()
+    for _ in range(4):
+        job.tell(ev.SignalSeen(SIGTERM, 0))
+        job.all_exit(0)
+        assert job.status == REQUEUED and job.excluded == ()
+        assert job.recorded(rec.Decided)[0].cost == ""
+        job = job.again().begin()
+    assert job.counters == (5, 1, 5)
+    job.exits(0, 1)
+    assert job.rungs == ["unconditional-requeue"], "four warnings are no failures"
+
+
+def test_the_first_rank_that_ends_after_a_warning_starts_the_grace_of_the_others() -> None:
+    job = Job(Settings(warning_requeue=True)).begin()
+    job.tell(ev.SignalSeen(SIGTERM, 0))
+    job.wait(Settings().warning_grace_s - 1)
+    assert not job.did(do.StopRanks)
+    job.wait(2)
+    assert job.did(do.StopRanks) and job.status == REQUEUED
+
+
+def test_the_grace_after_a_warning_ends_before_the_allocation_does() -> None:
+    job = Job(Settings(warning_requeue=True)).begin()
+    job.slurm = replace(RUNNING, end_time=int(job.now.unix) + 30)
+    job.tell(ev.SignalSeen(SIGTERM, 0))
+    job.wait(29)
+    assert job.did(do.StopRanks)
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_ranks_that_were_killed_after_a_warning_are_no_success(batch: bool) -> None:
+    job = Job(Settings(warning_requeue=not batch)).begin()
+    job.slurm = replace(RUNNING, batch=batch)
+    job.tell(ev.SignalSeen(SIGTERM, 0))
+    job.exits(0, 0)
+    job.wait(HOUR_S)
+    assert job.did(do.StopRanks) and job.status not in (0, None)
+
+
+def test_another_warning_signal_counts_only_where_the_policy_names_it() -> None:
+    plain, named = Job().begin(), Job(Settings(warning_signals=("USR1",), warning_requeue=True)).begin()
+    for job in (plain, named):
+        job.tell(ev.SignalSeen(SIGUSR1))
+        assert job.did(do.SignalRanks) == [do.SignalRanks(SIGUSR1)]
+        job.all_exit(0)
+    assert (plain.status, named.status) == (0, REQUEUED) and not plain.did(do.AskSlurm)
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "TIMEOUT", "PREEMPTED", "PENDING", "NODE_FAIL"])
+def test_a_job_that_slurm_ends_is_ended_and_not_requeued(state: str) -> None:
+    job = Job(Settings(warning_requeue=True)).begin()
+    job.slurm = replace(RUNNING, state=state)
+    job.tell(*(ev.SignalSeen(SIGTERM, task.rank) for task in job.tasks))
+    assert job.did(do.StopRanks) and job.status == 143
+    assert not job.did(do.Requeue) and job.rungs == [] and job.said == ""
+
+
+def test_a_cancelled_job_whose_ranks_were_killed_first_is_not_requeued() -> None:
+    job = Job().begin()
+    job.slurm = replace(RUNNING, state="CANCELLED")
+    job.all_exit(0, SIGKILL)
+    assert job.status == 137 and not job.did(do.Requeue)
+
+
+def test_a_cancelled_job_whose_step_went_first_is_not_requeued() -> None:
+    job = Job().begin()
+    job.slurm = replace(RUNNING, state="CANCELLED")
+    job.tell(ev.StepEnded(ExitStatus(0, SIGTERM)))
+    job.wait(HOUR_S)
+    assert not job.did(do.Requeue) and job.status not in (0, None)
+
+
+def test_ctrl_c_ends_everything() -> None:
+    job = Job().begin()
+    job.tell(ev.SignalSeen(SIGINT))
+    assert job.did(do.StopRanks)[0].grace_s == Settings().stop_grace_s
+    assert job.status == 130 and not job.did(do.Requeue)
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_grace() -> None:
+    job = Job().begin()
+    job.silent = {do.StopRanks}
+    job.tell(ev.SignalSeen(SIGINT), ev.SignalSeen(SIGINT))
+    assert [stop.grace_s for stop in job.did(do.StopRanks)] == [Settings().stop_grace_s, 0.0]
+    job.tell(*(ev.RankStopped(rank, 1) for rank in range(4)))
+    assert job.status == 130
+
+
+def test_ctrl_c_while_a_crash_is_looked_into_ends_the_job() -> None:
+    job = Job().begin()
+    job.silent = {do.StopRanks}
+    job.exits(0, 3)
+    job.tell(ev.SignalSeen(SIGINT), *(ev.RankStopped(rank, 1) for rank in range(4)))
+    assert job.status is not None and job.status != 0 and not job.did(do.Requeue)
+
+
+def test_ctrl_c_while_devices_heal_ends_the_job_at_once() -> None:
+    job = Job().begin()
+    job.silent = {do.HealDevices}
+    job.shows(fault())
+    job.tell(ev.SignalSeen(SIGINT), ev.SignalSeen(SIGINT))
+    assert job.status is not None, "two Ctrl-C, and it still waits for the devices"
+
+
+def test_ctrl_c_while_the_step_comes_down_kills_it() -> None:
+    job = Job().begin()
+    job.silent = {do.EndStep}
+    job.all_exit(0)
+    job.tell(ev.SignalSeen(SIGINT))
+    assert job.did(do.KillStep) and job.status == 0
+
+
+def test_a_warning_while_devices_heal_requeues_when_asked_to() -> None:
+    job = Job(Settings(warning_requeue=True)).begin()
+    job.silent = {do.HealDevices}
+    job.shows(fault())
+    job.tell(ev.SignalSeen(SIGTERM))
+    job.tell(ev.HealingDone("n2", (HealResult("0.0", True, "reset"),)))
+    assert job.status == REQUEUED and job.recorded(rec.Decided)[-1].cost == ""
+
+
+def test_a_job_cancelled_while_devices_heal_is_over() -> None:
+    job = Job().begin()
+    job.silent = {do.HealDevices}
+    job.shows(fault())
+    job.slurm = replace(RUNNING, state="CANCELLED")
+    job.tell(ev.SignalSeen(SIGTERM, 0), ev.HealingDone("n2", (HealResult("0.0", True, "reset"),)))
+    assert job.status not in (0, None) and len(job.did(do.StartRanks)) == 1
+
+
+def test_outside_slurm_a_sigterm_goes_to_the_ranks_and_their_end_is_the_end() -> None:
+    job = Job(can=()).begin()
+    job.tell(ev.SignalSeen(SIGTERM))
+    assert job.did(do.SignalRanks) == [do.SignalRanks(SIGTERM)]
+    job.all_exit(0, SIGTERM)
+    assert job.status == 143 and job.rungs == []
+
+
+@pytest.mark.parametrize("number", [SIGINT, SIGTERM])
+def test_a_signal_while_the_job_is_given_back_is_the_requeue_s_own(number: int) -> None:
+    job = Job().begin()
+    job.silent = {do.Requeue}
+    job.exits(0, 1)
+    assert job.tell(ev.SignalSeen(number)) == []
+    job.tell(ev.RequeueEnded(True, "requeued"))
+    assert job.status == REQUEUED
+
+
+# --- a ledger that cannot be written
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(crash_restarts=1), Settings(unconditional_requeue=False)])
+def test_what_cannot_be_written_is_not_done_and_the_job_ends_with_its_own_status(settings: Settings) -> None:
+    job = Job(settings).begin()
+    job.full = True
+    job.exits(0, 7)
+    assert not job.did(do.Requeue) and len(job.did(do.StartRanks)) == 1
+    assert "no space left" in job.said
+    assert job.status == 7
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(unconditional_requeue=False)])
+def test_a_full_disk_after_the_step_has_gone_is_a_clear_end_too(settings: Settings) -> None:
+    job = Job(settings).begin()
+    job.silent = {do.StopRanks}
+    job.exits(0, 7)
+    job.full = True
+    job.tell(ev.StepEnded(ExitStatus(7)))
+    job.wait(HOUR_S)
+    assert job.status == 7 and "no space left" in job.said and not job.did(do.Requeue)
+
+
+def test_devices_are_not_healed_on_a_decision_that_cannot_be_written() -> None:
+    job = Job().begin()
+    job.full = True
+    job.shows(fault())
+    assert not job.did(do.HealDevices) and job.status not in (0, None) and "no space left" in job.said
+
+
+# --- rendezvous for torch
+
+
+def test_torch_finds_each_other_and_never_on_a_port_of_the_last_attempt() -> None:
+    job = Job(Settings(rendezvous="torch"), per_node=2).begin()
+    first = job.env(3)
+    assert {name: first[name] for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")} == {
+        "RANK": "3", "LOCAL_RANK": "1", "NODE_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2",
+    }  # fmt: skip
+    assert first["MASTER_ADDR"] == "10.0.0.1"
+    ports = [first["MASTER_PORT"]]
+    for code in ("80E01801", "80E18008"):
+        job.shows(fault(code=code))
+        assert {job.env(rank)["MASTER_PORT"] for rank in range(4)} == {job.env()["MASTER_PORT"]}
+        ports.append(job.env()["MASTER_PORT"])
+    assert len(set(ports)) == 3
+
+
+def test_torch_variables_that_the_user_has_set_are_the_user_s() -> None:
+    job = Job(Settings(rendezvous="torch"), user_env=("MASTER_PORT", "RANK", "PATH")).begin()
+    assert "MASTER_PORT" not in job.env() and "RANK" not in job.env()
+    assert job.env()["MASTER_ADDR"] == "10.0.0.1"
+
+
+def test_no_torch_variables_unless_asked_for() -> None:
+    assert not {"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"} & set(Job().begin().env())
+
+
+def test_torch_counts_ranks_per_node_where_nodes_differ() -> None:
+    job = Job(Settings(rendezvous="torch"))
+    job.tasks = (*job.tasks[:2], replace(job.tasks[2], rank=2))  # n1 has two, n2 has one
+    job.begin()
+    assert [job.env(rank)["LOCAL_WORLD_SIZE"] for rank in range(3)] == ["2", "2", "1"]
+    assert job.env()["WORLD_SIZE"] == "3"
+
+
+# --- the counters
+
+
+def test_counters_over_restarts_in_place_and_requeues() -> None:
+    job = Job().begin()
+    assert job.counters == (1, 1, 1)
+    job.shows(fault())
+    assert job.counters == (1, 2, 2)
+    job.exits(0, 1)
+    job = job.again().begin()
+    assert job.counters == (2, 1, 3)
+    job.shows(fault())
+    assert job.counters == (2, 2, 4)
+
+
+def test_a_job_that_somebody_else_requeued_knows_it_was_scheduled_again() -> None:
+    first = Job().begin()
+    again = Job(past=first.ledger, schedule=1).begin()
+    assert again.counters == (2, 1, 2)
+
+
+def test_a_second_ftrun_in_the_script_counts_for_itself_but_the_attempt_goes_on() -> None:
+    first = Job().begin()
+    first.shows(fault())
+    first.all_exit(0)
+    second = Job(past=first.ledger, step_key="evaluate").begin()
+    assert second.counters == (1, 1, 3)
+    second.exits(0, 1)
+    again = Job(past=second.ledger, schedule=1).begin()
+    assert again.counters == (2, 1, 4)
+
+
+def test_an_ftrun_that_died_has_run_the_command_all_the_same() -> None:
+    dead = Job().begin()
+    assert Job(past=dead.ledger).begin().counters == (1, 2, 2)
+
+
+def test_an_attempt_s_number_is_never_handed_out_twice() -> None:
+    job = Job().begin()
+    numbers = [job.counters[2]]
+    for _ in range(2):
+        job.shows(fault())
+        numbers.append(job.counters[2])
+        job.exits(0, 1)
+        job = job.again().begin()
+        numbers.append(job.counters[2])
+    assert numbers == sorted(set(numbers))
+
+
+# --- what is written down
+
+
+def test_what_happened_stands_in_the_ledger_in_order() -> None:
+    job = Job().begin()
+    job.shows(fault())
+    job.exits(0, 1)
+    told = [type(record).__name__ for record in job.ledger if not isinstance(record, rec.RunBegan)]
+    assert told == [
+        "AttemptBegan", "FaultSeen", "TroubleSeen", "AttemptEnded", "Decided", "CarriedOut",
+        "AttemptBegan", "TroubleSeen", "AttemptEnded", "Decided", "CarriedOut", "Finished",
+    ]  # fmt: skip
+    ended = of_kind(job.ledger, rec.AttemptEnded)[1]
+    assert ended.exits == {"exited with status 1": 1, "was killed by SIGTERM": 3}

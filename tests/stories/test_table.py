@@ -1,0 +1,201 @@
+"""The judge's table is whole, and whatever happens in whatever order, its rules hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+from ftslurm.model import decisions as do
+from ftslurm.model import events as ev
+from ftslurm.model.devices import FaultClass, HealResult
+from ftslurm.model.events import Event
+from ftslurm.model.exits import ExitStatus
+from ftslurm.model.settings import Settings
+from ftslurm.policies.judge import TABLE, Phase
+from tests.stories.replay import RUNNING, SILENT, Job, fault
+
+EVENTS = get_args(Event)
+ONLY_FIRST = "the loop tells it once, first of all"
+NOT_UP = "the loop tells Begun first; nothing was launched, asked or written before"
+NO_REQUEUE = "only Requeue is answered so, and nothing but that answer leads out of that phase"
+OVER = "the loop has ended"
+
+# Pairs that cannot happen, and why. What is neither here nor in the table is a hole.
+IMPOSSIBLE = {
+    **{(Phase.NEW, kind): NOT_UP for kind in EVENTS if kind is not ev.Begun},
+    **{(phase, ev.Begun): ONLY_FIRST for phase in Phase if phase is not Phase.NEW},
+    **{
+        (phase, ev.RequeueEnded): NO_REQUEUE
+        for phase in (Phase.LAUNCHING, Phase.RUNNING, Phase.SETTLING, Phase.HEALING, Phase.ENDING)
+    },
+    # Not LedgerFailed: the answer that finishes may itself hold the record that cannot be written.
+    **{(Phase.FINISHED, kind): OVER for kind in EVENTS if kind not in (ev.LedgerFailed, ev.Begun)},
+}
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("kind", EVENTS)
+def test_every_event_is_answered_or_cannot_happen(phase: Phase, kind: type) -> None:
+    answered, impossible = (phase, kind) in TABLE, (phase, kind) in IMPOSSIBLE
+    assert answered or impossible, f"{kind.__name__} while {phase.value} can happen and has no answer"
+    assert not (answered and impossible), f"{kind.__name__} while {phase.value} is answered, and said to be impossible"
+
+
+def test_an_event_that_cannot_happen_is_an_error_and_not_passed_over() -> None:
+    with pytest.raises(LookupError, match="TimePassed"):
+        Job().judge.handle(ev.TimePassed(), Job().now)
+
+
+# --- random runs
+
+
+class Chaos:
+    """A world that answers late, in any order or not at all. `possible` is what may happen next; nothing else is told."""
+
+    def __init__(self, policy: Settings, can: tuple[str, ...], script: list[int]) -> None:
+        self.job = Job(policy, can=can, nodes=("n1", "n2"), per_node=1)
+        self.job.silent = {kind for kind in get_args(do.Decision) if kind is not do.Remember}
+        self._script = iter(script)
+        self._ranks = [task.rank for task in self.job.tasks]
+
+    def run(self) -> None:
+        job = self.job
+        job.tell(ev.Begun())
+        for number in filter(None, self._script):
+            if job.judge.finished:
+                return
+            job.jump((0.0, 0.0, 0.0, 1.0, 7.0, 25.0, 100.0)[number % 7])
+            job.full = number % 29 == 0
+            happens = list(self.possible(number))
+            if happens:
+                event = happens[number // 7 % len(happens)]
+                note(f"{job.now.mono:g} {job.judge.phase.value}: {event}")
+                before = len(job.decisions)
+                job.tell(event)
+                note(f"    -> {[d for d in job.decisions[before:] if not isinstance(d, do.Remember)]}")
+
+    def possible(self, number: int) -> Iterator[Event]:
+        """By what was asked and what has happened, as shims, agents, srun, Slurm and the loop behave."""
+        yield from self._clock()
+        yield from self._step(number)
+        yield from self._agents(number)
+        truth = self.job.truth
+        if truth.questions > 0:
+            yield self._slurm(number)
+        if truth.requeueing:
+            yield ev.RequeueEnded(number % 2 == 0, "as told")
+        if number % 10 == 0:
+            yield ev.SignalSeen((2, 15, 10, 15)[number // 10 % 4])
+
+    def _clock(self) -> Iterator[Event]:
+        wakes_at = self.job.judge.wakes_at
+        if wakes_at is not None and wakes_at <= self.job.now.mono:
+            yield from [ev.TimePassed()] * 3  # likelier than the rest
+
+    def _step(self, number: int) -> Iterator[Event]:
+        truth = self.job.truth
+        if not truth.step_up:
+            return
+        for task in self.job.tasks:
+            if task.rank not in truth.came:
+                yield from [ev.TaskArrived(task, len(self.job.tasks), "7.0")] * 5
+        for rank, attempt in truth.running.items():
+            status = (ExitStatus(0), ExitStatus(1), ExitStatus(0, 9), ExitStatus(0, 15))[number % 4]
+            yield ev.RankStarted(rank, attempt, 1)
+            yield ev.RankExited(rank, attempt, status, self.job.now.unix)
+            if number % 9 == 0:
+                yield ev.RankUnstartable(rank, attempt, 127, "not found")
+        for rank, attempt in truth.stops.items():
+            yield from [ev.RankStopped(rank, attempt, (4711,) if number % 13 == 0 else (), 30000)] * 3
+        for rank in truth.shims if number % 8 == 0 else ():
+            yield ev.ShimLost(rank, "it hung up")
+            yield ev.SignalSeen(15, rank)
+        if number % 8 == 1 or self.job.judge.phase is Phase.ENDING:
+            yield ev.StepEnded(ExitStatus(number % 2))
+
+    def _agents(self, number: int) -> Iterator[Event]:
+        truth = self.job.truth
+        faults = (
+            (), (fault("n1"),), (fault("n2"), fault("n2", "80C98002", users=True)), (fault("n2", graded=FaultClass.ISOLATE),),
+        )  # fmt: skip
+        for node, up in truth.agents.items():
+            if not up:
+                yield ev.AgentArrived(node, ("ascend",) if number % 5 else ())
+                continue
+            shown = tuple(replace(found, node=node) for found in faults[number % 4])
+            yield ev.DevicesSeen(node, shown)
+            if number % 11 == 0:
+                yield ev.AgentLost(node, "it hung up")
+            if truth.looks[node] > 0:
+                error = "" if number % 3 else "npu-smi: timeout"
+                yield from [ev.DevicesSeen(node, () if error else shown, asked=True, error=error)] * 3
+            if node in truth.healing:
+                for healed in (True, True, False, None):
+                    yield ev.HealingDone(node, tuple(HealResult(device, healed, "") for device in truth.healing[node]))
+
+    def _slurm(self, number: int) -> ev.SlurmAnswered:
+        return (
+            RUNNING, RUNNING, SILENT, replace(RUNNING, state="CANCELLED"), replace(RUNNING, bad_nodes=(("n1", "DOWN"),)),
+            replace(RUNNING, usable=frozenset({"n1", "n2"})), replace(RUNNING, requeueable=False),
+        )[number % 7]  # fmt: skip
+
+
+def scripts(most: int) -> st.SearchStrategy[list[int]]:
+    """Numbers that say what happens; 0 is nothing, so that a failure shrinks to what it takes."""
+    return st.lists(st.integers(0, 10**6), min_size=most, max_size=most)
+
+
+POLICIES = st.builds(
+    Settings, max_restarts=st.integers(1, 3), crash_restarts=st.sampled_from([0, 2]), restart_via=st.sampled_from(["shim", "step"]),
+    warning_requeue=st.booleans(), in_place=st.booleans(), rendezvous=st.sampled_from(["none", "torch"]),
+    slurm_timeout_s=st.sampled_from([5.0, 50.0, 60.0]),  # 50 s: due at the same moment as the stop
+)  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(policy=POLICIES, can=st.sampled_from([("ask", "requeue"), ("ask",), ()]), script=scripts(60))
+def test_whatever_happens_the_rules_hold(policy: Settings, can: tuple[str, ...], script: list[int]) -> None:
+    """The rules are those of replay.Truth: see there. Whatever the judge cannot answer is a LookupError."""
+    Chaos(policy, can, script).run()
+
+
+@settings(max_examples=150, deadline=None)
+@given(policy=POLICIES, script=scripts(30))
+def test_left_alone_after_anything_a_job_comes_to_an_end(policy: Settings, script: list[int]) -> None:
+    """Whatever has happened: once nobody answers any more and a day goes by, ftrun is done or its ranks still run."""
+    chaos = Chaos(policy, ("ask", "requeue"), script)
+    chaos.run()
+    job = chaos.job
+    job.full = False
+    job.wait(86400)
+    if not job.judge.finished:
+        note(f"at the end: {job.judge.phase.value}")
+        assert job.judge.phase in (Phase.LAUNCHING, Phase.RUNNING, Phase.REQUEUEING)
+
+
+@settings(max_examples=150, deadline=None)
+@given(policy=POLICIES, script=scripts(60))
+def test_no_job_is_requeued_more_often_than_it_may(policy: Settings, script: list[int]) -> None:
+    """Over all its schedulings: each starts from what the last one wrote."""
+    job, numbers = Job(policy, per_node=1), iter(script)
+    job.begin()
+    for number in numbers:
+        if number % 5 == 0:
+            job.exits(number % 2, 1)
+        elif number % 5 == 1:
+            job.shows(fault(graded=FaultClass.ISOLATE, device=str(number)))
+        elif number % 5 == 2:
+            job.shows(fault(device=f"{number % 3}.0"))
+        elif number % 5 == 3:
+            job.wait(number % 50000)
+        else:
+            job.tell(ev.SignalSeen(15, 0), *(job.exit_of(task.rank, 0, 15) for task in job.tasks))
+        if job.status is not None:
+            if job.status != 75:
+                return
+            job = job.again().begin()
