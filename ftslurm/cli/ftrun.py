@@ -9,7 +9,7 @@ from typing import Any
 
 import ftslurm
 from ftslurm.errors import FtslurmError, UsageError
-from ftslurm.launchers.srun_options import CommandLine, split_command_line
+from ftslurm.launchers.srun_options import CommandLine, has_flag, join_components, split_command_line
 
 # Which of our own options take no value; ftrun_options.py has them all, and a test holds the two together. Named here so
 # that a command line without any of ours, the most frequent one, is read without loading click (25 ms).
@@ -40,6 +40,8 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
         return 0
     if not line.components[0].command:
         return _no_command(argv, line)
+    if any(has_flag(component.options, "test-only", "help", "usage", "version") for component in line.components):
+        os.execvp("srun", ["srun", *join_components(line.components)])  # nothing would run
     return _run(line, asked, values, env)
 
 

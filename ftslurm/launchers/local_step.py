@@ -28,7 +28,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import groupby
+from functools import partial
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import NoReturn
 
@@ -139,7 +140,7 @@ def distribute(tasks: int, nodes: int, distribution: str) -> tuple[tuple[int, ..
         return _planes(tasks, nodes, int(distribution.removeprefix("plane=")))
     each, more = divmod(tasks, nodes)
     starts = [slot * each + min(slot, more) for slot in range(nodes + 1)]
-    return tuple(tuple(range(start, end)) for start, end in zip(starts, starts[1:], strict=False))
+    return tuple(tuple(range(start, end)) for start, end in pairwise(starts))
 
 
 def _planes(tasks: int, nodes: int, size: int) -> tuple[tuple[int, ...], ...]:
@@ -401,6 +402,11 @@ class Target:
     pattern: str = ""
 
 
+def _is_other(target: Target, place: Place) -> bool:
+    """Was one task named, and not this one?"""
+    return target.kind is Kind.ONE and target.task != place.rank
+
+
 _FIELD = re.compile(r"%(?:(%)|(\d*)([aAjJsutnNx]))")
 
 
@@ -474,6 +480,8 @@ class Sink:
         self.fd = fd
         self.pending = bytearray()
         self._broken = False
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLOUT)
 
     @property
     def full(self) -> bool:
@@ -484,6 +492,8 @@ class Sink:
             self.pending += data
 
     def write(self) -> None:
+        if not self._poll.poll(0):  # stdout and stderr may be one pipe, and the other has just filled it
+            return
         try:
             del self.pending[: os.write(self.fd, self.pending[:ATOMIC_BYTES])]
         except BlockingIOError:
@@ -512,7 +522,8 @@ class Feed:
             self.close()
 
     def close(self) -> None:
-        os.close(self.fd)
+        if not self.ended:
+            os.close(self.fd)
         self.ended = True
 
 
@@ -544,7 +555,7 @@ class Broadcast:
         except OSError:  # EIO: a terminal, and we are in the background
             data = b""
         self._ended = not data
-        for pipe, queue in list(self._queues.items()):
+        for pipe, queue in tuple(self._queues.items()):
             if data:
                 queue.append(data)
                 self._waiting[pipe] += len(data)
@@ -554,7 +565,7 @@ class Broadcast:
     def write(self, pipe: int) -> None:
         queue = self._queues[pipe]
         try:
-            written = os.write(pipe, queue[0]) if queue else 0
+            written = os.write(pipe, queue[0])
         except BlockingIOError:
             return
         except OSError:  # the task closed its end
@@ -568,11 +579,12 @@ class Broadcast:
             self.drop(pipe)
 
     def drop(self, pipe: int) -> None:
-        del self._queues[pipe]
-        os.close(pipe)
+        """No more for this one; a second call, for two reasons found in one look, does nothing."""
+        if self._queues.pop(pipe, None) is not None:
+            os.close(pipe)
 
     def close(self) -> None:
-        for pipe in list(self._queues):
+        for pipe in tuple(self._queues):
             self.drop(pipe)
 
 
@@ -606,6 +618,19 @@ class Stdio:
             if fd not in self.sinks and not (self.broadcast and fd == self.broadcast.source):
                 os.close(fd)
 
+    def no_more_input(self) -> None:
+        if self.broadcast:
+            self.broadcast.close()
+
+    def no_more_output(self) -> None:
+        for feed in self.feeds:
+            feed.close()
+
+    @property
+    def flowing(self) -> bool:
+        """Is there output that has not arrived?"""
+        return any(not feed.ended for feed in self.feeds) or any(sink.pending for sink in self.sinks.values())
+
     def _outputs(self, options: Sequence[str], place: Place) -> tuple[int, int]:
         size = self._layout.size
         out = read_target(option_value(options, "output"), size)
@@ -616,8 +641,8 @@ class Stdio:
         return stdout, self._output(read_target(asked, size), 2, 2, place)
 
     def _output(self, target: Target, stream: int, own: int, place: Place) -> int:
-        if target.kind is Kind.NONE or (target.kind is Kind.ONE and target.task != place.rank):
-            return self._open(Path(os.devnull), os.O_RDWR, "/dev/null")
+        if target.kind is Kind.NONE or _is_other(target, place):
+            return self._silence()
         fd = own
         if target.kind in (Kind.FILE, Kind.EACH):
             fd = self._open(self._path(target, place), self._flags, ("stdin", "stdout", "stderr")[stream])
@@ -635,13 +660,9 @@ class Stdio:
     def _inputs(self, target: Target, places: Sequence[Place]) -> dict[int, int]:
         if target.kind is Kind.EACH:
             return {place.rank: self._open(self._path(target, place), os.O_RDONLY, "stdin") for place in places}
-        readers = [place.rank for place in places if target.kind is not Kind.ONE or place.rank == target.task]
-        if target.kind is Kind.NONE or len(readers) < len(places):
-            silence = self._open(Path(os.devnull), os.O_RDWR, "/dev/null")
-        else:
-            silence = 0
-        given = {place.rank: silence for place in places}
-        if target.kind is Kind.NONE:
+        readers = [place.rank for place in places if target.kind is not Kind.NONE and not _is_other(target, place)]
+        given = {place.rank: self._silence() for place in places if place.rank not in readers}
+        if not readers:
             return given
         source = self._open(self._path(target, places[0]), os.O_RDONLY, "stdin") if target.kind is Kind.FILE else 0
         # srun's tasks never have the terminal itself: in their own session they could not become its foreground.
@@ -651,6 +672,9 @@ class Stdio:
         self.broadcast = Broadcast(source, [writing for _, writing in pipes.values()])
         self._lent += [reading for reading, _ in pipes.values()]
         return {**given, **{rank: reading for rank, (reading, _) in pipes.items()}}
+
+    def _silence(self) -> int:
+        return self._open(Path(os.devnull), os.O_RDWR, "null")
 
     def _path(self, target: Target, place: Place) -> Path:
         """What is one for all srun opens itself, the rest slurmstepd in the folder of the tasks."""
@@ -809,21 +833,19 @@ class Step:
 
     def _wind_up(self, nothing_left: bool, now: float) -> bool:
         """All tasks have ended: end what they left behind, and let the last of their output out."""
-        if self._stdio.broadcast:
-            self._stdio.broadcast.close()
         if self._leftovers_until is None:
             self._leftovers_until = now + LEFTOVERS_S
-        if now >= self._leftovers_until:  # beyond SIGKILL, or holding a pipe in somebody else's name
-            for feed in self._stdio.feeds:
-                if not feed.ended:
-                    feed.close()
+        late = now >= self._leftovers_until
+        self._stdio.no_more_input()
+        if late:  # they are beyond SIGKILL, or a process that is none of ours holds a pipe
+            self._stdio.no_more_output()
         elif not nothing_left:
             for pid in children(os.getpid()):
                 send_signal(pid, signal.SIGKILL)
-        flowing = any(not feed.ended for feed in self._stdio.feeds) or any(sink.pending for sink in self._stdio.sinks.values())
-        if not flowing and (nothing_left or now >= self._leftovers_until):
+        if (nothing_left or late) and not self._stdio.flowing:
             return True
-        self._wait(None if nothing_left and now >= self._leftovers_until else now + RESCAN_S, now)
+        next_look = self._leftovers_until if nothing_left else min(self._leftovers_until, now + RESCAN_S)
+        self._wait(None if late else next_look, now)
         return False
 
     def _wait(self, until: float | None, now: float) -> None:
@@ -848,8 +870,9 @@ class Step:
             if broadcast.wants_input:
                 yield broadcast.source, select.POLLIN, broadcast.read
             for pipe, waiting in broadcast.pipes():
-                # Nothing to write: still asked for, as poll then tells when the task has closed its end.
-                yield pipe, select.POLLOUT if waiting else 0, lambda pipe=pipe, act=broadcast.write if waiting else broadcast.drop: act(pipe)  # type: ignore[misc]
+                # Also where nothing is to be written: poll tells when the task has closed its end.
+                act = broadcast.write if waiting else broadcast.drop
+                yield pipe, select.POLLOUT if waiting else 0, partial(act, pipe)
 
     def _say(self, line: str) -> None:
         self._stdio.sink(2).add(f"ftrun: {line}\n".encode())
@@ -1024,6 +1047,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except FtslurmError as error:
         tell(*(f"error: {line}" for line in str(error).splitlines()))
         status = error.exit_status
+    except KeyboardInterrupt:  # before the tasks were there to be told
+        status = 128 + signal.SIGINT
     sys.exit(status)
 
 

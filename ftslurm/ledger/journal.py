@@ -55,6 +55,8 @@ class Journal:
 
         data = b"".join(to_line(record) for record in records)
         try:
+            if not self.path.parent.is_dir():  # FileLock would make it, open to others
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             with FileLock(self.path.with_suffix(".lock"), timeout=LOCK_TIMEOUT_S, mode=0o600):
                 self._append(data)
         except Timeout:

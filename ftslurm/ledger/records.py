@@ -25,9 +25,9 @@ def from_line(line: bytes) -> Record | None:
         body = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(body, dict) or body.get("v") != VERSION or body.get("kind") not in KINDS:
+    if not isinstance(body, dict) or body.get("v") != VERSION or str(body.get("kind")) not in KINDS:
         return None
-    return _build(KINDS[body["kind"]], body)
+    return _build(KINDS[str(body["kind"])], body)
 
 
 def _build(kind: type, body: Mapping[str, Any]) -> Record | None:
@@ -49,7 +49,7 @@ def _build(kind: type, body: Mapping[str, Any]) -> Record | None:
 def _fit(hint: Any, value: Any) -> Any:
     """`value` as the field's type, or None: a ledger may have been written by anybody, so nothing is taken on trust."""
     if hint is float and type(value) in (int, float):
-        return float(value)
+        return _float(value)
     if hint in (int, str, bool) and type(value) is hint:
         return value
     text = str(hint)
@@ -62,6 +62,13 @@ def _fit(hint: Any, value: Any) -> Any:
     if "Mapping[str, str]" in text:
         return value if isinstance(value, dict) and all(type(v) is str for v in value.values()) else None
     return None
+
+
+def _float(value: int | float) -> float | None:
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def _pairs(value: Any) -> bool:

@@ -77,9 +77,14 @@ class HealDevices:
 
 @dataclass(frozen=True, slots=True)
 class EndStep:
-    """Let the shims go, so that the step ends with `status` (of srun and in the accounting)."""
+    """Let the shims go. Those whose command failed by itself end as it did, the others with `status`.
+
+    Where a command is to blame that is 0, so that srun's messages and the accounting name it alone. forget: all end with
+    `status`, as the step is to be started again.
+    """
 
     status: int
+    forget: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ def expand(text: str) -> tuple[str, ...]:
     try:
         # Slurm keeps the order of the comma separated groups; a NodeSet would sort them.
         return tuple(node for group in _split_groups(text) for node in NodeSet(group))
-    except NodeSetParseError as error:
+    except (NodeSetParseError, ValueError, TypeError, OverflowError) as error:  # the last three it lets through
         raise UsageError(f"`{text}` is not a node list: {error}", hint="write it as Slurm does: n[1-3,7]") from None
 
 

@@ -47,6 +47,13 @@ def duration(value: Any) -> float:
     return seconds
 
 
+def lasting(value: Any) -> float:
+    """A duration that cannot be `never`: it would be taken for at once."""
+    if str(value).strip() == "never":
+        raise ValueError("`never` is no value here; write a long time, such as 30d")
+    return duration(value)
+
+
 def switch(value: Any) -> bool:
     words = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
     try:
@@ -119,13 +126,13 @@ class Settings:
         "rungs.in-place-restart.same_code_limit", count(1, 1000), 3, "same node, device and code: this one degrades"
     )
     same_code_window_s: float = _leaf(
-        "rungs.in-place-restart.same_code_window", duration, 86400.0, "counted over this time"
+        "rungs.in-place-restart.same_code_window", lasting, 86400.0, "counted over this time"
     )
     self_heal_wait_s: float = _leaf(
-        "rungs.in-place-restart.self_heal_wait", duration, 15.0, "how long a fault may take to clear by itself"
+        "rungs.in-place-restart.self_heal_wait", lasting, 15.0, "how long a fault may take to clear by itself"
     )
     reset: str = _leaf("rungs.in-place-restart.reset", choice("auto", "never"), "auto", "reset a device that does not")
-    reset_wait_s: float = _leaf("rungs.in-place-restart.reset_wait", duration, 180.0, "how long a reset may take")
+    reset_wait_s: float = _leaf("rungs.in-place-restart.reset_wait", lasting, 180.0, "how long a reset may take")
     crash_restarts: int = _leaf(
         "rungs.in-place-restart.crash_restarts",
         count(0, 1000),
@@ -145,13 +152,13 @@ class Settings:
 
     stop_grace_s: float = _leaf(
         # Below Slurm's KillWait (30 s unless the site changed it), so that ranks can end by themselves under both.
-        "stop.grace", duration, 20.0, "from SIGTERM to SIGKILL when ranks are stopped"
+        "stop.grace", lasting, 20.0, "from SIGTERM to SIGKILL when ranks are stopped"
     )
-    kill_wait_s: float = _leaf("stop.kill_wait", duration, 30.0, "from SIGKILL to calling a process unkillable")
+    kill_wait_s: float = _leaf("stop.kill_wait", lasting, 30.0, "from SIGKILL to calling a process unkillable")
 
     start_in_s: float = _leaf(
         # Slurm adds 121 s if the start time has passed before the clean-up ends; 4 s was enough on all versions tried.
-        "requeue.start_in", duration, 4.0, "earliest start after a requeue; must outlast the clean-up (Epilog)"
+        "requeue.start_in", lasting, 4.0, "earliest start after a requeue; must outlast the clean-up (Epilog)"
     )
     even_if_no_requeue: bool = _leaf(
         "requeue.even_if_no_requeue", switch, False, "requeue a job submitted with --no-requeue all the same"
@@ -162,16 +169,16 @@ class Settings:
         "warning.signals", words_of(*_SIGNALS), ("TERM",), "sent by Slurm ahead of a time limit or preemption"
     )
     warning_requeue: bool = _leaf("warning.requeue", switch, False, "requeue after such a warning, at no cost")
-    warning_grace_s: float = _leaf("warning.grace", duration, 60.0, "for the ranks to write a checkpoint and end")
+    warning_grace_s: float = _leaf("warning.grace", lasting, 60.0, "for the ranks to write a checkpoint and end")
 
-    poll_s: float = _leaf("devices.poll", duration, 10.0, "between two looks at the devices of a node")
-    answer_wait_s: float = _leaf("devices.answer_wait", duration, 5.0, "for the devices' answer once a rank has failed")
+    poll_s: float = _leaf("devices.poll", lasting, 10.0, "between two looks at the devices of a node")
+    answer_wait_s: float = _leaf("devices.answer_wait", lasting, 5.0, "for the devices' answer once a rank has failed")
     user_induced: tuple[str, ...] = _leaf(
         "devices.user_induced", words_of(), (), "further codes that the program causes itself, besides the catalogue's"
     )
 
     slurm_client: str = _leaf("slurm.client", choice("auto", "cli", "pyslurm"), "auto", "how Slurm is asked")
-    slurm_timeout_s: float = _leaf("slurm.timeout", duration, 60.0, "for an answer of slurmctld")
+    slurm_timeout_s: float = _leaf("slurm.timeout", lasting, 60.0, "for an answer of slurmctld")
 
     launcher: str = _leaf("launcher", choice("auto", "srun", "local"), "auto", "auto: srun inside an allocation")
     local_nodes: int = _leaf("local_nodes", count(0, 4096), 0, "nodes the local launcher simulates; 0: as many as -N")
@@ -192,7 +199,7 @@ def is_on(settings: Settings, rung: str) -> bool:
 
 def in_words(leaf: Any, value: Any) -> str:
     """A value as one would write it in a policy."""
-    if leaf.metadata["kind"] is duration:
+    if leaf.metadata["kind"] in (duration, lasting):
         return next((f"{value / size:g}{unit}" for unit, size in _LARGE_FIRST if value and value % size == 0), f"{value:g}s")
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -249,6 +256,8 @@ def known_leaf(name: str, place: str) -> Any:
 def parse_leaf(name: str, raw: Any, place: str) -> Any:
     """Raises: PolicyError when `raw` is no value for the leaf."""
     try:
+        if raw is None:
+            raise ValueError("no value")
         return LEAVES[name].metadata["kind"](raw)
     except ValueError as error:
         raise PolicyError(f"{place}: {name}: {error}", hint="correct the value there") from None

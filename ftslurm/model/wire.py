@@ -140,7 +140,7 @@ def _device(report: Any) -> DeviceReport:
 
 
 def _heal_result(result: Any) -> HealResult:
-    if not isinstance(result, Mapping) or result.get("healed") not in (True, False, None):
+    if not isinstance(result, Mapping) or not any(result.get("healed") is known for known in (True, False, None)):
         raise WireError("a heal result that is none")
     return HealResult(_text(result, "device", 64), result.get("healed"), _text(result, "how", 4096))
 

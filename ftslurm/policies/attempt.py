@@ -18,8 +18,8 @@ class Attempt:
 
     faults: what the devices showed when the trouble began; a fault that clears meanwhile is still the reason.
     unhealed: node -> why its devices did not heal. to_heal: node -> devices whose healing is under way. looked: nodes
-    whose devices were looked at after the trouble began. step_gone: the launcher's process has ended. killed: a
-    rank ended by a signal that may have been Slurm's. not_in_place: a
+    whose devices were looked at after the trouble began. step_gone: the launcher's process has ended. culprit: a
+    rank had failed before the others were stopped. killed: one ended by a signal that may have been Slurm's. not_in_place: a
     further reason why the ranks cannot be started again here. written: the end of the attempt stands in the ledger.
     """
 
@@ -36,6 +36,7 @@ class Attempt:
     faults: dict[tuple[str, str, str], Fault] = field(default_factory=dict)
     step_gone: bool = False
     killed: bool = False
+    culprit: bool = False
     not_in_place: str = ""
     written: bool = False
 

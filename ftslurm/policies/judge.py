@@ -49,6 +49,8 @@ STEP_END_WAIT_S = 20.0
 _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
 # What Slurm said of job and nodes this long ago still counts, monotonic seconds.
 ANSWER_COUNTS_S = 10.0
+# From a warning on, a rank that ends is taken to end because of it for this long, and as long before the allocation's end.
+WARNING_HOLDS_S = 600.0
 # Above the limits that shims and agents keep themselves, so that one that lives always answers first.
 MARGIN_S = 15.0
 
@@ -75,10 +77,12 @@ class Judge:
         self._slurm: ev.SlurmAnswered | None = None
         self._slurm_at = 0.0  # monotonic, of that answer
         self._signal = 0  # the first signal from outside in this attempt
+        self._signal_at = 0.0  # monotonic
         self._meaning = ""  # what it means: `warning`, or why the job ends
         self._decided: rec.Decided | None = None
         self._waits: dict[str, float] = {}  # what is waited for -> monotonic deadline
         self._after: Callable[[Now], list[Decision]] = self._never
+        self._another_try = False  # does `after` bring one?
         self._unended: Callable[[Now], list[Decision]] = self._never  # what follows if the step cannot be ended
 
     @property
@@ -168,8 +172,12 @@ class Judge:
         return self.history.kept_out(now.unix, self.settings.isolation_expires_s)
 
     def _launch_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
-        """srun gave up before every task was there; it has said why on stderr itself."""
-        return self._finish(f"the step did not come up: its launcher {event.status}", event.status.shell or 1, now)
+        """srun gave up before every task was there; it has said why on stderr itself. A node may be behind it."""
+        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        what = f"the step did not come up: its launcher {event.status}"
+        self._attempt.lose_step(what)
+        cause = Cause.LOST if self._attempt.number else Cause.LAUNCH
+        return self._into_trouble(Trouble(cause, what, event.status.shell or 1), now)
 
     def _launch_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
         """A shim that came and went before the start: the step is coming down, or its node is."""
@@ -189,7 +197,7 @@ class Judge:
     def _rank_exited(self, event: ev.RankExited, now: Now) -> list[Decision]:
         if not self._attempt.exited(event):
             return []
-        if self._signal:
+        if self._signal and self._explained(now):
             return self._rank_ended_after_signal(now)
         if not event.status.ok:
             what = f"rank {event.rank} on {self._tasks[event.rank].node} {event.status}"
@@ -225,7 +233,7 @@ class Judge:
         known = {"TERM", *self.settings.warning_signals}
         if self._signal or signal_name(event.number).removeprefix("SIG") not in known:
             return passed_on
-        self._signal = event.number
+        self._signal, self._signal_at = event.number, now.mono
         if "ask" not in self.facts.can:
             return [*passed_on, *self._it_means("warning", now)]
         return [*passed_on, self._ask_slurm(now)]
@@ -238,7 +246,8 @@ class Judge:
             return self._into_trouble(Trouble(Cause.WARNING, "interrupted by Ctrl-C", 128 + event.number), now)
         if self.phase is Phase.HEALING:
             return self._give_up("interrupted by Ctrl-C while devices healed", 128 + event.number, now)
-        return [self._stop_ranks(0.0)] if again else []
+        self._waits = {name: at for name, at in self._waits.items() if name == "stop"}  # what is left to know is of no use
+        return [*([self._stop_ranks(0.0)] if again else []), *self._settled(now)]
 
     def _signalled_late(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """While ranks are being stopped or devices heal: remembered, and asked about before anything is decided."""
@@ -277,6 +286,12 @@ class Judge:
         if self.settings.warning_requeue or self._attempt.exits:
             self._waits["warning"] = now.mono + self._warning_grace_s(now)
         return [note]
+
+    def _explained(self, now: Now) -> bool:
+        """Is a rank's end still an answer to the signal? Some programs take a SIGTERM for a wish, and go on for hours."""
+        holds_s = max(WARNING_HOLDS_S, self.settings.warning_grace_s)
+        end = self._slurm.end_time if self._slurm else 0
+        return now.mono - self._signal_at <= holds_s or bool(end and end - now.unix <= holds_s)
 
     def _rank_ended_after_signal(self, now: Now) -> list[Decision]:
         """The first rank that ends starts the grace of the others, the last one ends the attempt."""
@@ -354,8 +369,10 @@ class Judge:
         """Written down, then all ranks are stopped while devices and Slurm are asked what they know."""
         self._trouble = trouble
         self.phase = Phase.SETTLING
-        self._left_alone.clear()  # what had no remedy may still be the reason
+        if trouble.cause is not Cause.DEVICE:
+            self._left_alone.clear()  # what had no remedy may still be the reason
         self._attempt.faults = {key: fault for key, fault in self._faults.items() if fault.fault_class in ACTS}
+        self._attempt.culprit = not all(status.ok for status in self._attempt.exits.values())
         self._attempt.killed = any(status.signal in _MAYBE_SLURM for status in self._attempt.exits.values())
         if trouble.cause is not Cause.WARNING and not (self._heard_lately(now) and self._slurm and not self._slurm.error):
             self._slurm = None
@@ -428,7 +445,8 @@ class Judge:
             return [*ended, *self._give_up(ENDING_STATES[self._slurm.state], trouble.status, now)]
         if trouble.cause is Cause.WARNING or (self._signal and not self._meaning) or self._meaning == "interrupted":
             return [*ended, *self._after_warning(trouble, now)]
-        if self._needs_slurm(trouble, now):  # what was found while stopping has closed the rung that needed nothing
+        if not self._meaning and self._needs_slurm(trouble, now):
+            # What was found while stopping has closed the rung that needed nothing.
             return [*ended, self._ask_slurm(now)]
         return [*ended, *self._climb(self._situation(trouble, now), now)]
 
@@ -540,10 +558,10 @@ class Judge:
 
     def _step_stays(self, now: Now) -> list[Decision]:
         """The old step could not be ended: nothing may start beside it. A requeue ends it, or the end of the job."""
-        assert self._trouble is not None
         self._attempt.step_gone = True  # as far as we can do anything about it
         self._attempt.not_in_place = f"the old step could not be ended within {2 * STEP_END_WAIT_S:g} s"
-        return self._climb(self._situation(self._trouble, now), now)
+        self.phase, self._waits = Phase.SETTLING, {}
+        return self._settled(now)
 
     def _requeue(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         decided = self._decision(choice, s, now, isolate=True)
@@ -551,7 +569,8 @@ class Judge:
         budget = f", {self._left('max_restarts')} of {self.settings.max_restarts} left" if choice.cost else ""
         without = f" without {fold_nodes(self._decided.exclude)}" if self._decided.exclude else ""
         said = Say(f"{s.what}: {choice.rung}{without}{budget}")
-        return [decided, said, *self._end_step(s.status, self._hand_over, now)]
+        # The job goes on, so nothing is said of ranks that were only stopped.
+        return [decided, said, *self._end_step(0, self._hand_over, now)]
 
     def _left(self, budget: str) -> int:
         return self.settings.max_restarts - self.history.spent.get(budget, 0)
@@ -577,7 +596,8 @@ class Judge:
     def _fail(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         decided = self._decision(choice, s, now)
         reasons = "; ".join(f"{rung}: {why}" for rung, why in choice.passed)
-        said = Say(f"{s.what}. No rung of the ladder helps: {reasons}")
+        quiet = s.cause is Cause.LAUNCH  # srun has said why in its own words
+        said = Say(f"{s.what}. No rung of the ladder helps: {reasons}", quiet)
         return [decided, said, *self._end_step(s.status, lambda at: self._finish(s.what, s.status, at), now)]
 
     def _give_up(self, what: str, status: int, now: Now) -> list[Decision]:
@@ -588,14 +608,15 @@ class Judge:
         self, status: int, after: Callable[[Now], list[Decision]], now: Now,
         unended: Callable[[Now], list[Decision]] | None = None,
     ) -> list[Decision]:  # fmt: skip
-        """unended: what follows if the step cannot be ended, where that is not the same as `after`."""
+        """unended: what follows if the step cannot be ended, where there is something to start again in `after`."""
+        self._another_try = unended is not None or after == self._hand_over
         if self._attempt.step_gone:
             return after(now)
         if self._attempt.lost:
             return self._kill_step(after, now, unended)
         self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
         self._waits = {"step": now.mono + STEP_END_WAIT_S}
-        return [EndStep(status)]
+        return [EndStep(0 if self._attempt.culprit else status, forget=unended is not None)]
 
     def _kill_step(
         self, after: Callable[[Now], list[Decision]], now: Now, unended: Callable[[Now], list[Decision]] | None = None
@@ -610,7 +631,10 @@ class Judge:
         return self._after(now)
 
     def _ending_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
-        """An impatient Ctrl-C while the step comes down."""
+        """An impatient Ctrl-C while the step comes down: it is killed, and there is no other try."""
+        if event.rank is None and event.number == SIGINT and self._another_try:
+            self._another_try = False
+            self._after = self._unended = lambda at: self._finish("interrupted by Ctrl-C", 128 + event.number, at)
         if event.rank is None and event.number in (SIGINT, SIGTERM) and "step" in self._waits:
             return self._kill_step(self._after, now, self._unended)
         return []

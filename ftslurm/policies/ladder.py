@@ -22,6 +22,7 @@ class Cause(str, Enum):
     NODE = "node"  # Slurm says that a node of the job is down or failing, or it cannot end its processes
     CRASH = "crash"  # a rank failed and nothing explains it
     UNSTARTABLE = "unstartable"  # the command cannot be executed on any node
+    LAUNCH = "launch"  # the step did not come up, and the command has never run
     LOST = "lost"  # a task or the step vanished; nobody knows why
     WARNING = "warning"  # Slurm announced the end of the allocation
 
@@ -101,7 +102,7 @@ def _in_place(s: Situation) -> Answer:
     if not s.settings.in_place:
         return _no("switched off")
     if s.cause is Cause.DEVICE:
-        if reason := _degraded(s):
+        if reason := _degraded(s) or _elsewhere(s):
             return _no(reason)
         return _no(s.not_in_place) if s.not_in_place else Answer(True, "the fault is one that heals")
     if s.cause is Cause.CRASH and s.settings.crash_restarts:
@@ -128,6 +129,12 @@ def _degraded(s: Situation) -> str:
             hours = s.settings.same_code_window_s / 3600
             return f"{fault.code} on device {fault.device} of {fault.node} for the {_nth(s, fault)} time in {hours:g} h"
     return ""
+
+
+def _elsewhere(s: Situation) -> str:
+    """A node that is to blame for something else than a fault that heals."""
+    others = s.blamed.keys() - {fault.node for fault in s.faults}
+    return "; ".join(f"{node}: {s.blamed[node]}" for node in sorted(others))
 
 
 def repeated(fault: Fault, history: History, settings: Settings, now: float) -> bool:
@@ -168,6 +175,8 @@ def _isolated(s: Situation) -> Answer:
 def _unconditional(s: Situation) -> Answer:
     if s.cause is Cause.UNSTARTABLE:
         return _no("the command cannot be executed on any node, so running it again cannot help")
+    if s.cause is Cause.LAUNCH:
+        return _no("the step never came up, and Slurm has said why")
     if s.blamed:
         return _no("a node is to blame, and would be used again")
     # A user-induced device fault is rescheduled without blaming the node (seed 003); the automatic restart pays for

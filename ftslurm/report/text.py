@@ -84,7 +84,7 @@ def _print_attempt(console: Console, a: AttemptView) -> None:
     facts = [("counters", f"MA_SCHEDULE_CNT {a.schedule_count}, MA_PROC_START_CNT {a.start_count}, step {a.step}")]
     facts += [("fault", fault) for fault in a.faults]
     facts += [("cause", a.cause)] if a.cause else []
-    facts += [("ranks", ", ".join(f"{count} {how}" for how, count in sorted(a.exits.items())))] if a.exits else []
+    facts += [("ranks", ", ".join(f"{count} {how.removeprefix('was ')}" for how, count in sorted(a.exits.items())))] if a.exits else []
     for remedy in a.remedies:
         facts += _remedy_facts(remedy)
     facts += [("note", note) for note in a.notes]

@@ -70,7 +70,7 @@ class Effects:
             self._step.signal(decision.number)
 
     def _end_step(self, decision: do.EndStep) -> None:
-        self._to_shims({"t": "end", "status": decision.status})
+        self._to_shims({"t": "end", "status": decision.status, "forget": decision.forget})
         self._sources.farewell()
 
     def _kill_step(self, _: do.KillStep) -> None:

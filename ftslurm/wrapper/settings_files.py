@@ -13,6 +13,7 @@ from ftslurm.model.settings import Layer, Resolved, from_environment, from_tree,
 
 SITE_POLICY = Path("/etc/ftslurm/policy.yaml")
 MAX_POLICY_BYTES = 1 << 20
+MAX_DEPTH = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ def _parse(text: str, place: str) -> tuple[dict[str, Any], dict[str, int]]:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
+        _check_depth(yaml.parse(text, Loader=loader), place)
         node = yaml.compose(text, Loader=loader)
         if node is None:
             return {}, {}
@@ -110,6 +112,18 @@ def _parse(text: str, place: str) -> tuple[dict[str, Any], dict[str, int]]:
     if not isinstance(tree, dict):
         raise PolicyError(f"{place}: a policy is a mapping of settings", hint="see `ftslurm explain --yaml`")
     return tree, lines
+
+
+def _check_depth(events: Iterator[Any], place: str) -> None:
+    """The events come without recursion; what builds the tree recurses in C and ends the process when it is too deep."""
+    depth = 0
+    for event in events:
+        kind = type(event).__name__
+        # Stream and document count too, once each.
+        depth += kind.endswith("StartEvent") - kind.endswith("EndEvent")
+        if depth > MAX_DEPTH:
+            line = event.start_mark.line + 1
+            raise PolicyError(f"{place}, line {line}: nested more than {MAX_DEPTH} deep", hint="is it a policy?")
 
 
 def _lines(node: Any, prefix: str, place: str) -> Iterator[tuple[str, int]]:

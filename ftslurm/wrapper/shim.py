@@ -509,6 +509,8 @@ class Shim:
             self._command.signal(int(message["number"]))
         elif what == "end":
             self._end = int(message["status"])
+            if message.get("forget"):
+                self._own_status = None
             # As Slurm does when a step ends: what the command left behind is killed, not asked.
             self._command.stop(time.monotonic(), 0.0, ORPHAN_KILL_WAIT_S)
         else:
@@ -588,8 +590,6 @@ class Shim:
                 self._say({"t": "signal", "number": number})
 
     def _last_status(self) -> int:
-        if self._end == 0:
-            return 0
         if self._own_status:
             return self._own_status
         return self._end if self._end is not None else 128 + signal.SIGTERM

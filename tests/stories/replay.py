@@ -85,8 +85,10 @@ class Truth:
                 if self.running.get(rank) == attempt:
                     del self.running[rank]
             case ev.RankStopped(rank, attempt, left):
-                self.stops.pop(rank, None)
-                self.running.pop(rank, None)
+                if self.stops.get(rank) == attempt:
+                    del self.stops[rank]
+                if self.running.get(rank) == attempt:
+                    del self.running[rank]
                 if not left:
                     self.unproven.discard((rank, attempt))
             case ev.ShimLost(rank):

@@ -91,7 +91,7 @@ def test_a_step_that_does_not_come_up_ends_the_job_with_srun_s_status_and_never_
     job = Job()
     job.silent = {do.LaunchStep}
     job.tell(ev.Begun(), ev.StepEnded(launcher))
-    assert (job.status, job.rungs) == (status, [])
+    assert job.status == status and job.rungs in ([], ["fail"]) and not job.did(do.Requeue)
     assert "did not come up" in job.recorded(rec.Finished)[0].what
 
 
@@ -385,6 +385,15 @@ def test_a_fault_that_was_left_alone_still_explains_a_crash_later() -> None:
     assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
 
 
+def test_a_fault_that_was_left_alone_does_not_end_the_job_when_another_node_has_one_that_heals() -> None:
+    job = Job(Settings(isolated_requeue=False, unconditional_requeue=False)).begin()
+    job.shows(fault(graded=ISOLATE))
+    assert not job.did(do.StopRanks)
+    job.shows(fault("n1"))
+    job.wait(HOUR_S)
+    assert job.status is None, f"a running job was ended: {job.said}"
+
+
 def test_a_job_that_may_not_be_requeued_keeps_running_on_a_broken_chip() -> None:
     job = Job().begin()
     job.slurm = replace(RUNNING, requeueable=False)
@@ -402,7 +411,7 @@ def test_a_crash_that_nothing_explains_requeues_the_whole_job(code: int, signal:
     after = [kind for kind in kinds(told) if kind not in ("LookAtDevices", "AskSlurm")]
     assert after == ["StopRanks", "EndStep", "Requeue", "Finish"]
     assert job.excluded == () and job.status == REQUEUED
-    assert job.did(do.EndStep) == [do.EndStep(status)]
+    assert job.did(do.EndStep) == [do.EndStep(0)], "the shim of rank 0 ends as its command did, the others are not to blame"
     decided = job.recorded(rec.Decided)[0]
     assert (decided.rung, decided.cause, decided.cost, decided.status) == ("unconditional-requeue", "crash", "max_restarts", status)
     assert job.again().begin().counters == (2, 1, 2)
@@ -457,6 +466,21 @@ def test_an_explicit_fault_between_breaks_the_row(fault_between: str) -> None:
         job = job.again().begin()
     job.exits(0, 1)
     assert job.rungs == ["fail"]
+
+
+@pytest.mark.parametrize(("graded", "rung"), [(ISOLATE, "unconditional-requeue"), (IGNORE, "fail"), (UNKNOWN, "fail")])
+def test_an_explicit_fault_between_breaks_the_row_even_if_nothing_was_done_about_it(graded: FaultClass, rung: str) -> None:
+    """Seed 003: the fault is in the program only if no explicit node or device fault came in between."""
+    job = Job().begin()
+    for _ in range(3):
+        job.exits(0, 1)
+        job = job.again().begin()
+    job.slurm = replace(RUNNING, usable=frozenset({"n1", "n2"}))
+    job.shows(fault(graded=graded))  # no node to spare: left alone
+    job.clears("n2")
+    job.wait(HOUR_S)
+    job.exits(0, 1)
+    assert job.rungs == [rung]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 128])
@@ -760,7 +784,7 @@ def test_a_restart_via_step_ends_the_old_step_first() -> None:
     assert [kind for kind in told if kind != "LookAtDevices"] == [
         "StopRanks", "HealDevices", "EndStep", "LaunchStep", "StartRanks",
     ]  # fmt: skip
-    assert job.counters == (1, 2, 2) and job.did(do.EndStep) == [do.EndStep(0)]
+    assert job.counters == (1, 2, 2) and job.did(do.EndStep) == [do.EndStep(0, forget=True)]
 
 
 def test_a_restart_via_step_gets_over_a_lost_shim() -> None:
@@ -787,6 +811,7 @@ def test_no_new_step_starts_beside_one_that_cannot_be_ended() -> None:
     job.shows(fault())
     job.wait(HOUR_S)
     assert len(job.did(do.LaunchStep)) == 1
+    assert job.status == REQUEUED, job.said
 
 
 def test_a_step_that_goes_while_devices_heal_is_launched_again_once() -> None:
@@ -807,6 +832,16 @@ def test_a_relaunch_that_fails_is_no_success() -> None:
     job.tell(ev.StepEnded(ExitStatus(0)))
     job.wait(HOUR_S)
     assert job.status not in (None, 0)
+
+
+def test_a_relaunch_that_fails_on_a_node_that_is_down_is_a_node_fault() -> None:
+    job = Job(Settings(restart_via="step")).begin()
+    job.silent = {do.LaunchStep}
+    job.shows(fault())
+    job.slurm = replace(RUNNING, bad_nodes=(("n1", "DOWN*"),))
+    job.tell(ev.StepEnded(ExitStatus(1)))
+    job.wait(HOUR_S)
+    assert job.rungs[-1] == "isolated-requeue" and job.excluded == ("n1",)
 
 
 # --- signals from outside
@@ -867,6 +902,18 @@ def test_ranks_that_were_killed_after_a_warning_are_no_success(batch: bool) -> N
     job.exits(0, 0)
     job.wait(HOUR_S)
     assert job.did(do.StopRanks) and job.status not in (0, None)
+
+
+def test_a_crash_long_after_a_warning_is_a_crash() -> None:
+    """Some programs take SIGTERM for a wish to checkpoint, and go on."""
+    job = Job().begin()
+    job.slurm = replace(RUNNING, end_time=int(job.now.unix + 48 * HOUR_S))
+    job.tell(ev.SignalSeen(SIGTERM, 0))
+    job.wait(10 * HOUR_S)
+    assert job.status is None
+    job.exits(2, 1)
+    job.wait(HOUR_S)
+    assert job.rungs == ["unconditional-requeue"]
 
 
 def test_another_warning_signal_counts_only_where_the_policy_names_it() -> None:
@@ -932,6 +979,25 @@ def test_ctrl_c_while_devices_heal_ends_the_job_at_once() -> None:
     job.shows(fault())
     job.tell(ev.SignalSeen(SIGINT), ev.SignalSeen(SIGINT))
     assert job.status is not None, "two Ctrl-C, and it still waits for the devices"
+
+
+@pytest.mark.parametrize("silent", [do.AskSlurm, do.LookAtDevices])
+def test_ctrl_c_waits_for_no_answer_of_slurm_or_devices(silent: type) -> None:
+    job = Job().begin()
+    job.silent = {silent}
+    job.exits(0, 3)
+    job.tell(ev.SignalSeen(SIGINT), ev.SignalSeen(SIGINT))
+    assert job.status == 3 and not job.did(do.Requeue), "two Ctrl-C, and it still waits for an answer"
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(restart_via="step", crash_restarts=1)])
+def test_ctrl_c_while_the_step_comes_down_for_another_try_ends_the_job(settings: Settings) -> None:
+    job = Job(settings).begin()
+    job.silent = {do.EndStep}
+    job.exits(0, 3)
+    assert job.judge.phase is Phase.ENDING
+    job.tell(ev.SignalSeen(SIGINT))
+    assert job.status not in (None, 0, REQUEUED) and not job.did(do.Requeue) and len(job.did(do.LaunchStep)) == 1
 
 
 def test_ctrl_c_while_the_step_comes_down_kills_it() -> None:

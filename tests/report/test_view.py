@@ -1,0 +1,194 @@
+"""A ledger as people ask for it. The ledgers here are written by the judge itself, in the stories' world."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import Requeue
+from ftslurm.model.devices import FaultClass
+from ftslurm.model.settings import Settings
+from ftslurm.report.text import print_all, print_history, print_status
+from ftslurm.report.view import Status, attempts, status
+from tests.stories.replay import RUNNING, SIGTERM, Job, fault
+
+
+def view(job: Job) -> Status:
+    found = status(job.ledger)
+    assert found is not None
+    return found
+
+
+def long_story() -> Job:
+    """Healed in place, requeued without a node, requeued once more, done."""
+    job = Job(Settings(max_restarts=5)).begin()
+    job.shows(fault())
+    job.shows(fault(code="80E18402", graded=FaultClass.ISOLATE))
+    job = job.again(nodes=("n1", "n3")).begin()
+    job.exits(0, 7)
+    job = job.again(nodes=("n1", "n3")).begin()
+    job.wait(100)
+    job.all_exit(0)
+    return job
+
+
+def test_nothing_has_no_status() -> None:
+    assert status([]) is None and attempts([]) == []
+
+
+def test_a_job_that_runs_well() -> None:
+    job = Job().begin()
+    seen = view(job)
+    assert (seen.job, seen.cluster, seen.state, seen.nodes) == ("7", "c", "running", "n[1-2]")
+    assert (seen.attempt, seen.schedule_count, seen.start_count) == job.counters == (1, 1, 1)
+    assert (seen.rung, seen.excluded, seen.requeue_open) == ("", {}, False)
+    assert seen.left == {"max_restarts": (8, 8)}
+
+
+@pytest.mark.parametrize("moment", range(4))
+def test_the_counters_shown_are_those_the_ranks_got(moment: int) -> None:
+    job = Job().begin()
+    for step in range(moment):
+        if step == 1:
+            job.exits(0, 1)
+            job = job.again().begin()
+        else:
+            job.shows(fault(code=f"80E0180{step}"))
+    seen = view(job)
+    assert (seen.schedule_count, seen.start_count, seen.attempt) == job.counters
+
+
+def test_budgets_and_excluded_nodes() -> None:
+    job = Job(Settings(max_restarts=5)).begin()
+    job.exits(0, 1)
+    job = job.again().begin()
+    job.shows(fault(graded=FaultClass.ISOLATE))
+    seen = view(job)
+    assert seen.left["max_restarts"] == (3, 5)
+    assert list(seen.excluded) == ["n2"] and "80E01801" in seen.excluded["n2"]
+    assert (seen.rung, seen.cause, seen.state) == ("isolated-requeue", "device", "requeued")
+
+
+def test_unconditional_requeues_in_a_row() -> None:
+    job = Job().begin()
+    job.exits(0, 1)
+    job = job.again().begin()
+    job.exits(0, 1)
+    assert view(job).unconditional_in_a_row == 2
+
+
+def test_a_requeue_that_nobody_finished_is_shown_as_open() -> None:
+    job = Job().begin()
+    job.silent = {Requeue}
+    job.exits(0, 1)
+    seen = view(job)
+    assert seen.requeue_open and seen.state == "being requeued"
+    job.tell(ev.RequeueEnded(True, "requeued"))
+    assert not view(job).requeue_open and view(job).state == "requeued"
+
+
+def test_the_end_is_told_with_status_and_reason() -> None:
+    assert "ended with status 0" in view(long_story()).state
+    failed = Job(Settings(unconditional_requeue=False)).begin()
+    failed.exits(2, 9)
+    assert view(failed).state.startswith("ended with status 9: rank 2 on n2 exited with status 9")
+
+
+def test_a_second_ftrun_after_a_first_that_ended_runs() -> None:
+    first = Job().begin()
+    first.all_exit(0)
+    assert view(Job(past=first.ledger, step_key="evaluate").begin()).state == "running"
+
+
+def test_every_attempt_with_cause_remedy_nodes_and_times() -> None:
+    job = long_story()
+    told = attempts(job.ledger)
+    assert [(a.number, a.schedule_count, a.start_count, a.nodes, a.tasks) for a in told] == [
+        (1, 1, 1, "n[1-2]", 4), (2, 1, 2, "n[1-2]", 4), (3, 2, 1, "n[1,3]", 4), (4, 3, 1, "n[1,3]", 4),
+    ]  # fmt: skip
+    assert [[remedy.rung for remedy in a.remedies] for a in told] == [["in-place-restart"], ["isolated-requeue"], ["unconditional-requeue"], []]
+    assert [[remedy.ok for remedy in a.remedies] for a in told] == [[True], [True], [True], []]
+    assert "80E01801" in told[0].faults[0] and "80E18402" in told[1].faults[0] and told[1].remedies[0].excluded == ("n2",)
+    assert told[2].cause == "rank 0 on n1 exited with status 7" and told[2].exits["exited with status 7"] == 1
+    assert told[3].ended - told[3].began == pytest.approx(102) and told[3].exits == {"exited with status 0": 4}
+    assert all(a.began <= a.ended for a in told)
+
+
+def test_why_a_rung_was_not_taken_is_kept() -> None:
+    job = Job().begin()
+    job.exits(0, 1)
+    passed = dict(attempts(job.ledger)[0].remedies[0].passed)
+    assert set(passed) == {"in-place-restart", "hang-restart", "node-replacement", "isolated-requeue"} and all(passed.values())
+
+
+def test_an_attempt_whose_end_nobody_wrote_has_none() -> None:
+    dead = Job().begin()
+    (told,) = attempts(dead.ledger)
+    assert told.ended == 0.0 and told.remedies == []
+
+
+def test_healing_that_failed_and_what_came_then_stand_side_by_side() -> None:
+    job = Job().begin()
+    job.heals = False
+    job.shows(fault())
+    (told,) = attempts(job.ledger)
+    assert [(remedy.rung, remedy.ok) for remedy in told.remedies] == [("in-place-restart", False), ("isolated-requeue", True)]
+
+
+def test_a_refused_requeue_is_told() -> None:
+    job = Job().begin()
+    job.slurm = replace(RUNNING, requeueable=False)
+    job.exits(0, 3)
+    assert attempts(job.ledger)[0].remedies[0].rung == "fail"
+    assert "--requeue" in dict(attempts(job.ledger)[0].remedies[0].passed)["unconditional-requeue"]
+
+
+def test_signals_are_noted() -> None:
+    job = Job().begin()
+    job.tell(ev.SignalSeen(SIGTERM, 0))
+    assert attempts(job.ledger)[0].notes == ["SIGTERM: warning"]
+
+
+def test_records_without_their_beginning_end_nobody() -> None:
+    """A ledger whose first lines were damaged."""
+    ledger = long_story().ledger
+    for cut in range(len(ledger)):
+        attempts(ledger[cut:])
+        status(ledger[cut:], damaged=cut)
+    assert status([record for record in ledger if not isinstance(record, rec.AttemptBegan)]) is not None
+
+
+# --- as text
+
+
+def shown(print_it: object, *values: object, width: int = 80) -> str:
+    out = io.StringIO()
+    print_it(Console(file=out, width=width), *values)  # type: ignore[operator]
+    return out.getvalue()
+
+
+def test_a_status_names_all_that_people_ask_for() -> None:
+    job = long_story()
+    text = shown(print_status, view(job))
+    for word in ("MA_SCHEDULE_CNT 3", "MA_PROC_START_CNT 1", "max_restarts 3 of 5 left", "n2", "unconditional-requeue", "n[1,3]", "job 7 on c"):
+        assert word in text, text
+    assert "7" in shown(print_all, [view(job)])
+
+
+def test_a_history_tells_the_whole_story_in_a_pipe() -> None:
+    job = long_story()
+    text = shown(print_history, view(job), attempts(job.ledger))
+    for word in ("attempt 1", "attempt 4", "in-place-restart", "isolated-requeue", "rank 0 on n1 exited with status 7", "80E18402"):
+        assert word in text, text
+
+
+def test_words_of_the_user_are_shown_as_they_are_and_not_as_markup() -> None:
+    job = Job().begin()
+    seen = replace(view(job), command="train [bold]x[/bold] [/] [1]", why="[red]", rung="[link=x]", state="[/]")
+    assert "train [bold]x[/bold] [/] [1]" in shown(print_status, seen)
+    shown(print_all, [seen])

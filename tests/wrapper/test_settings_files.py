@@ -1,0 +1,255 @@
+"""What people write: policies, profiles, annotations, variables and options, and what their mistakes are answered with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ftslurm.errors import PolicyError
+from ftslurm.model.settings import LEAVES, Resolved
+from ftslurm.wrapper.settings_files import MAX_POLICY_BYTES, Request, policy_layers, profile_layers, settings_in_force
+
+REPOSITORY = Path(__file__).parents[2]
+NO_SITE = Path("/nonexistent/policy.yaml")
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Write:
+    def write(text: str) -> Path:
+        path = tmp_path / "policy.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def in_force(path: Path, **env: str) -> Resolved:
+    return settings_in_force(Request(policy=str(path)), env, site=NO_SITE)
+
+
+def complaint(path: Path) -> str:
+    with pytest.raises(PolicyError) as caught:
+        in_force(path)
+    assert caught.value.exit_status == 65 and caught.value.hint and "\n" not in str(caught.value)
+    assert str(caught.value).startswith(str(path)), "the place comes first"
+    return str(caught.value).removeprefix(str(path))
+
+
+def test_a_policy_sets_what_it_names(policy: Write) -> None:
+    resolved = in_force(policy("max_restarts: 5\nstop:\n  grace: 10s\nrungs:\n  hang-restart:\n    enabled: on\n"))
+    assert (resolved.settings.max_restarts, resolved.settings.stop_grace_s, resolved.settings.hang_restart) == (5, 10.0, True)
+    assert resolved.places["stop.grace"].endswith("policy.yaml, line 3")
+    assert resolved.places["launcher"] == "default"
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "rungs:\n  fail: {}\n"])
+def test_an_empty_policy_changes_nothing(policy: Write, text: str) -> None:
+    assert set(in_force(policy(text)).places.values()) == {"default"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("max_restarts: 5\nmax_restart: 3\n", ", line 2: there is no setting `max_restart`; did you mean `max_restarts`?"),
+        ("stop:\n\n  grace: 20\n", ", line 3: stop.grace: `20` is not a duration; write a number with a unit"),
+        ("stop:\n  grace: 20min\n", ", line 2: stop.grace: `20min` is not a duration"),
+        ("rungs:\n  in-place-restrat:\n    enabled: true\n", ", line 3: `in-place-restrat` is not a rung; did you mean `in-place-restart`?"),
+        ("rungs:\n  pod-restart:\n    enabled: true\n", ", line 3: `pod-restart` is not a rung"),
+        ("ladder: [in-place-restart, reqeue]\n", ", line 1: ladder: `reqeue` is not one of"),
+        ("max_restarts: 0\n", ", line 1: max_restarts: 0 is out of range: 1 to 128"),
+        ("\n\nmax_restarts: 129\n", ", line 3: max_restarts: 129 is out of range: 1 to 128"),
+        ("max_restarts: 1.5\n", ", line 1: max_restarts: `1.5` is not a whole number"),
+        ("max_restarts: [1]\n", ", line 1: max_restarts: "),
+        ("max_restarts:\n  a: 1\n", ", line 1: max_restarts: "),
+        ("stop: 20s\n", ", line 1: there is no setting `stop`"),
+        ("max_restarts: 5\nlauncher: srun\nmax_restarts: 6\n", ", line 3: `max_restarts` stands here twice"),
+        ("stop:\n  grace: 5s\nstop:\n  kill_wait: 5s\n", ", line 3: `stop` stands here twice"),
+        ("a: b: c\n", ", line 1: not YAML"),
+        ("max_restarts: 5\n\tstop: 1\n", ", line 2: not YAML"),
+        ("max_restarts: [1\nstop: {", ": not YAML"),
+        ("- max_restarts\n", ": a policy is a mapping"),
+        ("just words\n", ": a policy is a mapping"),
+        ("a: 1\n---\nb: 2\n", "not YAML"),
+        ("max_restarts: !!python/object/apply:os.system [echo]\n", "not YAML"),
+        ("max_restarts: *nowhere\n", ", line 1: not YAML"),
+        ("profile: modelart\n", ", line 1: there is no profile `modelart`; did you mean `modelarts`?"),
+        ("launcher: ssh\n", ", line 1: launcher: `ssh` is not one of auto, srun, local"),
+        ("warning:\n  signals: [TERM, KILL]\n", ", line 2: warning.signals: `KILL` is not one of"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_line_and_the_mend(policy: Write, text: str, said: str) -> None:
+    assert said in complaint(policy(text))
+
+
+@pytest.mark.parametrize(
+    "text", ["? [a, b]\n: 1\n", "1: 2\n", "null: 1\n", "true: 1\n", "&a a: *a\n", "a: &a [*a]\n", "<<: {max_restart: 5}\n", "? {a: b}\n: 1\n"]
+)
+def test_yaml_that_is_no_policy_is_named_too(policy: Write, text: str) -> None:
+    complaint(policy(text))
+
+
+READER = """
+import sys
+from pathlib import Path
+from ftslurm.errors import PolicyError
+from ftslurm.wrapper.settings_files import policy_layers
+try:
+    policy_layers(Path(sys.argv[1]))
+except PolicyError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("text", ["x: " + "[" * 100_000, "x: " + "{a: " * 20_000, "- " * 100_000])
+def test_yaml_without_bottom_is_refused(policy: Write, text: str) -> None:
+    """In a process of its own: a C parser that recurses may end in a segmentation fault."""
+    path = policy(text)
+    done = subprocess.run([sys.executable, "-c", READER, str(path)], cwd=REPOSITORY, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr[-300:]}"
+    assert done.stdout.startswith(str(path))
+
+
+def test_the_first_mistake_in_the_file_is_the_one_that_is_named(policy: Write) -> None:
+    assert ", line 1: " in complaint(policy("max_restarts: 0\nstop:\n  grace: 20\nlanucher: srun\n"))
+
+
+@pytest.mark.parametrize("leaf", ["address", "python", "devices.user_induced"])
+def test_a_name_with_nothing_behind_it_sets_nothing_of_the_name_None(policy: Write, leaf: str) -> None:
+    """`address:` alone is YAML for null; an address or interpreter called `None` is what nobody meant."""
+    *folders, name = leaf.split(".")
+    path = policy("".join(f"{folder}:\n  " for folder in folders) + f"{name}:\n")
+    try:
+        value = getattr(in_force(path).settings, LEAVES[leaf].name)
+    except PolicyError:
+        return
+    assert value in ("", ())
+
+
+def test_a_policy_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    for path, why in ((tmp_path / "gone.yaml", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(PolicyError, match=why) as caught:
+            in_force(path)
+        assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_no_text_or_far_too_long_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert "UTF-8" in str(pytest.raises(PolicyError, policy_layers, path).value)
+    path.write_bytes(b"#" * (MAX_POLICY_BYTES + 1))
+    assert "1 MiB" in str(pytest.raises(PolicyError, policy_layers, path).value)
+
+
+def test_an_endless_file_is_refused_and_not_read_to_its_end() -> None:
+    with pytest.raises(PolicyError):
+        policy_layers(Path("/dev/zero"))
+
+
+# --- layers
+
+
+def test_the_layers_lie_as_the_contract_says(tmp_path: Path, policy: Write) -> None:
+    """Default, site, profile, policy, comment, annotations, environment, command line: the later wins."""
+    site, notes = tmp_path / "site.yaml", tmp_path / "job.json"
+    site.write_text("max_restarts: 1\nstop:\n  grace: 1s\n")
+    notes.write_text('{"fault-tolerance/job-retry-num": "4"}')
+    path = policy("max_restarts: 2\n")
+    env = {"FTRUN_MAX_RESTARTS": "5"}
+    comment = '{"fault-tolerance/job-retry-num": "3"}'
+    option = {"max_restarts": ("6", "--ft-max-restarts")}
+    stack = [
+        (Request(), {}, "", 1, f"{site}, line 1"),
+        (Request(policy=str(path)), {}, "", 2, f"{path}, line 1"),
+        (Request(policy=str(path)), {}, comment, 3, "the job's comment"),
+        (Request(policy=str(path), annotations=str(notes)), {}, comment, 4, str(notes)),
+        (Request(policy=str(path), annotations=str(notes)), env, comment, 5, "environment FTRUN_MAX_RESTARTS"),
+        (Request(policy=str(path), annotations=str(notes), values=option), env, comment, 6, "--ft-max-restarts"),
+    ]
+    for request, variables, note, restarts, place in stack:
+        resolved = settings_in_force(request, variables, note, site)
+        assert (resolved.settings.max_restarts, resolved.places["max_restarts"]) == (restarts, place)
+        assert resolved.settings.stop_grace_s == 1.0
+
+
+def test_variables_may_name_the_files_and_options_beat_them(tmp_path: Path, policy: Write) -> None:
+    path, other = policy("max_restarts: 2\n"), tmp_path / "other.yaml"
+    other.write_text("max_restarts: 3\n")
+    env = {"FTRUN_POLICY": str(path)}
+    assert settings_in_force(Request(), env, site=NO_SITE).settings.max_restarts == 2
+    assert settings_in_force(Request(policy=str(other)), env, site=NO_SITE).settings.max_restarts == 3
+
+
+def test_a_mistake_anywhere_names_that_place(tmp_path: Path) -> None:
+    notes = tmp_path / "job.json"
+    notes.write_text('{"fault-tolerance/job-retry-num": "129"}')
+    for request, env, comment, place in (
+        (Request(annotations=str(notes)), {}, "", str(notes)),
+        (Request(), {"FTRUN_ANNOTATIONS": str(notes)}, "", str(notes)),
+        (Request(), {}, notes.read_text(), "the job's comment"),
+        (Request(), {"FTRUN_STOP_GRACE": "20"}, "", "environment FTRUN_STOP_GRACE"),
+        (Request(values={"stop.grace": ("20", "--ft-grace")}), {}, "", "--ft-grace"),
+        (Request(values={"stop.gracee": ("20s", "--ft-set stop.gracee")}), {}, "", "--ft-set stop.gracee"),
+        (Request(profile="modelart"), {}, "", "--ft-profile"),
+        (Request(), {"FTRUN_PROFILE": "modelart"}, "", "FTRUN_PROFILE"),
+    ):
+        with pytest.raises(PolicyError) as caught:
+            settings_in_force(request, env, comment, NO_SITE)
+        assert str(caught.value).startswith(place), str(caught.value)
+
+
+def test_an_annotations_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(PolicyError, match=r"/nonexistent/job\.json cannot be read"):
+        settings_in_force(Request(annotations="/nonexistent/job.json"), {}, site=NO_SITE)
+
+
+@pytest.mark.parametrize("comment", ["", "nightly run of fault-tolerance/ tests", '{"owner": "me"}', "{not json"])
+def test_a_comment_about_something_else_is_nobody_s_mistake(comment: str) -> None:
+    assert set(settings_in_force(Request(), {}, comment, NO_SITE).places.values()) == {"default"}
+
+
+# --- profiles
+
+
+@pytest.mark.parametrize("name", ["modelarts", "ft-launcher"])
+def test_profiles_ship_and_are_right(name: str) -> None:
+    (layer,) = profile_layers(name, "here")
+    assert layer.values and all(place.startswith(f"profile {name}, line ") for place in layer.places.values())
+    assert settings_in_force(Request(profile=name), {}, site=NO_SITE)
+
+
+def test_the_profile_modelarts_is_the_ladder_of_the_seed() -> None:
+    s = settings_in_force(Request(profile="modelarts"), {}, site=NO_SITE).settings
+    assert s.in_place and s.hang_restart and s.node_replacement and s.isolated_requeue and s.unconditional_requeue
+    assert (s.same_code_limit, s.same_code_window_s, s.unconditional_in_a_row) == (3, 86400.0, 3)
+
+
+def test_a_policy_may_stand_on_a_profile(policy: Write) -> None:
+    resolved = in_force(policy("max_restarts: 2\nprofile: ft-launcher\n"))
+    assert (resolved.settings.max_restarts, resolved.settings.crash_restarts) == (2, 3)
+    assert resolved.places["rungs.in-place-restart.crash_restarts"].startswith("profile ft-launcher, line ")
+
+
+# --- anything at all
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.text(alphabet="ab: -[]{}\n\t\"'&*!|>%@#,?0\x00é", max_size=40) | st.dictionaries(
+    st.sampled_from(["max_restarts", "stop", "rungs", "ladder", "profile", "x"]),
+    st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+                 lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2), max_leaves=4),
+    max_size=3).map(json.dumps))  # fmt: skip
+def test_any_text_is_a_policy_or_a_policy_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    try:
+        assert in_force(path)
+    except PolicyError as error:
+        assert str(error).startswith(str(path))
