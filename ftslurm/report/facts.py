@@ -10,17 +10,23 @@ from rich.table import Table
 from rich.text import Text
 
 
+def printable(text: str, style: str = "") -> Text:
+    """As rich prints it; bytes of an argument that are no text, and control characters, become `?`."""
+    shown = text.encode(errors="replace").decode()
+    return Text("".join(char if char.isprintable() or char == "\n" else "?" for char in shown), style=style)
+
+
 def print_facts(console: Console, facts: Iterable[tuple[str, str]], indent: int) -> None:
     """Pairs with an empty value are left out."""
     given = [(name, value) for name, value in facts if value]
     if not console.is_terminal:
         width = max((len(name) for name, _ in given), default=0)
         for name, value in given:
-            console.print(Text(f"{' ' * indent}{name:<{width}}  {value}"), soft_wrap=True)
+            console.print(printable(f"{' ' * indent}{name:<{width}}  {value}"), soft_wrap=True)
         return
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in given:
-        grid.add_row(name, Text(value))
+        grid.add_row(name, printable(value))
     console.print(Padding(grid, (0, 0, 0, indent)))

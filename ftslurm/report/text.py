@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from ftslurm.model.nodes import fold
-from ftslurm.report.facts import print_facts
+from ftslurm.report.facts import print_facts, printable
 from ftslurm.report.view import AttemptView, RemedyView, Status
 
 
@@ -50,7 +49,7 @@ def print_status(console: Console, view: Status) -> None:
         facts.append(("note", f"a requeue was begun and not finished: ftslurm requeue --finish {view.job}"))
     if view.damaged:
         facts.append(("note", f"{view.damaged} damaged lines in the ledger were passed over"))
-    console.print(Text(f"job {view.job} on {view.cluster or '?'}: {view.command}", style="bold"))
+    console.print(printable(f"job {view.job} on {view.cluster or '?'}: {view.command}", style="bold"))
     print_facts(console, facts, 2)
 
 
@@ -60,31 +59,32 @@ def print_all(console: Console, views: Sequence[Status]) -> None:
         table.add_column(title, overflow="fold")
     for view in views:
         table.add_row(
-            view.job, view.cluster, str(view.attempt), Text(view.state), view.rung or "-", moment(view.at)
+            view.job, view.cluster, str(view.attempt), printable(view.state), view.rung or "-", moment(view.at)
         )
     console.print(table)
 
 
 def print_history(console: Console, view: Status, attempts: Sequence[AttemptView]) -> None:
-    console.print(Text(f"job {view.job} on {view.cluster or '?'}: {view.command}", style="bold"))
+    console.print(printable(f"job {view.job} on {view.cluster or '?'}: {view.command}", style="bold"))
     ended = 0.0
     for attempt in attempts:
         if ended:
-            console.print(Text(f"  {span(attempt.began - ended)} until it ran again", style="dim"))
+            console.print(printable(f"  {span(attempt.began - ended)} until it ran again", style="dim"))
         ended = attempt.ended
         _print_attempt(console, attempt)
-    console.print(Text(f"now: {view.state}", style="bold"))
+    console.print(printable(f"now: {view.state}", style="bold"))
 
 
 def _print_attempt(console: Console, a: AttemptView) -> None:
     lasted = f" for {span(a.ended - a.began)}" if a.ended else ", end not recorded"
     console.print(
-        Text(f"attempt {a.number}  {moment(a.began)}{lasted} on {a.nodes}, {a.tasks} tasks", style="cyan")
+        printable(f"attempt {a.number}  {moment(a.began)}{lasted} on {a.nodes}, {a.tasks} tasks", style="cyan")
     )
     facts = [("counters", f"MA_SCHEDULE_CNT {a.schedule_count}, MA_PROC_START_CNT {a.start_count}, step {a.step}")]
     facts += [("fault", fault) for fault in a.faults]
     facts += [("cause", a.cause)] if a.cause else []
-    facts += [("ranks", ", ".join(f"{count} {how.removeprefix('was ')}" for how, count in sorted(a.exits.items())))] if a.exits else []
+    ranks = ", ".join(f"{count} {how.removeprefix('was ')}" for how, count in sorted(a.exits.items()))
+    facts += [("ranks", ranks)] if ranks else []
     for remedy in a.remedies:
         facts += _remedy_facts(remedy)
     facts += [("note", note) for note in a.notes]

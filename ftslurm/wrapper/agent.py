@@ -19,7 +19,7 @@ from ftslurm.devices.probe import Probe, choose_probes
 from ftslurm.model.devices import DeviceHealth, HealResult, ProbeAnswer
 from ftslurm.model.wire import devices_message, healed_message
 from ftslurm.system.commands import run as run_command
-from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, Link, LinkError, connect
+from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, Link, LinkError, connect, receive
 
 CONNECT_TIMEOUT_S = 30.0
 # For one look at the devices of a node; npu-smi takes well under a second when it is well.
@@ -54,13 +54,10 @@ class Agent:
     def _listen(self) -> bool:
         """False when the controller has gone."""
         try:
-            data = self._sock.recv(65536, socket.MSG_DONTWAIT)
-            if not data:
-                return False
-            for message in self._link.feed(data):
+            for message in receive(self._sock, self._link):
                 self._told(message)
-        except BlockingIOError:
-            return True
+        except EOFError:
+            return False
         except (OSError, LinkError, KeyError, TypeError, ValueError) as error:
             print(f"ftslurm: the agent on {self._node} ends: {error}", file=sys.stderr)
             return False

@@ -230,6 +230,17 @@ def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.s
     return sock, link
 
 
+def receive(sock: socket.socket, link: Link) -> list[dict]:
+    """The messages that have come in, maybe none. Raises: OSError, LinkError; EOFError when the other side has hung up."""
+    try:
+        data = sock.recv(65536, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return []
+    if not data:
+        raise EOFError
+    return link.feed(data)
+
+
 def _dial(address: str, port: int, timeout_s: float) -> socket.socket:
     """As socket.create_connection."""
     last = OSError("no such address")
@@ -352,6 +363,8 @@ class Command:
         os.close(read_end)
         if not told:
             return 0, ""
+        os.waitpid(self.pid, 0)  # a failed child still has our handlers: a SIGTERM to it would look like one to us
+        self.pid = 0
         number = int(told)
         return (127 if number == errno.ENOENT else 126), f"{argv[0]}: {os.strerror(number)}"
 
@@ -418,19 +431,22 @@ class Command:
         return RESCAN_S if now >= self._deadline else self._deadline - now
 
     def _to_all(self, *numbers: int) -> None:
-        """To the process group as one, and to each descendant that has left it."""
-        for pid in [pid for pid in descendants(os.getpid()) if not self._in_group(pid)]:
-            for number in numbers:
-                send_signal(pid, number)
-        if self.pid:
-            for number in numbers:
-                send_signal(-self.pid, number)
+        """To the process group as one, and to each descendant that has left it.
+
+        The group counts only while a descendant of ours is in it: a number that is free again may be a stranger's.
+        """
+        ours = descendants(os.getpid())
+        inside = [pid for pid in ours if self._in_group(pid)]
+        targets = [pid for pid in ours if pid not in inside] + ([-self.pid] if inside else [])
+        for number in numbers:
+            for target in targets:
+                send_signal(target, number)
 
     def _in_group(self, pid: int) -> bool:
         try:
             return os.getpgid(pid) == self.pid
         except ProcessLookupError:
-            return True  # gone
+            return False  # gone
 
 
 class Shim:
@@ -486,13 +502,10 @@ class Shim:
 
     def _listen(self) -> bool:
         try:
-            data = self._sock.recv(65536, socket.MSG_DONTWAIT)
-            if not data:
-                return False
-            for message in self._link.feed(data):
+            for message in receive(self._sock, self._link):
                 self._told(message)
-        except BlockingIOError:
-            return True
+        except EOFError:
+            return False
         except (OSError, LinkError, KeyError, TypeError, ValueError) as error:
             print(f"ftslurm: rank {self._rank}: the connection to ftrun broke: {error}", file=sys.stderr)
             return False

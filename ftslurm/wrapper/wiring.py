@@ -25,7 +25,7 @@ from ftslurm.model.devices import CodeMeaning, Severity
 from ftslurm.model.history import History, fold
 from ftslurm.model.job import Allocation
 from ftslurm.model.settings import Resolved, Settings
-from ftslurm.policies.codes import AscendCatalog
+from ftslurm.policies.codes import AscendCatalog, normalise
 from ftslurm.policies.judge import Judge
 from ftslurm.policies.phases import RunFacts
 from ftslurm.slurm.choice import choose_client
@@ -99,6 +99,8 @@ def run_job(order: Order) -> int:
     store = Store(state_folder(order.env))
     if not site.local:
         return _run_on_slurm(order, site, store)
+    if len(order.components) > 1:
+        raise UsageError("a heterogeneous step (`:`) needs Slurm", hint="run it in an allocation, or as separate commands")
     number, journal = store.new_local()
     while (status := _run_locally(order, site, number, journal)) == REQUEUED_STATUS:
         pass  # the same command again in a new allocation, as Slurm would run the script again
@@ -194,6 +196,7 @@ def _python(settings: Settings) -> Python:
 def lazy_meaning(user_induced: tuple[str, ...]) -> Callable[[str, Severity], CodeMeaning]:
     """Looks codes up; the catalogue is read at the first fault, which most jobs never see."""
     catalogs: list[AscendCatalog] = []
+    induced = frozenset(normalise(code) for code in user_induced)
 
     def meaning(code: str, severity: Severity) -> CodeMeaning:
         from ftslurm.wrapper.catalogs import load_ascend_catalog
@@ -201,7 +204,7 @@ def lazy_meaning(user_induced: tuple[str, ...]) -> Callable[[str, Severity], Cod
         if not catalogs:
             catalogs.append(load_ascend_catalog())
         found = catalogs[0].meaning(code, severity)
-        return replace(found, user_induced=True) if found.code in user_induced else found
+        return replace(found, user_induced=True) if found.code in induced else found
 
     return meaning
 

@@ -14,7 +14,6 @@ a probe calls the tool every few seconds on every node, so it has to start in a 
 """
 
 # pathlib and contextlib would double the time to load.
-# ruff: noqa: PTH101, PTH103, PTH104, PTH112, PTH118, SIM105
 
 import os
 import sys

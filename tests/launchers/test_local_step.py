@@ -17,31 +17,18 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.launchers.local_step import (
-    MAX_LINE_BYTES,
-    Ended,
-    ExitReports,
-    Kind,
-    Labeller,
-    Layout,
-    Place,
-    Refused,
+from ftslurm.launchers.local_ends import Ended, ExitReports, describe_exits, fold_ranks, step_status
+from ftslurm.launchers.local_environ import (
     Simulated,
-    Target,
-    describe_exits,
-    distribute,
-    expand_pattern,
     exported,
     fold_counts,
     fold_in_order,
-    fold_ranks,
-    lay_out,
     options_from,
-    read_target,
     step_environ,
-    step_status,
     task_environ,
 )
+from ftslurm.launchers.local_layout import Layout, Place, Refused, distribute, lay_out
+from ftslurm.launchers.local_stdio import MAX_LINE_BYTES, Kind, Labeller, Target, expand_pattern, read_target
 from ftslurm.model.exits import ExitStatus, from_shell
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -414,6 +401,12 @@ def test_output_by_task_and_error_by_node(local: Local, tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("", "")
 
 
+def test_files_can_have_the_name_of_the_job(local: Local, tmp_path: Path) -> None:
+    local("-n1 -J llm -o %x.%j", "echo x")
+    local("-n1 -o %x.%j", "echo x", SLURM_JOB_NAME="batch")
+    assert sorted(files(tmp_path)) == ["batch.3", "llm.3"]
+
+
 def test_error_goes_with_output_unless_told_otherwise(local: Local, tmp_path: Path) -> None:
     assert local("-n2 -o log", BOTH).stderr == ""
     assert files(tmp_path) == {"log": ["e0", "e1", "o0", "o1"]}
@@ -524,7 +517,9 @@ def test_what_is_typed_reaches_all_and_no_task_has_the_terminal(options: str, sa
     try:
         os.write(master, b"typed\n\x04")  # the end of input, as typed
         argv = command(options, "readlink /proc/self/fd/0 | sed 's|^pipe:.*|/pipe|'; cat")
-        done = subprocess.run(argv, env=environ("n1", {}), stdin=slave, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+        done = subprocess.run(
+            argv, env=environ("n1", {}), stdin=slave, capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+        )
     finally:
         os.close(master)
         os.close(slave)
@@ -532,8 +527,8 @@ def test_what_is_typed_reaches_all_and_no_task_has_the_terminal(options: str, sa
 
 
 def test_streams_that_are_closed_are_no_trouble(tmp_path: Path) -> None:
-    argv = command("-n1 -o log", "cat; ls /proc/self/fd | wc -l")
-    subprocess.run(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *argv], env=environ("n1", {}), cwd=tmp_path, timeout=TIMEOUT_S, check=True)
+    argv = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command("-n1 -o log", "cat; ls /proc/self/fd | wc -l")]
+    subprocess.run(argv, env=environ("n1", {}), cwd=tmp_path, timeout=TIMEOUT_S, check=True)
     assert (tmp_path / "log").read_text() == "4\n"  # 0, 1, 2 and the one that lists
 
 

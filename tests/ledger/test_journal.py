@@ -54,7 +54,9 @@ def test_a_torn_last_line_is_forgiven_and_the_next_record_stands_on_its_own(jour
     assert statuses(journal) == [1, 3] and journal.read().damaged == 1
 
 
-@pytest.mark.parametrize("damage", [b"{", b"\x00" * 4096, b"\xff\xfe\xfd", b'{"v":9,"kind":"Finished"}', b'{"v":1,"kind":[]}', b"\r"])
+@pytest.mark.parametrize(
+    "damage", [b"{", b"\x00" * 4096, b"\xff\xfe\xfd", b'{"v":9,"kind":"Finished"}', b'{"v":1,"kind":[]}', b"\r"]
+)
 def test_a_damaged_line_in_the_middle_costs_that_line(journal: Journal, damage: bytes) -> None:
     journal.path.write_bytes(to_line(word(1)) + damage + b"\n" + to_line(word(2)))
     assert statuses(journal) == [1, 2]
@@ -142,7 +144,9 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("short", [False, True])
-def test_on_a_full_disk_the_reserve_is_given_up_for_the_decision(journal: Journal, monkeypatch: pytest.MonkeyPatch, short: bool) -> None:
+def test_on_a_full_disk_the_reserve_is_given_up_for_the_decision(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch, short: bool
+) -> None:
     journal.append([word(1)])
     reserve = journal.path.with_suffix(".reserve")
     assert reserve.stat().st_size == RESERVE_BYTES
@@ -155,7 +159,9 @@ def test_on_a_full_disk_the_reserve_is_given_up_for_the_decision(journal: Journa
 
 
 @pytest.mark.parametrize("short", [False, True])
-def test_on_a_disk_that_stays_full_nothing_of_the_record_stands(journal: Journal, monkeypatch: pytest.MonkeyPatch, short: bool) -> None:
+def test_on_a_disk_that_stays_full_nothing_of_the_record_stands(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch, short: bool
+) -> None:
     journal.append([word(1)])
     before = journal.path.read_bytes()
     with monkeypatch.context() as patch:
@@ -213,7 +219,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system takes root")
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True, text=True, timeout=10)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True, text=True, timeout=10
+    )
     if done.returncode:
         pytest.skip(f"cannot mount a small file system: {done.stderr.strip()}")
     try:

@@ -52,18 +52,39 @@ def test_what_has_a_default_may_be_missing_and_what_is_new_is_passed_over() -> N
     assert from_line(line) == CarriedOut(1.0, "d1", True, "")
 
 
-LINE = json.loads(to_line(Decided(1.0, "d1", 1, "fail", "crash", "because", (("a", "b"),), {"n1": "x"}, ("n1",), "max_restarts", 7)))
+LINE = json.loads(
+    to_line(Decided(1.0, "d1", 1, "fail", "crash", "because", (("a", "b"),), {"n1": "x"}, ("n1",), "max_restarts", 7))
+)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"v": 2}, {"v": 0}, {"v": None}, {"kind": "Undecided"}, {"kind": None}, {"kind": []}, {"kind": {}}, {"at": "now"}, {"at": None},
-        {"at": True}, {"at": 10**400}, {"attempt": "1"}, {"attempt": 1.0}, {"attempt": True}, {"rung": 5}, {"passed": [["a"]]},
-        {"passed": [["a", 1]]}, {"passed": "ab"}, {"isolate": ["n1"]}, {"isolate": {"n1": 1}}, {"exclude": "n1"}, {"exclude": [1]},
+        {"v": 2},
+        {"v": 0},
+        {"v": None},
+        {"kind": "Undecided"},
+        {"kind": None},
+        {"kind": []},
+        {"kind": {}},
+        {"at": "now"},
+        {"at": None},
+        {"at": True},
+        {"at": 10**400},
+        {"attempt": "1"},
+        {"attempt": 1.0},
+        {"attempt": True},
+        {"rung": 5},
+        {"passed": [["a"]]},
+        {"passed": [["a", 1]]},
+        {"passed": "ab"},
+        {"isolate": ["n1"]},
+        {"isolate": {"n1": 1}},
+        {"exclude": "n1"},
+        {"exclude": [1]},
         {"cost": None},
     ],
-)  # fmt: skip
+)
 def test_a_line_that_is_nearly_right_is_kept_out(change: dict[str, Any]) -> None:
     assert from_line(json.dumps({**LINE, **change}).encode()) is None
 
@@ -88,14 +109,21 @@ def test_a_line_of_something_else_is_kept_out(line: bytes) -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=6,
-)  # fmt: skip
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
 BODIES = st.dictionaries(st.sampled_from([field.name for kind in KINDS.values() for field in fields(kind)]), JSON, max_size=8)
 
 
-@given(st.binary(max_size=60) | st.builds(
-    lambda kind, version, body: json.dumps({"v": version, "kind": kind, **body}).encode(),
-    st.sampled_from(sorted(KINDS)) | JSON, st.just(1) | JSON, BODIES))  # fmt: skip
+@given(
+    st.binary(max_size=60)
+    | st.builds(
+        lambda kind, version, body: json.dumps({"v": version, "kind": kind, **body}).encode(),
+        st.sampled_from(sorted(KINDS)) | JSON,
+        st.just(1) | JSON,
+        BODIES,
+    )
+)
 def test_no_line_ends_the_reader(line: bytes) -> None:
     record = from_line(line)
     assert record is None or type(record) in KINDS.values()

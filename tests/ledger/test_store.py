@@ -106,7 +106,25 @@ def test_every_task_of_an_array_has_a_ledger_of_its_own(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "cluster", ["../../etc", "/etc/passwd", "..", ".", "", "a/b", "a\\b", "a\nb", "a\x00b", "local", "-rf", "x" * 100, "*", "c.7", "ünï", "~"]
+    "cluster",
+    [
+        "../../etc",
+        "/etc/passwd",
+        "..",
+        ".",
+        "",
+        "a/b",
+        "a\\b",
+        "a\nb",
+        "a\x00b",
+        "local",
+        "-rf",
+        "x" * 100,
+        "*",
+        "c.7",
+        "ünï",
+        "~",
+    ],
 )
 def test_a_hostile_cluster_name_leads_nowhere_else(store: Store, cluster: str) -> None:
     me = replace(ME, cluster=cluster)

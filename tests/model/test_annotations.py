@@ -14,8 +14,9 @@ from ftslurm.model.annotations import HANG, POD, RETRY, UNCONDITIONAL, looks_lik
 from ftslurm.model.settings import Settings, resolve
 
 SEED = (
-    '{ "kind": "job", "metadata": { "annotations": { "fault-tolerance/job-retry-num": "8", "fault-tolerance/job-unconditional-retry": "true", '
-    '"fault-tolerance/hang-retry": "true", "fault-tolerance/pod-retry-num": "3" } } }'
+    '{ "kind": "job", "metadata": { "annotations": { "fault-tolerance/job-retry-num": "8", '
+    '"fault-tolerance/job-unconditional-retry": "true", "fault-tolerance/hang-retry": "true", '
+    '"fault-tolerance/pod-retry-num": "3" } } }'
 )
 
 
@@ -73,7 +74,9 @@ def test_a_switch_is_true_or_false(value: object) -> None:
 
 
 def test_a_typo_is_answered_with_the_nearest_name() -> None:
-    with pytest.raises(PolicyError, match="unknown annotation fault-tolerance/job-retry-nun; did you mean `fault-tolerance/job-retry-num`"):
+    with pytest.raises(
+        PolicyError, match="unknown annotation fault-tolerance/job-retry-nun; did you mean `fault-tolerance/job-retry-num`"
+    ):
         in_force({"fault-tolerance/job-retry-nun": "8"})
 
 
@@ -91,14 +94,27 @@ def test_other_people_s_annotations_are_not_ours() -> None:
 
 @pytest.mark.parametrize(
     ("comment", "ours"),
-    [(SEED, True), (json.dumps({RETRY: "8"}), True), ("", False), ("nightly run", False), ('{"owner": "me"}', False), (f"see {RETRY}", False)],
+    [
+        (SEED, True),
+        (json.dumps({RETRY: "8"}), True),
+        ("", False),
+        ("nightly run", False),
+        ('{"owner": "me"}', False),
+        (f"see {RETRY}", False),
+    ],
 )
 def test_only_a_comment_that_carries_annotations_is_read(comment: str, ours: bool) -> None:
     assert looks_like(comment) is ours
 
 
-@given(st.text(max_size=40) | st.recursive(st.none() | st.text(max_size=5), lambda inner: st.dictionaries(
-    st.sampled_from([RETRY, HANG, POD, "metadata", "annotations", "x"]), inner, max_size=3), max_leaves=6).map(json.dumps))  # fmt: skip
+@given(
+    st.text(max_size=40)
+    | st.recursive(
+        st.none() | st.text(max_size=5),
+        lambda inner: st.dictionaries(st.sampled_from([RETRY, HANG, POD, "metadata", "annotations", "x"]), inner, max_size=3),
+        max_leaves=6,
+    ).map(json.dumps)
+)
 def test_any_text_is_taken_or_refused(text: str) -> None:
     try:
         in_force(text)

@@ -42,7 +42,9 @@ def test_statuses_that_no_signal_gives_are_the_program_s_own(status: int) -> Non
 def test_the_names_are_those_of_the_kernel() -> None:
     for number in signal.Signals:
         if number < signal.SIGRTMIN:
-            assert signal_name(number) == {"SIGIOT": "SIGABRT", "SIGCLD": "SIGCHLD", "SIGPOLL": "SIGIO"}.get(number.name, number.name)
+            assert signal_name(number) == {"SIGIOT": "SIGABRT", "SIGCLD": "SIGCHLD", "SIGPOLL": "SIGIO"}.get(
+                number.name, number.name
+            )
 
 
 def test_a_real_process_agrees() -> None:

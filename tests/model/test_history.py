@@ -37,7 +37,12 @@ def test_nothing_has_no_past() -> None:
 def test_attempts_and_starts_are_counted_a_scheduling_and_a_step() -> None:
     past = fold([attempt(1), attempt(2, starts=2), attempt(3, step_key="eval"), attempt(4, schedule=1)])
     assert past.attempts == 4
-    assert [past.starts_of(0, "train"), past.starts_of(0, "eval"), past.starts_of(1, "train"), past.starts_of(2, "train")] == [2, 1, 1, 0]
+    assert [past.starts_of(0, "train"), past.starts_of(0, "eval"), past.starts_of(1, "train"), past.starts_of(2, "train")] == [
+        2,
+        1,
+        1,
+        0,
+    ]
 
 
 def test_faults_are_counted_by_node_device_and_code_from_a_time_on() -> None:
@@ -48,7 +53,9 @@ def test_faults_are_counted_by_node_device_and_code_from_a_time_on() -> None:
 
 def test_budgets_are_spent_by_what_a_decision_costs() -> None:
     free = verdict("in-place-restart", "device", cost="")
-    past = fold([verdict("isolated-requeue", "node"), free, verdict("unconditional-requeue"), verdict("x", cost="crash_restarts")])
+    past = fold(
+        [verdict("isolated-requeue", "node"), free, verdict("unconditional-requeue"), verdict("x", cost="crash_restarts")]
+    )
     assert past.spent == {"max_restarts": 2, "crash_restarts": 1} and past.decisions == 4
 
 
@@ -64,7 +71,9 @@ def test_the_row_of_unconditional_requeues_breaks_at_an_explicit_fault_only() ->
 
 
 def test_isolated_nodes_stay_out_until_their_time_is_up() -> None:
-    past = fold([verdict("isolated-requeue", "node", at=100.0, isolate={"n2": "down"}), verdict("x", at=500.0, isolate={"n1": "hot"})])
+    past = fold(
+        [verdict("isolated-requeue", "node", at=100.0, isolate={"n2": "down"}), verdict("x", at=500.0, isolate={"n1": "hot"})]
+    )
     assert past.kept_out(1e9, 0.0) == ("n1", "n2")
     assert [past.kept_out(now, 1000.0) for now in (1099.0, 1100.0, 1499.0, 1500.0)] == [("n1", "n2"), ("n1",), ("n1",), ()]
     assert past.isolated["n2"][0] == "down"

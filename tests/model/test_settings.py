@@ -45,7 +45,27 @@ def test_a_duration_has_a_unit(text: object, seconds: float) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["20", 20, 20.0, "20min", "20 seconds", "20S", "s", "", "-5s", "nans", "infs", "1e99d", "5mm", "1h30m", "zwanzig", None, True, [], {}],
+    [
+        "20",
+        20,
+        20.0,
+        "20min",
+        "20 seconds",
+        "20S",
+        "s",
+        "",
+        "-5s",
+        "nans",
+        "infs",
+        "1e99d",
+        "5mm",
+        "1h30m",
+        "zwanzig",
+        None,
+        True,
+        [],
+        {},
+    ],
 )
 def test_a_number_without_a_unit_or_with_a_wrong_one_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match=r"duration"):
@@ -58,7 +78,9 @@ def test_a_duration_in_words_means_the_same(seconds: int) -> None:
     assert duration(in_words(leaf, float(seconds))) == seconds
 
 
-@pytest.mark.parametrize(("raw", "on"), [("true", True), ("On", True), (True, True), ("yes", True), (1, True), ("off", False), (False, False)])
+@pytest.mark.parametrize(
+    ("raw", "on"), [("true", True), ("On", True), (True, True), ("yes", True), (1, True), ("off", False), (False, False)]
+)
 def test_a_switch_is_on_or_off(raw: object, on: bool) -> None:
     assert switch(raw) is on
 
@@ -104,11 +126,17 @@ def test_later_layers_win_and_every_value_knows_its_place() -> None:
         layer("site", max_restarts=2, stop__grace="10s"), layer("policy", max_restarts="5"), layer("cli"),
     ])  # fmt: skip
     assert (resolved.settings.max_restarts, resolved.settings.stop_grace_s) == (5, 10.0)
-    assert (resolved.places["max_restarts"], resolved.places["stop.grace"], resolved.places["launcher"]) == ("policy", "site", "default")
+    assert (resolved.places["max_restarts"], resolved.places["stop.grace"], resolved.places["launcher"]) == (
+        "policy",
+        "site",
+        "default",
+    )
 
 
 def test_a_typo_is_answered_with_the_nearest_name() -> None:
-    with pytest.raises(PolicyError, match=r"policy\.yaml, line 4: there is no setting `max_restart`; did you mean `max_restarts`\?"):
+    with pytest.raises(
+        PolicyError, match=r"policy\.yaml, line 4: there is no setting `max_restart`; did you mean `max_restarts`\?"
+    ):
         resolve([layer(max_restart=8)])
 
 
@@ -128,7 +156,9 @@ def test_an_unknown_word_in_the_ladder_is_named() -> None:
         resolve([layer(ladder=["in-place-restart", "requeue"])])
 
 
-@pytest.mark.parametrize("leaf", ["stop.grace", "stop.kill_wait", "slurm.timeout", "requeue.start_in", "warning.grace", "devices.poll"])
+@pytest.mark.parametrize(
+    "leaf", ["stop.grace", "stop.kill_wait", "slurm.timeout", "requeue.start_in", "warning.grace", "devices.poll"]
+)
 def test_never_is_refused_where_it_would_mean_at_once(leaf: str) -> None:
     """A user who writes `stop.grace: never` wants no SIGKILL; taken as 0 it would come without any grace."""
     with pytest.raises(PolicyError, match="never"):
@@ -164,7 +194,9 @@ def test_every_setting_has_a_variable_of_its_own() -> None:
 
 
 def test_variables_are_a_layer() -> None:
-    resolved = resolve([from_environment({"FTRUN_MAX_RESTARTS": "3", "FTRUN_POLICY": "p.yaml", "PATH": "/bin", "FTSLURM_STATE_DIR": "x"})])
+    resolved = resolve(
+        [from_environment({"FTRUN_MAX_RESTARTS": "3", "FTRUN_POLICY": "p.yaml", "PATH": "/bin", "FTSLURM_STATE_DIR": "x"})]
+    )
     assert resolved.settings.max_restarts == 3
     assert resolved.places["max_restarts"] == "environment FTRUN_MAX_RESTARTS"
 
@@ -181,7 +213,9 @@ def test_a_variable_with_a_wrong_value_is_named() -> None:
 
 # --- anything at all
 
-SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.lists(st.text(max_size=3), max_size=3))
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.lists(st.text(max_size=3), max_size=3)
+)
 
 
 @given(st.sampled_from(sorted(LEAVES)), SCALARS)

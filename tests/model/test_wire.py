@@ -17,9 +17,17 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
 
 HELLO = {
-    "t": "hello", "rank": 3, "node": "n2", "slot": 1, "local": 1, "expected": 4, "step": "7.0", "address": "10.0.0.2", "pid": 99,
+    "t": "hello",
+    "rank": 3,
+    "node": "n2",
+    "slot": 1,
+    "local": 1,
+    "expected": 4,
+    "step": "7.0",
+    "address": "10.0.0.2",
+    "pid": 99,
     "free_port": 31000,
-}  # fmt: skip
+}
 
 
 def over_the_wire(message: Any) -> Any:
@@ -52,9 +60,14 @@ def test_a_shim_s_reports_become_events_of_its_own_rank(message: dict[str, Any],
 
 SHORT = st.text(max_size=20)
 REPORTS = st.builds(
-    DeviceReport, SHORT, SHORT, st.sampled_from(DeviceHealth), st.sampled_from(Severity),
-    st.lists(st.text("0123456789ABCDEF", max_size=9), max_size=3).map(tuple), st.text(max_size=1500),
-)  # fmt: skip
+    DeviceReport,
+    SHORT,
+    SHORT,
+    st.sampled_from(DeviceHealth),
+    st.sampled_from(Severity),
+    st.lists(st.text("0123456789ABCDEF", max_size=9), max_size=3).map(tuple),
+    st.text(max_size=1500),
+)
 
 
 @given(st.lists(REPORTS, max_size=3), SHORT, st.booleans())
@@ -80,10 +93,21 @@ def test_orders_to_a_shim_are_plain() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"rank": -1}, {"rank": "3"}, {"rank": True}, {"rank": 3.0}, {"rank": None}, {"node": 5}, {"node": "n" * 300}, {"expected": 0},
-        {"free_port": 70000}, {"step": ["7.0"]}, {"t": "helo"}, {"t": None}, {"t": ["hello"]},
+        {"rank": -1},
+        {"rank": "3"},
+        {"rank": True},
+        {"rank": 3.0},
+        {"rank": None},
+        {"node": 5},
+        {"node": "n" * 300},
+        {"expected": 0},
+        {"free_port": 70000},
+        {"step": ["7.0"]},
+        {"t": "helo"},
+        {"t": None},
+        {"t": ["hello"]},
     ],
-)  # fmt: skip
+)
 def test_an_introduction_that_is_nearly_right_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(WireError):
         wire.hello({**HELLO, **change})
@@ -98,13 +122,21 @@ def test_an_introduction_with_something_missing_is_refused(missing: str) -> None
 @pytest.mark.parametrize(
     "message",
     [
-        {"t": "exited", "attempt": 1, "code": 256, "signal": 0, "at": 1}, {"t": "exited", "attempt": 1, "code": 0, "signal": 128, "at": 1},
-        {"t": "exited", "attempt": 1, "code": 0, "signal": 0, "at": float("nan")}, {"t": "exited", "attempt": 1, "code": 0, "signal": 0},
-        {"t": "exited", "attempt": 1, "code": 0, "signal": 0, "at": -1}, {"t": "exited", "attempt": 1, "code": True, "signal": 0, "at": 1},
-        {"t": "stopped", "attempt": 1, "left": "5", "free_port": 0}, {"t": "stopped", "attempt": 1, "left": ["5"], "free_port": 0},
-        {"t": "stopped", "attempt": 1, "free_port": 0}, {"t": "signal", "number": 0}, {"t": "signal", "number": 1000}, {"t": "bye"}, {},
+        {"t": "exited", "attempt": 1, "code": 256, "signal": 0, "at": 1},
+        {"t": "exited", "attempt": 1, "code": 0, "signal": 128, "at": 1},
+        {"t": "exited", "attempt": 1, "code": 0, "signal": 0, "at": float("nan")},
+        {"t": "exited", "attempt": 1, "code": 0, "signal": 0},
+        {"t": "exited", "attempt": 1, "code": 0, "signal": 0, "at": -1},
+        {"t": "exited", "attempt": 1, "code": True, "signal": 0, "at": 1},
+        {"t": "stopped", "attempt": 1, "left": "5", "free_port": 0},
+        {"t": "stopped", "attempt": 1, "left": ["5"], "free_port": 0},
+        {"t": "stopped", "attempt": 1, "free_port": 0},
+        {"t": "signal", "number": 0},
+        {"t": "signal", "number": 1000},
+        {"t": "bye"},
+        {},
     ],
-)  # fmt: skip
+)
 def test_a_report_that_is_nearly_right_is_refused(message: dict[str, Any]) -> None:
     with pytest.raises(WireError):
         wire.shim_report(0, message)
@@ -118,12 +150,33 @@ def test_healed_is_yes_no_or_not_known(healed: object) -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=8,
-)  # fmt: skip
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
 FIELDS = (
-    "rank", "node", "slot", "local", "address", "pid", "free_port", "expected", "step", "kinds", "attempt", "code", "signal", "at", "left",
-    "status", "why", "number", "reports", "results", "error", "asked",
-)  # fmt: skip
+    "rank",
+    "node",
+    "slot",
+    "local",
+    "address",
+    "pid",
+    "free_port",
+    "expected",
+    "step",
+    "kinds",
+    "attempt",
+    "code",
+    "signal",
+    "at",
+    "left",
+    "status",
+    "why",
+    "number",
+    "reports",
+    "results",
+    "error",
+    "asked",
+)
 KINDS = ("hello", "agent", "started", "exited", "stopped", "unstartable", "signal", "devices", "healed")
 MESSAGES = st.builds(
     lambda kind, fields: {"t": kind, **fields},
@@ -132,11 +185,19 @@ MESSAGES = st.builds(
 )
 DEVICES = st.dictionaries(
     st.sampled_from(["device", "kind", "health", "severity", "codes", "detail", "healed", "how"]),
-    JSON | st.sampled_from(["good", "faulty", "major"]), max_size=8,
-)  # fmt: skip
+    JSON | st.sampled_from(["good", "faulty", "major"]),
+    max_size=8,
+)
 
 
-@given(MESSAGES | st.builds(lambda kind, of: {"t": kind, "reports": of, "results": of, "error": ""}, st.sampled_from(["devices", "healed"]), st.lists(DEVICES, max_size=2)))
+@given(
+    MESSAGES
+    | st.builds(
+        lambda kind, of: {"t": kind, "reports": of, "results": of, "error": ""},
+        st.sampled_from(["devices", "healed"]),
+        st.lists(DEVICES, max_size=2),
+    )
+)
 def test_any_message_is_taken_or_a_wire_error(message: dict[str, Any]) -> None:
     for read in (wire.hello, lambda m: wire.shim_report(0, m), wire.agent_report):
         try:

@@ -44,7 +44,9 @@ def decided(*verdicts: tuple[str, str], cost: str = "max_restarts") -> list[rec.
     ]
 
 
-def situation(cause: Cause = Cause.CRASH, past: Iterable[rec.Record] = (), policy: Settings | None = None, **more: Any) -> Situation:
+def situation(
+    cause: Cause = Cause.CRASH, past: Iterable[rec.Record] = (), policy: Settings | None = None, **more: Any
+) -> Situation:
     given_ = {"slurm": SLURM, "can": frozenset({"ask", "requeue"})} | more
     return Situation(cause, "something happened", 1, fold(past), policy or Settings(), NOW, **given_)
 
@@ -78,7 +80,8 @@ CRASHES = [(UNCONDITIONAL, "crash")] * 3
         # node replacement
         (situation(Cause.NODE, blamed=BLAMED, policy=Settings(node_replacement=True, node_replacements=1),
                    can=frozenset({"ask", "requeue", "replace"})), REPLACE, "node_replacements"),
-        (situation(Cause.NODE, blamed=BLAMED, policy=Settings(node_replacement=True, node_replacements=1)), ISOLATED, "max_restarts"),
+        (situation(Cause.NODE, blamed=BLAMED, policy=Settings(node_replacement=True, node_replacements=1)), ISOLATED,
+         "max_restarts"),
         (situation(Cause.NODE, decided((REPLACE, "node"), cost="node_replacements"), blamed=BLAMED,
                    policy=Settings(node_replacement=True, node_replacements=1),
                    can=frozenset({"ask", "requeue", "replace"})), ISOLATED, "max_restarts"),
@@ -115,18 +118,21 @@ CRASHES = [(UNCONDITIONAL, "crash")] * 3
         (situation(slurm=SlurmAnswered(error="silent")), FAIL, ""),
         (situation(slurm=replace(SLURM, batch=False)), FAIL, ""),
         (situation(slurm=replace(SLURM, requeueable=False)), FAIL, ""),
-        (situation(slurm=replace(SLURM, requeueable=False), policy=Settings(even_if_no_requeue=True)), UNCONDITIONAL, "max_restarts"),
+        (situation(slurm=replace(SLURM, requeueable=False), policy=Settings(even_if_no_requeue=True)), UNCONDITIONAL,
+         "max_restarts"),
         # crashes in place, as ft_launcher
         (situation(policy=Settings(crash_restarts=1)), IN_PLACE, "crash_restarts"),
         (situation(Cause.LOST, policy=Settings(crash_restarts=1)), UNCONDITIONAL, "max_restarts"),
         (situation(Cause.UNSTARTABLE, policy=Settings(crash_restarts=1)), FAIL, ""),
         (situation(policy=Settings(crash_restarts=1), not_in_place="a shim is gone"), UNCONDITIONAL, "max_restarts"),
-        (situation(past=decided(("x", "crash"), cost="crash_restarts"), policy=Settings(crash_restarts=1)), UNCONDITIONAL, "max_restarts"),
+        (situation(past=decided(("x", "crash"), cost="crash_restarts"), policy=Settings(crash_restarts=1)), UNCONDITIONAL,
+         "max_restarts"),
         # the policy's own order
         (situation(policy=Settings(ladder=())), FAIL, ""),
         (situation(policy=Settings(ladder=(ISOLATED,))), FAIL, ""),
         (situation(policy=Settings(ladder=(FAIL, UNCONDITIONAL))), FAIL, ""),
-        (situation(Cause.DEVICE, faults=(HEALS,), policy=Settings(ladder=(UNCONDITIONAL, IN_PLACE))), UNCONDITIONAL, "max_restarts"),
+        (situation(Cause.DEVICE, faults=(HEALS,), policy=Settings(ladder=(UNCONDITIONAL, IN_PLACE))), UNCONDITIONAL,
+         "max_restarts"),
     ],
 )  # fmt: skip
 def test_the_ladder(told: Situation, rung: str, cost: str) -> None:
@@ -141,9 +147,11 @@ def whys(answer: Choice) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("told", "rung", "words"),
     [
-        (situation(Cause.DEVICE, seen(HEALS, 0, 1, 2), faults=(HEALS,), blamed=BLAMED), IN_PLACE, ("80E01801", "0.0", "n2", "3rd", "24 h")),
+        (situation(Cause.DEVICE, seen(HEALS, 0, 1, 2), faults=(HEALS,), blamed=BLAMED), IN_PLACE,
+         ("80E01801", "0.0", "n2", "3rd", "24 h")),
         (situation(Cause.DEVICE, faults=(BROKEN,), blamed=BLAMED), IN_PLACE, ("80E18402", "does not heal")),
-        (situation(Cause.DEVICE, faults=(HEALS,), unhealed={"n2": "still there"}, blamed=BLAMED), IN_PLACE, ("n2", "still there")),
+        (situation(Cause.DEVICE, faults=(HEALS,), unhealed={"n2": "still there"}, blamed=BLAMED), IN_PLACE,
+         ("n2", "still there")),
         (situation(past=decided(*CRASHES)), UNCONDITIONAL, ("3", "in a row", "program")),
         (situation(past=decided(*[(ISOLATED, "node")] * 8)), UNCONDITIONAL, ("all 8", "max_restarts")),
         (situation(slurm=replace(SLURM, requeueable=False)), UNCONDITIONAL, ("sbatch --requeue",)),
@@ -186,10 +194,16 @@ def test_any_choice_is_on_the_ladder_paid_and_explained(
     slurm: SlurmAnswered | None,
 ) -> None:  # fmt: skip
     history: History = fold(past)
-    answer = choose(Situation(cause, "", 1, history, policy, NOW, faults, {}, blamed, "", slurm, frozenset({"ask", "requeue", "replace"})))
+    answer = choose(
+        Situation(cause, "", 1, history, policy, NOW, faults, {}, blamed, "", slurm, frozenset({"ask", "requeue", "replace"}))
+    )
     assert answer.rung in (*policy.ladder, FAIL) and answer.why
     if answer.cost:
-        limit = {"max_restarts": policy.max_restarts, "node_replacements": policy.node_replacements, "crash_restarts": policy.crash_restarts}
+        limit = {
+            "max_restarts": policy.max_restarts,
+            "node_replacements": policy.node_replacements,
+            "crash_restarts": policy.crash_restarts,
+        }
         assert history.spent.get(answer.cost, 0) < limit[answer.cost]
     above = (*policy.ladder, FAIL)[: (*policy.ladder, FAIL).index(answer.rung)]
     assert [name for name, _ in answer.passed] == list(above) and all(why for _, why in answer.passed)

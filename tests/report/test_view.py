@@ -111,7 +111,12 @@ def test_every_attempt_with_cause_remedy_nodes_and_times() -> None:
     assert [(a.number, a.schedule_count, a.start_count, a.nodes, a.tasks) for a in told] == [
         (1, 1, 1, "n[1-2]", 4), (2, 1, 2, "n[1-2]", 4), (3, 2, 1, "n[1,3]", 4), (4, 3, 1, "n[1,3]", 4),
     ]  # fmt: skip
-    assert [[remedy.rung for remedy in a.remedies] for a in told] == [["in-place-restart"], ["isolated-requeue"], ["unconditional-requeue"], []]
+    assert [[remedy.rung for remedy in a.remedies] for a in told] == [
+        ["in-place-restart"],
+        ["isolated-requeue"],
+        ["unconditional-requeue"],
+        [],
+    ]
     assert [[remedy.ok for remedy in a.remedies] for a in told] == [[True], [True], [True], []]
     assert "80E01801" in told[0].faults[0] and "80E18402" in told[1].faults[0] and told[1].remedies[0].excluded == ("n2",)
     assert told[2].cause == "rank 0 on n1 exited with status 7" and told[2].exits["exited with status 7"] == 1
@@ -175,7 +180,15 @@ def shown(print_it: object, *values: object, width: int = 80) -> str:
 def test_a_status_names_all_that_people_ask_for() -> None:
     job = long_story()
     text = shown(print_status, view(job))
-    for word in ("MA_SCHEDULE_CNT 3", "MA_PROC_START_CNT 1", "max_restarts 3 of 5 left", "n2", "unconditional-requeue", "n[1,3]", "job 7 on c"):
+    for word in (
+        "MA_SCHEDULE_CNT 3",
+        "MA_PROC_START_CNT 1",
+        "max_restarts 3 of 5 left",
+        "n2",
+        "unconditional-requeue",
+        "n[1,3]",
+        "job 7 on c",
+    ):
         assert word in text, text
     assert "7" in shown(print_all, [view(job)])
 
@@ -183,7 +196,14 @@ def test_a_status_names_all_that_people_ask_for() -> None:
 def test_a_history_tells_the_whole_story_in_a_pipe() -> None:
     job = long_story()
     text = shown(print_history, view(job), attempts(job.ledger))
-    for word in ("attempt 1", "attempt 4", "in-place-restart", "isolated-requeue", "rank 0 on n1 exited with status 7", "80E18402"):
+    for word in (
+        "attempt 1",
+        "attempt 4",
+        "in-place-restart",
+        "isolated-requeue",
+        "rank 0 on n1 exited with status 7",
+        "80E18402",
+    ):
         assert word in text, text
 
 
@@ -192,3 +212,11 @@ def test_words_of_the_user_are_shown_as_they_are_and_not_as_markup() -> None:
     seen = replace(view(job), command="train [bold]x[/bold] [/] [1]", why="[red]", rung="[link=x]", state="[/]")
     assert "train [bold]x[/bold] [/] [1]" in shown(print_status, seen)
     shown(print_all, [seen])
+
+
+def test_a_command_line_in_no_encoding_can_be_shown() -> None:
+    seen = replace(view(Job().begin()), command="train " + b"\xff".decode(errors="surrogateescape"), why="\ud800")
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    print_status(Console(file=out, width=80), seen)
+    print_history(Console(file=out, width=80), seen, [])
+    out.flush()

@@ -29,9 +29,7 @@ HOUR_S = 3600.0
 START = Now(mono=1000.0, unix=1_700_000_000.0)
 SIGINT, SIGKILL, SIGUSR1, SIGTERM = 2, 9, 10, 15
 
-RUNNING = ev.SlurmAnswered(
-    "RUNNING", batch=True, requeueable=True, usable=frozenset(f"n{n}" for n in range(1, 10)), node_count=2
-)
+RUNNING = ev.SlurmAnswered("RUNNING", batch=True, requeueable=True, usable=frozenset(f"n{n}" for n in range(1, 10)), node_count=2)
 SILENT = ev.SlurmAnswered(error="slurmctld does not answer")
 
 

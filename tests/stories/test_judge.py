@@ -413,7 +413,12 @@ def test_a_crash_that_nothing_explains_requeues_the_whole_job(code: int, signal:
     assert job.excluded == () and job.status == REQUEUED
     assert job.did(do.EndStep) == [do.EndStep(0)], "the shim of rank 0 ends as its command did, the others are not to blame"
     decided = job.recorded(rec.Decided)[0]
-    assert (decided.rung, decided.cause, decided.cost, decided.status) == ("unconditional-requeue", "crash", "max_restarts", status)
+    assert (decided.rung, decided.cause, decided.cost, decided.status) == (
+        "unconditional-requeue",
+        "crash",
+        "max_restarts",
+        status,
+    )
     assert job.again().begin().counters == (2, 1, 2)
 
 

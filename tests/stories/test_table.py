@@ -124,8 +124,11 @@ class Chaos:
     def _agents(self, number: int) -> Iterator[Event]:
         truth = self.job.truth
         faults = (
-            (), (fault("n1"),), (fault("n2"), fault("n2", "80C98002", users=True)), (fault("n2", graded=FaultClass.ISOLATE),),
-        )  # fmt: skip
+            (),
+            (fault("n1"),),
+            (fault("n2"), fault("n2", "80C98002", users=True)),
+            (fault("n2", graded=FaultClass.ISOLATE),),
+        )
         for node, up in truth.agents.items():
             if not up:
                 yield ev.AgentArrived(node, ("ascend",) if number % 5 else ())
@@ -143,9 +146,14 @@ class Chaos:
 
     def _slurm(self, number: int) -> ev.SlurmAnswered:
         return (
-            RUNNING, RUNNING, SILENT, replace(RUNNING, state="CANCELLED"), replace(RUNNING, bad_nodes=(("n1", "DOWN"),)),
-            replace(RUNNING, usable=frozenset({"n1", "n2"})), replace(RUNNING, requeueable=False),
-        )[number % 7]  # fmt: skip
+            RUNNING,
+            RUNNING,
+            SILENT,
+            replace(RUNNING, state="CANCELLED"),
+            replace(RUNNING, bad_nodes=(("n1", "DOWN"),)),
+            replace(RUNNING, usable=frozenset({"n1", "n2"})),
+            replace(RUNNING, requeueable=False),
+        )[number % 7]
 
 
 def scripts(most: int) -> st.SearchStrategy[list[int]]:
@@ -154,10 +162,15 @@ def scripts(most: int) -> st.SearchStrategy[list[int]]:
 
 
 POLICIES = st.builds(
-    Settings, max_restarts=st.integers(1, 3), crash_restarts=st.sampled_from([0, 2]), restart_via=st.sampled_from(["shim", "step"]),
-    warning_requeue=st.booleans(), in_place=st.booleans(), rendezvous=st.sampled_from(["none", "torch"]),
+    Settings,
+    max_restarts=st.integers(1, 3),
+    crash_restarts=st.sampled_from([0, 2]),
+    restart_via=st.sampled_from(["shim", "step"]),
+    warning_requeue=st.booleans(),
+    in_place=st.booleans(),
+    rendezvous=st.sampled_from(["none", "torch"]),
     slurm_timeout_s=st.sampled_from([5.0, 50.0, 60.0]),  # 50 s: due at the same moment as the stop
-)  # fmt: skip
+)
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])

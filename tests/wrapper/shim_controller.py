@@ -47,10 +47,17 @@ class Shim:
         self._listener.settimeout(SOON_S)
         channel = f"1:{self._listener.getsockname()[1]}:{self.secret.hex()}:127.0.0.1"
         self.env = {
-            "PATH": os.environ.get("PATH", "/usr/bin:/bin"), CHANNEL_VARIABLE: channel, "FTSLURM_LOCAL": "1", "SLURM_PROCID": str(rank),
-            "SLURM_NODEID": "1", "SLURM_LOCALID": "2", "SLURM_NTASKS": "5", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "3",
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+            CHANNEL_VARIABLE: channel,
+            "FTSLURM_LOCAL": "1",
+            "SLURM_PROCID": str(rank),
+            "SLURM_NODEID": "1",
+            "SLURM_LOCALID": "2",
+            "SLURM_NTASKS": "5",
+            "SLURM_JOB_ID": "7",
+            "SLURM_STEP_ID": "3",
             "SLURMD_NODENAME": "n2",
-        } | dict(env or {})  # fmt: skip
+        } | dict(env or {})
         argv = Python(sys.executable, str(REPOSITORY)).shim_argv(tuple(command))
         self.process = subprocess.Popen(argv, env=self.env, **({"stdout": subprocess.PIPE, "stdin": subprocess.DEVNULL} | how))
         self.sock, _ = self._listener.accept()

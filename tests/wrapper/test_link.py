@@ -108,7 +108,9 @@ def test_a_greeting_from_another_connection_proves_nothing() -> None:
         again.feed(overheard)
 
 
-@pytest.mark.parametrize("line", [b"", b"FTS2 " + b"0" * 32, b"GET / HTTP/1.1", b"SSH-2.0-OpenSSH", b"FTS1", b"a b c d", b"\x00\xff\xfe"])
+@pytest.mark.parametrize(
+    "line", [b"", b"FTS2 " + b"0" * 32, b"GET / HTTP/1.1", b"SSH-2.0-OpenSSH", b"FTS1", b"a b c d", b"\x00\xff\xfe"]
+)
 def test_strangers_are_told_apart_by_their_greeting(line: bytes) -> None:
     for server in (True, False):
         link = Link(SECRET, server)
@@ -192,7 +194,9 @@ def test_a_message_of_a_megabyte_gets_through() -> None:
     assert client.feed(server.pack(message)) == [message]
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b"null", b"3", b'"x"', b"{", b"\xff", b"[" * 100_000, b'{"a":' + b"1" * 5000 + b"}"])
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b"null", b"3", b'"x"', b"{", b"\xff", b"[" * 100_000, b'{"a":' + b"1" * 5000 + b"}"]
+)
 def test_a_message_of_somebody_who_knows_the_secret_is_an_object_or_refused(text: bytes) -> None:
     server, client = ready_pair()
     line = client._digest(False, 0, text) + b" " + text + b"\n"

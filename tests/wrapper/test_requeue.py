@@ -115,6 +115,7 @@ def test_a_job_that_already_waits_unheld_is_kept_off_the_bad_node_too() -> None:
     assert cluster.slurm.job(other).state is JobState.PENDING
     cluster.give_back(other, ["n2"])
     assert cluster.slurm.job(other).excluded == {"n2"} and not cluster.slurm.job(other).held
+    assert "release" not in cluster.changes() and "requeue_held" not in cluster.changes()
     assert cluster.slurm.job(job).state is JobState.RUNNING
 
 
@@ -146,6 +147,12 @@ def test_unless_that_was_asked_for() -> None:
     cluster.give_back(job, ["n2"], allow_first=True)
     assert cluster.changes()[:2] == ["allow_requeue", "requeue_held"]
     cluster.runs_within(job, 10)
+
+
+def test_a_job_that_may_be_requeued_is_not_changed_for_it() -> None:
+    cluster = Cluster()
+    cluster.give_back(cluster.slurm.submit(2), ["n2"], allow_first=True)
+    assert "allow_requeue" not in cluster.changes()
 
 
 def test_a_job_without_a_script_is_refused_in_slurm_s_words() -> None:

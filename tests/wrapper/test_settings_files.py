@@ -13,8 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ftslurm.errors import PolicyError
+from ftslurm.model.devices import Severity
 from ftslurm.model.settings import LEAVES, Resolved
 from ftslurm.wrapper.settings_files import MAX_POLICY_BYTES, Request, policy_layers, profile_layers, settings_in_force
+from ftslurm.wrapper.wiring import lazy_meaning
 
 REPOSITORY = Path(__file__).parents[2]
 NO_SITE = Path("/nonexistent/policy.yaml")
@@ -61,7 +63,7 @@ def test_an_empty_policy_changes_nothing(policy: Write, text: str) -> None:
         ("max_restarts: 5\nmax_restart: 3\n", ", line 2: there is no setting `max_restart`; did you mean `max_restarts`?"),
         ("stop:\n\n  grace: 20\n", ", line 3: stop.grace: `20` is not a duration; write a number with a unit"),
         ("stop:\n  grace: 20min\n", ", line 2: stop.grace: `20min` is not a duration"),
-        ("rungs:\n  in-place-restrat:\n    enabled: true\n", ", line 3: `in-place-restrat` is not a rung; did you mean `in-place-restart`?"),
+        ("rungs:\n  hang-restrat:\n    enabled: on\n", ", line 3: `hang-restrat` is not a rung; did you mean `hang-restart`?"),
         ("rungs:\n  pod-restart:\n    enabled: true\n", ", line 3: `pod-restart` is not a rung"),
         ("ladder: [in-place-restart, reqeue]\n", ", line 1: ladder: `reqeue` is not one of"),
         ("max_restarts: 0\n", ", line 1: max_restarts: 0 is out of range: 1 to 128"),
@@ -90,7 +92,17 @@ def test_a_mistake_is_named_with_its_line_and_the_mend(policy: Write, text: str,
 
 
 @pytest.mark.parametrize(
-    "text", ["? [a, b]\n: 1\n", "1: 2\n", "null: 1\n", "true: 1\n", "&a a: *a\n", "a: &a [*a]\n", "<<: {max_restart: 5}\n", "? {a: b}\n: 1\n"]
+    "text",
+    [
+        "? [a, b]\n: 1\n",
+        "1: 2\n",
+        "null: 1\n",
+        "true: 1\n",
+        "&a a: *a\n",
+        "a: &a [*a]\n",
+        "<<: {max_restart: 5}\n",
+        "? {a: b}\n: 1\n",
+    ],
 )
 def test_yaml_that_is_no_policy_is_named_too(policy: Write, text: str) -> None:
     complaint(policy(text))
@@ -101,6 +113,7 @@ import sys
 from pathlib import Path
 from ftslurm.errors import PolicyError
 from ftslurm.wrapper.settings_files import policy_layers
+from ftslurm.wrapper.wiring import lazy_meaning
 try:
     policy_layers(Path(sys.argv[1]))
 except PolicyError as error:
@@ -143,9 +156,11 @@ def test_a_policy_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_a_file_that_is_no_text_or_far_too_long_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_bytes(b"\xff\xfe\x00")
-    assert "UTF-8" in str(pytest.raises(PolicyError, policy_layers, path).value)
+    with pytest.raises(PolicyError, match="UTF-8"):
+        policy_layers(path)
     path.write_bytes(b"#" * (MAX_POLICY_BYTES + 1))
-    assert "1 MiB" in str(pytest.raises(PolicyError, policy_layers, path).value)
+    with pytest.raises(PolicyError, match="1 MiB"):
+        policy_layers(path)
 
 
 def test_an_endless_file_is_refused_and_not_read_to_its_end() -> None:
@@ -241,11 +256,18 @@ def test_a_policy_may_stand_on_a_profile(policy: Write) -> None:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(st.text(alphabet="ab: -[]{}\n\t\"'&*!|>%@#,?0\x00é", max_size=40) | st.dictionaries(
-    st.sampled_from(["max_restarts", "stop", "rungs", "ladder", "profile", "x"]),
-    st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-                 lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2), max_leaves=4),
-    max_size=3).map(json.dumps))  # fmt: skip
+@given(
+    st.text(alphabet="ab: -[]{}\n\t\"'&*!|>%@#,?0\x00é", max_size=40)
+    | st.dictionaries(
+        st.sampled_from(["max_restarts", "stop", "rungs", "ladder", "profile", "x"]),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+            lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+            max_leaves=4,
+        ),
+        max_size=3,
+    ).map(json.dumps)
+)
 def test_any_text_is_a_policy_or_a_policy_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(text)
@@ -253,3 +275,9 @@ def test_any_text_is_a_policy_or_a_policy_error(tmp_path: Path, text: str) -> No
         assert in_force(path)
     except PolicyError as error:
         assert str(error).startswith(str(path))
+
+
+@pytest.mark.parametrize("written", ["80E01801", "0x80e01801", "80e01801"])
+def test_a_code_that_the_policy_calls_user_induced_is_found_however_it_is_written(policy: Write, written: str) -> None:
+    codes = in_force(policy(f'devices:\n  user_induced: ["{written}"]\n')).settings.user_induced
+    assert lazy_meaning(codes)("80E01801", Severity.MAJOR).user_induced

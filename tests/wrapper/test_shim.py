@@ -51,8 +51,15 @@ def shims() -> Iterator[Shims]:
 def test_a_shim_introduces_its_task(shims: Shims) -> None:
     shim = shims(rank=4)
     assert {name: shim.hello[name] for name in ("rank", "node", "slot", "local", "expected", "step", "address", "pid")} == {
-        "rank": 4, "node": "n2", "slot": 1, "local": 2, "expected": 5, "step": "7.3", "address": "127.0.0.1", "pid": shim.process.pid,
-    }  # fmt: skip
+        "rank": 4,
+        "node": "n2",
+        "slot": 1,
+        "local": 2,
+        "expected": 5,
+        "step": "7.3",
+        "address": "127.0.0.1",
+        "pid": shim.process.pid,
+    }
 
 
 def test_rank_0_brings_a_port_that_is_free(shims: Shims) -> None:
@@ -83,7 +90,9 @@ def test_an_exit_code_is_reported_and_the_shim_ends_with_it(shims: Shims, code: 
     assert shim.end(code) == code
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM, signal.SIGUSR1, signal.SIGPIPE])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM, signal.SIGUSR1, signal.SIGPIPE]
+)
 def test_a_signal_is_reported_and_the_shim_ends_by_it(shims: Shims, number: signal.Signals) -> None:
     shim = shims(f"kill -{number.value} $$")
     shim.start()
@@ -242,7 +251,9 @@ def test_stopping_what_never_ran_is_answered_too(shims: Shims) -> None:
 
 def test_a_stranger_s_process_group_that_got_the_number_of_an_ended_command_is_left_alone() -> None:
     """A rank may be done for hours before it is stopped with the others, and numbers come round again."""
-    ended = subprocess.run(["sh", "-c", "setsid sleep 1000 > /dev/null & echo $!"], capture_output=True, text=True, timeout=10)
+    ended = subprocess.run(
+        ["sh", "-c", "setsid sleep 1000 > /dev/null 2>&1 & echo $!"], capture_output=True, text=True, timeout=10
+    )
     stranger = int(ended.stdout)
     try:
         until(lambda: os.getpgid(stranger) == stranger, "the stranger to lead a group of its own")
@@ -310,6 +321,15 @@ def test_a_command_that_is_not_there(shims: Shims) -> None:
         assert shim.end(127) == 127
 
 
+def test_stopping_a_command_that_could_not_start_is_no_signal_from_outside(shims: Shims) -> None:
+    """The child that failed to become the command may still live when the SIGTERM of the stop comes."""
+    shim = shims.run("/nonexistent/train")
+    for attempt in range(100):
+        assert shim.start(attempt)["t"] == "unstartable"
+        shim.stop(attempt)
+        assert shim.hear("stopped")["left"] == []
+
+
 def test_a_command_that_is_not_executable(shims: Shims, tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text("#!/bin/sh\n")
@@ -354,7 +374,9 @@ def test_the_way_to_the_controller_is_hidden_from_the_command(shims: Shims) -> N
     assert "FTSLURM_CHANNEL" not in printed and shim.secret.hex() not in printed and "FTSLURM_LOCAL" not in printed
 
 
-@pytest.mark.parametrize("script", ["grep -E '^Sig(Blk|Ign)' /proc/self/status", "ls /proc/self/fd | wc -l", "ulimit -a", "umask", "pwd"])
+@pytest.mark.parametrize(
+    "script", ["grep -E '^Sig(Blk|Ign)' /proc/self/status", "ls /proc/self/fd | wc -l", "ulimit -a", "umask", "pwd"]
+)
 def test_the_command_finds_the_world_as_it_would_without_a_shim(shims: Shims, script: str) -> None:
     shim = shims(script, stderr=subprocess.PIPE)
     shim.start()
@@ -380,9 +402,9 @@ def test_input_reaches_the_command(shims: Shims) -> None:
 
 
 def test_a_command_that_closes_its_output_is_watched_all_the_same(shims: Shims, tmp_path: Path) -> None:
-    shim = shims(f"exec 0<&- 1>&- 2>&-; echo $$ > {tmp_path}/pid; while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; exit 6")
+    shim = shims(f"exec 0<&- 1>&- 2>&-; touch {tmp_path}/closed; while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; exit 6")
     shim.start()
-    assert shim.rest() == "" or shim.process.poll() is None
+    until((tmp_path / "closed").exists, "the command to close its output")
     (tmp_path / "go").touch()
     assert shim.hear("exited")["code"] == 6
     assert shim.end(6) == 6
@@ -398,7 +420,7 @@ def test_a_shim_whose_own_output_is_closed_works(shims: Shims) -> None:
 
 def test_a_command_line_of_a_megabyte(shims: Shims) -> None:
     words = ["x" * 1000] * 1000
-    shim = shims.run("sh", "-c", 'echo $# ${#1}; exit 0', "sh", *words)
+    shim = shims.run("sh", "-c", "echo $# ${#1}; exit 0", "sh", *words)
     shim.start()
     assert shim.words() == ["1000", "1000"]
 
@@ -410,7 +432,9 @@ def test_an_environment_of_a_megabyte(shims: Shims) -> None:
 
 
 def test_bytes_in_no_encoding_pass_through(shims: Shims) -> None:
-    shim = shims.run("sh", "-c", 'printf %s "$1$V" | od -An -tx1', "sh", os.fsdecode(b"\xff\xfe"), env={"V": os.fsdecode(b"\xe9")})
+    shim = shims.run(
+        "sh", "-c", 'printf %s "$1$V" | od -An -tx1', "sh", os.fsdecode(b"\xff\xfe"), env={"V": os.fsdecode(b"\xe9")}
+    )
     shim.start()
     assert shim.words() == ["ff", "fe", "e9"]
 
@@ -544,7 +568,7 @@ def test_who_cannot_prove_itself_is_not_taken_for_the_controller() -> None:
                 peer.recv(1000)
             finally:
                 os._exit(0)
-        with pytest.raises(OSError, match="secret"):
+        with pytest.raises(OSError):
             connect(channel, {}, 0.3)
         os.waitpid(pid, 0)
 
@@ -585,7 +609,9 @@ def test_the_first_address_that_answers_is_taken() -> None:
 def test_a_shim_without_a_way_to_the_controller_says_so_and_starts_nothing(tmp_path: Path) -> None:
     argv = [*shim_argv(), "touch", str(tmp_path / "marker")]
     for env in ({}, {"FTSLURM_CHANNEL": "nonsense"}):
-        done = subprocess.run(argv, env={"PATH": "/usr/bin:/bin", "SLURM_PROCID": "3", **env}, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(
+            argv, env={"PATH": "/usr/bin:/bin", "SLURM_PROCID": "3", **env}, capture_output=True, text=True, timeout=30
+        )
         assert done.returncode == 71 and "rank 3" in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "marker").exists()
 

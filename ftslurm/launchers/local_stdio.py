@@ -1,0 +1,355 @@
+"""Where input of a local step comes from and its output goes: labels, files by pattern, and stdin for all."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import termios
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from ftslurm.launchers.local_environ import Simulated
+from ftslurm.launchers.local_layout import Layout, Place, Refused
+from ftslurm.launchers.srun_options import has_flag, option_value
+
+MAX_LINE_BYTES = 1024  # longer lines are labelled in pieces (MAX_MSG_LEN in io.h)
+MAX_BUFFERED_BYTES = 1 << 20  # of one stream (STDIO_MAX_FREE_BUF messages of MAX_MSG_LEN)
+MAX_WIDTH = 10  # of zero padding in file names (fname.c)
+READ_BYTES = 1 << 16
+ATOMIC_BYTES = select.PIPE_BUF  # poll(2) calls a pipe writable when it takes this much without blocking
+
+
+class Kind(Enum):
+    """What -i, -o and -e can ask for."""
+
+    ALL = "our own stream"
+    NONE = "/dev/null"
+    ONE = "our own stream for one task, /dev/null for the others"
+    FILE = "one file for all"
+    EACH = "a file by task or node"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    kind: Kind
+    task: int = 0
+    pattern: str = ""
+
+
+def _is_other(target: Target, place: Place) -> bool:
+    """Was one task named, and not this one?"""
+    return target.kind is Kind.ONE and target.task != place.rank
+
+
+_FIELD = re.compile(r"%(?:(%)|(\d*)([aAjJsutnNx]))")
+
+
+def read_target(text: str | None, tasks: int) -> Target:
+    """Source: fname_create in srun's fname.c."""
+    if text is None or text[:3].lower() == "all" or text.startswith("-"):
+        return Target(Kind.ALL)
+    if text.lower() == "none":
+        return Target(Kind.NONE)
+    if text.isdigit() and int(text) < tasks:
+        return Target(Kind.ONE, task=int(text))
+    if "\\" in text:  # srun's way to say that nothing is a pattern
+        return Target(Kind.FILE, pattern=text.replace("\\", "").replace("%", "%%"))
+    each = any(found[3] in "tnNu" for found in _FIELD.finditer(text) if found[3])
+    return Target(Kind.EACH if each else Kind.FILE, pattern=text)
+
+
+def expand_pattern(pattern: str, values: Mapping[str, str]) -> str:
+    """values: by letter. Numbers are padded with zeros to the width given, in `%J` the job's."""
+
+    def value_of(found: re.Match[str]) -> str:
+        if found[1]:
+            return "%"
+        first, dot, rest = values[found[3]].partition(".") if found[3] == "J" else (values[found[3]], "", "")
+        width = 0 if found[3] in "uNx" else min(int(found[2] or 0), MAX_WIDTH)
+        return first.zfill(width) + dot + rest
+
+    return _FIELD.sub(value_of, pattern)
+
+
+def pattern_values(env: Mapping[str, str], simulated: Simulated, place: Place, user: str) -> dict[str, str]:
+    """The letters of srun(1) "FILENAME PATTERN". Where srun prints its own "no value", so do we: scripts know the names."""
+    return {
+        "j": str(simulated.job), "J": f"{simulated.job}.{simulated.step}", "s": str(simulated.step),
+        "A": env.get("SLURM_ARRAY_JOB_ID", str(simulated.job)), "a": env.get("SLURM_ARRAY_TASK_ID", "4294967294"),
+        "x": env.get("SLURM_JOB_NAME", "(null)"), "u": user,
+        "t": str(place.rank), "n": str(place.slot), "N": place.node,
+    }  # fmt: skip
+
+
+class Labeller:
+    """The output of one task, line by line behind its rank. Source: write_labelled_message.c, _task_build_message in io.c."""
+
+    def __init__(self, rank: int, width: int, unbuffered: bool = False) -> None:
+        self._prefix = b"%*d: " % (width, rank)
+        self._unbuffered = unbuffered
+        self._rest = b""
+
+    def feed(self, data: bytes) -> bytes:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if max(map(len, lines), default=0) >= MAX_LINE_BYTES:
+            # srun counts the newline too: where that alone is left over, it gets a label.
+            lines = [piece for line in lines for piece in _pieces(line, len(line) + 1)]
+        ready = len(self._rest) if self._unbuffered else len(self._rest) // MAX_LINE_BYTES * MAX_LINE_BYTES
+        lines += _pieces(self._rest, ready)
+        self._rest = self._rest[ready:]
+        return self._label(lines)
+
+    def finish(self) -> bytes:
+        """The last line, if no newline ended it."""
+        rest, self._rest = self._rest, b""
+        return self._label([rest] if rest else [])
+
+    def _label(self, lines: Iterable[bytes]) -> bytes:
+        return b"".join([self._prefix + line + b"\n" for line in lines])
+
+
+def _pieces(line: bytes, length: int) -> list[bytes]:
+    return [line[at : at + MAX_LINE_BYTES] for at in range(0, length, MAX_LINE_BYTES)]
+
+
+class Sink:
+    """A file of ours that lines go to, one whole line after the other, and never so that the loop would block."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.pending = bytearray()
+        self._broken = False
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLOUT)
+
+    @property
+    def full(self) -> bool:
+        return len(self.pending) >= MAX_BUFFERED_BYTES
+
+    def add(self, data: bytes) -> None:
+        if not self._broken:
+            self.pending += data
+
+    def write(self) -> None:
+        if not self._poll.poll(0):  # stdout and stderr may be one pipe, and the other has just filled it
+            return
+        try:
+            del self.pending[: os.write(self.fd, self.pending[:ATOMIC_BYTES])]
+        except BlockingIOError:
+            pass
+        except OSError:  # the reader went away or the disk is full: srun lets the tasks run on, unheard
+            self._broken = True
+            self.pending.clear()
+
+
+@dataclass(slots=True)
+class Feed:
+    """A task's stdout or stderr on its way to a sink."""
+
+    fd: int
+    labeller: Labeller
+    sink: Sink
+    ended: bool = False
+
+    def read(self) -> None:
+        try:
+            data = os.read(self.fd, READ_BYTES)
+        except OSError:
+            data = b""  # EIO: how a pseudo terminal says that its other side is closed
+        self.sink.add(self.labeller.feed(data) if data else self.labeller.finish())
+        if not data:
+            self.close()
+
+    def close(self) -> None:
+        if not self.ended:
+            os.close(self.fd)
+        self.ended = True
+
+
+class Broadcast:
+    """Our stdin for every task that takes it. Who lags behind stops the others only while a bounded buffer is full."""
+
+    def __init__(self, source: int, pipes: Iterable[int]) -> None:
+        self.source = source
+        self._ended = False
+        self._queues: dict[int, deque[bytes]] = {pipe: deque() for pipe in pipes}
+        self._waiting: Counter[int] = Counter()
+        for pipe in self._queues:
+            os.set_blocking(pipe, False)
+
+    @property
+    def wants_input(self) -> bool:
+        lagging = max((self._waiting[pipe] for pipe in self._queues), default=MAX_BUFFERED_BYTES)
+        return not self._ended and lagging < MAX_BUFFERED_BYTES
+
+    def pipes(self) -> list[tuple[int, bool]]:
+        """Every pipe whose task still listens, and whether something waits to be written there."""
+        return [(pipe, bool(queue)) for pipe, queue in self._queues.items()]
+
+    def read(self) -> None:
+        try:
+            data = os.read(self.source, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:  # EIO: a terminal, and we are in the background
+            data = b""
+        self._ended = not data
+        for pipe, queue in tuple(self._queues.items()):
+            if data:
+                queue.append(data)
+                self._waiting[pipe] += len(data)
+            elif not queue:
+                self.drop(pipe)
+
+    def write(self, pipe: int) -> None:
+        queue = self._queues[pipe]
+        try:
+            written = os.write(pipe, queue[0])
+        except BlockingIOError:
+            return
+        except OSError:  # the task closed its end
+            self.drop(pipe)
+            return
+        self._waiting[pipe] -= written
+        rest = queue.popleft()[written:]
+        if rest:
+            queue.appendleft(rest)
+        if self._ended and not queue:
+            self.drop(pipe)
+
+    def drop(self, pipe: int) -> None:
+        """No more for this one; a second call, for two reasons found in one look, does nothing."""
+        if self._queues.pop(pipe, None) is not None:
+            os.close(pipe)
+
+    def close(self) -> None:
+        for pipe in tuple(self._queues):
+            self.drop(pipe)
+
+
+class Stdio:
+    """Opens all that the tasks read and write, before the first of them starts."""
+
+    def __init__(self, options: Sequence[str], layout: Layout, folder: Path, name: Callable[[str, Place], str]) -> None:
+        """folder: of the tasks. name: the file that a pattern means for a task. Raises: Refused for what cannot be opened."""
+        self.feeds: list[Feed] = []
+        self.sinks: dict[int, Sink] = {}
+        self.broadcast: Broadcast | None = None
+        self._layout = layout
+        self._folder = folder
+        self._name = name
+        self._label = has_flag(options, "label")
+        self._unbuffered = has_flag(options, "unbuffered")
+        self._flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _open_mode(option_value(options, "open-mode"))
+        self._files: dict[tuple[Path, int], int] = {}
+        self._lent: list[int] = []  # the tasks' ends of what we hold the other end of
+        places = layout.places()
+        stdin = self._inputs(read_target(option_value(options, "input"), layout.size), places)
+        outputs = [self._outputs(options, place) for place in places]
+        self.of = {place.rank: (stdin[place.rank], *outputs[place.rank]) for place in places}
+
+    def sink(self, fd: int) -> Sink:
+        return self.sinks.setdefault(fd, Sink(fd))
+
+    def started(self) -> None:
+        """The tasks have theirs; ends that we kept as well would hide when a task closes its own."""
+        for fd in (*self._lent, *self._files.values()):
+            if fd not in self.sinks and not (self.broadcast and fd == self.broadcast.source):
+                os.close(fd)
+
+    def no_more_input(self) -> None:
+        if self.broadcast:
+            self.broadcast.close()
+
+    def no_more_output(self) -> None:
+        for feed in self.feeds:
+            feed.close()
+
+    @property
+    def unread(self) -> bool:
+        """Does output wait for who reads ours?"""
+        return any(sink.pending for sink in self.sinks.values())
+
+    @property
+    def flowing(self) -> bool:
+        """Is there output that has not arrived?"""
+        return self.unread or any(not feed.ended for feed in self.feeds)
+
+    def _outputs(self, options: Sequence[str], place: Place) -> tuple[int, int]:
+        size = self._layout.size
+        out = read_target(option_value(options, "output"), size)
+        asked = option_value(options, "error")
+        stdout = self._output(out, 1, 1, place)
+        if asked is None:  # -o 1 takes both streams of task 1 to our stdout
+            return stdout, self._output(out, 2, 1 if out.kind is Kind.ONE else 2, place)
+        return stdout, self._output(read_target(asked, size), 2, 2, place)
+
+    def _output(self, target: Target, stream: int, own: int, place: Place) -> int:
+        if target.kind is Kind.NONE or _is_other(target, place):
+            return self._silence()
+        fd = own
+        if target.kind in (Kind.FILE, Kind.EACH):
+            fd = self._open(self._path(target, place), self._flags, ("stdin", "stdout", "stderr")[stream])
+        return self._labelled(fd, stream, target.kind is Kind.EACH, place) if self._label else fd
+
+    def _labelled(self, fd: int, stream: int, by_node: bool, place: Place) -> int:
+        # Files by task or node are written by the node, which knows of its own tasks only (io_create_local_client).
+        tasks = len(self._layout.ranks[place.slot]) if by_node else self._layout.size
+        reading, writing = raw_terminal() if self._unbuffered and stream == 1 else os.pipe()
+        labeller = Labeller(place.rank, len(str(tasks - 1)), self._unbuffered)
+        self.feeds.append(Feed(reading, labeller, self.sink(fd)))
+        self._lent.append(writing)
+        return writing
+
+    def _inputs(self, target: Target, places: Sequence[Place]) -> dict[int, int]:
+        if target.kind is Kind.EACH:
+            return {place.rank: self._open(self._path(target, place), os.O_RDONLY, "stdin") for place in places}
+        readers = [place.rank for place in places if target.kind is not Kind.NONE and not _is_other(target, place)]
+        given = {place.rank: self._silence() for place in places if place.rank not in readers}
+        if not readers:
+            return given
+        source = self._open(self._path(target, places[0]), os.O_RDONLY, "stdin") if target.kind is Kind.FILE else 0
+        # srun's tasks never have the terminal itself: in their own session they could not become its foreground.
+        if len(readers) == 1 and not os.isatty(source):
+            return {**given, readers[0]: source}
+        pipes = {rank: os.pipe() for rank in readers}
+        self.broadcast = Broadcast(source, [writing for _, writing in pipes.values()])
+        self._lent += [reading for reading, _ in pipes.values()]
+        return {**given, **{rank: reading for rank, (reading, _) in pipes.items()}}
+
+    def _silence(self) -> int:
+        return self._open(Path(os.devnull), os.O_RDWR, "null")
+
+    def _path(self, target: Target, place: Place) -> Path:
+        """What is one for all srun opens itself, the rest slurmstepd in the folder of the tasks."""
+        name = self._name(target.pattern, place)
+        return self._folder / name if target.kind is Kind.EACH else Path(name).absolute()
+
+    def _open(self, path: Path, flags: int, what: str) -> int:
+        if (path, flags) not in self._files:
+            try:
+                self._files[path, flags] = os.open(path, flags, 0o666)
+            except OSError as error:
+                raise Refused(f"Could not open {what} file {path}: {error.strerror}") from None
+        return self._files[path, flags]
+
+
+def _open_mode(text: str | None) -> int:
+    """Files are begun anew unless --open-mode says otherwise: JobFileAppend is 0 by default (slurm.conf(5))."""
+    mode = {None: "t", "append": "a", "truncate": "t"}.get(text and text.lower(), text)
+    if mode not in ("a", "t"):
+        raise Refused("Invalid --open-mode specification", exit_status=255)
+    return os.O_TRUNC if mode == "t" else 0
+
+
+def raw_terminal() -> tuple[int, int]:
+    """A pseudo terminal that leaves newlines alone, for --unbuffered: C libraries buffer whatever is none."""
+    reading, writing = os.openpty()
+    mode = termios.tcgetattr(writing)
+    mode[1] &= ~termios.OPOST
+    termios.tcsetattr(writing, termios.TCSANOW, mode)
+    return reading, writing
