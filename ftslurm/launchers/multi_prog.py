@@ -1,8 +1,12 @@
-"""srun --multi-prog: a file that says which rank runs what. Source: srun(1), MULTIPLE PROGRAM CONFIGURATION."""
+"""srun --multi-prog: a file that says which rank runs what. Pure.
+
+Source: srun(1), MULTIPLE PROGRAM CONFIGURATION, and what multi_prog_get_argv in slurmstepd makes of it: the first line
+that names the rank counts; only whole-line comments; words are split at blanks, and single quotes and backslashes alone
+protect; %t is the rank, %o its place in the line's own list, any other %-pair vanishes.
+"""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 
 from ftslurm.errors import UsageError
@@ -11,53 +15,73 @@ from ftslurm.errors import UsageError
 def parse(text: str, place: str, arguments: tuple[str, ...], tasks: int) -> Mapping[int, tuple[str, ...]]:
     """rank -> argv. `arguments` follow each program's own, as srun does. Raises: UsageError naming place and line."""
     found: dict[int, tuple[str, ...]] = {}
-    rest: tuple[str, ...] | None = None
     for number, line in _lines(text):
-        ranks, program = _split(line, f"{place}, line {number}")
-        if ranks == "*":
-            rest = program
-            continue
-        for index, rank in enumerate(_ranks(ranks, f"{place}, line {number}")):
-            found.setdefault(rank, _fill(program, rank, index))
-    if rest is not None:
-        missing = [rank for rank in range(tasks) if rank not in found]
-        found.update({rank: _fill(rest, rank, index) for index, rank in enumerate(missing)})
+        where = f"{place}, line {number}"
+        ranks, *rest = line.split(None, 1)
+        if not rest:
+            raise UsageError(f"{where}: a line is `RANKS PROGRAM [ARGUMENTS]`", hint="see srun(1), --multi-prog")
+        for offset, rank in _ranks(ranks, tasks, where):
+            if rank < tasks and rank not in found:
+                found[rank] = (*_words(rest[0], rank, offset, where), *arguments)
     if uncovered := [rank for rank in range(tasks) if rank not in found]:
         raise UsageError(f"{place}: no program for rank {uncovered[0]}", hint="add a line for it, or one for `*`")
-    return {rank: (*argv, *arguments) for rank, argv in found.items() if rank < tasks}
+    return found
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    pending, start = "", 0
+    """Numbered from 1; a backslash at the end joins the next line."""
+    pending, begun = "", 0
     for number, line in enumerate(text.splitlines(), 1):
-        start = start or number
+        begun = begun or number
         if line.endswith("\\"):
             pending += line[:-1]
             continue
-        whole, begun = (pending + line).strip(), start
-        pending, start = "", 0
+        whole, start = (pending + line).strip(), begun
+        pending, begun = "", 0
         if whole and not whole.startswith("#"):
-            yield begun, whole
+            yield start, whole
 
 
-def _split(line: str, place: str) -> tuple[str, tuple[str, ...]]:
-    try:
-        words = shlex.split(line, comments=True)
-    except ValueError as error:
-        raise UsageError(f"{place}: {error}", hint="quotes come in pairs") from None
-    if len(words) < 2:
-        raise UsageError(f"{place}: a line is `RANKS PROGRAM [ARGUMENTS]`", hint="see srun(1), --multi-prog")
-    return words[0], tuple(words[1:])
-
-
-def _ranks(text: str, place: str) -> Iterator[int]:
+def _ranks(text: str, tasks: int, where: str) -> Iterator[tuple[int, int]]:
+    """(offset, rank) in the order of the list."""
+    if text == "*":
+        yield from ((rank, rank) for rank in range(tasks))
+        return
+    offset = 0
     for part in text.split(","):
         low, dash, high = part.partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()):
-            raise UsageError(f"{place}: `{text}` is no list of ranks", hint="write it as 0-3,7 or *")
-        yield from range(int(low), int(high or low) + 1)
+        if not low.isdecimal() or (dash and not high.isdecimal()):
+            raise UsageError(f"{where}: `{text}` is no list of ranks", hint="write it as 0-3,7 or *")
+        for rank in range(int(low), min(int(high or low), tasks) + 1):
+            yield offset + rank - int(low), rank
+        offset += 1 + int(high or low) - int(low)
 
 
-def _fill(program: tuple[str, ...], rank: int, index: int) -> tuple[str, ...]:
-    """%t is the rank, %o its place in the line's own range."""
-    return tuple(word.replace("%t", str(rank)).replace("%o", str(index)) for word in program)
+def _words(program: str, rank: int, offset: int, where: str) -> tuple[str, ...]:
+    words: list[str] = []
+    word: str | None = None
+    chars = iter(program.strip())
+    for char in chars:
+        if char.isspace():
+            words += [] if word is None else [word]
+            word = None
+            continue
+        word = word or ""
+        if char == "'":
+            word += _quoted(chars, where)
+        elif char == "\\":
+            word += next(chars, "")
+        elif char == "%":
+            word += {"t": str(rank), "o": str(offset)}.get(next(chars, ""), "")
+        else:
+            word += char
+    return (*words, *(() if word is None else (word,)))
+
+
+def _quoted(chars: Iterator[str], where: str) -> str:
+    found = ""
+    for char in chars:
+        if char == "'":
+            return found
+        found += char
+    raise UsageError(f"{where}: a single quote is not closed", hint="quotes come in pairs")

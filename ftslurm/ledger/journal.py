@@ -36,18 +36,27 @@ class Journal:
         self.path = path
         self._reserve = path.with_suffix(".reserve")
         self._full = False
+        self._size = 0  # of the file as we left it
 
     def read(self) -> Contents:
         """What stands there; empty for a ledger that is not there yet. Raises: StateError."""
         try:
-            lines = read_private(self.path, MAX_BYTES).splitlines()
+            data = read_private(self.path, MAX_BYTES)
         except FileNotFoundError:
             return Contents(())
         except OSError as error:
             raise StateError(f"the ledger {self.path} cannot be read: {error.strerror}", hint="whose is it?") from None
-        records = [from_line(line) for line in lines if line.strip()]
+        self._size = len(data)
+        records = [from_line(line) for line in data.splitlines() if line.strip()]
         good = tuple(record for record in records if record is not None)
         return Contents(good, len(records) - len(good))
+
+    def grown(self) -> bool:
+        """Has somebody else written since we last read or wrote? Costs one stat."""
+        try:
+            return self.path.stat().st_size != self._size
+        except OSError:
+            return False
 
     def append(self, records: Sequence[Record]) -> None:
         """Write `records`; they are on the disk when this returns. Raises: StateError."""
@@ -71,6 +80,7 @@ class Journal:
             ) from None
 
     def _append(self, data: bytes) -> None:
+        mine = not self.grown()
         try:
             append(self.path, data)
         except OSError as error:
@@ -79,6 +89,8 @@ class Journal:
             append(self.path, data)
         else:
             self._keep_reserve()
+        if mine:
+            self._size = self.path.stat().st_size
 
     def _keep_reserve(self) -> None:
         """Hold some space back while there is some; without it things go on as well as without a reserve."""

@@ -50,7 +50,7 @@ class StopRanks:
 
 @dataclass(frozen=True, slots=True)
 class SignalRanks:
-    """Pass a signal on to every rank, as srun does."""
+    """Pass a signal on to every rank."""
 
     number: int
 

@@ -65,7 +65,7 @@ class RankStopped:
 
 @dataclass(frozen=True, slots=True)
 class RankUnstartable:
-    """The command of `rank` could not be executed at all. status: 127 not found, 126 not executable."""
+    """The command of `rank` could not be executed at all. status: the errno, 2 for not found, 13 for not permitted."""
 
     rank: int
     attempt: int

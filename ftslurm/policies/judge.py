@@ -78,6 +78,7 @@ class Judge:
         self._slurm_at = 0.0  # monotonic, of that answer
         self._signal = 0  # the first signal from outside in this attempt
         self._signal_at = 0.0  # monotonic
+        self._kept_signal = 0  # one that came between two steps, for the ranks of the next
         self._meaning = ""  # what it means: `warning`, or why the job ends
         self._decided: rec.Decided | None = None
         self._waits: dict[str, float] = {}  # what is waited for -> monotonic deadline
@@ -156,7 +157,9 @@ class Judge:
             now.unix, f.run, number, f.schedule, f.step_key, counters.starts, fold_nodes(self._step_nodes()),
             len(self._tasks), self._step,
         )  # fmt: skip
-        return [self._note(begun), StartRanks(number, env)]
+        kept, self._kept_signal = self._kept_signal, 0
+        told = self._signalled(ev.SignalSeen(kept), now) if kept else []
+        return [self._note(begun), StartRanks(number, env), *told]
 
     def _env(self, counters: Counters, now: Now) -> dict[int, dict[str, str]]:
         last = self.history.last_decision
@@ -188,6 +191,9 @@ class Judge:
 
     def _launch_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         if event.rank is not None or event.number not in (SIGINT, SIGTERM):
+            return []
+        if event.number == SIGTERM and self._attempt.number:
+            self._kept_signal = event.number
             return []
         what, status = f"ended by {signal_name(event.number)} while the step was starting", 128 + event.number
         return self._kill_step(lambda at: self._finish(what, status, at), now)
@@ -635,6 +641,9 @@ class Judge:
         if event.rank is None and event.number == SIGINT and self._another_try:
             self._another_try = False
             self._after = self._unended = lambda at: self._finish("interrupted by Ctrl-C", 128 + event.number, at)
+        if event.rank is None and event.number == SIGTERM and self._another_try:
+            self._kept_signal = event.number
+            return []
         if event.rank is None and event.number in (SIGINT, SIGTERM) and "step" in self._waits:
             return self._kill_step(self._after, now, self._unended)
         return []

@@ -16,6 +16,7 @@ ENDING_STATES = {
     "NODE_FAIL": "Slurm ended the job because a node failed",
     "FAILED": "Slurm ended the job",
     "COMPLETED": "Slurm ended the job",
+    "COMPLETING": "Slurm is ending the job",
 }
 
 

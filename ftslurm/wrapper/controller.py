@@ -8,6 +8,7 @@ from ftslurm.errors import StateError
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Remember
 from ftslurm.model.events import Begun, Event, LedgerFailed
+from ftslurm.model.history import fold
 from ftslurm.policies.judge import Judge
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.effects import Effects
@@ -39,6 +40,8 @@ class Controller:
         return self._judge.exit_status
 
     def _handle(self, event: Event) -> None:
+        if self._journal.grown():  # another ftrun of the same job has written: its attempts and budgets count as well
+            self._judge.history = fold(self._journal.read().records)
         decisions = self._judge.handle(event, self._clock.now())
         log.debug("%s -> %s", event, decisions)
         records = [decision for decision in decisions if isinstance(decision, Remember)]

@@ -75,8 +75,10 @@ def answer(job: JobView, nodes: Sequence[NodeView]) -> SlurmAnswered:
     # All nodes of the partition, down ones too: they may come back while the job waits. What must not happen is a job
     # that can never start because it may use no node at all.
     usable = frozenset(node.name for node in nodes if node.partitions & partitions) or None
+    # While it cleans up Slurm shows nothing but that (unless the job waits to run again).
+    state = "COMPLETING" if job.completing and job.state is JobState.UNKNOWN else job.state.value
     return SlurmAnswered(
-        job.state.value, job.batch, job.requeue, job.end_time, bad, usable, max(job.node_count, len(mine), 1)
+        state, job.batch, job.requeue, job.end_time, bad, usable, max(job.node_count, len(mine), 1)
     )
 
 

@@ -350,7 +350,7 @@ class Command:
         self._kill_wait_s = 0.0
 
     def start(self, attempt: int, argv: list[str], env: dict) -> tuple[int, str]:
-        """(0, "") once the command runs, else the shell's status (127, 126) and why it could not be executed."""
+        """(0, "") once the command runs, else the errno (which slurmstepd makes the exit status) and the reason."""
         self.attempt, self.status, self.stopping = attempt, None, False
         path = find_program(argv[0], env.get("PATH", os.defpath))
         terminal = os.isatty(0)
@@ -366,7 +366,7 @@ class Command:
         os.waitpid(self.pid, 0)  # a failed child still has our handlers: a SIGTERM to it would look like one to us
         self.pid = 0
         number = int(told)
-        return (127 if number == errno.ENOENT else 126), f"{argv[0]}: {os.strerror(number)}"
+        return number, f"{argv[0]}: {os.strerror(number)}"
 
     def _become(self, path: str, argv: list[str], env: dict, failure: int, terminal: bool) -> None:
         """In the child: own process group, death with the shim, then the command.

@@ -320,6 +320,21 @@ def test_a_state_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
         assert str(path) in str(caught.value) and "FTSLURM_STATE_DIR" in caught.value.hint
 
 
+@pytest.mark.parametrize("path", ["/proc/no-such-folder", "/proc/self/no-such-folder/below"])
+def test_a_state_folder_that_cannot_be_made_is_refused(path: str) -> None:
+    with pytest.raises(StateError, match="cannot be made") as caught:
+        private_folder(Path(path))
+    assert path in str(caught.value) and "FTSLURM_STATE_DIR" in caught.value.hint and caught.value.exit_status == 73
+
+
+def test_a_state_folder_that_is_not_writable_is_refused(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    (tmp_path / "state").mkdir(mode=0o500)
+    with pytest.raises(StateError, match="not writable"):
+        private_folder(tmp_path / "state")
+
+
 def test_a_state_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("giving a folder away takes root")

@@ -939,11 +939,12 @@ def test_a_job_that_slurm_ends_is_ended_and_not_requeued(state: str) -> None:
     assert not job.did(do.Requeue) and job.rungs == [] and job.said == ""
 
 
-def test_a_cancelled_job_whose_ranks_were_killed_first_is_not_requeued() -> None:
-    job = Job().begin()
+@pytest.mark.parametrize("settings", [Settings(), Settings(crash_restarts=1)])
+def test_a_cancelled_job_whose_ranks_were_killed_first_is_not_tried_again(settings: Settings) -> None:
+    job = Job(settings).begin()
     job.slurm = replace(RUNNING, state="CANCELLED")
     job.all_exit(0, SIGKILL)
-    assert job.status == 137 and not job.did(do.Requeue)
+    assert job.status == 137 and not job.did(do.Requeue) and len(job.did(do.StartRanks)) == 1
 
 
 def test_a_cancelled_job_whose_step_went_first_is_not_requeued() -> None:
@@ -1019,6 +1020,19 @@ def test_a_warning_while_devices_heal_requeues_when_asked_to() -> None:
     job.shows(fault())
     job.tell(ev.SignalSeen(SIGTERM))
     job.tell(ev.HealingDone("n2", (HealResult("0.0", True, "reset"),)))
+    assert job.status == REQUEUED and job.recorded(rec.Decided)[-1].cost == ""
+
+
+@pytest.mark.parametrize("between", [do.EndStep, do.LaunchStep])
+def test_a_warning_between_two_steps_is_not_forgotten(between: type) -> None:
+    """Passed on to the ranks that come, or the job is requeued; Slurm will not warn again."""
+    job = Job(Settings(restart_via="step", warning_requeue=True)).begin()
+    job.silent = {between}
+    job.shows(fault())
+    assert job.judge.phase in (Phase.ENDING, Phase.LAUNCHING)
+    job.silent = set()
+    job.tell(ev.SignalSeen(SIGTERM))
+    job.wait(HOUR_S)
     assert job.status == REQUEUED and job.recorded(rec.Decided)[-1].cost == ""
 
 

@@ -38,6 +38,12 @@ def is_gone(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] in "ZX"
 
 
+def as_in_a_terminal() -> None:
+    """For preexec_fn: what runs in the background of a script ignores SIGINT, and so would everything below it."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Shim:
     """One real shim with its command. `words` reads what the command prints; all its processes end with the test."""
 
@@ -59,7 +65,9 @@ class Shim:
             "SLURMD_NODENAME": "n2",
         } | dict(env or {})
         argv = Python(sys.executable, str(REPOSITORY)).shim_argv(tuple(command))
-        self.process = subprocess.Popen(argv, env=self.env, **({"stdout": subprocess.PIPE, "stdin": subprocess.DEVNULL} | how))
+        self.process = subprocess.Popen(
+            argv, env=self.env, **({"stdout": subprocess.PIPE, "stdin": subprocess.DEVNULL, "preexec_fn": as_in_a_terminal} | how)
+        )
         self.sock, _ = self._listener.accept()
         self.sock.settimeout(SOON_S)
         self.link = Link(self.secret, server=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ import pytest
 
 from ftslurm.wrapper import shim as shim_module
 from ftslurm.wrapper.shim import Channel, Command, connect
-from tests.wrapper.shim_controller import SOON_S, Shim, is_gone, until
+from tests.wrapper.shim_controller import SOON_S, Shim, as_in_a_terminal, is_gone, until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -314,11 +315,11 @@ def test_a_command_that_is_not_there(shims: Shims) -> None:
     for command in ("/nonexistent/train", "no-such-command-anywhere"):
         shim = shims.run(command)
         answer = shim.start()
-        assert (answer["t"], answer["status"]) == ("unstartable", 127)
+        assert (answer["t"], answer["status"]) == ("unstartable", errno.ENOENT)
         assert command in answer["why"] and "No such file" in answer["why"]
         shim.stop()
         assert shim.hear("stopped")["left"] == []
-        assert shim.end(127) == 127
+        assert shim.end(2) == 2
 
 
 def test_stopping_a_command_that_could_not_start_is_no_signal_from_outside(shims: Shims) -> None:
@@ -335,12 +336,12 @@ def test_a_command_that_is_not_executable(shims: Shims, tmp_path: Path) -> None:
     script.write_text("#!/bin/sh\n")
     for command in (script, tmp_path):
         answer = shims.run(str(command)).start()
-        assert (answer["t"], answer["status"]) == ("unstartable", 126) and "Permission denied" in answer["why"]
+        assert (answer["t"], answer["status"]) == ("unstartable", errno.EACCES) and "Permission denied" in answer["why"]
 
 
 def test_an_argument_that_no_kernel_takes(shims: Shims) -> None:
     answer = shims().start(argv=["echo", "x" * 300_000])
-    assert (answer["t"], answer["status"]) == ("unstartable", 126) and "too long" in answer["why"]
+    assert (answer["t"], answer["status"]) == ("unstartable", errno.E2BIG) and "too long" in answer["why"]
 
 
 def test_after_a_command_that_could_not_start_another_try_may(shims: Shims, tmp_path: Path) -> None:
@@ -358,7 +359,9 @@ def test_after_a_command_that_could_not_start_another_try_may(shims: Shims, tmp_
 
 
 def as_it_would_be(script: str) -> str:
-    return subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL).stdout
+    return subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, timeout=10, stdin=subprocess.DEVNULL, preexec_fn=as_in_a_terminal
+    ).stdout
 
 
 def test_the_way_to_the_controller_is_hidden_from_the_command(shims: Shims) -> None:
