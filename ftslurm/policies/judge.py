@@ -193,8 +193,9 @@ class Judge:
         if event.rank is not None or event.number not in (SIGINT, SIGTERM):
             return []
         if event.number == SIGTERM and self._attempt.number:
-            self._kept_signal = event.number
-            return []
+            self._kept_signal = self._signal = event.number
+            self._waits["launch"] = now.mono + self.settings.warning_grace_s
+            return [self._ask_slurm(now)] if "ask" in self.facts.can else []
         what, status = f"ended by {signal_name(event.number)} while the step was starting", 128 + event.number
         return self._kill_step(lambda at: self._finish(what, status, at), now)
 
@@ -553,6 +554,13 @@ class Judge:
         self._waits = {name: at for name, at in self._waits.items() if name == "ask"}
         return [done, *self._settled(now)]
 
+    def _slurm_while_healing(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
+        """The meaning of a signal: a job that is ending does not wait for its devices."""
+        self._take(event, now)
+        if event.state not in ENDING_STATES or event.error:
+            return []
+        return self._give_up(ENDING_STATES[event.state], 128 + (self._signal or SIGTERM), now)
+
     def _not_by_shim(self) -> bool:
         """Has the means of a restart gone while devices healed?"""
         return self.settings.restart_via == "shim" and bool(self._attempt.lost)
@@ -666,6 +674,13 @@ class Judge:
     def _watch_due(self, now: Now) -> list[Decision]:
         return self._watch()
 
+    def _launch_overdue(self, now: Now) -> list[Decision]:
+        """A warning came and the ranks that were to hear it do not."""
+        self._meaning = "warning"
+        what = f"the step did not come up after {signal_name(self._kept_signal)}"
+        trouble = Trouble(Cause.WARNING, what, 128 + self._kept_signal)
+        return self._kill_step(lambda at: self._after_warning(trouble, at), now)
+
     def _stop_overdue(self, now: Now) -> list[Decision]:
         self._attempt.lose_rest("no word whether its processes are gone")
         return self._settled(now)
@@ -723,6 +738,7 @@ def _fault_record(fault: Fault, now: Now) -> rec.FaultSeen:
 
 _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "watch": Judge._watch_due,
+    "launch": Judge._launch_overdue,
     "stop": Judge._stop_overdue,
     "look": Judge._look_overdue,
     "ask": Judge._ask_overdue,
@@ -748,7 +764,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_L, ev.AgentArrived): Judge._agent_arrived,
     (_L, ev.AgentLost): Judge._agent_lost,
     (_L, ev.DevicesSeen): Judge._nothing,  # looked at again while ranks run
-    (_L, ev.SlurmAnswered): Judge._nothing,
+    (_L, ev.SlurmAnswered): Judge._slurm_answered_late,
     # ranks run
     (_R, ev.RankStarted): Judge._nothing,
     (_R, ev.RankExited): Judge._rank_exited,
@@ -781,7 +797,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_H, ev.AgentArrived): Judge._nothing,
     (_H, ev.DevicesSeen): Judge._nothing,  # the healing agent's own result is what counts
     (_H, ev.SignalSeen): Judge._signalled_late,
-    (_H, ev.SlurmAnswered): Judge._slurm_answered_late,
+    (_H, ev.SlurmAnswered): Judge._slurm_while_healing,
     # the step is let go
     (_E, ev.StepEnded): Judge._step_ended,
     (_E, ev.SignalSeen): Judge._ending_signalled,

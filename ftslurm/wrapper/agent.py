@@ -82,9 +82,11 @@ class Agent:
     def _heal(self, message: Mapping[str, Any]) -> None:
         wait_s, reset_wait_s = float(message["wait_s"]), float(message["reset_wait_s"])
         results: list[HealResult] = []
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a reset takes minutes; a cancelled job does not wait for it
         for device, codes in message["devices"]:
             probe = self._probes[0]  # the one whose report named the device; one kind a node
             results.append(probe.heal(str(device), tuple(codes), bool(message["may_reset"]), wait_s, reset_wait_s))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._say(healed_message(tuple(results)))
 
     def _say(self, message: dict[str, Any]) -> None:
@@ -100,9 +102,10 @@ def merged(answers: list[ProbeAnswer]) -> ProbeAnswer:
 def main() -> None:
     """Argument: seconds between two looks."""
     env = dict(os.environ)
-    # The end of the job is the controller's to notice; the agent ends with its connection, or by SIGKILL.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Signals to the job are for its ranks (`scancel --signal=USR1 JOB` reaches every step); the agent ends with its
+    # connection.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
     node = env.get("SLURMD_NODENAME") or socket.gethostname()
     try:
         sock, link = connect(Channel(env.pop(CHANNEL_VARIABLE)), env, CONNECT_TIMEOUT_S)

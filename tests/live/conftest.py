@@ -1,0 +1,305 @@
+"""Fixtures for tests on a real Slurm cluster, which tools/slurm-cluster boots on this machine, one a session.
+
+Where Slurm is missing these tests are skipped; with FTSLURM_REQUIRE_SLURM=1 that is an error.
+Jobs are an ordinary user's: `nobody` where the tests run as root, else whoever runs them.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.live.stories import Stage, Story, stories_of
+
+T = TypeVar("T")
+
+TOOL = Path(__file__).resolve().parents[2] / "tools" / "slurm-cluster"
+EX_UNAVAILABLE = 69  # slurm-cluster's word for "Slurm is not installed"
+
+COMMAND_TIMEOUT_S = 30.0
+TOOL_TIMEOUT_S = 90.0  # slurm-cluster gives up a boot after 60 s
+POLL_S = 0.05
+
+REPO = Path(__file__).resolve().parents[2]
+
+# One field of `scontrol show … --oneliner`; a value may hold spaces (Reason, Command), so it ends where a key begins.
+FIELD = re.compile(r"(?:^|\s)([A-Z][\w:/]*)=(.*?)(?=\s+[A-Z][\w:/]*=|\s*$)")
+
+
+def job_user() -> str:
+    """Who submits: jobs that run as root would hide what an ordinary user may not do."""
+    return "nobody" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+
+
+def parse_fields(line: str) -> dict[str, str]:
+    """The fields of one `scontrol show job|node --oneliner` line."""
+    return {found[1]: found[2] for found in FIELD.finditer(line.strip())}
+
+
+def slurm_cluster(*argv: str | Path) -> subprocess.CompletedProcess[str]:
+    """One call of the tool, whatever its exit status."""
+    return subprocess.run((sys.executable, str(TOOL), *map(str, argv)), stdin=subprocess.DEVNULL, text=True,
+                          capture_output=True, timeout=TOOL_TIMEOUT_S, check=False)
+
+
+@contextmanager
+def user_folder(user: str) -> Iterator[Path]:
+    """A new folder that belongs to `user`, below /tmp: pytest's own folders let nobody else pass."""
+    outer = Path(tempfile.mkdtemp(prefix="ftslurm-", dir="/tmp"))
+    outer.chmod(0o755)
+    folder = outer / "home"
+    folder.mkdir(mode=0o755)
+    if os.geteuid() == 0:
+        shutil.chown(folder, user)
+    try:
+        yield folder
+    finally:
+        remove(outer)
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder in which a job that is just ending may still write."""
+    for _ in range(20):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(POLL_S)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running cluster, seen by an ordinary user whose home is `home`."""
+
+    conf: Path
+    nodes: tuple[str, ...]
+    home: Path
+    last_answer: deque[str] = field(default_factory=lambda: deque(maxlen=1), repr=False)
+
+    @property
+    def folder(self) -> Path:
+        return self.conf.parent
+
+    def tool(self, command: str, *argv: str) -> str:
+        """What `slurm-cluster COMMAND` prints for this cluster; AssertionError if it fails."""
+        done = slurm_cluster(command, "--dir", self.folder, *argv)
+        assert done.returncode == 0, f"slurm-cluster {command} {argv}: status {done.returncode}\n{done.stderr}"
+        return done.stdout
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        user: str | None = None,
+        timeout: float = COMMAND_TIMEOUT_S,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on the cluster as `user` (the job user if None); it may fail, and has `timeout` seconds."""
+        user = user or job_user()
+        done = subprocess.run(tuple(argv), input=stdin, text=True, capture_output=True, timeout=timeout, check=False,
+                              cwd=cwd or self.home, env={**self.environ(user), **(env or {})}, **as_user(user))
+        self.last_answer.append(f"{' '.join(argv)}: status {done.returncode}\n{done.stdout}{done.stderr}")
+        return done
+
+    def environ(self, user: str) -> dict[str, str]:
+        """A login's few variables: what the tests themselves run in shall not leak into jobs."""
+        return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.home), "USER": user, "LOGNAME": user,
+                "LANG": "C.UTF-8", "SLURM_CONF": str(self.conf)}
+
+    def answer(self, argv: Sequence[str], **how: Any) -> str:
+        """The standard output of a command that has to succeed; `how` as for `run`."""
+        done = self.run(argv, **how)
+        assert done.returncode == 0, self.last_answer[-1]
+        return done.stdout.strip()
+
+    def submit(self, script: str | Path, *sbatch_args: str, **how: Any) -> int:
+        """The id of a new job: its script as text or as a path, further sbatch options, `how` as for `run`."""
+        path = [str(script)] if isinstance(script, Path) else []
+        text = "" if isinstance(script, Path) else script
+        answer = self.answer(["sbatch", "--parsable", *sbatch_args, *path], stdin=text, **how)
+        return int(answer.partition(";")[0])
+
+    def job(self, job_id: int | str) -> dict[str, str]:
+        """The fields of `scontrol show job`; `123_4` is a task of an array."""
+        return parse_fields(self.answer(["scontrol", "show", "job", str(job_id), "--oneliner"]))
+
+    def node(self, name: str) -> dict[str, str]:
+        """The fields of `scontrol show node`."""
+        return parse_fields(self.answer(["scontrol", "show", "node", name, "--oneliner"]))
+
+    def wait_for(self, predicate: Callable[[], T], timeout_s: float, what: str) -> T:
+        """The first true answer of `predicate`; AssertionError, with what was last seen, after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while not (seen := predicate()):
+            if time.monotonic() > deadline:
+                last = self.last_answer[-1] if self.last_answer else "no command was run"
+                raise AssertionError(f"waited {timeout_s:g} s for {what}; last seen: {seen!r}; last command: {last}")
+            time.sleep(POLL_S)
+        return seen
+
+    def wait_for_state(self, job_id: int, *states: str, timeout_s: float = 20.0) -> dict[str, str]:
+        """The job's fields once its JobState is one of `states`."""
+        def reached() -> dict[str, str]:
+            job = self.job(job_id)
+            return job if job["JobState"] in states else {}
+
+        return self.wait_for(reached, timeout_s, f"job {job_id} to be {' or '.join(states)}")
+
+    def cancel(self, job_id: int) -> None:
+        """Ask Slurm to end the job; one that has ended already is no error."""
+        self.run(["scancel", "--quiet", str(job_id)])
+
+
+def as_user(user: str) -> dict[str, Any]:
+    """subprocess arguments that make the child `user`'s, without any group of ours."""
+    entry = pwd.getpwnam(user)
+    return {} if entry.pw_uid == os.geteuid() else {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+
+def check_booted(done: subprocess.CompletedProcess[str]) -> None:
+    """Skip without Slurm, visibly; fail on everything else that went wrong."""
+    if done.returncode == EX_UNAVAILABLE and os.environ.get("FTSLURM_REQUIRE_SLURM") != "1":
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, f"slurm-cluster up: status {done.returncode}\n{done.stderr}"
+
+
+@contextmanager
+def booted(nodes: int = 6, conf: Sequence[str] = ()) -> Iterator[Cluster]:
+    """A cluster of its own, with further slurm.conf lines; gone afterwards, whatever happened."""
+    names = tuple(f"n{number}" for number in range(1, nodes + 1))
+    folder = Path(tempfile.mkdtemp(prefix="ftslurm-cluster-", dir="/tmp"))
+    with user_folder(job_user()) as home:  # outside: the jobs in it end with the cluster
+        try:
+            check_booted(slurm_cluster("up", "--dir", folder, "--nodes", str(nodes), *(f"--conf={line}" for line in conf)))
+            yield Cluster(folder / "slurm.conf", names, home)
+        finally:
+            stopped = slurm_cluster("down", "--dir", folder)
+            shutil.rmtree(folder, ignore_errors=True)  # where there was no boot
+    assert stopped.returncode == 0, stopped.stderr
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Six idle nodes, n1 to n6, shared by all tests: leave them as you found them."""
+    with booted() as running:
+        yield running
+
+
+@pytest.fixture
+def boot_cluster() -> Callable[..., AbstractContextManager[Cluster]]:
+    """For a test that needs other settings: `with boot_cluster(nodes=2, conf=["KillWait=5"]) as own:`."""
+    return booted
+
+
+@pytest.fixture
+def job_home() -> Iterator[Path]:
+    """A folder that belongs to the job user and that jobs can reach."""
+    with user_folder(job_user()) as folder:
+        yield folder
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "story(plan): the batch job that the test reads, see stories.py")
+
+
+@pytest.fixture(scope="session")
+def job_path(cluster: Cluster) -> Iterator[tuple[Path, ...]]:
+    """Folders that the job user can reach: the commands ftrun and ftslurm, and the stand-in npu-smi and npu-sim.
+
+    The commands are those installed beside the Python that runs the tests; where that lies in a closed folder (root's
+    home, say) a copy in an open one.
+    """
+    with user_folder(job_user()) as folder:
+        tools = folder.parent
+        shutil.copytree(REPO / "tests/fakes", tools / "fakes", ignore=shutil.ignore_patterns("__pycache__"))
+        subprocess.run([sys.executable, "-m", "compileall", "-q", tools / "fakes"], check=True)
+        commands = Path(sys.executable).parent
+        if not answers(cluster, commands):
+            commands = copied_commands(tools)
+            assert answers(cluster, commands), cluster.last_answer[-1]
+        yield commands, tools / "fakes/bin"
+
+
+def answers(cluster: Cluster, folder: Path) -> bool:
+    """Can the job user run ftrun from there?"""
+    try:
+        return cluster.run([str(folder / "ftrun"), "--ft-version"]).returncode == 0
+    except (FileNotFoundError, PermissionError):
+        return False
+
+
+def copied_commands(tools: Path) -> Path:
+    """ftrun and ftslurm with everything they import, copied below `tools`; gives the folder of the two."""
+    import click
+
+    import ftslurm
+
+    venv = tools / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    (site,) = venv.glob("lib/python*/site-packages")
+    shutil.copytree(Path(click.__file__).parents[1], site, dirs_exist_ok=True)
+    for link in site.glob("__editable__*"):
+        link.unlink()
+    shutil.copytree(Path(ftslurm.__file__).parent, site / "ftslurm", dirs_exist_ok=True)
+    for name in ("ftrun", "ftslurm"):
+        script = venv / "bin" / name
+        script.write_text(f"#!{venv}/bin/python\nfrom ftslurm.cli.{name} import main\nmain()\n")
+        script.chmod(0o755)
+    return venv / "bin"
+
+
+@contextmanager
+def new_stage(cluster: Cluster, path: tuple[Path, ...]) -> Iterator[Stage]:
+    with user_folder(job_user()) as home:
+        stage = Stage(cluster, home, path)
+        try:
+            yield stage
+        finally:
+            stage.close()
+
+
+@pytest.fixture(scope="module")
+def stage(cluster: Cluster, job_path: tuple[Path, ...], early_told: dict[str, Story]) -> Iterator[Stage]:
+    """Where a module's stories are told; what still runs at its end is cancelled."""
+    with new_stage(cluster, job_path) as stage:
+        yield stage
+
+
+@pytest.fixture(scope="session")
+def early_told(request: pytest.FixtureRequest, job_path: tuple[Path, ...]) -> Iterator[dict[str, Story]]:
+    """The jobs of the tests that take long, begun before all others, by node id."""
+    plans = dict(stories_of(request, early=True))
+    if not plans:
+        yield {}
+        return
+    # MinJobAge: Slurm shall still know them when their test comes.
+    with booted(nodes=2, conf=["MinJobAge=7200"]) as own, new_stage(own, job_path) as stage:
+        yield {nodeid: stage.tell(plan, nodeid.rpartition("::")[2]) for nodeid, plan in plans.items()}
+
+
+@pytest.fixture(scope="module")
+def all_told(request: pytest.FixtureRequest, stage: Stage) -> dict[str, Story]:
+    """The jobs of all tests of the module, submitted at once, by node id."""
+    plans = stories_of(request, early=False)
+    return {nodeid: stage.tell(plan, nodeid.rpartition("::")[2]) for nodeid, plan in plans}
+
+
+@pytest.fixture
+def told(request: pytest.FixtureRequest, all_told: dict[str, Story], early_told: dict[str, Story]) -> Story:
+    """The job of this test."""
+    return (early_told | all_told)[request.node.nodeid]

@@ -1,0 +1,182 @@
+"""The ladder, on a real cluster: each degradation, each budget, and the job that fails with its own exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.live.stories import Plan, Stage, Story, admin, nodes_in, story
+
+if TYPE_CHECKING:
+    from conftest import Cluster
+
+pytestmark = pytest.mark.live
+
+THRICE = """
+[ $MA_SCHEDULE_CNT = 1 ] || exit 0
+[ $SLURM_PROCID.$MA_PROC_START_CNT = 1.1 ] && { fault 0.0 %CODE% --times 9 --again-after 1.5; say sick $SLURMD_NODENAME; }
+exec sleep 100
+"""
+
+
+def sick_node(told: Story) -> str:
+    (sick,) = {words.split()[1] for *_, words in told.said()}
+    return sick
+
+
+@story(nodes=2, rank=THRICE.replace("%CODE%", "80C98008"))
+def test_the_third_same_code_isolates_the_node(told: Story) -> None:
+    job = told.ended("COMPLETED")
+    sick = sick_node(told)
+    assert (job["Restarts"], job["ExcNodeList"]) == ("1", sick)
+    assert told.counters() == [(1, 1, 1), (1, 2, 2), (1, 3, 3), (2, 1, 4)]
+    assert sick not in {start.node for start in told.of_attempt(4).values()}
+    assert {start.rung for start in told.of_attempt(4).values()} == {"isolated-requeue"}
+
+
+@story(nodes=2, rank=THRICE.replace("%CODE%", "80C98002"))
+def test_the_third_80C98002_requeues_and_isolates_nobody(told: Story) -> None:
+    """The program gave the core bad input (seed 003): the node is not to blame."""
+    job = told.ended("COMPLETED")
+    assert (job["Restarts"], job["ExcNodeList"]) == ("1", "(null)")
+    assert told.counters() == [(1, 1, 1), (1, 2, 2), (1, 3, 3), (2, 1, 4)]
+    assert {(start.rung, start.excluded) for start in told.of_attempt(4).values()} == {("unconditional-requeue", "")}
+
+
+@story(nodes=3, rank="""
+[ $MA_SCHEDULE_CNT = 1 ] || exit 0
+[ $SLURM_PROCID = 2 ] && { fault 1.0 80E18402; say sick $SLURMD_NODENAME; }
+exec sleep 100
+""")
+def test_a_critical_code_isolates_at_once(told: Story) -> None:
+    job = told.ended("COMPLETED")
+    assert (job["Restarts"], job["ExcNodeList"]) == ("1", sick_node(told))
+    assert told.counters() == [(1, 1, 1), (2, 1, 2)]
+    assert sick_node(told) not in nodes_in(told.cluster, job["NodeList"])
+
+
+@story(rank="exit 41")
+def test_a_program_that_always_fails_is_requeued_three_times_and_fails_with_its_own_status(told: Story) -> None:
+    job = told.ended("FAILED")
+    assert (job["Restarts"], job["ExitCode"]) == ("3", "41:0")
+    assert told.counters() == [(1, 1, 1), (2, 1, 2), (3, 1, 3), (4, 1, 4)]
+    assert told.output().count("the fault is in the program") == 1
+
+
+@story(script="exec %RUN%", rank="exit 42")
+def test_so_it_does_where_the_script_execs_ftrun(told: Story) -> None:
+    job = told.ended("FAILED")
+    assert (job["Restarts"], job["ExitCode"]) == ("3", "42:0")
+
+
+@story(ft="--ft-max-restarts 1", rank="exit 5")
+def test_max_restarts_spent_fails(told: Story) -> None:
+    job = told.ended("FAILED")
+    assert (job["Restarts"], job["ExitCode"]) == ("1", "5:0")
+    assert "all 1 requeues (max_restarts) are spent" in told.output()
+
+
+@story(nodes=1, ft="--ft-max-restarts 1", rank="fault 0.0 80E18402; say sick $SLURMD_NODENAME; exec sleep 100")
+def test_max_restarts_is_one_budget_for_isolated_requeues_too(told: Story) -> None:
+    """Nothing that helps is left, so the ranks are left alone with the fault; the test ends them."""
+    told.wait_for(lambda: "all 1 requeues (max_restarts) are spent" in told.output(), "the sentence", 60.0)
+    job = told.job()
+    assert (job["JobState"], job["Restarts"]) == ("RUNNING", "1")
+    assert len({words for *_, words in told.said()}) == 2
+    told.cluster.cancel(told.id)
+    told.ended("CANCELLED")
+
+
+@story(nodes=2, ft="--ft-set rungs.unconditional-requeue.in_a_row=1", rank="""
+together
+[ $SLURM_PROCID = 0 ] || exec sleep 100
+case $MA_SCHEDULE_CNT in
+1) exit 2;;
+2) fault 0.0 80E18402; exec sleep 100;;
+*) exit 3;;
+esac
+""")
+def test_a_device_fault_between_makes_crashes_count_from_anew(told: Story) -> None:
+    job = told.ended("FAILED")
+    assert (job["Restarts"], job["ExitCode"]) == ("3", "3:0")
+    rungs = [start.rung for start in told.starts() if start.rank == 0]
+    assert rungs == ["", "unconditional-requeue", "isolated-requeue", "unconditional-requeue"]
+
+
+@story(sbatch=("""--comment={"fault-tolerance/job-retry-num":"2","fault-tolerance/job-unconditional-retry":"true"}""",), rank="exit 6")
+def test_annotations_in_the_comment_are_honoured(told: Story) -> None:
+    job = told.ended("FAILED")
+    assert (job["Restarts"], job["ExitCode"]) == ("2", "6:0")
+
+
+@story(nodes=2, sbatch=("""--comment={"fault-tolerance/job-retry-num":"2"}""",), rank="""
+case $MA_SCHEDULE_CNT.$MA_PROC_START_CNT in
+1.1) [ $SLURM_PROCID = 0 ] && fault 0.0 80C98008; exec sleep 100;;
+1.2) [ $SLURM_PROCID = 0 ] && fault 0.0 80E18402; exec sleep 100;;
+*) together; exit 6;;
+esac
+""")
+def test_what_the_annotations_do_not_ask_for_is_off(told: Story) -> None:
+    """job-retry-num alone: in place and isolated requeue, but a crash is the end."""
+    job = told.ended("FAILED")
+    assert (job["Restarts"], job["ExitCode"]) == ("1", "6:0")
+    assert told.counters() == [(1, 1, 1), (1, 2, 2), (2, 1, 3)]
+
+
+TOO_FEW = "the job needs 6 nodes and only 5 would be left"
+
+
+@story(nodes=6, rank="together; [ $SLURM_PROCID = 5 ] || exec sleep 100; fault 0.0 80E18402; exit 11")
+def test_too_few_nodes_left_fails_with_that_sentence_and_does_not_wait_for_ever(told: Story) -> None:
+    job = told.ended("FAILED")
+    assert (job["Restarts"], job["ExitCode"]) == ("0", "11:0")
+    assert TOO_FEW in told.output()
+
+
+@story(nodes=6, rank="[ $SLURM_PROCID = 5 ] && fault 0.0 80E18402; await end; exit 11")
+def test_ranks_that_run_on_a_node_nothing_can_replace_are_left_to_run(told: Story) -> None:
+    """The fault alone ends nothing; when the program fails later, the fault is as much in the way as at first."""
+    told.wait_for(lambda: TOO_FEW in told.output(), "the sentence", 60.0)
+    assert told.job()["JobState"] == "RUNNING"
+    told.allow("end")
+    job = told.ended("FAILED")
+    assert (job["Restarts"], job["ExitCode"]) == ("0", "11:0")
+
+
+@story(rank="exit 0", tasks=2)
+def test_a_program_that_ends_well_completes_the_job(told: Story) -> None:
+    job = told.ended("COMPLETED")
+    assert (job["Restarts"], job["ExitCode"]) == ("0", "0:0")
+    assert told.output() == ""
+
+
+@story(script="note before\nftrun ./no-such-program\nstatus=$?\nnote after\nexit $status")
+def test_a_command_that_cannot_run_anywhere_is_not_tried_again(told: Story) -> None:
+    job = told.ended("FAILED")
+    assert (job["Restarts"], job["ExitCode"]) == ("0", "127:0")
+    assert "no-such-program" in told.output()
+
+
+def test_a_node_that_slurm_calls_failing_is_left_out(
+    boot_cluster: Callable[..., AbstractContextManager[Cluster]], job_path: tuple[Path, ...], job_home: Path
+) -> None:
+    """On a cluster of its own: the node's state is everybody's."""
+    with boot_cluster(nodes=3) as own:
+        stage = Stage(own, job_home, job_path)
+        told = stage.tell(Plan(nodes=2, rank="""
+            [ $MA_SCHEDULE_CNT = 1 ] || exit 0
+            [ $SLURM_PROCID = 1 ] && { await failing; exit 8; }
+            exec sleep 100
+        """), "failing-node")
+        sick = told.wait_started()[1].node
+        own.answer(["scontrol", "update", f"NodeName={sick}", "State=FAIL", "Reason=ECC"], user=admin())
+        told.allow("failing")
+        job = told.ended("COMPLETED")
+        assert (job["Restarts"], job["ExcNodeList"]) == ("1", sick)
+        assert told.counters() == [(1, 1, 1), (2, 1, 2)]
+        assert {start.cause for start in told.of_attempt(2).values()} == {"node"}
+
