@@ -41,11 +41,15 @@ class StartRanks:
 
 @dataclass(frozen=True, slots=True)
 class StopRanks:
-    """End every process of the attempt: SIGTERM, after `grace_s` SIGKILL, and proof that none is left."""
+    """End every process of the attempt: SIGTERM, after `grace_s` SIGKILL, and proof that none is left.
+
+    asked: Slurm has sent the SIGTERM already; a second one may cut short the checkpoint that the first one asked for.
+    """
 
     attempt: int
     grace_s: float
     kill_wait_s: float
+    asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

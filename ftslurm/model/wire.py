@@ -119,8 +119,8 @@ def start_message(attempt: int, env: Mapping[str, str], argv: tuple[str, ...] | 
     return {"t": "start", "attempt": attempt, "env": dict(env), "argv": list(argv) if argv else None}
 
 
-def stop_message(attempt: int, grace_s: float, kill_wait_s: float) -> dict[str, Any]:
-    return {"t": "stop", "attempt": attempt, "grace_s": grace_s, "kill_wait_s": kill_wait_s}
+def stop_message(attempt: int, grace_s: float, kill_wait_s: float, asked: bool) -> dict[str, Any]:
+    return {"t": "stop", "attempt": attempt, "grace_s": grace_s, "kill_wait_s": kill_wait_s, "asked": asked}
 
 
 # --- fields

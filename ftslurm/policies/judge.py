@@ -49,6 +49,8 @@ STEP_END_WAIT_S = 20.0
 _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
 # What Slurm said of job and nodes this long ago still counts, monotonic seconds.
 ANSWER_COUNTS_S = 10.0
+# A signal of ftrun's waits for Slurm's word whether the job is ending (then the ranks have it from Slurm), but not longer.
+PASS_ON_WITHIN_S = 2.0
 # From a warning on, a rank that ends is taken to end because of it for this long, and as long before the allocation's end.
 WARNING_HOLDS_S = 600.0
 # Above the limits that shims and agents keep themselves, so that one that lives always answers first.
@@ -78,6 +80,8 @@ class Judge:
         self._slurm_at = 0.0  # monotonic, of that answer
         self._signal = 0  # the first signal from outside in this attempt
         self._signal_at = 0.0  # monotonic
+        self._pass_on = 0  # one that ftrun itself got and the ranks may still have to get
+        self._ranks_signalled: set[int] = set()  # those that the ranks got, as their shims say
         self._kept_signal = 0  # one that came between two steps, for the ranks of the next
         self._meaning = ""  # what it means: `warning`, or why the job ends
         self._decided: rec.Decided | None = None
@@ -152,6 +156,7 @@ class Judge:
         self.phase = Phase.RUNNING
         self._attempt = Attempt(number, frozenset(self._tasks))
         self._slurm, self._signal, self._meaning = None, 0, ""
+        self._pass_on, self._ranks_signalled = 0, set()
         self._waits = {} if self._agents else {"watch": now.mono + WATCH_AFTER_S}
         begun = rec.AttemptBegan(
             now.unix, f.run, number, f.schedule, f.step_key, counters.starts, fold_nodes(self._step_nodes()),
@@ -233,17 +238,31 @@ class Judge:
     # --- signals from outside
 
     def _signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
-        """ftrun's own signals are passed on as srun does; then Slurm is asked what a TERM or a warning means."""
+        """ftrun's own signals are passed on as srun does. Of a TERM or a warning Slurm is asked what it means."""
         if event.rank is None and event.number == SIGINT:
             return self._interrupted(event, now)
-        passed_on: list[Decision] = [SignalRanks(event.number)] if event.rank is None else []
-        known = {"TERM", *self.settings.warning_signals}
-        if self._signal or signal_name(event.number).removeprefix("SIG") not in known:
-            return passed_on
-        self._signal, self._signal_at = event.number, now.mono
-        if "ask" not in self.facts.can:
+        known = signal_name(event.number).removeprefix("SIG") in {"TERM", *self.settings.warning_signals}
+        if not known or "ask" not in self.facts.can:
+            passed_on: list[Decision] = [SignalRanks(event.number)] if event.rank is None else []
+            if not known or self._signal:
+                return passed_on
+            self._signal, self._signal_at = event.number, now.mono
             return [*passed_on, *self._it_means("warning", now)]
-        return [*passed_on, self._ask_slurm(now)]
+        if event.rank is not None:
+            self._ranks_signalled.add(event.number)
+        else:
+            self._pass_on = event.number
+            self._waits["pass on"] = now.mono + PASS_ON_WITHIN_S
+        if self._signal:
+            return []
+        self._signal, self._signal_at = event.number, now.mono
+        return [self._ask_slurm(now)]
+
+    def _passed_on(self, now: Now) -> list[Decision]:
+        """ftrun's own signal, for the ranks: unless they got it themselves, as when Slurm signals all of the job."""
+        self._waits.pop("pass on", None)
+        number, self._pass_on = self._pass_on, 0
+        return [SignalRanks(number)] if number and number not in self._ranks_signalled else []
 
     def _interrupted(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """Ctrl-C ends everything (srun's own first one only reports). A second one does not wait for the grace."""
@@ -290,9 +309,10 @@ class Judge:
             return [note, *self._into_trouble(Trouble(Cause.WARNING, meaning, 128 + self._signal), now)]
         if self._attempt.all_ended:
             return [note, *self._into_trouble(self._warned(), now)]
+        note_and_signal: list[Decision] = [note, *self._passed_on(now)]
         if self.settings.warning_requeue or self._attempt.exits:
             self._waits["warning"] = now.mono + self._warning_grace_s(now)
-        return [note]
+        return note_and_signal
 
     def _explained(self, now: Now) -> bool:
         """Is a rank's end still an answer to the signal? Some programs take a SIGTERM for a wish, and go on for hours."""
@@ -397,7 +417,7 @@ class Judge:
         return [*found, *self._settled(now)]
 
     def _stop_ranks(self, grace_s: float) -> StopRanks:
-        return StopRanks(self._attempt.number, grace_s, self.settings.kill_wait_s)
+        return StopRanks(self._attempt.number, grace_s, self.settings.kill_wait_s, asked=self._signal == SIGTERM)
 
     def _needs_slurm(self, trouble: Trouble, now: Now) -> bool:
         """Not where the ladder can answer from what is known: a restart in place works with slurmctld away."""
@@ -739,6 +759,7 @@ def _fault_record(fault: Fault, now: Now) -> rec.FaultSeen:
 _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "watch": Judge._watch_due,
     "launch": Judge._launch_overdue,
+    "pass on": Judge._passed_on,
     "stop": Judge._stop_overdue,
     "look": Judge._look_overdue,
     "ask": Judge._ask_overdue,

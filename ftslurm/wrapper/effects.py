@@ -63,7 +63,7 @@ class Effects:
             peer.send(wire.start_message(decision.attempt, decision.env[rank], programs.get(rank)))
 
     def _stop(self, decision: do.StopRanks) -> None:
-        self._to_shims(wire.stop_message(decision.attempt, decision.grace_s, decision.kill_wait_s))
+        self._to_shims(wire.stop_message(decision.attempt, decision.grace_s, decision.kill_wait_s, decision.asked))
 
     def _signal(self, decision: do.SignalRanks) -> None:
         """Not by the launcher: srun ends a step by SIGKILL when it gets a SIGTERM (seen on 22.05)."""

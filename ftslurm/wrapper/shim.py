@@ -408,10 +408,12 @@ class Command:
         if self.pid and self.status is None:
             send_signal(self.pid, number)
 
-    def stop(self, now: float, grace_s: float, kill_wait_s: float) -> None:
-        """SIGTERM to the process group and to whatever left it; a second call can only shorten the grace."""
+    def stop(self, now: float, grace_s: float, kill_wait_s: float, asked: bool = False) -> None:
+        """SIGTERM (unless `asked` already) to the process group and to whatever left it; a second call can only shorten
+        the grace."""
         if not self.stopping:
-            self._to_all(signal.SIGTERM, signal.SIGCONT)  # a stopped process does not notice a SIGTERM
+            if not asked:
+                self._to_all(signal.SIGTERM, signal.SIGCONT)  # a stopped process does not notice a SIGTERM
             self._deadline = now + grace_s
         self.stopping, self._kill_wait_s, self._kill_until = True, kill_wait_s, 0.0
         self._deadline = min(self._deadline, now + grace_s)
@@ -517,7 +519,8 @@ class Shim:
             self._start(int(message["attempt"]), message.get("argv") or self._argv, message["env"])
         elif what == "stop":
             self._command.attempt = int(message["attempt"])
-            self._command.stop(time.monotonic(), float(message["grace_s"]), float(message["kill_wait_s"]))
+            asked = bool(message.get("asked"))
+            self._command.stop(time.monotonic(), float(message["grace_s"]), float(message["kill_wait_s"]), asked)
         elif what == "signal":
             self._command.signal(int(message["number"]))
         elif what == "end":

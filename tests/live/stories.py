@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-END_TIMEOUT_S = 75.0  # from when a test begins to wait; the jobs of a module share two cores and eight nodes
+END_TIMEOUT_S = 75.0  # from when a test begins to wait; the jobs of a module share two cores and six nodes
 START_TIMEOUT_S = 45.0
 GONE_TIMEOUT_S = 15.0
 
@@ -345,6 +345,8 @@ class Stage:
         """Cancel what still runs, and wait until the nodes are free again."""
         if ids := [str(told.id) for told in self.told if told.id]:
             self.cluster.run(["scancel", "--quiet", *ids])
+            listing = ["squeue", "--noheader", f"--jobs={','.join(ids)}"]  # knows of none that is over
+            self.cluster.wait_for(lambda: not self.cluster.run(listing).stdout, END_TIMEOUT_S, "all jobs to be gone")
 
 
 def stories_of(request: pytest.FixtureRequest, *, early: bool) -> Iterator[tuple[str, Plan]]:

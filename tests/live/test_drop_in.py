@@ -19,12 +19,15 @@ pytestmark = pytest.mark.live
 
 @dataclass(frozen=True)
 class Case:
-    """args: after the launcher's name, as a shell reads them. before: shell lines. exact: stderr is compared too."""
+    """args: after the launcher's name, as a shell reads them. before: shell lines. exact: stderr is compared too.
+
+    status: None where it is srun's own affair, which changes from release to release.
+    """
 
     args: str
     before: str = ""
     stdin: str = ""
-    status: int = 0
+    status: int | None = 0
     exact: bool = True
 
     @property
@@ -37,6 +40,9 @@ TORTURE = ["", " ", "a b", "'", '"', "\\", "\\n", "new\nline", "tab\t", "$HOME",
            "&", "|", ">", "--", "-n", "--ft-policy", "--ft-policy=x", "%t", "%", "{}", "[1]", "é", "\x01", "=", "a=b", "\\\\\"'"]
 ARGUMENTS = shlex.join(TORTURE)
 SHOW = """printf '%s\\n' "$#"; for word in "$@"; do printf '<%s>\\n' "$word"; done"""
+
+# What ftrun adds to a rank's environment, and nothing else: above all no secret of its own.
+OURS = "MA_SCHEDULE_CNT|MA_PROC_START_CNT|FTSLURM_ATTEMPT|FTSLURM_RESTART_RUNG|FTSLURM_RESTART_CAUSE|FTSLURM_EXCLUDED_NODES"
 
 CASES: dict[str, Case] = {
     # output
@@ -89,6 +95,9 @@ CASES: dict[str, Case] = {
     "odd-environment": Case("-n1 sh -c 'echo \"$ODD\"'", before="export ODD=$'line\\nbreak \"quoted\" \\\\ é'"),
     "signals-as-found": Case("-n1 grep -E 'Sig(Ign|Blk)' /proc/self/status"),
     "limits": Case("-n1 sh -c 'ulimit -n; ulimit -c; umask'", before="ulimit -Sn 512; umask 027"),
+    "variables": Case("-n1 sh -c 'env -0 | sed -z s/=.*// | tr \\\\0 \\\\n | grep -vxE \"$OURS\" | sort'", before=f"export OURS='{OURS}'"),
+    "priorities": Case("-n2 sh -c 'nice; cat /proc/self/oom_score_adj; grep Cpus_allowed_list /proc/self/status'"),
+    "kinds-of-descriptors": Case("-n2 sh -c 'readlink /proc/self/fd/[012] | sed s/[0-9]//g'", stdin="x"),
     "descriptors": Case("-n1 sh -c 'ls /proc/self/fd | wc -l'"),
     # arguments
     "torture": Case(f"-n1 sh -c {shlex.quote(SHOW)} sh {ARGUMENTS}"),
@@ -102,11 +111,11 @@ CASES: dict[str, Case] = {
     "sigabrt": Case("-n1 sh -c 'kill -ABRT $$'", before="ulimit -c 0", status=134, exact=False),
     "sigpipe": Case("-n1 sh -c 'kill -PIPE $$'", status=141, exact=False),
     "sigterm-by-itself": Case("-n1 sh -c 'kill -TERM $$'", status=143, exact=False),
-    "not-executable": Case("-n1 ./file", before="touch file", status=13, exact=False),
-    "not-found": Case("-n1 ./no-such-file", status=2, exact=False),
-    "no-interpreter": Case("-n1 ./file", before="echo '#!/no/such' >file; chmod +x file", status=2, exact=False),
-    "no-such-option": Case("--no-such-option -n1 true", status=255, exact=False),
-    "too-many-nodes": Case("-N5 -n5 true", status=1, exact=False),
+    "not-executable": Case("-n1 ./file", before="touch file", status=None, exact=False),
+    "not-found": Case("-n1 ./no-such-file", status=None, exact=False),
+    "no-interpreter": Case("-n1 ./file", before="echo '#!/no/such' >file; chmod +x file", status=None, exact=False),
+    "no-such-option": Case("--no-such-option -n1 true", status=None, exact=False),
+    "too-many-nodes": Case("-N5 -n5 true", status=None, exact=False),
 }
 
 
@@ -150,8 +159,9 @@ def left_in(folder: Path, case: Case) -> dict[str, str]:
 @pytest.mark.parametrize("name", CASES)
 def test_does_what_srun_does(compared: dict[str, Path], name: str) -> None:
     case, srun, ftrun = CASES[name], compared[name] / "srun", compared[name] / "ftrun"
-    assert int((srun / "status").read_text()) == case.status, "srun itself does not do what the case expects"
-    assert int((ftrun / "status").read_text()) == case.status, (ftrun / "stderr").read_text(errors="replace")
+    status = int((srun / "status").read_text())
+    assert status == case.status or (case.status is None and status), "srun itself does not do what the case expects"
+    assert int((ftrun / "status").read_text()) == status, (ftrun / "stderr").read_text(errors="replace")
     assert left_in(ftrun, case) == left_in(srun, case)
 
 

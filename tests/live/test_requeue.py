@@ -186,7 +186,7 @@ wait
 say $1
 [ $MA_SCHEDULE_CNT = 2 ] && exit 0
 [ $1 = one ] && exec sleep 100
-until grep -q one "$STORY/said"; do sleep 0.1; done; sleep 0.5
+until grep -q one "$STORY/said"; do sleep 0.1; done
 exit 3
 """)
 def test_of_two_ftruns_at_once_the_one_that_fails_requeues_the_job_once(told: Story) -> None:

@@ -73,7 +73,7 @@ def test_so_is_one_that_ignores_every_signal_it_can(told: Story) -> None:
 
 @story(rank=DAEMON.replace("%TRAP%", "trap '' TERM HUP INT") + """
 [ $MA_PROC_START_CNT = 1 ] || exit 0
-until [ -e "$STORY/daemon-pid.0.1" ]; do sleep 0.1; done; sleep 0.5
+until [ "$(grep -c beat "$STORY/said")" -gt 3 ]; do sleep 0.1; done
 exit 1
 """, ft="--ft-set rungs.in-place-restart.crash_restarts=1")
 def test_a_daemon_that_outlives_its_crashed_rank_is_ended_as_well(told: Story) -> None:
@@ -199,7 +199,7 @@ def test_processes_that_multiply_when_asked_to_end_are_all_ended(told: Story) ->
 @story(tasks=2, rank="""
 [ $MA_PROC_START_CNT = 1 ] || exit 0
 trap 'say obeyed; exit 0' TERM
-[ $SLURM_PROCID = 1 ] && { sleep 1; kill -STOP $$; }
+[ $SLURM_PROCID = 1 ] && kill -STOP $$
 """ + ONE_FAULT + "while :; do sleep 0.1; done", ft="--ft-set stop.grace=20s")
 def test_a_stopped_rank_hears_sigterm_too(told: Story) -> None:
     told.ended("COMPLETED")
