@@ -16,7 +16,7 @@ from measure import ROOT, Series, run
 WATCHED_S = 60.0
 RANKS = 8
 SCRIPT = """#!/bin/bash
-export FTSLURM_NPU_SIM={folder}/npu PATH={sim}:$PATH
+export FTSLURM_NPU_SIM={folder}/npu PATH={sim}:/usr/bin:$PATH
 mkdir -p $FTSLURM_NPU_SIM
 exec {ftrun} sleep 1000
 """
@@ -37,13 +37,14 @@ def measure(env: Mapping[str, str]) -> list[Series]:
 def _watch() -> list[Series]:
     shims, agents, controllers = _await_processes()
     everything = [*shims, *agents, *controllers]
-    before = sum(_cpu_s(process) for process in everything)
+    before = _cpu_s(everything)
     time.sleep(WATCHED_S)  # the measurement itself: nothing to await
-    used = sum(_cpu_s(process) for process in everything) - before
+    own, tools = (after - start for after, start in zip(_cpu_s(everything), before, strict=True))
     return [
         Series("resident memory of a shim", tuple(p.memory_info().rss / 1e6 for p in shims), "MB"),
         Series("resident memory of the agent", tuple(p.memory_info().rss / 1e6 for p in agents), "MB"),
-        Series("CPU of 8 shims, agent with its npu-smi, and ftrun", (100 * used / WATCHED_S,), "%"),
+        Series("CPU of 8 shims, the agent and ftrun, idle", (100 * own / WATCHED_S,), "%"),
+        Series("CPU of the stand-in npu-smi that the agent runs beside", (100 * tools / WATCHED_S,), "%"),
     ]
 
 
@@ -67,7 +68,7 @@ def _like(words: str) -> list[psutil.Process]:
     return found
 
 
-def _cpu_s(process: psutil.Process) -> float:
-    """Its own and that of the children it has waited for (npu-smi)."""
-    times = process.cpu_times()
-    return times.user + times.system + times.children_user + times.children_system
+def _cpu_s(processes: list[psutil.Process]) -> tuple[float, float]:
+    """Their own, and that of the children they have waited for (the device tool)."""
+    times = [process.cpu_times() for process in processes]
+    return sum(t.user + t.system for t in times), sum(t.children_user + t.children_system for t in times)

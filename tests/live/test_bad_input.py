@@ -73,6 +73,7 @@ CASES: dict[str, Case] = {
                          before="mkdir -p closed/jobs; chmod 500 closed/jobs"),
     "state-a-file": Case("--ft-state-dir $PWD/file/state", StateError.exit_status, ("file/state", "FTSLURM_STATE_DIR"), before="touch file"),
     "state-of-another": Case("--ft-state-dir /usr", StateError.exit_status, ("/usr", "FTSLURM_STATE_DIR")),
+    "state-nowhere": Case("", StateError.exit_status, ("home folder", "FTSLURM_STATE_DIR"), before="unset HOME FTSLURM_STATE_DIR"),
     "no-srun": Case("", CommandMissing.exit_status, ("`srun`", "PATH"), before=ONLY.replace("%s", "scontrol")),
     "no-scontrol": Case("--ft-set slurm.client=cli", CommandMissing.exit_status, ("scontrol", "PATH"), before=ONLY.replace("%s", "srun")),
     "multi-prog-missing": Case("--multi-prog no-such-file", UsageError.exit_status, ("no-such-file", "--multi-prog")),
@@ -213,6 +214,18 @@ def test_what_cannot_be_written_down_is_not_done(on_small_disks: dict[str, Story
     told.wait_nothing_left()
     status = told.json("status", str(told.id))
     assert (status["attempt"], status["damaged"]) == (1, 0)
+
+
+@story(tasks=2, script="exec %RUN%", rank="""
+together
+[ $SLURM_PROCID = 0 ] && { mv "$STORY/state" "$STORY/moved"; exit 3; }
+exec sleep 100
+""")
+def test_so_it_is_when_the_state_folder_goes_away(told: Story) -> None:
+    job = told.ended("FAILED")
+    assert (job["Restarts"], job["ExitCode"]) == ("0", "3:0")
+    assert "nothing was done about it" in told.output() and f"{told.folder}/state" in told.output()
+    told.wait_nothing_left()
 
 
 # ---- slurmctld does not answer: on a cluster of its own, as the others need theirs

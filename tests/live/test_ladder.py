@@ -147,6 +147,20 @@ def test_ranks_that_run_on_a_node_nothing_can_replace_are_left_to_run(told: Stor
     assert (job["Restarts"], job["ExitCode"]) == ("0", "11:0")
 
 
+@story(tasks=2, rank="""
+[ $MA_SCHEDULE_CNT = 1 ] || exit 0
+together
+[ $SLURM_PROCID = 0 ] && { npu-sim tool hang; exit 3; }
+exec sleep 100
+""")
+def test_a_device_tool_that_hangs_holds_up_no_decision(told: Story) -> None:
+    """Unknown is neither good nor bad: the crash is answered as if there were no devices."""
+    job = told.ended("COMPLETED")
+    assert (job["Restarts"], job["ExcNodeList"]) == ("1", "(null)")
+    assert told.counters() == [(1, 1, 1), (2, 1, 2)]
+    told.wait_nothing_left()
+
+
 @story(rank="exit 0", tasks=2)
 def test_a_program_that_ends_well_completes_the_job(told: Story) -> None:
     job = told.ended("COMPLETED")
