@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
+
+from hypothesis import settings
 
 
 def pytest_configure() -> None:
-    """Signals as a terminal's shell leaves them: `nohup`, `&` and some CI runners have some ignored, and children inherit it."""
+    """Examples that do not change, and signals as a terminal's shell leaves them.
+
+    `nohup`, `&` and some CI runners have some signals ignored, and children inherit it.
+    """
+    # The same examples in every CI run; on a developer's machine the search goes on.
+    settings.register_profile("ci", derandomize=True)
+    if os.environ.get("CI"):
+        settings.load_profile("ci")
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

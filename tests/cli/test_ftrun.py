@@ -1,0 +1,107 @@
+"""The doors, as a user stands before them: what is printed, and the exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from ftslurm.cli.ftrun import FLAGS
+from ftslurm.cli.ftrun_options import options
+from ftslurm.model.settings import LEAVES
+
+TIMEOUT_S = 30
+
+
+def command(module: str, *argv: str, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """`ftrun` or `ftslurm` in a process of its own, outside any allocation."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "FTRUN_", "FTSLURM_"))}
+    return subprocess.run(
+        [sys.executable, "-m", module, *argv],
+        env={**clean, "HOME": str(home), **env},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        stdin=subprocess.DEVNULL,
+        cwd=Path(__file__).parent.parent.parent,
+    )
+
+
+def ftrun(*argv: str, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return command("ftslurm", *argv, home=home, **env)
+
+
+def ftslurm(*argv: str, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return command("ftslurm.cli.ftslurm", *argv, home=home, **env)
+
+
+def test_the_flags_read_without_click_are_those_of_click() -> None:
+    assert {p.opts[0] for p in options.params if isinstance(p, click.Option) and p.is_flag} == FLAGS
+
+
+def test_help_names_every_option_and_ends_with_0(tmp_path: Path) -> None:
+    done = ftrun("--ft-help", home=tmp_path)
+    assert done.returncode == 0
+    assert all(p.opts[0] in done.stdout for p in options.params if isinstance(p, click.Option))
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "status", "words"),
+    [
+        (("--ft-max-restart", "3", "true"), {}, 64, "--ft-max-restarts"),
+        (("--ft-max-restarts", "129", "true"), {}, 65, "1 to 128"),
+        (("--ft-set", "stop.grace=20x", "true"), {}, 65, "20s"),
+        (("--ft-set", "stop.grace", "true"), {}, 64, "NAME=VALUE"),
+        (("--ft-set", "stop.grce=20s", "true"), {}, 65, "did you mean `stop.grace`"),
+        (("--ft-policy", "/nonexistent/policy.yaml", "true"), {}, 65, "/nonexistent/policy.yaml"),
+        (("true",), {"FTRUN_MAX_RESTARTS": "0"}, 65, "environment FTRUN_MAX_RESTARTS"),
+        (("true",), {"FTRUN_MAX_RESTART": "3"}, 65, "FTRUN_MAX_RESTARTS"),
+        (("--ft-launcher", "srun", "true"), {}, 64, "allocation"),
+        (("-n1", "true", ":", "-n1", "true"), {}, 64, "heterogeneous"),
+        (("-N3", "--ft-local-nodes", "2", "true"), {}, 64, "3 nodes are wanted"),
+        (("true",), {"FTSLURM_STATE_DIR": "/proc/nowhere"}, 73, "/proc/nowhere"),
+    ],
+)
+def test_bad_input_gets_one_sentence_and_a_status_of_its_own(
+    tmp_path: Path, argv: tuple[str, ...], env: dict[str, str], status: int, words: str
+) -> None:
+    done = ftrun(*argv, home=tmp_path, **env)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert words in done.stderr and len(done.stderr.splitlines()) == 1 and done.stderr.startswith("ftrun: ")
+
+
+def test_a_dry_run_prints_what_would_run_and_makes_nothing(tmp_path: Path) -> None:
+    done = ftrun("--ft-dry-run", "-N2", "python3", "train.py", "--ft-nothing-of-ours", home=tmp_path)
+    assert done.returncode == 0 and "python3 train.py --ft-nothing-of-ours" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_crash_is_told_by_status_and_history(tmp_path: Path) -> None:
+    assert ftrun("-n2", "sh", "-c", "exit 3", home=tmp_path, FTRUN_MAX_RESTARTS="1").returncode == 3
+    status = json.loads(ftslurm("status", "1", "--json", home=tmp_path).stdout)
+    assert (status["attempt"], status["rung"], status["left"]["max_restarts"]) == (2, "fail", [0, 1])
+    attempts = json.loads(ftslurm("history", "1", "--json", home=tmp_path).stdout)["attempts"]
+    assert [attempt["remedies"][0]["rung"] for attempt in attempts] == ["unconditional-requeue", "fail"]
+    told = ftslurm("history", "1", home=tmp_path).stdout
+    assert "all 1 requeues (max_restarts) are spent" in told
+
+
+def test_explain_names_every_setting_and_where_it_comes_from(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("profile: modelarts\nstop:\n  grace: 5s\n")
+    done = ftslurm("explain", "--policy", str(policy), "--json", home=tmp_path, FTRUN_MAX_RESTARTS="7")
+    settings = json.loads(done.stdout)["settings"]
+    assert settings.keys() == LEAVES.keys()
+    assert settings["stop.grace"]["from"] == f"{policy}, line 3"
+    assert settings["max_restarts"] == settings["max_restarts"] | {"value": 7, "from": "environment FTRUN_MAX_RESTARTS"}
+    assert settings["rungs.node-replacement.budget"]["from"].startswith("profile modelarts")
+
+
+def test_a_job_nobody_knows_is_one_sentence(tmp_path: Path) -> None:
+    done = ftslurm("status", "4711", home=tmp_path)
+    assert done.returncode == 66 and "4711" in done.stderr and len(done.stderr.splitlines()) == 1
