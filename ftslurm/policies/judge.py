@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from ftslurm.errors import REQUEUED_STATUS
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import (
@@ -262,7 +263,10 @@ class Judge:
         """ftrun's own signal, for the ranks: unless they got it themselves, as when Slurm signals all of the job."""
         self._waits.pop("pass on", None)
         number, self._pass_on = self._pass_on, 0
-        return [SignalRanks(number)] if number and number not in self._ranks_signalled else []
+        if not number or number in self._ranks_signalled:
+            return []
+        self._ranks_signalled.add(number)
+        return [SignalRanks(number)]
 
     def _interrupted(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """Ctrl-C ends everything (srun's own first one only reports). A second one does not wait for the grace."""
@@ -417,7 +421,9 @@ class Judge:
         return [*found, *self._settled(now)]
 
     def _stop_ranks(self, grace_s: float) -> StopRanks:
-        return StopRanks(self._attempt.number, grace_s, self.settings.kill_wait_s, asked=self._signal == SIGTERM)
+        """A SIGTERM of long ago, which the ranks outlived, does not count as having asked them."""
+        asked = self._trouble is not None and self._trouble.cause is Cause.WARNING and SIGTERM in self._ranks_signalled
+        return StopRanks(self._attempt.number, grace_s, self.settings.kill_wait_s, asked)
 
     def _needs_slurm(self, trouble: Trouble, now: Now) -> bool:
         """Not where the ladder can answer from what is known: a restart in place works with slurmctld away."""
@@ -617,8 +623,6 @@ class Judge:
         return [Requeue(self._decided.id, self._decided.exclude, st.start_in_s, st.even_if_no_requeue)]
 
     def _requeue_ended(self, event: ev.RequeueEnded, now: Now) -> list[Decision]:
-        from ftslurm.errors import REQUEUED_STATUS
-
         assert self._decided is not None
         if event.ok:
             done = self._note(rec.CarriedOut(now.unix, self._decided.id, True, event.why))

@@ -46,7 +46,7 @@ class SlurmScheduler:
             result = self.run(argv, 5 * self.timeout_s + KEEPER_MARGIN_S, env=own_step_env(self.env))
             if result.status == 0:
                 return RequeueEnded(True, result.stdout.strip())
-            if self._went(result.stderr):
+            if self._went():
                 return RequeueEnded(True, "requeued; the keeper was ended with the job")
             return RequeueEnded(True, keep(self.job, self.ledger, start_in_s, allow_first, self.kind, self.timeout_s))
         except FtslurmError as error:
@@ -57,7 +57,7 @@ class SlurmScheduler:
         words = (str(self.job), str(self.ledger), f"{start_in_s:g}", str(int(allow_first)), self.kind, f"{self.timeout_s:g}")
         return beside_argv([node], "ftslurm-requeue", self.python.module_argv("ftslurm.wrapper.keeper", *words))
 
-    def _went(self, complaint: str) -> bool:
+    def _went(self) -> bool:
         """Is the job on its way in spite of a keeper that failed?"""
         view = self.client.job(self.job)
         return view.state is JobState.PENDING and not view.held

@@ -1193,3 +1193,19 @@ def test_what_happened_stands_in_the_ledger_in_order() -> None:
     ]  # fmt: skip
     ended = of_kind(job.ledger, rec.AttemptEnded)[1]
     assert ended.exits == {"exited with status 1": 1, "was killed by SIGTERM": 3}
+
+
+def test_ranks_that_outlived_a_sigterm_are_asked_again_when_they_are_stopped_for_a_crash() -> None:
+    job = Job().begin()
+    job.slurm = replace(RUNNING, end_time=int(job.now.unix + 48 * HOUR_S))
+    job.tell(ev.SignalSeen(SIGTERM, 0))
+    job.wait(10 * HOUR_S)
+    job.exits(2, 1)
+    assert [stop.asked for stop in job.did(do.StopRanks)] == [False]
+
+
+def test_ranks_of_a_cancelled_job_are_not_asked_twice() -> None:
+    job = Job().begin()
+    job.slurm = replace(RUNNING, state="CANCELLED")
+    job.tell(ev.SignalSeen(SIGTERM, 0))
+    assert [stop.asked for stop in job.did(do.StopRanks)] == [True]
