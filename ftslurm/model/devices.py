@@ -34,6 +34,19 @@ class FaultClass(Enum):
     UNKNOWN = "unknown"  # not in the catalogue and no severity: nothing is done on it
 
 
+class Remedy(str, Enum):
+    """The least that helps against a fault, as the catalogues say it."""
+
+    LOG = "log"  # write it down
+    SUSPECT = "mark_suspect"  # counts against the node
+    RESTART = "restart_in_place"  # the processes only
+    RESET = "reset_then_restart_else_replace"
+    AVOID = "exclude_at_next_restart"
+    REPLACE = "replace_node"
+    FAIL = "fail"  # nothing that a restart could mend
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
     """One chip at one look. device: `card.chip` as the tool numbers them, e.g. `0.0`. codes: upper case, no 0x.
@@ -68,13 +81,17 @@ class HealResult:
 
 @dataclass(frozen=True, slots=True)
 class CodeMeaning:
-    """A fault code looked up. user_induced: the program or its data caused it, the node is not to blame."""
+    """A fault code looked up. user_induced: the program or its data caused it, the node is not to blame.
+
+    source: where the grade comes from, for people. remedy: the catalogue's word, from which the class follows.
+    """
 
     code: str
     name: str
     fault_class: FaultClass
     user_induced: bool = False
     source: str = ""
+    remedy: Remedy = Remedy.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

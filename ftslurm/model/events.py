@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ftslurm.model.devices import Fault, HealResult
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
+from ftslurm.model.verdict import Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,17 @@ class RankStarted:
 
 @dataclass(frozen=True, slots=True)
 class RankExited:
-    """The user command of one rank has ended, seen by its parent. at: Unix seconds on its node."""
+    """The user command of one rank has ended, seen by its parent. at: Unix seconds on its node.
+
+    output: its last words, empty if it ended well. oom: the kernel has killed it, or a process of it, for want of memory.
+    """
 
     rank: int
     attempt: int
     status: ExitStatus
     at: float
+    output: tuple[Piece, ...] = ()
+    oom: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,13 @@ class Settings:
         "devices.user_induced", words_of(), (), "further codes that the program causes itself, besides the catalogue's"
     )
 
+    catalogs: tuple[str, ...] = _leaf(
+        "catalogs", words_of(), (), "files of a site's own, laid over the catalogues of codes and patterns that ship"
+    )
+    tail_bytes: int = _leaf(
+        "logs.tail_bytes", count(0, 1 << 20), 65536, "of each output stream of a rank, kept for when it fails; 0: nothing"
+    )
+
     slurm_client: str = _leaf("slurm.client", choice("auto", "cli", "pyslurm"), "auto", "how Slurm is asked")
     slurm_timeout_s: float = _leaf("slurm.timeout", lasting, 60.0, "for an answer of slurmctld")
 

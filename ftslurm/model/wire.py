@@ -15,9 +15,11 @@ from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeA
 from ftslurm.model.events import RankExited, RankStarted, RankStopped, RankUnstartable, SignalSeen
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
+from ftslurm.model.verdict import Piece
 
 Message = Mapping[str, Any]
 _ENV_MAX = 1 << 16
+_PIECE_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,10 @@ def shim_report(rank: int, message: Message) -> ShimReport:
             return RankStarted(rank, _number(message, "attempt"), _number(message, "pid"))
         case "exited":
             ended = ExitStatus(_number(message, "code", high=255), _number(message, "signal", high=127))
-            return RankExited(rank, _number(message, "attempt"), ended, _seconds(message, "at"))
+            tail = tuple(_piece(piece) for piece in (_list(message, "tail") if "tail" in message else ()))
+            return RankExited(
+                rank, _number(message, "attempt"), ended, _seconds(message, "at"), tail, message.get("oom") is True
+            )
         case "stopped":
             port = _number(message, "free_port", high=65535)
             return RankStopped(rank, _number(message, "attempt"), _numbers(message, "left"), port)
@@ -115,8 +120,11 @@ def healed_message(results: tuple[HealResult, ...]) -> dict[str, Any]:
     return {"t": "healed", "results": [{"device": r.device, "healed": r.healed, "how": r.how[:1000]} for r in results]}
 
 
-def start_message(attempt: int, env: Mapping[str, str], argv: tuple[str, ...] | None) -> dict[str, Any]:
-    return {"t": "start", "attempt": attempt, "env": dict(env), "argv": list(argv) if argv else None}
+def start_message(
+    attempt: int, env: Mapping[str, str], argv: tuple[str, ...] | None, tail_bytes: int = 0
+) -> dict[str, Any]:
+    """tail_bytes: how much of each output stream the shim keeps; 0: the command writes past the shim."""
+    return {"t": "start", "attempt": attempt, "env": dict(env), "argv": list(argv) if argv else None, "tail": tail_bytes}
 
 
 def stop_message(attempt: int, grace_s: float, kill_wait_s: float, asked: bool) -> dict[str, Any]:
@@ -137,6 +145,13 @@ def _device(report: Any) -> DeviceReport:
     return DeviceReport(
         _text(report, "device", 64), _text(report, "kind", 32), health, severity, codes, _text(report, "detail", 4096)
     )
+
+
+def _piece(piece: Any) -> Piece:
+    """`[at, stream, text]`."""
+    if not isinstance(piece, list) or len(piece) != 3 or piece[1] not in ("out", "err"):
+        raise WireError("a piece of output that is none")
+    return Piece(_seconds({"at": piece[0]}, "at"), piece[1], _short(piece[2], _PIECE_MAX))
 
 
 def _heal_result(result: Any) -> HealResult:

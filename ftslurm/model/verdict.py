@@ -1,0 +1,112 @@
+"""What is behind a failed attempt, as far as facts and words tell: the values of the classification."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ftslurm.model.exits import ExitStatus
+
+
+class ErrorClass(str, Enum):
+    """Whose fault it is. UNKNOWN: nothing that was seen tells; never taken for the program's or a node's."""
+
+    HARDWARE = "hardware"
+    NETWORK = "network"
+    USER_CODE = "user-code"
+    OOM = "oom"
+    DATA = "data"
+    STORAGE = "storage"
+    UNKNOWN = "unknown"
+
+
+class Retriable(str, Enum):
+    """Would running again with no change have a fair chance?"""
+
+    YES = "yes"
+    ONCE = "once"
+    NO = "no"
+    UNKNOWN = "unknown"
+
+
+class Blame(str, Enum):
+    """What a finding says of the node that showed it. SUSPECT counts against it: excluded when it happens there again."""
+
+    YES = "yes"
+    SUSPECT = "suspect"
+    NO = "no"
+
+
+class Role(str, Enum):
+    """What a line of output is to a failure. SYMPTOM: printed by bystanders as well. CONTEXT: a note, no failure."""
+
+    ROOT = "root"
+    SYMPTOM = "symptom"
+    CONTEXT = "context"
+
+
+class Confidence(str, Enum):
+    """FACT: a device, the kernel or Slurm says so. STRONG: several ranks or a root line. WEAK: one symptom or a status."""
+
+    FACT = "fact"
+    STRONG = "strong"
+    WEAK = "weak"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some output of a rank in one piece. at: Unix seconds when it came out, on the rank's node. stream: `out` or `err`."""
+
+    at: float
+    stream: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnd:
+    """How one rank of a failed attempt ended, and its last words.
+
+    status: None if it is not known (the shim is gone). at: Unix seconds, 0 if not known. stopped: it ended after it had
+    been told to stop, so its status says nothing. lost: its shim vanished. oom: the kernel says that it was killed for memory.
+    """
+
+    rank: int
+    node: str
+    status: ExitStatus | None = None
+    at: float = 0.0
+    stopped: bool = False
+    lost: bool = False
+    oom: bool = False
+    output: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A node that something speaks against. rank: -1 where it is not one rank. blame: never NO."""
+
+    node: str
+    rank: int
+    blame: Blame
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is behind a failure.
+
+    signature: what the same failure is known by (`py-import`, `exit 1`, `SIGSEGV`). program: the same everywhere, so it is
+    the program or its data and no node. confirm: tries worth spending although `retriable` is NO. heals: a device error
+    that a restart in place may answer. evidence: the lines and facts that count, for people, the one that decides first.
+    """
+
+    error_class: ErrorClass
+    retriable: Retriable
+    confidence: Confidence
+    signature: str
+    what: str
+    suspects: tuple[Suspect, ...] = ()
+    evidence: tuple[str, ...] = ()
+    program: bool = False
+    confirm: int = 0
+    heals: bool = False
