@@ -1,12 +1,13 @@
 # make demo     a training job survives a device fault, a crash and a sick node; no Slurm, no root
 # make test     everything, on a real Slurm cluster that the tests boot themselves
 # make cluster  such a cluster for yourself; make cluster-down ends it
+# make score    how many failing runs of the corpus are understood
 # make bench    the numbers of the README, measured here
 VENV ?= .venv
 PYTEST_ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint cluster cluster-down bench clean
+.PHONY: demo test lint cluster cluster-down score bench clean
 
 demo: $(VENV)/.ready-demo
 	demo/run $(VENV)/bin
@@ -24,6 +25,9 @@ cluster:
 
 cluster-down:
 	tools/slurm-cluster down
+
+score: $(VENV)/.ready-test
+	$(VENV)/bin/python -m tests.corpus.score
 
 bench: $(VENV)/.ready-test
 	$(VENV)/bin/python bench/run.py

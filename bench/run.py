@@ -5,13 +5,14 @@ from __future__ import annotations
 import platform
 import sys
 
+import classify
 import footprint
 import in_place
 import overhead
 import requeue
 from measure import Series, cluster
 
-BENCHES = ("in-place", "overhead", "requeue", "footprint")
+BENCHES = ("in-place", "overhead", "requeue", "footprint", "classify")
 
 
 def main(wanted: list[str]) -> None:
@@ -19,6 +20,8 @@ def main(wanted: list[str]) -> None:
     if unknown := [name for name in chosen if name not in BENCHES]:
         sys.exit(f"bench: {unknown[0]} is none of {', '.join(BENCHES)}")
     print(f"{platform.node()}, {platform.processor() or platform.machine()}, Python {platform.python_version()}")
+    if "classify" in chosen:
+        show(classify.measure())
     with cluster(nodes=6) as env:
         if "in-place" in chosen:
             show([in_place.locally(), in_place.on_slurm(env), in_place.torchrun()])

@@ -45,7 +45,7 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     return _run(line, asked, values, env)
 
 
-def _own(line: CommandLine) -> tuple[Mapping[str, Any], Mapping[str, tuple[str, str]]]:
+def _own(line: CommandLine) -> tuple[Mapping[str, Any], Mapping[str, tuple[Any, str]]]:
     """Our options as click read them, and the settings among them."""
     if not line.ft:
         return {}, {}
@@ -56,7 +56,7 @@ def _own(line: CommandLine) -> tuple[Mapping[str, Any], Mapping[str, tuple[str, 
 
 
 def _run(
-    line: CommandLine, asked: Mapping[str, Any], values: Mapping[str, tuple[str, str]], env: Mapping[str, str]
+    line: CommandLine, asked: Mapping[str, Any], values: Mapping[str, tuple[Any, str]], env: Mapping[str, str]
 ) -> int:
     from ftslurm.wrapper.settings_files import Request
     from ftslurm.wrapper.wiring import Order, dry_run, run_job
@@ -69,8 +69,9 @@ def _run(
 
         logging.basicConfig(level=logging.DEBUG, format="ftrun: %(asctime)s %(message)s", stream=sys.stderr)
     request = Request(
-        asked.get("ft_policy") or "", asked.get("ft_profile") or "", asked.get("ft_annotations") or "", values
-    )
+        asked.get("ft_policy") or "", asked.get("ft_profile") or "", asked.get("ft_annotations") or "", values,
+        asked.get("ft_aimaster") or "",
+    )  # fmt: skip
     order = Order(line.components, request, dict(env), verbose)
     if asked.get("ft_dry_run"):
         print(dry_run(order))

@@ -17,6 +17,7 @@ LEAVES = {
     "restart_via": "restart_via",
     "rendezvous": "rendezvous",
     "grace": "stop.grace",
+    "mode": "mode",
 }
 
 
@@ -31,8 +32,14 @@ LEAVES = {
     "75 requeued, 77 Slurm refused; any other is the program's.",
 )
 @click.option("--ft-policy", metavar="FILE", help="Ladder and budgets, YAML.  [FTRUN_POLICY]")
-@click.option("--ft-profile", metavar="NAME", help="A ladder that ships: modelarts, ft-launcher.  [FTRUN_PROFILE]")
+@click.option(
+    "--ft-profile", metavar="NAME",
+    help="A ladder that ships: modelarts, aimaster-sync, aimaster-async, ft-launcher.  [FTRUN_PROFILE]",
+)  # fmt: skip
 @click.option("--ft-annotations", metavar="FILE", help="fault-tolerance/* annotations, JSON.  [FTRUN_ANNOTATIONS]")
+@click.option("--ft-aimaster", metavar="FLAGS", help='AIMaster\'s own flags in one word: "--job-execution-mode=Sync ...".')
+@click.option("--ft-mode", metavar="sync|async", help="async: only the rank that failed is started again.")
+@click.option("--ft-retry-keyword", metavar="WORD", multiple=True, help="In a failed rank's output: worth another try.")
 @click.option("--ft-max-restarts", metavar="N", help="Requeues the job may cost, 1 to 128.")
 @click.option("--ft-launcher", metavar="srun|local", help="Default: srun inside an allocation, else local.")
 @click.option("--ft-local-nodes", metavar="N", help="Nodes the local launcher simulates.")
@@ -62,9 +69,11 @@ def parse(words: Sequence[str]) -> Mapping[str, Any]:
         raise UsageError(error.format_message(), hint="`ftrun --ft-help` lists the options") from None
 
 
-def values_of(asked: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+def values_of(asked: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     """leaf -> (value, option as given), for the settings among the options."""
-    values = {}
+    values: dict[str, tuple[Any, str]] = {}
+    if asked["ft_retry_keyword"]:
+        values["retry.keywords"] = (asked["ft_retry_keyword"], "--ft-retry-keyword")
     for name, leaf in LEAVES.items():
         if asked[f"ft_{name}"] is not None:
             values[leaf] = (asked[f"ft_{name}"], f"--ft-{name.replace('_', '-')}")

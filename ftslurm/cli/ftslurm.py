@@ -12,8 +12,11 @@ from typing import Any, NoReturn
 import click
 
 import ftslurm
+from ftslurm.cli.drill import drill
+from ftslurm.cli.nodes import nodes
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.ledger.store import Store, state_folder
+from ftslurm.model.settings import Settings
 
 
 @click.group("ftslurm", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -98,20 +101,40 @@ def history(job: str, as_json: bool) -> None:
 
 
 @group.command()
+@click.argument("code", nargs=-1)
 @click.option("--policy", metavar="FILE", default="", help="As ftrun --ft-policy.")
 @click.option("--profile", metavar="NAME", default="", help="As ftrun --ft-profile.")
 @click.option("--annotations", metavar="FILE", default="", help="As ftrun --ft-annotations.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def explain(policy: str, profile: str, annotations: str, as_json: bool) -> None:
-    """The ladder in force, and where each value comes from."""
-    from ftslurm.policies.ladder import rung_texts
-    from ftslurm.report import ladder as show
+def explain(code: tuple[str, ...], policy: str, profile: str, annotations: str, as_json: bool) -> None:
+    """What CODE means, whose fault it is and what ftrun does about it. Without CODE: the ladder in force.
+
+    CODE is a fault code (80E01801, Xid 79), an exit status (exit 137, SIGSEGV) or a line of output in quotes; - reads
+    lines from stdin. For the ladder: where each of its values comes from.
+    """
     from ftslurm.wrapper.settings_files import Request, settings_in_force
 
     resolved = settings_in_force(Request(policy, profile, annotations), os.environ)
+    if code:
+        return _explain_code(code, resolved.settings, as_json)
+
+    from ftslurm.policies.ladder import rung_texts
+    from ftslurm.report import ladder as show
+
     if as_json:
         return _print_json(show.as_json(resolved))
     show.print_ladder(_console(), resolved, rung_texts())
+
+
+def _explain_code(code: tuple[str, ...], settings: Settings, as_json: bool) -> None:
+    from ftslurm.report import explain_code as show
+    from ftslurm.wrapper.explain_code import MAX_TEXT_BYTES, Explainer
+
+    explainer = Explainer(settings)
+    found = explainer.text(sys.stdin.buffer.read(MAX_TEXT_BYTES)) if code == ("-",) else explainer.words(code)
+    if as_json:
+        return _print_json(show.as_json(found))
+    show.print_explained(_console(), found)
 
 
 @group.command()
@@ -130,6 +153,10 @@ def env() -> None:
     from ftslurm.wrapper.batch_env import export_lines
 
     click.echo(export_lines(_store(), os.environ), nl=False)
+
+
+group.add_command(drill)
+group.add_command(nodes)
 
 
 def _this_job() -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from ftslurm.model.devices import HealResult, ProbeAnswer
+from ftslurm.model.devices import HealResult, ProbeAnswer, Utilisation
 from ftslurm.system.commands import Runner
 
 
@@ -20,6 +20,13 @@ class Probe(Protocol):
     def read(self, timeout_s: float) -> ProbeAnswer:
         """Look at every chip. Never raises for a sick tool: the answer carries the error."""
 
+    def utilisation(self, timeout_s: float) -> tuple[Utilisation, ...]:
+        """How busy every device is, within `timeout_s`, named as in `read`. Never raises.
+
+        A device of which the tool tells nothing has None in every field; one that is not listed is left out. An empty
+        tuple: no answer (what is wrong is for `read` to say).
+        """
+
     def heal(
         self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float
     ) -> HealResult:
@@ -31,6 +38,9 @@ class Probe(Protocol):
 
 def choose_probes(env: Mapping[str, str], run: Runner) -> tuple[Probe, ...]:
     """The probes whose tool is on this node; none is a valid answer."""
+    from ftslurm.devices.amd import AmdProbe
     from ftslurm.devices.ascend import AscendProbe
+    from ftslurm.devices.nvidia import NvidiaProbe
 
-    return tuple(probe for probe in (AscendProbe(run, env),) if probe.present())
+    kinds: tuple[Probe, ...] = (AscendProbe(run, env), NvidiaProbe(run, env), AmdProbe(run, env))
+    return tuple(probe for probe in kinds if probe.present())

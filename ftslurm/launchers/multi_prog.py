@@ -7,9 +7,13 @@ protect; %t is the rank, %o its place in the line's own list, any other %-pair v
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from ftslurm.errors import UsageError
+
+# int() refuses very long numbers, and slurmstepd has no other digits.
+_RANKS = re.compile("([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
 def parse(text: str, place: str, arguments: tuple[str, ...], tasks: int) -> Mapping[int, tuple[str, ...]]:
@@ -49,12 +53,13 @@ def _ranks(text: str, tasks: int, where: str) -> Iterator[tuple[int, int]]:
         return
     offset = 0
     for part in text.split(","):
-        low, dash, high = part.partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()):
+        bounds = _RANKS.fullmatch(part)
+        if not bounds:
             raise UsageError(f"{where}: `{text}` is no list of ranks", hint="write it as 0-3,7 or *")
-        for rank in range(int(low), min(int(high or low), tasks) + 1):
-            yield offset + rank - int(low), rank
-        offset += 1 + int(high or low) - int(low)
+        low, high = int(bounds[1]), int(bounds[2] or bounds[1])
+        for rank in range(low, min(high, tasks) + 1):
+            yield offset + rank - low, rank
+        offset += 1 + high - low
 
 
 def _words(program: str, rank: int, offset: int, where: str) -> tuple[str, ...]:

@@ -10,6 +10,8 @@ from typing import Any, get_type_hints
 from ftslurm.model.record import KINDS, Record
 
 VERSION = 1
+_MOST_S = 1e15  # thirty million years
+_MOST_BITS = 256
 
 
 def to_line(record: Record) -> bytes:
@@ -50,25 +52,32 @@ def _fit(hint: Any, value: Any) -> Any:
     """`value` as the field's type, or None: a ledger may have been written by anybody, so nothing is taken on trust."""
     if hint is float and type(value) in (int, float):
         return _float(value)
-    if hint in (int, str, bool) and type(value) is hint:
+    if hint is int:
+        return value if _is_count(value) else None
+    if hint in (str, bool) and type(value) is hint:
         return value
     text = str(hint)
     if "tuple[tuple[str, str]" in text:
         return tuple((a, b) for a, b in value) if _pairs(value) else None
+    if text.startswith("tuple[int"):
+        return tuple(value) if isinstance(value, list) and all(_is_count(v) for v in value) else None
     if text.startswith("tuple[str"):
         return tuple(value) if isinstance(value, list) and all(type(v) is str for v in value) else None
     if "Mapping[str, int]" in text:
-        return value if isinstance(value, dict) and all(type(v) is int for v in value.values()) else None
+        return value if isinstance(value, dict) and all(_is_count(v) for v in value.values()) else None
     if "Mapping[str, str]" in text:
         return value if isinstance(value, dict) and all(type(v) is str for v in value.values()) else None
     return None
 
 
 def _float(value: int | float) -> float | None:
-    try:
-        return float(value)
-    except OverflowError:
-        return None
+    """None too for NaN, which JSON's reader lets through, and for a time that no clock can show."""
+    return float(value) if -_MOST_S <= value <= _MOST_S else None
+
+
+def _is_count(value: Any) -> bool:
+    """One more than the longest number that Python reads it can no longer print."""
+    return type(value) is int and value.bit_length() <= _MOST_BITS
 
 
 def _pairs(value: Any) -> bool:

@@ -135,4 +135,4 @@ def _safe(text: str) -> str:
 
 def _number(path: Path) -> int:
     text = path.stem.partition(".")[2]
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isascii() and text.isdigit() else 0  # `²` is a digit, and no number

@@ -33,7 +33,7 @@ class WatchNodes:
 
 @dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Run the command in every shim. env: rank -> variables to set on top of the task's own."""
+    """Run the command in the shims of the ranks in env. env: rank -> variables to set on top of the task's own."""
 
     attempt: int
     env: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
@@ -44,12 +44,14 @@ class StopRanks:
     """End every process of the attempt: SIGTERM, after `grace_s` SIGKILL, and proof that none is left.
 
     asked: Slurm has sent the SIGTERM already; a second one may cut short the checkpoint that the first one asked for.
+    ranks: only these, None for all.
     """
 
     attempt: int
     grace_s: float
     kill_wait_s: float
     asked: bool = False
+    ranks: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,45 @@ class Requeue:
 
 
 @dataclass(frozen=True, slots=True)
+class TellOthers:
+    """Let later jobs of this user know that the job leaves these nodes for a fault. nodes: node -> why."""
+
+    nodes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class DrillRanks:
+    """Inject a fault on purpose. what: `crash` (with status or signal), `hang`, `slow` (with share), `lost`, `end`."""
+
+    ranks: tuple[int, ...]
+    what: str
+    status: int = 0
+    signal: int = 0
+    share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DrillDevice:
+    """Let the agent of `node` report `code` on `device` on purpose. heals: it is gone once the devices are healed."""
+
+    node: str
+    device: str
+    code: str
+    severity: str
+    kind: str
+    heals: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerDrill:
+    """Tell the one who asked for a drill what became of it."""
+
+    asker: int
+    ok: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Say:
     """One line for the user, on stderr. quiet: only with --ft-verbose."""
 
@@ -134,6 +175,10 @@ Decision = (
     | EndStep
     | KillStep
     | Requeue
+    | TellOthers
+    | DrillRanks
+    | DrillDevice
+    | AnswerDrill
     | Say
     | Finish
 )

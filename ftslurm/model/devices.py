@@ -71,6 +71,22 @@ class ProbeAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class Utilisation:
+    """How busy one device was in the sampling period of its tool (a fraction of a second, up to a few). None: not told.
+
+    percent: of the period in which the device computed, 0 to 100. A hung collective also reads 100, with little power.
+    memory_percent: of its memory: the share of the period with traffic where the tool tells that, else the share in use.
+    power_w: drawn by the device, watts.
+    """
+
+    device: str
+    kind: str
+    percent: float | None
+    memory_percent: float | None
+    power_w: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class HealResult:
     """What became of an attempt to heal. healed None: not known (the tool gave no answer)."""
 

@@ -46,6 +46,7 @@ class RankExited:
     """The user command of one rank has ended, seen by its parent. at: Unix seconds on its node.
 
     output: its last words, empty if it ended well. oom: the kernel has killed it, or a process of it, for want of memory.
+    stopped: its shim had been told to stop it, so the status is no evidence.
     """
 
     rank: int
@@ -54,6 +55,7 @@ class RankExited:
     at: float
     output: tuple[Piece, ...] = ()
     oom: bool = False
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,30 @@ class LedgerFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class DrillAsked:
+    """The user wants a fault injected on purpose. asker: whom to answer.
+
+    fault: device-fault, rank-crash, hang, slow-rank, lost-node, or end (of a hang or slowness).
+
+    rank, node: what is hit, -1 and empty where it is the other. device, code, kind, severity, heals: of a device fault.
+    status, signal: of a crash. share: of the time that a slow rank still gets.
+    """
+
+    asker: int
+    fault: str
+    rank: int = -1
+    node: str = ""
+    device: str = ""
+    code: str = ""
+    kind: str = ""
+    severity: str = "unknown"
+    heals: bool = True
+    status: int = 0
+    signal: int = 0
+    share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed:
     """The time the judge asked to be woken at has come."""
 
@@ -190,5 +216,6 @@ Event = (
     | SlurmAnswered
     | RequeueEnded
     | LedgerFailed
+    | DrillAsked
     | TimePassed
 )

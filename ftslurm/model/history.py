@@ -6,11 +6,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
-from ftslurm.model.record import AttemptBegan, CarriedOut, Decided, FaultSeen, Finished, Record, RunBegan
+from ftslurm.model.record import (
+    AttemptBegan,
+    CarriedOut,
+    Decided,
+    Diagnosed,
+    FaultSeen,
+    Finished,
+    RankBegan,
+    Record,
+    RunBegan,
+)
 
 REQUEUES = frozenset({"isolated-requeue", "unconditional-requeue", "requeue-on-warning"})
 # What breaks "consecutive" (seed 003): a verdict with such a cause, or a fault of such a class whatever was done about it.
-EXPLICIT_FAULTS = frozenset({"device", "node"})
+EXPLICIT_FAULTS = frozenset({"device", "node", "hardware"})
 EXPLICIT_CLASSES = frozenset({"self-healing", "isolate"})
 
 
@@ -19,7 +29,9 @@ class History:
     """spent: budget name -> how much. isolated: node -> (reason, when). starts: (schedule, step key) -> runs of it.
 
     faults: (node, device, code) -> times seen. unconditional_in_a_row: without an explicit fault between.
-    open_requeue: a requeue that was decided and of which nobody wrote that it was done.
+    open_requeue: a requeue that was decided and of which nobody wrote that it was done. rank_starts: (schedule, step key,
+    rank) -> starts of that rank alone. diagnosis, same_in_a_row: the last verdict, and how many in a row had its signature.
+    errors: (rank, signature) -> how often. failed_ranks: that ever failed by themselves. suspicions: node -> (when, signature).
     """
 
     attempts: int = 0
@@ -33,7 +45,13 @@ class History:
     spent: Mapping[str, int] = field(default_factory=dict)
     isolated: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     starts: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    rank_starts: Mapping[tuple[int, str, int], int] = field(default_factory=dict)
     faults: Mapping[tuple[str, str, str], tuple[float, ...]] = field(default_factory=dict)
+    diagnosis: Diagnosed | None = None
+    same_in_a_row: int = 0
+    errors: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    failed_ranks: frozenset[int] = frozenset()
+    suspicions: Mapping[str, tuple[tuple[float, str], ...]] = field(default_factory=dict)
 
     def add(self, record: Record) -> History:
         """This history and one record more."""
@@ -51,6 +69,14 @@ class History:
     def starts_of(self, schedule: int, step_key: str) -> int:
         return self.starts.get((schedule, step_key), 0)
 
+    def starts_of_rank(self, schedule: int, step_key: str, rank: int) -> int:
+        """With those of the rank alone."""
+        return self.starts_of(schedule, step_key) + self.rank_starts.get((schedule, step_key, rank), 0)
+
+    def suspected(self, node: str, since: float) -> int:
+        """How often a verdict held something against `node` from `since` (Unix seconds) on."""
+        return sum(at >= since for at, _ in self.suspicions.get(node, ()))
+
 
 def fold(records: Iterable[Record]) -> History:
     return reduce(History.add, records, History())
@@ -66,6 +92,25 @@ def _attempt_began(past: History, begun: AttemptBegan) -> History:
     key = (begun.schedule, begun.step_key)
     starts = {**past.starts, key: max(begun.starts, past.starts.get(key, 0))}
     return replace(past, attempts=max(past.attempts, begun.attempt), starts=starts)
+
+
+def _rank_began(past: History, begun: RankBegan) -> History:
+    key = (begun.schedule, begun.step_key, begun.rank)
+    starts = {**past.rank_starts, key: past.rank_starts.get(key, 0) + 1}
+    return replace(past, attempts=max(past.attempts, begun.attempt), rank_starts=starts)
+
+
+def _diagnosed(past: History, found: Diagnosed) -> History:
+    same = past.diagnosis is not None and past.diagnosis.signature == found.signature
+    errors, suspicions = dict(past.errors), dict(past.suspicions)
+    for rank in found.ranks:
+        errors[rank, found.signature] = errors.get((rank, found.signature), 0) + 1
+    for node in {*found.suspects, *found.blamed}:
+        suspicions[node] = (*suspicions.get(node, ()), (found.at, found.signature))
+    return replace(
+        past, diagnosis=found, same_in_a_row=past.same_in_a_row + 1 if same else 1, errors=errors,
+        failed_ranks=past.failed_ranks | {*found.ranks}, suspicions=suspicions,
+    )  # fmt: skip
 
 
 def _fault_seen(past: History, fault: FaultSeen) -> History:
@@ -110,6 +155,8 @@ def _finished(past: History, finished: Finished) -> History:
 _ADDERS: Mapping[type, Callable[..., History]] = {
     RunBegan: _run_began,
     AttemptBegan: _attempt_began,
+    RankBegan: _rank_began,
+    Diagnosed: _diagnosed,
     FaultSeen: _fault_seen,
     Decided: _decided,
     CarriedOut: _carried_out,

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable
 
 from ftslurm.errors import UsageError
 
+# A range of more is an error to Slurm as well: MAX_RANGE in its src/common/hostlist.c.
+MOST_NODES = 64 * 1024
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
+# ClusterShell knows more: groups (`@all`), which it runs programs for, sums (`n[1-9]!n2`), and steps (`n[1-9/2]`).
+_LIST = re.compile(r"[A-Za-z0-9_.,\[\]-]*")
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+
 
 def fold(nodes: Iterable[str]) -> str:
-    """`n1,n2,n3` as Slurm writes it: `n[1-3]`; the empty set gives an empty string."""
+    """`n1,n2,n3` as Slurm writes it: `n[1-3]`; the empty set gives an empty string. What is no name stays unfolded."""
     from ClusterShell.NodeSet import NodeSet  # 20 ms to load, and most runs never print a node list
 
-    return str(NodeSet.fromlist(list(nodes)))
+    names = set(nodes)
+    odd = {name for name in names if not _NAME.fullmatch(name)}  # of a damaged ledger
+    return ",".join([*filter(None, [str(NodeSet.fromlist(list(names - odd)))]), *sorted(odd)])
 
 
 def expand(text: str) -> tuple[str, ...]:
@@ -20,11 +31,26 @@ def expand(text: str) -> tuple[str, ...]:
         return (text,) if text else ()
     from ClusterShell.NodeSet import NodeSet, NodeSetParseError
 
+    groups = _split_groups(text)
     try:
+        if not _LIST.fullmatch(text):
+            raise ValueError("there are letters in it that no node has")
+        if sum(map(_count, groups)) > MOST_NODES:
+            raise ValueError(f"it names more than {MOST_NODES} nodes")
         # Slurm keeps the order of the comma separated groups; a NodeSet would sort them.
-        return tuple(node for group in _split_groups(text) for node in NodeSet(group))
+        return tuple(node for group in groups for node in NodeSet(group))
     except (NodeSetParseError, ValueError, TypeError, OverflowError) as error:  # the last three it lets through
         raise UsageError(f"`{text}` is not a node list: {error}", hint="write it as Slurm does: n[1-3,7]") from None
+
+
+def _count(group: str) -> int:
+    """How many nodes a group such as `r[1-2]n[1-4,7]` names, before any of them is made."""
+    return math.prod(sum(map(_width, inside.split(","))) for inside in _BRACKETS.findall(group))
+
+
+def _width(numbers: str) -> int:
+    low, _, high = numbers.partition("-")
+    return max(1, int(high or low) - int(low) + 1)
 
 
 def _split_groups(text: str) -> list[str]:

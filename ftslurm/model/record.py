@@ -74,6 +74,53 @@ class TroubleSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class RankBegan:
+    """The command is about to run again as one rank, while the others go on. attempt, starts: as in AttemptBegan."""
+
+    at: float
+    run: str
+    attempt: int
+    schedule: int
+    step_key: str
+    rank: int
+    starts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosed:
+    """What is behind the end of the attempt (verdict.Verdict says what the words mean). ranks: that failed by themselves.
+
+    blamed, suspects: node -> why; tasks: how many ranks the attempt had. drill: it was injected on purpose.
+    """
+
+    at: float
+    attempt: int
+    signature: str
+    error_class: str
+    retriable: str
+    confidence: str
+    what: str
+    evidence: tuple[str, ...] = ()
+    blamed: Mapping[str, str] = field(default_factory=dict)
+    suspects: Mapping[str, str] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
+    tasks: int = 0
+    program: bool = False
+    drill: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drilled:
+    """A fault injected on purpose, by the user's order (`ftslurm drill`). target: `rank 3`, `node n2`."""
+
+    at: float
+    attempt: int
+    fault: str
+    target: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
 class Signalled:
     """A signal that was not ours. by: what it turned out to be (warning, cancelled, ...)."""
 
@@ -134,15 +181,19 @@ class Finished:
 
 
 Record = (
-    RunBegan | AttemptBegan | FaultSeen | TroubleSeen | Signalled | Decided | CarriedOut | AttemptEnded | Finished
+    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | Drilled | Signalled | Decided | CarriedOut
+    | AttemptEnded | Finished
 )
 KINDS: Mapping[str, type] = {
     kind.__name__: kind
     for kind in (
         RunBegan,
         AttemptBegan,
+        RankBegan,
         FaultSeen,
         TroubleSeen,
+        Diagnosed,
+        Drilled,
         Signalled,
         Decided,
         CarriedOut,

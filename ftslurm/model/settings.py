@@ -14,6 +14,7 @@ from typing import Any
 from ftslurm.errors import PolicyError
 
 RUNG_NAMES = (
+    "rank-restart",
     "in-place-restart",
     "hang-restart",
     "node-replacement",
@@ -99,6 +100,30 @@ def words_of(*known: str) -> Callable[[Any], tuple[str, ...]]:
     return parse
 
 
+def share(value: Any) -> float:
+    """From 0 to 1, or -1 for never asked."""
+    try:
+        number = float(str(value).strip())
+    except ValueError:
+        raise ValueError(f"`{value}` is not a number") from None
+    if number != -1 and not 0 <= number <= 1:
+        raise ValueError(f"{number:g} is out of range: 0 to 1, or -1 to switch it off")
+    return number
+
+
+# AIMaster's words (seed 000) and ft_launcher's for the same; the value is ours.
+_MODES = {"sync": "sync", "any-failed": "sync", "async": "async", "min-healthy": "async"}
+
+
+def mode(value: Any) -> str:
+    """`sync`: a rank that fails ends the attempt of all. `async`: ranks are independent of each other."""
+    text = str(value).strip()
+    if text.lower() not in _MODES:
+        known = ("sync", "async", "any-failed", "min-healthy")
+        raise ValueError(f"`{text}` is not one of {', '.join(known)}{suggestion(text.lower(), known)}")
+    return _MODES[text.lower()]
+
+
 def text(value: Any) -> str:
     return str(value)
 
@@ -119,6 +144,7 @@ class Settings:
     ladder: tuple[str, ...] = _leaf(
         "ladder", words_of(*RUNG_NAMES), RUNG_NAMES, "the rungs in the order they are asked"
     )
+    mode: str = _leaf("mode", mode, "sync", "async: ranks are independent, only the one that failed is started again")
     max_restarts: int = _leaf("max_restarts", count(1, 128), 8, "requeues one job may cost, isolated and unconditional")
 
     in_place: bool = _leaf("rungs.in-place-restart.enabled", switch, True, "restart in place on a self-healing fault")
@@ -150,6 +176,39 @@ class Settings:
         "rungs.unconditional-requeue.in_a_row", count(1, 128), 3, "as many without a fault between, then the job fails"
     )
 
+    retry_policy: str = _leaf(
+        "retry.policy",
+        choice("Evidence", "ExitCodeAndErrorMsg", "OnFailure", "Never"),
+        "Evidence",
+        "which failures are worth another try: Evidence: all but those proven hopeless; ExitCodeAndErrorMsg: those that "
+        "exit status or output call retriable; OnFailure: all",
+    )
+    same_error: int = _leaf(
+        "retry.same_error",
+        count(0, 100000),
+        0,
+        "as often one rank may fail with the same error; once more and the job fails; 0: ask not",
+    )
+    failure_rate: float = _leaf(
+        "retry.failure_rate", share, -1.0, "share of the ranks that may fail; beyond it the job fails; -1: ask not"
+    )
+    keywords: tuple[str, ...] = _leaf(
+        "retry.keywords", words_of(), (), "words in the last output of a failed rank that call its error retriable"
+    )
+
+    hang_interval_s: float = _leaf(
+        "hang.interval", lasting, 1800.0, "no output for so long is a hang (not judged by this version)"
+    )
+    hang_exit: bool = _leaf("hang.exit_detection", switch, False, "notice ranks that do not end (not judged by this version)")
+    hang_exit_s: float = _leaf("hang.exit_interval", lasting, 600.0, "after the first has ended (not judged by this version)")
+    hang_c4d: bool = _leaf("hang.c4d", switch, False, "find out which rank hangs (not judged by this version)")
+    hang_c4d_level: str = _leaf(
+        "hang.c4d_level", choice("Info", "Warning", "Error"), "Warning", "what of it is reported (not judged by this version)"
+    )
+    hang_c4d_envs: tuple[str, ...] = _leaf(
+        "hang.c4d_envs", words_of(), (), "C4D's own variables, NAME=VALUE (not used by this version)"
+    )
+
     stop_grace_s: float = _leaf(
         # Below Slurm's KillWait (30 s unless the site changed it), so that ranks can end by themselves under both.
         "stop.grace", lasting, 20.0, "from SIGTERM to SIGKILL when ranks are stopped"
@@ -164,6 +223,10 @@ class Settings:
         "requeue.even_if_no_requeue", switch, False, "requeue a job submitted with --no-requeue all the same"
     )
     isolation_expires_s: float = _leaf("isolation.expires", duration, 0.0, "a node is tried again after this; never = 0")
+    memory_s: float = _leaf(
+        "isolation.memory", duration, 7 * 86400.0, "for so long later jobs know which nodes were left for a fault; 0: not at all"
+    )
+    memory_jobs: int = _leaf("isolation.memory_jobs", count(1, 1000), 2, "as many jobs left a node: suspect for the next")
 
     warning_signals: tuple[str, ...] = _leaf(
         "warning.signals", words_of(*_SIGNALS), ("TERM",), "sent by Slurm ahead of a time limit or preemption"
@@ -200,6 +263,8 @@ LEAVES: Mapping[str, Any] = {leaf.metadata["name"]: leaf for leaf in fields(Sett
 
 def is_on(settings: Settings, rung: str) -> bool:
     """Is the rung switched on? `fail` always is."""
+    if rung == "rank-restart":
+        return settings.mode == "async"
     leaf = LEAVES.get(f"rungs.{rung}.enabled")
     return leaf is None or bool(getattr(settings, leaf.name))
 
@@ -291,7 +356,7 @@ def env_name(leaf: str) -> str:
 
 
 # FTRUN_* variables that are read elsewhere: files and switches of the command line, not leaves.
-OTHER_VARIABLES = frozenset({"FTRUN_POLICY", "FTRUN_PROFILE", "FTRUN_ANNOTATIONS", "FTRUN_VERBOSE"})
+OTHER_VARIABLES = frozenset({"FTRUN_POLICY", "FTRUN_PROFILE", "FTRUN_ANNOTATIONS", "FTRUN_AIMASTER", "FTRUN_VERBOSE"})
 
 
 def from_environment(env: Mapping[str, str]) -> Layer:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ftslurm.errors import WireError
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
-from ftslurm.model.events import RankExited, RankStarted, RankStopped, RankUnstartable, SignalSeen
+from ftslurm.model.events import DrillAsked, RankExited, RankStarted, RankStopped, RankUnstartable, SignalSeen
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
 from ftslurm.model.verdict import Piece
@@ -52,9 +52,11 @@ ShimReport = RankStarted | RankExited | RankStopped | RankUnstartable | SignalSe
 AgentReport = DevicesReported | HealingReported
 
 
-def hello(message: Message) -> ShimHello | AgentHello:
+def hello(message: Message) -> ShimHello | AgentHello | DrillAsked:
     """The first message of a connection. Raises: WireError."""
     kind = _text(message, "t", 20)
+    if kind == "drill":
+        return _drill(message)
     if kind == "agent":
         return AgentHello(_text(message, "node", 256), _texts(message, "kinds"))
     if kind != "hello":
@@ -75,8 +77,9 @@ def shim_report(rank: int, message: Message) -> ShimReport:
             ended = ExitStatus(_number(message, "code", high=255), _number(message, "signal", high=127))
             tail = tuple(_piece(piece) for piece in (_list(message, "tail") if "tail" in message else ()))
             return RankExited(
-                rank, _number(message, "attempt"), ended, _seconds(message, "at"), tail, message.get("oom") is True
-            )
+                rank, _number(message, "attempt"), ended, _seconds(message, "at"), tail, message.get("oom") is True,
+                message.get("asked") is True,
+            )  # fmt: skip
         case "stopped":
             port = _number(message, "free_port", high=65535)
             return RankStopped(rank, _number(message, "attempt"), _numbers(message, "left"), port)
@@ -129,6 +132,29 @@ def start_message(
 
 def stop_message(attempt: int, grace_s: float, kill_wait_s: float, asked: bool) -> dict[str, Any]:
     return {"t": "stop", "attempt": attempt, "grace_s": grace_s, "kill_wait_s": kill_wait_s, "asked": asked}
+
+
+def drill_message(what: str, status: int = 0, signal: int = 0, share: float = 0.0) -> dict[str, Any]:
+    """To a shim. what: `crash` (by status or by signal), `hang`, `slow` (share of the time that it may run), `lost`, `end`."""
+    given = {"status": status, "signal": signal, "share": share}
+    return {"t": "drill", "what": what, **{name: value for name, value in given.items() if value}}
+
+
+def drill_order(order: DrillAsked) -> dict[str, Any]:
+    """As `hello` reads it."""
+    fields = ("fault", "rank", "node", "device", "code", "kind", "severity", "heals", "status", "signal", "share")
+    return {"t": "drill", **{name: getattr(order, name) for name in fields}}
+
+
+def _drill(message: Message) -> DrillAsked:
+    heals, amount = message.get("heals"), message.get("share")
+    if not isinstance(heals, bool) or not isinstance(amount, (int, float)) or not 0 <= amount < 1:
+        raise WireError("an order for a drill that is none")
+    return DrillAsked(
+        0, _text(message, "fault", 32), _number(message, "rank", low=-1), _text(message, "node", 256),
+        _text(message, "device", 64), _text(message, "code", 64), _text(message, "kind", 32), _text(message, "severity", 32),
+        heals, _number(message, "status", high=255), _number(message, "signal", high=64), float(amount),
+    )  # fmt: skip
 
 
 # --- fields

@@ -10,22 +10,32 @@ from ftslurm.model.devices import Fault
 from ftslurm.model.events import RankExited, RankStopped, RankUnstartable
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
+from ftslurm.model.verdict import RankEnd, Verdict
 
 
 @dataclass(slots=True)
 class Attempt:
     """number: over the life of the job; reports of another attempt are refused (the methods answer False).
 
+    ends: rank -> its end with its last words, as far as it is known. late: ranks that ended only after they were told to.
+    numbers: rank -> its own start, if it was started again alone.
     faults: what the devices showed when the trouble began; a fault that clears meanwhile is still the reason.
     unhealed: node -> why its devices did not heal. to_heal: node -> devices whose healing is under way. looked: nodes
     whose devices were looked at after the trouble began. step_gone: the launcher's process has ended. culprit: a
     rank had failed before the others were stopped. killed: one ended by a signal that may have been Slurm's. not_in_place: a
     further reason why the ranks cannot be started again here. written: the end of the attempt stands in the ledger.
+    verdict: once it is known. drills: what was injected on purpose, in words; drilled_away: node -> why it is taken for lost.
     """
 
     number: int = 0
     ranks: frozenset[int] = frozenset()
     exits: dict[int, ExitStatus] = field(default_factory=dict)
+    ends: dict[int, RankExited] = field(default_factory=dict)
+    late: set[int] = field(default_factory=set)
+    numbers: dict[int, int] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    drills: list[str] = field(default_factory=list)
+    drilled_away: dict[str, str] = field(default_factory=dict)
     unstartable: dict[int, str] = field(default_factory=dict)
     stopped: set[int] = field(default_factory=set)
     lost: dict[int, str] = field(default_factory=dict)
@@ -53,21 +63,53 @@ class Attempt:
     def nothing_started(self) -> bool:
         return bool(self.ranks) and self.unstartable.keys() == self.ranks
 
+    @property
+    def first(self) -> int:
+        """The rank that failed first by itself, else the lowest."""
+        own = [(end.at, rank) for rank, end in self.ends.items() if rank not in self.late and not end.status.ok]
+        return min(own)[1] if own else min(self.ranks, default=0)
+
+    def belongs(self, rank: int, number: int) -> bool:
+        """Is it this attempt's, or that of the rank started again alone?"""
+        return number == self.number or number == self.numbers.get(rank)
+
+    def again(self, rank: int, number: int) -> None:
+        """`rank` is started again alone."""
+        self.numbers[rank] = number
+        self.exits.pop(rank, None)
+        self.ends.pop(rank, None)
+        self.unstartable.pop(rank, None)
+        self.stopped.discard(rank)
+
     def exited(self, event: RankExited) -> bool:
-        if event.attempt != self.number:
+        if not self.belongs(event.rank, event.attempt):
             return False
         self.exits[event.rank] = event.status
+        self.ends[event.rank] = event
+        if event.stopped:
+            self.late.add(event.rank)
         return True
 
     def could_not_start(self, event: RankUnstartable) -> bool:
-        if event.attempt != self.number:
+        if not self.belongs(event.rank, event.attempt):
             return False
         self.exits[event.rank] = ExitStatus(event.status)
         self.unstartable[event.rank] = event.why
         return True
 
+    def rank_ends(self, tasks: Mapping[int, Task], only: int | None = None) -> tuple[RankEnd, ...]:
+        """Every rank's end (or that of `only`) for the classification."""
+        return tuple(self._rank_end(tasks[rank]) for rank in sorted(self.ranks) if only is None or rank == only)
+
+    def _rank_end(self, task: Task) -> RankEnd:
+        rank, lost = task.rank, task.rank in self.lost
+        end = self.ends.get(rank)
+        if end is None:
+            return RankEnd(rank, task.node, self.exits.get(rank), lost=lost, stopped=not lost)
+        return RankEnd(rank, task.node, end.status, end.at, rank in self.late, False, end.oom, end.output)
+
     def stop(self, event: RankStopped) -> bool:
-        if event.attempt != self.number:
+        if not self.belongs(event.rank, event.attempt):
             return False
         self.stopped.add(event.rank)
         if event.left:

@@ -7,13 +7,16 @@ nothing is passed over by accident; what is ignored on purpose says so there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from ftslurm.errors import REQUEUED_STATUS
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import (
+    AnswerDrill,
     AskSlurm,
     Decision,
+    DrillDevice,
     EndStep,
     Finish,
     HealDevices,
@@ -26,6 +29,7 @@ from ftslurm.model.decisions import (
     SignalRanks,
     StartRanks,
     StopRanks,
+    TellOthers,
     WatchNodes,
 )
 from ftslurm.model.devices import Fault
@@ -35,11 +39,13 @@ from ftslurm.model.history import History
 from ftslurm.model.job import Counters, Task
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.settings import Settings
+from ftslurm.model.verdict import Blame, Confidence
+from ftslurm.policies import drills
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.environment import counters_env, restart_env, torch_env
 from ftslurm.policies.ladder import Cause, Choice, Situation, choose
-from ftslurm.policies.phases import ENDING_STATES, Phase, RunFacts, Trouble
-from ftslurm.policies.situation import ACTS, avoidable, situation_of
+from ftslurm.policies.phases import ENDING_STATES, Diagnose, Phase, RunFacts, Trouble
+from ftslurm.policies.situation import ACTS, acting, avoidable, bad_nodes, situation_of
 
 SIGINT, SIGKILL, SIGTERM = 2, 9, 15
 # A job that is over sooner needs no agents, and does not pay for them; trouble brings them up at once.
@@ -64,7 +70,11 @@ class Judge:
     history holds every record of every answer from the moment it is given.
     """
 
-    def __init__(self, settings: Settings, history: History, facts: RunFacts) -> None:
+    def __init__(
+        self, settings: Settings, history: History, facts: RunFacts, diagnose: Diagnose | None = None
+    ) -> None:
+        """diagnose: gives the verdict on a failed attempt; None: nothing is known of what is behind it."""
+        self._diagnose = diagnose
         self.settings = settings
         self.history = history
         self.facts = facts
@@ -85,6 +95,8 @@ class Judge:
         self._ranks_signalled: set[int] = set()  # those that the ranks got, as their shims say
         self._kept_signal = 0  # one that came between two steps, for the ranks of the next
         self._meaning = ""  # what it means: `warning`, or why the job ends
+        self._mending: dict[int, tuple[Trouble, float]] = {}  # rank to be started again alone -> why, until when
+        self._for_agents: dict[str, list[DrillDevice]] = {}  # node -> what its agent is told when it has come up
         self._decided: rec.Decided | None = None
         self._waits: dict[str, float] = {}  # what is waited for -> monotonic deadline
         self._after: Callable[[Now], list[Decision]] = self._never
@@ -125,11 +137,13 @@ class Judge:
             now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
             f.name, f.launcher, f.version, f.host, f.pid, budgets(self.settings), f.number,
         )  # fmt: skip
-        return [self._note(began, vital=True), *self._launch(now)]
+        known = {node: why for node, why in f.remembered.items() if node in f.nodes}
+        warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]
+        return [self._note(began, vital=True), *warned, *self._launch(now)]
 
     def _launch(self, _: Now) -> list[Decision]:
         self.phase = Phase.LAUNCHING
-        self._tasks, self._waits = {}, {}
+        self._tasks, self._waits, self._mending = {}, {}, {}
         self._attempt = Attempt(self._attempt.number)
         return [LaunchStep()]
 
@@ -169,13 +183,17 @@ class Judge:
 
     def _env(self, counters: Counters, now: Now) -> dict[int, dict[str, str]]:
         last = self.history.last_decision
-        shared = counters_env(counters) | restart_env(
-            last.rung if last else "", last.cause if last else "", fold_nodes(self._kept_out(now))
-        )
+        shared = restart_env(last.rung if last else "", last.cause if last else "", fold_nodes(self._kept_out(now)))
+        own = {rank: shared | counters_env(self._counters_of(rank, counters)) for rank in self._tasks}
         if self.settings.rendezvous != "torch":
-            return {rank: shared for rank in self._tasks}
+            return own
         per_rank = torch_env(self._tasks, self._tasks[0].address, self.facts.user_env)
-        return {rank: shared | per_rank[rank] for rank in self._tasks}
+        return {rank: own[rank] | per_rank[rank] for rank in self._tasks}
+
+    def _counters_of(self, rank: int, shared: Counters) -> Counters:
+        """A rank that was also started alone has run more often than the others."""
+        alone = self.history.rank_starts.get((self.facts.schedule, self.facts.step_key, rank), 0)
+        return replace(shared, starts=shared.starts + alone)
 
     def _kept_out(self, now: Now) -> tuple[str, ...]:
         return self.history.kept_out(now.unix, self.settings.isolation_expires_s)
@@ -214,8 +232,8 @@ class Judge:
             return self._rank_ended_after_signal(now)
         if not event.status.ok:
             what = f"rank {event.rank} on {self._tasks[event.rank].node} {event.status}"
-            return self._into_trouble(Trouble(Cause.CRASH, what, event.status.shell), now)
-        if not self._attempt.all_ended:
+            return self._rank_failed(event.rank, Trouble(Cause.CRASH, what, event.status.shell), now)
+        if not self._attempt.all_ended or self._mending:
             return []
         ended = self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary()))
         return [ended, *self._end_step(0, lambda at: self._finish("every rank ended with status 0", 0, at), now)]
@@ -224,7 +242,81 @@ class Judge:
         if not self._attempt.could_not_start(event):
             return []
         what = f"rank {event.rank} on {self._tasks[event.rank].node} could not be started: {event.why}"
-        return self._into_trouble(Trouble(Cause.CRASH, what, event.status), now)
+        return self._rank_failed(event.rank, Trouble(Cause.CRASH, what, event.status), now)
+
+    # --- a rank of an async job
+
+    def _rank_failed(self, rank: int, trouble: Trouble, now: Now) -> list[Decision]:
+        """In an async job the others go on: only what this rank has left behind is ended, then it may start again."""
+        if self.settings.mode != "async" or self._attempt.lost:
+            return self._into_trouble(trouble, now)
+        st = self.settings
+        self._mending[rank] = (trouble, now.mono + st.stop_grace_s + st.kill_wait_s + MARGIN_S)
+        self._await_mending()
+        seen = rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what)
+        number = self._attempt.numbers.get(rank, self._attempt.number)
+        return [self._note(seen), StopRanks(number, st.stop_grace_s, st.kill_wait_s, ranks=(rank,))]
+
+    def _await_mending(self) -> None:
+        self._waits.pop("mend", None)
+        if self._mending:
+            self._waits["mend"] = min(until for _, until in self._mending.values())
+
+    def _stopped_alone(self, event: ev.RankStopped, now: Now) -> list[Decision]:
+        """Nothing is left of the failed rank: the ladder is asked for it alone, and for all if that is not the answer."""
+        if event.rank not in self._mending or not self._attempt.stop(event):
+            return []
+        trouble, _ = self._mending.pop(event.rank)
+        self._await_mending()
+        if self._signal and self._explained(now):
+            return self._rank_ended_after_signal(now)
+        if event.left:
+            return self._into_trouble(trouble, now)
+        found = self._verdict(now, event.rank)
+        situation = replace(self._situation(trouble, now), rank=event.rank)
+        choice = choose(situation)
+        if choice.rung != "rank-restart":
+            return [*found, *self._into_trouble(trouble, now)]
+        self._attempt.verdict = None
+        said = Say(f"{situation.what}: starting rank {event.rank} again ({choice.why}){_behind(situation)}")
+        return [*found, self._decision(choice, situation, now), said, *self._start_alone(event.rank, now)]
+
+    def _start_alone(self, rank: int, now: Now) -> list[Decision]:
+        f = self.facts
+        number = max(self.history.attempts, self._attempt.number) + 1
+        starts = self.history.starts_of_rank(f.schedule, f.step_key, rank) + 1
+        begun = self._note(rec.RankBegan(now.unix, f.run, number, f.schedule, f.step_key, rank, starts))
+        counters = Counters(f.schedule + 1, self.history.starts_of(f.schedule, f.step_key), number)
+        self._attempt.again(rank, number)
+        return [begun, StartRanks(number, {rank: self._env(counters, now)[rank]})]
+
+    def _mend_overdue(self, now: Now) -> list[Decision]:
+        late = [rank for rank, (_, until) in self._mending.items() if until <= now.mono]
+        for rank in late:
+            self._attempt.lose(rank, "no word whether its processes are gone")
+        return self._into_trouble(self._mending[late[0]][0], now) if late and self.phase is Phase.RUNNING else []
+
+    # --- drills
+
+    def _drill(self, event: ev.DrillAsked, now: Now) -> list[Decision]:
+        """A fault on purpose: written down before it is injected, so that nobody takes it for a real one."""
+        drill = drills.plan(event, self._tasks)
+        if drill is None:
+            return [AnswerDrill(event.asker, False, f"there is no {drills.target(event)} in the step that runs")]
+        note = self._note(rec.Drilled(now.unix, self._attempt.number, event.fault, drill.target, drill.how), vital=True)
+        told = Say(f"drill: {event.fault} on {drill.target} ({drill.how})")
+        said: list[Decision] = [note, told, AnswerDrill(event.asker, True, drill.how)]
+        if drill.injects:
+            self._attempt.drills.append(f"{event.fault} on {drill.target}")
+        if event.fault == "lost-node":
+            self._attempt.drilled_away[event.node] = "taken for lost in a drill"
+        if isinstance(drill.order, DrillDevice) and self._agents.get(event.node) is None:
+            self._for_agents.setdefault(event.node, []).append(drill.order)  # it comes up, and hears of it then
+            return [*said, *self._watch()]
+        return [*said, drill.order]
+
+    def _no_drill(self, event: ev.DrillAsked, now: Now) -> list[Decision]:
+        return [AnswerDrill(event.asker, False, f"the ranks do not run just now (ftrun is {self.phase.value})")]
 
     def _shim_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
         self._attempt.lose(event.rank, event.why)
@@ -345,7 +437,8 @@ class Judge:
 
     def _agent_arrived(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
         self._agents[event.node] = event.kinds
-        return [LookAtDevices(), *self._settled(now)] if "look" in self._waits else []
+        held: list[Decision] = [*self._for_agents.pop(event.node, ())]
+        return [*held, LookAtDevices(), *self._settled(now)] if "look" in self._waits else held
 
     def _agent_lost(self, event: ev.AgentLost, now: Now) -> list[Decision]:
         """Nobody is blamed for it; the node's devices are unknown from here on."""
@@ -398,8 +491,11 @@ class Judge:
 
     def _into_trouble(self, trouble: Trouble, now: Now) -> list[Decision]:
         """Written down, then all ranks are stopped while devices and Slurm are asked what they know."""
+        if self._attempt.drills:
+            trouble = replace(trouble, what=f"{trouble.what} [drill: {', '.join(self._attempt.drills)}]")
         self._trouble = trouble
         self.phase = Phase.SETTLING
+        self._mending = {}
         if trouble.cause is not Cause.DEVICE:
             self._left_alone.clear()  # what had no remedy may still be the reason
         self._attempt.faults = {key: fault for key, fault in self._faults.items() if fault.fault_class in ACTS}
@@ -478,10 +574,30 @@ class Judge:
             return [*ended, *self._give_up(ENDING_STATES[self._slurm.state], trouble.status, now)]
         if trouble.cause is Cause.WARNING or (self._signal and not self._meaning) or self._meaning == "interrupted":
             return [*ended, *self._after_warning(trouble, now)]
+        found = self._verdict(now)
         if not self._meaning and self._needs_slurm(trouble, now):
             # What was found while stopping has closed the rung that needed nothing.
-            return [*ended, self._ask_slurm(now)]
-        return [*ended, *self._climb(self._situation(trouble, now), now)]
+            return [*ended, *found, self._ask_slurm(now)]
+        return [*ended, *found, *self._climb(self._situation(trouble, now), now)]
+
+    def _verdict(self, now: Now, rank: int | None = None) -> list[Decision]:
+        """What is behind it, once an attempt; `rank`: behind the end of that one alone."""
+        attempt = self._attempt
+        if self._diagnose is None or attempt.verdict is not None or not (attempt.number and attempt.ranks):
+            return []
+        faults = acting(self._shown(), self.history)
+        ends = attempt.rank_ends(self._tasks, rank)
+        v = attempt.verdict = self._diagnose(ends, faults, bad_nodes(self._slurm, attempt))
+        against = {
+            blame: {suspect.node: suspect.why for suspect in v.suspects if suspect.blame is blame}
+            for blame in (Blame.YES, Blame.SUSPECT)
+        }
+        ranks = tuple(end.rank for end in ends if end.status is not None and not end.status.ok and not end.stopped)
+        found = rec.Diagnosed(
+            now.unix, attempt.number, v.signature, v.error_class.value, v.retriable.value, v.confidence.value, v.what, v.evidence,
+            against[Blame.YES], against[Blame.SUSPECT], ranks, len(attempt.ranks), v.program, bool(attempt.drills),
+        )  # fmt: skip
+        return [self._note(found)]
 
     def _attempt_ended(self, now: Now) -> list[Decision]:
         if self._attempt.written:
@@ -503,12 +619,15 @@ class Judge:
             return trouble.status
         return max(self._warned().status, 0 if self._attempt.all_ended else 128 + SIGTERM)
 
-    def _situation(self, trouble: Trouble, now: Now) -> Situation:
+    def _shown(self) -> tuple[Fault, ...]:
         shown = self._faults | self._attempt.faults
-        faults = tuple(fault for key, fault in shown.items() if key not in self._left_alone)
+        return tuple(fault for key, fault in shown.items() if key not in self._left_alone)
+
+    def _situation(self, trouble: Trouble, now: Now) -> Situation:
         return situation_of(
-            trouble, self._attempt, self._tasks, faults, self._slurm, self.history, self.settings, now.unix, self.facts.can
-        )
+            trouble, self._attempt, self._tasks, self._shown(), self._slurm, self.history, self.settings, now.unix,
+            self.facts.can, self.facts.remembered,
+        )  # fmt: skip
 
     def _climb(self, situation: Situation, now: Now) -> list[Decision]:
         choice = choose(situation)
@@ -520,7 +639,8 @@ class Judge:
 
     def _decision(self, choice: Choice, s: Situation, now: Now, isolate: bool = False) -> Remember:
         """The verdict, as it goes into the ledger before anything of it is done."""
-        isolated = {**avoidable(tuple(self._faults.values()), s), **s.blamed} if isolate else {}
+        avoid = avoidable(tuple(self._faults.values()), s, self.facts.remembered)
+        isolated = {**avoid, **s.blamed} if isolate else {}
         self._decided = rec.Decided(
             now.unix, f"{self.facts.run}-{self.history.decisions + 1}", self._attempt.number, choice.rung,
             s.cause.value, f"{s.what}; {choice.why}", choice.passed, isolated,
@@ -531,7 +651,7 @@ class Judge:
     # --- carrying out, one rung a method
 
     def _in_place(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
-        said = Say(f"{s.what}: restarting in place ({choice.why})")
+        said = Say(f"{s.what}: restarting in place ({choice.why}){_behind(s)}")
         decided = self._decision(choice, s, now)
         if not s.faults:
             return [decided, said, *self._restart(now)]
@@ -608,9 +728,11 @@ class Judge:
         assert self._decided is not None
         budget = f", {self._left('max_restarts')} of {self.settings.max_restarts} left" if choice.cost else ""
         without = f" without {fold_nodes(self._decided.exclude)}" if self._decided.exclude else ""
-        said = Say(f"{s.what}: {choice.rung}{without}{budget}")
+        said = Say(f"{s.what}: {choice.rung}{without}{budget}{_behind(s)}")
+        real = s.blamed and self.settings.memory_s and not self._attempt.drills
+        tell: list[Decision] = [TellOthers(dict(s.blamed))] if real and choice.rung == "isolated-requeue" else []
         # The job goes on, so nothing is said of ranks that were only stopped.
-        return [decided, said, *self._end_step(0, self._hand_over, now)]
+        return [decided, said, *tell, *self._end_step(0, self._hand_over, now)]
 
     def _left(self, budget: str) -> int:
         return self.settings.max_restarts - self.history.spent.get(budget, 0)
@@ -635,7 +757,7 @@ class Judge:
         decided = self._decision(choice, s, now)
         reasons = "; ".join(f"{rung}: {why}" for rung, why in choice.passed)
         quiet = s.cause is Cause.LAUNCH  # srun has said why in its own words
-        said = Say(f"{s.what}. No rung of the ladder helps: {reasons}", quiet)
+        said = Say(f"{s.what}{_behind(s)}. No rung of the ladder helps: {reasons}", quiet)
         return [decided, said, *self._end_step(s.status, lambda at: self._finish(s.what, s.status, at), now)]
 
     def _give_up(self, what: str, status: int, now: Now) -> list[Decision]:
@@ -754,6 +876,14 @@ def budgets(settings: Settings) -> dict[str, int]:
     }
 
 
+def _behind(s: Situation) -> str:
+    """What is behind it, for people; nothing where only the status is known, which is said already."""
+    v = s.verdict
+    if v is None or v.confidence is Confidence.NONE or v.what in s.what:
+        return ""
+    return f" [{v.error_class.value}: {v.what}]"
+
+
 def _fault_record(fault: Fault, now: Now) -> rec.FaultSeen:
     return rec.FaultSeen(
         now.unix, fault.node, fault.device, fault.code, fault.name, fault.fault_class.value, fault.user_induced
@@ -762,6 +892,7 @@ def _fault_record(fault: Fault, now: Now) -> rec.FaultSeen:
 
 _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "watch": Judge._watch_due,
+    "mend": Judge._mend_overdue,
     "launch": Judge._launch_overdue,
     "pass on": Judge._passed_on,
     "stop": Judge._stop_overdue,
@@ -794,7 +925,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_R, ev.RankStarted): Judge._nothing,
     (_R, ev.RankExited): Judge._rank_exited,
     (_R, ev.RankUnstartable): Judge._rank_unstartable,
-    (_R, ev.RankStopped): Judge._nothing,
+    (_R, ev.RankStopped): Judge._stopped_alone,
     (_R, ev.ShimLost): Judge._shim_lost,
     (_R, ev.StepEnded): Judge._step_ended_early,
     (_R, ev.AgentArrived): Judge._agent_arrived,
@@ -844,6 +975,9 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     },
     **{(phase, ev.HealingDone): Judge._nothing for phase in (_L, _R, _S)},
     **{(phase, ev.TaskArrived): Judge._nothing for phase in (_R, _S, _H, _Q)},
+    # drills: only while ranks run
+    (_R, ev.DrillAsked): Judge._drill,
+    **{(phase, ev.DrillAsked): Judge._no_drill for phase in (_L, _S, _H, _E, _Q)},
     # time and the ledger, whenever
     **{(phase, ev.TimePassed): Judge._time_passed for phase in (_L, _R, _S, _H, _E, _Q)},
     **{(phase, ev.LedgerFailed): Judge._ledger_failed for phase in Phase if phase is not _N},

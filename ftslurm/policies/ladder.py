@@ -13,6 +13,7 @@ from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.history import History
 from ftslurm.model.settings import Settings
+from ftslurm.model.verdict import Confidence, Retriable, Verdict
 
 
 class Cause(str, Enum):
@@ -20,7 +21,8 @@ class Cause(str, Enum):
 
     DEVICE = "device"  # a graded fault code on a node of the job
     NODE = "node"  # Slurm says that a node of the job is down or failing, or it cannot end its processes
-    CRASH = "crash"  # a rank failed and nothing explains it
+    HARDWARE = "hardware"  # what a rank printed before it failed tells of a broken device or link of its node
+    CRASH = "crash"  # a rank failed, and no device or node is behind it as far as is known
     UNSTARTABLE = "unstartable"  # the command cannot be executed on any node
     LAUNCH = "launch"  # the step did not come up, and the command has never run
     LOST = "lost"  # a task or the step vanished; nobody knows why
@@ -32,7 +34,9 @@ class Situation:
     """All that the ladder may look at. now: Unix seconds. status: what ftrun would end with.
 
     not_in_place: why the ranks cannot be started again in place, empty if they can. unhealed: node -> why healing failed.
-    blamed: node -> reason, the nodes a fact speaks against. can: what the launcher is able to do.
+    blamed: node -> reason, the nodes a fact speaks against. can: what the launcher is able to do. verdict: what is behind
+    it, None before that is known (the history has it too). rank: of an async job, the one that failed while all others
+    run; None where the whole attempt is over. tasks: how many ranks there are.
     """
 
     cause: Cause
@@ -47,6 +51,10 @@ class Situation:
     not_in_place: str = ""
     slurm: SlurmAnswered | None = None
     can: frozenset[str] = frozenset()
+    verdict: Verdict | None = None
+    rank: int | None = None
+    tasks: int = 0
+    nodes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,8 @@ def choose(situation: Situation) -> Choice:
     """The first rung, in the order of the policy's ladder, that is switched on, fits and can be paid."""
     passed: list[tuple[str, str]] = []
     for name in (*situation.settings.ladder, "fail"):
+        if name == "rank-restart" and situation.settings.mode == "sync":
+            continue  # of another kind of job: not worth a word in every history
         rung = LADDER[name]
         answer = rung.allowed(situation)
         if answer.yes:
@@ -98,9 +108,23 @@ def _no(why: str) -> Answer:
     return Answer(False, why)
 
 
+def _rank_alone(s: Situation) -> Answer:
+    if s.settings.mode != "async":
+        return _no("the ranks are not independent (mode sync)")
+    if s.rank is None:
+        return _no("it is not one rank's trouble")
+    if s.cause is not Cause.CRASH:
+        return _no("a device or node is behind it")
+    return _no(reason) if (reason := hopeless(s)) else Answer(True, "the ranks are independent")
+
+
 def _in_place(s: Situation) -> Answer:
+    if s.rank is not None:
+        return _no("the other ranks go on")
     if not s.settings.in_place:
         return _no("switched off")
+    if s.cause is Cause.HARDWARE:
+        return _error_that_heals(s)
     if s.cause is Cause.DEVICE:
         if reason := _degraded(s) or _elsewhere(s):
             return _no(reason)
@@ -110,7 +134,62 @@ def _in_place(s: Situation) -> Answer:
     return _no("no device fault that heals")
 
 
+def _error_that_heals(s: Situation) -> Answer:
+    """A device error that a rank printed and that a restart of the processes may answer; too often, and a node is blamed."""
+    if s.verdict is None or not s.verdict.heals:
+        return _no("no device error that a restart heals")
+    if s.blamed:
+        return _no("; ".join(f"{node}: {why}" for node, why in s.blamed.items()))
+    return _no(s.not_in_place) if s.not_in_place else Answer(True, "the error is one that a restart heals")
+
+
+def hopeless(s: Situation) -> str:
+    """Why another try of the same cannot help, or may not be made; empty if it may. Source: seed 000 for the limits."""
+    policy, v = s.settings.retry_policy, s.verdict
+    if policy == "Never":
+        return "retry.policy is Never"
+    if v is None:
+        return ""
+    return _limits(s, v) or _not_called_for(s, v, policy)
+
+
+def _limits(s: Situation, v: Verdict) -> str:
+    """AIMaster's: the same error of one rank too often, too large a share of the ranks failed."""
+    st, history = s.settings, s.history
+    if st.same_error:
+        ranks = history.diagnosis.ranks if history.diagnosis else ()
+        for rank in ranks:
+            if (times := history.errors.get((rank, v.signature), 0)) > st.same_error:
+                return f"{v.signature} {times} times on rank {rank}, {st.same_error} are allowed (retry.same_error)"
+    if st.failure_rate >= 0 and s.tasks and len(history.failed_ranks) > st.failure_rate * s.tasks:
+        return f"{len(history.failed_ranks)} of {s.tasks} ranks have failed, {st.failure_rate:g} is allowed (retry.failure_rate)"
+    return ""
+
+
+def _not_called_for(s: Situation, v: Verdict, policy: str) -> str:
+    if policy == "OnFailure" or v.retriable is Retriable.YES:
+        return ""
+    if policy == "ExitCodeAndErrorMsg":
+        if v.retriable is Retriable.ONCE and s.history.same_in_a_row <= 1:
+            return ""
+        return f"neither exit status nor output calls it retriable ({v.signature}; retry.policy ExitCodeAndErrorMsg)"
+    return _proven(s, v)
+
+
+def _proven(s: Situation, v: Verdict) -> str:
+    """Certain are errors that all ranks agree on, and those that came back; a first one of one rank is tried again."""
+    if v.retriable is not Retriable.NO or v.confidence not in (Confidence.STRONG, Confidence.FACT):
+        return ""
+    tries = v.confirm if v.program or s.nodes == 1 else max(1, v.confirm)
+    if s.history.same_in_a_row <= tries:
+        return ""
+    again = f", {s.history.same_in_a_row} times in a row" if s.history.same_in_a_row > 1 else ""
+    return f"running it again cannot help: {v.signature}{' on every rank' if v.program and s.tasks > 1 else ''}{again}"
+
+
 def _crash_in_place(s: Situation) -> Answer:
+    if reason := hopeless(s):
+        return _no(reason)
     used, limit = s.history.spent.get("crash_restarts", 0), s.settings.crash_restarts
     if used >= limit:
         return _no(f"all {limit} restarts in place after a crash are spent")
@@ -152,6 +231,8 @@ def _hang(s: Situation) -> Answer:
 
 
 def _replace(s: Situation) -> Answer:
+    if s.rank is not None:
+        return _no("the other ranks go on")
     if not s.blamed:
         return _no("no node is to blame")
     if not s.settings.node_replacement:
@@ -163,6 +244,8 @@ def _replace(s: Situation) -> Answer:
 
 
 def _isolated(s: Situation) -> Answer:
+    if s.rank is not None:
+        return _no("the other ranks go on")
     if not s.blamed:
         return _no("no node is to blame")
     if not s.settings.isolated_requeue:
@@ -173,12 +256,16 @@ def _isolated(s: Situation) -> Answer:
 
 
 def _unconditional(s: Situation) -> Answer:
+    if s.rank is not None:
+        return _no("the other ranks go on")
     if s.cause is Cause.UNSTARTABLE:
         return _no("the command cannot be executed on any node, so running it again cannot help")
     if s.cause is Cause.LAUNCH:
         return _no("the step never came up, and Slurm has said why")
     if s.blamed:
         return _no("a node is to blame, and would be used again")
+    if s.cause is Cause.CRASH and (reason := hopeless(s)):
+        return _no(reason)
     # A user-induced device fault is rescheduled without blaming the node (seed 003); the automatic restart pays for
     # that, so it holds even where the unconditional one is switched off.
     if not (s.settings.unconditional_requeue or (s.cause is Cause.DEVICE and s.settings.isolated_requeue)):
@@ -235,6 +322,14 @@ def _one_restart(s: Situation) -> str:
 LADDER: Mapping[str, Rung] = {
     rung.name: rung
     for rung in (
+        Rung(
+            "rank-restart",
+            trigger="a rank of an async job failed",
+            price="nothing",
+            degrades="when the error is not worth another try, or too many ranks have failed",
+            allowed=_rank_alone,
+            cost=_nothing,
+        ),
         Rung(
             "in-place-restart",
             trigger="a device fault that heals (and crashes, as many as crash_restarts)",

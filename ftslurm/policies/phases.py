@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
+from ftslurm.model.devices import Fault
+from ftslurm.model.verdict import RankEnd, Verdict
 from ftslurm.policies.ladder import Cause
 
 # Slurm's states of a job that is ending by somebody's will but ours, and how we put it.
@@ -35,7 +38,7 @@ class Phase(Enum):
 class RunFacts:
     """What is fixed for one ftrun.
 
-    number: of the job, as scontrol takes it.
+    number: of the job, as scontrol takes it. remembered: node -> why earlier jobs of this user left it.
     user_env: names of the variables the user has set. can: what the launcher is able to do: `ask` (the state of job
     and nodes), `requeue`, `replace`.
     """
@@ -56,6 +59,11 @@ class RunFacts:
     number: int = 0
     user_env: frozenset[str] = frozenset()
     can: frozenset[str] = frozenset()
+    remembered: Mapping[str, str] = field(default_factory=dict)
+
+
+# Every rank's end, the acting faults, and node -> why it is taken for broken -> what is behind it all (classify.py).
+Diagnose = Callable[[tuple[RankEnd, ...], tuple[Fault, ...], Mapping[str, str]], Verdict]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
@@ -10,6 +10,7 @@ from ftslurm.model.history import History
 from ftslurm.model.job import Task
 from ftslurm.model.settings import Settings
 from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.blame import blamed_by, common_codes, without_common
 from ftslurm.policies.ladder import Cause, Situation, repeated
 from ftslurm.policies.phases import Trouble
 
@@ -27,12 +28,17 @@ def situation_of(
     settings: Settings,
     now: float,
     can: frozenset[str],
+    remembered: Mapping[str, str] | None = None,
 ) -> Situation:
-    """shown: what the devices show now. now: Unix seconds."""
-    faults = tuple(fault for fault in shown if fault.fault_class in ACTS)
+    """shown: what the devices show now. now: Unix seconds. remembered: node -> why earlier jobs left it."""
+    faults = acting(shown, history)
+    verdict = attempt.verdict
     stuck = attempt.stuck_nodes(tasks)
-    bad = {node: f"Slurm says {words}" for node, words in (slurm.bad_nodes if slurm else ())}
-    cause = _cause(trouble, attempt, bool(faults), bool(stuck or bad))
+    bad = bad_nodes(slurm, attempt)
+    said = (
+        blamed_by(verdict, history, settings, now, remembered or {}, tasks[attempt.first].node) if verdict is not None else {}
+    )
+    cause = _cause(trouble, attempt, bool(faults), bool(stuck or bad), bool(said))
     return Situation(
         cause=cause,
         what=_what(trouble, cause, faults),
@@ -42,19 +48,36 @@ def situation_of(
         now=now,
         faults=faults,
         unhealed=dict(attempt.unhealed),
-        blamed=_blamed(faults, {**attempt.unhealed, **stuck, **bad}, history, settings, now),
+        blamed=_blamed(faults, {**said, **attempt.unhealed, **stuck, **bad}, history, settings, now),
         not_in_place=_not_in_place(attempt, {**stuck, **bad}, settings),
         slurm=slurm,
         can=can,
+        verdict=verdict,
+        tasks=len(attempt.ranks),
+        nodes=len({task.node for task in tasks.values()}),
     )
 
 
-def _cause(trouble: Trouble, attempt: Attempt, faults: bool, bad_nodes: bool) -> Cause:
+def bad_nodes(slurm: SlurmAnswered | None, attempt: Attempt) -> dict[str, str]:
+    """node -> why it is taken for broken: by Slurm's word, or in a drill."""
+    return {node: f"Slurm says {words}" for node, words in (slurm.bad_nodes if slurm else ())} | attempt.drilled_away
+
+
+def acting(shown: Iterable[Fault], history: History) -> tuple[Fault, ...]:
+    """The faults that ask for a remedy; those that are the work's doing and not the hardware's say so."""
+    faults = [fault for fault in shown if fault.fault_class in ACTS]
+    return without_common(faults, common_codes(faults, history))
+
+
+def _cause(trouble: Trouble, attempt: Attempt, faults: bool, bad_nodes: bool, said: bool) -> Cause:
     if faults:
         return Cause.DEVICE
     if bad_nodes:
         return Cause.NODE
-    return Cause.UNSTARTABLE if attempt.nothing_started else trouble.cause
+    if attempt.nothing_started:
+        return Cause.UNSTARTABLE
+    heals = attempt.verdict is not None and attempt.verdict.heals
+    return Cause.HARDWARE if trouble.cause is Cause.CRASH and (said or heals) else trouble.cause
 
 
 def _what(trouble: Trouble, cause: Cause, faults: tuple[Fault, ...]) -> str:
@@ -77,16 +100,20 @@ def _blamed(
     return blamed or {fault.node: str(fault) for fault in faults if not fault.user_induced}
 
 
-def avoidable(shown: tuple[Fault, ...], s: Situation) -> dict[str, str]:
-    """Nodes that a new scheduling had better not use, as many as can be spared beside those blamed."""
+def avoidable(shown: tuple[Fault, ...], s: Situation, remembered: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Nodes that a new scheduling had better not use, as many as can be spared beside those blamed.
+
+    remembered: node -> why earlier jobs left it.
+    """
     if s.slurm is None or s.slurm.usable is None:
         return {}
     left = s.slurm.usable - {*s.blamed, *s.history.kept_out(s.now, s.settings.isolation_expires_s)}
+    wanted = {fault.node: str(fault) for fault in shown if fault.fault_class is FaultClass.AVOID}
     found: dict[str, str] = {}
-    for fault in shown:
-        if fault.fault_class is FaultClass.AVOID and fault.node in left and len(left) > s.slurm.node_count:
-            found[fault.node] = str(fault)
-            left = left - {fault.node}
+    for node, why in {**(remembered or {}), **wanted}.items():
+        if node in left and len(left) > s.slurm.node_count:
+            found[node] = why
+            left = left - {node}
     return found
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ftslurm.model.nodes import fold
 from ftslurm.report.facts import print_facts, printable
-from ftslurm.report.view import AttemptView, RemedyView, Status
+from ftslurm.report.view import AttemptView, RemedyView, Status, VerdictView
 
 
 def moment(at: float) -> str:
@@ -85,10 +85,24 @@ def _print_attempt(console: Console, a: AttemptView) -> None:
     facts += [("cause", a.cause)] if a.cause else []
     ranks = ", ".join(f"{count} {how.removeprefix('was ')}" for how, count in sorted(a.exits.items()))
     facts += [("ranks", ranks)] if ranks else []
+    for verdict in a.verdicts:
+        facts += _verdict_facts(verdict)
     for remedy in a.remedies:
         facts += _remedy_facts(remedy)
     facts += [("note", note) for note in a.notes]
     print_facts(console, facts, 2)
+
+
+def _verdict_facts(v: VerdictView) -> Iterable[tuple[str, str]]:
+    drill = " (a drill)" if v.drill else ""
+    everywhere = ", the same everywhere" if v.program else ""
+    yield "verdict", f"{v.error_class}: {v.what}{drill}"
+    yield "", f"{v.signature}; worth another try: {v.retriable}; confidence: {v.confidence}{everywhere}"
+    for line in v.evidence:
+        if line not in v.what:
+            yield "evidence", line
+    for node, why in v.against.items():
+        yield "suspect", f"{node}: {why}" if node not in why else why
 
 
 def _remedy_facts(r: RemedyView) -> Iterable[tuple[str, str]]:

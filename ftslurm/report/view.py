@@ -47,8 +47,24 @@ class AttemptView:
     exits: Mapping[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     cause: str = ""
+    verdicts: list[VerdictView] = field(default_factory=list)
     remedies: list[RemedyView] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictView:
+    """What is behind a failure. against: node -> why. drill: it was injected on purpose."""
+
+    error_class: str
+    retriable: str
+    confidence: str
+    signature: str
+    what: str
+    program: bool
+    drill: bool
+    against: Mapping[str, str]
+    evidence: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -127,6 +143,12 @@ def attempts(records: Sequence[rec.Record]) -> list[AttemptView]:
     return found
 
 
+def _verdict(d: rec.Diagnosed) -> VerdictView:
+    return VerdictView(
+        d.error_class, d.retriable, d.confidence, d.signature, d.what, d.program, d.drill, {**d.suspects, **d.blamed}, d.evidence
+    )
+
+
 def _begun(record: rec.AttemptBegan) -> AttemptView:
     return AttemptView(
         record.attempt, record.schedule + 1, record.starts, record.nodes, record.tasks, record.step, record.at
@@ -137,6 +159,12 @@ def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record
     match record:
         case rec.FaultSeen():
             view.faults.append(f"{record.code} ({record.name}) on device {record.device} of {record.node}: {record.fault_class}")
+        case rec.RankBegan():
+            view.notes.append(f"rank {record.rank} started again alone, as attempt {record.attempt} (start {record.starts})")
+        case rec.Drilled():
+            view.notes.append(f"DRILL {record.fault} on {record.target}: {record.how}")
+        case rec.Diagnosed():
+            view.verdicts.append(_verdict(record))
         case rec.TroubleSeen():
             view.cause = view.cause or record.what
         case rec.Signalled():

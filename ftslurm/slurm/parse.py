@@ -43,6 +43,7 @@ _NODE_LIST_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 
 _IMITATION_HINT = "its name, account or comment imitates scontrol's output"
 _REPORT_HINT = "please report it, with the output of `scontrol show job`"
+_NODES_HINT = "please report it, with the output of `scontrol show node`"
 
 
 class _Imitation(ValueError):
@@ -107,7 +108,7 @@ def _read_job(lines: Sequence[str], number: int) -> JobView:
         user_id=_user_id(fields.get("UserId", "")),
         comment=_text(fields.get("Comment", "")),
         array_job=_count(head["ArrayJobId"]) if "ArrayJobId" in head else None,
-        array_task=int(head["ArrayTaskId"]) if head.get("ArrayTaskId", "").isdecimal() else None,
+        array_task=_number(head["ArrayTaskId"]) if head.get("ArrayTaskId", "").isdecimal() else None,
     )
     held = states.is_held(word, view.state, _count(fields["Priority"]))
     return while_waiting(replace(view, held=held), unix_time(fields.get("EligibleTime", "")))
@@ -165,7 +166,7 @@ def _pairs(line: str) -> Iterator[tuple[str, str]]:
 
 def _user_id(line: str) -> int:
     """5 of `UserId=games(5) GroupId=games(60) ...`."""
-    return int(line.partition(" GroupId=")[0].rpartition("(")[2].rstrip(")"))
+    return _number(line.partition(" GroupId=")[0].rpartition("(")[2].rstrip(")"))
 
 
 def _node_count(fields: Mapping[str, str], completing: bool) -> int:
@@ -178,7 +179,14 @@ def _node_count(fields: Mapping[str, str], completing: bool) -> int:
 
 def _count(text: str) -> int:
     unit = _UNITS.get(text[-1:], 1)
-    return int(text[:-1] if unit > 1 else text) * unit
+    return _number(text[:-1] if unit > 1 else text) * unit
+
+
+def _number(text: str) -> int:
+    """Raises: ValueError for what Slurm does not print: signs, digits of other scripts, more than 64 bits hold."""
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ValueError(f"`{text[:40]}` is no number")
+    return int(text)
 
 
 def _text(value: str) -> str:
@@ -205,7 +213,7 @@ def unix_time(text: str) -> int:
     if text in _NOTHING:
         return 0
     if text.isdecimal():
-        return int(text)
+        return _number(text)
     try:
         return int(time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
     except OverflowError:
@@ -235,6 +243,8 @@ def _read_node(line: str) -> NodeView:
     fields: dict[str, str] = {}
     for key, value in _pairs(head):
         fields.setdefault(key, value)
+    if not fields["NodeName"]:
+        raise SlurmUnavailable("Slurm's answer about its nodes cannot be read: one has no name", _NODES_HINT)
     words = fields.get("State", "")
     partitions = _text(fields.get("Partitions", ""))
     return NodeView(

@@ -12,11 +12,13 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ftslurm.devices.probe import Probe, choose_probes
-from ftslurm.model.devices import DeviceHealth, HealResult, ProbeAnswer
+from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
 from ftslurm.model.wire import devices_message, healed_message
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, Link, LinkError, connect, receive
@@ -36,6 +38,8 @@ class Agent:
         self._link = link
         self._poll_s = poll_s
         self._told_bad = False
+        self._named: dict[str, frozenset[str]] = {}  # kind -> the devices its last reports named
+        self._drilled: dict[str, tuple[DeviceReport, bool]] = {}  # device -> what it is to show on purpose, does it heal
 
     def run(self) -> None:
         self._say({"t": "agent", "node": self._node, "kinds": [probe.kind for probe in self._probes]})
@@ -68,26 +72,74 @@ class Agent:
             self._look(asked=True)
         elif message["t"] == "heal":
             self._heal(message)
+        elif message["t"] == "drill":
+            self._drill(message)
         else:
             raise ValueError(f"unknown message {message['t']!r}")
 
     def _look(self, asked: bool) -> None:
         """Told are answers to questions, anything that is not well, and the first look after that."""
-        answer = merged([probe.read(LOOK_TIMEOUT_S) for probe in self._probes])
+        answer = self._with_drills(merged([self._read(probe) for probe in self._probes]))
         bad = bool(answer.error) or any(report.health is not DeviceHealth.GOOD for report in answer.reports)
         if asked or bad or self._told_bad:
             self._say(devices_message(answer, asked))
         self._told_bad = bad
+
+    def _read(self, probe: Probe) -> ProbeAnswer:
+        try:
+            answer = probe.read(LOOK_TIMEOUT_S)
+        except Exception as error:  # a probe's bug must not end the watch over the other kinds; the trace goes to stderr
+            traceback.print_exc()
+            return ProbeAnswer(error=f"the look at the {probe.kind} devices failed: {type(error).__name__}: {error}")
+        if answer.reports:
+            self._named[probe.kind] = frozenset(report.device for report in answer.reports)
+        return answer
+
+    def _probe_of(self, device: str) -> Probe | None:
+        """The first one whose last reports named the device; of an unknown name the first one that is there."""
+        named = (probe for probe in self._probes if device in self._named.get(probe.kind, ()))
+        return next(named, next(iter(self._probes), None))
+
+    def _drill(self, message: Mapping[str, Any]) -> None:
+        """A device fault on purpose: the device shows it until it is healed, beside what it shows in truth."""
+        device, code = str(message["device"]), str(message["code"])
+        severity = Severity(message["severity"])
+        report = DeviceReport(device, str(message["kind"]), DeviceHealth.FAULTY, severity, (code,), "a drill")
+        self._drilled[device] = (report, bool(message["heals"]))
+        self._look(asked=False)
+
+    def _with_drills(self, answer: ProbeAnswer) -> ProbeAnswer:
+        drilled = tuple(report for report, _ in self._drilled.values())
+        real = tuple(report for report in answer.reports if report.device not in self._drilled)
+        return replace(answer, reports=(*real, *drilled))
+
+    def _heal_drilled(self, device: str) -> HealResult:
+        heals = self._drilled[device][1]
+        if heals:
+            del self._drilled[device]
+        return HealResult(device, heals, "a drill: the fault was taken back" if heals else "a drill: it does not heal")
 
     def _heal(self, message: Mapping[str, Any]) -> None:
         wait_s, reset_wait_s = float(message["wait_s"]), float(message["reset_wait_s"])
         results: list[HealResult] = []
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a reset takes minutes; a cancelled job does not wait for it
         for device, codes in message["devices"]:
-            probe = self._probes[0]  # the one whose report named the device; one kind a node
-            results.append(probe.heal(str(device), tuple(codes), bool(message["may_reset"]), wait_s, reset_wait_s))
+            if str(device) in self._drilled:
+                results.append(self._heal_drilled(str(device)))
+                continue
+            results.append(self._healed(str(device), tuple(codes), bool(message["may_reset"]), wait_s, reset_wait_s))
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._say(healed_message(tuple(results)))
+
+    def _healed(self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float) -> HealResult:
+        probe = self._probe_of(device)
+        if probe is None:
+            return HealResult(device, None, "no device tool is on this node")
+        try:
+            return probe.heal(device, codes, may_reset, wait_s, reset_wait_s)
+        except Exception as error:  # as in _read
+            traceback.print_exc()
+            return HealResult(device, None, f"healing failed: {type(error).__name__}: {error}")
 
     def _say(self, message: dict[str, Any]) -> None:
         self._sock.sendall(self._link.pack(message))

@@ -1,17 +1,119 @@
-"""Reads the catalogues that ship with ftslurm."""
+"""Reads the catalogues that ship with ftslurm, and a site's own that are laid over them (setting `catalogs`)."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
 import yaml
 
-from ftslurm.policies.codes import AscendCatalog, build_catalog
+from ftslurm.errors import PolicyError
+from ftslurm.policies.ascend_file import build_catalog
+from ftslurm.policies.codebook import CodeBook
+from ftslurm.policies.codes import AscendCatalog
+from ftslurm.policies.pattern_files import build_book
+from ftslurm.policies.patterns import PatternBook
+from ftslurm.policies.site_file import SiteFile, codes_laid_over, patterns_laid_over, read_site
+from ftslurm.policies.xid_file import build_amd, build_nvidia
+
+MAX_CATALOG_BYTES = 1 << 20
+MAX_DEPTH = 20
+
+# Not every build of PyYAML has the C loader. It reads 94 KB in 30 ms, the Python one in a quarter of a second.
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _OnceLoader(_Loader):  # type: ignore[misc]
+    """Refuses a key that stands twice in one table; YAML readers keep the last and say nothing."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        seen = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            word = (key.tag, key.value if isinstance(key, yaml.ScalarNode) else id(key))
+            if word in seen:
+                raise yaml.MarkedYAMLError(problem=f"`{key.value}` stands twice in one table", problem_mark=key.start_mark)
+            seen.add(word)
+        made: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return made
+
+
+def load_pattern_book(paths: tuple[str, ...] = ()) -> PatternBook:
+    """Log patterns and exit statuses. paths: of a site's own files, later ones on top. Raises: PolicyError."""
+    book = build_book(_shipped("log-patterns.yaml"), _shipped("exit-codes.yaml"))
+    for path in paths:
+        book = patterns_laid_over(book, _site(path), path)
+    return book
+
+
+def load_code_book(paths: tuple[str, ...] = ()) -> CodeBook:
+    """Fault codes of all devices. paths: of a site's own files, later ones on top. Raises: PolicyError."""
+    book = CodeBook(load_ascend_catalog(), build_nvidia(_shipped("nvidia.yaml")), build_amd(_shipped("amd.yaml")))
+    for path in paths:
+        book = codes_laid_over(book, _site(path), path)
+    return book
 
 
 def load_ascend_catalog() -> AscendCatalog:
     """The shipped Ascend codes. Raises: PolicyError if the file was damaged."""
-    text = files("ftslurm.policies").joinpath("catalogs/ascend.yaml").read_text(encoding="utf-8")
-    # Not every build of PyYAML has the C loader. It reads the 94 KB in 30 ms, the Python one in a quarter of a second.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return build_catalog(yaml.load(text, Loader=loader))  # noqa: S506  both loaders are safe ones
+    return build_catalog(_shipped("ascend.yaml"))
+
+
+def _shipped(name: str) -> Any:
+    return _parsed(files("ftslurm.policies").joinpath(f"catalogs/{name}").read_text(encoding="utf-8"), name)
+
+
+def _site(path: str) -> SiteFile:
+    """Raises: PolicyError for a file that cannot be read, is too large or wrong."""
+    return read_site(_parsed(_bounded(_read(path), path), path), path)
+
+
+def _read(path: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_CATALOG_BYTES + 1)
+    except OSError as error:
+        raise PolicyError(f"catalogs: {path} cannot be read: {error.strerror}", hint="correct the path") from None
+    if len(data) > MAX_CATALOG_BYTES:
+        raise PolicyError(f"{path}: is larger than 1 MiB", hint="is it the right file?")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise PolicyError(f"{path}: is not text (UTF-8)", hint="is it the right file?") from None
+
+
+def _bounded(text: str, place: str) -> str:
+    """The same text, once it is known not to be nested deeper than the reader, which recurses, can bear."""
+    depth = 0
+    for event in _events(text, place):
+        kind = type(event).__name__
+        depth += kind.endswith("StartEvent") - kind.endswith("EndEvent")
+        where = f"{place}, line {event.start_mark.line + 1}"
+        if depth > MAX_DEPTH:
+            raise PolicyError(f"{where}: nested more than {MAX_DEPTH} deep", hint="is it a catalogue?")
+        if kind == "AliasEvent":
+            # An alias of aliases makes gigabytes of a few lines.
+            raise PolicyError(f"{where}: aliases (`*name`) are not read here", hint="write it out")
+    return text
+
+
+def _events(text: str, place: str) -> Iterator[Any]:
+    try:
+        yield from yaml.parse(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError) as error:
+        raise _not_yaml(error, place) from None
+
+
+def _parsed(text: str, place: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_OnceLoader)  # noqa: S506  a safe loader
+    except (yaml.YAMLError, ValueError) as error:
+        raise _not_yaml(error, place) from None
+
+
+def _not_yaml(error: Exception, place: str) -> PolicyError:
+    mark = getattr(error, "problem_mark", None)
+    where = f"{place}, line {mark.line + 1}" if mark else place
+    told = " ".join(str(getattr(error, "problem", None) or error).split())
+    return PolicyError(f"{where}: {told}", hint="correct it there")

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TextIO
 
+from ftslurm.errors import StateError
 from ftslurm.launchers.launcher import Launcher, StepHandle
 from ftslurm.model import decisions as do
 from ftslurm.model import wire
@@ -35,6 +36,8 @@ class Effects:
         self, sources: Sources, launcher: Launcher, scheduler: Scheduler, signals: Signals, clock: Clock,
         channel: str, verbose: bool = False, err: TextIO | None = None,
         programs: Callable[[int], Mapping[int, tuple[str, ...]]] = lambda tasks: {},
+        prepare: Callable[[], None] = lambda: None, left: Callable[[Mapping[str, str]], None] = lambda nodes: None,
+        tail_bytes: int = 0,
     ) -> None:  # fmt: skip
         self._sources = sources
         self._launcher = launcher
@@ -45,6 +48,9 @@ class Effects:
         self._verbose = verbose
         self._err = err or sys.stderr
         self._programs = programs
+        self._prepare = prepare
+        self._left = left
+        self._tail_bytes = tail_bytes
         self._step: StepHandle | None = None
         self._agents: list[StepHandle] = []
 
@@ -59,11 +65,12 @@ class Effects:
 
     def _start(self, decision: do.StartRanks) -> None:
         programs = self._programs(len(self._sources.shims))
-        for rank, peer in list(self._sources.shims.items()):
-            peer.send(wire.start_message(decision.attempt, decision.env[rank], programs.get(rank)))
+        for rank, peer in [item for item in self._sources.shims.items() if item[0] in decision.env]:
+            peer.send(wire.start_message(decision.attempt, decision.env[rank], programs.get(rank), self._tail_bytes))
 
     def _stop(self, decision: do.StopRanks) -> None:
-        self._to_shims(wire.stop_message(decision.attempt, decision.grace_s, decision.kill_wait_s, decision.asked))
+        message = wire.stop_message(decision.attempt, decision.grace_s, decision.kill_wait_s, decision.asked)
+        self._to_shims(message, decision.ranks)
 
     def _signal(self, decision: do.SignalRanks) -> None:
         """Not by the launcher: srun ends a step by SIGKILL when it gets a SIGTERM (seen on 22.05)."""
@@ -78,13 +85,30 @@ class Effects:
         if self._step is not None:
             self._step.kill()
 
-    def _to_shims(self, message: Mapping[str, Any]) -> None:
-        for peer in list(self._sources.shims.values()):
-            peer.send(message)
+    def _to_shims(self, message: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
+        for rank, peer in list(self._sources.shims.items()):
+            if ranks is None or rank in ranks:
+                peer.send(message)
+
+    # --- drills
+
+    def _drill_ranks(self, d: do.DrillRanks) -> None:
+        self._to_shims(wire.drill_message(d.what, d.status, d.signal, d.share), d.ranks)
+
+    def _drill_device(self, d: do.DrillDevice) -> None:
+        if d.node in self._sources.agents:
+            report = {"device": d.device, "code": d.code, "severity": d.severity, "kind": d.kind, "heals": d.heals}
+            self._sources.agents[d.node].send({"t": "drill", **report})
+
+    def _answer_drill(self, d: do.AnswerDrill) -> None:
+        peer = self._sources.askers.pop(d.asker, None)
+        if peer is not None:
+            peer.send({"t": "drilled", "ok": d.ok, "text": d.text})
 
     # --- nodes and devices
 
     def _watch(self, decision: do.WatchNodes) -> None:
+        self._prepare()  # the job has come up and there is time: what a failure will need is loaded beside it
         self._agents.append(self._launcher.watch(decision.nodes, self._channel))
 
     def _look(self, _: do.LookAtDevices) -> None:
@@ -120,6 +144,12 @@ class Effects:
         )
 
     # --- people
+
+    def _tell_others(self, decision: do.TellOthers) -> None:
+        try:
+            self._left(decision.nodes)
+        except StateError as error:
+            self.say(f"{error}; later jobs will not know which nodes were left")
 
     def _say(self, decision: do.Say) -> None:
         if self._verbose or not decision.quiet:
@@ -164,6 +194,10 @@ def wait_for_end(handles: Sequence[StepHandle], clock: Clock) -> None:
 
 
 _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
+    do.DrillRanks: Effects._drill_ranks,
+    do.DrillDevice: Effects._drill_device,
+    do.AnswerDrill: Effects._answer_drill,
+    do.TellOthers: Effects._tell_others,
     do.Remember: Effects._nothing,
     do.Finish: Effects._nothing,
     do.LaunchStep: Effects._launch,

@@ -8,22 +8,29 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.errors import PolicyError
+from ftslurm.model import aimaster
 from ftslurm.model import annotations as ma
 from ftslurm.model.settings import Layer, Resolved, from_environment, from_tree, known_leaf, parse_leaf, resolve, suggestion
 
 SITE_POLICY = Path("/etc/ftslurm/policy.yaml")
 MAX_POLICY_BYTES = 1 << 20
 MAX_DEPTH = 20
+# Of one value. Numbers that long are no settings, and YAML's reader takes a time that grows with their square.
+MAX_CHARACTERS = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the command line asked for, besides the environment. values: leaf -> (raw value, option as given)."""
+    """What the command line asked for, besides the environment. values: leaf -> (raw value, option as given).
+
+    aimaster: AIMaster's own flags in one text.
+    """
 
     policy: str = ""
     profile: str = ""
     annotations: str = ""
-    values: Mapping[str, tuple[str, str]] | None = None
+    values: Mapping[str, tuple[Any, str]] | None = None
+    aimaster: str = ""
 
 
 def settings_in_force(request: Request, env: Mapping[str, str], comment: str = "", site: Path = SITE_POLICY) -> Resolved:
@@ -39,12 +46,14 @@ def settings_in_force(request: Request, env: Mapping[str, str], comment: str = "
         layers.append(ma.parse(comment, "the job's comment"))
     if wanted := request.annotations or env.get("FTRUN_ANNOTATIONS", ""):
         layers.append(ma.parse(_read(Path(wanted), "the annotations file"), wanted))
+    if flags := request.aimaster or env.get("FTRUN_AIMASTER", ""):
+        layers.append(aimaster.parse(flags, "--ft-aimaster" if request.aimaster else "FTRUN_AIMASTER"))
     layers.append(from_environment(env))
     layers.append(_from_options(request.values or {}))
     return resolve(layers)
 
 
-def _from_options(values: Mapping[str, tuple[str, str]]) -> Layer:
+def _from_options(values: Mapping[str, tuple[Any, str]]) -> Layer:
     return Layer({name: raw for name, (raw, _) in values.items()}, {name: option for name, (_, option) in values.items()})
 
 
@@ -71,7 +80,7 @@ def _layers(text: str, place: str) -> list[Layer]:
     for name, raw in layer.values.items():  # here, so that the first mistake in the file is the one that is named
         known_leaf(name, layer.places[name])
         parse_leaf(name, raw, layer.places[name])
-    below = profile_layers(str(profile), f"{place}, line {lines['profile']}") if profile is not None else []
+    below = profile_layers(str(profile), f"{place}, line {_line(lines, 'profile')}") if profile is not None else []
     return [*below, layer]
 
 
@@ -99,13 +108,14 @@ def _parse(text: str, place: str) -> tuple[dict[str, Any], dict[str, int]]:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        _check_depth(yaml.parse(text, Loader=loader), place)
+        _check_size(yaml.parse(text, Loader=loader), place)
         node = yaml.compose(text, Loader=loader)
         if node is None:
             return {}, {}
         lines = dict(_lines(node, "", place))
         tree = yaml.load(text, Loader=loader)  # noqa: S506 -- a safe loader
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        # What is none of its own comes from values like `!!int ""`, `!!bool maybe` and `1:1:...:1.5`.
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         raise PolicyError(f"{place}{where}: not YAML: {getattr(error, 'problem', None) or error}", hint="correct it") from None
@@ -114,16 +124,51 @@ def _parse(text: str, place: str) -> tuple[dict[str, Any], dict[str, int]]:
     return tree, lines
 
 
-def _check_depth(events: Iterator[Any], place: str) -> None:
-    """The events come without recursion; what builds the tree recurses in C and ends the process when it is too deep."""
-    depth = 0
+@dataclass(slots=True)
+class _Open:
+    """A list or mapping that has not ended. begun: what stood before it, in characters. levels: below it."""
+
+    anchor: str | None
+    begun: int
+    levels: int = 1
+
+
+def _check_size(events: Iterator[Any], place: str) -> None:
+    """The events come without recursion; what builds the tree recurses in C and ends the process when it is too deep.
+
+    An alias counts as all that it stands for: with a few lines of them the tree can be larger than the memory.
+    """
+    aliases: dict[str | None, tuple[int, int]] = {}  # characters, levels
+    way: list[_Open] = []
+    size = 0
     for event in events:
-        kind = type(event).__name__
-        # Stream and document count too, once each.
-        depth += kind.endswith("StartEvent") - kind.endswith("EndEvent")
-        if depth > MAX_DEPTH:
-            line = event.start_mark.line + 1
-            raise PolicyError(f"{place}, line {line}: nested more than {MAX_DEPTH} deep", hint="is it a policy?")
+        kind, anchor, levels = type(event).__name__, getattr(event, "anchor", None), 0
+        if kind.endswith("StartEvent"):  # stream and document count too, once each
+            way.append(_Open(anchor, size))
+            aliases[anchor] = MAX_POLICY_BYTES + 1, 0  # within itself it has no end
+        elif kind.endswith("EndEvent"):
+            ended = way.pop()
+            levels = ended.levels
+            aliases[ended.anchor] = size - ended.begun, levels
+        elif kind == "AliasEvent":
+            more, levels = aliases.get(anchor, (1, 0))
+            size += 1 + more
+        else:
+            size += 1 + len(event.value)
+            aliases[anchor] = 1 + len(event.value), 0
+        if way:
+            way[-1].levels = max(way[-1].levels, levels + 1)
+        what = _too_large(event, len(way) + levels, size)
+        if what:
+            raise PolicyError(f"{place}, line {event.start_mark.line + 1}: {what}", hint="is it a policy?")
+
+
+def _too_large(event: Any, depth: int, size: int) -> str:
+    if depth > MAX_DEPTH:
+        return f"nested more than {MAX_DEPTH} deep"
+    if len(getattr(event, "value", "")) > MAX_CHARACTERS:
+        return f"a value of more than {MAX_CHARACTERS} characters"
+    return f"more than {MAX_POLICY_BYTES} characters with its aliases written out" if size > MAX_POLICY_BYTES else ""
 
 
 def _lines(node: Any, prefix: str, place: str) -> Iterator[tuple[str, int]]:

@@ -1,8 +1,13 @@
 """The shim: parent of one task's command. One file, standard library only: it also runs inside containers.
 
-`srun ... python -I -S shim.py -- command args` stands where the command stood. The shim calls the controller, runs the
-command when told to, reports how it ended, stops it with everything it left behind, runs it again, and at last ends as
-the command did. It never starts anything by itself, and it outlives the controller only to clean up.
+`srun ... python -I -S -c "from shim import main; main()" -- command args` stands where the command stood. The shim
+calls the controller, runs the command when told to, reports how it ended, stops it with everything it left behind, runs
+it again, and at last ends as the command did. It never starts anything by itself, and it outlives the controller only to
+clean up. What the rank prints passes through it unchanged; the last of it, and the first that looks like an error, is
+told when the rank fails.
+
+Threads: one forks, waits and talks to the controller, so death by PR_SET_PDEATHSIG stays bound to the shim as a whole;
+the pumps only read, note and write, and nobody ever waits for one.
 
 Proof that nothing is left: the shim is the subreaper of its tree (prctl(2)), so whatever leaves its parent becomes a
 child of the shim. When wait says ECHILD there is no descendant any more, whatever it forked, daemonised or renamed.
@@ -16,6 +21,9 @@ import os
 import select
 import sys
 import time
+from _thread import allocate_lock, start_new_thread
+from _thread import error as ThreadError
+from _thread import stack_size as set_stack_size
 
 # The C modules themselves, where there are such: one shim a task starts at once on every core, and the Python halves of
 # these (re, enum, selectors, OpenSSL) would double its start-up time and add 4 MB. What is used of them is documented
@@ -24,14 +32,17 @@ try:
     import _signal as signal
     import _socket as socket
     from _blake2 import blake2s
+    from _collections import deque
     from _json import encode_basestring_ascii, make_scanner
 except ImportError:
     import signal
     import socket
+    from collections import deque
     from hashlib import blake2s
     from json.encoder import encode_basestring_ascii
     from json.scanner import make_scanner
 from _operator import _compare_digest as same_digest
+from _operator import itemgetter
 
 PROTOCOL = b"FTS1"
 CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
@@ -42,6 +53,26 @@ CONNECT_TIMEOUT_S = 30.0
 ORPHAN_GRACE_S, ORPHAN_KILL_WAIT_S = 20.0, 30.0
 RESCAN_S = 0.02  # between two SIGKILL rounds: children of the killed become ours only once they are reaped
 OWN_FAILURE = 71  # EX_OSERR: the shim itself could not do its work
+
+# Of output, as wire.py takes it: a piece has this many characters at most.
+TAIL_MAX = 1 << 20
+CHUNKS_MAX = 4096  # a stream; a rank that prints a byte every now and then would cost more memory than it prints
+SMALL_BYTES = 4096  # what is larger is kept as it came
+WORDS_MAX = MAX_LINE - (256 << 10)  # of one message, escaped: a control character takes six bytes
+PIECE_S = 0.05  # fine enough to tell a cause from what follows on other ranks, coarse enough for few pieces
+LINE_S = 1.0  # as long may a piece wait for the end of its last line
+ERRORS_MAX, ERROR_LINE_MAX = 8192, 1024  # of one stream in one attempt
+ERROR_WORDS = (b"rror", b"ERR", b"Traceback", b"atal", b"xception")
+ERROR_PARTS = (b"rror", b"ERR", b"aceb", b"atal", b"xcep")  # of those; searched for twice as fast
+READ_BYTES = 1 << 16  # what a pipe holds
+STACK_BYTES = 256 << 10  # of a pump's thread; only what is touched becomes resident
+# From a rank's end to the report, for what it wrote before to be read: a pump needs far less, but one that waits for a
+# reader (srun is suspended) shall not hold the answer to a failure up.
+SETTLE_S, SETTLE_STEP_S = 0.2, 0.001
+# At the end, for a reader that is slow. Below `stop.kill_wait` and Slurm's KillWait of 30 s, after which it would be
+# SIGKILL that ends us: what cannot be delivered by then belongs to a reader that does not read.
+DELIVER_S = 10.0
+SLOW_CYCLE_S = 0.1  # of the drill "slow": too short for any hang detection, too long to cost much
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 # Passed on to the command and reported. The rest (STOP, CONT, KILL, TSTP) does what the kernel does.
@@ -260,6 +291,364 @@ def _dial(address: str, port: int, timeout_s: float) -> socket.socket:
     raise last
 
 
+# --- output
+
+
+class FirstErrors:
+    """The first lines of a stream that look like an error: causes are printed long before the end."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[float, bytes]] = []  # Unix seconds, text
+        self._room = ERRORS_MAX
+        self._rest = b""  # of a line that has not ended
+
+    def look(self, data: bytes, at: float) -> None:
+        """`data` follows on what was looked at before. Costs nothing any more once there is no room."""
+        if self._room <= 0:
+            return
+        data = self._rest + data
+        end = data.rfind(b"\n") + 1
+        self._rest = data[max(end, len(data) - ERROR_LINE_MAX) :]
+        start = 0
+        if not any(data.find(part, 0, end) >= 0 for part in ERROR_PARTS):
+            return
+        while self._room > 0:
+            hits = [found for word in ERROR_WORDS if (found := data.find(word, start, end)) >= 0]
+            if not hits:
+                return
+            hit = min(hits)
+            first, last = max(start, data.rfind(b"\n", start, hit) + 1), data.find(b"\n", hit)
+            begin = max(first, hit - ERROR_LINE_MAX // 2)
+            line = data[begin : min(last, begin + ERROR_LINE_MAX, begin + self._room)] + b"\n"
+            self.lines.append((at, line))
+            self._room -= len(line)
+            start = last + 1
+
+
+class Tail:
+    """The last bytes of one stream, with their times, and its first errors. Pure: it is told what came, and when.
+
+    Adding copies no large data, as it is in the way of every byte. What leaves at the front is looked at for errors then:
+    so no line is told twice.
+    """
+
+    def __init__(self, name: str, limit: int) -> None:
+        """name: `out` or `err`. limit: bytes."""
+        self._name = name
+        self._limit = limit
+        self._errors = FirstErrors()
+        self._chunks: deque[tuple[float, bytes | bytearray]] = deque()
+        self._size = 0
+        self._cut = False
+
+    def add(self, data: bytes, at: float) -> None:
+        """data: not empty. at: Unix seconds when it arrived."""
+        self._size += len(data)
+        begun, last = self._chunks[-1] if self._chunks else (0.0, b"")
+        if len(data) >= SMALL_BYTES:
+            self._chunks.append((at, data))
+        elif isinstance(last, bytearray) and len(last) < SMALL_BYTES and 0 <= at - begun <= PIECE_S:
+            last += data
+        else:
+            self._chunks.append((at, bytearray(data)))
+        while self._size - len(self._chunks[0][1]) >= self._limit or len(self._chunks) > CHUNKS_MAX:
+            self._drop(len(self._chunks[0][1]))
+
+    def pieces(self) -> tuple[list[list], list[list]]:
+        """First errors, a line each, and the tail, whole lines but for the last: `[at, stream, text]`, none twice.
+
+        What is one line only stays in the tail, though its front is gone.
+        """
+        self._drop(max(0, self._size - self._limit))
+        if self._cut and any(b"\n" in data for _, data in self._chunks):
+            while b"\n" not in self._chunks[0][1]:
+                self._drop(len(self._chunks[0][1]))
+            self._drop(self._chunks[0][1].find(b"\n") + 1)
+            self._cut = False
+        return self._named(self._errors.lines), self._named(join(self._chunks))
+
+    def _drop(self, count: int) -> None:
+        """The first bytes, of as many chunks as it takes."""
+        self._size -= count
+        self._cut = self._cut or count > 0
+        while count:
+            at, data = self._chunks.popleft()
+            self._errors.look(data[:count], at)
+            if len(data) > count:
+                self._chunks.appendleft((at, data[count:]))
+            count = max(0, count - len(data))
+
+    def _named(self, parts: list[tuple[float, bytes]]) -> list[list]:
+        return [[at, self._name, text.decode("utf-8", "replace")] for at, text in parts]
+
+
+def join(chunks) -> list[tuple[float, bytes]]:
+    """What arrived within PIECE_S as one piece each. In full flow a line goes to the piece in which it began."""
+    pieces: list[tuple[float, bytearray]] = []
+    latest = 0.0  # when the chunk before began, which itself took up to PIECE_S
+    for at, data in chunks:
+        more = 0
+        if pieces:
+            begun, text = pieces[-1]
+            if 0 <= at - begun <= PIECE_S:
+                more = len(data)
+            elif 0 <= at - latest <= 2 * PIECE_S and 0 <= at - begun <= LINE_S and text[-1:] != b"\n":
+                more = data.find(b"\n") + 1 or len(data)
+            text += data[:more]
+        if more < len(data):
+            pieces.append((at, bytearray(data[more:])))
+        latest = at
+    return [(at, bytes(text)) for at, text in pieces]
+
+
+def last_words(pieces: list[tuple[list[list], list[list]]], room: int) -> list[list]:
+    """Of several tails: first errors, then the rest, each by time, in at most `room` bytes as JSON. What is old goes first."""
+    by_time = itemgetter(0)
+    errors = sorted((piece for first, _ in pieces for piece in first), key=by_time)
+    room -= len(dumps(errors))
+    kept: list[list] = []
+    for at, stream, text in sorted((piece for _, last in pieces for piece in last), key=by_time)[::-1]:
+        size = len(dumps([at, stream, text])) + 1
+        if size > room:
+            text = text[-(max(0, room - 100) // 6) :] if room > 106 else ""
+            kept += [[at, stream, text.partition("\n")[2] or text]] if text else []
+            break
+        room -= size
+        kept.append([at, stream, text])
+    return errors + kept[::-1]
+
+
+class Pump:
+    """Carries one stream of one attempt to where the shim's own goes, in a thread: whoever reads there may not read."""
+
+    def __init__(self, source: int, target: int, tail: Tail, earlier: list[Pump], shared: bool) -> None:
+        """earlier: what they still have to deliver to the same target goes first. shared: by several ranks.
+
+        Raises: ThreadError.
+        """
+        self.target = target
+        self._tail = tail
+        self.ended = False
+        self._source = source
+        self._earlier = earlier
+        self._terminal = os.isatty(target)
+        self._keeps_lines = shared and os.fstat(target).st_mode & 0o170000 == 0o010000  # a pipe
+        self._lock = allocate_lock()  # around a read and the note of it, neither of which blocks
+        self._carrying = False
+        start_new_thread(self._run, ())
+
+    def caught_up(self) -> bool:
+        """Has all that was written so far been read and noted?"""
+        with self._lock:
+            return self.ended or not self._readable()
+
+    def idle(self) -> bool:
+        """Has it been delivered as well?"""
+        with self._lock:
+            return self.ended or not (self._carrying or self._readable())
+
+    def pieces(self) -> tuple[list[list], list[list]]:
+        with self._lock:
+            return self._tail.pieces()
+
+    def _readable(self) -> bool:
+        poll = select.poll()
+        poll.register(self._source, select.POLLIN)
+        return any(events & select.POLLIN for _, events in poll.poll(0))
+
+    def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._source, select.POLLIN)
+        try:
+            while self._take_and_give(poll):
+                pass
+        finally:
+            with self._lock:
+                self.ended = True
+                os.close(self._source)
+
+    def _take_and_give(self, poll) -> bool:
+        """False at the end: nobody holds the other side any more, or nobody reads ours."""
+        poll.poll()
+        with self._lock:
+            try:
+                data = os.read(self._source, READ_BYTES)
+            except OSError:
+                return False  # EIO: how a pseudo terminal says that its other side is closed
+            if not data:
+                return False
+            self._tail.add(data, time.time())
+            self._carrying = True
+        while self._earlier:
+            if self._earlier[0].idle():
+                del self._earlier[0]
+            else:
+                time.sleep(RESCAN_S)
+        heard = self._give(data)
+        self._carrying = False
+        return heard
+
+    def _give(self, data: bytes) -> bool:
+        """False when nobody listens any more: the command shall see then what it would have seen without us.
+
+        A full or broken disk ends nothing: as with output that srun writes, the command runs on, unheard.
+        """
+        view, done = memoryview(data), 0
+        while done < len(data):
+            end = self._end_of_write(data, done)
+            try:
+                done += os.write(self.target, view[done:end])
+            except BlockingIOError:  # who shares it with us has set it so
+                ready = select.poll()
+                ready.register(self.target, select.POLLOUT)
+                ready.poll()
+            except OSError as error:
+                return not (self._terminal or error.errno in (errno.EPIPE, errno.ECONNRESET))
+        return True
+
+    def _end_of_write(self, data: bytes, begin: int) -> int:
+        """What is longer than PIPE_BUF ranks that share a pipe would tear apart: lines stay whole, as they were."""
+        if not self._keeps_lines or len(data) - begin <= select.PIPE_BUF:
+            return len(data)
+        return data.rfind(b"\n", begin, begin + select.PIPE_BUF) + 1 or data.find(b"\n", begin) + 1 or len(data)
+
+
+class Output:
+    """What becomes of the command's stdout and stderr: pumped, or handed through."""
+
+    def __init__(self, streams: tuple[int, ...], shared: bool) -> None:
+        """streams: those of 1 and 2 that were open when the shim began. shared: by several ranks."""
+        self._streams = streams
+        self._shared = shared
+        self._pumps: list[Pump] = []  # of this attempt
+        self._unended: list[Pump] = []  # of all attempts
+        set_stack_size(STACK_BYTES)
+
+    def lay(self, limit: int) -> list[tuple[int, int]]:
+        """Our ends for the command, to be closed once it has them, and the descriptors that it shall have them as.
+
+        limit: bytes to keep of each stream; 0: the command gets our own descriptors, and so it does where no pipe, terminal
+        or thread is to be had. It also gets a terminal that it reads from (srun --pty): that is its own to rule.
+        """
+        self._unended = [pump for pump in self._unended if not pump.ended]
+        self._pumps = []
+        ends: list[tuple[int, int]] = []
+        streams = [fd for fd in self._streams if limit > 0 and not (os.isatty(fd) and os.isatty(0))]
+        for fd in streams:
+            if fd == 2 and len(streams) == 2 and _same_file(1, 2):  # one for both: so their order stays
+                ends += [(end, 2) for end, _ in ends]
+                continue
+            try:
+                ends.append((self._connect(fd, limit), fd))
+            except OSError:
+                continue
+        self._unended += self._pumps
+        return ends
+
+    def _connect(self, fd: int, limit: int) -> int:
+        """A new pump to `fd`; gives the command's end. Raises: OSError."""
+        source, end = _terminal_like(fd) if os.isatty(fd) else os.pipe()
+        tail = Tail("out" if fd == 1 else "err", min(limit, TAIL_MAX))
+        try:
+            earlier = [pump for pump in self._unended if pump.target == fd]
+            self._pumps.append(Pump(source, fd, tail, earlier, self._shared))
+        except ThreadError as error:
+            os.close(source)
+            os.close(end)
+            raise OSError(errno.EAGAIN, str(error)) from None
+        return end
+
+    def caught_up(self) -> bool:
+        return all(pump.caught_up() for pump in self._pumps)
+
+    def words(self) -> list[list]:
+        """The last words of this attempt's command."""
+        return last_words([pump.pieces() for pump in self._pumps], WORDS_MAX)
+
+    def deliver(self, limit_s: float) -> None:
+        """Wait until all of it has arrived."""
+        deadline = time.monotonic() + limit_s
+        for pump in self._unended:
+            while not pump.idle() and time.monotonic() < deadline:
+                time.sleep(SETTLE_STEP_S)
+
+
+def _same_file(one: int, other: int) -> bool:
+    here, there = os.fstat(one), os.fstat(other)
+    return (here.st_dev, here.st_ino, here.st_rdev) == (there.st_dev, there.st_ino, there.st_rdev)
+
+
+def _terminal_like(fd: int) -> tuple[int, int]:
+    """A pseudo terminal as that of `fd`, but one that changes nothing (srun --unbuffered): our end, the command's end."""
+    import fcntl
+    import termios
+
+    ours, theirs = os.openpty()
+    mode = termios.tcgetattr(fd)
+    mode[1] &= ~termios.OPOST
+    termios.tcsetattr(theirs, termios.TCSANOW, mode)
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, fcntl.ioctl(fd, termios.TIOCGWINSZ, bytes(8)))
+    return ours, theirs
+
+
+def open_streams() -> tuple[int, ...]:
+    """Which of stdout and stderr we were given. The numbers of those that we were not are taken now, so that nothing of
+    ours gets them; the command finds them closed all the same."""
+    missing = []
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        missing.append(fd)
+    os.close(fd)
+    return tuple(fd for fd in (1, 2) if fd not in missing)
+
+
+def complain(text: str) -> None:
+    """A line on stderr, if it can be had without waiting: it may be said by the one who has to stop the rank."""
+    poll = select.poll()
+    poll.register(2, select.POLLOUT)
+    try:
+        if poll.poll(0):
+            os.write(2, f"{text}\n".encode(errors="replace"))
+    except OSError:
+        pass  # nobody listens
+
+
+# --- memory
+
+
+def oom_kills(root: str = "") -> int | None:
+    """How often the kernel has killed for memory in the cgroup of this process, None where nobody tells.
+
+    root: what stands before /proc and /sys. Where the task's own cgroup has no memory controller its parents are asked,
+    up to that of the step: whatever is above has others in it. Source: memory.events in the kernel's cgroup-v2.rst,
+    memory.oom_control in its cgroup-v1/memory.rst.
+    """
+    places = {}
+    for line in _lines(f"{root}/proc/self/cgroup"):
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if number == "0":
+            places["memory.events"] = f"{root}/sys/fs/cgroup", path
+        elif "memory" in controllers.split(","):
+            places["memory.oom_control"] = f"{root}/sys/fs/cgroup/memory", path
+    for file, (base, path) in places.items():
+        while True:
+            for line in _lines(f"{base}{path}/{file}"):
+                word, _, count = line.partition(" ")
+                if word == "oom_kill" and count.isdigit():
+                    return int(count)
+            path = path.rpartition("/")[0]
+            if "/step_" not in path:
+                break
+    return None
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path) as file:
+            return file.read().splitlines()
+    except (OSError, ValueError):
+        return []
+
+
 # --- the process tree
 
 
@@ -345,20 +734,25 @@ class Command:
         self.attempt = 0
         self.status: int | None = None  # as waitpid gave it, of the command itself
         self.stopping = False
+        self.crash_status = 0  # of a drill: what a SIGKILL is to look like
         self._deadline = 0.0
         self._kill_until = 0.0
         self._kill_wait_s = 0.0
 
-    def start(self, attempt: int, argv: list[str], env: dict) -> tuple[int, str]:
-        """(0, "") once the command runs, else the errno (which slurmstepd makes the exit status) and the reason."""
-        self.attempt, self.status, self.stopping = attempt, None, False
+    def start(self, attempt: int, argv: list[str], env: dict, ends: list[tuple[int, int]]) -> tuple[int, str]:
+        """(0, "") once the command runs, else the errno (which slurmstepd makes the exit status) and the reason.
+
+        ends: a descriptor of ours, closed afterwards, and the number under which the command gets it.
+        """
+        self.attempt, self.status, self.stopping, self.crash_status = attempt, None, False, 0
         path = find_program(argv[0], env.get("PATH", os.defpath))
         terminal = os.isatty(0)
         read_end, write_end = os.pipe()  # both close on exec; a failure comes through
         self.pid = os.fork()
         if self.pid == 0:
-            self._become(path, argv, env, write_end, terminal)
-        os.close(write_end)
+            self._become(path, argv, env, write_end, terminal, ends)
+        for end in {write_end, *(end for end, _ in ends)}:
+            os.close(end)
         told = os.read(read_end, 16)
         os.close(read_end)
         if not told:
@@ -368,7 +762,9 @@ class Command:
         number = int(told)
         return number, f"{argv[0]}: {os.strerror(number)}"
 
-    def _become(self, path: str, argv: list[str], env: dict, failure: int, terminal: bool) -> None:
+    def _become(
+        self, path: str, argv: list[str], env: dict, failure: int, terminal: bool, ends: list[tuple[int, int]]
+    ) -> None:
         """In the child: own process group, death with the shim, then the command.
 
         Every line costs a copy of the pages it touches, eight ranks at a time: what the parent can do, it does. Signals
@@ -383,6 +779,8 @@ class Command:
             self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python's start-up ignores these two
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            for end, fd in ends:
+                os.dup2(end, fd)
             os.execve(path, argv, env)
         except OSError as error:
             os.write(failure, str(error.errno or errno.EIO).encode())
@@ -401,7 +799,8 @@ class Command:
             if pid == 0:
                 return False
             if pid == self.pid:
-                self.status = status
+                faked = self.crash_status and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+                self.status = self.crash_status << 8 if faked else status
 
     def signal(self, number: int) -> None:
         """To the command itself, as Slurm signals a task."""
@@ -412,8 +811,8 @@ class Command:
         """SIGTERM (unless `asked` already) to the process group and to whatever left it; a second call can only shorten
         the grace."""
         if not self.stopping:
-            if not asked:
-                self._to_all(signal.SIGTERM, signal.SIGCONT)  # a stopped process does not notice a SIGTERM
+            # A stopped process does not notice a SIGTERM before it goes on.
+            self._to_all(*(() if asked else (signal.SIGTERM,)), signal.SIGCONT)
             self._deadline = now + grace_s
         self.stopping, self._kill_wait_s, self._kill_until = True, kill_wait_s, 0.0
         self._deadline = min(self._deadline, now + grace_s)
@@ -431,6 +830,17 @@ class Command:
         if not self.stopping:
             return None
         return RESCAN_S if now >= self._deadline else self._deadline - now
+
+    def freeze(self) -> None:
+        """Stop every process below us. Whoever has a SIGSTOP forks no more, so some rounds find them all."""
+        seen: set[int] = set()
+        while new := [pid for pid in descendants(os.getpid()) if pid not in seen]:
+            for pid in new:
+                send_signal(pid, signal.SIGSTOP)
+            seen.update(new)
+
+    def thaw(self) -> None:
+        self._to_all(signal.SIGCONT)
 
     def _to_all(self, *numbers: int) -> None:
         """To the process group as one, and to each descendant that has left it.
@@ -451,10 +861,72 @@ class Command:
             return False  # gone
 
 
+class Drill:
+    """A fault that is injected on purpose, on the user's order. Its messages are wire.drill_message's."""
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+        self._share = 0.0  # of the time that the tree may run; 0: no such drill
+        self._runs = True
+        self._turn_at = 0.0
+
+    def told(self, message: dict, now: float) -> None:
+        """Raises: KeyError, TypeError, ValueError for what is no drill."""
+        what = message["what"]
+        if what == "crash" and ("status" in message) != ("signal" in message):
+            if "status" in message:
+                self._command.crash_status = _within(message["status"], 1, 255)
+                self._command.signal(signal.SIGKILL)
+            else:
+                self._command.signal(_within(message["signal"], 1, 64))
+        elif what == "slow":
+            self._share, self._runs, self._turn_at = _within(message["share"], 0.01, 0.99, (int, float)), True, now
+        elif what == "hang":
+            self._share = 0.0
+            self._command.freeze()
+        elif what == "lost":
+            self._command.freeze()  # so that nobody notices that others end, or starts anew
+            for pid in (*descendants(os.getpid()), os.getpid()):
+                send_signal(pid, signal.SIGKILL)
+        elif what == "end":
+            self._share = 0.0
+            self._command.thaw()
+        else:
+            raise ValueError(f"unknown drill {what!r}")
+
+    def over(self) -> None:
+        """The attempt has ended, or is being stopped, which lets all run on anyway."""
+        if self._share:
+            self._share = 0.0
+            self._command.thaw()
+
+    def wakes_in(self, now: float) -> float | None:
+        return max(0.0, self._turn_at - now) if self._share else None
+
+    def press(self, now: float) -> None:
+        """Stop the tree, or let it go on, when it is time."""
+        if not self._share or now < self._turn_at:
+            return
+        self._runs = not self._runs
+        if self._runs:
+            self._command.thaw()
+        else:
+            self._command.freeze()
+        self._turn_at = now + SLOW_CYCLE_S * (self._share if self._runs else 1 - self._share)
+
+
+def _within(value, low: float, high: float, kinds: tuple = (int,)):
+    if type(value) not in kinds or not low <= value <= high:
+        raise ValueError(f"{value!r} is not from {low} to {high}")
+    return value
+
+
 class Shim:
     """One loop over the socket, the signals and the clock."""
 
-    def __init__(self, argv: list[str], env: dict, sock: socket.socket, link: Link, wakeup: int, passes_on: bool) -> None:
+    def __init__(
+        self, argv: list[str], env: dict, sock: socket.socket, link: Link, wakeup: int, passes_on: bool, output: Output
+    ) -> None:
         self._argv = argv
         self._env = env
         self._sock = sock
@@ -465,8 +937,14 @@ class Shim:
         if self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "cannot become subreaper (Linux 3.4 or later is needed)")
         self._command = Command(self._libc)
+        self._drill = Drill(self._command)
+        self._output = output
         self._rank = int(env.get("SLURM_PROCID", "0"))
         self._reported = True  # the end of the command was told
+        self._ended_at = 0.0  # Unix seconds
+        self._asked = False  # to stop, before it ended
+        self._tell_by = 0.0  # its end is told then at the latest
+        self._oom_kills: int | None = None  # before the attempt
         self._own_status: int | None = None  # of a command that ended by itself
         self._end: int | None = None  # the controller has let us go, with this status
         self._orphan = False
@@ -478,8 +956,7 @@ class Shim:
         poll.register(self._sock, select.POLLIN)
         poll.register(self._wakeup, select.POLLIN)
         while True:
-            wait_s = self._command.wakes_in(time.monotonic())
-            for fd, _ in poll.poll(None if wait_s is None else wait_s * 1000):
+            for fd, _ in poll.poll(self._wait_ms(time.monotonic())):
                 if fd == self._wakeup:
                     self._signalled(os.read(self._wakeup, 512))
                 elif not self._orphan and not self._listen():
@@ -488,17 +965,36 @@ class Shim:
             if self._turn():
                 return self._last_status()
 
+    def _wait_ms(self, now: float) -> float | None:
+        moments = (self._command.wakes_in(now), self._drill.wakes_in(now), SETTLE_STEP_S if self._unreported else None)
+        return min((moment * 1000 for moment in moments if moment is not None), default=None)
+
     def _turn(self) -> bool:
         """Look at the children; True when all is done."""
         nothing_left = self._command.reap()
-        if self._command.status is not None and not self._reported:
-            self._report_exit()
+        now = time.monotonic()
+        if self._unreported:
+            self._settle(now)
+        self._drill.press(now)
         if self._command.stopping:
             if nothing_left:
-                self._stopped([])
-            elif not self._command.press(time.monotonic()):
+                if not self._unreported:
+                    self._stopped([])
+            elif not self._command.press(now):
                 self._stopped(descendants(os.getpid()))
         return not self._command.stopping and (self._end is not None or self._orphan)
+
+    @property
+    def _unreported(self) -> bool:
+        """Has the command ended, and nobody knows yet?"""
+        return self._command.status is not None and not self._reported
+
+    def _settle(self, now: float) -> None:
+        """Report the end of the command once its last words have been read. Whoever ended well has none to tell."""
+        if not self._tell_by:
+            self._ended_at, self._asked, self._tell_by = time.time(), self._command.stopping, now + SETTLE_S
+        if not self._command.status or now >= self._tell_by or self._output.caught_up():
+            self._report_exit()
 
     # --- from the controller
 
@@ -509,21 +1005,27 @@ class Shim:
         except EOFError:
             return False
         except (OSError, LinkError, KeyError, TypeError, ValueError) as error:
-            print(f"ftslurm: rank {self._rank}: the connection to ftrun broke: {error}", file=sys.stderr)
+            complain(f"ftslurm: rank {self._rank}: the connection to ftrun broke: {error}")
             return False
         return True
 
     def _told(self, message: dict) -> None:
         what = message["t"]
         if what == "start":
-            self._start(int(message["attempt"]), message.get("argv") or self._argv, message["env"])
+            self._start(
+                int(message["attempt"]), message.get("argv") or self._argv, message["env"], int(message.get("tail") or 0)
+            )
         elif what == "stop":
+            self._drill.over()
             self._command.attempt = int(message["attempt"])
             asked = bool(message.get("asked"))
             self._command.stop(time.monotonic(), float(message["grace_s"]), float(message["kill_wait_s"]), asked)
         elif what == "signal":
             self._command.signal(int(message["number"]))
+        elif what == "drill":
+            self._drill.told(message, time.monotonic())
         elif what == "end":
+            self._drill.over()
             self._end = int(message["status"])
             if message.get("forget"):
                 self._own_status = None
@@ -532,9 +1034,11 @@ class Shim:
         else:
             raise ValueError(f"unknown message {what!r}")
 
-    def _start(self, attempt: int, argv: list[str], env: dict) -> None:
-        self._reported, self._own_status = False, None
-        status, why = self._command.start(attempt, argv, {**self._env, **env})
+    def _start(self, attempt: int, argv: list[str], env: dict, tail: int) -> None:
+        """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours."""
+        self._reported, self._own_status, self._tell_by = False, None, 0.0
+        self._oom_kills = oom_kills()
+        status, why = self._command.start(attempt, argv, {**self._env, **env}, self._output.lay(tail))
         if why:
             self._reported = True
             self._own_status = status
@@ -545,6 +1049,7 @@ class Shim:
     def _orphaned(self) -> None:
         """No controller, no supervision: end what runs, so that nothing runs beside a later attempt."""
         self._orphan = True
+        self._drill.over()
         self._command.stop(time.monotonic(), ORPHAN_GRACE_S, ORPHAN_KILL_WAIT_S)
 
     # --- to the controller
@@ -580,19 +1085,29 @@ class Shim:
         killed_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         code = 0 if killed_by else os.WEXITSTATUS(status)
         self._reported = True
-        if not self._command.stopping:
+        self._drill.over()
+        if not self._asked:
             self._own_status = 128 + killed_by if killed_by else code
-        if killed_by in FORWARDED and not self._command.stopping:
+        if killed_by in FORWARDED and not self._asked:
             # Slurm signals the command and the shim one after the other: what killed the one is told before its end.
             time.sleep(RESCAN_S)
             self._signalled(self._pending())
-        self._say({"t": "exited", "attempt": self._command.attempt, "code": code, "signal": killed_by, "at": time.time()})
+        told = {"t": "exited", "attempt": self._command.attempt, "code": code, "signal": killed_by, "at": self._ended_at}
+        if status:
+            told["asked"] = self._asked
+            if words := self._output.words():
+                told["tail"] = words
+            if self._oom_kills is not None and (oom_kills() or 0) > self._oom_kills:
+                told["oom"] = True
+        self._say(told)
 
     def _pending(self) -> bytes:
         ready, _, _ = select.select([self._wakeup], [], [], 0)
         return os.read(self._wakeup, 512) if ready else b""
 
     def _stopped(self, left: list[int]) -> None:
+        if self._unreported:  # its own process is gone, but others cannot be killed
+            self._report_exit()
         self._command.stopping = False
         self._say({"t": "stopped", "attempt": self._command.attempt, "left": left, "free_port": self._free_port()})
 
@@ -652,6 +1167,8 @@ def end_as(status: int) -> None:
 def main() -> None:
     argv = sys.argv[1:]
     env = dict(os.environ)
+    # Slurm gives every task pipes of its own; the local launcher, if it need not label, its own to all.
+    output = Output(open_streams(), shared=bool(env.get("FTSLURM_LOCAL")))
     if argv[:1] == ["--"]:
         argv = argv[1:]
     wakeup = catch_signals()
@@ -661,7 +1178,7 @@ def main() -> None:
         sock, link = connect(channel, env, CONNECT_TIMEOUT_S)
         local = passes_signals_on(env)
         env.pop("FTSLURM_LOCAL", None)
-        status = Shim(argv, env, sock, link, wakeup, local).run()
+        status = Shim(argv, env, sock, link, wakeup, local, output).run()
     except (KeyError, OSError, ValueError) as error:
         print(
             f"ftslurm: rank {rank} on {socket.gethostname()} cannot reach ftrun, so its command was not started: {error}"
@@ -669,6 +1186,7 @@ def main() -> None:
             file=sys.stderr,
         )
         os._exit(OWN_FAILURE)
+    output.deliver(DELIVER_S)
     end_as(status)
 
 

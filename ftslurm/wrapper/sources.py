@@ -7,6 +7,7 @@ import selectors
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ftslurm.errors import WireError
@@ -17,6 +18,7 @@ from ftslurm.model.events import (
     AgentArrived,
     AgentLost,
     DevicesSeen,
+    DrillAsked,
     Event,
     HealingDone,
     ShimLost,
@@ -29,13 +31,14 @@ from ftslurm.system.clock import Clock
 from ftslurm.wrapper.channel import Message, Peer, Server
 from ftslurm.wrapper.signals import SIGCHLD, Signals
 
-Meaning = Callable[[str, Severity], CodeMeaning]
+Meaning = Callable[[str, str, Severity], CodeMeaning]  # kind of device, code, severity
 
 
 class Sources:
     """The one queue. `next` is the only place where ftrun waits.
 
-    shims: rank -> connection. agents: node -> connection. meaning: looks a fault code up (and loads the catalogue then).
+    shims: rank -> connection. agents: node -> connection. askers: number -> connection of an order for a drill.
+    meaning: looks a fault code up (and loads the catalogue then).
     """
 
     def __init__(self, clock: Clock, signals: Signals, meaning: Meaning, address: str = "") -> None:
@@ -51,6 +54,7 @@ class Sources:
         self.server = Server(self._selector, self._message, self._lost, address)
         self.shims: dict[int, Peer] = {}
         self.agents: dict[str, Peer] = {}
+        self.askers: dict[int, Peer] = {}  # who waits to hear what became of a drill
         self.step: StepHandle | None = None
 
     def next(self, until: float | None) -> Event:
@@ -117,7 +121,11 @@ class Sources:
             return (HealingDone(owner, report.results),)
         return (DevicesSeen(owner, self._graded(owner, report.answer), report.asked, report.answer.error),)
 
-    def _introduced(self, peer: Peer, hello: wire.ShimHello | wire.AgentHello) -> Sequence[Event]:
+    def _introduced(self, peer: Peer, hello: wire.ShimHello | wire.AgentHello | DrillAsked) -> Sequence[Event]:
+        if isinstance(hello, DrillAsked):
+            peer.owner, number = _Gone(), id(peer)
+            self.askers[number] = peer
+            return (replace(hello, asker=number),)
         if isinstance(hello, wire.AgentHello):
             self._take_place(self.agents, hello.node, peer)
             return (AgentArrived(hello.node, hello.kinds),)
@@ -136,7 +144,7 @@ class Sources:
         for report in answer.reports:
             if report.health is DeviceHealth.FAULTY:
                 for code in report.codes:
-                    m = self._meaning(code, report.severity)
+                    m = self._meaning(report.kind, code, report.severity)
                     faults.append(Fault(node, report.device, m.code, m.name, m.fault_class, m.user_induced))
         return tuple(faults)
 

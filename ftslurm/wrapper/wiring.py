@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2s
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import ftslurm
-from ftslurm.errors import REQUEUED_STATUS, UsageError
+from ftslurm.errors import REQUEUED_STATUS, StateError, UsageError
 from ftslurm.launchers import multi_prog
 from ftslurm.launchers.launcher import Launcher
 from ftslurm.launchers.local import LocalLauncher, LocalPool, LocalScheduler, nodes_wanted
@@ -20,12 +21,14 @@ from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.launchers.srun_options import Component, has_flag
 from ftslurm.ledger.journal import Journal
+from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.ledger.store import Identity, Store, state_folder
 from ftslurm.model.devices import CodeMeaning, Severity
 from ftslurm.model.history import History, fold
 from ftslurm.model.job import Allocation
+from ftslurm.model.node_memory import NodeLeft, remembered, suspects
 from ftslurm.model.settings import Resolved, Settings
-from ftslurm.policies.codes import AscendCatalog, normalise
+from ftslurm.policies.codes import normalise
 from ftslurm.policies.judge import Judge
 from ftslurm.policies.phases import RunFacts
 from ftslurm.slurm.choice import choose_client
@@ -34,11 +37,15 @@ from ftslurm.slurm.env import read_allocation
 from ftslurm.system.clock import Clock
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.controller import Controller
+from ftslurm.wrapper.diagnosis import Diagnosis
 from ftslurm.wrapper.effects import Effects, Scheduler
 from ftslurm.wrapper.scheduler import SlurmScheduler
 from ftslurm.wrapper.settings_files import Request, settings_in_force
 from ftslurm.wrapper.signals import Signals
 from ftslurm.wrapper.sources import Sources
+
+if TYPE_CHECKING:
+    from ftslurm.policies.codebook import CodeBook
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,11 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
         site.settings.slurm_client, site.settings.slurm_timeout_s,
     )  # fmt: skip
     facts = _facts(order, allocation, "srun", frozenset({"ask", "requeue"}))
-    status = _controller(order, site.settings, history, facts, journal, launcher, scheduler, [socket.gethostname()]).run()
+    memory = NodeMemory(store.root)
+    facts = replace(facts, remembered=_remembered(memory, facts, site.settings))
+    status = _controller(
+        order, site.settings, history, facts, journal, launcher, scheduler, [socket.gethostname()], memory
+    ).run()
     if status != REQUEUED_STATUS:
         journal.close()
     return status
@@ -151,15 +162,36 @@ def local_allocation(number: int, nodes: tuple[str, ...], history: History) -> A
 
 def _controller(
     order: Order, settings: Settings, history: History, facts: RunFacts, journal: Journal, launcher: Launcher,
-    scheduler: Scheduler, addresses: list[str],
+    scheduler: Scheduler, addresses: list[str], memory: NodeMemory | None = None,
 ) -> Controller:  # fmt: skip
-    clock, signals = Clock(), Signals()
-    sources = Sources(clock, signals, lazy_meaning(settings.user_induced), settings.address)
+    """memory: of nodes, for later jobs; None where node names mean nothing."""
+    clock, signals, diagnosis = Clock(), Signals(), Diagnosis(settings)
+    if settings.catalogs:
+        diagnosis.load()  # what is wrong with a site's own file is said before the job begins
+    sources = Sources(clock, signals, lazy_meaning(settings.user_induced, settings.catalogs), settings.address)
     channel = sources.server.channel_text([settings.address] if settings.address else addresses)
     effects = Effects(
-        sources, launcher, scheduler, signals, clock, channel, order.verbose, programs=programs(order.components)
-    )
-    return Controller(Judge(settings, history, facts), sources, effects, journal, clock)
+        sources, launcher, scheduler, signals, clock, channel, order.verbose, programs=programs(order.components),
+        prepare=diagnosis.prepare, left=lambda nodes: _left(memory, facts, nodes),
+        tail_bytes=settings.tail_bytes,
+    )  # fmt: skip
+    return Controller(Judge(settings, history, facts, diagnosis), sources, effects, journal, clock)
+
+
+def _remembered(memory: NodeMemory, facts: RunFacts, settings: Settings) -> Mapping[str, str]:
+    """node -> why it is suspect to this job. A memory that cannot be read is none."""
+    try:
+        known = remembered(memory.read(), Clock().now().unix, settings.memory_s, settings.memory_jobs)
+    except StateError:
+        return {}
+    return suspects(known, facts.cluster, facts.job, settings.memory_jobs)
+
+
+def _left(memory: NodeMemory | None, facts: RunFacts, nodes: Mapping[str, str]) -> None:
+    """Raises: StateError."""
+    if memory is not None:
+        at = Clock().now().unix
+        memory.add([NodeLeft(at, facts.cluster, node, facts.job, why) for node, why in nodes.items()])
 
 
 def _facts(order: Order, allocation: Allocation, launcher: str, can: frozenset[str]) -> RunFacts:
@@ -193,17 +225,17 @@ def _python(settings: Settings) -> Python:
     return Python(settings.python or sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
 
 
-def lazy_meaning(user_induced: tuple[str, ...]) -> Callable[[str, Severity], CodeMeaning]:
-    """Looks codes up; the catalogue is read at the first fault, which most jobs never see."""
-    catalogs: list[AscendCatalog] = []
+def lazy_meaning(user_induced: tuple[str, ...], catalogs: tuple[str, ...] = ()) -> Callable[[str, str, Severity], CodeMeaning]:
+    """Looks codes up; the catalogues are read at the first fault, which most jobs never see. catalogs: a site's own files."""
+    books: list[CodeBook] = []
     induced = frozenset(normalise(code) for code in user_induced)
 
-    def meaning(code: str, severity: Severity) -> CodeMeaning:
-        from ftslurm.wrapper.catalogs import load_ascend_catalog
+    def meaning(kind: str, code: str, severity: Severity) -> CodeMeaning:
+        from ftslurm.wrapper.catalogs import load_code_book
 
-        if not catalogs:
-            catalogs.append(load_ascend_catalog())
-        found = catalogs[0].meaning(code, severity)
+        if not books:
+            books.append(load_code_book(catalogs))
+        found = books[0].meaning(kind, code, severity)
         return replace(found, user_induced=True) if found.code in induced else found
 
     return meaning

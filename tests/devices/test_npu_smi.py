@@ -5,28 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ftslurm.devices.npu_smi import (
-    ChipRow,
+from ftslurm.devices.npu_smi import ChipRow, ProcessRow, health_of, parse_info, parse_processes, severity_of
+from ftslurm.devices.npu_smi_fields import (
+    EventList,
     HealthBlock,
+    LiveEvent,
     MapRow,
-    ProcessRow,
     ResetAnswer,
     ResetOutcome,
-    health_of,
+    parse_events,
     parse_health,
-    parse_info,
     parse_mapping,
-    parse_processes,
+    parse_net_health,
     parse_reset,
-    severity_of,
 )
 from ftslurm.model.devices import DeviceHealth, Severity
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "npu-smi"
-PARSERS = (parse_info, parse_processes, parse_health, parse_mapping, parse_reset)
 
 
 def recorded(name: str) -> str:
@@ -76,6 +72,51 @@ def test_memory_of_a_310p_is_not_taken_for_hbm() -> None:
     assert parse_info(recorded("info-310p")).chips[0].hbm_total_mb is None
 
 
+def test_a_table_of_many_moods() -> None:
+    """Gaps in the ids, cells without blanks, words nobody knows, a bus id that is missing, negative numbers."""
+    table = parse_info(recorded("info-a2-mixed"))
+    assert table.unread == 0
+    assert table.chips == (
+        ChipRow(0, 0, "910B1", "Alarm", 102.4, 51.0, 0, None, None, None, "0000:C1:00.0"),
+        ChipRow(3, 0, "910B1", "Warning", 99.9, 48.0, 100, 59356, 65536, None, "0000:C2:00.0"),
+        ChipRow(12, 0, "910B1", "Resetting", None, None, None, None, None, None, "0000:81:00.0"),
+        ChipRow(13, 0, "910B1", "OK", 91.0, 44.0, 3, 3161, 65536, None, "NA"),
+        ChipRow(14, 0, "910B1", "", 91.0, 44.0, 3, 3161, 65536, None, "0000:02:00.0"),
+    )
+    assert [health_of(row.health).value for row in table.chips] == ["faulty", "faulty", "unknown", "good", "unknown"]
+    processes = parse_processes(recorded("info-a2-mixed"))
+    assert [row.pid for row in processes.rows] == [5523]
+    assert processes.covers({0, 3, 12, 13, 14})
+
+
+@pytest.mark.parametrize(
+    ("name", "chips"),
+    [
+        ("info-310p-duo", [("2.0", "OK", 0, 1685), ("2.1", "Critical", 1, 1373)]),
+        ("info-310", [("4.0", "OK", 0, 2621), ("4.1", "OK", 1, 2621), ("4.2", "Warning", 2, 2621), ("4.3", "OK", 3, None)]),
+    ],
+)
+def test_inference_cards_with_several_chips(name: str, chips: list[tuple[str, str, int, int | None]]) -> None:
+    table = parse_info(recorded(name))
+    assert [(row.device, row.health, row.phy_id, row.memory_used_mb) for row in table.chips] == chips
+    assert table.unread == 0
+
+
+def test_a_card_that_only_the_process_table_knows_is_counted() -> None:
+    lines = recorded("info-a2").splitlines()
+    table = parse_info("\n".join([*lines[:9], *lines[12:]]))
+    assert [row.device for row in table.chips] == ["2.0", "6.0"]
+    assert table.unread == 1
+
+
+def test_rows_of_two_chips_do_not_make_one() -> None:
+    """The second row of card 2 and the first of card 5 are missing."""
+    lines = recorded("info-a2").splitlines()
+    table = parse_info("\n".join([*lines[:7], lines[8], *lines[10:14]]))
+    assert [row.device for row in table.chips] == ["6.0"]
+    assert table.unread == 2
+
+
 def test_use_of_a_950_is_read_as_its_ai_core_use() -> None:
     assert [row.aicore_percent for row in parse_info(recorded("info-950")).chips] == [0, 100]
 
@@ -121,6 +162,8 @@ def test_a_chip_printed_twice_is_read_once_and_counted() -> None:
         ("NA", DeviceHealth.UNKNOWN, Severity.UNKNOWN),
         ("", DeviceHealth.UNKNOWN, Severity.UNKNOWN),
         ("Okay", DeviceHealth.UNKNOWN, Severity.UNKNOWN),
+        ("ok", DeviceHealth.UNKNOWN, Severity.UNKNOWN),
+        ("O K", DeviceHealth.UNKNOWN, Severity.UNKNOWN),
     ],
 )
 def test_health_words(word: str, health: DeviceHealth, severity: Severity) -> None:
@@ -205,6 +248,39 @@ def test_health_without_a_health_word_has_no_block(text: str) -> None:
     assert parse_health(text) == ()
 
 
+def test_health_whose_words_the_driver_does_not_have() -> None:
+    (block,) = parse_health(recorded("health-words-fail"))
+    assert block.codes == ("80E18008", "81338008", "40F84E00")
+
+
+# ---- live events
+
+
+@pytest.mark.parametrize(
+    ("name", "events"),
+    [
+        ("events-none", EventList(0)),
+        ("events-one", EventList(1, (LiveEvent("81AF8000", 2),))),
+        ("events-three", EventList(3, (LiveEvent("80E01801", 3), LiveEvent("81078603", 1), LiveEvent("000080E1")))),
+        ("events-not-supported", EventList()),
+        ("events-old-tool", EventList()),
+        ("error-inner", EventList()),
+    ],
+)
+def test_live_events(name: str, events: EventList) -> None:
+    assert parse_events(recorded(name)) == events
+
+
+# ---- network ports
+
+
+@pytest.mark.parametrize(
+    ("name", "health"), [("net-success", 0), ("net-init", 6), ("net-fault", 5), ("net-error", None), ("error-inner", None)]
+)
+def test_health_of_a_network_port(name: str, health: int | None) -> None:
+    assert parse_net_health(recorded(name)) == health
+
+
 # ---- the map
 
 
@@ -239,7 +315,7 @@ def test_a_map_with_single_blanks_reads_the_same() -> None:
         ("reset-fail", ResetOutcome.FAILED, "Failed to reset server"),
         (
             "reset-other-user",
-            ResetOutcome.FAILED,
+            ResetOutcome.OTHERS,
             "Another user is resetting the NPU(s). Please try again later.; Failed to reset chip",
         ),
         ("reset-not-root", ResetOutcome.REFUSED, "This command can be executed only by the root user."),
@@ -252,6 +328,18 @@ def test_a_map_with_single_blanks_reads_the_same() -> None:
             "Please reboot OS to reset chip if there is no BMC.; Failed to reset chip",
         ),
         ("reset-cut-off", ResetOutcome.UNKNOWN, ""),
+        (
+            "reset-vnpu",
+            ResetOutcome.REFUSED,
+            "In the vNPU scenario, this device does not support setting reset.",
+        ),
+        ("reset-second-chip", ResetOutcome.FAILED, "SMP mode only support reset chip 0."),
+        (
+            "reset-outband-dead",
+            ResetOutcome.FAILED,
+            "Failed to rescan chip 0.; Please reboot OS to reset card.; Failed to reset card",
+        ),
+        ("error-occupied", ResetOutcome.FAILED, recorded("error-occupied").strip()),
     ],
 )
 def test_reset_answers(name: str, outcome: ResetOutcome, message: str) -> None:
@@ -260,69 +348,3 @@ def test_reset_answers(name: str, outcome: ResetOutcome, message: str) -> None:
 
 def test_a_failure_without_words_still_says_something() -> None:
     assert parse_reset("\tStatus                         : Fail\n") == ResetAnswer(ResetOutcome.FAILED, "Status: Fail")
-
-
-# ---- hostile text
-
-PIECES = st.sampled_from(
-    [
-        "| NPU   Name | Health | Power(W) |\n",
-        "| NPU ID | Name | Health | Power(W) |\n",
-        "| Chip | Bus-Id | AICore(%) |\n",
-        "| 0     910B3 | OK | 1.5 40 0 / 0 |\n",
-        "| 0 | 0000:C1:00.0 | 0 0 / 0 1 / 2 |\n",
-        "| NPU Chip | Process id | Process name | Process memory(MB) |\n",
-        "| 0 0 | 1 | x | 2 |\n",
-        "| No running processes found in NPU ",
-        "Health Status : ",
-        "Error Code : ",
-        "Chip ID : ",
-        "NPU ID : ",
-        "NPU ID Chip ID Chip Logic ID Chip Name\n",
-        "Status : OK\n",
-        "Message : ",
-        "|",
-        "||",
-        ":",
-        " ",
-        "\n",
-        "9" * 5000,
-        "٣",
-        "²",
-        "-1",
-        "1.",
-        "NA",
-        "\x00",
-        "\u2028",
-    ]
-)
-
-
-def test_numbers_without_end_are_noise() -> None:
-    # Python's int() refuses more than 4300 digits.
-    text = recorded("info-a2").replace("5     910B3", "5" * 5000 + " 910B3").replace("824166", "8" * 5000)
-    assert [row.device for row in parse_info(text).chips] == ["2.0", "6.0"]
-    assert parse_processes(text).unread == 1
-    assert parse_health(f"Chip ID : {'1' * 5000}\nHealth : OK\n") == (HealthBlock("OK"),)
-
-
-@given(st.lists(PIECES | st.text(max_size=12), max_size=40).map("".join))
-def test_no_parser_raises_on_any_mixture(text: str) -> None:
-    for parse in PARSERS:
-        parse(text)
-
-
-@given(st.sampled_from(sorted(RECORDED.glob("*.txt"))), st.data())
-def test_no_parser_raises_on_a_damaged_recording(path: Path, data: st.DataObject) -> None:
-    text = path.read_text(encoding="utf-8")
-    start = data.draw(st.integers(0, len(text)))
-    end = data.draw(st.integers(start, min(len(text), start + 200)))
-    damaged = text[:start] + data.draw(st.text(max_size=20)) + text[end:]
-    for parse in PARSERS:
-        parse(damaged)
-
-
-@given(st.text(max_size=300))
-def test_a_damaged_health_word_is_never_read_as_ok(noise: str) -> None:
-    for block in parse_health(f"Health Status : {noise}"):
-        assert health_of(block.word) is not DeviceHealth.GOOD or block.word.upper() == "OK"

@@ -4,9 +4,15 @@
 
     FTSLURM_NPU_SIM          folder of the state files, one JSON file a node; not set: as on a machine without driver
     FTSLURM_NPU_SIM_CHIPS    chips of a node that has no file yet (default 2, all healthy)
-    FTSLURM_NPU_SIM_LAYOUT   a2 (one chip a card, the default) or a3 (two dies a card)
+    FTSLURM_NPU_SIM_CARDS    their cards, where the ids have gaps: `2,5,6` (default 0, 1, …)
+    FTSLURM_NPU_SIM_LAYOUT   a2 (one chip a card, the default), a3 (two dies a card), 310p or 950
+    FTSLURM_NPU_SIM_EVENTS   yes: the tool knows `current-fault-event` whatever the layout; else the 950's alone does
     FTSLURM_NPU_SIM_RESET_S  how long a reset takes, seconds (default 0.1)
+    FTSLURM_NPU_SIM_BOOT_S   how long a chip boots after it, seconds (default 0); only the driver's library shows that
+    FTSLURM_NPU_SIM_NET_S    how long its network port takes, as well
     SLURMD_NODENAME, FTSLURM_NODE   the node, else `node`
+
+Beside each state file lies the same for the stand-in of the driver's library (dcmi/libdcmi.c), as NODE.dcmi.
 
 Words, layouts and exit statuses follow the open npu-smi sources of 2026. Faults are times on the wall clock, not
 timers: whether one is there is worked out whenever the tool is asked. Python's standard library only, and little of it:
@@ -34,15 +40,17 @@ KNOWN_SEVERITIES = {
     "81078603": "minor",
     "80E18006": "hint",
 }
-RESETS = ("ok", "fail", "refused", "keeps")  # and slow:SECONDS
-TOOL_MOODS = ("ok", "hang", "fail", "garble")
-NAMES = {"a2": "910B3", "a3": "Ascend910"}
-HBM_MB = 65536
+RESETS = ("ok", "fail", "refused", "keeps", "loses", "others")  # and slow:SECONDS
+TOOL_MOODS = ("ok", "hang", "fail", "garble", "occupied")
+DCMI_MOODS = ("ok", "hang", "fail", "occupied", "deaf", "crash")
+NAMES = {"a2": "910B3", "a3": "Ascend910", "310p": "310P3", "950": "Ascend950PR"}
+HBM_MB = {"a2": 65536, "a3": 65536, "310p": 21525, "950": 114688}
 NODES = {0x64: "AI Core", 0x65: "AI Vector", 0x70: "HBM", 0x5C: "PCIe", 0x83: "Port"}
 SENSORS = {0x0C: "Memory", 0x27: "Heartbeat", 0xC0: "RAS State", 0xC3: "Safety State"}
 
 # The tool ends with its own error numbers, of which a shell sees the low byte.
-DCMI_INNER, INVALID, NOT_PERMITTED, INNER, ABORTED = -8005, -9001, -9002, -9005, -9016
+DCMI_INNER, DCMI_OCCUPIED, INVALID, NOT_PERMITTED, INNER, ABORTED = -8005, -8020, -9001, -9002, -9005, -9016
+FOR_EVER = 9e18
 
 
 class Trouble(Exception):
@@ -88,9 +96,18 @@ class Fault:
     def active(self, now: float) -> bool:
         return self.times > 0 and now >= self.since
 
+    def windows(self) -> list[tuple[float, float]]:
+        """From when to when the fault is there, past and to come, as things stand."""
+        found, at = [], self.since
+        for _ in range(self.times):
+            until = FOR_EVER if self.heals_after is None else at + self.heals_after
+            found.append((at, until))
+            at = until + self.again_after
+        return found
+
 
 class Chip:
-    """lost: fallen off the bus. processes: (pid, name, MB)."""
+    """lost: fallen off the bus. processes: (pid, name, MB). network: DCMI's number for the health of its port."""
 
     def __init__(
         self,
@@ -98,11 +115,13 @@ class Chip:
         faults: list[dict] | None = None,
         processes: list[list] | None = None,
         aicore: int = 0,
+        network: int = 0,
     ) -> None:
         self.lost = lost
         self.faults = [Fault(**fault) for fault in faults or []]
         self.processes = processes or []
         self.aicore = aicore
+        self.network = network
 
     def active(self, now: float) -> list[Fault]:
         return [fault for fault in self.faults if fault.active(now)]
@@ -114,12 +133,30 @@ class Chip:
 
 
 class Node:
-    """All chips of a node, by (card, chip), and the state of the tool there."""
+    """All chips of a node, by (card, chip), and the state of the tool and of the library there.
 
-    def __init__(self, layout: str, chips: dict[str, dict], tool: str = "ok", resetting_until: float = 0.0) -> None:
+    booted_at, network_at: when the chips are in service and on the network again. once: events that are over as soon as
+    they have come, each (time, card, chip, code, severity).
+    """
+
+    def __init__(
+        self,
+        layout: str,
+        chips: dict[str, dict],
+        tool: str = "ok",
+        resetting_until: float = 0.0,
+        dcmi: str = "ok",
+        booted_at: float = 0.0,
+        network_at: float = 0.0,
+        once: list[list] | None = None,
+    ) -> None:
         self.layout = layout
         self.tool = tool
         self.resetting_until = resetting_until
+        self.dcmi = dcmi
+        self.booted_at = booted_at
+        self.network_at = network_at
+        self.once = once or []
         self.chips = {place_of(name): Chip(**chip) for name, chip in chips.items()}
 
     def listed(self) -> dict[tuple[int, int], Chip]:
@@ -142,7 +179,22 @@ class Node:
             f"{card}.{number}": {**vars(chip), "faults": [vars(fault) for fault in chip.faults]}
             for (card, number), chip in sorted(self.chips.items())
         }
-        return {"layout": self.layout, "tool": self.tool, "resetting_until": self.resetting_until, "chips": chips}
+        return {**vars(self), "chips": chips}
+
+    def as_lines(self) -> str:
+        """For the stand-in of the library: words that scanf can read, times as Unix seconds."""
+        lines = [f"node {self.layout} {self.dcmi} {self.resetting_until:.6f} {self.booted_at:.6f} {self.network_at:.6f}"]
+        for (card, number), chip in sorted(self.chips.items()):
+            used = memory_used(chip) * 100 // HBM_MB[self.layout]
+            tenths = 900 + 10 * card
+            at = f"{card} {number}"
+            lines.append(f"chip {at} {int(chip.lost)} {chip.network} {chip.aicore} {used} {tenths} {logic_id(self, (card, number))}")
+            lines += [f"process {at} {pid}" for pid, _, _ in chip.processes]
+            for fault in chip.faults:
+                grade = list(SEVERITIES).index(fault.severity)
+                lines += [f"fault {at} {fault.code} {grade} {since:.6f} {until:.6f}" for since, until in fault.windows()]
+        lines += [f"once {at:.6f} {card} {chip} {code} {grade}" for at, card, chip, code, grade in self.once]
+        return "\n".join(lines) + "\n"
 
 
 # ---- state files
@@ -152,16 +204,18 @@ def node_name(env: dict[str, str]) -> str:
     return env.get("SLURMD_NODENAME") or env.get("FTSLURM_NODE") or "node"
 
 
-def fresh_node(layout: str, count: int) -> Node:
+def fresh_node(layout: str, count: int, cards: str = "") -> Node:
     per_card = 2 if layout == "a3" else 1
-    return Node(layout, {f"{n // per_card}.{n % per_card}": {} for n in range(count)})
+    ids = [int(card) for card in cards.split(",")] if cards else list(range(-(-count // per_card)))
+    places = [f"{card}.{chip}" for card in ids for chip in range(per_card)]
+    return Node(layout, {place: {} for place in (places if cards else places[:count])})
 
 
 def default_node(env: dict[str, str]) -> Node:
     layout = env.get("FTSLURM_NPU_SIM_LAYOUT", "a2")
     if layout not in NAMES:
-        raise Trouble(f"FTSLURM_NPU_SIM_LAYOUT is {layout!r}, it can be a2 or a3")
-    return fresh_node(layout, int(env.get("FTSLURM_NPU_SIM_CHIPS", "2")))
+        raise Trouble(f"FTSLURM_NPU_SIM_LAYOUT is {layout!r}, it can be {', '.join(NAMES)}")
+    return fresh_node(layout, int(env.get("FTSLURM_NPU_SIM_CHIPS", "2")), env.get("FTSLURM_NPU_SIM_CARDS", ""))
 
 
 def state_path(folder: str, node: str, ending: str = "json") -> str:
@@ -199,11 +253,15 @@ def parsed(text: str) -> dict:
 def save(folder: str, node: str, state: Node) -> None:
     import json
 
-    path = state_path(folder, node)
+    replace(state_path(folder, node), json.dumps(state.as_data(), indent=1))
+    replace(state_path(folder, node, "dcmi"), state.as_lines())
+
+
+def replace(path: str, text: str) -> None:
     draft = f"{path}.{os.getpid()}"
     try:
         with open(draft, "w", encoding="utf-8") as file:
-            json.dump(state.as_data(), file, indent=1)
+            file.write(text)
         open_to_all(draft, 0o666)
         os.rename(draft, path)
     except OSError as error:
@@ -248,58 +306,91 @@ class Locked:
 
 # ---- npu-smi info
 
-WIDTH = 96
-TOP = "+" + "-" * WIDTH + "+"
-RULE = "+" + "-" * 27 + "+" + "-" * 15 + "+" + "-" * 52 + "+"
-DOUBLE = RULE.replace("-", "=")
-HEADINGS = {"a2": "Chip                      ", "a3": "Chip  Phy-ID              "}
+# The boxes of the four generations, from the open sources: widths of the three columns, heading of the second row.
+BOXES = {"a2": (27, 15, 52), "a3": (27, 15, 52), "310p": (31, 17, 54), "950": (27, 15, 53)}
+SECOND_HEADINGS = {
+    "a2": "| Chip                      | Bus-Id        | AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)        |",
+    "a3": "| Chip  Phy-ID              | Bus-Id        | AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)        |",
+    "310p": "| Chip    Device                | Bus-Id          | AICore(%)    Memory-Usage(MB)                        |",
+    "950": "|        |                  | Bus-Id        | NPU Util(%) Memory-Usage(MB)  HBM-Usage(MB)         |",
+}
+ONE_CHIP = "| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|"
+HEADINGS = {
+    "a2": ONE_CHIP,
+    "a3": ONE_CHIP,
+    "310p": "| NPU     Name                  | Health          | Power(W)     Temp(C)           Hugepages-Usage(page) |",
+    "950": "| NPU ID | Name             | Health        | Power(W)    Temp(C)           Hugepages-Usage(page) |",
+}
+ON_CHIPS = "| NPU     Chip              | Process id    | Process name             | Process memory(MB)      |"
+PROCESS_HEADINGS = {
+    "a2": ON_CHIPS,
+    "a3": ON_CHIPS,
+    "310p": "| NPU     Chip                  | Process id      | Process name             | Process memory(MB)        |",
+    "950": "| NPU ID                    | Process id    | Process name             | Process memory(MB)       |",
+}
 
 
 def info(node: Node, now: float) -> str:
-    lines = [
-        TOP,
-        f"| npu-smi 24.1.0                   Version: 24.1.0{'':<47}|",
-        RULE,
-        "| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|",
-        f"| {HEADINGS[node.layout]}| Bus-Id        | AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)        |",
-        DOUBLE,
-    ]
+    layout, widths = node.layout, BOXES[node.layout]
+    top = "+" + "-" * (sum(widths) + 2) + "+"
+    rule = "+" + "+".join("-" * width for width in widths) + "+"
+    double = rule.replace("-", "=")
+    lines = [top, boxed(" npu-smi 24.1.0                   Version: 24.1.0", layout), rule]
+    lines += [HEADINGS[layout], SECOND_HEADINGS[layout], double]
     for card in node.cards():
         places = [place for place in node.listed() if place[0] == card]
         for place in places:
             lines += chip_rows(node, place, now)
-            lines.append(DOUBLE if place == places[-1] else TOP)
-    heading = "| NPU     Chip              | Process id    | Process name             | Process memory(MB)      |"
-    lines += [RULE, heading, DOUBLE]
+            lines.append(double if place == places[-1] else top)
+    lines += [rule, PROCESS_HEADINGS[layout], double]
     for card in node.cards():
-        lines += [*process_rows(node, card), DOUBLE]
+        lines += [*process_rows(node, card), double]
     return "\n".join(lines) + "\n"
+
+
+def boxed(text: str, layout: str) -> str:
+    return f"|{text:<{sum(BOXES[layout]) + 2}}|"
 
 
 def chip_rows(node: Node, place: tuple[int, int], now: float) -> list[str]:
     card, chip = place
+    state, word, heat = node.chips[place], node.word(place, now), 40 + card
+    used, total, name = memory_used(state), HBM_MB[node.layout], NAMES[node.layout]
+    if node.layout == "310p":
+        return [
+            f"| {card:<7} {name:<22}| {word:<15} | {'NA':<12} {heat:<17} {0:<6}/ {0:<13} |",
+            f"| {chip:<7} {logic_id(node, place):<22}| {bus_id(node, place):<15} | {state.aicore:<12} {used:<5}/ {total:<32} |",
+        ]
+    if node.layout == "950":
+        return [
+            f"| {card:<7}| {name:<17}| {word:<13} | {200 + card:<11.1f} {heat:<17} {0:<6}/ {0:<13} |",
+            f"|{'':<8}|{'':<18}| {bus_id(node, place):<13} | {state.aicore:<11} {0:<5}/ {0:<10} {used:<6}/ {total:<13} |",
+        ]
     power = "-" if chip else f"{90 + card:.1f}"
-    state = node.chips[place]
-    used = 3161 + sum(megabytes for _, _, megabytes in state.processes)
     ids = f"{chip:<6}{logic_id(node, place):<20}" if node.layout == "a3" else f"{chip:<26}"
     return [
-        f"| {card:<6}{NAMES[node.layout]:<20}| {node.word(place, now):<14}| {power:<12}{40 + card:<18}{0:<5}/ {0:<14}|",
-        f"| {ids}| {bus_id(node, place):<14}| {state.aicore:<12}{0:<5}/ {0:<11}{used:<5}/ {HBM_MB:<14}|",
+        f"| {card:<6}{name:<20}| {word:<14}| {power:<12}{heat:<18}{0:<5}/ {0:<14}|",
+        f"| {ids}| {bus_id(node, place):<14}| {state.aicore:<12}{0:<5}/ {0:<11}{used:<5}/ {total:<14}|",
     ]
+
+
+def memory_used(chip: Chip) -> int:
+    return 3161 + sum(megabytes for _, _, megabytes in chip.processes)
 
 
 def process_rows(node: Node, card: int) -> list[str]:
-    rows = [
-        f"| {card:<8}{chip:<18}| {pid:<14}| {name:<25}| {megabytes:<24}|"
-        for (of, chip), state in node.listed().items()
-        if of == card
-        for pid, name, megabytes in state.processes
-    ]
-    return rows or [f"| No running processes found in NPU {card:<61}|"]
+    left, middle, right = BOXES[node.layout]
+    rows = []
+    for (of, chip), state in node.listed().items():
+        for pid, name, megabytes in state.processes if of == card else ():
+            ids = str(card) if node.layout == "950" else f"{card:<8}{chip}"
+            rows.append(f"| {ids:<{left - 1}}| {pid:<{middle - 1}}| {name:<25}| {megabytes:<{right - 28}}|")
+    return rows or [boxed(f" No running processes found in NPU {card}", node.layout)]
 
 
 def logic_id(node: Node, place: tuple[int, int]) -> int:
-    return place[0] * (2 if node.layout == "a3" else 1) + place[1]
+    """In the order of the places, without gaps; the 950 has one id for everything."""
+    return place[0] if node.layout == "950" else sorted(node.chips).index(place)
 
 
 def bus_id(node: Node, place: tuple[int, int]) -> str:
@@ -322,9 +413,13 @@ def chips_on(node: Node, card: int) -> int:
 
 
 def info_map(node: Node) -> str:
+    if node.layout == "950":
+        rows = [["NPU ID", "Slot ID", "Chip ID", "Chip Phy-ID", "Chip Name"]]
+        rows += [[str(card), str(10 + card), "0", str(card), NAMES["950"]] for card in node.cards()]
+        return "".join("\t" + " ".join(f"{word:<30}" for word in row) + "\n" for row in rows)
     a3 = node.layout == "a3"
     titles = ["NPU ID", "Chip ID", "Chip Logic ID", *(["Chip Phy-ID"] if a3 else []), "Chip Name"]
-    name = NAMES["a3"] if a3 else f"Ascend {NAMES['a2']}"
+    name = NAMES["a3"] if a3 else f"Ascend {NAMES[node.layout]}"
     rows = [titles]
     for card in node.cards():
         places = [place for place in node.listed() if place[0] == card]
@@ -343,6 +438,10 @@ def info_type(node: Node, kind: str, card: int, chip: int | None, now: float) ->
         return "Invalid card id.\n", INVALID
     if chip is not None:
         return CHIP_FIELDS[kind](node, (card, chip), now), 0
+    if node.layout == "950":
+        head = "" if kind == "current-fault-event" else field("NPU ID", card)
+        text = CHIP_FIELDS[kind](node, (card, 0), now)
+        return head + text.replace("Health Status                  :", "Health                         :"), 0
     text = field("NPU ID", card) + field("Chip Count", chips_on(node, card)) + "\n"
     for place in node.listed():
         if place[0] == card:
@@ -364,6 +463,18 @@ def health(node: Node, place: tuple[int, int], now: float) -> str:
     return text + field("Error Information", first) + "".join("\n" + field(" ", words) for words in others)
 
 
+def current_faults(node: Node, place: tuple[int, int], now: float) -> str:
+    faults = [] if now < node.resetting_until else node.chips[place].active(now)
+    text = field("Fault Event Count", len(faults))
+    if not faults:
+        return text + field("Fault Event Information", "NA")
+    for number, fault in enumerate(faults):
+        bits, grade = int(fault.code, 16), list(SEVERITIES).index(fault.severity)
+        words = f"event id=0x{bits:X}, severity={grade}, node type ex={bits >> 17 & 0x7FF}, node id={place[1]}"
+        text += field("" if number else "Fault Event Information", f"{words}, sub node type ex=0, sub node id=0")
+    return text
+
+
 def event_words(code: str) -> str:
     bits = int(code, 16)
     node, sensor, state = bits >> 17 & 0x7FF, bits >> 9 & 0xFF, bits & 0x1FF
@@ -373,10 +484,10 @@ def event_words(code: str) -> str:
 
 def usages(node: Node, place: tuple[int, int], _now: float) -> str:
     chip = node.chips[place]
-    used = 3161 + sum(megabytes for _, _, megabytes in chip.processes)
+    used = memory_used(chip)
     return (
-        field("HBM Capacity(MB)", HBM_MB)
-        + field("HBM Usage Rate(%)", used * 100 // HBM_MB)
+        field("HBM Capacity(MB)", HBM_MB[node.layout])
+        + field("HBM Usage Rate(%)", used * 100 // HBM_MB[node.layout])
         + field("Aicore Usage Rate(%)", chip.aicore)
         + field("Aivector Usage Rate(%)", 0)
         + field("Aicpu Usage Rate(%)", 0)
@@ -406,7 +517,13 @@ def proc_mem(node: Node, place: tuple[int, int], _now: float) -> str:
     return "".join(rows) or "\tNo process in device.\n"
 
 
-CHIP_FIELDS = {"health": health, "usages": usages, "common": common, "proc-mem": proc_mem}
+CHIP_FIELDS = {
+    "health": health,
+    "current-fault-event": current_faults,
+    "usages": usages,
+    "common": common,
+    "proc-mem": proc_mem,
+}
 
 
 # ---- npu-smi set -t reset
@@ -428,13 +545,16 @@ class Reset:
         if how == "refused":
             return say("This command can be executed only by the root user.\n", NOT_PERMITTED)
         # Chips linked by HCCS are reset together, and the tool asks once more.
-        linked = len(node.listed()) > 1
+        linked = len(node.listed()) > 1 and node.layout in ("a2", "a3")
         if not confirmed(node.layout, linked):
             way = "inband" if self.inband else "outband"
             return self.outcome(linked, f"User aborts reset {kind_of(linked)} by {way}.", ABORTED)
         return self.work(how, linked)
 
     def work(self, how: str, linked: bool) -> int:
+        if how == "others":
+            say("Another user is resetting the NPU(s). Please try again later.\n", 0)
+            return self.outcome(linked, f"Failed to reset {kind_of(linked)}", INNER)
         usual = self.env.get("FTSLURM_NPU_SIM_RESET_S", "0.1")
         seconds = float(how[5:] if how.startswith("slow:") else usual)
         with Locked(self.folder, self.name):
@@ -451,10 +571,15 @@ class Reset:
     def finish(self, how: str, linked: bool) -> int:
         with Locked(self.folder, self.name):
             node = load(self.folder, self.name, self.env)
+            now, taken = time.time(), {place: chip for place, chip in node.listed().items() if linked or place == self.place}
             node.resetting_until = 0.0
-            fails = how == "fail" or any(chip.processes for chip in node.listed().values())
+            node.booted_at = now + float(self.env.get("FTSLURM_NPU_SIM_BOOT_S", "0"))
+            node.network_at = now + float(self.env.get("FTSLURM_NPU_SIM_NET_S", "0"))
+            fails = how == "fail" or any(chip.processes for chip in taken.values())
             if not fails and how != "keeps":
-                heal_all(node, time.time())
+                heal_all(taken, now)
+            if not fails and how == "loses":
+                node.chips[self.place].lost = True
             save(self.folder, self.name, node)
         if fails:
             return self.outcome(linked, f"Failed to reset {kind_of(linked)}", INNER)
@@ -477,8 +602,8 @@ def take_turn(chip: Chip, now: float) -> str:
     return resets.pop(0) if len(resets) > 1 else resets[0]
 
 
-def heal_all(node: Node, now: float) -> None:
-    for chip in node.listed().values():
+def heal_all(chips: dict[tuple[int, int], Chip], now: float) -> None:
+    for chip in chips.values():
         for fault in chip.active(now):
             fault.heal(now)
 
@@ -531,18 +656,21 @@ def npu_smi(words: list[str], env: dict[str, str]) -> int:
     while node.tool == "hang":
         time.sleep(0.5)  # until it is told to work again
         node = load(folder, name, env)
+    if node.tool == "occupied":
+        words = "dcmi model initialized failed, because the device is used."
+        return say(f"{words} ret is {DCMI_OCCUPIED}\n", DCMI_OCCUPIED)
     if node.tool == "fail":
         return say(f"dcmi module initialize failed. ret is {DCMI_INNER}\n", DCMI_INNER)
     if node.tool == "garble":
         return garble(info(node, time.time()))
     if words[:1] == ["info"]:
-        return query(node, options(words[1:]))
+        return query(node, options(words[1:]), env)
     if words[:1] == ["set"] and options(words).get("-t") == "reset":
-        return reset(folder, name, env, options(words))
+        return reset(folder, name, env, options(words), node.layout)
     return say("Command or option is not found.\n", INNER)
 
 
-def query(node: Node, wanted: dict[str, str]) -> int:
+def query(node: Node, wanted: dict[str, str], env: dict[str, str]) -> int:
     now = time.time()
     if not wanted:
         return say(info(node, now), 0)
@@ -550,14 +678,20 @@ def query(node: Node, wanted: dict[str, str]) -> int:
         return say(info_list(node), 0)
     if "-m" in wanted:
         return say(info_map(node), 0)
+    if node.layout == "950" and "-c" in wanted:
+        return say("This device does not support input parameter of -c.\n", INVALID)
+    if wanted.get("-t") == "current-fault-event" and node.layout != "950" and env.get("FTSLURM_NPU_SIM_EVENTS") != "yes":
+        return say("This device does not support querying current-fault-event.\n", 0)
     card, chip = wanted.get("-i", ""), wanted.get("-c")
     if wanted.get("-t") not in CHIP_FIELDS or not card.isdecimal() or (chip is not None and not chip.isdecimal()):
         return say("The parameter is invalid.\n", INVALID)
     return say(*info_type(node, wanted["-t"], int(card), None if chip is None else int(chip), now))
 
 
-def reset(folder: str, name: str, env: dict[str, str], wanted: dict[str, str]) -> int:
-    card, chip = wanted.get("-i", ""), wanted.get("-c", "")
+def reset(folder: str, name: str, env: dict[str, str], wanted: dict[str, str], layout: str) -> int:
+    if layout == "950" and "-c" in wanted:
+        return say("This device does not support input parameter of -c.\n", INVALID)
+    card, chip = wanted.get("-i", ""), wanted.get("-c", "0" if layout == "950" else "")
     if not (card.isdecimal() and chip.isdecimal()):
         return say("The parameter is invalid.\n", INVALID)
     return Reset(folder, name, env, (int(card), int(chip)), wanted.get("-m") == "1").run()
@@ -597,13 +731,19 @@ def npu_sim(words: list[str], env: dict[str, str]) -> int:
         return 2
 
 
-RESET_HELP = "ok, fail, refused, keeps (done, but the code stays), slow:SECONDS; one a try, the last for all others"
+RESET_HELP = (
+    "ok, fail, refused, keeps (done, but the code stays), loses (the chip does not come back), others (somebody else is "
+    "resetting), slow:SECONDS; one a try, the last for all others"
+)
 DEVICE = {"--device": {"required": True, "metavar": "CARD.CHIP"}}
 VERB_HELP = {
     "inject": "a fault code appears on a chip",
     "clear": "heal everything: one chip, or the node and its tool",
     "show": "print the node's state",
     "tool": "make the tool itself hang, fail or print nonsense",
+    "dcmi": "make the library hang, fail, crash or hear no events",
+    "event": "something that is over at once, which only the library hears of",
+    "network": "health of a chip's network port, as the library numbers it",
     "lose-chip": "a chip is not listed any more",
     "process": "a process uses the chip (pid 0: none does)",
     "load": "AI Core use in percent",
@@ -618,9 +758,17 @@ VERB_FLAGS: dict[str, dict[str, dict]] = {
         "--times": {"type": int, "default": 1, "help": "how often the fault comes back, this one included"},
         "--again-after": {"type": float, "default": 10.0, "metavar": "SECONDS", "help": "from healing to coming back"},
     },
-    "clear": {"--device": {"metavar": "CARD.CHIP"}},
+    "clear": {
+        "--device": {"metavar": "CARD.CHIP"},
+        "--layout": {"choices": list(NAMES), "help": "of the whole node (else as it is)"},
+        "--chips": {"type": int, "help": "how many (else as many as there are)"},
+        "--cards": {"default": "", "metavar": "N,N…", "help": "ids of the cards, where they have gaps"},
+    },
     "show": {},
     "tool": {"mood": {"choices": TOOL_MOODS}},
+    "dcmi": {"mood": {"choices": DCMI_MOODS}},
+    "event": {**DEVICE, "--code": {"required": True}, "--severity": {"choices": list(SEVERITIES), "default": ""}},
+    "network": {**DEVICE, "--health": {"type": int, "required": True}},
     "lose-chip": DEVICE,
     "process": {
         **DEVICE,
@@ -638,9 +786,13 @@ def steer(asked: "Namespace", env: dict[str, str]) -> int:
         if asked.verb == "show":
             return show(node)
         if asked.verb == "clear" and asked.device is None:
-            node = fresh_node(node.layout, len(node.chips))
+            same = asked.layout is None and asked.chips is None
+            cards = asked.cards or (",".join(str(card) for card in sorted({card for card, _ in node.chips})) if same else "")
+            node = fresh_node(asked.layout or node.layout, asked.chips or len(node.chips), cards)
         elif asked.verb == "tool":
             node.tool = asked.mood
+        elif asked.verb == "dcmi":
+            node.dcmi = asked.mood
         else:
             change_chip(node, asked)
         save(asked.dir, asked.node, node)
@@ -661,18 +813,25 @@ def change_chip(node: Node, asked: "Namespace") -> None:
         chip.processes = [[asked.pid, asked.name, asked.mb]] if asked.pid else []
     elif asked.verb == "load":
         chip.aicore = asked.percent
+    elif asked.verb == "network":
+        chip.network = asked.health
+    elif asked.verb == "event":
+        fault = new_fault(asked)
+        node.once.append([fault.since, *place, fault.code, list(SEVERITIES).index(fault.severity)])
     else:
         node.chips[place] = Chip()
 
 
 def new_fault(asked: "Namespace") -> Fault:
+    code = asked.code.upper().removeprefix("0X")
+    if not code or len(code) > 8 or code.strip("0123456789ABCDEF"):
+        raise Trouble(f"{asked.code!r} is no fault code: eight hexadecimal digits")
+    if asked.verb == "event":
+        return Fault(code, asked.severity, time.time())
     resets = asked.reset.split(",")
     for how in resets:
         if how not in RESETS and not (how.startswith("slow:") and how[5:].replace(".", "", 1).isdecimal()):
             raise Trouble(f"a reset cannot be {how!r}: {', '.join(RESETS)} or slow:SECONDS")
-    code = asked.code.upper().removeprefix("0X")
-    if not code or len(code) > 8 or code.strip("0123456789ABCDEF"):
-        raise Trouble(f"{asked.code!r} is no fault code: eight hexadecimal digits")
     return Fault(code, asked.severity, time.time(), asked.heals_after, asked.again_after, asked.times, resets)
 
 

@@ -22,6 +22,7 @@ BY_HINT: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     Mapping[str, int]: st.dictionaries(TEXT, st.integers(), max_size=3),
     Mapping[str, str]: st.dictionaries(TEXT, TEXT, max_size=3),
+    tuple[int, ...]: st.lists(st.integers(), max_size=3).map(tuple),
     tuple[str, ...]: st.lists(TEXT, max_size=3).map(tuple),
     tuple[tuple[str, str], ...]: st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple),
 }

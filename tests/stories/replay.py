@@ -8,7 +8,7 @@ are checked, in the stories as in the random runs.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from ftslurm.model.history import fold
 from ftslurm.model.job import Task
 from ftslurm.model.settings import Settings
 from ftslurm.policies.judge import Judge, Phase, RunFacts
+from ftslurm.policies.phases import Diagnose
 
 T = TypeVar("T")
 
@@ -85,10 +86,9 @@ class Truth:
             case ev.RankStopped(rank, attempt, left):
                 if self.stops.get(rank) == attempt:
                     del self.stops[rank]
-                if self.running.get(rank) == attempt:
-                    del self.running[rank]
-                if not left:
-                    self.unproven.discard((rank, attempt))
+                    self.running.pop(rank, None)
+                    if not left:
+                        self.unproven = {(other, number) for other, number in self.unproven if other != rank}
             case ev.ShimLost(rank):
                 self.shims.discard(rank)
                 self.running.pop(rank, None)
@@ -119,7 +119,7 @@ class Truth:
                 self.decided.add(decided.id)
                 self.spent += decided.cost == "max_restarts"
                 assert self.spent <= self.max_restarts, f"{self.spent} requeues were spent of {self.max_restarts}"
-            case do.Remember(rec.AttemptBegan(attempt=attempt)):
+            case do.Remember(rec.AttemptBegan(attempt=attempt) | rec.RankBegan(attempt=attempt)):
                 assert attempt not in self.attempts, f"attempt {attempt} was handed out twice"
                 self.attempts.add(attempt)
             case do.LaunchStep():
@@ -127,8 +127,10 @@ class Truth:
                 self.step_up, self.came, self.shims = True, set(), set()
             case do.StartRanks(attempt, env):
                 self._start(attempt, env)
-            case do.StopRanks(attempt):
+            case do.StopRanks(attempt, ranks=None):
                 self.stops = dict.fromkeys(self.shims if self.step_up else (), attempt)
+            case do.StopRanks(attempt, ranks=ranks):
+                self.stops.update(dict.fromkeys(self.shims & set(ranks or ()), attempt))
             case do.WatchNodes(nodes):
                 self.agents.update({node: False for node in nodes})
             case do.LookAtDevices():
@@ -144,11 +146,13 @@ class Truth:
 
     def _start(self, attempt: int, env: Any) -> None:
         assert attempt in self.attempts, f"attempt {attempt} was not written down before it was started"
-        assert not self.unproven, f"ranks are started beside processes that may be left: {sorted(self.unproven)}"
+        alone = set(env) != {task.rank for task in self.tasks}
+        left = {(rank, number) for rank, number in self.unproven if rank in env or not alone}
+        assert not left, f"ranks are started beside processes that may be left: {sorted(left)}"
         assert self.step_up, "ranks are started in a step that has ended"
         assert set(env) <= self.shims, f"ranks are started whose shim is gone: {sorted(set(env) - self.shims)}"
-        self.running = dict.fromkeys(env, attempt)
-        self.unproven = set(self.running.items())
+        self.running.update(dict.fromkeys(env, attempt))
+        self.unproven |= {(rank, attempt) for rank in env}
 
     def check(self, judge: Judge) -> None:
         """After every answer: it is over, or something is still to come."""
@@ -173,8 +177,10 @@ class Job:
     def __init__(
         self, settings: Settings | None = None, *, past: Iterable[rec.Record] = (), schedule: int = 0,
         nodes: Sequence[str] = ("n1", "n2"), per_node: int = 2, can: Iterable[str] = ("ask", "requeue"),
-        step_key: str = "train", user_env: Iterable[str] = (), now: Now = START,
+        step_key: str = "train", user_env: Iterable[str] = (), now: Now = START, diagnose: Diagnose | None = None,
+        remembered: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
+        self.diagnose = diagnose
         self.settings = settings or Settings()
         self.ledger = list(past)
         self.nodes = tuple(nodes)
@@ -183,9 +189,10 @@ class Job:
         history = fold(self.ledger)
         runs = sum(isinstance(record, rec.RunBegan) for record in self.ledger)
         self.facts = RunFacts(
-            f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, user_env=frozenset(user_env), can=frozenset(can)
-        )
-        self.judge = Judge(self.settings, history, self.facts)
+            f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, user_env=frozenset(user_env), can=frozenset(can),
+            remembered=remembered or {},
+        )  # fmt: skip
+        self.judge = Judge(self.settings, history, self.facts, diagnose)
         self.tasks = tasks_on(self.nodes, per_node)
         self.truth = Truth(self.tasks, self.settings.max_restarts, history.spent.get("max_restarts", 0))
         self.devices: dict[str, tuple[Fault, ...]] = {}
@@ -247,7 +254,8 @@ class Job:
         return self.tell(self.exit_of(rank, code, signal))
 
     def exit_of(self, rank: int, code: int = 0, signal: int = 0) -> ev.RankExited:
-        return ev.RankExited(rank, max(self.truth.attempts, default=0), ExitStatus(code, signal), self.now.unix)
+        number = self.truth.running.get(rank, max(self.truth.attempts, default=0))
+        return ev.RankExited(rank, number, ExitStatus(code, signal), self.now.unix)
 
     def all_exit(self, code: int = 0, signal: int = 0) -> list[do.Decision]:
         return self.tell(*(self.exit_of(task.rank, code, signal) for task in self.tasks))
@@ -270,6 +278,7 @@ class Job:
         return Job(
             settings or self.settings, past=self.ledger, schedule=self.facts.schedule + 1, nodes=nodes or self.nodes,
             per_node=self.per_node, can=self.facts.can, step_key=self.facts.step_key, user_env=self.facts.user_env, now=self.now,
+            diagnose=self.diagnose, remembered=self.facts.remembered,
         )  # fmt: skip
 
     # --- asking what it did
@@ -322,6 +331,9 @@ class Job:
             case do.StartRanks(attempt, env):
                 return [ev.RankStarted(rank, attempt, 100 + rank) for rank in env]
             case do.StopRanks(attempt):
+                ranks = decision.ranks
+                if ranks is not None:
+                    return [event for rank in sorted(ranks) for event in self._stopped(rank, attempt)]
                 return [event for rank in sorted(self.truth.stops) for event in self._stopped(rank, attempt)]
             case do.LookAtDevices():
                 return [self.look_at(node) for node, up in self.truth.agents.items() if up]
@@ -337,7 +349,7 @@ class Job:
 
     def _stopped(self, rank: int, attempt: int) -> list[Event]:
         self._port += 1
-        exits: list[Event] = [self.exit_of(rank, 0, SIGTERM)] if rank in self.truth.running else []
+        exits: list[Event] = [replace(self.exit_of(rank, 0, SIGTERM), stopped=True)] if rank in self.truth.running else []
         return [*exits, ev.RankStopped(rank, attempt, self.stuck.get(rank, ()), self._port if rank == 0 else 0)]
 
     def look_at(self, node: str) -> ev.DevicesSeen:

@@ -47,7 +47,11 @@ def as_in_a_terminal() -> None:
 class Shim:
     """One real shim with its command. `words` reads what the command prints; all its processes end with the test."""
 
-    def __init__(self, command: Sequence[str], rank: int = 0, env: Mapping[str, str] | None = None, **how: Any) -> None:
+    def __init__(
+        self, command: Sequence[str], rank: int = 0, env: Mapping[str, str] | None = None, tail: int = 0, **how: Any
+    ) -> None:
+        """tail: bytes that it keeps of each output stream, in every attempt."""
+        self.tail = tail
         self.secret = secrets.token_bytes(32)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(SOON_S)
@@ -92,7 +96,7 @@ class Shim:
 
     def start(self, attempt: int = 1, argv: Sequence[str] | None = None, **env: str) -> Message:
         """Gives the answer: `started` or `unstartable`."""
-        self.say(t="start", attempt=attempt, env=env, argv=list(argv) if argv else None)
+        self.say(t="start", attempt=attempt, env=env, argv=list(argv) if argv else None, tail=self.tail)
         answer = self.hear("started", "unstartable")
         self._pids += [answer["pid"]] if "pid" in answer else []
         return answer

@@ -280,4 +280,4 @@ def test_any_text_is_a_policy_or_a_policy_error(tmp_path: Path, text: str) -> No
 @pytest.mark.parametrize("written", ["80E01801", "0x80e01801", "80e01801"])
 def test_a_code_that_the_policy_calls_user_induced_is_found_however_it_is_written(policy: Write, written: str) -> None:
     codes = in_force(policy(f'devices:\n  user_induced: ["{written}"]\n')).settings.user_induced
-    assert lazy_meaning(codes)("80E01801", Severity.MAJOR).user_induced
+    assert lazy_meaning(codes)("ascend", "80E01801", Severity.MAJOR).user_induced

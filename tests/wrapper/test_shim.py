@@ -25,22 +25,24 @@ SLEEP = "exec sleep 1000"
 
 
 class Shims:
-    """Makes shims; all are ended with the test."""
+    """Makes shims; all are ended with the test. tail: bytes that they keep of each output stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, tail: int) -> None:
         self.made: list[Shim] = []
+        self._tail = tail
 
     def __call__(self, script: str = SLEEP, **how: Any) -> Shim:
         return self.run("sh", "-c", script, **how)
 
     def run(self, *command: str, **how: Any) -> Shim:
-        self.made.append(Shim(command, **how))
+        self.made.append(Shim(command, **{"tail": self._tail} | how))
         return self.made[-1]
 
 
-@pytest.fixture
-def shims() -> Iterator[Shims]:
-    made = Shims()
+@pytest.fixture(params=[0, 65536], ids=["direct", "pumped"])
+def shims(request: pytest.FixtureRequest) -> Iterator[Shims]:
+    """Every test runs twice: nothing that it looks at depends on what stands between the command and its output."""
+    made = Shims(request.param)
     yield made
     for shim in made.made:
         shim.close()

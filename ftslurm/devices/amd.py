@@ -1,0 +1,73 @@
+"""AMD GPUs, by amdsmi."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ftslurm.devices import amd_facts
+from ftslurm.devices.nvml_amdsmi import GpuProbe, is_library_here
+from ftslurm.devices.nvml_amdsmi_child import Json, LibraryChild, NoAnswer
+from ftslurm.devices.nvml_amdsmi_looks import Finding, GpuLook, Heard, ResetAnswer
+from ftslurm.model.devices import Utilisation
+from ftslurm.system.commands import Runner
+
+LIBRARY = "libamd_smi.so"
+
+
+class Amd:
+    """What is AMD's own in a GpuProbe. dev: where device nodes are."""
+
+    kind = amd_facts.KIND
+    library = "amdsmi"
+    python_module = "amdsmi"
+    extra = "amd"
+    child = "ftslurm.devices.amd_child"
+    visible: tuple[str, ...] = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+    # GPUs of one XGMI hive: AMD does not promise that a reset of one leaves the others alone.
+    shares_resets = True
+
+    def __init__(self, env: Mapping[str, str], dev: Path = Path("/dev")) -> None:
+        self._env = env
+        self._dev = dev
+
+    def here(self) -> bool:
+        """/dev/kfd alone is no sign: the graphics of a desktop processor have it, and nothing could look at them."""
+        rocm = self._env.get("ROCM_HOME") or self._env.get("ROCM_PATH") or "/opt/rocm"
+        return is_library_here(LIBRARY, self._env, (f"{rocm}/lib",))
+
+    def certain(self) -> bool:
+        return (self._dev / "kfd").exists()
+
+    def heard(self, event: Json) -> Heard:
+        return amd_facts.heard(event)
+
+    def look(self, gpu: Json) -> GpuLook:
+        return amd_facts.look(gpu)
+
+    def need(self, look: GpuLook, codes: tuple[str, ...]) -> Finding:
+        return amd_facts.need(look, codes)
+
+    def utilisation(self, device: str, gpu: Json) -> Utilisation:
+        return amd_facts.utilisation(device, gpu)
+
+    def order_reset(self, look: GpuLook, child: LibraryChild, timeout_s: float) -> ResetAnswer:
+        try:
+            return amd_facts.read_reset(child.ask({"ask": "reset", "bus": look.bus}, timeout_s, lambda heard: None))
+        except NoAnswer as silence:
+            return ResetAnswer(None, f"reset: {silence}")
+
+
+class AmdProbe(GpuProbe):
+    """Reads the AMD GPUs of this node and heals them. run: not needed, there to be made like its neighbours."""
+
+    def __init__(
+        self,
+        run: Runner,
+        env: Mapping[str, str],
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        dev: Path = Path("/dev"),
+    ) -> None:
+        super().__init__(Amd(env, dev), env, sleep, clock)

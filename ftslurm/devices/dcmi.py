@@ -1,0 +1,241 @@
+"""Ascend chips by the driver's own library, libdcmi.so: ctypes and nothing else.
+
+Atlas A2, A3, 310P and older are asked by card and chip (`dcmi_*`), the 950 generation by one id (`dcmiv2_*`), which is
+the card here and its chip 0, as in npu-smi's tables. Any call can block for as long as the driver likes, and a broken
+driver can take the process with it: `dcmi_child` is the only caller.
+
+Source: the public header dcmi_interface_api.h and the DCMI API references of the three generations (2026).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from ctypes import byref, c_char, c_int, c_ubyte, c_uint, c_ulong, c_ulonglong, c_ushort
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ftslurm.devices.dcmi_codes import NOT_SUPPORTED, words_of
+
+Place = tuple[int, int]  # card and chip
+
+# Path of the library, or `off`.
+VARIABLE = "FTSLURM_DCMI"
+# Where the driver package puts it.
+_PLACES = ("/usr/local/dcmi/libdcmi.so", "/usr/local/Ascend/driver/lib64/driver/libdcmi.so")
+
+_MAX_CARDS = 64
+_MAX_CODES = 128  # of a chip, also of its events
+_MAX_PROCESSES = 32
+_MAX_CHIPS_OF_A_CARD = 8  # there are at most 4; a count beyond is no count
+_TEXT_BYTES = 256  # shorter buffers get shortened texts
+
+AICORE, ALL_OF_NPU = 2, 13
+MEMORY, HBM = 1, 6
+# Of dcmi_get_topo_info_by_device_id: ways over PCIe, by which a reset does not spread. The other numbers are HCCS, SIO and
+# UB, or `unknown`, which older references number 6.
+PCIE_LINKS = frozenset({1, 2, 4, 5})
+
+
+class DcmiError(Exception):
+    """A call that failed. code: the library's, NOT_SUPPORTED also where the library lacks the function."""
+
+    def __init__(self, call: str, code: int) -> None:
+        super().__init__(f"{call} failed: {words_of(code)}")
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class FaultEvent:
+    """severity: 0 hint to 3 critical. assertion: 0 the fault has gone, 1 it has come, 2 it happened and is over."""
+
+    logic_id: int
+    code: str
+    severity: int
+    assertion: int
+    words: str = ""
+
+
+class _Filter(ctypes.Structure):
+    """All zero: every event."""
+
+    _fields_ = (
+        ("filter_flag", c_ulonglong), ("event_id", c_uint), ("severity", c_ubyte), ("node_type", c_ubyte),
+        ("reserved", c_ubyte * 32),
+    )  # fmt: skip
+
+
+class _Fault(ctypes.Structure):
+    _fields_ = (
+        ("event_id", c_uint), ("deviceid", c_ushort), ("node_type", c_ubyte), ("node_id", c_ubyte),
+        ("sub_node_type", c_ubyte), ("sub_node_id", c_ubyte), ("severity", c_ubyte), ("assertion", c_ubyte),
+        ("event_serial_num", c_int), ("notify_serial_num", c_int), ("alarm_raised_time", c_ulonglong),
+        ("event_name", c_char * 256), ("additional_info", c_char * 32), ("reserved", c_ubyte * 32),
+    )  # fmt: skip
+
+
+class Event(ctypes.Structure):
+    """`struct dcmi_event`; its union has one member only."""
+
+    _fields_ = (("type", c_int), ("fault", _Fault))
+
+
+class _Process(ctypes.Structure):
+    _fields_ = (("proc_id", c_int), ("proc_mem_usage", c_ulong))
+
+
+_Handler = ctypes.CFUNCTYPE(None, ctypes.POINTER(Event))
+# The driver calls them from a thread of its own until the process ends.
+_FOR_EVER: list[Any] = []
+
+
+def find_library(env: Mapping[str, str]) -> str:
+    """Path of libdcmi.so; empty if there is none or FTSLURM_DCMI is `off`."""
+    if chosen := env.get(VARIABLE):
+        return "" if chosen == "off" else chosen
+    return next((place for place in _PLACES if Path(place).exists()), "")
+
+
+class Dcmi:
+    """The library, initialised. Every method raises DcmiError."""
+
+    def __init__(self, path: str) -> None:
+        """Raises: OSError if it cannot be loaded, DcmiError if it does not initialise."""
+        self._library = ctypes.CDLL(path)
+        self._by_one_id = False
+        try:
+            self._call("dcmi_init")
+            self.chips()
+        except DcmiError as error:
+            if error.code != NOT_SUPPORTED:
+                raise
+            self._by_one_id = True
+            self._call("dcmiv2_init")
+
+    def chips(self) -> tuple[Place, ...]:
+        """All chips there were when the library was initialised: it never looks again."""
+        count, ids = c_int(), (c_int * _MAX_CARDS)()
+        if self._by_one_id:
+            self._call("dcmiv2_get_device_list", ids, byref(count), _MAX_CARDS)
+        else:
+            self._call("dcmi_get_card_list", byref(count), ids, _MAX_CARDS)
+        cards = [card for card in ids[: min(max(count.value, 0), _MAX_CARDS)] if card >= 0]
+        return tuple((card, chip) for card in cards for chip in range(self._chips_of(card)))
+
+    def logic_id(self, place: Place) -> int:
+        if self._by_one_id:
+            return place[0]
+        found = c_int()
+        self._call("dcmi_get_device_logic_id", byref(found), *place)
+        return found.value
+
+    def health(self, place: Place) -> int:
+        """0 well, 1 minor, 2 major, 3 critical alarm, 0xFFFFFFFF no such chip."""
+        health = c_uint()
+        self._ask("dcmi_get_device_health", place, byref(health))
+        return health.value
+
+    def codes(self, place: Place) -> tuple[str, ...]:
+        """The codes the chip has now, eight digits each."""
+        name = "dcmiv2_get_device_error_code_list" if self._by_one_id else "dcmi_get_device_errorcode_v2"
+        count, found = c_int(), (c_uint * _MAX_CODES)()
+        self._ask(name, place, byref(count), found, _MAX_CODES)
+        return tuple(f"{code:08X}" for code in found[: min(max(count.value, 0), _MAX_CODES)] if code)
+
+    def words(self, place: Place, code: str) -> str:
+        """What the driver says of a code, for people."""
+        name = "dcmiv2_get_device_error_info" if self._by_one_id else "dcmi_get_device_errorcode_string"
+        text = ctypes.create_string_buffer(_TEXT_BYTES)
+        self._ask(name, place, c_uint(int(code, 16)), text, _TEXT_BYTES)
+        return text.value.decode(errors="replace")
+
+    def faults(self, place: Place) -> tuple[FaultEvent, ...]:
+        """The faults the chip has now, with the severity of each. The 950 tells, older chips do not support it."""
+        found, count = (Event * _MAX_CODES)(), c_int()
+        self._ask("dcmi_get_device_current_fault_event", place, found, _MAX_CODES, byref(count))
+        return tuple(_event(event) for event in found[: min(max(count.value, 0), _MAX_CODES)])
+
+    def boot_status(self, place: Place) -> int:
+        """0 not started, 1 BIOS, 2 OS, 3 booted, 16 in service."""
+        status = c_int()
+        self._ask("dcmi_get_device_boot_status", place, byref(status))
+        return status.value
+
+    def network_health(self, place: Place) -> int:
+        """Of the chip's own network port: 0 well, 6 being initialised, every other number is a failure.
+
+        Can block for long when a card has dropped off the bus.
+        """
+        result = c_int()
+        self._ask("dcmi_get_device_network_health", place, byref(result))
+        return result.value
+
+    def rate(self, place: Place, kind: int) -> int:
+        """Use in percent: AICORE, ALL_OF_NPU, MEMORY or HBM. AICORE reads 0 while a profiler is at work."""
+        rate = c_uint()
+        self._ask("dcmi_get_device_utilization_rate", place, c_int(kind), byref(rate))
+        return rate.value
+
+    def power_w(self, place: Place) -> float:
+        tenths = c_int()
+        self._ask("dcmi_get_device_power_info", place, byref(tenths))
+        return tenths.value / 10
+
+    def processes(self, place: Place) -> tuple[int, ...]:
+        """The pids that use the chip; in a plain container those of containers only."""
+        name = "dcmiv2_get_device_proc_mem_info" if self._by_one_id else "dcmi_get_device_resource_info"
+        found, count = (_Process * _MAX_PROCESSES)(), c_int(_MAX_PROCESSES)
+        self._ask(name, place, found, byref(count))
+        return tuple(process.proc_id for process in found[: min(max(count.value, 0), _MAX_PROCESSES)])
+
+    def link(self, one: Place, other: Place) -> int:
+        """How two chips are connected, see PCIE_LINKS."""
+        link = c_int()
+        if self._by_one_id:
+            self._call("dcmiv2_get_topo_info_by_device_id", one[0], other[0], byref(link))
+        else:
+            self._call("dcmi_get_topo_info_by_device_id", *one, *other, byref(link))
+        return link.value
+
+    def subscribe(self, hear: Callable[[FaultEvent], None]) -> None:
+        """From now on `hear` is called for the events of all chips, from a thread of the driver. Once a process.
+
+        Not dcmi_get_fault_event, which waits for the events of one chip: the driver queues events for a thread by what
+        that thread asked for last, so going round the chips loses those of the others. And a node has 64 such queues
+        for all its processes, too few to take one for each chip.
+        """
+        handler = _Handler(lambda event: hear(_event(event.contents)))
+        _FOR_EVER.append(handler)
+        if self._by_one_id:
+            self._call("dcmiv2_subscribe_fault_event", -1, _Filter(), handler)
+        else:
+            self._call("dcmi_subscribe_fault_event", -1, -1, _Filter(), handler)
+
+    def _chips_of(self, card: int) -> int:
+        if self._by_one_id:
+            return 1
+        count, mcu, cpu = c_int(), c_int(), c_int()
+        self._call("dcmi_get_device_id_in_card", card, byref(count), byref(mcu), byref(cpu))
+        return count.value if 0 <= count.value <= _MAX_CHIPS_OF_A_CARD else 0
+
+    def _ask(self, name: str, place: Place, *more: Any) -> None:
+        """A question about one chip. name: that of the older generations; the newer one mostly differs by the prefix."""
+        if self._by_one_id:
+            self._call("dcmiv2_" + name.removeprefix("dcmi_").removeprefix("dcmiv2_"), place[0], *more)
+        else:
+            self._call(name, *place, *more)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        try:
+            function = getattr(self._library, name)
+        except AttributeError:
+            raise DcmiError(name, NOT_SUPPORTED) from None
+        if code := function(*arguments):
+            raise DcmiError(name, code)
+
+
+def _event(event: Event) -> FaultEvent:
+    fault = event.fault
+    words = fault.event_name.decode(errors="replace")
+    return FaultEvent(fault.deviceid, f"{fault.event_id:08X}", fault.severity, fault.assertion, words)

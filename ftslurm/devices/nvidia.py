@@ -1,0 +1,79 @@
+"""NVIDIA GPUs, by NVML through nvidia-ml-py, and nvidia-smi for the reset."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ftslurm.devices import nvml_facts
+from ftslurm.devices.nvml_amdsmi import GpuProbe, is_library_here
+from ftslurm.devices.nvml_amdsmi_child import Json, LibraryChild
+from ftslurm.devices.nvml_amdsmi_looks import Finding, GpuLook, Heard, ResetAnswer
+from ftslurm.errors import FtslurmError
+from ftslurm.model.devices import Utilisation
+from ftslurm.system.commands import Runner
+
+LIBRARY = "libnvidia-ml.so.1"
+TOOL = "nvidia-smi"
+
+
+class Nvidia:
+    """What is NVIDIA's own in a GpuProbe. dev: where device nodes are."""
+
+    kind = nvml_facts.KIND
+    library = "NVML"
+    python_module = "pynvml"
+    extra = "nvidia"
+    child = "ftslurm.devices.nvml_child"
+    visible: tuple[str, ...] = ("CUDA_VISIBLE_DEVICES",)
+    # The driver refuses to reset a GPU without the ones it is linked to.
+    shares_resets = False
+
+    def __init__(self, run: Runner, env: Mapping[str, str], dev: Path = Path("/dev")) -> None:
+        self._run = run
+        self._env = env
+        self._dev = dev
+
+    def here(self) -> bool:
+        """NVML makes the device nodes itself where nobody has yet, so the library is a sign of its own."""
+        return self.certain() or is_library_here(LIBRARY, self._env)
+
+    def certain(self) -> bool:
+        return any(self._dev.glob("nvidia[0-9]*"))
+
+    def heard(self, event: Json) -> Heard:
+        return nvml_facts.heard(event)
+
+    def look(self, gpu: Json) -> GpuLook:
+        return nvml_facts.look(gpu)
+
+    def need(self, look: GpuLook, codes: tuple[str, ...]) -> Finding:
+        return nvml_facts.need(look, codes)
+
+    def utilisation(self, device: str, gpu: Json) -> Utilisation:
+        return nvml_facts.utilisation(device, gpu)
+
+    def order_reset(self, look: GpuLook, child: LibraryChild, timeout_s: float) -> ResetAnswer:
+        """By the PCI address, which nvidia-smi takes like a number: numbers shift when a GPU is missing."""
+        child.close()
+        argv = (TOOL, "--gpu-reset", "-i", look.bus or str(look.index))
+        try:
+            result = self._run(argv, timeout_s, env=dict(self._env))
+        except (FtslurmError, OSError) as error:
+            return ResetAnswer(False, f"not reset: {error}")
+        return nvml_facts.parse_reset(result.status, result.stdout + "\n" + result.stderr)
+
+
+class NvidiaProbe(GpuProbe):
+    """Reads the NVIDIA GPUs of this node and heals them."""
+
+    def __init__(
+        self,
+        run: Runner,
+        env: Mapping[str, str],
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        dev: Path = Path("/dev"),
+    ) -> None:
+        super().__init__(Nvidia(run, env, dev), env, sleep, clock)

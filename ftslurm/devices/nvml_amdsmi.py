@@ -1,0 +1,276 @@
+"""The probe for GPUs that a library shows: all that NVIDIA and AMD have in common."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from ftslurm.devices.nvml_amdsmi_child import Json, LibraryChild, NoAnswer
+from ftslurm.devices.nvml_amdsmi_looks import Finding, GpuLook, Heard, Need, ResetAnswer
+from ftslurm.devices.nvml_amdsmi_memory import GpuMemory
+from ftslurm.model.devices import HealResult, ProbeAnswer, Utilisation
+
+# The vendors' own watchers look once a second while they wait for a GPU.
+LOOK_AGAIN_S = 1.0
+# One look while healing; without a persistence daemon each one that follows a reset sets the GPUs up anew, seconds each.
+LOOK_LIMIT_S = 30.0
+# Also the last look before a deadline gets the time a healthy library needs.
+LEAST_LOOK_S = 5.0
+# In the end a list of pids is for people.
+PIDS_SHOWN = 5
+
+
+class Vendor(Protocol):
+    """What differs. library, python_module, extra: names for people, for the import and for pip.
+
+    child: module whose `main` asks the library. visible: the variables that pick GPUs for a job, the first one set
+    counts. shares_resets: a reset of one GPU may disturb the others, so all have to be idle.
+    """
+
+    kind: str
+    library: str
+    python_module: str
+    extra: str
+    child: str
+    visible: tuple[str, ...]
+    shares_resets: bool
+
+    def here(self) -> bool:
+        """Is there any sign of such GPUs? Touches none."""
+
+    def certain(self) -> bool:
+        """Is it more than the library's file, which images carry to nodes without GPUs too?"""
+
+    def heard(self, event: Json) -> Heard:
+        """An event as the child tells it."""
+
+    def look(self, gpu: Json) -> GpuLook:
+        """A GPU as the child tells it."""
+
+    def need(self, look: GpuLook, codes: tuple[str, ...]) -> Finding:
+        """What the GPU needs to be rid of `codes`. `busy` is not asked for here."""
+
+    def utilisation(self, device: str, gpu: Json) -> Utilisation:
+        """The answer to `utilisation` for one GPU."""
+
+    def order_reset(self, look: GpuLook, child: LibraryChild, timeout_s: float) -> ResetAnswer:
+        """Reset this GPU. Whatever this process has open is to be closed first."""
+
+
+class GpuProbe:
+    """Reads the GPUs of one vendor and heals them. sleep, clock: as for AscendProbe; clock gives seconds, monotonic."""
+
+    def __init__(
+        self,
+        vendor: Vendor,
+        env: Mapping[str, str],
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.kind = vendor.kind
+        self._vendor = vendor
+        self._sleep = sleep
+        self._clock = clock
+        self._child = LibraryChild(vendor.library, vendor.child, env)
+        self._memory = GpuMemory(vendor.kind, next((env[name] for name in vendor.visible if name in env), None))
+        self._extra_asked_for = False
+
+    def present(self) -> bool:
+        return self._vendor.here()
+
+    def close(self) -> None:
+        """Let go of the devices."""
+        self._child.close()
+
+    def read(self, timeout_s: float) -> ProbeAnswer:
+        """All GPUs the job can see, in `timeout_s` and what it takes to end a library that hangs (about a second)."""
+        if not _is_installed(self._vendor.python_module):
+            return self._without_extra()
+        try:
+            self._look(timeout_s)
+        except NoAnswer as silence:
+            if silence.absent and not self._memory.devices and not self._vendor.certain():
+                return ProbeAnswer()
+            heard_of = self._memory.reports_in_silence(self._clock(), str(silence))
+            return ProbeAnswer(heard_of) if heard_of else ProbeAnswer(error=str(silence))
+        return ProbeAnswer(self._memory.reports(self._clock()))
+
+    def utilisation(self, timeout_s: float) -> tuple[Utilisation, ...]:
+        if not _is_installed(self._vendor.python_module):
+            return ()
+        until = self._clock() + timeout_s
+        try:
+            if not self._memory.devices:
+                self._look(timeout_s)
+            return tuple(self._use(until - self._clock()))
+        except NoAnswer:
+            return ()
+
+    def _use(self, timeout_s: float) -> Iterator[Utilisation]:
+        by_identity = {look.identity: device for device, look in self._memory.looks().items()}
+        told = self._ask("utilisation", timeout_s)
+        for look, gpu in zip(self._looks_of(told), told, strict=True):
+            if look.identity in by_identity:
+                yield self._vendor.utilisation(by_identity[look.identity], gpu)
+
+    def heal(
+        self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float
+    ) -> HealResult:
+        """As the protocol says. Events do not clear: they are over when nobody is left on the GPU, it answers, and
+        neither its state nor its codes ask for more. What waiting cannot cure is not waited for.
+        """
+        started = self._clock()
+        finding = self._settled(device, codes, wait_s)
+        took = f"{self._clock() - started:.0f} s"
+        if finding.need is Need.NOTHING and not finding.busy:
+            self._memory.healed(device, codes)
+            return HealResult(device, True, f"healed by itself after {took}: {finding.why}")
+        healed = False if finding.sure else None
+        if finding.need is not Need.RESET:
+            return HealResult(device, healed, f"after {took}: {finding.busy or finding.why}")
+        if not may_reset:
+            return HealResult(device, healed, f"{finding.why}, and no reset is allowed")
+        if finding.busy:
+            return HealResult(device, healed, f"not reset: {finding.busy}")
+        return self._reset(device, reset_wait_s)
+
+    # ---- looking
+
+    def _look(self, timeout_s: float, processes: bool = False) -> None:
+        """Take all GPUs and events into memory. Raises: NoAnswer."""
+        self._memory.take(self._looks_of(self._ask("look", timeout_s, processes=processes)))
+
+    def _looks_of(self, gpus: list[Json]) -> list[GpuLook]:
+        try:
+            return [self._vendor.look(gpu) for gpu in gpus]
+        except (KeyError, TypeError, ValueError) as error:
+            raise NoAnswer(f"{self._vendor.library} tells what makes no sense: {error!r}") from None
+
+    def _ask(self, what: str, timeout_s: float, **more: object) -> list[Json]:
+        if timeout_s <= 0:
+            raise NoAnswer(f"no time left to ask {self._vendor.library}")
+        answer = self._child.ask({"ask": what, **more}, timeout_s, self._hear)
+        gpus: Any = answer.get("gpus")
+        if not isinstance(gpus, list):
+            raise NoAnswer(f"the process that asks {self._vendor.library} talks nonsense")
+        return gpus
+
+    def _hear(self, event: Json) -> None:
+        self._memory.hear(self._vendor.heard(event), self._clock())
+
+    def _without_extra(self) -> ProbeAnswer:
+        """Said once: the job runs, and hearing it every few seconds helps nobody."""
+        if self._extra_asked_for:
+            return ProbeAnswer()
+        self._extra_asked_for = True
+        vendor = self._vendor
+        return ProbeAnswer(
+            error=f"there are {vendor.kind} GPUs here, but Python has no `{vendor.python_module}` to look at them with: "
+            f"pip install 'ftslurm[{vendor.extra}]'"
+        )
+
+    # ---- healing
+
+    def _settled(self, device: str, codes: tuple[str, ...], limit_s: float) -> Finding:
+        """The judgement of the device, once waiting up to `limit_s` has changed what it can."""
+        until = self._clock() + limit_s
+        while True:
+            finding = self._finding(device, codes, until)
+            left_s = until - self._clock()
+            may_change = finding.need is Need.TIME or finding.busy or finding.may_pass
+            if finding.need is Need.REPLACEMENT or not may_change or left_s <= 0:
+                return finding
+            self._sleep(min(LOOK_AGAIN_S, left_s))
+
+    def _finding(self, device: str, codes: tuple[str, ...], until: float) -> Finding:
+        try:
+            self._look(self._look_limit_s(until), processes=True)
+        except NoAnswer as silence:
+            return Finding(Need.TIME, str(silence), sure=False)
+        looks = self._memory.looks()
+        if device not in looks:
+            # A wrong name must not cost a whole node its GPUs.
+            return Finding(Need.REPLACEMENT, f"{self._vendor.library} lists no GPU {device}", sure=False)
+        if looks[device].lost:
+            # The libraries list the GPUs when they start: only the next process can see it back.
+            self._child.close()
+        return self._judged(device, codes or self._memory.codes(device, self._clock()), looks)
+
+    def _judged(self, device: str, codes: tuple[str, ...], looks: Mapping[str, GpuLook]) -> Finding:
+        look = looks[device]
+        if look.lost:
+            # It may come back from a reset by somebody else; from here it cannot be reached.
+            return Finding(Need.TIME, f"GPU {device} is lost: {'; '.join(look.trouble) or 'it does not answer'}")
+        if look.trouble:
+            return Finding(Need.TIME, f"GPU {device}: {'; '.join(look.trouble)}", sure=False)
+        finding = self._vendor.need(look, codes)
+        all_idle = finding.need is Need.RESET and self._vendor.shares_resets
+        return Finding(finding.need, finding.why, _users(looks if all_idle else {device: look}), True, finding.may_pass)
+
+    def _reset(self, device: str, wait_s: float) -> HealResult:
+        started, until = self._clock(), self._clock() + wait_s
+        look = self._memory.looks()[device]
+        answer = self._vendor.order_reset(look, self._child, wait_s)
+        self._child.close()
+        if answer.done is not True:
+            return HealResult(device, answer.done, answer.words)
+        finding = self._back(device, until)
+        took = f"{self._clock() - started:.0f} s"
+        if finding.need is Need.NOTHING:
+            self._memory.healed(device)
+            return HealResult(device, True, f"healed by a reset after {took}")
+        return HealResult(device, False if finding.sure else None, f"reset done, but after {took}: {finding.why}")
+
+    def _back(self, device: str, until: float) -> Finding:
+        """Does the GPU answer again, in need of nothing, and is every GPU of the node still there?"""
+        while True:
+            finding = self._after_reset(device, until)
+            left_s = until - self._clock()
+            if finding.need is Need.NOTHING or left_s <= 0:
+                return finding
+            self._sleep(min(LOOK_AGAIN_S, left_s))
+
+    def _after_reset(self, device: str, until: float) -> Finding:
+        try:
+            self._look(self._look_limit_s(until))
+        except NoAnswer as silence:
+            return Finding(Need.TIME, str(silence), sure=False)
+        looks = self._memory.looks()
+        for name in (device, *looks):
+            if looks[name].lost or looks[name].trouble:
+                return self._judged(name, (), looks)
+        return self._vendor.need(looks[device], ())
+
+    def _look_limit_s(self, until: float) -> float:
+        return min(LOOK_LIMIT_S, max(until - self._clock(), LEAST_LOOK_S))
+
+
+def _users(looks: Mapping[str, GpuLook]) -> str:
+    for device, look in looks.items():
+        if look.processes:
+            pids = " ".join(str(pid) for pid in look.processes[:PIDS_SHOWN])
+            noun = "process" if len(look.processes) == 1 else f"{len(look.processes)} processes:"
+            return f"{noun} {pids} still on GPU {device}"
+    return ""
+
+
+def _is_installed(module: str) -> bool:
+    return find_spec(module) is not None
+
+
+# The loader's list of all libraries in the system's folders, ld.so(8): names end with a zero byte.
+LOADER_CACHE = Path("/etc/ld.so.cache")
+
+
+def is_library_here(name: str, env: Mapping[str, str], folders: Iterable[str] = ()) -> bool:
+    """Will the dynamic loader find `name` in LD_LIBRARY_PATH, `folders` or the system's folders? Loads nothing."""
+    places = (*env.get("LD_LIBRARY_PATH", "").split(":"), *folders)
+    if any(folder and (Path(folder) / name).is_file() for folder in places):
+        return True
+    try:
+        return name.encode() + b"\0" in LOADER_CACHE.read_bytes()
+    except OSError:
+        return False

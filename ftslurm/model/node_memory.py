@@ -1,0 +1,69 @@
+"""What later jobs of a user remember of nodes: which were left for a fault, by which jobs, and for how long that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLeft:
+    """A job isolated a node. at: Unix seconds. why: one sentence."""
+
+    at: float
+    cluster: str
+    node: str
+    job: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCleared:
+    """By hand: what was remembered of the node before counts no more."""
+
+    at: float
+    cluster: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """One node. jobs: that left it, the latest last; why: of the latest. expires: Unix seconds, of the latest."""
+
+    cluster: str
+    node: str
+    jobs: tuple[str, ...]
+    at: float
+    why: str
+    expires: float
+    suspect: bool
+
+
+def remembered(
+    records: Iterable[NodeLeft | NodeCleared], now: float, memory_s: float, suspect_from: int
+) -> tuple[Remembered, ...]:
+    """All nodes of which something still counts. suspect_from: as many jobs make a node suspect. now: Unix seconds."""
+    left: dict[tuple[str, str], list[NodeLeft]] = {}
+    for record in records:
+        key = (record.cluster, record.node)
+        if isinstance(record, NodeCleared):
+            left.pop(key, None)
+        elif now - record.at < memory_s:
+            left.setdefault(key, []).append(record)
+    return tuple(_one(found, memory_s, suspect_from) for _, found in sorted(left.items()))
+
+
+def _one(found: list[NodeLeft], memory_s: float, suspect_from: int) -> Remembered:
+    jobs = tuple(dict.fromkeys(record.job for record in found))
+    last = max(found, key=lambda record: record.at)
+    return Remembered(last.cluster, last.node, jobs, last.at, last.why, last.at + memory_s, len(jobs) >= suspect_from)
+
+
+def suspects(nodes: Iterable[Remembered], cluster: str, job: str, suspect_from: int) -> Mapping[str, str]:
+    """node -> why it is suspect to `job`: enough other jobs left it. Its own faults the job has in its own ledger."""
+    found = {}
+    for node in nodes:
+        others = [other for other in node.jobs if other != job]
+        if node.cluster == cluster and len(others) >= suspect_from:
+            found[node.node] = f"left for a fault by jobs {', '.join(others)}, last: {node.why}"
+    return found

@@ -1,0 +1,199 @@
+"""The form of the catalogue files, checked with pydantic: what is wrong with a file becomes one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from ftslurm.errors import PolicyError
+from ftslurm.model.devices import Remedy
+from ftslurm.model.settings import suggestion
+from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
+
+SCHEMA_VERSION = 1
+
+
+def _yes_no(value: object) -> object:
+    # To a YAML reader an unquoted yes or no is true or false.
+    return ("no", "yes")[value] if isinstance(value, bool) else value
+
+
+class Strict(BaseModel):
+    """What is not known is refused, for it is mostly a slip of the pen."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_max_length=4000)
+
+
+Text = Annotated[str, Field(min_length=1)]
+Sources = Annotated[tuple[Text, ...], Field(min_length=1)]
+Version = Literal[1]
+
+
+class PatternEntry(Strict):
+    """One of `patterns`, as it stands in the file."""
+
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    name: Text
+    error_class: ErrorClass = Field(alias="class")
+    retriable: Annotated[Retriable, BeforeValidator(_yes_no)]
+    isolate: Annotated[Blame, BeforeValidator(_yes_no)] = Blame.NO
+    role: Role = Role.ROOT
+    where: Literal["log", "kernel", "sched", "tool", "any"] = "log"
+    budget: Annotated[int, Field(ge=0, le=100)] = 0
+    remedy: Remedy | None = None
+    source: Sources = ("site",)
+    needs: str = ""
+    pattern: Text
+    sample: Text
+    note: str = ""
+
+
+class ExitEntry(Strict):
+    """One of `codes` or `exit_codes`."""
+
+    meaning: Text
+    error_class: ErrorClass = Field(alias="class")
+    retriable: Annotated[Retriable, BeforeValidator(_yes_no)]
+    isolate: Annotated[Blame, BeforeValidator(_yes_no)] = Blame.NO
+    remedy: Remedy | None = None
+    source: Sources = ("site",)
+    note: str = ""
+
+
+class ExitRuleEntry(ExitEntry):
+    low: Annotated[int, Field(ge=0, le=255)] = Field(alias="from")
+    high: Annotated[int, Field(ge=0, le=255)] = Field(alias="to")
+
+
+class SilentRank(Strict):
+    when: Text
+    suspect: Text
+
+
+Status = Annotated[int, Field(ge=0, le=255)]
+
+
+class PatternFile(Strict):
+    """log-patterns.yaml"""
+
+    schema_version: Version
+    reading_order: tuple[Text, ...] = ()
+    silent_ranks: tuple[SilentRank, ...] = ()
+    sources: Mapping[str, Text]
+    patterns: tuple[PatternEntry, ...]
+
+
+class ExitFile(Strict):
+    """exit-codes.yaml"""
+
+    schema_version: Version
+    sources: Mapping[str, Text]
+    codes: Mapping[Status, ExitEntry]
+    rules: Annotated[tuple[ExitRuleEntry, ...], Field(min_length=1)]
+
+
+def usual_remedy(entry: PatternEntry | ExitEntry) -> Remedy:
+    """What follows from the rest of an entry, where it names no remedy of its own."""
+    if isinstance(entry, PatternEntry) and entry.role is not Role.ROOT:
+        return Remedy.LOG
+    if entry.isolate is Blame.YES:
+        return Remedy.REPLACE
+    if entry.retriable is Retriable.NO:
+        return Remedy.FAIL
+    return Remedy.SUSPECT if entry.isolate is Blame.SUSPECT else Remedy.RESTART
+
+
+# --- mistakes in words
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def checked(model: type[Model], data: object, place: str) -> Model:
+    """`data`, as the YAML reader gives it, in the form of `model`. Raises: PolicyError for the first mistake."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where, what = _where(first["loc"], data), _what(first, model)
+        raise wrong(place, where, what) from None
+
+
+def wrong(place: str, where: str, what: str) -> PolicyError:
+    """place: the file. where: the entry."""
+    return PolicyError(f"{place}: {where} {what}".replace("  ", " "), hint="correct it there")
+
+
+def known_sources(used: Iterable[tuple[str, Iterable[str]]], sources: Mapping[str, str], place: str) -> None:
+    """used: (entry, its sources). Raises: PolicyError for a source that the file does not explain."""
+    for where, words in used:
+        for word in words:
+            if word not in sources:
+                raise wrong(place, where, f"names the source `{word}`, which the table `sources` does not explain")
+
+
+def _where(loc: tuple[int | str, ...], data: object) -> str:
+    """The way to the mistake, ``patterns`, `cuda-oom`:`; its last step is left to the sentence."""
+    steps: list[str] = []
+    for step in loc[:-2] if loc and loc[-1] == "[key]" else loc[:-1]:
+        inner: Any = None
+        if isinstance(data, Mapping):
+            inner = data.get(step)
+        elif isinstance(data, (list, tuple)) and isinstance(step, int) and step < len(data):
+            inner = data[step]
+        steps.append(f"`{step}`" if isinstance(data, Mapping) else _label(step, inner))
+        data = inner
+    return ", ".join(steps) + ":" if steps else ""
+
+
+def _label(step: int | str, inner: object) -> str:
+    """An entry of a list is known by its id, where it has one."""
+    named = inner.get("id", inner.get("trigger", inner.get("xid"))) if isinstance(inner, Mapping) else None
+    if named is not None:
+        return f"`{named}`"
+    return f"entry {step + 1}" if isinstance(step, int) else f"`{step}`"
+
+
+def _what(error: Any, model: type[BaseModel]) -> str:
+    kind, last, given = error["type"], error["loc"][-1] if error["loc"] else "the file", error["input"]
+    name = "the file" if not error["loc"] else f"`{last}`"
+    if last == "[key]":
+        name = f"`{given}`"
+    if kind == "value_error":
+        return f"{name} {error['ctx']['error']}"
+    if kind == "missing":
+        return f"{name} is missing"
+    if kind == "extra_forbidden":
+        return f"there is no {name} here{suggestion(str(last), _fields(model) - {last})}"
+    if kind in ("enum", "literal_error"):
+        return f"{name} is {given!r}, it should be {error['ctx']['expected']}"
+    if kind == "string_type":
+        return f"{name} should be text, it is {given!r}: put it in quotes"
+    if kind in ("tuple_type", "list_type"):
+        return f"{name} should be a list, it is {given!r}"[:200]
+    if kind in ("mapping_type", "dict_type", "model_type", "model_attributes_type"):
+        return f"{name} should be a table, it is {given!r}"[:200]
+    if kind == "string_too_short" or (kind == "too_short" and not given):
+        return f"{name} is empty"
+    return f"{name} is {given!r}"[:200] + f": {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def _fields(model: type[BaseModel]) -> set[str]:
+    return {field.alias or name for found in _models(model) for name, field in found.model_fields.items()}
+
+
+def _models(model: type[BaseModel]) -> Iterable[type[BaseModel]]:
+    """The model and those of its parts."""
+    yield model
+    for field in model.model_fields.values():
+        yield from _in_annotation(field.annotation)
+
+
+def _in_annotation(annotation: Any) -> Iterable[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield from _models(annotation)
+    for part in getattr(annotation, "__args__", ()):
+        if not isinstance(part, Enum):
+            yield from _in_annotation(part)

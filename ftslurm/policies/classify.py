@@ -1,0 +1,371 @@
+"""What is behind a failed attempt: facts first, then what the ranks said, then how they ended.
+
+The reading order (the rules that make one verdict of many findings), as the functions below stand:
+ 1. facts beat text: a device's own code, Slurm's word on a node, the kernel's out-of-memory kill;
+ 2. a root line beats a symptom, the earliest beats the later ones, over all ranks; a line after which its rank went on
+    well, or printed only after the ranks were told to stop, counts for nothing;
+ 3. the same root on (nearly) every rank is the program or its data, not a node;
+ 4. where only bystanders speak, the rank that says nothing, or is furthest behind, is the suspect;
+ 5. then the exit statuses, a signal before a number; and if nothing of this tells, the verdict is UNKNOWN.
+Source: the fault diagnosis of MindCluster, NVRx's attribution and AIMaster agree on these (cascades dominate the logs of
+a failed collective).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ftslurm.model.devices import Fault, FaultClass
+from ftslurm.model.exits import signal_name
+from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Role, Suspect, Verdict
+from ftslurm.policies.patterns import ExitMeaning, Found, Pattern
+
+# A rank that still prints ordinary lines so long after an error has overcome it; a traceback and what libraries say of it
+# come within moments.
+OVERCOME_S = 2.0
+# Lines this close before the next error belong to it (a traceback is printed before its last line).
+BURST_S = 0.5
+# For people: so many lines, of so many characters.
+EVIDENCE_LINES, EVIDENCE_CHARS = 6, 300
+# Says nothing by itself: Python's status for any exception, and false(1)'s.
+GENERAL_ERROR = 1
+
+# What is missing or closed on one node only, while the ranks of others got further: that node's mount or installation.
+_NODES_SETUP = frozenset({
+    "file-missing", "py-import", "user-so-missing", "user-perm-exec", "user-glibc", "user-cann-env", "fs-permission",
+    "exit 126", "exit 127",
+})  # fmt: skip
+# Symptoms that every rank of a group prints when it has waited in vain; who does not print it is the one waited for.
+_WAITED = frozenset({
+    "hccl-EI0002", "hccl-EI0006", "hccl-topo-timeout", "nccl-watchdog", "torch-dist-timeout", "torch-socket-timeout",
+    "acl-507046", "acl-107019", "gloo-peer", "ms-timeout-node",
+})  # fmt: skip
+# Lines of the kernel, of Slurm and of other tools count from there, not when a program prints them.
+_OF_RANKS = frozenset({"log", "any"})
+_COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
+_SEQUENCE = re.compile(r"last (?:enqueued|completed) (?:NCCL )?work:? ?(\d{1,12})|SeqNum=(\d{1,12})")
+# A class that a program can bring about on every rank by itself.
+_PROGRAMS = frozenset({ErrorClass.USER_CODE, ErrorClass.DATA, ErrorClass.OOM, ErrorClass.STORAGE, ErrorClass.UNKNOWN})
+
+
+class Book(Protocol):
+    """What patterns.PatternBook gives."""
+
+    def scan(self, text: bytes) -> list[Found]: ...
+
+    def exit(self, status: int) -> ExitMeaning: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known beside the ranks. faults: of the devices, graded. bad_nodes: node -> why it is taken for broken."""
+
+    faults: tuple[Fault, ...] = ()
+    bad_nodes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A line of a rank's output that a pattern knows. own: its rank failed by itself. overcome: it went on well."""
+
+    end: RankEnd
+    at: float
+    line: str
+    pattern: Pattern
+    overcome: bool = False
+
+    @property
+    def own(self) -> bool:
+        return failed(self.end)
+
+    def __str__(self) -> str:
+        return f"rank {self.end.rank} on {self.end.node}: {self.line}"
+
+
+def failed(end: RankEnd) -> bool:
+    """Did the rank fail by itself, not because it was told to stop?"""
+    return end.status is not None and not end.status.ok and not end.stopped
+
+
+def classify(ends: Sequence[RankEnd], facts: Facts, book: Book) -> Verdict:
+    """The verdict on one attempt. ends: every rank of it."""
+    hits = [hit for end in ends for hit in _hits(end, book)]
+    live = [hit for hit in hits if not hit.overcome and not _after_the_fact(hit, ends)]
+    return _by_facts(live, facts) or _with_keywords(_by_words(ends, live, book), live)
+
+
+def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdict:
+    if oom := [end for end in ends if end.oom]:
+        return _out_of_memory(oom)
+    if roots := [hit for hit in hits if hit.pattern.role is Role.ROOT]:
+        return _by_root(ends, roots, hits)
+    symptoms = [hit for hit in hits if hit.pattern.role is Role.SYMPTOM]
+    if lost := [end for end in ends if end.lost]:
+        return _by_loss(lost, symptoms)
+    silent = [end for end in ends if failed(end) and not any(hit.end.rank == end.rank for hit in symptoms)]
+    if silent:
+        return _by_status(ends, silent, symptoms, book)
+    return _by_symptoms(ends, symptoms) if symptoms else _nothing(ends)
+
+
+# --- 1. facts
+
+
+def _by_facts(hits: Sequence[Hit], facts: Facts) -> Verdict | None:
+    """hits: what the ranks said besides; a root line of the same node makes a suspicion certain."""
+    blamed = facts.bad_nodes
+    acting = [f for f in facts.faults if f.fault_class in (FaultClass.SELF_HEALING, FaultClass.ISOLATE)]
+    hardware = [f for f in acting if not f.user_induced]
+    if not blamed and not acting:
+        return None
+    roots = [hit for hit in hits if hit.pattern.role is Role.ROOT]
+    convicted = {hit.end.node for hit in roots if hit.pattern.blame is Blame.YES}
+    suspects = [Suspect(node, -1, Blame.YES, why) for node, why in blamed.items()]
+    for fault in hardware:
+        certain = fault.fault_class is FaultClass.ISOLATE or fault.node in convicted
+        suspects.append(Suspect(fault.node, -1, Blame.YES if certain else Blame.SUSPECT, str(fault)))
+    evidence = [f"{node}: {why}" for node, why in blamed.items()] + [str(fault) for fault in acting]
+    evidence += [str(hit) for hit in _one_a_rank(roots)]
+    signature = acting[0].code if acting else "node"
+    if blamed or hardware:
+        error_class = ErrorClass.HARDWARE
+    else:  # the program's own doing, which its own words may name better
+        error_class = ErrorClass.USER_CODE
+        signature = next((hit.pattern.id for hit in roots if hit.pattern.error_class is error_class), signature)
+    program = error_class is ErrorClass.USER_CODE and len({(fault.node, fault.device) for fault in acting}) > 1
+    return Verdict(
+        error_class, Retriable.YES, Confidence.FACT, signature, evidence[0], tuple(suspects), tuple(evidence[:EVIDENCE_LINES]),
+        program,
+    )  # fmt: skip
+
+
+def _out_of_memory(killed: Sequence[RankEnd]) -> Verdict:
+    """The job's own doing, whichever node it happens on: nobody is excluded for it."""
+    evidence = tuple(f"rank {end.rank} on {end.node}: killed by the kernel for want of memory" for end in killed)
+    return Verdict(
+        ErrorClass.OOM, Retriable.YES, Confidence.FACT, "oom-kill", evidence[0], (), evidence[:EVIDENCE_LINES], confirm=1
+    )  # fmt: skip
+
+
+# --- what the ranks said
+
+
+def _hits(end: RankEnd, book: Book) -> list[Hit]:
+    """Every line of the rank's output that is known, in the order of time."""
+    found: list[Hit] = []
+    for stream in ("out", "err"):
+        pieces = [piece for piece in end.output if piece.stream == stream]
+        if not pieces:
+            continue
+        texts = [_plain(piece.text) for piece in pieces]
+        begins, total = [], 0
+        for text in texts:
+            begins.append(total)
+            total += len(text)
+        for hit in _ends_of_runs(book.scan(b"".join(texts))):
+            piece = pieces[bisect_right(begins, hit.offset) - 1]
+            line = hit.line.decode(errors="replace").strip()[:EVIDENCE_CHARS]
+            found.append(Hit(end, piece.at, line, hit.pattern))
+    found.sort(key=lambda hit: hit.at)
+    return _marked(end, found)
+
+
+def _ends_of_runs(found: Sequence[Found]) -> list[Found]:
+    """Of lines of one kind that follow each other, which a cascade prints by the hundred, the first and the last."""
+    ranks_own = [hit for hit in found if hit.pattern.where in _OF_RANKS]
+    kept = []
+    for number, hit in enumerate(ranks_own):
+        around = ranks_own[max(0, number - 1) : number + 2]
+        if len(around) < 3 or any(other.pattern is not hit.pattern for other in around):
+            kept.append(hit)
+    return kept
+
+
+def _plain(text: str) -> bytes:
+    """Without colours, and with the line breaks that a JSON logger has escaped."""
+    if "\x1b" in text:
+        text = _COLOURS.sub("", text)
+    return text.replace("\\n", "\n ").encode(errors="replace")
+
+
+def _marked(end: RankEnd, hits: list[Hit]) -> list[Hit]:
+    """Those after which the rank printed ordinary lines for a while are overcome; not the last of a rank that failed."""
+    times = [hit.at for hit in hits]
+    spoken = sorted(piece.at for piece in end.output for line in piece.text.splitlines()[:8] if line.strip())
+    marked = []
+    for number, hit in enumerate(hits, start=1):
+        later = bisect_right(times, hit.at + OVERCOME_S)
+        until = (times[later] if later < len(times) else end.at or float("inf")) - BURST_S
+        went_on = bisect_left(spoken, until) - bisect_right(spoken, hit.at + OVERCOME_S)
+        marked.append(replace(hit, overcome=went_on >= 2 and not (hit.own and number == len(hits))))
+    return marked
+
+
+def _after_the_fact(hit: Hit, ends: Sequence[RankEnd]) -> bool:
+    """Printed by a rank that was told to stop, after another one had failed: an answer to that, whatever it says."""
+    if hit.own or hit.pattern.role is not Role.ROOT or not hit.end.stopped:
+        return False
+    first = min((end.at for end in ends if failed(end)), default=float("inf"))
+    return hit.at > first
+
+
+def _by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) -> Verdict:
+    first = min(roots, key=lambda hit: hit.at)
+    same = _ranks_of(hit for hit in roots if hit.pattern.id == first.pattern.id)
+    everywhere = _everywhere(same, ends)
+    error_class, p = first.pattern.error_class, first.pattern
+    if everywhere and error_class is ErrorClass.HARDWARE:
+        error_class = ErrorClass.USER_CODE  # not every node breaks in the same moment
+    suspects = () if everywhere else _suspects(hit for hit in roots if hit.pattern.id == p.id)
+    alone = "" if suspects or p.id not in _NODES_SETUP else _one_node(same, ends)
+    if alone:
+        suspects = (Suspect(alone, first.end.rank, Blame.SUSPECT, f"{first}; on that node only"),)
+    others = Counter(hit.pattern.id for hit in hits if hit.pattern.id != p.id)
+    where = "on every rank" if len(same) == len(ends) > 1 else f"on {len(same)} of {len(ends)} ranks" if len(ends) > 1 else ""
+    evidence = [str(first)]
+    evidence += [str(hit) for hit in _one_a_rank(roots) if hit.end.rank != first.end.rank and hit.pattern.id == p.id]
+    if others:
+        beside = ", ".join(f"{name} x{times}" for name, times in others.most_common(4))
+        evidence.append(f"beside it, taken for consequences: {beside}")
+    return Verdict(
+        error_class, Retriable.YES if alone else p.retriable, Confidence.STRONG, p.id,
+        f"{p.name}{f', {where}' if where else ''} ({first})", suspects, tuple(evidence[:EVIDENCE_LINES]),
+        everywhere and error_class in _PROGRAMS, p.confirm, not everywhere and p.heals,
+    )  # fmt: skip
+
+
+def _everywhere(same: Mapping[int, RankEnd], ends: Sequence[RankEnd]) -> bool:
+    """On at least half of the ranks (the others may have been stopped before they came that far), and not one node's."""
+    nodes = {end.node for end in ends}
+    wide = len(nodes) > 1 and len({end.node for end in same.values()}) > 1
+    most = len(same) >= 2 and 2 * len(same) >= len(ends)
+    return (most and wide) or (len(nodes) == 1 and 1 < len(same) == len(ends))
+
+
+def _one_node(same: Mapping[int, RankEnd], ends: Sequence[RankEnd]) -> str:
+    """The node all of whose ranks (two at the least) are in `same`, while none of another node is; else empty."""
+    nodes = {end.node for end in same.values()}
+    mine = [end for end in ends if end.node in nodes]
+    return next(iter(nodes)) if len(nodes) == 1 and 1 < len(mine) == len(same) < len(ends) else ""
+
+
+def _suspects(hits: Iterable[Hit]) -> tuple[Suspect, ...]:
+    found: dict[str, Suspect] = {}
+    for hit in hits:
+        if hit.pattern.blame is not Blame.NO:
+            found.setdefault(hit.end.node, Suspect(hit.end.node, hit.end.rank, hit.pattern.blame, str(hit)))
+    return tuple(found.values())
+
+
+def _with_keywords(verdict: Verdict, hits: Sequence[Hit]) -> Verdict:
+    """A keyword of the user's own, in the output of a rank that failed, makes the error retriable (AIMaster)."""
+    for hit in hits:
+        if hit.own and hit.pattern.id.startswith("keyword:"):
+            evidence = (*verdict.evidence[: EVIDENCE_LINES - 1], f"called retriable by its own word: {hit}")
+            return replace(verdict, retriable=Retriable.YES, evidence=evidence)
+    return verdict
+
+
+# --- bystanders
+
+
+def _by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
+    first = min(symptoms, key=lambda hit: (not hit.own, hit.at))
+    waited = [hit for hit in symptoms if hit.pattern.id in _WAITED]
+    suspects = _silent(ends, waited) or _behind(ends, waited)
+    evidence = [suspect.why for suspect in suspects] + [str(hit) for hit in _one_a_rank(symptoms)]
+    return Verdict(
+        first.pattern.error_class, first.pattern.retriable, Confidence.WEAK, first.pattern.id,
+        f"{first.pattern.name} ({first}); a consequence, its cause was not seen", suspects, tuple(evidence[:EVIDENCE_LINES]),
+    )  # fmt: skip
+
+
+def _silent(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> tuple[Suspect, ...]:
+    """Most ranks waited in vain; the few that did not say so are those that were waited for."""
+    told = _ranks_of(waited)
+    silent = [end for end in ends if end.rank not in told and not failed(end) and (end.stopped or end.lost)]
+    if not silent or len(told) < 2 or 2 * len(silent) >= len(told) + len(silent):
+        return ()
+    nodes = {end.node: end for end in reversed(silent)}
+    why = f"is silent, while {len(told)} of {len(ends)} ranks waited for it"
+    return tuple(Suspect(node, end.rank, Blame.SUSPECT, f"rank {end.rank} on {node} {why}") for node, end in nodes.items())
+
+
+def _behind(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> tuple[Suspect, ...]:
+    """All of them waited: the one whose last collective is furthest behind, if it is one."""
+    reached: dict[int, int] = {}
+    for hit in waited:
+        if numbers := [int(a or b) for a, b in _SEQUENCE.findall(hit.line)]:
+            reached[hit.end.rank] = min(numbers)
+    lowest = min(reached.values(), default=0)
+    behind = [rank for rank, number in reached.items() if number == lowest]
+    if len(behind) != 1 or len(reached) < 3:
+        return ()
+    end = next(end for end in ends if end.rank == behind[0])
+    why = f"rank {end.rank} on {end.node} is furthest behind, at collective {lowest}"
+    return (Suspect(end.node, end.rank, Blame.SUSPECT, why),)
+
+
+def _by_loss(lost: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
+    """A rank whose shim vanished says nothing any more: the silent one."""
+    nodes = {end.node: end for end in reversed(lost)}
+    suspects = tuple(
+        Suspect(node, end.rank, Blame.SUSPECT, f"rank {end.rank} on {node} vanished") for node, end in nodes.items()
+    )
+    evidence = [suspect.why for suspect in suspects] + [str(hit) for hit in _one_a_rank(symptoms)]
+    return Verdict(
+        ErrorClass.UNKNOWN, Retriable.YES, Confidence.WEAK, "lost", evidence[0],
+        suspects if len(suspects) == 1 else (), tuple(evidence[:EVIDENCE_LINES]),
+    )  # fmt: skip
+
+
+# --- exit statuses
+
+
+def _by_status(
+    ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequence[Hit], book: Book
+) -> Verdict:
+    """silent: the ranks that failed without a word we know. A signal tells more than a number, the first more than later."""
+    first = min(silent, key=lambda end: (not (end.status and end.status.signal), end.at))
+    assert first.status is not None
+    same = {end.rank: end for end in silent if end.status == first.status}
+    everywhere = _everywhere(same, ends)
+    m = book.exit(first.status.shell)
+    number = first.status.signal
+    signature = signal_name(number) if number else f"exit {first.status.code}"
+    known = first.status.code != GENERAL_ERROR or number
+    what = f"rank {first.rank} on {first.node} {first.status}"
+    alone = signature in _NODES_SETUP and _one_node(same, ends)
+    held = bool(alone) or (known and not everywhere and m.blame is not Blame.NO)
+    evidence = [what + (f" ({m.meaning})" if known else ", and nothing it printed is known")]
+    evidence += [str(hit) for hit in _one_a_rank(symptoms)]
+    return Verdict(
+        m.error_class if known else ErrorClass.UNKNOWN, m.retriable if known else Retriable.UNKNOWN,
+        Confidence.WEAK if known else Confidence.NONE, signature, evidence[0],
+        (Suspect(first.node, first.rank, Blame.SUSPECT, what),) if held else (), tuple(evidence[:EVIDENCE_LINES]),
+        everywhere and bool(known),
+    )  # fmt: skip
+
+
+def _nothing(ends: Sequence[RankEnd]) -> Verdict:
+    what = "no rank failed by itself, and nothing that was printed is known"
+    return Verdict(ErrorClass.UNKNOWN, Retriable.UNKNOWN, Confidence.NONE, "unknown", what)
+
+
+# --- small things
+
+
+def _ranks_of(hits: Iterable[Hit]) -> dict[int, RankEnd]:
+    return {hit.end.rank: hit.end for hit in hits}
+
+
+def _one_a_rank(hits: Sequence[Hit]) -> list[Hit]:
+    found: dict[int, Hit] = defaultdict()
+    for hit in sorted(hits, key=lambda hit: hit.at):
+        found.setdefault(hit.end.rank, hit)
+    return list(found.values())

@@ -1,0 +1,106 @@
+"""The two catalogues of words and statuses: parsed data in, checked values out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ftslurm.policies.catalog_models import (
+    ExitEntry,
+    ExitFile,
+    PatternEntry,
+    PatternFile,
+    checked,
+    known_sources,
+    usual_remedy,
+    wrong,
+)
+from ftslurm.policies.patterns import ExitMeaning, ExitRule, Pattern, PatternBook
+from ftslurm.policies.scanner import is_wide, mistake
+
+
+def build_book(patterns: object, exits: object) -> PatternBook:
+    """The shipped files' data as a book. Raises: PolicyError naming file and entry."""
+    words = checked(PatternFile, patterns, "log-patterns.yaml")
+    statuses = checked(ExitFile, exits, "exit-codes.yaml")
+    known_sources(((f"`{e.id}`", e.source) for e in words.patterns), words.sources, "log-patterns.yaml")
+    known_sources(((f"`{s}`", e.source) for s, e in statuses.codes.items()), statuses.sources, "exit-codes.yaml")
+    known_sources((("`rules`:", e.source) for e in statuses.rules), statuses.sources, "exit-codes.yaml")
+    rules = tuple(ExitRule(rule.low, rule.high, exit_meaning(rule.low, rule, listed=False)) for rule in statuses.rules)
+    if missing := [status for status in range(1, 256) if not any(rule.low <= status <= rule.high for rule in rules)]:
+        raise wrong("exit-codes.yaml", "`rules`:", f"no rule holds {missing[0]}")
+    return PatternBook(
+        tuple(pattern(entry) for entry in check_patterns(words.patterns, "log-patterns.yaml")),
+        {status: exit_meaning(status, entry) for status, entry in statuses.codes.items()},
+        rules,
+        {"job": "the job's own keywords", "site": "the site's own file", **statuses.sources, **words.sources},
+    )
+
+
+def check_patterns(entries: Sequence[PatternEntry], place: str) -> Sequence[PatternEntry]:
+    """The same entries. Raises: PolicyError for an id that stands twice, or an expression that does not do what it should."""
+    seen: set[str] = set()
+    for entry in entries:
+        if entry.id in seen:
+            raise wrong(place, f"`{entry.id}`", "stands in `patterns` twice: keep one")
+        seen.add(entry.id)
+        if what := _mistake(entry):
+            raise wrong(place, f"`{entry.id}`:", what)
+    return entries
+
+
+def _mistake(entry: PatternEntry) -> str:
+    """What is wrong with its expressions, or nothing."""
+    for name, expression in (("pattern", entry.pattern), ("needs", entry.needs)):
+        if expression and (what := mistake(expression, entry.sample)):
+            return f"its `{name}` {what}"
+    if is_wide(entry.needs):
+        return "its `needs` may span a line (`.*`); it should be plain words"
+    if not entry.needs and is_wide(entry.pattern):
+        return "its `pattern` may span a line (`.*`), so it has to say in `needs` which plain words every such line holds"
+    return ""
+
+
+def pattern(entry: PatternEntry) -> Pattern:
+    return Pattern(
+        id=entry.id,
+        name=entry.name,
+        error_class=entry.error_class,
+        retriable=entry.retriable,
+        blame=entry.isolate,
+        role=entry.role,
+        where=entry.where,
+        remedy=entry.remedy or usual_remedy(entry),
+        confirm=entry.budget,
+        pattern=entry.pattern,
+        needs=entry.needs,
+        sample=entry.sample,
+        note=entry.note,
+        sources=entry.source,
+    )
+
+
+def exit_meaning(status: int, entry: ExitEntry, listed: bool = True) -> ExitMeaning:
+    return ExitMeaning(
+        status=status,
+        meaning=entry.meaning,
+        error_class=entry.error_class,
+        retriable=entry.retriable,
+        blame=entry.isolate,
+        remedy=entry.remedy or usual_remedy(entry),
+        note=entry.note,
+        sources=entry.source,
+        listed=listed,
+    )
+
+
+def laid_over(
+    book: PatternBook, mine: Sequence[PatternEntry], remove: Sequence[str], exits: Mapping[int, ExitEntry]
+) -> PatternBook:
+    """A site's own entries before the others, which they replace by id; `remove` names those that are to go."""
+    gone = {*remove, *(entry.id for entry in mine)}
+    return PatternBook(
+        [*(pattern(entry) for entry in mine), *(each for each in book.patterns if each.id not in gone)],
+        {**book.exits, **{status: exit_meaning(status, entry) for status, entry in exits.items()}},
+        book.rules,
+        book.sources,
+    )

@@ -1,0 +1,224 @@
+"""Finds, in a lot of text, the lines that some of many expressions match: in time linear to the text, whatever the text.
+
+A log is hostile input: a program may print anything, and one look at the last 100 KB of 1,000 ranks must not hold ftrun up.
+Python's `re` backtracks, so RE2 it is. But RE2 is fast only while its automaton is small. An expression with a `.*` stays half
+matched to the end of the line, so that n of them make up to 2^n states; a text that visits ever new ones costs microseconds a
+byte (measured: 0.3 MB/s, where all patterns stood in one expression). Hence three steps, each on less text than the one before:
+
+1. One automaton of a few plain words for each pattern (what it `needs`, see log-patterns.yaml, else the pattern itself; of long
+   words the end) finds the lines that may match. Its states are some thousands, whatever the text.
+2. A second one, of the same words, tells for such a line which patterns to try.
+3. Each of these, by itself, says whether it matches. Lines and trials are counted, and there is a limit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import re2
+
+# A longer line is looked at in pieces around what was found in it. What tells of failures is shorter; tensors printed on one line
+# are not, and a program that prints no newline at all is no reason to spend more.
+MAX_LINE_BYTES = 4096
+# Once the limit is reached from the front, only the end of the text is of interest, at most so much of it.
+LAST_BYTES = 16384
+# What is searched at once: lines are cut only where they are longer than this.
+_PIECE_BYTES = 16384
+# A cap that an automaton may fill, no allocation. The shipped patterns fill about 10 MB under the worst text tried.
+_AUTOMATON_BYTES = 64 << 20
+# Of plain words the last so many characters: enough to tell them apart, and half the states. Ends differ more than beginnings do
+# (`Connection r..`, `cudaError..`).
+_WORD_CHARACTERS = 12
+# `.*`, `\S+`, `[^:]*`, `(...)*`, `.{0,80}`.
+_WIDE = re.compile(r"(?:\.|\\[SDWC]|[])])(?:[*+]|\{\d*,\d*\}|\{\d{2,}\})")
+_NAMED = re.compile(r"\(\?P?<[^>]*>")
+_PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\(\?:|.", re.DOTALL)
+_UNREAD = re.compile(r"\(\?[^:]|\\Q|\[\[:")
+_LITERAL = re.compile(r"[^\\.^$|?*+(){}\[\]]|\\[^A-Za-z0-9]", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An expression to look for, in RE2 syntax. needs: plain words that every line it matches holds; empty: it is plain."""
+
+    pattern: str
+    needs: str = ""
+
+
+class Match(NamedTuple):
+    """A line, at most MAX_LINE_BYTES of it, and the number of the first of the wanted that matches it."""
+
+    offset: int
+    line: bytes
+    number: int
+
+
+class Scanner:
+    """Looks for many expressions at once. Raises: re2.error for one that RE2 refuses."""
+
+    def __init__(self, wanted: Sequence[Wanted]) -> None:
+        self._patterns = [each.pattern for each in wanted]
+        words = [_words(each.needs or each.pattern) for each in wanted]
+        self._which = _set("|".join(some) for some in words)
+        # Sorted, so that RE2 finds the beginnings they share: that makes each step of the automaton cheaper.
+        every = sorted({word for some in words for word in some}, key=str.lower)
+        self._any = _compiled("|".join(every)) if every else None
+        self._exact: list[Any] = [None] * len(self._patterns)
+
+    def first(self, line: bytes) -> int | None:
+        """Which of the wanted, in their order, is the first to match `line`?"""
+        line = line[:MAX_LINE_BYTES]
+        return next((index for index in self._may_match(line) if self._matches(index, line)), None)
+
+    def scan(self, text: bytes, limit: int) -> list[Match]:
+        """Lines that match, in order: as many from the front as `limit` trials reach, then of the last `limit` lines.
+
+        A trial is one pattern tried on a line, and a quarter KB of a line beyond its first.
+        """
+        found, looked_to = self._look(text, 0, limit)
+        if looked_to < len(text):
+            # Lines that many patterns may match are no reason to miss the very last one.
+            found += self._look(text, max(looked_to, _last_lines(text, limit)), 2 * limit)[0]
+        return found
+
+    def _look(self, text: bytes, begin: int, limit: int) -> tuple[list[Match], int]:
+        """What matches from `begin` on, and how far the limit reached."""
+        found = []
+        for offset, line, may in self._lines(text, begin):
+            limit -= 1 + (len(line) >> 8)
+            for index in may:
+                if self._matches(index, line):
+                    found.append(Match(offset, line, index))
+                    break
+                limit -= 1
+                if limit <= 0:
+                    break
+            if limit <= 0:
+                return found, offset + len(line)
+        return found, len(text)
+
+    def _lines(self, text: bytes, begin: int) -> Iterator[tuple[int, bytes, Sequence[int]]]:
+        """Lines that may match: offset, line, which of the wanted to try."""
+        for start, stop in _pieces(text, begin):
+            position = start
+            while position < stop and (hit := self._any.search(text, position, stop) if self._any else None):
+                line = max(text.rfind(b"\n", position, hit.start()) + 1, position, hit.start() - MAX_LINE_BYTES // 4)
+                position = _line_end(text, line, hit.start(), stop)
+                yield line, text[line:position], self._may_match(text[line:position])
+                position += 1
+                # Such lines come in runs, and to try the next one costs a third of a search.
+                while position < stop:
+                    end = _line_end(text, position, position, stop)
+                    may = self._may_match(text[position:end])
+                    if not may:
+                        break
+                    yield position, text[position:end], may
+                    position = end + 1
+
+    def _may_match(self, line: bytes) -> list[int]:
+        return sorted(self._which.Match(line) or ())
+
+    def _matches(self, index: int, line: bytes) -> bool:
+        if self._exact[index] is None:
+            self._exact[index] = _set([f"(?m:{self._patterns[index]})"])  # a set of one: to ask it costs a third of a search, too
+        return bool(self._exact[index].Match(line))
+
+
+def mistake(pattern: str, sample: str) -> str:
+    """What is wrong with an expression that should match `sample` and no empty line, or nothing."""
+    try:
+        compiled = _compiled(pattern)
+    except re2.error as error:
+        reason = error.args[0]
+        return f"is refused by RE2: {reason.decode('utf-8', 'replace') if isinstance(reason, bytes) else reason}"
+    if compiled.search(b"") is not None:
+        return "matches the empty line, so it would match every line"
+    return "" if compiled.search(_bytes(sample)) is not None else "does not match its `sample`"
+
+
+def is_wide(pattern: str) -> bool:
+    """May the expression stay half matched over much of a line? Then it has to say what it needs."""
+    return _WIDE.search(pattern) is not None
+
+
+def _compiled(pattern: str) -> Any:
+    # `^` and `$` are a line's.
+    return re2.compile(_bytes(f"(?m:{pattern})"), _options())
+
+
+def _set(patterns: Iterable[str]) -> Any:
+    made = re2.Set.SearchSet(_options())
+    for pattern in patterns:
+        made.Add(_bytes(pattern))
+    made.Compile()
+    return made
+
+
+def _options() -> re2.Options:
+    """Bytes as Latin-1: any byte is a character and no text is invalid. No match spans lines."""
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.max_mem = _AUTOMATON_BYTES
+    options.log_errors = False
+    options.never_nl = True
+    options.never_capture = True
+    return options
+
+
+def _bytes(pattern: str) -> bytes:
+    # A character outside ASCII is matched as the bytes that it has in UTF-8, the encoding of logs.
+    return pattern.encode("utf-8", "surrogateescape")
+
+
+def _words(plain: str) -> list[str]:
+    """`(?i)a|b(c|d)` -> `(?mi:a)`, `(?mi:b(c|d))`: what stands between the outermost bars, long words shortened.
+
+    Upper and lower case count alike in all of them, which halves the states. What uses more syntax than this reads stays whole.
+    """
+    pattern = _NAMED.sub("(?:", plain)
+    inner = pattern.removeprefix("(?i)").replace("(?i:", "(?:")
+    if _UNREAD.search(inner):
+        return [f"(?mi:{pattern})"]
+    parts: list[list[str]] = [[]]
+    depth = 0
+    for piece in _PIECE.findall(inner):
+        depth += (piece[0] == "(") - (piece == ")")
+        if piece == "|" and not depth:
+            parts.append([])
+        else:
+            parts[-1].append(piece)
+    return [f"(?mi:{''.join(_end(part))})" for part in parts]
+
+
+def _end(pieces: list[str]) -> list[str]:
+    return pieces[-_WORD_CHARACTERS:] if all(_LITERAL.fullmatch(piece) for piece in pieces) else pieces
+
+
+def _pieces(text: bytes, begin: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of parts of the text that end with a line where they can."""
+    while begin < len(text):
+        stop = begin + _PIECE_BYTES
+        if stop < len(text):
+            stop = (text.rfind(b"\n", begin, stop) + 1) or stop
+        yield begin, min(stop, len(text))
+        begin = stop
+
+
+def _line_end(text: bytes, line: int, position: int, stop: int) -> int:
+    """Where the line that begins at `line` ends, looked for from `position`: at most MAX_LINE_BYTES on."""
+    end = text.find(b"\n", position, stop)
+    return min(stop if end < 0 else end, line + MAX_LINE_BYTES)
+
+
+def _last_lines(text: bytes, count: int) -> int:
+    """Where the last `count` lines begin, LAST_BYTES before the end at most; there it may be within a line."""
+    earliest = max(len(text) - LAST_BYTES, 0)
+    begin = len(text.rstrip(b"\n"))
+    for _ in range(count):
+        begin = text.rfind(b"\n", earliest, begin)
+        if begin < 0:
+            return earliest
+    return begin + 1

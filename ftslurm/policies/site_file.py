@@ -1,0 +1,88 @@
+"""A site's own catalogue, laid over those that ship: codes graded anew, patterns and exit statuses added and replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from ftslurm.model.devices import Remedy
+from ftslurm.model.settings import suggestion
+from ftslurm.policies import amd_codes, codes, xids
+from ftslurm.policies.ascend_file import Code
+from ftslurm.policies.catalog_models import ExitEntry, PatternEntry, Status, Strict, Text, Version, checked, wrong
+from ftslurm.policies.codebook import CodeBook
+from ftslurm.policies.pattern_files import check_patterns, laid_over
+from ftslurm.policies.patterns import PatternBook
+
+SITE = ("site",)
+
+
+class AscendChange(Strict):
+    handling: str = Field(alias="class")
+    name: str = ""
+    note: str = ""
+
+
+class XidChange(Strict):
+    remedy: Remedy
+    name: str = ""
+    program: bool = False
+    note: str = ""
+
+
+class SiteFile(Strict):
+    """One file of the setting `catalogs`."""
+
+    schema_version: Version = 1
+    ascend: Mapping[Code, AscendChange] = {}
+    nvidia: Mapping[int | str, XidChange] = {}
+    amd: Mapping[Text, XidChange] = {}
+    patterns: tuple[PatternEntry, ...] = ()
+    remove: tuple[Text, ...] = ()
+    exit_codes: Mapping[Status, ExitEntry] = {}
+
+
+def read_site(data: object, place: str) -> SiteFile:
+    """data: the parsed file. place: its path. Raises: PolicyError naming file and entry."""
+    file = checked(SiteFile, {} if data is None else data, place)
+    check_patterns(file.patterns, place)
+    return file
+
+
+def codes_laid_over(book: CodeBook, site: SiteFile, place: str) -> CodeBook:
+    """Raises: PolicyError for a class that does not exist."""
+    ascend = {code: _ascend_entry(code, change, book, place) for code, change in site.ascend.items()}
+    nvidia = {
+        _xid(code, place): xids.XidEntry(change.name, change.remedy, program=change.program, note=change.note, sources=SITE)
+        for code, change in site.nvidia.items()
+    }
+    amd = {
+        code: amd_codes.AmdEntry(change.name, change.remedy, change.program, change.note, SITE)
+        for code, change in site.amd.items()
+    }
+    return CodeBook(book.ascend.with_entries(ascend), book.nvidia.with_entries(nvidia), book.amd.with_entries(amd))
+
+
+def _ascend_entry(code: str, change: AscendChange, book: CodeBook, place: str) -> codes.CodeEntry:
+    if change.handling not in book.ascend.classes:
+        known = ", ".join(book.ascend.classes)
+        raise wrong(place, f"`ascend`, `{code}`:", f"`class` is {change.handling!r}, it should be one of {known}")
+    return codes.CodeEntry(change.name, change.handling, sources=SITE, note=change.note)
+
+
+def _xid(code: int | str, place: str) -> str:
+    """`79` and `Xid 79` are the same; conditions have names."""
+    name = xids.normalise(f"XID {code}" if isinstance(code, int) or code.isdigit() else code)
+    if not name:
+        raise wrong(place, "`nvidia`:", "an entry has no code")
+    return name
+
+
+def patterns_laid_over(book: PatternBook, site: SiteFile, place: str) -> PatternBook:
+    """Raises: PolicyError for a pattern to remove that is not there."""
+    known = {pattern.id for pattern in book.patterns}
+    for word in site.remove:
+        if word not in known:
+            raise wrong(place, "`remove`:", f"there is no pattern `{word}`{suggestion(word, known)}")
+    return laid_over(book, site.patterns, site.remove, site.exit_codes)

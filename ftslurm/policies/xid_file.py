@@ -1,0 +1,183 @@
+"""nvidia.yaml and amd.yaml: parsed data in, the checked catalogues out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ftslurm.model.devices import Remedy
+from ftslurm.policies.amd_codes import AmdCatalog, AmdEntry
+from ftslurm.policies.catalog_models import Sources, Strict, Text, Version, checked, known_sources, wrong
+from ftslurm.policies.remedies import ORDER
+from ftslurm.policies.xids import NvidiaCatalog, XidEntry, normalise
+
+NVIDIA, AMD = "nvidia.yaml", "amd.yaml"
+Number = Annotated[int, Field(ge=0)]
+
+
+class Bucket(Strict):
+    remedy: Remedy
+    note: str = ""
+
+
+class Action(Strict):
+    word: Text
+    name: Text
+    remedy: Remedy
+    note: str = ""
+
+
+class Condition(Strict):
+    name: Text
+    remedy: Remedy
+    program: bool = False
+    note: str = ""
+    source: Sources | None = None
+
+
+class Level(Strict):
+    sign: Text
+    remedy: Remedy
+    source: Sources
+
+
+class AppLevel(Strict):
+    codes: tuple[int, ...]
+    source: Sources
+
+
+class Escalation(Strict):
+    reboots_before_inspection: Number
+    source: Sources
+
+
+class Xid(Strict):
+    name: Text
+    mnemonic: Text
+    part: Literal["gpu", "memory", "link", "app", "driver", "video", "power", "confidential", "info", "unused"]
+    remedy: Remedy
+    now: str = ""
+    then: str = ""
+    gpud: tuple[Literal["CheckUserAppAndGPU", "RebootSystem", "HardwareInspection", "IgnoreNoActionRequired"], ...] = ()
+    program: bool = False
+    note: str = ""
+
+
+class SubCode(Strict):
+    xid: Number
+    unit: Text
+    status: Annotated[str, Field(pattern=r"^0x[0-9a-f]{8}$")]
+    severity: Text
+    side: Text
+    now: Text
+    then: Text
+
+
+class Sxid(Strict):
+    name: Text
+    fatal: Literal["yes", "maybe", "no"]
+    remedy: Remedy
+    repeat: Remedy | None = None
+
+
+class NvidiaFile(Strict):
+    schema_version: Version
+    sources: Mapping[str, Text]
+    section_sources: Mapping[str, Sources]
+    buckets: Mapping[Text, Bucket]
+    recovery_actions: Mapping[Number, Action]
+    conditions: Mapping[Text, Condition]
+    memory_levels: Mapping[Text, Level]
+    app_level: AppLevel
+    escalation: Escalation
+    xids: Mapping[Number, Xid]
+    nvlink5: tuple[SubCode, ...]
+    sxids: Mapping[Number, Sxid]
+
+
+class AmdFile(Strict):
+    schema_version: Version
+    sources: Mapping[str, Text]
+    codes: Mapping[Text, Condition]
+
+
+def build_nvidia(data: object) -> NvidiaCatalog:
+    """Raises: PolicyError naming the entry that is wrong."""
+    file = checked(NvidiaFile, data, NVIDIA)
+    for section in ("xids", "nvlink5", "sxids", "recovery_actions", "conditions"):
+        if section not in file.section_sources:
+            raise wrong(NVIDIA, "`section_sources`", f"says nothing of `{section}`")
+    entries = dict(_entries(file))
+    known_sources(((f"`{code}`:", entry.sources) for code, entry in entries.items()), file.sources, NVIDIA)
+    others = [file.app_level.source, file.escalation.source, *(level.source for level in file.memory_levels.values())]
+    known_sources((("the file", words) for words in others), file.sources, NVIDIA)
+    for code, entry in entries.items():
+        if entry.now and entry.now not in file.buckets:
+            raise wrong(NVIDIA, f"`{code}`:", f"the bucket `{entry.now}` is not in the table `buckets`")
+    buckets = {name: bucket.remedy for name, bucket in file.buckets.items()}
+    return NvidiaCatalog(entries, buckets, frozenset(file.app_level.codes), dict(file.sources))
+
+
+def _entries(file: NvidiaFile) -> Iterable[tuple[str, XidEntry]]:
+    usual = file.section_sources
+    for number, xid in file.xids.items():
+        note = xid.note or _advice(xid.gpud) or (file.buckets[xid.now].note if xid.now in file.buckets else "")
+        made = XidEntry(xid.name, xid.remedy, xid.part, xid.mnemonic, xid.now, xid.then, xid.program, note, usual["xids"])
+        yield f"XID {number}", made
+    yield from _sub_codes(file).items()
+    for number, sxid in file.sxids.items():
+        repeat = "when it comes back, another node is needed" if sxid.repeat is Remedy.REPLACE else ""
+        yield f"SXID {number}", XidEntry(sxid.name, sxid.remedy, "NVSwitch", note=repeat, sources=usual["sxids"])
+    for number, action in file.recovery_actions.items():
+        sources = usual["recovery_actions"]
+        yield f"RECOVERY {number}", XidEntry(action.name, action.remedy, "gpu", action.word, note=action.note, sources=sources)
+    for word, state in file.conditions.items():
+        sources = state.source or usual["conditions"]
+        yield normalise(word), XidEntry(state.name, state.remedy, "gpu", program=state.program, note=state.note, sources=sources)
+
+
+# What gpud's advice says to people.
+_ADVICE = {
+    "CheckUserAppAndGPU": "look at the program first, then at the GPU",
+    "RebootSystem": "a reboot of the node may help",
+    "HardwareInspection": "if it comes back, have the hardware inspected",
+}
+
+
+def _advice(words: Sequence[str]) -> str:
+    if "IgnoreNoActionRequired" in words:
+        return ""
+    return "; ".join(_ADVICE[word] for word in words)
+
+
+def _sub_codes(file: NvidiaFile) -> dict[str, XidEntry]:
+    """A unit and status may stand for several causes that a log line does not tell apart: the hardest remedy counts."""
+    found: dict[str, XidEntry] = {}
+    for number, sub in enumerate(file.nvlink5, 1):
+        if sub.now not in file.buckets:
+            raise wrong(NVIDIA, f"`nvlink5`, entry {number}:", f"the bucket `{sub.now}` is not in the table `buckets`")
+        code = normalise(f"XID {sub.xid} {sub.unit} {sub.status}")
+        remedy = file.buckets[sub.now].remedy
+        if code not in found or ORDER.index(remedy) > ORDER.index(found[code].remedy):
+            how = f"{sub.severity.replace('_', ' ')}, on the side of {_side(sub.side)}"
+            name = f"NVLink 5, unit {sub.unit}, status {sub.status}: {how}"
+            found[code] = XidEntry(name, remedy, "link", "", sub.now, sub.then, False, "", file.section_sources["nvlink5"])
+    return found
+
+
+def _side(word: str) -> str:
+    names = {"hw": "hardware", "sw": "software", "fw": "firmware", "na": "neither"}
+    return " or ".join(names.get(part, part) for part in word.split("/"))
+
+
+def build_amd(data: object) -> AmdCatalog:
+    """Raises: PolicyError naming the entry that is wrong."""
+    file = checked(AmdFile, data, AMD)
+    entries = {
+        normalise(code): AmdEntry(entry.name, entry.remedy, entry.program, entry.note, entry.source or ("ftslurm",))
+        for code, entry in file.codes.items()
+    }
+    known_sources(((f"`{code}`:", entry.sources) for code, entry in entries.items()), file.sources, AMD)
+    return AmdCatalog(entries, dict(file.sources))

@@ -1,0 +1,299 @@
+"""What a fault code, an exit status or a line of output means, whose fault it is and what ftrun would do. Pure.
+
+The rungs are named as the ladder names them; which of them are on, and how often, comes from the settings in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Protocol
+
+from rich.console import Console
+
+from ftslurm.model.devices import CodeMeaning, FaultClass, Remedy
+from ftslurm.model.settings import LEAVES, Settings, in_words, is_on
+from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
+from ftslurm.report.facts import print_facts, printable
+
+
+class Step(NamedTuple):
+    """What ftrun would do. rung: of the ladder; empty where none acts."""
+
+    rung: str
+    what: str
+
+
+Steps = tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """One thing that was asked for. known: False where no catalogue has it. does: what ftrun would do, step after step.
+
+    why: what in the catalogues decides. sources: where that comes from. note: what a person can do. asked: the words or the line.
+    """
+
+    asked: str
+    kind: str
+    code: str
+    name: str
+    known: bool
+    fault: str
+    does: Steps
+    why: str
+    sources: tuple[str, ...] = ()
+    part: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """What a catalogue knows of a device code besides its meaning. limit: (times, seconds) of the vendor's own rule."""
+
+    kind: str
+    part: str = ""
+    note: str = ""
+    sources: tuple[str, ...] = ()
+    limit: tuple[int, float] | None = None
+
+
+class Finding(Protocol):
+    """A pattern, or the meaning of an exit status."""
+
+    @property
+    def error_class(self) -> ErrorClass: ...
+    @property
+    def retriable(self) -> Retriable: ...
+    @property
+    def blame(self) -> Blame: ...
+    @property
+    def remedy(self) -> Remedy: ...
+    @property
+    def note(self) -> str: ...
+
+
+class LinePattern(Finding, Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def role(self) -> Role: ...
+    @property
+    def confirm(self) -> int: ...
+    @property
+    def heals(self) -> bool: ...
+
+
+_FAULT: Mapping[ErrorClass, str] = {
+    ErrorClass.HARDWARE: "the hardware's",
+    ErrorClass.NETWORK: "the network's",
+    ErrorClass.USER_CODE: "the program's",
+    ErrorClass.OOM: "the program's: it wants more memory than there is",
+    ErrorClass.DATA: "the data's, or the numbers of the training",
+    ErrorClass.STORAGE: "the storage's",
+    ErrorClass.UNKNOWN: "not known from this alone",
+}
+_BLAME: Mapping[Blame, str] = {
+    Blame.YES: "; the node that shows it is taken out",
+    Blame.SUSPECT: "; it counts against the node that shows it",
+    Blame.NO: "",
+}
+
+
+LINE = "line of output"
+
+
+# --- three kinds of things
+
+
+def of_device(asked: str, meaning: CodeMeaning, known: bool, more: Background, settings: Settings) -> Explained:
+    """A fault code that a device or its driver reports."""
+    induced = meaning.user_induced
+    why = f"{meaning.source or 'in no catalogue'}; remedy {meaning.remedy.value}"
+    if more.limit:
+        why += f"; MindCluster itself takes the chip out after {more.limit[0]} in {_hours(more.limit[1])}"
+    return Explained(
+        asked, more.kind, meaning.code, meaning.name, known, _device_fault(meaning.fault_class, induced),
+        _device_steps(meaning, induced, settings), why, more.sources, more.part, more.note,
+    )  # fmt: skip
+
+
+def of_line(line: str, pattern: LinePattern, sources: tuple[str, ...], settings: Settings, code: str = "") -> Explained:
+    """A line of output that a pattern knows. code: what it names; that is looked up by itself."""
+    fault = _FAULT[pattern.error_class] + _BLAME[pattern.blame]
+    does: Steps
+    if code:
+        does = (Step("", f"goes by {code}, which the line names"),)
+    elif pattern.role is Role.CONTEXT:
+        fault, does = "nobody's: a note, no failure", (Step("", "nothing"),)
+    elif pattern.role is Role.SYMPTOM:
+        fault = f"{_FAULT[pattern.error_class]}; bystanders print it as well, so it blames nobody by itself"
+        first = Step("", "look for the cause in the output of the other ranks and among the devices; if none is found:")
+        does = (first, *_again(pattern, 0, settings))
+    else:
+        does = _healed(settings) if pattern.heals else _again(pattern, pattern.confirm, settings)
+    why = f"class {pattern.error_class.value}, {_retriable(pattern)}"
+    return Explained(line, LINE, pattern.id, pattern.name, True, fault, does, why, sources, "", pattern.note)
+
+
+def of_exit(status: int, meaning: str, finding: Finding, listed: bool, sources: tuple[str, ...], settings: Settings) -> Explained:
+    """An exit status, which decides only where neither a device nor the output says more. listed: not by a rule for many."""
+    fault = _FAULT[finding.error_class] + _BLAME[finding.blame]
+    does = (Step("", "look at devices and output first; where these say nothing:"), *_again(finding, 0, settings))
+    why = f"class {finding.error_class.value}, {_retriable(finding)}"
+    code = f"exit {status}"
+    return Explained(code, "exit status", code, meaning, listed, fault, does, why, sources, "", finding.note)
+
+
+def unknown(line: str, settings: Settings) -> Explained:
+    """A line that no pattern knows."""
+    does = _requeues(settings) if settings.retry_policy != "Never" else _NEVER
+    note = "a site's own patterns are given with the setting `catalogs`, words of one job with `retry.keywords`"
+    name = "unknown: would be answered from the unconditional budget"
+    return Explained(line, LINE, "", name, False, _FAULT[ErrorClass.UNKNOWN], does, "no pattern matches it", (), "", note)
+
+
+# --- device codes
+
+
+def _device_fault(fault_class: FaultClass, induced: bool) -> str:
+    if induced:
+        return "the program's or its data's: the node is not blamed"
+    if fault_class is FaultClass.UNKNOWN:
+        return _FAULT[ErrorClass.UNKNOWN]
+    return "nobody's so far" if fault_class is FaultClass.IGNORE else "the device's or its node's"
+
+
+def _device_steps(meaning: CodeMeaning, induced: bool, s: Settings) -> Steps:
+    match meaning.fault_class:
+        case FaultClass.SELF_HEALING:
+            return _healed(s, "device", induced)
+        case FaultClass.AVOID:
+            return (Step("", "let the job run; leave the node out when the job is requeued for another reason"),)
+        case FaultClass.ISOLATE:
+            return _without_node(s)
+        case FaultClass.IGNORE if meaning.remedy is Remedy.SUSPECT:
+            return (Step("", "nothing but to write it down: the device still works"),)
+        case FaultClass.IGNORE:
+            return (Step("", "nothing but to write it down"),)
+    return (Step("", "nothing on the code alone; if the command fails:"), *_requeues(s))
+
+
+def _healed(s: Settings, where: str = "node", induced: bool = False) -> Steps:
+    """An error that a restart in place answers, until it comes too often on one `where`."""
+    then = _without_blame(s) if induced else _without_node(s)
+    if not is_on(s, "in-place-restart"):
+        return (Step("", "in-place-restart is switched off"), *then)
+    told = "stop the processes, let the device heal, run the command again on the same nodes (in-place-restart, costs nothing)"
+    if s.reset != "never":
+        told += f"; reset the device if it has not healed in {_value('rungs.in-place-restart.self_heal_wait', s)}"
+    often = f"the {_nth(s.same_code_limit)} time in {_hours(s.same_code_window_s)} on one {where}: {then[0].what}"
+    return (Step("in-place-restart", told), Step(then[0].rung, often), *then[1:])
+
+
+def _without_node(s: Settings) -> Steps:
+    """A node is to blame."""
+    steps = []
+    if is_on(s, "node-replacement") and s.node_replacements:
+        told = f"replace the node and keep the others (node-replacement, at most {s.node_replacements} times)"
+        steps.append(Step("node-replacement", told))
+    if is_on(s, "isolated-requeue"):
+        first = "if that cannot be: " if steps else ""
+        told = f"{first}requeue the job without the node (isolated-requeue, one of max_restarts {s.max_restarts})"
+        steps.append(Step("isolated-requeue", told))
+    return tuple(steps) or (Step("fail", "the job fails: neither node-replacement nor isolated-requeue is switched on"),)
+
+
+def _without_blame(s: Settings) -> Steps:
+    """A device fault that the program brings about: the automatic requeue pays for it, whichever of the two is on."""
+    if not (s.unconditional_requeue or s.isolated_requeue):
+        return (Step("fail", "the job fails: no requeue is switched on"),)
+    told = f"requeue the job and blame no node (unconditional-requeue, one of max_restarts {s.max_restarts})"
+    return (Step("unconditional-requeue", told),)
+
+
+# --- failures of the command
+
+_NEVER: Steps = (Step("fail", "the job fails: retry.policy is Never"),)
+
+
+def _again(finding: Finding, confirm: int, s: Settings) -> Steps:
+    """What follows when the command has failed and this is what is known of it."""
+    if s.retry_policy == "Never":
+        return _NEVER
+    if finding.blame is Blame.YES:
+        return _without_node(s)
+    if finding.retriable is Retriable.NO and s.retry_policy != "OnFailure":
+        return _hopeless(confirm, s)
+    if s.retry_policy == "ExitCodeAndErrorMsg" and finding.retriable is Retriable.UNKNOWN:
+        return (Step("fail", "the job fails: retry.policy ExitCodeAndErrorMsg wants it called retriable"),)
+    steps = _requeues(s)
+    if finding.blame is Blame.SUSPECT:
+        then = _without_node(s)[0]
+        steps = (*steps, Step(then.rung, f"again on the same node within {_hours(s.same_code_window_s)}: {then.what}"))
+    return steps
+
+
+def _hopeless(confirm: int, s: Settings) -> Steps:
+    fails = "the job fails, running it again cannot help (fail)"
+    if s.retry_policy == "ExitCodeAndErrorMsg":
+        return (Step("fail", fails),)
+    if confirm:
+        tries = "one more try" if confirm == 1 else f"{confirm} more tries"
+        return (Step("unconditional-requeue", f"{tries} to make sure"), Step("fail", f"when it comes back: {fails}"))
+    return (
+        Step("fail", f"on every rank: {fails}"),
+        Step("unconditional-requeue", "on some ranks only: one more try, and when it comes back the same"),
+    )
+
+
+def _requeues(s: Settings) -> Steps:
+    steps = []
+    if s.mode == "async":
+        steps.append(Step("rank-restart", "start the failed rank again, the others go on (rank-restart, costs nothing)"))
+    if is_on(s, "in-place-restart") and s.crash_restarts:
+        told = f"run the command again on the same nodes (in-place-restart, at most {s.crash_restarts} times)"
+        steps.append(Step("in-place-restart", told))
+    if is_on(s, "unconditional-requeue"):
+        told = f"requeue the job (unconditional-requeue, one of max_restarts {s.max_restarts})"
+        steps.append(Step("unconditional-requeue", told))
+        steps.append(Step("fail", f"after {s.unconditional_in_a_row} in a row without another fault between: the job fails"))
+    return tuple(steps) or (Step("fail", "the job fails: unconditional-requeue is switched off"),)
+
+
+def _retriable(finding: Finding) -> str:
+    words = {Retriable.YES: "worth another try", Retriable.ONCE: "worth one more try", Retriable.NO: "not worth another try"}
+    return words.get(finding.retriable, "nobody knows whether it is worth another try")
+
+
+def _nth(number: int) -> str:
+    return {1: "1st", 2: "2nd", 3: "3rd"}.get(number, f"{number}th")
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:g} h"
+
+
+def _value(leaf: str, s: Settings) -> str:
+    return in_words(LEAVES[leaf], getattr(s, LEAVES[leaf].name))
+
+
+# --- shown
+
+
+def as_json(found: Sequence[Explained]) -> list[dict[str, Any]]:
+    return [asdict(each) | {"does": [step._asdict() for step in each.does]} for each in found]
+
+
+def print_explained(console: Console, found: Sequence[Explained]) -> None:
+    for number, each in enumerate(found):
+        if number:
+            console.print()
+        console.print(printable(f"{each.code or each.asked}: {each.name}", style="bold" if each.known else "bold yellow"))
+        facts = [("line", each.asked if each.kind == LINE and each.code else ""), ("kind", each.kind), ("part", each.part)]
+        facts += [("fault", each.fault)]
+        facts += [("then" if step else "ftrun", what) for step, (_, what) in enumerate(each.does)]
+        facts += [("why", each.why), *(("source", source) for source in each.sources), ("note", each.note)]
+        print_facts(console, facts, 2)

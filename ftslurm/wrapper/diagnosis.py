@@ -1,0 +1,58 @@
+"""Loads what the classification needs, beside the running job or at its first failure, and asks it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ftslurm.model.devices import Fault
+from ftslurm.model.settings import Settings
+from ftslurm.model.verdict import Confidence, ErrorClass, RankEnd, Retriable, Verdict
+
+if TYPE_CHECKING:
+    from ftslurm.policies.patterns import PatternBook
+
+log = logging.getLogger(__name__)
+
+
+class Diagnosis:
+    """Call it with every rank's end, the acting faults and the bad nodes for the verdict (policies/classify.py)."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._book: PatternBook | None = None
+
+    def prepare(self) -> None:
+        """Begin to load in the background: it takes a fifth of a second, and the job has just come up."""
+        threading.Thread(target=self._load_quietly, daemon=True).start()
+
+    def __call__(self, ends: tuple[RankEnd, ...], faults: tuple[Fault, ...], bad_nodes: Mapping[str, str]) -> Verdict:
+        """Never raises: a job is not lost to its own diagnosis."""
+        from ftslurm.policies.classify import Facts, classify
+
+        try:
+            return classify(ends, Facts(faults, bad_nodes), self.load())
+        except Exception as error:  # the edge of the judgement: whatever is wrong here, the ladder goes on without it
+            log.exception("the classification failed")
+            what = f"not known: the classification failed ({error})"
+            return Verdict(ErrorClass.UNKNOWN, Retriable.UNKNOWN, Confidence.NONE, "unknown", what)
+
+    def load(self) -> PatternBook:
+        """Raises: PolicyError for a site's catalogue that is wrong."""
+        with self._lock:
+            if self._book is None:
+                from ftslurm.wrapper.catalogs import load_pattern_book
+
+                self._book = load_pattern_book(self._settings.catalogs).with_keywords(self._settings.keywords)
+            return self._book
+
+    def _load_quietly(self) -> None:
+        try:
+            import ftslurm.policies.classify  # noqa: F401 -- for later
+
+            self.load()
+        except Exception:
+            log.debug("the patterns could not be loaded ahead", exc_info=True)

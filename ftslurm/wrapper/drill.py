@@ -1,0 +1,133 @@
+"""Carries the order for a drill to the ftrun of a running job, from a step of that job.
+
+The way in is the job's own channel: its secret stands in the environment of the job's shims and agents, which only the
+user who owns the job (and root) can read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ftslurm
+from ftslurm.errors import FtslurmError, LaunchFailed, SlurmRefused, WireError
+from ftslurm.launchers.python import Python
+from ftslurm.launchers.srun import beside_argv, own_step_env
+from ftslurm.ledger.store import Store
+from ftslurm.model import record as rec
+from ftslurm.model.events import DrillAsked
+from ftslurm.model.nodes import expand
+from ftslurm.model.wire import drill_order, hello
+from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, LinkError, connect
+
+CONNECT_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 20.0
+STEP_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The step that runs, as the ledger names it. step: `123.0`."""
+
+    local: bool
+    number: int
+    step: str
+    node: str
+
+
+def target_of(store: Store, job: str) -> Target:
+    """Raises: UnknownJob; SlurmRefused when nothing of the job runs."""
+    records = store.find(job)[1].records
+    began = [record for record in records if isinstance(record, rec.AttemptBegan)]
+    run = next((record for record in reversed(records) if isinstance(record, rec.RunBegan)), None)
+    if run is None or not began or isinstance(records[-1], rec.Finished):
+        raise SlurmRefused(f"job {job} does not run under ftrun now", hint="`ftslurm status` shows what does")
+    return Target(run.launcher == "local", run.number, began[-1].step, expand(began[-1].nodes)[0])
+
+
+def order_drill(target: Target, order: DrillAsked, env: Mapping[str, str]) -> str:
+    """What became of it, in words. Raises: FtslurmError."""
+    if target.local:
+        return ask(order, target.step)
+    python = Python(sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
+    argv = beside_argv([target.node], "ftslurm-drill", python.module_argv(
+        "ftslurm.wrapper.drill", target.step, json.dumps(drill_order(order))
+    ))  # fmt: skip
+    argv = (argv[0], f"--jobid={target.number}", *argv[1:])
+    try:
+        done = subprocess.run(
+            argv, env=own_step_env(env), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            timeout=STEP_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise LaunchFailed("there is no srun here", hint="run `ftslurm drill` where you submit jobs") from None
+    except subprocess.TimeoutExpired:
+        raise LaunchFailed(f"no step of job {target.number} came up in {STEP_TIMEOUT_S:g} s", hint="is its node well?") from None
+    if done.returncode == SlurmRefused.exit_status:
+        raise SlurmRefused(done.stderr.strip().removeprefix("ftslurm: "), hint="see `ftslurm status`")
+    if done.returncode:
+        raise LaunchFailed(f"the step that carries the drill failed: {done.stderr.strip()[:500]}", hint="does the job run?")
+    return done.stdout.strip()
+
+
+def ask(order: DrillAsked, step: str) -> str:
+    """Tell the controller of `step`, whose shims run on this machine. Raises: FtslurmError."""
+    for channel, env in _channels(step):
+        try:
+            sock, link = connect(channel, env, CONNECT_TIMEOUT_S)
+        except OSError as error:
+            raise LaunchFailed(f"ftrun cannot be reached: {error}", hint="does the job still run?") from None
+        sock.settimeout(ANSWER_TIMEOUT_S)
+        try:
+            sock.sendall(link.pack(drill_order(order)))
+            answers: list[dict[str, Any]] = []
+            while not answers and (data := sock.recv(65536)):
+                answers = link.feed(data)
+        except (OSError, LinkError) as error:
+            raise LaunchFailed(f"ftrun did not answer: {error}", hint="see the job's own output") from None
+        finally:
+            sock.close()
+        if not answers:
+            raise LaunchFailed("ftrun hung up", hint="see the job's own output")
+        if not answers[0].get("ok"):
+            raise SlurmRefused(str(answers[0].get("text")), hint="nothing was injected")
+        return str(answers[0].get("text"))
+    raise LaunchFailed(f"no task of step {step} runs here", hint="is the job yours, and does it run?")
+
+
+def _channels(step: str) -> Iterator[tuple[Channel, dict[str, str]]]:
+    """Of every shim of `step` that we may read."""
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            if folder.stat().st_uid != os.getuid():
+                continue
+            words = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue  # it has just ended
+        env = dict(word.split("=", 1) for word in words if "=" in word)
+        if CHANNEL_VARIABLE in env and f"{env.get('SLURM_JOB_ID')}.{env.get('SLURM_STEP_ID')}" == step:
+            try:
+                yield Channel(env[CHANNEL_VARIABLE]), env
+            except ValueError:
+                continue
+
+
+def main() -> None:
+    """Arguments: step, order as JSON."""
+    step, text = sys.argv[1:]
+    try:
+        order = hello(json.loads(text))
+        if not isinstance(order, DrillAsked):
+            raise WireError("not an order for a drill")
+        print(ask(order, step))
+    except FtslurmError as error:
+        print(f"ftslurm: {error.message}", file=sys.stderr)
+        sys.exit(error.exit_status)

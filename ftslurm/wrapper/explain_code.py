@@ -1,0 +1,110 @@
+"""Looks up, in the catalogues in force, what people ask `ftslurm explain` for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ftslurm.model.devices import Severity
+from ftslurm.model.settings import Settings
+from ftslurm.policies import xids
+from ftslurm.policies.asked import Asked, asked, codes_in
+from ftslurm.policies.codebook import CodeBook
+from ftslurm.policies.codes import normalise
+from ftslurm.policies.patterns import Found, PatternBook
+from ftslurm.report.explain_code import Background, Explained, of_device, of_exit, of_line, unknown
+from ftslurm.wrapper.catalogs import load_code_book, load_pattern_book
+
+# More different lines than this explain nothing, and of a longer text the end is not read.
+MAX_LINES = 20
+MAX_TEXT_BYTES = 1 << 20
+# Characters of a line that are shown again.
+MAX_SHOWN = 500
+
+
+class Explainer:
+    """The catalogues with a site's own laid over them. Raises: PolicyError when made, for one that is wrong."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._codes: CodeBook = load_code_book(settings.catalogs)
+        self._patterns: PatternBook = load_pattern_book(settings.catalogs).with_keywords(settings.keywords)
+        self._induced = frozenset(normalise(code) for code in settings.user_induced)
+        self._ids = {pattern.id.lower(): pattern for pattern in self._patterns.patterns}
+
+    def words(self, words: Sequence[str]) -> list[Explained]:
+        """Codes, or a line of output, as given on a command line."""
+        if any("\n" in word for word in words):
+            return self.text(" ".join(words).encode("utf-8", "surrogateescape"))
+        return [found for each in asked(words, self._named) for found in self._one(each, " ".join(words))]
+
+    def text(self, data: bytes) -> list[Explained]:
+        """Some lines of output: what is known among them, each kind once, in order."""
+        found = sorted([*self._patterns.scan(data), *self._patterns.hints(data)], key=lambda hit: hit.offset)
+        first: dict[str, Found] = {}
+        for hit in found:
+            first.setdefault(hit.pattern.id, hit)
+        lines = [hit.line.decode("utf-8", "replace").strip() for hit in list(first.values())[:MAX_LINES]]
+        if not lines:
+            return [unknown(data.decode("utf-8", "replace").strip().partition("\n")[0][:MAX_SHOWN], self._settings)]
+        return [each for line in lines for each in self._line(line)]
+
+    def _named(self, word: str) -> Sequence[Asked]:
+        """What a word names: a condition of a vendor or of ModelArts, the id of a pattern."""
+        if word.lower() in self._ids:
+            return [Asked("pattern", word.lower())]
+        name = word.upper()
+        found = [Asked("nvidia", name)] if xids.normalise(name) in self._codes.nvidia.entries else []
+        found += [Asked("amd", name)] if name in self._codes.amd.entries else []
+        return found + ([Asked("ascend", name)] if normalise(name) in self._codes.ascend.entries else [])
+
+    def _one(self, each: Asked, line: str) -> list[Explained]:
+        if each.kind == "exit":
+            return [self._exit(int(each.words))]
+        if each.kind == "line":
+            return self._line(each.words)
+        if each.kind == "pattern":
+            pattern = self._ids[each.words]
+            return [of_line(pattern.sample, pattern, self._sources(pattern.sources), self._settings)]
+        return [self._device(each.kind, each.words)]
+
+    def _line(self, line: str) -> list[Explained]:
+        pattern = self._patterns.line(line)
+        if pattern is None:
+            return [unknown(line[:MAX_SHOWN], self._settings)]
+        codes = [self._device(each.kind, each.words) for each in codes_in(line)]
+        named = codes[0].code if codes else ""
+        return [of_line(line[:MAX_SHOWN], pattern, self._sources(pattern.sources), self._settings, named), *codes]
+
+    def _exit(self, status: int) -> Explained:
+        m = self._patterns.exit(status)
+        return of_exit(m.status, m.meaning, m, m.listed, self._sources(m.sources), self._settings)
+
+    def _device(self, kind: str, code: str) -> Explained:
+        meaning = self._codes.meaning(kind, code, Severity.UNKNOWN)
+        if meaning.code in self._induced:
+            meaning = replace(meaning, user_induced=True)
+        if kind == "ascend":
+            more, known = self._ascend(meaning.code)
+        else:
+            catalog = self._codes.nvidia if kind == "nvidia" else self._codes.amd
+            entry = catalog.entries.get(meaning.code)
+            words = entry.sources if entry else ()
+            told = tuple(catalog.sources.get(word, word) for word in words)
+            vendor = {"nvidia": "NVIDIA", "amd": "AMD"}[kind]
+            part = getattr(entry, "part", "")
+            more, known = Background(f"{vendor} fault code", part, entry.note if entry else "", told), entry is not None
+        return of_device(code, meaning, known, more, self._settings)
+
+    def _ascend(self, code: str) -> tuple[Background, bool]:
+        catalog = self._codes.ascend
+        entry = catalog.entries.get(code)
+        part, limit = catalog.part_of(code), catalog.limit_of(code)
+        if entry is None:
+            note = "the name is read from its bits; npu-smi tells its severity, by which ftrun goes for codes it does not know"
+            return Background("Ascend fault code", part, note, (), limit), False
+        told = tuple(catalog.sources.get(word, word) for word in entry.sources)
+        return Background("Ascend fault code", part, entry.note, told, limit), True
+
+    def _sources(self, words: Sequence[str]) -> tuple[str, ...]:
+        return tuple(self._patterns.sources.get(word, word) for word in words)

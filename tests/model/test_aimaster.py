@@ -1,0 +1,80 @@
+"""AIMaster's own flags. Source: seed 000 (parameter table and samples)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftslurm.errors import PolicyError
+from ftslurm.model.aimaster import FLAGS, parse
+from ftslurm.model.settings import Settings, resolve
+from ftslurm.wrapper.settings_files import profile_layers
+
+
+def settings(flags: str) -> Settings:
+    return resolve([parse(flags, "--ft-aimaster")]).settings
+
+
+def test_its_defaults_restart_nothing() -> None:
+    st = settings("")
+    assert (st.mode, st.retry_policy, st.same_error, st.failure_rate) == ("sync", "ExitCodeAndErrorMsg", 10, -1.0)
+    assert not (st.in_place or st.isolated_requeue or st.unconditional_requeue or st.hang_restart or st.crash_restarts)
+    assert (st.hang_interval_s, st.hang_exit_s) == (1800.0, 600.0)
+
+
+@pytest.mark.parametrize(("profile", "flags"), [("aimaster-sync", ""), ("aimaster-async", "--job-execution-mode=Async")])
+def test_a_profile_is_its_defaults(profile: str, flags: str) -> None:
+    assert resolve(profile_layers(profile, "test")).settings == settings(flags)
+
+
+def test_the_samples_of_its_page() -> None:
+    sync = settings(
+        "--job-execution-mode=Sync --enable-job-restart=True --max-num-of-job-restart=3 --fault-tolerant-policy=ExitCodeAndErrorMsg"
+    )
+    assert sync.mode == "sync" and sync.in_place and sync.crash_restarts == 3 and sync.isolated_requeue
+    hang = settings("--job-execution-mode=Sync --enable-job-restart=True --enable-job-hang-detection=True --job-hang-interval=3600")
+    assert hang.hang_restart and hang.hang_interval_s == 3600.0
+    workers = settings("--job-execution-mode=Async --fault-tolerant-policy=OnFailure")
+    assert workers.mode == "async" and workers.retry_policy == "OnFailure" and not workers.unconditional_requeue
+
+
+def test_values_may_stand_apart_and_the_rest_of_the_table_is_taken() -> None:
+    st = settings(
+        "--max-tolerated-failure-rate 0.3 --max-num-of-same-error 2 --enable-c4d-hang-detection True --c4d-log-level=Info "
+        "--c4d-common-envs=C4D_HANG_TIMEOUT=60,C4D_HANG_TIMES=3 --enable-job-exit-hang-detection=True --job-exit-hang-interval=60"
+    )
+    assert (st.failure_rate, st.same_error, st.hang_c4d, st.hang_c4d_level) == (0.3, 2, True, "Info")
+    assert st.hang_c4d_envs == ("C4D_HANG_TIMEOUT=60", "C4D_HANG_TIMES=3") and (st.hang_exit, st.hang_exit_s) == (True, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--enable-job-restrat=True", ("--enable-job-restrat", "did you mean `enable-job-restart`")),
+        ("restart", ("no flag `restart`",)),
+        ("-h", ("no flag `-h`",)),
+        ("--job-execution-mode=sync", ("--job-execution-mode", "Sync, Async")),
+        ("--job-execution-mode", ("has no value",)),
+        ("--enable-job-restart=maybe", ("--enable-job-restart", "neither true nor false")),
+        ("--max-num-of-job-restart=0", ("1 to 128",)),
+        ("--max-num-of-job-restart=x", ("not a whole number",)),
+        ("--job-hang-interval=-5", ("out of range",)),
+        ("--max-tolerated-failure-rate=1.5", ("0 to 1",)),
+        ("--fault-tolerant-policy=Always", ("ExitCodeAndErrorMsg, OnFailure, Never",)),
+        ("--job-hang-interval=5 --job-hang-interval=6", ("twice",)),
+        ("--job-execution-mode=Async --enable-job-hang-detection=True", ("Sync jobs only",)),
+        ("--c4d-common-envs=x", ("NAME=VALUE",)),
+        ('--job-execution-mode="Sync', ("quotation",)),
+    ],
+)  # fmt: skip
+def test_a_wrong_flag_is_named(flags: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(PolicyError) as caught:
+        parse(flags, "--ft-aimaster")
+    assert "--ft-aimaster" in str(caught.value) and all(word in str(caught.value) for word in words)
+
+
+def test_every_flag_of_the_table_is_known() -> None:
+    assert set(FLAGS) == {
+        "job-execution-mode", "enable-job-restart", "max-num-of-job-restart", "enable-job-hang-detection", "job-hang-interval",
+        "enable-c4d-hang-detection", "enable-job-exit-hang-detection", "job-exit-hang-interval", "fault-tolerant-policy",
+        "max-num-of-same-error", "max-tolerated-failure-rate", "c4d-log-level", "c4d-common-envs",
+    }  # fmt: skip

@@ -1,0 +1,130 @@
+"""What ftrun would do about a code, a status or a line, under the settings in force; and how it is shown."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ftslurm.model.devices import CodeMeaning, Remedy
+from ftslurm.model.settings import Settings
+from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
+from ftslurm.policies.patterns import Pattern
+from ftslurm.policies.remedies import CLASS_OF
+from ftslurm.report.explain_code import Background, Explained, as_json, of_device, of_exit, of_line, print_explained, unknown
+
+
+def device(remedy: Remedy, induced: bool = False, limit: tuple[int, float] | None = None, **changes: Any) -> Explained:
+    meaning = CodeMeaning("80E01801", "HBM", CLASS_OF[remedy], induced, "catalogue: X", remedy)
+    return of_device(
+        "80e01801", meaning, True, Background("Ascend fault code", "HBM", "", ("a source",), limit), Settings(**changes)
+    )
+
+
+def line(role: Role = Role.ROOT, error_class: ErrorClass = ErrorClass.DATA, retriable: Retriable = Retriable.YES,
+         blame: Blame = Blame.NO, remedy: Remedy = Remedy.RESTART, confirm: int = 0, **changes: Any) -> Explained:  # fmt: skip
+    pattern = Pattern("an-id", "a name", error_class, retriable, blame, role, "log", remedy, confirm, "x", note="look there")
+    return of_line("text", pattern, ("a source",), Settings(**changes))
+
+
+def rungs(found: Explained) -> list[str]:
+    return [step.rung for step in found.does if step.rung]
+
+
+ASYNC = {"mode": "async"}
+REPLACE = {"node_replacement": True, "node_replacements": 2}
+
+
+@pytest.mark.parametrize(
+    ("remedy", "induced", "changes", "expected"),
+    [
+        (Remedy.RESTART, False, {}, ["in-place-restart", "isolated-requeue"]),
+        (Remedy.RESET, False, REPLACE, ["in-place-restart", "node-replacement", "isolated-requeue"]),
+        (Remedy.RESTART, True, {}, ["in-place-restart", "unconditional-requeue"]),
+        (Remedy.RESTART, True, {"unconditional_requeue": False}, ["in-place-restart", "unconditional-requeue"]),
+        (Remedy.RESTART, False, {"in_place": False}, ["isolated-requeue"]),
+        (Remedy.RESTART, True, {"in_place": False, "isolated_requeue": False, "unconditional_requeue": False}, ["fail"]),
+        (Remedy.REPLACE, False, {}, ["isolated-requeue"]),
+        (Remedy.REPLACE, False, {"isolated_requeue": False}, ["fail"]),
+        (Remedy.FAIL, False, {}, ["isolated-requeue"]),
+        (Remedy.AVOID, False, {}, []),
+        (Remedy.LOG, False, {}, []),
+        (Remedy.SUSPECT, False, {}, []),
+        (Remedy.UNKNOWN, False, {}, ["unconditional-requeue", "fail"]),
+    ],
+)
+def test_device_codes(remedy: Remedy, induced: bool, changes: dict[str, Any], expected: list[str]) -> None:
+    found = device(remedy, induced, **changes)
+    assert rungs(found) == expected
+    assert found.fault.startswith("the program's") is induced
+
+
+def test_the_limits_in_force_are_told() -> None:
+    found = device(Remedy.RESTART, same_code_limit=5, same_code_window_s=7200.0, self_heal_wait_s=30.0, max_restarts=3)
+    assert "has not healed in 30s" in found.does[0].what
+    assert "the 5th time in 2 h on one device" in found.does[1].what and "max_restarts 3" in found.does[1].what
+    assert "reset" not in device(Remedy.RESET, reset="never").does[0].what
+    assert "MindCluster itself takes the chip out after 2 in 24 h" in device(Remedy.RESTART, limit=(2, 86400.0)).why
+
+
+@pytest.mark.parametrize(
+    ("given", "changes", "expected"),
+    [
+        ({}, {}, ["unconditional-requeue", "fail"]),
+        ({}, ASYNC, ["rank-restart", "unconditional-requeue", "fail"]),
+        ({}, {"crash_restarts": 2}, ["in-place-restart", "unconditional-requeue", "fail"]),
+        ({}, {"unconditional_requeue": False}, ["fail"]),
+        ({}, {"retry_policy": "Never"}, ["fail"]),
+        ({"retriable": Retriable.NO}, {}, ["fail", "unconditional-requeue"]),
+        ({"retriable": Retriable.NO, "confirm": 2}, {}, ["unconditional-requeue", "fail"]),
+        ({"retriable": Retriable.NO}, {"retry_policy": "OnFailure"}, ["unconditional-requeue", "fail"]),
+        ({"retriable": Retriable.NO}, {"retry_policy": "ExitCodeAndErrorMsg"}, ["fail"]),
+        ({"retriable": Retriable.UNKNOWN}, {"retry_policy": "ExitCodeAndErrorMsg"}, ["fail"]),
+        ({"blame": Blame.YES}, {}, ["isolated-requeue"]),
+        ({"blame": Blame.SUSPECT}, {}, ["unconditional-requeue", "fail", "isolated-requeue"]),
+        ({"error_class": ErrorClass.HARDWARE}, {}, ["in-place-restart", "isolated-requeue"]),  # it heals
+        ({"role": Role.SYMPTOM}, {}, ["unconditional-requeue", "fail"]),
+        ({"role": Role.CONTEXT}, {}, []),
+    ],
+)
+def test_lines(given: dict[str, Any], changes: dict[str, Any], expected: list[str]) -> None:
+    assert rungs(line(**given, **changes)) == expected
+
+
+def test_a_status_decides_only_where_nothing_else_does() -> None:
+    pattern = Pattern("x", "x", ErrorClass.OOM, Retriable.YES, Blame.NO, Role.ROOT, "log", Remedy.RESTART, 0, "x")
+    found = of_exit(137, "SIGKILL", pattern, True, (), Settings())
+    assert found.does[0].what.startswith("look at devices and output first") and rungs(found) == ["unconditional-requeue", "fail"]
+
+
+def test_what_is_not_known_is_said_to_be_so() -> None:
+    found = unknown("gibberish", Settings())
+    assert found.name == "unknown: would be answered from the unconditional budget" and not found.known
+    assert rungs(found) == ["unconditional-requeue", "fail"]
+    assert rungs(unknown("gibberish", Settings(retry_policy="Never"))) == ["fail"]
+
+
+def shown(found: list[Explained], terminal: bool, width: int = 80) -> str:
+    console = Console(
+        file=io.StringIO(), force_terminal=terminal, width=width, highlight=False, soft_wrap=not terminal, color_system=None
+    )
+    print_explained(console, found)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_lines_are_whole_in_a_pipe_and_fit_a_terminal() -> None:
+    found = [device(Remedy.RESET), line(error_class=ErrorClass.USER_CODE), unknown("x" * 200 + "\x1b[2J\n", Settings())]
+    piped, terminal = shown(found, False), shown(found, True)
+    for each in found:
+        for step in each.does:
+            assert step.what in piped
+    assert all(len(text.rstrip()) <= 80 for text in terminal.splitlines())
+    assert "\x1b" not in piped and "\x1b[2J" not in terminal
+
+
+def test_programs_get_the_same() -> None:
+    (found,) = as_json([device(Remedy.REPLACE)])
+    assert found["does"] == [{"rung": "isolated-requeue", "what": device(Remedy.REPLACE).does[0].what}]
+    assert {"asked", "code", "kind", "name", "known", "fault", "why", "sources", "part", "note"} < set(found)

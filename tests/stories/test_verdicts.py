@@ -1,0 +1,341 @@
+"""Stories of a known verdict: what the judge makes of what is behind a failure. Source: SPEC.md sections 2 and 3, seed 000."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ftslurm.model import decisions as do
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.devices import Fault, FaultClass
+from ftslurm.model.exits import ExitStatus
+from ftslurm.model.settings import Settings
+from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
+from tests.stories.replay import HOUR_S, Job, fault
+
+FAULT = Verdict(ErrorClass.UNKNOWN, Retriable.UNKNOWN, Confidence.NONE, "exit 1", "rank 0 exited with status 1")
+
+
+def verdict(
+    error_class: ErrorClass = ErrorClass.USER_CODE, retriable: Retriable = Retriable.NO,
+    confidence: Confidence = Confidence.STRONG, signature: str = "py-import", **more: Any,
+) -> Verdict:  # fmt: skip
+    return Verdict(error_class, retriable, confidence, signature, f"{signature} was seen", **more)
+
+
+def told(*verdicts: Verdict) -> Any:
+    """A diagnosis that gives these one after the other, the last one for ever."""
+    left = list(verdicts)
+
+    def diagnose(ends: tuple[RankEnd, ...], faults: tuple[Fault, ...], bad: Mapping[str, str]) -> Verdict:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return diagnose
+
+
+PROGRAM = verdict(program=True)
+ONE_RANK = verdict()
+
+
+def requeues(job: Job, times: int, rank: int = 0) -> Job:
+    """The same failure again and again, as long as it is requeued."""
+    for _ in range(times):
+        job.begin(watched=False)
+        job.exits(rank, 1)
+        if not job.did(do.Requeue):
+            break
+        job = job.again()
+    return job
+
+
+def test_an_error_of_the_program_on_every_rank_fails_at_once_with_the_reason() -> None:
+    job = Job(diagnose=told(PROGRAM)).begin()
+    job.all_exit(1)
+    assert job.rungs == ["fail"] and job.status == 1
+    assert "py-import" in job.said and "cannot help" in job.said
+    assert job.recorded(rec.Diagnosed)[0].program
+
+
+def test_an_error_of_one_rank_is_tried_once_more_before_it_counts_as_the_program_s() -> None:
+    job = requeues(Job(diagnose=told(ONE_RANK)), 4)
+    assert job.facts.schedule == 1 and job.rungs == ["fail"], "one confirming try, then the end"
+    assert "2 times in a row" in job.said
+
+
+def test_a_pattern_that_wants_two_confirmations_gets_them() -> None:
+    job = requeues(Job(diagnose=told(verdict(confirm=2))), 9)
+    assert job.facts.schedule == 2 and job.rungs == ["fail"]
+
+
+def test_another_error_in_between_starts_the_count_anew() -> None:
+    job = requeues(Job(diagnose=told(ONE_RANK, verdict(signature="py-key"), ONE_RANK, ONE_RANK)), 9)
+    assert job.facts.schedule == 3
+
+
+def test_nothing_known_is_left_to_the_unconditional_budget() -> None:
+    job = requeues(Job(diagnose=told(FAULT)), 9)
+    assert job.facts.schedule == 3 and "3 unconditional requeues in a row" in job.said
+
+
+@pytest.mark.parametrize(
+    ("policy", "found", "rung"),
+    [
+        ("ExitCodeAndErrorMsg", FAULT, "fail"),
+        ("ExitCodeAndErrorMsg", ONE_RANK, "fail"),
+        ("ExitCodeAndErrorMsg", verdict(ErrorClass.NETWORK, Retriable.YES, signature="conn-reset"), "unconditional-requeue"),
+        ("ExitCodeAndErrorMsg", verdict(retriable=Retriable.ONCE, signature="SIGSEGV"), "unconditional-requeue"),
+        ("OnFailure", PROGRAM, "unconditional-requeue"),
+        ("OnFailure", FAULT, "unconditional-requeue"),
+        ("Never", verdict(ErrorClass.NETWORK, Retriable.YES, signature="conn-reset"), "fail"),
+        ("Evidence", verdict(retriable=Retriable.NO, confidence=Confidence.WEAK, program=True), "unconditional-requeue"),
+    ],
+)  # fmt: skip
+def test_the_policy_says_what_is_worth_another_try(policy: str, found: Verdict, rung: str) -> None:
+    job = Job(Settings(retry_policy=policy), diagnose=told(found)).begin()
+    job.exits(0, 1)
+    assert job.rungs == [rung]
+
+
+def test_a_status_worth_one_more_try_gets_one() -> None:
+    once = verdict(ErrorClass.UNKNOWN, Retriable.ONCE, Confidence.WEAK, "SIGSEGV")
+    job = requeues(Job(Settings(retry_policy="ExitCodeAndErrorMsg"), diagnose=told(once)), 9)
+    assert job.facts.schedule == 1
+
+
+def test_the_same_error_of_one_rank_too_often_ends_the_job() -> None:
+    again = verdict(ErrorClass.NETWORK, Retriable.YES, Confidence.WEAK, "conn-reset")
+    settings = Settings(same_error=2, unconditional_in_a_row=100, max_restarts=100)
+    job = requeues(Job(settings, diagnose=told(again)), 9)
+    assert job.facts.schedule == 2 and "3 times on rank 0" in job.said, "two are allowed, the third is not"
+
+
+def test_too_large_a_share_of_failed_ranks_ends_the_job() -> None:
+    again = verdict(ErrorClass.NETWORK, Retriable.YES, Confidence.WEAK, "conn-reset")
+    settings = Settings(failure_rate=0.3, unconditional_in_a_row=100)
+    job = Job(settings, diagnose=told(again)).begin()
+    job.exits(0, 1)
+    assert job.rungs == ["unconditional-requeue"], "1 of 4"
+    job = job.again().begin()
+    job.exits(1, 1)
+    assert job.rungs == ["fail"] and "2 of 4 ranks have failed" in job.said
+
+
+# --- nodes
+
+
+def suspect(blame: Blame = Blame.SUSPECT, node: str = "n2", **more: Any) -> Verdict:
+    return verdict(
+        ErrorClass.HARDWARE, Retriable.YES, signature="cuda-x",
+        suspects=(Suspect(node, 2, blame, f"rank 2 on {node}: broken"),), **more,
+    )  # fmt: skip
+
+
+def test_a_line_that_convicts_its_node_takes_it_out() -> None:
+    job = Job(diagnose=told(suspect(Blame.YES))).begin()
+    job.exits(2, 1)
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+    assert job.recorded(rec.Decided)[0].cause == "hardware"
+    assert job.did(do.TellOthers)[0].nodes.keys() == {"n2"}
+
+
+def test_a_suspicion_takes_the_node_out_only_when_it_comes_back_there() -> None:
+    job = Job(diagnose=told(suspect())).begin()
+    job.exits(2, 1)
+    assert job.rungs == ["unconditional-requeue"] and job.excluded == ()
+    job = job.again().begin()
+    job.exits(2, 1)
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+    assert "2 times in 24 h" in job.recorded(rec.Decided)[0].isolate["n2"]
+
+
+def test_suspicions_of_two_nodes_do_not_add_up_and_old_ones_do_not_count() -> None:
+    job = Job(diagnose=told(suspect(node="n1"), suspect(node="n2"))).begin()
+    job.exits(0, 1)
+    job = job.again().begin()
+    job.exits(2, 1)
+    assert job.excluded == ()
+    job = job.again(gap_s=25 * HOUR_S).begin()
+    job.exits(2, 1)
+    assert job.excluded == ()
+
+
+def test_a_device_error_that_heals_is_answered_in_place_and_costs_nothing() -> None:
+    job = Job(diagnose=told(suspect(heals=True))).begin()
+    job.exits(2, 1)
+    assert job.rungs == ["in-place-restart"] and job.recorded(rec.Decided)[0].cost == ""
+    job.exits(2, 1)
+    assert job.rungs == ["in-place-restart"] * 2
+    job.exits(2, 1)
+    assert job.rungs[-1] == "isolated-requeue" and job.excluded == ("n2",), "the third time on the same node"
+
+
+@pytest.mark.parametrize("error_class", [ErrorClass.USER_CODE, ErrorClass.OOM, ErrorClass.STORAGE, ErrorClass.DATA])
+def test_a_suspect_of_earlier_jobs_is_not_blamed_for_what_is_not_a_node_s(error_class: ErrorClass) -> None:
+    job = Job(diagnose=told(verdict(error_class, Retriable.YES)), remembered={"n2": "left by jobs 3, 4"}).begin()
+    job.exits(2, 1)
+    assert "n2" not in job.recorded(rec.Decided)[0].isolate or job.rungs == ["unconditional-requeue"]
+    assert job.recorded(rec.Decided)[0].cause == "crash"
+
+
+def test_an_unexplained_failure_on_a_node_that_two_jobs_left_is_held_against_it() -> None:
+    job = Job(diagnose=told(FAULT), remembered={"n2": "left by jobs 3, 4"}).begin()
+    assert "n2 is suspect" in job.said
+    job.exits(2, 1)
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+
+
+def test_a_remembered_node_is_avoided_at_any_requeue_if_it_can_be_spared() -> None:
+    job = Job(diagnose=told(FAULT), remembered={"n5": "left by jobs 3, 4"}).begin()
+    job.exits(0, 1)
+    assert job.rungs == ["unconditional-requeue"] and job.excluded == ("n5",)
+    assert not job.did(do.TellOthers), "this job has seen nothing there"
+
+
+def test_the_same_code_on_two_chips_within_half_a_minute_is_not_the_hardware_s() -> None:
+    job = Job().begin()
+    for _ in range(3):
+        job.shows(fault("n1"), fault("n2"))
+        job.wait(HOUR_S)
+    assert job.rungs == ["in-place-restart", "in-place-restart", "unconditional-requeue"] and job.excluded == ()
+
+
+def test_a_code_that_takes_nodes_out_is_the_hardware_s_also_on_all_chips_of_one_node() -> None:
+    broken = [fault("n2", "80E18402", device, FaultClass.ISOLATE) for device in ("0.0", "1.0")]
+    job = Job().begin()
+    job.shows(*broken)
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+
+
+# --- async jobs
+
+ASYNC = Settings(mode="async")
+RETRY = verdict(ErrorClass.NETWORK, Retriable.YES, Confidence.WEAK, "conn-reset")
+
+
+def test_only_the_failed_rank_of_an_async_job_is_started_again() -> None:
+    job = Job(ASYNC, diagnose=told(RETRY)).begin()
+    job.exits(2, 1)
+    assert job.rungs == ["rank-restart"] and job.status is None
+    (stop,) = job.did(do.StopRanks)
+    assert stop.ranks == (2,)
+    start = job.did(do.StartRanks)[-1]
+    assert list(start.env) == [2] and start.attempt == 2
+    assert start.env[2]["MA_PROC_START_CNT"] == "2" and start.env[2]["MA_SCHEDULE_CNT"] == "1"
+    job.exits(2, 1)
+    assert job.did(do.StartRanks)[-1].env[2]["MA_PROC_START_CNT"] == "3"
+    job.all_exit()
+    assert job.status == 0
+
+
+def test_an_async_job_ends_well_only_when_the_last_rank_has() -> None:
+    job = Job(ASYNC, diagnose=told(RETRY)).begin()
+    job.silent.add(do.StopRanks)
+    job.exits(2, 1)
+    for rank in (0, 1, 3):
+        job.exits(rank)
+    assert job.status is None
+    job.silent.clear()
+    job.tell(ev.RankStopped(2, 1))
+    assert job.status is None
+    job.exits(2)
+    assert job.status == 0
+
+
+def test_an_error_not_worth_another_try_ends_an_async_job_with_its_status() -> None:
+    settings = Settings(mode="async", retry_policy="ExitCodeAndErrorMsg", unconditional_requeue=False)
+    job = Job(settings, diagnose=told(FAULT)).begin()
+    job.exits(1, 7)
+    assert job.rungs == ["fail"] and job.status == 7
+
+
+def test_limits_hold_per_instance_in_an_async_job() -> None:
+    settings = Settings(mode="async", same_error=1, unconditional_requeue=False)
+    job = Job(settings, diagnose=told(RETRY)).begin()
+    job.exits(1, 1)
+    job.exits(2, 1)
+    assert job.rungs == ["rank-restart"] * 2, "one each"
+    job.exits(2, 1)
+    assert job.rungs[-1] == "fail"
+
+
+def test_a_rank_that_does_not_go_ends_the_attempt_of_all() -> None:
+    job = Job(ASYNC, diagnose=told(RETRY)).begin()
+    job.stuck[2] = (77,)
+    job.exits(2, 1)
+    assert job.rungs == ["isolated-requeue"]
+
+
+def test_a_warning_while_a_rank_is_mended_starts_nothing_any_more() -> None:
+    job = Job(ASYNC, diagnose=told(RETRY)).begin()
+    job.silent.add(do.StopRanks)
+    job.exits(2, 1)
+    job.tell(ev.SignalSeen(15))
+    job.silent.clear()
+    job.tell(ev.RankStopped(2, 1))
+    assert len(job.did(do.StartRanks)) == 1
+
+
+# --- drills
+
+
+def test_a_crash_in_a_drill_is_a_real_one_and_says_that_it_is_a_drill() -> None:
+    job = Job(diagnose=told(FAULT)).begin()
+    job.tell(ev.DrillAsked(5, "rank-crash", rank=1, status=3))
+    (order,) = job.did(do.DrillRanks)
+    assert (order.ranks, order.what, order.status) == ((1,), "crash", 3)
+    assert job.did(do.AnswerDrill)[0].ok and job.recorded(rec.Drilled)[0].target == "rank 1"
+    job.exits(1, 3)
+    assert job.rungs == ["unconditional-requeue"] and "drill" in job.recorded(rec.Decided)[0].why
+    assert job.recorded(rec.Diagnosed)[0].drill
+
+
+def test_a_node_lost_in_a_drill_is_taken_out_and_not_held_against_it_later() -> None:
+    job = Job(diagnose=told(FAULT)).begin()
+    job.tell(ev.DrillAsked(5, "lost-node", node="n2"))
+    assert job.did(do.DrillRanks)[0].ranks == (2, 3)
+    job.tell(ev.ShimLost(2, "it hung up"), ev.ShimLost(3, "it hung up"))
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+    assert not job.did(do.TellOthers)
+
+
+def test_a_drilled_device_fault_reaches_an_agent_that_is_still_coming_up() -> None:
+    job = Job().begin(watched=False)
+    job.tell(ev.DrillAsked(5, "device-fault", node="n2", device="0.0", code="80E01801", kind="ascend"))
+    assert [order.node for order in job.did(do.DrillDevice)] == ["n2"]
+    assert job.recorded(rec.Drilled)
+
+
+@pytest.mark.parametrize("order", [ev.DrillAsked(5, "rank-crash", rank=9), ev.DrillAsked(5, "lost-node", node="n9"),
+                                   ev.DrillAsked(5, "nonsense", rank=1)])
+def test_a_drill_on_nobody_is_refused_in_words(order: ev.DrillAsked) -> None:
+    job = Job().begin()
+    job.tell(order)
+    answer = job.did(do.AnswerDrill)[0]
+    assert not answer.ok and answer.text and not job.did(do.DrillRanks)
+
+
+def test_no_drill_while_nothing_runs() -> None:
+    job = Job().begin()
+    job.silent.add(do.StopRanks)
+    job.exits(0, 1)
+    job.tell(ev.DrillAsked(5, "hang", rank=1))
+    assert not job.did(do.AnswerDrill)[0].ok
+
+
+def test_words_of_a_rank_that_fell_before_the_stop_count_and_those_after_it_do_not() -> None:
+    seen: list[tuple[RankEnd, ...]] = []
+
+    def diagnose(ends: tuple[RankEnd, ...], faults: tuple[Fault, ...], bad: Mapping[str, str]) -> Verdict:
+        seen.append(ends)
+        return FAULT
+
+    job = Job(diagnose=diagnose).begin()
+    job.silent.add(do.StopRanks)
+    job.exits(1, 1)
+    job.tell(ev.RankExited(2, 1, ExitStatus(0, 15), job.now.unix, stopped=True), job.exit_of(3, 1))
+    job.tell(*(ev.RankStopped(rank, 1) for rank in range(4)))
+    (ends,) = seen
+    assert [end.stopped for end in ends] == [True, False, True, False]
