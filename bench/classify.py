@@ -48,7 +48,7 @@ def job(line: str) -> tuple[RankEnd, ...]:
 
 
 def measure() -> list[Series]:
-    book = load_pattern_book(())
+    book = load_pattern_book(()).of_ranks()
     found = []
     for name, line in (("ordinary lines", ORDINARY), ("a cascade on every rank", CASCADE), ("hostile text", "")):
         ends = job(line)

@@ -112,4 +112,5 @@ def _joined(values: Mapping[str, Any]) -> dict[str, Any]:
         "rungs.isolated-requeue.enabled": on,
         "rungs.unconditional-requeue.enabled": False,
         "rungs.node-replacement.enabled": False,
+        "hang.log_silence": values["enable-job-hang-detection"],
     }

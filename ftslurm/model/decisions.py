@@ -109,6 +109,37 @@ class Requeue:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchRanks:
+    """Let agents watch for life below their shims. ranks: node -> (rank, pid of its shim). quiet_s: tell after so long."""
+
+    ranks: Mapping[str, tuple[tuple[int, int], ...]]
+    quiet_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SampleUse:
+    """Let every agent sample the use of devices, or of CPUs where there are none, for `window_s`."""
+
+    window_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TakeEvidence:
+    """Let every agent find out what its ranks are doing; `limit_s` is all the time there is."""
+
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeepEvidence:
+    """Keep what an agent found with the ledger."""
+
+    attempt: int
+    node: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class TellOthers:
     """Let later jobs of this user know that the job leaves these nodes for a fault. nodes: node -> why."""
 
@@ -175,6 +206,10 @@ Decision = (
     | EndStep
     | KillStep
     | Requeue
+    | WatchRanks
+    | SampleUse
+    | TakeEvidence
+    | KeepEvidence
     | TellOthers
     | DrillRanks
     | DrillDevice

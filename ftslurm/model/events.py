@@ -195,6 +195,40 @@ class DrillAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class QuietSeen:
+    """No process of the job on `node` has done IO for `quiet_s` seconds; 0: one has again. what: the evidence, in words."""
+
+    node: str
+    quiet_s: float
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UseSampled:
+    """Has the use of the node's devices (or CPUs) changed in the sampled time? unchanged None: it could not be told."""
+
+    node: str
+    unchanged: bool | None
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankSilent:
+    """The rank has printed nothing for `silent_s` seconds; 0: it has again."""
+
+    rank: int
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceTaken:
+    """What the agent of `node` has found out about its ranks before they are stopped. text: for people."""
+
+    node: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed:
     """The time the judge asked to be woken at has come."""
 
@@ -217,5 +251,9 @@ Event = (
     | RequeueEnded
     | LedgerFailed
     | DrillAsked
+    | QuietSeen
+    | UseSampled
+    | RankSilent
+    | EvidenceTaken
     | TimePassed
 )

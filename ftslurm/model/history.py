@@ -30,7 +30,7 @@ class History:
 
     faults: (node, device, code) -> times seen. unconditional_in_a_row: without an explicit fault between.
     open_requeue: a requeue that was decided and of which nobody wrote that it was done. rank_starts: (schedule, step key,
-    rank) -> starts of that rank alone. diagnosis, same_in_a_row: the last verdict, and how many in a row had its signature.
+    rank) -> starts of that rank alone. hangs_in_a_row: hang restarts with no other remedy between. diagnosis, same_in_a_row: the last verdict, and how many in a row had its signature.
     errors: (rank, signature) -> how often. failed_ranks: that ever failed by themselves. suspicions: node -> (when, signature).
     """
 
@@ -47,6 +47,7 @@ class History:
     starts: Mapping[tuple[int, str], int] = field(default_factory=dict)
     rank_starts: Mapping[tuple[int, str, int], int] = field(default_factory=dict)
     faults: Mapping[tuple[str, str, str], tuple[float, ...]] = field(default_factory=dict)
+    hangs_in_a_row: int = 0
     diagnosis: Diagnosed | None = None
     same_in_a_row: int = 0
     errors: Mapping[tuple[int, str], int] = field(default_factory=dict)
@@ -131,6 +132,7 @@ def _decided(past: History, decided: Decided) -> History:
         decisions=past.decisions + 1,
         open_requeue=decided if decided.rung in REQUEUES else None,
         unconditional_in_a_row=_in_a_row(past.unconditional_in_a_row, decided),
+        hangs_in_a_row=past.hangs_in_a_row + 1 if decided.rung == "hang-restart" else 0,
         spent=spent,
         isolated=isolated,
     )

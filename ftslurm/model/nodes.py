@@ -11,7 +11,7 @@ from ftslurm.errors import UsageError
 # A range of more is an error to Slurm as well: MAX_RANGE in its src/common/hostlist.c.
 MOST_NODES = 64 * 1024
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
-# ClusterShell knows more: groups (`@all`), which it runs programs for, sums (`n[1-9]!n2`), and steps (`n[1-9/2]`).
+# ClusterShell knows more: groups (`@all`), whose name it hands to a shell, sums (`n[1-9]!n2`), and steps (`n[1-9/2]`).
 _LIST = re.compile(r"[A-Za-z0-9_.,\[\]-]*")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 
@@ -21,8 +21,9 @@ def fold(nodes: Iterable[str]) -> str:
     from ClusterShell.NodeSet import NodeSet  # 20 ms to load, and most runs never print a node list
 
     names = set(nodes)
-    odd = {name for name in names if not _NAME.fullmatch(name)}  # of a damaged ledger
-    return ",".join([*filter(None, [str(NodeSet.fromlist(list(names - odd)))]), *sorted(odd)])
+    plain = {name for name in names if _NAME.fullmatch(name)}
+    folded = str(NodeSet.fromlist(list(plain)))
+    return ",".join(filter(None, [folded, *sorted(names - plain)]))  # the rest comes from damaged ledgers only
 
 
 def expand(text: str) -> tuple[str, ...]:

@@ -110,6 +110,17 @@ class Diagnosed:
 
 
 @dataclass(frozen=True, slots=True)
+class HangSeen:
+    """The attempt stands still. kind: io (no IO, no change of use), silence, exit, beat. evidence: what speaks for it."""
+
+    at: float
+    attempt: int
+    kind: str
+    what: str
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Drilled:
     """A fault injected on purpose, by the user's order (`ftslurm drill`). target: `rank 3`, `node n2`."""
 
@@ -181,7 +192,7 @@ class Finished:
 
 
 Record = (
-    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | Drilled | Signalled | Decided | CarriedOut
+    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | HangSeen | Drilled | Signalled | Decided | CarriedOut
     | AttemptEnded | Finished
 )
 KINDS: Mapping[str, type] = {
@@ -193,6 +204,7 @@ KINDS: Mapping[str, type] = {
         FaultSeen,
         TroubleSeen,
         Diagnosed,
+        HangSeen,
         Drilled,
         Signalled,
         Decided,

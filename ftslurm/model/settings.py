@@ -166,6 +166,7 @@ class Settings:
         "crashes answered in place before any requeue (as torchrun --max-restarts)",
     )
     hang_restart: bool = _leaf("rungs.hang-restart.enabled", switch, False, "restart in place on a hang")
+    hangs_in_a_row: int = _leaf("rungs.hang-restart.in_a_row", count(1, 128), 3, "as many in a row, the next hang ends the job")
     node_replacement: bool = _leaf("rungs.node-replacement.enabled", switch, False, "swap the node, keep the job")
     node_replacements: int = _leaf("rungs.node-replacement.budget", count(0, 128), 0, "nodes one job may swap")
     isolated_requeue: bool = _leaf("rungs.isolated-requeue.enabled", switch, True, "requeue without the bad nodes")
@@ -196,11 +197,18 @@ class Settings:
         "retry.keywords", words_of(), (), "words in the last output of a failed rank that call its error retriable"
     )
 
-    hang_interval_s: float = _leaf(
-        "hang.interval", lasting, 1800.0, "no output for so long is a hang (not judged by this version)"
+    hang_detection: bool = _leaf(
+        "hang.detection", switch, True, "notice a job without process IO whose devices (or CPUs) stand still"
     )
-    hang_exit: bool = _leaf("hang.exit_detection", switch, False, "notice ranks that do not end (not judged by this version)")
-    hang_exit_s: float = _leaf("hang.exit_interval", lasting, 600.0, "after the first has ended (not judged by this version)")
+    hang_detect_s: float = _leaf(
+        "hang.detect_time", lasting, 1800.0, "without process IO on all nodes, before use is sampled (MA_HANG_DETECT_TIME)"
+    )
+    hang_sample_s: float = _leaf("hang.sample_time", lasting, 60.0, "for which the use of devices or CPUs is sampled then")
+    hang_silence: bool = _leaf("hang.log_silence", switch, False, "no output of any rank for hang.interval is a hang")
+    hang_interval_s: float = _leaf("hang.interval", lasting, 1800.0, "of silence")
+    hang_exit: bool = _leaf("hang.exit_detection", switch, False, "ranks that do not end after others have is a hang")
+    hang_exit_s: float = _leaf("hang.exit_interval", lasting, 600.0, "from the first rank's end to that of the last")
+    hang_evidence_s: float = _leaf("hang.evidence_time", lasting, 10.0, "for collecting evidence before a hung rank is stopped")
     hang_c4d: bool = _leaf("hang.c4d", switch, False, "find out which rank hangs (not judged by this version)")
     hang_c4d_level: str = _leaf(
         "hang.c4d_level", choice("Info", "Warning", "Error"), "Warning", "what of it is reported (not judged by this version)"
@@ -348,6 +356,22 @@ def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
             yield from _flatten(value, f"{name}.")
         else:
             yield name, value
+
+
+def from_modelarts(env: Mapping[str, str]) -> Layer:
+    """MA_HANG_DETECT_TIME, minutes (seed 002). Raises: PolicyError."""
+    raw = env.get("MA_HANG_DETECT_TIME", "").strip()
+    if not raw:
+        return Layer({}, {})
+    try:
+        minutes = float(raw)
+        if not 0 < minutes < 1e6:
+            raise ValueError
+    except ValueError:
+        raise PolicyError(
+            f"environment: MA_HANG_DETECT_TIME={raw}: not a number of minutes", hint="write minutes, such as 30"
+        ) from None
+    return Layer({"hang.detect_time": f"{minutes * 60:.3f}s"}, {"hang.detect_time": "environment MA_HANG_DETECT_TIME"})
 
 
 def env_name(leaf: str) -> str:

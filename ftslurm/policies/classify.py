@@ -45,8 +45,6 @@ _WAITED = frozenset({
     "hccl-EI0002", "hccl-EI0006", "hccl-topo-timeout", "nccl-watchdog", "torch-dist-timeout", "torch-socket-timeout",
     "acl-507046", "acl-107019", "gloo-peer", "ms-timeout-node",
 })  # fmt: skip
-# Lines of the kernel, of Slurm and of other tools count from there, not when a program prints them.
-_OF_RANKS = frozenset({"log", "any"})
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _SEQUENCE = re.compile(r"last (?:enqueued|completed) (?:NCCL )?work:? ?(\d{1,12})|SeqNum=(\d{1,12})")
 # A class that a program can bring about on every rank by itself.
@@ -54,7 +52,7 @@ _PROGRAMS = frozenset({ErrorClass.USER_CODE, ErrorClass.DATA, ErrorClass.OOM, Er
 
 
 class Book(Protocol):
-    """What patterns.PatternBook gives."""
+    """What patterns.PatternBook.of_ranks() gives."""
 
     def scan(self, text: bytes) -> list[Found]: ...
 
@@ -177,10 +175,9 @@ def _hits(end: RankEnd, book: Book) -> list[Hit]:
 
 def _ends_of_runs(found: Sequence[Found]) -> list[Found]:
     """Of lines of one kind that follow each other, which a cascade prints by the hundred, the first and the last."""
-    ranks_own = [hit for hit in found if hit.pattern.where in _OF_RANKS]
     kept = []
-    for number, hit in enumerate(ranks_own):
-        around = ranks_own[max(0, number - 1) : number + 2]
+    for number, hit in enumerate(found):
+        around = found[max(0, number - 1) : number + 2]
         if len(around) < 3 or any(other.pattern is not hit.pattern for other in around):
             kept.append(hit)
     return kept

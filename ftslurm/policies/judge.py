@@ -6,7 +6,7 @@ nothing is passed over by accident; what is ignored on purpose says so there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from ftslurm.errors import REQUEUED_STATUS
@@ -20,17 +20,21 @@ from ftslurm.model.decisions import (
     EndStep,
     Finish,
     HealDevices,
+    KeepEvidence,
     KillStep,
     LaunchStep,
     LookAtDevices,
     Remember,
     Requeue,
+    SampleUse,
     Say,
     SignalRanks,
     StartRanks,
     StopRanks,
+    TakeEvidence,
     TellOthers,
     WatchNodes,
+    WatchRanks,
 )
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Event, Now
@@ -42,6 +46,7 @@ from ftslurm.model.settings import Settings
 from ftslurm.model.verdict import Blame, Confidence
 from ftslurm.policies import drills
 from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.hangs import HangWatch
 from ftslurm.policies.environment import counters_env, restart_env, torch_env
 from ftslurm.policies.ladder import Cause, Choice, Situation, choose
 from ftslurm.policies.phases import ENDING_STATES, Diagnose, Phase, RunFacts, Trouble
@@ -96,6 +101,8 @@ class Judge:
         self._kept_signal = 0  # one that came between two steps, for the ranks of the next
         self._meaning = ""  # what it means: `warning`, or why the job ends
         self._mending: dict[int, tuple[Trouble, float]] = {}  # rank to be started again alone -> why, until when
+        self._hangs = HangWatch()
+        self._hung: Trouble | None = None  # waits for the evidence
         self._for_agents: dict[str, list[DrillDevice]] = {}  # node -> what its agent is told when it has come up
         self._decided: rec.Decided | None = None
         self._waits: dict[str, float] = {}  # what is waited for -> monotonic deadline
@@ -172,6 +179,7 @@ class Judge:
         self._attempt = Attempt(number, frozenset(self._tasks))
         self._slurm, self._signal, self._meaning = None, 0, ""
         self._pass_on, self._ranks_signalled = 0, set()
+        self._hangs, self._hung = HangWatch(), None
         self._waits = {} if self._agents else {"watch": now.mono + WATCH_AFTER_S}
         begun = rec.AttemptBegan(
             now.unix, f.run, number, f.schedule, f.step_key, counters.starts, fold_nodes(self._step_nodes()),
@@ -179,7 +187,17 @@ class Judge:
         )  # fmt: skip
         kept, self._kept_signal = self._kept_signal, 0
         told = self._signalled(ev.SignalSeen(kept), now) if kept else []
-        return [self._note(begun), StartRanks(number, env), *told]
+        return [self._note(begun), StartRanks(number, env), *self._watch_ranks(self._agents), *told]
+
+    def _watch_ranks(self, nodes: Iterable[str]) -> list[Decision]:
+        """Agents that are there look for life below their shims; those to come are told when they arrive."""
+        if not self.settings.hang_detection:
+            return []
+        mine: dict[str, list[tuple[int, int]]] = {}
+        for rank, task in sorted(self._tasks.items()):
+            mine.setdefault(task.node, []).append((rank, task.pid))
+        there = {node: tuple(mine[node]) for node in nodes if self._agents.get(node) is not None and node in mine}
+        return [WatchRanks(there, self.settings.hang_detect_s)] if there else []
 
     def _env(self, counters: Counters, now: Now) -> dict[int, dict[str, str]]:
         last = self.history.last_decision
@@ -234,6 +252,8 @@ class Judge:
             what = f"rank {event.rank} on {self._tasks[event.rank].node} {event.status}"
             return self._rank_failed(event.rank, Trouble(Cause.CRASH, what, event.status.shell), now)
         if not self._attempt.all_ended or self._mending:
+            if self.settings.hang_exit and self.settings.mode == "sync":
+                self._waits.setdefault("exit", now.mono + self.settings.hang_exit_s)
             return []
         ended = self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary()))
         return [ended, *self._end_step(0, lambda at: self._finish("every rank ended with status 0", 0, at), now)]
@@ -295,6 +315,70 @@ class Judge:
         for rank in late:
             self._attempt.lose(rank, "no word whether its processes are gone")
         return self._into_trouble(self._mending[late[0]][0], now) if late and self.phase is Phase.RUNNING else []
+
+    # --- hangs
+
+    def _quiet_seen(self, event: ev.QuietSeen, now: Now) -> list[Decision]:
+        """Every node has been quiet for long enough: now the devices (or CPUs) are asked whether they do anything."""
+        if self._signal or self._hung:
+            return []
+        if not self._hangs.quiet(event, self._step_nodes()):
+            self._waits.pop("use", None)
+            return []
+        if "use" in self._waits:
+            return []
+        self._waits["use"] = now.mono + self.settings.hang_sample_s + MARGIN_S
+        return [SampleUse(self.settings.hang_sample_s)]
+
+    def _use_sampled(self, event: ev.UseSampled, now: Now) -> list[Decision]:
+        if "use" not in self._waits or self._hung or not self._hangs.sampled(event, self._step_nodes()):
+            return []
+        return self._use_known(now)
+
+    def _use_known(self, now: Now) -> list[Decision]:
+        self._waits.pop("use", None)
+        hang, self._hangs = self._hangs.verdict(self._step_nodes()), HangWatch()
+        # Not one, or not known: the agents tell again when the same time has passed without IO.
+        return self._hang("io", hang.what, hang.evidence, now) if hang else self._watch_ranks(self._agents)
+
+    def _rank_silent(self, event: ev.RankSilent, now: Now) -> list[Decision]:
+        if self._signal or self._hung or not self.settings.hang_silence:
+            return []
+        running = self._attempt.ranks - self._attempt.exits.keys()
+        if not self._hangs.silent(event, running):
+            return []
+        what = f"no rank has printed anything for {self.settings.hang_interval_s:g} s"
+        return self._hang("silence", what, (), now)
+
+    def _exit_overdue(self, now: Now) -> list[Decision]:
+        if self.phase is not Phase.RUNNING or self._signal or self._hung:
+            return []
+        left = sorted(self._attempt.ranks - self._attempt.exits.keys())
+        ranks = ", ".join(map(str, left[:8])) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
+        what = f"{len(self._attempt.exits)} ranks have ended, and for {self.settings.hang_exit_s:g} s rank {ranks} has not"
+        return self._hang("exit", what, (), now)
+
+    def _hang(self, kind: str, what: str, evidence: tuple[str, ...], now: Now) -> list[Decision]:
+        """Written down and said. Where hang restarts are on, what the ranks do is looked at before they are stopped."""
+        seen = self._note(rec.HangSeen(now.unix, self._attempt.number, kind, what, evidence))
+        if not self.settings.hang_restart:
+            return [seen, Say(f"the job seems to hang: {what}; hang-restart is switched off, the ranks are left alone")]
+        self._hung = Trouble(Cause.HANG, f"hang: {what}", 1)
+        if all(kinds is None for kinds in self._agents.values()):
+            return [seen, *self._into_trouble(self._hung, now)]
+        self._waits["evidence"] = now.mono + self.settings.hang_evidence_s
+        return [seen, TakeEvidence(self.settings.hang_evidence_s)]
+
+    def _evidence_taken(self, event: ev.EvidenceTaken, now: Now) -> list[Decision]:
+        keep: list[Decision] = [KeepEvidence(self._attempt.number, event.node, event.text)]
+        if self._hung is None or "evidence" not in self._waits:
+            return keep
+        if not self._hangs.looked_at(event.node, [node for node, kinds in self._agents.items() if kinds is not None]):
+            return keep
+        return [*keep, *self._into_trouble(self._hung, now)]
+
+    def _evidence_overdue(self, now: Now) -> list[Decision]:
+        return self._into_trouble(self._hung, now) if self._hung and self.phase is Phase.RUNNING else []
 
     # --- drills
 
@@ -437,7 +521,7 @@ class Judge:
 
     def _agent_arrived(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
         self._agents[event.node] = event.kinds
-        held: list[Decision] = [*self._for_agents.pop(event.node, ())]
+        held: list[Decision] = [*self._for_agents.pop(event.node, ()), *self._watch_ranks([event.node])]
         return [*held, LookAtDevices(), *self._settled(now)] if "look" in self._waits else held
 
     def _agent_lost(self, event: ev.AgentLost, now: Now) -> list[Decision]:
@@ -631,7 +715,7 @@ class Judge:
 
     def _climb(self, situation: Situation, now: Now) -> list[Decision]:
         choice = choose(situation)
-        if choice.rung == "in-place-restart":
+        if choice.rung in ("in-place-restart", "hang-restart"):
             return self._in_place(choice, situation, now)
         if choice.rung == "fail":
             return self._fail(choice, situation, now)
@@ -651,7 +735,7 @@ class Judge:
     # --- carrying out, one rung a method
 
     def _in_place(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
-        said = Say(f"{s.what}: restarting in place ({choice.why}){_behind(s)}")
+        said = Say(f"{s.what}: {_IN_WORDS[choice.rung]} ({choice.why}){_behind(s)}")
         decided = self._decision(choice, s, now)
         if not s.faults:
             return [decided, said, *self._restart(now)]
@@ -884,6 +968,9 @@ def _behind(s: Situation) -> str:
     return f" [{v.error_class.value}: {v.what}]"
 
 
+_IN_WORDS = {"in-place-restart": "restarting in place", "hang-restart": "starting all ranks again in place"}
+
+
 def _fault_record(fault: Fault, now: Now) -> rec.FaultSeen:
     return rec.FaultSeen(
         now.unix, fault.node, fault.device, fault.code, fault.name, fault.fault_class.value, fault.user_induced
@@ -893,6 +980,9 @@ def _fault_record(fault: Fault, now: Now) -> rec.FaultSeen:
 _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "watch": Judge._watch_due,
     "mend": Judge._mend_overdue,
+    "use": Judge._use_known,
+    "exit": Judge._exit_overdue,
+    "evidence": Judge._evidence_overdue,
     "launch": Judge._launch_overdue,
     "pass on": Judge._passed_on,
     "stop": Judge._stop_overdue,
@@ -933,6 +1023,10 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_R, ev.DevicesSeen): Judge._devices_seen,
     (_R, ev.SignalSeen): Judge._signalled,
     (_R, ev.SlurmAnswered): Judge._slurm_answered,
+    (_R, ev.QuietSeen): Judge._quiet_seen,
+    (_R, ev.UseSampled): Judge._use_sampled,
+    (_R, ev.RankSilent): Judge._rank_silent,
+    (_R, ev.EvidenceTaken): Judge._evidence_taken,
     # ranks are being stopped, facts collected
     (_S, ev.RankStarted): Judge._nothing,
     (_S, ev.RankExited): Judge._rank_exited_late,
@@ -975,6 +1069,13 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     },
     **{(phase, ev.HealingDone): Judge._nothing for phase in (_L, _R, _S)},
     **{(phase, ev.TaskArrived): Judge._nothing for phase in (_R, _S, _H, _Q)},
+    # signs of life and of none, when nobody asks any more
+    **{
+        (phase, kind): Judge._nothing
+        for phase in (_L, _S, _H, _E, _Q)
+        for kind in (ev.QuietSeen, ev.UseSampled, ev.RankSilent)
+    },
+    **{(phase, ev.EvidenceTaken): Judge._evidence_taken for phase in (_L, _S, _H, _E, _Q)},
     # drills: only while ranks run
     (_R, ev.DrillAsked): Judge._drill,
     **{(phase, ev.DrillAsked): Judge._no_drill for phase in (_L, _S, _H, _E, _Q)},

@@ -26,6 +26,7 @@ class Cause(str, Enum):
     UNSTARTABLE = "unstartable"  # the command cannot be executed on any node
     LAUNCH = "launch"  # the step did not come up, and the command has never run
     LOST = "lost"  # a task or the step vanished; nobody knows why
+    HANG = "hang"  # the ranks stand still
     WARNING = "warning"  # Slurm announced the end of the allocation
 
 
@@ -227,7 +228,13 @@ def _nth(s: Situation, fault: Fault) -> str:
 
 
 def _hang(s: Situation) -> Answer:
-    return _no("no hang") if s.settings.hang_restart else _no("switched off")
+    if not s.settings.hang_restart:
+        return _no("switched off")
+    if s.cause is not Cause.HANG:
+        return _no("no hang")
+    if s.history.hangs_in_a_row >= (limit := s.settings.hangs_in_a_row):
+        return _no(f"{limit} hang restarts in a row have not helped")
+    return _no(s.not_in_place) if s.not_in_place else Answer(True, "a hang that no hardware fault explains")
 
 
 def _replace(s: Situation) -> Answer:
@@ -260,6 +267,8 @@ def _unconditional(s: Situation) -> Answer:
         return _no("the other ranks go on")
     if s.cause is Cause.UNSTARTABLE:
         return _no("the command cannot be executed on any node, so running it again cannot help")
+    if s.cause is Cause.HANG:
+        return _no("a hang is answered in place, or ends the job")
     if s.cause is Cause.LAUNCH:
         return _no("the step never came up, and Slurm has said why")
     if s.blamed:

@@ -26,8 +26,9 @@ def build_book(patterns: object, exits: object) -> PatternBook:
     known_sources(((f"`{s}`", e.source) for s, e in statuses.codes.items()), statuses.sources, "exit-codes.yaml")
     known_sources((("`rules`:", e.source) for e in statuses.rules), statuses.sources, "exit-codes.yaml")
     rules = tuple(ExitRule(rule.low, rule.high, exit_meaning(rule.low, rule, listed=False)) for rule in statuses.rules)
-    if missing := [status for status in range(1, 256) if not any(rule.low <= status <= rule.high for rule in rules)]:
-        raise wrong("exit-codes.yaml", "`rules`:", f"no rule holds {missing[0]}")
+    for status in range(256):
+        if status not in statuses.codes and not any(rule.low <= status <= rule.high for rule in rules):
+            raise wrong("exit-codes.yaml", "`rules`:", f"no rule holds {status}")
     return PatternBook(
         tuple(pattern(entry) for entry in check_patterns(words.patterns, "log-patterns.yaml")),
         {status: exit_meaning(status, entry) for status, entry in statuses.codes.items()},

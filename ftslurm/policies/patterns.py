@@ -106,8 +106,9 @@ class PatternBook:
         """The lines of `text` that tell of a failure, in order; what is CONTEXT is left out (see `hints`).
 
         From the front until `limit` trials are spent, then of the last `limit` lines. A line longer than 4 KB is looked at in
-        pieces. Time, for 1,000 texts of 100 KB on one core (bench/patterns.py): ordinary logs 0.3 s, every line a match 1 s, no
-        newline at all, random bytes and NULs 0.3 s; made of pieces of the patterns' own words 2 s, the worst that was found.
+        pieces. Time, for 1,000 texts of 100 KB on one core (bench/patterns.py): ordinary logs, no newline at all, random bytes,
+        NULs: 0.3 to 0.6 s; every line a match: 1 to 1.5 s; made of pieces of the patterns' own words, the worst that was found:
+        2 s, and 3 s where other programs fill the cache, for then it is the cache that counts.
         """
         return [Found(hit.offset, hit.line, self._telling[hit.number]) for hit in self._scanner.scan(text, limit)]
 
@@ -136,6 +137,11 @@ class PatternBook:
         """A user's own words for errors that are worth another try, as they stand, before all other patterns."""
         mine = [_keyword(word) for word in dict.fromkeys(words) if 0 < len(word) <= MAX_LINE_BYTES]
         return PatternBook((*mine, *self.patterns), self.exits, self.rules, self.sources) if mine else self
+
+    def of_ranks(self) -> PatternBook:
+        """Without lines that the kernel, Slurm and other tools print: of a rank's own output those count for nothing."""
+        mine = [each for each in self.patterns if each.where in ("log", "any")]
+        return PatternBook(mine, self.exits, self.rules, self.sources)
 
     @cached_property
     def _telling(self) -> tuple[Pattern, ...]:

@@ -46,7 +46,7 @@ class Diagnosis:
             if self._book is None:
                 from ftslurm.wrapper.catalogs import load_pattern_book
 
-                self._book = load_pattern_book(self._settings.catalogs).with_keywords(self._settings.keywords)
+                self._book = load_pattern_book(self._settings.catalogs).of_ranks().with_keywords(self._settings.keywords)
             return self._book
 
     def _load_quietly(self) -> None:

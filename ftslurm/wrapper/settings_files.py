@@ -10,7 +10,7 @@ from typing import Any
 from ftslurm.errors import PolicyError
 from ftslurm.model import aimaster
 from ftslurm.model import annotations as ma
-from ftslurm.model.settings import Layer, Resolved, from_environment, from_tree, known_leaf, parse_leaf, resolve, suggestion
+from ftslurm.model.settings import Layer, Resolved, from_environment, from_modelarts, from_tree, known_leaf, parse_leaf, resolve, suggestion
 
 SITE_POLICY = Path("/etc/ftslurm/policy.yaml")
 MAX_POLICY_BYTES = 1 << 20
@@ -48,7 +48,7 @@ def settings_in_force(request: Request, env: Mapping[str, str], comment: str = "
         layers.append(ma.parse(_read(Path(wanted), "the annotations file"), wanted))
     if flags := request.aimaster or env.get("FTRUN_AIMASTER", ""):
         layers.append(aimaster.parse(flags, "--ft-aimaster" if request.aimaster else "FTRUN_AIMASTER"))
-    layers.append(from_environment(env))
+    layers += [from_modelarts(env), from_environment(env)]
     layers.append(_from_options(request.values or {}))
     return resolve(layers)
 

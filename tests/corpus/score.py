@@ -50,7 +50,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--why", metavar="NAME", help="one run: its verdict and evidence")
     asked = parser.parse_args()
-    patterns, codes = load_pattern_book(()), load_code_book(())
+    patterns, codes = load_pattern_book(()).of_ranks(), load_code_book(())
     cases = [case for case in load_all() if asked.why in (None, case.name)]
     wrong: Counter[str] = Counter()
     right: Counter[str] = Counter()

@@ -24,7 +24,7 @@ CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by pe
 
 @cache
 def books() -> tuple[PatternBook, CodeBook]:
-    return load_pattern_book(()), load_code_book(())
+    return load_pattern_book(()).of_ranks(), load_code_book(())
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.yaml")), ids=lambda path: path.stem)

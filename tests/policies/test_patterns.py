@@ -269,7 +269,7 @@ def test_a_wrong_pattern_is_refused_and_named(changes: dict[str, Any], named: st
         ({"codes": {300: {}}}, "`codes`: `300`"),
         ({"codes": {1: {"meaning": "x", "class": "y", "retriable": "no"}}}, "`codes`, `1`: "),
         ({"rules": []}, "`rules` is empty"),
-        ({"rules": [_shipped("exit-codes.yaml")["rules"][0]]}, "no rule holds 1"),
+        ({"rules": [_shipped("exit-codes.yaml")["rules"][0]]}, "no rule holds 4"),
     ],
 )
 def test_wrong_exit_statuses_are_refused(changes: dict[str, Any], named: str) -> None:

@@ -197,6 +197,7 @@ class Job:
         self.truth = Truth(self.tasks, self.settings.max_restarts, history.spent.get("max_restarts", 0))
         self.devices: dict[str, tuple[Fault, ...]] = {}
         self.heals: bool | None = True
+        self.idle: bool | None = True  # has the use of devices not changed?
         self.slurm = replace(RUNNING, node_count=len(self.nodes))
         self.silent: set[type] = set()
         self.stuck: dict[int, tuple[int, ...]] = {}
@@ -339,6 +340,10 @@ class Job:
                 return [self.look_at(node) for node, up in self.truth.agents.items() if up]
             case do.AskSlurm():
                 return [self.slurm]
+            case do.SampleUse():
+                return [ev.UseSampled(node, self.idle, "sampled") for node, up in self.truth.agents.items() if up]
+            case do.TakeEvidence():
+                return [ev.EvidenceTaken(node, f"stacks of {node}") for node, up in self.truth.agents.items() if up]
             case do.HealDevices(devices):
                 return [self._healed(node, chips) for node, chips in devices.items()]
             case do.EndStep() | do.KillStep():

@@ -1,0 +1,61 @@
+"""Does the job hang? Joins what agents and shims tell of one attempt. Source: seed 002 (IO first, then use), seed 000 (silence)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from ftslurm.model.events import QuietSeen, RankSilent, UseSampled
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    what: str
+    evidence: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class HangWatch:
+    """What is known of life in the attempt. IO on any node is life; silence of a node that says nothing is none."""
+
+    _quiet: dict[str, QuietSeen] = field(default_factory=dict)
+    _use: dict[str, UseSampled] = field(default_factory=dict)
+    _silent: set[int] = field(default_factory=set)
+    _looked_at: set[str] = field(default_factory=set)
+
+    def quiet(self, event: QuietSeen, nodes: Collection[str]) -> bool:
+        """Are all `nodes` quiet now?"""
+        if event.quiet_s <= 0:
+            self._quiet.pop(event.node, None)
+            self._use.clear()
+        else:
+            self._quiet[event.node] = event
+        return bool(nodes) and set(nodes) <= self._quiet.keys()
+
+    def sampled(self, event: UseSampled, nodes: Collection[str]) -> bool:
+        """Is the use of all `nodes` known now?"""
+        self._use[event.node] = event
+        return set(nodes) <= self._use.keys()
+
+    def verdict(self, nodes: Sequence[str]) -> Hang | None:
+        """A hang, if every node has been quiet and its use has not changed. What is not known is no hang."""
+        if not nodes or any(node not in self._quiet for node in nodes):
+            return None
+        if any(node not in self._use or self._use[node].unchanged is not True for node in nodes):
+            return None
+        least = min(self._quiet[node].quiet_s for node in nodes)
+        evidence = [f"{node}: {self._quiet[node].what}; {self._use[node].what}" for node in nodes]
+        return Hang(f"no process of the job has done IO for {least:g} s, and its use of devices has not changed", tuple(evidence[:64]))
+
+    def silent(self, event: RankSilent, running: Collection[int]) -> bool:
+        """Do all running ranks print nothing now?"""
+        if event.silent_s <= 0:
+            self._silent.discard(event.rank)
+        else:
+            self._silent.add(event.rank)
+        return bool(running) and set(running) <= self._silent
+
+    def looked_at(self, node: str, nodes: Collection[str]) -> bool:
+        """Has the evidence of all `nodes` come?"""
+        self._looked_at.add(node)
+        return set(nodes) <= self._looked_at

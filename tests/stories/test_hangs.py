@@ -1,0 +1,163 @@
+"""Stories of jobs that stand still. Source: SPEC.md sections 2 and 4, seeds 000 (silence, exit), 002 (IO, then use), 003 (the rung)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftslurm.model import decisions as do
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.settings import Settings
+from tests.stories.replay import Job, fault
+
+ON = Settings(hang_restart=True)
+
+
+def quiet(job: Job, *nodes: str, seconds: float = 1800.0) -> list[do.Decision]:
+    return job.tell(*(ev.QuietSeen(node, seconds, f"no IO for {seconds:g} s") for node in nodes or job.nodes))
+
+
+def test_agents_are_told_which_shims_to_watch_and_for_how_long() -> None:
+    job = Job(Settings(hang_detect_s=60.0)).begin()
+    told = {node: ranks for watch in job.did(do.WatchRanks) for node, ranks in watch.ranks.items()}
+    assert told == {"n1": ((0, 9000), (1, 9001)), "n2": ((2, 9002), (3, 9003))}
+    assert {watch.quiet_s for watch in job.did(do.WatchRanks)} == {60.0}
+    assert not Job(Settings(hang_detection=False)).begin().did(do.WatchRanks)
+
+
+def test_a_job_without_io_and_without_change_of_use_hangs_and_is_started_again_in_place() -> None:
+    job = Job(ON).begin()
+    quiet(job)
+    assert job.rungs == ["hang-restart"] and job.counters == (1, 2, 2) and job.status is None
+    (hang,) = job.recorded(rec.HangSeen)
+    assert hang.kind == "io" and "1800 s" in hang.what and len(hang.evidence) == 2
+    assert job.recorded(rec.Decided)[0].cost == "" and job.env()["FTSLURM_RESTART_CAUSE"] == "hang"
+
+
+def test_evidence_is_taken_before_the_ranks_are_stopped_and_kept() -> None:
+    job = Job(ON).begin()
+    told = quiet(job)
+    order = [type(one).__name__ for one in told]
+    assert order.index("TakeEvidence") < order.index("StopRanks")
+    assert [(keep.node, keep.text) for keep in job.did(do.KeepEvidence)] == [("n1", "stacks of n1"), ("n2", "stacks of n2")]
+
+
+def test_evidence_that_does_not_come_holds_nothing_up_for_longer_than_its_time() -> None:
+    job = Job(ON).begin()
+    job.silent.add(do.TakeEvidence)
+    quiet(job)
+    assert not job.did(do.StopRanks)
+    job.wait(10.5)
+    assert job.rungs == ["hang-restart"]
+
+
+def test_io_on_one_node_is_life() -> None:
+    job = Job(ON).begin()
+    quiet(job, "n1")
+    assert not job.did(do.SampleUse) and not job.recorded(rec.HangSeen)
+    job.tell(ev.QuietSeen("n1", 0.0))
+    quiet(job, "n2")
+    assert not job.did(do.SampleUse)
+
+
+@pytest.mark.parametrize("idle", [False, None])
+def test_a_use_that_changes_or_cannot_be_told_is_no_hang(idle: bool | None) -> None:
+    job = Job(ON).begin()
+    job.idle = idle
+    quiet(job)
+    assert job.did(do.SampleUse) and not job.recorded(rec.HangSeen)
+    job.idle = True
+    quiet(job)
+    assert job.rungs == ["hang-restart"], "and it is asked again later"
+
+
+def test_io_while_use_is_sampled_is_life() -> None:
+    job = Job(ON).begin()
+    job.silent.add(do.SampleUse)
+    quiet(job)
+    job.tell(ev.QuietSeen("n2", 0.0), ev.UseSampled("n1", True), ev.UseSampled("n2", True))
+    job.wait(200)
+    assert not job.recorded(rec.HangSeen)
+
+
+def test_agents_that_never_answer_for_use_are_no_hang() -> None:
+    job = Job(ON).begin()
+    job.silent.add(do.SampleUse)
+    quiet(job)
+    job.wait(200)
+    assert not job.recorded(rec.HangSeen) and job.status is None
+
+
+def test_without_hang_restart_a_hang_is_said_and_the_ranks_are_left_alone() -> None:
+    job = Job().begin()
+    quiet(job)
+    assert job.recorded(rec.HangSeen) and "left alone" in job.said and not job.did(do.StopRanks)
+    job.all_exit()
+    assert job.status == 0
+
+
+def test_the_fourth_hang_in_a_row_ends_the_job() -> None:
+    job = Job(ON).begin()
+    for _ in range(4):
+        quiet(job)
+    assert job.rungs == ["hang-restart"] * 3 + ["fail"] and job.status not in (0, None)
+    assert "3 hang restarts in a row" in job.said
+
+
+def test_another_remedy_in_between_starts_the_count_anew() -> None:
+    job = Job(ON).begin()
+    for _ in range(3):
+        quiet(job)
+    job.shows(fault())
+    for _ in range(3):
+        quiet(job)
+    assert job.rungs.count("hang-restart") == 6 and job.status is None
+
+
+def test_a_hardware_fault_found_then_goes_its_own_rung() -> None:
+    job = Job(ON).begin()
+    job.silent.add(do.TakeEvidence)
+    quiet(job)
+    job.devices["n2"] = (fault("n2"),)
+    job.wait(10.5)
+    assert job.rungs == ["in-place-restart"] and job.recorded(rec.Decided)[0].cause == "device"
+
+
+def test_silence_of_every_running_rank_is_a_hang_where_it_is_asked_for() -> None:
+    job = Job(Settings(hang_restart=True, hang_silence=True, hang_interval_s=60.0)).begin()
+    job.tell(*(ev.RankSilent(rank, 60.0) for rank in range(3)))
+    assert not job.recorded(rec.HangSeen)
+    job.tell(ev.RankSilent(2, 0.0), ev.RankSilent(3, 60.0))
+    assert not job.recorded(rec.HangSeen), "rank 2 speaks again"
+    job.tell(ev.RankSilent(2, 60.0))
+    assert job.rungs == ["hang-restart"]
+    other = Job(ON).begin()
+    other.tell(*(ev.RankSilent(rank, 60.0) for rank in range(4)))
+    assert not other.recorded(rec.HangSeen)
+
+
+def test_ranks_that_do_not_end_after_the_others_hang() -> None:
+    job = Job(Settings(hang_restart=True, hang_exit=True, hang_exit_s=60.0)).begin()
+    job.exits(0)
+    job.exits(1)
+    job.wait(59)
+    assert not job.recorded(rec.HangSeen)
+    job.wait(2)
+    assert job.recorded(rec.HangSeen)[0].kind == "exit" and "2, 3" in job.recorded(rec.HangSeen)[0].what
+    assert job.rungs == ["hang-restart"]
+
+
+def test_ranks_that_end_in_time_do_not() -> None:
+    job = Job(Settings(hang_restart=True, hang_exit=True, hang_exit_s=60.0)).begin()
+    job.exits(0)
+    job.wait(59)
+    for rank in (1, 2, 3):
+        job.exits(rank)
+    assert job.status == 0 and not job.recorded(rec.HangSeen)
+
+
+def test_a_warning_from_slurm_is_no_hang() -> None:
+    job = Job(ON).begin()
+    job.tell(ev.SignalSeen(15))
+    quiet(job)
+    assert not job.recorded(rec.HangSeen)
