@@ -30,8 +30,9 @@ class History:
 
     faults: (node, device, code) -> times seen. unconditional_in_a_row: without an explicit fault between.
     open_requeue: a requeue that was decided and of which nobody wrote that it was done. rank_starts: (schedule, step key,
-    rank) -> starts of that rank alone. hangs_in_a_row: hang restarts with no other remedy between. diagnosis, same_in_a_row: the last verdict, and how many in a row had its signature.
-    errors: (rank, signature) -> how often. failed_ranks: that ever failed by themselves. suspicions: node -> (when, signature).
+    rank) -> starts of that rank alone. hangs_in_a_row: hang restarts with no other remedy between. diagnosis, same_in_a_row:
+    the last verdict, and how many in a row had its signature. errors: (rank, signature) -> how often. failed_ranks: that
+    ever failed by themselves. suspicions: node -> (when, signature).
     """
 
     attempts: int = 0

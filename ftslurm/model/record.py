@@ -111,11 +111,11 @@ class Diagnosed:
 
 @dataclass(frozen=True, slots=True)
 class HangSeen:
-    """The attempt stands still. kind: io (no IO, no change of use), silence, exit, beat. evidence: what speaks for it."""
+    """The attempt stands still. sign: io (no IO, no change of use), silence, exit, beat. evidence: what speaks for it."""
 
     at: float
     attempt: int
-    kind: str
+    sign: str
     what: str
     evidence: tuple[str, ...] = ()
 
@@ -192,8 +192,8 @@ class Finished:
 
 
 Record = (
-    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | HangSeen | Drilled | Signalled | Decided | CarriedOut
-    | AttemptEnded | Finished
+    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | HangSeen | Drilled | Signalled | Decided
+    | CarriedOut | AttemptEnded | Finished
 )
 KINDS: Mapping[str, type] = {
     kind.__name__: kind

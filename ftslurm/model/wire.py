@@ -20,6 +20,7 @@ from ftslurm.model.verdict import Piece
 Message = Mapping[str, Any]
 _ENV_MAX = 1 << 16
 _PIECE_MAX = 1 << 20
+EVIDENCE_MAX = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,29 @@ class HealingReported:
     results: tuple[HealResult, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class QuietReported:
+    """No IO below the node's shims for `quiet_s` seconds; 0: there is again."""
+
+    quiet_s: float
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class UseReported:
+    """Has the use of devices or CPUs not changed? None: not known."""
+
+    unchanged: bool | None
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceReported:
+    text: str
+
+
 ShimReport = RankStarted | RankExited | RankStopped | RankUnstartable | SignalSeen
-AgentReport = DevicesReported | HealingReported
+AgentReport = DevicesReported | HealingReported | QuietReported | UseReported | EvidenceReported
 
 
 def hello(message: Message) -> ShimHello | AgentHello | DrillAsked:
@@ -100,6 +122,15 @@ def agent_report(message: Message) -> AgentReport:
             return DevicesReported(ProbeAnswer(reports, _text(message, "error", 4096)), bool(message.get("asked")))
         case "healed":
             return HealingReported(tuple(_heal_result(result) for result in _list(message, "results")))
+        case "quiet":
+            return QuietReported(_seconds(message, "quiet_s"), _text(message, "what", 4096))
+        case "use":
+            unchanged = message.get("unchanged")
+            if unchanged is not None and not isinstance(unchanged, bool):
+                raise WireError("a report of use that is none")
+            return UseReported(unchanged, _text(message, "what", 4096))
+        case "evidence":
+            return EvidenceReported(_text(message, "text", EVIDENCE_MAX))
         case other:
             raise WireError(f"an agent sent an unknown message `{other}`")
 
@@ -121,6 +152,10 @@ def devices_message(answer: ProbeAnswer, asked: bool) -> dict[str, Any]:
 
 def healed_message(results: tuple[HealResult, ...]) -> dict[str, Any]:
     return {"t": "healed", "results": [{"device": r.device, "healed": r.healed, "how": r.how[:1000]} for r in results]}
+
+
+def evidence_message(text: str) -> dict[str, Any]:
+    return {"t": "evidence", "text": text[:EVIDENCE_MAX]}
 
 
 def start_message(

@@ -1,4 +1,7 @@
-"""Does the job hang? Joins what agents and shims tell of one attempt. Source: seed 002 (IO first, then use), seed 000 (silence)."""
+"""Does the job hang? Joins what agents and shims tell of one attempt.
+
+Source: seed 002 (IO first, then use), seed 000 (silence, ranks that do not end).
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,8 @@ class HangWatch:
             return None
         least = min(self._quiet[node].quiet_s for node in nodes)
         evidence = [f"{node}: {self._quiet[node].what}; {self._use[node].what}" for node in nodes]
-        return Hang(f"no process of the job has done IO for {least:g} s, and its use of devices has not changed", tuple(evidence[:64]))
+        what = f"no process of the job has done IO for {least:.0f} s, and its use of devices or CPUs has not changed"
+        return Hang(what, tuple(evidence[:64]))
 
     def silent(self, event: RankSilent, running: Collection[int]) -> bool:
         """Do all running ranks print nothing now?"""

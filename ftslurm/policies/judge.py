@@ -46,8 +46,8 @@ from ftslurm.model.settings import Settings
 from ftslurm.model.verdict import Blame, Confidence
 from ftslurm.policies import drills
 from ftslurm.policies.attempt import Attempt
-from ftslurm.policies.hangs import HangWatch
 from ftslurm.policies.environment import counters_env, restart_env, torch_env
+from ftslurm.policies.hangs import HangWatch
 from ftslurm.policies.ladder import Cause, Choice, Situation, choose
 from ftslurm.policies.phases import ENDING_STATES, Diagnose, Phase, RunFacts, Trouble
 from ftslurm.policies.situation import ACTS, acting, avoidable, bad_nodes, situation_of
@@ -658,7 +658,7 @@ class Judge:
             return [*ended, *self._give_up(ENDING_STATES[self._slurm.state], trouble.status, now)]
         if trouble.cause is Cause.WARNING or (self._signal and not self._meaning) or self._meaning == "interrupted":
             return [*ended, *self._after_warning(trouble, now)]
-        found = self._verdict(now)
+        found = [] if trouble.cause is Cause.HANG and not self._shown() else self._verdict(now)
         if not self._meaning and self._needs_slurm(trouble, now):
             # What was found while stopping has closed the rung that needed nothing.
             return [*ended, *found, self._ask_slurm(now)]

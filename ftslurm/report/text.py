@@ -85,6 +85,8 @@ def _print_attempt(console: Console, a: AttemptView) -> None:
     facts += [("cause", a.cause)] if a.cause else []
     ranks = ", ".join(f"{count} {how.removeprefix('was ')}" for how, count in sorted(a.exits.items()))
     facts += [("ranks", ranks)] if ranks else []
+    for hang in a.hangs:
+        facts += [("hang", hang.what), *(("evidence", line) for line in hang.evidence)]
     for verdict in a.verdicts:
         facts += _verdict_facts(verdict)
     for remedy in a.remedies:

@@ -48,8 +48,18 @@ class AttemptView:
     faults: list[str] = field(default_factory=list)
     cause: str = ""
     verdicts: list[VerdictView] = field(default_factory=list)
+    hangs: list[HangView] = field(default_factory=list)
     remedies: list[RemedyView] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class HangView:
+    """The attempt stood still. sign: by what it was noticed."""
+
+    sign: str
+    what: str
+    evidence: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +134,8 @@ def _state(records: Sequence[rec.Record]) -> str:
             return "being requeued" if record.rung in REQUEUES else "recovering"
         if isinstance(record, rec.TroubleSeen):
             return "in trouble"
+        if isinstance(record, rec.HangSeen):
+            return f"seems to hang: {record.what}"
         if isinstance(record, rec.AttemptBegan):
             return "running"
         if isinstance(record, rec.RunBegan):
@@ -161,6 +173,8 @@ def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record
             view.faults.append(f"{record.code} ({record.name}) on device {record.device} of {record.node}: {record.fault_class}")
         case rec.RankBegan():
             view.notes.append(f"rank {record.rank} started again alone, as attempt {record.attempt} (start {record.starts})")
+        case rec.HangSeen():
+            view.hangs.append(HangView(record.sign, record.what, record.evidence))
         case rec.Drilled():
             view.notes.append(f"DRILL {record.fault} on {record.target}: {record.how}")
         case rec.Diagnosed():

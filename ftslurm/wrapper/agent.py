@@ -19,8 +19,9 @@ from typing import Any
 
 from ftslurm.devices.probe import Probe, choose_probes
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
-from ftslurm.model.wire import devices_message, healed_message
+from ftslurm.model.wire import devices_message, evidence_message, healed_message
 from ftslurm.system.commands import run as run_command
+from ftslurm.wrapper.life import Life
 from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, Link, LinkError, connect, receive
 
 CONNECT_TIMEOUT_S = 30.0
@@ -39,6 +40,7 @@ class Agent:
         self._poll_s = poll_s
         self._told_bad = False
         self._named: dict[str, frozenset[str]] = {}  # kind -> the devices its last reports named
+        self._life = Life(probes)
         self._drilled: dict[str, tuple[DeviceReport, bool]] = {}  # device -> what it is to show on purpose, does it heal
 
     def run(self) -> None:
@@ -47,13 +49,19 @@ class Agent:
         poll.register(self._sock, select.POLLIN)
         next_look = time.monotonic()
         while True:
-            wait_s = max(0.0, next_look - time.monotonic()) if self._probes else None
-            if poll.poll(None if wait_s is None else wait_s * 1000):
-                if not self._listen():
-                    return
-            else:
+            if poll.poll(self._wait_ms(next_look)) and not self._listen():
+                return
+            now = time.monotonic()
+            if self._probes and now >= next_look:
                 self._look(asked=False)
                 next_look = time.monotonic() + self._poll_s
+            for message in self._life.turn(now):
+                self._say(message)
+
+    def _wait_ms(self, next_look: float) -> float | None:
+        times = [next_look] if self._probes else []
+        times += [self._life.wakes_at] if self._life.wakes_at is not None else []
+        return max(0.0, min(times) - time.monotonic()) * 1000 if times else None
 
     def _listen(self) -> bool:
         """False when the controller has gone."""
@@ -74,6 +82,13 @@ class Agent:
             self._heal(message)
         elif message["t"] == "drill":
             self._drill(message)
+        elif message["t"] == "watch":
+            ranks = [(int(rank), int(pid)) for rank, pid in message["ranks"]]
+            self._life.watch(ranks, float(message["quiet_s"]), time.monotonic())
+        elif message["t"] == "use":
+            self._life.sample_use(float(message["window_s"]), time.monotonic())
+        elif message["t"] == "evidence":
+            self._say(evidence_message(""))
         else:
             raise ValueError(f"unknown message {message['t']!r}")
 

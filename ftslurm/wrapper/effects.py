@@ -37,7 +37,7 @@ class Effects:
         channel: str, verbose: bool = False, err: TextIO | None = None,
         programs: Callable[[int], Mapping[int, tuple[str, ...]]] = lambda tasks: {},
         prepare: Callable[[], None] = lambda: None, left: Callable[[Mapping[str, str]], None] = lambda nodes: None,
-        tail_bytes: int = 0,
+        tail_bytes: int = 0, keep: Callable[[int, str, str], Any] = lambda attempt, node, text: None,
     ) -> None:  # fmt: skip
         self._sources = sources
         self._launcher = launcher
@@ -50,6 +50,7 @@ class Effects:
         self._programs = programs
         self._prepare = prepare
         self._left = left
+        self._keep = keep
         self._tail_bytes = tail_bytes
         self._step: StepHandle | None = None
         self._agents: list[StepHandle] = []
@@ -89,6 +90,31 @@ class Effects:
         for rank, peer in list(self._sources.shims.items()):
             if ranks is None or rank in ranks:
                 peer.send(message)
+
+    # --- life
+
+    def _watch_ranks(self, d: do.WatchRanks) -> None:
+        for node, ranks in d.ranks.items():
+            if node in self._sources.agents:
+                pairs = [[rank, pid] for rank, pid in ranks]
+                self._sources.agents[node].send({"t": "watch", "ranks": pairs, "quiet_s": d.quiet_s})
+
+    def _sample_use(self, d: do.SampleUse) -> None:
+        self._to_agents({"t": "use", "window_s": d.window_s})
+
+    def _take_evidence(self, d: do.TakeEvidence) -> None:
+        self._to_agents({"t": "evidence", "limit_s": d.limit_s})
+
+    def _to_agents(self, message: Mapping[str, Any]) -> None:
+        for peer in list(self._sources.agents.values()):
+            peer.send(message)
+
+    def _keep_evidence(self, d: do.KeepEvidence) -> None:
+        if d.text:
+            try:
+                self._keep(d.attempt, d.node, d.text)
+            except StateError as error:
+                self.say(str(error))
 
     # --- drills
 
@@ -194,6 +220,10 @@ def wait_for_end(handles: Sequence[StepHandle], clock: Clock) -> None:
 
 
 _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
+    do.WatchRanks: Effects._watch_ranks,
+    do.SampleUse: Effects._sample_use,
+    do.TakeEvidence: Effects._take_evidence,
+    do.KeepEvidence: Effects._keep_evidence,
     do.DrillRanks: Effects._drill_ranks,
     do.DrillDevice: Effects._drill_device,
     do.AnswerDrill: Effects._answer_drill,

@@ -10,7 +10,17 @@ from typing import Any
 from ftslurm.errors import PolicyError
 from ftslurm.model import aimaster
 from ftslurm.model import annotations as ma
-from ftslurm.model.settings import Layer, Resolved, from_environment, from_modelarts, from_tree, known_leaf, parse_leaf, resolve, suggestion
+from ftslurm.model.settings import (
+    Layer,
+    Resolved,
+    from_environment,
+    from_modelarts,
+    from_tree,
+    known_leaf,
+    parse_leaf,
+    resolve,
+    suggestion,
+)
 
 SITE_POLICY = Path("/etc/ftslurm/policy.yaml")
 MAX_POLICY_BYTES = 1 << 20

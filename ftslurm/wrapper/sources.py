@@ -20,12 +20,15 @@ from ftslurm.model.events import (
     DevicesSeen,
     DrillAsked,
     Event,
+    EvidenceTaken,
     HealingDone,
+    QuietSeen,
     ShimLost,
     SignalSeen,
     StepEnded,
     TaskArrived,
     TimePassed,
+    UseSampled,
 )
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.channel import Message, Peer, Server
@@ -119,6 +122,12 @@ class Sources:
         report = wire.agent_report(message)
         if isinstance(report, wire.HealingReported):
             return (HealingDone(owner, report.results),)
+        if isinstance(report, wire.QuietReported):
+            return (QuietSeen(owner, report.quiet_s, report.what),)
+        if isinstance(report, wire.UseReported):
+            return (UseSampled(owner, report.unchanged, report.what),)
+        if isinstance(report, wire.EvidenceReported):
+            return (EvidenceTaken(owner, report.text),)
         return (DevicesSeen(owner, self._graded(owner, report.answer), report.asked, report.answer.error),)
 
     def _introduced(self, peer: Peer, hello: wire.ShimHello | wire.AgentHello | DrillAsked) -> Sequence[Event]:

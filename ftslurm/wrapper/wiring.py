@@ -20,6 +20,7 @@ from ftslurm.launchers.local import LocalLauncher, LocalPool, LocalScheduler, no
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.launchers.srun_options import Component, has_flag
+from ftslurm.ledger import evidence
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.ledger.store import Identity, Store, state_folder
@@ -173,6 +174,7 @@ def _controller(
     effects = Effects(
         sources, launcher, scheduler, signals, clock, channel, order.verbose, programs=programs(order.components),
         prepare=diagnosis.prepare, left=lambda nodes: _left(memory, facts, nodes),
+        keep=lambda attempt, node, text: evidence.keep(journal.path, attempt, node, text),
         tail_bytes=settings.tail_bytes,
     )  # fmt: skip
     return Controller(Judge(settings, history, facts, diagnosis), sources, effects, journal, clock)

@@ -30,7 +30,7 @@ def test_a_job_without_io_and_without_change_of_use_hangs_and_is_started_again_i
     quiet(job)
     assert job.rungs == ["hang-restart"] and job.counters == (1, 2, 2) and job.status is None
     (hang,) = job.recorded(rec.HangSeen)
-    assert hang.kind == "io" and "1800 s" in hang.what and len(hang.evidence) == 2
+    assert hang.sign == "io" and "1800 s" in hang.what and len(hang.evidence) == 2
     assert job.recorded(rec.Decided)[0].cost == "" and job.env()["FTSLURM_RESTART_CAUSE"] == "hang"
 
 
@@ -143,7 +143,7 @@ def test_ranks_that_do_not_end_after_the_others_hang() -> None:
     job.wait(59)
     assert not job.recorded(rec.HangSeen)
     job.wait(2)
-    assert job.recorded(rec.HangSeen)[0].kind == "exit" and "2, 3" in job.recorded(rec.HangSeen)[0].what
+    assert job.recorded(rec.HangSeen)[0].sign == "exit" and "2, 3" in job.recorded(rec.HangSeen)[0].what
     assert job.rungs == ["hang-restart"]
 
 

@@ -1,0 +1,39 @@
+"""What was found out about hung ranks before they were stopped: text files beside the ledger, bounded in number and size."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ftslurm.errors import StateError
+from ftslurm.system.files import private_folder
+
+# Of one job; a job that hangs again and again leaves the same behind each time.
+MAX_FILES, MAX_BYTES = 200, 1 << 18
+
+
+def folder_of(ledger: Path) -> Path:
+    return ledger.with_suffix(".evidence")
+
+
+def keep(ledger: Path, attempt: int, node: str, text: str) -> Path | None:
+    """Write it down; None when the job has left enough already. Raises: StateError."""
+    folder = private_folder(folder_of(ledger))
+    safe = "".join(char if char.isalnum() or char in "_-." else "-" for char in node)[:64] or "node"
+    path = folder / f"attempt-{attempt}.{safe}.txt"
+    if sum(1 for _ in folder.iterdir()) >= MAX_FILES:
+        return None
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            if os.fstat(fd).st_size < MAX_BYTES:
+                file.write(text.encode(errors="replace")[:MAX_BYTES])
+    except OSError as error:
+        raise StateError(f"the evidence {path} cannot be written: {error.strerror}", hint="free space or rights there") from None
+    return path
+
+
+def kept(ledger: Path) -> tuple[Path, ...]:
+    """All files of the job, sorted."""
+    folder = folder_of(ledger)
+    return tuple(sorted(folder.glob("*.txt"))) if folder.is_dir() else ()

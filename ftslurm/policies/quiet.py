@@ -1,0 +1,88 @@
+"""Is there life in processes: judged from their IO and from the use of devices or CPUs, sampled. Source: seed 002."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+# A single background poller (a heartbeat monitor that asks a store once a second) does some 100 B/s for ever, and without a
+# floor would hide every hang; a training that lives does megabytes. Bytes a second, of one rank's processes.
+FLOOR_BYTES_S = 4096.0
+# A hung collective reads 0 or 100 % without a break; a training that computes varies by far more between its steps.
+FLAT_PERCENT = 2.0
+# A spinning kernel draws little and steady power.
+FLAT_POWER = 0.05
+# Of one core, all processes of a rank: who waits uses less. A rank that computes or polls uses more, and which of the two
+# the CPU does not tell.
+IDLE_CPU_PERCENT = 2.0
+LEAST_SAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The processes of one rank at one moment. io: (pid, start time) -> bytes read and written so far, by any way."""
+
+    io: Mapping[tuple[int, float], int]
+    cpu_s: float
+
+
+@dataclass(slots=True)
+class Quiet:
+    """How long the ranks of a node have done no IO worth the name. Times in monotonic seconds."""
+
+    since: float
+    _last: dict[int, tuple[float, Sample]] = field(default_factory=dict)
+
+    def observe(self, ranks: Mapping[int, Sample], now: float) -> float:
+        """Seconds without IO, after these samples. A process that ends or begins is no IO by itself; what it did is."""
+        for rank, sample in ranks.items():
+            before = self._last.get(rank)
+            self._last[rank] = (now, sample)
+            if before is None:
+                continue
+            at, old = before
+            done = sum(max(0, now_bytes - old.io.get(key, 0)) for key, now_bytes in sample.io.items())
+            if now > at and done / (now - at) > FLOOR_BYTES_S:
+                self.since = now
+        return now - self.since
+
+
+def use_unchanged(series: Mapping[str, Sequence[float]], power: Mapping[str, Sequence[float]]) -> tuple[bool | None, str]:
+    """Has the use of no device changed? By variance and median of each. series: device -> per cent; power: watts.
+
+    None: too few samples to tell.
+    """
+    told = {device: values for device, values in series.items() if len(values) >= LEAST_SAMPLES}
+    if not told:
+        return None, "the use of devices cannot be read"
+    for device, values in told.items():
+        spread = statistics.pstdev(values)
+        if spread > FLAT_PERCENT:
+            return False, f"device {device}: use varies by {spread:.1f} % around {statistics.median(values):.0f} %"
+        watts = power.get(device, ())
+        if len(watts) >= LEAST_SAMPLES and statistics.pstdev(watts) > FLAT_POWER * max(1.0, statistics.median(watts)):
+            return False, f"device {device}: power varies around {statistics.median(watts):.0f} W"
+    medians = sorted({round(statistics.median(values)) for values in told.values()})
+    return True, f"use of {len(told)} devices flat at {', '.join(map(str, medians[:8]))} %"
+
+
+def cpu_unchanged(series: Mapping[int, Sequence[float]]) -> tuple[bool | None, str]:
+    """The same without accelerators. series: rank -> per cent of one core between samples."""
+    told = {rank: values for rank, values in series.items() if len(values) >= LEAST_SAMPLES}
+    if not told:
+        return None, "the CPU time of the ranks cannot be read"
+    busiest, values = max(told.items(), key=lambda item: statistics.median(item[1]))
+    most = statistics.median(values)
+    if most < IDLE_CPU_PERCENT:
+        return True, f"CPU of {len(told)} ranks below {IDLE_CPU_PERCENT:g} % of a core"
+    if statistics.pstdev(values) > FLAT_PERCENT:
+        return False, f"CPU of rank {busiest} varies around {most:.0f} % of a core"
+    return None, f"CPU of rank {busiest} steady at {most:.0f} % of a core: it computes, or polls"
+
+
+def rates(cpu: Iterable[tuple[float, float]]) -> list[float]:
+    """(monotonic seconds, CPU seconds so far) -> per cent of a core between neighbours."""
+    points = list(cpu)
+    return [100 * (b - a) / (t2 - t1) for (t1, a), (t2, b) in pairwise(points) if t2 > t1]

@@ -1,0 +1,108 @@
+"""Looks, on one node, for life below the shims: process IO all the time, the use of devices or CPUs when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftslurm.devices.probe import Probe
+from ftslurm.policies.quiet import Quiet, Sample, cpu_unchanged, rates, use_unchanged
+from ftslurm.system.processes import below
+
+# As often in the time that may pass without IO, but neither all the time nor so seldom that it is noticed late.
+LOOKS = 20
+SELDOM_S, OFTEN_S = 10.0, 0.1
+# Of use, in the sampled time.
+USE_SAMPLES = 20
+USE_TIMEOUT_S = 10.0
+
+Below = Callable[[int], tuple[dict[tuple[int, float], int], float]]
+Message = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Use:
+    """A sampling under way. every_s: between two samples; until: monotonic."""
+
+    until: float
+    every_s: float
+    next: float
+    devices: dict[str, list[float]] = field(default_factory=dict)
+    power: dict[str, list[float]] = field(default_factory=dict)
+    cpu: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+
+
+class Life:
+    """`turn` at `wakes_at`; both in monotonic seconds. Messages that are to be told come out of `turn`."""
+
+    def __init__(self, probes: Sequence[Probe], look: Below = below) -> None:
+        self._probes = probes
+        self._look = look
+        self._ranks: dict[int, int] = {}
+        self._quiet_s = 0.0
+        self._quiet: Quiet | None = None
+        self._told = False
+        self._next = 0.0
+        self._use: _Use | None = None
+
+    @property
+    def wakes_at(self) -> float | None:
+        times = [self._next] if self._quiet is not None else []
+        return min([*times, self._use.next] if self._use else times, default=None)
+
+    def watch(self, ranks: Sequence[tuple[int, int]], quiet_s: float, now: float) -> None:
+        """From now on; what was before is forgotten. ranks: (rank, pid of its shim)."""
+        self._ranks, self._quiet_s = dict(ranks), quiet_s
+        self._quiet, self._told, self._use, self._next = Quiet(now), False, None, now
+
+    def sample_use(self, window_s: float, now: float) -> None:
+        self._use = _Use(now + window_s, window_s / USE_SAMPLES, now)
+
+    def turn(self, now: float) -> list[Message]:
+        told: list[Message] = []
+        if self._quiet is not None and now >= self._next:
+            told += self._io(self._quiet, now)
+            self._next = now + min(SELDOM_S, max(OFTEN_S, self._quiet_s / LOOKS))
+        if self._use is not None and now >= self._use.next:
+            told += self._sample(self._use, now)
+        return told
+
+    def _samples(self) -> dict[int, Sample]:
+        return {rank: Sample(*self._look(pid)) for rank, pid in self._ranks.items()}
+
+    def _io(self, quiet: Quiet, now: float) -> list[Message]:
+        """Told once when the time is over, and once when there is IO again."""
+        passed = quiet.observe(self._samples(), now)
+        if passed >= self._quiet_s and not self._told:
+            self._told = True
+            what = f"no IO by the processes of {len(self._ranks)} ranks for {passed:.1f} s"
+            return [{"t": "quiet", "quiet_s": passed, "what": what}]
+        if passed < self._quiet_s and self._told:
+            self._told = False
+            return [{"t": "quiet", "quiet_s": 0.0, "what": ""}]
+        return []
+
+    def _sample(self, use: _Use, now: float) -> list[Message]:
+        use.next = now + use.every_s
+        for probe in self._probes:
+            for one in probe.utilisation(USE_TIMEOUT_S):
+                if one.percent is not None:
+                    use.devices.setdefault(one.device, []).append(one.percent)
+                if one.power_w is not None:
+                    use.power.setdefault(one.device, []).append(one.power_w)
+        for rank, sample in self._samples().items():
+            use.cpu.setdefault(rank, []).append((now, sample.cpu_s))
+        if now < use.until:
+            return []
+        self._use = None
+        unchanged, what = _judged(use)
+        return [{"t": "use", "unchanged": unchanged, "what": what}]
+
+
+def _judged(use: _Use) -> tuple[bool | None, str]:
+    """Devices tell more than CPUs, which also turn while ranks wait."""
+    if use.devices:
+        return use_unchanged(use.devices, use.power)
+    series: Mapping[int, Sequence[float]] = {rank: rates(points) for rank, points in use.cpu.items()}
+    return cpu_unchanged(series)

@@ -1,0 +1,55 @@
+"""Jobs that stand still, on a real cluster: noticed without a change of their code, and started again in place."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.live.stories import Story, story
+
+pytestmark = pytest.mark.live
+
+QUICKLY = "--ft-set rungs.hang-restart.enabled=true --ft-set hang.sample_time=2s"
+SHORT = {"MA_HANG_DETECT_TIME": "0.05"}  # minutes
+STANDS_STILL = '[ "$MA_PROC_START_CNT" = 1 ] || exit 0; exec sleep 100'
+
+
+@story(nodes=2, tasks=2, rank=STANDS_STILL, ft=QUICKLY, env=SHORT)
+def test_a_job_that_stands_still_is_started_again_in_place(told: Story) -> None:
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1), (1, 2, 2)]
+    assert {start.rung for start in told.of_attempt(2).values()} == {"hang-restart"}
+    assert {start.cause for start in told.of_attempt(2).values()} == {"hang"}
+    (hang,) = told.json("history", str(told.id))["attempts"][0]["hangs"]
+    assert hang["sign"] == "io" and len(hang["evidence"]) == 2
+
+
+@story(nodes=2, rank="""
+[ "$MA_PROC_START_CNT" = 1 ] || exit 0
+[ $SLURM_PROCID = 0 ] && for i in $(seq 60); do head -c 100000 /dev/zero; sleep 0.2; done >/dev/null
+[ $SLURM_PROCID = 0 ] && exit 0
+exec sleep 10
+""", ft=QUICKLY, env=SHORT)
+def test_io_of_one_rank_on_one_node_is_life_of_the_job(told: Story) -> None:
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1)]
+
+
+@story(rank="exec sleep 100", ft=QUICKLY, env=SHORT)
+def test_the_fourth_hang_in_a_row_fails_the_job(told: Story) -> None:
+    told.ended("FAILED")
+    assert told.counters() == [(1, 1, 1), (1, 2, 2), (1, 3, 3), (1, 4, 4)]
+    assert "3 hang restarts in a row" in told.output()
+
+
+@story(rank="[ $MA_SCHEDULE_CNT = 1 ] && exec sleep 12; exit 1", ft="--ft-set hang.sample_time=2s", env=SHORT)
+def test_where_it_is_switched_off_a_hang_is_shown_and_left_alone(told: Story) -> None:
+    told.wait_for(lambda: "seems to hang" in told.output(), "the hang to be said")
+    assert told.json("history", str(told.id))["attempts"][0]["hangs"]
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+
+
+@story(tasks=2, rank='[ "$MA_PROC_START_CNT" = 1 ] || exit 0; [ $SLURM_PROCID = 0 ] && exit 0; exec sleep 100',
+       ft="--ft-set rungs.hang-restart.enabled=true --ft-set hang.exit_detection=true --ft-set hang.exit_interval=2s")
+def test_a_rank_that_does_not_end_after_the_others_is_a_hang(told: Story) -> None:
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1), (1, 2, 2)]
