@@ -121,6 +121,18 @@ class HangSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class Advised:
+    """A common reason for what was seen, recognised by its evidence. name: fixed. advice: what a person can do."""
+
+    at: float
+    attempt: int
+    name: str
+    what: str
+    advice: str
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Drilled:
     """A fault injected on purpose, by the user's order (`ftslurm drill`). target: `rank 3`, `node n2`."""
 
@@ -192,8 +204,8 @@ class Finished:
 
 
 Record = (
-    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | HangSeen | Drilled | Signalled | Decided
-    | CarriedOut | AttemptEnded | Finished
+    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | HangSeen | Advised | Drilled | Signalled
+    | Decided | CarriedOut | AttemptEnded | Finished
 )
 KINDS: Mapping[str, type] = {
     kind.__name__: kind
@@ -205,6 +217,7 @@ KINDS: Mapping[str, type] = {
         TroubleSeen,
         Diagnosed,
         HangSeen,
+        Advised,
         Drilled,
         Signalled,
         Decided,

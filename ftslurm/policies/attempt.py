@@ -24,7 +24,8 @@ class Attempt:
     whose devices were looked at after the trouble began. step_gone: the launcher's process has ended. culprit: a
     rank had failed before the others were stopped. killed: one ended by a signal that may have been Slurm's. not_in_place: a
     further reason why the ranks cannot be started again here. written: the end of the attempt stands in the ledger.
-    verdict: once it is known. drills: what was injected on purpose, in words; drilled_away: node -> why it is taken for lost.
+    verdict: once it is known. advised: hints were given. evidence: node -> what its agent found while the ranks hung.
+    drills: what was injected on purpose, in words; drilled_away: node -> why it is taken for lost.
     """
 
     number: int = 0
@@ -34,6 +35,8 @@ class Attempt:
     late: set[int] = field(default_factory=set)
     numbers: dict[int, int] = field(default_factory=dict)
     verdict: Verdict | None = None
+    advised: bool = False
+    evidence: dict[str, str] = field(default_factory=dict)
     drills: list[str] = field(default_factory=list)
     drilled_away: dict[str, str] = field(default_factory=dict)
     unstartable: dict[int, str] = field(default_factory=dict)

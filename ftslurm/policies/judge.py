@@ -49,7 +49,7 @@ from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.environment import counters_env, restart_env, torch_env
 from ftslurm.policies.hangs import HangWatch
 from ftslurm.policies.ladder import Cause, Choice, Situation, choose
-from ftslurm.policies.phases import ENDING_STATES, Diagnose, Phase, RunFacts, Trouble
+from ftslurm.policies.phases import ENDING_STATES, Advise, Diagnose, Phase, RunFacts, Trouble
 from ftslurm.policies.situation import ACTS, acting, avoidable, bad_nodes, situation_of
 
 SIGINT, SIGKILL, SIGTERM = 2, 9, 15
@@ -76,10 +76,12 @@ class Judge:
     """
 
     def __init__(
-        self, settings: Settings, history: History, facts: RunFacts, diagnose: Diagnose | None = None
-    ) -> None:
-        """diagnose: gives the verdict on a failed attempt; None: nothing is known of what is behind it."""
+        self, settings: Settings, history: History, facts: RunFacts, diagnose: Diagnose | None = None,
+        advise: Advise | None = None,
+    ) -> None:  # fmt: skip
+        """diagnose: gives the verdict on a failed attempt; None: nothing is known of what is behind it. advise: on a hang."""
         self._diagnose = diagnose
+        self._advise = advise
         self.settings = settings
         self.history = history
         self.facts = facts
@@ -370,6 +372,7 @@ class Judge:
         return [seen, TakeEvidence(self.settings.hang_evidence_s)]
 
     def _evidence_taken(self, event: ev.EvidenceTaken, now: Now) -> list[Decision]:
+        self._attempt.evidence[event.node] = event.text
         keep: list[Decision] = [KeepEvidence(self._attempt.number, event.node, event.text)]
         if self._hung is None or "evidence" not in self._waits:
             return keep
@@ -658,11 +661,20 @@ class Judge:
             return [*ended, *self._give_up(ENDING_STATES[self._slurm.state], trouble.status, now)]
         if trouble.cause is Cause.WARNING or (self._signal and not self._meaning) or self._meaning == "interrupted":
             return [*ended, *self._after_warning(trouble, now)]
-        found = [] if trouble.cause is Cause.HANG and not self._shown() else self._verdict(now)
+        found = self._hints(now) if trouble.cause is Cause.HANG and not self._shown() else self._verdict(now)
         if not self._meaning and self._needs_slurm(trouble, now):
             # What was found while stopping has closed the rung that needed nothing.
             return [*ended, *found, self._ask_slurm(now)]
         return [*ended, *found, *self._climb(self._situation(trouble, now), now)]
+
+    def _hints(self, now: Now) -> list[Decision]:
+        """Common reasons for a hang, once an attempt; now that the ranks have been stopped their last words are here."""
+        if self._advise is None or self._attempt.advised:
+            return []
+        self._attempt.advised = True
+        found = self._advise(self._attempt.rank_ends(self._tasks), self._attempt.evidence)
+        notes = [self._note(rec.Advised(now.unix, self._attempt.number, *hint)) for hint in found]
+        return [*notes, *(Say(f"hint: {what}: {advice}") for _, what, advice, _ in found)]
 
     def _verdict(self, now: Now, rank: int | None = None) -> list[Decision]:
         """What is behind it, once an attempt; `rank`: behind the end of that one alone."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -62,6 +62,8 @@ class RunFacts:
     remembered: Mapping[str, str] = field(default_factory=dict)
 
 
+# Every rank's end, and node -> the evidence taken there -> hints for people (hints.py): name, what, advice, evidence.
+Advise = Callable[[tuple[RankEnd, ...], Mapping[str, str]], Sequence[tuple[str, str, str, tuple[str, ...]]]]
 # Every rank's end, the acting faults, and node -> why it is taken for broken -> what is behind it all (classify.py).
 Diagnose = Callable[[tuple[RankEnd, ...], tuple[Fault, ...], Mapping[str, str]], Verdict]
 

@@ -87,6 +87,8 @@ def _print_attempt(console: Console, a: AttemptView) -> None:
     facts += [("ranks", ranks)] if ranks else []
     for hang in a.hangs:
         facts += [("hang", hang.what), *(("evidence", line) for line in hang.evidence)]
+    for hint in a.hints:
+        facts += [("hint", f"{hint.what}: {hint.advice}"), *(("evidence", line) for line in hint.evidence)]
     for verdict in a.verdicts:
         facts += _verdict_facts(verdict)
     for remedy in a.remedies:

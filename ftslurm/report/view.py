@@ -49,6 +49,7 @@ class AttemptView:
     cause: str = ""
     verdicts: list[VerdictView] = field(default_factory=list)
     hangs: list[HangView] = field(default_factory=list)
+    hints: list[HintView] = field(default_factory=list)
     remedies: list[RemedyView] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -59,6 +60,16 @@ class HangView:
 
     sign: str
     what: str
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HintView:
+    """A common reason that was recognised, and what a person can do."""
+
+    name: str
+    what: str
+    advice: str
     evidence: tuple[str, ...]
 
 
@@ -175,6 +186,8 @@ def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record
             view.notes.append(f"rank {record.rank} started again alone, as attempt {record.attempt} (start {record.starts})")
         case rec.HangSeen():
             view.hangs.append(HangView(record.sign, record.what, record.evidence))
+        case rec.Advised():
+            view.hints.append(HintView(record.name, record.what, record.advice, record.evidence))
         case rec.Drilled():
             view.notes.append(f"DRILL {record.fault} on {record.target}: {record.how}")
         case rec.Diagnosed():

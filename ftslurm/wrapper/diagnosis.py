@@ -40,6 +40,18 @@ class Diagnosis:
             what = f"not known: the classification failed ({error})"
             return Verdict(ErrorClass.UNKNOWN, Retriable.UNKNOWN, Confidence.NONE, "unknown", what)
 
+    def advise(
+        self, ends: tuple[RankEnd, ...], stacks: Mapping[str, str]
+    ) -> tuple[tuple[str, str, str, tuple[str, ...]], ...]:
+        """Hints on a hang (policies/hints.py). Never raises."""
+        from ftslurm.policies.hints import hints
+
+        try:
+            return tuple((hint.name, hint.what, hint.advice, hint.evidence) for hint in hints(ends, stacks))
+        except Exception:
+            log.exception("no hints could be given")
+            return ()
+
     def load(self) -> PatternBook:
         """Raises: PolicyError for a site's catalogue that is wrong."""
         with self._lock:

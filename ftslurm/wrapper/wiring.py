@@ -177,7 +177,7 @@ def _controller(
         keep=lambda attempt, node, text: evidence.keep(journal.path, attempt, node, text),
         tail_bytes=settings.tail_bytes,
     )  # fmt: skip
-    return Controller(Judge(settings, history, facts, diagnosis), sources, effects, journal, clock)
+    return Controller(Judge(settings, history, facts, diagnosis, diagnosis.advise), sources, effects, journal, clock)
 
 
 def _remembered(memory: NodeMemory, facts: RunFacts, settings: Settings) -> Mapping[str, str]:
