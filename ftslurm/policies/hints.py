@@ -115,7 +115,7 @@ def _epochs(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
     told = ", ".join(f"rank {rank}: {epoch}" for rank, epoch in sorted(last.items())[:16])
     return Hint(
         "epochs", "ranks are in different epochs: their data is not split evenly, and some wait for others that are done",
-        "split the data so that all ranks have the same number of steps (drop_last, a DistributedSampler, tensor slicing)", (told,),
+        "split the data so that all ranks have the same number of steps (drop_last, DistributedSampler, slicing)", (told,),
     )  # fmt: skip
 
 
