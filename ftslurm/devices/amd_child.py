@@ -1,4 +1,4 @@
-"""The process that asks amdsmi. `nvml_amdsmi_child` says why it is a process.
+"""The process that asks amdsmi. `library_child` says why it is a process.
 
 It tells what amdsmi answers and judges nothing; `amd_facts` knows what it means. Written for amdsmi 6.3 to 7.0.
 """
@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from ftslurm.devices.amd_facts import EVENT_CODES, SAYS_NOTHING
-from ftslurm.devices.nvml_amdsmi_child import Json, LibraryError, Tell, serve
+from ftslurm.devices.library_child import Json, LibraryError, Tell, serve
 
 # amdsmi_status_t
 DRIVER_NOT_LOADED, NO_DRIVER = 34, 51

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ftslurm.devices.dcmi import AICORE, ALL_OF_NPU, HBM, MEMORY, PCIE_LINKS, Dcmi, DcmiError, FaultEvent, Place
-from ftslurm.devices.nvml_amdsmi_child import Json, LibraryError, Tell, serve
+from ftslurm.devices.library_child import Json, LibraryError, Tell, serve
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from ftslurm.devices.dcmi import find_library
 from ftslurm.model.devices import DeviceHealth, Severity, Utilisation
 
 if TYPE_CHECKING:
-    from ftslurm.devices.nvml_amdsmi_child import Json, LibraryChild
+    from ftslurm.devices.library_child import Json, LibraryChild
 
 T = TypeVar("T")
 
@@ -122,8 +122,8 @@ class Driver:
         if not self.present() or left_s <= 0:
             raise NoAnswer(f"no time left to ask {NAME}" if self.present() else f"there is no {NAME}")
         # Most nodes have no such library, and the agent starts faster without what only this takes.
-        from ftslurm.devices.nvml_amdsmi_child import LibraryChild
-        from ftslurm.devices.nvml_amdsmi_child import NoAnswer as ChildSilent
+        from ftslurm.devices.library_child import LibraryChild
+        from ftslurm.devices.library_child import NoAnswer as ChildSilent
 
         if self._child is None:
             self._child = LibraryChild(NAME, "ftslurm.devices.dcmi_child", self._env)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ftslurm.devices import nvml_facts
-from ftslurm.devices.nvml_amdsmi import GpuProbe, is_library_here
-from ftslurm.devices.nvml_amdsmi_child import Json, LibraryChild
-from ftslurm.devices.nvml_amdsmi_looks import Finding, GpuLook, Heard, ResetAnswer
+from ftslurm.devices.gpu import GpuProbe, is_library_here
+from ftslurm.devices.gpu_looks import Finding, GpuLook, Heard, ResetAnswer
+from ftslurm.devices.library_child import Json, LibraryChild
 from ftslurm.errors import FtslurmError
 from ftslurm.model.devices import Utilisation
 from ftslurm.system.commands import Runner

@@ -1,4 +1,4 @@
-"""The process that asks NVML, through nvidia-ml-py (`pynvml`). `nvml_amdsmi_child` says why it is a process.
+"""The process that asks NVML, through nvidia-ml-py (`pynvml`). `library_child` says why it is a process.
 
 It tells what NVML answers and judges nothing; `nvml_facts` knows what it means.
 """
@@ -11,7 +11,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from ftslurm.devices.nvml_amdsmi_child import Json, LibraryError, Tell, serve
+from ftslurm.devices.library_child import Json, LibraryError, Tell, serve
 from ftslurm.devices.nvml_facts import EVENTS
 
 # Numbers, not pynvml's names: older releases lack some of them, older drivers answer NOT_SUPPORTED. From nvml.h.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.devices import nvml_amdsmi
+from ftslurm.devices import gpu
 from ftslurm.devices.amd import AmdProbe
 from ftslurm.model.devices import DeviceReport
 from ftslurm.system.commands import run
@@ -80,5 +80,5 @@ class AmdStage:
         self.sim.set(0, busy=87, traffic=35, power=612)
 
     def without_tool(self, monkeypatch: pytest.MonkeyPatch, empty: Path) -> AmdProbe:
-        monkeypatch.setattr(nvml_amdsmi, "LOADER_CACHE", empty / "ld.so.cache")
+        monkeypatch.setattr(gpu, "LOADER_CACHE", empty / "ld.so.cache")
         return AmdProbe(run, {"ROCM_PATH": str(empty)}, dev=empty)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.devices import nvml_amdsmi
+from ftslurm.devices import gpu
 from ftslurm.devices.nvidia import NvidiaProbe
 from ftslurm.model.devices import DeviceReport
 from ftslurm.system.commands import CommandResult, run
@@ -105,5 +105,5 @@ class NvidiaStage:
         self.sim.set(0, busy=87, traffic=35, power=612000)
 
     def without_tool(self, monkeypatch: pytest.MonkeyPatch, empty: Path) -> NvidiaProbe:
-        monkeypatch.setattr(nvml_amdsmi, "LOADER_CACHE", empty / "ld.so.cache")
+        monkeypatch.setattr(gpu, "LOADER_CACHE", empty / "ld.so.cache")
         return NvidiaProbe(run, {"PATH": str(empty)}, dev=empty)

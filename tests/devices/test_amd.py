@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.devices import nvml_amdsmi
+from ftslurm.devices import gpu
 from ftslurm.model.devices import DeviceHealth, ProbeAnswer, Utilisation
 from tests.devices.amd_stage import AmdStage
 
@@ -151,6 +151,6 @@ def test_a_module_that_does_not_load_says_so(stage: AmdStage) -> None:
 
 
 def test_the_missing_extra_is_asked_for_once(stage: AmdStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml_amdsmi, "_is_installed", lambda module: module != "amdsmi")
+    monkeypatch.setattr(gpu, "_is_installed", lambda module: module != "amdsmi")
     assert stage.probe.read(10).error.endswith("no `amdsmi` to look at them with: pip install 'ftslurm[amd]'")
     assert stage.probe.read(10) == ProbeAnswer()

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.devices import nvml_amdsmi, nvml_amdsmi_child
+from ftslurm.devices import gpu, library_child
+from ftslurm.devices.gpu_memory import REMEMBER_EVENTS_S
 from ftslurm.devices.nvidia import NvidiaProbe
-from ftslurm.devices.nvml_amdsmi_memory import REMEMBER_EVENTS_S
 from ftslurm.model.devices import DeviceHealth, ProbeAnswer, Utilisation
 from tests.devices.nvidia_stage import NvidiaStage
 from tests.fakes.nvml.nvml_sim import DOUBLE_BIT
@@ -201,7 +201,7 @@ def test_only_the_gpus_of_the_job_are_looked_at(make: MakeStage, visible: str, s
 
 def test_the_library_or_a_device_node_is_a_sign(stage: NvidiaStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache, dev = tmp_path / "ld.so.cache", tmp_path / "dev"
-    monkeypatch.setattr(nvml_amdsmi, "LOADER_CACHE", cache)
+    monkeypatch.setattr(gpu, "LOADER_CACHE", cache)
     cache.write_bytes(b"libnvidia-ml.so.1x\0")
     dev.mkdir()
     (dev / "nvidiactl").touch()
@@ -234,7 +234,7 @@ def test_a_driver_that_goes_under_the_job_is_an_error(stage: NvidiaStage) -> Non
 
 
 def test_the_missing_extra_is_asked_for_once(stage: NvidiaStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml_amdsmi, "_is_installed", lambda module: module != "pynvml")
+    monkeypatch.setattr(gpu, "_is_installed", lambda module: module != "pynvml")
     assert stage.probe.present()
     assert stage.probe.read(10).error.endswith("no `pynvml` to look at them with: pip install 'ftslurm[nvidia]'")
     assert stage.probe.read(10) == ProbeAnswer()
@@ -267,7 +267,7 @@ def test_a_call_that_no_signal_ends_is_not_joined_by_another(stage: NvidiaStage,
     child = stage.probe._child._child
     assert child is not None
     process = child.process
-    monkeypatch.setattr(nvml_amdsmi_child, "KILL_WAIT_S", 0.1)
+    monkeypatch.setattr(library_child, "KILL_WAIT_S", 0.1)
     monkeypatch.setattr(subprocess.Popen, "kill", lambda self: None)
     stage.sim.say(hang="count")
     assert "gave no answer" in stage.probe.read(0.2).error
