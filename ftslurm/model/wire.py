@@ -12,7 +12,7 @@ from typing import Any
 
 from ftslurm.errors import WireError
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
-from ftslurm.model.events import DrillAsked, RankExited, RankStarted, RankStopped, RankUnstartable, SignalSeen
+from ftslurm.model.events import DrillAsked, RankExited, RankSilent, RankStarted, RankStopped, RankUnstartable, SignalSeen
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
 from ftslurm.model.verdict import Piece
@@ -70,7 +70,7 @@ class EvidenceReported:
     text: str
 
 
-ShimReport = RankStarted | RankExited | RankStopped | RankUnstartable | SignalSeen
+ShimReport = RankStarted | RankExited | RankStopped | RankUnstartable | RankSilent | SignalSeen
 AgentReport = DevicesReported | HealingReported | QuietReported | UseReported | EvidenceReported
 
 
@@ -108,6 +108,8 @@ def shim_report(rank: int, message: Message) -> ShimReport:
         case "unstartable":
             status = _number(message, "status", high=255)
             return RankUnstartable(rank, _number(message, "attempt"), status, _text(message, "why", 4096))
+        case "silent":
+            return RankSilent(rank, _seconds(message, "for"))
         case "signal":
             return SignalSeen(_number(message, "number", low=1, high=127), rank)
         case other:
@@ -159,10 +161,16 @@ def evidence_message(text: str) -> dict[str, Any]:
 
 
 def start_message(
-    attempt: int, env: Mapping[str, str], argv: tuple[str, ...] | None, tail_bytes: int = 0
+    attempt: int, env: Mapping[str, str], argv: tuple[str, ...] | None, tail_bytes: int = 0, silence_s: float = 0.0
 ) -> dict[str, Any]:
-    """tail_bytes: how much of each output stream the shim keeps; 0: the command writes past the shim."""
-    return {"t": "start", "attempt": attempt, "env": dict(env), "argv": list(argv) if argv else None, "tail": tail_bytes}
+    """tail_bytes: how much of each output stream the shim keeps; 0: the command writes past the shim.
+
+    silence_s: tell when it has printed nothing for so long; 0: do not.
+    """
+    return {
+        "t": "start", "attempt": attempt, "env": dict(env), "argv": list(argv) if argv else None, "tail": tail_bytes,
+        "silence_s": silence_s,
+    }  # fmt: skip
 
 
 def stop_message(attempt: int, grace_s: float, kill_wait_s: float, asked: bool) -> dict[str, Any]:

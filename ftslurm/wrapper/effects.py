@@ -37,7 +37,7 @@ class Effects:
         channel: str, verbose: bool = False, err: TextIO | None = None,
         programs: Callable[[int], Mapping[int, tuple[str, ...]]] = lambda tasks: {},
         prepare: Callable[[], None] = lambda: None, left: Callable[[Mapping[str, str]], None] = lambda nodes: None,
-        tail_bytes: int = 0, keep: Callable[[int, str, str], Any] = lambda attempt, node, text: None,
+        tail_bytes: int = 0, silence_s: float = 0.0, keep: Callable[[int, str, str], Any] = lambda attempt, node, text: None,
     ) -> None:  # fmt: skip
         self._sources = sources
         self._launcher = launcher
@@ -52,6 +52,7 @@ class Effects:
         self._left = left
         self._keep = keep
         self._tail_bytes = tail_bytes
+        self._silence_s = silence_s
         self._step: StepHandle | None = None
         self._agents: list[StepHandle] = []
 
@@ -67,7 +68,10 @@ class Effects:
     def _start(self, decision: do.StartRanks) -> None:
         programs = self._programs(len(self._sources.shims))
         for rank, peer in [item for item in self._sources.shims.items() if item[0] in decision.env]:
-            peer.send(wire.start_message(decision.attempt, decision.env[rank], programs.get(rank), self._tail_bytes))
+            argv = programs.get(rank)
+            peer.send(
+                wire.start_message(decision.attempt, decision.env[rank], argv, self._tail_bytes, self._silence_s)
+            )
 
     def _stop(self, decision: do.StopRanks) -> None:
         message = wire.stop_message(decision.attempt, decision.grace_s, decision.kill_wait_s, decision.asked)

@@ -429,6 +429,7 @@ class Pump:
         self.target = target
         self._tail = tail
         self.ended = False
+        self.heard_at = time.monotonic()
         self._source = source
         self._earlier = earlier
         self._terminal = os.isatty(target)
@@ -478,6 +479,7 @@ class Pump:
             if not data:
                 return False
             self._tail.add(data, time.time())
+            self.heard_at = time.monotonic()
             self._carrying = True
         while self._earlier:
             if self._earlier[0].idle():
@@ -560,6 +562,10 @@ class Output:
 
     def caught_up(self) -> bool:
         return all(pump.caught_up() for pump in self._pumps)
+
+    def silent_s(self, now: float) -> float:
+        """For how long nothing has come, monotonic seconds; 0 where what comes does not pass by us."""
+        return now - max((pump.heard_at for pump in self._pumps), default=now)
 
     def words(self) -> list[list]:
         """The last words of this attempt's command."""
@@ -915,6 +921,32 @@ class Drill:
         self._turn_at = now + SLOW_CYCLE_S * (self._share if self._runs else 1 - self._share)
 
 
+class Silence:
+    """Tells when the command has printed nothing for too long, and when it has again."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._limit_s = 0.0
+        self._told = False
+
+    def watch(self, limit_s: float) -> None:
+        """From a start on; 0: no longer."""
+        self._limit_s, self._told = limit_s, False
+
+    def wakes_in(self, now: float) -> float | None:
+        if not self._limit_s:
+            return None
+        return 1.0 if self._told else max(0.0, self._limit_s - self._output.silent_s(now))
+
+    def news(self, now: float) -> float | None:
+        """Seconds of silence to tell, 0 when it is over; None while there is nothing new."""
+        silent_s = self._output.silent_s(now) if self._limit_s else 0.0
+        if self._told == (0 < self._limit_s <= silent_s):
+            return None
+        self._told = not self._told
+        return silent_s if self._told else 0.0
+
+
 def _within(value, low: float, high: float, kinds: tuple = (int,)):
     if type(value) not in kinds or not low <= value <= high:
         raise ValueError(f"{value!r} is not from {low} to {high}")
@@ -939,6 +971,7 @@ class Shim:
         self._command = Command(self._libc)
         self._drill = Drill(self._command)
         self._output = output
+        self._silence = Silence(output)
         self._rank = int(env.get("SLURM_PROCID", "0"))
         self._reported = True  # the end of the command was told
         self._ended_at = 0.0  # Unix seconds
@@ -966,7 +999,8 @@ class Shim:
                 return self._last_status()
 
     def _wait_ms(self, now: float) -> float | None:
-        moments = (self._command.wakes_in(now), self._drill.wakes_in(now), SETTLE_STEP_S if self._unreported else None)
+        settle_s = SETTLE_STEP_S if self._unreported else None
+        moments = (self._command.wakes_in(now), self._drill.wakes_in(now), self._silence.wakes_in(now), settle_s)
         return min((moment * 1000 for moment in moments if moment is not None), default=None)
 
     def _turn(self) -> bool:
@@ -976,6 +1010,8 @@ class Shim:
         if self._unreported:
             self._settle(now)
         self._drill.press(now)
+        if (silent_s := self._silence.news(now)) is not None:
+            self._say({"t": "silent", "for": silent_s})
         if self._command.stopping:
             if nothing_left:
                 if not self._unreported:
@@ -1015,8 +1051,10 @@ class Shim:
             self._start(
                 int(message["attempt"]), message.get("argv") or self._argv, message["env"], int(message.get("tail") or 0)
             )
+            self._silence.watch(0.0 if self._reported else float(message.get("silence_s") or 0))
         elif what == "stop":
             self._drill.over()
+            self._silence.watch(0.0)
             self._command.attempt = int(message["attempt"])
             asked = bool(message.get("asked"))
             self._command.stop(time.monotonic(), float(message["grace_s"]), float(message["kill_wait_s"]), asked)
@@ -1086,6 +1124,7 @@ class Shim:
         code = 0 if killed_by else os.WEXITSTATUS(status)
         self._reported = True
         self._drill.over()
+        self._silence.watch(0.0)
         if not self._asked:
             self._own_status = 128 + killed_by if killed_by else code
         if killed_by in FORWARDED and not self._asked:

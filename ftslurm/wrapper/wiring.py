@@ -176,6 +176,7 @@ def _controller(
         prepare=diagnosis.prepare, left=lambda nodes: _left(memory, facts, nodes),
         keep=lambda attempt, node, text: evidence.keep(journal.path, attempt, node, text),
         tail_bytes=settings.tail_bytes,
+        silence_s=settings.hang_interval_s if settings.hang_silence else 0.0,
     )  # fmt: skip
     return Controller(Judge(settings, history, facts, diagnosis, diagnosis.advise), sources, effects, journal, clock)
 

@@ -53,3 +53,18 @@ def test_where_it_is_switched_off_a_hang_is_shown_and_left_alone(told: Story) ->
 def test_a_rank_that_does_not_end_after_the_others_is_a_hang(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
+
+
+@story(tasks=2, rank='echo begins; [ "$MA_PROC_START_CNT" = 1 ] || exit 0; while :; do head -c 100000 /dev/zero >/dev/null; sleep 0.2; done',
+       ft="--ft-set rungs.hang-restart.enabled=true --ft-set hang.log_silence=true --ft-set hang.interval=3s")
+def test_silence_of_all_ranks_is_a_hang_where_it_is_asked_for(told: Story) -> None:
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1), (1, 2, 2)]
+    assert told.json("history", str(told.id))["attempts"][0]["hangs"][0]["sign"] == "silence"
+
+
+@story(tasks=2, rank='for i in $(seq 16); do [ $SLURM_PROCID = 1 ] && echo step $i; sleep 0.5; done',
+       ft="--ft-set rungs.hang-restart.enabled=true --ft-set hang.log_silence=true --ft-set hang.interval=3s")
+def test_one_rank_that_speaks_is_enough(told: Story) -> None:
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1)]

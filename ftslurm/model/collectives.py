@@ -1,0 +1,380 @@
+"""Who waits for whom: what is known of each rank at one moment, and what is found in it.
+
+The four classes are those of C4D (Alibaba Cloud PAI, "Use C4D"): hung or slow, inside a collective or out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+from ftslurm.errors import WireError
+from ftslurm.model.exits import ExitStatus
+
+RANKS_MAX = 1 << 20
+GROUPS_MAX, SOCKETS_MAX, STAYS_MAX = 512, 256, 4096
+TEXT_MAX = 512
+COUNT_MAX = 1 << 62
+
+
+class ProcessState(str, Enum):
+    """Of the rank's main thread, as the kernel has it. DISK: uninterruptible (`D`). UNKNOWN: nobody could look."""
+
+    RUNNING = "running"
+    SLEEPING = "sleeping"
+    DISK = "disk"
+    STOPPED = "stopped"
+    EXITED = "exited"
+    UNKNOWN = "unknown"
+
+
+class Kind(str, Enum):
+    """What is wrong. The first four as C4D names them."""
+
+    COMM_HANG = "RankCommHang"
+    NON_COMM_HANG = "RankNonCommHang"
+    COMM_SLOW = "RankCommSlow"
+    NON_COMM_SLOW = "RankNonCommSlow"
+    EXIT_HANG = "ExitHang"
+    RANK_EXIT = "RankExit"
+    UNKNOWN = "unknown"
+
+
+class Level(str, Enum):
+    """As C4D: on Error the blamed nodes are isolated and the job restarts; the others are for people."""
+
+    ERROR = "Error"
+    WARN = "Warn"
+    INFO = "Info"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A process group as one member sees it.
+
+    key: the same on all members. members: global ranks, empty if not known. entered: collectives begun, from the first on.
+    completed: of these, None if the rank cannot tell. started: begun on the device, None if there is none.
+    operation: name and size of the earliest collective in flight.
+    """
+
+    key: str
+    members: Collection[int]
+    entered: int
+    completed: int | None = None
+    started: int | None = None
+    operation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """The main thread is inside communication, by its own words. number: of the collective in its group, from 1.
+
+    peer: global rank at the other end of a point-to-point operation, None for a collective or any sender.
+    """
+
+    operation: str
+    group: str
+    number: int
+    for_s: float = 0.0
+    peer: int | None = None
+    point_to_point: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Socket:
+    """A TCP connection that is stuck. local, remote: `address:port`. trouble: retransmit, zero-window or unread."""
+
+    local: str
+    remote: str
+    trouble: str
+    queued_bytes: int = 0
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """What is known of one rank at one moment. None: not known.
+
+    wchan: kernel function that the main thread sleeps in. main_fresh: its Python code ran within the last seconds.
+    gil_held: the process runs, but none of its other threads gets the interpreter lock. cpu_percent, io_bytes_s: of the
+    process tree. children: processes alive below it. exact: `inside` tells all waits there are, so a rank that is not
+    inside waits for nobody. stack_inside: what the main thread's stack says, for a rank without such words.
+    probed: the counters are the rank's own; False: it has no probe, and is seen from outside only.
+    """
+
+    rank: int
+    node: str
+    process: ProcessState = ProcessState.UNKNOWN
+    wchan: str = ""
+    exit_status: ExitStatus | None = None
+    main_fresh: bool | None = None
+    gil_held: bool | None = None
+    cpu_percent: float | None = None
+    io_bytes_s: float | None = None
+    children: int = 0
+    groups: tuple[GroupView, ...] = ()
+    inside: Stay | None = None
+    exact: bool = False
+    stack_inside: bool | None = None
+    sockets: tuple[Socket, ...] = ()
+    probed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Who hangs or is slow. nodes: of `ranks`. blamed: of these, what speaks against the machine and not the program.
+
+    cause: in words. evidence: what it was read from, the first decides.
+    """
+
+    kind: Kind
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    operation: str
+    cause: str
+    level: Level
+    evidence: tuple[str, ...] = ()
+    blamed: tuple[str, ...] = ()
+
+    def same(self, other: Finding | None) -> bool:
+        """Do both name the same ranks for the same thing?"""
+        return other is not None and (self.kind, self.ranks) == (other.kind, other.ranks)
+
+    def __str__(self) -> str:
+        who = f"rank {fold(self.ranks)} on {','.join(self.nodes)}" if self.ranks else "no rank in particular"
+        return f"{self.kind.value}: {who}{f' in {self.operation}' if self.operation else ''}: {self.cause}"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStays:
+    """How long one rank stayed in consecutive collectives of a group, in microseconds. first: number of the first."""
+
+    key: str
+    first: int
+    stays_us: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """One rank's waits of a window. outside_s, inside_s: mean time before a wait, and in it. count: how many waits.
+
+    sent_mb, busy_ms: of its sending sockets so far, None if not known.
+    """
+
+    rank: int
+    node: str
+    count: int
+    outside_s: float
+    inside_s: float
+    stays: tuple[GroupStays, ...] = ()
+    sent_mb: float | None = None
+    busy_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Enters:
+    """When one rank entered consecutive collectives of a group. times_ns: wall clock of its node."""
+
+    rank: int
+    node: str
+    key: str
+    first: int
+    times_ns: tuple[int, ...]
+
+
+# --- ranks as text
+
+
+def fold(ranks: Iterable[int]) -> str:
+    """`0-3,8-14:2,20` for 0 1 2 3 8 10 12 14 20."""
+    left, parts = sorted(set(ranks)), []
+    while left:
+        step = left[1] - left[0] if len(left) > 1 else 1
+        end = 1
+        while end < len(left) and left[end] - left[end - 1] == step:
+            end += 1
+        if end < 3 and step > 1:
+            end = 1
+        parts.append(_run(left[0], left[end - 1], step))
+        left = left[end:]
+    return ",".join(parts)
+
+
+def _run(first: int, last: int, step: int) -> str:
+    return str(first) if first == last else f"{first}-{last}" + (f":{step}" if step > 1 else "")
+
+
+@lru_cache(maxsize=4096)  # the members of a group come from each of them; one tuple serves all
+def unfold(text: str) -> tuple[int, ...]:
+    """The inverse of `fold`. Raises: WireError."""
+    found: list[int] = []
+    try:
+        for part in text.split(",") if text else ():
+            run, _, step = part.partition(":")
+            first, _, last = run.partition("-")
+            span = range(int(first), int(last or first) + 1, int(step or 1))
+            if span.start < 0 or span.stop > RANKS_MAX + 1 or len(found) + len(span) > RANKS_MAX:
+                raise ValueError("too many ranks")
+            found.extend(span)
+    except ValueError as error:
+        raise WireError(f"`{text[:80]}` is no list of ranks: {error}") from None
+    return tuple(found)
+
+
+# --- over the wire: what an agent knows of its ranks, to the controller
+
+
+def view_record(view: RankView) -> dict[str, Any]:
+    """JSON-able, without what is at its default."""
+    status = view.exit_status
+    record = {
+        "rank": view.rank,
+        "node": view.node,
+        "process": view.process.value,
+        "wchan": view.wchan,
+        "exit": [status.code, status.signal] if status else None,
+        "main_fresh": view.main_fresh,
+        "gil_held": view.gil_held,
+        "cpu": view.cpu_percent,
+        "io": view.io_bytes_s,
+        "children": view.children,
+        "groups": [[g.key, fold(g.members), g.entered, g.completed, g.started, g.operation] for g in view.groups],
+        "inside": _stay_record(view.inside),
+        "exact": view.exact,
+        "stack_inside": view.stack_inside,
+        "sockets": [[s.local, s.remote, s.trouble, s.queued_bytes, s.retries] for s in view.sockets[:SOCKETS_MAX]],
+        "probed": view.probed,
+    }
+    return {name: value for name, value in record.items() if value not in (None, "", [], False)}
+
+
+def _stay_record(stay: Stay | None) -> list[Any] | None:
+    return [stay.operation, stay.group, stay.number, stay.for_s, stay.peer, stay.point_to_point] if stay else None
+
+
+def parse_view(record: Any) -> RankView:
+    """What `view_record` made. Raises: WireError."""
+    if not isinstance(record, Mapping):
+        raise WireError("a rank's state that is not an object")
+    try:
+        process = ProcessState(record.get("process"))
+    except ValueError as error:
+        raise WireError(f"a rank's state: {error}") from None
+    ended = _items(record.get("exit"), 2, 2)
+    return RankView(
+        rank=_whole(record.get("rank"), RANKS_MAX),
+        node=_words(record.get("node")),
+        process=process,
+        wchan=_words(record.get("wchan", "")),
+        exit_status=ExitStatus(_whole(ended[0], 255), _whole(ended[1], 127)) if ended else None,
+        main_fresh=_truth(record.get("main_fresh")),
+        gil_held=_truth(record.get("gil_held")),
+        cpu_percent=_amount(record.get("cpu")),
+        io_bytes_s=_amount(record.get("io")),
+        children=_whole(record.get("children", 0)),
+        groups=tuple(_parse_group(group) for group in _items(record.get("groups"), 0, GROUPS_MAX)),
+        inside=_parse_stay(record.get("inside")),
+        exact=record.get("exact") is True,
+        stack_inside=_truth(record.get("stack_inside")),
+        sockets=tuple(_parse_socket(socket) for socket in _items(record.get("sockets"), 0, SOCKETS_MAX)),
+        probed=record.get("probed") is True,
+    )
+
+
+def _parse_group(record: Any) -> GroupView:
+    key, members, entered, completed, started, operation = _items(record, 6, 6) or _nothing("a group")
+    return GroupView(
+        _words(key), unfold(_words(members, 1 << 16)), _whole(entered), _maybe(completed), _maybe(started), _words(operation)
+    )
+
+
+def _parse_stay(record: Any) -> Stay | None:
+    if record is None:
+        return None
+    operation, group, number, for_s, peer, direct = _items(record, 6, 6) or _nothing("a stay")
+    return Stay(
+        _words(operation), _words(group), _whole(number), _amount(for_s) or 0.0,
+        None if peer is None else _whole(peer, RANKS_MAX), direct is True,
+    )  # fmt: skip
+
+
+def _parse_socket(record: Any) -> Socket:
+    local, remote, trouble, queued, retries = _items(record, 5, 5) or _nothing("a socket")
+    return Socket(_words(local), _words(remote), _words(trouble), _whole(queued), _whole(retries))
+
+
+def waits_record(waits: Waits) -> dict[str, Any]:
+    stays = [[stay.key, stay.first, list(stay.stays_us)] for stay in waits.stays]
+    return {
+        "rank": waits.rank, "node": waits.node, "count": waits.count, "outside": waits.outside_s, "inside": waits.inside_s,
+        "stays": stays, "sent": waits.sent_mb, "busy": waits.busy_ms,
+    }  # fmt: skip
+
+
+def parse_waits(record: Any) -> Waits:
+    """What `waits_record` made. Raises: WireError."""
+    if not isinstance(record, Mapping):
+        raise WireError("a rank's waits that are not an object")
+    stays = []
+    for item in _items(record.get("stays"), 0, GROUPS_MAX):
+        key, first, times = _items(item, 3, 3) or _nothing("a group's stays")
+        stays.append(GroupStays(_words(key), _whole(first), tuple(_whole(time) for time in _items(times, 0, STAYS_MAX))))
+    return Waits(
+        _whole(record.get("rank"), RANKS_MAX), _words(record.get("node")), _whole(record.get("count")),
+        _amount(record.get("outside")) or 0.0, _amount(record.get("inside")) or 0.0, tuple(stays),
+        _amount(record.get("sent")), _amount(record.get("busy")),
+    )  # fmt: skip
+
+
+def enters_record(enters: Enters) -> list[Any]:
+    return [enters.rank, enters.node, enters.key, enters.first, list(enters.times_ns)]
+
+
+def parse_enters(record: Any) -> Enters:
+    """What `enters_record` made. Raises: WireError."""
+    rank, node, key, first, times = _items(record, 5, 5) or _nothing("a rank's enter times")
+    numbers = tuple(_whole(time) for time in _items(times, 0, STAYS_MAX))
+    return Enters(_whole(rank, RANKS_MAX), _words(node), _words(key), _whole(first), numbers)
+
+
+def _items(value: Any, low: int, high: int) -> Sequence[Any]:
+    if value is None:
+        return ()
+    if not isinstance(value, (list, tuple)) or not low <= len(value) <= high:
+        raise WireError("a list of the wrong length in a rank's state")
+    return value
+
+
+def _nothing(what: str) -> Sequence[Any]:
+    raise WireError(f"{what} that is none")
+
+
+def _words(value: Any, limit: int = TEXT_MAX) -> str:
+    if not isinstance(value, str) or len(value) > limit:
+        raise WireError("a text that is none, or too long, in a rank's state")
+    return value
+
+
+def _whole(value: Any, high: int = COUNT_MAX) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= high:
+        raise WireError("a number out of range in a rank's state")
+    return value
+
+
+def _maybe(value: Any) -> int | None:
+    return None if value is None else _whole(value)
+
+
+def _amount(value: Any) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1e15:
+        raise WireError("a quantity out of range in a rank's state")
+    return float(value)
+
+
+def _truth(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
