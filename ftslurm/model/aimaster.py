@@ -1,4 +1,4 @@
-"""AIMaster's own flags, as they stand in a DLC job's ErrorMonitoringArgs. Source: seed 000."""
+"""AIMaster's own flags, as they stand in a DLC job's ErrorMonitoringArgs. Source: AIMaster, fault tolerance monitoring."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ftslurm.errors import PolicyError
 from ftslurm.model.settings import Layer, choice, count, share, suggestion, switch
 
-HINT = "AIMaster's flags are written --name=value; seed and README list them"
+HINT = "AIMaster's flags are written --name=value"
 
 
 @dataclass(frozen=True, slots=True)

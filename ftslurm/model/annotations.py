@@ -1,4 +1,4 @@
-"""The four fault-tolerance annotations of ModelArts, as they stand in a job's JSON. Source: seed 003."""
+"""The four fault-tolerance annotations of ModelArts, as they stand in a job's JSON. Source: ModelArts, fault recovery of training jobs."""
 
 from __future__ import annotations
 

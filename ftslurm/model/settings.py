@@ -111,7 +111,7 @@ def share(value: Any) -> float:
     return number
 
 
-# AIMaster's words (seed 000) and ft_launcher's for the same; the value is ours.
+# AIMaster's words (AIMaster, fault tolerance monitoring) and ft_launcher's for the same; the value is ours.
 _MODES = {"sync": "sync", "any-failed": "sync", "async": "async", "min-healthy": "async"}
 
 
@@ -359,7 +359,7 @@ def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
 
 
 def from_modelarts(env: Mapping[str, str]) -> Layer:
-    """MA_HANG_DETECT_TIME, minutes (seed 002). Raises: PolicyError."""
+    """MA_HANG_DETECT_TIME, minutes (ModelArts, hang detection). Raises: PolicyError."""
     raw = env.get("MA_HANG_DETECT_TIME", "").strip()
     if not raw:
         return Layer({}, {})

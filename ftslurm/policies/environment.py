@@ -8,7 +8,7 @@ from ftslurm.model.job import Counters, Task
 
 
 def counters_env(counters: Counters) -> dict[str, str]:
-    """MA_* and the attempt, for a rank or for the batch script. Source: seed 003."""
+    """MA_* and the attempt, for a rank or for the batch script. Source: ModelArts, fault recovery of training jobs."""
     return {
         "MA_SCHEDULE_CNT": str(counters.schedule),
         "MA_PROC_START_CNT": str(counters.starts),

@@ -1,6 +1,6 @@
 """Does the job hang? Joins what agents and shims tell of one attempt.
 
-Source: seed 002 (IO first, then use), seed 000 (silence, ranks that do not end).
+Source: ModelArts, hang detection (IO first, then use), AIMaster, fault tolerance monitoring (silence, ranks that do not end).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Common reasons why a job stands still, recognised by what ranks printed and by their stacks, with advice in plain words.
 
-Source: the common cases of ModelArts' hang detection (seed 002). Text is hostile input: RE2, linear in the text.
+Source: the common cases of ModelArts' hang detection (ModelArts, hang detection). Text is hostile input: RE2, linear in the text.
 """
 
 from __future__ import annotations

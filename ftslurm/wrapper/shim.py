@@ -648,11 +648,17 @@ def oom_kills(root: str = "") -> int | None:
 
 
 def _lines(path: str) -> list[str]:
+    """Of a small file; none if it cannot be read."""
     try:
-        with open(path) as file:
-            return file.read().splitlines()
-    except (OSError, ValueError):
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
         return []
+    try:
+        return os.read(file, 1 << 16).decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    finally:
+        os.close(file)
 
 
 # --- the process tree

@@ -40,7 +40,7 @@ def test_the_third_same_code_isolates_the_node(told: Story) -> None:
 
 @story(nodes=2, rank=THRICE.replace("%CODE%", "80C98002"))
 def test_the_third_80C98002_requeues_and_isolates_nobody(told: Story) -> None:
-    """The program gave the core bad input (seed 003): the node is not to blame."""
+    """The program gave the core bad input (ModelArts, fault recovery of training jobs): the node is not to blame."""
     job = told.ended("COMPLETED")
     assert (job["Restarts"], job["ExcNodeList"]) == ("1", "(null)")
     assert told.counters() == [(1, 1, 1), (1, 2, 2), (1, 3, 3), (2, 1, 4)]

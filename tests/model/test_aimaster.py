@@ -1,4 +1,4 @@
-"""AIMaster's own flags. Source: seed 000 (parameter table and samples)."""
+"""AIMaster's own flags. Source: AIMaster, fault tolerance monitoring (parameter table and samples)."""
 
 from __future__ import annotations
 

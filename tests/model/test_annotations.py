@@ -1,4 +1,4 @@
-"""The four annotations of ModelArts, as they stand in a file or in the job's comment. Source: seed 003."""
+"""The four annotations of ModelArts, as they stand in a file or in the job's comment. Source: ModelArts, fault recovery of training jobs."""
 
 from __future__ import annotations
 

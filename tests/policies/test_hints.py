@@ -1,4 +1,4 @@
-"""The common cases of seed 002: each recognised where its evidence is there, and only there."""
+"""The common cases of ModelArts, hang detection: each recognised where its evidence is there, and only there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ladder as a table: a situation, and the rung that answers it. Source: seed 003 and SPEC.md section 2."""
+"""The ladder as a table: a situation, and the rung that answers it. Source: ModelArts, fault recovery of training jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signs of life in samples. Source: seed 002 for the rule, measured gloo jobs for what a poller and a polling wait look like."""
+"""Signs of life in samples. Source: ModelArts, hang detection for the rule, measured gloo jobs for what a poller and a polling wait look like."""
 
 from __future__ import annotations
 

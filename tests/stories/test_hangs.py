@@ -1,4 +1,4 @@
-"""Stories of jobs that stand still. Source: SPEC.md sections 2 and 4, seeds 000 (silence, exit), 002 (IO, then use), 003 (the rung)."""
+"""Stories of jobs that stand still. Source: ModelArts (IO, then use; the rung) and AIMaster (silence, exit)."""
 
 from __future__ import annotations
 

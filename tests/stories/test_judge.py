@@ -1,4 +1,4 @@
-"""What ftrun does when things go wrong: events in, decisions out. The contract is SPEC.md sections 1 to 3 and seed 003."""
+"""What ftrun does when things go wrong: events in, decisions out. The contract is ModelArts, fault recovery of training jobs."""
 
 from __future__ import annotations
 

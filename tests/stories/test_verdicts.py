@@ -1,4 +1,4 @@
-"""Stories of a known verdict: what the judge makes of what is behind a failure. Source: SPEC.md sections 2 and 3, seed 000."""
+"""Stories of a known verdict: what the judge makes of what is behind a failure. Source: ModelArts' fault recovery, AIMaster's error monitoring."""
 
 from __future__ import annotations
 
