@@ -1,4 +1,4 @@
-"""The four fault-tolerance annotations of ModelArts, as they stand in a job's JSON. Source: ModelArts, fault recovery of training jobs."""
+"""The four fault-tolerance annotations of ModelArts, as they stand in a job's JSON."""
 
 from __future__ import annotations
 

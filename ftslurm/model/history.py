@@ -19,7 +19,7 @@ from ftslurm.model.record import (
 )
 
 REQUEUES = frozenset({"isolated-requeue", "unconditional-requeue", "requeue-on-warning"})
-# What breaks "consecutive" (ModelArts, fault recovery of training jobs): a verdict with such a cause, or a fault of such a class whatever was done about it.
+# What breaks "consecutive" (ModelArts): a verdict with such a cause, or a fault of such a class whatever was done about it.
 EXPLICIT_FAULTS = frozenset({"device", "node", "hardware"})
 EXPLICIT_CLASSES = frozenset({"self-healing", "isolate"})
 

@@ -145,7 +145,7 @@ def _error_that_heals(s: Situation) -> Answer:
 
 
 def hopeless(s: Situation) -> str:
-    """Why another try of the same cannot help, or may not be made; empty if it may. Source: AIMaster, fault tolerance monitoring for the limits."""
+    """Why another try of the same cannot help, or may not be made; empty if it may. Source: AIMaster for the limits."""
     policy, v = s.settings.retry_policy, s.verdict
     if policy == "Never":
         return "retry.policy is Never"
@@ -275,7 +275,7 @@ def _unconditional(s: Situation) -> Answer:
         return _no("a node is to blame, and would be used again")
     if s.cause is Cause.CRASH and (reason := hopeless(s)):
         return _no(reason)
-    # A user-induced device fault is rescheduled without blaming the node (ModelArts, fault recovery of training jobs); the automatic restart pays for
+    # A user-induced device fault is rescheduled without blaming the node (ModelArts); the automatic restart pays for
     # that, so it holds even where the unconditional one is switched off.
     if not (s.settings.unconditional_requeue or (s.cause is Cause.DEVICE and s.settings.isolated_requeue)):
         return _no("switched off")

@@ -1,4 +1,7 @@
-"""Is there life in processes: judged from their IO and from the use of devices or CPUs, sampled. Source: ModelArts, hang detection."""
+"""Is there life in processes: judged from their IO and from the use of devices or CPUs, sampled.
+
+Source: ModelArts, hang detection.
+"""
 
 from __future__ import annotations
 
