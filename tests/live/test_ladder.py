@@ -130,7 +130,8 @@ def test_what_the_annotations_do_not_ask_for_is_off(told: Story) -> None:
 TOO_FEW = "the job needs 6 nodes and only 5 would be left"
 
 
-@story(nodes=6, rank="together; [ $SLURM_PROCID = 5 ] || exec sleep 100; fault 0.0 80E18402; exit 11")
+@story(nodes=6, ft="--ft-set devices.answer_wait=40s",
+       rank="together; [ $SLURM_PROCID = 5 ] || exec sleep 100; fault 0.0 80E18402; exit 11")
 def test_too_few_nodes_left_fails_with_that_sentence_and_does_not_wait_for_ever(told: Story) -> None:
     job = told.ended("FAILED")
     assert (job["Restarts"], job["ExitCode"]) == ("0", "11:0")
