@@ -927,6 +927,47 @@ class Drill:
         self._turn_at = now + SLOW_CYCLE_S * (self._share if self._runs else 1 - self._share)
 
 
+class Pages:
+    """The folder of this step's shared pages on this node, and the names of our own rank's in it (sdk/page.py)."""
+
+    def __init__(self, env: dict, rank: int) -> None:
+        self._folder = page_folder(f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}")
+        self._rank = rank
+
+    def variables(self, attempt: int) -> dict:
+        """For the command; nothing where no folder of our own is to be had."""
+        return {"FTSLURM_PAGE": f"{self._folder}/{self._rank}.{attempt}"} if private_folder(self._folder) else {}
+
+    def clear(self) -> None:
+        """Our own pages, and the folder with the last of them."""
+        try:
+            for name in os.listdir(self._folder):
+                if name.startswith(f"{self._rank}."):
+                    os.unlink(f"{self._folder}/{name}")
+            os.rmdir(self._folder)
+        except OSError:
+            pass  # never made, or others are still in it
+
+
+def page_folder(step: str) -> str:
+    """Where the pages of `step` (`123.0`) are on this node; agents look there as well."""
+    base = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"
+    return f"{base}/ftslurm.{os.getuid()}.{step}"
+
+
+def private_folder(path: str) -> bool:
+    """Is it there now, ours alone and no link?"""
+    try:
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
+        info = os.lstat(path)
+    except OSError:
+        return False
+    return info.st_mode & 0o170077 == 0o040000 and info.st_uid == os.getuid()
+
+
 class Silence:
     """Tells when the command has printed nothing for too long, and when it has again."""
 
@@ -979,6 +1020,7 @@ class Shim:
         self._output = output
         self._silence = Silence(output)
         self._rank = int(env.get("SLURM_PROCID", "0"))
+        self._pages = Pages(env, self._rank)
         self._reported = True  # the end of the command was told
         self._ended_at = 0.0  # Unix seconds
         self._asked = False  # to stop, before it ended
@@ -1002,6 +1044,7 @@ class Shim:
                     poll.unregister(self._sock)
                     self._orphaned()
             if self._turn():
+                self._pages.clear()
                 return self._last_status()
 
     def _wait_ms(self, now: float) -> float | None:
@@ -1082,7 +1125,8 @@ class Shim:
         """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours."""
         self._reported, self._own_status, self._tell_by = False, None, 0.0
         self._oom_kills = oom_kills()
-        status, why = self._command.start(attempt, argv, {**self._env, **env}, self._output.lay(tail))
+        env = {**self._env, **self._pages.variables(attempt), **env}
+        status, why = self._command.start(attempt, argv, env, self._output.lay(tail))
         if why:
             self._reported = True
             self._own_status = status
