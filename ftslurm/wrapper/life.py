@@ -8,7 +8,8 @@ from typing import Any
 
 from ftslurm.devices.probe import Probe
 from ftslurm.policies.quiet import Quiet, Sample, cpu_unchanged, rates, use_unchanged
-from ftslurm.system.processes import below
+from ftslurm.system.processes import usage
+from ftslurm.wrapper.shim import descendants
 
 # As often in the time that may pass without IO, but neither all the time nor so seldom that it is noticed late.
 LOOKS = 20
@@ -31,6 +32,11 @@ class _Use:
     devices: dict[str, list[float]] = field(default_factory=dict)
     power: dict[str, list[float]] = field(default_factory=dict)
     cpu: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+
+
+def below(pid: int) -> tuple[dict[tuple[int, float], int], float]:
+    """Of everything below the shim `pid`; its own passing on of output is no life."""
+    return usage(descendants(pid))
 
 
 class Life:
