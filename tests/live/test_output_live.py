@@ -48,7 +48,7 @@ CASES: dict[str, Case] = {
     "unbuffered-stdin": Case("-u -n1 cat <in"),
     "unbuffered-big": Case("-u -n1 seq 200000"),
     "unbuffered-label": Case("-u -l -n1 sh -c 'printf a; sleep 0.3; echo b'"),
-    "unbuffered-file": Case(f'-u -n1 -o out sh -c "{PRINT}"'),
+    "unbuffered-file": Case("-u -n1 -o out sh -c 'printf a; sleep 0.1; echo b; printf end'"),
     "outlived": Case("-n1 sh -c '(sleep 0.3; echo late) & echo early; sleep 1'"),
     "nothing": Case("-n1 true"),
 }
