@@ -10,6 +10,7 @@ import click
 
 from ftslurm.errors import UsageError
 from ftslurm.model.events import DrillAsked
+from ftslurm.model.numbers import whole
 
 
 @click.group()
@@ -70,8 +71,8 @@ def _signal(name: str) -> int:
     known: Any = {one.name.removeprefix("SIG"): int(one) for one in signals.Signals}
     if word in known:
         return int(known[word])
-    if word.isdigit() and 1 <= int(word) <= 64:
-        return int(word)
+    if 1 <= (number := whole(word) or 0) <= 64:
+        return number
     raise UsageError(f"--signal {name}: there is no such signal", hint="SEGV, KILL, 9")
 
 

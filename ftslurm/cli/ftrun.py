@@ -49,10 +49,11 @@ def _own(line: CommandLine) -> tuple[Mapping[str, Any], Mapping[str, tuple[Any, 
     """Our options as click read them, and the settings among them."""
     if not line.ft:
         return {}, {}
-    from ftslurm.cli.ftrun_options import parse, values_of
+    from ftslurm.cli.ftrun_options import parse, split_ft_launcher, values_of
 
-    asked = parse(line.ft)
-    return asked, values_of(asked)
+    mine, theirs = split_ft_launcher(line.ft)
+    asked = parse(mine)
+    return asked, values_of(asked) | theirs
 
 
 def _run(

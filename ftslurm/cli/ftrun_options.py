@@ -9,6 +9,21 @@ import click
 
 from ftslurm.errors import UsageError
 
+# ft_launcher's, of which model/ft_config.py knows the meaning; a test holds the two together. Not imported for it: 10 ms.
+FT_LAUNCHER_FLAGS = frozenset(
+    f"--ft-{name}"
+    for name in (
+        "cfg-path", "ignore-missing-cfg", "workload-check-interval", "initial-rank-heartbeat-timeout", "rank-heartbeat-timeout",
+        "rank-section-timeouts", "rank-out-of-section-timeout", "node-health-check-interval", "safety-factor",
+        "rank-termination-signal", "log-level", "restart-check-interval", "enable-nic-monitor", "enable-nic-healthcheck",
+        "enable-dist-storage-healthcheck", "storage-healthcheck-path", "storage-health-check-path", "pci-topo-file",
+        "link-down-path-template", "link-state-path-template", "skip-section-response", "segment", "numa-bind-strict",
+        "gpu-memory-reclaim-timeout", "gpu-memory-tolerance-mb", "gpu-memory-poll-interval", "check-remaining-processes",
+        "max-no-progress-cycles", "min-progress-iterations", "checkpoint-iteration-file", "install-exception-hook",
+        "num-warmup-iterations", "attribution-endpoint", "attribution-stop-action", "attribution-export-url",
+        "cycle-info-dir", "segment-health-check-dir",
+    )
+) | {"--fault-tol-cfg-path"}  # fmt: skip
 # Options that are a setting under another name: --ft-NAME -> leaf.
 LEAVES = {
     "max_restarts": "max_restarts",
@@ -18,6 +33,8 @@ LEAVES = {
     "rendezvous": "rendezvous",
     "grace": "stop.grace",
     "mode": "mode",
+    "restart_policy": "mode",
+    "provide": "sdk.provide",
 }
 
 
@@ -39,6 +56,8 @@ LEAVES = {
 @click.option("--ft-annotations", metavar="FILE", help="fault-tolerance/* annotations, JSON.  [FTRUN_ANNOTATIONS]")
 @click.option("--ft-aimaster", metavar="FLAGS", help='AIMaster\'s own flags in one word: "--job-execution-mode=Sync ...".')
 @click.option("--ft-mode", metavar="sync|async", help="async: only the rank that failed is started again.")
+@click.option("--ft-restart-policy", metavar="any-failed|min-healthy", help="ft_launcher's words for sync and async.")
+@click.option("--ft-provide", metavar="nvrx,aimaster", help="Our API in place of these packages, also where they are there.")
 @click.option("--ft-retry-keyword", metavar="WORD", multiple=True, help="In a failed rank's output: worth another try.")
 @click.option("--ft-max-restarts", metavar="N", help="Requeues the job may cost, 1 to 128.")
 @click.option("--ft-launcher", metavar="srun|local", help="Default: srun inside an allocation, else local.")
@@ -67,6 +86,31 @@ def parse(words: Sequence[str]) -> Mapping[str, Any]:
         return options.make_context("ftrun", list(words)).params
     except click.UsageError as error:
         raise UsageError(error.format_message(), hint="`ftrun --ft-help` lists the options") from None
+
+
+def split_ft_launcher(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, tuple[Any, str]]]:
+    """Ours, and what ft_launcher's own flags and its YAML file set. Raises: PolicyError."""
+    mine = tuple(word for word in words if not _is_ft_launcher(word))
+    if len(mine) == len(words):
+        return mine, {}
+    from ftslurm.model.ft_config import checked, from_flags, section_of
+
+    found, path = from_flags([word for word in words if _is_ft_launcher(word)], "the command line")
+    values: dict[str, Any] = {}
+    if path:
+        from ftslurm.wrapper.settings_files import read_tree
+
+        values = section_of(read_tree(path, "the fault tolerance configuration"), path)
+        checked(values, path)
+    given = checked(found, "the command line")
+    place = path if path and not found else "the command line"
+    return mine, {"fault_tolerance": ({**values, **given}, place)}
+
+
+def _is_ft_launcher(word: str) -> bool:
+    """`--ft-cfg-path`, `--ft-param-KEY`, `--ft-KEY` and their spellings with an underscore."""
+    flag = word.partition("=")[0].replace("_", "-")
+    return flag in FT_LAUNCHER_FLAGS or flag.startswith("--ft-param-")
 
 
 def values_of(asked: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:

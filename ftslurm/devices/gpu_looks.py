@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from ftslurm.model.numbers import whole
+
 GPU_LOST = "GPU-LOST"
 ECC_UNCORRECTABLE = "ECC-UNCORRECTABLE"
 
@@ -106,6 +108,6 @@ def chosen(value: str | None, looks: Iterable[GpuLook]) -> frozenset[str] | None
 
 
 def _names(word: str, look: GpuLook) -> bool:
-    if word.isdecimal():
-        return int(word) == look.index
+    if (index := whole(word)) is not None:
+        return index == look.index
     return word.startswith("GPU-") and look.identity.startswith(word)

@@ -10,16 +10,20 @@ from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
 from ftslurm.launchers.step import ProcessStep
 from ftslurm.model.events import RequeueEnded, SlurmAnswered
+from ftslurm.model.numbers import whole
 
+# As many as a node list may name.
+MOST_NODES = 65536
 CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
 
 
 def nodes_wanted(options: Sequence[str]) -> int:
     """-N of the command line (its lower bound), 1 if it has none. Raises: UsageError."""
     text = (option_value(options, "nodes") or "1").split("-")[0]
-    if not text.isdigit() or int(text) < 1:
-        raise UsageError(f"--nodes={text}: not a number of nodes", hint="write -N4")
-    return int(text)
+    nodes = whole(text)
+    if not nodes or nodes > MOST_NODES:
+        raise UsageError(f"--nodes={text[:40]}: not a number of nodes (1 to {MOST_NODES})", hint="write -N4")
+    return nodes
 
 
 @dataclass(frozen=True, slots=True)

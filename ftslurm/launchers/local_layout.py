@@ -10,6 +10,7 @@ from itertools import pairwise
 from ftslurm.errors import FtslurmError
 from ftslurm.launchers.srun_options import option_value
 from ftslurm.model.nodes import expand
+from ftslurm.model.numbers import whole
 
 
 class Refused(FtslurmError):
@@ -64,6 +65,10 @@ class _Wish:
     wanted: tuple[str, ...]
     excluded: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+
+# Tasks of a local step: each is a process here.
+MOST = 100_000
 
 
 def lay_out(options: Sequence[str], nodes: Sequence[str], job: int) -> Layout:
@@ -127,8 +132,8 @@ def _read_wish(options: Sequence[str], nodes: Sequence[str]) -> _Wish:
         tasks = tasks or len(listed)
         least, most = (len(wanted), len(wanted)) if least is None else (least, most)
     relative = option_value(options, "relative") or "0"
-    if not relative.isdigit():
-        raise Refused(f'Invalid numeric value "{relative}" for --relative.')
+    if whole(relative) is None:
+        raise Refused(f'Invalid numeric value "{relative[:40]}" for --relative.')
     return _Wish(
         least, most, tasks, positive(options, "ntasks-per-node"), int(relative), distribution,
         listed, wanted, expand(option_value(options, "exclude") or ""),
@@ -140,9 +145,10 @@ def positive(options: Sequence[str], name: str) -> int | None:
     text = option_value(options, name)
     if text is None:
         return None
-    if not text.isdigit() or int(text) == 0:
-        raise Refused(f'Invalid numeric value "{text}" for --{name}.')
-    return int(text)
+    number = whole(text)
+    if not number or number > MOST:
+        raise Refused(f'Invalid numeric value "{text[:40]}" for --{name}.')
+    return number
 
 
 def _read_node_count(text: str | None) -> tuple[int | None, int | None]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from ftslurm.launchers.local_environ import Simulated
 from ftslurm.launchers.local_layout import Layout, Place, Refused
 from ftslurm.launchers.srun_options import has_flag, option_value
+from ftslurm.model.numbers import whole
 
 MAX_LINE_BYTES = 1024  # longer lines are labelled in pieces (MAX_MSG_LEN in io.h)
 MAX_BUFFERED_BYTES = 1 << 20  # of one stream (STDIO_MAX_FREE_BUF messages of MAX_MSG_LEN)
@@ -54,8 +55,9 @@ def read_target(text: str | None, tasks: int) -> Target:
         return Target(Kind.ALL)
     if text.lower() == "none":
         return Target(Kind.NONE)
-    if text.isdigit() and int(text) < tasks:
-        return Target(Kind.ONE, task=int(text))
+    task = whole(text)
+    if task is not None and task < tasks:
+        return Target(Kind.ONE, task=task)
     if "\\" in text:  # srun's way to say that nothing is a pattern
         return Target(Kind.FILE, pattern=text.replace("\\", "").replace("%", "%%"))
     each = any(found[3] in "tnNu" for found in _FIELD.finditer(text) if found[3])
@@ -69,7 +71,7 @@ def expand_pattern(pattern: str, values: Mapping[str, str]) -> str:
         if found[1]:
             return "%"
         first, dot, rest = values[found[3]].partition(".") if found[3] == "J" else (values[found[3]], "", "")
-        width = 0 if found[3] in "uNx" else min(int(found[2] or 0), MAX_WIDTH)
+        width = 0 if found[3] in "uNx" else min(int(found[2][-9:] or 0), MAX_WIDTH)
         return first.zfill(width) + dot + rest
 
     return _FIELD.sub(value_of, pattern)

@@ -18,7 +18,8 @@ from enum import Enum
 
 from ftslurm.errors import UsageError
 
-FT_PREFIX = "--ft-"
+# ft_launcher's own name for its configuration, up to 0.4; srun has no option that begins so.
+FT_PREFIX = ("--ft-", "--fault-tol-")
 COMPONENT_SEPARATOR = ":"
 
 
@@ -143,7 +144,7 @@ def split_command_line(argv: Sequence[str], ft_flags: Iterable[str]) -> CommandL
         wrong with an option of srun's is left to srun to say.
     Source: srun(1); _opt_args in src/srun/opt.c and the loop over components in src/srun/srun_job.c for the colon.
     """
-    flags = frozenset(FT_PREFIX + flag.removeprefix("--").removeprefix("ft-") for flag in ft_flags)
+    flags = frozenset("--ft-" + flag.removeprefix("--").removeprefix("ft-") for flag in ft_flags)
     ft: list[str] = []
     unknown: list[str] = []
     components: list[Component] = []

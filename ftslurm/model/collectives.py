@@ -15,7 +15,7 @@ from ftslurm.errors import WireError
 from ftslurm.model.exits import ExitStatus
 
 RANKS_MAX = 1 << 20
-GROUPS_MAX, SOCKETS_MAX, STAYS_MAX = 512, 256, 4096
+GROUPS_MAX, SOCKETS_MAX, STAYS_MAX, RECENT_MAX = 512, 256, 4096, 16
 TEXT_MAX = 512
 COUNT_MAX = 1 << 62
 
@@ -57,7 +57,7 @@ class GroupView:
 
     key: the same on all members. members: global ranks, empty if not known. entered: collectives begun, from the first on.
     completed: of these, None if the rank cannot tell. started: begun on the device, None if there is none.
-    operation: name and size of the earliest collective in flight.
+    operation: name and size of the earliest collective in flight. recent: of the last ones entered, the newest last.
     """
 
     key: str
@@ -66,6 +66,12 @@ class GroupView:
     completed: int | None = None
     started: int | None = None
     operation: str = ""
+    recent: tuple[str, ...] = ()
+
+    def operation_at(self, number: int) -> str:
+        """Of the collective with that number, empty if it is not known."""
+        back = self.entered - number
+        return self.recent[-1 - back] if 0 <= back < len(self.recent) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +247,9 @@ def view_record(view: RankView) -> dict[str, Any]:
         "cpu": view.cpu_percent,
         "io": view.io_bytes_s,
         "children": view.children,
-        "groups": [[g.key, fold(g.members), g.entered, g.completed, g.started, g.operation] for g in view.groups],
+        "groups": [
+            [g.key, fold(g.members), g.entered, g.completed, g.started, g.operation, list(g.recent)] for g in view.groups
+        ],
         "inside": _stay_record(view.inside),
         "exact": view.exact,
         "stack_inside": view.stack_inside,
@@ -285,10 +293,11 @@ def parse_view(record: Any) -> RankView:
 
 
 def _parse_group(record: Any) -> GroupView:
-    key, members, entered, completed, started, operation = _items(record, 6, 6) or _nothing("a group")
+    key, members, entered, completed, started, operation, recent = _items(record, 7, 7) or _nothing("a group")
     return GroupView(
-        _words(key), unfold(_words(members, 1 << 16)), _whole(entered), _maybe(completed), _maybe(started), _words(operation)
-    )
+        _words(key), unfold(_words(members, 1 << 16)), _whole(entered), _maybe(completed), _maybe(started), _words(operation),
+        tuple(_words(each) for each in _items(recent, 0, RECENT_MAX)),
+    )  # fmt: skip
 
 
 def _parse_stay(record: Any) -> Stay | None:

@@ -110,10 +110,14 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class WatchRanks:
-    """Let agents watch for life below their shims. ranks: node -> (rank, pid of its shim). quiet_s: tell after so long."""
+    """Let agents watch for life below their shims, and read their ranks' pages.
 
-    ranks: Mapping[str, tuple[tuple[int, int], ...]]
+    ranks: node -> (rank, pid of its shim, number of its start). quiet_s: tell after so long without IO, 0: do not look.
+    """
+
+    ranks: Mapping[str, tuple[tuple[int, int, int], ...]]
     quiet_s: float
+    step: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,6 +221,23 @@ class RankSilent:
 
 
 @dataclass(frozen=True, slots=True)
+class BeatOverdue:
+    """A rank that reports its life has not done so in time. why: one sentence."""
+
+    rank: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSaid:
+    """The program of a rank wants something: `message` for people, `retriable` words, `shut_down`, `leave_this_node`."""
+
+    rank: int
+    what: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EvidenceTaken:
     """What the agent of `node` has found out about its ranks before they are stopped. text: for people."""
 
@@ -254,6 +271,8 @@ Event = (
     | QuietSeen
     | UseSampled
     | RankSilent
+    | BeatOverdue
+    | ProgramSaid
     | EvidenceTaken
     | TimePassed
 )

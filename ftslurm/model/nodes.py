@@ -40,7 +40,7 @@ def expand(text: str) -> tuple[str, ...]:
             raise ValueError(f"it names more than {MOST_NODES} nodes")
         # Slurm keeps the order of the comma separated groups; a NodeSet would sort them.
         return tuple(node for group in groups for node in NodeSet(group))
-    except (NodeSetParseError, ValueError, TypeError, OverflowError) as error:  # the last three it lets through
+    except (NodeSetParseError, ValueError, TypeError, OverflowError, AssertionError) as error:  # not all of them its own
         raise UsageError(f"`{text}` is not a node list: {error}", hint="write it as Slurm does: n[1-3,7]") from None
 
 

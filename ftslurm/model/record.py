@@ -133,6 +133,17 @@ class Advised:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramSaid:
+    """By the program interface. what: message, retriable, shut_down, leave_this_node."""
+
+    at: float
+    attempt: int
+    rank: int
+    what: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Drilled:
     """A fault injected on purpose, by the user's order (`ftslurm drill`). target: `rank 3`, `node n2`."""
 
@@ -204,8 +215,8 @@ class Finished:
 
 
 Record = (
-    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | HangSeen | Advised | Drilled | Signalled
-    | Decided | CarriedOut | AttemptEnded | Finished
+    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | HangSeen | Advised | ProgramSaid | Drilled
+    | Signalled | Decided | CarriedOut | AttemptEnded | Finished
 )
 KINDS: Mapping[str, type] = {
     kind.__name__: kind
@@ -218,6 +229,7 @@ KINDS: Mapping[str, type] = {
         Diagnosed,
         HangSeen,
         Advised,
+        ProgramSaid,
         Drilled,
         Signalled,
         Decided,

@@ -128,6 +128,19 @@ def text(value: Any) -> str:
     return str(value)
 
 
+def table(value: Any) -> str:
+    """A mapping, or JSON of one, as JSON."""
+    import json
+
+    try:
+        tree = json.loads(value) if isinstance(value, str) and value else value or {}
+        if not isinstance(tree, Mapping):
+            raise ValueError
+        return json.dumps(dict(tree), separators=(",", ":")) if tree else ""
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError(f"`{str(value)[:60]}` is no table of names and values") from None
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean `{near[0]}`?" if near else ""
@@ -208,6 +221,15 @@ class Settings:
     hang_interval_s: float = _leaf("hang.interval", lasting, 1800.0, "of silence")
     hang_exit: bool = _leaf("hang.exit_detection", switch, False, "ranks that do not end after others have is a hang")
     hang_exit_s: float = _leaf("hang.exit_interval", lasting, 600.0, "from the first rank's end to that of the last")
+    ft_config: str = _leaf(
+        "fault_tolerance", table, "", "ft_launcher's configuration: heartbeat and section timeouts of programs that report"
+    )
+    provide: tuple[str, ...] = _leaf(
+        "sdk.provide", words_of("nvrx", "aimaster"), (), "ours in place of these packages, also where they are installed"
+    )
+    inject: bool = _leaf(
+        "sdk.inject", switch, True, "put the program interface on PYTHONPATH of the ranks, so that it need not be installed"
+    )
     hang_evidence_s: float = _leaf("hang.evidence_time", lasting, 10.0, "for collecting evidence before a hung rank is stopped")
     hang_c4d: bool = _leaf("hang.c4d", switch, False, "find out which rank hangs (not judged by this version)")
     hang_c4d_level: str = _leaf(

@@ -12,7 +12,17 @@ from typing import Any
 
 from ftslurm.errors import WireError
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
-from ftslurm.model.events import DrillAsked, RankExited, RankSilent, RankStarted, RankStopped, RankUnstartable, SignalSeen
+from ftslurm.model.events import (
+    BeatOverdue,
+    DrillAsked,
+    ProgramSaid,
+    RankExited,
+    RankSilent,
+    RankStarted,
+    RankStopped,
+    RankUnstartable,
+    SignalSeen,
+)
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
 from ftslurm.model.verdict import Piece
@@ -71,7 +81,9 @@ class EvidenceReported:
 
 
 ShimReport = RankStarted | RankExited | RankStopped | RankUnstartable | RankSilent | SignalSeen
-AgentReport = DevicesReported | HealingReported | QuietReported | UseReported | EvidenceReported
+AgentReport = (
+    DevicesReported | HealingReported | QuietReported | UseReported | EvidenceReported | BeatOverdue | ProgramSaid
+)
 
 
 def hello(message: Message) -> ShimHello | AgentHello | DrillAsked:
@@ -131,6 +143,11 @@ def agent_report(message: Message) -> AgentReport:
             if unchanged is not None and not isinstance(unchanged, bool):
                 raise WireError("a report of use that is none")
             return UseReported(unchanged, _text(message, "what", 4096))
+        case "beat":
+            return BeatOverdue(_number(message, "rank"), _text(message, "why", 1000))
+        case "said":
+            words = tuple(_short(word, 4096) for word in _list(message, "words"))
+            return ProgramSaid(_number(message, "rank"), _text(message, "what", 32), words)
         case "evidence":
             return EvidenceReported(_text(message, "text", EVIDENCE_MAX))
         case other:
@@ -161,15 +178,16 @@ def evidence_message(text: str) -> dict[str, Any]:
 
 
 def start_message(
-    attempt: int, env: Mapping[str, str], argv: tuple[str, ...] | None, tail_bytes: int = 0, silence_s: float = 0.0
-) -> dict[str, Any]:
+    attempt: int, env: Mapping[str, str], argv: tuple[str, ...] | None, tail_bytes: int = 0, silence_s: float = 0.0,
+    inject: str = "",
+) -> dict[str, Any]:  # fmt: skip
     """tail_bytes: how much of each output stream the shim keeps; 0: the command writes past the shim.
 
-    silence_s: tell when it has printed nothing for so long; 0: do not.
+    silence_s: tell when it has printed nothing for so long; 0: do not. inject: a folder to put first on PYTHONPATH.
     """
     return {
         "t": "start", "attempt": attempt, "env": dict(env), "argv": list(argv) if argv else None, "tail": tail_bytes,
-        "silence_s": silence_s,
+        "silence_s": silence_s, "inject": inject,
     }  # fmt: skip
 
 
@@ -207,7 +225,7 @@ def _device(report: Any) -> DeviceReport:
     if not isinstance(report, Mapping):
         raise WireError("a device report that is not an object")
     try:
-        health, severity = DeviceHealth(report.get("health")), Severity(report.get("severity"))
+        health, severity = DeviceHealth(_text(report, "health", 32)), Severity(_text(report, "severity", 32))
     except ValueError as error:
         raise WireError(f"a device report: {error}") from None
     codes = tuple(_short(code, 64) for code in _list(report, "codes"))
@@ -229,27 +247,32 @@ def _heal_result(result: Any) -> HealResult:
     return HealResult(_text(result, "device", 64), result.get("healed"), _text(result, "how", 4096))
 
 
+def _shown(value: Any) -> str:
+    """For a complaint. Of what is nested only its kind: printing it could end in a RecursionError."""
+    return repr(value)[:40] if value is None or isinstance(value, (str, float, bool)) else type(value).__name__
+
+
 def _text(message: Message, name: str, limit: int) -> str:
     return _short(message.get(name), limit)
 
 
 def _short(value: Any, limit: int) -> str:
     if not isinstance(value, str) or len(value) > limit:
-        raise WireError(f"a text of up to {limit} characters was expected, not {str(value)[:40]!r}")
+        raise WireError(f"a text of up to {limit} characters was expected, not {_shown(value)}")
     return value
 
 
 def _number(message: Message, name: str, low: int = 0, high: int = 1 << 62) -> int:
     value = message.get(name)
     if type(value) is not int or not low <= value <= high:
-        raise WireError(f"`{name}` should be a whole number from {low} to {high}, not {str(value)[:40]!r}")
+        raise WireError(f"`{name}` should be a whole number from {low} to {high}, not {_shown(value)}")
     return value
 
 
 def _seconds(message: Message, name: str) -> float:
     value = message.get(name)
     if type(value) not in (int, float) or not 0 <= value < 1e11:  # type: ignore[operator]
-        raise WireError(f"`{name}` should be Unix seconds, not {str(value)[:40]!r}")
+        raise WireError(f"`{name}` should be Unix seconds, not {_shown(value)}")
     return float(value)  # type: ignore[arg-type]
 
 

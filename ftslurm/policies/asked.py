@@ -11,11 +11,11 @@ from ftslurm.policies.codes import is_code
 from ftslurm.policies.codes import normalise as ascend_code
 
 _SIGNALS = {signal_name(number): number for number in range(1, 32)}
-_EXIT = re.compile(r"(?:EXIT(?:ED)?|STATUS|RC)[ _]*(?:CODE|STATUS)?[ :=]*(-?\d{1,3})")
-_SIGNAL = re.compile(r"SIGNAL[ :=]*(\d{1,2})")
-_XID = re.compile(r"(S?XID|RECOVERY)[ :=]*(\d{1,9})")
-_SUB_CODE = re.compile(r"XID[ :=]*\d{1,9} +\S+ +0X[0-9A-F]{1,8}")
-_ACL = re.compile(r"\d{6}")
+_EXIT = re.compile(r"(?:EXIT(?:ED)?|STATUS|RC)[ _]*(?:CODE|STATUS)?[ :=]*(-?[0-9]{1,3})")
+_SIGNAL = re.compile(r"SIGNAL[ :=]*([0-9]{1,2})")
+_XID = re.compile(r"(S?XID|RECOVERY)[ :=]*([0-9]{1,9})")
+_SUB_CODE = re.compile(r"XID[ :=]*[0-9]{1,9} +\S+ +0X[0-9A-F]{1,8}")
+_ACL = re.compile(r"[0-9]{6}")
 # A word and its number given as two.
 _PAIRED = frozenset({"EXIT", "EXITED", "STATUS", "RC", "SIGNAL", "XID", "SXID", "RECOVERY"})
 
@@ -76,7 +76,7 @@ def _code(text: str, names: Callable[[str], Sequence[Asked]]) -> Sequence[Asked]
         return [Asked("exit", str(128 + int(number.group(1))))]
     if word in _SIGNALS or f"SIG{word}" in _SIGNALS:
         return [Asked("exit", str(128 + _SIGNALS.get(word, _SIGNALS.get(f"SIG{word}", 0))))]
-    if word.isdigit() and len(word) <= 3:
+    if word.isascii() and word.isdigit() and len(word) <= 3:
         return [Asked("exit", word), Asked("nvidia", f"XID {word}")]
     if _ACL.fullmatch(word):
         return [Asked("line", f"error code is {word}")]

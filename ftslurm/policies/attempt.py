@@ -25,6 +25,7 @@ class Attempt:
     rank had failed before the others were stopped. killed: one ended by a signal that may have been Slurm's. not_in_place: a
     further reason why the ranks cannot be started again here. written: the end of the attempt stands in the ledger.
     verdict: once it is known. advised: hints were given. evidence: node -> what its agent found while the ranks hung.
+    said: (rank, what, words) of its program, by the program interface.
     drills: what was injected on purpose, in words; drilled_away: node -> why it is taken for lost.
     """
 
@@ -37,6 +38,7 @@ class Attempt:
     verdict: Verdict | None = None
     advised: bool = False
     evidence: dict[str, str] = field(default_factory=dict)
+    said: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)
     drills: list[str] = field(default_factory=list)
     drilled_away: dict[str, str] = field(default_factory=dict)
     unstartable: dict[int, str] = field(default_factory=dict)
@@ -83,6 +85,23 @@ class Attempt:
         self.ends.pop(rank, None)
         self.unstartable.pop(rank, None)
         self.stopped.discard(rank)
+
+    @property
+    def shut_down(self) -> str:
+        """Why the program wants the job ended, if it does."""
+        return next((f"rank {rank}: {' '.join(words)}" for rank, what, words in self.said if what == "shutdown"), "")
+
+    def leave(self, tasks: Mapping[int, Task]) -> dict[str, str]:
+        """node -> why: those that the program wants to be left out."""
+        return {
+            tasks[rank].node: f"rank {rank} asked to leave it out: {' '.join(words)}"
+            for rank, what, words in self.said
+            if what == "exclude" and rank in tasks
+        }
+
+    def own_words(self) -> tuple[str, ...]:
+        """That the program calls retriable."""
+        return tuple(word for _, what, words in self.said if what == "retriable" for word in words if word)
 
     def exited(self, event: RankExited) -> bool:
         if not self.belongs(event.rank, event.attempt):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.history import History
 from ftslurm.model.settings import Settings
-from ftslurm.model.verdict import Blame, ErrorClass, Verdict
+from ftslurm.model.verdict import Blame, ErrorClass, RankEnd, Retriable, Verdict
 
 # Several chips that raise the same code in the same moment have been given the same bad work. Source: MindCluster's
 # ClusterD, which does not count such a code as a suspicion against hardware.
@@ -39,6 +39,18 @@ def common_codes(faults: Iterable[Fault], history: History) -> frozenset[str]:
 def without_common(faults: Iterable[Fault], common: frozenset[str]) -> tuple[Fault, ...]:
     """Faults of a common code blame nobody, as those that the program induces."""
     return tuple(replace(fault, user_induced=True) if fault.code in common else fault for fault in faults)
+
+
+def with_own_words(verdict: Verdict, ends: Iterable[RankEnd], words: Iterable[str]) -> Verdict:
+    """Words that the program has called retriable while it ran, in the last output of a rank that failed (AIMaster)."""
+    wanted = tuple(words)
+    for end in ends if wanted else ():
+        if end.status is None or end.status.ok or end.stopped:
+            continue
+        text = "".join(piece.text for piece in end.output)
+        if found := next((word for word in wanted if word in text), ""):
+            return replace(verdict, retriable=Retriable.YES, evidence=(*verdict.evidence[:5], f"called retriable: `{found}`"))
+    return verdict
 
 
 def blamed_by(

@@ -152,12 +152,17 @@ def _label(step: int | str, inner: object) -> str:
     """An entry of a list is known by its id, where it has one."""
     named = inner.get("id", inner.get("trigger", inner.get("xid"))) if isinstance(inner, Mapping) else None
     if named is not None:
-        return f"`{named}`"
+        return f"`{_printable(named)}`"
     return f"entry {step + 1}" if isinstance(step, int) else f"`{step}`"
 
 
+def _printable(given: object) -> object:
+    """A number of thousands of digits cannot be printed."""
+    return "a very long number" if isinstance(given, int) and abs(given) >= 10**100 else given
+
+
 def _what(error: Any, model: type[BaseModel]) -> str:
-    kind, last, given = error["type"], error["loc"][-1] if error["loc"] else "the file", error["input"]
+    kind, last, given = error["type"], error["loc"][-1] if error["loc"] else "the file", _printable(error["input"])
     name = "the file" if not error["loc"] else f"`{last}`"
     if last == "[key]":
         name = f"`{given}`"

@@ -77,7 +77,7 @@ _STACKS = (
 def hints(ends: Sequence[RankEnd], stacks: Mapping[str, str]) -> tuple[Hint, ...]:
     """All that apply. ends: what the ranks printed. stacks: node -> the evidence taken there before they were stopped."""
     texts = {end.rank: b"".join(piece.text.encode(errors="replace") for piece in end.output) for end in ends}
-    found = [_gdr(ends, texts), _error_12(ends, texts), _epochs(ends, texts), _before_nccl(texts)]
+    found = [_gdr(ends, texts), _error_12(ends, texts), _epochs(ends, texts), _before_nccl(ends, texts)]
     return tuple(hint for hint in [*found, *_in_stacks(stacks)] if hint is not None)
 
 
@@ -119,8 +119,10 @@ def _epochs(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
     )  # fmt: skip
 
 
-def _before_nccl(texts: Mapping[int, bytes]) -> Hint | None:
+def _before_nccl(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
     """No rank has come as far as the first collective, though they print."""
+    if len(ends) < 2 or any(end.status is not None and end.status.ok for end in ends):
+        return None
     if not any(texts.values()) or any(_NCCL.search(text) or _STEP.search(text) for text in texts.values()):
         return None
     return Hint(

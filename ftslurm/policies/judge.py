@@ -46,6 +46,7 @@ from ftslurm.model.settings import Settings
 from ftslurm.model.verdict import Blame, Confidence
 from ftslurm.policies import drills
 from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.blame import with_own_words
 from ftslurm.policies.environment import counters_env, restart_env, torch_env
 from ftslurm.policies.hangs import HangWatch
 from ftslurm.policies.ladder import Cause, Choice, Situation, choose
@@ -193,17 +194,17 @@ class Judge:
 
     def _watch_ranks(self, nodes: Iterable[str]) -> list[Decision]:
         """Agents that are there look for life below their shims; those to come are told when they arrive."""
-        if not self.settings.hang_detection:
-            return []
-        mine: dict[str, list[tuple[int, int]]] = {}
+        mine: dict[str, list[tuple[int, int, int]]] = {}
         for rank, task in sorted(self._tasks.items()):
-            mine.setdefault(task.node, []).append((rank, task.pid))
+            mine.setdefault(task.node, []).append((rank, task.pid, self._attempt.numbers.get(rank, self._attempt.number)))
         there = {node: tuple(mine[node]) for node in nodes if self._agents.get(node) is not None and node in mine}
-        return [WatchRanks(there, self.settings.hang_detect_s)] if there else []
+        quiet_s = self.settings.hang_detect_s if self.settings.hang_detection else 0.0
+        return [WatchRanks(there, quiet_s, self._step)] if there else []
 
     def _env(self, counters: Counters, now: Now) -> dict[int, dict[str, str]]:
         last = self.history.last_decision
         shared = restart_env(last.rung if last else "", last.cause if last else "", fold_nodes(self._kept_out(now)))
+        shared |= self.facts.sdk_env
         own = {rank: shared | counters_env(self._counters_of(rank, counters)) for rank in self._tasks}
         if self.settings.rendezvous != "torch":
             return own
@@ -351,6 +352,21 @@ class Judge:
             return []
         what = f"no rank has printed anything for {self.settings.hang_interval_s:g} s"
         return self._hang("silence", what, (), now)
+
+    def _beat_overdue(self, event: ev.BeatOverdue, now: Now) -> list[Decision]:
+        """As ft_launcher's rank monitor judges. The program has asked to be watched, so no more proof is wanted."""
+        if self._signal or self._hung or event.rank in self._attempt.exits:
+            return []
+        return self._hang("beat", f"rank {event.rank} on {self._tasks[event.rank].node}: {event.why}", (), now)
+
+    def _program_said(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
+        """Words for people are passed on; what the program asks of the ladder is remembered for its next failure."""
+        text = " ".join(event.words)
+        self._attempt.said.append((event.rank, event.what, event.words))
+        note = self._note(rec.ProgramSaid(now.unix, self._attempt.number, event.rank, event.what, text))
+        if event.what == "message":
+            return [note, Say(f"rank {event.rank}: {text}")]
+        return [note]
 
     def _exit_overdue(self, now: Now) -> list[Decision]:
         if self.phase is not Phase.RUNNING or self._signal or self._hung:
@@ -683,7 +699,8 @@ class Judge:
             return []
         faults = acting(self._shown(), self.history)
         ends = attempt.rank_ends(self._tasks, rank)
-        v = attempt.verdict = self._diagnose(ends, faults, bad_nodes(self._slurm, attempt))
+        v = self._diagnose(ends, faults, bad_nodes(self._slurm, attempt))
+        v = attempt.verdict = with_own_words(v, ends, attempt.own_words())
         against = {
             blame: {suspect.node: suspect.why for suspect in v.suspects if suspect.blame is blame}
             for blame in (Blame.YES, Blame.SUSPECT)
@@ -1039,6 +1056,8 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_R, ev.UseSampled): Judge._use_sampled,
     (_R, ev.RankSilent): Judge._rank_silent,
     (_R, ev.EvidenceTaken): Judge._evidence_taken,
+    (_R, ev.BeatOverdue): Judge._beat_overdue,
+    (_R, ev.ProgramSaid): Judge._program_said,
     # ranks are being stopped, facts collected
     (_S, ev.RankStarted): Judge._nothing,
     (_S, ev.RankExited): Judge._rank_exited_late,
@@ -1085,8 +1104,9 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     **{
         (phase, kind): Judge._nothing
         for phase in (_L, _S, _H, _E, _Q)
-        for kind in (ev.QuietSeen, ev.UseSampled, ev.RankSilent)
+        for kind in (ev.QuietSeen, ev.UseSampled, ev.RankSilent, ev.BeatOverdue)
     },
+    **{(phase, ev.ProgramSaid): Judge._program_said for phase in (_L, _S, _H, _E, _Q)},
     **{(phase, ev.EvidenceTaken): Judge._evidence_taken for phase in (_L, _S, _H, _E, _Q)},
     # drills: only while ranks run
     (_R, ev.DrillAsked): Judge._drill,

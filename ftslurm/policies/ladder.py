@@ -36,8 +36,8 @@ class Situation:
 
     not_in_place: why the ranks cannot be started again in place, empty if they can. unhealed: node -> why healing failed.
     blamed: node -> reason, the nodes a fact speaks against. can: what the launcher is able to do. verdict: what is behind
-    it, None before that is known (the history has it too). rank: of an async job, the one that failed while all others
-    run; None where the whole attempt is over. tasks: how many ranks there are.
+    it, None before that is known (the history has it too). shut_down: why the program itself wants the job ended. rank: of
+    an async job, the one that failed while all others run; None where the whole attempt is over. tasks, nodes: how many.
     """
 
     cause: Cause
@@ -53,6 +53,7 @@ class Situation:
     slurm: SlurmAnswered | None = None
     can: frozenset[str] = frozenset()
     verdict: Verdict | None = None
+    shut_down: str = ""
     rank: int | None = None
     tasks: int = 0
     nodes: int = 0
@@ -147,6 +148,8 @@ def _error_that_heals(s: Situation) -> Answer:
 def hopeless(s: Situation) -> str:
     """Why another try of the same cannot help, or may not be made; empty if it may. Source: AIMaster for the limits."""
     policy, v = s.settings.retry_policy, s.verdict
+    if s.shut_down:
+        return f"the program asked to end the job: {s.shut_down}"
     if policy == "Never":
         return "retry.policy is Never"
     if v is None:

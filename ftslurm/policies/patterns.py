@@ -161,6 +161,7 @@ class PatternBook:
 
 
 def _keyword(word: str) -> Pattern:
+    word = word.encode(errors="replace").decode()  # an environment may hold what is no text
     return Pattern(
         id=f"{KEYWORD}{word}",
         name="a word that the job calls worth another try",

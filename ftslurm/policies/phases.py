@@ -38,7 +38,8 @@ class Phase(Enum):
 class RunFacts:
     """What is fixed for one ftrun.
 
-    number: of the job, as scontrol takes it. remembered: node -> why earlier jobs of this user left it.
+    number: of the job, as scontrol takes it. remembered: node -> why earlier jobs of this user left it. sdk_env: what the
+    program interface in the ranks has to know.
     user_env: names of the variables the user has set. can: what the launcher is able to do: `ask` (the state of job
     and nodes), `requeue`, `replace`.
     """
@@ -60,6 +61,7 @@ class RunFacts:
     user_env: frozenset[str] = frozenset()
     can: frozenset[str] = frozenset()
     remembered: Mapping[str, str] = field(default_factory=dict)
+    sdk_env: Mapping[str, str] = field(default_factory=dict)
 
 
 # Every rank's end, and node -> the evidence taken there -> hints for people (hints.py): name, what, advice, evidence.

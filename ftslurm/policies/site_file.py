@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from ftslurm.model.devices import Remedy
+from ftslurm.model.numbers import whole
 from ftslurm.model.settings import suggestion
 from ftslurm.policies import amd_codes, codes, xids
 from ftslurm.policies.ascend_file import Code
@@ -73,7 +74,8 @@ def _ascend_entry(code: str, change: AscendChange, book: CodeBook, place: str) -
 
 def _xid(code: int | str, place: str) -> str:
     """`79` and `Xid 79` are the same; conditions have names."""
-    name = xids.normalise(f"XID {code}" if isinstance(code, int) or code.isdigit() else code)
+    text = "" if isinstance(code, bool) else str(code)
+    name = xids.normalise(f"XID {text}" if whole(text) is not None else text)
     if not name:
         raise wrong(place, "`nvidia`:", "an entry has no code")
     return name

@@ -38,7 +38,7 @@ def situation_of(
     said = (
         blamed_by(verdict, history, settings, now, remembered or {}, tasks[attempt.first].node) if verdict is not None else {}
     )
-    cause = _cause(trouble, attempt, bool(faults), bool(stuck or bad), bool(said))
+    cause = _cause(trouble, attempt, bool(faults), bool(stuck or bad), bool(said or attempt.leave(tasks)))
     return Situation(
         cause=cause,
         what=_what(trouble, cause, faults),
@@ -48,7 +48,8 @@ def situation_of(
         now=now,
         faults=faults,
         unhealed=dict(attempt.unhealed),
-        blamed=_blamed(faults, {**said, **attempt.unhealed, **stuck, **bad}, history, settings, now),
+        blamed=_blamed(faults, {**said, **attempt.leave(tasks), **attempt.unhealed, **stuck, **bad}, history, settings, now),
+        shut_down=attempt.shut_down,
         not_in_place=_not_in_place(attempt, {**stuck, **bad}, settings),
         slurm=slurm,
         can=can,

@@ -22,6 +22,7 @@ from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeA
 from ftslurm.model.wire import devices_message, evidence_message, healed_message
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.life import Life
+from ftslurm.wrapper.pages import Pages, limits_of
 from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, Link, LinkError, connect, receive
 
 CONNECT_TIMEOUT_S = 30.0
@@ -41,6 +42,7 @@ class Agent:
         self._told_bad = False
         self._named: dict[str, frozenset[str]] = {}  # kind -> the devices its last reports named
         self._life = Life(probes)
+        self._pages = Pages()
         self._drilled: dict[str, tuple[DeviceReport, bool]] = {}  # device -> what it is to show on purpose, does it heal
 
     def run(self) -> None:
@@ -55,12 +57,12 @@ class Agent:
             if self._probes and now >= next_look:
                 self._look(asked=False)
                 next_look = time.monotonic() + self._poll_s
-            for message in self._life.turn(now):
+            for message in (*self._life.turn(now), *self._pages.turn(now)):
                 self._say(message)
 
     def _wait_ms(self, next_look: float) -> float | None:
         times = [next_look] if self._probes else []
-        times += [self._life.wakes_at] if self._life.wakes_at is not None else []
+        times += [at for at in (self._life.wakes_at, self._pages.wakes_at) if at is not None]
         return max(0.0, min(times) - time.monotonic()) * 1000 if times else None
 
     def _listen(self) -> bool:
@@ -83,8 +85,7 @@ class Agent:
         elif message["t"] == "drill":
             self._drill(message)
         elif message["t"] == "watch":
-            ranks = [(int(rank), int(pid)) for rank, pid in message["ranks"]]
-            self._life.watch(ranks, float(message["quiet_s"]), time.monotonic())
+            self._watch(message)
         elif message["t"] == "use":
             self._life.sample_use(float(message["window_s"]), time.monotonic())
         elif message["t"] == "evidence":
@@ -114,6 +115,14 @@ class Agent:
         """The first one whose last reports named the device; of an unknown name the first one that is there."""
         named = (probe for probe in self._probes if device in self._named.get(probe.kind, ()))
         return next(named, next(iter(self._probes), None))
+
+    def _watch(self, message: Mapping[str, Any]) -> None:
+        ranks = [(int(rank), int(pid), int(number)) for rank, pid, number in message["ranks"]]
+        now, quiet_s = time.monotonic(), float(message["quiet_s"])
+        if quiet_s:
+            self._life.watch([(rank, pid) for rank, pid, _ in ranks], quiet_s, now)
+        starts = [(rank, number) for rank, _, number in ranks]
+        self._pages.watch(starts, str(message["step"]), limits_of(message["limits"]), now)
 
     def _drill(self, message: Mapping[str, Any]) -> None:
         """A device fault on purpose: the device shows it until it is healed, beside what it shows in truth."""

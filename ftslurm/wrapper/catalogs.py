@@ -25,6 +25,12 @@ MAX_DEPTH = 20
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+# What PyYAML lets through for values such as `!!int ""`, `!!bool maybe` and `!!timestamp soon`.
+_YAML_SLIPS = (ValueError, IndexError, KeyError, AttributeError, OverflowError, TypeError)
+# A number in base 60 (`1:1:1...`) is read in time that grows with the square of its length.
+MAX_PLAIN_CHARS = 4096
+
+
 class _OnceLoader(_Loader):  # type: ignore[misc]
     """Refuses a key that stands twice in one table; YAML readers keep the last and say nothing."""
 
@@ -92,6 +98,8 @@ def _bounded(text: str, place: str) -> str:
         where = f"{place}, line {event.start_mark.line + 1}"
         if depth > MAX_DEPTH:
             raise PolicyError(f"{where}: nested more than {MAX_DEPTH} deep", hint="is it a catalogue?")
+        if kind == "ScalarEvent" and event.style is None and len(event.value) > MAX_PLAIN_CHARS:
+            raise PolicyError(f"{where}: a value of {len(event.value)} characters without quotes", hint="is it a catalogue?")
         if kind == "AliasEvent":
             # An alias of aliases makes gigabytes of a few lines.
             raise PolicyError(f"{where}: aliases (`*name`) are not read here", hint="write it out")
@@ -101,14 +109,14 @@ def _bounded(text: str, place: str) -> str:
 def _events(text: str, place: str) -> Iterator[Any]:
     try:
         yield from yaml.parse(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, *_YAML_SLIPS) as error:
         raise _not_yaml(error, place) from None
 
 
 def _parsed(text: str, place: str) -> Any:
     try:
         return yaml.load(text, Loader=_OnceLoader)  # noqa: S506  a safe loader
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, *_YAML_SLIPS) as error:
         raise _not_yaml(error, place) from None
 
 

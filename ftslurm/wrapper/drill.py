@@ -48,7 +48,10 @@ def target_of(store: Store, job: str) -> Target:
     run = next((record for record in reversed(records) if isinstance(record, rec.RunBegan)), None)
     if run is None or not began or isinstance(records[-1], rec.Finished):
         raise SlurmRefused(f"job {job} does not run under ftrun now", hint="`ftslurm status` shows what does")
-    return Target(run.launcher == "local", run.number, began[-1].step, expand(began[-1].nodes)[0])
+    nodes = expand(began[-1].nodes)
+    if not nodes:
+        raise SlurmRefused(f"the ledger of job {job} does not say where it runs", hint="`ftslurm history` shows what it says")
+    return Target(run.launcher == "local", run.number, began[-1].step, nodes[0])
 
 
 def order_drill(target: Target, order: DrillAsked, env: Mapping[str, str]) -> str:

@@ -37,7 +37,8 @@ class Effects:
         channel: str, verbose: bool = False, err: TextIO | None = None,
         programs: Callable[[int], Mapping[int, tuple[str, ...]]] = lambda tasks: {},
         prepare: Callable[[], None] = lambda: None, left: Callable[[Mapping[str, str]], None] = lambda nodes: None,
-        tail_bytes: int = 0, silence_s: float = 0.0, keep: Callable[[int, str, str], Any] = lambda attempt, node, text: None,
+        tail_bytes: int = 0, silence_s: float = 0.0, beat_limits: Mapping[str, Any] | None = None, inject: str = "",
+        keep: Callable[[int, str, str], Any] = lambda attempt, node, text: None,
     ) -> None:  # fmt: skip
         self._sources = sources
         self._launcher = launcher
@@ -53,6 +54,8 @@ class Effects:
         self._keep = keep
         self._tail_bytes = tail_bytes
         self._silence_s = silence_s
+        self._beat_limits = beat_limits or {}
+        self._inject = inject
         self._step: StepHandle | None = None
         self._agents: list[StepHandle] = []
 
@@ -70,7 +73,9 @@ class Effects:
         for rank, peer in [item for item in self._sources.shims.items() if item[0] in decision.env]:
             argv = programs.get(rank)
             peer.send(
-                wire.start_message(decision.attempt, decision.env[rank], argv, self._tail_bytes, self._silence_s)
+                wire.start_message(
+                    decision.attempt, decision.env[rank], argv, self._tail_bytes, self._silence_s, self._inject
+                )
             )
 
     def _stop(self, decision: do.StopRanks) -> None:
@@ -100,8 +105,15 @@ class Effects:
     def _watch_ranks(self, d: do.WatchRanks) -> None:
         for node, ranks in d.ranks.items():
             if node in self._sources.agents:
-                pairs = [[rank, pid] for rank, pid in ranks]
-                self._sources.agents[node].send({"t": "watch", "ranks": pairs, "quiet_s": d.quiet_s})
+                self._sources.agents[node].send(
+                    {
+                        "t": "watch",
+                        "ranks": [list(rank) for rank in ranks],
+                        "quiet_s": d.quiet_s,
+                        "step": d.step,
+                        "limits": dict(self._beat_limits),
+                    }
+                )
 
     def _sample_use(self, d: do.SampleUse) -> None:
         self._to_agents({"t": "use", "window_s": d.window_s})

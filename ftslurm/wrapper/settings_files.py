@@ -67,6 +67,11 @@ def _from_options(values: Mapping[str, tuple[Any, str]]) -> Layer:
     return Layer({name: raw for name, (raw, _) in values.items()}, {name: option for name, (_, option) in values.items()})
 
 
+def read_tree(path: str, what: str) -> dict[str, Any]:
+    """A YAML file of people's, bounded. Raises: PolicyError naming file and line."""
+    return _parse(_read(Path(path), what), path)[0]
+
+
 def policy_layers(path: Path) -> list[Layer]:
     """The file's layer, after that of the profile it names. Raises: PolicyError naming file and line."""
     return _layers(_read(path, "the policy"), str(path))

@@ -1099,8 +1099,9 @@ class Shim:
         what = message["t"]
         if what == "start":
             self._start(
-                int(message["attempt"]), message.get("argv") or self._argv, message["env"], int(message.get("tail") or 0)
-            )
+                int(message["attempt"]), message.get("argv") or self._argv, message["env"], int(message.get("tail") or 0),
+                str(message.get("inject") or ""),
+            )  # fmt: skip
             self._silence.watch(0.0 if self._reported else float(message.get("silence_s") or 0))
         elif what == "stop":
             self._drill.over()
@@ -1122,11 +1123,13 @@ class Shim:
         else:
             raise ValueError(f"unknown message {what!r}")
 
-    def _start(self, attempt: int, argv: list[str], env: dict, tail: int) -> None:
-        """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours."""
+    def _start(self, attempt: int, argv: list[str], env: dict, tail: int, inject: str) -> None:
+        """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for PYTHONPATH."""
         self._reported, self._own_status, self._tell_by = False, None, 0.0
         self._oom_kills = oom_kills()
         env = {**self._env, **self._pages.variables(attempt), **env}
+        if inject and os.path.isdir(inject):
+            env["PYTHONPATH"] = f"{inject}:{env['PYTHONPATH']}" if env.get("PYTHONPATH") else inject
         status, why = self._command.start(attempt, argv, env, self._output.lay(tail))
         if why:
             self._reported = True

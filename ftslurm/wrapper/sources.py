@@ -17,11 +17,13 @@ from ftslurm.model.devices import CodeMeaning, DeviceHealth, Fault, ProbeAnswer,
 from ftslurm.model.events import (
     AgentArrived,
     AgentLost,
+    BeatOverdue,
     DevicesSeen,
     DrillAsked,
     Event,
     EvidenceTaken,
     HealingDone,
+    ProgramSaid,
     QuietSeen,
     ShimLost,
     SignalSeen,
@@ -122,6 +124,8 @@ class Sources:
         report = wire.agent_report(message)
         if isinstance(report, wire.HealingReported):
             return (HealingDone(owner, report.results),)
+        if isinstance(report, (BeatOverdue, ProgramSaid)):
+            return (report,)
         if isinstance(report, wire.QuietReported):
             return (QuietSeen(owner, report.quiet_s, report.what),)
         if isinstance(report, wire.UseReported):

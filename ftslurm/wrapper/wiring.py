@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import socket
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2s
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ftslurm
 from ftslurm.errors import REQUEUED_STATUS, StateError, UsageError
@@ -129,7 +130,7 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
         site.client, allocation.job.number, allocation.nodes, journal.path, order.env, python, run_command,
         site.settings.slurm_client, site.settings.slurm_timeout_s,
     )  # fmt: skip
-    facts = _facts(order, allocation, "srun", frozenset({"ask", "requeue"}))
+    facts = _facts(order, allocation, "srun", frozenset({"ask", "requeue"}), site.settings)
     memory = NodeMemory(store.root)
     facts = replace(facts, remembered=_remembered(memory, facts, site.settings))
     status = _controller(
@@ -150,7 +151,7 @@ def _run_locally(order: Order, site: Site, number: int, journal: Journal) -> int
     launcher = LocalLauncher(
         order.components, order.env, _python(site.settings), allocation.nodes, number, site.settings.poll_s
     )
-    facts = _facts(order, allocation, "local", frozenset({"ask", "requeue"}))
+    facts = _facts(order, allocation, "local", frozenset({"ask", "requeue"}), site.settings)
     scheduler = LocalScheduler(pool, wanted)
     return _controller(order, site.settings, history, facts, journal, launcher, scheduler, ["127.0.0.1"]).run()
 
@@ -176,9 +177,31 @@ def _controller(
         prepare=diagnosis.prepare, left=lambda nodes: _left(memory, facts, nodes),
         keep=lambda attempt, node, text: evidence.keep(journal.path, attempt, node, text),
         tail_bytes=settings.tail_bytes,
+        beat_limits=beat_config(settings), inject=inject_folder(settings),
         silence_s=settings.hang_interval_s if settings.hang_silence else 0.0,
     )  # fmt: skip
     return Controller(Judge(settings, history, facts, diagnosis, diagnosis.advise), sources, effects, journal, clock)
+
+
+def beat_config(settings: Settings) -> dict[str, Any]:
+    """ft_launcher's configuration, checked. Raises: PolicyError."""
+    from ftslurm.model.ft_config import limits_from
+
+    values: dict[str, Any] = json.loads(settings.ft_config) if settings.ft_config else {}
+    limits_from(values)
+    return values
+
+
+def sdk_env(settings: Settings) -> dict[str, str]:
+    """What the program interface in the ranks has to know. Raises: PolicyError."""
+    from ftslurm.model.ft_config import rank_env
+
+    provide = {"FTSLURM_PROVIDE": ",".join(settings.provide)} if settings.provide else {}
+    return {**rank_env(beat_config(settings)), **provide}
+
+
+def inject_folder(settings: Settings) -> str:
+    return str(Path(ftslurm.__file__).resolve().parent / "sdk" / "inject") if settings.inject else ""
 
 
 def _remembered(memory: NodeMemory, facts: RunFacts, settings: Settings) -> Mapping[str, str]:
@@ -197,7 +220,9 @@ def _left(memory: NodeMemory | None, facts: RunFacts, nodes: Mapping[str, str]) 
         memory.add([NodeLeft(at, facts.cluster, node, facts.job, why) for node, why in nodes.items()])
 
 
-def _facts(order: Order, allocation: Allocation, launcher: str, can: frozenset[str]) -> RunFacts:
+def _facts(
+    order: Order, allocation: Allocation, launcher: str, can: frozenset[str], settings: Settings
+) -> RunFacts:
     command = order.command
     return RunFacts(
         run=os.urandom(4).hex(),
@@ -216,6 +241,7 @@ def _facts(order: Order, allocation: Allocation, launcher: str, can: frozenset[s
         number=allocation.job.number,
         user_env=frozenset(order.env),
         can=can,
+        sdk_env=sdk_env(settings),
     )
 
 

@@ -41,7 +41,7 @@ def test_the_fourth_hang_in_a_row_fails_the_job(told: Story) -> None:
     assert "3 hang restarts in a row" in told.output()
 
 
-@story(rank="[ $MA_SCHEDULE_CNT = 1 ] && exec sleep 12; exit 1", ft="--ft-set hang.sample_time=2s", env=SHORT)
+@story(rank="[ $MA_SCHEDULE_CNT = 1 ] && exec sleep 40; exit 1", ft="--ft-set hang.sample_time=2s", env=SHORT)
 def test_where_it_is_switched_off_a_hang_is_shown_and_left_alone(told: Story) -> None:
     told.wait_for(lambda: "seems to hang" in told.output(), "the hang to be said")
     assert told.json("history", str(told.id))["attempts"][0]["hangs"]
@@ -66,5 +66,39 @@ def test_silence_of_all_ranks_is_a_hang_where_it_is_asked_for(told: Story) -> No
 @story(tasks=2, rank='for i in $(seq 16); do [ $SLURM_PROCID = 1 ] && echo step $i; sleep 0.5; done',
        ft="--ft-set rungs.hang-restart.enabled=true --ft-set hang.log_silence=true --ft-set hang.interval=3s")
 def test_one_rank_that_speaks_is_enough(told: Story) -> None:
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1)]
+
+
+NVRX = """
+import os, time
+from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
+
+client = RankMonitorClient()
+client.init_workload_monitoring()
+for step in range(20):
+    client.send_heartbeat()
+    time.sleep(0.1)
+    if os.environ["MA_PROC_START_CNT"] == "1" and os.environ["SLURM_PROCID"] == "1" and step == 5:
+        time.sleep(100)
+client.shutdown_workload_monitoring()
+"""
+
+
+@story(nodes=2, rank='exec /usr/bin/python3 "$STORY/train.py"', files={"train.py": NVRX},
+       ft="--ft-set rungs.hang-restart.enabled=true --ft-param-rank_heartbeat_timeout=2 --ft-initial-rank-heartbeat-timeout=30")
+def test_a_program_for_nvrx_runs_unchanged_and_its_missing_heartbeat_is_a_hang(told: Story) -> None:
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1), (1, 2, 2)]
+    (hang,) = told.json("history", str(told.id))["attempts"][0]["hangs"]
+    assert hang["sign"] == "beat" and "rank 1" in hang["what"]
+
+
+@story(rank='exec /usr/bin/python3 "$STORY/train.py"', files={"train.py": NVRX.replace("100)", "4)"), "ft.yaml": """
+fault_tolerance:
+  initial_rank_heartbeat_timeout: 30
+  rank_heartbeat_timeout: 60
+"""}, ft='--fault-tol-cfg-path "$STORY/ft.yaml" --ft-restart-policy any-failed')
+def test_ft_launcher_s_file_is_understood(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1)]

@@ -35,7 +35,9 @@ NODES = ("n1", "n2", "n3", "n4")
 LOCAL = (sys.executable, "-m", "ftslurm.launchers.local_step")
 
 # What srun says only about itself or the allocation it shares.
-CHATTER = re.compile(r"srun: (Force Terminated|StepId|Job step aborted|Step created|Job \d+ step creation).*")
+CHATTER = re.compile(
+    r"srun: (Force Terminated|StepId|Job step aborted|Step created|Job \d+ step creation|error: IO: Hey, you told me node).*"
+)
 
 
 @dataclass(frozen=True)

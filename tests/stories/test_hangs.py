@@ -20,9 +20,9 @@ def quiet(job: Job, *nodes: str, seconds: float = 1800.0) -> list[do.Decision]:
 def test_agents_are_told_which_shims_to_watch_and_for_how_long() -> None:
     job = Job(Settings(hang_detect_s=60.0)).begin()
     told = {node: ranks for watch in job.did(do.WatchRanks) for node, ranks in watch.ranks.items()}
-    assert told == {"n1": ((0, 9000), (1, 9001)), "n2": ((2, 9002), (3, 9003))}
+    assert told == {"n1": ((0, 9000, 1), (1, 9001, 1)), "n2": ((2, 9002, 1), (3, 9003, 1))}
     assert {watch.quiet_s for watch in job.did(do.WatchRanks)} == {60.0}
-    assert not Job(Settings(hang_detection=False)).begin().did(do.WatchRanks)
+    assert {watch.quiet_s for watch in Job(Settings(hang_detection=False)).begin().did(do.WatchRanks)} == {0.0}
 
 
 def test_a_job_without_io_and_without_change_of_use_hangs_and_is_started_again_in_place() -> None:
@@ -161,3 +161,33 @@ def test_a_warning_from_slurm_is_no_hang() -> None:
     job.tell(ev.SignalSeen(15))
     quiet(job)
     assert not job.recorded(rec.HangSeen)
+
+
+# --- what programs tell of themselves
+
+
+def test_a_heartbeat_that_does_not_come_is_a_hang() -> None:
+    job = Job(ON).begin()
+    job.tell(ev.BeatOverdue(1, "no heartbeat for 3.0 s, and 3 s are allowed"))
+    assert job.rungs == ["hang-restart"] and job.recorded(rec.HangSeen)[0].sign == "beat"
+    assert "rank 1 on n1" in job.recorded(rec.HangSeen)[0].what
+
+
+def test_a_program_s_words_are_passed_on() -> None:
+    job = Job().begin()
+    job.tell(ev.ProgramSaid(2, "message", ("the loss is NaN",)))
+    assert "rank 2: the loss is NaN" in job.said and job.recorded(rec.ProgramSaid)[0].rank == 2
+
+
+def test_a_program_that_asks_to_be_ended_is_not_started_again() -> None:
+    job = Job().begin()
+    job.tell(ev.ProgramSaid(2, "shutdown", ("the data is used up",)))
+    job.exits(2, 3)
+    assert job.rungs == ["fail"] and job.status == 3 and "the data is used up" in job.said
+
+
+def test_a_node_that_the_program_asks_to_leave_is_left() -> None:
+    job = Job().begin()
+    job.tell(ev.ProgramSaid(2, "exclude", ("slow memory",)))
+    job.exits(2, 3)
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)

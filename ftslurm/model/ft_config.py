@@ -1,0 +1,290 @@
+"""ft_launcher's fault tolerance configuration: its 34 keys (nvidia_resiliency_ext 0.7.0), from YAML and from flags.
+
+What is wrong is refused: there a file with one misspelt key or one bad value is dropped without a word, and with it
+every timeout. What ftrun does in another way, or has no need of, is accepted and named by `ignored`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftslurm.errors import PolicyError
+from ftslurm.model.exits import signal_name
+from ftslurm.model.settings import choice, count, suggestion, switch
+
+RANK_VARIABLE = "FTSLURM_FT_CONFIG"  # as JSON, for the client in the rank
+CONFIG_FLAGS = ("--ft-cfg-path", "--fault-tol-cfg-path")
+IGNORED_FLAGS = ("--ft-ignore-missing-cfg", "--ignore-missing-fault-tol-cfg")
+SECTIONS_MAX, NAME_BYTES = 48, 255  # what a rank's page can tell
+HINT = "see ft_launcher's documentation of the key"
+
+
+@dataclass(frozen=True, slots=True)
+class BeatLimits:
+    """Seconds after which a rank that reports is overdue; None: not checked.
+
+    initial_s: from the program's init to its first heartbeat. beat_s: between two. out_of_section_s: while no section is
+    open. sections: while that section is open. warmup_steps: as many steps have the limit of the section `warmup`,
+    if there is one.
+    """
+
+    initial_s: float | None = None
+    beat_s: float | None = None
+    out_of_section_s: float | None = None
+    sections: Mapping[str, float | None] = field(default_factory=dict)
+    warmup_steps: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """kind: raw value in, value out, ValueError otherwise. used: by ftrun or by the client in the rank."""
+
+    kind: Callable[[Any], Any]
+    default: Any
+    used: bool = False
+
+
+# --- kinds of values
+
+
+def seconds(value: Any) -> float:
+    number = _number(value)
+    if not 0 < number <= 1e9:
+        raise ValueError(f"`{value}` is out of range: more than 0 s")
+    return number
+
+
+def limit(value: Any) -> float | None:
+    """Seconds; null, `none` or nothing: not checked."""
+    return None if _is_none(value) else seconds(value)
+
+
+def factor(value: Any) -> float:
+    number = _number(value)
+    if not 1 <= number <= 1e6:
+        raise ValueError(f"`{value}` is out of range: 1 or more; a timeout below what was seen would never be kept")
+    return number
+
+
+def amount(value: Any) -> float:
+    number = _number(value)
+    if not 0 <= number <= 1e12:
+        raise ValueError(f"`{value}` is out of range: 0 or more")
+    return number
+
+
+def sections(value: Any) -> dict[str, float | None]:
+    """A mapping of names to seconds, or `name:seconds,name:none`."""
+    if isinstance(value, str):
+        pairs = [pair.rpartition(":") for pair in value.split(",") if pair.strip()]
+        if missing := [name for _, colon, name in pairs if not colon]:
+            raise ValueError(f"`{missing[0].strip()}` is not name:seconds")
+        value = {name.strip(): text for name, _, text in pairs}
+    if not isinstance(value, Mapping):
+        raise ValueError("it is not a mapping of section names to seconds")
+    if len(value) > SECTIONS_MAX:
+        raise ValueError(f"there are {len(value)} sections; at most {SECTIONS_MAX} can be watched")
+    found: dict[str, float | None] = {}
+    for name, timeout in value.items():
+        if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "replace")) <= NAME_BYTES:
+            raise ValueError(f"`{name}` is no name of a section")
+        try:
+            found[name] = limit(timeout)
+        except ValueError as error:
+            raise ValueError(f"section `{name}`: {error}") from None
+    return found
+
+
+def signal(value: Any) -> str:
+    """A number or a name, as a name."""
+    names = [signal_name(number) for number in range(1, 32)]
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 32:
+        return names[value - 1]
+    if str(value).upper() not in names:
+        raise ValueError(f"`{value}` is no signal")
+    return str(value).upper()
+
+
+def level(value: Any) -> int:
+    names = {"DEBUG": 10, "DBG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50}
+    if isinstance(value, int) and not isinstance(value, bool) and 10 <= value <= 50:
+        return value
+    if str(value).upper() not in names:
+        raise ValueError(f"`{value}` is no log level")
+    return names[str(value).upper()]
+
+
+def text(value: Any) -> str | None:
+    if not _is_none(value) and not isinstance(value, str):
+        raise ValueError(f"`{value}` is not text")
+    return None if _is_none(value) else value
+
+
+def whole_or_none(value: Any) -> int | None:
+    return None if _is_none(value) else count(1, 1_000_000)(value)
+
+
+def anything(value: Any) -> Any:
+    return value
+
+
+def _is_none(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value.strip().lower() in ("none", "null", ""))
+
+
+def _number(value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"`{value}` is not a number")
+    return number
+
+
+KEYS: Mapping[str, Key] = {
+    "workload_check_interval": Key(seconds, 5.0),  # here a page is looked at all the time
+    "initial_rank_heartbeat_timeout": Key(limit, None, used=True),
+    "rank_heartbeat_timeout": Key(limit, None, used=True),
+    "rank_section_timeouts": Key(sections, {}, used=True),
+    "rank_out_of_section_timeout": Key(limit, None, used=True),
+    "node_health_check_interval": Key(seconds, 5.0),  # devices.poll
+    "safety_factor": Key(factor, 5.0, used=True),
+    "rank_termination_signal": Key(signal, "SIGKILL"),  # ranks are stopped by SIGTERM, grace, SIGKILL: stop.grace
+    "log_level": Key(level, 20),
+    "restart_check_interval": Key(seconds, 60.0),  # no effect there either
+    "enable_nic_monitor": Key(switch, False),
+    "enable_nic_healthcheck": Key(switch, True),
+    "enable_dist_storage_healthcheck": Key(switch, False),
+    "storage_healthcheck_path": Key(text, None),
+    "pci_topo_file": Key(text, None),
+    "link_down_path_template": Key(text, None),
+    "link_state_path_template": Key(text, None),
+    "skip_section_response": Key(switch, True),  # there is no response
+    "segment": Key(whole_or_none, None),
+    "numa_bind_strict": Key(switch, True),
+    "gpu_memory_reclaim_timeout": Key(amount, 50.0),
+    "gpu_memory_tolerance_mb": Key(amount, 512.0),
+    "gpu_memory_poll_interval": Key(seconds, 2.0),
+    "check_remaining_processes": Key(switch, False),  # it is proven that none is left
+    "max_no_progress_cycles": Key(count(-1_000_000, 1_000_000), 3),
+    "min_progress_iterations": Key(count(0, 1_000_000_000), 1),
+    "checkpoint_iteration_file": Key(text, None),
+    "install_exception_hook": Key(switch, False, used=True),
+    "num_warmup_iterations": Key(count(0, 1_000_000), 5, used=True),
+    "attribution_endpoint": Key(text, None),
+    "attribution_stop_action": Key(lambda value: None if _is_none(value) else choice("log", "no-restart")(value), None),
+    "attribution_export_url": Key(text, None),
+    "cycle_info_dir": Key(text, None),
+    "segment_health_check_dir": Key(text, None),
+}
+# Of earlier versions; without meaning here.
+FORMER_KEYS = ("max_no_progress_restarts", "progress_update_interval", "attrsvc_host", "attrsvc_port")
+# Flags whose name is not that of their key.
+FLAG_NAMES = {"storage_health_check_path": "storage_healthcheck_path"}
+
+
+# --- what was configured
+
+
+def limits_from(values: Mapping[str, Any], place: str = "the fault tolerance configuration") -> BeatLimits:
+    """The limits in force. Raises: PolicyError naming `place` and the key: unknown, or of no such value."""
+    known = checked(values, place)
+    return BeatLimits(
+        initial_s=known.get("initial_rank_heartbeat_timeout"),
+        beat_s=known.get("rank_heartbeat_timeout"),
+        out_of_section_s=known.get("rank_out_of_section_timeout"),
+        sections=known.get("rank_section_timeouts", {}),
+        warmup_steps=known.get("num_warmup_iterations", KEYS["num_warmup_iterations"].default),
+    )
+
+
+def checked(values: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Each value as its key's kind has it. Raises: PolicyError."""
+    found = {}
+    for name, raw in values.items():
+        key = Key(anything, None) if name in FORMER_KEYS else KEYS.get(name)
+        if key is None:
+            raise PolicyError(f"{place}: ft_launcher has no key `{name}`{suggestion(str(name), KEYS)}", hint=HINT)
+        try:
+            found[name] = key.kind(raw)
+        except ValueError as error:
+            raise PolicyError(f"{place}: {name}: {error}", hint="correct the value there") from None
+    return found
+
+
+def ignored(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys among them that have no effect under ftrun, in order."""
+    return tuple(sorted(name for name in values if name in FORMER_KEYS or (name in KEYS and not KEYS[name].used)))
+
+
+def rank_env(values: Mapping[str, Any], place: str = "the fault tolerance configuration") -> dict[str, str]:
+    """What the client in each rank has to know of it. Raises: PolicyError."""
+    known = {name: value for name, value in checked(values, place).items() if name in KEYS}
+    return {RANK_VARIABLE: json.dumps(known, separators=(",", ":"))} if known else {}
+
+
+def section_of(tree: Any, place: str) -> dict[str, Any]:
+    """The mapping under `fault_tolerance` in a YAML tree, at whatever depth. Raises: PolicyError if there is none."""
+    found = _find(tree)
+    if not isinstance(found, Mapping):
+        raise PolicyError(f"{place}: there is no section `fault_tolerance` in it", hint="put the keys below `fault_tolerance:`")
+    return dict(found)
+
+
+def _find(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        if "fault_tolerance" in tree:
+            return tree["fault_tolerance"]
+        tree = list(tree.values())
+    if isinstance(tree, list):
+        for item in tree:
+            if found := _find(item):
+                return found
+    return None
+
+
+def from_flags(words: Sequence[str], place: str) -> tuple[dict[str, Any], str]:
+    """ft_launcher's own flags: the values they give, still unchecked, and the path of the YAML file, empty if none.
+
+    `--ft-param-<key>` (0.4) and `--ft-<key>`, with `-` or `_` in the key, a value after `=` or as the next word; a switch
+    may stand alone. Raises: PolicyError for a flag that is none, or stands twice, or has no value.
+    """
+    left, found, path = list(words), {}, ""
+    while left:
+        word = left.pop(0)
+        flag, equals, raw = word.partition("=")
+        if flag.replace("_", "-") in IGNORED_FLAGS:
+            continue
+        name = "" if flag.replace("_", "-") in CONFIG_FLAGS else _key_of(flag, place)
+        if not equals:
+            if left and not left[0].startswith("--"):
+                raw = left.pop(0)
+            elif name and KEYS[name].kind is switch:
+                raw = "true"
+            else:
+                raise PolicyError(f"{place}: {flag} has no value", hint=f"write {flag}=VALUE")
+        if name in found or (not name and path):
+            raise PolicyError(f"{place}: {flag} stands there twice", hint="keep one")
+        if name:
+            found[name] = raw
+        else:
+            path = raw
+    return found, path
+
+
+def _key_of(flag: str, place: str) -> str:
+    """The key that a flag sets. Raises: PolicyError."""
+    words = flag.replace("_", "-")
+    for prefix in ("--ft-param-", "--ft-"):
+        if words.startswith(prefix):
+            name = words.removeprefix(prefix).replace("-", "_")
+            name = FLAG_NAMES.get(name, name)
+            if name in KEYS:
+                return name
+    known = [f"--ft-{name.replace('_', '-')}" for name in KEYS]
+    raise PolicyError(f"{place}: ft_launcher has no flag `{flag}`{suggestion(flag, known)}", hint=HINT)

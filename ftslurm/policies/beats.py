@@ -1,0 +1,217 @@
+"""ft_launcher's judgement of a rank that reports: is its heartbeat, a section, or the time out of sections overdue?
+
+A page is read again and again. `follow` notes with the reader's clock since when each of its words is as it is: the
+times in the page are another clock's. `overdue` compares that with the limits.
+
+Three things are not as there: all open sections count, not only the one opened last; the time out of sections counts in
+programs with names of their own, too; a change of the staged interval sets every clock to zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ftslurm.model.ft_config import BeatLimits
+
+OFF = -1.0  # of a staged interval: nothing is a hang
+
+
+class Section(Protocol):
+    """A section as a page has it. opened_ns: 0 while it is not open. times: how often it was closed."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def opened_ns(self) -> int: ...
+    @property
+    def times(self) -> int: ...
+
+
+class Page(Protocol):
+    """What of a page is judged. Times are compared for equality only."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def start_ticks(self) -> int: ...
+    @property
+    def init_ns(self) -> int: ...
+    @property
+    def beats(self) -> int: ...
+    @property
+    def step(self) -> int | None: ...
+    @property
+    def first_step(self) -> int | None: ...
+    @property
+    def warmup(self) -> int | None: ...
+    @property
+    def stages(self) -> int: ...
+    @property
+    def stage_s(self) -> float | None: ...
+    @property
+    def out_since_ns(self) -> int: ...
+    @property
+    def sections(self) -> Sequence[Section]: ...
+
+
+class Calculated(Protocol):
+    """Limits that a program has calculated, in seconds; None and absent sections: no news."""
+
+    @property
+    def initial_s(self) -> float | None: ...
+    @property
+    def beat_s(self) -> float | None: ...
+    @property
+    def out_of_section_s(self) -> float | None: ...
+    @property
+    def sections(self) -> Sequence[tuple[str, float]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """A word of the page, and the moment it was first seen so: seconds of the reader's clock."""
+
+    word: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """One page over time. writer: process and init; another one is another program.
+
+    out: when the last section ended, as the page has it; 0: one is open. sections: those that are open. seen: all that ever
+    were. steps: done since the first one told, None if none was. warmup: steps that the program called slow.
+    """
+
+    writer: tuple[int, int, int]
+    begun: Since
+    beats: Since
+    stage: Since
+    stage_s: float | None
+    out: Since
+    sections: Mapping[str, Since]
+    seen: frozenset[str]
+    steps: int | None
+    warmup: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """What did not come in time. what: first beat, beat, section, or out of section; section: its name, else empty."""
+
+    what: str
+    section: str
+    waited_s: float
+    limit_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A clock that runs. since: seconds of the reader's clock."""
+
+    what: str
+    section: str
+    since: float
+    limit_s: float
+
+
+def follow(before: Watch | None, page: Page | None, now: float) -> Watch | None:
+    """What is known once `page` was read at `now`, in seconds of the reader's clock.
+
+    None: there was never a page, or the program does not report. A page that cannot be read is no news.
+    """
+    if page is None:
+        return before
+    if not page.init_ns:
+        return None
+    writer = (page.pid, page.start_ticks, page.init_ns)
+    old = before if before is not None and before.writer == writer else None
+    opened = {section.name: section.opened_ns for section in page.sections if section.opened_ns}
+    steps = None if page.step is None or page.first_step is None else max(0, page.step - page.first_step)
+    return Watch(
+        writer=writer,
+        begun=_since(old.begun if old else None, page.init_ns, now),
+        beats=_since(old.beats if old else None, page.beats, now),
+        stage=_since(old.stage if old else None, page.stages, now),
+        stage_s=page.stage_s,
+        out=_since(old.out if old else None, page.out_since_ns if not opened else 0, now),
+        sections={name: _since(old.sections.get(name) if old else None, word, now) for name, word in opened.items()},
+        seen=frozenset(section.name for section in page.sections if section.opened_ns or section.times),
+        steps=steps,
+        warmup=page.warmup,
+    )
+
+
+def _since(old: Since | None, word: float, now: float) -> Since:
+    return old if old is not None and old.word == word else Since(word, now)
+
+
+def overdue(watch: Watch | None, limits: BeatLimits, now: float) -> Overdue | None:
+    """What is late at `now`, the one first that was to come first; None if nothing is."""
+    late = [clock for clock in _running(watch, limits) if now - clock.since > clock.limit_s]
+    if not late:
+        return None
+    first = min(late, key=lambda clock: clock.since + clock.limit_s)
+    waited = now - first.since
+    return Overdue(first.what, first.section, waited, first.limit_s, _in_words(first, waited))
+
+
+def due_at(watch: Watch | None, limits: BeatLimits) -> float | None:
+    """The moment at which `overdue` has an answer if nothing changes until then; None if it never has."""
+    return min((clock.since + clock.limit_s for clock in _running(watch, limits)), default=None)
+
+
+def merged(limits: BeatLimits, calculated: Calculated) -> BeatLimits:
+    """What the program has calculated holds, over what was configured. It has merged it with its own earlier results."""
+    return replace(
+        limits,
+        initial_s=limits.initial_s if calculated.initial_s is None else calculated.initial_s,
+        beat_s=limits.beat_s if calculated.beat_s is None else calculated.beat_s,
+        out_of_section_s=limits.out_of_section_s if calculated.out_of_section_s is None else calculated.out_of_section_s,
+        sections={**limits.sections, **dict(calculated.sections)},
+    )
+
+
+def _running(watch: Watch | None, limits: BeatLimits) -> Iterator[_Running]:
+    """The clocks that run against a limit.
+
+    A staged interval takes the place of the general limits, not of a section's own: that one is the more exact.
+    """
+    if watch is None or watch.stage_s == OFF:
+        return
+    stage, restarted = watch.stage_s, watch.stage.at
+    beat_s = limits.beat_s if watch.beats.word else limits.initial_s
+    if stage is not None and (watch.beats.word or beat_s is not None):
+        beat_s = stage
+    if beat_s is not None:
+        yield _Running("beat" if watch.beats.word else "first beat", "", max(watch.beats.at, restarted), beat_s)
+    for name, opened in watch.sections.items():
+        section_s = limits.sections.get("warmup" if _warms_up(name, watch, limits) else name)
+        if section_s is not None:
+            yield _Running("section", name, max(opened.at, restarted), section_s)
+    if limits.out_of_section_s is not None and watch.out.word and not _waits_for_step(watch, limits):
+        outside_s = limits.out_of_section_s if stage is None else stage
+        yield _Running("out of section", "", max(watch.out.at, restarted), outside_s)
+
+
+def _warms_up(name: str, watch: Watch, limits: BeatLimits) -> bool:
+    steps = limits.warmup_steps if watch.warmup is None else watch.warmup
+    return name == "step" and "warmup" in limits.sections and watch.steps is not None and watch.steps < steps
+
+
+def _waits_for_step(watch: Watch, limits: BeatLimits) -> bool:
+    """Programs with a section `step` and no limit for `warmup` (Megatron-LM) run their slow first steps out of any section."""
+    return "step" in limits.sections and "warmup" not in limits.sections and "step" not in watch.seen
+
+
+def _in_words(clock: _Running, waited_s: float) -> str:
+    sentence = {
+        "first beat": "the first heartbeat did not come in {waited}",
+        "beat": "no heartbeat for {waited}",
+        "section": "section `{section}` has been open for {waited}",
+        "out of section": "no section has been open for {waited}",
+    }[clock.what].format(section=clock.section, waited=f"{waited_s:.1f} s")
+    return f"{sentence}, and {clock.limit_s:g} s are allowed"

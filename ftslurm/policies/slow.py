@@ -1,0 +1,217 @@
+"""Who is slow: ranks compared with each other, and the job with its own past.
+
+Both rules need no clocks that agree. A rank that is slow outside communication makes all others wait, so it waits least
+itself. A collective takes as long as for whom came last, who waits for nobody: the shortest stay of any member is the
+transfer. Where the host does not wait (collectives issued by native code), the moments at which the ranks enter serve,
+and those need clocks within about a millisecond of each other.
+
+Not seen: a link that is slow from the first step, and what is equally slow everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, median
+
+from ftslurm.model.collectives import Enters, Finding, Kind, Level, Waits, fold
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLimits:
+    """The numbers of the rules; measured on jobs of 2 to 4 ranks over TCP."""
+
+    waits: int = 60  # in a window, of each rank
+    ratio: float = 1.3  # time outside communication, to the others' median
+    step_share: float = 0.10  # and as much of a step at least
+    windows: int = 3  # in which it must be the same rank
+    warm_windows: int = 2
+    baseline_windows: int = 5
+    transfer_ratio: float = 1.25  # to the job's own past
+    transfer_sigmas: float = 4.0
+    transfer_share: float = 0.03  # of a step at least
+    transfer_windows: int = 4
+    link_ratio: float = 1.25  # busy time per MB sent, to the others' median
+    lateness_ratio: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Some steps of a job. outside_s, inside_s: rank -> mean time before and in a wait. transfer_s: mean shortest stay.
+
+    sent_mb, busy_ms: rank -> what its sockets have sent so far, and how long they were busy with it.
+    """
+
+    outside_s: Mapping[int, float]
+    inside_s: Mapping[int, float]
+    transfer_s: float | None
+    sent_mb: Mapping[int, float] = field(default_factory=dict)
+    busy_ms: Mapping[int, float] = field(default_factory=dict)
+    nodes: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def step_s(self) -> float:
+        return median(self.outside_s[rank] + self.inside_s[rank] for rank in self.outside_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    transfer_s: float
+    spread_s: float
+    sent_mb: Mapping[int, float]
+    busy_ms: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class SlowMemory:
+    """What the last windows said. late: the late rank of each of the last dumps of enter times."""
+
+    seen: int = 0
+    slow: tuple[frozenset[int], ...] = ()
+    transfers: tuple[float, ...] = ()
+    baseline: Baseline | None = None
+    over: int = 0
+    late: tuple[int, ...] = ()
+
+
+def window(waits: Iterable[Waits], limits: SlowLimits = SlowLimits()) -> Window | None:
+    """The ranks' waits side by side; None if a rank has too few of them to tell."""
+    by_rank = {each.rank: each for each in waits}
+    if len(by_rank) < 2 or any(each.count < limits.waits for each in by_rank.values()):
+        return None
+    return Window(
+        {rank: each.outside_s for rank, each in by_rank.items()},
+        {rank: each.inside_s for rank, each in by_rank.items()},
+        _transfer_s(by_rank.values()),
+        {rank: each.sent_mb for rank, each in by_rank.items() if each.sent_mb is not None},
+        {rank: each.busy_ms for rank, each in by_rank.items() if each.busy_ms is not None},
+        {rank: each.node for rank, each in by_rank.items()},
+    )
+
+
+def _transfer_s(waits: Iterable[Waits]) -> float | None:
+    """Over the collectives that every rank of their group tells of."""
+    stays: dict[str, list[dict[int, int]]] = {}
+    for each in waits:
+        for told in each.stays:
+            stays.setdefault(told.key, []).append(dict(enumerate(told.stays_us, told.first)))
+    shortest = []
+    for members in stays.values():
+        if len(members) > 1:
+            common = set(members[0]).intersection(*members[1:])
+            shortest += [min(stays[number] for stays in members) for number in common]
+    return fmean(shortest) / 1e6 if shortest else None
+
+
+def see(memory: SlowMemory, seen: Window, limits: SlowLimits = SlowLimits()) -> tuple[SlowMemory, Finding | None]:
+    """Call with each window, in order."""
+    memory = replace(memory, seen=memory.seen + 1)
+    memory, finding = _outside(memory, seen, limits)
+    if finding:
+        return memory, finding
+    return _transfer(memory, seen, limits)
+
+
+def _outside(memory: SlowMemory, seen: Window, limits: SlowLimits) -> tuple[SlowMemory, Finding | None]:
+    """RankNonCommSlow: the same ranks stay longer outside communication than the others, window after window."""
+    slow = frozenset(rank for rank in seen.outside_s if _stands_out(rank, seen, limits))
+    memory = replace(memory, slow=(*memory.slow, slow)[-limits.windows :])
+    lasting = frozenset.intersection(*memory.slow)
+    if len(memory.slow) < limits.windows or not lasting:
+        return memory, None
+    usual = median(seen.outside_s.values())
+    told = ", ".join(f"rank {rank} {seen.outside_s[rank] * 1e3:.1f} ms" for rank in sorted(lasting)[:8])
+    cause = f"longer outside communication than the others: {told}; median {usual * 1e3:.1f} ms"
+    return memory, _finding(Kind.NON_COMM_SLOW, lasting, seen.nodes, cause)
+
+
+def _stands_out(rank: int, seen: Window, limits: SlowLimits) -> bool:
+    others = median(outside for other, outside in seen.outside_s.items() if other != rank)
+    mine = seen.outside_s[rank]
+    return mine > limits.ratio * others and mine - others > limits.step_share * seen.step_s
+
+
+def _transfer(memory: SlowMemory, seen: Window, limits: SlowLimits) -> tuple[SlowMemory, Finding | None]:
+    """RankCommSlow: transfers take longer than they did, and one sender is busier for what it sends than the others."""
+    if seen.transfer_s is None or memory.seen <= limits.warm_windows:
+        return memory, None
+    if memory.baseline is None:
+        return _learn(memory, seen, seen.transfer_s, limits), None
+    usual = memory.baseline
+    limit_s = max(limits.transfer_ratio * usual.transfer_s, usual.transfer_s + limits.transfer_sigmas * usual.spread_s)
+    slower = seen.transfer_s > limit_s and seen.transfer_s - usual.transfer_s > limits.transfer_share * seen.step_s
+    memory = replace(memory, over=memory.over + 1 if slower else 0)
+    if memory.over < limits.transfer_windows:
+        return memory, None
+    cause = f"a transfer takes {seen.transfer_s * 1e3:.2f} ms, {usual.transfer_s * 1e3:.2f} ms before"
+    costs = _cost_per_mb(usual, seen)
+    worst = max(costs, key=lambda rank: costs[rank], default=None)
+    told = tuple(f"rank {rank}: {cost:.2f} ms busy per MB sent" for rank, cost in sorted(costs.items()))
+    if worst is None or len(costs) < 2 or costs[worst] <= limits.link_ratio * median(c for r, c in costs.items() if r != worst):
+        return replace(memory, over=0), _finding(Kind.COMM_SLOW, (), seen.nodes, f"{cause}; no link stands out", told)
+    return memory, _finding(Kind.COMM_SLOW, (worst,), seen.nodes, cause, told)
+
+
+def _learn(memory: SlowMemory, seen: Window, transfer_s: float, limits: SlowLimits) -> SlowMemory:
+    transfers = (*memory.transfers, transfer_s)
+    if len(transfers) < limits.baseline_windows:
+        return replace(memory, transfers=transfers)
+    middle = median(transfers)
+    # The median of deviations, as a standard deviation; a quiet job has hardly any, so 4 % at least.
+    spread = max(1.4826 * median(abs(each - middle) for each in transfers), 0.04 * middle)
+    return replace(memory, transfers=(), baseline=Baseline(middle, spread, seen.sent_mb, seen.busy_ms))
+
+
+def _cost_per_mb(usual: Baseline, seen: Window) -> dict[int, float]:
+    """Rank -> milliseconds that its sockets were busy for each MB since the baseline."""
+    found = {}
+    for rank in seen.sent_mb.keys() & seen.busy_ms.keys() & usual.sent_mb.keys() & usual.busy_ms.keys():
+        sent = seen.sent_mb[rank] - usual.sent_mb[rank]
+        if sent > 0.1:
+            found[rank] = (seen.busy_ms[rank] - usual.busy_ms[rank]) / sent
+    return found
+
+
+def see_enters(
+    memory: SlowMemory, enters: Sequence[Enters], limits: SlowLimits = SlowLimits()
+) -> tuple[SlowMemory, Finding | None]:
+    """RankNonCommSlow from the moments at which the ranks entered; call every few seconds with all of them."""
+    late, spacing_s = lateness(enters, limits)
+    if len(late) < 2:
+        return replace(memory, late=()), None
+    worst = max(late, key=lambda rank: late[rank])
+    others = median(each for rank, each in late.items() if rank != worst)
+    if late[worst] - others <= limits.step_share * spacing_s or late[worst] <= limits.lateness_ratio * others:
+        return replace(memory, late=()), None
+    memory = replace(memory, late=(*memory.late, worst)[-limits.windows :])
+    if len(memory.late) < limits.windows or set(memory.late) != {worst}:
+        return memory, None
+    nodes = {each.rank: each.node for each in enters}
+    cause = f"enters collectives {late[worst] * 1e3:.1f} ms late, the others {others * 1e3:.1f}, one in {spacing_s * 1e3:.1f} ms"
+    return memory, _finding(Kind.NON_COMM_SLOW, (worst,), nodes, cause)
+
+
+def lateness(enters: Iterable[Enters], limits: SlowLimits = SlowLimits()) -> tuple[dict[int, float], float]:
+    """Rank -> seconds that it is later than the first, on average; and the time between two collectives.
+
+    Of the group with the most members of all that have enough collectives in common.
+    """
+    groups: dict[str, dict[int, dict[int, int]]] = {}
+    for each in enters:
+        groups.setdefault(each.key, {})[each.rank] = dict(enumerate(each.times_ns, each.first))
+    for members in sorted(groups.values(), key=len, reverse=True):
+        common = sorted(set.intersection(*map(set, members.values())))
+        if len(members) < 2 or len(common) < limits.waits:
+            continue
+        first = {number: min(times[number] for times in members.values()) for number in common}
+        late = {rank: fmean(times[n] - first[n] for n in common) / 1e9 for rank, times in members.items()}
+        return late, (first[common[-1]] - first[common[0]]) / 1e9 / (len(common) - 1)
+    return {}, 0.0
+
+
+def _finding(
+    kind: Kind, ranks: Iterable[int], nodes: Mapping[int, str], cause: str, evidence: tuple[str, ...] = ()
+) -> Finding:
+    named = tuple(sorted(ranks))
+    where = tuple(dict.fromkeys(nodes[rank] for rank in named if rank in nodes))
+    return Finding(kind, named, where, "", cause, Level.INFO, evidence or (f"rank {fold(named)}",) if named else evidence)

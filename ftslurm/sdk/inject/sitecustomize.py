@@ -1,0 +1,47 @@
+"""Run by every Python process of a rank at its start, because ftrun has put this folder on PYTHONPATH.
+
+It lets programs written for other systems' sdks find ours (provide.py), and then runs the sitecustomize that would have
+been found without it. It imports nothing that Python has not loaded already.
+"""
+
+# ruff: noqa: PTH100, PTH118, PTH120, UP036 -- pathlib would be imported for it; a rank may run older Pythons as well
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def _provide() -> None:
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import spec_from_file_location
+
+    spec = spec_from_file_location("_ftslurm_provide", os.path.join(os.path.dirname(_HERE), "provide.py"))
+    assert spec is not None and spec.loader is not None
+    provide = module_from_spec(spec)
+    spec.loader.exec_module(provide)
+    provide.install(os.environ)
+
+
+def _go_on() -> None:
+    """One before us on the path has been run already, and has called us."""
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import PathFinder
+
+    places = [os.path.abspath(place) for place in sys.path]
+    behind = sys.path[places.index(_HERE) + 1 :] if _HERE in places else sys.path
+    spec = PathFinder.find_spec("sitecustomize", [place for place in behind if os.path.abspath(place) != _HERE])
+    if spec is not None and spec.loader is not None:
+        # What the program imports by that name is then the one that it knows.
+        sys.modules["sitecustomize"] = other = module_from_spec(spec)
+        spec.loader.exec_module(other)
+
+
+if not hasattr(sys, "_ftslurm_injected"):  # one behind us that looks for the next anywhere but in its own folder finds us
+    sys._ftslurm_injected = True  # type: ignore[attr-defined]
+    try:
+        if sys.version_info >= (3, 8):
+            _provide()
+    except Exception as error:
+        sys.stderr.write(f"ftslurm: what is missing of other sdks is not provided: {error!r}\n")
+    _go_on()

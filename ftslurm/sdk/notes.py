@@ -1,0 +1,275 @@
+"""Rare messages of a rank to the controller and to people: JSON lines in `<page>.notes`, appended whole, never waited for.
+
+| kind | members besides t, at (Unix seconds), pid, rank |
+|---|---|
+| message | text |
+| control | action: continue, exclude (leave this node out), shutdown (end the job); reason |
+| retriable | words: as settings' retry.keywords |
+| limits | initial, beat, out_of_section: seconds; sections: name -> seconds. Calculated by the program; what is absent stays |
+| setting | name, value: one of AIMaster's parameters that the program changed, such as job_exit_hang_interval |
+
+64 KiB in all, 4 KiB a line, and messages leave the last quarter to the others: a program that talks too much still can be
+controlled. The reader takes nothing for granted: the file is a user's.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from itertools import islice
+from math import isfinite
+from typing import Any, Iterable, Mapping, NamedTuple, Union  # noqa: UP035 -- what a training program runs may be older
+
+from ftslurm.sdk.page import check_folder, printable
+
+SUFFIX = ".notes"
+NOTES_BYTES, LINE_BYTES = 64 << 10, 4 << 10
+MESSAGES_BYTES = 48 << 10
+TEXT_MAX, WORD_MAX, WORDS_MAX, SECTIONS_MAX = 2000, 200, 64, 48
+SHORT_TEXT_MAX = 600  # fits into a line even if every letter takes four bytes
+SECONDS_MAX = 1e9
+ACTIONS = ("continue", "exclude", "shutdown")
+
+
+class Message(NamedTuple):
+    """Something for people to read. rank: None if the program did not know it."""
+
+    at: float
+    pid: int
+    rank: int | None
+    text: str
+
+
+class Control(NamedTuple):
+    """The program wants something done with the job. action: one of ACTIONS."""
+
+    at: float
+    pid: int
+    rank: int | None
+    action: str
+    reason: str
+
+
+class Retriable(NamedTuple):
+    """Words in a failed rank's last output that call its error retriable."""
+
+    at: float
+    pid: int
+    rank: int | None
+    words: tuple[str, ...]
+
+
+class Limits(NamedTuple):
+    """Timeouts in seconds that the program calculated; None and absent sections: no news."""
+
+    at: float
+    pid: int
+    rank: int | None
+    initial_s: float | None
+    beat_s: float | None
+    out_of_section_s: float | None
+    sections: tuple[tuple[str, float], ...]
+
+
+class Setting(NamedTuple):
+    """One of AIMaster's parameters, by its name there."""
+
+    at: float
+    pid: int
+    rank: int | None
+    name: str
+    value: float | str
+
+
+Note = Union[Message, Control, Retriable, Limits, Setting]  # noqa: UP007
+
+
+# --- writing
+
+
+def message(path: str, text: str) -> str:
+    """Each of these gives why it could not be written, empty if it was. None of them raises."""
+    return _say(path, "message", {"text": _line(text, TEXT_MAX)})
+
+
+def control(path: str, action: str, reason: str) -> str:
+    return _say(path, "control", {"action": action, "reason": _line(reason, TEXT_MAX)})
+
+
+def retriable(path: str, words: Iterable[str]) -> str:
+    try:
+        told = [word for word in (_line(word, WORD_MAX) for word in islice(words, WORDS_MAX)) if word]
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return _in_parts(path, "retriable", told, lambda part: {"words": part}) if told else "there is no word in it"
+
+
+def limits(
+    path: str, initial: float | None, beat: float | None, out_of_section: float | None, sections: Mapping[str, float | None]
+) -> str:
+    """Seconds."""
+    rest = {"initial": initial, "beat": beat, "out_of_section": out_of_section}
+    told = {name: value for name, value in rest.items() if value is not None}
+    known = [(name, value) for name, value in sections.items() if value is not None][:SECTIONS_MAX]
+    return _in_parts(path, "limits", known, lambda part: {**told, "sections": dict(part)})
+
+
+def setting(path: str, name: str, value: float | str) -> str:
+    return _say(path, "setting", {"name": _line(name, WORD_MAX), "value": value})
+
+
+def _line(text: Any, most: int) -> str:
+    try:
+        return printable(" ".join(str(text).split()))[:most]
+    except Exception:
+        return f"({type(text).__name__} that cannot be printed)"
+
+
+def _in_parts(path: str, kind: str, items: list[Any], told: Any) -> str:
+    """One line if it fits, else two for the halves, and so on."""
+    why = _say(path, kind, told(items))
+    if why == _TOO_LONG and len(items) > 1:
+        middle = len(items) // 2
+        return _in_parts(path, kind, items[:middle], told) or _in_parts(path, kind, items[middle:], told)
+    return why
+
+
+_TOO_LONG = "it is too long"
+
+
+def _say(path: str, kind: str, told: dict[str, Any]) -> str:
+    try:
+        import json  # here: most programs never say anything
+
+        told = {"t": kind, "at": round(time.time(), 3), "pid": os.getpid(), "rank": rank_of(os.environ), **told}
+        line = json.dumps(told, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+        if len(line) > LINE_BYTES:
+            shorter = {name: text[:SHORT_TEXT_MAX] for name, text in told.items() if name in ("text", "reason")}
+            line = json.dumps({**told, **shorter}, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+        return _append(path, line, MESSAGES_BYTES if kind == "message" else NOTES_BYTES) if len(line) <= LINE_BYTES else _TOO_LONG
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _append(path: str, line: bytes, most: int) -> str:
+    check_folder(os.path.dirname(path) or ".")  # noqa: PTH120
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    try:
+        told = os.fstat(fd)
+        if not stat.S_ISREG(told.st_mode):
+            return f"{path} is not a file"
+        if told.st_size + len(line) > most:
+            return "too much was said already"
+        return "" if os.write(fd, line) == len(line) else "there is no space"
+    finally:
+        os.close(fd)
+
+
+def rank_of(env: Mapping[str, str]) -> int | None:
+    """RANK (torchrun's and the user's own), else Slurm's; None if neither is a number."""
+    for name in ("RANK", "SLURM_PROCID"):
+        text = env.get(name, "")
+        if text.isdigit() and len(text) < 10:
+            return int(text)
+    return None
+
+
+# --- reading
+
+
+def read_notes(path: str, offset: int) -> tuple[tuple[Note, ...], int]:
+    """What was said from `offset` on, and the offset to ask from next time. Never raises, never waits.
+
+    Lines that make no sense are passed over. Nothing beyond NOTES_BYTES is read, whatever was written there.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return (), offset
+    try:
+        told = os.fstat(fd)
+        if not stat.S_ISREG(told.st_mode) or not 0 <= offset < NOTES_BYTES:
+            return (), offset
+        data = os.pread(fd, NOTES_BYTES - offset, offset)
+    except OSError:
+        return (), offset
+    finally:
+        os.close(fd)
+    whole = data.rfind(b"\n") + 1
+    if not whole and len(data) > LINE_BYTES:
+        return (), offset + len(data)  # a line without end
+    notes = (parse_note(line) for line in data[:whole].split(b"\n") if 0 < len(line) < LINE_BYTES)
+    return tuple(note for note in notes if note is not None), offset + whole
+
+
+def parse_note(line: bytes) -> Note | None:
+    """One line as a value; None if it is none."""
+    import json
+
+    try:
+        told = json.loads(line.decode())
+        reader = _READERS.get(told["t"])
+        if reader is None:
+            return None
+        rank = told.get("rank")
+        return reader(_number(told["at"], 1e11), _count(told["pid"]), None if rank is None else _count(rank), told)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def _message(at: float, pid: int, rank: int | None, told: Mapping[str, Any]) -> Note:
+    return Message(at, pid, rank, _text(told["text"], TEXT_MAX))
+
+
+def _control(at: float, pid: int, rank: int | None, told: Mapping[str, Any]) -> Note:
+    if told["action"] not in ACTIONS:
+        raise ValueError(told["action"])
+    return Control(at, pid, rank, told["action"], _text(told["reason"], TEXT_MAX))
+
+
+def _retriable(at: float, pid: int, rank: int | None, told: Mapping[str, Any]) -> Note:
+    words = told["words"]
+    if not isinstance(words, list) or not 0 < len(words) <= WORDS_MAX:
+        raise ValueError("words")
+    return Retriable(at, pid, rank, tuple(_text(word, WORD_MAX) for word in words if _text(word, WORD_MAX).strip()))
+
+
+def _limits(at: float, pid: int, rank: int | None, told: Mapping[str, Any]) -> Note:
+    sections = told.get("sections", {})
+    if not isinstance(sections, dict) or len(sections) > SECTIONS_MAX:
+        raise ValueError("sections")
+    known = tuple((_text(name, 255), _number(value)) for name, value in sections.items())
+    initial, beat, outside = (_maybe(told.get(name)) for name in ("initial", "beat", "out_of_section"))
+    return Limits(at, pid, rank, initial, beat, outside, known)
+
+
+def _setting(at: float, pid: int, rank: int | None, told: Mapping[str, Any]) -> Note:
+    value = told["value"]
+    kept = _text(value, WORD_MAX) if isinstance(value, str) else float(value) if value == -1 else _number(value)
+    return Setting(at, pid, rank, _text(told["name"], WORD_MAX), kept)
+
+
+def _text(value: Any, most: int) -> str:
+    if not isinstance(value, str) or len(value) > most:
+        raise ValueError("text")
+    return printable(value)
+
+
+def _number(value: Any, most: float = SECONDS_MAX) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or not 0 < value <= most:
+        raise ValueError("number")
+    return float(value)
+
+
+def _maybe(value: Any) -> float | None:
+    return None if value is None else _number(value)
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 32:
+        raise ValueError("count")
+    return value
+
+
+_READERS = {"message": _message, "control": _control, "retriable": _retriable, "limits": _limits, "setting": _setting}

@@ -1,0 +1,646 @@
+"""The probe: what a rank's communication does, written into the words 256 to 511 of its shared page (see page.py).
+
+It runs inside the training process and needs no change to the program. `arm()` is called when the interpreter starts;
+from then on nothing happens until the program itself imports torch.distributed. FTSLURM_WATCH chooses how much:
+
+L1: one daemon thread, ten times a second: that it lives (so the interpreter lock can be had), that the main thread's
+    Python code runs, and per process group how many collectives were entered and completed, from torch's flight recorder.
+    As soon as there is a group, torch's own worker server listens on `<page>.sock`; it answers while the lock is held.
+    A collective costs nothing.
+L2: the methods of ProcessGroup and Work are wrapped as well: exact words on where the main thread waits, and for whom.
+    L1 does the same from the first point-to-point operation on CPU tensors on, for the recorder does not see those.
+
+| words | name | what |
+|---|---|---|
+| 256 | PROBE_MAGIC | written last |
+| 257 | LEVEL | 1 or 2, plus 256: the worker server listens, plus 512: the recorder counts |
+| 258 to 260 | STARTED, BEATS, BEAT_AT | ns when it began; beats so far, ns of the last |
+| 261 | BEAT_COST | ns that the last beat took |
+| 262 | GROUPS_SEEN | process groups so far, those without a slot too |
+| 263 | PROGRESS | collectives entered and completed, over all groups: any change is progress |
+| 264 to 267 | MAIN | a sem_t: its low 32 bits count how often the main thread's eval loop came by |
+| 272 | IN | ns since when the main thread waits, 0: it does not |
+| 273 | IN_WHAT | operation + 256 * (slot + 1) + 65536 if it is point-to-point |
+| 274, 275 | IN_NUMBER, IN_PEER | number of the operation in its group; global rank it waits for, plus 1 |
+| 276, 277 | BLOCKED, WAITS | ns in all waits; how many |
+| 278 | FAILED | WAITS when the last wait that failed did: nothing came after it if they are equal |
+| 280 to 283 | SCRATCH | the slot of the groups that have none |
+| 288 to 383 | GROUPS | 24 groups of 4 words: NAME, RECORDED, ENTERED, ISSUED |
+| 384 to 511 | RING | the last 128 waits |
+
+Of a group: NAME is CRC-32 of name and ranks + 2^32 * torch's id of it in this process + 2^63. RECORDED is the recorder's
+last number + 2^32 * (last completed + 1), 0 if it does not count; point-to-point operations count there, too. ENTERED is
+the number of collectives alone, plus 1. ISSUED is how many went through the wrappers + 2^32 * point-to-point operations.
+Of a wait: (slot + 1, 31 for point-to-point) << 59, number mod 2048 << 48, time outside since the last wait << 24, time in
+it, both in units of 2.048 us and at most 34 s. `<page>.groups` tells of each group its slot, id, name and ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from binascii import crc32
+from time import monotonic_ns, sleep
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING; every Python process of a rank imports this, and typing costs more than all of it
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+PAGE_VARIABLE, WATCH_VARIABLE, CLAIM_VARIABLE = "FTSLURM_PAGE", "FTSLURM_WATCH", "FTSLURM_CLAIM"
+MODULE = "torch.distributed.distributed_c10d"
+LEVELS = {"L1": 1, "L2": 2}
+PERIOD_S = 0.1
+SOCKET_SUFFIX, GROUPS_SUFFIX = ".sock", ".groups"
+SOCKET_PATH_MAX = 107  # sun_path in unix(7)
+GROUPS_BYTES_MAX = 4 << 20
+
+PROBE, PROBE_END = 256, 512
+PROBE_MAGIC, LEVEL, STARTED, BEATS, BEAT_AT, BEAT_COST, GROUPS_SEEN, PROGRESS = range(256, 264)
+MAIN = 264
+IN, IN_WHAT, IN_NUMBER, IN_PEER, BLOCKED, WAITS, FAILED = range(272, 279)
+SCRATCH = 280
+GROUPS, GROUP_COUNT, GROUP_WORDS = 288, 24, 4
+NAME, RECORDED, ENTERED, ISSUED = range(4)
+RING, RING_COUNT = 384, 128
+
+MAGIC_NUMBER = 0x3145424F52505446
+SERVES, COUNTS = 256, 512
+DIRECT = 1 << 16  # in IN_WHAT
+DIRECT_SLOT = 31  # in the ring
+LOW = (1 << 32) - 1
+UNIT_SHIFT, UNITS_MAX = 11, (1 << 24) - 1
+NUMBERS = 2048
+WORKS_MAX = 4096  # operations that nobody has waited for yet
+PR_SET_PTRACER = 0x59616D61
+
+COLLECTIVES = (
+    "allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "_allgather_base", "allgather_coalesced",
+    "allgather_into_tensor_coalesced", "gather", "scatter", "reduce_scatter", "_reduce_scatter_base",
+    "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base", "barrier",
+)  # fmt: skip
+DIRECTS = ("send", "recv", "recv_anysource", "monitored_barrier")
+OPERATIONS = ("", *COLLECTIVES, *DIRECTS)  # an operation's number is its place here; append only
+
+_words: Any = None  # the page; None: nothing is written, as in a forked child
+_probe: _Probe | None = None
+_at: dict[int, int] = {}  # id(ProcessGroup) -> first word of its slot
+_works: dict[int, tuple[int, int, int]] = {}  # id(Work) -> IN_WHAT, IN_NUMBER, IN_PEER
+
+
+# --- beginning
+
+
+def arm() -> None:
+    """Begin as soon as the program imports torch.distributed. For sitecustomize; never raises."""
+    try:
+        if os.environ.get(WATCH_VARIABLE) in LEVELS and os.environ.get(PAGE_VARIABLE) and _probe is None:
+            if MODULE in sys.modules:
+                start()
+            else:
+                sys.meta_path.insert(0, _Finder())
+    except Exception:
+        pass
+
+
+class _Finder:
+    """Calls `start` once torch.distributed has been executed, and goes."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != MODULE:
+            return None
+        try:
+            sys.meta_path.remove(self)
+        except ValueError:
+            return None
+        from importlib.util import find_spec
+
+        spec = find_spec(name)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            execute(module)
+            start()
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def start() -> bool:
+    """Begin now, if this process is the rank. torch.distributed has been imported. Never raises. False: it does not run."""
+    global _probe, _words
+    try:
+        level = LEVELS.get(os.environ.get(WATCH_VARIABLE, ""), 0)
+        if not level or _probe is not None or not _claim(os.environ):
+            return False
+        from ftslurm.sdk import client
+
+        page = client.page()
+        if page is None:
+            return False
+        _probe = _Probe(page.words, page.path, level)
+        _words = page.words
+        _probe.begin()
+        return True
+    except Exception:
+        _words = None
+        return False
+
+
+def _claim(env: Any) -> bool:
+    """Is this process the rank, and not a loader worker or another child of it? RANK, else SLURM_PROCID, says whose it is.
+
+    A launcher (torchrun) has no RANK, its children have. A child of a rank inherits the claim and keeps silent.
+    """
+    rank = env.get("RANK") or env.get("SLURM_PROCID")
+    if not rank or not env.get(PAGE_VARIABLE):
+        return False
+    claim = ("R" if env.get("RANK") else "S") + rank
+    if env.get(CLAIM_VARIABLE) == claim:
+        return False
+    env[CLAIM_VARIABLE] = claim
+    return True
+
+
+class _Probe:
+    """The beating thread and all that belongs to it."""
+
+    def __init__(self, words: Any, path: str, level: int) -> None:
+        self.words, self.path, self.level = words, path, level
+        self.ending = False
+        self._server: Any = None
+        self._served = False
+        self._recorders: list[Any] | None = None
+        self._post: Callable[[], object] = _nothing
+        self._laid: dict[int, Any] = {}  # id(ProcessGroup) -> a weak reference that frees its slot
+        self._free = list(range(GROUPS, GROUPS + GROUP_COUNT * GROUP_WORDS, GROUP_WORDS))[::-1]
+        self._ids: dict[int, int] = {}  # first word of a slot -> torch's id of the group
+        self._peers: dict[int, dict[int, int]] = {}  # id(ProcessGroup) -> rank in it -> global rank
+        self._lost = 0  # progress of groups that are gone
+        from _thread import allocate_lock
+
+        self._laying = allocate_lock()
+
+    def begin(self) -> None:
+        import atexit
+        from _thread import start_new_thread
+
+        words = self.words
+        words[LEVEL], words[STARTED] = self.level, monotonic_ns()
+        self._truncate()
+        self._prepare_post()
+        _let_debuggers_in()
+        words[PROBE_MAGIC] = MAGIC_NUMBER
+        atexit.register(self.finish)
+        os.register_at_fork(after_in_child=self.forked)
+        _wrap(COLLECTIVES + DIRECTS if self.level > 1 else DIRECTS)
+        start_new_thread(self._run, ())
+
+    def _truncate(self) -> None:
+        """What an earlier process has left beside the page."""
+        for suffix in (SOCKET_SUFFIX, GROUPS_SUFFIX):
+            try:
+                os.unlink(self.path + suffix)  # noqa: PTH108
+            except OSError:
+                pass
+
+    def _prepare_post(self) -> None:
+        """Let the main thread's eval loop count, without running Python: sem_post(3) is an int f(void *) that adds one."""
+        try:
+            import ctypes
+
+            place = ctypes.c_char.from_buffer(self.words.cast("B"), MAIN * 8)
+            post = ctypes.cast(ctypes.CDLL(None).sem_post, ctypes.c_void_p)
+            add = ctypes.pythonapi.Py_AddPendingCall
+            add.argtypes, add.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int
+            address = ctypes.addressof(place)
+            self._post = lambda: add(post, address)
+            self._kept = place
+        except (AttributeError, OSError, ImportError, TypeError, ValueError):
+            pass
+
+    # --- in the beating thread
+
+    def _run(self) -> None:
+        failures = 0
+        while _words is not None and not self.ending:
+            try:
+                self.beat()
+                failures = 0
+            except Exception:
+                failures += 1
+                if failures > 100:
+                    return
+            sleep(PERIOD_S)
+
+    def beat(self) -> None:
+        """At most 10 us with a group or two."""
+        words, begun = self.words, monotonic_ns()
+        words[BEAT_AT] = begun
+        words[BEATS] += 1
+        self._post()
+        module = sys.modules.get(MODULE)
+        world = getattr(module, "_world", None)
+        groups = getattr(world, "pg_map", None)
+        if groups:
+            self._count(groups)
+            if not self._served:
+                self._serve()
+        words[BEAT_COST] = monotonic_ns() - begun
+
+    def _count(self, groups: Any) -> None:
+        words, known = self.words, _at
+        status = self._recorded()
+        total = self._lost
+        for group in list(groups):
+            at = known.get(id(group)) or self.lay(group)
+            entered = _entered(group, words[at + ISSUED]) + 1
+            words[at + ENTERED] = entered
+            told = status.get(self._ids.get(at, -1), 0)
+            if told:
+                words[at + RECORDED] = told
+            total += entered + (told >> 32)
+        words[PROGRESS] = total
+
+    def _recorded(self) -> dict[int, int]:
+        """torch's id of a group -> RECORDED. Without the entries themselves: 2 us, where the whole dump takes 20 ms."""
+        if self._recorders is None:
+            self._find_recorders()
+        found: dict[int, int] = {}
+        for dump in self._recorders or ():
+            try:
+                for key, done, begun in self._status(dump(includeCollectives=False)):
+                    number, last = int(key), int(begun)
+                    if number not in found or last > found[number] & LOW:
+                        found[number] = max(last, 0) | max(int(done) + 1, 1) << 32
+            except Exception:
+                self._recorders = [each for each in self._recorders or () if each is not dump]
+        if found:
+            self.words[LEVEL] |= COUNTS
+        return found
+
+    def _find_recorders(self) -> None:
+        import re
+
+        from torch._C import _distributed_c10d as native  # type: ignore[import-not-found, unused-ignore]
+
+        # Half the time of json.loads; as torch writes it, its members are in the order of the alphabet.
+        pattern = rb'"(\d+)":\s*{"last_completed_collective":\s*"(-?\d+)",\s*"last_enqueued_collective":\s*"(-?\d+)"'
+        self._scan = re.compile(pattern).findall
+        names = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
+        self._recorders = [getattr(native, name) for name in names if hasattr(native, name)]
+
+    def _status(self, text: bytes) -> Any:
+        """(id, last completed, last enqueued) of each group."""
+        found = self._scan(text)
+        if not found and b"last_enqueued_collective" in text:
+            from json import loads
+
+            status = loads(text)["pg_status"]
+            found = [(key, t["last_completed_collective"], t["last_enqueued_collective"]) for key, t in status.items()]
+        return found
+
+    def _serve(self) -> None:
+        """torch's HTTP server for its recorder and stacks; its threads need no interpreter lock to answer."""
+        self._served = True
+        path = self.path + SOCKET_SUFFIX
+        from torch._C import _distributed_c10d as native  # type: ignore[import-not-found, unused-ignore]
+
+        if not hasattr(native, "_WorkerServer") or len(os.fsencode(path)) > SOCKET_PATH_MAX or self.ending:
+            return
+        self._server = _quietly(lambda: native._WorkerServer(path))
+        self.words[LEVEL] |= SERVES
+        if self.ending:
+            self._shut()
+
+    # --- groups
+
+    def lay(self, group: Any) -> int:
+        """The first word of a slot for `group`, and before it for all that were made before it: torch's ids follow that order."""
+        with self._laying:
+            world = getattr(sys.modules.get(MODULE), "_world", None)
+            for each in list(getattr(world, "pg_map", ())):
+                if id(each) not in self._laid:
+                    self._lay(each, getattr(world, "pg_group_ranks", {}).get(each) or {})
+            if id(group) not in self._laid:
+                return SCRATCH  # not made by torch.distributed, so without a name
+            return _at[id(group)]
+
+    def _lay(self, group: Any, ranks: dict[int, int]) -> None:
+        from weakref import ref
+
+        words, number = self.words, self.words[GROUPS_SEEN]
+        at = self._free.pop() if self._free else SCRATCH
+        name, members = str(group.group_name), _folded(sorted(ranks))
+        self._peers[id(group)] = {local: rank for rank, local in ranks.items()}
+        key = crc32(f"{name}:{members}".encode())
+        if at != SCRATCH:
+            self._ids[at] = number
+            words[at + NAME] = words[at + RECORDED] = words[at + ENTERED] = 0
+            words[at + ISSUED] = _entered(group, 0)  # wrappers that come late count on from there
+        own = id(group)
+        self._laid[own] = ref(group, lambda _: self._gone(own))
+        _at[own] = at
+        words[GROUPS_SEEN] = number + 1
+        self._tell(at, number, name, str(getattr(group, "group_desc", "")), members, key)
+        if at != SCRATCH:
+            words[at + NAME] = key | number << 32 | 1 << 63
+
+    def count_from_now(self) -> None:
+        """The wrappers of the collectives come only now, and count on from what there was."""
+        for group in list(getattr(getattr(sys.modules.get(MODULE), "_world", None), "pg_map", ())):
+            at = _place(group)
+            if at != SCRATCH:
+                issued = self.words[at + ISSUED]
+                self.words[at + ISSUED] = issued & ~LOW | _entered(group, issued)
+
+    def _tell(self, at: int, number: int, name: str, what: str, members: str, key: int) -> None:
+        from json import dumps
+
+        slot = (at - GROUPS) // GROUP_WORDS if at != SCRATCH else -1
+        line = dumps({"slot": slot, "id": number, "key": key, "name": name[:200], "what": what[:100], "ranks": members})
+        try:
+            fd = os.open(self.path + GROUPS_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                if os.fstat(fd).st_size + len(line) < GROUPS_BYTES_MAX:
+                    os.write(fd, line.encode() + b"\n")
+            finally:
+                os.close(fd)
+        except OSError:
+            pass
+
+    def _gone(self, own: int) -> None:
+        """A group was destroyed: its slot is for the next one."""
+        self._laid.pop(own, None)
+        self._peers.pop(own, None)
+        at = _at.pop(own, SCRATCH)
+        if at != SCRATCH and _words is not None:
+            words = self.words
+            self._lost += words[at + ENTERED] + words[at + RECORDED] // (1 << 32)
+            words[at + NAME] = 0
+            self._ids.pop(at, None)
+            self._free.append(at)
+
+    def peer(self, group: Any, local: Any) -> int:
+        """IN_PEER for rank `local` of the group."""
+        return self._peers.get(id(group), {}).get(local, -1) + 1
+
+    # --- the end
+
+    def finish(self) -> None:
+        """At exit. A server that still runs then ends the process by std::terminate, with status 134 in place of its own."""
+        self.ending = True
+        self._shut()
+
+    def _shut(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            try:
+                _quietly(server.shutdown)
+            except Exception:
+                pass
+
+    def forked(self) -> None:
+        """A forked child writes nothing. The server's threads are not in it, so its object must never be destroyed there."""
+        global _words
+        _words = None
+        self.ending = True
+        server, self._server = self._server, None
+        if server is not None:
+            try:
+                import ctypes
+
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+            except Exception:
+                pass
+
+
+def _nothing() -> None:
+    pass
+
+
+def _entered(group: Any, issued: int) -> int:
+    """Collectives so far: gloo counts point-to-point operations in the same sequence, so those come off."""
+    try:
+        return max(int(group._get_sequence_number_for_group()) - (issued >> 32), 0)
+    except Exception:
+        return 0
+
+
+def _folded(ranks: list[int]) -> str:
+    """`0-14:2` if the steps are equal, else `0,3,4`."""
+    if len(ranks) < 3:
+        return ",".join(map(str, ranks))
+    step = ranks[1] - ranks[0]
+    if ranks != list(range(ranks[0], ranks[-1] + 1, step)):
+        return ",".join(map(str, ranks))
+    return f"{ranks[0]}-{ranks[-1]}" + (f":{step}" if step > 1 else "")
+
+
+def _quietly(act: Callable[[], Any]) -> Any:
+    """Without the lines that torch prints about its server: the program's output is the user's. (c10's level of logging.)"""
+    try:
+        import ctypes
+
+        folder = os.path.dirname(sys.modules["torch"].__file__ or "")  # noqa: PTH120
+        level = ctypes.c_int.in_dll(ctypes.CDLL(os.path.join(folder, "lib", "libc10.so")), "FLAGS_caffe2_log_level")  # noqa: PTH118
+    except Exception:
+        return act()
+    before = level.value
+    level.value = max(before, 2)  # errors only
+    try:
+        return act()
+    finally:
+        level.value = before
+
+
+def _let_debuggers_in() -> None:
+    """Where Yama lets only ancestors look (ptrace_scope 1), let the agent's py-spy, which is none, look at the stack."""
+    try:
+        with open("/proc/sys/kernel/yama/ptrace_scope") as file:
+            if file.read().strip() != "1":
+                return
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
+    except Exception:
+        pass
+
+
+# --- wrappers
+
+
+def _wrap(names: tuple[str, ...]) -> None:
+    """Put wrappers around these methods of ProcessGroup; with a collective among them, around those of Work as well."""
+    from torch._C import _distributed_c10d as native  # type: ignore[import-not-found, unused-ignore]
+
+    group, work = native.ProcessGroup, native.Work
+    for name in names:
+        method = getattr(group, name, None)
+        if method is not None and not hasattr(method, "_ftslurm"):
+            make = _issuing if name in COLLECTIVES else _blocking if name == "monitored_barrier" else _issuing_direct
+            setattr(group, name, _named(make(method, OPERATIONS.index(name)), method))
+    if set(names) & set(COLLECTIVES):
+        for name in ("wait", "synchronize"):
+            method = getattr(work, name, None)
+            if method is not None and not hasattr(method, "_ftslurm"):
+                setattr(work, name, _named(_waiting(method), method))
+
+
+def _named(wrapper: Any, method: Any) -> Any:
+    wrapper.__name__ = wrapper.__qualname__ = getattr(method, "__name__", "operation")
+    wrapper.__doc__ = getattr(method, "__doc__", None)
+    wrapper._ftslurm = method
+    return wrapper
+
+
+def _place(group: Any) -> int:
+    try:
+        return _probe.lay(group) if _probe is not None else SCRATCH
+    except Exception:
+        return SCRATCH
+
+
+def _what(operation: int, at: int) -> int:
+    return operation | ((at - GROUPS) // GROUP_WORDS + 1) << 8 if at != SCRATCH else operation
+
+
+def _note(work: Any, told: tuple[int, int, int]) -> None:
+    if len(_works) > WORKS_MAX:
+        _works.clear()
+    _works[id(work)] = told
+
+
+def _issuing(method: Any, operation: int) -> Any:
+    places, works = _at, _works
+    whats = {at: _what(operation, at) for at in (SCRATCH, *range(GROUPS, GROUPS + GROUP_COUNT * GROUP_WORDS, GROUP_WORDS))}
+
+    def issue(self: Any, *args: Any, **kwargs: Any) -> Any:
+        words = _words
+        if words is None:
+            return method(self, *args, **kwargs)
+        at = places.get(id(self)) or _place(self)
+        number = words[at + 3] + 1
+        words[at + 3] = number
+        work = method(self, *args, **kwargs)
+        if work is not None:
+            if len(works) > WORKS_MAX:
+                works.clear()
+            works[id(work)] = (whats[at], number & LOW, 0)
+        return work
+
+    return issue
+
+
+def _issuing_direct(method: Any, operation: int) -> Any:
+    def issue(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _words is None:
+            return method(self, *args, **kwargs)
+        at = _at.get(id(self)) or _place(self)
+        before = _sequence(self)
+        work = method(self, *args, **kwargs)
+        try:
+            _count_direct(at, _sequence(self) - before)
+            peer = args[1] if len(args) > 1 else kwargs.get("dstRank", kwargs.get("srcRank"))
+            told = _probe.peer(self, peer) if _probe is not None and OPERATIONS[operation] != "recv_anysource" else 0
+            _see_waits(args[0] if args else kwargs.get("tensors"))
+            _note(work, (_what(operation, at) | DIRECT, 0, told))
+        except Exception:
+            pass
+        return work
+
+    return issue
+
+
+def _see_waits(tensors: Any) -> None:
+    """On the host a point-to-point operation is waited for, and the recorder does not see it: from now on as at L2."""
+    probe = _probe
+    if probe is not None and probe.level == 1 and tensors[0].device.type == "cpu":
+        probe.level = 2
+        probe.count_from_now()
+        _wrap(COLLECTIVES)
+        probe.words[LEVEL] = probe.words[LEVEL] & ~255 | 2
+
+
+def _blocking(method: Any, operation: int) -> Any:
+    """Of monitored_barrier, which is made of sends and receives and gives no Work."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        words = _words
+        if words is None or _get_ident() != _main_ident():
+            return method(self, *args, **kwargs)
+        at = _at.get(id(self)) or _place(self)
+        before = _sequence(self)
+        words[IN_WHAT], words[IN_NUMBER], words[IN_PEER] = _what(operation, at) | DIRECT, 0, 0
+        words[IN] = monotonic_ns()
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            words[IN] = 0
+            _count_direct(at, _sequence(self) - before)
+
+    return call
+
+
+def _count_direct(at: int, count: int) -> None:
+    if 0 < count < 1 << 20:
+        _words[at + ISSUED] += count << 32
+
+
+def _sequence(group: Any) -> int:
+    try:
+        return int(group._get_sequence_number_for_group())
+    except Exception:
+        return 0
+
+
+def _get_ident() -> int:
+    from _thread import get_ident
+
+    return get_ident()
+
+
+def _main_ident() -> int:
+    threading = sys.modules.get("threading")
+    return int(threading.main_thread().ident or 0) if threading else _get_ident()
+
+
+def _waiting(method: Any) -> Any:
+    from _thread import get_ident
+
+    works, now, main, unknown = _works, monotonic_ns, _main_ident(), (0, 0, 0)
+    left = 0  # when the last wait ended
+
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal left
+        words = _words
+        what, number, peer = works.pop(id(self), unknown)
+        if words is None or get_ident() != main:
+            return method(self, *args, **kwargs)
+        words[273] = what
+        words[274] = number
+        words[275] = peer
+        begun = words[272] = now()
+        try:
+            return method(self, *args, **kwargs)
+        except BaseException:
+            words[278] = words[277] + 1
+            raise
+        finally:
+            ended = now()
+            words[272] = 0
+            outside = begun - left >> 11 if left else 0
+            stay = ended - begun
+            left = ended
+            count = words[277]
+            slot = 31 if what > 65535 else what >> 8
+            words[384 + (count & 127)] = (
+                slot << 59 | (number & 2047) << 48 | (outside if outside < UNITS_MAX else UNITS_MAX) << 24
+                | (stay >> 11 if stay >> 11 < UNITS_MAX else UNITS_MAX)
+            )  # fmt: skip
+            words[276] += stay
+            words[277] = count + 1
+
+    return wait

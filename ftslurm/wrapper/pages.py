@@ -1,0 +1,98 @@
+"""Reads, on one node, what ranks tell of themselves in their shared pages and notes (ftslurm.sdk), and judges their beats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ftslurm.model.ft_config import BeatLimits
+from ftslurm.policies.beats import Watch, follow, merged, overdue
+from ftslurm.sdk import notes as say
+from ftslurm.sdk.notes import SUFFIX, read_notes
+from ftslurm.sdk.page import page_paths, read_page
+from ftslurm.wrapper.shim import page_folder
+
+# While a program reports, its page is read as often as ft_launcher's monitor at its quickest; before, now and then.
+READ_S, LOOK_S = 0.1, 1.0
+
+Message = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Rank:
+    """path: of its page. offset: of its notes. told: overdue, once."""
+
+    path: str
+    limits: BeatLimits
+    watches: dict[str, Watch | None]
+    offset: int = 0
+    told: bool = False
+
+
+class Pages:
+    """`turn` at `wakes_at`; both in monotonic seconds. Messages that are to be told come out of `turn`."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, _Rank] = {}
+        self.wakes_at: float | None = None
+
+    def watch(self, ranks: Sequence[tuple[int, int]], step: str, limits: BeatLimits, now: float) -> None:
+        """ranks: (rank, number of its start). step: `123.0`. What was before is forgotten."""
+        folder = page_folder(step)
+        before = self._ranks
+        self._ranks = {}
+        for rank, number in ranks:
+            path = f"{folder}/{rank}.{number}"
+            old = before.get(rank)
+            self._ranks[rank] = old if old and old.path == path else _Rank(path, limits, {})
+        self.wakes_at = now if self._ranks else None
+
+    def turn(self, now: float) -> list[Message]:
+        if self.wakes_at is None or now < self.wakes_at:
+            return []
+        told: list[Message] = []
+        for number, rank in self._ranks.items():
+            told += self._notes(number, rank)
+            told += self._beats(number, rank, now)
+        reports = any(watch for rank in self._ranks.values() for watch in rank.watches.values())
+        self.wakes_at = now + (READ_S if reports else LOOK_S)
+        return told
+
+    def _beats(self, number: int, rank: _Rank, now: float) -> list[Message]:
+        """Several programs may report for one rank; the first that is late counts."""
+        for path in page_paths(rank.path):
+            rank.watches[path] = follow(rank.watches.get(path), read_page(path), now)
+        for watch in rank.watches.values():
+            late = overdue(watch, rank.limits, now)
+            if late and not rank.told:
+                rank.told = True
+                return [{"t": "beat", "rank": number, "why": late.reason[:500]}]
+        return []
+
+    def _notes(self, number: int, rank: _Rank) -> list[Message]:
+        found, rank.offset = read_notes(rank.path + SUFFIX, rank.offset)
+        told = []
+        for note in found:
+            if isinstance(note, say.Limits):
+                rank.limits = merged(rank.limits, note)
+            elif (words := _words(note)) is not None:
+                told.append({"t": "said", "rank": number, "what": words[0], "words": list(words[1])})
+        return told
+
+
+def _words(note: say.Note) -> tuple[str, tuple[str, ...]] | None:
+    if isinstance(note, say.Message):
+        return "message", (note.text,)
+    if isinstance(note, say.Control):
+        return note.action, (note.reason,)
+    if isinstance(note, say.Retriable):
+        return "retriable", note.words
+    return None  # AIMaster's parameters: of the intervals the page tells itself
+
+
+def limits_of(values: Mapping[str, Any]) -> BeatLimits:
+    """From the message of the controller, whose settings were checked when ftrun began."""
+    from ftslurm.model.ft_config import limits_from
+
+    return limits_from(values)
