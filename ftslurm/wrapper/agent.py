@@ -23,9 +23,11 @@ from ftslurm.model.wire import devices_message, evidence_message, healed_message
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.life import Life
 from ftslurm.wrapper.pages import Pages, limits_of
-from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, Link, LinkError, connect, receive
+from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, Link, LinkError, connect, descendants, page_folder, receive
 
 CONNECT_TIMEOUT_S = 30.0
+# Of the time that the controller waits for evidence; the rest is for the way.
+EVIDENCE_SHARE = 0.8
 # For one look at the devices of a node; npu-smi takes well under a second when it is well.
 LOOK_TIMEOUT_S = 20.0
 
@@ -43,6 +45,8 @@ class Agent:
         self._named: dict[str, frozenset[str]] = {}  # kind -> the devices its last reports named
         self._life = Life(probes)
         self._pages = Pages()
+        self._ranks: list[tuple[int, int, int]] = []  # rank, pid of its shim, number of its start
+        self._step = ""
         self._drilled: dict[str, tuple[DeviceReport, bool]] = {}  # device -> what it is to show on purpose, does it heal
 
     def run(self) -> None:
@@ -89,7 +93,7 @@ class Agent:
         elif message["t"] == "use":
             self._life.sample_use(float(message["window_s"]), time.monotonic())
         elif message["t"] == "evidence":
-            self._say(evidence_message(""))
+            self._say(evidence_message(self._evidence(float(message["limit_s"]))))
         else:
             raise ValueError(f"unknown message {message['t']!r}")
 
@@ -116,8 +120,23 @@ class Agent:
         named = (probe for probe in self._probes if device in self._named.get(probe.kind, ()))
         return next(named, next(iter(self._probes), None))
 
+    def _evidence(self, limit_s: float) -> str:
+        """What the ranks of this node are doing, for people. Never raises: it is never in the way of a restart."""
+        try:
+            from ftslurm.wrapper.evidence import NodeWatch
+
+            watch = NodeWatch(self._node)
+            for rank, pid, number in self._ranks:
+                children = descendants(pid)
+                watch.watch(rank, f"{page_folder(self._step)}/{rank}.{number}", children[0] if children else None, number)
+            return watch.examine(EVIDENCE_SHARE * limit_s).text
+        except Exception as error:
+            return f"no evidence could be taken: {error!r}"
+
     def _watch(self, message: Mapping[str, Any]) -> None:
-        ranks = [(int(rank), int(pid), int(number)) for rank, pid, number in message["ranks"]]
+        self._ranks = [(int(rank), int(pid), int(number)) for rank, pid, number in message["ranks"]]
+        self._step = str(message["step"])
+        ranks = self._ranks
         now, quiet_s = time.monotonic(), float(message["quiet_s"])
         if quiet_s:
             self._life.watch([(rank, pid) for rank, pid, _ in ranks], quiet_s, now)

@@ -1,4 +1,4 @@
-"""Programs written for AIMaster's sdk, as its documentation shows them (seed 000)."""
+"""Programs written for AIMaster's sdk, as its documentation shows them."""
 
 from __future__ import annotations
 
