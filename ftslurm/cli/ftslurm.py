@@ -90,14 +90,19 @@ def status(job: str | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def history(job: str, as_json: bool) -> None:
     """The attempts of JOB: cause, remedy and why, nodes, times."""
+    from ftslurm.ledger.evidence import kept
     from ftslurm.report import text, view
 
-    contents = _store().find(job)[1]
+    journal, contents = _store().find(job)
     found = _begun(job, view.status(contents.records, contents.damaged))
     attempts = view.attempts(contents.records)
+    evidence = [str(path) for path in kept(journal.path)]
     if as_json:
-        return _print_json({"job": asdict(found), "attempts": [asdict(attempt) for attempt in attempts]})
+        return _print_json(
+            {"job": asdict(found), "attempts": [asdict(attempt) for attempt in attempts], "evidence": evidence}
+        )
     text.print_history(_console(), found, attempts)
+    text.print_files(_console(), "what hung ranks were doing", evidence)
 
 
 @group.command()

@@ -75,6 +75,11 @@ def print_history(console: Console, view: Status, attempts: Sequence[AttemptView
     console.print(printable(f"now: {view.state}", style="bold"))
 
 
+def print_files(console: Console, what: str, paths: Sequence[str]) -> None:
+    for path in paths:
+        console.print(printable(f"{what}: {path}"))
+
+
 def _print_attempt(console: Console, a: AttemptView) -> None:
     lasted = f" for {span(a.ended - a.began)}" if a.ended else ", end not recorded"
     console.print(

@@ -32,7 +32,11 @@ def test_a_message_and_own_keywords(page_path: str) -> None:
 def test_without_ftrun_a_status_says_so(page_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FTSLURM_PAGE")
     monitor = jm.Monitor(config=jm.PyTorchConfig(job_hang_interval=1800))
-    for status in (monitor.send_custom_message("x"), monitor.set_retryable_errors(["x"]), monitor.reset_config(job_hang_interval=5)):
+    for status in (
+        monitor.send_custom_message("x"),
+        monitor.set_retryable_errors(["x"]),
+        monitor.reset_config(job_hang_interval=5),
+    ):
         assert not status.ok() and status.to_string() == "this rank was not started by ftrun" and not status
 
 

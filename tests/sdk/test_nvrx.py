@@ -432,7 +432,9 @@ def test_the_configuration_has_its_34_keys_and_defaults() -> None:
 
 
 def test_it_is_made_from_names(tmp_path: Path) -> None:
-    made = FaultToleranceConfig.from_kwargs(rank_heartbeat_timeout=5, strange=1, rank_termination_signal="sigterm", log_level="WARN")
+    made = FaultToleranceConfig.from_kwargs(
+        rank_heartbeat_timeout=5, strange=1, rank_termination_signal="sigterm", log_level="WARN"
+    )
     assert (made.rank_heartbeat_timeout, made.rank_termination_signal, made.log_level) == (5, signal.SIGTERM, logging.WARNING)
     with pytest.raises(ValueError, match="strange"):
         FaultToleranceConfig.from_kwargs(ignore_not_recognized=False, strange=1)
@@ -462,7 +464,10 @@ def test_arguments_beat_the_file_and_the_file_the_defaults(tmp_path: Path, caplo
     path = tmp_path / "ft.yaml"
     path.write_text("fault_tolerance: {rank_heartbeat_timeout: 60, safety_factor: 2, log_level: DEBUG}")
     args = argparse.Namespace(
-        ft_cfg_path=str(path), ft_rank_heartbeat_timeout="none", ft_rank_section_timeouts="a:5, b:null", ft_param_log_level="ERROR"
+        ft_cfg_path=str(path),
+        ft_rank_heartbeat_timeout="none",
+        ft_rank_section_timeouts="a:5, b:null",
+        ft_param_log_level="ERROR",
     )
     config = FaultToleranceConfig.from_args(args)
     assert (config.rank_heartbeat_timeout, config.safety_factor, config.log_level) == (None, 2, logging.ERROR)

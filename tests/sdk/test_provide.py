@@ -36,9 +36,7 @@ class Ranks:
     def __call__(self, *argv: str, path: tuple[Path, ...] = (), **more: str) -> str:
         places = os.pathsep.join(str(place) for place in (INJECT, *path))
         env = {**self._env, "PYTHONPATH": places, **more}
-        done = subprocess.run(
-            [str(self._python), *argv], env=env, cwd=self._folder, capture_output=True, text=True, timeout=60
-        )
+        done = subprocess.run([str(self._python), *argv], env=env, cwd=self._folder, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0 and done.stderr == "", done.stdout + done.stderr
         return done.stdout
 
