@@ -681,7 +681,9 @@ class Judge:
         if not self._meaning and self._needs_slurm(trouble, now):
             # What was found while stopping has closed the rung that needed nothing.
             return [*ended, *found, self._ask_slurm(now)]
-        return [*ended, *found, *self._climb(self._situation(trouble, now), now)]
+        hints = [decision for decision in found if isinstance(decision, Say)]
+        notes = [decision for decision in found if not isinstance(decision, Say)]
+        return [*ended, *notes, *self._climb(self._situation(trouble, now), now), *hints]
 
     def _hints(self, now: Now) -> list[Decision]:
         """Common reasons for a hang, once an attempt; now that the ranks have been stopped their last words are here."""
