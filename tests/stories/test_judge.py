@@ -357,7 +357,7 @@ def test_a_node_is_not_avoided_at_the_price_of_never_running_again() -> None:
 
 
 def test_a_device_fault_with_in_place_restart_switched_off_goes_to_the_next_rung_and_takes_the_node_out() -> None:
-    """Seed 003, table 1: isolated requeue answers all device faults."""
+    """ModelArts, fault recovery, table 1: isolated requeue answers all device faults."""
     job = Job(Settings(in_place=False)).begin()
     job.shows(fault())
     assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
@@ -475,7 +475,7 @@ def test_an_explicit_fault_between_breaks_the_row(fault_between: str) -> None:
 
 @pytest.mark.parametrize(("graded", "rung"), [(ISOLATE, "unconditional-requeue"), (IGNORE, "fail"), (UNKNOWN, "fail")])
 def test_an_explicit_fault_between_breaks_the_row_even_if_nothing_was_done_about_it(graded: FaultClass, rung: str) -> None:
-    """Seed 003: the fault is in the program only if no explicit node or device fault came in between."""
+    """ModelArts: the fault is in the program only if no explicit node or device fault came in between."""
     job = Job().begin()
     for _ in range(3):
         job.exits(0, 1)
