@@ -104,10 +104,11 @@ class Socket:
 class RankView:
     """What is known of one rank at one moment. None: not known.
 
-    wchan: kernel function that the main thread sleeps in. main_fresh: its Python code ran within the last seconds.
-    gil_held: the process runs, but none of its other threads gets the interpreter lock. cpu_percent, io_bytes_s: of the
-    process tree. children: processes alive below it. exact: `inside` tells all waits there are, so a rank that is not
-    inside waits for nobody. stack_inside: what the main thread's stack says, for a rank without such words.
+    wchan: kernel function that the main thread sleeps in. ended_at: Unix seconds on its node. main_fresh: its Python code
+    ran within the last seconds. gil_held: the process runs, but none of its other threads gets the interpreter lock.
+    cpu_percent, io_bytes_s: of the process tree. children: processes alive below it. exact: `inside` tells all waits there
+    are, so a rank that is not inside waits for nobody. stack_inside: what the main thread's stack says, for a rank without
+    such words.
     probed: the counters are the rank's own; False: it has no probe, and is seen from outside only.
     """
 
@@ -116,6 +117,7 @@ class RankView:
     process: ProcessState = ProcessState.UNKNOWN
     wchan: str = ""
     exit_status: ExitStatus | None = None
+    ended_at: float | None = None
     main_fresh: bool | None = None
     gil_held: bool | None = None
     cpu_percent: float | None = None
@@ -242,6 +244,7 @@ def view_record(view: RankView) -> dict[str, Any]:
         "process": view.process.value,
         "wchan": view.wchan,
         "exit": [status.code, status.signal] if status else None,
+        "ended": view.ended_at,
         "main_fresh": view.main_fresh,
         "gil_held": view.gil_held,
         "cpu": view.cpu_percent,
@@ -256,7 +259,8 @@ def view_record(view: RankView) -> dict[str, Any]:
         "sockets": [[s.local, s.remote, s.trouble, s.queued_bytes, s.retries] for s in view.sockets[:SOCKETS_MAX]],
         "probed": view.probed,
     }
-    return {name: value for name, value in record.items() if value not in (None, "", [], False)}
+    # Not `in (..., False)`: rank 0 is equal to False.
+    return {name: value for name, value in record.items() if not (value is None or value == "" or value == [])}
 
 
 def _stay_record(stay: Stay | None) -> list[Any] | None:
@@ -278,6 +282,7 @@ def parse_view(record: Any) -> RankView:
         process=process,
         wchan=_words(record.get("wchan", "")),
         exit_status=ExitStatus(_whole(ended[0], 255), _whole(ended[1], 127)) if ended else None,
+        ended_at=_amount(record.get("ended")),
         main_fresh=_truth(record.get("main_fresh")),
         gil_held=_truth(record.get("gil_held")),
         cpu_percent=_amount(record.get("cpu")),

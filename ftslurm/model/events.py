@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import Fault, HealResult
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
@@ -239,10 +240,11 @@ class ProgramSaid:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceTaken:
-    """What the agent of `node` has found out about its ranks before they are stopped. text: for people."""
+    """What the agent of `node` has found out about its ranks before they are stopped. text: for people; views: each rank."""
 
     node: str
     text: str
+    views: tuple[RankView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,6 +133,22 @@ class Advised:
 
 
 @dataclass(frozen=True, slots=True)
+class CulpritSeen:
+    """Who hangs, in C4D's words: RankCommHang, RankNonCommHang, ... level: Error, Warn, Info. blamed: nodes."""
+
+    at: float
+    attempt: int
+    sign: str
+    level: str
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    operation: str
+    cause: str
+    evidence: tuple[str, ...] = ()
+    blamed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramSaid:
     """By the program interface. what: message, retriable, shut_down, leave_this_node."""
 
@@ -215,8 +231,8 @@ class Finished:
 
 
 Record = (
-    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | HangSeen | Advised | ProgramSaid | Drilled
-    | Signalled | Decided | CarriedOut | AttemptEnded | Finished
+    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | HangSeen | Advised | CulpritSeen | ProgramSaid
+    | Drilled | Signalled | Decided | CarriedOut | AttemptEnded | Finished
 )
 KINDS: Mapping[str, type] = {
     kind.__name__: kind
@@ -229,6 +245,7 @@ KINDS: Mapping[str, type] = {
         Diagnosed,
         HangSeen,
         Advised,
+        CulpritSeen,
         ProgramSaid,
         Drilled,
         Signalled,

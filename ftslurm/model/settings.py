@@ -221,6 +221,12 @@ class Settings:
     hang_interval_s: float = _leaf("hang.interval", lasting, 1800.0, "of silence")
     hang_exit: bool = _leaf("hang.exit_detection", switch, False, "ranks that do not end after others have is a hang")
     hang_exit_s: float = _leaf("hang.exit_interval", lasting, 600.0, "from the first rank's end to that of the last")
+    watch: str = _leaf(
+        "hang.watch",
+        choice("off", "L1", "L2"),
+        "off",
+        "put a probe into Python ranks that tells who waits for whom (L2: point-to-point as well)",
+    )
     ft_config: str = _leaf(
         "fault_tolerance", table, "", "ft_launcher's configuration: heartbeat and section timeouts of programs that report"
     )

@@ -6,11 +6,12 @@ shim may be of another version, and a message that is nearly right is worse than
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ftslurm.errors import WireError
+from ftslurm.model.collectives import RankView, parse_view, view_record
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
 from ftslurm.model.events import (
     BeatOverdue,
@@ -78,6 +79,7 @@ class UseReported:
 @dataclass(frozen=True, slots=True)
 class EvidenceReported:
     text: str
+    views: tuple[RankView, ...] = ()
 
 
 ShimReport = RankStarted | RankExited | RankStopped | RankUnstartable | RankSilent | SignalSeen
@@ -149,7 +151,8 @@ def agent_report(message: Message) -> AgentReport:
             words = tuple(_short(word, 4096) for word in _list(message, "words"))
             return ProgramSaid(_number(message, "rank"), _text(message, "what", 32), words)
         case "evidence":
-            return EvidenceReported(_text(message, "text", EVIDENCE_MAX))
+            views = tuple(parse_view(view) for view in (_list(message, "views") if "views" in message else ()))
+            return EvidenceReported(_text(message, "text", EVIDENCE_MAX), views)
         case other:
             raise WireError(f"an agent sent an unknown message `{other}`")
 
@@ -173,8 +176,8 @@ def healed_message(results: tuple[HealResult, ...]) -> dict[str, Any]:
     return {"t": "healed", "results": [{"device": r.device, "healed": r.healed, "how": r.how[:1000]} for r in results]}
 
 
-def evidence_message(text: str) -> dict[str, Any]:
-    return {"t": "evidence", "text": text[:EVIDENCE_MAX]}
+def evidence_message(text: str, views: Iterable[RankView] = ()) -> dict[str, Any]:
+    return {"t": "evidence", "text": text[:EVIDENCE_MAX], "views": [view_record(view) for view in views]}
 
 
 def start_message(

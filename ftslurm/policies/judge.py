@@ -52,6 +52,7 @@ from ftslurm.policies.hangs import HangWatch
 from ftslurm.policies.ladder import Cause, Choice, Situation, choose
 from ftslurm.policies.phases import ENDING_STATES, Advise, Diagnose, Phase, RunFacts, Trouble
 from ftslurm.policies.situation import ACTS, acting, avoidable, bad_nodes, situation_of
+from ftslurm.policies.whohangs import who_hangs
 
 SIGINT, SIGKILL, SIGTERM = 2, 9, 15
 # A job that is over sooner needs no agents, and does not pay for them; trouble brings them up at once.
@@ -389,15 +390,28 @@ class Judge:
 
     def _evidence_taken(self, event: ev.EvidenceTaken, now: Now) -> list[Decision]:
         self._attempt.evidence[event.node] = event.text
+        self._attempt.views += event.views
         keep: list[Decision] = [KeepEvidence(self._attempt.number, event.node, event.text)]
         if self._hung is None or "evidence" not in self._waits:
             return keep
         if not self._hangs.looked_at(event.node, [node for node, kinds in self._agents.items() if kinds is not None]):
             return keep
-        return [*keep, *self._into_trouble(self._hung, now)]
+        return [*keep, *self._into_hang(self._hung, now)]
 
     def _evidence_overdue(self, now: Now) -> list[Decision]:
-        return self._into_trouble(self._hung, now) if self._hung and self.phase is Phase.RUNNING else []
+        return self._into_hang(self._hung, now) if self._hung and self.phase is Phase.RUNNING else []
+
+    def _into_hang(self, trouble: Trouble, now: Now) -> list[Decision]:
+        """With the rank it begins with, if that can be told from what all ranks were doing."""
+        found = who_hangs(self._attempt.views)
+        if found is None:
+            return self._into_trouble(trouble, now)
+        culprit = rec.CulpritSeen(
+            now.unix, self._attempt.number, found.kind.value, found.level.value, found.ranks, found.nodes, found.operation,
+            found.cause, found.evidence, found.blamed,
+        )  # fmt: skip
+        trouble = replace(trouble, what=f"{trouble.what}; {found}")
+        return [self._note(culprit), *self._into_trouble(trouble, now)]
 
     # --- drills
 
@@ -690,7 +704,12 @@ class Judge:
         if self._advise is None or self._attempt.advised:
             return []
         self._attempt.advised = True
-        found = self._advise(self._attempt.rank_ends(self._tasks), self._attempt.evidence)
+        entered = any(view.groups for view in self._attempt.views)
+        found = [
+            hint
+            for hint in self._advise(self._attempt.rank_ends(self._tasks), self._attempt.evidence)
+            if not (entered and hint[0] == "before-first-collective")
+        ]
         notes = [self._note(rec.Advised(now.unix, self._attempt.number, *hint)) for hint in found]
         return [*notes, *(Say(f"hint: {what}: {advice}") for _, what, advice, _ in found)]
 

@@ -6,7 +6,7 @@ a list of missing ranks a group, as a recorder's analyser prints it, names all t
 
 | rule | what is found |
 |---|---|
-| some ended badly | RankExit: those that were not waiting, else those killed by a signal |
+| some ended badly | RankExit: who was killed, else who was in no failed wait, is behind the others, or ended first |
 | all are stopped | the job is suspended: nobody hangs |
 | some are stopped | inside a collective: RankCommHang, outside: RankNonCommHang |
 | ranks that are waited for and wait nowhere | RankNonCommHang, with what they do |
@@ -31,6 +31,7 @@ BUSY_IO_BYTES_S = 4096.0
 BUSY_CPU_PERCENT = 20.0
 # The state of a job that goes on again is seen half old and half new for a moment.
 CONFIRM_S = 1.0
+CLOCKS_S = 0.02  # between nodes, with NTP
 EVIDENCE_MAX = 12
 
 
@@ -218,31 +219,58 @@ def _alive(view: RankView) -> bool:
 
 
 def _bad_exits(state: JobState) -> Finding | None:
+    """When a rank goes, its peers die of the broken connection soon after: who was the first?"""
     failed = [
         view for view in state.views.values() if not _alive(view) and view.exit_status is not None and not view.exit_status.ok
     ]
     if not failed:
         return None
-    # A rank whose peer goes dies of the broken connection, inside a collective; some libraries abort() then.
-    outside = [view for view in failed if not _was_inside(view)]
-    signalled = [view for view in failed if view.exit_status and view.exit_status.signal]
-    left = [view for view in state.views.values() if _ended_well(view) and _entered_less(view, failed, state)]
-    first = outside or left or signalled or failed
+    first = _struck(failed) or _outside_of_failed_waits(failed) or _left_early(failed, state) or _behind(failed) or failed
+    first = _earliest(first)
     words = "; ".join(f"rank {view.rank} {view.exit_status}" for view in first[:EVIDENCE_MAX] if view.exit_status)
     return _finding(state, Kind.RANK_EXIT, [view.rank for view in first], words, evidence=_ends(state))
 
 
-def _was_inside(view: RankView) -> bool:
-    if view.inside is not None:
-        return True
-    return not view.exact and any(group.completed is not None and group.entered > group.completed for group in view.groups)
+def _struck(failed: Sequence[RankView]) -> list[RankView]:
+    """Killed by a signal that no broken connection sends."""
+    return [view for view in failed if view.exit_status and view.exit_status.signal not in (0, *_SIGNALS_OF_PEERS)]
+
+
+# SIGABRT: libraries abort() when a peer is gone; SIGPIPE; SIGTERM: what launchers send the others.
+_SIGNALS_OF_PEERS = (6, 13, 15)
+
+
+def _outside_of_failed_waits(failed: Sequence[RankView]) -> list[RankView]:
+    """Where some ended of a wait that failed, those that did not."""
+    outside = [view for view in failed if view.inside is None]
+    return outside if len(outside) < len(failed) else []
+
+
+def _left_early(failed: Sequence[RankView], state: JobState) -> list[RankView]:
+    """Those that ended well, but had not entered what the failed ones had, or were still waited for."""
+    peers = {view.inside.peer for view in failed if view.inside}
+    ended = [view for view in state.views.values() if _ended_well(view)]
+    return [view for view in ended if view.rank in peers or _entered_less(view, failed)]
+
+
+def _behind(failed: Sequence[RankView]) -> list[RankView]:
+    """Those that had not entered what others of the failed had, and that are ahead of nobody."""
+    return [view for view in failed if _entered_less(view, failed) and not any(_entered_less(other, [view]) for other in failed)]
+
+
+def _earliest(views: list[RankView]) -> list[RankView]:
+    """The first to end, if it is ahead of the others by more than clocks of nodes differ."""
+    times = sorted(view.ended_at for view in views if view.ended_at is not None)
+    if len(times) < len(views) or len(times) < 2 or times[1] - times[0] < CLOCKS_S:
+        return views
+    return [view for view in views if view.ended_at == times[0]]
 
 
 def _ended_well(view: RankView) -> bool:
     return not _alive(view) and view.exit_status is not None and view.exit_status.ok
 
 
-def _entered_less(view: RankView, others: Iterable[RankView], state: JobState) -> bool:
+def _entered_less(view: RankView, others: Iterable[RankView]) -> bool:
     mine = {group.key: group.entered for group in view.groups}
     return any(group.entered > mine[group.key] for other in others for group in other.groups if group.key in mine)
 

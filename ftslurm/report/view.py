@@ -166,6 +166,12 @@ def attempts(records: Sequence[rec.Record]) -> list[AttemptView]:
     return found
 
 
+def _culprit(c: rec.CulpritSeen) -> str:
+    ranks = ", ".join(map(str, c.ranks))
+    who = f"rank {ranks} on {', '.join(c.nodes)}" if ranks else "no rank in particular"
+    return f"{c.level} {c.sign}: {who}{f' in {c.operation}' if c.operation else ''}: {c.cause}"
+
+
 def _verdict(d: rec.Diagnosed) -> VerdictView:
     return VerdictView(
         d.error_class, d.retriable, d.confidence, d.signature, d.what, d.program, d.drill, {**d.suspects, **d.blamed}, d.evidence
@@ -186,6 +192,8 @@ def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record
             view.notes.append(f"rank {record.rank} started again alone, as attempt {record.attempt} (start {record.starts})")
         case rec.HangSeen():
             view.hangs.append(HangView(record.sign, record.what, record.evidence))
+        case rec.CulpritSeen():
+            view.hangs.append(HangView(record.sign, _culprit(record), record.evidence))
         case rec.Advised():
             view.hints.append(HintView(record.name, record.what, record.advice, record.evidence))
         case rec.Drilled():

@@ -282,14 +282,17 @@ _sections: dict[str, _Section] = {}  # to make one costs as much as to enter it
 
 def section(name: str) -> _Section:
     """`with section("step"):` or `@section("step")`."""
-    if not isinstance(name, str):
-        name = type(name).__name__
-    known = _sections.get(name)
-    if known is None:
-        known = _Section(name)
-        if len(_sections) < NAMES_MAX:
-            _sections[name] = known
-    return known
+    try:
+        return _sections[name]
+    except Exception:
+        return _new_section(name if isinstance(name, str) else type(name).__name__)
+
+
+def _new_section(name: str) -> _Section:
+    made = _Section(name)
+    if len(_sections) >= NAMES_MAX:
+        return made
+    return _sections.setdefault(name, made)
 
 
 # --- staged intervals

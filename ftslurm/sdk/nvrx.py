@@ -16,9 +16,9 @@ import dataclasses
 import logging
 import os
 import sys
-import time
 from enum import Enum, auto
-from typing import Any, Collection, Dict, Mapping, Optional
+from time import monotonic
+from typing import Any, Collection, Dict, Mapping, Optional, Tuple
 
 from ftslurm.sdk import client as ft
 from ftslurm.sdk import notes
@@ -69,6 +69,7 @@ class RankMonitorClient:
         self.loaded_hb_timeouts: Optional[HeartbeatTimeouts] = None
         self.loaded_section_timeouts: Optional[SectionTimeouts] = None
         self.iter_idx = 0
+        self._told: Dict[Tuple[bool, bool], Tuple[Optional[float], ...]] = {}  # of heartbeats, of sections: to ftrun
         self.cfg: Optional[FaultToleranceConfig] = None
         self.logger = logging.getLogger("nvidia_resiliency_ext.fault_tolerance.rank_monitor_client")
         if not ft.notes_path():
@@ -120,7 +121,7 @@ class RankMonitorClient:
         calc = self._calc()
         if section in calc.section_to_max_time or calc.takes_in(section):
             try:
-                calc.open(section, time.monotonic())
+                calc.open(section, monotonic())
             except TimeoutsCalcError as error:
                 raise _refused(error) from None
             ft.start_section(section)
@@ -132,7 +133,7 @@ class RankMonitorClient:
         calc = self._calc()
         if section in calc.section_to_max_time:
             try:
-                calc.close(section, time.monotonic())
+                calc.close(section, monotonic())
             except TimeoutsCalcError as error:
                 raise _refused(error) from None
             ft.end_section(section)
@@ -216,6 +217,12 @@ class RankMonitorClient:
         if not path or not (beats or sections):
             return
         told, inside = beats or HeartbeatTimeouts(), sections or SectionTimeouts()
+        known = (told.initial, told.subsequent, inside.out_of_section, *inside.section.values())
+        kind = (bool(beats), bool(sections))
+        before = self._told.get(kind, ())
+        if len(known) == len(before) and all(map(_nearly, known, before)):
+            return
+        self._told[kind] = known
         why = notes.limits(path, told.initial, told.subsequent, inside.out_of_section, inside.section)
         if why:
             self.logger.warning("the calculated timeouts were not passed on: %s", why)
@@ -230,6 +237,11 @@ class RankMonitorClient:
 
 def _refused(error: TimeoutsCalcError) -> RankMonitorClientError:
     return RankMonitorClientError(f"RankMonitorClient could not send section update. Exception: {error}")
+
+
+def _nearly(one: Optional[float], other: Optional[float]) -> bool:
+    """Within 1 %: what is calculated with every checkpoint of a long job ends in steps that are not worth a note."""
+    return one == other or (one is not None and other is not None and abs(one - other) <= 0.01 * other)
 
 
 def _from_dict(kind: Any, told: Mapping[str, Any]) -> Any:

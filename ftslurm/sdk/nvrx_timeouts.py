@@ -12,8 +12,8 @@ import dataclasses
 import os
 import socket
 import sys
-import time
 from enum import Enum
+from time import monotonic
 from typing import Any, Collection, Dict, Iterable, List, Optional, Set
 
 from ftslurm.sdk.notes import rank_of
@@ -129,7 +129,7 @@ class TimeoutsCalc:
         safety_factor: float = 5.0,
         adopts: bool = False,
     ) -> None:
-        self.start_time = time.monotonic() if start_time is None else start_time
+        self.start_time = monotonic() if start_time is None else start_time
         self.safety_factor = safety_factor
         self.adopts = adopts
         self.count = 0
@@ -140,7 +140,7 @@ class TimeoutsCalc:
         self.last_section_close_time = self.start_time
 
     def reset_start_time(self) -> None:
-        self.start_time = time.monotonic()
+        self.start_time = monotonic()
 
     @property
     def is_out_of_section(self) -> bool:
@@ -149,7 +149,7 @@ class TimeoutsCalc:
     # --- what happens
 
     def update_on_heartbeat(self, hb_time: Optional[float] = None) -> None:
-        now = time.monotonic() if hb_time is None else hb_time
+        now = monotonic() if hb_time is None else hb_time
         if self.prev_hb_time is None:
             self.initial_max_time = max(self.initial_max_time, now - self.start_time)
         elif now - self.prev_hb_time > self.subsequent_max_time:
@@ -159,7 +159,7 @@ class TimeoutsCalc:
 
     def update_on_section_event(self, section: Optional[str], action: SectionAction, event_time: Optional[float] = None) -> None:
         """Raises: TimeoutsCalcError for a section that is not known, opened twice, or closed while not open."""
-        now = time.monotonic() if event_time is None else event_time
+        now = monotonic() if event_time is None else event_time
         if action is SectionAction.CLOSE_ALL:
             for name in list(self.open_sections):
                 self.close(name, now)
@@ -196,7 +196,7 @@ class TimeoutsCalc:
     def maybe_bump_oos_time(self, curr_time: Optional[float] = None) -> None:
         """The time without a section that is running now counts as if it ended now."""
         if not self.open_sections:
-            now = time.monotonic() if curr_time is None else curr_time
+            now = monotonic() if curr_time is None else curr_time
             self.out_of_section_max_time = max(self.out_of_section_max_time, now - self.last_section_close_time)
 
     # --- what follows from it

@@ -246,7 +246,7 @@ class _Probe:
         groups = getattr(world, "pg_map", None)
         if groups:
             self._count(groups)
-            if not self._served:
+            if not self._served and not self.ending:
                 self._serve()
         words[BEAT_COST] = monotonic_ns() - begun
 
@@ -392,6 +392,10 @@ class _Probe:
     def finish(self) -> None:
         """At exit. A server that still runs then ends the process by std::terminate, with status 134 in place of its own."""
         self.ending = True
+        try:
+            self.beat()  # the last words
+        except Exception:
+            pass
         self._shut()
 
     def _shut(self) -> None:

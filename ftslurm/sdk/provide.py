@@ -2,8 +2,8 @@
 
 One finder at the end of sys.meta_path: it is asked for what nobody else has. A second one at the beginning, for the
 packages that FTSLURM_PROVIDE names (`nvrx`, `aimaster`, with a comma between): there ours stand in front of the real
-ones. FTSLURM_PROVIDE=off: nothing is provided. Loaded in every Python process of a rank, so it imports nothing, not even
-`__future__`.
+ones. FTSLURM_PROVIDE=off: of others' nothing is provided, only ftslurm itself. Loaded in every Python process of a
+rank, so it imports nothing, not even `__future__`.
 """
 
 import sys
@@ -68,24 +68,28 @@ class _Loader:
 
 
 class Finder:
-    """asked: it stands first, for these words of FTSLURM_PROVIDE; none: it stands last, for all that is missing."""
+    """asked: it stands first, for these words of FTSLURM_PROVIDE; none: it stands last, for all that is missing.
 
-    def __init__(self, asked: "Sequence[str]" = ()) -> None:
+    others: not only ftslurm itself.
+    """
+
+    def __init__(self, asked: "Sequence[str]" = (), others: bool = True) -> None:
         self.asked = tuple(asked)
+        self._others = others
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
         if not name.startswith(("nvidia_resiliency_ext", "aimaster", "ftslurm")):
             return None
         from importlib.machinery import ModuleSpec
 
-        if name in MODULES:
+        if name in MODULES and self._others:
             word, ours, names = MODULES[name]
             if self.asked and word not in self.asked:
                 return None
             return ModuleSpec(name, _Loader(ours, names), is_package=name == _FT)  # type: ignore[arg-type]
         if self.asked:
             return None
-        if name in PARENTS:
+        if name in PARENTS and self._others:
             return ModuleSpec(name, _Loader(), is_package=True)  # type: ignore[arg-type]
         if name in OWN:
             from importlib.util import spec_from_file_location
@@ -97,9 +101,9 @@ class Finder:
 def install(env: "Mapping[str, str]") -> None:
     """Once a process. FTSLURM_PROVIDE with a word that is none of ours is the same as without it."""
     words = [word.strip() for word in env.get(VARIABLE, "").split(",")]
-    if "off" in words or any(type(finder).__name__ == "Finder" and hasattr(finder, "asked") for finder in sys.meta_path):
+    if any(type(finder).__name__ == "Finder" and hasattr(finder, "asked") for finder in sys.meta_path):
         return
     asked = [word for word in words if word in ("nvrx", "aimaster")]
-    if asked:
+    if asked and "off" not in words:
         sys.meta_path.insert(0, Finder(asked))
-    sys.meta_path.append(Finder())
+    sys.meta_path.append(Finder(others="off" not in words))

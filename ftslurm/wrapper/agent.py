@@ -93,7 +93,7 @@ class Agent:
         elif message["t"] == "use":
             self._life.sample_use(float(message["window_s"]), time.monotonic())
         elif message["t"] == "evidence":
-            self._say(evidence_message(self._evidence(float(message["limit_s"]))))
+            self._say(self._evidence(float(message["limit_s"])))
         else:
             raise ValueError(f"unknown message {message['t']!r}")
 
@@ -120,7 +120,7 @@ class Agent:
         named = (probe for probe in self._probes if device in self._named.get(probe.kind, ()))
         return next(named, next(iter(self._probes), None))
 
-    def _evidence(self, limit_s: float) -> str:
+    def _evidence(self, limit_s: float) -> dict[str, Any]:
         """What the ranks of this node are doing, for people. Never raises: it is never in the way of a restart."""
         try:
             from ftslurm.wrapper.evidence import NodeWatch
@@ -129,9 +129,10 @@ class Agent:
             for rank, pid, number in self._ranks:
                 children = descendants(pid)
                 watch.watch(rank, f"{page_folder(self._step)}/{rank}.{number}", children[0] if children else None, number)
-            return watch.examine(EVIDENCE_SHARE * limit_s).text
+            examined = watch.examine(EVIDENCE_SHARE * limit_s)
+            return evidence_message(examined.text, examined.views)
         except Exception as error:
-            return f"no evidence could be taken: {error!r}"
+            return evidence_message(f"no evidence could be taken: {error!r}")
 
     def _watch(self, message: Mapping[str, Any]) -> None:
         self._ranks = [(int(rank), int(pid), int(number)) for rank, pid, number in message["ranks"]]

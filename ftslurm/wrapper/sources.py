@@ -131,7 +131,7 @@ class Sources:
         if isinstance(report, wire.UseReported):
             return (UseSampled(owner, report.unchanged, report.what),)
         if isinstance(report, wire.EvidenceReported):
-            return (EvidenceTaken(owner, report.text),)
+            return (EvidenceTaken(owner, report.text, report.views),)
         return (DevicesSeen(owner, self._graded(owner, report.answer), report.asked, report.answer.error),)
 
     def _introduced(self, peer: Peer, hello: wire.ShimHello | wire.AgentHello | DrillAsked) -> Sequence[Event]:

@@ -242,6 +242,25 @@ def test_heartbeat_timeouts_are_calculated_and_told(page_path: str) -> None:
     assert limits(page_path) == [(timeouts.initial, timeouts.subsequent, None, ())]
 
 
+def test_what_hardly_changes_is_told_once(page_path: str) -> None:
+    """A job that calculates with every checkpoint for weeks must not fill its notes."""
+    client = started()
+    for _ in range(300):
+        client.start_section("step")
+        client.end_section("step")
+        assert client.timeouts_calc
+        client.timeouts_calc.section_to_max_time["step"] = client.timeouts_calc.out_of_section_max_time = 10.0
+        client.send_heartbeat()
+        client.timeouts_calc.initial_max_time = client.timeouts_calc.subsequent_max_time = 1.0
+        client.calculate_and_set_section_timeouts()
+        client.calculate_and_set_hb_timeouts()
+    assert limits(page_path) == [(None, None, 50.0, (("step", 50.0),)), (5.0, 5.0, None, ())]
+    client.timeouts_calc.section_to_max_time["step"] = 20.0
+    for _ in range(300):
+        client.calculate_and_set_section_timeouts()
+    assert 3 < len(limits(page_path)) < 11 and 98 < limits(page_path)[-1][3][0][1] < 100
+
+
 def test_section_timeouts_are_calculated_for_those_selected(page_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     configured(monkeypatch, rank_section_timeouts={"setup": 600, "step": 180}, rank_out_of_section_timeout=300)
     client = started()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
+from ftslurm.model.collectives import GroupView, ProcessState, RankView
 from ftslurm.model.settings import Settings
 from tests.stories.replay import Job, fault
 
@@ -191,3 +194,16 @@ def test_a_node_that_the_program_asks_to_leave_is_left() -> None:
     job.tell(ev.ProgramSaid(2, "exclude", ("slow memory",)))
     job.exits(2, 3)
     assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+
+
+def test_who_hangs_is_told_from_what_all_ranks_were_doing() -> None:
+    group = GroupView("0#1", (0, 1, 2, 3), 11, 10, None, "gloo:all_reduce")
+    views = [RankView(rank, f"n{rank // 2 + 1}", ProcessState.SLEEPING, groups=(group,), probed=True) for rank in (0, 1, 3)]
+    behind = RankView(2, "n2", ProcessState.SLEEPING, wchan="hrtimer_nanosleep", groups=(replace(group, entered=10),), probed=True)
+    job = Job(ON).begin()
+    job.silent.add(do.TakeEvidence)
+    quiet(job)
+    job.tell(ev.EvidenceTaken("n1", "stacks", tuple(views[:2])), ev.EvidenceTaken("n2", "stacks", (behind, views[2])))
+    (culprit,) = job.recorded(rec.CulpritSeen)
+    assert (culprit.sign, culprit.ranks, culprit.nodes) == ("RankNonCommHang", (2,), ("n2",))
+    assert job.rungs == ["hang-restart"] and "RankNonCommHang" in job.said

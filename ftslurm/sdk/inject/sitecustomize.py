@@ -37,11 +37,20 @@ def _go_on() -> None:
         spec.loader.exec_module(other)
 
 
+def _watch() -> None:
+    """The probe that tells who waits for whom (probe.py), where it is asked for; the finder of `_provide` finds it."""
+    from ftslurm.sdk import probe
+
+    probe.arm()
+
+
 if not hasattr(sys, "_ftslurm_injected"):  # one behind us that looks for the next anywhere but in its own folder finds us
     sys._ftslurm_injected = True  # type: ignore[attr-defined]
     try:
         if sys.version_info >= (3, 8):
             _provide()
+            if os.environ.get("FTSLURM_WATCH") and os.environ.get("FTSLURM_PAGE"):
+                _watch()
     except Exception as error:
         sys.stderr.write(f"ftslurm: what is missing of other sdks is not provided: {error!r}\n")
     _go_on()

@@ -1,0 +1,155 @@
+"""ft_launcher's configuration: its keys, its flags, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftslurm.errors import PolicyError
+from ftslurm.model.ft_config import KEYS, BeatLimits, checked, from_flags, ignored, limits_from, rank_env, section_of
+from ftslurm.sdk import nvrx_config
+
+# The example of the sections guide of nvidia_resiliency_ext, with what it leaves at its default.
+FILE = """
+other: {deep: [1, {fault_tolerance: {
+  rank_section_timeouts: {init: 60, step: 40.5, checkpoint: null},
+  rank_out_of_section_timeout: 30, log_level: DEBUG, safety_factor: 4, num_warmup_iterations: 2}}]}
+"""
+
+
+def test_a_file_gives_limits() -> None:
+    values = section_of(yaml.safe_load(FILE), "ft.yaml")
+    assert limits_from(values) == BeatLimits(None, None, 30.0, {"init": 60.0, "step": 40.5, "checkpoint": None}, 2)
+    assert ignored(values) == ("log_level",)
+
+
+def test_nothing_gives_no_limits() -> None:
+    assert limits_from({}) == BeatLimits() and ignored({}) == () and rank_env({}) == {}
+
+
+def test_all_keys_are_those_of_the_client_with_its_defaults() -> None:
+    theirs = nvrx_config.FaultToleranceConfig()
+    assert tuple(KEYS) == nvrx_config.KEYS and len(KEYS) == 34
+    for name, key in KEYS.items():
+        default = getattr(theirs, name)
+        assert key.default == getattr(default, "name", default), name
+        assert checked({name: key.default}, "x") == {name: key.default}
+    assert len(ignored(dict.fromkeys(KEYS))) == 34 - 7
+
+
+def test_the_rank_gets_what_was_configured() -> None:
+    values = {
+        "rank_heartbeat_timeout": "60",
+        "rank_section_timeouts": "a:5,b:none",
+        "rank_termination_signal": 15,
+        "log_level": "WARN",
+    }
+    config = nvrx_config.given_by_ftrun(rank_env(values))
+    assert config is not None
+    assert (config.rank_heartbeat_timeout, config.rank_section_timeouts) == (60.0, {"a": 5.0, "b": None})
+    assert (config.rank_termination_signal.name, config.log_level) == ("SIGTERM", 30)
+    assert nvrx_config.VARIABLE in rank_env(values) and nvrx_config.given_by_ftrun({}) is None
+
+
+@pytest.mark.parametrize(("values", "said"), [
+    ({"rank_heartbeat_timout": 60}, "ft.yaml: ft_launcher has no key `rank_heartbeat_timout`; did you mean `rank_heartbeat_timeout`?"),
+    ({"rank_heartbeat_timeout": 0}, "ft.yaml: rank_heartbeat_timeout: `0` is out of range: more than 0 s"),
+    ({"rank_heartbeat_timeout": -1}, "more than 0 s"),
+    ({"rank_heartbeat_timeout": "soon"}, "`soon` is not a number"),
+    ({"rank_heartbeat_timeout": True}, "`True` is not a number"),
+    ({"rank_heartbeat_timeout": float("nan")}, "is not a number"),
+    ({"rank_heartbeat_timeout": [5]}, "is not a number"),
+    ({"rank_heartbeat_timeout": 10**400}, "is not a number"),
+    ({"workload_check_interval": None}, "`None` is not a number"),
+    ({"rank_section_timeouts": [1]}, "not a mapping of section names to seconds"),
+    ({"rank_section_timeouts": {"a": "x"}}, "section `a`: `x` is not a number"),
+    ({"rank_section_timeouts": {5: 1}}, "`5` is no name of a section"),
+    ({"rank_section_timeouts": {"": 1}}, "is no name of a section"),
+    ({"rank_section_timeouts": {"n" * 256: 1}}, "is no name of a section"),
+    ({"rank_section_timeouts": "a:1,b"}, "`b` is not name:seconds"),
+    ({"rank_section_timeouts": {str(n): 1 for n in range(49)}}, "there are 49 sections; at most 48 can be watched"),
+    ({"safety_factor": 0.5}, "1 or more"),
+    ({"rank_termination_signal": "SIGNOT"}, "`SIGNOT` is no signal"),
+    ({"rank_termination_signal": 99}, "`99` is no signal"),
+    ({"log_level": "LOUD"}, "`LOUD` is no log level"),
+    ({"log_level": 7}, "`7` is no log level"),
+    ({"num_warmup_iterations": -1}, "out of range"),
+    ({"num_warmup_iterations": 1.5}, "not a whole number"),
+    ({"enable_nic_monitor": "maybe"}, "neither true nor false"),
+    ({"segment": 0}, "out of range"),
+    ({"gpu_memory_reclaim_timeout": -1}, "0 or more"),
+    ({"cycle_info_dir": 5}, "`5` is not text"),
+    ({"attribution_stop_action": "stop"}, "is not one of log, no-restart"),
+])  # fmt: skip
+def test_what_is_wrong_is_refused_in_a_sentence(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(PolicyError) as refused:
+        limits_from(values, "ft.yaml")
+    assert said in refused.value.message and refused.value.message.startswith("ft.yaml: ") and refused.value.hint
+
+
+@pytest.mark.parametrize("tree", [None, 5, [], {}, {"fault_tolerance": None}, {"fault_tolerance": [1]}, {"a": [{"b": {}}]}])
+def test_a_file_without_the_section_is_refused(tree: Any) -> None:
+    with pytest.raises(PolicyError, match="there is no section `fault_tolerance`"):
+        section_of(tree, "ft.yaml")
+
+
+def test_keys_of_earlier_versions_are_ignored_by_name() -> None:
+    values = {"max_no_progress_restarts": 3, "attrsvc_host": None, "rank_heartbeat_timeout": 5, "segment": 4}
+    assert limits_from(values).beat_s == 5.0 and ignored(values) == ("attrsvc_host", "max_no_progress_restarts", "segment")
+    assert json.loads(rank_env(values)[nvrx_config.VARIABLE]) == {"rank_heartbeat_timeout": 5.0, "segment": 4}
+
+
+# --- flags
+
+
+@pytest.mark.parametrize(("words", "values", "path"), [
+    (["--ft-param-rank_heartbeat_timeout=60"], {"rank_heartbeat_timeout": "60"}, ""),
+    (["--ft-param-rank_heartbeat_timeout", "60"], {"rank_heartbeat_timeout": "60"}, ""),
+    (["--ft-rank-heartbeat-timeout=none"], {"rank_heartbeat_timeout": "none"}, ""),
+    (["--ft-rank_heartbeat_timeout", ""], {"rank_heartbeat_timeout": ""}, ""),
+    (["--ft_param_enable_nic_monitor", "--ft-param-rank_section_timeouts=setup:600,step:180"],
+     {"enable_nic_monitor": "true", "rank_section_timeouts": "setup:600,step:180"}, ""),
+    (["--ft-enable-nic-healthcheck", "false"], {"enable_nic_healthcheck": "false"}, ""),
+    (["--ft-storage-health-check-path=/data"], {"storage_healthcheck_path": "/data"}, ""),
+    (["--fault-tol-cfg-path=a=b.yaml", "--ignore-missing-fault-tol-cfg"], {}, "a=b.yaml"),
+    (["--ft-ignore-missing-cfg", "--ft-cfg-path", "ft.yaml", "--ft-safety-factor=3"], {"safety_factor": "3"}, "ft.yaml"),
+    ([], {}, ""),
+])  # fmt: skip
+def test_flags_of_all_versions_are_understood(words: list[str], values: dict[str, str], path: str) -> None:
+    assert from_flags(words, "here") == (values, path)
+    limits_from(values)
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--ft-param-rank_heartbeat_timout=60"], "no flag `--ft-param-rank_heartbeat_timout`"),
+    (["--max-restarts=3"], "no flag `--max-restarts`"),
+    (["--ft-param-rank_heartbeat_timeout"], "has no value"),
+    (["--ft-rank-heartbeat-timeout", "--ft-safety-factor=3"], "has no value"),
+    (["--ft-safety-factor=3", "--ft-param-safety_factor=3"], "stands there twice"),
+    (["--ft-cfg-path=a", "--fault-tol-cfg-path=b"], "stands there twice"),
+    (["train.py"], "no flag `train.py`"),
+])  # fmt: skip
+def test_flags_that_are_wrong_are_refused(words: list[str], said: str) -> None:
+    with pytest.raises(PolicyError, match="here: ") as refused:
+        from_flags(words, "here")
+    assert said in refused.value.message
+
+
+@given(st.dictionaries(
+    st.sampled_from([*KEYS, "x"]),
+    st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()),
+        lambda some: st.one_of(st.lists(some), st.dictionaries(st.one_of(st.text(), st.integers()), some)), max_leaves=5,
+    ),
+))  # fmt: skip
+def test_whatever_is_given_it_is_taken_or_refused(values: dict[str, Any]) -> None:
+    try:
+        limits_from(values)
+        assert nvrx_config.given_by_ftrun(rank_env(values)) is not None or not values
+    except PolicyError as error:
+        assert error.message
