@@ -10,7 +10,7 @@ from ftslurm.model.ft_config import BeatLimits
 from ftslurm.policies.beats import Watch, follow, merged, overdue
 from ftslurm.sdk import notes as say
 from ftslurm.sdk.notes import SUFFIX, read_notes
-from ftslurm.sdk.page import page_paths, read_page
+from ftslurm.sdk.page import owner_lives, page_paths, read_page
 from ftslurm.wrapper.shim import page_folder
 
 # While a program reports, its page is read as often as ft_launcher's monitor at its quickest; before, now and then.
@@ -62,7 +62,11 @@ class Pages:
     def _beats(self, number: int, rank: _Rank, now: float) -> list[Message]:
         """Several programs may report for one rank; the first that is late counts."""
         for path in page_paths(rank.path):
-            rank.watches[path] = follow(rank.watches.get(path), read_page(path), now)
+            page = read_page(path)
+            if page is not None and owner_lives(page) is False:
+                rank.watches[path] = None  # a program that has ended owes no beats
+            else:
+                rank.watches[path] = follow(rank.watches.get(path), page, now)
         for watch in rank.watches.values():
             late = overdue(watch, rank.limits, now)
             if late and not rank.told:

@@ -1,0 +1,85 @@
+"""The agent reads real pages and notes of a real program."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftslurm.model.ft_config import BeatLimits
+from ftslurm.wrapper import pages as module
+from ftslurm.wrapper.pages import Pages
+
+ROOT = Path(__file__).resolve().parents[2]
+SAYS = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from ftslurm.sdk import client
+client.heartbeat()
+client.message("half way")
+client.leave_this_node("slow")
+print("ready", flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(module, "page_folder", lambda step: str(tmp_path))
+    return tmp_path
+
+
+def started(folder: Path, seconds: float) -> subprocess.Popen[str]:
+    env = {"FTSLURM_PAGE": f"{folder}/3.1", "SLURM_PROCID": "3", "FTSLURM_ATTEMPT": "1", "PATH": "/usr/bin:/bin"}
+    child = subprocess.Popen([sys.executable, "-c", SAYS, str(seconds)], env=env, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None and child.stdout.readline() == "ready\n"
+    return child
+
+
+def turns(pages: Pages, seconds: float) -> list[dict[str, Any]]:
+    told, until = [], time.monotonic() + seconds
+    while (now := time.monotonic()) < until:
+        told += pages.turn(now)
+        time.sleep(0.02)
+    return told
+
+
+def test_words_are_told_and_a_late_beat_once(folder: Path) -> None:
+    pages = Pages()
+    pages.watch([(3, 1)], "7.0", BeatLimits(beat_s=0.5), time.monotonic())
+    child = started(folder, 30)
+    try:
+        told = turns(pages, 2.5)
+    finally:
+        child.kill()
+        child.wait()
+    assert [(one["what"], one["words"]) for one in told if one["t"] == "said"] == [
+        ("message", ["half way"]), ("exclude", ["slow"]),
+    ]  # fmt: skip
+    (late,) = [one for one in told if one["t"] == "beat"]
+    assert late["rank"] == 3 and "no heartbeat" in late["why"]
+
+
+def test_a_program_that_has_ended_owes_no_beats(folder: Path) -> None:
+    pages = Pages()
+    pages.watch([(3, 1)], "7.0", BeatLimits(beat_s=0.5), time.monotonic())
+    child = started(folder, 0)
+    turns(pages, 0.3)
+    child.wait()
+    assert not [one for one in turns(pages, 2.0) if one["t"] == "beat"]
+
+
+def test_pages_of_another_attempt_are_not_read(folder: Path) -> None:
+    pages = Pages()
+    pages.watch([(3, 2)], "7.0", BeatLimits(beat_s=0.2), time.monotonic())
+    child = started(folder, 30)
+    try:
+        assert not turns(pages, 1.5)
+    finally:
+        child.kill()
+        child.wait()
