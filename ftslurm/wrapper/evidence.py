@@ -518,14 +518,19 @@ class NodeWatch:
         share = budget_bytes // max(1, len(texts))
         return Examined(tuple(view for view, _ in found), "\n".join(_cut(text, share) for text in texts), tuple(enters))
 
-    def waits(self, with_links: bool = False) -> tuple[Waits, ...]:
-        """The waits since the last call, for the rules on slow ranks. with_links: ask `ss` for what was sent, too."""
+    def waits(self, at_least: int = 60, with_links: bool = False) -> tuple[Waits, ...]:
+        """The waits since the last answer, for the rules on slow ranks; none while a rank has fewer than `at_least`.
+
+        A page keeps 120. with_links: ask `ss` what was sent, too, which takes 10 ms a rank.
+        """
         self.look()
+        ranks = [(each, each.probe) for each in self._ranks.values() if each.probe is not None]
+        if any(state.waits - each.told_waits < at_least for each, state in ranks):
+            return ()
         found = []
-        for each in self._ranks.values():
-            if each.probe is not None:
-                sent_mb, busy_ms = self._sent(each.pid) if with_links and each.pid else (None, None)
-                found.append(replace(self._waits(each, each.probe), sent_mb=sent_mb, busy_ms=busy_ms))
+        for each, state in ranks:
+            sent_mb, busy_ms = self._sent(each.pid) if with_links and each.pid else (None, None)
+            found.append(replace(self._waits(each, state), sent_mb=sent_mb, busy_ms=busy_ms))
         return tuple(found)
 
     # --- pages
@@ -595,7 +600,7 @@ class NodeWatch:
             main_fresh=each.age("main", now) < MAIN_FRESH_S if running else None,
             gil_held=each.age("beats", now) > LOCK_HELD_S if running else None,
             inside=_stay(state, process, each, now),
-            exact=_exact(state, process, {group.slot: group.entered for group in state.groups}),
+            exact=_exact(state, {group.slot: group.entered for group in state.groups}, late=True),
         )
 
     def _with_recorder(self, view: RankView, each: _Rank, dump: Mapping[str, Recorded]) -> RankView:
@@ -618,7 +623,7 @@ class NodeWatch:
                     inside = Stay(way, group.key, 0, 0.0, whom, True)
             entered[slot.slot] = group.entered
             groups.append(group)
-        return replace(view, groups=tuple(groups), inside=inside, exact=_exact(state, view.process, entered))
+        return replace(view, groups=tuple(groups), inside=inside, exact=_exact(state, entered, late=False))
 
     def _with_kernel(self, view: RankView, each: _Rank, until: float) -> tuple[RankView, str]:
         if not each.pid or view.process is ProcessState.EXITED:
@@ -753,14 +758,13 @@ def _group_view(group: ProbeGroup, names: Mapping[int, GroupName]) -> GroupView:
     return GroupView(_key(group, names), members, group.entered, completed)
 
 
-def _exact(state: ProbeState, process: ProcessState, entered: Mapping[int, int]) -> bool:
+def _exact(state: ProbeState, entered: Mapping[int, int], late: bool) -> bool:
     """Do the wrappers see all collectives? What native code issues (DDP's reducer) is in the recorder's count only.
 
-    Of a stopped process that count is as old as its last beat, so it may be behind.
+    late: that count is as old as the last beat, so it may be behind.
     """
     if state.level < 2:
         return False
-    late = process is ProcessState.STOPPED
     pairs = ((entered.get(group.slot, group.entered), group.issued) for group in state.groups)
     return all(count == issued or (late and count < issued) for count, issued in pairs)
 
