@@ -1,0 +1,192 @@
+"""Real jobs of a few ranks on this machine, watched as an agent and the controller would watch them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ftslurm.model.collectives import Finding, Kind, ProcessState, RankView
+from ftslurm.model.exits import from_returncode
+from ftslurm.policies.whohangs import HangLimits, Held, hold, is_busy, judged, who_hangs
+from ftslurm.wrapper.evidence import NodeWatch
+from tests.hang.network import Network
+
+HERE = Path(__file__).parent
+QUIET_S, BUSY_S = 3.0, 12.0
+START_S = 90.0
+
+
+@dataclass
+class Verdict:
+    """finding: None if there was none in time. after_s: since the watch began. text: what an examination gathered."""
+
+    finding: Finding | None
+    after_s: float
+    views: tuple[RankView, ...] = ()
+    text: str = ""
+    examine_s: list[float] = field(default_factory=list)
+
+
+class Job:
+    """Ranks, each a process with a page. network: gives every rank an address of its own, so that links can be cut."""
+
+    def __init__(self, folder: Path, world: int, level: str = "L1", network: Network | None = None, **env: str) -> None:
+        self.folder, self.world, self.network = folder, world, network
+        self.pages = folder / "pages"
+        self.pages.mkdir(parents=True, mode=0o700)
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            port = sock.getsockname()[1]
+        self.ranks = [self._start(rank, port, level, env) for rank in range(world)]
+        self.ended: dict[int, float] = {}
+        for rank in range(world):
+            threading.Thread(target=self._wait, args=(rank,), daemon=True).start()
+        self.node = NodeWatch("here")
+        for rank, process in enumerate(self.ranks):
+            self.node.watch(rank, str(self.page(rank)), process.pid)
+
+    def _start(self, rank: int, port: int, level: str, env: dict[str, str]) -> subprocess.Popen[bytes]:
+        net = self.network
+        own = {
+            "PATH": os.environ["PATH"], "HOME": str(self.folder), "OUT": str(self.folder), "OMP_NUM_THREADS": "1",
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.world), "MASTER_PORT": str(port),
+            "MASTER_ADDR": net.address(0) if net else "127.0.0.1", "GLOO_SOCKET_IFNAME": "eth0" if net else "lo",
+            "PYTHONPATH": f"{HERE / 'inject'}:{HERE.parent.parent}", "FTSLURM_PAGE": str(self.page(rank)), "FTSLURM_WATCH": level,
+        }  # fmt: skip
+        argv = [*(net.inside(rank) if net else ()), sys.executable, "-W", "ignore", str(HERE / "job.py")]
+        with open(self.folder / f"log.{rank}", "wb") as log:
+            return subprocess.Popen(argv, env={**own, **env}, stdout=log, stderr=log, start_new_session=True)
+
+    def _wait(self, rank: int) -> None:
+        try:
+            os.waitid(os.P_PID, self.ranks[rank].pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:  # poll() was faster
+            pass
+        self.ended[rank] = time.time()
+
+    def page(self, rank: int) -> Path:
+        return self.pages / f"page.{rank}"
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.ranks:
+            if process.poll() is None:
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        for process in self.ranks:
+            process.wait()
+
+    def wait_until_ready(self) -> None:
+        until = time.monotonic() + START_S
+        while time.monotonic() < until:
+            if all("ready" in self.notes(rank) for rank in range(self.world)):
+                return
+            if any(process.poll() for process in self.ranks):
+                break
+            time.sleep(0.05)
+        raise AssertionError("the job does not start:\n" + "\n".join(self.log(rank) for rank in range(self.world)))
+
+    def log(self, rank: int) -> str:
+        return (self.folder / f"log.{rank}").read_text(errors="replace")[-3000:]
+
+    def notes(self, rank: int) -> str:
+        try:
+            return (self.folder / f"notes.{rank}").read_text()
+        except OSError:
+            return ""
+
+    def order(self, rank: int, kind: str, argument: float | str = "") -> None:
+        """From the next step of `rank` on; returns when it has begun."""
+        before = self.notes(rank).count(f"begin {kind}")
+        hidden = self.folder / f"order.{rank}.new"
+        hidden.write_text(f"{kind} {argument}".strip())
+        hidden.rename(self.folder / f"order.{rank}")
+        until = time.monotonic() + 30
+        while self.notes(rank).count(f"begin {kind}") == before:
+            assert time.monotonic() < until, f"rank {rank} does not take orders:\n{self.log(rank)}"
+            time.sleep(0.02)
+
+    def unblock(self, rank: int) -> None:
+        """Ends the orders `fifo` and `spawn`."""
+        path = self.folder / f"fifo.{rank}"
+        with open(path, "w"):
+            path.unlink()
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        """To the rank itself: with a network of its own it is a child of `ip netns exec`, which becomes it by exec."""
+        os.kill(self.ranks[rank].pid, number)
+
+    def with_exits(self, views: tuple[RankView, ...]) -> tuple[RankView, ...]:
+        """As the controller knows from the shims how ranks ended."""
+        found = []
+        for view in views:
+            status = self.ranks[view.rank].poll()
+            if status is not None:
+                ended = self.ended.get(view.rank)
+                view = replace(view, process=ProcessState.EXITED, ended_at=ended, exit_status=from_returncode(status))
+            found.append(view)
+        return tuple(found)
+
+    def watch(self, budget_s: float, quiet_s: float = QUIET_S, busy_s: float = BUSY_S) -> Verdict:
+        """Until there is a verdict, or the time is over, or the job has ended well."""
+        begun = time.monotonic()
+        held: Held | None = None
+        verdict = Verdict(None, budget_s)
+        failed_at = 0.0
+        while (now := time.monotonic()) - begun < budget_s:
+            views = self.with_exits(self.node.look())
+            statuses = [process.poll() for process in self.ranks]
+            if all(status == 0 for status in statuses):
+                break
+            stalled_s = now - max(self.node.progress_at, begun - quiet_s)
+            if any(statuses):
+                # The first to die is a second ahead of those that die of it.
+                failed_at = failed_at or now
+                if now - failed_at > 1.5:
+                    return Verdict(who_hangs(views), now - begun, views)
+            elif stalled_s >= quiet_s:
+                examined = self.node.examine()
+                verdict.examine_s.append(time.monotonic() - now)
+                views = self.with_exits(examined.views)
+                finding = who_hangs(views)
+                wait = finding is not None and is_busy(finding, views) and stalled_s < busy_s
+                held = hold(held, None if wait else finding, time.monotonic())
+                found = judged(held, time.monotonic(), stalled_s, HangLimits(timeout_s=quiet_s))
+                if found is not None and time.monotonic() - self.node.progress_at >= quiet_s:
+                    return Verdict(found, time.monotonic() - begun, views, examined.text, verdict.examine_s)
+            else:
+                held = None
+            time.sleep(max(0.0, 0.4 - (time.monotonic() - now)))
+        return verdict
+
+    def wait_for_progress(self) -> None:
+        """Until all ranks go on, after a pause."""
+        until, before = time.monotonic() + 60, None
+        while time.monotonic() < until:
+            self.node.look()
+            if time.monotonic() - self.node.progress_at < 0.5:
+                before = before or time.monotonic()
+                if time.monotonic() - before > 1.0:
+                    return
+            else:
+                before = None
+            time.sleep(0.1)
+        raise AssertionError("the job does not go on")
+
+
+def right(finding: Finding | None, kind: Kind | None, ranks: tuple[int, ...]) -> bool:
+    """Is it what was done to the job? kind: None for nothing."""
+    if kind is None or finding is None:
+        return kind is None and finding is None
+    return finding.kind is kind and finding.ranks == ranks
