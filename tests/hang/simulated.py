@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ftslurm.model.collectives import GroupView, ProcessState, RankView, Stay
+from ftslurm.model.collectives import Finding, GroupView, Kind, ProcessState, RankView, Stay
 
 # An operation: a group's collective, or ("p2p", from, to, way).
 Operation = tuple[object, ...]
@@ -127,6 +127,11 @@ class Trial:
     kind: str
     culprits: tuple[int, ...]
     views: list[RankView]
+
+    def told_by(self, found: Finding | None) -> bool:
+        if found is None or found.kind is not (Kind.COMM_HANG if self.kind == "dead" else Kind.NON_COMM_HANG):
+            return False
+        return self.culprits[0] in found.ranks if self.kind == "swap" else found.ranks == self.culprits
 
 
 def trial(rng: random.Random, shape: tuple[int, int, int], steps: int = 3) -> Trial:
