@@ -44,7 +44,7 @@ def graph() -> None:
                 exact += missing == set(case.culprits)
         speed = f"verdict {statistics.median(took) * 1e3:.1f} ms, longest {max(took) * 1e3:.1f}"
         others = f"missing ranks a group: exact {exact} of {stops}, {statistics.mean(sizes):.1f} named"
-        print(f"{'x'.join(map(str, shape)):>8} {len(case.views):>5} ranks: {right} of {count} right; {speed}; {others}", flush=True)
+        print(f"{'x'.join(map(str, shape)):>8} {len(case.views):>5} ranks: {right}/{count} right; {speed}; {others}", flush=True)
 
 
 def stall() -> None:
@@ -126,7 +126,7 @@ def probe() -> None:
     if done.returncode:
         sys.exit(f"bench: the rank ended with {done.returncode}: {done.stderr[-2000:]}")
     told = json.loads(done.stdout.splitlines()[-1])
-    print(f"all_reduce of one rank {told['plain']:.2f} us, with L2 {told['more']:+.2f} us; the wrappers alone {told['pair']:.2f} us")
+    print(f"all_reduce of one rank {told['plain']:.2f} us, with L2 {told['more']:+.2f} us; wrappers alone {told['pair']:.2f} us")
     print("a beat: " + ", ".join(f"{cost:.1f} us with {groups} groups" for groups, cost in told["beats"].items()))
 
 
