@@ -36,6 +36,7 @@ from ftslurm.model.decisions import (
     WatchNodes,
     WatchRanks,
 )
+from ftslurm.model.collectives import Kind
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import signal_name
@@ -404,7 +405,7 @@ class Judge:
     def _into_hang(self, trouble: Trouble, now: Now) -> list[Decision]:
         """With the rank it begins with, if that can be told from what all ranks were doing."""
         found = who_hangs(self._attempt.views)
-        if found is None:
+        if found is None or found.kind is Kind.UNKNOWN:
             return self._into_trouble(trouble, now)
         culprit = rec.CulpritSeen(
             now.unix, self._attempt.number, found.kind.value, found.level.value, found.ranks, found.nodes, found.operation,

@@ -19,7 +19,7 @@ def test_a_job_that_stands_still_is_started_again_in_place(told: Story) -> None:
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
     assert {start.rung for start in told.of_attempt(2).values()} == {"hang-restart"}
     assert {start.cause for start in told.of_attempt(2).values()} == {"hang"}
-    (hang,) = told.json("history", str(told.id))["attempts"][0]["hangs"]
+    hang, *_ = told.json("history", str(told.id))["attempts"][0]["hangs"]
     assert hang["sign"] == "io" and len(hang["evidence"]) == 2
 
 
@@ -90,7 +90,7 @@ client.shutdown_workload_monitoring()
 def test_a_program_for_nvrx_runs_unchanged_and_its_missing_heartbeat_is_a_hang(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
-    (hang,) = told.json("history", str(told.id))["attempts"][0]["hangs"]
+    hang, *_ = told.json("history", str(told.id))["attempts"][0]["hangs"]
     assert hang["sign"] == "beat" and "rank 1" in hang["what"]
 
 
