@@ -12,6 +12,7 @@ from dataclasses import replace
 from ftslurm.errors import REQUEUED_STATUS
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
+from ftslurm.model.collectives import Kind
 from ftslurm.model.decisions import (
     AnswerDrill,
     AskSlurm,
@@ -36,7 +37,6 @@ from ftslurm.model.decisions import (
     WatchNodes,
     WatchRanks,
 )
-from ftslurm.model.collectives import Kind
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import signal_name
