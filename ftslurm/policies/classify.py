@@ -230,7 +230,7 @@ def _by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit])
         beside = ", ".join(f"{name} x{times}" for name, times in others.most_common(4))
         evidence.append(f"beside it, taken for consequences: {beside}")
     return Verdict(
-        error_class, Retriable.YES if alone else p.retriable, Confidence.STRONG, p.id,
+        error_class, Retriable.ONCE if alone else p.retriable, Confidence.STRONG, p.id,
         f"{p.name}{f', {where}' if where else ''} ({first})", suspects, tuple(evidence[:EVIDENCE_LINES]),
         everywhere and error_class in _PROGRAMS, p.confirm, not everywhere and p.heals,
     )  # fmt: skip

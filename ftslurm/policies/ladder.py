@@ -181,8 +181,13 @@ def _not_called_for(s: Situation, v: Verdict, policy: str) -> str:
 
 
 def _proven(s: Situation, v: Verdict) -> str:
-    """Certain are errors that all ranks agree on, and those that came back; a first one of one rank is tried again."""
-    if v.retriable is not Retriable.NO or v.confidence not in (Confidence.STRONG, Confidence.FACT):
+    """Certain are errors that all ranks agree on, and those that came back; a first one of one rank is tried again.
+
+    What only one node's ranks said before the others were stopped may be that node's setup; said next by another node's
+    (the same one twice is to blame), it is the program's.
+    """
+    wanted = v.retriable is Retriable.NO or (v.retriable is Retriable.ONCE and not s.blamed)
+    if not wanted or v.confidence not in (Confidence.STRONG, Confidence.FACT):
         return ""
     tries = v.confirm if v.program or s.nodes == 1 else max(1, v.confirm)
     if s.history.same_in_a_row <= tries:

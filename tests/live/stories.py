@@ -44,6 +44,7 @@ QUICK = {
     "FTRUN_IN_PLACE_RESTART_SELF_HEAL_WAIT": "1s",
     "FTRUN_IN_PLACE_RESTART_RESET_WAIT": "3s",
     "FTRUN_STOP_GRACE": "2s",
+    "FTRUN_DEVICES_ANSWER_WAIT": "40s",  # made longer: agents come up late where twenty jobs share two cores
 }
 
 # The words a story's rank may use: its line, then `fault DEVICE CODE [npu-sim options]`, `say WORDS`, `await FILE` and

@@ -11,7 +11,7 @@ from tests.live.stories import Plan, Stage, Story, kill, story, terminal
 
 pytestmark = pytest.mark.live
 
-AT_ONCE_S = 10.0  # with processes that obey; far below every grace (20 s), KillWait (30 s) and requeue (120 s)
+AT_ONCE_S = 15.0  # with processes that obey; far below every grace (20 s), KillWait (30 s) and requeue (120 s)
 FOR_EVER = "exec sleep 600"
 BATCH_PID = 'echo $$ >"$STORY/ftrun.pid"; exec %RUN%'
 

@@ -65,6 +65,16 @@ def test_an_error_of_one_rank_is_tried_once_more_before_it_counts_as_the_program
     assert "2 times in a row" in job.said
 
 
+def test_what_one_node_s_ranks_said_first_and_another_s_next_is_the_program_s() -> None:
+    """Whoever comes first stops the others before they can say the same."""
+    on = {node: verdict(retriable=Retriable.ONCE, suspects=(Suspect(node, 0, Blame.SUSPECT, "only there"),)) for node in ("n1", "n2")}
+    job = requeues(Job(diagnose=told(on["n1"], on["n2"], on["n1"])), 4)
+    assert job.facts.schedule == 1 and job.rungs == ["fail"]
+    job = requeues(Job(diagnose=told(on["n1"])), 1).begin(watched=False)
+    job.exits(0, 1)
+    assert job.excluded == ("n1",), "twice the same node: that node's setup"
+
+
 def test_a_pattern_that_wants_two_confirmations_gets_them() -> None:
     job = requeues(Job(diagnose=told(verdict(confirm=2))), 9)
     assert job.facts.schedule == 2 and job.rungs == ["fail"]
