@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings import Layer, choice, count, share, suggestion, switch
+from ftslurm.model.settings import Layer, choice, count, from_c4d, share, suggestion, switch
 
 HINT = "AIMaster's flags are written --name=value"
 
@@ -52,7 +52,7 @@ FLAGS: Mapping[str, Flag] = {
     "max-num-of-same-error": Flag(count(1, 100_000), 10, "retry.same_error"),
     "max-tolerated-failure-rate": Flag(share, -1.0, "retry.failure_rate"),
     "c4d-log-level": Flag(choice("Info", "Warning", "Error"), "Warning", "hang.c4d_level"),
-    "c4d-common-envs": Flag(pairs, (), "hang.c4d_envs"),
+    "c4d-common-envs": Flag(pairs, ()),
 }
 
 
@@ -68,7 +68,10 @@ def parse(text: str, place: str) -> Layer:
             f"{place}: --enable-job-hang-detection is for Sync jobs only", hint="leave it out, or --job-execution-mode=Sync"
         )
     leaves = {flag.leaf: values[name] for name, flag in FLAGS.items() if flag.leaf}
-    return Layer(leaves | (both := _joined(values)), dict.fromkeys([*leaves, *both], place))
+    # Of C4D's variables two say when; the others are for its own library.
+    when = from_c4d(dict(word.split("=", 1) for word in values["c4d-common-envs"]), f"{place}: --c4d-common-envs").values
+    both = {**_joined(values), **when}
+    return Layer(leaves | both, dict.fromkeys([*leaves, *both], place))
 
 
 def _words(text: str, place: str) -> list[tuple[str, Any]]:

@@ -113,11 +113,13 @@ class WatchRanks:
     """Let agents watch for life below their shims, and read their ranks' pages.
 
     ranks: node -> (rank, pid of its shim, number of its start). quiet_s: tell after so long without IO, 0: do not look.
+    stall_s: the same without any collective.
     """
 
     ranks: Mapping[str, tuple[tuple[int, int, int], ...]]
     quiet_s: float
     step: str = ""
+    stall_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,19 @@ class TakeEvidence:
     """Let every agent find out what its ranks are doing; `limit_s` is all the time there is."""
 
     limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CompareRanks:
+    """Let every agent tell how long its ranks waited for each other lately."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetIntervals:
+    """From now on shims tell of silence, and agents of no IO, after as many seconds; 0: not at all."""
+
+    silence_s: float
+    quiet_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +228,8 @@ Decision = (
     | WatchRanks
     | SampleUse
     | TakeEvidence
+    | CompareRanks
+    | SetIntervals
     | KeepEvidence
     | TellOthers
     | DrillRanks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ftslurm.model.collectives import RankView
+from ftslurm.model.collectives import Enters, RankView, Waits
 from ftslurm.model.devices import Fault, HealResult
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
@@ -239,6 +239,52 @@ class ProgramSaid:
 
 
 @dataclass(frozen=True, slots=True)
+class StallSeen:
+    """How the ranks of `node` get on with their collectives, as their probes tell; said again when it changes.
+
+    probed: how many ranks have a probe and a process group. stalled_s: since none of them has got on, 0: they do.
+    paused_s: with stalled_s 0, how long the stall was that has just ended. begun: has any got on since its start?
+    usual_s: the median time between two signs of it, None while there were too few. stage_s: the hang interval that a
+    program has set for where it is now, -1: it has switched detection off, None: it has not. reports: a program tells its
+    life itself, and is judged by that.
+    """
+
+    node: str
+    probed: int
+    stalled_s: float = 0.0
+    paused_s: float = 0.0
+    begun: bool = True
+    usual_s: float | None = None
+    stage_s: float | None = None
+    reports: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RanksCompared:
+    """How long the ranks of `node` waited for each other lately, or when they entered their collectives."""
+
+    node: str
+    waits: tuple[Waits, ...] = ()
+    enters: tuple[Enters, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StageSet:
+    """The program of a rank has set the hang interval for where it is now: seconds, -1: off, None: none any more."""
+
+    rank: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """The programs on `node` have come to this training step."""
+
+    node: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class EvidenceTaken:
     """What the agent of `node` has found out about its ranks before they are stopped. text: for people; views: each rank."""
 
@@ -275,6 +321,10 @@ Event = (
     | RankSilent
     | BeatOverdue
     | ProgramSaid
+    | StallSeen
+    | RanksCompared
+    | StageSet
+    | Progressed
     | EvidenceTaken
     | TimePassed
 )

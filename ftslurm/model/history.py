@@ -8,11 +8,14 @@ from functools import reduce
 
 from ftslurm.model.record import (
     AttemptBegan,
+    AttemptEnded,
     CarriedOut,
+    CulpritSeen,
     Decided,
     Diagnosed,
     FaultSeen,
     Finished,
+    Paused,
     RankBegan,
     Record,
     RunBegan,
@@ -22,6 +25,9 @@ REQUEUES = frozenset({"isolated-requeue", "unconditional-requeue", "requeue-on-w
 # What breaks "consecutive" (ModelArts): a verdict with such a cause, or a fault of such a class whatever was done about it.
 EXPLICIT_FAULTS = frozenset({"device", "node", "hardware"})
 EXPLICIT_CLASSES = frozenset({"self-healing", "isolate"})
+HANGS = frozenset({"RankCommHang", "RankNonCommHang"})
+# As many of a job's longest pauses are remembered; its limits are learned from them.
+PAUSES_MAX = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,8 @@ class History:
     open_requeue: a requeue that was decided and of which nobody wrote that it was done. rank_starts: (schedule, step key,
     rank) -> starts of that rank alone. hangs_in_a_row: hang restarts with no other remedy between. diagnosis, same_in_a_row:
     the last verdict, and how many in a row had its signature. errors: (rank, signature) -> how often. failed_ranks: that
-    ever failed by themselves. suspicions: node -> (when, signature).
+    ever failed by themselves. suspicions: node -> (when, signature). quiet_pauses, busy_pauses: seconds, the longest first.
+    furthest: the training step that any attempt has come to. culprits: attempt -> nodes that it was seen to hang on.
     """
 
     attempts: int = 0
@@ -54,6 +61,10 @@ class History:
     errors: Mapping[tuple[int, str], int] = field(default_factory=dict)
     failed_ranks: frozenset[int] = frozenset()
     suspicions: Mapping[str, tuple[tuple[float, str], ...]] = field(default_factory=dict)
+    quiet_pauses: tuple[float, ...] = ()
+    busy_pauses: tuple[float, ...] = ()
+    furthest: int = 0
+    culprits: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
     def add(self, record: Record) -> History:
         """This history and one record more."""
@@ -151,6 +162,30 @@ def _carried_out(past: History, done: CarriedOut) -> History:
     return replace(past, open_requeue=None, requeues_done=past.requeues_done + done.ok)
 
 
+def _attempt_ended(past: History, ended: AttemptEnded) -> History:
+    """Progress beyond the point of the last failure breaks what counts in a row."""
+    if ended.step <= past.furthest:
+        return past
+    return replace(past, furthest=ended.step, unconditional_in_a_row=0, hangs_in_a_row=0)
+
+
+def _culprit_seen(past: History, found: CulpritSeen) -> History:
+    if found.sign not in HANGS:
+        return past
+    nodes = past.culprits.get(found.attempt, frozenset()) | {*found.nodes}
+    return replace(past, culprits={**past.culprits, found.attempt: nodes})
+
+
+def _paused(past: History, pause: Paused) -> History:
+    if pause.busy:
+        return replace(past, busy_pauses=_longest(past.busy_pauses, pause.seconds))
+    return replace(past, quiet_pauses=_longest(past.quiet_pauses, pause.seconds))
+
+
+def _longest(known: tuple[float, ...], seconds: float) -> tuple[float, ...]:
+    return tuple(sorted((*known, seconds), reverse=True)[:PAUSES_MAX])
+
+
 def _finished(past: History, finished: Finished) -> History:
     return replace(past, finished=finished)
 
@@ -159,7 +194,10 @@ _ADDERS: Mapping[type, Callable[..., History]] = {
     RunBegan: _run_began,
     AttemptBegan: _attempt_began,
     RankBegan: _rank_began,
+    AttemptEnded: _attempt_ended,
     Diagnosed: _diagnosed,
+    CulpritSeen: _culprit_seen,
+    Paused: _paused,
     FaultSeen: _fault_seen,
     Decided: _decided,
     CarriedOut: _carried_out,

@@ -111,13 +111,23 @@ class Diagnosed:
 
 @dataclass(frozen=True, slots=True)
 class HangSeen:
-    """The attempt stands still. sign: io (no IO, no change of use), silence, exit, beat. evidence: what speaks for it."""
+    """The attempt stands still. sign: io (no IO, no change of use), silence, exit, beat, stall. evidence: what speaks for it."""
 
     at: float
     attempt: int
     sign: str
     what: str
     evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The job stood still for a while and went on by itself. busy: ranks that the others waited for did work."""
+
+    at: float
+    attempt: int
+    seconds: float
+    busy: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,11 +223,14 @@ class CarriedOut:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnded:
-    """exits: how many ranks ended how, e.g. {"exited with status 0": 7}. lost_s: from the first sign to the end."""
+    """exits: how many ranks ended how, e.g. {"exited with status 0": 7}. step: the training step that its program said it
+    had come to.
+    """
 
     at: float
     attempt: int
     exits: Mapping[str, int] = field(default_factory=dict)
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +244,8 @@ class Finished:
 
 
 Record = (
-    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | HangSeen | Advised | CulpritSeen | ProgramSaid
+    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | HangSeen | Paused | Advised | CulpritSeen
+    | ProgramSaid
     | Drilled | Signalled | Decided | CarriedOut | AttemptEnded | Finished
 )
 KINDS: Mapping[str, type] = {
@@ -244,6 +258,7 @@ KINDS: Mapping[str, type] = {
         TroubleSeen,
         Diagnosed,
         HangSeen,
+        Paused,
         Advised,
         CulpritSeen,
         ProgramSaid,

@@ -223,9 +223,9 @@ class Settings:
     hang_exit_s: float = _leaf("hang.exit_interval", lasting, 600.0, "from the first rank's end to that of the last")
     watch: str = _leaf(
         "hang.watch",
-        choice("off", "L1", "L2"),
-        "off",
-        "put a probe into Python ranks that tells who waits for whom (L2: point-to-point as well)",
+        choice("L0", "L1", "L2"),
+        "L1",
+        "a probe in Python ranks that tells who waits for whom (L0: none; L2: exact also for point-to-point, 2 us a wait)",
     )
     ft_config: str = _leaf(
         "fault_tolerance", table, "", "ft_launcher's configuration: heartbeat and section timeouts of programs that report"
@@ -237,13 +237,26 @@ class Settings:
         "sdk.inject", switch, True, "put the program interface on PYTHONPATH of the ranks, so that it need not be installed"
     )
     hang_evidence_s: float = _leaf("hang.evidence_time", lasting, 10.0, "for collecting evidence before a hung rank is stopped")
-    hang_c4d: bool = _leaf("hang.c4d", switch, False, "find out which rank hangs (not judged by this version)")
+    hang_c4d: bool = _leaf(
+        "hang.c4d", switch, True, "judge by the ranks' collectives whether the job stands still, and who holds it up"
+    )
     hang_c4d_level: str = _leaf(
-        "hang.c4d_level", choice("Info", "Warning", "Error"), "Warning", "what of it is reported (not judged by this version)"
+        "hang.c4d_level", choice("Info", "Warning", "Error"), "Warning", "what of it is said; all of it is in the history"
     )
-    hang_c4d_envs: tuple[str, ...] = _leaf(
-        "hang.c4d_envs", words_of(), (), "C4D's own variables, NAME=VALUE (not used by this version)"
+    hang_c4d_timeout_s: float = _leaf(
+        "hang.c4d_timeout", lasting, 10.0, "without any collective, before it is looked at who hangs (C4D_HANG_TIMEOUT)"
     )
+    hang_c4d_times: int = _leaf(
+        "hang.c4d_times", count(1, 100_000), 18, "as often hang.c4d_timeout in a collective is an Error (C4D_HANG_TIMES)"
+    )
+    hang_stall_s: float = _leaf(
+        "hang.stall", lasting, 180.0, "without any collective, before it is a hang; more where the job has made longer pauses"
+    )
+    hang_work_s: float = _leaf(
+        "hang.stall_at_work", lasting, 1800.0, "the same while ranks that are waited for do work (less once pauses are known)"
+    )
+    hang_start_s: float = _leaf("hang.start", lasting, 600.0, "from the first process group to the first collective")
+    hang_compare_s: float = _leaf("hang.compare", lasting, 60.0, "between two looks for ranks that are slower than the others")
 
     stop_grace_s: float = _leaf(
         # Below Slurm's KillWait (30 s unless the site changed it), so that ranks can end by themselves under both.
@@ -400,6 +413,31 @@ def from_modelarts(env: Mapping[str, str]) -> Layer:
             f"environment: MA_HANG_DETECT_TIME={raw}: not a number of minutes", hint="write minutes, such as 30"
         ) from None
     return Layer({"hang.detect_time": f"{minutes * 60:.3f}s"}, {"hang.detect_time": "environment MA_HANG_DETECT_TIME"})
+
+
+def _plain_seconds(raw: str) -> str:
+    seconds = float(raw)
+    if not 0 < seconds < 1e6:
+        raise ValueError("not a number of seconds")
+    return f"{seconds:.3f}s"
+
+
+C4D_VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "C4D_HANG_TIMEOUT": ("hang.c4d_timeout", _plain_seconds),
+    "C4D_HANG_TIMES": ("hang.c4d_times", count(1, 100_000)),
+}
+
+
+def from_c4d(env: Mapping[str, str], place: str = "environment") -> Layer:
+    """C4D_HANG_TIMEOUT (seconds) and C4D_HANG_TIMES (Alibaba Cloud PAI, "Use C4D"). Raises: PolicyError."""
+    values, places = {}, {}
+    for name, (leaf, parse) in C4D_VARIABLES.items():
+        if raw := env.get(name, "").strip():
+            try:
+                values[leaf], places[leaf] = parse(raw), f"{place} {name}"
+            except ValueError as error:
+                raise PolicyError(f"{place}: {name}={raw}: {error}", hint=f"correct {name}, or unset it") from None
+    return Layer(values, places)
 
 
 def env_name(leaf: str) -> str:

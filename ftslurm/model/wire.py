@@ -11,18 +11,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftslurm.errors import WireError
-from ftslurm.model.collectives import RankView, parse_view, view_record
+from ftslurm.model.collectives import (
+    Enters,
+    RankView,
+    Waits,
+    enters_record,
+    parse_enters,
+    parse_view,
+    parse_waits,
+    view_record,
+    waits_record,
+)
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
 from ftslurm.model.events import (
     BeatOverdue,
     DrillAsked,
     ProgramSaid,
+    Progressed,
     RankExited,
+    RanksCompared,
     RankSilent,
     RankStarted,
     RankStopped,
     RankUnstartable,
     SignalSeen,
+    StageSet,
+    StallSeen,
 )
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
@@ -85,7 +99,8 @@ class EvidenceReported:
 ShimReport = RankStarted | RankExited | RankStopped | RankUnstartable | RankSilent | SignalSeen
 AgentReport = (
     DevicesReported | HealingReported | QuietReported | UseReported | EvidenceReported | BeatOverdue | ProgramSaid
-)
+    | StallSeen | RanksCompared | StageSet | Progressed
+)  # fmt: skip
 
 
 def hello(message: Message) -> ShimHello | AgentHello | DrillAsked:
@@ -131,7 +146,7 @@ def shim_report(rank: int, message: Message) -> ShimReport:
 
 
 def agent_report(message: Message) -> AgentReport:
-    """A later message of an agent. Raises: WireError."""
+    """A later message of an agent; where it names a node, the receiver knows which. Raises: WireError."""
     match _text(message, "t", 20):
         case "devices":
             reports = tuple(_device(report) for report in _list(message, "reports"))
@@ -150,6 +165,18 @@ def agent_report(message: Message) -> AgentReport:
         case "said":
             words = tuple(_short(word, 4096) for word in _list(message, "words"))
             return ProgramSaid(_number(message, "rank"), _text(message, "what", 32), words)
+        case "stall":
+            return StallSeen(
+                "", _number(message, "probed"), _seconds(message, "stalled_s"), _seconds(message, "paused_s"),
+                message.get("begun") is True, _maybe_seconds(message, "usual_s"), _stage(message), message.get("reports") is True,
+            )  # fmt: skip
+        case "compared":
+            waits = tuple(parse_waits(item) for item in _list(message, "waits"))
+            return RanksCompared("", waits, tuple(parse_enters(item) for item in _list(message, "enters")))
+        case "stage":
+            return StageSet(_number(message, "rank"), _stage(message))
+        case "progress":
+            return Progressed("", _number(message, "step"))
         case "evidence":
             views = tuple(parse_view(view) for view in (_list(message, "views") if "views" in message else ()))
             return EvidenceReported(_text(message, "text", EVIDENCE_MAX), views)
@@ -178,6 +205,16 @@ def healed_message(results: tuple[HealResult, ...]) -> dict[str, Any]:
 
 def evidence_message(text: str, views: Iterable[RankView] = ()) -> dict[str, Any]:
     return {"t": "evidence", "text": text[:EVIDENCE_MAX], "views": [view_record(view) for view in views]}
+
+
+def stall_message(stall: StallSeen) -> dict[str, Any]:
+    names = ("probed", "stalled_s", "paused_s", "begun", "usual_s", "stage_s", "reports")
+    return {"t": "stall", **{name: getattr(stall, name) for name in names}}
+
+
+def compared_message(waits: Iterable[Waits], enters: Iterable[Enters]) -> dict[str, Any]:
+    told = [waits_record(each) for each in waits]
+    return {"t": "compared", "waits": told, "enters": [enters_record(each) for each in enters]}
 
 
 def start_message(
@@ -277,6 +314,15 @@ def _seconds(message: Message, name: str) -> float:
     if type(value) not in (int, float) or not 0 <= value < 1e11:  # type: ignore[operator]
         raise WireError(f"`{name}` should be Unix seconds, not {_shown(value)}")
     return float(value)  # type: ignore[arg-type]
+
+
+def _maybe_seconds(message: Message, name: str) -> float | None:
+    return None if message.get(name) is None else _seconds(message, name)
+
+
+def _stage(message: Message) -> float | None:
+    """-1: switched off."""
+    return -1.0 if message.get("stage_s") == -1 else _maybe_seconds(message, "stage_s")
 
 
 def _list(message: Message, name: str) -> list[Any]:

@@ -25,7 +25,9 @@ class Attempt:
     whose devices were looked at after the trouble began. step_gone: the launcher's process has ended. culprit: a
     rank had failed before the others were stopped. killed: one ended by a signal that may have been Slurm's. not_in_place: a
     further reason why the ranks cannot be started again here. written: the end of the attempt stands in the ledger.
-    verdict: once it is known. advised: hints were given. evidence, views: what agents found while the ranks hung.
+    verdict: once it is known. advised: hints were given. evidence, views: node -> what its agent found while the ranks hung.
+    hung: node -> why a hang is held against it. stages: rank -> the hang interval that its program has set. step: of the
+    training, as far as its program tells.
     said: (rank, what, words) of its program, by the program interface.
     drills: what was injected on purpose, in words; drilled_away: node -> why it is taken for lost.
     """
@@ -38,7 +40,10 @@ class Attempt:
     numbers: dict[int, int] = field(default_factory=dict)
     verdict: Verdict | None = None
     advised: bool = False
-    views: list[RankView] = field(default_factory=list)
+    views: dict[str, tuple[RankView, ...]] = field(default_factory=dict)
+    hung: dict[str, str] = field(default_factory=dict)
+    stages: dict[int, float] = field(default_factory=dict)
+    step: int = 0
     evidence: dict[str, str] = field(default_factory=dict)
     said: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)
     drills: list[str] = field(default_factory=list)

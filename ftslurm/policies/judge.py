@@ -12,10 +12,11 @@ from dataclasses import replace
 from ftslurm.errors import REQUEUED_STATUS
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.collectives import Kind
+from ftslurm.model.collectives import Finding, Kind, Level
 from ftslurm.model.decisions import (
     AnswerDrill,
     AskSlurm,
+    CompareRanks,
     Decision,
     DrillDevice,
     EndStep,
@@ -29,6 +30,7 @@ from ftslurm.model.decisions import (
     Requeue,
     SampleUse,
     Say,
+    SetIntervals,
     SignalRanks,
     StartRanks,
     StopRanks,
@@ -40,7 +42,7 @@ from ftslurm.model.decisions import (
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import signal_name
-from ftslurm.model.history import History
+from ftslurm.model.history import PAUSES_MAX, History
 from ftslurm.model.job import Counters, Task
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.settings import Settings
@@ -53,6 +55,8 @@ from ftslurm.policies.hangs import HangWatch
 from ftslurm.policies.ladder import Cause, Choice, Situation, choose
 from ftslurm.policies.phases import ENDING_STATES, Advise, Diagnose, Phase, RunFacts, Trouble
 from ftslurm.policies.situation import ACTS, acting, avoidable, bad_nodes, situation_of
+from ftslurm.policies.slow import SlowWatch
+from ftslurm.policies.standstill import Standstill, as_seconds, levels_from, standstill
 from ftslurm.policies.whohangs import who_hangs
 
 SIGINT, SIGKILL, SIGTERM = 2, 9, 15
@@ -107,6 +111,9 @@ class Judge:
         self._meaning = ""  # what it means: `warning`, or why the job ends
         self._mending: dict[int, tuple[Trouble, float]] = {}  # rank to be started again alone -> why, until when
         self._hangs = HangWatch()
+        self._still: Standstill = standstill(settings)
+        self._slow = SlowWatch()
+        self._exit_s, self._exit_since = settings.hang_exit_s, 0.0
         self._hung: Trouble | None = None  # waits for the evidence
         self._for_agents: dict[str, list[DrillDevice]] = {}  # node -> what its agent is told when it has come up
         self._decided: rec.Decided | None = None
@@ -185,7 +192,12 @@ class Judge:
         self._slurm, self._signal, self._meaning = None, 0, ""
         self._pass_on, self._ranks_signalled = 0, set()
         self._hangs, self._hung = HangWatch(), None
+        self._still = standstill(self.settings, number)
+        self._slow = SlowWatch()
+        self._exit_s = self.settings.hang_exit_s
         self._waits = {} if self._agents else {"watch": now.mono + WATCH_AFTER_S}
+        if self._watches_stalls and len(self._tasks) > 1:
+            self._waits["compare"] = now.mono + self.settings.hang_compare_s
         begun = rec.AttemptBegan(
             now.unix, f.run, number, f.schedule, f.step_key, counters.starts, fold_nodes(self._step_nodes()),
             len(self._tasks), self._step,
@@ -200,8 +212,10 @@ class Judge:
         for rank, task in sorted(self._tasks.items()):
             mine.setdefault(task.node, []).append((rank, task.pid, self._attempt.numbers.get(rank, self._attempt.number)))
         there = {node: tuple(mine[node]) for node in nodes if self._agents.get(node) is not None and node in mine}
-        quiet_s = self.settings.hang_detect_s if self.settings.hang_detection else 0.0
-        return [WatchRanks(there, quiet_s, self._step)] if there else []
+        st = self.settings
+        quiet_s = self._interval(st.hang_detect_s) if st.hang_detection else 0.0
+        stall_s = st.hang_c4d_timeout_s if self._watches_stalls else 0.0
+        return [WatchRanks(there, quiet_s, self._step, stall_s)] if there else []
 
     def _env(self, counters: Counters, now: Now) -> dict[int, dict[str, str]]:
         last = self.history.last_decision
@@ -258,7 +272,8 @@ class Judge:
             return self._rank_failed(event.rank, Trouble(Cause.CRASH, what, event.status.shell), now)
         if not self._attempt.all_ended or self._mending:
             if self.settings.hang_exit and self.settings.mode == "sync":
-                self._waits.setdefault("exit", now.mono + self.settings.hang_exit_s)
+                self._exit_since = now.mono
+                self._waits.setdefault("exit", now.mono + self._exit_s)
             return []
         ended = self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary()))
         return [ended, *self._end_step(0, lambda at: self._finish("every rank ended with status 0", 0, at), now)]
@@ -366,23 +381,142 @@ class Judge:
         text = " ".join(event.words)
         self._attempt.said.append((event.rank, event.what, event.words))
         note = self._note(rec.ProgramSaid(now.unix, self._attempt.number, event.rank, event.what, text))
+        if event.what == "setting" and event.words[:1] == ("job_exit_hang_interval",):
+            return [note, *self._set_exit_interval(event.words[-1])]
         if event.what == "message":
             return [note, Say(f"rank {event.rank}: {text}")]
         return [note]
+
+    def _set_exit_interval(self, word: str) -> list[Decision]:
+        """By AIMaster's `reset_config`: seconds, or -1 for off."""
+        seconds = as_seconds(word)
+        if seconds is not None:
+            self._exit_s = float("inf") if seconds < 0 else seconds
+            if "exit" in self._waits:
+                self._waits["exit"] = self._exit_since + self._exit_s
+        return []
 
     def _exit_overdue(self, now: Now) -> list[Decision]:
         if self.phase is not Phase.RUNNING or self._signal or self._hung:
             return []
         left = sorted(self._attempt.ranks - self._attempt.exits.keys())
         ranks = ", ".join(map(str, left[:8])) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
-        what = f"{len(self._attempt.exits)} ranks have ended, and for {self.settings.hang_exit_s:g} s rank {ranks} has not"
+        what = f"{len(self._attempt.exits)} ranks have ended, and for {self._exit_s:g} s rank {ranks} has not"
         return self._hang("exit", what, (), now)
 
-    def _hang(self, kind: str, what: str, evidence: tuple[str, ...], now: Now) -> list[Decision]:
-        """Written down and said. Where hang restarts are on, what the ranks do is looked at before they are stopped."""
+    # --- staged intervals: the program knows best how long it will say nothing
+
+    def _stage_set(self, event: ev.StageSet, now: Now) -> list[Decision]:
+        before = self._interval(self.settings.hang_interval_s), self._interval(self.settings.hang_detect_s)
+        if event.seconds is None:
+            self._attempt.stages.pop(event.rank, None)
+        else:
+            self._attempt.stages[event.rank] = event.seconds
+        silence_s, quiet_s = self._interval(self.settings.hang_interval_s), self._interval(self.settings.hang_detect_s)
+        if self.phase is not Phase.RUNNING or (silence_s, quiet_s) == before:
+            return []
+        self._hangs = HangWatch()
+        self._waits.pop("use", None)
+        st = self.settings
+        return [SetIntervals(silence_s if st.hang_silence else 0.0, quiet_s if st.hang_detection else 0.0)]
+
+    def _interval(self, usual_s: float) -> float:
+        """Of silence, of no IO: as the programs have set it for where they are; 0: one has switched detection off."""
+        stages = self._attempt.stages.values()
+        return 0.0 if any(stage < 0 for stage in stages) else max(stages, default=usual_s)
+
+    # --- standing still, by the collectives of the ranks
+
+    def _stall_seen(self, event: ev.StallSeen, now: Now) -> list[Decision]:
+        pause = self._still.seen(event, now.mono)
+        if pause is None:
+            return self._look_closer(now)
+        told = rec.Paused(now.unix, self._attempt.number, pause.seconds, pause.busy)
+        self._waits.pop("examine", None)
+        known = self.history.busy_pauses if pause.busy else self.history.quiet_pauses
+        grown = len(known) < PAUSES_MAX or pause.seconds > known[-1]
+        return [self._note(told)] if grown else []
+
+    def _look_closer(self, now: Now) -> list[Decision]:
+        """Who hangs is asked of all nodes at once. Ranks that have ended are the exit hang's; a signal's are Slurm's."""
+        if self._signal or self._hung or self._attempt.exits or "examine" in self._waits or "evidence" in self._waits:
+            return []
+        if not self._stalled_s(now):
+            return []
+        self._waits["evidence"] = now.mono + self.settings.hang_evidence_s
+        return [TakeEvidence(self.settings.hang_evidence_s)]
+
+    @property
+    def _watches_stalls(self) -> bool:
+        """Independent ranks do not wait for each other."""
+        return self.settings.hang_c4d and self.settings.watch != "L0" and self.settings.mode == "sync"
+
+    def _stalled_s(self, now: Now) -> float:
+        return self._still.stalled_s(self._step_nodes(), len(self._tasks), now.mono)
+
+    def _looked_closer(self, now: Now) -> list[Decision]:
+        """All nodes have said what their ranks do."""
+        stalled_s = self._stalled_s(now)
+        if not stalled_s:
+            return []
+        o = self._still.opinion(stalled_s, self.history, now.mono)
+        if o.act:
+            return self._hang("stall", o.what, o.finding.evidence if o.finding else (), now, o.finding)
+        self._waits["examine"] = now.mono + o.again_s
+        if not o.tell or o.finding is None:
+            return []
+        keep = [KeepEvidence(self._attempt.number, node, text) for node, text in self._attempt.evidence.items()]
+        return [self._note(self._culprit(o.finding, now)), *self._said_of(o.finding, o.what), *keep]
+
+    def _said_of(self, finding: Finding, what: str = "") -> list[Decision]:
+        if not levels_from(self.settings.hang_c4d_level)[finding.level]:
+            return []
+        return [Say(f"{finding.level.value}: {finding}{f' ({what})' if what else ''}")]
+
+    def _culprit(self, found: Finding, now: Now) -> rec.CulpritSeen:
+        return rec.CulpritSeen(
+            now.unix, self._attempt.number, found.kind.value, found.level.value, found.ranks, found.nodes, found.operation,
+            found.cause, found.evidence, found.blamed,
+        )  # fmt: skip
+
+    # --- ranks that are slower than the others
+
+    def _compare(self, now: Now) -> list[Decision]:
+        if self.phase is not Phase.RUNNING:
+            return []
+        self._waits["compare"] = now.mono + self.settings.hang_compare_s
+        self._slow.ask()
+        return [CompareRanks()] if not (self._signal or self._hung or self._attempt.exits) else []
+
+    def _compared(self, event: ev.RanksCompared, now: Now) -> list[Decision]:
+        nodes = [node for node, kinds in self._agents.items() if kinds is not None]
+        finding = self._slow.seen(event, nodes, len(self._tasks))
+        return [self._note(self._culprit(finding, now)), *self._said_of(finding)] if finding else []
+
+    def _progressed(self, event: ev.Progressed, now: Now) -> list[Decision]:
+        self._attempt.step = max(self._attempt.step, event.step)
+        return []
+
+    # --- what a hang leads to
+
+    def _hang(
+        self, kind: str, what: str, evidence: tuple[str, ...], now: Now, found: Finding | None = None
+    ) -> list[Decision]:
+        """Written down and said. Where it is answered, what the ranks do is looked at before they are stopped.
+
+        found: it has been looked at.
+        """
         seen = self._note(rec.HangSeen(now.unix, self._attempt.number, kind, what, evidence))
-        if not self.settings.hang_restart:
-            return [seen, Say(f"the job seems to hang: {what}; hang-restart is switched off, the ranks are left alone")]
+        if found is not None and found.level is Level.ERROR:
+            self._attempt.hung = {node: str(found) for node in found.blamed}
+        without = self._attempt.hung and self.settings.isolated_requeue and "requeue" in self.facts.can
+        if not (self.settings.hang_restart or without):
+            told = f" ({found})" if found is not None else ""
+            return [seen, Say(f"the job seems to hang: {what}{told}; hang-restart is switched off, the ranks are left alone")]
+        if found is not None:
+            self._hung = Trouble(Cause.HANG, f"hang: {what}", 1)
+            keep = [KeepEvidence(self._attempt.number, node, text) for node, text in self._attempt.evidence.items()]
+            return [seen, *keep, *self._into_hang(self._hung, now, found)]
         self._hung = Trouble(Cause.HANG, f"hang: {what}", 1)
         if all(kinds is None for kinds in self._agents.values()):
             return [seen, *self._into_trouble(self._hung, now)]
@@ -391,28 +525,34 @@ class Judge:
 
     def _evidence_taken(self, event: ev.EvidenceTaken, now: Now) -> list[Decision]:
         self._attempt.evidence[event.node] = event.text
-        self._attempt.views += event.views
+        self._attempt.views[event.node] = event.views
+        there = [node for node, kinds in self._agents.items() if kinds is not None]
+        if self._hung is None:
+            if not self._still.examined(event.node, event.views, there) or "evidence" not in self._waits:
+                return []
+            del self._waits["evidence"]
+            return self._looked_closer(now) if self.phase is Phase.RUNNING else []
         keep: list[Decision] = [KeepEvidence(self._attempt.number, event.node, event.text)]
-        if self._hung is None or "evidence" not in self._waits:
-            return keep
-        if not self._hangs.looked_at(event.node, [node for node, kinds in self._agents.items() if kinds is not None]):
+        if "evidence" not in self._waits or not self._hangs.looked_at(event.node, there):
             return keep
         return [*keep, *self._into_hang(self._hung, now)]
 
     def _evidence_overdue(self, now: Now) -> list[Decision]:
-        return self._into_hang(self._hung, now) if self._hung and self.phase is Phase.RUNNING else []
+        """Who hangs is not told from half of the ranks, but a hang that was noticed is answered without it."""
+        if self.phase is not Phase.RUNNING:
+            return []
+        if self._hung is None:
+            self._waits["examine"] = now.mono + self.settings.hang_c4d_timeout_s
+            return []
+        return self._into_hang(self._hung, now)
 
-    def _into_hang(self, trouble: Trouble, now: Now) -> list[Decision]:
+    def _into_hang(self, trouble: Trouble, now: Now, found: Finding | None = None) -> list[Decision]:
         """With the rank it begins with, if that can be told from what all ranks were doing."""
-        found = who_hangs(self._attempt.views)
+        found = found or who_hangs(view for views in self._attempt.views.values() for view in views)
         if found is None or found.kind is Kind.UNKNOWN:
             return self._into_trouble(trouble, now)
-        culprit = rec.CulpritSeen(
-            now.unix, self._attempt.number, found.kind.value, found.level.value, found.ranks, found.nodes, found.operation,
-            found.cause, found.evidence, found.blamed,
-        )  # fmt: skip
         trouble = replace(trouble, what=f"{trouble.what}; {found}")
-        return [self._note(culprit), *self._into_trouble(trouble, now)]
+        return [self._note(self._culprit(found, now)), *self._into_trouble(trouble, now)]
 
     # --- drills
 
@@ -705,7 +845,7 @@ class Judge:
         if self._advise is None or self._attempt.advised:
             return []
         self._attempt.advised = True
-        entered = any(view.groups for view in self._attempt.views)
+        entered = any(view.groups for views in self._attempt.views.values() for view in views)
         found = [
             hint
             for hint in self._advise(self._attempt.rank_ends(self._tasks), self._attempt.evidence)
@@ -738,7 +878,7 @@ class Judge:
         if self._attempt.written:
             return []
         self._attempt.written = True
-        return [self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary()))]
+        return [self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary(), self._attempt.step))]
 
     def _after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:
         """No failure, so no budget. Requeued only if the job asked for it and the signal was really a warning."""
@@ -1034,6 +1174,8 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "use": Judge._use_known,
     "exit": Judge._exit_overdue,
     "evidence": Judge._evidence_overdue,
+    "examine": Judge._look_closer,
+    "compare": Judge._compare,
     "launch": Judge._launch_overdue,
     "pass on": Judge._passed_on,
     "stop": Judge._stop_overdue,
@@ -1078,6 +1220,10 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_R, ev.UseSampled): Judge._use_sampled,
     (_R, ev.RankSilent): Judge._rank_silent,
     (_R, ev.EvidenceTaken): Judge._evidence_taken,
+    (_R, ev.StallSeen): Judge._stall_seen,
+    (_R, ev.RanksCompared): Judge._compared,
+    (_R, ev.StageSet): Judge._stage_set,
+    (_R, ev.Progressed): Judge._progressed,
     (_R, ev.BeatOverdue): Judge._beat_overdue,
     (_R, ev.ProgramSaid): Judge._program_said,
     # ranks are being stopped, facts collected
@@ -1126,8 +1272,9 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     **{
         (phase, kind): Judge._nothing
         for phase in (_L, _S, _H, _E, _Q)
-        for kind in (ev.QuietSeen, ev.UseSampled, ev.RankSilent, ev.BeatOverdue)
+        for kind in (ev.QuietSeen, ev.UseSampled, ev.RankSilent, ev.BeatOverdue, ev.StallSeen, ev.RanksCompared, ev.StageSet)
     },
+    **{(phase, ev.Progressed): Judge._progressed for phase in (_L, _S, _H, _E, _Q)},
     **{(phase, ev.ProgramSaid): Judge._program_said for phase in (_L, _S, _H, _E, _Q)},
     **{(phase, ev.EvidenceTaken): Judge._evidence_taken for phase in (_L, _S, _H, _E, _Q)},
     # drills: only while ranks run

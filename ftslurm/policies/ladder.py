@@ -240,6 +240,8 @@ def _hang(s: Situation) -> Answer:
         return _no("switched off")
     if s.cause is not Cause.HANG:
         return _no("no hang")
+    if s.blamed and (_replace(s).yes or _isolated(s).yes):
+        return _no("a node is to blame, and the job can go on without it")
     if s.history.hangs_in_a_row >= (limit := s.settings.hangs_in_a_row):
         return _no(f"{limit} hang restarts in a row have not helped")
     return _no(s.not_in_place) if s.not_in_place else Answer(True, "a hang that no hardware fault explains")

@@ -38,6 +38,7 @@ def situation_of(
     said = (
         blamed_by(verdict, history, settings, now, remembered or {}, tasks[attempt.first].node) if verdict is not None else {}
     )
+    held = {**said, **attempt.hung, **attempt.leave(tasks)}
     cause = _cause(trouble, attempt, bool(faults), bool(stuck or bad), bool(said or attempt.leave(tasks)))
     return Situation(
         cause=cause,
@@ -48,7 +49,7 @@ def situation_of(
         now=now,
         faults=faults,
         unhealed=dict(attempt.unhealed),
-        blamed=_blamed(faults, {**said, **attempt.leave(tasks), **attempt.unhealed, **stuck, **bad}, history, settings, now),
+        blamed=_blamed(faults, {**held, **attempt.unhealed, **stuck, **bad}, history, settings, now),
         shut_down=attempt.shut_down,
         not_in_place=_not_in_place(attempt, {**stuck, **bad}, settings),
         slurm=slurm,

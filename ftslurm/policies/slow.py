@@ -10,11 +10,12 @@ Not seen: a link that is slow from the first step, and what is equally slow ever
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 from ftslurm.model.collectives import Enters, Finding, Kind, Level, Waits, fold
+from ftslurm.model.events import RanksCompared
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +208,39 @@ def lateness(enters: Iterable[Enters], limits: SlowLimits = SlowLimits()) -> tup
         late = {rank: fmean(times[n] - first[n] for n in common) / 1e9 for rank, times in members.items()}
         return late, (first[common[-1]] - first[common[0]]) / 1e9 / (len(common) - 1)
     return {}, 0.0
+
+
+@dataclass(slots=True)
+class SlowWatch:
+    """Joins what the agents tell when they are asked; a round is judged when all of them have answered."""
+
+    memory: SlowMemory = field(default_factory=SlowMemory)
+    _told: Finding | None = None
+    _answers: dict[str, RanksCompared] = field(default_factory=dict)
+
+    def ask(self) -> None:
+        """A new round."""
+        self._answers.clear()
+
+    def seen(self, answer: RanksCompared, nodes: Collection[str], ranks: int) -> Finding | None:
+        """A finding that is new and names a rank. ranks: how many there are."""
+        self._answers[answer.node] = answer
+        if not set(nodes) <= self._answers.keys():
+            return None
+        waits = [each for told in self._answers.values() for each in told.waits]
+        enters = [each for told in self._answers.values() for each in told.enters]
+        self._answers.clear()
+        finding = None
+        if len(waits) >= ranks:
+            together = window(waits)
+            if together is not None:
+                self.memory, finding = see(self.memory, together)
+        elif len({each.rank for each in enters}) >= ranks:
+            self.memory, finding = see_enters(self.memory, enters)
+        if finding is None or not finding.ranks or finding.same(self._told):
+            return None
+        self._told = finding
+        return finding
 
 
 def _finding(

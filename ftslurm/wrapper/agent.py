@@ -23,7 +23,8 @@ from ftslurm.model.wire import devices_message, evidence_message, healed_message
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.life import Life
 from ftslurm.wrapper.pages import Pages, limits_of
-from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, Link, LinkError, connect, descendants, page_folder, receive
+from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, Link, LinkError, connect, receive
+from ftslurm.wrapper.stalls import Stalls
 
 CONNECT_TIMEOUT_S = 30.0
 # Of the time that the controller waits for evidence; the rest is for the way.
@@ -45,8 +46,7 @@ class Agent:
         self._named: dict[str, frozenset[str]] = {}  # kind -> the devices its last reports named
         self._life = Life(probes)
         self._pages = Pages()
-        self._ranks: list[tuple[int, int, int]] = []  # rank, pid of its shim, number of its start
-        self._step = ""
+        self._stalls = Stalls(node)
         self._drilled: dict[str, tuple[DeviceReport, bool]] = {}  # device -> what it is to show on purpose, does it heal
 
     def run(self) -> None:
@@ -61,12 +61,14 @@ class Agent:
             if self._probes and now >= next_look:
                 self._look(asked=False)
                 next_look = time.monotonic() + self._poll_s
-            for message in (*self._life.turn(now), *self._pages.turn(now)):
+            told = [*self._life.turn(now), *self._pages.turn(now)]
+            told += self._stalls.turn(now, self._pages.stage_s, self._pages.reports)
+            for message in told:
                 self._say(message)
 
     def _wait_ms(self, next_look: float) -> float | None:
         times = [next_look] if self._probes else []
-        times += [at for at in (self._life.wakes_at, self._pages.wakes_at) if at is not None]
+        times += [at for at in (self._life.wakes_at, self._pages.wakes_at, self._stalls.wakes_at) if at is not None]
         return max(0.0, min(times) - time.monotonic()) * 1000 if times else None
 
     def _listen(self) -> bool:
@@ -92,6 +94,10 @@ class Agent:
             self._watch(message)
         elif message["t"] == "use":
             self._life.sample_use(float(message["window_s"]), time.monotonic())
+        elif message["t"] == "quiet":
+            self._life.set_interval(float(message["after_s"]), time.monotonic())
+        elif message["t"] == "compare":
+            self._say(self._stalls.compare())
         elif message["t"] == "evidence":
             self._say(self._evidence(float(message["limit_s"])))
         else:
@@ -123,26 +129,19 @@ class Agent:
     def _evidence(self, limit_s: float) -> dict[str, Any]:
         """What the ranks of this node are doing, for people. Never raises: it is never in the way of a restart."""
         try:
-            from ftslurm.wrapper.evidence import NodeWatch
-
-            watch = NodeWatch(self._node)
-            for rank, pid, number in self._ranks:
-                children = descendants(pid)
-                watch.watch(rank, f"{page_folder(self._step)}/{rank}.{number}", children[0] if children else None, number)
-            examined = watch.examine(EVIDENCE_SHARE * limit_s)
+            examined = self._stalls.node.examine(EVIDENCE_SHARE * limit_s)
             return evidence_message(examined.text, examined.views)
         except Exception as error:
             return evidence_message(f"no evidence could be taken: {error!r}")
 
     def _watch(self, message: Mapping[str, Any]) -> None:
-        self._ranks = [(int(rank), int(pid), int(number)) for rank, pid, number in message["ranks"]]
-        self._step = str(message["step"])
-        ranks = self._ranks
+        ranks = [(int(rank), int(pid), int(number)) for rank, pid, number in message["ranks"]]
         now, quiet_s = time.monotonic(), float(message["quiet_s"])
         if quiet_s:
             self._life.watch([(rank, pid) for rank, pid, _ in ranks], quiet_s, now)
         starts = [(rank, number) for rank, _, number in ranks]
         self._pages.watch(starts, str(message["step"]), limits_of(message["limits"]), now)
+        self._stalls.watch(ranks, str(message["step"]), float(message["stall_s"]), now)
 
     def _drill(self, message: Mapping[str, Any]) -> None:
         """A device fault on purpose: the device shows it until it is healed, beside what it shows in truth."""

@@ -112,6 +112,7 @@ class Effects:
                         "quiet_s": d.quiet_s,
                         "step": d.step,
                         "limits": dict(self._beat_limits),
+                        "stall_s": d.stall_s,
                     }
                 )
 
@@ -120,6 +121,13 @@ class Effects:
 
     def _take_evidence(self, d: do.TakeEvidence) -> None:
         self._to_agents({"t": "evidence", "limit_s": d.limit_s})
+
+    def _compare_ranks(self, _: do.CompareRanks) -> None:
+        self._to_agents({"t": "compare"})
+
+    def _set_intervals(self, d: do.SetIntervals) -> None:
+        self._to_shims({"t": "silence", "after_s": d.silence_s})
+        self._to_agents({"t": "quiet", "after_s": d.quiet_s})
 
     def _to_agents(self, message: Mapping[str, Any]) -> None:
         for peer in list(self._sources.agents.values()):
@@ -239,6 +247,8 @@ _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
     do.WatchRanks: Effects._watch_ranks,
     do.SampleUse: Effects._sample_use,
     do.TakeEvidence: Effects._take_evidence,
+    do.CompareRanks: Effects._compare_ranks,
+    do.SetIntervals: Effects._set_intervals,
     do.KeepEvidence: Effects._keep_evidence,
     do.DrillRanks: Effects._drill_ranks,
     do.DrillDevice: Effects._drill_device,

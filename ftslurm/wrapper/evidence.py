@@ -478,6 +478,7 @@ class NodeWatch:
         self._ranks: dict[tuple[str, int], _Rank] = {}
         self._spy = py_spy()
         self.progress_at = clock()  # when any rank of the node was last seen to get on with its collectives
+        self.begun = False  # has any?
 
     def watch(self, rank: int, page: str, pid: int | None = None, attempt: int = 0) -> None:
         """A task of this node runs. page: its FTSLURM_PAGE. pid: of its command, for a rank without a probe.
@@ -517,6 +518,13 @@ class NodeWatch:
         texts = [text for _, text in found]
         share = budget_bytes // max(1, len(texts))
         return Examined(tuple(view for view, _ in found), "\n".join(_cut(text, share) for text in texts), tuple(enters))
+
+    def enters(self, budget_s: float = ASK_S) -> tuple[Enters, ...]:
+        """When the ranks entered their last collectives, by torch's recorder."""
+        until = self._clock() + budget_s
+        self.look()
+        dumps = ((each, self._dump(each, until)) for each in self._ranks.values())
+        return tuple(enter for each, dump in dumps if dump is not None for enter in self._enters(each, dump))
 
     def waits(self, at_least: int = 60, with_links: bool = False) -> tuple[Waits, ...]:
         """The waits since the last answer, for the rules on slow ranks; none while a rank has fewer than `at_least`.
@@ -565,6 +573,7 @@ class NodeWatch:
         each.note("in", state.in_ns, now)
         if each.note("progress", (state.progress, state.waits), now):
             self.progress_at = now
+            self.begun = self.begun or state.progress > 0 or state.waits > 0
         self._sample(each, now)
         size = _size(each.path + layout.GROUPS_SUFFIX)
         if size != each.names_size:

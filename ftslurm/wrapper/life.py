@@ -54,7 +54,7 @@ class Life:
 
     @property
     def wakes_at(self) -> float | None:
-        times = [self._next] if self._quiet is not None else []
+        times = [self._next] if self._quiet is not None and self._quiet_s else []
         return min([*times, self._use.next] if self._use else times, default=None)
 
     def watch(self, ranks: Sequence[tuple[int, int]], quiet_s: float, now: float) -> None:
@@ -62,12 +62,17 @@ class Life:
         self._ranks, self._quiet_s = dict(ranks), quiet_s
         self._quiet, self._told, self._use, self._next = Quiet(now), False, None, now
 
+    def set_interval(self, quiet_s: float, now: float) -> None:
+        """Another time without IO counts from now on; 0: none does."""
+        if self._quiet is not None and quiet_s != self._quiet_s:
+            self._quiet_s, self._quiet, self._told = quiet_s, Quiet(now), False
+
     def sample_use(self, window_s: float, now: float) -> None:
         self._use = _Use(now + window_s, window_s / USE_SAMPLES, now)
 
     def turn(self, now: float) -> list[Message]:
         told: list[Message] = []
-        if self._quiet is not None and now >= self._next:
+        if self._quiet is not None and self._quiet_s and now >= self._next:
             told += self._io(self._quiet, now)
             self._next = now + min(SELDOM_S, max(OFTEN_S, self._quiet_s / LOOKS))
         if self._use is not None and now >= self._use.next:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftslurm.model.ft_config import BeatLimits
-from ftslurm.policies.beats import Watch, follow, merged, overdue
+from ftslurm.policies.beats import OFF, Watch, follow, merged, overdue
 from ftslurm.sdk import notes as say
 from ftslurm.sdk.notes import SUFFIX, read_notes
 from ftslurm.sdk.page import owner_lives, page_paths, read_page
@@ -28,6 +28,8 @@ class _Rank:
     watches: dict[str, Watch | None]
     offset: int = 0
     told: bool = False
+    stage_s: float | None = None
+    step: int | None = None
 
 
 class Pages:
@@ -35,13 +37,15 @@ class Pages:
 
     def __init__(self) -> None:
         self._ranks: dict[int, _Rank] = {}
+        self._step = 0
         self.wakes_at: float | None = None
+        self.reports = False  # does a program of the node tell its life by beats or sections?
 
     def watch(self, ranks: Sequence[tuple[int, int]], step: str, limits: BeatLimits, now: float) -> None:
         """ranks: (rank, number of its start). step: `123.0`. What was before is forgotten."""
         folder = page_folder(step)
         before = self._ranks
-        self._ranks = {}
+        self._ranks, self._step, self.reports = {}, 0, False
         for rank, number in ranks:
             path = f"{folder}/{rank}.{number}"
             old = before.get(rank)
@@ -55,24 +59,48 @@ class Pages:
         for number, rank in self._ranks.items():
             told += self._notes(number, rank)
             told += self._beats(number, rank, now)
-        reports = any(watch for rank in self._ranks.values() for watch in rank.watches.values())
-        self.wakes_at = now + (READ_S if reports else LOOK_S)
-        return told
+        self.reports = any(watch for rank in self._ranks.values() for watch in rank.watches.values())
+        self.wakes_at = now + (READ_S if self.reports else LOOK_S)
+        return [*told, *self._progress()]
+
+    @property
+    def stage_s(self) -> float | None:
+        """The longest hang interval that a program of the node has set for where it is now; -1: one has switched it off."""
+        set_ = [rank.stage_s for rank in self._ranks.values() if rank.stage_s is not None]
+        return OFF if OFF in set_ else max(set_, default=None)
+
+    def _progress(self) -> list[Message]:
+        step = max((rank.step for rank in self._ranks.values() if rank.step is not None), default=0)
+        if step <= self._step:
+            return []
+        self._step = step
+        return [{"t": "progress", "step": step}]
 
     def _beats(self, number: int, rank: _Rank, now: float) -> list[Message]:
         """Several programs may report for one rank; the first that is late counts."""
+        stages: list[float] = []
         for path in page_paths(rank.path):
             page = read_page(path)
+            if page is not None and owner_lives(page) is not False:
+                stages += [page.stage_s] if page.stage_s is not None else []
+                rank.step = max(rank.step or 0, page.step) if page.step is not None else rank.step
             if page is not None and owner_lives(page) is False:
                 rank.watches[path] = None  # a program that has ended owes no beats
             else:
                 rank.watches[path] = follow(rank.watches.get(path), page, now)
+        told = self._stage(number, rank, OFF if OFF in stages else max(stages, default=None))
         for watch in rank.watches.values():
             late = overdue(watch, rank.limits, now)
             if late and not rank.told:
                 rank.told = True
-                return [{"t": "beat", "rank": number, "why": late.reason[:500]}]
-        return []
+                return [*told, {"t": "beat", "rank": number, "why": late.reason[:500]}]
+        return told
+
+    def _stage(self, number: int, rank: _Rank, stage_s: float | None) -> list[Message]:
+        if stage_s == rank.stage_s:
+            return []
+        rank.stage_s = stage_s
+        return [{"t": "stage", "rank": number, "stage_s": stage_s}]
 
     def _notes(self, number: int, rank: _Rank) -> list[Message]:
         found, rank.offset = read_notes(rank.path + SUFFIX, rank.offset)
@@ -92,7 +120,9 @@ def _words(note: say.Note) -> tuple[str, tuple[str, ...]] | None:
         return note.action, (note.reason,)
     if isinstance(note, say.Retriable):
         return "retriable", note.words
-    return None  # AIMaster's parameters: of the intervals the page tells itself
+    if isinstance(note, say.Setting):
+        return "setting", (note.name, str(note.value))
+    return None
 
 
 def limits_of(values: Mapping[str, Any]) -> BeatLimits:

@@ -13,6 +13,7 @@ from ftslurm.model import annotations as ma
 from ftslurm.model.settings import (
     Layer,
     Resolved,
+    from_c4d,
     from_environment,
     from_modelarts,
     from_tree,
@@ -58,7 +59,7 @@ def settings_in_force(request: Request, env: Mapping[str, str], comment: str = "
         layers.append(ma.parse(_read(Path(wanted), "the annotations file"), wanted))
     if flags := request.aimaster or env.get("FTRUN_AIMASTER", ""):
         layers.append(aimaster.parse(flags, "--ft-aimaster" if request.aimaster else "FTRUN_AIMASTER"))
-    layers += [from_modelarts(env), from_environment(env)]
+    layers += [from_modelarts(env), from_c4d(env), from_environment(env)]
     layers.append(_from_options(request.values or {}))
     return resolve(layers)
 

@@ -975,20 +975,24 @@ class Silence:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._limit_s = 0.0
+        self._since = 0.0
         self._told = False
 
-    def watch(self, limit_s: float) -> None:
-        """From a start on; 0: no longer."""
-        self._limit_s, self._told = limit_s, False
+    def watch(self, limit_s: float, since: float = 0.0) -> None:
+        """From a start on; 0: no longer. since: monotonic, silence before does not count."""
+        self._limit_s, self._since, self._told = limit_s, since, False
+
+    def _silent_s(self, now: float) -> float:
+        return min(self._output.silent_s(now), now - self._since)
 
     def wakes_in(self, now: float) -> float | None:
         if not self._limit_s:
             return None
-        return 1.0 if self._told else max(0.0, self._limit_s - self._output.silent_s(now))
+        return 1.0 if self._told else max(0.0, self._limit_s - self._silent_s(now))
 
     def news(self, now: float) -> float | None:
         """Seconds of silence to tell, 0 when it is over; None while there is nothing new."""
-        silent_s = self._output.silent_s(now) if self._limit_s else 0.0
+        silent_s = self._silent_s(now) if self._limit_s else 0.0
         if self._told == (0 < self._limit_s <= silent_s):
             return None
         self._told = not self._told
@@ -1109,6 +1113,9 @@ class Shim:
             self._command.attempt = int(message["attempt"])
             asked = bool(message.get("asked"))
             self._command.stop(time.monotonic(), float(message["grace_s"]), float(message["kill_wait_s"]), asked)
+        elif what == "silence":
+            if not self._reported:
+                self._silence.watch(float(message["after_s"]), time.monotonic())
         elif what == "signal":
             self._command.signal(int(message["number"]))
         elif what == "drill":

@@ -24,9 +24,13 @@ from ftslurm.model.events import (
     EvidenceTaken,
     HealingDone,
     ProgramSaid,
+    Progressed,
     QuietSeen,
+    RanksCompared,
     ShimLost,
     SignalSeen,
+    StageSet,
+    StallSeen,
     StepEnded,
     TaskArrived,
     TimePassed,
@@ -124,7 +128,7 @@ class Sources:
         report = wire.agent_report(message)
         if isinstance(report, wire.HealingReported):
             return (HealingDone(owner, report.results),)
-        if isinstance(report, (BeatOverdue, ProgramSaid)):
+        if isinstance(report, (BeatOverdue, ProgramSaid, StageSet)):
             return (report,)
         if isinstance(report, wire.QuietReported):
             return (QuietSeen(owner, report.quiet_s, report.what),)
@@ -132,6 +136,8 @@ class Sources:
             return (UseSampled(owner, report.unchanged, report.what),)
         if isinstance(report, wire.EvidenceReported):
             return (EvidenceTaken(owner, report.text, report.views),)
+        if isinstance(report, (StallSeen, RanksCompared, Progressed)):
+            return (replace(report, node=owner),)
         return (DevicesSeen(owner, self._graded(owner, report.answer), report.asked, report.answer.error),)
 
     def _introduced(self, peer: Peer, hello: wire.ShimHello | wire.AgentHello | DrillAsked) -> Sequence[Event]:

@@ -197,7 +197,7 @@ def sdk_env(settings: Settings) -> dict[str, str]:
     from ftslurm.model.ft_config import rank_env
 
     provide = {"FTSLURM_PROVIDE": ",".join(settings.provide)} if settings.provide else {}
-    watch = {"FTSLURM_WATCH": settings.watch} if settings.watch != "off" else {}
+    watch = {"FTSLURM_WATCH": settings.watch} if settings.watch != "L0" else {}
     return {**rank_env(beat_config(settings)), **provide, **watch}
 
 

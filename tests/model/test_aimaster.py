@@ -43,7 +43,7 @@ def test_values_may_stand_apart_and_the_rest_of_the_table_is_taken() -> None:
         "--c4d-common-envs=C4D_HANG_TIMEOUT=60,C4D_HANG_TIMES=3 --enable-job-exit-hang-detection=True --job-exit-hang-interval=60"
     )
     assert (st.failure_rate, st.same_error, st.hang_c4d, st.hang_c4d_level) == (0.3, 2, True, "Info")
-    assert st.hang_c4d_envs == ("C4D_HANG_TIMEOUT=60", "C4D_HANG_TIMES=3") and (st.hang_exit, st.hang_exit_s) == (True, 60.0)
+    assert (st.hang_c4d_timeout_s, st.hang_c4d_times, st.hang_exit, st.hang_exit_s) == (60.0, 3, True, 60.0)
 
 
 @pytest.mark.parametrize(

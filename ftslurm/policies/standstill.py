@@ -1,0 +1,161 @@
+"""Does the job stand still, and what follows? Joins what the agents tell of their nodes' collectives in one attempt.
+
+A stall is examined when it is as long as C4D's timeout; it is told when the limits learned from the job's own pauses call
+for a word, and acted on when they, or C4D's count of identical verdicts, call it a hang.
+Source: C4D (Alibaba Cloud PAI, "Use C4D") for levels and times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from ftslurm.model.collectives import Finding, Kind, Level, RankView
+from ftslurm.model.events import StallSeen
+from ftslurm.model.history import History
+from ftslurm.model.settings import Settings
+from ftslurm.policies.stall import PAUSE_FACTOR, Pauses, Phase, Stall, StallLimits, StallMemory, judge
+from ftslurm.policies.whohangs import HangLimits, Held, hold, is_busy, judged, who_hangs
+
+# A stall that lasts is looked at again after this share of its length, so that a long evaluation is not disturbed.
+AGAIN_SHARE = 0.1
+# Beyond what a verdict must hold, so that the second look confirms it.
+CONFIRM_MARGIN = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A stall that has ended by itself."""
+
+    seconds: float
+    busy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What follows from a look at a standing job. act: it is a hang. tell: worth a word. again_s: look again after that."""
+
+    act: bool
+    tell: bool
+    finding: Finding | None
+    what: str
+    again_s: float
+
+
+@dataclass(slots=True)
+class Standstill:
+    """Times are monotonic seconds."""
+
+    c4d: HangLimits
+    limits: StallLimits
+    attempt: int = 0
+    _nodes: dict[str, tuple[StallSeen, float]] = field(default_factory=dict)
+    _views: dict[str, tuple[RankView, ...]] = field(default_factory=dict)
+    _held: Held | None = None
+    _told: Finding | None = None
+    _busy: bool | None = None
+
+    def seen(self, event: StallSeen, now: float) -> Pause | None:
+        """Take it in; the pause that it ends, if the job had been looked at in it."""
+        self._nodes[event.node] = (event, now)
+        if event.stalled_s > 0 or self._busy is None:
+            return None
+        pause = Pause(event.paused_s, self._busy)
+        self._held = self._told = self._busy = None
+        self._views.clear()
+        return pause if pause.seconds > 0 else None
+
+    def stalled_s(self, nodes: Collection[str], ranks: int, now: float) -> float:
+        """Since when no rank has got on; 0 while one does, while one has no probe, or where detection is switched off."""
+        told = [self._nodes[node] for node in nodes if node in self._nodes]
+        if not told or sum(event.probed for event, _ in told) < ranks:
+            return 0.0
+        if any(event.stalled_s <= 0 or event.stage_s == -1 for event, _ in told):
+            return 0.0
+        return min(event.stalled_s + now - at for event, at in told)
+
+    def examined(self, node: str, views: Iterable[RankView], nodes: Collection[str]) -> bool:
+        """Has every one of `nodes` been looked at?"""
+        self._views[node] = tuple(views)
+        return set(nodes) <= self._views.keys()
+
+    def opinion(self, stalled_s: float, history: History, now: float) -> Opinion:
+        """From the last look at all nodes, which is used up."""
+        views = [view for views in self._views.values() for view in views]
+        self._views.clear()
+        finding = who_hangs(views)
+        busy = finding is None or finding.kind is Kind.UNKNOWN or is_busy(finding, views)
+        self._busy = busy
+        self._held = hold(self._held, finding, now)
+        graded = judged(self._held, now, stalled_s, self.c4d, self._repeated(history))
+        verdict = judge(self._memory(history), stalled_s, busy, self._phase, self._limits)
+        confirmed = self._held is not None and now - self._held.since >= self.c4d.confirm_s
+        error = graded is not None and graded.level is Level.ERROR and not busy
+        judge_themselves = any(event.reports and event.stage_s is None for event, _ in self._nodes.values())
+        act = (verdict.stall is Stall.ACT or error) and (confirmed or finding is None) and not judge_themselves
+        worth = graded is not None and (verdict.stall is not Stall.NONE or not busy)
+        tell = worth and graded is not None and not graded.same(self._told)
+        if tell:
+            self._told = graded
+        left_s = verdict.act_s - stalled_s
+        again_s = max(self.c4d.timeout_s, AGAIN_SHARE * stalled_s)
+        if finding is not None and not confirmed:
+            again_s = CONFIRM_MARGIN * self.c4d.confirm_s
+        elif left_s > 0:
+            again_s = min(again_s, max(left_s, self.c4d.confirm_s))
+        return Opinion(act, tell, graded or finding, verdict.reason, again_s)
+
+    def _repeated(self, history: History) -> frozenset[str]:
+        """Nodes that earlier attempts hung on."""
+        return frozenset().union(*(nodes for attempt, nodes in history.culprits.items() if attempt < self.attempt))
+
+    @property
+    def _phase(self) -> Phase:
+        return Phase.RUNNING if any(event.begun for event, _ in self._nodes.values()) else Phase.STARTING
+
+    @property
+    def _limits(self) -> StallLimits:
+        """What a program has set for where it is now counts more than anything learned."""
+        stages = [event.stage_s for event, _ in self._nodes.values() if event.stage_s is not None and event.stage_s > 0]
+        if not stages:
+            return self.limits
+        own = max(stages)
+        return replace(self.limits, floor_s=own, cap_s=own, act_floor_s=own, starting_s=own)
+
+    def _memory(self, history: History) -> StallMemory:
+        """What is known of the job's pauses. A hang restart that did not help was a false alarm, as far as is known."""
+        usual = [event.usual_s for event, _ in self._nodes.values() if event.usual_s is not None]
+        middle = median(usual) if usual else None
+        doubled = history.hangs_in_a_row
+        quiet, busy = (_pauses(found, middle, doubled) for found in (history.quiet_pauses, history.busy_pauses))
+        return StallMemory((), middle, quiet, busy)
+
+
+def _pauses(found: tuple[float, ...], usual_s: float | None, doubled: int) -> Pauses:
+    top = tuple(seconds for seconds in found if seconds > PAUSE_FACTOR * (usual_s or 0.0))
+    return Pauses(max(found, default=0.0), top, doubled)
+
+
+def standstill(settings: Settings, attempt: int = 0) -> Standstill:
+    limits = StallLimits(
+        cap_s=settings.hang_work_s, act_floor_s=settings.hang_stall_s, starting_s=settings.hang_start_s,
+        floor_s=min(StallLimits().floor_s, settings.hang_stall_s), warn_floor_s=settings.hang_c4d_timeout_s,
+    )  # fmt: skip
+    return Standstill(HangLimits(settings.hang_c4d_timeout_s, settings.hang_c4d_times), limits, attempt)
+
+
+def as_seconds(word: str) -> float | None:
+    """Of an interval that a program has set; -1: off. None for anything else."""
+    try:
+        seconds = float(word)
+    except ValueError:
+        return None
+    return seconds if seconds == -1 or 0 < seconds < 1e9 else None
+
+
+def levels_from(least: str) -> Mapping[Level, bool]:
+    """Which findings are said, by C4D's word for the least of them."""
+    order = (Level.INFO, Level.WARN, Level.ERROR)
+    first = {"Info": 0, "Warning": 1, "Error": 2}[least]
+    return {level: place >= first for place, level in enumerate(order)}

@@ -1,0 +1,100 @@
+"""Looks, on one node, how its ranks get on with their collectives, by the probes in them (sdk/probe.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from ftslurm.model.events import StallSeen
+from ftslurm.model.wire import compared_message, stall_message
+from ftslurm.wrapper.evidence import NodeWatch
+from ftslurm.wrapper.shim import descendants, page_folder
+
+LOOK_S = 1.0
+# As often in the time after which a stall is told.
+LOOKS = 5
+# As many intervals between two signs of progress until the usual one is known.
+WARM_INTERVALS = 30
+# Nobody has looked for so long: the agent was stopped, and most likely the ranks with it (a suspended job).
+STOPPED_S = 30.0
+COMPARE_S = 2.0
+
+Message = dict[str, Any]
+
+
+class Stalls:
+    """`turn` at `wakes_at`; both in monotonic seconds. Messages that are to be told come out of `turn` and `compare`."""
+
+    def __init__(self, node: str) -> None:
+        self._name = node
+        self.node = NodeWatch(node)
+        self.wakes_at: float | None = None
+        self._stall_s = 0.0
+        self._looked_at = 0.0
+        self._progress_at = 0.0
+        self._intervals: list[float] = []
+        self._usual_s: float | None = None
+        self._told: StallSeen | None = None
+        self._watched: tuple[list[tuple[int, int, int]], str, float] | None = None
+
+    def watch(self, ranks: Sequence[tuple[int, int, int]], step: str, stall_s: float, now: float) -> None:
+        """From now on; what was before is forgotten. ranks: (rank, pid of its shim, number of its start).
+
+        stall_s: tell after so long without progress; 0: do not look.
+        """
+        if (list(ranks), step, stall_s) == self._watched:
+            return
+        self._watched = (list(ranks), step, stall_s)
+        self.node = NodeWatch(self._name)
+        folder = page_folder(step)
+        for rank, pid, number in ranks:
+            children = descendants(pid)
+            self.node.watch(rank, f"{folder}/{rank}.{number}", children[0] if children else None, number)
+        self._stall_s, self._looked_at, self._progress_at = stall_s, now, now
+        self._intervals, self._usual_s, self._told = [], None, None
+        self.wakes_at = now if stall_s else None
+
+    def turn(self, now: float, stage_s: float | None = None, reports: bool = False) -> list[Message]:
+        """stage_s, reports: as StallSeen says, from the ranks' pages."""
+        if self.wakes_at is None or now < self.wakes_at:
+            return []
+        self.wakes_at = now + min(LOOK_S, self._stall_s / LOOKS)
+        views = self.node.look()
+        probed = sum(1 for view in views if view.probed and view.groups)
+        if now - self._looked_at > STOPPED_S:
+            self.node.progress_at += now - self._looked_at
+        self._looked_at = now
+        paused_s = self._learn()
+        stalled_s = max(0.0, now - self.node.progress_at)
+        stalled_s = stalled_s if probed and stalled_s >= self._stall_s else 0.0
+        return self._news(StallSeen("", probed, stalled_s, 0.0, self.node.begun, self._usual_s, stage_s, reports), paused_s)
+
+    def _learn(self) -> float:
+        """The time between the last two signs of progress, if there is a new one."""
+        interval_s = self.node.progress_at - self._progress_at
+        self._progress_at = self.node.progress_at
+        if interval_s > 0 and self.node.begun and self._usual_s is None:
+            self._intervals.append(interval_s)
+            if len(self._intervals) >= WARM_INTERVALS:
+                self._usual_s = median(self._intervals)
+        return interval_s
+
+    def _news(self, stall: StallSeen, paused_s: float) -> list[Message]:
+        told = self._told
+        known = told is not None and (told.probed, told.stalled_s > 0) == (stall.probed, stall.stalled_s > 0)
+        if known and told and (stall.stalled_s <= 0 or (told.stage_s, told.reports) == (stall.stage_s, stall.reports)):
+            return []
+        if not stall.probed and told is None:
+            return []
+        self._told = stall
+        if told is not None and told.stalled_s > 0 and stall.stalled_s <= 0:
+            stall = StallSeen("", stall.probed, 0.0, paused_s, stall.begun, stall.usual_s, stall.stage_s, stall.reports)
+        return [stall_message(stall)]
+
+    def compare(self) -> Message:
+        """How long the ranks waited lately; where native code issues their collectives, when they entered them."""
+        probed = [view for view in self.node.look() if view.probed]
+        if probed and all(view.exact for view in probed):
+            return compared_message(self.node.waits(with_links=True), ())
+        return compared_message((), self.node.enters(COMPARE_S) if probed else ())
