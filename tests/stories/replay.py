@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
+from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import Fault, FaultClass, HealResult
 from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import ExitStatus
@@ -198,6 +199,7 @@ class Job:
         self.devices: dict[str, tuple[Fault, ...]] = {}
         self.heals: bool | None = True
         self.idle: bool | None = True  # has the use of devices not changed?
+        self.views: tuple[RankView, ...] = ()  # what agents see of the ranks
         self.slurm = replace(RUNNING, node_count=len(self.nodes))
         self.silent: set[type] = set()
         self.stuck: dict[int, tuple[int, ...]] = {}
@@ -343,7 +345,11 @@ class Job:
             case do.SampleUse():
                 return [ev.UseSampled(node, self.idle, "sampled") for node, up in self.truth.agents.items() if up]
             case do.TakeEvidence():
-                return [ev.EvidenceTaken(node, f"stacks of {node}") for node, up in self.truth.agents.items() if up]
+                return [
+                    ev.EvidenceTaken(node, f"stacks of {node}", tuple(view for view in self.views if view.node == node))
+                    for node, up in self.truth.agents.items()
+                    if up
+                ]
             case do.HealDevices(devices):
                 return [self._healed(node, chips) for node, chips in devices.items()]
             case do.EndStep() | do.KillStep():

@@ -1,0 +1,231 @@
+"""Stories of jobs whose ranks stop getting on with their collectives. Source: C4D for levels, times and what follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ftslurm.model import decisions as do
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.collectives import Enters, GroupView, ProcessState, RankView, Socket
+from ftslurm.model.settings import Settings
+from tests.stories.replay import Job
+
+ON = Settings(hang_restart=True)
+GROUP = GroupView("0#1", (0, 1, 2, 3), 11, 10, None, "gloo:all_reduce")
+INSIDE = tuple(
+    RankView(rank, f"n{rank // 2 + 1}", ProcessState.SLEEPING, groups=(GROUP,), cpu_percent=0.1, probed=True) for rank in range(4)
+)
+LATE = replace(INSIDE[2], wchan="hrtimer_nanosleep", groups=(replace(GROUP, entered=10),))
+SOMEBODY_LATE = (*INSIDE[:2], LATE, INSIDE[3])
+CUT = tuple(
+    replace(view, sockets=(Socket(f"10.0.0.{view.rank}:1", "10.0.0.2:9", "retransmit", 4096, 5),)) if view.rank != 2
+    else replace(view, sockets=(Socket("10.0.0.2:9", "10.0.0.0:1", "retransmit", 4096, 5),))
+    for view in INSIDE
+)  # fmt: skip
+
+
+def stalls(job: Job, seconds: float = 10.0, usual_s: float | None = 1.0, **told: object) -> list[do.Decision]:
+    return job.tell(*(ev.StallSeen(node, 2, seconds, usual_s=usual_s, **told) for node in job.nodes))  # type: ignore[arg-type]
+
+
+def goes_on(job: Job, after_s: float) -> list[do.Decision]:
+    return job.tell(*(ev.StallSeen(node, 2, 0.0, after_s, usual_s=1.0) for node in job.nodes))
+
+
+def standing(views: tuple[RankView, ...], settings: Settings = ON, **told: object) -> Job:
+    job = Job(settings).begin()
+    job.views = views
+    stalls(job, **told)  # type: ignore[arg-type]
+    return job
+
+
+def test_it_is_told_early_and_answered_late() -> None:
+    job = standing(SOMEBODY_LATE)
+    job.wait(5)
+    (culprit,) = job.recorded(rec.CulpritSeen)
+    assert (culprit.sign, culprit.level, culprit.ranks) == ("RankNonCommHang", "Warn", (2,))
+    assert "Warn: RankNonCommHang: rank 2 on n2" in job.said and job.did(do.KeepEvidence) and not job.rungs
+    job.wait(160)
+    assert not job.rungs
+    job.wait(10)
+    assert job.rungs == ["hang-restart"] and job.recorded(rec.HangSeen)[0].sign == "stall"
+
+
+def test_one_node_that_gets_on_is_life() -> None:
+    job = Job(ON).begin()
+    job.views = SOMEBODY_LATE
+    job.tell(ev.StallSeen("n1", 2, 10.0), ev.StallSeen("n2", 2))
+    assert not job.did(do.TakeEvidence)
+
+
+def test_a_rank_without_a_probe_may_well_do_something() -> None:
+    job = Job(ON).begin()
+    job.tell(ev.StallSeen("n1", 2, 10.0), ev.StallSeen("n2", 1, 10.0))
+    assert not job.did(do.TakeEvidence)
+
+
+def test_a_hang_inside_a_collective_leaves_the_node_whose_connections_are_stuck() -> None:
+    job = standing(CUT)
+    job.wait(200)
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+    assert [(found.sign, found.level, found.blamed) for found in job.recorded(rec.CulpritSeen)] == [
+        ("RankCommHang", "Warn", ("n2",)), ("RankCommHang", "Error", ("n2",)),
+    ]  # fmt: skip
+
+
+def test_also_where_hang_restarts_are_off_but_not_a_hang_that_blames_nobody() -> None:
+    job = standing(CUT, Settings())
+    job.wait(200)
+    assert job.rungs == ["isolated-requeue"]
+    job = standing(SOMEBODY_LATE, Settings())
+    job.wait(4000)
+    assert not job.rungs and job.said.count("left alone") == 1
+
+
+def test_c4d_s_own_times() -> None:
+    job = standing(CUT, replace(ON, hang_c4d_timeout_s=5.0, hang_c4d_times=3, hang_stall_s=100.0), seconds=5.0)
+    job.wait(17)
+    assert job.rungs == ["isolated-requeue"]
+
+
+def test_the_same_node_again_is_held_against_it() -> None:
+    job = standing(SOMEBODY_LATE)
+    job.wait(180)
+    assert job.rungs == ["hang-restart"]
+    stalls(job)
+    job.wait(200)
+    assert job.rungs == ["hang-restart", "isolated-requeue"] and job.excluded == ("n2",)
+
+
+def test_work_of_a_rank_that_is_waited_for_is_given_long() -> None:
+    busy = (*INSIDE[:2], replace(LATE, io_bytes_s=5e6), INSIDE[3])
+    job = standing(busy)
+    job.wait(1700)
+    assert not job.rungs
+    job.wait(200)
+    assert job.rungs == ["hang-restart"]
+
+
+def test_limits_are_learned_from_the_job_s_own_pauses_and_kept_when_it_is_requeued() -> None:
+    busy = (*INSIDE[:2], replace(LATE, io_bytes_s=5e6), INSIDE[3])
+    job = Job(ON).begin()
+    for _ in range(5):
+        job.views = busy
+        stalls(job)
+        job.wait(40)
+        goes_on(job, 50.0)
+    assert [(pause.seconds, pause.busy) for pause in job.recorded(rec.Paused)] == [(50.0, True)] * 5 and not job.rungs
+    assert not job.said, "a checkpoint is not worth a word"
+    job.exits(0, 1)
+    job = job.again().begin()
+    job.views = busy
+    stalls(job)
+    job.wait(400)
+    assert job.rungs == ["hang-restart"], "far below the half hour that an unknown job gets"
+
+
+def test_a_pause_is_no_hang_when_it_ends_meanwhile() -> None:
+    job = standing(SOMEBODY_LATE)
+    job.wait(100)
+    goes_on(job, 110.0)
+    job.wait(1000)
+    assert not job.rungs and [(pause.seconds, pause.busy) for pause in job.recorded(rec.Paused)] == [(110.0, False)]
+
+
+@pytest.mark.parametrize(("stage_s", "acts_after_s"), [(60.0, 60.0), (400.0, 400.0)])
+def test_an_interval_that_the_program_has_set_counts_more(stage_s: float, acts_after_s: float) -> None:
+    job = standing(SOMEBODY_LATE, stage_s=stage_s)
+    job.wait(acts_after_s - 15)
+    assert not job.rungs
+    job.wait(20)
+    assert job.rungs == ["hang-restart"]
+
+
+def test_detection_that_the_program_has_switched_off_is_off() -> None:
+    job = standing(SOMEBODY_LATE, stage_s=-1.0)
+    job.wait(4000)
+    assert not job.did(do.TakeEvidence)
+
+
+def test_a_program_that_tells_its_life_itself_is_judged_by_that() -> None:
+    job = standing(SOMEBODY_LATE, reports=True)
+    job.wait(4000)
+    assert not job.rungs and "RankNonCommHang" in job.said
+
+
+def test_a_start_is_given_longer() -> None:
+    job = standing(SOMEBODY_LATE, begun=False, usual_s=None)
+    job.wait(580)
+    assert not job.rungs
+    job.wait(30)
+    assert job.rungs == ["hang-restart"]
+
+
+def test_ranks_of_which_some_have_ended_are_the_exit_hang_s() -> None:
+    job = Job(ON).begin()
+    job.exits(0)
+    stalls(job)
+    assert not job.did(do.TakeEvidence)
+
+
+def test_levels_below_the_one_that_is_wanted_are_only_written_down() -> None:
+    job = standing(SOMEBODY_LATE, replace(ON, hang_c4d_level="Error"))
+    job.wait(5)
+    assert job.recorded(rec.CulpritSeen) and "RankNonCommHang" not in job.said
+
+
+def test_without_c4d_nothing_is_asked() -> None:
+    for settings in (Settings(hang_c4d=False), Settings(watch="L0"), Settings(mode="async")):
+        job = Job(settings).begin()
+        assert {watch.stall_s for watch in job.did(do.WatchRanks)} == {0.0}
+        job.wait(1000)
+        assert not job.did(do.CompareRanks)
+
+
+def test_a_slow_rank_is_written_down_once() -> None:
+    job = Job(replace(ON, hang_c4d_level="Info")).begin()
+
+    def enters(rank: int) -> Enters:
+        late_ns = 30_000_000 if rank == 1 else 0
+        return Enters(rank, f"n{rank // 2 + 1}", "0#1", 1, tuple(step * 100_000_000 + late_ns for step in range(100)))
+
+    for _ in range(6):
+        job.wait(60)
+        for node, ranks in (("n1", (0, 1)), ("n2", (2, 3))):
+            job.tell(ev.RanksCompared(node, (), tuple(map(enters, ranks))))
+    assert [(found.sign, found.level, found.ranks) for found in job.recorded(rec.CulpritSeen)] == [("RankNonCommSlow", "Info", (1,))]
+    assert job.said.count("RankNonCommSlow") == 1 and not job.rungs
+
+
+# --- staged intervals for the other signs
+
+
+def test_an_interval_set_by_the_program_holds_for_silence_and_io_too() -> None:
+    job = Job(replace(ON, hang_silence=True)).begin()
+    job.tell(ev.StageSet(0, 60.0))
+    assert job.did(do.SetIntervals) == [do.SetIntervals(60.0, 60.0)]
+    job.tell(ev.StageSet(1, -1.0))
+    assert job.did(do.SetIntervals)[-1] == do.SetIntervals(0.0, 0.0)
+    job.tell(ev.StageSet(1, None), ev.StageSet(0, None))
+    assert job.did(do.SetIntervals)[-1] == do.SetIntervals(1800.0, 1800.0)
+
+
+def test_the_interval_for_ends_may_be_set_by_the_program() -> None:
+    job = Job(replace(ON, hang_exit=True)).begin()
+    job.tell(ev.ProgramSaid(0, "setting", ("job_exit_hang_interval", "60.0")))
+    job.exits(0)
+    job.wait(61)
+    assert job.recorded(rec.HangSeen)[0].sign == "exit"
+
+
+def test_progress_beyond_the_last_failure_breaks_what_counts_in_a_row() -> None:
+    job = Job(ON).begin()
+    for step in (100, 200, 300, 400, 500):
+        job.tell(ev.Progressed("n1", step), ev.BeatOverdue(1, "late"))
+    assert job.rungs == ["hang-restart"] * 5
+    for _ in range(4):
+        job.tell(ev.Progressed("n1", 500), ev.BeatOverdue(1, "late"))
+    assert job.rungs[-1] == "fail"
