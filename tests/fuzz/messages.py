@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import WireError
 from ftslurm.model import wire
+from ftslurm.model.collectives import Enters, GroupStays, Waits
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
-from ftslurm.model.events import DrillAsked
+from ftslurm.model.events import DrillAsked, StallSeen
 from ftslurm.wrapper.shim import MAX_LINE, Channel, Link, LinkError, dumps, loads
 from tests.fuzz.hold import Parser
 from tests.fuzz.inputs import (
@@ -48,6 +49,11 @@ AGENT_REPORTS = [
     wire.evidence_message("Thread 1: forward (train.py:7)\n"),
     {"t": "quiet", "quiet_s": 600.5, "what": "no IO"},
     {"t": "use", "unchanged": None, "what": "no device tells"},
+    wire.stall_message(StallSeen("n1", 8, 11.5, usual_s=1.25, stage_s=-1.0, reports=True)),
+    wire.compared_message((Waits(3, "n1", 60, 0.02, 0.001, (GroupStays("0#1", 7, (12, 13)),), 1.5, 20.0),),
+                          (Enters(3, "n1", "0#1", 7, (1, 2, 3)),)),
+    {"t": "stage", "rank": 3, "stage_s": 60.0},
+    {"t": "progress", "step": 700},
 ]
 MESSAGES = [*HELLOS, *SHIM_REPORTS, *AGENT_REPORTS]
 Hello = wire.ShimHello | wire.AgentHello | DrillAsked

@@ -83,3 +83,43 @@ def test_pages_of_another_attempt_are_not_read(folder: Path) -> None:
     finally:
         child.kill()
         child.wait()
+
+
+STAGES = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from ftslurm.sdk import client
+client.progress(41)
+with client.hang_interval(90):
+    print("ready", flush=True)
+    sys.stdin.readline()
+    with client.hang_interval(-1):
+        client.progress(42)
+        print("inner", flush=True)
+        sys.stdin.readline()
+client.progress(43)
+print("out", flush=True)
+time.sleep(30)
+"""
+
+
+def test_stages_and_progress_are_told_when_they_change(folder: Path) -> None:
+    pages = Pages()
+    pages.watch([(3, 1)], "7.0", BeatLimits(), time.monotonic())
+    env = {"FTSLURM_PAGE": f"{folder}/3.1", "SLURM_PROCID": "3", "FTSLURM_ATTEMPT": "1", "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen([sys.executable, "-c", STAGES], env=env, stdin=-1, stdout=-1, text=True, bufsize=1) as child:
+        assert child.stdout is not None and child.stdin is not None
+        try:
+            seen = []
+            for word, stage_s in (("ready", 90.0), ("inner", -1.0), ("out", None)):
+                assert child.stdout.readline() == f"{word}\n"
+                until = time.monotonic() + 20
+                while pages.stage_s != stage_s and time.monotonic() < until:
+                    seen += turns(pages, 0.1)
+                assert pages.stage_s == stage_s
+                child.stdin.write("\n")
+            seen += turns(pages, 1.5)
+        finally:
+            child.kill()
+    assert [one["stage_s"] for one in seen if one["t"] == "stage"] == [90.0, -1.0, None]
+    assert [one["step"] for one in seen if one["t"] == "progress"] == [41, 42, 43]
