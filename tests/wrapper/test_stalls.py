@@ -50,7 +50,7 @@ def turns(stalls: Stalls, start: float, end: float, every_s: float = 0.0, **told
     """every_s: between two signs of progress; 0: there is none."""
     found, now, node = [], start, stalls.node
     while now < end:
-        now = max(now, stalls.wakes_at or now) if stalls.wakes_at else end
+        now = end if stalls.wakes_at is None else max(now, stalls.wakes_at)
         if every_s and now - node.progress_at >= every_s:
             node.progress_at, node.begun = now, True
         found += stalls.turn(now, **told)
