@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import re2
 
@@ -37,6 +38,10 @@ def _compiled(pattern: str) -> re2._Regexp:
 _GDR = _compiled(r"via NET/IB/\d+/GDRDMA")
 _IB = _compiled(r"via NET/IB/\d+(?:\s|$|/[^G\s])")
 _ERROR_12 = _compiled(r"Got completion (?:from peer .*)?with (?:status=|error )12\b")
+# HCCL's cluster heartbeat spreads what it finds, so the line of any rank names the place where it began.
+_HCCL_PLACE = _compiled(
+    r"Cluster Exception Location\[IP/ID\]:\s?\[([^\]\n]{1,100})\][^\n]{0,400}ExceptionType:\s?\[([^\]\n]{1,60})\]"
+)
 _EPOCH = _compiled(r"(?i)\bepoch\b[ :=\[(]*(\d{1,6})")
 _NCCL = _compiled(r"NCCL (?:INFO|WARN)|\[Rank \d+\]|ProcessGroupNCCL")
 _STEP = _compiled(r"(?i)\b(?:step|iter(?:ation)?|epoch|loss)\b")
@@ -77,7 +82,7 @@ _STACKS = (
 def hints(ends: Sequence[RankEnd], stacks: Mapping[str, str]) -> tuple[Hint, ...]:
     """All that apply. ends: what the ranks printed. stacks: node -> the evidence taken there before they were stopped."""
     texts = {end.rank: b"".join(piece.text.encode(errors="replace") for piece in end.output) for end in ends}
-    found = [_gdr(ends, texts), _error_12(ends, texts), _epochs(ends, texts), _before_nccl(ends, texts)]
+    found = [_gdr(ends, texts), _error_12(ends, texts), _hccl_place(ends, texts), _epochs(ends, texts), _before_nccl(ends, texts)]
     return tuple(hint for hint in [*found, *_in_stacks(stacks)] if hint is not None)
 
 
@@ -102,6 +107,21 @@ def _error_12(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | Non
         "ib-retries", "the network gave up sending (RDMA retries used up, error 12)",
         "NCCL_IB_GID_INDEX=3 (RoCE v2), NCCL_IB_TC=128 and NCCL_IB_TIMEOUT=22 (17 s) get over short breaks; look at the links",
         tuple(lines[:4]),
+    )  # fmt: skip
+
+
+def _hccl_place(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
+    places: dict[str, str] = {}
+    for end in ends:
+        for hit in islice(_HCCL_PLACE.finditer(texts[end.rank]), 8):
+            place, kind = (hit.group(number).decode(errors="replace") for number in (1, 2))
+            places.setdefault(f"{kind} at {place}", f"rank {end.rank} on {end.node}: {_line(texts[end.rank], hit)}")
+    if not places:
+        return None
+    return Hint(
+        "hccl-place", f"HCCL names where it began: {'; '.join(list(places)[:4])}",
+        "look at the device and link there first; `Heartbeat Lost` is a process that is gone, `Stuck` one that does not get on",
+        tuple(places.values())[:4],
     )  # fmt: skip
 
 

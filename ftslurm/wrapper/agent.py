@@ -61,10 +61,9 @@ class Agent:
             if self._probes and now >= next_look:
                 self._look(asked=False)
                 next_look = time.monotonic() + self._poll_s
-            told = [*self._life.turn(now), *self._pages.turn(now)]
-            told += self._stalls.turn(now, self._pages.stage_s, self._pages.reports)
-            for message in told:
+            for message in (*self._life.turn(now), *self._pages.turn(now)):
                 self._say(message)
+            self._tell_stalls(now)
 
     def _wait_ms(self, next_look: float) -> float | None:
         times = [next_look] if self._probes else []
@@ -99,7 +98,10 @@ class Agent:
         elif message["t"] == "compare":
             self._say(self._stalls.compare())
         elif message["t"] == "evidence":
-            self._say(self._evidence(float(message["limit_s"])))
+            found = self._evidence(float(message["limit_s"]))
+            # Whether the ranks have gone on meanwhile is told first: what was found counts only where they have not.
+            self._tell_stalls(time.monotonic(), at_once=True)
+            self._say(found)
         else:
             raise ValueError(f"unknown message {message['t']!r}")
 
@@ -133,6 +135,10 @@ class Agent:
             return evidence_message(examined.text, examined.views)
         except Exception as error:
             return evidence_message(f"no evidence could be taken: {error!r}")
+
+    def _tell_stalls(self, now: float, at_once: bool = False) -> None:
+        for message in self._stalls.turn(now, self._pages.stage_s, self._pages.reports, at_once):
+            self._say(message)
 
     def _watch(self, message: Mapping[str, Any]) -> None:
         ranks = [(int(rank), int(pid), int(number)) for rank, pid, number in message["ranks"]]

@@ -44,6 +44,7 @@ from ftslurm.sdk import probe as layout
 from ftslurm.sdk.page import SIZE, PageState, page_paths, parse_page, pid_namespace, start_ticks
 from ftslurm.system.commands import Runner, run
 from ftslurm.system.processes import usage
+from ftslurm.wrapper import ras
 from ftslurm.wrapper.shim import descendants
 
 EXAMINE_S = 10.0
@@ -516,6 +517,8 @@ class NodeWatch:
                     enters += self._enters(each, dump)
                 found.append(self._with_kernel(view, each, until))
         texts = [text for _, text in found]
+        if any(_uses_nccl(view) for view, _ in found) and (left := until - self._clock()) > 0:
+            texts += ["NCCL RAS says:", *ras.findings(ras.ask(ras.address_of(os.environ), min(ras.ASK_S, left)))]
         share = budget_bytes // max(1, len(texts))
         return Examined(tuple(view for view, _ in found), "\n".join(_cut(text, share) for text in texts), tuple(enters))
 
@@ -796,6 +799,10 @@ def _in_a_row(key: str, found: Mapping[int, int]) -> GroupStays:
         row.append(found[number])
         number -= 1
     return GroupStays(key, last - len(row) + 1, tuple(reversed(row)))
+
+
+def _uses_nccl(view: RankView) -> bool:
+    return any(operation.startswith("nccl:") for group in view.groups for operation in (group.operation, *group.recent))
 
 
 def _told(view: RankView, kernel: str) -> str:

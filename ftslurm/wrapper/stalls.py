@@ -55,9 +55,9 @@ class Stalls:
         self._intervals, self._usual_s, self._told = [], None, None
         self.wakes_at = now if stall_s else None
 
-    def turn(self, now: float, stage_s: float | None = None, reports: bool = False) -> list[Message]:
-        """stage_s, reports: as StallSeen says, from the ranks' pages."""
-        if self.wakes_at is None or now < self.wakes_at:
+    def turn(self, now: float, stage_s: float | None = None, reports: bool = False, at_once: bool = False) -> list[Message]:
+        """stage_s, reports: as StallSeen says, from the ranks' pages. at_once: do not wait for the next look."""
+        if self.wakes_at is None or (now < self.wakes_at and not at_once):
             return []
         self.wakes_at = now + min(LOOK_S, self._stall_s / LOOKS)
         views = self.node.look()

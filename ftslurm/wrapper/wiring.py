@@ -180,6 +180,8 @@ def _controller(
         beat_limits=beat_config(settings), inject=inject_folder(settings),
         silence_s=settings.hang_interval_s if settings.hang_silence else 0.0,
     )  # fmt: skip
+    if unused := _without_effect(settings):
+        effects.say(f"of ft_launcher's configuration {', '.join(unused)} {'has' if len(unused) == 1 else 'have'} no effect here")
     return Controller(Judge(settings, history, facts, diagnosis, diagnosis.advise), sources, effects, journal, clock)
 
 
@@ -190,6 +192,14 @@ def beat_config(settings: Settings) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(settings.ft_config) if settings.ft_config else {}
     limits_from(values)
     return values
+
+
+def _without_effect(settings: Settings) -> tuple[str, ...]:
+    if not settings.ft_config:
+        return ()
+    from ftslurm.model.ft_config import ignored
+
+    return ignored(json.loads(settings.ft_config))
 
 
 def sdk_env(settings: Settings) -> dict[str, str]:

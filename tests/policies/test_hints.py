@@ -36,6 +36,16 @@ def test_rdma_retries_used_up() -> None:
     assert names("NCCL WARN NET/IB : Got completion with error 5\n") == []
 
 
+def test_hccl_names_the_place_from_any_rank() -> None:
+    line = (
+        "[ERROR] HCCL(123,python): Cluster Exception Location[IP/ID]:[10.0.0.7/3], Arrival Time:[Mon], "
+        "Discoverer:[10.0.0.1/0], ExceptionType:[Heartbeat Lost Occurred], Possible Reason:1. process has exited\n"
+    )
+    (hint,) = hints(ends("step 7\n", line), {})
+    assert hint.name == "hccl-place" and "Heartbeat Lost Occurred at 10.0.0.7/3" in hint.what and "rank 1" in hint.evidence[0]
+    assert names("Cluster Exception Location[IP/ID]:[10.0.0.7/3]\nExceptionType:[Stuck] step 7\n") == []
+
+
 def test_ranks_in_different_epochs() -> None:
     sample = "[2022-04-26 13:57:20,757][INFO][train_epoch]:Rank:2 Epoch:[{}][20384/all] Data Time 0.000 Loss 0.3403\n"
     assert names(sample.format(47) + sample.format(48), sample.format(49)) == ["epochs"]
