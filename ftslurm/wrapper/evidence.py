@@ -404,13 +404,17 @@ def parse_ss(text: str, pid: int) -> tuple[float, float]:
 # --- stacks
 
 _INSIDE = re.compile(r"torch/distributed/|ftslurm/sdk/probe|_engine_run_backward|\bwait \(|\bsynchronize \(")
-_MAIN_THREAD = re.compile(r'^Thread [^\n]*"MainThread"[^\n]*\n((?:[ \t]+[^\n]*\n?)*)', re.M)
+# Python names threads only where `threading` is loaded; the number of the main one is that of the process.
+_MAIN_THREAD = re.compile(
+    r'(?:^Process (?P<pid>\d+):.*?)?^Thread (?:(?P=pid)\b[^\n]*|[^\n]*"MainThread"[^\n]*)\n(?P<frames>(?:[ \t]+[^\n]*\n?)*)',
+    re.M | re.S,
+)
 
 
 def stack_inside(dump: str) -> bool | None:
     """Does the main thread of a `py-spy dump` wait in torch.distributed or in backward()? None: no telling."""
     found = _MAIN_THREAD.search(dump)
-    frames = found[1].splitlines()[:3] if found else []
+    frames = found["frames"].splitlines()[:3] if found else []
     return any(_INSIDE.search(frame) for frame in frames) if frames else None
 
 
