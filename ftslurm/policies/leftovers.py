@@ -1,0 +1,54 @@
+"""What a job has left behind on its node, and what of it may be cleared away. Pure.
+
+A user's processes and shared memory are cleared only when Slurm says that no other job of the user is on the node. The
+same job again is another one: an Epilog may run twice, and the second time the requeued job may be there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ftslurm.model.processes import Process
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJob:
+    """A job that Slurm has on the node. state: Slurm's word (RUNNING, COMPLETING, ...)."""
+
+    number: int
+    user_id: int
+    state: str
+
+
+def others_of_user(jobs: Iterable[NodeJob], number: int, user_id: int) -> tuple[NodeJob, ...]:
+    """Jobs for whose sake nothing of the user is touched: all but the one whose Epilog this is, while it cleans up."""
+    return tuple(job for job in jobs if job.user_id == user_id and not _is_ending(job, number))
+
+
+def others(jobs: Iterable[NodeJob], number: int) -> tuple[NodeJob, ...]:
+    """Anybody's."""
+    return tuple(job for job in jobs if not _is_ending(job, number))
+
+
+def _is_ending(job: NodeJob, number: int) -> bool:
+    return job.number == number and job.state not in ("RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED")
+
+
+def leftover_processes(processes: Mapping[int, Process], user_id: int) -> tuple[Process, ...]:
+    """The user's, but those below a slurmstepd of root's: they are a step's, which Slurm ends itself."""
+    return tuple(
+        process for process in processes.values()
+        if process.user_id == user_id and process.state != "zombie" and not _below_stepd(process, processes)
+    )  # fmt: skip
+
+
+def _below_stepd(process: Process, processes: Mapping[int, Process]) -> bool:
+    seen: set[int] = set()
+    parent = processes.get(process.parent)
+    while parent is not None and parent.pid not in seen:
+        if parent.name == "slurmstepd" and parent.user_id == 0:
+            return True
+        seen.add(parent.pid)
+        parent = processes.get(parent.parent)
+    return False
