@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -18,4 +19,4 @@ def install_hooks(folder: str, config: str, dry_run: bool) -> None:
     """
     from ftslurm.wrapper import hook_install
 
-    click.echo(hook_install.install_hooks(Path(folder), Path(config), dry_run))
+    click.echo(hook_install.install_hooks(Path(folder), Path(config), os.environ.get("SLURM_CONF", ""), dry_run))

@@ -15,12 +15,17 @@ from ftslurm.model.job import JobId
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """Of the job that a script runs for. node: empty in EpilogSlurmctld."""
+    """Of the job that a script runs for. node: empty in EpilogSlurmctld. nodes: of the job, as Slurm writes them.
+
+    restarts: requeues so far; one that is under way already counts where it was asked for by somebody.
+    """
 
     job: JobId
     user_id: int
     cluster: str
     node: str
+    nodes: str = ""
+    restarts: int = 0
 
 
 def job_facts(env: Mapping[str, str]) -> JobFacts:
@@ -29,7 +34,9 @@ def job_facts(env: Mapping[str, str]) -> JobFacts:
     if not number or user_id is None:
         raise UsageError("SLURM_JOB_ID or SLURM_JOB_UID is not set", hint="Slurm runs this, by its line in slurm.conf")
     job = JobId(number, _number(env, "SLURM_ARRAY_JOB_ID"), _number(env, "SLURM_ARRAY_TASK_ID"))
-    return JobFacts(job, user_id, env.get("SLURM_CLUSTER_NAME", ""), env.get("SLURMD_NODENAME", ""))
+    cluster, node = env.get("SLURM_CLUSTER_NAME", ""), env.get("SLURMD_NODENAME", "")
+    restarts = _number(env, "SLURM_JOB_RESTART_COUNT") or 0
+    return JobFacts(job, user_id, cluster, node, env.get("SLURM_JOB_NODELIST", ""), restarts)
 
 
 def node_name(env: Mapping[str, str]) -> str:

@@ -12,9 +12,12 @@ from ftslurm.model.hook_settings import HookSettings
 from ftslurm.policies.health import one_line
 from ftslurm.system.owner import PATH, owner_of, run_as
 
-GRACE_TIMEOUT_S = 5.0
-# For requests to slurmctld, of which there are six at the most.
-FINISH_TIMEOUT_S = 45.0
+# slurmctld mostly answers at once; three times the limit of one request is enough for all of them.
+REQUESTS = 3
+
+
+def finish_timeout_s(settings: HookSettings) -> float:
+    return settings.finish_after_s + REQUESTS * settings.slurm_timeout_s
 
 
 def ask_owner(verb: str, facts: JobFacts, env: Mapping[str, str], timeout_s: float) -> str:
@@ -30,6 +33,6 @@ def cleanup_grace(settings: HookSettings, facts: JobFacts, env: Mapping[str, str
     if facts.user_id < settings.first_user_id:
         return -1.0
     try:
-        return max(float(ask_owner("grace", facts, env, GRACE_TIMEOUT_S)), -1.0)
+        return max(float(ask_owner("grace", facts, env, settings.slurm_timeout_s)), -1.0)
     except (FtslurmError, ValueError):
         return -1.0

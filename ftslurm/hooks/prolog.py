@@ -29,7 +29,7 @@ def check(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
         memory.write(looked.remembered)
         return True, f"job {facts.job} may run on {facts.node} ({verdict.health.value}: {verdict.reason})"
     memory.write(replace(looked.remembered, drained=True))
-    said = _drain(SlurmAdmin(settings.slurm_timeout_s), facts.node, drain_reason(verdict))
+    said = _drain(SlurmAdmin(settings.slurm_timeout_s), facts.node, drain_reason(verdict, str(facts.job)))
     return False, f"job {facts.job} may not run on {facts.node}: {verdict.reason}; {said}"
 
 

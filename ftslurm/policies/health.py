@@ -65,8 +65,19 @@ def judge(findings: Iterable[Finding]) -> NodeVerdict:
     return NodeVerdict(NodeHealth.GOOD, one_line(", ".join(one.source for one in found)))
 
 
-def drain_reason(verdict: NodeVerdict) -> str:
-    return f"{PREFIX}{verdict.reason}"[:MAX_REASON_CHARS]
+def drain_reason(verdict: NodeVerdict, job: str = "") -> str:
+    """job: that was about to begin there, and now begins elsewhere."""
+    tail = _met_by(job) if job else ""
+    return f"{PREFIX}{verdict.reason}"[: MAX_REASON_CHARS - len(tail)] + tail
+
+
+def turned_away(reason: str, job: str) -> bool:
+    """Was the node, of this reason, drained by the Prolog of this job?"""
+    return reason.startswith(PREFIX) and reason.endswith(_met_by(job))
+
+
+def _met_by(job: str) -> str:
+    return f", met by job {job}"
 
 
 def next_step(verdict: NodeVerdict, drained: bool, down: bool, reason: str) -> Drain | Undrain | Leave:

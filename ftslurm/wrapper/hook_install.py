@@ -14,10 +14,10 @@ from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.wrapper.hook_lines import conf_lines, sudo_lines
 from ftslurm.wrapper.hook_scripts import SETTINGS, scripts
 
-SLURM_TIMEOUT_S = 10.0
+SLURM_TIMEOUT_S = 5.0
 
 
-def install_hooks(folder: Path, config: Path, dry_run: bool) -> str:
+def install_hooks(folder: Path, config: Path, slurm_conf: str, dry_run: bool) -> str:
     """What is to be written into slurm.conf, as text; the scripts are written unless it is a dry run.
 
     Raises: UsageError for a folder that is none, StateError where others could change what root runs.
@@ -27,7 +27,7 @@ def install_hooks(folder: Path, config: Path, dry_run: bool) -> str:
             raise UsageError(f"{path} is no full path", hint="slurm.conf takes nothing else")
     if " " in f"{folder}":
         raise UsageError(f"{folder}: slurm.conf takes no path with a blank", hint="choose another folder")
-    found = scripts(str(folder), sys.executable, str(config))
+    found = scripts(str(folder), sys.executable, str(config), slurm_conf)
     if not dry_run:
         if os.geteuid() != 0:
             raise StateError("the scripts are root's", hint="run it as root, or with --dry-run to see the lines")

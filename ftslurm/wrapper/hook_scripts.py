@@ -23,13 +23,15 @@ _HEAD = """#!/bin/sh
 _HOOK = """# Its own trouble is nobody's: whatever happens in here, the status is 0 unless the node is proven bad.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
-cd /
-timeout --kill-after=2 {limit} {python} -I -m ftslurm.hooks.{name} {config} {folder} </dev/null
+{conf}cd /
+{first}timeout --kill-after=2 {limit} {python} -I -m ftslurm.hooks.{name} {config} {folder} </dev/null
 status=$?
 [ $status -eq {bad} ] && exit 1
 said="{name}: ended with status $status (124, 137: cut off after {limit} s); nothing was concluded"
 [ $status -eq 0 ] || logger -t ftslurm "$said" 2>/dev/null
 exit 0
+"""
+_NEVER_REQUEUED = """[ "${SLURM_JOB_RESTART_COUNT:-0}" = 0 ] && exit 0  # most jobs are never requeued: no Python for them
 """
 _TASK = """# Runs as the user. The counters for steps of plain srun and for the batch script; never fails a task.
 [ -n "$FTSLURM_CHANNEL" ] && exit 0  # in a step of ftrun's each rank gets its own
@@ -76,14 +78,22 @@ KEYS: Mapping[str, str] = {
 }
 
 
-def scripts(folder: str, python: str, config: str) -> tuple[Script, ...]:
-    """python: the interpreter that has ftslurm. config: the site's file. Full paths."""
-    words = {"folder": shlex.quote(folder), "python": shlex.quote(python), "config": shlex.quote(config), "bad": BAD_NODE_STATUS}
+def scripts(folder: str, python: str, config: str, slurm_conf: str) -> tuple[Script, ...]:
+    """python: the interpreter that has ftslurm. config: the site's file. Full paths.
+
+    slurm_conf: where it is not at its usual place; slurmctld does not tell EpilogSlurmctld.
+    """
+    conf = f"SLURM_CONF=${{SLURM_CONF:-{shlex.quote(slurm_conf)}}}\nexport SLURM_CONF\n" if slurm_conf else ""
+    quoted = {"folder": shlex.quote(folder), "python": shlex.quote(python), "config": shlex.quote(config)}
     made = []
     for name, key in KEYS.items():
         body = {"task_prolog": _TASK, "as_owner": _OWNER}.get(name, _HOOK)
         limit = LIMITS_S.get(name, TASK_LIMIT_S)
-        made.append(Script(name, key, (_HEAD + body).format(key=key or "No line", name=name, limit=limit, **words)))
+        first = _NEVER_REQUEUED if name == "epilog_slurmctld" else ""
+        text = (_HEAD + body).format(
+            key=key or "No line", name=name, limit=limit, first=first, conf=conf, bad=BAD_NODE_STATUS, **quoted
+        )
+        made.append(Script(name, key, text))
     return tuple(made)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from tests.live.conftest import REPO, TOOL, TOOL_TIMEOUT_S, Cluster, check_boote
 from tests.live.stories import Stage
 
 BOOT_WAIT_S = 30.0
-HOOK_TIMEOUT_S = 120.0
+HOOK_TIMEOUT_S = 300.0
 # bash waits for every child that is handed to it; kill -9 of it ends the whole namespace.
 INIT = "mount -t tmpfs tmpfs /dev/shm && echo ready && while :; do sleep 1; done"
 
@@ -75,7 +76,9 @@ class Hooked:
             "state": f"{self.folder}/state.{{node}}",
             "ledgers": [str(self.ledgers)],
             "environment": {"PATH": f"{self.folder}/fakes/bin:/usr/local/bin:/usr/bin:/bin", "FTSLURM_NPU_SIM": f"{self.folder}/npu"},
-            "kill_grace": "1s", "slurm_timeout": "30s", "limit": "25s", "device_timeout": "20s", **changes,
+            # Far beyond what a node needs that is not shared by three others and a test run.
+            "kill_grace": "1s", "kill_wait": "60s", "slurm_timeout": "60s", "limit": "150s", "device_timeout": "60s",
+            "health_timeout": "100s", "start_in": "60s", **changes,
         }
         fresh = self.folder / "hooks.yaml.new"
         fresh.write_text(json.dumps(values))
@@ -114,10 +117,11 @@ class Hooked:
 
     def resume(self) -> None:
         """All nodes as they were: no fault, no drain, nothing remembered."""
+        for file in (self.folder / "npu").iterdir():
+            file.unlink()
         for node in self.cluster.nodes:
             remove(self.folder / f"state.{node}")
             (self.folder / f"kmsg.{node}").write_text("")
-            self.npu(node, "clear")
             if "DRAIN" in self.cluster.node(node)["State"]:
                 self.admin("scontrol", "update", f"NodeName={node}", "State=UNDRAIN")
 
@@ -132,8 +136,8 @@ def hooked_cluster(nodes: int, conf: Sequence[str]) -> Iterator[Hooked]:
         (folder / "npu").chmod(0o777)
         subprocess.run(["cp", "-r", REPO / "tests/fakes", folder / "fakes"], check=True)
         commands = copied_commands(folder)
-        lines = installed_lines(commands, folder)
         where = Path(tempfile.mkdtemp(prefix="ftslurm-cluster-", dir="/tmp"))
+        lines = installed_lines(commands, folder, where / "slurm.conf")
         cluster = Cluster(where / "slurm.conf", names, home)
         hooked = Hooked(cluster, Stage(cluster, home, (commands, folder / "fakes/bin")), space, folder, home / "state")
         hooked.settings()  # before the boot: slurmd runs the health check as it starts
@@ -149,9 +153,11 @@ def hooked_cluster(nodes: int, conf: Sequence[str]) -> Iterator[Hooked]:
             remove(where)
 
 
-def installed_lines(commands: Path, folder: Path) -> list[str]:
+def installed_lines(commands: Path, folder: Path, conf: Path) -> list[str]:
     """Install the scripts as an administrator does; gives the lines that are meant for slurm.conf."""
     done = subprocess.run([commands / "ftslurm", "install-hooks", folder / "hooks", "--config", folder / "hooks.yaml"],
-                          text=True, capture_output=True, check=False, env={"PATH": "/usr/bin:/bin"}, timeout=60)
+                          text=True, capture_output=True, check=False, env={"PATH": "/usr/bin:/bin", "SLURM_CONF": str(conf)}, timeout=60)
     assert done.returncode == 0, done.stderr
+    for script in (folder / "hooks").iterdir():
+        script.write_text(re.sub(r"--kill-after=(\d) \d+", r"--kill-after=\1 240", script.read_text()))
     return [line for line in done.stdout.splitlines() if line and not line.startswith("#")]
