@@ -24,7 +24,7 @@ from ftslurm.hooks.owned import cleanup_grace
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.processes import Process
 from ftslurm.policies.health import Finding, NodeHealth, drain_reason, judge, one_line
-from ftslurm.policies.leftovers import NodeJob, leftover_processes, others, others_of_user
+from ftslurm.policies.leftovers import NodeJob, is_logged_in, leftover_processes, others, others_of_user
 from ftslurm.slurm.admin import SlurmAdmin
 from ftslurm.system import shared_memory
 from ftslurm.system.processes import all_processes, end_processes
@@ -81,15 +81,19 @@ def _leftovers(settings: HookSettings, facts: JobFacts, admin: SlurmAdmin) -> st
     stuck = end_processes(left.processes, settings.kill_grace_s, settings.kill_wait_s)
     if stuck:
         return _drained(facts, admin, memory, stuck)
-    shared_memory.remove_files(facts.user_id)
-    shared_memory.remove_segments(facts.user_id)
+    if left.files or left.segments:
+        shared_memory.remove_files(facts.user_id)
+        shared_memory.remove_segments(facts.user_id)
     return f"{left} were left and are gone"
 
 
 def _left_by(user_id: int) -> Left:
-    return Left(
-        leftover_processes(all_processes(), user_id), shared_memory.files_of(user_id), shared_memory.segments_of(user_id)
-    )
+    """A user who is logged in here besides keeps the shared memory."""
+    processes = all_processes()
+    left = leftover_processes(processes, user_id)
+    if is_logged_in(processes, user_id):
+        return Left(left, (), ())
+    return Left(left, shared_memory.files_of(user_id), shared_memory.segments_of(user_id))
 
 
 def _evidence(facts: JobFacts, left: Left) -> str:

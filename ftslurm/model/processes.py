@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """started: Unix seconds; with the pid it names one process for ever. command: for people, cut off. state: psutil's word."""
+    """started: Unix seconds; with the pid it names one process for ever. command: for people, cut off. state: psutil's word.
+
+    login: it belongs to a session that somebody has opened on this node by ssh, a console or cron.
+    """
 
     pid: int
     parent: int
@@ -16,3 +19,4 @@ class Process:
     started: float
     command: str = ""
     state: str = ""
+    login: bool = False

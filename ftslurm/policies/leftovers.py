@@ -36,11 +36,16 @@ def _is_ending(job: NodeJob, number: int) -> bool:
 
 
 def leftover_processes(processes: Mapping[int, Process], user_id: int) -> tuple[Process, ...]:
-    """The user's, but those below a slurmstepd of root's: they are a step's, which Slurm ends itself."""
+    """The user's, but those below a slurmstepd of root's: they are a step's, which Slurm ends itself. And none of a login."""
     return tuple(
         process for process in processes.values()
-        if process.user_id == user_id and process.state != "zombie" and not _below_stepd(process, processes)
+        if process.user_id == user_id and process.state != "zombie" and not process.login and not _below_stepd(process, processes)
     )  # fmt: skip
+
+
+def is_logged_in(processes: Mapping[int, Process], user_id: int) -> bool:
+    """Is the user here in another way than by a job? Whose the shared memory is nobody can tell then."""
+    return any(process.login and process.user_id == user_id for process in processes.values())
 
 
 def _below_stepd(process: Process, processes: Mapping[int, Process]) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from ftslurm.model.processes import Process
 
 MAX_COMMAND_CHARS = 200
+NO_SESSION = str(2**32 - 1)
 
 
 def usage(pids: Iterable[int]) -> tuple[dict[tuple[int, float], int], float]:
@@ -45,11 +47,22 @@ def all_processes() -> Mapping[int, Process]:
             with one.oneshot():
                 found[one.pid] = Process(
                     one.pid, one.ppid(), one.uids().real, one.name(), one.create_time(),
-                    " ".join(one.cmdline())[:MAX_COMMAND_CHARS], one.status(),
+                    " ".join(one.cmdline())[:MAX_COMMAND_CHARS], one.status(), _is_of_login(one.pid),
                 )  # fmt: skip
         except (psutil.Error, OSError):
             continue
     return found
+
+
+def _is_of_login(pid: int) -> bool:
+    """PAM gives each login an audit session, which all that it starts inherits; Slurm's tasks are in none.
+
+    Source: proc(5), /proc/pid/sessionid; pam_loginuid(8). A kernel without audit tells nothing.
+    """
+    try:
+        return Path(f"/proc/{pid}/sessionid").read_text() != NO_SESSION
+    except OSError:
+        return False
 
 
 def end_processes(doomed: Iterable[Process], grace_s: float, kill_wait_s: float) -> tuple[Process, ...]:

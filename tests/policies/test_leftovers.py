@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.model.processes import Process
-from ftslurm.policies.leftovers import NodeJob, leftover_processes, others, others_of_user
+from ftslurm.policies.leftovers import NodeJob, is_logged_in, leftover_processes, others, others_of_user
 
 ME, YOU = 1000, 1001
 
@@ -36,3 +36,9 @@ def test_processes_of_the_user_but_not_those_of_a_step() -> None:
     ]
     left = leftover_processes({process.pid: process for process in table}, ME)
     assert [process.pid for process in left] == [20, 21, 40, 41, 50, 51]
+
+
+def test_who_is_logged_in_loses_no_session_and_no_shared_memory() -> None:
+    shell = Process(20, 1, ME, "bash", 0.0, login=True)
+    assert leftover_processes({20: shell}, ME) == ()
+    assert is_logged_in({20: shell}, ME) and not is_logged_in({20: shell}, YOU)
