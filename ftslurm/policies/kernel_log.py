@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ftslurm.model.devices import FaultClass, Severity
 from ftslurm.model.verdict import Blame
 from ftslurm.policies.health import Finding, Meaning, NodeHealth
-from ftslurm.policies.patterns import PatternBook
+
+if TYPE_CHECKING:
+    from ftslurm.policies.patterns import PatternBook  # RE2 takes a while to load, and most looks find no new line
 
 # "priority,sequence,time,flags;text"; priority is facility * 8 + level. Source: Documentation/ABI/testing/dev-kmsg.
 _RECORD = re.compile(rb"(\d{1,10}),(\d{1,20}),[^;]{1,100};(.*)")

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from ftslurm.model.processes import Process
 
+INIT = 1
+
 
 @dataclass(frozen=True, slots=True)
 class NodeJob:
@@ -36,10 +38,14 @@ def _is_ending(job: NodeJob, number: int) -> bool:
 
 
 def leftover_processes(processes: Mapping[int, Process], user_id: int) -> tuple[Process, ...]:
-    """The user's, but those below a slurmstepd of root's: they are a step's, which Slurm ends itself. And none of a login."""
+    """The user's that nobody looks after: none of a login, and none that root has started and still waits for.
+
+    What escapes from a job becomes a child of init. Below another process of root's are steps (slurmstepd), sessions (sshd,
+    su, cron) and what our own scripts do as the user.
+    """
     return tuple(
         process for process in processes.values()
-        if process.user_id == user_id and process.state != "zombie" and not process.login and not _below_stepd(process, processes)
+        if process.user_id == user_id and process.state != "zombie" and not process.login and not _below_root(process, processes)
     )  # fmt: skip
 
 
@@ -48,11 +54,11 @@ def is_logged_in(processes: Mapping[int, Process], user_id: int) -> bool:
     return any(process.login and process.user_id == user_id for process in processes.values())
 
 
-def _below_stepd(process: Process, processes: Mapping[int, Process]) -> bool:
+def _below_root(process: Process, processes: Mapping[int, Process]) -> bool:
     seen: set[int] = set()
     parent = processes.get(process.parent)
     while parent is not None and parent.pid not in seen:
-        if parent.name == "slurmstepd" and parent.user_id == 0:
+        if parent.user_id == 0 and parent.pid != INIT:
             return True
         seen.add(parent.pid)
         parent = processes.get(parent.parent)

@@ -26,12 +26,14 @@ def test_another_user_s_job_keeps_chips_from_being_reset() -> None:
     assert others([NodeJob(5, ME, "COMPLETING"), NodeJob(6, YOU, "RUNNING")], 5)
 
 
-def test_processes_of_the_user_but_not_those_of_a_step() -> None:
+def test_processes_of_the_user_but_not_those_that_root_looks_after() -> None:
     table = [
         Process(1, 0, 0, "init", 0.0), Process(10, 1, 0, "slurmstepd", 0.0), Process(11, 10, ME, "bash", 0.0),
         Process(12, 11, ME, "python", 0.0), Process(20, 1, ME, "escaped", 0.0), Process(21, 20, ME, "child", 0.0),
         Process(22, 1, ME, "dead", 0.0, state="zombie"), Process(30, 1, YOU, "theirs", 0.0),
         Process(40, 1, ME, "slurmstepd", 0.0), Process(41, 40, ME, "hides", 0.0),  # a user's own program of that name
+        Process(45, 1, 0, "sshd", 0.0), Process(46, 45, ME, "bash", 0.0),
+        Process(47, 1, 0, "slurmctld", 0.0), Process(48, 47, 0, "python", 0.0), Process(49, 48, ME, "as_owner", 0.0),
         Process(50, 51, ME, "a", 0.0), Process(51, 50, ME, "b", 0.0),  # no tree: read while pids were given out anew
     ]
     left = leftover_processes({process.pid: process for process in table}, ME)
