@@ -1,4 +1,4 @@
-"""Resets chips that a reset mends, on a node where nobody computes any more."""
+"""Resets chips whose fault should have cleared with the job and has not, on a node where nobody computes any more."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from ftslurm.devices.probe import choose_probes
 from ftslurm.hooks.look import tool_env
-from ftslurm.model.devices import DeviceHealth, Remedy
+from ftslurm.model.devices import DeviceHealth, FaultClass
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.system.commands import run
 from ftslurm.wrapper.wiring import lazy_meaning
@@ -22,7 +22,8 @@ def reset_idle_chips(settings: HookSettings, node: str) -> list[str]:
     said = []
     for probe in choose_probes(os.environ, run):
         for report in probe.read(settings.device_timeout_s).reports:
-            meant = [code for code in report.codes if meaning(report.kind, code, report.severity).remedy is Remedy.RESET]
+            said_of = {code: meaning(report.kind, code, report.severity).fault_class for code in report.codes}
+            meant = [code for code, fault_class in said_of.items() if fault_class is FaultClass.SELF_HEALING]
             if report.health is DeviceHealth.FAULTY and meant:
                 healed = probe.heal(report.device, report.codes, True, SELF_HEAL_WAIT_S, settings.reset_wait_s)
                 said.append(f"{probe.kind} {report.device} with {', '.join(meant)}: {healed.how}")

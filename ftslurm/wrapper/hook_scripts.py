@@ -107,7 +107,7 @@ SETTINGS = """# What ftslurm's Prolog, Epilog, HealthCheckProgram and EpilogSlur
 # leftovers: true                   # Epilog: end what the job's user left, if no other job of the user is on the node
 # kill_grace: 2s                    # from SIGTERM to SIGKILL
 # cleanup: [[/usr/local/sbin/unmount-scratch]]   # Epilog: the site's own commands, as root
-# reset_wait: 3m                    # Epilog: reset chips that a reset mends, while nobody uses the node; default: never
+# reset_wait: 3m                    # Epilog: reset chips whose fault stays, while nobody uses the node; default: never
 # ledgers: ['{home}/.ftslurm']      # where users keep their ledgers (FTSLURM_STATE_DIR)
 # first_user_id: 1000               # jobs of users below are left alone
 # start_in: 4s                      # earliest start after a requeue; must outlast the Epilog

@@ -78,7 +78,7 @@ class Hooked:
             "environment": {"PATH": f"{self.folder}/fakes/bin:/usr/local/bin:/usr/bin:/bin", "FTSLURM_NPU_SIM": f"{self.folder}/npu"},
             # Far beyond what a node needs that is not shared by three others and a test run.
             "kill_grace": "1s", "kill_wait": "60s", "slurm_timeout": "60s", "limit": "150s", "device_timeout": "60s",
-            "health_timeout": "100s", "start_in": "60s", **changes,
+            "health_timeout": "100s", "start_in": "45s", **changes,
         }
         fresh = self.folder / "hooks.yaml.new"
         fresh.write_text(json.dumps(values))

@@ -212,8 +212,8 @@ def test_a_chip_is_reset_once_nobody_uses_the_node(hooked: Hooked) -> None:
     hooked.npu("n1", "inject", "--device", "0.0", "--code", "80C98008")
     job = run(hooked, "true", "--nodelist=n1")
     ended(hooked, job)
-    hooked.cluster.wait_for(lambda: "80C98008" in hooked.said("epilog", "n1"), WAIT_S, "the Epilog to be over")
-    assert "reset" in hooked.said("epilog", "n1")
+    hooked.cluster.wait_for(lambda: f"job {job} on" in hooked.said("epilog", "n1"), WAIT_S, "the Epilog to be over")
+    assert "80C98008: healed by an in-band reset" in hooked.said("epilog", "n1")
 
 
 @pytest.mark.parametrize(("grace", "waits"), [("1", False), ("-1", True)])
@@ -243,7 +243,7 @@ def test_the_clean_up_is_waited_for_as_the_job_asked(hooked: Hooked, grace: str,
 
 def story(hooked: Hooked, plan: Plan) -> Story:
     """A job under ftrun whose ledger lies where the hooks look for it."""
-    return hooked.stage.prepare(replace(plan, env={"FTSLURM_STATE_DIR": str(hooked.ledgers), "FTRUN_REQUEUE_START_IN": "60s", **plan.env}), "story")
+    return hooked.stage.prepare(replace(plan, env={"FTSLURM_STATE_DIR": str(hooked.ledgers), "FTRUN_REQUEUE_START_IN": "20s", **plan.env}), "story")
 
 
 COUNTERS = "MA_SCHEDULE_CNT", "MA_PROC_START_CNT", "FTSLURM_ATTEMPT", "FTSLURM_RESTART_RUNG", "FTSLURM_EXCLUDED_NODES"
@@ -270,7 +270,7 @@ srun sh -c '[ $SLURM_PROCID = 1 ] && echo srun $({PRINT}) >>"$STORY/counters"; :
 
 @pytest.mark.parametrize("trap", ["mkfifo {ledger}", "mkdir {ledger}", "ln -s /dev/zero {ledger}", "echo {{ >{ledger}", "touch {ledger}; chmod 0 {ledger}"])
 def test_a_strange_ledger_fails_no_task(hooked: Hooked, trap: str) -> None:
-    ledger = "$FTSLURM_STATE_DIR/jobs/local.$SLURM_JOB_ID.jsonl"
+    ledger = "$FTSLURM_STATE_DIR/jobs/cluster-local.$SLURM_JOB_ID.jsonl"
     text = f"mkdir -p $FTSLURM_STATE_DIR/jobs; {trap.format(ledger=ledger)}; srun sh -c 'echo $MA_SCHEDULE_CNT'"
     job = run(hooked, text, f"--export=ALL,FTSLURM_STATE_DIR={hooked.cluster.home}/strange")
     assert ended(hooked, job)["ExitCode"] == "0:0"
@@ -350,7 +350,7 @@ def test_a_hostile_ledger_changes_nothing(hooked: Hooked, trap: str) -> None:
     for place in (hooked.ledgers, folder):
         place.mkdir(mode=0o700, exist_ok=True)
         os.chown(place, user, -1)
-    path = folder / f"local.{job}.jsonl"
+    path = folder / f"cluster-local.{job}.jsonl"
     HOSTILE[trap](path, ledger_of(job, victim if trap == "of another job" else job), victim)
     if trap != "of another owner":
         for place in [folder, *folder.iterdir()] if not folder.is_symlink() else [*folder.iterdir()]:
@@ -383,7 +383,7 @@ def test_that_same_ledger_without_a_trap_is_acted_upon(hooked: Hooked) -> None:
     for place in (hooked.ledgers, folder):
         place.mkdir(mode=0o700, exist_ok=True)
         os.chown(place, user, -1)
-    path = folder / f"local.{job}.jsonl"
+    path = folder / f"cluster-local.{job}.jsonl"
     lay(path, ledger_of(job, job))
     os.chown(path, user, -1)
     done = hooked.hook("epilog_slurmctld", "", {
