@@ -13,6 +13,7 @@ import click
 
 import ftslurm
 from ftslurm.cli.drill import drill
+from ftslurm.cli.install_hooks import install_hooks
 from ftslurm.cli.nodes import nodes
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.ledger.store import Store, state_folder
@@ -161,6 +162,7 @@ def env() -> None:
 
 
 group.add_command(drill)
+group.add_command(install_hooks)
 group.add_command(nodes)
 
 

@@ -61,7 +61,7 @@ class Store:
         return Journal(self._path(me)).read()
 
     def _path(self, me: Identity) -> Path:
-        return self.root / "jobs" / f"{_safe(me.cluster)}.{_safe(me.job)}.jsonl"
+        return self.root.joinpath(*ledger_parts(me.cluster, me.job))
 
     def new_local(self) -> tuple[int, Journal]:
         """The next free number for a local job, and its ledger. Raises: StateError."""
@@ -111,6 +111,11 @@ class Store:
             journal.path.rename(aside)
         except OSError as error:
             raise StateError(f"{journal.path} cannot be put aside: {error.strerror}", hint="move it away by hand") from None
+
+
+def ledger_parts(cluster: str, job: str) -> tuple[str, str]:
+    """Where a job's ledger lies below the state folder. job: `123`, or `123_4` for a task of an array."""
+    return "jobs", f"{_safe(cluster)}.{_safe(job)}.jsonl"
 
 
 def continues(history: History, me: Identity) -> bool:

@@ -14,7 +14,8 @@ class RunBegan:
     """An ftrun process came up. run: its id. schedule: requeues of the job before this scheduling.
 
     step_key: which ftrun of the script this is (a digest of its command). start_time: of the scheduling, by Slurm.
-    budgets: name -> limit, of the policy in force. number: of the job, as scontrol takes it.
+    budgets: name -> limit, of the policy in force. number: of the job, as scontrol takes it. cleanup_grace_s: for how long
+    a clean-up before the next scheduling may hold it up, -1 without end.
     """
 
     at: float
@@ -33,6 +34,7 @@ class RunBegan:
     pid: int = 0
     budgets: Mapping[str, int] = field(default_factory=dict)
     number: int = 0
+    cleanup_grace_s: float = -1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,11 @@ def lasting(value: Any) -> float:
     return duration(value)
 
 
+def grace(value: Any) -> float:
+    """A duration, or -1 for as long as it takes."""
+    return -1.0 if str(value).strip() == "-1" else lasting(value)
+
+
 def switch(value: Any) -> bool:
     words = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
     try:
@@ -268,6 +273,9 @@ class Settings:
         # Slurm adds 121 s if the start time has passed before the clean-up ends; 4 s was enough on all versions tried.
         "requeue.start_in", lasting, 4.0, "earliest start after a requeue; must outlast the clean-up (Epilog)"
     )
+    cleanup_grace_s: float = _leaf(
+        "requeue.cleanup_grace", grace, -1.0, "into the site's clean-up, then the rest goes on in the background; -1: wait for it"
+    )
     even_if_no_requeue: bool = _leaf(
         "requeue.even_if_no_requeue", switch, False, "requeue a job submitted with --no-requeue all the same"
     )
@@ -320,7 +328,9 @@ def is_on(settings: Settings, rung: str) -> bool:
 
 def in_words(leaf: Any, value: Any) -> str:
     """A value as one would write it in a policy."""
-    if leaf.metadata["kind"] in (duration, lasting):
+    if value == -1 and leaf.metadata["kind"] is grace:
+        return "-1"
+    if leaf.metadata["kind"] in (duration, lasting, grace):
         return next((f"{value / size:g}{unit}" for unit, size in _LARGE_FIRST if value and value % size == 0), f"{value:g}s")
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -399,20 +409,36 @@ def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
             yield name, value
 
 
+# Variable of ModelArts, our setting, its unit in seconds and in words. Sources: ModelArts, hang detection and fault recovery.
+_MODELARTS = (
+    ("MA_HANG_DETECT_TIME", "hang.detect_time", 60.0, "minutes"),
+    ("MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS", "requeue.cleanup_grace", 1.0, "seconds, or -1"),
+)
+
+
 def from_modelarts(env: Mapping[str, str]) -> Layer:
-    """MA_HANG_DETECT_TIME, minutes (ModelArts, hang detection). Raises: PolicyError."""
-    raw = env.get("MA_HANG_DETECT_TIME", "").strip()
-    if not raw:
-        return Layer({}, {})
+    """ModelArts' own variables as a layer. Raises: PolicyError."""
+    values, places = {}, {}
+    for variable, leaf, unit_s, unit in _MODELARTS:
+        raw = env.get(variable, "").strip()
+        if raw:
+            values[leaf], places[leaf] = _modelarts(variable, raw, leaf, unit_s, unit), f"environment {variable}"
+    return Layer(values, places)
+
+
+def _modelarts(variable: str, raw: str, leaf: str, unit_s: float, unit: str) -> str:
+    if raw == "-1" and LEAVES[leaf].metadata["kind"] is grace:
+        return raw
     try:
-        minutes = float(raw)
-        if not 0 < minutes < 1e6:
+        number = float(raw)
+        if not 0 < number < 1e6:
             raise ValueError
     except ValueError:
+        example = "30" if unit == "minutes" else "10"
         raise PolicyError(
-            f"environment: MA_HANG_DETECT_TIME={raw}: not a number of minutes", hint="write minutes, such as 30"
+            f"environment: {variable}={raw}: not a number of {unit}", hint=f"write {unit}, such as {example}"
         ) from None
-    return Layer({"hang.detect_time": f"{minutes * 60:.3f}s"}, {"hang.detect_time": "environment MA_HANG_DETECT_TIME"})
+    return f"{number * unit_s:.3f}s"
 
 
 def _plain_seconds(raw: str) -> str:

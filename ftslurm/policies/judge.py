@@ -155,6 +155,7 @@ class Judge:
         began = rec.RunBegan(
             now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
             f.name, f.launcher, f.version, f.host, f.pid, budgets(self.settings), f.number,
+            self.settings.cleanup_grace_s,
         )  # fmt: skip
         known = {node: why for node, why in f.remembered.items() if node in f.nodes}
         warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]

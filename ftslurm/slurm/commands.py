@@ -1,10 +1,11 @@
-"""The argv of every request to Slurm. Pure. scontrol and scancel only: they are wherever jobs are submitted.
+"""The argv of every request to Slurm. Pure. Of a job's owner scontrol and scancel only: they are wherever jobs are submitted.
 
 Source: scontrol(1), scancel(1); each form was used on real Slurm 22.05 and 26.05.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from ftslurm.errors import SlurmRefused, UsageError
@@ -36,6 +37,32 @@ def show_job_argv(number: int) -> tuple[str, ...]:
 def show_nodes_argv() -> tuple[str, ...]:
     """Every node, one a line."""
     return (*_SHOW, "node", "--oneliner")
+
+
+def show_node_argv(node: str) -> tuple[str, ...]:
+    return (*_SHOW, "node", _node(node), "--oneliner")
+
+
+def drain_argv(node: str, reason: str) -> tuple[str, ...]:
+    return ("scontrol", "update", f"NodeName={_node(node)}", "State=DRAIN", f"Reason={reason}")
+
+
+def undrain_argv(node: str) -> tuple[str, ...]:
+    """Not RESUME, which would also bring a node back that is down. Source: scontrol(1), UNDRAIN."""
+    return ("scontrol", "update", f"NodeName={_node(node)}", "State=UNDRAIN")
+
+
+def jobs_on_argv(node: str) -> tuple[str, ...]:
+    """Number, user id and state of every job that has resources there, also of hidden partitions."""
+    states = "RUNNING,SUSPENDED,CONFIGURING,COMPLETING,STOPPED,SIGNALING,STAGE_OUT"
+    return ("squeue", "--noheader", "--all", f"--nodelist={_node(node)}", f"--states={states}", "--format=%A|%U|%T")
+
+
+def _node(name: str) -> str:
+    """Raises: UsageError for what is no one node's name: a list would drain them all."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,255}", name):
+        raise UsageError(f"`{name[:40]}` is no node", hint="slurmd sets SLURMD_NODENAME for its scripts")
+    return name
 
 
 def show_config_argv() -> tuple[str, ...]:

@@ -236,6 +236,18 @@ def parse_nodes(text: str) -> tuple[NodeView, ...]:
     return tuple(views.values())
 
 
+def parse_jobs_on(text: str) -> tuple[tuple[int, int, str], ...]:
+    """(number, user id, state) of each line of `squeue --format=%A|%U|%T`. Raises: SlurmUnavailable."""
+    found = []
+    for line in text.split():
+        try:
+            number, user_id, state = line.split("|")
+            found.append((_number(number), _number(user_id), state))
+        except ValueError:
+            raise SlurmUnavailable(f"squeue's answer `{line[:60]}` cannot be read", _NODES_HINT) from None
+    return tuple(found)
+
+
 def _read_node(line: str) -> NodeView:
     head, _, tail = line.partition(" Reason=")
     if " Comment=" in head or " Extra=" in head:

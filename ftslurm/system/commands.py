@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from ftslurm.errors import CommandMissing
+
+MAX_OUTPUT_BYTES = 1 << 16
+KILL_WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,33 @@ def run(
             f"`{argv[0]}` cannot be run: {error.strerror}", hint="is it installed, and is its folder on PATH?"
         ) from None
     return CommandResult(tuple(argv), done.returncode, done.stdout, done.stderr)
+
+
+def run_group(argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None, **who: Any) -> CommandResult:
+    """As `run`, for a program of somebody else's: at the time limit all that it has started ends with it.
+
+    Of its output the last 64 KB are kept. who: user, group, extra_groups, as subprocess takes them.
+    Raises: CommandMissing.
+    """
+    with tempfile.TemporaryFile() as output:  # a pipe would be held open by whatever it leaves behind
+        try:
+            process = subprocess.Popen(
+                list(argv), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env, cwd="/",
+                start_new_session=True, **who,
+            )  # fmt: skip
+        except OSError as error:
+            raise CommandMissing(f"`{argv[0]}` cannot be run: {error.strerror}", hint="is it there and executable?") from None
+        try:
+            status: int | None = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        if status is None:
+            with suppress(subprocess.TimeoutExpired):  # in uninterruptible sleep it outlives even that
+                process.wait(KILL_WAIT_S)
+        output.seek(max(output.seek(0, os.SEEK_END) - MAX_OUTPUT_BYTES, 0))
+        return CommandResult(tuple(argv), status, output.read(MAX_OUTPUT_BYTES).decode(errors="replace"), "")
 
 
 def _text(output: str | bytes | None) -> str:

@@ -68,8 +68,8 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_private(path: Path, limit: int) -> bytes:
-    """The file's bytes, `limit` at most, from its end; no link is followed. Raises: OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    """The file's bytes, `limit` at most, from its end. Follows no link and waits for no writer of a FIFO. Raises: OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     with os.fdopen(fd, "rb") as file:
         size = os.fstat(fd).st_size
         if size > limit:

@@ -15,12 +15,16 @@ from ftslurm.slurm.env import read_allocation
 
 
 def export_lines(store: Store, env: Mapping[str, str]) -> str:
-    """`export NAME='value'` a line. Needs no slurmctld: the ledger and SLURM_RESTART_COUNT tell. Raises: FtslurmError."""
+    """`export NAME='value'` a line. Raises: FtslurmError."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables(store, env).items())
+
+
+def variables(store: Store, env: Mapping[str, str]) -> dict[str, str]:
+    """Needs no slurmctld: the ledger and SLURM_RESTART_COUNT tell. Raises: FtslurmError."""
     allocation = read_allocation(env)
     if allocation is None:
         raise UsageError("not in a Slurm job", hint='write eval "$(ftslurm env)" into the script for sbatch')
-    values = batch_variables(allocation, _past(store, allocation))
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
+    return batch_variables(allocation, _past(store, allocation))
 
 
 def batch_variables(allocation: Allocation, past: History) -> dict[str, str]:

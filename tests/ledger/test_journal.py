@@ -358,3 +358,8 @@ def test_a_record_may_be_of_any_kind(journal: Journal) -> None:
     records: list[Record] = [word(1, "\n\r\x00\u2028 ünï")]
     journal.append(records)
     assert list(journal.read().records) == records
+
+
+def test_a_fifo_in_the_ledger_s_place_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ledger.jsonl")
+    assert Journal(tmp_path / "ledger.jsonl").read().records == ()

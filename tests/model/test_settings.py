@@ -18,6 +18,7 @@ from ftslurm.model.settings import (
     duration,
     env_name,
     from_environment,
+    from_modelarts,
     from_tree,
     in_words,
     is_on,
@@ -233,3 +234,17 @@ def test_a_default_in_words_is_that_default(leaf: str) -> None:
     field = LEAVES[leaf]
     words = in_words(field, field.default)
     assert words and (words in ("none", "(empty)") or field.metadata["kind"](words) == field.default)
+
+
+@pytest.mark.parametrize(("said", "grace_s", "words"), [("10", 10.0, "10s"), ("0.5", 0.5, "0.5s"), ("-1", -1.0, "-1")])
+def test_how_long_a_clean_up_may_hold_up_a_requeue(said: str, grace_s: float, words: str) -> None:
+    layer = from_modelarts({"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": said})
+    settings = resolve([layer]).settings
+    assert settings.cleanup_grace_s == grace_s
+    assert in_words(LEAVES["requeue.cleanup_grace"], settings.cleanup_grace_s) == words
+
+
+@pytest.mark.parametrize("said", ["-2", "0", "soon", "10s", "nan"])
+def test_a_clean_up_s_grace_that_is_none_is_named(said: str) -> None:
+    with pytest.raises(PolicyError, match=f"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS={said}: not a number of seconds"):
+        from_modelarts({"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": said})

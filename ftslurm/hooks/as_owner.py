@@ -1,0 +1,118 @@
+"""Reads the ledger of one job and acts on it, as the owner of the job and for that job alone.
+
+Arguments: the site's file, verb (finish, grace), job number, job (`123_4` for a task of an array), cluster, slurm.conf.
+Prints one line, or nothing if there is nothing to say.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftslurm.errors import FtslurmError
+from ftslurm.hooks.facts import read_settings
+from ftslurm.ledger.hostile import read_foreign
+from ftslurm.ledger.journal import Journal
+from ftslurm.ledger.records import from_line
+from ftslurm.ledger.store import ledger_parts
+from ftslurm.model.history import History, fold
+from ftslurm.model.hook_settings import HookSettings
+from ftslurm.model.record import CarriedOut, Decided
+from ftslurm.slurm.cli_client import CliSlurmClient
+from ftslurm.slurm.client import JobState, JobView, SlurmClient
+from ftslurm.system.owner import Owner, owner_of
+from ftslurm.wrapper.requeue import give_back, plan_for
+
+POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    path: Path
+    history: History
+
+
+def find_ledger(settings: HookSettings, owner: Owner, number: int, job: str, cluster: str) -> Ledger | None:
+    """The ledger that says itself that it is this job's; None if there is none. Raises: StateError for a trap."""
+    for pattern in settings.ledgers:
+        base, parts = split_place(pattern, owner)
+        data = read_foreign(base, (*parts, *ledger_parts(cluster, job)), owner.user_id)
+        if data is None:
+            continue
+        history = fold(record for line in data.splitlines() if (record := from_line(line)) is not None)
+        run = history.last_run
+        if run is not None and (run.number, run.job, run.cluster, run.launcher) == (number, job, cluster, "srun"):
+            return Ledger(base.joinpath(*parts, *ledger_parts(cluster, job)), history)
+    return None
+
+
+def split_place(pattern: str, owner: Owner) -> tuple[Path, tuple[str, ...]]:
+    """What the site vouches for (the first part that is the user's own), and what the user has made below it."""
+    parts = pattern.split("/")
+    users = next((number for number, part in enumerate(parts) if "{" in part), len(parts) - 1)
+    filled = [part.replace("{home}", str(owner.home)).replace("{user}", owner.name) for part in parts]
+    return Path("/".join(filled[: users + 1])), tuple(part for part in filled[users + 1 :] if part)
+
+
+def may_finish(job: JobView, history: History, user_id: int) -> bool:
+    """Is it this user's, waits held in the scheduling that the open requeue was to bring about, or the one before?"""
+    run = history.last_run
+    return (
+        run is not None and history.open_requeue is not None
+        and job.user_id == user_id and job.state is JobState.PENDING and job.held
+        and job.restarts in (run.schedule, run.schedule + 1)
+    )  # fmt: skip
+
+
+def finish(settings: HookSettings, owner: Owner, words: Sequence[str]) -> str:
+    """The job itself is given some time first: mostly it is just at it. Raises: FtslurmError."""
+    number, job, cluster = int(words[0]), words[1], words[2]
+    deadline = time.monotonic() + settings.finish_after_s
+    client: SlurmClient | None = None
+    while True:
+        found = find_ledger(settings, owner, number, job, cluster)
+        if found is None or (decided := found.history.open_requeue) is None:
+            return ""
+        client = client or CliSlurmClient(timeout_s=settings.slurm_timeout_s)
+        view = client.job(number)
+        if not may_finish(view, found.history, owner.user_id):
+            on_its_way = view.state is JobState.PENDING and not view.held
+            return "" if on_its_way else f"a requeue is open, but the job is {view.state.value}: left alone"
+        if time.monotonic() >= deadline:
+            return _finish(settings, client, found, decided, number)
+        time.sleep(POLL_S)
+
+
+def _finish(settings: HookSettings, client: SlurmClient, found: Ledger, decided: Decided, number: int) -> str:
+    plan = plan_for(found.history, decided.exclude, settings.start_in_s, allow_first=False)
+    what = give_back(client, number, plan, time.time())
+    Journal(found.path).append([CarriedOut(time.time(), decided.id, True, f"{what}, finished by EpilogSlurmctld")])
+    return what
+
+
+def grace(settings: HookSettings, owner: Owner, words: Sequence[str]) -> str:
+    found = find_ledger(settings, owner, int(words[0]), words[1], words[2])
+    run = found.history.last_run if found else None
+    return f"{run.cleanup_grace_s:g}" if run else ""
+
+
+def main() -> None:
+    config, verb, *words, slurm_conf = sys.argv[1:]
+    os.umask(0o077)
+    if slurm_conf:
+        os.environ["SLURM_CONF"] = slurm_conf
+    try:
+        owner = owner_of(os.getuid())
+        work = {"finish": finish, "grace": grace}[verb]
+        if said := work(read_settings(Path(config)), owner, words):
+            print(said)
+    except FtslurmError as error:
+        print(f"not done: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Slurm's EpilogSlurmctld: lets a job that is requeued run again soon.
+
+Runs as SlurmUser on the controller's node. Two kinds of jobs concern it, of which both have been requeued:
+
+- A requeue that the job could not finish itself is finished: nodes excluded, start set, released. The ledger is read, and
+  Slurm is asked, as the job's owner: whatever stands in it, nothing can be done but what that user may do.
+- A job that the Prolog turned away from a bad node need not wait for the 121 s that Slurm adds to each requeue.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from ftslurm.hooks.edge import run_hook
+from ftslurm.hooks.facts import JobFacts, job_facts
+from ftslurm.hooks.owned import ask_owner, finish_timeout_s
+from ftslurm.model.hook_settings import HookSettings
+from ftslurm.policies.health import turned_away
+from ftslurm.slurm.cli_client import CliSlurmClient
+from ftslurm.slurm.client import JobState
+from ftslurm.slurm.parse import node_names
+
+
+def finish(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
+    facts = job_facts(env)
+    if not settings.finish_requeues or facts.user_id < settings.first_user_id or not facts.restarts:
+        return True, f"job {facts.job}: not looked at"
+    said = start_elsewhere(settings, facts) or ask_owner("finish", facts, env, finish_timeout_s(settings))
+    return True, f"job {facts.job}: {said or 'nothing to finish'}"
+
+
+def start_elsewhere(settings: HookSettings, facts: JobFacts) -> str:
+    """For a job that waits, not held, because our Prolog drained a node of it; what was done, or nothing."""
+    client = CliSlurmClient(timeout_s=settings.slurm_timeout_s)
+    mine = set(node_names(facts.nodes))
+    bad = [node.name for node in client.nodes() if node.name in mine and turned_away(node.reason, str(facts.job))]
+    if not bad:
+        return ""
+    view = client.job(facts.job.number)
+    if view.state is not JobState.PENDING or view.held:
+        return f"turned away from {', '.join(bad)}, and {'held' if view.held else view.state.value}: left alone"
+    client.start_at(facts.job.number, int(time.time() + settings.start_in_s))
+    return f"turned away from {', '.join(bad)}: starts elsewhere in {settings.start_in_s:g} s"
+
+
+def main() -> None:
+    run_hook("epilog_slurmctld", "", finish)
+
+
+if __name__ == "__main__":
+    main()

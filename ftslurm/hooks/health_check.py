@@ -1,0 +1,72 @@
+"""Slurm's HealthCheckProgram: drains the node on proof of its own, and undrains it when that proof is gone.
+
+It knows its own drains by the prefix of their reason; those of an administrator or of another program it leaves alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ftslurm.hooks.edge import run_hook
+from ftslurm.hooks.facts import node_name
+from ftslurm.hooks.look import look
+from ftslurm.hooks.memory import Memory, Remembered
+from ftslurm.model.hook_settings import HookSettings
+from ftslurm.policies.health import PREFIX, Drain, Leave, NodeHealth, Undrain, judge, next_step
+from ftslurm.slurm.admin import SlurmAdmin
+from ftslurm.slurm.client import NodeState, NodeView
+
+
+def check(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
+    """Slurm is asked only where something is to be done: every node of a cluster runs this at the same time."""
+    node = node_name(env)
+    memory, admin = Memory(settings.state, node), SlurmAdmin(settings.slurm_timeout_s)
+    known = memory.read()
+    view = admin.node(node) if known.drained else None
+    looked = look(settings, node, _taken_back(known, view))
+    verdict = judge(looked.findings)
+    if view is None and verdict.health is not NodeHealth.BAD:
+        memory.write(looked.remembered)
+        return True, f"{node} is left as it is ({verdict.health.value}: {verdict.reason})"
+    view = view or admin.node(node)
+    step = next_step(verdict, is_drained(view), view.state is NodeState.BAD, view.reason)
+    sentence = _do(admin, node, step)
+    memory.write(replace(looked.remembered, drained=_drained_by_us(step, view)))
+    return True, sentence
+
+
+def _do(admin: SlurmAdmin, node: str, step: Drain | Undrain | Leave) -> str:
+    if isinstance(step, Drain):
+        admin.drain(node, step.reason)
+        return f"{node} drained: {step.reason}"
+    if isinstance(step, Undrain):
+        admin.undrain(node)
+        return f"{node} undrained: {step.why}"
+    return f"{node} is left as it is: {step.why}"
+
+
+def is_drained(view: NodeView) -> bool:
+    return "DRAIN" in view.words
+
+
+def _drained_by_us(step: Drain | Undrain | Leave, view: NodeView) -> bool:
+    if isinstance(step, Leave):
+        return is_drained(view) and view.reason.startswith(PREFIX)
+    return isinstance(step, Drain)
+
+
+def _taken_back(known: Remembered, view: NodeView | None) -> Remembered:
+    """A node that was drained for its kernel log and is not any more was taken back by a person, who knows better."""
+    if view is not None and not is_drained(view):
+        return replace(known, proof="", drained=False)
+    return known
+
+
+def main() -> None:
+    run_hook("health_check", node_name(os.environ), check)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Looks at a node with all that a Prolog and a health check may ask: devices, the site's command, the kernel log, leftovers.
+
+The time for all of it is set; what finds no time any more is UNKNOWN.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ftslurm.devices.probe import choose_probes
+from ftslurm.errors import CommandMissing
+from ftslurm.hooks.memory import Remembered
+from ftslurm.model.devices import ProbeAnswer
+from ftslurm.model.hook_settings import HookSettings
+from ftslurm.policies import kernel_log
+from ftslurm.policies.health import Finding, NodeHealth, command_finding, device_findings, missing_kinds
+from ftslurm.system.commands import run, run_group
+from ftslurm.system.owner import PATH
+from ftslurm.system.processes import still_there
+
+# The kernel keeps some hundred KB of its log.
+MAX_LOG_BYTES = 8 << 20
+MAX_RECORD_BYTES = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """remembered: what there is to remember now."""
+
+    findings: tuple[Finding, ...]
+    remembered: Remembered
+
+
+def tool_env(settings: HookSettings, node: str) -> dict[str, str]:
+    """Of what we start as root: nothing of the job's, and the node's name."""
+    return {"PATH": PATH, "LANG": "C.UTF-8", "SLURMD_NODENAME": node, **settings.environment}
+
+
+def look(settings: HookSettings, node: str, known: Remembered) -> Looked:
+    """The cheap things first. May raise what a bug raises; nothing is concluded then."""
+    deadline = time.monotonic() + settings.limit_s
+    stuck = still_there(known.stuck)
+    findings = [Finding("leftover", NodeHealth.BAD, f"process {one.pid} ({one.name}) outlives SIGKILL") for one in stuck]
+    said, known = _kernel(settings, node, replace(known, stuck=stuck))
+    findings += said
+    findings += _command(settings, node, deadline)
+    findings += _devices(settings, node, deadline)
+    return Looked(tuple(findings), known)
+
+
+def _kernel(settings: HookSettings, node: str, known: Remembered) -> tuple[tuple[Finding, ...], Remembered]:
+    """Each line is judged once. What it proved stays proved until the next boot, or until a person takes the node back."""
+    if not settings.kernel_log:
+        return (), known
+    try:
+        data = _read_log(settings.kernel_log.replace("{node}", node))
+    except OSError as error:
+        return (Finding("kernel log", NodeHealth.UNKNOWN, f"it cannot be read: {error.strerror}"),), known
+    lines = kernel_log.parse(data, known.read_to)
+    known = replace(known, read_to=kernel_log.last_sequence(data, known.read_to))
+    if lines:
+        from ftslurm.wrapper.catalogs import load_pattern_book
+        from ftslurm.wrapper.wiring import lazy_meaning
+
+        said = kernel_log.findings(lines, load_pattern_book(settings.catalogs), lazy_meaning((), settings.catalogs))
+        if said[0].health is NodeHealth.BAD:
+            return said, replace(known, proof=said[0].what)
+    if known.proof:
+        return (Finding("kernel log", NodeHealth.BAD, known.proof, stays=True),), known
+    return (Finding("kernel log", NodeHealth.GOOD),), known
+
+
+def _read_log(path: str) -> bytes:
+    """All that is there now. Of /dev/kmsg each read gives one record, EPIPE where some were lost, EAGAIN at the end."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    data = bytearray()
+    try:
+        while len(data) < MAX_LOG_BYTES:
+            try:
+                piece = os.read(fd, MAX_RECORD_BYTES)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:
+                continue
+            if not piece:
+                break
+            data += piece
+    finally:
+        os.close(fd)
+    return bytes(data)
+
+
+def _command(settings: HookSettings, node: str, deadline: float) -> tuple[Finding, ...]:
+    if not settings.health_command:
+        return ()
+    left_s = min(settings.health_timeout_s, deadline - time.monotonic())
+    if left_s <= 0:
+        return (Finding("command", NodeHealth.UNKNOWN, "no time was left for the health command"),)
+    try:
+        done = run_group(settings.health_command, left_s, tool_env(settings, node))
+    except CommandMissing as error:
+        return (Finding("command", NodeHealth.UNKNOWN, str(error)),)
+    return (command_finding(done.status, done.stdout, left_s),)
+
+
+def _devices(settings: HookSettings, node: str, deadline: float) -> tuple[Finding, ...]:
+    env: Mapping[str, str] = tool_env(settings, node)
+    os.environ.update(env)  # the probes' helpers inherit ours
+    probes = choose_probes(env, run)
+    from ftslurm.wrapper.wiring import lazy_meaning
+
+    found: list[Finding] = []
+    meaning = lazy_meaning((), settings.catalogs)
+    for probe in probes:
+        left_s = min(settings.device_timeout_s, deadline - time.monotonic())
+        answer = probe.read(left_s) if left_s > 0 else ProbeAnswer(error="no time was left to look at them")
+        found += device_findings(probe.kind, answer, settings.devices.get(probe.kind, 0), meaning)
+    return (*found, *missing_kinds(settings.devices, [probe.kind for probe in probes]))

@@ -1,0 +1,38 @@
+"""What root or SlurmUser wants of a job's ledger: asked of a program that runs as the job's owner (hooks/as_owner.py)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from ftslurm.errors import FtslurmError
+from ftslurm.hooks.facts import JobFacts
+from ftslurm.model.hook_settings import HookSettings
+from ftslurm.policies.health import one_line
+from ftslurm.system.owner import PATH, owner_of, run_as
+
+# slurmctld mostly answers at once; three times the limit of one request is enough for all of them.
+REQUESTS = 3
+
+
+def finish_timeout_s(settings: HookSettings) -> float:
+    return settings.finish_after_s + REQUESTS * settings.slurm_timeout_s
+
+
+def ask_owner(verb: str, facts: JobFacts, env: Mapping[str, str], timeout_s: float) -> str:
+    """The one line that the program printed; empty if it had nothing to say. Raises: UnknownJob, CommandMissing."""
+    program = str(Path(sys.argv[2]) / "as_owner")
+    argv = [program, verb, str(facts.job.number), str(facts.job), facts.cluster, env.get("SLURM_CONF", "")]
+    done = run_as(owner_of(facts.user_id), argv, timeout_s, {"PATH": PATH, "LANG": "C.UTF-8"})
+    return one_line(done.stdout if done.status is not None else f"{done.stdout} cut off after {timeout_s:g} s")
+
+
+def cleanup_grace(settings: HookSettings, facts: JobFacts, env: Mapping[str, str]) -> float:
+    """Seconds that the job wants a clean-up to be waited for; -1, without end, if nothing is known."""
+    if facts.user_id < settings.first_user_id:
+        return -1.0
+    try:
+        return max(float(ask_owner("grace", facts, env, settings.slurm_timeout_s)), -1.0)
+    except (FtslurmError, ValueError):
+        return -1.0

@@ -1,0 +1,50 @@
+"""Slurm's Prolog: is this node fit for a job? If it is proven not to be, the node is drained and the job runs elsewhere.
+
+Slurm drains a node whose Prolog fails, with the reason "Prolog error" unless it is drained already. So it is drained here
+first, with a reason that a person can act on. Slurm requeues the job, held unless SchedulerParameters=nohold_on_prolog_fail.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ftslurm.errors import FtslurmError
+from ftslurm.hooks.edge import run_hook
+from ftslurm.hooks.facts import job_facts
+from ftslurm.hooks.look import look
+from ftslurm.hooks.memory import Memory
+from ftslurm.model.hook_settings import HookSettings
+from ftslurm.policies.health import NodeHealth, drain_reason, judge
+from ftslurm.slurm.admin import SlurmAdmin
+
+
+def check(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
+    facts = job_facts(env)
+    memory = Memory(settings.state, facts.node)
+    looked = look(settings, facts.node, memory.read())
+    verdict = judge(looked.findings)
+    if verdict.health is not NodeHealth.BAD:
+        memory.write(looked.remembered)
+        return True, f"job {facts.job} may run on {facts.node} ({verdict.health.value}: {verdict.reason})"
+    memory.write(replace(looked.remembered, drained=True))
+    said = _drain(SlurmAdmin(settings.slurm_timeout_s), facts.node, drain_reason(verdict, str(facts.job)))
+    return False, f"job {facts.job} may not run on {facts.node}: {verdict.reason}; {said}"
+
+
+def _drain(admin: SlurmAdmin, node: str, reason: str) -> str:
+    """Without an answer Slurm drains it all the same, for our exit status."""
+    try:
+        admin.drain(node, reason)
+    except FtslurmError as error:
+        return f"the reason could not be told to Slurm ({error})"
+    return "drained"
+
+
+def main() -> None:
+    run_hook("prolog", os.environ.get("SLURMD_NODENAME", ""), check)
+
+
+if __name__ == "__main__":
+    main()

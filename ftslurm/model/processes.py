@@ -1,0 +1,22 @@
+"""A process, as much of it as tells whose it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """started: Unix seconds; with the pid it names one process for ever. command: for people, cut off. state: psutil's word.
+
+    login: it belongs to a session that somebody has opened on this node by ssh, a console or cron.
+    """
+
+    pid: int
+    parent: int
+    user_id: int
+    name: str
+    started: float
+    command: str = ""
+    state: str = ""
+    login: bool = False

@@ -1,0 +1,65 @@
+"""What a job has left behind on its node, and what of it may be cleared away. Pure.
+
+A user's processes and shared memory are cleared only when Slurm says that no other job of the user is on the node. The
+same job again is another one: an Epilog may run twice, and the second time the requeued job may be there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ftslurm.model.processes import Process
+
+INIT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJob:
+    """A job that Slurm has on the node. state: Slurm's word (RUNNING, COMPLETING, ...)."""
+
+    number: int
+    user_id: int
+    state: str
+
+
+def others_of_user(jobs: Iterable[NodeJob], number: int, user_id: int) -> tuple[NodeJob, ...]:
+    """Jobs for whose sake nothing of the user is touched: all but the one whose Epilog this is, while it cleans up."""
+    return tuple(job for job in jobs if job.user_id == user_id and not _is_ending(job, number))
+
+
+def others(jobs: Iterable[NodeJob], number: int) -> tuple[NodeJob, ...]:
+    """Anybody's."""
+    return tuple(job for job in jobs if not _is_ending(job, number))
+
+
+def _is_ending(job: NodeJob, number: int) -> bool:
+    return job.number == number and job.state not in ("RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED")
+
+
+def leftover_processes(processes: Mapping[int, Process], user_id: int) -> tuple[Process, ...]:
+    """The user's that nobody looks after: none of a login, and none that root has started and still waits for.
+
+    What escapes from a job becomes a child of init. Below another process of root's are steps (slurmstepd), sessions (sshd,
+    su, cron) and what our own scripts do as the user.
+    """
+    return tuple(
+        process for process in processes.values()
+        if process.user_id == user_id and process.state != "zombie" and not process.login and not _below_root(process, processes)
+    )  # fmt: skip
+
+
+def is_logged_in(processes: Mapping[int, Process], user_id: int) -> bool:
+    """Is the user here in another way than by a job? Whose the shared memory is nobody can tell then."""
+    return any(process.login and process.user_id == user_id for process in processes.values())
+
+
+def _below_root(process: Process, processes: Mapping[int, Process]) -> bool:
+    seen: set[int] = set()
+    parent = processes.get(process.parent)
+    while parent is not None and parent.pid not in seen:
+        if parent.user_id == 0 and parent.pid != INIT:
+            return True
+        seen.add(parent.pid)
+        parent = processes.get(parent.parent)
+    return False

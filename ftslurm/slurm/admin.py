@@ -1,0 +1,42 @@
+"""What Slurm allows to root and SlurmUser only: to drain a node and take that back, and to see everybody's jobs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ftslurm.errors import SlurmUnavailable
+from ftslurm.slurm import commands, parse
+from ftslurm.slurm.cli_client import read_answer
+from ftslurm.slurm.client import NodeView
+from ftslurm.system.commands import Runner, run
+
+
+class SlurmAdmin:
+    """By the command line; each request is made once, for Slurm's scripts have little time. timeout_s: for one request.
+
+    Every method raises SlurmUnavailable without an answer, SlurmRefused with Slurm's words, UsageError for a node's name
+    that is none.
+    """
+
+    def __init__(self, timeout_s: float, run: Runner = run) -> None:
+        self._timeout_s = timeout_s
+        self._runner = run
+
+    def node(self, name: str) -> NodeView:
+        views = parse.parse_nodes(self._ask(commands.show_node_argv(name)))
+        if len(views) != 1:
+            raise SlurmUnavailable(f"Slurm tells of {len(views)} nodes called {name}", hint="is the name right?")
+        return views[0]
+
+    def drain(self, name: str, reason: str) -> None:
+        self._ask(commands.drain_argv(name, reason))
+
+    def undrain(self, name: str) -> None:
+        self._ask(commands.undrain_argv(name))
+
+    def jobs_on(self, name: str) -> tuple[tuple[int, int, str], ...]:
+        """(number, user id, state) of every job that has resources on the node."""
+        return parse.parse_jobs_on(self._ask(commands.jobs_on_argv(name)))
+
+    def _ask(self, argv: Sequence[str]) -> str:
+        return read_answer(self._runner(argv, self._timeout_s))

@@ -1,0 +1,116 @@
+"""The scripts that slurm.conf names, as text: each starts its module in ftslurm.hooks, time-boxed, and fails open.
+
+Exit status 1 comes from one thing only: the module's own word that the node is bad. A Python that is gone, a bug, a time
+limit give 0.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+BAD_NODE_STATUS = 10  # of a module, see hooks/edge.py
+
+# Seconds. Slurm kills a health check after 60 s (slurm.conf(5)); a Prolog should end within MessageTimeout, 10 s by default, and
+# takes well under one when all is well. An Epilog may have a chip to reset and a clean-up to wait for.
+LIMITS_S: Mapping[str, int] = {"prolog": 30, "epilog": 900, "health_check": 50, "epilog_slurmctld": 60}
+TASK_LIMIT_S = 10
+
+_HEAD = """#!/bin/sh
+# {key} of slurm.conf; written by `ftslurm install-hooks`.
+"""
+_HOOK = """# Its own trouble is nobody's: whatever happens in here, the status is 0 unless the node is proven bad.
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
+{conf}cd /
+{first}timeout --kill-after=2 {limit} {python} -I -m ftslurm.hooks.{name} {config} {folder} </dev/null
+status=$?
+[ $status -eq {bad} ] && exit 1
+said="{name}: ended with status $status (124, 137: cut off after {limit} s); nothing was concluded"
+[ $status -eq 0 ] || logger -t ftslurm "$said" 2>/dev/null
+exit 0
+"""
+_NEVER_REQUEUED = """[ "${SLURM_JOB_RESTART_COUNT:-0}" = 0 ] && exit 0  # most jobs are never requeued: no Python for them
+"""
+_TASK = """# Runs as the user. The counters for steps of plain srun and for the batch script; never fails a task.
+[ -n "$FTSLURM_CHANNEL" ] && exit 0  # in a step of ftrun's each rank gets its own
+job=$SLURM_JOB_ID
+[ -n "$SLURM_ARRAY_TASK_ID" ] && job=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID
+set -- "${{FTSLURM_STATE_DIR:-$HOME/.ftslurm}}"/jobs/*."$job".jsonl
+if [ -e "$1" ]; then
+    said=$(timeout --kill-after=1 {limit} {python} -I -m ftslurm.hooks.task_prolog 2>/dev/null)
+    [ $? -eq 0 ] && [ -n "$said" ] && echo "$said" && exit 0
+fi
+schedule=$(expr "${{SLURM_RESTART_COUNT:-0}}" + 1 2>/dev/null) || schedule=1
+cat <<END
+export MA_SCHEDULE_CNT=$schedule
+export MA_PROC_START_CNT=1
+export FTSLURM_ATTEMPT=1
+export FTSLURM_RESTART_RUNG=
+export FTSLURM_RESTART_CAUSE=
+export FTSLURM_EXCLUDED_NODES=
+END
+exit 0
+"""
+_OWNER = """# Started by the others as the owner of a job, to read that job's ledger with no more rights than its owner.
+cd /
+exec {python} -I -m ftslurm.hooks.as_owner {config} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """key: of slurm.conf, empty for a helper."""
+
+    name: str
+    key: str
+    text: str
+
+
+KEYS: Mapping[str, str] = {
+    "prolog": "Prolog",
+    "epilog": "Epilog",
+    "task_prolog": "TaskProlog",
+    "epilog_slurmctld": "EpilogSlurmctld",
+    "health_check": "HealthCheckProgram",
+    "as_owner": "",
+}
+
+
+def scripts(folder: str, python: str, config: str, slurm_conf: str) -> tuple[Script, ...]:
+    """python: the interpreter that has ftslurm. config: the site's file. Full paths.
+
+    slurm_conf: where it is not at its usual place; slurmctld does not tell EpilogSlurmctld.
+    """
+    conf = f"SLURM_CONF=${{SLURM_CONF:-{shlex.quote(slurm_conf)}}}\nexport SLURM_CONF\n" if slurm_conf else ""
+    quoted = {"folder": shlex.quote(folder), "python": shlex.quote(python), "config": shlex.quote(config)}
+    made = []
+    for name, key in KEYS.items():
+        body = {"task_prolog": _TASK, "as_owner": _OWNER}.get(name, _HOOK)
+        limit = LIMITS_S.get(name, TASK_LIMIT_S)
+        first = _NEVER_REQUEUED if name == "epilog_slurmctld" else ""
+        text = (_HEAD + body).format(
+            key=key or "No line", name=name, limit=limit, first=first, conf=conf, bad=BAD_NODE_STATUS, **quoted
+        )
+        made.append(Script(name, key, text))
+    return tuple(made)
+
+
+SETTINGS = """# What ftslurm's Prolog, Epilog, HealthCheckProgram and EpilogSlurmctld do here. Root's; all of it may be left out.
+# health_command: [/usr/sbin/nhc]   # status 0: well; 1 to 125: not, and its last line is the reason; else: not known
+# health_timeout: 10s
+# devices: {ascend: 8}              # fewer than these: the node is bad (ascend, nvidia, amd)
+# device_timeout: 10s
+# limit: 20s                        # for all that the Prolog or the health check looks at
+# kernel_log: /dev/kmsg             # '' reads none
+# leftovers: true                   # Epilog: end what the job's user left, if no other job of the user is on the node
+# kill_grace: 2s                    # from SIGTERM to SIGKILL
+# cleanup: [[/usr/local/sbin/unmount-scratch]]   # Epilog: the site's own commands, as root
+# reset_wait: 3m                    # Epilog: reset chips whose fault stays, while nobody uses the node; default: never
+# ledgers: ['{home}/.ftslurm']      # where users keep their ledgers (FTSLURM_STATE_DIR)
+# first_user_id: 1000               # jobs of users below are left alone
+# start_in: 4s                      # earliest start after a requeue; must outlast the Epilog
+# state: /var/lib/ftslurm           # on each node: what was seen, evidence of leftovers
+# environment: {LD_LIBRARY_PATH: /usr/local/Ascend/driver/lib64/driver}   # of health command and device tools
+"""

@@ -1,0 +1,163 @@
+"""A cluster whose slurm.conf names ftslurm's scripts, in a namespace of its own.
+
+The nodes of such a cluster share one machine, and an Epilog ends all that a user has left on its node. So the cluster has
+its own processes and its own /dev/shm: it sees nobody else's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.live.conftest import REPO, TOOL, TOOL_TIMEOUT_S, Cluster, check_booted, copied_commands, job_user, remove, user_folder
+from tests.live.stories import Stage
+
+BOOT_WAIT_S = 30.0
+HOOK_TIMEOUT_S = 300.0
+# bash waits for every child that is handed to it; kill -9 of it ends the whole namespace.
+INIT = "mount -t tmpfs tmpfs /dev/shm && echo ready && while :; do sleep 1; done"
+
+
+@dataclass(frozen=True)
+class Space:
+    """A namespace of processes and mounts. init: its first process, as seen from here."""
+
+    init: int
+
+    def argv(self, *command: str | Path) -> list[str]:
+        return ["nsenter", f"--target={self.init}", "--mount", "--pid", "--", *map(str, command)]
+
+    def run(self, *command: str | Path, timeout_s: float = TOOL_TIMEOUT_S, **how: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.argv(*command), stdin=subprocess.DEVNULL, text=True, capture_output=True,
+                              timeout=timeout_s, check=False, **how)  # type: ignore[call-overload]
+
+    def shared_memory(self) -> set[str]:
+        return set(self.run("ls", "-A", "/dev/shm").stdout.split())
+
+
+@contextmanager
+def own_space() -> Iterator[Space]:
+    outer = subprocess.Popen(["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "bash", "-c", INIT],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    assert outer.stdout is not None
+    try:
+        ready, _, _ = select.select([outer.stdout], [], [], BOOT_WAIT_S)
+        assert ready and outer.stdout.readline() == b"ready\n", "the namespace did not come up"
+        yield Space(int(Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()[0]))
+    finally:
+        outer.kill()  # --kill-child: its init goes with it, and with that everything inside
+        outer.wait()
+        outer.stdout.close()
+
+
+@dataclass(frozen=True)
+class Hooked:
+    """folder: root's, with scripts, settings, `kmsg.NODE`, `state.NODE` and the chips of the stand-in device tool."""
+
+    cluster: Cluster
+    stage: Stage
+    space: Space
+    folder: Path
+    ledgers: Path
+
+    def settings(self, **changes: object) -> None:
+        """Lay down the hooks' settings; JSON is YAML."""
+        values = {
+            "kernel_log": f"{self.folder}/kmsg.{{node}}",
+            "state": f"{self.folder}/state.{{node}}",
+            "ledgers": [str(self.ledgers)],
+            "environment": {"PATH": f"{self.folder}/fakes/bin:/usr/local/bin:/usr/bin:/bin", "FTSLURM_NPU_SIM": f"{self.folder}/npu"},
+            # Far beyond what a node needs that is not shared by three others and a test run.
+            "kill_grace": "1s", "kill_wait": "60s", "slurm_timeout": "60s", "limit": "150s", "device_timeout": "60s",
+            "health_timeout": "100s", "start_in": "45s", **changes,
+        }
+        fresh = self.folder / "hooks.yaml.new"
+        fresh.write_text(json.dumps(values))
+        fresh.replace(self.folder / "hooks.yaml")
+
+    def script(self, name: str, text: str) -> list[str]:
+        """A program of the site's."""
+        path = self.folder / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        return [str(path)]
+
+    def npu(self, node: str, *argv: str) -> None:
+        done = subprocess.run([self.folder / "fakes/bin/npu-sim", *argv, "--node", node], text=True, capture_output=True, check=False,
+                              env={**os.environ, "FTSLURM_NPU_SIM": f"{self.folder}/npu"})
+        assert done.returncode == 0, done.stderr
+
+    def kernel_says(self, node: str, sequence: int, text: str, priority: int = 2) -> None:
+        with (self.folder / f"kmsg.{node}").open("a") as file:
+            file.write(f"{priority},{sequence},1,-;{text}\n")
+
+    def hook(self, name: str, node: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run an installed script by hand, as slurmd would."""
+        return self.space.run(self.folder / "hooks" / name, timeout_s=HOOK_TIMEOUT_S, cwd="/", env={
+            "SLURM_CONF": str(self.cluster.conf), "SLURMD_NODENAME": node, "SLURM_CLUSTER_NAME": "local", **(env or {})})
+
+    def said(self, hook: str, node: str) -> str:
+        """What the hook's last run on that node came to."""
+        try:
+            return (self.folder / f"state.{node}" / f"{hook}.last").read_text()
+        except FileNotFoundError:
+            return ""
+
+    def admin(self, *argv: str) -> str:
+        return self.cluster.answer(argv, user="root")
+
+    def resume(self) -> None:
+        """All nodes as they were: no fault, no drain, nothing remembered."""
+        for file in (self.folder / "npu").iterdir():
+            file.unlink()
+        for node in self.cluster.nodes:
+            remove(self.folder / f"state.{node}")
+            (self.folder / f"kmsg.{node}").write_text("")
+            if "DRAIN" in self.cluster.node(node)["State"]:
+                self.admin("scontrol", "update", f"NodeName={node}", "State=UNDRAIN")
+
+
+@contextmanager
+def hooked_cluster(nodes: int, conf: Sequence[str]) -> Iterator[Hooked]:
+    names = tuple(f"n{number}" for number in range(1, nodes + 1))
+    with user_folder(job_user()) as home, own_space() as space:
+        folder = home.parent / "site"
+        folder.mkdir(mode=0o755)
+        (folder / "npu").mkdir()
+        (folder / "npu").chmod(0o777)
+        subprocess.run(["cp", "-r", REPO / "tests/fakes", folder / "fakes"], check=True)
+        commands = copied_commands(folder)
+        where = Path(tempfile.mkdtemp(prefix="ftslurm-cluster-", dir="/tmp"))
+        lines = installed_lines(commands, folder, where / "slurm.conf")
+        cluster = Cluster(where / "slurm.conf", names, home)
+        hooked = Hooked(cluster, Stage(cluster, home, (commands, folder / "fakes/bin")), space, folder, home / "state")
+        hooked.settings()  # before the boot: slurmd runs the health check as it starts
+        for node in names:
+            (folder / f"kmsg.{node}").write_text("")
+        try:
+            flags = [f"--conf={line}" for line in (*lines, *conf)]
+            check_booted(space.run(sys.executable, TOOL, "up", "--dir", where, "--nodes", str(nodes), *flags))
+            yield hooked
+            hooked.stage.close()
+        finally:
+            space.run(sys.executable, TOOL, "down", "--dir", where)
+            remove(where)
+
+
+def installed_lines(commands: Path, folder: Path, conf: Path) -> list[str]:
+    """Install the scripts as an administrator does; gives the lines that are meant for slurm.conf."""
+    done = subprocess.run([commands / "ftslurm", "install-hooks", folder / "hooks", "--config", folder / "hooks.yaml"],
+                          text=True, capture_output=True, check=False, env={"PATH": "/usr/bin:/bin", "SLURM_CONF": str(conf)}, timeout=60)
+    assert done.returncode == 0, done.stderr
+    for script in (folder / "hooks").iterdir():
+        script.write_text(re.sub(r"--kill-after=(\d) \d+", r"--kill-after=\1 240", script.read_text()))
+    return [line for line in done.stdout.splitlines() if line and not line.startswith("#")]

@@ -1,0 +1,102 @@
+"""The scripts and the lines for slurm.conf, beside what a site has already."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ftslurm.errors import PolicyError, StateError
+from ftslurm.hooks.edge import BAD_NODE_STATUS
+from ftslurm.model.hook_settings import HookSettings, hook_settings
+from ftslurm.slurm.parse import parse_config
+from ftslurm.wrapper import hook_scripts
+from ftslurm.wrapper.hook_install import check_only_roots
+from ftslurm.wrapper.hook_lines import conf_lines, sudo_lines
+
+RECORDED = Path(__file__).parents[1] / "recorded/slurm"
+
+
+@pytest.mark.parametrize("version", ["22.05", "24.11", "26.05"])
+def test_a_plain_cluster_gets_every_line(version: str) -> None:
+    lines = conf_lines("/opt/hooks", parse_config((RECORDED / version / "config.txt").read_text()))
+    wanted = {"Prolog=/opt/hooks/prolog", "Epilog=/opt/hooks/epilog", "TaskProlog=/opt/hooks/task_prolog",
+              "EpilogSlurmctld=/opt/hooks/epilog_slurmctld", "HealthCheckProgram=/opt/hooks/health_check", "HealthCheckInterval=300"}
+    assert wanted <= set(lines)
+    (parameters,) = (line for line in lines if line.startswith("SchedulerParameters="))
+    assert parameters.endswith("nohold_on_prolog_fail")
+
+
+def test_a_prolog_that_is_there_stays() -> None:
+    old = conf_lines("/h", {"Prolog": "/site/prolog", "SLURM_VERSION": "22.05.8"})
+    assert "Prolog=/h/prolog" not in old and any("/etc/slurm/prolog.d/*" in line for line in old)
+    new = conf_lines("/h", {"Prolog[0]": "/site/prolog", "SLURM_VERSION": "24.11.5"})
+    assert "Prolog=/h/prolog" in new and any("beside Prolog=/site/prolog" in line for line in new)
+    both = conf_lines("/h", {"Prolog[0]": "/site/prolog", "Prolog[1]": "/h/prolog", "SLURM_VERSION": "24.11.5"})
+    assert "# already there: Prolog=/h/prolog" in both
+    assert any(line.startswith("# TaskProlog=/site/tp is there") for line in conf_lines("/h", {"TaskProlog": "/site/tp"}))
+
+
+def test_a_time_limit_below_ours_is_told() -> None:
+    assert any("Slurm would drain the node" in line for line in conf_lines("/h", {"PrologEpilogTimeout": "20 sec"}))
+    assert not any("Slurm would drain" in line for line in conf_lines("/h", {"PrologEpilogTimeout": "65534"}))
+
+
+def test_a_slurm_user_that_is_not_root_needs_sudo() -> None:
+    assert sudo_lines("/h", "root") == []
+    assert any("slurm ALL=(ALL,!root) NOPASSWD: /h/as_owner" in line for line in sudo_lines("/h", "slurm"))
+
+
+@pytest.mark.parametrize(("status", "ends"), [(0, 0), (BAD_NODE_STATUS, 1), (1, 0), (2, 0), (70, 0), (126, 0), (127, 0)])
+def test_only_the_module_s_own_word_fails_a_prolog(tmp_path: Path, status: int, ends: int) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nexit {status}\n")
+    python.chmod(0o755)
+    assert run_script(tmp_path, "prolog", str(python)).returncode == ends
+    assert run_script(tmp_path, "prolog", "/nonexistent/python").returncode == 0
+    assert hook_scripts.BAD_NODE_STATUS == BAD_NODE_STATUS
+
+
+def run_script(folder: Path, name: str, python: str, **env: str) -> subprocess.CompletedProcess[str]:
+    (script,) = (one for one in hook_scripts.scripts("/h", python, "/c", "") if one.name == name)
+    path = folder / name
+    path.write_text(script.text)
+    return subprocess.run(["sh", path], text=True, capture_output=True, timeout=60, check=False, env={"PATH": "/usr/bin:/bin", **env})
+
+
+@pytest.mark.parametrize(("restarts", "schedule"), [("", "1"), ("2", "3"), ("08", "9"), ("rubbish", "1"), ("$(reboot)", "1")])
+def test_without_a_ledger_the_counters_need_no_python(tmp_path: Path, restarts: str, schedule: str) -> None:
+    done = run_script(tmp_path, "task_prolog", "/nonexistent/python", SLURM_JOB_ID="7", SLURM_RESTART_COUNT=restarts, HOME=str(tmp_path))
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[:3] == [f"export MA_SCHEDULE_CNT={schedule}", "export MA_PROC_START_CNT=1", "export FTSLURM_ATTEMPT=1"]
+
+
+def test_a_step_of_ftrun_s_is_left_to_ftrun(tmp_path: Path) -> None:
+    assert run_script(tmp_path, "task_prolog", "/nonexistent/python", FTSLURM_CHANNEL="x", SLURM_JOB_ID="7").stdout == ""
+
+
+def test_the_settings_that_are_written_for_a_site_are_settings() -> None:
+    import yaml
+
+    text = "\n".join(line.removeprefix("# ") for line in hook_scripts.SETTINGS.splitlines()[1:])
+    assert hook_settings(yaml.safe_load(text), "here").devices == {"ascend": 8}
+    assert hook_settings({}, "here") == HookSettings()
+
+
+@pytest.mark.parametrize(("tree", "words"), [
+    ({"helth_command": ["/x"]}, "did you mean `health_command`"), ({"health_command": ["nhc"]}, "no full path"),
+    ({"limit": 20}, "write a number with a unit"), ({"devices": {"gpu": 8}}, "`gpu` is not one of"),
+    ({"ledgers": ["/home/{user}/../root"]}, "no full path"), ({"cleanup": "/x"}, "not a list of commands"),
+])
+def test_a_wrong_setting_is_named(tree: dict[str, object], words: str) -> None:
+    with pytest.raises(PolicyError, match=words):
+        hook_settings(tree, "hooks.yaml")
+
+
+def test_what_others_may_write_root_does_not_run(tmp_path: Path) -> None:
+    loose = tmp_path / "loose"
+    loose.mkdir()
+    loose.chmod(0o777)
+    with pytest.raises(StateError, match="can be changed by others"):
+        check_only_roots(loose)
