@@ -12,7 +12,7 @@ import pytest
 
 from tests.live.stories import PLAIN, Story, nodes_in, story
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.slurms]
 
 # From the last line of one scheduling to the first of the next. Slurm's own requeue takes 121 s and more.
 SOON_S = 20.0
