@@ -14,8 +14,9 @@ from tests.live.stories import PLAIN, Story, nodes_in, story
 
 pytestmark = [pytest.mark.live, pytest.mark.slurms]
 
-# From the last line of one scheduling to the first of the next. Slurm's own requeue takes 121 s and more.
-SOON_S = 20.0
+# From the last line of one scheduling to the first of the next. Slurm's own requeue takes 121 s and more; ours 5 s,
+# and 40 s where twenty jobs at once share two busy cores.
+SOON_S = 80.0
 
 
 def gap_s(told: Story) -> float:
