@@ -39,4 +39,4 @@ $(VENV)/.ready-test: pyproject.toml tools/setup
 	tools/setup test $(VENV)
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) $(VENV)-* build *.egg-info

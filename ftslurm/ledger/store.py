@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ftslurm.errors import StateError, UnknownJob
 from ftslurm.ledger.journal import Contents, Journal
-from ftslurm.model.history import History, fold
+from ftslurm.model.history import REQUEUES, History, fold
+from ftslurm.model.record import RunBegan
 from ftslurm.system.files import private_folder
 
 VARIABLE = "FTSLURM_STATE_DIR"
@@ -122,14 +123,21 @@ def continues(history: History, me: Identity) -> bool:
     """Is the ledger's job the one that runs now, or an older one whose number was given out again?
 
     Slurm keeps no identity of a job over a requeue but its number (submit and start time are set anew), so what counts
-    is that the requeues go up: the same scheduling, or a later one of a job with the same name.
+    is that the requeues go up: the same scheduling, or a later one of a job with the same name. Renamed meanwhile, a
+    script is told the old name by 22.05 and the new one by 24.11 and later: then our own requeue is the link.
     """
     last = history.last_run
-    if last is None or last.name != me.name:
+    if last is None:
         return False
-    if me.restarts == last.schedule:
-        return me.start_time == last.start_time or not me.start_time  # 22.05 does not tell a script when it started
-    return me.restarts > last.schedule
+    if me.restarts == last.schedule:  # 22.05 does not tell a script when it started
+        return last.name == me.name and (me.start_time == last.start_time or not me.start_time)
+    return me.restarts > last.schedule and (last.name == me.name or _requeued_by_us(history, last, me))
+
+
+def _requeued_by_us(history: History, last: RunBegan, me: Identity) -> bool:
+    """Is this the scheduling after the last run, which ended with a requeue of ours?"""
+    decided = history.last_decision
+    return decided is not None and decided.rung in REQUEUES and decided.at >= last.at and me.restarts == last.schedule + 1
 
 
 def _safe(text: str) -> str:

@@ -10,6 +10,7 @@ CONTROLLER_HINT = "is slurmctld up, and reachable from this node? `scontrol ping
 _CONFIG_HINT = "is slurm.conf there and readable? SLURM_CONF names it"
 _VERSION_HINT = "scontrol is older or newer than slurmctld allows"
 _OWNER_HINT = "only the owner of the job and operators may do that"
+_EXPEDITING_HINT = "Slurm itself is about to start this expedited job again; it takes no changes until it runs"
 _REQUEUE_HINT = "submit with `sbatch --requeue`, or ask for JobRequeue=1 in slurm.conf"
 
 
@@ -62,6 +63,7 @@ COMPLAINTS = (
     _away("authentication error", "is munged running on this node, with the cluster's key and the right time?"),
     _refused("job is no longer pending", "only a pending job can be changed like this: requeue it held first"),
     _refused("requested operation is presently disabled", _REQUEUE_HINT),
+    _refused("requested operation not supported on this system", _EXPEDITING_HINT),
     _refused("only batch jobs", "salloc and a bare srun cannot be requeued; submit with sbatch"),
     _refused("invalid user id", _OWNER_HINT),
     _refused("access/permission denied", _OWNER_HINT),

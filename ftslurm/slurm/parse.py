@@ -30,6 +30,13 @@ _JOB_LINES: Mapping[str, tuple[str, ...]] = {
     "TRES": ("TRES", "ReqTRES"),  # ReqTRES from 23.02 on
     "Comment": (),  # read whole
 }
+# The last word of a line that begins with any of these; from 25.11 on (scontrol/info_job.c). A job's name or comment of
+# several lines could imitate it: its own requeue would then wait for Slurm's delay, and nothing else would come of it.
+_EXPEDITED = "ExpeditedRequeue=Yes"
+_BEFORE_EXPEDITED = frozenset(
+    {"ExpeditedRequeue", "SpreadJob", "KillOnInvalidDependent", "GresOneTaskPerSharing", "GresEnforceBind",
+     "GresAllowTaskSharing"}
+)
 _NEEDED = ("Priority", "JobState", "StartTime", "NumNodes")
 _INDENT = "   "  # scontrol's, before each line but a job's first
 # What follows a job's name, and what follows its comment, which may both run over several lines.
@@ -107,6 +114,7 @@ def _read_job(lines: Sequence[str], number: int) -> JobView:
         name=_block(lines, 0, _AFTER_NAME).partition("JobName=")[2],
         user_id=_user_id(fields.get("UserId", "")),
         comment=_text(fields.get("Comment", "")),
+        expedited=any(_key(line) in _BEFORE_EXPEDITED and line.split()[-1] == _EXPEDITED for line in lines),
         array_job=_count(head["ArrayJobId"]) if "ArrayJobId" in head else None,
         array_task=_number(head["ArrayTaskId"]) if head.get("ArrayTaskId", "").isdecimal() else None,
     )

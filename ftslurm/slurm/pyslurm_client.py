@@ -41,8 +41,9 @@ class PyslurmSlurmClient:
     """SlurmClient over the module `pyslurm`.
 
     cli: does what pyslurm cannot: clear a list of excluded nodes (it takes an empty list for "leave it"), hold for the
-    user, name one task of a job array whose number is that of the array, `scontrol show config` (pyslurm renames the
-    keys), and cancel, where pyslurm judges by an errno that a request which went well leaves as it was.
+    user, name one task of a job array whose number is that of the array, tell an expedited job (asked once for each),
+    `scontrol show config` (pyslurm renames the keys), and cancel, where pyslurm judges by an errno that a request which
+    went well leaves as it was.
     """
 
     def __init__(
@@ -56,9 +57,13 @@ class PyslurmSlurmClient:
         self._pyslurm = pyslurm
         self._cli = cli
         self._patience = Patience(timeout_s, clock, sleep)
+        self._expedited: dict[int, bool] = {}
 
     def job(self, number: int) -> JobView:
-        return self._ask(f"show job {number}", lambda: read_job(self._load(number)))
+        view = self._ask(f"show job {number}", lambda: read_job(self._load(number)))
+        if number not in self._expedited:
+            self._expedited[number] = self._cli.job(number).expedited
+        return replace(view, expedited=self._expedited[number])
 
     def _load(self, number: int) -> Any:
         # Job.load() gives the first job of the answer, which for the number of a job array is any of its tasks.

@@ -68,6 +68,7 @@ class FakeSlurm:
         name: str = "job",
         comment: str = "",
         user_id: int | None = None,
+        expedited: bool = False,
         array_job: int | None = None,
         array_task: int | None = None,
     ) -> int:
@@ -85,6 +86,7 @@ class FakeSlurm:
             name=name,
             user_id=self.user_id if user_id is None else user_id,
             comment=comment,
+            expedited=expedited,
             array_job=array_job,
             array_task=array_task,
         )
@@ -192,7 +194,7 @@ class FakeSlurm:
 
     def _clean(self, job: _Job) -> None:
         if job.view.state is JobState.PENDING and job.begin <= job.clean_at:
-            job.begin = job.clean_at + REQUEUE_DELAY_S
+            job.begin = 0 if job.view.expedited else job.clean_at + REQUEUE_DELAY_S
             job.view = replace(job.view, start_time=int(job.begin))
         job.view = replace(job.view, completing=False)
         job.clean_at = 0.0

@@ -12,7 +12,7 @@ from ftslurm.errors import StateError, UnknownJob
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import Identity, Store, state_folder
 from ftslurm.model.history import History
-from ftslurm.model.record import AttemptBegan, RunBegan
+from ftslurm.model.record import AttemptBegan, Decided, RunBegan
 
 ME = Identity("c", "7", restarts=0, start_time=1000, name="train")
 
@@ -54,6 +54,24 @@ def test_a_requeued_job_goes_on(store: Store) -> None:
     assert open_and_run(store, again).attempts == 1
     later = replace(ME, restarts=5, start_time=9000)  # requeued by others in between
     assert open_and_run(store, later).attempts == 2
+
+
+@pytest.mark.parametrize(("rung", "restarts", "goes_on"), [
+    ("isolated-requeue", 1, True), ("unconditional-requeue", 1, True),
+    ("isolated-requeue", 2, False), ("in-place-restart", 1, False), ("", 1, False)])  # fmt: skip
+def test_a_renamed_job_goes_on_where_our_own_requeue_is_the_link(store: Store, rung: str, restarts: int, goes_on: bool) -> None:
+    """From 24.11 on the script of the next scheduling has the new name in its environment."""
+    open_and_run(store, ME)
+    if rung:
+        store.open(ME)[0].append([Decided(3.0, "d1", 1, rung, "crash", "because")])
+    renamed = replace(ME, restarts=restarts, start_time=2000, name="renamed")
+    assert open_and_run(store, renamed).attempts == (1 if goes_on else 0)
+
+
+def test_a_requeue_of_an_earlier_run_links_nothing(store: Store) -> None:
+    open_and_run(store, ME)
+    store.open(ME)[0].append([Decided(0.5, "d1", 1, "isolated-requeue", "crash", "because")])
+    assert open_and_run(store, replace(ME, restarts=1, start_time=2000, name="renamed")).attempts == 0
 
 
 def test_where_slurm_tells_no_start_time_the_count_of_requeues_has_to_do(store: Store) -> None:

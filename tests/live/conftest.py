@@ -196,7 +196,7 @@ def booted(nodes: int = 6, conf: Sequence[str] = ()) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """Six idle nodes, n1 to n6, shared by all tests: leave them as you found them."""
-    with booted() as running:
+    with booted(conf=["SlurmctldParameters=enable_expedited_requeue"]) as running:  # older releases do not read it
         yield running
 
 
@@ -250,7 +250,8 @@ def copied_commands(tools: Path) -> Path:
     import ftslurm
 
     venv = tools / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    # --system-site-packages: pyslurm may be there
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", venv], check=True)
     (site,) = venv.glob("lib/python*/site-packages")
     shutil.copytree(Path(click.__file__).parents[1], site, dirs_exist_ok=True)
     for link in site.glob("__editable__*"):

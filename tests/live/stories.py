@@ -217,11 +217,11 @@ class Story:
         return [(line["when"], int(line["schedule"]), int(line["starts"]), int(line["attempt"])) for line in lines]
 
     def said(self) -> list[tuple[int, int, float, str]]:
-        """What ranks said by `say`: (rank, attempt, time, words)."""
+        """What ranks said by `say`: (rank, attempt, time, words). A signal may end `date`: such a line has no time."""
         path = self.folder / "said"
         lines = path.read_text().splitlines() if path.exists() else []
         return [(int(rank), int(attempt or 0), float(at), words)
-                for rank, attempt, at, words in (line.split(" ", 3) for line in lines)]
+                for rank, attempt, at, words in (line.split(" ", 3) for line in lines) if at]
 
     def output(self) -> str:
         path = self.folder / "output"

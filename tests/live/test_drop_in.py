@@ -14,7 +14,8 @@ import pytest
 
 from tests.live.stories import Plan, Stage, terminal
 
-pytestmark = pytest.mark.live
+# The first test waits for all cases: 25 s where nothing else runs, ten times that on a busy machine.
+pytestmark = [pytest.mark.live, pytest.mark.slurms, pytest.mark.timeout(400)]
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ CASES: dict[str, Case] = {
     "nodelist": Case("-n1 -w \"$(scontrol show hostnames | tail -1)\" sh -c 'echo $SLURMD_NODENAME'"),
     "exclude": Case("-N1 -n1 -x \"$(scontrol show hostnames | head -1)\" sh -c 'echo $SLURMD_NODENAME'"),
     "cyclic": Case("-N2 -n4 -m cyclic sh -c 'echo $SLURM_PROCID $SLURM_NODEID'"),
-    "relative": Case("-N1 -n1 -r 2 sh -c 'echo $SLURMD_NODENAME'"),
+    "relative": Case("-N2 -n2 -r 2 sh -c 'echo $SLURMD_NODENAME'"),
     "chdir": Case("-n1 -D / pwd"),
     "dashes": Case("-n1 -- echo -n -l --label"),
     "options-of-the-program": Case("-n1 echo -n4 --nodes=7 --ft-verbose -l"),
@@ -145,7 +146,7 @@ def compared(stage: Stage) -> dict[str, Path]:
     jobs = [stage.tell(Plan(nodes=4, tasks=2, script=script(names), env=NO_LADDER,
                             files={f"{name}.in": CASES[name].stdin for name in names}), "cases") for names in lanes]
     for told in jobs:
-        told.ended("COMPLETED", timeout_s=180.0)
+        told.ended("COMPLETED", timeout_s=360.0)
     return {name: told.folder / name for told, names in zip(jobs, lanes, strict=True) for name in names}
 
 
@@ -159,6 +160,8 @@ def left_in(folder: Path, case: Case) -> dict[str, str]:
 @pytest.mark.parametrize("name", CASES)
 def test_does_what_srun_does(compared: dict[str, Path], name: str) -> None:
     case, srun, ftrun = CASES[name], compared[name] / "srun", compared[name] / "ftrun"
+    if "unexpected eof reading message body" in (srun / "stderr").read_text(errors="replace"):
+        pytest.skip("srun lost output of its own, as that of 26.05.5 does now and then")
     status = int((srun / "status").read_text())
     assert status == case.status or (case.status is None and status), "srun itself does not do what the case expects"
     assert int((ftrun / "status").read_text()) == status, (ftrun / "stderr").read_text(errors="replace")

@@ -17,6 +17,7 @@ exec sleep 100
 FAULT = "80C98008"  # multi-bit ECC of an AI Core: heals
 
 
+@pytest.mark.slurms
 @story(nodes=4, tasks=2, rank=FAULT_ONCE)
 def test_a_fault_is_healed_in_place(told: Story) -> None:
     job = told.ended("COMPLETED")
@@ -52,6 +53,7 @@ def test_faults_on_two_nodes_are_one_restart(told: Story) -> None:
     assert [counters[:1] + counters[1:2] for counters in told.counters()] in ([(1, 1), (1, 2)], [(1, 1), (1, 2), (1, 3)])
 
 
+@pytest.mark.slurms
 @story(nodes=2, tasks=2, ft="--ft-restart-via step", rank="""
 [ $MA_PROC_START_CNT = 1 ] || exit 0
 [ $SLURM_PROCID = 1 ] && fault 0.0 80C98008
@@ -84,6 +86,7 @@ def test_crash_restarts_spent_end_the_job_where_no_requeue_is_wanted(told: Story
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
 
 
+@pytest.mark.slurms
 @story(nodes=2, tasks=1, rank="""
 case $MA_SCHEDULE_CNT.$MA_PROC_START_CNT in
 1.1) [ $SLURM_PROCID = 1 ] && fault 0.0 80C98008; exec sleep 100;;

@@ -29,6 +29,7 @@ def nothing_of_the_first_after_the_second_began(told: Story) -> None:
     assert not [start.pid for start in first.values() if is_alive(start.pid)]
 
 
+@pytest.mark.slurms
 @story(tasks=2, rank=ONE_FAULT + """
 [ $MA_PROC_START_CNT = 1 ] || { sleep 1; exit 0; }
 trap 'say beat on TERM' TERM
@@ -116,12 +117,14 @@ def test_ranks_that_obey_sigterm_have_the_time_for_a_checkpoint_and_no_more_is_w
 NO_REQUEUE = {"FTRUN_UNCONDITIONAL_REQUEUE_ENABLED": "false"}
 
 
+@pytest.mark.slurms
 @story(env=NO_REQUEUE, tasks=2, rank="together; [ $SLURM_PROCID = 1 ] && { ulimit -c 0; kill -SEGV $$; }; exec sleep 100")
 def test_a_segmentation_fault_fails_with_139(told: Story) -> None:
     assert told.ended("FAILED")["ExitCode"] == "139:0"
     assert "killed by SIGSEGV" in told.output()
 
 
+@pytest.mark.slurms
 @story(env=NO_REQUEUE, tasks=2, rank="together; [ $SLURM_PROCID = 1 ] && kill -KILL $$; exec sleep 100")
 def test_a_killed_rank_fails_with_137(told: Story) -> None:
     assert told.ended("FAILED")["ExitCode"] == "137:0"
@@ -134,6 +137,7 @@ def test_a_killed_rank_is_a_crash_and_requeued(told: Story) -> None:
 
 
 # The shim is the parent of the rank's command.
+@pytest.mark.slurms
 @story(tasks=2, rank="""
 [ $MA_SCHEDULE_CNT = 2 ] && exit 0
 together
@@ -159,6 +163,7 @@ def test_a_shim_that_is_killed_beside_a_fault_leaves_a_new_step_as_the_remedy(to
     assert len({start.step for start in told.starts()}) == 2
 
 
+@pytest.mark.slurms
 @story(tasks=2, rank="""
 trap 'say usr1' USR1
 trap 'say usr2' USR2
@@ -206,6 +211,7 @@ def test_a_stopped_rank_hears_sigterm_too(told: Story) -> None:
     assert sorted(rank for rank, _, _, words in told.said() if words == "obeyed") == [0, 1]
 
 
+@pytest.mark.slurms
 @story(tasks=2, rank="say ready; until [ -e \"$STORY/end\" ]; do sleep 0.1; done")
 def test_suspend_and_resume_are_no_failure(told: Story) -> None:
     told.wait_for(lambda: len(told.said()) == 2, "both ranks to be ready")

@@ -26,13 +26,15 @@ from ftslurm.slurm.pyslurm_child import ChildSlurmClient
 
 pytest.register_assert_rewrite("tests.contract.slurm_client_contract")
 from tests.contract.slurm_client_contract import SlurmClientContract, until_running, wait  # noqa: E402
+from tests.live.releases import needs_pyslurm  # noqa: E402
 
 if TYPE_CHECKING:
     from conftest import Cluster
 
+pytestmark = [pytest.mark.live, pytest.mark.slurms]
+
 REPO = Path(__file__).resolve().parents[2]
 SLEEPER = "#!/bin/sh\nexec sleep 600\n"
-needs_pyslurm = pytest.mark.skipif(importlib.util.find_spec("pyslurm") is None, reason="pyslurm is not installed")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
 
 

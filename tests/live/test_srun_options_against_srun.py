@@ -16,6 +16,8 @@ import pytest
 
 from ftslurm.launchers.srun_options import SHORT_OPTIONS, SRUN_OPTIONS, Takes, parse_options, split_command_line
 
+pytestmark = pytest.mark.slurms
+
 # srun reads its configuration even for --help. Nobody listens at the controller's address, and nothing here gets that far.
 SLURM_CONF = """
 ClusterName=none

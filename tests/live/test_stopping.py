@@ -31,6 +31,7 @@ def ends_at_once(told: Story, state: str) -> dict[str, str]:
     return job
 
 
+@pytest.mark.slurms
 @story(nodes=4, tasks=2, ft="--ft-set warning.requeue=true", rank=FOR_EVER)
 def test_scancel_ends_everything_at_once(told: Story) -> None:
     """Also where a requeue on warnings is asked for: this is no warning."""
@@ -83,6 +84,7 @@ def test_scancel_while_the_job_waits_for_its_requeue(told: Story) -> None:
     assert set(told.attempts()) == {1}
 
 
+@pytest.mark.slurms
 @story(tasks=2, script=BATCH_PID, rank=FOR_EVER)
 def test_sigint_to_ftrun_ends_the_step_at_once(told: Story) -> None:
     told.wait_started()
@@ -90,6 +92,7 @@ def test_sigint_to_ftrun_ends_the_step_at_once(told: Story) -> None:
     assert ends_at_once(told, "FAILED")["ExitCode"] == "130:0"
 
 
+@pytest.mark.slurms
 @story(tasks=2, script=BATCH_PID, rank=FOR_EVER)
 def test_sigterm_to_ftrun_reaches_the_ranks_and_ends_the_job(told: Story) -> None:
     told.wait_started()
@@ -97,6 +100,7 @@ def test_sigterm_to_ftrun_reaches_the_ranks_and_ends_the_job(told: Story) -> Non
     assert ends_at_once(told, "FAILED")["ExitCode"] == "143:0"
 
 
+@pytest.mark.slurms
 @story(nodes=2, tasks=2, script=BATCH_PID, rank="setsid sh -c 'sleep 600' &\nexec sleep 600")
 def test_a_killed_ftrun_leaves_nothing_behind(told: Story) -> None:
     told.wait_started()
@@ -147,6 +151,7 @@ def test_a_warning_reaches_the_ranks_and_requeues_nothing_by_itself(told: Story)
     assert set(told.attempts()) == {1}
 
 
+@pytest.mark.slurms
 @story(nodes=2, tasks=2, ft=REQUEUE, rank=CHECKPOINT)
 def test_a_warning_requeues_where_asked_for_and_costs_nothing(told: Story) -> None:
     warned(told)
@@ -160,6 +165,7 @@ def test_a_warning_requeues_where_asked_for_and_costs_nothing(told: Story) -> No
     assert status["unconditional_in_a_row"] == 0
 
 
+@pytest.mark.slurms
 @story(tasks=2, ft=REQUEUE, script="exec %RUN%", rank=CHECKPOINT)
 def test_so_does_a_warning_to_the_batch_script_alone(told: Story) -> None:
     """As `#SBATCH --signal=B:TERM@…` sends it; a script that waits for ftrun would hear it only afterwards."""

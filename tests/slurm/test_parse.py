@@ -87,6 +87,17 @@ def test_reads_states(version: str, name: str, state: JobState, completing: bool
     assert view.batch == (name != "job-salloc")
 
 
+def test_tells_an_expedited_job() -> None:
+    """By Slurm's own line alone: this comment says the same on the comment's."""
+    text = recorded("26.05", "job-expedited")
+    number = int(text.partition("JobId=")[2].split(" ")[0])
+    other_flag = text.replace("   Expedited", "   SpreadJob=Yes Expedited")
+    assert [parse_job(each, number).expedited for each in (text, other_flag)] == [True, True]
+    said = text.replace("Comment=two words", "Comment=two ExpeditedRequeue=Yes").replace("   Expedited", "   SpreadJob=Yes #")
+    assert said != text and not parse_job(said, number).expedited
+    assert not any(read(version, "job-running").expedited for version in VERSIONS)
+
+
 @every_version
 def test_finds_the_task_among_all_of_its_array(version: str) -> None:
     text = recorded(version, "job-array")

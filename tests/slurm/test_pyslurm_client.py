@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from ftslurm.errors import SlurmRefused, SlurmUnavailable, UnknownJob
 from ftslurm.slurm.client import JobState, NodeState
-from ftslurm.slurm.pyslurm_client import PyslurmSlurmClient, load_pyslurm, read_job, read_node
+from ftslurm.slurm.pyslurm_client import PyslurmSlurmClient, read_job, read_node
 from tests.fakes.slurm import FakeSlurm
 
 
@@ -66,11 +68,26 @@ class SimpleJob:
         )
 
 
-def client(module: Pyslurm, timeout_s: float = 1.0) -> PyslurmSlurmClient:
+def client(module: Pyslurm, timeout_s: float = 1.0, cli: FakeSlurm | None = None) -> PyslurmSlurmClient:
     now = [0.0]
     return PyslurmSlurmClient(
-        module, FakeSlurm(), timeout_s, clock=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s)
+        module, cli or with_jobs(20), timeout_s, clock=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s)
     )
+
+
+def with_jobs(count: int, expedited: bool = False) -> FakeSlurm:
+    slurm = FakeSlurm()
+    for _ in range(count):
+        slurm.submit(hold=True, expedited=expedited)
+    return slurm
+
+
+@pytest.mark.parametrize("expedited", [True, False])
+def test_asks_the_command_line_once_whether_a_job_is_expedited(expedited: bool) -> None:
+    cli = with_jobs(7, expedited)
+    slurm = client(Pyslurm(job()), cli=cli)
+    assert [slurm.job(7).expedited for _ in range(3)] == [expedited] * 3
+    assert cli.requests == [("job", 7)]
 
 
 def test_reads_a_job() -> None:
@@ -129,10 +146,9 @@ def test_reads_the_place_in_an_array(fields: dict[str, Any], task: int | None) -
 
 def test_leaves_such_a_task_to_the_command_line() -> None:
     """What pyslurm asks for goes by number alone, and that number is the whole array's."""
-    module = Pyslurm(job(7, array_id=7, array_task_id=2))
-    with pytest.raises(UnknownJob):  # the words of the command line client, which here knows no job
-        client(module).requeue_held(7)
-    assert module.done == []
+    module, cli = Pyslurm(job(7, array_id=7, array_task_id=2)), with_jobs(7)
+    client(module, cli=cli).requeue_held(7)
+    assert (module.done, cli.requests[-1]) == ([], ("requeue_held", 7))
 
 
 def test_a_requeue_that_was_done_already_is_no_error() -> None:
@@ -155,4 +171,7 @@ def test_another_api_is_no_answer() -> None:
 
 
 def test_loading_never_raises() -> None:
-    load_pyslurm()
+    """In a process of its own: the real one ends it where there is no slurm.conf, without an exception."""
+    script = f"import sys\nsys.path[:] = {sys.path!r}\nfrom ftslurm.slurm.pyslurm_client import load_pyslurm\nload_pyslurm()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr

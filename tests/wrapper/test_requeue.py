@@ -63,6 +63,21 @@ def test_a_running_job_comes_back_on_other_nodes_within_seconds() -> None:
     assert (view.nodes, view.excluded, view.restarts, view.held) == (("n1", "n3"), {"n2"}, 1, False)
 
 
+@pytest.mark.parametrize("completing", [True, False])
+def test_an_expedited_job_needs_no_start_time_and_runs_as_soon_as_its_nodes_are_clean(completing: bool) -> None:
+    cluster = Cluster()
+    job = cluster.slurm.submit(2, expedited=True)
+    if not completing:  # left held by a former try
+        cluster.slurm.requeue_held(job)
+        cluster.time.now += 60
+    cluster.slurm.requests.clear()
+    cluster.give_back(job, ["n2"])
+    assert cluster.changes() == [*(["requeue_held"] if completing else []), "exclude", "release"]
+    assert cluster.runs_within(job, 3) <= 2.5
+    view = cluster.slurm.job(job)
+    assert (view.nodes, view.excluded, view.restarts, view.held) == (("n1", "n3"), {"n2"}, 1, False)
+
+
 def test_the_job_is_held_before_anything_else_so_that_nobody_schedules_it_meanwhile() -> None:
     cluster = Cluster()
     cluster.slurm.clean_up_s = 0.0
