@@ -41,7 +41,7 @@ class RunFacts:
     number: of the job, as scontrol takes it. remembered: node -> why earlier jobs of this user left it. sdk_env: what the
     program interface in the ranks has to know.
     user_env: names of the variables the user has set. can: what the launcher is able to do: `ask` (the state of job
-    and nodes), `requeue`, `replace`.
+    and nodes), `requeue`, `probe` (a node by another way than our connections), `replace`.
     """
 
     run: str

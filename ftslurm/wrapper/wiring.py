@@ -130,7 +130,7 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
         site.client, allocation.job.number, allocation.nodes, journal.path, order.env, python, run_command,
         site.settings.slurm_client, site.settings.slurm_timeout_s,
     )  # fmt: skip
-    facts = _facts(order, allocation, "srun", frozenset({"ask", "requeue"}), site.settings)
+    facts = _facts(order, allocation, "srun", frozenset({"ask", "requeue", "probe"}), site.settings)
     memory = NodeMemory(store.root)
     facts = replace(facts, remembered=_remembered(memory, facts, site.settings))
     status = _controller(
@@ -170,7 +170,8 @@ def _controller(
     clock, signals, diagnosis = Clock(), Signals(), Diagnosis(settings)
     if settings.catalogs:
         diagnosis.load()  # what is wrong with a site's own file is said before the job begins
-    sources = Sources(clock, signals, lazy_meaning(settings.user_induced, settings.catalogs), settings.address)
+    meaning = lazy_meaning(settings.user_induced, settings.catalogs)
+    sources = Sources(clock, signals, meaning, settings.address, settings.lease_s, settings.silence_s)
     channel = sources.server.channel_text([settings.address] if settings.address else addresses)
     effects = Effects(
         sources, launcher, scheduler, signals, clock, channel, order.verbose, programs=programs(order.components),
