@@ -399,6 +399,8 @@ class Job:
         return []
 
     def _stopped(self, rank: int, attempt: int) -> list[Event]:
+        if self.truth.node_of[rank] in self.truth.silent:
+            return []
         self._port += 1
         exits: list[Event] = [replace(self.exit_of(rank, 0, SIGTERM), stopped=True)] if rank in self.truth.running else []
         return [*exits, ev.RankStopped(rank, attempt, self.stuck.get(rank, ()), self._port if rank == 0 else 0)]
