@@ -8,11 +8,12 @@ import sys
 import classify
 import footprint
 import in_place
+import lease
 import overhead
 import requeue
 from measure import Series, cluster
 
-BENCHES = ("in-place", "overhead", "requeue", "footprint", "classify")
+BENCHES = ("in-place", "overhead", "requeue", "footprint", "classify", "lease")
 
 
 def main(wanted: list[str]) -> None:
@@ -22,6 +23,8 @@ def main(wanted: list[str]) -> None:
     print(f"{platform.node()}, {platform.processor() or platform.machine()}, Python {platform.python_version()}")
     if "classify" in chosen:
         show(classify.measure())
+    if "lease" in chosen:
+        show(lease.measure())
     with cluster(nodes=6) as env:
         if "in-place" in chosen:
             show([in_place.locally(), in_place.on_slurm(env), in_place.torchrun()])

@@ -747,7 +747,10 @@ class Judge:
 
     def _unlooked(self) -> bool:
         """Is there a node whose devices could still tell something? An agent that has not arrived yet may."""
-        return any(kinds is None or (kinds and node not in self._attempt.looked) for node, kinds in self._agents.items())
+        return any(
+            node not in self._attempt.gone and (kinds is None or (kinds and node not in self._attempt.looked))
+            for node, kinds in self._agents.items()
+        )
 
     def _settled(self, now: Now) -> list[Decision]:
         """Decide, once there is nothing left to wait for."""
