@@ -6,10 +6,12 @@ closed. Whatever is not proven ends at the latest when its lease does, which was
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ftslurm.model import record as rec
 from ftslurm.model.job import Task
+from ftslurm.model.nodes import expand
 from ftslurm.model.settings import Settings
 from ftslurm.policies.attempt import Attempt
 
@@ -35,3 +37,15 @@ class Fence:
         wait_s = settings.lease_s + settings.lease_margin_s
         until = {rank: self.silent.get(tasks[rank].node, base) + wait_s for rank in attempt.started - free if rank in tasks}
         return {rank: at for rank, at in until.items() if at > now}
+
+
+def left_behind(records: Iterable[rec.Record], schedule: int) -> frozenset[str]:
+    """Nodes on which an earlier scheduling of the job started ranks and its ftrun never said how that ended: it was
+    requeued by somebody else. Where Slurm could not clean up either, they may still run."""
+    begun: dict[str, frozenset[str]] = {}
+    for record in records:
+        if isinstance(record, rec.AttemptBegan) and record.schedule < schedule:
+            begun[record.run] = frozenset(expand(record.nodes))
+        elif isinstance(record, rec.Finished):
+            begun.pop(record.run, None)
+    return frozenset().union(*begun.values())

@@ -155,7 +155,19 @@ class Judge:
         )  # fmt: skip
         known = {node: why for node, why in f.remembered.items() if node in f.nodes}
         warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]
-        return [self._note(began, vital=True), *warned, *self._launch(now)]
+        begun = [self._note(began, vital=True), *warned]
+        return [*begun, *(self._await_others(now) if f.unproven else self._launch(now))]
+
+    def _await_others(self, now: Now) -> list[Decision]:
+        """The job was requeued by Slurm itself, away from a node that could not say whether its ranks have ended."""
+        self.phase = Phase.LAUNCHING
+        wait_s = self.settings.lease_s + self.settings.lease_margin_s
+        self._waits = {"others": now.mono + wait_s}
+        where = "; ".join(f"{node}: {why}" for node, why in sorted(self.facts.unproven.items()))
+        return [Say(f"waiting {wait_s:g} s, until the leases of ranks that may still run have run out ({where})")]
+
+    def _others_over(self, now: Now) -> list[Decision]:
+        return self._launch(now) if self.phase is Phase.LAUNCHING else []
 
     def _launch(self, _: Now) -> list[Decision]:
         self.phase = Phase.LAUNCHING
@@ -1185,6 +1197,7 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "silence": Judge._silence_goes_on,
     "leases": Judge._leases_over,
     "lease": Judge._lease_due,
+    "others": Judge._others_over,
 }
 
 _N, _L, _R, _S, _H, _E, _Q = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings import Settings
+from ftslurm.policies.fence import left_behind
 from tests.stories.replay import SILENT, START, Job
 
 CAN = ("ask", "requeue", "probe")
@@ -168,6 +170,27 @@ def test_a_step_that_ended_while_a_node_is_cut_off_is_no_proof_for_its_ranks() -
     assert not job.did(do.Requeue)
     job.wait(heard + ALL_S - job.now.mono + 1.0)
     assert job.status == 75
+
+
+def test_requeued_by_slurm_away_from_a_dead_node_a_job_waits_for_the_leases_there() -> None:
+    """Slurm lets it run again when the node is down, which says nothing of the ranks on it."""
+    job = Job()
+    job.judge.facts = replace(job.facts, unproven={"n9": "Slurm says DOWN*"})
+    job.tell(ev.Begun())
+    assert not job.did(do.LaunchStep) and "n9: Slurm says DOWN*" in job.said
+    job.wait(ALL_S - 1.0)
+    assert not job.did(do.LaunchStep)
+    job.wait(2.0)
+    assert job.did(do.StartRanks)
+
+
+def test_what_an_earlier_scheduling_left_behind() -> None:
+    first, second = running(), running(schedule=1)
+    nodes = frozenset({"n1", "n2"})
+    assert left_behind(first.ledger, schedule=1) == nodes and left_behind(first.ledger, schedule=0) == frozenset()
+    assert left_behind([*first.ledger, *second.ledger], schedule=2) == nodes
+    first.exits(0, 1)
+    assert first.status == 75 and left_behind(first.ledger, schedule=1) == frozenset()
 
 
 def test_nobody_waits_for_leases_where_nothing_is_to_be_started() -> None:
