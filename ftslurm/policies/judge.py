@@ -155,7 +155,7 @@ class Judge:
         )  # fmt: skip
         known = {node: why for node, why in f.remembered.items() if node in f.nodes}
         warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]
-        begun = [self._note(began, vital=True), *warned]
+        begun: list[Decision] = [self._note(began, vital=True), *warned]
         return [*begun, *(self._await_others(now) if f.unproven else self._launch(now))]
 
     def _await_others(self, now: Now) -> list[Decision]:

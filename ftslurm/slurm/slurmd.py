@@ -23,8 +23,8 @@ def answers(address: str, port: int, limit_s: float) -> tuple[bool | None, str]:
             there.settimeout(max(0.1, deadline - time.monotonic()))
             there.recv(1)
             return True, f"{what} answers"
-    except socket.gaierror as error:
-        return None, f"{address} cannot be looked up: {error.strerror}"
+    except (socket.gaierror, UnicodeError) as error:
+        return None, f"{address} cannot be looked up: {error}"
     except TimeoutError:
         return False, f"{what} does not answer within {limit_s:g} s"
     except ConnectionResetError:

@@ -65,8 +65,10 @@ class Caller:
         """Is it a message to be understood, and a new one? A beat is answered, which renews the lease. Raises: WireError."""
         if message.get("t") == "beat":
             self._has(message.get("a"))
+            if type(message.get("k")) is not int:
+                raise WireError(f"{self.owner}: a beat without a number")
             if self._peer is not None:
-                self._peer.send({"t": "beat", "k": message.get("k"), "a": self._talk.heard, **self._word})
+                self._peer.send({"t": "beat", "k": message["k"], "a": self._talk.heard, **self._word})
             return False
         try:
             return self._talk.hear(dict(message))

@@ -407,6 +407,7 @@ class Line:
         self.poll = select.poll()
         self.poll.register(self._wake_read, select.POLLIN)
         self.until = float("inf")  # the end of the lease; before the first answer there is nothing to end
+        self.why = "cut off from ftrun for longer than the lease"  # it has ended
         self.gone = ""  # why there is no controller any more
         self._lease_s = 0.0
         self._beat_s = 0.0
@@ -486,6 +487,11 @@ class Line:
             if asked is not None:
                 self._asked = {number: at for number, at in self._asked.items() if at > asked}
                 self._renew(asked, message)
+            if message.get("let_go"):
+                self._end_lease("ftrun has let this rank go")
+            return False
+        if what == "refused":
+            self._end_lease("ftrun has gone on without this rank")
             return False
         if what == "welcome":
             self._welcomed(message)
@@ -506,6 +512,9 @@ class Line:
         if self._lease_s and not answer.get("let_go"):
             until = asked_at + self._lease_s
             self.until = until if self.until == float("inf") else max(self.until, until)
+
+    def _end_lease(self, why: str) -> None:
+        self.why, self.until = why, min(self.until, boot_s())
 
     def _use(self, sock: socket.socket, link: Link) -> None:
         self._sock, self._link, self._welcome, self._asked = sock, link, False, {}
@@ -1340,7 +1349,8 @@ class Shim:
         """The lease has run out: nothing of ours may run any more, since it may run elsewhere."""
         if not self._orphan and self._line.over(boot_s()):
             self._command.kill(time.monotonic(), ORPHAN_KILL_WAIT_S)
-            complain(f"ftslurm: rank {self._rank}: cut off from ftrun for longer than the lease; the rank was killed")
+            if self._end is None:
+                complain(f"ftslurm: rank {self._rank}: {self._line.why}; what still ran of it was killed")
             self._alone()
 
     def _turn(self) -> bool:

@@ -148,6 +148,8 @@ class Sources:
         except WireError as error:
             if isinstance(peer.owner, Caller):
                 self._not_understood(peer.owner, str(error))
+            else:
+                peer.send({"t": "refused", "why": str(error)[:200]})
             self.server.drop(peer, str(error))
 
     def _not_understood(self, caller: Caller, why: str) -> None:

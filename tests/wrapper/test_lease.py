@@ -137,6 +137,17 @@ def test_an_order_that_waited_for_a_shim_that_stood_still_is_not_obeyed(stage: S
     assert shim.rest() == ""
 
 
+@pytest.mark.parametrize("word", [{"t": "refused"}, {"t": "beat", "k": 0, "a": 1, "let_go": True}])
+def test_a_rank_without_which_the_job_has_gone_on_ends_at_once(stage: Stage, word: dict[str, object]) -> None:
+    """As when a virtual machine was paused, whose clocks know nothing of it."""
+    shim = stage(lease_s=3600.0)
+    shim.start()
+    pid = shim.pid()
+    shim._send(word)
+    until(lambda: is_gone(pid), "the rank to end")
+    assert shim.process.wait(SOON_S) != 0
+
+
 def test_a_break_is_not_noticed_by_the_rank_and_everything_is_told_once(stage: Stage) -> None:
     shim = stage("echo $$; read word; exit 7", lease_s=60.0, stdin=-1)
     assert shim.process.stdin is not None
