@@ -27,6 +27,10 @@ _LARGE_FIRST = (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
 _SIGNALS = ("TERM", "USR1", "USR2", "HUP", "INT", "QUIT", "CONT", "URG", "XCPU")
 
 
+# The kernel's own kill comes one second after the end of a lease (GUARD_S in shim.py).
+LEAST_MARGIN_S = 2.0
+
+
 # --- kinds of values: text or a YAML scalar in, a value out, ValueError with the reason otherwise
 
 
@@ -355,13 +359,23 @@ def resolve(layers: Iterable[Layer]) -> Resolved:
             values[leaf.name] = parse_leaf(name, raw, place)
             places[name] = place
     settings = Settings(**values)
-    if settings.lease_s <= settings.silence_s:
+    _check_lease(settings, places)
+    return Resolved(settings, places)
+
+
+def _check_lease(settings: Settings, places: Mapping[str, str]) -> None:
+    """Raises: PolicyError for leases that would end ranks too soon, or save nobody."""
+    if settings.lease_s <= settings.silence_s or not settings.silence_s:
         raise PolicyError(
-            f"{places['lease.time']}: lease.time {settings.lease_s:g} s is not above nodes.silence {settings.silence_s:g} s:"
-            " ranks would end before their node is missed",
+            f"{places['lease.time']}: lease.time {settings.lease_s:g} s is not above nodes.silence {settings.silence_s:g} s"
+            " (or that is 0): ranks would end before their node is missed",
             hint="make lease.time several times nodes.silence",
         )
-    return Resolved(settings, places)
+    if settings.lease_margin_s < LEAST_MARGIN_S:
+        raise PolicyError(
+            f"{places['lease.margin']}: lease.margin {settings.lease_margin_s:g} s leaves no time to kill in",
+            hint=f"make it {LEAST_MARGIN_S:g}s or more",
+        )
 
 
 def known_leaf(name: str, place: str) -> Any:

@@ -233,3 +233,17 @@ def test_a_default_in_words_is_that_default(leaf: str) -> None:
     field = LEAVES[leaf]
     words = in_words(field, field.default)
     assert words and (words in ("none", "(empty)") or field.metadata["kind"](words) == field.default)
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"lease.time": "15s"}, "lease.time 15 s is not above nodes.silence 15 s"),
+        ({"nodes.silence": "2m"}, "not above nodes.silence 120 s"),
+        ({"nodes.silence": "0"}, "nodes.silence 0 s"),
+        ({"lease.margin": "1s"}, "lease.margin 1 s leaves no time"),
+    ],
+)
+def test_leases_that_would_not_do_are_refused(values: dict[str, str], complaint: str) -> None:
+    with pytest.raises(PolicyError, match=complaint):
+        resolve([Layer(values, dict.fromkeys(values, "policy.yaml, line 1"))])
