@@ -9,11 +9,12 @@ import classify
 import footprint
 import hang_restart
 import in_place
+import lease
 import overhead
 import requeue
 from measure import Series, cluster
 
-BENCHES = ("in-place", "overhead", "requeue", "footprint", "classify", "hang")
+BENCHES = ("in-place", "overhead", "requeue", "footprint", "classify", "hang", "lease")
 
 
 def main(wanted: list[str]) -> None:
@@ -25,6 +26,8 @@ def main(wanted: list[str]) -> None:
         show(classify.measure())
     if "hang" in chosen:
         show(hang_restart.measure())
+    if "lease" in chosen:
+        show(lease.measure())
     with cluster(nodes=6) as env:
         if "in-place" in chosen:
             show([in_place.locally(), in_place.on_slurm(env), in_place.torchrun()])

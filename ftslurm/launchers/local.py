@@ -9,7 +9,7 @@ from ftslurm.errors import UsageError
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
 from ftslurm.launchers.step import ProcessStep
-from ftslurm.model.events import RequeueEnded, SlurmAnswered
+from ftslurm.model.events import NodeProbed, RequeueEnded, SlurmAnswered
 from ftslurm.model.numbers import whole
 
 # As many as a node list may name.
@@ -58,6 +58,9 @@ class LocalScheduler:
         return SlurmAnswered(
             state="RUNNING", batch=True, requeueable=True, usable=frozenset(self.pool.nodes), node_count=self.count
         )
+
+    def probe(self, node: str, limit_s: float) -> NodeProbed:
+        return NodeProbed(node, None, "a local node has no other way to it")
 
     def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
         try:

@@ -72,6 +72,14 @@ class AskSlurm:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbeNodes:
+    """Find out by another way than our own connections whether these nodes can still run anything."""
+
+    nodes: tuple[str, ...]
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class HealDevices:
     """Let the devices heal. devices: node -> (device, codes); only when no process of the job is left there."""
 
@@ -221,6 +229,7 @@ Decision = (
     | SignalRanks
     | LookAtDevices
     | AskSlurm
+    | ProbeNodes
     | HealDevices
     | EndStep
     | KillStep

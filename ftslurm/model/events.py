@@ -84,10 +84,34 @@ class RankUnstartable:
 
 @dataclass(frozen=True, slots=True)
 class ShimLost:
-    """The connection to a shim broke without a farewell. Says nothing of the rank below it."""
+    """The connection to a shim broke without a farewell, and it has not called again. Says nothing of the rank below it."""
 
     rank: int
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSilent:
+    """No shim and no agent of `node` has been heard of for `silent_s`. No proof of anything: it may be cut off."""
+
+    node: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHeard:
+    """A node that was silent is heard of again."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProbed:
+    """What another way to the node has shown. alive None: nothing; False: it cannot run anything. what: the evidence."""
+
+    node: str
+    alive: bool | None
+    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +330,9 @@ Event = (
     | RankStopped
     | RankUnstartable
     | ShimLost
+    | NodeSilent
+    | NodeHeard
+    | NodeProbed
     | StepEnded
     | AgentArrived
     | AgentLost

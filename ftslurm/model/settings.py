@@ -27,6 +27,10 @@ _LARGE_FIRST = (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
 _SIGNALS = ("TERM", "USR1", "USR2", "HUP", "INT", "QUIT", "CONT", "URG", "XCPU")
 
 
+# The kernel's own kill comes one second after the end of a lease (GUARD_S in shim.py).
+LEAST_MARGIN_S = 2.0
+
+
 # --- kinds of values: text or a YAML scalar in, a value out, ValueError with the reason otherwise
 
 
@@ -291,6 +295,18 @@ class Settings:
     warning_requeue: bool = _leaf("warning.requeue", switch, False, "requeue after such a warning, at no cost")
     warning_grace_s: float = _leaf("warning.grace", lasting, 60.0, "for the ranks to write a checkpoint and end")
 
+    lease_s: float = _leaf(
+        "lease.time", lasting, 60.0, "a node that is cut off ends its ranks by itself after this; above nodes.silence"
+    )
+    lease_margin_s: float = _leaf(
+        # The shim kills at the end of the lease, the kernel one second later; the rest is for clocks that differ.
+        "lease.margin", lasting, 5.0, "from the end of a lease to starting elsewhere what may have run on it"
+    )
+    silence_s: float = _leaf(
+        "nodes.silence", lasting, 15.0, "nothing heard of a node for this long: Slurm and its slurmd are asked about it"
+    )
+    probe_s: float = _leaf("nodes.probe_timeout", lasting, 5.0, "for the slurmd of a silent node to answer")
+
     poll_s: float = _leaf("devices.poll", lasting, 10.0, "between two looks at the devices of a node")
     answer_wait_s: float = _leaf("devices.answer_wait", lasting, 5.0, "for the devices' answer once a rank has failed")
     user_induced: tuple[str, ...] = _leaf(
@@ -365,7 +381,24 @@ def resolve(layers: Iterable[Layer]) -> Resolved:
             leaf = known_leaf(name, place)
             values[leaf.name] = parse_leaf(name, raw, place)
             places[name] = place
-    return Resolved(Settings(**values), places)
+    settings = Settings(**values)
+    _check_lease(settings, places)
+    return Resolved(settings, places)
+
+
+def _check_lease(settings: Settings, places: Mapping[str, str]) -> None:
+    """Raises: PolicyError for leases that would end ranks too soon, or save nobody."""
+    if settings.lease_s <= settings.silence_s or not settings.silence_s:
+        raise PolicyError(
+            f"{places['lease.time']}: lease.time {settings.lease_s:g} s is not above nodes.silence {settings.silence_s:g} s"
+            " (or that is 0): ranks would end before their node is missed",
+            hint="make lease.time several times nodes.silence",
+        )
+    if settings.lease_margin_s < LEAST_MARGIN_S:
+        raise PolicyError(
+            f"{places['lease.margin']}: lease.margin {settings.lease_margin_s:g} s leaves no time to kill in",
+            hint=f"make it {LEAST_MARGIN_S:g}s or more",
+        )
 
 
 def known_leaf(name: str, place: str) -> Any:

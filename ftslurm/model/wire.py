@@ -50,15 +50,23 @@ EVIDENCE_MAX = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class ShimHello:
+    """talk: names the conversation, which goes on over connections; has: the last message that arrived over there."""
+
     task: Task
     expected: int
     step: str
+    talk: str = ""
+    has: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class AgentHello:
+    """See ShimHello."""
+
     node: str
     kinds: tuple[str, ...]
+    talk: str = ""
+    has: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +117,18 @@ def hello(message: Message) -> ShimHello | AgentHello | DrillAsked:
     if kind == "drill":
         return _drill(message)
     if kind == "agent":
-        return AgentHello(_text(message, "node", 256), _texts(message, "kinds"))
+        return AgentHello(
+            _text(message, "node", 256), _texts(message, "kinds"), _text(message, "talk", 64), _number(message, "a")
+        )
     if kind != "hello":
         raise WireError(f"a connection that began with `{kind}`")
     task = Task(
         _number(message, "rank"), _text(message, "node", 256), _number(message, "slot"), _number(message, "local"),
         _text(message, "address", 256), _number(message, "pid"), _number(message, "free_port", high=65535),
     )  # fmt: skip
-    return ShimHello(task, _number(message, "expected", low=1), _text(message, "step", 64))
+    return ShimHello(
+        task, _number(message, "expected", low=1), _text(message, "step", 64), _text(message, "talk", 64), _number(message, "a")
+    )
 
 
 def shim_report(rank: int, message: Message) -> ShimReport:

@@ -30,6 +30,9 @@ class Attempt:
     training, as far as its program tells.
     said: (rank, what, words) of its program, by the program interface.
     drills: what was injected on purpose, in words; drilled_away: node -> why it is taken for lost.
+    started: ranks whose command was told to run. closed: those whose shim's connection has ended. step_ended: the
+    launcher itself says that nothing of the step is left (step_gone: or we have given it up). gone: node -> why it is
+    lost, with a second proof.
     """
 
     number: int = 0
@@ -56,7 +59,11 @@ class Attempt:
     to_heal: dict[str, frozenset[str]] = field(default_factory=dict)
     looked: set[str] = field(default_factory=set)
     faults: dict[tuple[str, str, str], Fault] = field(default_factory=dict)
+    started: frozenset[int] = frozenset()
+    closed: set[int] = field(default_factory=set)
+    gone: dict[str, str] = field(default_factory=dict)
     step_gone: bool = False
+    step_ended: bool = False
     killed: bool = False
     culprit: bool = False
     not_in_place: str = ""
@@ -149,6 +156,11 @@ class Attempt:
         """The shim of `rank` cannot be reached any more, whatever it said before."""
         self.lost.setdefault(rank, why)
 
+    def close(self, rank: int, why: str) -> None:
+        """Its shim's connection has ended, which is half a proof that it has."""
+        self.lose(rank, why)
+        self.closed.add(rank)
+
     def lose_rest(self, why: str) -> None:
         """All that have not said that they are stopped."""
         for rank in self.ranks - self.stopped:
@@ -156,7 +168,7 @@ class Attempt:
 
     def lose_step(self, why: str) -> None:
         """Every shim has gone with the step; Slurm has ended what was below them."""
-        self.step_gone = True
+        self.step_gone = self.step_ended = True
         for rank in self.ranks:
             self.lose(rank, why)
 

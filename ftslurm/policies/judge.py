@@ -26,6 +26,7 @@ from ftslurm.model.decisions import (
     KillStep,
     LaunchStep,
     LookAtDevices,
+    ProbeNodes,
     Remember,
     Requeue,
     SampleUse,
@@ -51,6 +52,7 @@ from ftslurm.policies import drills
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.blame import with_own_words
 from ftslurm.policies.environment import counters_env, restart_env, torch_env
+from ftslurm.policies.fence import Fence
 from ftslurm.policies.hangs import HangWatch
 from ftslurm.policies.ladder import Cause, Choice, Situation, choose
 from ftslurm.policies.phases import ENDING_STATES, Advise, Diagnose, Phase, RunFacts, Trouble
@@ -115,11 +117,13 @@ class Judge:
         self._slow = SlowWatch()
         self._exit_s, self._exit_since = settings.hang_exit_s, 0.0
         self._hung: Trouble | None = None  # waits for the evidence
+        self._fence = Fence()
         self._for_agents: dict[str, list[DrillDevice]] = {}  # node -> what its agent is told when it has come up
         self._decided: rec.Decided | None = None
         self._waits: dict[str, float] = {}  # what is waited for -> monotonic deadline
         self._after: Callable[[Now], list[Decision]] = self._never
         self._another_try = False  # does `after` bring one?
+        self._probed: set[str] = set()  # nodes that are being looked at by another way
         self._unended: Callable[[Now], list[Decision]] = self._never  # what follows if the step cannot be ended
 
     @property
@@ -159,7 +163,19 @@ class Judge:
         )  # fmt: skip
         known = {node: why for node, why in f.remembered.items() if node in f.nodes}
         warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]
-        return [self._note(began, vital=True), *warned, *self._launch(now)]
+        begun: list[Decision] = [self._note(began, vital=True), *warned]
+        return [*begun, *(self._await_others(now) if f.unproven else self._launch(now))]
+
+    def _await_others(self, now: Now) -> list[Decision]:
+        """The job was requeued by Slurm itself, away from a node that could not say whether its ranks have ended."""
+        self.phase = Phase.LAUNCHING
+        wait_s = self.settings.lease_s + self.settings.lease_margin_s
+        self._waits = {"others": now.mono + wait_s}
+        where = "; ".join(f"{node}: {why}" for node, why in sorted(self.facts.unproven.items()))
+        return [Say(f"waiting {wait_s:g} s, until the leases of ranks that may still run have run out ({where})")]
+
+    def _others_over(self, now: Now) -> list[Decision]:
+        return self._launch(now) if self.phase is Phase.LAUNCHING else []
 
     def _launch(self, _: Now) -> list[Decision]:
         self.phase = Phase.LAUNCHING
@@ -189,7 +205,8 @@ class Judge:
         counters = Counters(f.schedule + 1, self.history.starts_of(f.schedule, f.step_key) + 1, number)
         env = self._env(counters, now)
         self.phase = Phase.RUNNING
-        self._attempt = Attempt(number, frozenset(self._tasks))
+        self._attempt = Attempt(number, frozenset(self._tasks), started=frozenset(self._tasks))
+        self._fence.let_go_at = None
         self._slurm, self._signal, self._meaning = None, 0, ""
         self._pass_on, self._ranks_signalled = 0, set()
         self._hangs, self._hung = HangWatch(), None
@@ -245,7 +262,10 @@ class Judge:
         return self._into_trouble(Trouble(cause, what, event.status.shell or 1), now)
 
     def _launch_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
-        """A shim that came and went before the start: the step is coming down, or its node is."""
+        """A shim that came and went before the start: the step is coming down, or its node is. One that never came is of
+        the step before."""
+        if event.rank not in self._tasks:
+            return []
         self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
         self._attempt.lose(event.rank, event.why)
         what = f"the shim of rank {event.rank} vanished before the start: {event.why}"
@@ -578,7 +598,7 @@ class Judge:
         return [AnswerDrill(event.asker, False, f"the ranks do not run just now (ftrun is {self.phase.value})")]
 
     def _shim_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
-        self._attempt.lose(event.rank, event.why)
+        self._attempt.close(event.rank, event.why)
         what = f"the shim of rank {event.rank} on {self._tasks[event.rank].node} vanished: {event.why}"
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
@@ -586,6 +606,94 @@ class Judge:
         what = f"the step ended while ranks were running; its launcher {event.status}"
         self._attempt.lose_step(what)
         return self._into_trouble(Trouble(Cause.LOST, what, event.status.shell or 1), now)
+
+    # --- nodes that are not heard of
+
+    def _node_silent(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
+        """While ranks run or are stopped: silence is no proof, so the node is looked at by another way."""
+        self._fence.silent[event.node] = now.mono - event.silent_s
+        if event.node not in self._step_nodes():
+            return []
+        if self.phase is Phase.RUNNING:
+            self._watch_silence(now)
+        return self._probe([event.node], now)
+
+    def _probe(self, nodes: Iterable[str], now: Now) -> list[Decision]:
+        asked = tuple(node for node in nodes if node not in self._probed)
+        if not asked or "probe" not in self.facts.can:
+            return []
+        self._probed.update(asked)
+        self._waits["probe"] = now.mono + self.settings.probe_s + self.settings.slurm_timeout_s + MARGIN_S
+        return [ProbeNodes(asked, self.settings.probe_s)]
+
+    def _silent_meanwhile(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
+        self._fence.silent[event.node] = now.mono - event.silent_s
+        return []
+
+    def _node_heard(self, event: ev.NodeHeard, now: Now) -> list[Decision]:
+        self._fence.silent.pop(event.node, None)
+        if self.phase is Phase.RUNNING:
+            self._watch_silence(now)
+        return []
+
+    def _node_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
+        """Lost is a node that is silent and cannot be reached by another way either."""
+        self._probed.discard(event.node)
+        if not self._probed:
+            self._waits.pop("probe", None)
+        silent = event.node in self._fence.silent or self._lost_on(event.node)
+        if event.alive is False and silent:
+            self._attempt.gone[event.node] = event.what
+            for rank in self._ranks_on(event.node):
+                self._attempt.lose(rank, f"{event.node} is lost: {event.what}")
+        if self.phase is not Phase.RUNNING:
+            return self._settled(now)
+        if event.node in self._attempt.gone:
+            since = self._fence.silent.get(event.node)
+            for_s = f" for {now.mono - since:.0f} s" if since is not None else ""
+            what = f"nothing was heard of {event.node}{for_s}, and {event.what}"
+            return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+        self._watch_silence(now)
+        return []
+
+    def _ranks_on(self, node: str) -> list[int]:
+        return [rank for rank, task in self._tasks.items() if task.node == node]
+
+    def _lost_on(self, node: str) -> bool:
+        return any(rank in self._attempt.lost for rank in self._ranks_on(node))
+
+    def _watch_silence(self, now: Now) -> None:
+        """A silent node that may live is asked about again, and not waited for longer than its leases last."""
+        mine = [node for node in self._fence.silent if node in self._step_nodes()]
+        self._waits.pop("silence", None)
+        self._waits.pop("leases", None)
+        if mine:
+            self._waits["silence"] = now.mono + self.settings.silence_s
+            self._waits["leases"] = min(self._fence.over_at(node, self.settings) for node in mine)
+
+    def _probe_overdue(self, now: Now) -> list[Decision]:
+        """No second proof."""
+        self._probed.clear()
+        if self.phase is Phase.RUNNING:
+            self._watch_silence(now)
+        return self._settled(now)
+
+    def _silence_goes_on(self, now: Now) -> list[Decision]:
+        if self.phase is not Phase.RUNNING:
+            return []
+        return self._probe([node for node in self._fence.silent if node in self._step_nodes()], now)
+
+    def _leases_over(self, now: Now) -> list[Decision]:
+        """Whatever has happened there: ranks that were out of reach for so long have ended by themselves."""
+        if self.phase is not Phase.RUNNING:
+            return []
+        over = [node for node in self._fence.silent if node in self._step_nodes()]
+        over = [node for node in over if self._fence.over_at(node, self.settings) <= now.mono]
+        for node in over:
+            for rank in self._ranks_on(node):
+                self._attempt.lose(rank, f"{node} was out of reach for longer than a lease lasts")
+        what = f"{fold_nodes(over)} was out of reach for longer than the lease of {self.settings.lease_s:g} s, though it lives"
+        return self._into_trouble(Trouble(Cause.LOST, what, 1), now) if over else []
 
     # --- signals from outside
 
@@ -773,6 +881,10 @@ class Judge:
             found.append(LookAtDevices())
         if self._needs_slurm(trouble, now):
             found.append(self._ask_slurm(now))
+        if not self._attempt.step_gone:
+            self._probed.clear()
+            suspects = {self._tasks[rank].node for rank in self._attempt.lost} - self._attempt.gone.keys()
+            found += self._probe(sorted(suspects), now)
         return [*found, *self._settled(now)]
 
     def _stop_ranks(self, grace_s: float) -> StopRanks:
@@ -788,7 +900,10 @@ class Judge:
 
     def _unlooked(self) -> bool:
         """Is there a node whose devices could still tell something? An agent that has not arrived yet may."""
-        return any(kinds is None or (kinds and node not in self._attempt.looked) for node, kinds in self._agents.items())
+        return any(
+            node not in self._attempt.gone and (kinds is None or (kinds and node not in self._attempt.looked))
+            for node, kinds in self._agents.items()
+        )
 
     def _settled(self, now: Now) -> list[Decision]:
         """Decide, once there is nothing left to wait for."""
@@ -814,7 +929,7 @@ class Judge:
         return []
 
     def _shim_lost_late(self, event: ev.ShimLost, now: Now) -> list[Decision]:
-        self._attempt.lose(event.rank, event.why)
+        self._attempt.close(event.rank, event.why)
         return self._settled(now)
 
     def _step_ended_late(self, event: ev.StepEnded, now: Now) -> list[Decision]:
@@ -1047,10 +1162,12 @@ class Judge:
         """unended: what follows if the step cannot be ended, where there is something to start again in `after`."""
         self._another_try = unended is not None or after == self._hand_over
         if self._attempt.step_gone:
-            return after(now)
+            self.phase, self._after = Phase.ENDING, after
+            return self._fenced(now)
         if self._attempt.lost:
             return self._kill_step(after, now, unended)
         self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
+        self._fence.let_go_at = now.mono
         self._waits = {"step": now.mono + STEP_END_WAIT_S}
         return [EndStep(0 if self._attempt.culprit else status, forget=unended is not None)]
 
@@ -1058,19 +1175,47 @@ class Judge:
         self, after: Callable[[Now], list[Decision]], now: Now, unended: Callable[[Now], list[Decision]] | None = None
     ) -> list[Decision]:
         self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
+        self._fence.let_go_at = now.mono if self._fence.let_go_at is None else self._fence.let_go_at
         self._waits = {"killed step": now.mono + STEP_END_WAIT_S}
         return [KillStep()]
 
+    def _fenced(self, now: Now) -> list[Decision]:
+        """What follows, as soon as nothing of the old attempt can run any more beside what would be started."""
+        left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono) if self._another_try else {}
+        if not left:
+            self._waits = {}
+            return self._after(now)
+        first, self._waits = "lease" not in self._waits, {"lease": max(left.values())}
+        if not first:
+            return []
+        nodes = fold_nodes({self._tasks[rank].node for rank in left})
+        wait_s = self._waits["lease"] - now.mono
+        return [Say(f"waiting {wait_s:.0f} s at the most, until the leases of the ranks on {nodes} have run out")]
+
+    def _shim_closed(self, event: ev.ShimLost, now: Now) -> list[Decision]:
+        self._attempt.close(event.rank, event.why)
+        return self._fenced(now) if "lease" in self._waits else []
+
+    def _stopped_while_ending(self, event: ev.RankStopped, now: Now) -> list[Decision]:
+        self._attempt.stop(event)
+        return self._fenced(now) if "lease" in self._waits else []
+
+    def _silent_while_ending(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
+        self._fence.silent[event.node] = now.mono - event.silent_s
+        return self._fenced(now) if "lease" in self._waits else []
+
     def _step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
         self._waits = {}
-        self._attempt.step_gone = True
-        return self._after(now)
+        self._attempt.step_gone = self._attempt.step_ended = True
+        return self._fenced(now)
 
     def _ending_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """An impatient Ctrl-C while the step comes down: it is killed, and there is no other try."""
         if event.rank is None and event.number == SIGINT and self._another_try:
             self._another_try = False
             self._after = self._unended = lambda at: self._finish("interrupted by Ctrl-C", 128 + event.number, at)
+            if "lease" in self._waits:
+                return self._fenced(now)
         if event.rank is None and event.number == SIGTERM and self._another_try:
             self._kept_signal = event.number
             return []
@@ -1132,7 +1277,12 @@ class Judge:
 
     def _killed_step_overdue(self, now: Now) -> list[Decision]:
         """The launcher cannot end it either; Slurm's own clean-up is all that is left."""
-        return self._unended(now)
+        self._attempt.step_gone = True
+        self._after = self._unended
+        return self._fenced(now)
+
+    def _lease_due(self, now: Now) -> list[Decision]:
+        return self._fenced(now) if self.phase is Phase.ENDING else []
 
     def _ledger_failed(self, event: ev.LedgerFailed, now: Now) -> list[Decision]:
         """What could not be written is not done: the job ends as if there were no ladder."""
@@ -1186,6 +1336,11 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "heal": Judge._heal_overdue,
     "step": Judge._step_overdue,
     "killed step": Judge._killed_step_overdue,
+    "probe": Judge._probe_overdue,
+    "silence": Judge._silence_goes_on,
+    "leases": Judge._leases_over,
+    "lease": Judge._lease_due,
+    "others": Judge._others_over,
 }
 
 _N, _L, _R, _S, _H, _E, _Q = (
@@ -1211,6 +1366,8 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_R, ev.RankUnstartable): Judge._rank_unstartable,
     (_R, ev.RankStopped): Judge._stopped_alone,
     (_R, ev.ShimLost): Judge._shim_lost,
+    (_R, ev.NodeSilent): Judge._node_silent,
+    (_R, ev.NodeProbed): Judge._node_probed,
     (_R, ev.StepEnded): Judge._step_ended_early,
     (_R, ev.AgentArrived): Judge._agent_arrived,
     (_R, ev.AgentLost): Judge._agent_lost,
@@ -1233,6 +1390,8 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_S, ev.RankUnstartable): Judge._unstartable_late,
     (_S, ev.RankStopped): Judge._rank_stopped,
     (_S, ev.ShimLost): Judge._shim_lost_late,
+    (_S, ev.NodeSilent): Judge._node_silent,
+    (_S, ev.NodeProbed): Judge._node_probed,
     (_S, ev.StepEnded): Judge._step_ended_late,
     (_S, ev.AgentArrived): Judge._agent_arrived,
     (_S, ev.AgentLost): Judge._agent_lost,
@@ -1253,7 +1412,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_E, ev.SignalSeen): Judge._ending_signalled,
     **{
         (_E, kind): Judge._nothing
-        for kind in _BESIDE | {ev.TaskArrived}
+        for kind in (_BESIDE | {ev.TaskArrived}) - {ev.ShimLost}
     },
     # the job is given back: a signal now is the requeue's own
     (_Q, ev.RequeueEnded): Judge._requeue_ended,
@@ -1266,6 +1425,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
         (phase, kind): Judge._nothing
         for phase in (_L, _H, _E, _Q)
         for kind in (ev.RankStarted, ev.RankExited, ev.RankStopped, ev.RankUnstartable)
+        if (phase, kind) != (_E, ev.RankStopped)
     },
     **{(phase, ev.HealingDone): Judge._nothing for phase in (_L, _R, _S)},
     **{(phase, ev.TaskArrived): Judge._nothing for phase in (_R, _S, _H, _Q)},
@@ -1281,6 +1441,15 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     # drills: only while ranks run
     (_R, ev.DrillAsked): Judge._drill,
     **{(phase, ev.DrillAsked): Judge._no_drill for phase in (_L, _S, _H, _E, _Q)},
+    # silence, when nobody waits for the node, and what counts of it then
+    (_L, ev.NodeSilent): Judge._silent_meanwhile,
+    (_H, ev.NodeSilent): Judge._silent_meanwhile,
+    (_E, ev.NodeSilent): Judge._silent_while_ending,
+    (_E, ev.ShimLost): Judge._shim_closed,
+    (_E, ev.RankStopped): Judge._stopped_while_ending,
+    (_Q, ev.NodeSilent): Judge._nothing,
+    **{(phase, ev.NodeProbed): Judge._nothing for phase in (_L, _H, _E, _Q)},
+    **{(phase, ev.NodeHeard): Judge._node_heard for phase in (_L, _R, _S, _H, _E, _Q)},
     # time and the ledger, whenever
     **{(phase, ev.TimePassed): Judge._time_passed for phase in (_L, _R, _S, _H, _E, _Q)},
     **{(phase, ev.LedgerFailed): Judge._ledger_failed for phase in Phase if phase is not _N},

@@ -38,10 +38,11 @@ class Phase(Enum):
 class RunFacts:
     """What is fixed for one ftrun.
 
+    unproven: node -> why ranks of an earlier scheduling may still run there.
     number: of the job, as scontrol takes it. remembered: node -> why earlier jobs of this user left it. sdk_env: what the
     program interface in the ranks has to know.
     user_env: names of the variables the user has set. can: what the launcher is able to do: `ask` (the state of job
-    and nodes), `requeue`, `replace`.
+    and nodes), `requeue`, `probe` (a node by another way than our connections), `replace`.
     """
 
     run: str
@@ -62,6 +63,7 @@ class RunFacts:
     can: frozenset[str] = frozenset()
     remembered: Mapping[str, str] = field(default_factory=dict)
     sdk_env: Mapping[str, str] = field(default_factory=dict)
+    unproven: Mapping[str, str] = field(default_factory=dict)
 
 
 # Every rank's end, and node -> the evidence taken there -> hints for people (hints.py): name, what, advice, evidence.

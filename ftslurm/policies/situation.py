@@ -61,8 +61,9 @@ def situation_of(
 
 
 def bad_nodes(slurm: SlurmAnswered | None, attempt: Attempt) -> dict[str, str]:
-    """node -> why it is taken for broken: by Slurm's word, or in a drill."""
-    return {node: f"Slurm says {words}" for node, words in (slurm.bad_nodes if slurm else ())} | attempt.drilled_away
+    """node -> why it is taken for broken: by Slurm's word, by silence and a second proof, or in a drill."""
+    by_slurm = {node: f"Slurm says {words}" for node, words in (slurm.bad_nodes if slurm else ())}
+    return by_slurm | attempt.gone | attempt.drilled_away
 
 
 def acting(shown: Iterable[Fault], history: History) -> tuple[Fault, ...]:

@@ -68,13 +68,15 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One look at a node. `words` is the state as Slurm spelled it, for people."""
+    """One look at a node. `words` is the state as Slurm spelled it, for people. port: of its slurmd, 0: the cluster's."""
 
     name: str
     state: NodeState
     words: str = ""
     reason: str = ""
     partitions: frozenset[str] = frozenset()
+    address: str = ""
+    port: int = 0
 
 
 class SlurmClient(Protocol):

@@ -273,6 +273,8 @@ def _read_node(line: str) -> NodeView:
         words=words,
         reason=_text(_without_stamp(tail)),
         partitions=frozenset(partitions.split(",")) if partitions else frozenset(),
+        address=_text(fields.get("NodeAddr", "")),
+        port=int(port) if (port := fields.get("Port", "")).isascii() and port.isdigit() and len(port) < 6 else 0,
     )
 
 

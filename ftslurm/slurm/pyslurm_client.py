@@ -184,6 +184,8 @@ def read_node(node: Any) -> NodeView:
         words=node.state or "",
         reason=(node.reason or "").split("\n")[0],
         partitions=frozenset(node.partitions or ()),
+        address=getattr(node, "address", None) or "",
+        port=int(getattr(node, "port", None) or 0),
     )
 
 

@@ -7,7 +7,6 @@ device tool every `poll_s` seconds and sends nothing.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import sys
@@ -23,7 +22,7 @@ from ftslurm.model.wire import devices_message, evidence_message, healed_message
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.life import Life
 from ftslurm.wrapper.pages import Pages, limits_of
-from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, Link, LinkError, connect, receive
+from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, Line, LinkError, boot_s, connect
 from ftslurm.wrapper.stalls import Stalls
 
 CONNECT_TIMEOUT_S = 30.0
@@ -34,13 +33,12 @@ LOOK_TIMEOUT_S = 20.0
 
 
 class Agent:
-    """One loop over the socket and the clock."""
+    """One loop over the connection and the clock."""
 
-    def __init__(self, node: str, probes: tuple[Probe, ...], sock: Any, link: Link, poll_s: float) -> None:
+    def __init__(self, node: str, probes: tuple[Probe, ...], line: Line, poll_s: float) -> None:
         self._node = node
         self._probes = probes
-        self._sock = sock
-        self._link = link
+        self._line = line
         self._poll_s = poll_s
         self._told_bad = False
         self._named: dict[str, frozenset[str]] = {}  # kind -> the devices its last reports named
@@ -50,13 +48,12 @@ class Agent:
         self._drilled: dict[str, tuple[DeviceReport, bool]] = {}  # device -> what it is to show on purpose, does it heal
 
     def run(self) -> None:
-        self._say({"t": "agent", "node": self._node, "kinds": [probe.kind for probe in self._probes]})
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
         next_look = time.monotonic()
         while True:
-            if poll.poll(self._wait_ms(next_look)) and not self._listen():
+            self._line.poll.poll(self._wait_ms(next_look))
+            if not self._listen():
                 return
+            self._line.turn(boot_s())
             now = time.monotonic()
             if self._probes and now >= next_look:
                 self._look(asked=False)
@@ -68,19 +65,21 @@ class Agent:
     def _wait_ms(self, next_look: float) -> float | None:
         times = [next_look] if self._probes else []
         times += [at for at in (self._life.wakes_at, self._pages.wakes_at, self._stalls.wakes_at) if at is not None]
-        return max(0.0, min(times) - time.monotonic()) * 1000 if times else None
+        own_s = min(times) - time.monotonic() if times else float("inf")
+        wait_s = max(0.0, min(own_s, self._line.wakes_in(boot_s())))
+        return wait_s * 1000 if wait_s < 1e6 else None
 
     def _listen(self) -> bool:
-        """False when the controller has gone."""
+        """False when the controller has gone, or let us go, or has been out of reach for as long as a lease."""
         try:
-            for message in receive(self._sock, self._link):
+            for message in self._line.listen():
+                if message["t"] == "bye":
+                    return False
                 self._told(message)
-        except EOFError:
-            return False
-        except (OSError, LinkError, KeyError, TypeError, ValueError) as error:
+            return not (self._line.gone or self._line.over(boot_s()))
+        except (LinkError, KeyError, TypeError, ValueError) as error:
             print(f"ftslurm: the agent on {self._node} ends: {error}", file=sys.stderr)
             return False
-        return True
 
     def _told(self, message: Mapping[str, Any]) -> None:
         if message["t"] == "look":
@@ -191,7 +190,7 @@ class Agent:
             return HealResult(device, None, f"healing failed: {type(error).__name__}: {error}")
 
     def _say(self, message: dict[str, Any]) -> None:
-        self._sock.sendall(self._link.pack(message))
+        self._line.say(message)
 
 
 def merged(answers: list[ProbeAnswer]) -> ProbeAnswer:
@@ -209,8 +208,10 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     node = env.get("SLURMD_NODENAME") or socket.gethostname()
     try:
-        sock, link = connect(Channel(env.pop(CHANNEL_VARIABLE)), env, CONNECT_TIMEOUT_S)
-        Agent(node, choose_probes(env, run_command), sock, link, float(sys.argv[1])).run()
+        channel = Channel(env.pop(CHANNEL_VARIABLE))
+        probes, poll_s = choose_probes(env, run_command), float(sys.argv[1])
+        hello = {"t": "agent", "node": node, "kinds": [probe.kind for probe in probes]}
+        Agent(node, probes, Line(channel, env, *connect(channel, env, CONNECT_TIMEOUT_S), hello), poll_s).run()
     except (IndexError, KeyError, OSError, ValueError) as error:
         sys.exit(f"ftslurm: the agent on {node} cannot reach ftrun: {error}")
 

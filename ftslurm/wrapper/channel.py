@@ -38,6 +38,9 @@ class Peer:
         else:
             self.flush()
 
+    def drop(self, why: str) -> None:
+        self._server.drop(self, why)
+
     def flush(self) -> None:
         try:
             while self._unsent:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TextIO
 
 from ftslurm.errors import StateError
 from ftslurm.launchers.launcher import Launcher, StepHandle
 from ftslurm.model import decisions as do
 from ftslurm.model import wire
-from ftslurm.model.events import RequeueEnded, SlurmAnswered
+from ftslurm.model.events import NodeProbed, RequeueEnded, SlurmAnswered
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.signals import Signals
 from ftslurm.wrapper.sources import Sources
@@ -24,6 +25,9 @@ class Scheduler(Protocol):
 
     def ask(self) -> SlurmAnswered:
         """How job and nodes stand. Never raises; may take as long as the client's time limit."""
+
+    def probe(self, node: str, limit_s: float) -> NodeProbed:
+        """By another way than our own connections: can the node run anything? Never raises."""
 
     def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
         """Give the job back. Never raises."""
@@ -66,6 +70,7 @@ class Effects:
     # --- the step
 
     def _launch(self, _: do.LaunchStep) -> None:
+        self._sources.new_step()
         self._step = self._sources.step = self._launcher.launch(self._channel)
 
     def _start(self, decision: do.StartRanks) -> None:
@@ -183,6 +188,10 @@ class Effects:
     def _ask(self, _: do.AskSlurm) -> None:
         self._sources.background(self._scheduler.ask)
 
+    def _probe(self, decision: do.ProbeNodes) -> None:
+        for node in decision.nodes:
+            self._sources.background(partial(self._scheduler.probe, node, decision.limit_s))
+
     def _requeue(self, decision: do.Requeue) -> None:
         """Slurm's SIGTERM comes with the requeue itself; ignored from before, by us and what we start."""
         self._signals.ignore_end()
@@ -219,14 +228,12 @@ class Effects:
 
     def end_agents(self) -> None:
         """Their connections close, they end, their srun ends; what takes longer is ended."""
-        for peer in list(self._sources.agents.values()):
-            peer.owner = None
-            self._sources.server.drop(peer, "the controller ends")
-        self._sources.agents.clear()
+        self._sources.dismiss_agents()
         wait_for_end(self._agents, self._clock)
         self._agents = []
 
     def close(self) -> None:
+        self._sources.dismiss_agents()
         self._sources.server.close()
         self.end_agents()
         if self._step is not None:
@@ -263,6 +270,7 @@ _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
     do.SignalRanks: Effects._signal,
     do.LookAtDevices: Effects._look,
     do.AskSlurm: Effects._ask,
+    do.ProbeNodes: Effects._probe,
     do.HealDevices: Effects._heal,
     do.EndStep: Effects._end_step,
     do.KillStep: Effects._kill_step,

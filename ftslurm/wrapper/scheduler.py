@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import beside_argv, own_step_env
-from ftslurm.model.events import RequeueEnded, SlurmAnswered
+from ftslurm.model.events import NodeProbed, RequeueEnded, SlurmAnswered
+from ftslurm.slurm import slurmd
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
 from ftslurm.system.commands import Runner
 from ftslurm.wrapper.keeper import keep
@@ -31,12 +32,33 @@ class SlurmScheduler:
     run: Runner
     kind: str
     timeout_s: float
+    _places: dict[str, NodeView] = field(default_factory=dict)
 
     def ask(self) -> SlurmAnswered:
         try:
             return answer(self.client.job(self.job), self.client.nodes())
         except FtslurmError as error:
             return SlurmAnswered(error=str(error))
+
+    def probe(self, node: str, limit_s: float) -> NodeProbed:
+        """By Slurm's word, where it has one against the node, and by its slurmd."""
+        view = self._places.get(node)
+        try:
+            self._places.update({seen.name: seen for seen in self.client.nodes()})
+            view = self._places.get(node)
+            if view is not None and view.state is NodeState.BAD:
+                return NodeProbed(node, False, f"Slurm says {view.words}")
+        except FtslurmError:
+            pass  # slurmctld is away; where the node is was known before, or its name has to do
+        address, port = (view.address or node, view.port) if view is not None else (node, 0)
+        return NodeProbed(node, *slurmd.answers(address, port or self._default_port(), limit_s))
+
+    def _default_port(self) -> int:
+        try:
+            port = self.client.config().get("SlurmdPort", "")
+        except FtslurmError:
+            return 0
+        return int(port) if port.isascii() and port.isdigit() else 0
 
     def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
         """By a keeper step; by ourselves if Slurm gives us none and the job still runs."""

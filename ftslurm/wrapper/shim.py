@@ -6,8 +6,11 @@ it again, and at last ends as the command did. It never starts anything by itsel
 clean up. What the rank prints passes through it unchanged; the last of it, and the first that looks like an error, is
 told when the rank fails.
 
+A broken connection is built anew, and no message is lost or heard twice. The command runs on a lease that the
+controller's answers renew; when it runs out, all is killed here, by the shim or, should that be stopped, by the kernel.
+
 Threads: one forks, waits and talks to the controller, so death by PR_SET_PDEATHSIG stays bound to the shim as a whole;
-the pumps only read, note and write, and nobody ever waits for one.
+the pumps only read, note and write, one dials after a break, and nobody ever waits for any of them.
 
 Proof that nothing is left: the shim is the subreaper of its tree (prctl(2)), so whatever leaves its parent becomes a
 child of the shim. When wait says ECHILD there is no descendant any more, whatever it forked, daemonised or renamed.
@@ -49,6 +52,14 @@ CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
 MAX_LINE = 4 << 20  # an argv or environment of this size would not be executed either
 MAX_GREETING = 200
 CONNECT_TIMEOUT_S = 30.0
+# Of a message that cannot be sent: the other side does not read, or is cut off. Then there is a new connection.
+SEND_TIMEOUT_S = 5.0
+REDIAL_S = 3.0  # for one try; the first lost SYN is sent again after one second
+# The controller's host answers, and nobody listens there: ftrun has ended. Longer than a reload of a firewall's rules.
+REFUSED_S = 5.0
+MISSED_BEATS = 2  # as many without an answer, and the connection is taken for dead: TCP itself would wait for minutes
+# From the end of the lease to the kernel's own SIGKILL, for the case that the shim cannot act: it kills the shim as well.
+GUARD_S = 1.0
 # Without a controller nobody asks for a grace; the ranks get the default of `stop.grace` and `stop.kill_wait`.
 ORPHAN_GRACE_S, ORPHAN_KILL_WAIT_S = 20.0, 30.0
 RESCAN_S = 0.02  # between two SIGKILL rounds: children of the killed become ours only once they are reaped
@@ -84,6 +95,10 @@ FORWARDED = (
 
 class LinkError(Exception):
     """The other side is not who it should be, or what it sent was damaged, repeated or out of order."""
+
+
+class NobodyListens(OSError):
+    """Every address refuses: the host lives, and the controller does not."""
 
 
 class _JsonRules:
@@ -214,6 +229,43 @@ class Link:
         return blake2s(side + number.to_bytes(8, "big") + text, key=self._session, digest_size=16).hexdigest().encode()
 
 
+class Talk:
+    """One side of a conversation over as many connections as it takes, without any of them: messages are numbered, kept
+    until the other side has them, and said again after a break; what comes twice is heard once."""
+
+    def __init__(self) -> None:
+        self.heard = 0  # number of the last message that came in
+        self._said = 0
+        self._kept: deque[dict] = deque()
+
+    def say(self, message: dict) -> dict:
+        """`message` with its number, to be sent if there is a connection."""
+        self._said += 1
+        self._kept.append({**message, "n": self._said})
+        return self._kept[-1]
+
+    def hear(self, message: dict) -> bool:
+        """Is it a new one? Raises: LinkError when one before it is missing."""
+        number = message.get("n")
+        if type(number) is not int or number > self.heard + 1:
+            raise LinkError(f"after message {self.heard} came message {str(number)[:20]}")
+        new = number == self.heard + 1
+        self.heard = max(self.heard, number)
+        return new
+
+    def has(self, number) -> None:
+        """The other side has everything up to `number`. Raises: LinkError when it cannot."""
+        if type(number) is not int or not 0 <= number <= self._said:
+            raise LinkError(f"message {str(number)[:20]} of {self._said} was acknowledged")
+        while self._kept and self._kept[0]["n"] <= number:
+            self._kept.popleft()
+
+    @property
+    def kept(self) -> list[dict]:
+        """What the other side may not have yet, in order."""
+        return list(self._kept)
+
+
 class Channel:
     """How to reach the controller: `1:port:secret:address,address`, kept out of every command line."""
 
@@ -227,16 +279,24 @@ class Channel:
 
 
 def connect(channel: Channel, env, timeout_s: float) -> tuple[socket.socket, Link]:
-    """A connection whose other side has proved to be our controller. Raises: OSError when there is none in time."""
+    """A connection whose other side has proved to be our controller.
+
+    Raises: OSError when there is none in time, NobodyListens when it was refused to the last.
+    """
     launcher = env.get("SLURM_LAUNCH_NODE_IPADDR")  # where srun runs, as this node reaches it: the controller's node
     addresses = list(dict.fromkeys(([launcher] if launcher else []) + channel.addresses))
     deadline, last = time.monotonic() + timeout_s, OSError("no address")
     while time.monotonic() < deadline:
+        refused = set()
         for address in addresses:
             try:
                 return _connect(address, channel, min(10.0, timeout_s))
             except (OSError, LinkError) as error:
+                if not isinstance(error, socket.gaierror):
+                    refused.add(isinstance(error, ConnectionRefusedError))
                 last = OSError(f"{address} port {channel.port}: {error}")
+        if refused == {True}:
+            last = NobodyListens(*last.args)
         time.sleep(0.2)  # nothing to await: the other side has to come up
     raise last
 
@@ -257,7 +317,7 @@ def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.s
     except BaseException:
         sock.close()
         raise
-    sock.settimeout(None)
+    sock.settimeout(SEND_TIMEOUT_S)
     return sock, link
 
 
@@ -270,6 +330,12 @@ def receive(sock: socket.socket, link: Link) -> list[dict]:
     if not data:
         raise EOFError
     return link.feed(data)
+
+
+def _readable(source) -> bool:
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _dial(address: str, port: int, timeout_s: float) -> socket.socket:
@@ -289,6 +355,219 @@ def _dial(address: str, port: int, timeout_s: float) -> socket.socket:
             sock.close()
             last = error
     raise last
+
+
+# --- the way to the controller
+
+
+def boot_s() -> float:
+    """Seconds by a clock that goes on while a machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Guard:
+    """The kernel's own SIGKILL for this process at a given time, also while it is stopped; PR_SET_PDEATHSIG then kills
+    the command. Where the kernel has no such timer there is none, and the shim alone keeps the lease.
+
+    Source: timer_create(2), which lets the signal be any; signal(7): SIGKILL ends stopped processes too.
+    """
+
+    def __init__(self, libc) -> None:
+        self._libc = libc
+        self._timer = ctypes.c_void_p()
+        event = (ctypes.c_int * 16)()  # struct sigevent: a value of 8 bytes, the signal, how to notify (0: by signal)
+        event[2] = signal.SIGKILL
+        try:
+            made = libc.timer_create(time.CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer))
+        except AttributeError:  # a libc that keeps its timers elsewhere (glibc before 2.34)
+            made = -1
+        self._there = made == 0
+
+    def set(self, at: float) -> None:
+        """at: as boot_s(); 0: not at all."""
+        if self._there:
+            whole = int(at)
+            when = (ctypes.c_long * 4)(0, 0, whole, int((at - whole) * 1e9))
+            self._libc.timer_settime(self._timer, 1, ctypes.byref(when), None)  # 1: TIMER_ABSTIME
+
+
+class Line:
+    """The conversation with the controller, kept up over broken connections, and the lease that comes with its answers.
+
+    `poll` wakes when there is something for `listen`. Times are boot_s().
+    """
+
+    def __init__(self, channel: Channel, env: dict, sock: socket.socket, link: Link, hello: dict) -> None:
+        """hello: the first message of every connection."""
+        self._channel = channel
+        self._env = env
+        self._talk = Talk()
+        self._hello = {**hello, "talk": os.urandom(16).hex()}
+        self._wake_read, self._wake_write = os.pipe()
+        self.poll = select.poll()
+        self.poll.register(self._wake_read, select.POLLIN)
+        self.until = float("inf")  # the end of the lease; before the first answer there is nothing to end
+        self.why = "cut off from ftrun for longer than the lease"  # it has ended
+        self.gone = ""  # why there is no controller any more
+        self._lease_s = 0.0
+        self._beat_s = 0.0
+        self._next_beat = float("inf")
+        self._asked: dict[int, float] = {}  # beats without an answer: number -> when it was sent
+        self._beats = 0
+        self._welcome = False
+        self._refused_at: float | None = None
+        self._found: tuple[socket.socket, Link] | OSError | None = None  # by the thread that dials
+        self._sock: socket.socket | None = None
+        self._use(sock, link)
+
+    def say(self, message: dict) -> None:
+        """It arrives, sooner or later, or there is no controller any more."""
+        numbered = self._talk.say(message)
+        if self._welcome:
+            self._send(numbered)
+
+    def listen(self) -> list[dict]:
+        """New messages. Raises: LinkError when the controller speaks another language."""
+        if self._found is not None:
+            os.read(self._wake_read, 16)
+            found, self._found = self._found, None
+            self._dialled(found)
+        if self._sock is None or not _readable(self._sock):
+            return []
+        try:
+            messages = receive(self._sock, self._link)
+        except EOFError:
+            self._broken("it hung up")
+            return []
+        except (OSError, LinkError) as error:  # forged or damaged: whoever did that is not in the next connection
+            self._broken(str(error))
+            return []
+        return [message for message in messages if self._is_new(message)]
+
+    def turn(self, now: float) -> None:
+        """What is due: a beat; a new connection where beats have had no answer; the end of all tries."""
+        if self._welcome and now >= self._next_beat:
+            if len(self._asked) >= MISSED_BEATS:
+                self._broken("it does not answer")
+                return
+            self._beats += 1
+            self._asked[self._beats] = now
+            self._next_beat = now + self._beat_s
+            self._send({"t": "beat", "k": self._beats, "a": self._talk.heard})
+        if self._refused_at is not None and now - self._refused_at >= REFUSED_S:
+            self.gone = self.gone or "ftrun has ended"
+
+    def over(self, now: float) -> bool:
+        """Has the lease run out?"""
+        return now >= self.until
+
+    def wakes_in(self, now: float) -> float:
+        """Seconds, infinite for never."""
+        if self.gone:
+            return float("inf")
+        refused = float("inf") if self._refused_at is None else self._refused_at + REFUSED_S
+        return max(0.0, min(self._next_beat, self.until, refused) - now)
+
+    def close(self) -> None:
+        """No word any more, and no try. The lease stays what it is."""
+        self._hang_up()
+        self.gone = self.gone or "closed"
+
+    @property
+    def address(self) -> str:
+        """Our own, as the controller reaches it."""
+        return self._sock.getsockname()[0] if self._sock else ""
+
+    def _is_new(self, message: dict) -> bool:
+        """Raises: LinkError."""
+        what = message.get("t")
+        if what == "beat":
+            self._talk.has(message.get("a"))
+            asked = self._asked.pop(message.get("k"), None)
+            if asked is not None:
+                self._asked = {number: at for number, at in self._asked.items() if at > asked}
+                self._renew(asked, message)
+            if message.get("let_go"):
+                self._end_lease("ftrun has let this rank go")
+            return False
+        if what == "refused":
+            self._end_lease("ftrun has gone on without this rank")
+            return False
+        if what == "welcome":
+            self._welcomed(message)
+            return False
+        return self._talk.hear(message)
+
+    def _welcomed(self, message: dict) -> None:
+        self._talk.has(message.get("a"))
+        self._lease_s, self._beat_s = (_within(message[name], 0, 1e9, (int, float)) for name in ("lease_s", "beat_s"))
+        self._welcome, self._refused_at = True, None
+        self._next_beat = boot_s() + self._beat_s if self._beat_s else float("inf")
+        self._renew(self._hello_at, message)
+        for kept in self._talk.kept:
+            self._send(kept)
+
+    def _renew(self, asked_at: float, answer: dict) -> None:
+        """An answer counts from when it was asked for: nobody knows how long it was on its way."""
+        if self._lease_s and not answer.get("let_go"):
+            until = asked_at + self._lease_s
+            self.until = until if self.until == float("inf") else max(self.until, until)
+
+    def _end_lease(self, why: str) -> None:
+        self.why, self.until = why, min(self.until, boot_s())
+
+    def _use(self, sock: socket.socket, link: Link) -> None:
+        self._sock, self._link, self._welcome, self._asked = sock, link, False, {}
+        self.poll.register(sock, select.POLLIN)
+        self._hello_at = boot_s()
+        self._next_beat = float("inf")
+        self._send({**self._hello, "a": self._talk.heard})
+
+    def _send(self, message: dict) -> None:
+        if self._sock is None:
+            return
+        try:
+            self._sock.sendall(self._link.pack(message))
+        except OSError as error:
+            self._broken(str(error))
+
+    def _hang_up(self) -> None:
+        if self._sock is not None:
+            self.poll.unregister(self._sock)
+            self._sock.close()
+        self._sock, self._welcome, self._next_beat = None, False, float("inf")
+
+    def _broken(self, why: str) -> None:
+        self._hang_up()
+        self._dial()
+
+    def _dial(self) -> None:
+        if self.gone:
+            return
+        try:
+            start_new_thread(self._dialling, ())
+        except ThreadError as error:
+            self.gone = f"no thread is to be had to call ftrun again: {error}"
+
+    def _dialling(self) -> None:
+        try:
+            self._found = connect(self._channel, self._env, REDIAL_S)
+        except OSError as error:
+            self._found = error
+        os.write(self._wake_write, b"!")
+
+    def _dialled(self, found) -> None:
+        if isinstance(found, tuple):
+            if self.gone:
+                found[0].close()
+            else:
+                self._use(*found)
+            return
+        if not isinstance(found, NobodyListens):
+            self._refused_at = None
+        elif self._refused_at is None:
+            self._refused_at = boot_s()
+        self._dial()
 
 
 # --- output
@@ -760,9 +1039,10 @@ class Command:
         path = find_program(argv[0], env.get("PATH", os.defpath))
         terminal = os.isatty(0)
         read_end, write_end = os.pipe()  # both close on exec; a failure comes through
+        parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            self._become(path, argv, env, write_end, terminal, ends)
+            self._become(path, argv, env, write_end, terminal, ends, parent)
         for end in {write_end, *(end for end, _ in ends)}:
             os.close(end)
         told = os.read(read_end, 16)
@@ -775,7 +1055,7 @@ class Command:
         return number, f"{argv[0]}: {os.strerror(number)}"
 
     def _become(
-        self, path: str, argv: list[str], env: dict, failure: int, terminal: bool, ends: list[tuple[int, int]]
+        self, path: str, argv: list[str], env: dict, failure: int, terminal: bool, ends: list[tuple[int, int]], parent: int
     ) -> None:
         """In the child: own process group, death with the shim, then the command.
 
@@ -789,6 +1069,8 @@ class Command:
                 os.tcsetpgrp(0, os.getpgrp())
                 signal.signal(signal.SIGTTOU, signal.SIG_DFL)
             self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:  # it was killed before
+                os._exit(127)
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python's start-up ignores these two
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             for end, fd in ends:
@@ -828,6 +1110,13 @@ class Command:
             self._deadline = now + grace_s
         self.stopping, self._kill_wait_s, self._kill_until = True, kill_wait_s, 0.0
         self._deadline = min(self._deadline, now + grace_s)
+
+    def kill(self, now: float, kill_wait_s: float) -> None:
+        """SIGKILL to everything, at once: what stands still is not woken first. `press` sees to the rest."""
+        if self.pid and self.status is None:
+            send_signal(-self.pid, signal.SIGKILL)  # all that can be reached without a look at what there is
+        self.stopping, self._deadline, self._kill_wait_s, self._kill_until = True, now, kill_wait_s, 0.0
+        self.press(now)
 
     def press(self, now: float) -> bool:
         """While stopping: SIGKILL once the grace is over. False when even that has not helped in time."""
@@ -1006,20 +1295,21 @@ def _within(value, low: float, high: float, kinds: tuple = (int,)):
 
 
 class Shim:
-    """One loop over the socket, the signals and the clock."""
+    """One loop over the connection, the signals and the clock."""
 
     def __init__(
-        self, argv: list[str], env: dict, sock: socket.socket, link: Link, wakeup: int, passes_on: bool, output: Output
+        self, argv: list[str], env: dict, channel: Channel, sock: socket.socket, link: Link, wakeup: int, passes_on: bool,
+        output: Output,
     ) -> None:
         self._argv = argv
         self._env = env
-        self._sock = sock
-        self._link = link
         self._wakeup = wakeup
         self._passes_on = passes_on
         self._libc = ctypes.CDLL(None, use_errno=True)
         if self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "cannot become subreaper (Linux 3.4 or later is needed)")
+        self._guard = Guard(self._libc)
+        self._guarded = 0.0  # the end of the lease that the kernel knows, 0 for none
         self._command = Command(self._libc)
         self._drill = Drill(self._command)
         self._output = output
@@ -1034,33 +1324,47 @@ class Shim:
         self._own_status: int | None = None  # of a command that ended by itself
         self._end: int | None = None  # the controller has let us go, with this status
         self._orphan = False
+        self._line = Line(channel, env, sock, link, self._hello(sock.getsockname()[0]))
 
     def run(self) -> int:
         """The status to end with: 128+n means by signal n."""
-        self._say(self._hello())
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
+        poll = self._line.poll
         poll.register(self._wakeup, select.POLLIN)
         while True:
-            for fd, _ in poll.poll(self._wait_ms(time.monotonic())):
+            ready = poll.poll(self._wait_ms(time.monotonic()))
+            self._keep_lease()  # before anything else: we may have stood still, and what waits to be read is old
+            for fd, _ in ready:
                 if fd == self._wakeup:
                     self._signalled(os.read(self._wakeup, 512))
-                elif not self._orphan and not self._listen():
-                    poll.unregister(self._sock)
-                    self._orphaned()
+                elif not self._orphan:
+                    self._listen()
             if self._turn():
                 self._pages.clear()
                 return self._last_status()
 
     def _wait_ms(self, now: float) -> float | None:
         settle_s = SETTLE_STEP_S if self._unreported else None
-        moments = (self._command.wakes_in(now), self._drill.wakes_in(now), self._silence.wakes_in(now), settle_s)
+        line_s = self._line.wakes_in(boot_s())
+        moments = (self._command.wakes_in(now), self._drill.wakes_in(now), self._silence.wakes_in(now), settle_s,
+                   line_s if line_s < 1e6 else None)  # fmt: skip
         return min((moment * 1000 for moment in moments if moment is not None), default=None)
 
+    def _keep_lease(self) -> None:
+        """The lease has run out: nothing of ours may run any more, since it may run elsewhere."""
+        if not self._orphan and self._line.over(boot_s()):
+            self._command.kill(time.monotonic(), ORPHAN_KILL_WAIT_S)
+            if self._end is None:
+                complain(f"ftslurm: rank {self._rank}: {self._line.why}; what still ran of it was killed")
+            self._alone()
+
     def _turn(self) -> bool:
-        """Look at the children; True when all is done."""
+        """Look at the children and the connection; True when all is done."""
         nothing_left = self._command.reap()
         now = time.monotonic()
+        self._line.turn(boot_s())
+        if self._line.gone and not self._orphan:
+            self._orphaned()
+        self._watch_over(nothing_left)
         if self._unreported:
             self._settle(now)
         self._drill.press(now)
@@ -1086,18 +1390,23 @@ class Shim:
         if not self._command.status or now >= self._tell_by or self._output.caught_up():
             self._report_exit()
 
+    def _watch_over(self, nothing_left: bool) -> None:
+        """Let the kernel know the end of the lease, until there is nothing to end and nothing will start."""
+        done = nothing_left and (self._orphan or self._end is not None)
+        until = 0.0 if done or self._line.until == float("inf") else self._line.until + GUARD_S
+        if until != self._guarded:
+            self._guarded = until
+            self._guard.set(until)
+
     # --- from the controller
 
-    def _listen(self) -> bool:
+    def _listen(self) -> None:
         try:
-            for message in receive(self._sock, self._link):
+            for message in self._line.listen():
                 self._told(message)
-        except EOFError:
-            return False
-        except (OSError, LinkError, KeyError, TypeError, ValueError) as error:
-            complain(f"ftslurm: rank {self._rank}: the connection to ftrun broke: {error}")
-            return False
-        return True
+        except (LinkError, KeyError, TypeError, ValueError) as error:
+            complain(f"ftslurm: rank {self._rank}: ftrun cannot be understood: {error}")
+            self._orphaned()
 
     def _told(self, message: dict) -> None:
         what = message["t"]
@@ -1146,22 +1455,26 @@ class Shim:
             self._say({"t": "started", "attempt": attempt, "pid": self._command.pid})
 
     def _orphaned(self) -> None:
-        """No controller, no supervision: end what runs, so that nothing runs beside a later attempt."""
+        """No controller, no supervision: end what runs, so that nothing runs beside a later attempt.
+
+        The grace ends with the lease, which the kernel goes on watching.
+        """
+        left_s = self._line.until - boot_s()
+        self._command.stop(time.monotonic(), max(0.0, min(ORPHAN_GRACE_S, left_s)), ORPHAN_KILL_WAIT_S)
+        self._alone()
+
+    def _alone(self) -> None:
         self._orphan = True
+        self._line.close()
         self._drill.over()
-        self._command.stop(time.monotonic(), ORPHAN_GRACE_S, ORPHAN_KILL_WAIT_S)
 
     # --- to the controller
 
     def _say(self, message: dict) -> None:
-        if self._orphan:
-            return
-        try:
-            self._sock.sendall(self._link.pack(message))
-        except OSError:
-            pass  # the same break shows when reading, where it is dealt with
+        if not self._orphan:
+            self._line.say(message)
 
-    def _hello(self) -> dict:
+    def _hello(self, address: str) -> dict:
         env = self._env
         return {
             "t": "hello",
@@ -1171,7 +1484,7 @@ class Shim:
             "local": int(env.get("SLURM_LOCALID", "0")),
             "expected": int(env.get("SLURM_STEP_NUM_TASKS") or env.get("SLURM_NTASKS") or "1"),
             "step": f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}",
-            "address": self._sock.getsockname()[0],
+            "address": address,
             "pid": os.getpid(),
             "free_port": self._free_port(),
         }
@@ -1278,7 +1591,7 @@ def main() -> None:
         sock, link = connect(channel, env, CONNECT_TIMEOUT_S)
         local = passes_signals_on(env)
         env.pop("FTSLURM_LOCAL", None)
-        status = Shim(argv, env, sock, link, wakeup, local, output).run()
+        status = Shim(argv, env, channel, sock, link, wakeup, local, output).run()
     except (KeyError, OSError, ValueError) as error:
         print(
             f"ftslurm: rank {rank} on {socket.gethostname()} cannot reach ftrun, so its command was not started: {error}"

@@ -36,9 +36,14 @@ from ftslurm.model.events import (
     TimePassed,
     UseSampled,
 )
+from ftslurm.policies.contact import Contact
 from ftslurm.system.clock import Clock
+from ftslurm.wrapper.caller import Caller
 from ftslurm.wrapper.channel import Message, Peer, Server
 from ftslurm.wrapper.signals import SIGCHLD, Signals
+
+# Later than asked by so much, and we were stopped or had no CPU: then it was not the others who were silent.
+AWAY_S = 2.0
 
 Meaning = Callable[[str, str, Severity], CodeMeaning]  # kind of device, code, severity
 
@@ -46,11 +51,13 @@ Meaning = Callable[[str, str, Severity], CodeMeaning]  # kind of device, code, s
 class Sources:
     """The one queue. `next` is the only place where ftrun waits.
 
-    shims: rank -> connection. agents: node -> connection. askers: number -> connection of an order for a drill.
-    meaning: looks a fault code up (and loads the catalogue then).
+    shims: rank -> its caller. agents: node -> its caller. askers: number -> connection of an order for a drill.
+    meaning: looks a fault code up (and loads the catalogue then). lease_s, silence_s: see the settings.
     """
 
-    def __init__(self, clock: Clock, signals: Signals, meaning: Meaning, address: str = "") -> None:
+    def __init__(
+        self, clock: Clock, signals: Signals, meaning: Meaning, address: str = "", lease_s: float = 60.0, silence_s: float = 15.0
+    ) -> None:
         self._clock = clock
         self._meaning = meaning
         self._selector = selectors.DefaultSelector()
@@ -61,19 +68,29 @@ class Sources:
         os.set_blocking(self._wake_write, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, lambda _: os.read(self._wake_read, 4096))
         self.server = Server(self._selector, self._message, self._lost, address)
-        self.shims: dict[int, Peer] = {}
-        self.agents: dict[str, Peer] = {}
+        self.shims: dict[int, Caller] = {}
+        self.agents: dict[str, Caller] = {}
+        self._leaving: dict[int, Caller] = {}  # shims that were let go and are still there
+        self._lease_s, self._silence_s = lease_s, silence_s
+        self._contact = Contact(silence_s)
         self.askers: dict[int, Peer] = {}  # who waits to hear what became of a drill
         self.step: StepHandle | None = None
 
     def next(self, until: float | None) -> Event:
         """The next event; TimePassed when `until` (monotonic seconds) comes first. Blocks."""
         while not self._queue:
-            wait_s = None if until is None else until - self._clock.mono()
-            if wait_s is not None and wait_s <= 0:
-                return TimePassed()
-            for key, events in self._selector.select(wait_s):
+            moments = [at for at in (until, self._contact.wakes_at) if at is not None]
+            wait_s = max(0.0, min(moments) - self._clock.mono()) if moments else None
+            ready = self._selector.select(wait_s)
+            for key, events in ready:
                 key.data(events)
+            now = self._clock.mono()
+            if moments and now - min(moments) > AWAY_S:
+                self._contact.excuse(now)
+            if not ready:  # whatever had come in is known now
+                self._queue.extend(self._gone(self._contact.due(now)))
+            if not self._queue and until is not None and now >= until:
+                return TimePassed()
         return self._queue.popleft()
 
     def put(self, event: Event) -> None:
@@ -89,10 +106,27 @@ class Sources:
         threading.Thread(target=lambda: self.put(work()), daemon=True).start()
 
     def farewell(self) -> None:
-        """The shims have been let go: what they do from here on is no event."""
-        for peer in self.shims.values():
-            peer.owner = _Gone()
+        """The shims have been let go: nothing that they say from here on counts, and their leases run out. That they go
+        does count."""
+        for caller in self.shims.values():
+            caller.let_go = True
+        self._leaving.update(self.shims)
         self.shims = {}
+
+    def new_step(self) -> None:
+        """Whoever is left of the step before has nothing to say about the next."""
+        for caller in (*self.shims.values(), *self._leaving.values()):
+            caller.let_go = True
+            self._contact.forget(caller.owner)
+        self.shims, self._leaving = {}, {}
+
+    def dismiss_agents(self) -> None:
+        for caller in self.agents.values():
+            caller.let_go = True
+            caller.send({"t": "bye"})
+            self._contact.forget(caller.owner)
+            caller.close("the controller ends")
+        self.agents = {}
 
     def close(self) -> None:
         self.server.close()
@@ -110,19 +144,37 @@ class Sources:
             elif self.step is not None and (status := self.step.ended()) is not None:
                 self.step = None
                 self._queue.append(StepEnded(status))
+                self._contact.no_return({*self.shims, *self._leaving}, self._clock.mono())
 
     def _message(self, peer: Peer, message: Message) -> None:
         try:
             self._queue.extend(self._events(peer, message))
         except WireError as error:
+            if isinstance(peer.owner, Caller):
+                self._not_understood(peer.owner, str(error))
+            else:
+                peer.send({"t": "refused", "why": str(error)[:200]})
             self.server.drop(peer, str(error))
 
+    def _not_understood(self, caller: Caller, why: str) -> None:
+        """It would say the same again over another connection: its conversation is over."""
+        now = self._clock.mono()
+        self._contact.broke(caller.owner, why, now)
+        self._contact.no_return({caller.owner}, now)
+        caller.let_go = True
+
     def _events(self, peer: Peer, message: Message) -> Sequence[Event]:
-        owner = peer.owner
-        if owner is None:
+        caller = peer.owner
+        if caller is None:
             return self._introduced(peer, wire.hello(message))
-        if isinstance(owner, _Gone):
+        if not isinstance(caller, Caller):
             return ()
+        news = self._contact.heard(caller.owner, self._clock.mono()) if self._is_known(caller) else ()
+        if not caller.hear(message) or caller.let_go:
+            return news
+        return (*news, *self._reported(caller.owner, message))
+
+    def _reported(self, owner: int | str, message: Message) -> Sequence[Event]:
         if isinstance(owner, int):
             return (wire.shim_report(owner, message),)
         report = wire.agent_report(message)
@@ -142,20 +194,41 @@ class Sources:
 
     def _introduced(self, peer: Peer, hello: wire.ShimHello | wire.AgentHello | DrillAsked) -> Sequence[Event]:
         if isinstance(hello, DrillAsked):
-            peer.owner, number = _Gone(), id(peer)
+            peer.owner, number = _Asker(), id(peer)
             self.askers[number] = peer
             return (replace(hello, asker=number),)
+        now = self._clock.mono()
         if isinstance(hello, wire.AgentHello):
-            self._take_place(self.agents, hello.node, peer)
-            return (AgentArrived(hello.node, hello.kinds),)
-        self._take_place(self.shims, hello.task.rank, peer)
-        return (TaskArrived(hello.task, hello.expected, hello.step),)
+            new = self._connected(self.agents, hello.node, hello.node, peer, hello)
+            news = self._contact.came(hello.node, hello.node, now)
+            return (*news, AgentArrived(hello.node, hello.kinds)) if new else news
+        rank = hello.task.rank
+        leaving = self._leaving.get(rank)
+        if leaving is not None and leaving.is_called(hello.talk):
+            self._connected(self._leaving, rank, hello.task.node, peer, hello)
+            return self._contact.came(rank, hello.task.node, now)
+        new = self._connected(self.shims, rank, hello.task.node, peer, hello)
+        self._leaving.pop(rank, None)
+        news = self._contact.came(rank, hello.task.node, now)
+        return (*news, TaskArrived(hello.task, hello.expected, hello.step)) if new else news
 
-    def _take_place(self, peers: dict[Any, Peer], owner: Any, peer: Peer) -> None:
-        if owner in peers:
+    def _connected(
+        self, callers: dict[Any, Caller], owner: Any, node: str, peer: Peer, hello: wire.ShimHello | wire.AgentHello
+    ) -> bool:
+        """Is it somebody new, and not one we know over another connection? Raises: WireError."""
+        caller = callers.get(owner)
+        new = caller is None
+        if caller is None:
+            if hello.has:
+                raise WireError(f"{owner} goes on with a conversation that has ended")
+            caller = callers[owner] = Caller(owner, node, hello.talk, self._lease_s, self._silence_s)
+        elif not caller.is_called(hello.talk):
             raise WireError(f"a second connection for {owner}")
-        peer.owner = owner
-        peers[owner] = peer
+        peer.owner = caller
+        before = caller.use(peer, hello.has)
+        if before is not None:
+            self.server.drop(before, "it has called again")
+        return new
 
     def _graded(self, node: str, answer: ProbeAnswer) -> tuple[Fault, ...]:
         """Every code of every chip that is not well, looked up."""
@@ -168,14 +241,25 @@ class Sources:
         return tuple(faults)
 
     def _lost(self, peer: Peer, why: str) -> None:
-        owner = peer.owner
-        if isinstance(owner, int):
-            self.shims.pop(owner, None)
-            self._queue.append(ShimLost(owner, why))
-        elif isinstance(owner, str):
-            self.agents.pop(owner, None)
-            self._queue.append(AgentLost(owner, why))
+        """A connection broke. Who does not call again is lost; Contact says when."""
+        caller = peer.owner
+        if isinstance(caller, Caller) and caller.left(peer) and self._is_known(caller):
+            self._contact.broke(caller.owner, why, self._clock.mono())
+
+    def _is_known(self, caller: Caller) -> bool:
+        """Has nobody taken its place, such as the shim of the same rank in a later step?"""
+        owner: Any = caller.owner
+        return caller in (self.shims.get(owner), self._leaving.get(owner), self.agents.get(owner))
+
+    def _gone(self, news: Sequence[Event]) -> Sequence[Event]:
+        """Those that are lost are callers no more."""
+        for event in news:
+            if isinstance(event, ShimLost):
+                (self._leaving if event.rank in self._leaving else self.shims).pop(event.rank, None)
+            elif isinstance(event, AgentLost):
+                self.agents.pop(event.node, None)
+        return news
 
 
-class _Gone:
-    """The owner of a connection that was dismissed."""
+class _Asker:
+    """The owner of a connection that brought an order for a drill."""

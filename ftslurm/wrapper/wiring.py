@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ftslurm
-from ftslurm.errors import REQUEUED_STATUS, StateError, UsageError
+from ftslurm.errors import REQUEUED_STATUS, SlurmUnavailable, StateError, UsageError
 from ftslurm.launchers import multi_prog
 from ftslurm.launchers.launcher import Launcher
 from ftslurm.launchers.local import LocalLauncher, LocalPool, LocalScheduler, nodes_wanted
@@ -31,10 +31,11 @@ from ftslurm.model.job import Allocation
 from ftslurm.model.node_memory import NodeLeft, remembered, suspects
 from ftslurm.model.settings import Resolved, Settings
 from ftslurm.policies.codes import normalise
+from ftslurm.policies.fence import left_behind
 from ftslurm.policies.judge import Judge
 from ftslurm.policies.phases import RunFacts
 from ftslurm.slurm.choice import choose_client
-from ftslurm.slurm.client import JobView, SlurmClient
+from ftslurm.slurm.client import JobView, NodeState, SlurmClient
 from ftslurm.slurm.env import read_allocation
 from ftslurm.system.clock import Clock
 from ftslurm.system.commands import run as run_command
@@ -130,9 +131,10 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
         site.client, allocation.job.number, allocation.nodes, journal.path, order.env, python, run_command,
         site.settings.slurm_client, site.settings.slurm_timeout_s,
     )  # fmt: skip
-    facts = _facts(order, allocation, "srun", frozenset({"ask", "requeue"}), site.settings)
+    facts = _facts(order, allocation, "srun", frozenset({"ask", "requeue", "probe"}), site.settings)
     memory = NodeMemory(store.root)
     facts = replace(facts, remembered=_remembered(memory, facts, site.settings))
+    facts = replace(facts, unproven=_unproven(left_behind(journal.read().records, allocation.restarts), site.client))
     status = _controller(
         order, site.settings, history, facts, journal, launcher, scheduler, [socket.gethostname()], memory
     ).run()
@@ -170,7 +172,8 @@ def _controller(
     clock, signals, diagnosis = Clock(), Signals(), Diagnosis(settings)
     if settings.catalogs:
         diagnosis.load()  # what is wrong with a site's own file is said before the job begins
-    sources = Sources(clock, signals, lazy_meaning(settings.user_induced, settings.catalogs), settings.address)
+    meaning = lazy_meaning(settings.user_induced, settings.catalogs)
+    sources = Sources(clock, signals, meaning, settings.address, settings.lease_s, settings.silence_s)
     channel = sources.server.channel_text([settings.address] if settings.address else addresses)
     effects = Effects(
         sources, launcher, scheduler, signals, clock, channel, order.verbose, programs=programs(order.components),
@@ -222,6 +225,17 @@ def _remembered(memory: NodeMemory, facts: RunFacts, settings: Settings) -> Mapp
     except StateError:
         return {}
     return suspects(known, facts.cluster, facts.job, settings.memory_jobs)
+
+
+def _unproven(nodes: frozenset[str], client: SlurmClient) -> dict[str, str]:
+    """Of `nodes`, those that Slurm has not seen clean up: it lets the job run again only when they have, or are down."""
+    if not nodes:
+        return {}
+    try:
+        views = {view.name: view for view in client.nodes()}
+    except SlurmUnavailable as error:
+        return dict.fromkeys(nodes, error.message)
+    return {node: f"Slurm says {views[node].words}" for node in nodes & views.keys() if views[node].state is NodeState.BAD}
 
 
 def _left(memory: NodeMemory | None, facts: RunFacts, nodes: Mapping[str, str]) -> None:

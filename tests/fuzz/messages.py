@@ -27,9 +27,9 @@ REPORT = DeviceReport("0.0", "ascend", DeviceHealth.FAULTY, Severity.MAJOR, ("80
 HELLOS = [
     {
         "t": "hello", "rank": 3, "node": "n1", "slot": 1, "local": 2, "expected": 8, "step": "12.0", "address": "10.0.0.1",
-        "pid": 77, "free_port": 4711,
+        "pid": 77, "free_port": 4711, "talk": "0f", "a": 3,
     },
-    {"t": "agent", "node": "n1", "kinds": ["ascend", "nvidia"]},
+    {"t": "agent", "node": "n1", "kinds": ["ascend", "nvidia"], "talk": "0f", "a": 3},
     wire.drill_order(DrillAsked(0, "device-fault", -1, "n1", "0.0", "80E01801", "ascend", "major")),
     wire.drill_order(DrillAsked(0, "slow-rank", 3, share=0.5)),
 ]  # fmt: skip

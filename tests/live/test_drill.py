@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.live
 
 # The first run of the command waits to be hit, later ones end well.
-ONCE = '[ "$MA_SCHEDULE_CNT.$MA_PROC_START_CNT" = 1.1 ] || exit 0; exec sleep 100'
+ONCE = '[ "$MA_SCHEDULE_CNT.$MA_PROC_START_CNT" = 1.1 ] || exit 0; exec sleep 300'
 
 
 def drill(told: Story, *words: str) -> str:
@@ -134,7 +134,7 @@ def test_a_slow_rank_is_slow(told: Story) -> None:
     told.ended("CANCELLED")
 
 
-@story(rank="exec sleep 100")
+@story(rank="exec sleep 300")
 def test_a_drill_that_hits_nobody_is_refused_in_one_sentence(told: Story) -> None:
     told.wait_started()
     done = told.cluster.run(["ftslurm", "drill", "hang", str(told.id), "--rank", "7"], env=told.env)

@@ -248,3 +248,17 @@ def test_how_long_a_clean_up_may_hold_up_a_requeue(said: str, grace_s: float, wo
 def test_a_clean_up_s_grace_that_is_none_is_named(said: str) -> None:
     with pytest.raises(PolicyError, match=f"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS={said}: not a number of seconds"):
         from_modelarts({"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": said})
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"lease.time": "15s"}, "lease.time 15 s is not above nodes.silence 15 s"),
+        ({"nodes.silence": "2m"}, "not above nodes.silence 120 s"),
+        ({"nodes.silence": "0"}, "nodes.silence 0 s"),
+        ({"lease.margin": "1s"}, "lease.margin 1 s leaves no time"),
+    ],
+)
+def test_leases_that_would_not_do_are_refused(values: dict[str, str], complaint: str) -> None:
+    with pytest.raises(PolicyError, match=complaint):
+        resolve([Layer(values, dict.fromkeys(values, "policy.yaml, line 1"))])

@@ -27,6 +27,8 @@ HELLO = {
     "address": "10.0.0.2",
     "pid": 99,
     "free_port": 31000,
+    "talk": "f00",
+    "a": 5,
 }
 
 
@@ -35,11 +37,12 @@ def over_the_wire(message: Any) -> Any:
 
 
 def test_a_shim_introduces_its_task() -> None:
-    assert wire.hello(HELLO) == wire.ShimHello(Task(3, "n2", 1, 1, "10.0.0.2", 99, 31000), 4, "7.0")
+    assert wire.hello(HELLO) == wire.ShimHello(Task(3, "n2", 1, 1, "10.0.0.2", 99, 31000), 4, "7.0", "f00", 5)
 
 
 def test_an_agent_introduces_its_node() -> None:
-    assert wire.hello({"t": "agent", "node": "n2", "kinds": ["ascend"]}) == wire.AgentHello("n2", ("ascend",))
+    message = {"t": "agent", "node": "n2", "kinds": ["ascend"], "talk": "f00", "a": 0}
+    assert wire.hello(message) == wire.AgentHello("n2", ("ascend",), "f00", 0)
 
 
 @pytest.mark.parametrize(

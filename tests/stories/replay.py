@@ -54,12 +54,20 @@ def fault(
 class Truth:
     """What is true of the world, from events and decisions alone, and the rules that no answer may break.
 
-    unproven: (rank, attempt) that was started and of which nobody has proven that nothing is left. shims: ranks whose
-    shim is connected. running: rank -> attempt of a command that has not ended. stops: rank -> attempt it is to stop.
+    unproven: (rank, attempt) that was started and of which nobody has proven that nothing is left; `renewed` says when
+    its lease was renewed for the last time, where it is not any more. shims: ranks whose shim is connected. running: rank -> attempt of a command that has not ended. stops: rank -> attempt it is to stop.
     """
 
-    def __init__(self, tasks: Sequence[Task], max_restarts: int, spent: int = 0) -> None:
+    def __init__(self, tasks: Sequence[Task], settings: Settings, spent: int = 0) -> None:
         self.tasks = tasks
+        self.node_of = {task.rank: task.node for task in tasks}
+        self.lease_s = settings.lease_s + settings.lease_margin_s
+        self.now = 0.0  # monotonic
+        self.silent: dict[str, float] = {}  # node -> when its leases were renewed for the last time
+        self.let_go_at: float | None = None  # likewise, of every rank, by our own will
+        self.closed: set[int] = set()  # ranks whose shim's connection has ended since the step came up
+        self.ended = False  # has the launcher of the last step said so?
+        self.probes: Counter[str] = Counter()
         self.step_up = False
         self.came: set[int] = set()
         self.shims: set[int] = set()
@@ -73,10 +81,20 @@ class Truth:
         self.requeueing = False
         self.attempts: set[int] = set()
         self.decided: set[str] = set()
-        self.max_restarts, self.spent = max_restarts, spent
+        self.max_restarts, self.spent = settings.max_restarts, spent
 
-    def told(self, event: Event) -> None:
+    def may_run(self) -> set[tuple[int, int]]:
+        """Started, not proven to have ended, and on a lease that may not have run out."""
+        gone = self.closed if self.ended else set()
+        until = {}
+        for rank, attempt in self.unproven:
+            renewed = min(at for at in (self.silent.get(self.node_of[rank]), self.let_go_at, self.now) if at is not None)
+            until[rank, attempt] = renewed + self.lease_s
+        return {(rank, attempt) for (rank, attempt), at in until.items() if rank not in gone and self.now < at}
+
+    def told(self, event: Event, now: float) -> None:
         """Something has happened."""
+        self.now = now
         match event:
             case ev.TaskArrived(task):
                 self.came.add(task.rank)
@@ -92,11 +110,18 @@ class Truth:
                         self.unproven = {(other, number) for other, number in self.unproven if other != rank}
             case ev.ShimLost(rank):
                 self.shims.discard(rank)
+                self.closed.add(rank)
                 self.running.pop(rank, None)
                 self.stops.pop(rank, None)
             case ev.StepEnded():
-                self.step_up = False
-                self.running, self.stops, self.unproven = {}, {}, set()
+                self.step_up, self.ended = False, True
+                self.running, self.stops = {}, {}
+            case ev.NodeSilent(node, silent_s):
+                self.silent[node] = now - silent_s
+            case ev.NodeHeard(node):
+                self.silent.pop(node, None)
+            case ev.NodeProbed(node):
+                self.probes[node] -= 1
             case ev.AgentArrived(node):
                 self.agents[node] = True
             case ev.AgentLost(node):
@@ -125,7 +150,13 @@ class Truth:
                 self.attempts.add(attempt)
             case do.LaunchStep():
                 assert not self.step_up, "a step is launched beside one that has not ended"
-                self.step_up, self.came, self.shims = True, set(), set()
+                self._nothing_elsewhere()
+                self.step_up, self.came, self.shims, self.closed = True, set(), set(), set()
+                self.ended, self.let_go_at, self.unproven = False, None, set()
+            case do.EndStep() | do.KillStep():
+                self.let_go_at = self.now if self.let_go_at is None else self.let_go_at
+            case do.ProbeNodes(nodes):
+                self.probes.update(nodes)
             case do.StartRanks(attempt, env):
                 self._start(attempt, env)
             case do.StopRanks(attempt, ranks=None):
@@ -139,11 +170,16 @@ class Truth:
             case do.AskSlurm():
                 self.questions += 1
             case do.HealDevices(devices):
-                assert not self.unproven, f"devices heal while processes may be left: {self.unproven}"
+                assert not self.may_run(), f"devices heal while processes may be left: {self.may_run()}"
                 self.healing = {node: tuple(device for device, _ in chips) for node, chips in devices.items()}
             case do.Requeue(decision=decided_id):
                 assert decided_id in self.decided, "a requeue that nobody has written down"
+                self._nothing_elsewhere()
                 self.requeueing = True
+
+    def _nothing_elsewhere(self) -> None:
+        """Nothing is started elsewhere before the lease of an unproven rank has run out."""
+        assert not self.may_run(), f"something is started while the lease of others may last: {sorted(self.may_run())}"
 
     def _start(self, attempt: int, env: Any) -> None:
         assert attempt in self.attempts, f"attempt {attempt} was not written down before it was started"
@@ -195,7 +231,7 @@ class Job:
         )  # fmt: skip
         self.judge = Judge(self.settings, history, self.facts, diagnose)
         self.tasks = tasks_on(self.nodes, per_node)
-        self.truth = Truth(self.tasks, self.settings.max_restarts, history.spent.get("max_restarts", 0))
+        self.truth = Truth(self.tasks, self.settings, history.spent.get("max_restarts", 0))
         self.devices: dict[str, tuple[Fault, ...]] = {}
         self.heals: bool | None = True
         self.idle: bool | None = True  # has the use of devices not changed?
@@ -204,6 +240,7 @@ class Job:
         self.silent: set[type] = set()
         self.stuck: dict[int, tuple[int, ...]] = {}
         self.full = False
+        self.reachable: bool | None = True  # by another way: any node that is asked about
         self.decisions: list[do.Decision] = []
         self._port = 20000
         self._queue: deque[Event] = deque()
@@ -226,7 +263,7 @@ class Job:
         return self.decisions[before:]
 
     def _tell_one(self, event: Event) -> None:
-        self.truth.told(event)
+        self.truth.told(event, self.now.mono)
         answer = self.judge.handle(event, self.now)
         if self.full and any(isinstance(decision, do.Remember) and decision.vital for decision in answer):
             return self._tell_one(ev.LedgerFailed("no space left on device"))
@@ -237,8 +274,15 @@ class Job:
                 self.ledger.append(decision.record)
             elif type(decision) not in self.silent:
                 self._queue.extend(self._obey(decision))
+        if isinstance(event, ev.StepEnded) and not self.truth.step_up:
+            self._queue.extend(self._shims_go())
         self.truth.check(self.judge)
         return None
+
+    def _shims_go(self) -> list[Event]:
+        """Where a step ends its shims' connections do, but for those that are cut off."""
+        there = self.truth.shims - {rank for rank, node in self.truth.node_of.items() if node in self.truth.silent}
+        return [ev.ShimLost(rank, "it hung up") for rank in sorted(there)]
 
     def wait(self, seconds: float) -> list[do.Decision]:
         """Time goes by, and the judge is woken whenever it asked to be."""
@@ -353,12 +397,16 @@ class Job:
             case do.HealDevices(devices):
                 return [self._healed(node, chips) for node, chips in devices.items()]
             case do.EndStep() | do.KillStep():
-                return [ev.StepEnded(ExitStatus(0))] if self.truth.step_up else []
+                return [*self._shims_go(), ev.StepEnded(ExitStatus(0))] if self.truth.step_up else []
+            case do.ProbeNodes(nodes):
+                return [ev.NodeProbed(node, self.reachable, "as told") for node in nodes]
             case do.Requeue():
                 return [ev.RequeueEnded(True, "requeued")]
         return []
 
     def _stopped(self, rank: int, attempt: int) -> list[Event]:
+        if self.truth.node_of[rank] in self.truth.silent:
+            return []
         self._port += 1
         exits: list[Event] = [replace(self.exit_of(rank, 0, SIGTERM), stopped=True)] if rank in self.truth.running else []
         return [*exits, ev.RankStopped(rank, attempt, self.stuck.get(rank, ()), self._port if rank == 0 else 0)]

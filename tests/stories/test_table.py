@@ -118,6 +118,11 @@ class Chaos:
         for rank in truth.shims if number % 8 == 0 else ():
             yield ev.ShimLost(rank, "it hung up")
             yield ev.SignalSeen(15, rank)
+        for node in sorted({task.node for task in self.job.tasks}) if number % 6 == 0 else ():
+            yield ev.NodeHeard(node) if node in truth.silent else ev.NodeSilent(node, 15.0 + number % 3)
+        for node, asked in truth.probes.items():
+            if asked > 0:
+                yield from [ev.NodeProbed(node, (True, False, None)[number % 3], "as told")] * 2
         if number % 8 == 1 or self.job.judge.phase is Phase.ENDING:
             yield ev.StepEnded(ExitStatus(number % 2))
 
@@ -174,7 +179,7 @@ POLICIES = st.builds(
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(policy=POLICIES, can=st.sampled_from([("ask", "requeue"), ("ask",), ()]), script=scripts(60))
+@given(policy=POLICIES, can=st.sampled_from([("ask", "requeue", "probe"), ("ask", "requeue"), ("ask",), ()]), script=scripts(60))
 def test_whatever_happens_the_rules_hold(policy: Settings, can: tuple[str, ...], script: list[int]) -> None:
     """The rules are those of replay.Truth: see there. Whatever the judge cannot answer is a LookupError."""
     Chaos(policy, can, script).run()
@@ -184,7 +189,7 @@ def test_whatever_happens_the_rules_hold(policy: Settings, can: tuple[str, ...],
 @given(policy=POLICIES, script=scripts(30))
 def test_left_alone_after_anything_a_job_comes_to_an_end(policy: Settings, script: list[int]) -> None:
     """Whatever has happened: once nobody answers any more and a day goes by, ftrun is done or its ranks still run."""
-    chaos = Chaos(policy, ("ask", "requeue"), script)
+    chaos = Chaos(policy, ("ask", "requeue", "probe"), script)
     chaos.run()
     job = chaos.job
     job.full = False

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.launchers.python import Python
-from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Link
+from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Link, Talk
 
 REPOSITORY = Path(__file__).parents[2]
 SOON_S = 10.0  # far above anything that is waited for
@@ -48,9 +48,10 @@ class Shim:
     """One real shim with its command. `words` reads what the command prints; all its processes end with the test."""
 
     def __init__(
-        self, command: Sequence[str], rank: int = 0, env: Mapping[str, str] | None = None, tail: int = 0, **how: Any
-    ) -> None:
-        """tail: bytes that it keeps of each output stream, in every attempt."""
+        self, command: Sequence[str], rank: int = 0, env: Mapping[str, str] | None = None, tail: int = 0,
+        lease_s: float = 0.0, **how: Any,
+    ) -> None:  # fmt: skip
+        """tail: bytes that it keeps of each output stream, in every attempt. lease_s: 0: it has none, and sends no beats."""
         self.tail = tail
         self.secret = secrets.token_bytes(32)
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -72,27 +73,43 @@ class Shim:
         self.process = subprocess.Popen(
             argv, env=self.env, **({"stdout": subprocess.PIPE, "stdin": subprocess.DEVNULL, "preexec_fn": as_in_a_terminal} | how)
         )
-        self.sock, _ = self._listener.accept()
-        self.sock.settimeout(SOON_S)
-        self.link = Link(self.secret, server=True)
+        self.lease_s = lease_s
+        self.answers = True
+        self.talk = Talk()
         self._heard: list[Message] = []
         self._text = b""
         self._pids: list[int] = []
+        self._accept()
+
+    def _accept(self) -> None:
+        self.sock, _ = self._listener.accept()
+        self.sock.settimeout(SOON_S)
+        self.link = Link(self.secret, server=True)
         self._greet()
         self.hello = self.hear("hello")
+        self.talk.has(self.hello["a"])
+        self.welcome()
 
     def _greet(self) -> None:
         while not self.link.ready:
             self.sock.sendall(self.link.outbox)
             self.link.outbox.clear()
-            self._heard += self.link.feed(self.sock.recv(4096))
+            self._heard += self.link.feed(self.sock.recv(4096))  # nothing but greetings, or the first message
         self.sock.sendall(self.link.outbox)
         self.link.outbox.clear()
 
     # --- saying
 
+    def welcome(self) -> None:
+        self._send({"t": "welcome", "a": self.talk.heard, "lease_s": self.lease_s, "beat_s": self.lease_s / 5})
+        for message in self.talk.kept:
+            self._send(message)
+
     def say(self, **message: Any) -> None:
-        self.sock.sendall(self.link.pack(message))
+        self._send(self.talk.say(message))
+
+    def _send(self, message: Message) -> None:
+        self.sock.sendall(self.link.pack(dict(message)))
 
     def start(self, attempt: int = 1, argv: Sequence[str] | None = None, **env: str) -> Message:
         """Gives the answer: `started` or `unstartable`."""
@@ -110,6 +127,8 @@ class Shim:
         return self.process.wait(SOON_S)
 
     def hang_up(self) -> None:
+        """As a controller that has ended: nobody listens any more."""
+        self._listener.close()
         self.sock.close()
 
     # --- hearing
@@ -119,10 +138,23 @@ class Shim:
         while not self._heard:
             data = self.sock.recv(65536)
             assert data, f"the shim hung up instead of saying {kinds}"
-            self._heard += self.link.feed(data)
-        message = self._heard.pop(0)
+            self._heard += [message for message in self.link.feed(data) if self._is_news(message)]
+        message = {name: value for name, value in self._heard.pop(0).items() if name != "n"}
         assert message["t"] in kinds, f"{message} was heard instead of {kinds}"
         return message
+
+    def _is_news(self, message: Message) -> bool:
+        """Beats are answered while they are to be."""
+        if message["t"] == "beat":
+            if self.answers:
+                self._send({"t": "beat", "k": message["k"], "a": self.talk.heard})
+            return False
+        return message["t"] == "hello" or self.talk.hear(dict(message))
+
+    def again(self) -> None:
+        """Take the next connection, as the same controller."""
+        self.sock.close()
+        self._accept()
 
     def words(self) -> list[str]:
         """The next line that the command prints."""

@@ -529,22 +529,39 @@ def test_a_rank_that_has_ended_well_before_the_controller_went_is_no_failure_of_
     assert shim.process.wait(SOON_S) == 9
 
 
-@pytest.mark.parametrize("said", ["garbage", "replayed", "unknown", "no attempt", "env"])
-def test_a_word_that_is_not_the_controller_s_ends_the_rank(shims: Shims, said: str) -> None:
+@pytest.mark.parametrize(
+    "said",
+    [{"t": "dance"}, {"t": "stop"}, {"t": "start", "attempt": 2, "env": ["x"]}, {"t": "welcome"}, {"t": "beat", "a": 99}],
+)
+def test_a_controller_that_cannot_be_understood_is_none_and_the_rank_ends(shims: Shims, said: dict[str, Any]) -> None:
     shim = shims("echo $$; " + SLEEP, stderr=subprocess.PIPE)
     shim.start()
     pid = shim.pid()
-    stop = shim.link.pack({"t": "signal", "number": int(signal.SIGCONT)})
-    lines = {
-        "garbage": b"0" * 32 + b' {"t":"stop"}\n',
-        "replayed": stop + stop,
-        "unknown": stop + shim.link.pack({"t": "dance"}),
-        "no attempt": stop + shim.link.pack({"t": "stop"}),
-        "env": stop + shim.link.pack({"t": "start", "attempt": 2, "env": ["x"]}),
-    }
-    shim.sock.sendall(lines[said])
+    shim.say(**said)
     vanished(shim, pid)
     assert shim.process.stderr is not None and b"rank 0" in shim.process.stderr.read()
+
+
+@pytest.mark.parametrize("said", ["garbage", "replayed"])
+def test_a_word_that_is_not_the_controller_s_is_not_obeyed_and_ends_the_connection_alone(shims: Shims, said: str) -> None:
+    shim = shims("trap 'echo usr1' USR1; echo $$; while :; do sleep 0.05; done")
+    shim.start()
+    shim.pid()
+    signal_it = {"t": "signal", "number": int(signal.SIGUSR1)}
+    if said == "garbage":
+        shim.sock.sendall(b"0" * 32 + b' {"t":"stop"}\n')
+    else:  # the first one may be heard or not before the connection ends; it is said again if not
+        line = shim.link.pack(shim.talk.say(signal_it))
+        shim.sock.sendall(line + line)
+    shim.again()
+    if said == "garbage":
+        shim.say(**signal_it)
+    assert shim.words() == ["usr1"]
+    shim.stop()
+    assert shim.hear("exited")["signal"] == signal.SIGTERM
+    shim.hear("stopped")
+    shim.end(0)
+    assert shim.rest() == "", "and only once"
 
 
 def test_the_command_does_not_outlive_a_shim_that_was_killed(shims: Shims) -> None:

@@ -1,0 +1,76 @@
+"""What leases cost: bytes of a beat and its answer, and the controller's CPU for one, as real callers cause it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+from measure import Series
+
+from ftslurm.model.settings import Settings
+from ftslurm.system.clock import Clock
+from ftslurm.wrapper.caller import BEATS
+from ftslurm.wrapper.shim import Channel, Link, connect
+from ftslurm.wrapper.signals import Signals
+from ftslurm.wrapper.sources import Sources
+
+CALLERS, ROUNDS = 200, 50
+
+
+def measure() -> list[Series]:
+    settings = Settings()
+    beats_s = BEATS / min(settings.lease_s, settings.silence_s)
+    sources = Sources(Clock(), Signals(), lambda *_: None, "127.0.0.1")  # type: ignore[arg-type, return-value]
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(_call(sources.server.channel_text(["127.0.0.1"]), write_end))
+    for _ in range(CALLERS):
+        sources.next(None)  # all are there
+    before = time.process_time()
+    os.set_blocking(read_end, False)
+    while not _said(read_end):
+        sources.next(time.monotonic() + 0.2)
+    cpu_s = time.process_time() - before
+    os.waitpid(pid, 0)
+    sources.close()
+    link = Link(bytes(32), server=False)
+    sizes = [len(link.pack({"t": "beat", "k": 1000, "a": 10})) for _ in range(2)]
+    return [
+        Series("CPU of ftrun for one beat of one rank", (1e6 * cpu_s / (CALLERS * ROUNDS),), "µs"),
+        Series("the same for 1,000 ranks, of a core", (100 * 1000 * beats_s * cpu_s / (CALLERS * ROUNDS),), "%"),
+        Series("a rank's beats and their answers, without TCP's headers", (sum(sizes) * beats_s,), "B/s"),
+    ]
+
+
+def _said(fd: int) -> bool:
+    try:
+        return bool(os.read(fd, 1))
+    except BlockingIOError:
+        return False
+
+
+def _call(text: str, done: int) -> int:
+    """Many callers in one process, each with a beat a round."""
+    callers = []
+    for rank in range(CALLERS):
+        sock, link = connect(Channel(text), {}, 30.0)
+        sock.settimeout(30.0)
+        hello = {"t": "hello", "rank": rank, "node": f"n{rank}", "slot": 0, "local": 0, "expected": CALLERS, "step": "1.0",
+                 "address": "", "pid": 1, "free_port": 0, "talk": str(rank), "a": 0}  # fmt: skip
+        sock.sendall(link.pack(hello))
+        _answer(sock, link)
+        callers.append((sock, link))
+    for number in range(ROUNDS):
+        for sock, link in callers:
+            sock.sendall(link.pack({"t": "beat", "k": number, "a": 0}))
+        for sock, link in callers:
+            _answer(sock, link)
+    os.write(done, b"!")
+    return 0
+
+
+def _answer(sock: socket.socket, link: Link) -> None:
+    while not link.feed(sock.recv(65536)):
+        pass

@@ -1,0 +1,51 @@
+"""What may still run where nobody can see it, and until when its lease lets it.
+
+A rank's end is proven by its shim (nothing is left), or by its step: the launcher has ended and the shim's connection was
+closed. Whatever is not proven ends at the latest when its lease does, which was last renewed when its node was last heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ftslurm.model import record as rec
+from ftslurm.model.job import Task
+from ftslurm.model.nodes import expand
+from ftslurm.model.settings import Settings
+from ftslurm.policies.attempt import Attempt
+
+
+@dataclass(slots=True)
+class Fence:
+    """silent: node -> monotonic seconds when it was last heard. let_go_at: since when no lease has been renewed, None while
+    they are."""
+
+    silent: dict[str, float] = field(default_factory=dict)
+    let_go_at: float | None = None
+
+    def over_at(self, node: str, settings: Settings) -> float:
+        """When the leases of a silent node have run out, with the margin; monotonic seconds."""
+        return self.silent[node] + settings.lease_s + settings.lease_margin_s
+
+    def unproven(self, attempt: Attempt, tasks: Mapping[int, Task], settings: Settings, now: float) -> dict[int, float]:
+        """rank -> monotonic seconds until which it may run; only those that still may."""
+        free = attempt.stopped - attempt.left.keys()
+        if attempt.step_ended:
+            free |= attempt.closed
+        base = now if self.let_go_at is None else self.let_go_at
+        wait_s = settings.lease_s + settings.lease_margin_s
+        until = {rank: self.silent.get(tasks[rank].node, base) + wait_s for rank in attempt.started - free if rank in tasks}
+        return {rank: at for rank, at in until.items() if at > now}
+
+
+def left_behind(records: Iterable[rec.Record], schedule: int) -> frozenset[str]:
+    """Nodes on which an earlier scheduling of the job started ranks and its ftrun never said how that ended: it was
+    requeued by somebody else. Where Slurm could not clean up either, they may still run."""
+    begun: dict[str, frozenset[str]] = {}
+    for record in records:
+        if isinstance(record, rec.AttemptBegan) and record.schedule < schedule:
+            begun[record.run] = frozenset(expand(record.nodes))
+        elif isinstance(record, rec.Finished):
+            begun.pop(record.run, None)
+    return frozenset().union(*begun.values())

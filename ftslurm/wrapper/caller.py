@@ -1,0 +1,90 @@
+"""One shim or agent as the controller knows it: its conversation, over whatever connections that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ftslurm.errors import WireError
+from ftslurm.wrapper.channel import Peer
+from ftslurm.wrapper.shim import LinkError, Talk
+
+# Messages that wait for somebody who is away; who misses so many is not coming back.
+MAX_KEPT = 10_000
+# Beats in the time after which a node counts as silent, and in that of a lease: one may be lost.
+BEATS = 3
+
+Message = Mapping[str, Any]
+
+
+class Caller:
+    """owner: rank or node name. let_go: nothing it says is heard any more, and its lease is not renewed."""
+
+    def __init__(self, owner: int | str, node: str, talk: str, lease_s: float, silence_s: float) -> None:
+        self.owner = owner
+        self.node = node
+        self.let_go = False
+        self._name = talk
+        self._talk = Talk()
+        self._lease_s = lease_s
+        self._beat_s = min(lease_s, silence_s) / BEATS
+        self._peer: Peer | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self._peer is not None
+
+    def is_called(self, talk: str) -> bool:
+        return talk == self._name
+
+    def use(self, peer: Peer, heard: Any) -> Peer | None:
+        """Go on over `peer`; gives the connection before, if that is not known to be broken. Raises: WireError."""
+        before, self._peer = self._peer, peer
+        self._has(heard)
+        peer.send({"t": "welcome", "a": self._talk.heard, "lease_s": self._lease_s, "beat_s": self._beat_s, **self._word})
+        for message in self._talk.kept:
+            peer.send(message)
+        return before
+
+    def left(self, peer: Peer) -> bool:
+        """The connection broke. False for one that had been replaced."""
+        if peer is not self._peer:
+            return False
+        self._peer = None
+        return True
+
+    def send(self, message: Message) -> None:
+        """It arrives, sooner or later, unless the other side is gone for good."""
+        numbered = self._talk.say(dict(message))
+        if len(self._talk.kept) > MAX_KEPT:
+            self.close("too much waits for it")
+        elif self._peer is not None:
+            self._peer.send(numbered)
+
+    def hear(self, message: Message) -> bool:
+        """Is it a message to be understood, and a new one? A beat is answered, which renews the lease. Raises: WireError."""
+        if message.get("t") == "beat":
+            self._has(message.get("a"))
+            if type(message.get("k")) is not int:
+                raise WireError(f"{self.owner}: a beat without a number")
+            if self._peer is not None:
+                self._peer.send({"t": "beat", "k": message["k"], "a": self._talk.heard, **self._word})
+            return False
+        try:
+            return self._talk.hear(dict(message))
+        except LinkError as error:
+            raise WireError(f"{self.owner}: {error}") from None
+
+    def close(self, why: str) -> None:
+        if self._peer is not None:
+            self._peer.drop(why)
+
+    @property
+    def _word(self) -> dict[str, bool]:
+        return {"let_go": True} if self.let_go else {}
+
+    def _has(self, number: Any) -> None:
+        try:
+            self._talk.has(number)
+        except LinkError as error:
+            raise WireError(f"{self.owner}: {error}") from None

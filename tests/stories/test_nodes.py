@@ -1,0 +1,217 @@
+"""Stories of nodes that are not heard of: silence, the second proof, and what waits for whose lease."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ftslurm.model import decisions as do
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.exits import ExitStatus
+from ftslurm.model.settings import Settings
+from ftslurm.policies.fence import left_behind
+from tests.stories.replay import SILENT, START, Job
+
+CAN = ("ask", "requeue", "probe")
+ALL_S = Settings().lease_s + Settings().lease_margin_s
+
+
+def running(**how: Any) -> Job:
+    return Job(can=CAN, **how).begin()
+
+
+def goes_silent(job: Job, node: str = "n2", after_s: float = 15.0) -> float:
+    """Nothing is heard of it from now on; gives when it was heard for the last time."""
+    at = job.now.mono
+    job.wait(after_s)
+    job.tell(ev.NodeSilent(node, after_s))
+    return at
+
+
+def requeued_at(job: Job) -> float:
+    """From the decision's record to carrying it out nothing may happen but waiting."""
+    assert job.did(do.Requeue), job.decisions
+    return job.now.mono
+
+
+def test_a_silent_node_that_cannot_be_reached_either_is_lost_and_the_job_goes_on_without_it() -> None:
+    job = running()
+    job.reachable = False
+    heard = goes_silent(job)
+    assert [probe.nodes for probe in job.did(do.ProbeNodes)] == [("n2",)]
+    assert job.recorded(rec.TroubleSeen)[0].cause == "lost"
+    assert not job.did(do.Requeue), "its ranks may still run"
+    job.wait(heard + ALL_S - job.now.mono - 1.0)
+    assert not job.did(do.Requeue)
+    job.wait(2.0)
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",) and job.status == 75
+    assert "lease" in job.said
+
+
+def test_the_second_proof_comes_before_anything_is_done() -> None:
+    job = running()
+    job.silent = {do.ProbeNodes}
+    goes_silent(job)
+    job.wait(10.0)
+    assert not job.did(do.StopRanks)
+
+
+@pytest.mark.parametrize("alive", [True, None])
+def test_a_silent_node_that_lives_or_may_live_is_left_to_itself_while_its_leases_last(alive: bool | None) -> None:
+    job = running()
+    job.reachable = alive
+    heard = goes_silent(job)
+    job.wait(heard + ALL_S - job.now.mono - 1.0)
+    assert not job.did(do.StopRanks) and len(job.did(do.ProbeNodes)) >= 3, "it is asked about again and again"
+    job.reachable = True
+    job.tell(ev.NodeHeard("n2"))
+    job.wait(1000.0)
+    assert not job.did(do.StopRanks) and job.judge.wakes_at is None
+
+
+def test_a_node_that_dies_after_a_first_good_answer_is_lost_by_a_later_one() -> None:
+    job = running()
+    goes_silent(job)
+    job.reachable = False
+    job.wait(16.0)
+    assert job.did(do.StopRanks) and job.recorded(rec.TroubleSeen)[0].what.startswith("nothing was heard of n2")
+
+
+def test_out_of_reach_for_longer_than_a_lease_a_node_that_lives_is_not_to_blame() -> None:
+    job = running()
+    heard = goes_silent(job)
+    job.wait(heard + ALL_S - job.now.mono + 1.0)
+    assert job.recorded(rec.TroubleSeen)[0].cause == "lost"
+    job.wait(100.0)
+    assert job.rungs == ["unconditional-requeue"] and job.excluded == ()
+
+
+def test_without_a_second_way_silence_ends_the_attempt_when_its_leases_have() -> None:
+    job = Job(can=("ask", "requeue")).begin()
+    heard = goes_silent(job)
+    assert not job.did(do.ProbeNodes)
+    job.wait(heard + ALL_S - job.now.mono - 1.0)
+    assert not job.did(do.StopRanks)
+    job.wait(2.0)
+    assert job.did(do.StopRanks)
+
+
+def test_an_answer_that_never_comes_is_no_proof() -> None:
+    job = running()
+    job.silent = {do.ProbeNodes}
+    heard = goes_silent(job)
+    job.wait(heard + ALL_S - job.now.mono - 1.0)
+    assert not job.did(do.StopRanks)
+
+
+def test_a_node_that_is_heard_while_it_is_looked_at_is_not_lost_whatever_is_found() -> None:
+    job = running()
+    job.silent = {do.ProbeNodes}
+    goes_silent(job)
+    job.tell(ev.NodeHeard("n2"), ev.NodeProbed("n2", False, "its slurmd does not answer"))
+    assert not job.did(do.StopRanks)
+
+
+def test_a_node_of_which_no_rank_is_says_nothing() -> None:
+    job = running()
+    job.tell(ev.NodeSilent("n9", 20.0))
+    assert not job.did(do.ProbeNodes)
+
+
+def test_when_a_shim_is_lost_its_node_is_looked_at_and_found_dead() -> None:
+    """As after a power cut of a node whose kernel still closed the connections, or that has booted again."""
+    job = running()
+    job.reachable = False
+    job.tell(ev.ShimLost(2, "it hung up"), ev.ShimLost(3, "it hung up"))
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+    assert job.status == 75, "their shims have gone and the step has ended: no lease is waited for"
+
+
+def test_when_a_shim_is_lost_on_a_node_that_lives_the_node_is_not_to_blame() -> None:
+    job = running()
+    job.tell(ev.ShimLost(2, "it hung up"))
+    assert job.rungs == ["unconditional-requeue"] and job.excluded == ()
+
+
+def test_a_node_that_goes_silent_while_ranks_are_stopped_is_not_waited_for_in_vain() -> None:
+    job = running()
+    job.silent = {do.StopRanks}
+    job.exits(0, 1)
+    job.reachable = False
+    job.silent = set()
+    heard = goes_silent(job)
+    job.tell(*(ev.RankStopped(rank, 1) for rank in (0, 1)))
+    job.wait(heard + ALL_S - job.now.mono - 1.0)
+    assert not job.did(do.Requeue)
+    job.wait(2.0)
+    assert job.excluded == ("n2",)
+
+
+def test_a_rank_of_which_no_word_comes_is_waited_for_until_its_lease_is_over_where_the_step_does_not_end() -> None:
+    job = running()
+    job.silent = {do.StopRanks, do.KillStep}
+    job.exits(0, 1)
+    job.wait(66.0)  # no word whether they are gone, so the step is killed
+    killed = job.now.mono
+    assert job.did(do.KillStep)
+    job.wait(60.0)
+    assert not job.did(do.Requeue)
+    job.wait(killed + ALL_S - job.now.mono + 5.0)
+    assert job.status == 75
+
+
+def test_a_step_that_ended_while_a_node_is_cut_off_is_no_proof_for_its_ranks() -> None:
+    job = running()
+    heard = goes_silent(job)
+    job.tell(ev.StepEnded(ExitStatus(0, 9)))
+    assert not job.did(do.Requeue)
+    job.wait(heard + ALL_S - job.now.mono + 1.0)
+    assert job.status == 75
+
+
+def test_requeued_by_slurm_away_from_a_dead_node_a_job_waits_for_the_leases_there() -> None:
+    """Slurm lets it run again when the node is down, which says nothing of the ranks on it."""
+    job = Job()
+    job.judge.facts = replace(job.facts, unproven={"n9": "Slurm says DOWN*"})
+    job.tell(ev.Begun())
+    assert not job.did(do.LaunchStep) and "n9: Slurm says DOWN*" in job.said
+    job.wait(ALL_S - 1.0)
+    assert not job.did(do.LaunchStep)
+    job.wait(2.0)
+    assert job.did(do.StartRanks)
+
+
+def test_what_an_earlier_scheduling_left_behind() -> None:
+    first, second = running(), running(schedule=1)
+    nodes = frozenset({"n1", "n2"})
+    assert left_behind(first.ledger, schedule=1) == nodes and left_behind(first.ledger, schedule=0) == frozenset()
+    assert left_behind([*first.ledger, *second.ledger], schedule=2) == nodes
+    first.exits(0, 1)
+    assert first.status == 75 and left_behind(first.ledger, schedule=1) == frozenset()
+
+
+def test_nobody_waits_for_leases_where_nothing_is_to_be_started() -> None:
+    job = running(settings=Settings(isolated_requeue=False, unconditional_requeue=False))
+    job.reachable = False
+    goes_silent(job)
+    assert job.rungs == ["fail"] and job.status is not None
+    assert job.now.mono - START.mono < 30.0
+
+
+def test_ctrl_c_while_leases_are_waited_for_ends_it() -> None:
+    job = running()
+    job.reachable = False
+    goes_silent(job)
+    job.tell(ev.SignalSeen(2))
+    assert job.status == 130
+
+
+def test_slurmctld_away_and_a_node_lost_is_answered_as_far_as_it_can_be() -> None:
+    job = running()
+    job.reachable, job.slurm = False, SILENT
+    heard = goes_silent(job)
+    job.wait(heard + 1000.0 - job.now.mono)
+    assert job.rungs == ["fail"] and "Slurm did not say" in job.said

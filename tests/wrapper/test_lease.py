@@ -1,0 +1,207 @@
+"""The real shim on a lease, and over connections that break: ranks end when they must, not before, and tell it once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftslurm.wrapper.shim import GUARD_S
+from tests.wrapper.shim_controller import SOON_S, Shim, is_gone, until
+
+pytestmark = pytest.mark.timeout(90)
+
+LEASE_S = 3.0
+# Writes down all the time that it runs, and its number.
+RECORDS = 'echo $$; while :; do echo $EPOCHREALTIME >>"$RECORDS"; sleep 0.01; done'
+
+
+class Stage:
+    """Shims whose ranks write records."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.made: list[Shim] = []
+
+    def __call__(self, script: str = RECORDS, lease_s: float = LEASE_S, **how: object) -> Shim:
+        env = {"RECORDS": str(self.folder / "records")}
+        self.made.append(Shim(("bash", "-c", script), env=env, lease_s=lease_s, **how))  # type: ignore[arg-type]
+        return self.made[-1]
+
+    @property
+    def last(self) -> float:
+        """When the rank ran for the last time, Unix seconds."""
+        return float((self.folder / "records").read_text().splitlines()[-1])
+
+    def has_run(self) -> bool:
+        records = self.folder / "records"
+        return records.exists() and records.stat().st_size > 0
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    for shim in made.made:
+        shim.close()
+
+
+def answer_for(shim: Shim, seconds: float) -> None:
+    """Hear, and so answer beats, for this long."""
+    deadline = time.monotonic() + seconds
+    while (left_s := deadline - time.monotonic()) > 0:
+        shim.sock.settimeout(left_s)
+        try:
+            data = shim.sock.recv(65536)
+        except TimeoutError:
+            break
+        assert data, "the shim hung up"
+        assert [message for message in shim.link.feed(data) if shim._is_news(message)] == []
+    shim.sock.settimeout(SOON_S)
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def stop(*pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    until(lambda: all(map(is_stopped, pids)), "the processes to stand still")
+
+
+def test_a_rank_whose_lease_is_renewed_outlives_it(stage: Stage) -> None:
+    shim = stage()
+    shim.start()
+    pid = shim.pid()
+    answer_for(shim, 2.5 * LEASE_S)
+    assert not is_gone(pid)
+    shim.stop()
+    assert shim.hear("exited")["signal"] == signal.SIGTERM
+
+
+def test_a_rank_that_is_cut_off_ends_with_its_lease_and_not_before(stage: Stage) -> None:
+    shim = stage()
+    began = time.monotonic()  # before the lease does, which counts from the greeting
+    shim.start()
+    pid = shim.pid()
+    shim.answers = False
+    until(lambda: is_gone(pid), "the rank to end", LEASE_S + SOON_S)
+    assert time.monotonic() - began > LEASE_S - 1.0, "the greeting took far less than a second"
+    assert shim.process.wait(SOON_S) != 0
+
+
+def test_what_ignores_sigterm_and_what_left_its_group_ends_with_the_lease_as_well(stage: Stage) -> None:
+    shim = stage("trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.1; done' & echo $$; while :; do sleep 0.1; done")
+    shim.start()
+    pids = shim.pid(), shim.pid()
+    shim.answers = False
+    until(lambda: all(map(is_gone, pids)), "all of them to end", LEASE_S + SOON_S)
+
+
+def test_the_kernel_keeps_the_lease_of_a_shim_that_stands_still(stage: Stage) -> None:
+    """Its rank is not stopped, and nobody in user space is there to end it."""
+    shim = stage()
+    shim.start()
+    pid = shim.pid()
+    began = time.monotonic()
+    stop(shim.process.pid)
+    until(lambda: is_gone(pid), "the rank to end", LEASE_S + GUARD_S + SOON_S)
+    assert time.monotonic() - began > GUARD_S, "the lease was renewed at most a beat ago"
+    assert shim.process.wait(SOON_S) == -signal.SIGKILL
+
+
+def test_frozen_as_a_whole_beyond_the_lease_a_rank_never_runs_again(stage: Stage) -> None:
+    shim = stage()
+    shim.start()
+    pid = shim.pid()
+    until(stage.has_run, "a first record")
+    stop(pid, shim.process.pid)
+    frozen_at = time.time()
+    assert shim.process.wait(LEASE_S + GUARD_S + SOON_S) == -signal.SIGKILL, "while it stood still"
+    until(lambda: is_gone(pid), "the rank to end, by PR_SET_PDEATHSIG")
+    assert stage.last <= frozen_at, "not for a moment"
+
+
+def test_an_order_that_waited_for_a_shim_that_stood_still_is_not_obeyed(stage: Stage) -> None:
+    shim = stage("echo ran")
+    stop(shim.process.pid)
+    shim.say(t="start", attempt=1, env={}, argv=None, tail=0)
+    time.sleep(LEASE_S + GUARD_S + 0.5)  # nothing is to happen that could be awaited
+    os.kill(shim.process.pid, signal.SIGCONT)
+    assert shim.process.wait(SOON_S) == -signal.SIGKILL
+    assert shim.rest() == ""
+
+
+@pytest.mark.parametrize("word", [{"t": "refused"}, {"t": "beat", "k": 0, "a": 1, "let_go": True}])
+def test_a_rank_without_which_the_job_has_gone_on_ends_at_once(stage: Stage, word: dict[str, object]) -> None:
+    """As when a virtual machine was paused, whose clocks know nothing of it."""
+    shim = stage(lease_s=3600.0)
+    shim.start()
+    pid = shim.pid()
+    shim._send(word)
+    until(lambda: is_gone(pid), "the rank to end")
+    assert shim.process.wait(SOON_S) != 0
+
+
+def test_a_break_is_not_noticed_by_the_rank_and_everything_is_told_once(stage: Stage) -> None:
+    shim = stage("echo $$; read word; exit 7", lease_s=60.0, stdin=-1)
+    assert shim.process.stdin is not None
+    shim.start()
+    shim.pid()
+    for _ in range(3):
+        shim.again()
+    shim.process.stdin.write(b"go\n")
+    shim.process.stdin.flush()
+    assert shim.hear("exited")["code"] == 7
+    shim.again()
+    shim.stop()
+    assert shim.hear("stopped")["left"] == [], "and not `exited` once more"
+    assert shim.end(7) == 7
+
+
+def test_what_happens_while_there_is_no_connection_is_told_afterwards(stage: Stage) -> None:
+    shim = stage("echo $$; read word; exit 7", lease_s=60.0, stdin=-1)
+    assert shim.process.stdin is not None
+    shim.start()
+    pid = shim.pid()
+    shim.sock.close()
+    shim.process.stdin.write(b"go\n")
+    shim.process.stdin.flush()
+    until(lambda: is_gone(pid), "the rank to end")
+    shim.again()
+    assert shim.hear("exited")["code"] == 7
+
+
+def test_an_order_said_while_there_is_no_connection_is_carried_out_once(stage: Stage) -> None:
+    shim = stage("trap 'echo usr1' USR1; echo $$; while :; do sleep 0.05; done", lease_s=60.0)
+    shim.start()
+    shim.pid()
+    shim.sock.close()
+    shim.talk.say({"t": "signal", "number": int(signal.SIGUSR1)})
+    shim.again()
+    assert shim.words() == ["usr1"]
+    shim.again()
+    shim.stop()
+    shim.hear("exited")
+    shim.hear("stopped")
+    shim.end(0)
+    assert shim.rest() == ""
+
+
+def test_a_connection_over_which_no_answer_comes_is_given_up_for_a_new_one(stage: Stage) -> None:
+    """As when a firewall forgets it: TCP would go on trying for minutes."""
+    shim = stage(lease_s=20.0)
+    shim.start()
+    pid = shim.pid()
+    shim.answers = False
+    shim.again()
+    shim.answers = True
+    answer_for(shim, 1.0)
+    assert not is_gone(pid)
+    shim.stop()
+    shim.hear("exited")

@@ -1,0 +1,157 @@
+"""The controller's side of conversations, with real connections that the test breaks, and callers that are the real ones."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ftslurm.model.events import AgentArrived, RankExited, RankStarted, ShimLost, TaskArrived, TimePassed
+from ftslurm.model.exits import ExitStatus
+from ftslurm.system.clock import Clock
+from ftslurm.wrapper.shim import Channel, Line, boot_s, connect
+from ftslurm.wrapper.signals import Signals
+from ftslurm.wrapper.sources import Sources
+
+pytestmark = pytest.mark.timeout(90)
+
+SOON_S = 15.0
+AGENT: dict[str, Any] = {"t": "agent", "node": "n1", "kinds": []}
+
+
+def hello(rank: int, node: str = "n1") -> dict[str, Any]:
+    return {"t": "hello", "rank": rank, "node": node, "slot": 0, "local": rank, "expected": 2, "step": "1.0", "address": "",
+            "pid": 1, "free_port": 0}  # fmt: skip
+
+
+class Caller:
+    """A real line, turned by a thread of its own. heard: what the controller has said."""
+
+    def __init__(self, sources: Sources, first: dict[str, Any]) -> None:
+        self._channel = Channel(sources.server.channel_text(["127.0.0.1"]))
+        self._first = first
+        self.line: Line | None = None
+        self.heard: list[dict[str, Any]] = []
+        self._say: list[dict[str, Any]] = []
+        self._ends = False
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.line = line = Line(self._channel, {}, *connect(self._channel, {}, SOON_S), self._first)
+        while not self._ends and not line.gone:
+            line.poll.poll(20)
+            self.heard += line.listen()
+            line.turn(boot_s())
+            while self._say:
+                line.say(self._say.pop(0))
+        line.close()
+
+    @property
+    def may_run(self) -> bool:
+        return self.line is not None and not self.line.over(boot_s())
+
+    def say(self, **message: Any) -> None:
+        self._say.append(message)
+
+    def close(self) -> None:
+        self._ends = True
+        self._thread.join(SOON_S)
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.sources = Sources(Clock(), Signals(), lambda *_: None, "127.0.0.1", 60.0, 6.0)  # type: ignore[arg-type, return-value]
+        self.callers: list[Caller] = []
+
+    def call(self, first: dict[str, Any]) -> Caller:
+        self.callers.append(Caller(self.sources, first))
+        return self.callers[-1]
+
+    def next(self) -> Any:
+        event = self.sources.next(time.monotonic() + SOON_S)
+        assert not isinstance(event, TimePassed), "nothing came"
+        return event
+
+    def quiet(self, seconds: float = 0.5) -> None:
+        """Let it work; nothing is to come of it."""
+        assert isinstance(self.sources.next(time.monotonic() + seconds), TimePassed)
+
+    def cut(self, rank: int) -> None:
+        """Break the connection under both."""
+        peer = self.sources.shims[rank]._peer
+        assert peer is not None
+        peer.sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        for caller in self.callers:
+            caller.close()
+        self.sources.close()
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    made = Stage()
+    yield made
+    made.close()
+
+
+def test_events_come_once_and_in_order_over_connections_that_break(stage: Stage) -> None:
+    caller = stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    attempts = range(1, 40)
+    for attempt in attempts:
+        caller.say(t="started", attempt=attempt, pid=1)
+        stage.sources.shims[0].send({"t": "signal", "number": attempt})
+        if attempt % 5 == 0:
+            stage.cut(0)
+        assert stage.next() == RankStarted(0, attempt, 1)
+    caller.say(t="exited", attempt=40, code=0, signal=0, at=1.0)
+    assert stage.next() == RankExited(0, 40, ExitStatus(0), 1.0)
+    stage.quiet()
+    assert [message["number"] for message in caller.heard] == list(attempts)
+
+
+def test_a_shim_that_has_gone_is_lost_once_its_node_is_heard_of(stage: Stage) -> None:
+    stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    stage.call(AGENT)
+    assert stage.next() == AgentArrived("n1", ())
+    stage.callers[0].close()
+    event = stage.next()
+    assert isinstance(event, ShimLost) and event.rank == 0 and 0 not in stage.sources.shims
+
+
+def test_a_second_shim_of_a_rank_is_refused_and_told_so(stage: Stage) -> None:
+    stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    other = stage.call(hello(0))
+    stage.quiet(1.0)
+    assert not other.may_run
+    assert stage.callers[0].may_run
+
+
+def test_whoever_cannot_be_understood_is_lost_at_once(stage: Stage) -> None:
+    caller = stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    caller.say(t="dance")
+    event = stage.next()
+    assert isinstance(event, ShimLost) and "dance" in event.why
+
+
+def test_shims_of_the_step_before_are_no_word_about_the_next(stage: Stage) -> None:
+    old = stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    stage.sources.farewell()
+    stage.sources.new_step()
+    stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    old.say(t="started", attempt=9, pid=1)
+    stage.quiet(4.0)
+    assert not old.may_run, "it has been told that it was let go"
+    old.close()
+    stage.quiet(1.0)
