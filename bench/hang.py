@@ -1,6 +1,7 @@
-"""Who hangs, measured: the graph rule at scale, the alarms of the learned limits, and what the probe costs a rank.
+"""Who hangs, measured: the graph rule at scale, the alarms of the learned limits, and what the probe costs a rank
+and the agent.
 
-    bench/hang.py [graph] [stall] [probe]
+    bench/hang.py [graph] [stall] [probe] [agent]
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def stall() -> None:
 
 
 INSIDE = """
-import json, os, statistics, sys, time
+import json, os, statistics, sys, threading, time
 os.environ.update(RANK="0", WORLD_SIZE="1", GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1", FTSLURM_WATCH="L1")
 os.environ["FTSLURM_PAGE"] = sys.argv[1] + "/pages/page.0"
 import torch, torch.distributed as dist
@@ -78,14 +79,22 @@ def use(methods):
     for (owner, name), method in methods.items():
         setattr(owner, name, method)
 def block(count=300):
-    began = time.perf_counter_ns()
+    began, used = time.perf_counter_ns(), time.thread_time_ns()
     for _ in range(count):
         dist.all_reduce(tensor)
-    return (time.perf_counter_ns() - began) / count / 1e3
-pairs = []
+    return [(time.perf_counter_ns() - began) / count / 1e3, (time.thread_time_ns() - used) / count / 1e3]
+beats = threading.Event()
+def beat():
+    while True:
+        beats.wait(); probe._probe.beat(); time.sleep(0.1)
+threading.Thread(target=beat, daemon=True).start()
+levels = {"without": (plain, False), "L1": (plain, True), "L2": (wrapped, True)}
+rounds = {name: [] for name in levels}
 for _ in range(60):
-    use(plain); block(20); before = block()
-    use(wrapped); block(20); pairs.append((before, block()))
+    for name, (methods, beaten) in levels.items():
+        use(methods); beats.set() if beaten else beats.clear()
+        block(20); rounds[name].append(block(2000))
+beats.clear()
 class Work:
     def wait(self): pass
 class Group:
@@ -100,7 +109,7 @@ bare = min(pair() for _ in range(7))
 Group.allreduce, Work.wait = probe._issuing(Group.allreduce, 1), probe._waiting(Work.wait)
 probe._at[id(group)] = probe.GROUPS
 dressed = min(pair() for _ in range(7))
-beats = {}
+costs = {}
 for groups in (1, 4, 8):
     while len(dist.distributed_c10d._world.pg_map) < groups:
         dist.all_reduce(tensor, group=dist.new_group([0]))
@@ -109,15 +118,14 @@ for groups in (1, 4, 8):
         began = time.process_time_ns()
         for _ in range(2000): probe._probe.beat()
         best.append((time.process_time_ns() - began) / 2000 / 1e3)
-    beats[groups] = min(best)
-bare_us, more_us = statistics.median(p for p, _ in pairs), statistics.median(w - p for p, w in pairs)
-print(json.dumps({"plain": bare_us, "more": more_us, "pair": dressed - bare, "beats": beats}))
+    costs[groups] = min(best)
+print(json.dumps({"rounds": rounds, "pair": dressed - bare, "beats": costs}))
 os._exit(0)
 """
 
 
 def probe() -> None:
-    """In one rank: a blocking all_reduce with and without the wrappers (wall time), the wrappers alone, a beat (CPU time)."""
+    """In one rank: a blocking all_reduce without a probe and with it side by side, the wrappers alone, a beat."""
     import json
 
     with tempfile.TemporaryDirectory() as folder:
@@ -126,11 +134,41 @@ def probe() -> None:
     if done.returncode:
         sys.exit(f"bench: the rank ended with {done.returncode}: {done.stderr[-2000:]}")
     told = json.loads(done.stdout.splitlines()[-1])
-    print(f"all_reduce of one rank {told['plain']:.2f} us, with L2 {told['more']:+.2f} us; wrappers alone {told['pair']:.2f} us")
+    for index, time_of in enumerate(("wall", "CPU of the main thread")):
+        without = [each[index] for each in told["rounds"]["without"]]
+        print(f"all_reduce of one rank, 10 beats a second, {time_of}: without a probe {statistics.median(without):.2f} us")
+        for level in ("L1", "L2"):
+            pairs = list(zip(without, (each[index] for each in told["rounds"][level]), strict=True))
+            more, share = (statistics.median(each) for each in ((b - a for a, b in pairs), (b / a for a, b in pairs)))
+            print(f"  with {level}: {more:+.2f} us, {share:.3f} times (medians of {len(pairs)} rounds)")
+    print(f"the wrappers of L2 alone: {told['pair']:.2f} us")
     print("a beat: " + ", ".join(f"{cost:.1f} us with {groups} groups" for groups, cost in told["beats"].items()))
 
 
+RANKS, LOOKS = 8, 200
+
+
+def agent() -> None:
+    """CPU of an agent that looks at eight ranks of a real job: ten times a second, and as often as it does by itself."""
+    from ftslurm.wrapper.stalls import LOOK_S
+    from tests.hang.rig import Job
+
+    with tempfile.TemporaryDirectory(prefix="hang-") as folder, Job(Path(folder) / "job", RANKS, STEP_S="0.2") as job:
+        job.wait_until_ready()
+        for every_s in (0.1, LOOK_S):
+            shares = []
+            for _ in range(5):
+                began, used = time.monotonic(), time.thread_time()
+                for _ in range(max(5, int(LOOKS * 0.02 / every_s))):
+                    job.node.look()
+                    time.sleep(every_s)
+                shares.append((time.thread_time() - used) / (time.monotonic() - began) * 100)
+            spread = f"{min(shares):.2f} to {max(shares):.2f}"
+            print(f"{RANKS} ranks, looks {every_s:g} s apart: {statistics.median(shares):.2f} % of a core ({spread})", flush=True)
+
+
+BENCHES = {"graph": graph, "stall": stall, "probe": probe, "agent": agent}
+
 if __name__ == "__main__":
-    chosen = sys.argv[1:] or ["graph", "stall", "probe"]
-    for name in chosen:
-        {"graph": graph, "stall": stall, "probe": probe}[name]()
+    for name in sys.argv[1:] or BENCHES:
+        BENCHES[name]()

@@ -127,9 +127,10 @@ def _outside(memory: SlowMemory, seen: Window, limits: SlowLimits) -> tuple[Slow
 
 
 def _stands_out(rank: int, seen: Window, limits: SlowLimits) -> bool:
-    others = median(outside for other, outside in seen.outside_s.items() if other != rank)
-    mine = seen.outside_s[rank]
-    return mine > limits.ratio * others and mine - others > limits.step_share * seen.step_s
+    # Of the time that passes, which is the same for all: one may wait more often in a step than another.
+    shares = {each: outside / max(outside + seen.inside_s[each], 1e-9) for each, outside in seen.outside_s.items()}
+    others = median(share for other, share in shares.items() if other != rank)
+    return shares[rank] > limits.ratio * others and shares[rank] - others > limits.step_share
 
 
 def _transfer(memory: SlowMemory, seen: Window, limits: SlowLimits) -> tuple[SlowMemory, Finding | None]:

@@ -446,6 +446,9 @@ def _circle(state: JobState) -> Finding | None:
         # Two that both receive, and no connection is stuck: neither has sent. Longer rings post their sends beforehand.
         if found.blamed or len(ring) != 2 or len({stay.operation for stay in inside if stay}) > 1:
             return found
+    lost = _by_links(state, sorted(ring), "they wait for each other", [g for g in state.gates if set(g.waiting) & set(ring)])
+    if inside and lost.blamed:
+        return lost
     words = "they wait for each other in a circle: operations issued in different order"
     told = tuple(_waits_for(state, rank) for rank in sorted(ring)[:EVIDENCE_MAX])
     return _finding(state, Kind.NON_COMM_HANG, sorted(ring), words, [g for g in state.gates if set(g.waiting) & set(ring)], told)

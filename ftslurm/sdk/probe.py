@@ -71,6 +71,7 @@ DIRECT_SLOT = 31  # in the ring
 LOW = (1 << 32) - 1
 UNIT_SHIFT, UNITS_MAX = 11, (1 << 24) - 1
 NUMBERS = 2048
+STILL_BEATS = 20
 WORKS_MAX = 4096  # operations that nobody has waited for yet
 PR_SET_PTRACER = 0x59616D61
 
@@ -179,6 +180,8 @@ class _Probe:
         self._ids: dict[int, int] = {}  # first word of a slot -> torch's id of the group
         self._peers: dict[int, dict[int, int]] = {}  # id(ProcessGroup) -> rank in it -> global rank
         self._lost = 0  # progress of groups that are gone
+        self._still = 0  # beats since PROGRESS has changed
+        self._recounted: dict[int, tuple[int, int]] = {}  # torch's id of a group -> RECORDED as told, and as it is
         from _thread import allocate_lock
 
         self._laying = allocate_lock()
@@ -258,11 +261,16 @@ class _Probe:
             at = known.get(id(group)) or self.lay(group)
             entered = _entered(group, words[at + ISSUED]) + 1
             words[at + ENTERED] = entered
-            told = status.get(self._ids.get(at, -1), 0)
+            own = self._ids.get(at, -1)
+            told = status.get(own, 0)
             if told:
-                words[at + RECORDED] = told
+                as_told, as_it_is = self._recounted.get(own, (0, 0))
+                words[at + RECORDED] = as_it_is if as_told == told else told
             total += entered + (told >> 32)
+        self._still = self._still + 1 if words[PROGRESS] == total else 0
         words[PROGRESS] = total
+        if self._still == STILL_BEATS:
+            self._recount(status)
 
     def _recorded(self) -> dict[int, int]:
         """torch's id of a group -> RECORDED. Without the entries themselves: 2 us, where the whole dump takes 20 ms."""
@@ -281,6 +289,20 @@ class _Probe:
             self.words[LEVEL] |= COUNTS
         return found
 
+    def _recount(self, status: dict[int, int]) -> None:
+        """gloo's threads complete side by side, and the last to tell of it may not be the last in order: one rest in forty
+        seems to have a collective open. So once in a standstill the recorder's entries are counted (20 ms)."""
+        alone = [own for at, own in self._ids.items() if not self.words[at + ISSUED] >> 32]  # without point-to-point operations
+        behind = [own for own in alone if (told := status.get(own, 0)) and told & LOW > (told >> 32) - 1]
+        for dump in (self._recorders or ()) if behind else ():
+            open_: dict[int, list[int]] = {}
+            for number, whose, retired in self._scan_entries(dump(includeCollectives=True)):
+                open_.setdefault(int(whose), []).append(int(number) if retired == b"false" else 1 << 31)
+            for own in behind:
+                last = status[own] & LOW
+                if own in open_:
+                    self._recounted[own] = status[own], last | min(min(open_[own]), last + 1) << 32
+
     def _find_recorders(self) -> None:
         import re
 
@@ -289,6 +311,8 @@ class _Probe:
         # Half the time of json.loads; as torch writes it, its members are in the order of the alphabet.
         pattern = rb'"(\d+)":\s*{"last_completed_collective":\s*"(-?\d+)",\s*"last_enqueued_collective":\s*"(-?\d+)"'
         self._scan = re.compile(pattern).findall
+        entry = rb'"collective_seq_id":\s*(\d+)[^{}]*?"is_p2p":\s*false[^{}]*?"pg_id":\s*(\d+)[^{}]*?"retired":\s*(true|false)'
+        self._scan_entries = re.compile(entry).findall
         names = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
         self._recorders = [getattr(native, name) for name in names if hasattr(native, name)]
 
@@ -372,7 +396,9 @@ class _Probe:
             pass
 
     def _gone(self, own: int) -> None:
-        """A group was destroyed: its slot is for the next one."""
+        """A group was destroyed: its slot is for the next one. At the end the interpreter destroys them all: they are kept."""
+        if self.ending:
+            return
         self._laid.pop(own, None)
         self._peers.pop(own, None)
         at = _at.pop(own, SCRATCH)

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from ftslurm.model.wire import devices_message, evidence_message, healed_message
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.life import Life
 from ftslurm.wrapper.pages import Pages, limits_of
-from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, Line, LinkError, boot_s, connect
+from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, Line, LinkError, boot_s, connect, page_folder
 from ftslurm.wrapper.stalls import Stalls
 
 CONNECT_TIMEOUT_S = 30.0
@@ -35,7 +35,11 @@ LOOK_TIMEOUT_S = 20.0
 class Agent:
     """One loop over the connection and the clock."""
 
-    def __init__(self, node: str, probes: tuple[Probe, ...], line: Line, poll_s: float) -> None:
+    def __init__(
+        self, node: str, probes: tuple[Probe, ...], line: Line, poll_s: float, pages_of: Callable[[str], str] = str
+    ) -> None:
+        """pages_of: the folder of a step's pages."""
+        self._pages_of = pages_of
         self._node = node
         self._probes = probes
         self._line = line
@@ -145,8 +149,9 @@ class Agent:
         if quiet_s:
             self._life.watch([(rank, pid) for rank, pid, _ in ranks], quiet_s, now)
         starts = [(rank, number) for rank, _, number in ranks]
-        self._pages.watch(starts, str(message["step"]), limits_of(message["limits"]), now)
-        self._stalls.watch(ranks, str(message["step"]), float(message["stall_s"]), now)
+        folder = self._pages_of(str(message["step"]))
+        self._pages.watch(starts, folder, limits_of(message["limits"]), now)
+        self._stalls.watch(ranks, folder, float(message["stall_s"]), now)
 
     def _drill(self, message: Mapping[str, Any]) -> None:
         """A device fault on purpose: the device shows it until it is healed, beside what it shows in truth."""
@@ -211,7 +216,8 @@ def main() -> None:
         channel = Channel(env.pop(CHANNEL_VARIABLE))
         probes, poll_s = choose_probes(env, run_command), float(sys.argv[1])
         hello = {"t": "agent", "node": node, "kinds": [probe.kind for probe in probes]}
-        Agent(node, probes, Line(channel, env, *connect(channel, env, CONNECT_TIMEOUT_S), hello), poll_s).run()
+        line = Line(channel, env, *connect(channel, env, CONNECT_TIMEOUT_S), hello)
+        Agent(node, probes, line, poll_s, lambda step: page_folder(step, channel)).run()
     except (IndexError, KeyError, OSError, ValueError) as error:
         sys.exit(f"ftslurm: the agent on {node} cannot reach ftrun: {error}")
 

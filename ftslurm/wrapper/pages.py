@@ -11,7 +11,6 @@ from ftslurm.policies.beats import OFF, Watch, follow, merged, overdue
 from ftslurm.sdk import notes as say
 from ftslurm.sdk.notes import SUFFIX, read_notes
 from ftslurm.sdk.page import owner_lives, page_paths, read_page
-from ftslurm.wrapper.shim import page_folder
 
 # While a program reports, its page is read as often as ft_launcher's monitor at its quickest; before, now and then.
 READ_S, LOOK_S = 0.1, 1.0
@@ -41,9 +40,8 @@ class Pages:
         self.wakes_at: float | None = None
         self.reports = False  # does a program of the node tell its life by beats or sections?
 
-    def watch(self, ranks: Sequence[tuple[int, int]], step: str, limits: BeatLimits, now: float) -> None:
-        """ranks: (rank, number of its start). step: `123.0`. What was before is forgotten."""
-        folder = page_folder(step)
+    def watch(self, ranks: Sequence[tuple[int, int]], folder: str, limits: BeatLimits, now: float) -> None:
+        """ranks: (rank, number of its start). folder: of their pages. What was before is forgotten."""
         before = self._ranks
         self._ranks, self._step, self.reports = {}, 0, False
         for rank, number in ranks:

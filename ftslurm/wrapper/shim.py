@@ -1219,8 +1219,8 @@ class Drill:
 class Pages:
     """The folder of this step's shared pages on this node, and the names of our own rank's in it (sdk/page.py)."""
 
-    def __init__(self, env: dict, rank: int) -> None:
-        self._folder = page_folder(f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}")
+    def __init__(self, env: dict, rank: int, channel: Channel) -> None:
+        self._folder = page_folder(f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}", channel)
         self._rank = rank
 
     def variables(self, attempt: int) -> dict:
@@ -1238,11 +1238,12 @@ class Pages:
             pass  # never made, or others are still in it
 
 
-def page_folder(step: str) -> str:
+def page_folder(step: str, channel: Channel) -> str:
     """Where the pages of `step` (`123.0`) are on this node; agents look there as well."""
-    # The name can be guessed; private_folder() sees whether what is there is ours.
+    # Steps of several clusters, or none, may meet on a machine. private_folder() sees whether what is there is ours.
+    mark = blake2s(b"pages", key=channel.secret).hexdigest()[:12]
     base = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"  # noqa: S108
-    return f"{base}/ftslurm.{os.getuid()}.{step}"
+    return f"{base}/ftslurm.{os.getuid()}.{step}.{mark}"
 
 
 def private_folder(path: str) -> bool:
@@ -1315,7 +1316,7 @@ class Shim:
         self._output = output
         self._silence = Silence(output)
         self._rank = int(env.get("SLURM_PROCID", "0"))
-        self._pages = Pages(env, self._rank)
+        self._pages = Pages(env, self._rank, channel)
         self._reported = True  # the end of the command was told
         self._ended_at = 0.0  # Unix seconds
         self._asked = False  # to stop, before it ended

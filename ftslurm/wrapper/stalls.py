@@ -9,7 +9,7 @@ from typing import Any
 from ftslurm.model.events import StallSeen
 from ftslurm.model.wire import compared_message, stall_message
 from ftslurm.wrapper.evidence import NodeWatch
-from ftslurm.wrapper.shim import descendants, page_folder
+from ftslurm.wrapper.shim import descendants
 
 LOOK_S = 1.0
 # As often in the time after which a stall is told.
@@ -38,16 +38,15 @@ class Stalls:
         self._told: StallSeen | None = None
         self._watched: tuple[list[tuple[int, int, int]], str, float] | None = None
 
-    def watch(self, ranks: Sequence[tuple[int, int, int]], step: str, stall_s: float, now: float) -> None:
+    def watch(self, ranks: Sequence[tuple[int, int, int]], folder: str, stall_s: float, now: float) -> None:
         """From now on; what was before is forgotten. ranks: (rank, pid of its shim, number of its start).
 
-        stall_s: tell after so long without progress; 0: do not look.
+        folder: of their pages. stall_s: tell after so long without progress; 0: do not look.
         """
-        if (list(ranks), step, stall_s) == self._watched:
+        if (list(ranks), folder, stall_s) == self._watched:
             return
-        self._watched = (list(ranks), step, stall_s)
+        self._watched = (list(ranks), folder, stall_s)
         self.node = NodeWatch(self._name)
-        folder = page_folder(step)
         for rank, pid, number in ranks:
             children = descendants(pid)
             self.node.watch(rank, f"{folder}/{rank}.{number}", children[0] if children else None, number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,17 +43,14 @@ class Told:
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
 
-    def pack(self, message: dict[str, Any]) -> bytes:
+    def say(self, message: dict[str, Any]) -> None:
         self.messages.append(message)
-        return b""
 
 
-@pytest.fixture
-def sock() -> Iterator[socket.socket]:
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
     on_term = signal.getsignal(signal.SIGTERM)  # which the agent changes while it heals
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ours
+    yield
     signal.signal(signal.SIGTERM, on_term)
 
 
@@ -64,10 +60,10 @@ def healed(agent: Agent, told: Told, *devices: str) -> list[tuple[str, Any, str]
     return [(result["device"], result["healed"], result["how"]) for result in told.messages[-1]["results"]]
 
 
-def test_a_device_is_healed_by_the_probe_that_named_it(sock: socket.socket) -> None:
+def test_a_device_is_healed_by_the_probe_that_named_it() -> None:
     told = Told()
     ascend, nvidia, amd = FakeProbe("ascend", "0.0"), FakeProbe("nvidia", "0", "1"), FakeProbe("amd", "1", "2")
-    agent = Agent("n1", (ascend, nvidia, amd), sock, told, 10)  # type: ignore[arg-type]
+    agent = Agent("n1", (ascend, nvidia, amd), told, 10)  # type: ignore[arg-type]
     agent._told({"t": "look"})
     assert healed(agent, told, "0.0", "1", "2") == [("0.0", True, "ascend"), ("1", True, "nvidia"), ("2", True, "amd")]
     nvidia.devices = ()  # no answer this time: what it named before is still its own
@@ -75,10 +71,10 @@ def test_a_device_is_healed_by_the_probe_that_named_it(sock: socket.socket) -> N
     assert healed(agent, told, "0", "nobody's") == [("0", True, "nvidia"), ("nobody's", True, "ascend")]
 
 
-def test_a_probe_with_a_bug_does_not_end_the_agent(sock: socket.socket, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_probe_with_a_bug_does_not_end_the_agent(capfd: pytest.CaptureFixture[str]) -> None:
     told = Told()
     broken, well = FakeProbe("nvidia", bug=KeyError("uuid")), FakeProbe("ascend", "0.0")
-    agent = Agent("n1", (broken, well), sock, told, 10)  # type: ignore[arg-type]
+    agent = Agent("n1", (broken, well), told, 10)  # type: ignore[arg-type]
     agent._told({"t": "look"})
     (message,) = told.messages
     assert message["error"] == "the look at the nvidia devices failed: KeyError: 'uuid'"
@@ -87,6 +83,6 @@ def test_a_probe_with_a_bug_does_not_end_the_agent(sock: socket.socket, capfd: p
     assert "Traceback" in capfd.readouterr().err
 
 
-def test_a_node_without_tools_heals_nothing(sock: socket.socket) -> None:
+def test_a_node_without_tools_heals_nothing() -> None:
     told = Told()
-    assert healed(Agent("n1", (), sock, told, 10), told, "0") == [("0", None, "no device tool is on this node")]  # type: ignore[arg-type]
+    assert healed(Agent("n1", (), told, 10), told, "0") == [("0", None, "no device tool is on this node")]  # type: ignore[arg-type]

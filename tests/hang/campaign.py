@@ -1,6 +1,6 @@
-"""Random hangs and pauses on real jobs, and how often the rank and the class are named.
+"""Hangs, slowness and pauses on real jobs: how often the class and the rank are named, and what is said of healthy ones.
 
-    python -m tests.hang.campaign --cases 50 --seed 1 [--only ACT] [--keep FOLDER]
+    python -m tests.hang.campaign --cases 44 --healthy 44 --seed 1 [--only ACT] [--keep FOLDER]
 """
 
 from __future__ import annotations
@@ -11,13 +11,19 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections import Counter
+import threading
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ftslurm.model.collectives import Kind
 from tests.hang import cases, network
 from tests.hang.cases import Plan, Result
+from tests.hang.matrix import Told, summary
 from tests.hang.rig import Job
+
+printing = threading.Lock()
 
 
 def perform(plan: Plan, folder: Path) -> Iterator[Result]:
@@ -30,34 +36,27 @@ def perform(plan: Plan, folder: Path) -> Iterator[Result]:
 
 def _perform(plan: Plan, folder: Path, net: network.Network | None) -> Iterator[Result]:
     # Large enough that a cut or slow link is in the way of every collective.
-    size = {"SIZE": "262144", "BUCKETS": "4"} if net else {}
-    with Job(folder, plan.world, plan.level, net, MODE=plan.mode, WORKERS=str(plan.workers), **size) as job:
+    env = {"SIZE": "262144", "BUCKETS": "4"} if net else {}
+    if plan.computing:
+        env["COMPUTES"] = "1"
+    with Job(folder, plan.world, plan.level, net, MODE=plan.mode, WORKERS=str(plan.workers), **env) as job:
         job.wait_until_ready()
         for case in plan.cases:
             yield cases.run(job, plan, case)
 
 
-def matrix(results: Sequence[Result]) -> str:
-    """What was done against what was said; a right class with a wrong rank counts apart."""
-    truths = sorted({_truth(result) for result in results})
-    counts: Counter[tuple[str, str]] = Counter((_truth(result), _said(result)) for result in results)
-    said = sorted({name for _, name in counts})
-    width = max(map(len, (*truths, *said))) + 2
-    head = " " * width + "".join(f"{name:>{width}}" for name in said)
-    rows = (f"{truth:<{width}}" + "".join(f"{counts[truth, name] or '.':>{width}}" for name in said) for truth in truths)
-    return "\n".join((head, *rows))
+def told(result: Result) -> Told:
+    found, case = result.verdict.finding, result.case
+    truth = case.expected.value if case.expected else ""
+    said = found.kind.value if found else ""
+    if case.act == "suspend" and result.ok:
+        said = ""  # "suspended" is no hang
+    named = fold_ranks(found.ranks) if found else ""
+    return Told(case.act, truth, said, result.ok, f"{result.plan}, {case}: {said or 'nothing'} {named}".strip())
 
 
-def _truth(result: Result) -> str:
-    return result.case.expected.value if result.case.expected else "(healthy)"
-
-
-def _said(result: Result) -> str:
-    found = result.verdict.finding
-    if found is None:
-        return "(nothing)"
-    wrong = _truth(result) == found.kind.value and not result.ok
-    return f"{found.kind.value}{', wrong rank' if wrong else ''}"
+def fold_ranks(ranks: Sequence[int]) -> str:
+    return ",".join(map(str, ranks))
 
 
 def by_act(results: Sequence[Result]) -> str:
@@ -70,40 +69,66 @@ def by_act(results: Sequence[Result]) -> str:
     return "\n".join(rows)
 
 
+def carry_out(plan: Plan, keep: Path | None) -> tuple[list[Result], str]:
+    """What was found; and a word if the job did not do what it was to do."""
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory(prefix="hang-") as folder:
+        try:
+            for result in perform(plan, Path(folder) / "job"):
+                results.append(result)
+                with printing:
+                    show(result)
+        except (AssertionError, OSError, RuntimeError) as error:
+            if keep:
+                shutil.copytree(folder, keep / Path(folder).name, ignore=shutil.ignore_patterns("*.sock", "fifo.*"))
+            return results, f"{plan}, {plan.cases[len(results)]}: {error}"
+    return results, ""
+
+
+def show(result: Result) -> None:
+    found = result.verdict.finding
+    print(f"{'ok ' if result.ok else 'BAD'} {result.plan!s:<22} {result.case}: {found or 'nothing'}", flush=True)
+    if not result.ok and found:
+        print("        " + "\n        ".join((*found.evidence, *result.verdict.text.splitlines())), flush=True)
+
+
+def all_of(plans: Sequence[Plan], keep: Path | None) -> tuple[list[Result], list[str]]:
+    """Two jobs at a time; those where speeds are compared one by one."""
+    results: list[Result] = []
+    troubles: list[str] = []
+    for alone, workers in ((False, 2), (True, 1)):
+        with ThreadPoolExecutor(workers) as pool:
+            for found, trouble in pool.map(lambda plan: carry_out(plan, keep), [p for p in plans if p.alone is alone]):
+                results += found
+                troubles += [trouble] if trouble else []
+    return results, troubles
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=50)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=44, help="hangs and slowness")
+    parser.add_argument("--healthy", type=int, default=44, help="pauses and undisturbed runs")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", choices=sorted(cases.ACTS), help="only this")
-    parser.add_argument("--keep", type=Path, help="where the folders of wrong cases go")
+    parser.add_argument("--only", choices=sorted(cases.ACTS), help="only this, --cases times")
+    parser.add_argument("--keep", type=Path, help="where the folders of jobs that failed go")
     options = parser.parse_args()
-    rng, results = random.Random(options.seed), []
+    rng, begun = random.Random(options.seed), time.monotonic()
     with_network = network.available()
     print(f"links can {'' if with_network else 'not '}be cut here (root, ip, network namespaces)")
-    while len(results) < options.cases:
-        left = options.cases - len(results)
-        plan = cases.only(rng, options.only) if options.only else cases.draw(rng, left, with_network)
-        with tempfile.TemporaryDirectory(prefix="hang-") as folder:
-            try:
-                for result in perform(plan, Path(folder) / "job"):
-                    results.append(result)
-                    found = result.verdict.finding
-                    where = f"{plan.mode} {plan.level} x{plan.world}{' net' if plan.network else ''}"
-                    said = f"{found}" if found else "nothing"
-                    print(f"{'ok ' if result.ok else 'BAD'} {len(results):>3} {where:<16} {result.case}: {said}", flush=True)
-                    if not result.ok and found:
-                        print("        " + "\n        ".join((*found.evidence, *result.verdict.text.splitlines())), flush=True)
-            except AssertionError as error:
-                print(f"??? {plan}: {error}", flush=True)
-                if options.keep:
-                    shutil.copytree(folder, options.keep / Path(folder).name, ignore=shutil.ignore_patterns("*.sock"))
-    print(f"\n{matrix(results)}\n\n{by_act(results)}")
+    if options.only:
+        plans = [cases.only(rng, options.only) for _ in range(options.cases)]
+    else:
+        plans = cases.deck(rng, options.cases, options.healthy, with_network)
+    results, troubles = all_of(plans, options.keep)
+    kinds = [kind.value for kind in (Kind.COMM_HANG, Kind.NON_COMM_HANG, Kind.COMM_SLOW, Kind.NON_COMM_SLOW)]
+    print(f"\n{by_act(results)}\n\n{summary([told(result) for result in results], kinds)}")
+    for trouble in troubles:
+        print(f"not carried out: {trouble}")
     took = [each for result in results for each in result.verdict.examine_s]
     if took:
-        print(f"\nan examination of a node: median {statistics.median(took) * 1e3:.0f} ms, longest {max(took) * 1e3:.0f} ms")
-    right = sum(result.ok for result in results)
-    print(f"{right} of {len(results)} right (seed {options.seed})")
-    sys.exit(right != len(results))
+        print(f"an examination of a node: median {statistics.median(took) * 1e3:.0f} ms, longest {max(took) * 1e3:.0f} ms")
+    print(f"{time.monotonic() - begun:.0f} s (seed {options.seed})")
+    sys.exit(not all(result.ok for result in results))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ftslurm.model.collectives import Kind
-from tests.hang.rig import BUSY_S, Job, Verdict, right
+from tests.hang.rig import BUSY_S, QUIET_S, Job, Verdict, right
 from tests.hang.slowness import watch_slow
 
 SLOW_KINDS = (Kind.COMM_SLOW, Kind.NON_COMM_SLOW)
@@ -39,6 +39,16 @@ class Plan:
     cases: tuple[Case, ...]
     network: bool = False
     workers: int = 0
+    computing: bool = False  # the ranks compute between their collectives, where others sleep
+
+    @property
+    def alone(self) -> bool:
+        """Does it need a quiet machine? Speeds are compared."""
+        return any(case.act in COMPARED for case in self.cases)
+
+    def __str__(self) -> str:
+        extras = (" net" if self.network else "", " loader" if self.workers else "", " computing" if self.computing else "")
+        return f"{self.mode} {self.level} x{self.world}{''.join(extras)}"
 
 
 @dataclass(frozen=True)
@@ -52,6 +62,10 @@ class Result:
         found = self.verdict.finding
         if self.case.act == "order":  # the circle has the culprit in it, and whom it waits for
             return found is not None and found.kind is self.case.expected and self.case.victim in found.ranks
+        if self.case.act == "exit" and found is not None and found.kind is Kind.NON_COMM_HANG:
+            return found.ranks == self.case.ranks  # it has ended, and its peers have not died of it yet
+        if self.case.act == "suspend" and found is not None and found.kind is Kind.UNKNOWN:
+            return True  # it says that the job is suspended, and names nobody to act on
         return right(found, self.case.expected, self.case.ranks)
 
 
@@ -94,11 +108,14 @@ def _order(job: Job, case: Case) -> Undo:
 
 
 def _leave_all(job: Job, case: Case) -> Undo:
-    """The job ends; one rank does not, for it has a thread that goes on."""
-    step = "stay"
+    """The job ends; one rank does not, for it has a thread that goes on. All of them in the same step, some seconds ahead."""
+    steps = [int(line.split()[-1]) for rank in range(job.world) for line in job.notes(rank).splitlines() if " goes on " in line]
     for rank in range(job.world):
-        with open(job.folder / f"order.{rank}", "w") as file:
-            file.write(step if rank == case.victim else "leave")
+        job.order(rank, "stay" if rank == case.victim else "leave", max(steps) + STEPS_AHEAD)
+    until = time.monotonic() + 60
+    while not all("over" in job.notes(rank) for rank in range(job.world)):
+        assert time.monotonic() < until, "the job does not end"
+        time.sleep(0.1)
     return lambda: None
 
 
@@ -129,6 +146,51 @@ def _slow(job: Job, case: Case) -> Undo:
     return lambda: job.order(case.victim, "slow", 0)
 
 
+def _suspend(job: Job, case: Case) -> Undo:
+    """The whole job, as `scontrol suspend` would."""
+    for rank in range(job.world):
+        job.signal(rank, signal.SIGSTOP)
+
+    def go_on() -> None:
+        for rank in range(job.world):
+            job.signal(rank, signal.SIGCONT)
+
+    return go_on
+
+
+def _debug(job: Job, case: Case) -> Undo:
+    """Somebody looks at a rank with a debugger, for less than the limit."""
+    job.signal(case.victim, signal.SIGSTOP)
+    time.sleep(SHORT_S)
+    job.signal(case.victim, signal.SIGCONT)
+    return lambda: None
+
+
+def _slowly_loading(job: Job, case: Case) -> Undo:
+    """Each batch takes a while, for longer than a hang would."""
+    path = job.folder / f"loader.slow.{case.victim}"
+    path.touch()
+    return path.unlink
+
+
+def _uneven(job: Job, case: Case) -> Undo:
+    """Every step takes another time on every rank."""
+    for rank in range(job.world):
+        job.order(rank, "uneven", 0.02)
+
+    def even() -> None:
+        for rank in range(job.world):
+            job.order(rank, "uneven", 0)
+
+    return even
+
+
+def _below(job: Job, case: Case) -> Undo:
+    """A little slower than the others: less than is told."""
+    job.order(case.victim, "slow", 0.0008)
+    return lambda: job.order(case.victim, "slow", 0)
+
+
 def _slow_link(job: Job, case: Case) -> Undo:
     assert job.network is not None
     job.network.shape(case.victim, "100mbit")
@@ -139,21 +201,32 @@ def _nothing(job: Job, case: Case) -> Undo:
     return lambda: None
 
 
-PAUSE_S = 9.0
+PAUSE_S = 14.0
+STEPS_AHEAD = 300
+SHORT_S = QUIET_S / 2
 ACTS: dict[str, Callable[[Job, Case], Undo]] = {
     "sleep": _pause(PAUSE_S), "deadlock": _pause(PAUSE_S), "native": _pause(PAUSE_S), "loop": _pause(BUSY_S + 6),
     "fifo": _blocked, "spawn": _blocked, "stop inside": _stop_inside, "stop outside": _stop_outside,
-    "evaluate": _pause(6.0), "checkpoint": _pause(6.0), "compile": _pause(6.0), "hiccup": _pause(1.0), "nothing": _nothing,
-    "slow": _slow, "slow link": _slow_link,
+    "evaluate": _pause(6.0), "checkpoint": _pause(6.0), "compile": _pause(6.0), "trickle": _pause(6.0),
+    "hiccup": _pause(1.0), "nothing": _nothing, "suspend": _suspend, "debug": _debug, "slow loader": _slowly_loading,
+    "uneven": _uneven, "below": _below, "slow": _slow, "slow link": _slow_link,
     "exit": _order, "crash": _order, "kill": _kill, "order": _order, "odd": _order, "stay": _leave_all, "loader": _loader,
     "cut": _cut, "cut between": _cut_between,
 }  # fmt: skip
 HANGS = ("sleep", "deadlock", "native", "loop", "fifo", "spawn")
 STOPS = ("stop inside", "stop outside")
-PAUSES = ("evaluate", "checkpoint", "compile", "hiccup", "nothing")
+PAUSES = ("evaluate", "checkpoint", "compile", "trickle", "hiccup", "nothing", "suspend", "debug", "slow loader", "uneven", "below")
 ENDS = ("exit", "crash", "kill", "stay")
 COLLECTIVE_ENDS = ("order", "odd")  # only where a step is made of collectives that the program issues itself
 CUTS = ("cut", "cut between")
+COMPARED = ("slow", "slow link", "uneven", "below")  # the rules on slowness look on
+
+# As often is each drawn.
+FAULTS = {
+    "sleep": 2, "deadlock": 2, "native": 2, "loop": 2, "fifo": 2, "spawn": 2, "stop outside": 3, "loader": 2, "order": 2, "odd": 2,
+    "stop inside": 6, "cut": 3, "cut between": 2, "slow": 5, "slow link": 4, "exit": 1, "crash": 1, "kill": 1, "stay": 1,
+}  # fmt: skip
+HEALTHY = dict.fromkeys(PAUSES, 4)
 
 
 def make(act: str, victim: int, world: int, other: int | None = None) -> Case:
@@ -181,8 +254,9 @@ def make(act: str, victim: int, world: int, other: int | None = None) -> Case:
 
 def run(job: Job, plan: Plan, case: Case) -> Result:
     job.wait_for_progress()
-    if case.expected in SLOW_KINDS:
-        return Result(plan, case, watch_slow(job, lambda: ACTS[case.act](job, case)))
+    if case.act in COMPARED:
+        budget_s = 45.0 if case.expected else 22.0
+        return Result(plan, case, watch_slow(job, lambda: ACTS[case.act](job, case), budget_s))
     ending = case.act in ENDS
     doing = replace(case, act="sleep") if case.act == "hiccup" else case
     undo = ACTS[case.act](job, doing)
@@ -194,36 +268,64 @@ def run(job: Job, plan: Plan, case: Case) -> Result:
 
 def only(rng: random.Random, act: str) -> Plan:
     """A job for one kind of case."""
-    world, level = rng.choice([3, 4] if act in ("cut between", "slow link") else [2, 3, 4]), rng.choice(["L1", "L2"])
-    modes = ["plain"] if act in ("loader", *COLLECTIVE_ENDS, "slow link") else ["plain", "ddp"]
-    victim = rng.randrange(world // 2 * 2)
-    return Plan(
-        rng.choice(modes), "L2" if act == "slow link" else level, world, (make(act, victim, world),),
-        network=act in (*CUTS, "slow link"), workers=int(act == "loader"),
-    )  # fmt: skip
+    return _plan(rng, [], act) if _ends(act) else _plan(rng, [act], None)
 
 
-def draw(rng: random.Random, wanted: int, network: bool) -> Plan:
-    """A job with at most `wanted` cases."""
-    world = rng.choice([2, 3, 3, 4])
-    mode, level = rng.choice([("plain", "L1"), ("plain", "L2"), ("ddp", "L1"), ("ddp", "L2"), ("ring", "L1"), ("pipe", "L2")])
-    if mode == "ring" and world == 2:
-        world = 3
+def deck(rng: random.Random, faults: int, healthy: int, network: bool) -> list[Plan]:
+    """Jobs with so many cases in all, the kinds as often as FAULTS and HEALTHY say."""
+    drawn = [*_drawn(rng, FAULTS, faults, network), *_drawn(rng, HEALTHY, healthy, network)]
+    rng.shuffle(drawn)
+    ends = [act for act in drawn if _ends(act)]
+    compared = [act for act in drawn if act in COMPARED and not _ends(act)]
+    loading = [act for act in drawn if act == "slow loader"]
+    others = [act for act in drawn if not _ends(act) and act not in (*COMPARED, "slow loader")]
+    plans = []
+    for act in ends:
+        if act == "loader":
+            bodies, others = [*loading[:2], *others[:2]], others[2:]
+            loading = loading[2:]
+        elif act == "slow link":
+            bodies = []
+        else:
+            bodies, others = others[:3], others[3:]
+        plans.append(_plan(rng, bodies, act))
+    for kept in (others, compared, loading):
+        plans += [_plan(rng, kept[at : at + 4], None) for at in range(0, len(kept), 4)]
+    return plans
 
-    def victim() -> int:
-        return rng.randrange(world)
 
-    if network and rng.random() < 0.35:
-        acts = ["slow link"] if mode == "plain" and level == "L2" and world > 2 and rng.random() < 0.5 else [rng.choice(CUTS)]
-        if mode in ("ring", "pipe") or (acts == ["cut between"] and world > 3):
-            acts = ["cut"]
-        first = [rng.choice(PAUSES)] if wanted > 1 else []
-        return Plan(mode, level, world, tuple(make(act, victim(), world) for act in (*first, *acts)), network=True)
-    workers = int(mode == "plain" and rng.random() < 0.2)
-    ends = [*ENDS, *(COLLECTIVE_ENDS if mode == "plain" else ()), *(["loader", "loader"] if workers else ())]
-    bodies = rng.choices([*HANGS, *STOPS, *PAUSES, *(["slow"] if mode in ("plain", "ddp") else [])], k=min(wanted, 4) - 1)
-    last = rng.choice(ends)
-    who = victim()
-    if last == "order":
-        who = rng.randrange(world // 2 * 2)  # it has to have a pair
-    return Plan(mode, level, world, (*(make(act, victim(), world) for act in bodies), make(last, who, world)), workers=workers)
+def _ends(act: str) -> bool:
+    """Is the job good for nothing after it?"""
+    return act in (*ENDS, *COLLECTIVE_ENDS, *CUTS, "loader", "slow link")
+
+
+def _drawn(rng: random.Random, weights: dict[str, int], count: int, network: bool) -> list[str]:
+    pool = [act for act, times in weights.items() for _ in range(times) if network or act not in (*CUTS, "slow link")]
+    found: list[str] = []
+    while len(found) < count:
+        found += rng.sample(pool, k=min(len(pool), count - len(found)))
+    return found
+
+
+def _plan(rng: random.Random, bodies: list[str], end: str | None) -> Plan:
+    acts = [*bodies, *([end] if end else [])]
+    network = end in (*CUTS, "slow link")
+    world = rng.choice([3, 4] if end in ("cut between", "slow link") or any(act in COMPARED for act in acts) else [2, 3, 4])
+    if end in COLLECTIVE_ENDS or end == "loader" or "slow loader" in acts:
+        mode, level = "plain", rng.choice(["L1", "L2"])
+    elif end == "slow link" or "below" in acts:
+        mode, level = "plain", "L2"
+    elif any(act in COMPARED for act in acts):
+        mode, level = rng.choice([("plain", "L2"), ("ddp", "L1"), ("ddp", "L2")])
+    else:
+        mode, level = rng.choice([("plain", "L1"), ("plain", "L2"), ("ddp", "L1"), ("ddp", "L2"), ("ring", "L1"), ("pipe", "L2")])
+        world = 3 if mode == "ring" and world == 2 else world
+    if mode in ("ring", "pipe") and end == "cut between":
+        mode = "ddp"
+    if end == "cut between" and world > 3:
+        world = 3  # gloo's rings leave most pairs of a larger world without a connection that matters
+    workers = int(end == "loader" or "slow loader" in acts)
+    computing = world == 2 and mode in ("plain", "ddp") and rng.random() < 0.5
+    # A rank without a neighbour has no pair to be in the wrong order with.
+    cases = tuple(make(act, rng.randrange(world // 2 * 2 if act == "order" else world), world) for act in acts)
+    return Plan(mode, level, world, cases, network, workers, computing)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -21,7 +22,9 @@ STEP_S = float(os.environ.get("STEP_S", "0.015"))
 STEPS = int(os.environ.get("STEPS", "1000000"))
 SIZE, BUCKETS = int(os.environ.get("SIZE", "16384")), int(os.environ.get("BUCKETS", "3"))
 WORKERS = int(os.environ.get("WORKERS", "0"))
+COMPUTES = bool(os.environ.get("COMPUTES"))
 extra_s = 0.0  # of every step, for a slow rank
+uneven_s = 0.0  # at most, of every step
 locks = (threading.Lock(), threading.Lock())
 
 
@@ -32,6 +35,8 @@ class Data(torch.utils.data.Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         if os.path.exists(f"{OUT}/loader.{RANK}"):
             time.sleep(1000)
+        if os.path.exists(f"{OUT}/loader.slow.{RANK}"):
+            time.sleep(0.2)
         return torch.zeros(64)
 
 
@@ -128,9 +133,24 @@ def slow(seconds: float) -> None:
     extra_s = seconds
 
 
+def uneven(seconds: float) -> None:
+    global uneven_s
+    uneven_s = seconds
+
+
+def trickle(seconds: float) -> None:
+    """A dataset on a file server that answers slowly."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with open(__file__, "rb") as file:
+            file.read()
+        time.sleep(0.2)
+
+
 PAUSES = {
     "sleep": time.sleep, "deadlock": deadlock, "loop": loop, "native": native, "fifo": fifo, "spawn": spawn,
     "evaluate": compute, "checkpoint": write, "compile": children, "crash": crash, "slow": slow,
+    "uneven": uneven, "trickle": trickle,
 }  # fmt: skip
 
 
@@ -177,12 +197,21 @@ if MODE == "ddp":
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.01)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 loader = iter(torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=WORKERS)) if WORKERS else None
-note("ready")
+note(f"ready {os.getpid()}")
+noted_at = 0.0
+later = ("", 0)  # an order that all ranks carry out in the same step
 for number in range(STEPS):
     if loader is not None:
         next(loader)
-    time.sleep(STEP_S + extra_s)
+    (compute if COMPUTES else time.sleep)(STEP_S + extra_s + random.random() * uneven_s)
+    if time.monotonic() - noted_at > 1:
+        noted_at = time.monotonic()
+        note(f"goes on {number}")
     kind, argument = order()
+    if kind in ("stay", "leave"):
+        later, kind = (kind, int(argument)), ""
+    if later[0] and number >= later[1]:
+        kind = later[0]
     if kind in PAUSES:
         PAUSES[kind](float(argument or 1000))
         note(f"end {kind}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -19,10 +20,13 @@ def _ip(*words: str, check: bool = True) -> None:
         raise RuntimeError(f"ip {' '.join(words)}: {done.stderr.strip()}")
 
 
+_numbers = itertools.count()
+
+
 class Network:
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
-        self.name = f"fth{os.getpid() % 100000:x}"  # an interface name has 15 letters at most
+        self.name = f"fth{os.getpid() % 100000:x}{next(_numbers) % 1296:x}"  # an interface name has 15 letters at most
         self.bridge = f"{self.name}b"
 
     def __enter__(self) -> Network:

@@ -20,7 +20,8 @@ from tests.hang.network import Network
 
 HERE = Path(__file__).parent
 QUIET_S, BUSY_S = 3.0, 12.0
-START_S = 90.0
+START_S = 180.0
+ORDER_S = 60.0
 
 
 @dataclass
@@ -34,7 +35,40 @@ class Verdict:
     examine_s: list[float] = field(default_factory=list)
 
 
-class Job:
+class Orders:
+    """What is told to the ranks of tests/hang/job.py, by files in their folder, and what they have noted there."""
+
+    folder: Path
+    world: int
+
+    def log(self, rank: int) -> str:
+        return ""
+
+    def notes(self, rank: int) -> str:
+        try:
+            return (self.folder / f"notes.{rank}").read_text()
+        except OSError:
+            return ""
+
+    def order(self, rank: int, kind: str, argument: float | str = "") -> None:
+        """From the next step of `rank` on; returns when it has begun."""
+        before = self.notes(rank).count(f"begin {kind}")
+        hidden = self.folder / f"order.{rank}.new"
+        hidden.write_text(f"{kind} {argument}".strip())
+        hidden.rename(self.folder / f"order.{rank}")
+        until = time.monotonic() + ORDER_S
+        while self.notes(rank).count(f"begin {kind}") == before:
+            assert time.monotonic() < until, f"rank {rank} does not take orders:\n{self.log(rank)}"
+            time.sleep(0.02)
+
+    def unblock(self, rank: int) -> None:
+        """Ends the orders `fifo` and `spawn`."""
+        path = self.folder / f"fifo.{rank}"
+        with open(path, "w"):
+            path.unlink()
+
+
+class Job(Orders):
     """Ranks, each a process with a page. network: gives every rank an address of its own, so that links can be cut."""
 
     def __init__(self, folder: Path, world: int, level: str = "L1", network: Network | None = None, **env: str) -> None:
@@ -99,29 +133,6 @@ class Job:
 
     def log(self, rank: int) -> str:
         return (self.folder / f"log.{rank}").read_text(errors="replace")[-3000:]
-
-    def notes(self, rank: int) -> str:
-        try:
-            return (self.folder / f"notes.{rank}").read_text()
-        except OSError:
-            return ""
-
-    def order(self, rank: int, kind: str, argument: float | str = "") -> None:
-        """From the next step of `rank` on; returns when it has begun."""
-        before = self.notes(rank).count(f"begin {kind}")
-        hidden = self.folder / f"order.{rank}.new"
-        hidden.write_text(f"{kind} {argument}".strip())
-        hidden.rename(self.folder / f"order.{rank}")
-        until = time.monotonic() + 30
-        while self.notes(rank).count(f"begin {kind}") == before:
-            assert time.monotonic() < until, f"rank {rank} does not take orders:\n{self.log(rank)}"
-            time.sleep(0.02)
-
-    def unblock(self, rank: int) -> None:
-        """Ends the orders `fifo` and `spawn`."""
-        path = self.folder / f"fifo.{rank}"
-        with open(path, "w"):
-            path.unlink()
 
     def signal(self, rank: int, number: signal.Signals) -> None:
         """To the rank itself: with a network of its own it is a child of `ip netns exec`, which becomes it by exec."""

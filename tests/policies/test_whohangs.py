@@ -371,9 +371,6 @@ def test_ranks_as_text(ranks: set[int]) -> None:
 def test_ranks_of_regular_groups_are_short() -> None:
     assert fold(range(1024)) == "0-1023"
     assert fold(range(3, 1024, 8)) == "3-1019:8"
-    for hostile in ("0-99999999", "1-2:0", "x", "-4", "5-"):
-        if hostile == "5-":
-            assert unfold(hostile) == (5,)
-        else:
-            with pytest.raises(WireError):
-                unfold(hostile)
+    for hostile in ("0-99999999", "1-2:0", "x", "-4", ",", "1,,2"):
+        with pytest.raises(WireError):
+            unfold(hostile)

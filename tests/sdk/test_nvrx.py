@@ -31,6 +31,7 @@ from ftslurm.sdk.nvrx import (
 )
 from ftslurm.sdk.nvrx_timeouts import SectionAction
 from ftslurm.sdk.page import PageState, page_paths, read_page
+from tests.hang.torch_here import need_torch
 from tests.sdk.conftest import ROOT
 
 Rank = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -343,7 +344,7 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize("sections", [{}, {"rank_section_timeouts": {"step": None, "checkpointing": 9}}], ids=["none", "some"])
 def test_all_ranks_calculate_the_same(rank_env: dict[str, str], tmp_path: Path, sections: dict[str, Any]) -> None:
-    pytest.importorskip("torch")
+    need_torch()
     config = {nvrx_config.VARIABLE: json.dumps(sections)} if sections else {}
     ranks = [
         subprocess.Popen(

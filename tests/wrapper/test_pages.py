@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from ftslurm.model.ft_config import BeatLimits
-from ftslurm.wrapper import pages as module
 from ftslurm.wrapper.pages import Pages
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,9 +27,8 @@ time.sleep(float(sys.argv[1]))
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     tmp_path.chmod(0o700)
-    monkeypatch.setattr(module, "page_folder", lambda step: str(tmp_path))
     return tmp_path
 
 
@@ -51,7 +49,7 @@ def turns(pages: Pages, seconds: float) -> list[dict[str, Any]]:
 
 def test_words_are_told_and_a_late_beat_once(folder: Path) -> None:
     pages = Pages()
-    pages.watch([(3, 1)], "7.0", BeatLimits(beat_s=0.5), time.monotonic())
+    pages.watch([(3, 1)], str(folder), BeatLimits(beat_s=0.5), time.monotonic())
     child = started(folder, 30)
     try:
         told = turns(pages, 2.5)
@@ -67,7 +65,7 @@ def test_words_are_told_and_a_late_beat_once(folder: Path) -> None:
 
 def test_a_program_that_has_ended_owes_no_beats(folder: Path) -> None:
     pages = Pages()
-    pages.watch([(3, 1)], "7.0", BeatLimits(beat_s=0.5), time.monotonic())
+    pages.watch([(3, 1)], str(folder), BeatLimits(beat_s=0.5), time.monotonic())
     child = started(folder, 0)
     turns(pages, 0.3)
     child.wait()
@@ -76,7 +74,7 @@ def test_a_program_that_has_ended_owes_no_beats(folder: Path) -> None:
 
 def test_pages_of_another_attempt_are_not_read(folder: Path) -> None:
     pages = Pages()
-    pages.watch([(3, 2)], "7.0", BeatLimits(beat_s=0.2), time.monotonic())
+    pages.watch([(3, 2)], str(folder), BeatLimits(beat_s=0.2), time.monotonic())
     child = started(folder, 30)
     try:
         assert not turns(pages, 1.5)
@@ -105,7 +103,7 @@ time.sleep(30)
 
 def test_stages_and_progress_are_told_when_they_change(folder: Path) -> None:
     pages = Pages()
-    pages.watch([(3, 1)], "7.0", BeatLimits(), time.monotonic())
+    pages.watch([(3, 1)], str(folder), BeatLimits(), time.monotonic())
     env = {"FTSLURM_PAGE": f"{folder}/3.1", "SLURM_PROCID": "3", "FTSLURM_ATTEMPT": "1", "PATH": "/usr/bin:/bin"}
     with subprocess.Popen([sys.executable, "-c", STAGES], env=env, stdin=-1, stdout=-1, text=True, bufsize=1) as child:
         assert child.stdout is not None and child.stdin is not None

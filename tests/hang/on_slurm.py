@@ -1,0 +1,208 @@
+"""The campaign's hangs and pauses under ftrun on a real Slurm cluster; the verdicts are those of the ledger.
+
+    python -m tests.hang.on_slurm --cases 12 --healthy 12 --seed 1 [--only ACT] [--level L0|L1|L2]
+
+Links are not cut here: all nodes of such a cluster are one machine, and the jobs are an ordinary user's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from ftslurm.ledger.records import from_line
+from ftslurm.model import record as rec
+from ftslurm.model.collectives import Kind
+from tests.hang import cases
+from tests.hang.cases import ACTS, COMPARED, Case, Plan
+from tests.hang.matrix import Told, summary
+from tests.hang.rig import HERE, START_S, Orders
+from tests.live import conftest as live
+from tests.live.stories import Plan as JobPlan
+from tests.live.stories import Stage, Story
+
+NODES, TASKS = 2, 2
+PROGRESS_S = 60.0
+# The limits of the campaign without Slurm: told after 3 s without and 12 s with work in the ranks that are waited for.
+# Nothing is acted on, so that one job bears several hangs.
+LIMITS = (
+    "--ft-rendezvous torch --ft-set hang.c4d_timeout=3s --ft-set hang.c4d_times=1000 --ft-set hang.c4d_level=Info"
+    " --ft-set hang.stall=600s --ft-set hang.stall_at_work=36s"
+    " --ft-set hang.exit_detection=true --ft-set hang.exit_interval=5s"
+)
+# Where two jobs share the cores, ranks are truly of different speed: only looked at in jobs that run alone.
+COMPARE = " --ft-set hang.compare=3s"
+RANK = 'export OUT="$STORY"; exec "$TRAIN_PYTHON" -W ignore "$STORY/job.py" >"$STORY/log.$RANK" 2>&1'
+
+
+class SlurmJob(Orders):
+    """A job under ftrun, and what its ledger says."""
+
+    network = None
+
+    def __init__(self, told: Story, world: int) -> None:
+        self.told, self.folder, self.world = told, told.folder, world
+
+    def log(self, rank: int) -> str:
+        path = self.folder / f"log.{rank}"
+        return (path.read_text(errors="replace") if path.exists() else "")[-2000:] + self.told.output()[-2000:]
+
+    def signal(self, rank: int, number: signal.Signals) -> None:
+        told = [line.split()[2] for line in self.notes(rank).splitlines() if " ready " in line]
+        os.kill(int(told[-1]), number)
+
+    def wait_until_ready(self) -> None:
+        self._wait("ready", 1, START_S)
+
+    def wait_for_progress(self) -> None:
+        counts = [self.notes(rank).count("goes on") for rank in range(self.world)]
+        self._wait("goes on", max(counts) + 3, PROGRESS_S)
+
+    def _wait(self, word: str, times: int, limit_s: float) -> None:
+        until = time.monotonic() + limit_s
+        while any(self.notes(rank).count(word) < times for rank in range(self.world)):
+            assert time.monotonic() < until, "the job does not go on:\n" + self.log(0)
+            time.sleep(0.1)
+
+    def culprits(self) -> list[rec.CulpritSeen]:
+        return [record for record in self._records() if isinstance(record, rec.CulpritSeen)]
+
+    def exit_hangs(self) -> list[rec.HangSeen]:
+        return [record for record in self._records() if isinstance(record, rec.HangSeen) and record.sign == "exit"]
+
+    def _records(self) -> Iterator[rec.Record]:
+        for path in self.folder.glob("state/jobs/*.jsonl"):
+            for line in path.read_bytes().splitlines():
+                record = from_line(line)
+                if record is not None:
+                    yield record
+
+
+def run_case(job: SlurmJob, plan: Plan, case: Case) -> tuple[Told, float]:
+    """What was told, and how long it took."""
+    job.wait_for_progress()
+    known = len(job.culprits())
+    begun = time.monotonic()
+    undo = ACTS[case.act](job, case)  # type: ignore[arg-type]
+    budget_s = 60.0 if case.expected else 22.0 if case.act in COMPARED else 10.0
+    found: rec.CulpritSeen | rec.HangSeen | None = None
+    while found is None and time.monotonic() - begun < budget_s:
+        time.sleep(0.2)
+        news = [each for each in job.culprits()[known:] if each.sign != Kind.UNKNOWN.value]
+        found = next(iter([*news, *(job.exit_hangs() if case.act == "stay" else ())]), None)
+    took_s = time.monotonic() - begun
+    undo()
+    return _told(plan, case, found), took_s
+
+
+def _told(plan: Plan, case: Case, found: rec.CulpritSeen | rec.HangSeen | None) -> Told:
+    truth = case.expected.value if case.expected else ""
+    if isinstance(found, rec.HangSeen):
+        return Told(case.act, truth, Kind.EXIT_HANG.value, case.expected is Kind.EXIT_HANG, f"{plan}, {case}: {found.what}")
+    said = found.sign if found else ""
+    ranks = found.ranks if found else ()
+    right = case.victim in ranks if case.act == "order" else ranks == case.ranks
+    words = f"{plan}, {case}: " + (f"{said} {','.join(map(str, ranks))}: {found.cause} {found.evidence}" if found else "nothing")
+    return Told(case.act, truth, said, said == truth and (not truth or right), words)
+
+
+def deck(rng: random.Random, faults: int, healthy: int, level: str | None, only: str | None) -> list[Plan]:
+    """As without Slurm, but always four ranks on two nodes, and one slow rank a job: the same finding is told once."""
+    found: list[Plan] = []
+    drawn = [cases.only(rng, only) for _ in range(faults)] if only else cases.deck(rng, faults, healthy, network=False)
+    for plan in drawn:
+        acts = [case.act for case in plan.cases]
+        if any(act in ("exit", "crash", "kill") for act in acts):  # told by the exit status, without any of this
+            acts = [act for act in acts if act not in ("exit", "crash", "kill")] + ["deadlock"]
+        slow = [act for act in acts if act == "slow"]
+        for part in [[act for act in acts if act != "slow"], *([each] for each in slow)]:
+            if part:
+                made = tuple(cases.make(act, rng.randrange(NODES * TASKS), NODES * TASKS) for act in part)
+                found.append(Plan(plan.mode, level or plan.level, NODES * TASKS, made, workers=plan.workers))
+    return found
+
+
+def story_of(plan: Plan) -> JobPlan:
+    env = {"MODE": plan.mode, "WORKERS": str(plan.workers), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
+           "TRAIN_PYTHON": sys.executable}  # fmt: skip
+    limits = LIMITS + (COMPARE if plan.alone else "")
+    return JobPlan(rank=RANK, nodes=NODES, tasks=TASKS, ft=f"{limits} --ft-watch {plan.level}", env=env,
+                   files={"job.py": (HERE / "job.py").read_text()}, sbatch=("--time=20",))  # fmt: skip
+
+
+def carry_out(stage: Stage, plan: Plan) -> tuple[list[tuple[Told, float]], str]:
+    results: list[tuple[Told, float]] = []
+    told = stage.tell(story_of(plan), "-".join(case.act for case in plan.cases))
+    job = SlurmJob(told, plan.world)
+    try:
+        job.wait_until_ready()
+        for case in plan.cases:
+            result, took_s = run_case(job, plan, case)
+            results.append((result, took_s))
+            print(f"{'ok ' if result.ok else 'BAD'} {result.words[:300]} ({took_s:.1f} s)", flush=True)
+        return results, ""
+    except (AssertionError, OSError) as error:
+        return results, f"{plan}, {plan.cases[min(len(results), len(plan.cases) - 1)]}: {error}"
+    finally:
+        told.cluster.cancel(told.id)
+
+
+@contextmanager
+def stage_on_a_cluster(nodes: int) -> Iterator[Stage]:
+    """As the live tests have it; the programs must lie where the job user can reach them."""
+    # Clusters that share a machine share its /dev/shm: jobs of the same number would share their pages.
+    with live.booted(nodes=nodes, conf=[f"FirstJobId={1000 + os.getpid() % 900000}"]) as cluster:
+        commands = Path(sys.executable).parent
+        if not live.answers(cluster, commands):
+            raise SystemExit(f"{live.job_user()} cannot run {commands / 'ftrun'}: put the project into a folder that is open")
+        with live.new_stage(cluster, (commands,)) as stage:
+            yield stage
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=12, help="hangs and slowness")
+    parser.add_argument("--healthy", type=int, default=12, help="pauses and undisturbed runs")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=sorted(cases.ACTS), help="only this, --cases times")
+    parser.add_argument("--level", choices=("L0", "L1", "L2"), help="of the probe, for all; else L1 and L2 are drawn")
+    parser.add_argument("--keep", type=Path, help="where the folders of jobs with a wrong verdict go")
+    options = parser.parse_args()
+    plans = deck(random.Random(options.seed), options.cases, options.healthy, options.level, options.only)
+    results: list[tuple[Told, float]] = []
+    troubles: list[str] = []
+    begun = time.monotonic()
+    with stage_on_a_cluster(2 * NODES) as stage:
+        for alone, workers in ((False, 2), (True, 1)):
+            with ThreadPoolExecutor(workers) as pool:
+                for found, trouble in pool.map(lambda plan: carry_out(stage, plan), [p for p in plans if p.alone is alone]):
+                    results += found
+                    troubles += [trouble] if trouble else []
+        if options.keep and (troubles or not all(result.ok for result, _ in results)):
+            shutil.copytree(stage.home, options.keep, ignore=shutil.ignore_patterns("fifo.*"), dirs_exist_ok=True)
+    report(results, troubles)
+    print(f"{time.monotonic() - begun:.0f} s (seed {options.seed})")
+    sys.exit(bool(troubles) or not all(result.ok for result, _ in results))
+
+
+def report(results: Sequence[tuple[Told, float]], troubles: Sequence[str]) -> None:
+    kinds = [kind.value for kind in (Kind.COMM_HANG, Kind.NON_COMM_HANG, Kind.COMM_SLOW, Kind.NON_COMM_SLOW)]
+    print("\n" + summary([result for result, _ in results], kinds))
+    times = sorted(took_s for result, took_s in results if result.ok and result.truth)
+    if times:
+        print(f"told after {times[len(times) // 2]:.1f} s (median), at the latest {times[-1]:.1f} s after it began")
+    for trouble in troubles:
+        print(f"not carried out: {trouble}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""What a node reads of its ranks: recorded text of the kernel, of torch and of py-spy, and hostile bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftslurm.model.collectives import ProcessState, Socket
+from ftslurm.sdk import page as pages
+from ftslurm.sdk import probe
+from ftslurm.wrapper.evidence import (
+    NodeWatch,
+    ask_server,
+    main_thread,
+    parse_groups,
+    parse_probe,
+    parse_recorder,
+    parse_ss,
+    parse_tcp,
+    stack_inside,
+)
+
+# --- the kernel
+
+ROW = "   1: 0200000A:9A6F 0300000A:DE00 01 00000060:00000000 01:00000123 00000003     0        0 777 2 0000000000000000 20 4 30 10 -1"
+
+
+@pytest.mark.skipif(sys.byteorder != "little", reason="recorded on a little-endian machine")
+def test_connections() -> None:
+    assert parse_tcp(ROW, {"777"}) == Socket("10.0.0.2:39535", "10.0.0.3:56832", "retransmit", 96, 3)
+    assert parse_tcp(ROW, {"778"}) is None, "of another process"
+    assert parse_tcp(ROW.replace(" 01 00000060", " 0A 00000060"), {"777"}) is None, "listening"
+    once, probing = ROW.replace("00000003 ", "00000001 "), ROW.replace("01:00000123 00000003", "04:00000123 00000000")
+    assert parse_tcp(once, {"777"}) == Socket("10.0.0.2:39535", "10.0.0.3:56832", "", 96, 1)
+    assert parse_tcp(probing, {"777"}) == Socket("10.0.0.2:39535", "10.0.0.3:56832", "zero-window", 96, 0)
+    unread = ROW.replace("00000060:00000000", "00000000:00000008").replace("01:00000123 00000003", "00:00000000 00000000")
+    assert parse_tcp(unread, {"777"}) == Socket("10.0.0.2:39535", "10.0.0.3:56832", "unread", 8, 0)
+    mapped = ROW.replace("0200000A:", "0000000000000000FFFF00000200000A:").replace("0300000A:", "0000000000000000FFFF00000300000A:")
+    assert parse_tcp(mapped, {"777"}) == parse_tcp(ROW, {"777"}), "the same address, whichever way"
+    assert parse_tcp("  sl  local_address rem_address", {"777"}) is None
+
+
+def test_connections_of_this_process() -> None:
+    from ftslurm.wrapper.evidence import tcp_sockets
+
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
+        other, _ = server.accept()
+        with other:
+            one.sendall(b"x" * 5)
+            name = "{}:{}".format(*one.getsockname())
+            found = {each.local: each for each in tcp_sockets(os.getpid())}
+            assert found[name].trouble == ""
+            assert found["{}:{}".format(*other.getsockname())].trouble == "unread"
+
+
+def test_what_was_sent_by_one_process() -> None:
+    text = """0 0 10.0.0.2:5 10.0.0.3:6 users:(("python",pid=42,fd=9))
+\t cubic rtt:0.1/0.05 bytes_sent:3000000 bytes_acked:3000000 busy:120ms segs_out:9
+0 0 10.0.0.2:7 10.0.0.3:8 users:(("sshd",pid=4,fd=9))
+\t cubic bytes_sent:9000000 busy:900ms
+"""
+    assert parse_ss(text, 42) == (3.0, 120.0)
+    assert parse_ss("", 42) == (0.0, 0.0)
+
+
+def test_the_main_thread() -> None:
+    assert main_thread(os.getpid())[0] in (ProcessState.RUNNING, ProcessState.SLEEPING)
+    assert main_thread(2**22 + 1) == (ProcessState.EXITED, "")
+
+
+STACK = '''Process 42: python train.py
+Python v3.11.2 (/usr/bin/python3.11)
+
+Thread 43 (idle): "Thread-1"
+    wait (torch/distributed/x.py:1)
+Thread 42 (idle): "MainThread"
+    {frame}
+    train (train.py:9)
+    <module> (train.py:20)
+'''
+
+
+@pytest.mark.parametrize(
+    ("frame", "inside"),
+    [
+        ("wait (ftslurm/sdk/probe.py:400)", True),
+        ("all_reduce (torch/distributed/distributed_c10d.py:3000)", True),
+        ("_engine_run_backward (torch/autograd/graph.py:824)", True),
+        ("read (dataset.py:12)", False),
+    ],
+)
+def test_stacks(frame: str, inside: bool) -> None:
+    assert stack_inside(STACK.format(frame=frame)) is inside
+    assert stack_inside("Error: Permission denied") is None
+
+
+# --- torch's recorder, as torch 2.13 with gloo wrote it; the NCCL entries as its sources do
+
+ENTRY: dict[str, Any] = {
+    "collective_seq_id": 2, "input_dtypes": ["Float"], "input_sizes": [[4]], "is_p2p": False, "op_id": 3, "pg_id": 0,
+    "process_group": ["0", "default_pg"], "profiling_name": "gloo:broadcast", "record_id": 2, "retired": False,
+    "state": "scheduled", "time_created_ns": 1795269374839395205,
+}  # fmt: skip
+STATUS = {"0": {"last_completed_collective": "1", "last_enqueued_collective": "3", "last_started_collective": "-1"}}
+
+
+def dump(*entries: dict[str, Any], status: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"pg_status": status or STATUS, "pg_config": {}, "entries": [{**ENTRY, **entry} for entry in entries], "version": "2.10"}
+
+
+def test_the_recorder_counts_collectives_alone() -> None:
+    found = parse_recorder(dump({"collective_seq_id": 1, "retired": True, "profiling_name": "gloo:all_reduce"}, {}))["0"]
+    assert (found.entered, found.completed, found.started) == (2, 1, None), "3 in its status has a send in it"
+    assert found.operation == "gloo:broadcast Float [[4]]"
+    assert found.recent == ("gloo:all_reduce Float [[4]]", "gloo:broadcast Float [[4]]")
+    done = parse_recorder(dump({"retired": True}))["0"]
+    assert (done.entered, done.completed, done.operation, done.recent) == (2, 2, "", ())
+
+
+def test_a_recorder_of_a_device() -> None:
+    status = {"0": {"last_completed_collective": "6", "last_enqueued_collective": "8", "last_started_collective": "7"}}
+    found = parse_recorder(dump(
+        {"collective_seq_id": 6, "state": "completed"}, {"collective_seq_id": 7, "state": "started"}, {"collective_seq_id": 8},
+        {"is_p2p": True, "collective_seq_id": 8, "profiling_name": "nccl:recv 1<-0"}, status=status,
+    ))["0"]  # fmt: skip
+    assert (found.entered, found.completed, found.started, found.peers) == (8, 6, 7, (("recv", 0),))
+
+
+def test_names_of_groups() -> None:
+    line = {"slot": 0, "id": 0, "key": 171, "name": "0", "what": "default_pg", "ranks": "0-6:2"}
+    bad = ("", "{", "[]", "7", json.dumps({**line, "ranks": "x"}), json.dumps({**line, "key": None}))
+    found = parse_groups("\n".join([*bad, json.dumps(line)]))
+    assert list(found) == [171] and found[171].members == (0, 2, 4, 6) and found[171].key == "0#000000ab"
+
+
+# --- the server
+
+
+def test_a_server_that_answers_and_ones_that_do_not(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+
+        def serve() -> None:
+            for answer in (b"HTTP/1.1 200 OK\r\n\r\n{}", b"HTTP/1.1 404 Not Found\r\n\r\n", None):
+                peer, _ = server.accept()
+                if answer is None:
+                    threading.Event().wait(2)
+                else:
+                    peer.recv(1000)
+                    peer.sendall(answer)
+                peer.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        assert ask_server(path, "fr_trace_json", timeout_s=30) == b"{}"
+        assert ask_server(path, "nothing", timeout_s=30) is None
+        assert ask_server(path, "silent", timeout_s=0.2) is None
+    assert ask_server(str(tmp_path / "none"), "ping") is None
+
+
+# --- pages
+
+
+def words(**more: int) -> bytes:
+    """A page with a probe that has one group, and waits in its 6th collective."""
+    page = [0] * 1024
+    page[pages.MAGIC], page[pages.VERSION] = pages.MAGIC_NUMBER, pages.VERSION_NUMBER
+    page[pages.PID], page[pages.START] = os.getpid(), pages.start_ticks(os.getpid()) or 0
+    page[pages.NAMESPACE], page[pages.RANK] = pages.pid_namespace(), 3 + 1
+    page[probe.PROBE_MAGIC], page[probe.LEVEL] = probe.MAGIC_NUMBER, 2 | probe.COUNTS
+    page[probe.BEATS], page[probe.GROUPS_SEEN], page[probe.WAITS] = 9, 1, 5
+    page[probe.IN], page[probe.IN_WHAT], page[probe.IN_NUMBER] = 77, probe.OPERATIONS.index("allreduce") | 1 << 8, 6
+    at = probe.GROUPS
+    page[at : at + 4] = [171 | 1 << 63, 6 | (5 + 1) << 32, 6 + 1, 6]
+    for place in range(5):
+        page[probe.RING + place] = 1 << 59 | (place + 1) << 48 | 1000 << 24 | 10
+    for index, value in more.items():
+        page[int(index[1:])] = value
+    return struct.pack("=1024Q", *page)
+
+
+def test_the_words_of_a_probe() -> None:
+    state = parse_probe(words())
+    assert state is not None
+    assert (state.level, state.operation, state.in_slot, state.number, state.peer) == (2, "allreduce", 0, 6, None)
+    assert state.groups[0][1:] == (171, 0, 6, 5, 6, 6, 0)
+    assert [(wait.slot, wait.number, wait.outside_us, wait.stay_us) for wait in state.ring[:1]] == [(0, 1, 2048, 20)]
+    assert parse_probe(b"") is None and parse_probe(bytes(8192)) is None
+
+
+@given(st.dictionaries(st.integers(257, 511), st.integers(0, 2**64 - 1), max_size=40))
+def test_words_that_are_out_of_range(more: dict[int, int]) -> None:
+    state = parse_probe(words(**{f"w{index}": value for index, value in more.items()}))
+    assert state is not None and len(state.ring) <= 120
+
+
+def test_a_page_as_a_view(tmp_path: Path) -> None:
+    now = [100.0]
+    path = tmp_path / "page.3"
+    path.write_bytes(words())
+    path.with_name("page.3.groups").write_text(json.dumps({"slot": 0, "id": 0, "key": 171, "name": "0", "ranks": "0-3"}) + "\n")
+    node = NodeWatch("n7", clock=lambda: now[0])
+    node.watch(0, str(path))
+    (view,) = node.look()
+    assert (view.rank, view.node, view.probed, view.exact) == (3, "n7", True, True), "the page knows the rank"
+    (group,) = view.groups
+    assert (group.key, group.members, group.entered, group.completed) == ("0#000000ab", (0, 1, 2, 3), 6, 5)
+    assert view.inside is not None and (view.inside.group, view.inside.number) == (group.key, 6)
+    assert view.main_fresh and not view.gil_held
+    now[0] = 110.0
+    (view,) = node.look()
+    assert view.gil_held and not view.main_fresh and view.inside is not None and view.inside.for_s == 10.0
+    assert node.progress_at == 100.0
+    path.write_bytes(words(**{f"w{probe.PROGRESS}": 12}))
+    node.look()
+    assert node.progress_at == 110.0
+    (examined,) = node.examine(budget_s=1.0).views
+    assert examined.groups == view.groups
+    path.write_bytes(words(**{f"w{pages.START}": 5}))
+    assert node.look()[0].process is ProcessState.EXITED, "that pid is another process now"
+
+
+def test_pages_of_another_attempt_and_tasks_without_a_probe(tmp_path: Path) -> None:
+    path = tmp_path / "page.0"
+    path.write_bytes(words())
+    node = NodeWatch("n7")
+    node.watch(0, str(path), os.getpid(), attempt=2)
+    (view,) = node.look()
+    assert (view.rank, view.probed, view.groups) == (0, False, ()) and view.process is not ProcessState.EXITED
+    node.forget(str(path))
+    assert node.look() == ()
+
+
+def test_waits_come_in_windows(tmp_path: Path) -> None:
+    path = tmp_path / "page.3"
+    path.write_bytes(words())
+    node = NodeWatch("n7")
+    node.watch(3, str(path))
+    assert node.waits() == (), "5 waits are too few"
+    (waits,) = node.waits(at_least=5)
+    assert (waits.rank, waits.count, waits.stays[0].first, waits.stays[0].stays_us) == (3, 5, 1, (20,) * 5)
+    assert waits.outside_s == pytest.approx(0.002048)
+    assert node.waits(at_least=1) == ()
