@@ -125,7 +125,7 @@ def test_a_broken_hook_leaves_node_and_job_alone(hooked: Hooked, fault: str) -> 
         hooked.hook("health_check", "n1")
         assert not any("DRAIN" in state for state in states(hooked))
     finally:
-        (hooked.folder / "hooks.yaml").unlink()
+        hooked.settings()
 
 
 def test_a_python_that_is_gone_leaves_node_and_job_alone(hooked: Hooked) -> None:
