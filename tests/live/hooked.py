@@ -23,8 +23,9 @@ from tests.live.stories import Stage
 
 BOOT_WAIT_S = 30.0
 HOOK_TIMEOUT_S = 300.0
-# bash waits for every child that is handed to it; kill -9 of it ends the whole namespace.
-INIT = "mount -t tmpfs tmpfs /dev/shm && echo ready && while :; do sleep 1; done"
+# /var/lib: where hooks remember what they saw while their settings are broken. bash waits for every child that is handed to
+# it; kill -9 of it ends the whole namespace.
+INIT = "mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs tmpfs /var/lib && echo ready && while :; do sleep 1; done"
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,7 @@ def test_a_broken_hook_leaves_node_and_job_alone(hooked: Hooked, fault: str) -> 
         hooked.hook("health_check", "n1")
         assert not any("DRAIN" in state for state in states(hooked))
     finally:
-        (hooked.folder / "hooks.yaml").unlink()
+        hooked.settings()
 
 
 def test_a_python_that_is_gone_leaves_node_and_job_alone(hooked: Hooked) -> None:
@@ -405,7 +405,7 @@ def test_the_health_check_drains_and_undrains_by_its_own_proof(hooked: Hooked) -
     assert drained(hooked, "n1") == "ftslurm: command: fan 3 stands"
     flag.unlink()
     hooked.hook("health_check", "n1")
-    assert hooked.cluster.node("n1")["State"] == "IDLE"
+    assert "DRAIN" not in hooked.cluster.node("n1")["State"]
 
 
 def test_an_administrator_s_drain_is_not_touched(hooked: Hooked) -> None:
@@ -432,7 +432,7 @@ def test_the_kernel_log_convicts_until_a_person_takes_the_node_back(hooked: Hook
     hooked.kernel_says("n1", 3, "EXT4-fs error (device sda1): what a program wrote into the log", priority=14)
     hooked.kernel_says("n1", 4, "NVRM: Xid (PCI:0000:18:00): 31, pid=7, name=python")
     hooked.hook("health_check", "n1")
-    assert hooked.cluster.node("n1")["State"] == "IDLE"
+    assert "DRAIN" not in hooked.cluster.node("n1")["State"]
     hooked.kernel_says("n1", 5, "NVRM: Xid (PCI:0000:18:00): 79, pid=7, GPU has fallen off the bus.")
     hooked.hook("health_check", "n1")
     assert drained(hooked, "n1").startswith("ftslurm: kernel log: XID 79")
@@ -440,7 +440,7 @@ def test_the_kernel_log_convicts_until_a_person_takes_the_node_back(hooked: Hook
     assert "XID 79" in drained(hooked, "n1")
     hooked.admin("scontrol", "update", "NodeName=n1", "State=UNDRAIN")
     hooked.hook("health_check", "n1")
-    assert hooked.cluster.node("n1")["State"] == "IDLE"
+    assert "DRAIN" not in hooked.cluster.node("n1")["State"]
     hooked.kernel_says("n1", 6, "EXT4-fs error (device sda1): ext4_find_entry")
     assert hooked.hook("prolog", "n1", {"SLURM_JOB_ID": "1", "SLURM_JOB_UID": "65534"}).returncode == 1
     assert "a local file system is damaged" in drained(hooked, "n1")
