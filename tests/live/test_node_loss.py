@@ -75,10 +75,13 @@ def can_break() -> bool:
 
 
 def break_connections(told: Story) -> int:
-    """Both ends of every connection to this story's ftrun get a reset; gives how many there were."""
-    (ftrun,) = [pid for pid, command in told.processes().items() if "/ftrun " in command]
+    """Both ends of every connection to this story's ftrun get a reset; gives how many there were, 0 when it has ended."""
+    ours = {f"pid={pid}," for pid, command in told.processes().items() if "/ftrun " in command}
     listening = subprocess.run(["ss", "-Htlnp"], capture_output=True, text=True, check=True).stdout.splitlines()
-    (port,) = {line.split()[3].rpartition(":")[2] for line in listening if f"pid={ftrun}," in line}
+    ports = {line.split()[3].rpartition(":")[2] for line in listening if any(pid in line for pid in ours)}
+    if not ports:
+        return 0
+    (port,) = ports
     killed = subprocess.run(["ss", "-HKtn", "state", "established", "sport", "=", f":{port}"], capture_output=True, text=True, check=True)
     return len(killed.stdout.splitlines())
 
