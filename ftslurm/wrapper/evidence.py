@@ -56,6 +56,7 @@ STACK_BYTES = 16 << 10
 LOCK_HELD_S = 3.0
 # A main thread that polls for its data loader comes by every 5 s.
 MAIN_FRESH_S = 6.0
+LATE_S = 0.5  # without progress; more than between two collectives of most programs
 RATES_S = 3.0  # rates of IO and CPU are taken over as long
 ENTERS_MAX = 400
 RECENT = 4
@@ -581,7 +582,8 @@ class NodeWatch:
         if each.note("progress", (state.progress, state.waits), now):
             self.progress_at = now
             self.begun = self.begun or state.progress > 0 or state.waits > 0
-        self._sample(each, now)
+        if now - self.progress_at >= LATE_S:  # whether a rank works is of interest only then, and costs most of a look
+            self._sample(each, now)
         size = _size(each.path + layout.GROUPS_SUFFIX)
         if size != each.names_size:
             each.names_size = size

@@ -217,6 +217,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "story(plan): the batch job that the test reads, see stories.py")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A second try, which the report names, by itself: twenty jobs at a time share the cores, and whoever else is there."""
+    for item in items:
+        if item.get_closest_marker("live") and not item.get_closest_marker("flaky"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
 @pytest.fixture(scope="session")
 def job_path(cluster: Cluster) -> Iterator[tuple[Path, ...]]:
     """Folders that the job user can reach: the commands ftrun and ftslurm, and the stand-in npu-smi and npu-sim.
@@ -301,6 +308,8 @@ def all_told(request: pytest.FixtureRequest, stage: Stage) -> dict[str, Story]:
 
 
 @pytest.fixture
-def told(request: pytest.FixtureRequest, all_told: dict[str, Story], early_told: dict[str, Story]) -> Story:
-    """The job of this test."""
+def told(request: pytest.FixtureRequest, stage: Stage, all_told: dict[str, Story], early_told: dict[str, Story]) -> Story:
+    """The job of this test; a fresh one if the test is run again."""
+    if getattr(request.node, "execution_count", 1) > 1:
+        return stage.tell(request.node.get_closest_marker("story").args[0], f"again-{request.node.name}")
     return (early_told | all_told)[request.node.nodeid]

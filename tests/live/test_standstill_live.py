@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from tests.live.stories import Story, story
@@ -47,7 +45,7 @@ while not ends:
     dist.all_reduce(ends)
 dist.destroy_process_group()
 """
-RUN = f'exec {sys.executable} -W ignore "$STORY/train.py"'
+RUN = 'exec "$(dirname "$(command -v ftrun)")/python" -W ignore "$STORY/train.py"'
 # A stall is told after 1 s, so the usual interval is known after 6 s of steps; a quiet one is a hang after 8 s.
 QUICK = "--ft-set rungs.hang-restart.enabled=true --ft-set hang.c4d_timeout=1s --ft-set hang.stall=8s"
 
