@@ -1,0 +1,135 @@
+"""Ending the step, and ftrun. What follows (`_after`) begins only when nothing of the old attempt can run any more beside
+what would be started: the step has ended, and the leases of ranks that nobody could see have run out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ftslurm.errors import REQUEUED_STATUS
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import Decision, EndStep, Finish, KillStep, Requeue, Say
+from ftslurm.model.events import Now
+from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.policies.judge_state import SIGINT, SIGTERM, JudgeState
+from ftslurm.policies.phases import Phase
+
+# From letting the shims go to killing the step, and from there to going on without it; srun waits for its stepds.
+STEP_END_WAIT_S = 20.0
+
+
+class Ending(JudgeState):
+    def _give_up(self, what: str, status: int, now: Now) -> list[Decision]:
+        """Ended by somebody's will: no rung is asked and nothing is said that Slurm does not say."""
+        return self._end_step(status, lambda at: self._finish(what, status, at), now)
+
+    def _end_step(
+        self, status: int, after: Callable[[Now], list[Decision]], now: Now,
+        unended: Callable[[Now], list[Decision]] | None = None,
+    ) -> list[Decision]:  # fmt: skip
+        """unended: what follows if the step cannot be ended, where there is something to start again in `after`."""
+        self._another_try = unended is not None or after == self._hand_over
+        if self._attempt.step_gone:
+            self.phase, self._after = Phase.ENDING, after
+            return self._fenced(now)
+        if self._attempt.lost:
+            return self._kill_step(after, now, unended)
+        self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
+        self._fence.let_go_at = now.mono
+        self._waits = {"step": now.mono + STEP_END_WAIT_S}
+        return [EndStep(0 if self._attempt.culprit else status, forget=unended is not None)]
+
+    def _kill_step(
+        self, after: Callable[[Now], list[Decision]], now: Now, unended: Callable[[Now], list[Decision]] | None = None
+    ) -> list[Decision]:
+        self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
+        self._fence.let_go_at = now.mono if self._fence.let_go_at is None else self._fence.let_go_at
+        self._waits = {"killed step": now.mono + STEP_END_WAIT_S}
+        return [KillStep()]
+
+    def _fenced(self, now: Now) -> list[Decision]:
+        """What follows, as soon as nothing of the old attempt can run any more beside what would be started."""
+        left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono) if self._another_try else {}
+        if not left:
+            self._waits = {}
+            return self._after(now)
+        first, self._waits = "lease" not in self._waits, {"lease": max(left.values())}
+        if not first:
+            return []
+        nodes = fold_nodes({self._tasks[rank].node for rank in left})
+        wait_s = self._waits["lease"] - now.mono
+        return [Say(f"waiting {wait_s:.0f} s at the most, until the leases of the ranks on {nodes} have run out")]
+
+    def _shim_closed(self, event: ev.ShimLost, now: Now) -> list[Decision]:
+        self._attempt.close(event.rank, event.why)
+        return self._fenced(now) if "lease" in self._waits else []
+
+    def _stopped_while_ending(self, event: ev.RankStopped, now: Now) -> list[Decision]:
+        self._attempt.stop(event)
+        return self._fenced(now) if "lease" in self._waits else []
+
+    def _silent_while_ending(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
+        self._fence.silent[event.node] = now.mono - event.silent_s
+        return self._fenced(now) if "lease" in self._waits else []
+
+    def _step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+        self._waits = {}
+        self._attempt.step_gone = self._attempt.step_ended = True
+        return self._fenced(now)
+
+    def _ending_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        """An impatient Ctrl-C while the step comes down: it is killed, and there is no other try."""
+        if event.rank is None and event.number == SIGINT and self._another_try:
+            self._another_try = False
+            self._after = self._unended = lambda at: self._finish("interrupted by Ctrl-C", 128 + event.number, at)
+            if "lease" in self._waits:
+                return self._fenced(now)
+        if event.rank is None and event.number == SIGTERM and self._another_try:
+            self._kept_signal = event.number
+            return []
+        if event.rank is None and event.number in (SIGINT, SIGTERM) and "step" in self._waits:
+            return self._kill_step(self._after, now, self._unended)
+        return []
+
+    def _step_overdue(self, now: Now) -> list[Decision]:
+        return self._kill_step(self._after, now, self._unended)
+
+    def _killed_step_overdue(self, now: Now) -> list[Decision]:
+        """The launcher cannot end it either; Slurm's own clean-up is all that is left."""
+        self._attempt.step_gone = True
+        self._after = self._unended
+        return self._fenced(now)
+
+    def _lease_due(self, now: Now) -> list[Decision]:
+        return self._fenced(now) if self.phase is Phase.ENDING else []
+
+    # --- ftrun ends: finished, given back, or without a ledger
+
+    def _finish(self, what: str, status: int, now: Now) -> list[Decision]:
+        self.phase, self.exit_status, self._waits = Phase.FINISHED, status, {}
+        return [self._note(rec.Finished(now.unix, self.facts.run, status, what)), Finish(status)]
+
+    def _hand_over(self, _: Now) -> list[Decision]:
+        """The step has ended and nothing of the job runs but its script and us: now the job may go."""
+        assert self._decided is not None
+        self.phase, self._waits = Phase.REQUEUEING, {}
+        st = self.settings
+        return [Requeue(self._decided.id, self._decided.exclude, st.start_in_s, st.even_if_no_requeue)]
+
+    def _requeue_ended(self, event: ev.RequeueEnded, now: Now) -> list[Decision]:
+        assert self._decided is not None
+        if event.ok:
+            done = self._note(rec.CarriedOut(now.unix, self._decided.id, True, event.why))
+            return [done, *self._finish("requeued", REQUEUED_STATUS, now)]
+        done = self._note(rec.CarriedOut(now.unix, self._decided.id, False, event.why))
+        what = f"{self._decided.why}; the requeue failed: {event.why}"
+        return [done, Say(what), *self._finish(what, self._decided.status or 1, now)]
+
+    def _ledger_failed(self, event: ev.LedgerFailed, now: Now) -> list[Decision]:
+        """What could not be written is not done: the job ends as if there were no ladder."""
+        status = self._trouble.status if self._trouble else 1
+        what = f"{self._trouble.what if self._trouble else 'cannot go on'}; nothing was done about it: {event.why}"
+        if self.phase is Phase.FINISHED:
+            return [Say(what), Finish(self.exit_status)]
+        return [Say(what), *self._end_step(status, lambda at: self._finish(what, status, at), now)]

@@ -1,0 +1,148 @@
+"""Hangs, by what can be told without looking into the ranks: no IO and idle devices, no output, a missed beat, ranks that
+do not end with the others, each by the intervals that the program may set itself; and what any hang leads to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.collectives import Finding, Kind, Level
+from ftslurm.model.decisions import Decision, KeepEvidence, SampleUse, Say, SetIntervals, TakeEvidence
+from ftslurm.model.events import Now
+from ftslurm.policies.hangs import HangWatch
+from ftslurm.policies.judge_settling import Settling
+from ftslurm.policies.judge_state import MARGIN_S
+from ftslurm.policies.ladder import Cause
+from ftslurm.policies.phases import Phase, Trouble
+from ftslurm.policies.standstill import as_seconds
+from ftslurm.policies.whohangs import who_hangs
+
+
+class Hangs(Settling):
+    def _quiet_seen(self, event: ev.QuietSeen, now: Now) -> list[Decision]:
+        """Every node has been quiet for long enough: now the devices (or CPUs) are asked whether they do anything."""
+        if self._signal or self._hung:
+            return []
+        if not self._hangs.quiet(event, self._step_nodes()):
+            self._waits.pop("use", None)
+            return []
+        if "use" in self._waits:
+            return []
+        self._waits["use"] = now.mono + self.settings.hang_sample_s + MARGIN_S
+        return [SampleUse(self.settings.hang_sample_s)]
+
+    def _use_sampled(self, event: ev.UseSampled, now: Now) -> list[Decision]:
+        if "use" not in self._waits or self._hung or not self._hangs.sampled(event, self._step_nodes()):
+            return []
+        return self._use_known(now)
+
+    def _use_known(self, now: Now) -> list[Decision]:
+        self._waits.pop("use", None)
+        hang, self._hangs = self._hangs.verdict(self._step_nodes()), HangWatch()
+        # Not one, or not known: the agents tell again when the same time has passed without IO.
+        return self._hang("io", hang.what, hang.evidence, now) if hang else self._watch_ranks(self._agents)
+
+    def _rank_silent(self, event: ev.RankSilent, now: Now) -> list[Decision]:
+        if self._signal or self._hung or not self.settings.hang_silence:
+            return []
+        running = self._attempt.ranks - self._attempt.exits.keys()
+        if not self._hangs.silent(event, running):
+            return []
+        what = f"no rank has printed anything for {self.settings.hang_interval_s:g} s"
+        return self._hang("silence", what, (), now)
+
+    def _beat_overdue(self, event: ev.BeatOverdue, now: Now) -> list[Decision]:
+        """As ft_launcher's rank monitor judges. The program has asked to be watched, so no more proof is wanted."""
+        if self._signal or self._hung or event.rank in self._attempt.exits:
+            return []
+        return self._hang("beat", f"rank {event.rank} on {self._tasks[event.rank].node}: {event.why}", (), now)
+
+    def _exit_overdue(self, now: Now) -> list[Decision]:
+        if self.phase is not Phase.RUNNING or self._signal or self._hung:
+            return []
+        left = sorted(self._attempt.ranks - self._attempt.exits.keys())
+        ranks = ", ".join(map(str, left[:8])) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
+        what = f"{len(self._attempt.exits)} ranks have ended, and for {self._exit_s:g} s rank {ranks} has not"
+        return self._hang("exit", what, (), now)
+
+    # --- what the program says: it knows best how long it will say nothing
+
+    def _program_said(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
+        """Words for people are passed on; what the program asks of the ladder is remembered for its next failure."""
+        text = " ".join(event.words)
+        self._attempt.said.append((event.rank, event.what, event.words))
+        note = self._note(rec.ProgramSaid(now.unix, self._attempt.number, event.rank, event.what, text))
+        if event.what == "setting" and event.words[:1] == ("job_exit_hang_interval",):
+            return [note, *self._set_exit_interval(event.words[-1])]
+        if event.what == "message":
+            return [note, Say(f"rank {event.rank}: {text}")]
+        return [note]
+
+    def _set_exit_interval(self, word: str) -> list[Decision]:
+        """By AIMaster's `reset_config`: seconds, or -1 for off."""
+        seconds = as_seconds(word)
+        if seconds is not None:
+            self._exit_s = float("inf") if seconds < 0 else seconds
+            if "exit" in self._waits:
+                self._waits["exit"] = self._exit_since + self._exit_s
+        return []
+
+    def _progressed(self, event: ev.Progressed, now: Now) -> list[Decision]:
+        self._attempt.step = max(self._attempt.step, event.step)
+        return []
+
+    def _stage_set(self, event: ev.StageSet, now: Now) -> list[Decision]:
+        before = self._interval(self.settings.hang_interval_s), self._interval(self.settings.hang_detect_s)
+        if event.seconds is None:
+            self._attempt.stages.pop(event.rank, None)
+        else:
+            self._attempt.stages[event.rank] = event.seconds
+        silence_s, quiet_s = self._interval(self.settings.hang_interval_s), self._interval(self.settings.hang_detect_s)
+        if self.phase is not Phase.RUNNING or (silence_s, quiet_s) == before:
+            return []
+        self._hangs = HangWatch()
+        self._waits.pop("use", None)
+        st = self.settings
+        return [SetIntervals(silence_s if st.hang_silence else 0.0, quiet_s if st.hang_detection else 0.0)]
+
+    # --- what a hang leads to
+
+    def _hang(
+        self, kind: str, what: str, evidence: tuple[str, ...], now: Now, found: Finding | None = None
+    ) -> list[Decision]:
+        """Written down and said. Where it is answered, what the ranks do is looked at before they are stopped.
+
+        found: it has been looked at.
+        """
+        seen = self._note(rec.HangSeen(now.unix, self._attempt.number, kind, what, evidence))
+        if found is not None and found.level is Level.ERROR:
+            self._attempt.hung = {node: str(found) for node in found.blamed}
+        without = self._attempt.hung and self.settings.isolated_requeue and "requeue" in self.facts.can
+        if not (self.settings.hang_restart or without):
+            told = f" ({found})" if found is not None else ""
+            return [seen, Say(f"the job seems to hang: {what}{told}; hang-restart is switched off, the ranks are left alone")]
+        if found is not None:
+            self._hung = Trouble(Cause.HANG, f"hang: {what}", 1)
+            keep = [KeepEvidence(self._attempt.number, node, text) for node, text in self._attempt.evidence.items()]
+            return [seen, *keep, *self._into_hang(self._hung, now, found)]
+        self._hung = Trouble(Cause.HANG, f"hang: {what}", 1)
+        if all(kinds is None for kinds in self._agents.values()):
+            return [seen, *self._into_trouble(self._hung, now)]
+        self._waits["evidence"] = now.mono + self.settings.hang_evidence_s
+        return [seen, TakeEvidence(self.settings.hang_evidence_s)]
+
+    def _into_hang(self, trouble: Trouble, now: Now, found: Finding | None = None) -> list[Decision]:
+        """With the rank it begins with, if that can be told from what all ranks were doing."""
+        found = found or who_hangs(view for views in self._attempt.views.values() for view in views)
+        if found is None or found.kind is Kind.UNKNOWN:
+            return self._into_trouble(trouble, now)
+        trouble = replace(trouble, what=f"{trouble.what}; {found}")
+        return [self._note(self._culprit(found, now)), *self._into_trouble(trouble, now)]
+
+    def _culprit(self, found: Finding, now: Now) -> rec.CulpritSeen:
+        return rec.CulpritSeen(
+            now.unix, self._attempt.number, found.kind.value, found.level.value, found.ranks, found.nodes, found.operation,
+            found.cause, found.evidence, found.blamed,
+        )  # fmt: skip

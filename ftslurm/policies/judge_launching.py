@@ -1,0 +1,94 @@
+"""From the first event until ranks run: what is written down of the run, the leases of an earlier scheduling that are
+waited for, the tasks of the step as they arrive, and a step that does not come up.
+"""
+
+from __future__ import annotations
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import Decision, Say
+from ftslurm.model.events import Now
+from ftslurm.model.exits import signal_name
+from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.settings import Settings
+from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.judge_settling import Settling
+from ftslurm.policies.judge_state import SIGINT, SIGTERM
+from ftslurm.policies.ladder import Cause
+from ftslurm.policies.phases import Phase, Trouble
+
+
+class Launching(Settling):
+    def _begun(self, _: ev.Begun, now: Now) -> list[Decision]:
+        f = self.facts
+        began = rec.RunBegan(
+            now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
+            f.name, f.launcher, f.version, f.host, f.pid, budgets(self.settings), f.number,
+            self.settings.cleanup_grace_s,
+        )  # fmt: skip
+        known = {node: why for node, why in f.remembered.items() if node in f.nodes}
+        warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]
+        begun: list[Decision] = [self._note(began, vital=True), *warned]
+        return [*begun, *(self._await_others(now) if f.unproven else self._launch(now))]
+
+    def _await_others(self, now: Now) -> list[Decision]:
+        """The job was requeued by Slurm itself, away from a node that could not say whether its ranks have ended."""
+        self.phase = Phase.LAUNCHING
+        wait_s = self.settings.lease_s + self.settings.lease_margin_s
+        self._waits = {"others": now.mono + wait_s}
+        where = "; ".join(f"{node}: {why}" for node, why in sorted(self.facts.unproven.items()))
+        return [Say(f"waiting {wait_s:g} s, until the leases of ranks that may still run have run out ({where})")]
+
+    def _others_over(self, now: Now) -> list[Decision]:
+        return self._launch(now) if self.phase is Phase.LAUNCHING else []
+
+    def _task_arrived(self, event: ev.TaskArrived, now: Now) -> list[Decision]:
+        self._tasks[event.task.rank] = event.task
+        self._step = event.step
+        if len(self._tasks) < event.expected:
+            return []
+        return self._start(now)
+
+    def _launch_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+        """srun gave up before every task was there; it has said why on stderr itself. A node may be behind it."""
+        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        what = f"the step did not come up: its launcher {event.status}"
+        self._attempt.lose_step(what)
+        cause = Cause.LOST if self._attempt.number else Cause.LAUNCH
+        return self._into_trouble(Trouble(cause, what, event.status.shell or 1), now)
+
+    def _launch_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
+        """A shim that came and went before the start: the step is coming down, or its node is. One that never came is of
+        the step before."""
+        if event.rank not in self._tasks:
+            return []
+        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        self._attempt.lose(event.rank, event.why)
+        what = f"the shim of rank {event.rank} vanished before the start: {event.why}"
+        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+
+    def _launch_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        if event.rank is not None or event.number not in (SIGINT, SIGTERM):
+            return []
+        if event.number == SIGTERM and self._attempt.number:
+            self._kept_signal = self._signal = event.number
+            self._waits["launch"] = now.mono + self.settings.warning_grace_s
+            return [self._ask_slurm(now)] if "ask" in self.facts.can else []
+        what, status = f"ended by {signal_name(event.number)} while the step was starting", 128 + event.number
+        return self._kill_step(lambda at: self._finish(what, status, at), now)
+
+    def _launch_overdue(self, now: Now) -> list[Decision]:
+        """A warning came and the ranks that were to hear it do not."""
+        self._meaning = "warning"
+        what = f"the step did not come up after {signal_name(self._kept_signal)}"
+        trouble = Trouble(Cause.WARNING, what, 128 + self._kept_signal)
+        return self._kill_step(lambda at: self._after_warning(trouble, at), now)
+
+
+def budgets(settings: Settings) -> dict[str, int]:
+    """Budget name -> limit; the names are those of `Decided.cost`."""
+    return {
+        "max_restarts": settings.max_restarts,
+        "crash_restarts": settings.crash_restarts,
+        "node_replacements": settings.node_replacements,
+    }

@@ -1,0 +1,166 @@
+"""Carrying out what the ladder has chosen, one rung a method: again in place (after its devices have healed, where that is
+the trouble), a requeue, or the end. The decision is written down before anything of it is done.
+"""
+
+from __future__ import annotations
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import Decision, HealDevices, Remember, Say, TellOthers
+from ftslurm.model.events import Now
+from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.verdict import Confidence
+from ftslurm.policies.judge_ending import STEP_END_WAIT_S
+from ftslurm.policies.judge_starting import Starting
+from ftslurm.policies.judge_state import MARGIN_S, SIGTERM
+from ftslurm.policies.ladder import Cause, Choice, Situation, choose
+from ftslurm.policies.phases import ENDING_STATES, Phase, Trouble
+from ftslurm.policies.situation import avoidable
+
+_IN_WORDS = {"in-place-restart": "restarting in place", "hang-restart": "starting all ranks again in place"}
+
+
+class Rungs(Starting):
+    def _climb(self, situation: Situation, now: Now) -> list[Decision]:
+        choice = choose(situation)
+        if choice.rung in ("in-place-restart", "hang-restart"):
+            return self._in_place(choice, situation, now)
+        if choice.rung == "fail":
+            return self._fail(choice, situation, now)
+        return self._requeue(choice, situation, now)
+
+    def _decision(self, choice: Choice, s: Situation, now: Now, isolate: bool = False) -> Remember:
+        """The verdict, as it goes into the ledger before anything of it is done."""
+        avoid = avoidable(tuple(self._faults.values()), s, self.facts.remembered)
+        isolated = {**avoid, **s.blamed} if isolate else {}
+        self._decided = rec.Decided(
+            now.unix, f"{self.facts.run}-{self.history.decisions + 1}", self._attempt.number, choice.rung,
+            s.cause.value, f"{s.what}; {choice.why}", choice.passed, isolated,
+            tuple(sorted({*self._kept_out(now), *isolated})), choice.cost, s.status,
+        )  # fmt: skip
+        return self._note(self._decided, vital=True)
+
+    def _in_place(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+        said = Say(f"{s.what}: {_IN_WORDS[choice.rung]} ({choice.why}){behind(s)}")
+        decided = self._decision(choice, s, now)
+        if not s.faults:
+            return [decided, said, *self._restart(now)]
+        if self._attempt.lost:  # nobody has proven that those ranks are gone; the end of the step does
+            return [decided, said, *self._end_step(0, lambda at: self._heal(s, at), now, self._step_stays)]
+        return [decided, said, *self._heal(s, now)]
+
+    def _heal(self, s: Situation, now: Now) -> list[Decision]:
+        """No process of the job is left: the devices may be looked at again, and reset."""
+        devices: dict[str, dict[str, tuple[str, ...]]] = {}
+        for fault in s.faults:
+            chips = devices.setdefault(fault.node, {})
+            chips[fault.device] = (*chips.get(fault.device, ()), fault.code)
+        self.phase = Phase.HEALING
+        self._attempt.to_heal = {node: frozenset(chips) for node, chips in devices.items()}
+        st = self.settings
+        most = max(len(chips) for chips in devices.values())  # an agent heals one device after the other
+        self._waits = {"heal": now.mono + most * (st.self_heal_wait_s + st.reset_wait_s) + MARGIN_S}
+        ordered = {node: tuple(sorted(chips.items())) for node, chips in devices.items()}
+        return [HealDevices(ordered, st.reset == "auto", st.self_heal_wait_s, st.reset_wait_s)]
+
+    def _healing_done(self, event: ev.HealingDone, now: Now) -> list[Decision]:
+        silent = self._attempt.to_heal.get(event.node, frozenset()) - {result.device for result in event.results}
+        failed = [f"device {r.device}: {r.how}" for r in event.results if r.healed is not True]
+        failed += [f"device {device}: nothing was heard of it" for device in sorted(silent)]
+        if not self._attempt.healed(event.node, "; ".join(failed)):
+            return []
+        if not failed:
+            for faults in (self._faults, self._attempt.faults):
+                for key in [key for key in faults if key[0] == event.node]:
+                    del faults[key]
+        return self._healing_settled(now)
+
+    def _healing_settled(self, now: Now) -> list[Decision]:
+        """In place if every node is well; the next rung for those that are not."""
+        if self._attempt.to_heal or self.phase is not Phase.HEALING:
+            return []
+        self._waits.pop("heal", None)
+        assert self._decided is not None and self._trouble is not None
+        failed = self._attempt.unhealed
+        what = "; ".join(f"{node}: {why}" for node, why in sorted(failed.items())) or "healed"
+        done = self._note(rec.CarriedOut(now.unix, self._decided.id, not failed, what))
+        if not (failed or self._signal or self._not_by_shim()):
+            return [done, *self._restart(now)]
+        self.phase = Phase.SETTLING
+        self._waits = {name: at for name, at in self._waits.items() if name == "ask"}
+        return [done, *self._settled(now)]
+
+    def _heal_overdue(self, now: Now) -> list[Decision]:
+        for node in sorted(self._attempt.to_heal):
+            self._attempt.healed(node, "no word from the agent while healing")
+        return self._healing_settled(now)
+
+    def _slurm_while_healing(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
+        """The meaning of a signal: a job that is ending does not wait for its devices."""
+        self._take(event, now)
+        if event.state not in ENDING_STATES or event.error:
+            return []
+        return self._give_up(ENDING_STATES[event.state], 128 + (self._signal or SIGTERM), now)
+
+    def _not_by_shim(self) -> bool:
+        """Has the means of a restart gone while devices healed?"""
+        return self.settings.restart_via == "shim" and bool(self._attempt.lost)
+
+    def _restart(self, now: Now) -> list[Decision]:
+        if self.settings.restart_via == "shim":
+            return self._start(now)
+        return self._end_step(0, self._launch, now, self._step_stays)
+
+    def _step_stays(self, now: Now) -> list[Decision]:
+        """The old step could not be ended: nothing may start beside it. A requeue ends it, or the end of the job."""
+        self._attempt.step_gone = True  # as far as we can do anything about it
+        self._attempt.not_in_place = f"the old step could not be ended within {2 * STEP_END_WAIT_S:g} s"
+        self.phase, self._waits = Phase.SETTLING, {}
+        return self._settled(now)
+
+    def _requeue(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+        decided = self._decision(choice, s, now, isolate=True)
+        assert self._decided is not None
+        budget = f", {self._left('max_restarts')} of {self.settings.max_restarts} left" if choice.cost else ""
+        without = f" without {fold_nodes(self._decided.exclude)}" if self._decided.exclude else ""
+        said = Say(f"{s.what}: {choice.rung}{without}{budget}{behind(s)}")
+        real = s.blamed and self.settings.memory_s and not self._attempt.drills
+        tell: list[Decision] = [TellOthers(dict(s.blamed))] if real and choice.rung == "isolated-requeue" else []
+        # The job goes on, so nothing is said of ranks that were only stopped.
+        return [decided, said, *tell, *self._end_step(0, self._hand_over, now)]
+
+    def _left(self, budget: str) -> int:
+        return self.settings.max_restarts - self.history.spent.get(budget, 0)
+
+    def _fail(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+        decided = self._decision(choice, s, now)
+        reasons = "; ".join(f"{rung}: {why}" for rung, why in choice.passed)
+        quiet = s.cause is Cause.LAUNCH  # srun has said why in its own words
+        said = Say(f"{s.what}{behind(s)}. No rung of the ladder helps: {reasons}", quiet)
+        return [decided, said, *self._end_step(s.status, lambda at: self._finish(s.what, s.status, at), now)]
+
+    def _after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:
+        """No failure, so no budget. Requeued only if the job asked for it and the signal was really a warning."""
+        asked = self.settings.warning_requeue and self._meaning in ("warning", "")
+        if not (asked and "requeue" in self.facts.can and self._slurm and self._slurm.batch):
+            return self._give_up(trouble.what, self._status_after(trouble), now)
+        choice = Choice("requeue-on-warning", "asked for by warning.requeue, costs nothing", "", ())
+        return self._requeue(choice, self._situation(trouble, now), now)
+
+    def _status_after(self, trouble: Trouble) -> int:
+        """After a warning: a rank that had to be stopped has not done its work, whatever the others say."""
+        if self._meaning != "warning" or trouble.cause is not Cause.WARNING:
+            return trouble.status
+        return max(self._warned().status, 0 if self._attempt.all_ended else 128 + SIGTERM)
+
+    def _settled(self, now: Now) -> list[Decision]:
+        """In judge_settling. A rung that could not be carried out leads back to deciding."""
+        raise NotImplementedError
+
+
+def behind(s: Situation) -> str:
+    """What is behind it, for people; nothing where only the status is known, which is said already."""
+    v = s.verdict
+    if v is None or v.confidence is Confidence.NONE or v.what in s.what:
+        return ""
+    return f" [{v.error_class.value}: {v.what}]"

@@ -1,0 +1,176 @@
+"""Trouble: all ranks are stopped, devices and Slurm are asked what they know, and the ladder is asked once there is nothing
+left to wait for. What is behind the trouble is told here, and what else comes in meanwhile is taken in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import Decision, LookAtDevices, Say, StopRanks
+from ftslurm.model.events import Now
+from ftslurm.model.verdict import Blame
+from ftslurm.policies.blame import with_own_words
+from ftslurm.policies.judge_rungs import Rungs
+from ftslurm.policies.judge_state import MARGIN_S, SIGINT, SIGKILL, SIGTERM
+from ftslurm.policies.ladder import Cause, choose
+from ftslurm.policies.phases import ENDING_STATES, Phase, Trouble
+from ftslurm.policies.situation import ACTS, acting, bad_nodes
+
+# A rank killed so may have been killed by Slurm (a cancelled job), before anybody could see the signal itself.
+_MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
+
+
+class Settling(Rungs):
+    def _into_trouble(self, trouble: Trouble, now: Now) -> list[Decision]:
+        """Written down, then all ranks are stopped while devices and Slurm are asked what they know."""
+        if self._attempt.drills:
+            trouble = replace(trouble, what=f"{trouble.what} [drill: {', '.join(self._attempt.drills)}]")
+        self._trouble = trouble
+        self.phase = Phase.SETTLING
+        self._mending = {}
+        if trouble.cause is not Cause.DEVICE:
+            self._left_alone.clear()  # what had no remedy may still be the reason
+        self._attempt.faults = {key: fault for key, fault in self._faults.items() if fault.fault_class in ACTS}
+        self._attempt.culprit = not all(status.ok for status in self._attempt.exits.values())
+        self._attempt.killed = any(status.signal in _MAYBE_SLURM for status in self._attempt.exits.values())
+        if trouble.cause is not Cause.WARNING and not (self._heard_lately(now) and self._slurm and not self._slurm.error):
+            self._slurm = None
+        self._waits = {"stop": now.mono + self.settings.stop_grace_s + self.settings.kill_wait_s + MARGIN_S}
+        seen = rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what)
+        found: list[Decision] = [self._note(seen), self._stop_ranks(self.settings.stop_grace_s)]
+        if trouble.cause is Cause.WARNING:
+            return [*found, *self._settled(now)]
+        found += self._watch()
+        if self._unlooked():
+            self._waits["look"] = now.mono + self.settings.answer_wait_s
+            found.append(LookAtDevices())
+        if self._needs_slurm(trouble, now):
+            found.append(self._ask_slurm(now))
+        if not self._attempt.step_gone:
+            self._probed.clear()
+            suspects = {self._tasks[rank].node for rank in self._attempt.lost} - self._attempt.gone.keys()
+            found += self._probe(sorted(suspects), now)
+        return [*found, *self._settled(now)]
+
+    def _stop_ranks(self, grace_s: float) -> StopRanks:
+        """A SIGTERM of long ago, which the ranks outlived, does not count as having asked them."""
+        asked = self._trouble is not None and self._trouble.cause is Cause.WARNING and SIGTERM in self._ranks_signalled
+        return StopRanks(self._attempt.number, grace_s, self.settings.kill_wait_s, asked)
+
+    def _needs_slurm(self, trouble: Trouble, now: Now) -> bool:
+        """Not where the ladder can answer from what is known: a restart in place works with slurmctld away."""
+        if "ask" not in self.facts.can or "ask" in self._waits or self._slurm is not None:
+            return False
+        return self._attempt.killed or choose(self._situation(trouble, now)).rung != "in-place-restart"
+
+    def _unlooked(self) -> bool:
+        """Is there a node whose devices could still tell something? An agent that has not arrived yet may."""
+        return any(
+            node not in self._attempt.gone and (kinds is None or (kinds and node not in self._attempt.looked))
+            for node, kinds in self._agents.items()
+        )
+
+    def _settled(self, now: Now) -> list[Decision]:
+        """Decide, once there is nothing left to wait for."""
+        if self.phase is not Phase.SETTLING:
+            return []
+        if self._attempt.all_stopped:
+            self._waits.pop("stop", None)
+        if not self._unlooked():
+            self._waits.pop("look", None)
+        return self._decide(now) if self._attempt.all_stopped and not self._waits else []
+
+    def _decide(self, now: Now) -> list[Decision]:
+        trouble = self._trouble
+        assert trouble is not None
+        ended = self._attempt_ended(now)
+        if self._slurm and self._slurm.state in ENDING_STATES and not self._slurm.error:
+            return [*ended, *self._give_up(ENDING_STATES[self._slurm.state], trouble.status, now)]
+        if trouble.cause is Cause.WARNING or (self._signal and not self._meaning) or self._meaning == "interrupted":
+            return [*ended, *self._after_warning(trouble, now)]
+        found = self._hints(now) if trouble.cause is Cause.HANG and not self._shown() else self._verdict(now)
+        if not self._meaning and self._needs_slurm(trouble, now):
+            # What was found while stopping has closed the rung that needed nothing.
+            return [*ended, *found, self._ask_slurm(now)]
+        hints = [decision for decision in found if isinstance(decision, Say)]
+        notes = [decision for decision in found if not isinstance(decision, Say)]
+        return [*ended, *notes, *self._climb(self._situation(trouble, now), now), *hints]
+
+    def _hints(self, now: Now) -> list[Decision]:
+        """Common reasons for a hang, once an attempt; now that the ranks have been stopped their last words are here."""
+        if self._advise is None or self._attempt.advised:
+            return []
+        self._attempt.advised = True
+        entered = any(view.groups for views in self._attempt.views.values() for view in views)
+        found = [
+            hint
+            for hint in self._advise(self._attempt.rank_ends(self._tasks), self._attempt.evidence)
+            if not (entered and hint[0] == "before-first-collective")
+        ]
+        notes = [self._note(rec.Advised(now.unix, self._attempt.number, *hint)) for hint in found]
+        return [*notes, *(Say(f"hint: {what}: {advice}") for _, what, advice, _ in found)]
+
+    def _verdict(self, now: Now, rank: int | None = None) -> list[Decision]:
+        """What is behind it, once an attempt; `rank`: behind the end of that one alone."""
+        attempt = self._attempt
+        if self._diagnose is None or attempt.verdict is not None or not (attempt.number and attempt.ranks):
+            return []
+        faults = acting(self._shown(), self.history)
+        ends = attempt.rank_ends(self._tasks, rank)
+        v = self._diagnose(ends, faults, bad_nodes(self._slurm, attempt))
+        v = attempt.verdict = with_own_words(v, ends, attempt.own_words())
+        against = {
+            blame: {suspect.node: suspect.why for suspect in v.suspects if suspect.blame is blame}
+            for blame in (Blame.YES, Blame.SUSPECT)
+        }
+        ranks = tuple(end.rank for end in ends if end.status is not None and not end.status.ok and not end.stopped)
+        found = rec.Diagnosed(
+            now.unix, attempt.number, v.signature, v.error_class.value, v.retriable.value, v.confidence.value, v.what, v.evidence,
+            against[Blame.YES], against[Blame.SUSPECT], ranks, len(attempt.ranks), v.program, bool(attempt.drills),
+        )  # fmt: skip
+        return [self._note(found)]
+
+    def _attempt_ended(self, now: Now) -> list[Decision]:
+        if self._attempt.written:
+            return []
+        self._attempt.written = True
+        return [self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary(), self._attempt.step))]
+
+    # --- what comes in meanwhile
+
+    def _rank_stopped(self, event: ev.RankStopped, now: Now) -> list[Decision]:
+        if self._attempt.stop(event) and event.free_port:
+            self._tasks[event.rank] = self._tasks[event.rank].with_port(event.free_port)
+        return self._settled(now)
+
+    def _rank_exited_late(self, event: ev.RankExited, now: Now) -> list[Decision]:
+        self._attempt.exited(event)
+        return []
+
+    def _unstartable_late(self, event: ev.RankUnstartable, now: Now) -> list[Decision]:
+        self._attempt.could_not_start(event)
+        return []
+
+    def _shim_lost_late(self, event: ev.ShimLost, now: Now) -> list[Decision]:
+        self._attempt.close(event.rank, event.why)
+        return self._settled(now)
+
+    def _step_ended_late(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+        self._attempt.lose_step(f"the step ended; its launcher {event.status}")
+        return self._settled(now)
+
+    def _slurm_answered_late(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
+        self._take(event, now)
+        return self._settled(now)
+
+    def _stop_overdue(self, now: Now) -> list[Decision]:
+        self._attempt.lose_rest("no word whether its processes are gone")
+        return self._settled(now)
+
+    def _look_overdue(self, now: Now) -> list[Decision]:
+        """Devices that do not answer are unknown: neither good nor to blame."""
+        self._attempt.looked.update(self._agents)
+        self._agents = {node: () if kinds is None else kinds for node, kinds in self._agents.items()}
+        return self._settled(now)

@@ -1,0 +1,89 @@
+"""Starting ranks: a step is launched, all ranks of one begin an attempt, or one rank begins again alone. Each gets the
+environment that tells it which start this is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import Decision, LaunchStep, StartRanks
+from ftslurm.model.events import Now
+from ftslurm.model.job import Counters
+from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.environment import counters_env, restart_env, torch_env
+from ftslurm.policies.hangs import HangWatch
+from ftslurm.policies.judge_ending import Ending
+from ftslurm.policies.phases import Phase
+from ftslurm.policies.slow import SlowWatch
+from ftslurm.policies.standstill import standstill
+
+# A job that is over sooner needs no agents, and does not pay for them; trouble brings them up at once.
+WATCH_AFTER_S = 1.0
+
+
+class Starting(Ending):
+    def _launch(self, _: Now) -> list[Decision]:
+        self.phase = Phase.LAUNCHING
+        self._tasks, self._waits, self._mending = {}, {}, {}
+        self._attempt = Attempt(self._attempt.number)
+        return [LaunchStep()]
+
+    def _start(self, now: Now) -> list[Decision]:
+        """The attempt is written down first: a number that was handed out is never handed out twice."""
+        f = self.facts
+        number = max(self.history.attempts, self._attempt.number) + 1
+        counters = Counters(f.schedule + 1, self.history.starts_of(f.schedule, f.step_key) + 1, number)
+        env = self._env(counters, now)
+        self.phase = Phase.RUNNING
+        self._attempt = Attempt(number, frozenset(self._tasks), started=frozenset(self._tasks))
+        self._fence.let_go_at = None
+        self._slurm, self._signal, self._meaning = None, 0, ""
+        self._pass_on, self._ranks_signalled = 0, set()
+        self._hangs, self._hung = HangWatch(), None
+        self._still = standstill(self.settings, number)
+        self._slow = SlowWatch()
+        self._exit_s = self.settings.hang_exit_s
+        self._waits = {} if self._agents else {"watch": now.mono + WATCH_AFTER_S}
+        if self._watches_stalls and len(self._tasks) > 1:
+            self._waits["compare"] = now.mono + self.settings.hang_compare_s
+        begun = rec.AttemptBegan(
+            now.unix, f.run, number, f.schedule, f.step_key, counters.starts, fold_nodes(self._step_nodes()),
+            len(self._tasks), self._step,
+        )  # fmt: skip
+        kept, self._kept_signal = self._kept_signal, 0
+        told = self._signalled(ev.SignalSeen(kept), now) if kept else []
+        return [self._note(begun), StartRanks(number, env), *self._watch_ranks(self._agents), *told]
+
+    def _start_alone(self, rank: int, now: Now) -> list[Decision]:
+        f = self.facts
+        number = max(self.history.attempts, self._attempt.number) + 1
+        starts = self.history.starts_of_rank(f.schedule, f.step_key, rank) + 1
+        begun = self._note(rec.RankBegan(now.unix, f.run, number, f.schedule, f.step_key, rank, starts))
+        counters = Counters(f.schedule + 1, self.history.starts_of(f.schedule, f.step_key), number)
+        self._attempt.again(rank, number)
+        return [begun, StartRanks(number, {rank: self._env(counters, now)[rank]})]
+
+    def _env(self, counters: Counters, now: Now) -> dict[int, dict[str, str]]:
+        last = self.history.last_decision
+        shared = restart_env(last.rung if last else "", last.cause if last else "", fold_nodes(self._kept_out(now)))
+        shared |= self.facts.sdk_env
+        own = {rank: shared | counters_env(self._counters_of(rank, counters)) for rank in self._tasks}
+        if self.settings.rendezvous != "torch":
+            return own
+        per_rank = torch_env(self._tasks, self._tasks[0].address, self.facts.user_env)
+        return {rank: own[rank] | per_rank[rank] for rank in self._tasks}
+
+    def _counters_of(self, rank: int, shared: Counters) -> Counters:
+        """A rank that was also started alone has run more often than the others."""
+        alone = self.history.rank_starts.get((self.facts.schedule, self.facts.step_key, rank), 0)
+        return replace(shared, starts=shared.starts + alone)
+
+    def _watch_due(self, now: Now) -> list[Decision]:
+        return self._watch()
+
+    def _signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        """In judge_signals. A start tells its ranks of a signal that came while there were none."""
+        raise NotImplementedError

@@ -1,0 +1,169 @@
+"""What the judge knows in the course of a run, and the little that every group of its answers needs: to look something up in
+it, to write something down, to ask agents and Slurm. No event is answered in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import AskSlurm, Decision, DrillDevice, ProbeNodes, Remember, WatchNodes, WatchRanks
+from ftslurm.model.devices import Fault
+from ftslurm.model.events import Event, Now
+from ftslurm.model.exits import signal_name
+from ftslurm.model.history import History
+from ftslurm.model.job import Task
+from ftslurm.model.settings import Settings
+from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.fence import Fence
+from ftslurm.policies.hangs import HangWatch
+from ftslurm.policies.ladder import Cause, Situation
+from ftslurm.policies.phases import Advise, Diagnose, Phase, RunFacts, Trouble
+from ftslurm.policies.situation import situation_of
+from ftslurm.policies.slow import SlowWatch
+from ftslurm.policies.standstill import Standstill, standstill
+
+SIGINT, SIGKILL, SIGTERM = 2, 9, 15
+# Above the limits that shims and agents keep themselves, so that one that lives always answers first.
+MARGIN_S = 15.0
+# What Slurm said of job and nodes this long ago still counts, monotonic seconds.
+ANSWER_COUNTS_S = 10.0
+
+
+class JudgeState:
+    """All that the judge remembers: without an underscore for everybody, with one for its groups of answers."""
+
+    def __init__(
+        self, settings: Settings, history: History, facts: RunFacts, diagnose: Diagnose | None = None,
+        advise: Advise | None = None,
+    ) -> None:  # fmt: skip
+        """diagnose: gives the verdict on a failed attempt; None: nothing is known of what is behind it. advise: on a hang."""
+        self._diagnose = diagnose
+        self._advise = advise
+        self.settings = settings
+        self.history = history
+        self.facts = facts
+        self.phase = Phase.NEW
+        self.exit_status = 0
+        self._attempt = Attempt()
+        self._tasks: dict[int, Task] = {}
+        self._step = ""
+        self._agents: dict[str, tuple[str, ...] | None] = {}  # node -> device kinds, None until it has arrived
+        self._faults: dict[tuple[str, str, str], Fault] = {}  # what the devices show now
+        self._left_alone: set[tuple[str, str, str]] = set()  # faults no rung can answer, with ranks still running
+        self._trouble: Trouble | None = None
+        self._slurm: ev.SlurmAnswered | None = None
+        self._slurm_at = 0.0  # monotonic, of that answer
+        self._signal = 0  # the first signal from outside in this attempt
+        self._signal_at = 0.0  # monotonic
+        self._pass_on = 0  # one that ftrun itself got and the ranks may still have to get
+        self._ranks_signalled: set[int] = set()  # those that the ranks got, as their shims say
+        self._kept_signal = 0  # one that came between two steps, for the ranks of the next
+        self._meaning = ""  # what it means: `warning`, or why the job ends
+        self._mending: dict[int, tuple[Trouble, float]] = {}  # rank to be started again alone -> why, until when
+        self._hangs = HangWatch()
+        self._still: Standstill = standstill(settings)
+        self._slow = SlowWatch()
+        self._exit_s, self._exit_since = settings.hang_exit_s, 0.0
+        self._hung: Trouble | None = None  # waits for the evidence
+        self._fence = Fence()
+        self._for_agents: dict[str, list[DrillDevice]] = {}  # node -> what its agent is told when it has come up
+        self._decided: rec.Decided | None = None
+        self._waits: dict[str, float] = {}  # what is waited for -> monotonic deadline
+        self._after: Callable[[Now], list[Decision]] = self._never
+        self._another_try = False  # does `after` bring one?
+        self._probed: set[str] = set()  # nodes that are being looked at by another way
+        self._unended: Callable[[Now], list[Decision]] = self._never  # what follows if the step cannot be ended
+
+    @property
+    def finished(self) -> bool:
+        return self.phase is Phase.FINISHED
+
+    @property
+    def wakes_at(self) -> float | None:
+        """Monotonic seconds at which a TimePassed is wanted, None for never."""
+        return min(self._waits.values(), default=None)
+
+    def _note(self, record: rec.Record, vital: bool = False) -> Remember:
+        self.history = self.history.add(record)
+        return Remember(record, vital)
+
+    def _never(self, now: Now) -> list[Decision]:
+        raise LookupError("the step ended and nothing was to follow")
+
+    def _nothing(self, event: Event, now: Now) -> list[Decision]:
+        return []
+
+    # --- what is known
+
+    def _step_nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._tasks[rank].node for rank in sorted(self._tasks)))
+
+    def _ranks_on(self, node: str) -> list[int]:
+        return [rank for rank, task in self._tasks.items() if task.node == node]
+
+    def _kept_out(self, now: Now) -> tuple[str, ...]:
+        return self.history.kept_out(now.unix, self.settings.isolation_expires_s)
+
+    def _shown(self) -> tuple[Fault, ...]:
+        shown = self._faults | self._attempt.faults
+        return tuple(fault for key, fault in shown.items() if key not in self._left_alone)
+
+    def _situation(self, trouble: Trouble, now: Now) -> Situation:
+        return situation_of(
+            trouble, self._attempt, self._tasks, self._shown(), self._slurm, self.history, self.settings, now.unix,
+            self.facts.can, self.facts.remembered,
+        )  # fmt: skip
+
+    def _heard_lately(self, now: Now) -> bool:
+        """Has Slurm said something (if only that it could not) that still counts?"""
+        return self._slurm is not None and now.mono - self._slurm_at <= ANSWER_COUNTS_S
+
+    def _warned(self) -> Trouble:
+        worst = max((status.shell for status in self._attempt.exits.values()), default=0)
+        return Trouble(Cause.WARNING, f"the ranks ended after {signal_name(self._signal)}", worst)
+
+    def _interval(self, usual_s: float) -> float:
+        """Of silence, of no IO: as the programs have set it for where they are; 0: one has switched detection off."""
+        stages = self._attempt.stages.values()
+        return 0.0 if any(stage < 0 for stage in stages) else max(stages, default=usual_s)
+
+    @property
+    def _watches_stalls(self) -> bool:
+        """Independent ranks do not wait for each other."""
+        return self.settings.hang_c4d and self.settings.watch != "L0" and self.settings.mode == "sync"
+
+    # --- asking others
+
+    def _ask_slurm(self, now: Now) -> AskSlurm:
+        self._waits["ask"] = now.mono + self.settings.slurm_timeout_s + MARGIN_S
+        return AskSlurm()
+
+    def _take(self, answer: ev.SlurmAnswered, now: Now) -> None:
+        self._waits.pop("ask", None)
+        self._slurm, self._slurm_at = answer, now.mono
+
+    def _probe(self, nodes: Iterable[str], now: Now) -> list[Decision]:
+        asked = tuple(node for node in nodes if node not in self._probed)
+        if not asked or "probe" not in self.facts.can:
+            return []
+        self._probed.update(asked)
+        self._waits["probe"] = now.mono + self.settings.probe_s + self.settings.slurm_timeout_s + MARGIN_S
+        return [ProbeNodes(asked, self.settings.probe_s)]
+
+    def _watch(self) -> list[Decision]:
+        unwatched = tuple(node for node in self._step_nodes() if node not in self._agents)
+        self._agents.update(dict.fromkeys(unwatched))
+        return [WatchNodes(unwatched)] if unwatched else []
+
+    def _watch_ranks(self, nodes: Iterable[str]) -> list[Decision]:
+        """Agents that are there look for life below their shims; those to come are told when they arrive."""
+        mine: dict[str, list[tuple[int, int, int]]] = {}
+        for rank, task in sorted(self._tasks.items()):
+            mine.setdefault(task.node, []).append((rank, task.pid, self._attempt.numbers.get(rank, self._attempt.number)))
+        there = {node: tuple(mine[node]) for node in nodes if self._agents.get(node) is not None and node in mine}
+        st = self.settings
+        quiet_s = self._interval(st.hang_detect_s) if st.hang_detection else 0.0
+        stall_s = st.hang_c4d_timeout_s if self._watches_stalls else 0.0
+        return [WatchRanks(there, quiet_s, self._step, stall_s)] if there else []
