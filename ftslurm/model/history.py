@@ -26,6 +26,8 @@ REQUEUES = frozenset({"isolated-requeue", "unconditional-requeue", "requeue-on-w
 EXPLICIT_FAULTS = frozenset({"device", "node", "hardware"})
 EXPLICIT_CLASSES = frozenset({"self-healing", "isolate"})
 HANGS = frozenset({"RankCommHang", "RankNonCommHang"})
+# Slurm adds 121 s to a start time that has passed when the clean-up ends; it may also be that no nodes were free.
+SLOW_REQUEUE_S = 100.0
 # As many of a job's longest pauses are remembered; its limits are learned from them.
 PAUSES_MAX = 25
 
@@ -40,6 +42,7 @@ class History:
     the last verdict, and how many in a row had its signature. errors: (rank, signature) -> how often. failed_ranks: that
     ever failed by themselves. suspicions: node -> (when, signature). quiet_pauses, busy_pauses: seconds, the longest first.
     furthest: the training step that any attempt has come to. culprits: attempt -> nodes that it was seen to hang on.
+    slow_requeues: after which it took so long to run again that the start time had passed before the clean-up ended.
     """
 
     attempts: int = 0
@@ -64,6 +67,7 @@ class History:
     quiet_pauses: tuple[float, ...] = ()
     busy_pauses: tuple[float, ...] = ()
     furthest: int = 0
+    slow_requeues: int = 0
     culprits: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
     def add(self, record: Record) -> History:
@@ -98,7 +102,12 @@ def fold(records: Iterable[Record]) -> History:
 def _run_began(past: History, run: RunBegan) -> History:
     # A later scheduling of the job is proof that the requeue happened, whoever finished it.
     again = past.last_run is not None and run.schedule > past.last_run.schedule
-    return replace(past, last_run=run, finished=None, open_requeue=None if again else past.open_requeue)
+    decided = past.last_decision
+    slow = again and decided is not None and decided.rung in REQUEUES and run.at - decided.at > SLOW_REQUEUE_S
+    return replace(
+        past, last_run=run, finished=None, open_requeue=None if again else past.open_requeue,
+        slow_requeues=past.slow_requeues + slow,
+    )  # fmt: skip
 
 
 def _attempt_began(past: History, begun: AttemptBegan) -> History:

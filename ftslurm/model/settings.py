@@ -275,7 +275,7 @@ class Settings:
 
     start_in_s: float = _leaf(
         # Slurm adds 121 s if the start time has passed before the clean-up ends; 4 s was enough on all versions tried.
-        "requeue.start_in", lasting, 4.0, "earliest start after a requeue; must outlast the clean-up (Epilog)"
+        "requeue.start_in", lasting, 4.0, "earliest start after a requeue; must outlast the clean-up; doubled where it has not"
     )
     cleanup_grace_s: float = _leaf(
         "requeue.cleanup_grace", grace, -1.0, "into the site's clean-up, then the rest goes on in the background; -1: wait for it"

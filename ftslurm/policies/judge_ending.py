@@ -17,6 +17,8 @@ from ftslurm.policies.phases import Phase
 
 # From letting the shims go to killing the step, and from there to going on without it; srun waits for its stepds.
 STEP_END_WAIT_S = 20.0
+# From requeue.start_in up to eight times of it.
+DOUBLED_MAX = 3
 
 
 class Ending(JudgeState):
@@ -115,7 +117,9 @@ class Ending(JudgeState):
         assert self._decided is not None
         self.phase, self._waits = Phase.REQUEUEING, {}
         st = self.settings
-        return [Requeue(self._decided.id, self._decided.exclude, st.start_in_s, st.even_if_no_requeue)]
+        # Where the clean-up took longer before, the next start time leaves it more.
+        start_in_s = st.start_in_s * 2 ** min(self.history.slow_requeues, DOUBLED_MAX)
+        return [Requeue(self._decided.id, self._decided.exclude, start_in_s, st.even_if_no_requeue)]
 
     def _requeue_ended(self, event: ev.RequeueEnded, now: Now) -> list[Decision]:
         assert self._decided is not None

@@ -1209,3 +1209,14 @@ def test_ranks_of_a_cancelled_job_are_not_asked_twice() -> None:
     job.slurm = replace(RUNNING, state="CANCELLED")
     job.tell(ev.SignalSeen(SIGTERM, 0))
     assert [stop.asked for stop in job.did(do.StopRanks)] == [True]
+
+
+def test_a_requeue_that_slurm_held_up_leaves_the_next_clean_up_more_time() -> None:
+    starts = []
+    job = Job()
+    for gap_s in (5.0, 130.0, 5.0):
+        job = job.begin(watched=False)
+        job.exits(0, 1)
+        starts.append(job.did(do.Requeue)[-1].start_in_s)
+        job = job.again(gap_s=gap_s)
+    assert starts == [4.0, 4.0, 8.0]
