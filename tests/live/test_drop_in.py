@@ -43,7 +43,7 @@ ARGUMENTS = shlex.join(TORTURE)
 SHOW = """printf '%s\\n' "$#"; for word in "$@"; do printf '<%s>\\n' "$word"; done"""
 
 # What ftrun adds to a rank's environment, and nothing else: above all no secret of its own.
-OURS = "FTSLURM_PAGE|PYTHONPATH|MA_SCHEDULE_CNT|MA_PROC_START_CNT|FTSLURM_ATTEMPT|FTSLURM_RESTART_RUNG|FTSLURM_RESTART_CAUSE|FTSLURM_EXCLUDED_NODES"
+OURS = "FTSLURM_PAGE|FTSLURM_WATCH|PYTHONPATH|MA_SCHEDULE_CNT|MA_PROC_START_CNT|FTSLURM_ATTEMPT|FTSLURM_RESTART_RUNG|FTSLURM_RESTART_CAUSE|FTSLURM_EXCLUDED_NODES"
 
 CASES: dict[str, Case] = {
     # output
