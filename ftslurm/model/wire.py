@@ -172,7 +172,7 @@ def agent_report(message: Message) -> AgentReport:
             if unchanged is not None and not isinstance(unchanged, bool):
                 raise WireError("a report of use that is none")
             return UseReported(unchanged, _text(message, "what", 4096))
-        case "beat":
+        case "overdue":
             return BeatOverdue(_number(message, "rank"), _text(message, "why", 1000))
         case "said":
             words = tuple(_short(word, 4096) for word in _list(message, "words"))

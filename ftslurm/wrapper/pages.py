@@ -91,7 +91,7 @@ class Pages:
             late = overdue(watch, rank.limits, now)
             if late and not rank.told:
                 rank.told = True
-                return [*told, {"t": "beat", "rank": number, "why": late.reason[:500]}]
+                return [*told, {"t": "overdue", "rank": number, "why": late.reason[:500]}]
         return told
 
     def _stage(self, number: int, rank: _Rank, stage_s: float | None) -> list[Message]:

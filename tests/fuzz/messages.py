@@ -54,6 +54,8 @@ AGENT_REPORTS = [
                           (Enters(3, "n1", "0#1", 7, (1, 2, 3)),)),
     {"t": "stage", "rank": 3, "stage_s": 60.0},
     {"t": "progress", "step": 700},
+    {"t": "overdue", "rank": 3, "why": "no heartbeat for 61 s"},
+    {"t": "said", "rank": 3, "what": "message", "words": ["half way"]},
 ]
 MESSAGES = [*HELLOS, *SHIM_REPORTS, *AGENT_REPORTS]
 Hello = wire.ShimHello | wire.AgentHello | DrillAsked

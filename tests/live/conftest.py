@@ -250,8 +250,11 @@ def answers(cluster: Cluster, folder: Path) -> bool:
         return False
 
 
-def copied_commands(tools: Path) -> Path:
-    """ftrun and ftslurm with everything they import, copied below `tools`; gives the folder of the two."""
+def copied_commands(tools: Path, leave_out: Sequence[str] = ()) -> Path:
+    """ftrun and ftslurm with everything they import, copied below `tools`; gives the folder of the two.
+
+    leave_out: packages that the tests there have no use for, as patterns.
+    """
     import click
 
     import ftslurm
@@ -260,7 +263,7 @@ def copied_commands(tools: Path) -> Path:
     # --system-site-packages: pyslurm may be there
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", venv], check=True)
     (site,) = venv.glob("lib/python*/site-packages")
-    shutil.copytree(Path(click.__file__).parents[1], site, dirs_exist_ok=True)
+    shutil.copytree(Path(click.__file__).parents[1], site, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*leave_out))
     for link in site.glob("__editable__*"):
         link.unlink()
     shutil.copytree(Path(ftslurm.__file__).parent, site / "ftslurm", dirs_exist_ok=True)

@@ -23,6 +23,7 @@ from tests.live.stories import Stage
 
 BOOT_WAIT_S = 30.0
 HOOK_TIMEOUT_S = 300.0
+IDLE_TIMEOUT_S = 240.0
 # /var/lib: where hooks remember what they saw while their settings are broken. bash waits for every child that is handed to
 # it; kill -9 of it ends the whole namespace.
 INIT = "mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs tmpfs /var/lib && echo ready && while :; do sleep 1; done"
@@ -126,6 +127,11 @@ class Hooked:
             if "DRAIN" in self.cluster.node(node)["State"]:
                 self.admin("scontrol", "update", f"NodeName={node}", "State=UNDRAIN")
 
+        def idle() -> bool:  # only then Slurm takes the first node first
+            return all(self.cluster.node(node)["State"].rstrip("*") == "IDLE" for node in self.cluster.nodes)
+
+        self.cluster.wait_for(idle, IDLE_TIMEOUT_S, "all nodes to be idle")
+
 
 @contextmanager
 def hooked_cluster(nodes: int, conf: Sequence[str]) -> Iterator[Hooked]:
@@ -136,7 +142,7 @@ def hooked_cluster(nodes: int, conf: Sequence[str]) -> Iterator[Hooked]:
         (folder / "npu").mkdir()
         (folder / "npu").chmod(0o777)
         subprocess.run(["cp", "-r", REPO / "tests/fakes", folder / "fakes"], check=True)
-        commands = copied_commands(folder)
+        commands = copied_commands(folder, leave_out=("torch*", "functorch", "sympy*", "networkx*"))
         where = Path(tempfile.mkdtemp(prefix="ftslurm-cluster-", dir="/tmp"))
         lines = installed_lines(commands, folder, where / "slurm.conf")
         cluster = Cluster(where / "slurm.conf", names, home)

@@ -59,7 +59,7 @@ def test_words_are_told_and_a_late_beat_once(folder: Path) -> None:
     assert [(one["what"], one["words"]) for one in told if one["t"] == "said"] == [
         ("message", ["half way"]), ("exclude", ["slow"]),
     ]  # fmt: skip
-    (late,) = [one for one in told if one["t"] == "beat"]
+    (late,) = [one for one in told if one["t"] == "overdue"]
     assert late["rank"] == 3 and "no heartbeat" in late["why"]
 
 
@@ -69,7 +69,7 @@ def test_a_program_that_has_ended_owes_no_beats(folder: Path) -> None:
     child = started(folder, 0)
     turns(pages, 0.3)
     child.wait()
-    assert not [one for one in turns(pages, 2.0) if one["t"] == "beat"]
+    assert not [one for one in turns(pages, 2.0) if one["t"] == "overdue"]
 
 
 def test_pages_of_another_attempt_are_not_read(folder: Path) -> None:

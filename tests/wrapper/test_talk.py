@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
+from ftslurm.errors import WireError
+from ftslurm.model import wire
 from ftslurm.wrapper.shim import Link, LinkError, Talk
+from tests.fuzz.messages import AGENT_REPORTS, SHIM_REPORTS
 from tests.wrapper.test_link import SECRET, greeted
 
 Message = dict[str, Any]
@@ -128,3 +131,13 @@ def test_an_old_number_is_heard_no_more() -> None:
     assert talk.hear({"n": 1}) and talk.hear({"n": 2})
     assert not talk.hear({"n": 1}) and not talk.hear({"n": 0}) and not talk.hear({"n": -5})
     assert talk.heard == 2
+
+
+def test_no_report_has_the_name_of_a_word_of_the_conversation_itself() -> None:
+    """It would be taken for one, and the connection be ended for it."""
+    own = {"beat", "welcome", "refused"}
+    assert not own & {message["t"] for message in (*AGENT_REPORTS, *SHIM_REPORTS)}
+    for word in own:
+        for read in (wire.agent_report, lambda message: wire.shim_report(0, message)):
+            with pytest.raises(WireError, match="unknown message"):
+                read({"t": word})
