@@ -21,7 +21,7 @@ from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeA
 from ftslurm.model.wire import devices_message, evidence_message, healed_message
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.life import Life
-from ftslurm.wrapper.pages import Pages, limits_of
+from ftslurm.wrapper.pages import Pages, limits_of, sweep
 from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, Line, LinkError, boot_s, connect, page_folder
 from ftslurm.wrapper.stalls import Stalls
 
@@ -150,6 +150,7 @@ class Agent:
             self._life.watch([(rank, pid) for rank, pid, _ in ranks], quiet_s, now)
         starts = [(rank, number) for rank, _, number in ranks]
         folder = self._pages_of(str(message["step"]))
+        sweep(folder, time.time())
         self._pages.watch(starts, folder, limits_of(message["limits"]), now)
         self._stalls.watch(ranks, folder, float(message["stall_s"]), now)
 

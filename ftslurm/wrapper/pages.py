@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ftslurm.model.ft_config import BeatLimits
@@ -14,6 +17,8 @@ from ftslurm.sdk.page import owner_lives, page_paths, read_page
 
 # While a program reports, its page is read as often as ft_launcher's monitor at its quickest; before, now and then.
 READ_S, LOOK_S = 0.1, 1.0
+# A folder is filled as its step starts, and removed as it ends.
+LEFT_S = 600.0
 
 Message = dict[str, Any]
 
@@ -109,6 +114,30 @@ class Pages:
             elif (words := _words(note)) is not None:
                 told.append({"t": "said", "rank": number, "what": words[0], "words": list(words[1])})
         return told
+
+
+def sweep(own: str, now: float) -> None:
+    """Folders of pages that steps of this user left here when they were killed as a whole. Never raises.
+
+    own: ours. now: Unix seconds. Kept is what is young, and what has a page whose owner lives or may live.
+    """
+    mine = Path(own)
+    try:
+        others = [path for path in mine.parent.glob(f"ftslurm.{os.getuid()}.*") if path != mine]
+    except OSError:
+        return
+    for folder in others:
+        try:
+            told = folder.lstat()
+            if stat.S_ISDIR(told.st_mode) and told.st_uid == os.getuid() and now - told.st_mtime > LEFT_S:
+                files = list(folder.iterdir())
+                pages = [page for file in files if (page := read_page(str(file))) is not None]
+                if all(owner_lives(page) is False for page in pages):
+                    for file in files:
+                        file.unlink()
+                    folder.rmdir()
+        except OSError:
+            continue
 
 
 def _words(note: say.Note) -> tuple[str, tuple[str, ...]] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from ftslurm.model.ft_config import BeatLimits
-from ftslurm.wrapper.pages import Pages
+from ftslurm.wrapper.pages import Pages, sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 SAYS = f"""
@@ -121,3 +122,24 @@ def test_stages_and_progress_are_told_when_they_change(folder: Path) -> None:
             child.kill()
     assert [one["stage_s"] for one in seen if one["t"] == "stage"] == [90.0, -1.0, None]
     assert [one["step"] for one in seen if one["t"] == "progress"] == [41, 42, 43]
+
+
+def test_what_killed_steps_left_is_swept_and_nothing_that_may_live(tmp_path: Path) -> None:
+    mark = f"ftslurm.{os.getuid()}"
+    for name in ("1.0.aa", "2.0.bb", "3.0.cc", "4.0.dd", "5.0.own"):
+        (tmp_path / f"{mark}.{name}").mkdir(mode=0o700)
+    (tmp_path / "ftslurm.0.0").symlink_to(tmp_path / f"{mark}.1.0.aa")
+    dead, alive = tmp_path / f"{mark}.1.0.aa", tmp_path / f"{mark}.2.0.bb"
+    started(dead, 0).wait()
+    child = started(alive, 60)
+    try:
+        long_ago = time.time() - 3600
+        for name in ("1.0.aa", "2.0.bb", "3.0.cc", "5.0.own"):
+            os.utime(tmp_path / f"{mark}.{name}", (long_ago, long_ago))
+        sweep(str(tmp_path / f"{mark}.5.0.own"), time.time())
+    finally:
+        child.kill()
+        child.wait()
+    assert sorted(path.name for path in tmp_path.iterdir() if not path.is_symlink()) == [
+        f"{mark}.{name}" for name in ("2.0.bb", "4.0.dd", "5.0.own")
+    ]
