@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.launchers.python import Python
-from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Link, Talk
+from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, Link, Talk, page_folder
 
 REPOSITORY = Path(__file__).parents[2]
 SOON_S = 10.0  # far above anything that is waited for
@@ -191,3 +192,5 @@ class Shim:
         for end in (self.process.stdout, self.process.stderr, self.process.stdin, self.sock, self._listener):
             if end is not None:
                 end.close()
+        step = f"{self.env['SLURM_JOB_ID']}.{self.env['SLURM_STEP_ID']}"
+        shutil.rmtree(page_folder(step, Channel(self.env[CHANNEL_VARIABLE])), ignore_errors=True)
