@@ -135,7 +135,7 @@ class RankView:
 class Finding:
     """Who hangs or is slow. nodes: of `ranks`. blamed: of these, what speaks against the machine and not the program.
 
-    cause: in words. evidence: what it was read from, the first decides.
+    cause: in words. evidence: what it was read from, the first decides. of_program: it is the program's doing, wherever.
     """
 
     kind: Kind
@@ -146,6 +146,7 @@ class Finding:
     level: Level
     evidence: tuple[str, ...] = ()
     blamed: tuple[str, ...] = ()
+    of_program: bool = False
 
     def same(self, other: Finding | None) -> bool:
         """Do both name the same ranks for the same thing?"""

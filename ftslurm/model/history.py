@@ -41,7 +41,8 @@ class History:
     rank) -> starts of that rank alone. hangs_in_a_row: hang restarts with no other remedy between. diagnosis, same_in_a_row:
     the last verdict, and how many in a row had its signature. errors: (rank, signature) -> how often. failed_ranks: that
     ever failed by themselves. suspicions: node -> (when, signature). quiet_pauses, busy_pauses: seconds, the longest first.
-    furthest: the training step that any attempt has come to. culprits: attempt -> nodes that it was seen to hang on.
+    furthest: the training step that any attempt has come to. culprits: attempt -> nodes of the hang that ended it.
+    hung: attempt and nodes of the last hang that was seen, whatever came of it.
     slow_requeues: after which it took so long to run again that the start time had passed before the clean-up ended.
     """
 
@@ -68,6 +69,7 @@ class History:
     busy_pauses: tuple[float, ...] = ()
     furthest: int = 0
     slow_requeues: int = 0
+    hung: tuple[int, frozenset[str]] = (0, frozenset())
     culprits: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
     def add(self, record: Record) -> History:
@@ -146,6 +148,9 @@ def _decided(past: History, decided: Decided) -> History:
     spent = dict(past.spent)
     if decided.cost:
         spent[decided.cost] = spent.get(decided.cost, 0) + 1
+    culprits = past.culprits
+    if decided.cause == "hang" and past.hung[0] == decided.attempt:
+        culprits = {**culprits, decided.attempt: past.hung[1]}
     isolated = {**past.isolated, **{node: (why, decided.at) for node, why in decided.isolate.items()}}
     return replace(
         past,
@@ -153,7 +158,8 @@ def _decided(past: History, decided: Decided) -> History:
         decisions=past.decisions + 1,
         open_requeue=decided if decided.rung in REQUEUES else None,
         unconditional_in_a_row=_in_a_row(past.unconditional_in_a_row, decided),
-        hangs_in_a_row=past.hangs_in_a_row + 1 if decided.rung == "hang-restart" else 0,
+        hangs_in_a_row=past.hangs_in_a_row + 1 if decided.cause == "hang" else 0,
+        culprits=culprits,
         spent=spent,
         isolated=isolated,
     )
@@ -181,8 +187,7 @@ def _attempt_ended(past: History, ended: AttemptEnded) -> History:
 def _culprit_seen(past: History, found: CulpritSeen) -> History:
     if found.sign not in HANGS:
         return past
-    nodes = past.culprits.get(found.attempt, frozenset()) | {*found.nodes}
-    return replace(past, culprits={**past.culprits, found.attempt: nodes})
+    return replace(past, hung=(found.attempt, frozenset(found.nodes)))
 
 
 def _paused(past: History, pause: Paused) -> History:

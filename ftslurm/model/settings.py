@@ -265,7 +265,7 @@ class Settings:
         "hang.stall_at_work", lasting, 1800.0, "the same while ranks that are waited for do work (less once pauses are known)"
     )
     hang_start_s: float = _leaf("hang.start", lasting, 600.0, "from the first process group to the first collective")
-    hang_compare_s: float = _leaf("hang.compare", lasting, 60.0, "between two looks for ranks that are slower than the others")
+    hang_compare_s: float = _leaf("hang.compare", lasting, 60.0, "between two looks for slower ranks; 0s: none")
 
     stop_grace_s: float = _leaf(
         # Below Slurm's KillWait (30 s unless the site changed it), so that ranks can end by themselves under both.

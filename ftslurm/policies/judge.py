@@ -50,11 +50,13 @@ class Judge(Launching, Ranks, Stalls, Nodes, Drills):
         return tuple(method(self, event, now))
 
     def _time_passed(self, _: ev.TimePassed, now: Now) -> list[Decision]:
-        due = {name for name, deadline in self._waits.items() if deadline <= now.mono}
-        for name in due:
+        due = {name: deadline for name, deadline in self._waits.items() if deadline <= now.mono}
+        for name, deadline in due.items():
             del self._waits[name]
+            if name in _OF_HANGS and now.mono - deadline > AWAY_S:  # ftrun was stopped, and most likely the ranks with it
+                self._waits[name] = now.mono + AWAY_S
         found: list[Decision] = []
-        for name in sorted(due):
+        for name in sorted(due.keys() - self._waits.keys()):
             found += _OVERDUE[name](self, now)
         return found
 
@@ -63,6 +65,9 @@ class Judge(Launching, Ranks, Stalls, Nodes, Drills):
         return self.handle(silent, now)  # type: ignore[return-value]
 
 
+# A time that has passed so long ago has passed while ftrun stood still (a suspended job); of a hang it tells nothing.
+AWAY_S = 30.0
+_OF_HANGS = frozenset({"exit", "examine", "evidence", "use"})
 _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "watch": Judge._watch_due,
     "mend": Judge._mend_overdue,

@@ -11,8 +11,11 @@ from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
 from ftslurm.policies.judge_settling import Settling
 from ftslurm.policies.ladder import Cause, choose
-from ftslurm.policies.phases import Trouble
+from ftslurm.policies.phases import Phase, Trouble
 from ftslurm.policies.situation import ACTS
+
+# An agent that has gone is started anew after this, so often on a node.
+AGENT_AGAIN_S, AGENTS_MAX = 10.0, 5
 
 
 class Devices(Settling):
@@ -22,8 +25,12 @@ class Devices(Settling):
         return [*held, LookAtDevices(), *self._settled(now)] if "look" in self._waits else held
 
     def _agent_lost(self, event: ev.AgentLost, now: Now) -> list[Decision]:
-        """Nobody is blamed for it; the node's devices are unknown from here on."""
-        self._agents[event.node] = ()
+        """Nobody is blamed for it; what it watched is unknown from here on, until another one has come up."""
+        self._agents.pop(event.node, None)
+        self._still.lose(event.node)
+        self._agents_lost[event.node] = self._agents_lost.get(event.node, 0) + 1
+        if self.phase is Phase.RUNNING and self._agents_lost[event.node] <= AGENTS_MAX:
+            self._waits["watch"] = now.mono + AGENT_AGAIN_S
         if self._attempt.healed(event.node, f"the agent vanished while healing: {event.why}"):
             return self._healing_settled(now)
         return self._settled(now)
@@ -52,7 +59,7 @@ class Devices(Settling):
     def _device_trouble(self, now: Now) -> list[Decision]:
         """A fault while ranks run. They are stopped only when a rung can answer; else they are left to run."""
         acting = [fault for key, fault in self._faults.items() if fault.fault_class in ACTS and key not in self._left_alone]
-        if not acting or self._signal:
+        if not acting or self._under_signal(now):
             return []
         trouble = Trouble(Cause.DEVICE, "; ".join(map(str, acting)), 1)
         choice = choose(self._situation(trouble, now))

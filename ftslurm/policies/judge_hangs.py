@@ -13,8 +13,8 @@ from ftslurm.model.decisions import Decision, KeepEvidence, SampleUse, Say, SetI
 from ftslurm.model.events import Now
 from ftslurm.policies.hangs import HangWatch
 from ftslurm.policies.judge_settling import Settling
-from ftslurm.policies.judge_state import MARGIN_S
-from ftslurm.policies.ladder import Cause
+from ftslurm.policies.judge_state import LATER_S, MARGIN_S
+from ftslurm.policies.ladder import Cause, choose
 from ftslurm.policies.phases import Phase, Trouble
 from ftslurm.policies.standstill import as_seconds
 from ftslurm.policies.whohangs import who_hangs
@@ -23,7 +23,7 @@ from ftslurm.policies.whohangs import who_hangs
 class Hangs(Settling):
     def _quiet_seen(self, event: ev.QuietSeen, now: Now) -> list[Decision]:
         """Every node has been quiet for long enough: now the devices (or CPUs) are asked whether they do anything."""
-        if self._signal or self._hung:
+        if self._under_signal(now) or self._hung:
             return []
         if not self._hangs.quiet(event, self._step_nodes()):
             self._waits.pop("use", None)
@@ -45,7 +45,7 @@ class Hangs(Settling):
         return self._hang("io", hang.what, hang.evidence, now) if hang else self._watch_ranks(self._agents)
 
     def _rank_silent(self, event: ev.RankSilent, now: Now) -> list[Decision]:
-        if self._signal or self._hung or not self.settings.hang_silence:
+        if self._under_signal(now) or self._hung or not self.settings.hang_silence:
             return []
         running = self._attempt.ranks - self._attempt.exits.keys()
         if not self._hangs.silent(event, running):
@@ -55,12 +55,15 @@ class Hangs(Settling):
 
     def _beat_overdue(self, event: ev.BeatOverdue, now: Now) -> list[Decision]:
         """As ft_launcher's rank monitor judges. The program has asked to be watched, so no more proof is wanted."""
-        if self._signal or self._hung or event.rank in self._attempt.exits:
+        if self._under_signal(now) or self._hung or event.rank in self._attempt.exits:
             return []
         return self._hang("beat", f"rank {event.rank} on {self._tasks[event.rank].node}: {event.why}", (), now)
 
     def _exit_overdue(self, now: Now) -> list[Decision]:
-        if self.phase is not Phase.RUNNING or self._signal or self._hung:
+        if self.phase is not Phase.RUNNING or self._hung:
+            return []
+        if self._under_signal(now):
+            self._waits["exit"] = now.mono + LATER_S
             return []
         left = sorted(self._attempt.ranks - self._attempt.exits.keys())
         ranks = ", ".join(map(str, left[:8])) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
@@ -117,12 +120,11 @@ class Hangs(Settling):
         found: it has been looked at.
         """
         seen = self._note(rec.HangSeen(now.unix, self._attempt.number, kind, what, evidence))
-        if found is not None and found.level is Level.ERROR:
-            self._attempt.hung = {node: str(found) for node in found.blamed}
-        without = self._attempt.hung and self.settings.isolated_requeue and "requeue" in self.facts.can
-        if not (self.settings.hang_restart or without):
+        if not (self.settings.hang_restart or self._without(found, now)):
             told = f" ({found})" if found is not None else ""
             return [seen, Say(f"the job seems to hang: {what}{told}; hang-restart is switched off, the ranks are left alone")]
+        if found is not None and found.level is Level.ERROR:
+            self._attempt.hung = {node: str(found) for node in found.blamed}
         if found is not None:
             self._hung = Trouble(Cause.HANG, f"hang: {what}", 1)
             keep = [KeepEvidence(self._attempt.number, node, text) for node, text in self._attempt.evidence.items()]
@@ -132,6 +134,15 @@ class Hangs(Settling):
             return [seen, *self._into_trouble(self._hung, now)]
         self._waits["evidence"] = now.mono + self.settings.hang_evidence_s
         return [seen, TakeEvidence(self.settings.hang_evidence_s)]
+
+    def _without(self, found: Finding | None, now: Now) -> bool:
+        """Can the job go on without the nodes that the finding convicts?"""
+        if found is None or found.level is not Level.ERROR or not found.blamed:
+            return False
+        before, self._attempt.hung = self._attempt.hung, {node: str(found) for node in found.blamed}
+        rung = choose(self._situation(Trouble(Cause.HANG, str(found), 1), now)).rung
+        self._attempt.hung = before
+        return rung in ("isolated-requeue", "node-replacement")
 
     def _into_hang(self, trouble: Trouble, now: Now, found: Finding | None = None) -> list[Decision]:
         """With the rank it begins with, if that can be told from what all ranks were doing."""

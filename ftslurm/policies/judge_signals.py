@@ -16,8 +16,6 @@ from ftslurm.policies.phases import ENDING_STATES, Phase, Trouble
 
 # A signal of ftrun's waits for Slurm's word whether the job is ending (then the ranks have it from Slurm), but not longer.
 PASS_ON_WITHIN_S = 2.0
-# From a warning on, a rank that ends is taken to end because of it for this long, and as long before the allocation's end.
-WARNING_HOLDS_S = 600.0
 
 
 class Signals(Devices):
@@ -92,12 +90,6 @@ class Signals(Devices):
         if self.settings.warning_requeue or self._attempt.exits:
             self._waits["warning"] = now.mono + self._warning_grace_s(now)
         return note_and_signal
-
-    def _explained(self, now: Now) -> bool:
-        """Is a rank's end still an answer to the signal? Some programs take a SIGTERM for a wish, and go on for hours."""
-        holds_s = max(WARNING_HOLDS_S, self.settings.warning_grace_s)
-        end = self._slurm.end_time if self._slurm else 0
-        return now.mono - self._signal_at <= holds_s or bool(end and end - now.unix <= holds_s)
 
     def _rank_ended_after_signal(self, now: Now) -> list[Decision]:
         """The first rank that ends starts the grace of the others, the last one ends the attempt."""

@@ -47,7 +47,7 @@ class Starting(Ending):
         self._slow = SlowWatch()
         self._exit_s = self.settings.hang_exit_s
         self._waits = {} if self._agents else {"watch": now.mono + WATCH_AFTER_S}
-        if self._watches_stalls and len(self._tasks) > 1:
+        if self._watches_stalls and len(self._tasks) > 1 and self.settings.hang_compare_s:
             self._waits["compare"] = now.mono + self.settings.hang_compare_s
         begun = rec.AttemptBegan(
             now.unix, f.run, number, f.schedule, f.step_key, counters.starts, fold_nodes(self._step_nodes()),
@@ -64,7 +64,8 @@ class Starting(Ending):
         begun = self._note(rec.RankBegan(now.unix, f.run, number, f.schedule, f.step_key, rank, starts))
         counters = Counters(f.schedule + 1, self.history.starts_of(f.schedule, f.step_key), number)
         self._attempt.again(rank, number)
-        return [begun, StartRanks(number, {rank: self._env(counters, now)[rank]})]
+        watched = self._watch_ranks([self._tasks[rank].node])  # its page has another name now
+        return [begun, StartRanks(number, {rank: self._env(counters, now)[rank]}), *watched]
 
     def _env(self, counters: Counters, now: Now) -> dict[int, dict[str, str]]:
         last = self.history.last_decision

@@ -27,6 +27,10 @@ from ftslurm.policies.standstill import Standstill, standstill
 SIGINT, SIGKILL, SIGTERM = 2, 9, 15
 # Above the limits that shims and agents keep themselves, so that one that lives always answers first.
 MARGIN_S = 15.0
+# From a warning on, a rank that ends is taken to end because of it for this long, and as long before the allocation's end.
+WARNING_HOLDS_S = 600.0
+# What may be a hang while a signal explains it is looked at again after this.
+LATER_S = 60.0
 # What Slurm said of job and nodes this long ago still counts, monotonic seconds.
 ANSWER_COUNTS_S = 10.0
 
@@ -50,6 +54,7 @@ class JudgeState:
         self._tasks: dict[int, Task] = {}
         self._step = ""
         self._agents: dict[str, tuple[str, ...] | None] = {}  # node -> device kinds, None until it has arrived
+        self._agents_lost: dict[str, int] = {}  # node -> how many
         self._faults: dict[tuple[str, str, str], Fault] = {}  # what the devices show now
         self._left_alone: set[tuple[str, str, str]] = set()  # faults no rung can answer, with ranks still running
         self._trouble: Trouble | None = None
@@ -123,6 +128,16 @@ class JudgeState:
     def _warned(self) -> Trouble:
         worst = max((status.shell for status in self._attempt.exits.values()), default=0)
         return Trouble(Cause.WARNING, f"the ranks ended after {signal_name(self._signal)}", worst)
+
+    def _under_signal(self, now: Now) -> bool:
+        """Is what ranks do an answer to a signal? One of long ago, which they outlived, explains nothing any more."""
+        return bool(self._signal) and (not self._meaning or self._explained(now))
+
+    def _explained(self, now: Now) -> bool:
+        """Is a rank's end still an answer to the signal? Some programs take a SIGTERM for a wish, and go on for hours."""
+        holds_s = max(WARNING_HOLDS_S, self.settings.warning_grace_s)
+        end = self._slurm.end_time if self._slurm else 0
+        return now.mono - self._signal_at <= holds_s or bool(end and end - now.unix <= holds_s)
 
     def _interval(self, usual_s: float) -> float:
         """Of silence, of no IO: as the programs have set it for where they are; 0: one has switched detection off."""

@@ -267,6 +267,8 @@ def _isolated(s: Situation) -> Answer:
         return _no("no node is to blame")
     if not s.settings.isolated_requeue:
         return _no("switched off")
+    if s.cause is Cause.HANG and s.history.hangs_in_a_row >= s.settings.hangs_in_a_row:
+        return _no(f"{s.settings.hangs_in_a_row} answers to hangs in a row have not helped")
     if reason := _not_requeueable(s) or _too_few_left(s):
         return _no(reason)
     return Answer(True, "without " + ", ".join(sorted(s.blamed)))

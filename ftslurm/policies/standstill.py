@@ -20,6 +20,12 @@ from ftslurm.policies.whohangs import HangLimits, Held, hold, is_busy, judged, w
 
 # A stall that lasts is looked at again after this share of its length, so that a long evaluation is not disturbed.
 AGAIN_SHARE = 0.1
+# A verdict that changes from look to look is none.
+UNSURE_MAX = 5
+# A limit that was wrong again and again grows up to four times.
+DOUBLED_MAX = 2
+# A job whose pauses look like hangs for a while is not told of each.
+EARLY_MAX = 5
 # Beyond what a verdict must hold, so that the second look confirms it.
 CONFIRM_MARGIN = 1.2
 
@@ -50,10 +56,14 @@ class Standstill:
     c4d: HangLimits
     limits: StallLimits
     attempt: int = 0
+    left_alone: bool = False  # was it said that this stall is a hang that nothing answers?
     _nodes: dict[str, tuple[StallSeen, float]] = field(default_factory=dict)
     _views: dict[str, tuple[RankView, ...]] = field(default_factory=dict)
     _held: Held | None = None
     _told: Finding | None = None
+    _told_level: Level | None = None
+    _unsure: int = 0  # looks in a row that did not find the same
+    _early: int = 0  # how often something was told before the job's own limits called for it
     _busy: bool | None = None
 
     def seen(self, event: StallSeen, now: float) -> Pause | None:
@@ -63,6 +73,7 @@ class Standstill:
             return None
         pause = Pause(event.paused_s, self._busy)
         self._held = self._told = self._busy = None
+        self.left_alone = False
         self._views.clear()
         return pause if pause.seconds > 0 else None
 
@@ -74,6 +85,14 @@ class Standstill:
         if any(event.stalled_s <= 0 or event.stage_s == -1 for event, _ in told):
             return 0.0
         return min(event.stalled_s + now - at for event, at in told)
+
+    def ask(self) -> None:
+        """All nodes are about to be looked at anew."""
+        self._views.clear()
+
+    def lose(self, node: str) -> None:
+        """Its agent has gone; the next one tells."""
+        self._nodes.pop(node, None)
 
     def examined(self, node: str, views: Iterable[RankView], nodes: Collection[str]) -> bool:
         """Has every one of `nodes` been looked at?"""
@@ -91,17 +110,22 @@ class Standstill:
         graded = judged(self._held, now, stalled_s, self.c4d, self._repeated(history))
         verdict = judge(self._memory(history), stalled_s, busy, self._phase, self._limits)
         confirmed = self._held is not None and now - self._held.since >= self.c4d.confirm_s
-        error = graded is not None and graded.level is Level.ERROR and not busy
+        # A hang outside of communication is an Error by its coming back alone, so the job's own limits hold as well.
+        error = graded is not None and graded.level is Level.ERROR and graded.kind is Kind.COMM_HANG and not busy
         judge_themselves = any(event.reports and event.stage_s is None for event, _ in self._nodes.values())
+        self._unsure = 0 if confirmed else self._unsure + 1
+        if verdict.stall is Stall.ACT and self._unsure >= UNSURE_MAX:  # it hangs, though nobody can say where
+            graded, finding = None, None
         act = (verdict.stall is Stall.ACT or error) and (confirmed or finding is None) and not judge_themselves
-        worth = graded is not None and (verdict.stall is not Stall.NONE or not busy)
-        tell = worth and graded is not None and not graded.same(self._told)
-        if tell:
-            self._told = graded
+        worth = verdict.stall is not Stall.NONE or (not busy and self._early < EARLY_MAX)
+        tell = worth and graded is not None and (not graded.same(self._told) or graded.level is not self._told_level)
+        if tell and graded is not None:
+            self._told, self._told_level = graded, graded.level
+            self._early += verdict.stall is Stall.NONE
         left_s = verdict.act_s - stalled_s
         again_s = max(self.c4d.timeout_s, AGAIN_SHARE * stalled_s)
         if finding is not None and not confirmed:
-            again_s = CONFIRM_MARGIN * self.c4d.confirm_s
+            again_s = CONFIRM_MARGIN * self.c4d.confirm_s if self._unsure < UNSURE_MAX else again_s
         elif left_s > 0:
             again_s = min(again_s, max(left_s, self.c4d.confirm_s))
         return Opinion(act, tell, graded or finding, verdict.reason, again_s)
@@ -127,7 +151,7 @@ class Standstill:
         """What is known of the job's pauses. A hang restart that did not help was a false alarm, as far as is known."""
         usual = [event.usual_s for event, _ in self._nodes.values() if event.usual_s is not None]
         middle = median(usual) if usual else None
-        doubled = history.hangs_in_a_row
+        doubled = min(history.hangs_in_a_row, DOUBLED_MAX)
         quiet, busy = (_pauses(found, middle, doubled) for found in (history.quiet_pauses, history.busy_pauses))
         return StallMemory((), middle, quiet, busy)
 

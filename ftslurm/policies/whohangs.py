@@ -72,14 +72,15 @@ def judged(
 ) -> Finding | None:
     """The verdict with the level it deserves by now; None while it is not confirmed, or the stall is too short to be told.
 
-    stalled_s: since when nothing has moved. repeated: nodes that were found before for the same.
+    stalled_s: since when nothing has moved. repeated: nodes that earlier attempts hung on; a
+    single rank that hangs there again counts against its node.
     """
     if held is None or now - held.since < limits.confirm_s or stalled_s < limits.timeout_s:
         return None
     finding = held.finding
-    if set(finding.nodes) & set(repeated) and finding.kind in (Kind.COMM_HANG, Kind.NON_COMM_HANG):
-        again = tuple(node for node in finding.nodes if node in repeated)
-        finding = replace(finding, blamed=tuple(dict.fromkeys((*finding.blamed, *again))))
+    if len(finding.ranks) == 1 and set(finding.nodes) & set(repeated) and not finding.of_program:
+        if finding.kind in (Kind.COMM_HANG, Kind.NON_COMM_HANG):
+            finding = replace(finding, blamed=finding.nodes)
     # The first verdict counts too: `times` identical ones, `timeout_s` apart.
     seen = 1 + int((now - held.since) / limits.timeout_s)
     grave = finding.kind is Kind.COMM_HANG or finding.blamed
@@ -406,7 +407,7 @@ def _odd_one_out(state: JobState) -> Finding | None:
             odd = sorted(names) if most == next_most else sorted(rank for rank, name in names.items() if name != usual)
             seen = tuple(f"rank {fold(r for r, n in names.items() if n == kind)}: {kind}" for kind in kinds)
             words = f"different operations at the same place (number {gate.number} of group {gate.key})"
-            return _finding(state, Kind.NON_COMM_HANG, odd, words, [gate], seen)
+            return replace(_finding(state, Kind.NON_COMM_HANG, odd, words, [gate], seen), of_program=True)
     return None
 
 
@@ -421,7 +422,7 @@ def _none_completes(state: JobState) -> Finding | None:
 
 def _by_links(state: JobState, ranks: Sequence[int], words: str, gates: Sequence[Gate]) -> Finding:
     """A hang inside communication: at the rank with the most stuck connections, or the two ends of one."""
-    stuck = list(stuck_links(state.views.values()))
+    stuck = [link for link in stuck_links(state.views.values()) if link.trouble != "unread" or len(link.ends) == 2]
     # What is not read may lie there because the reader waits for somebody else; what is sent again was lost.
     strong = [link for link in stuck if link.trouble != "unread"] or stuck
     degree = Counter(rank for ends in {link.ends for link in strong} for rank in ends)
@@ -433,7 +434,8 @@ def _by_links(state: JobState, ranks: Sequence[int], words: str, gates: Sequence
     if len(named) > 2:
         return _finding(state, Kind.COMM_HANG, named, f"{words}; connections are stuck in many places", gates, seen)
     told = f"{words}; {'the connection between them is' if len(named) == 2 else 'its connections are'} stuck"
-    return _finding(state, Kind.COMM_HANG, named, told, gates, seen, state.nodes(named))
+    lost = any(link.trouble != "unread" for link in strong)
+    return _finding(state, Kind.COMM_HANG, named, told, gates, seen, state.nodes(named) if lost else ())
 
 
 def _circle(state: JobState) -> Finding | None:
@@ -451,7 +453,8 @@ def _circle(state: JobState) -> Finding | None:
         return lost
     words = "they wait for each other in a circle: operations issued in different order"
     told = tuple(_waits_for(state, rank) for rank in sorted(ring)[:EVIDENCE_MAX])
-    return _finding(state, Kind.NON_COMM_HANG, sorted(ring), words, [g for g in state.gates if set(g.waiting) & set(ring)], told)
+    gates = [gate for gate in state.gates if set(gate.waiting) & set(ring)]
+    return replace(_finding(state, Kind.NON_COMM_HANG, sorted(ring), words, gates, told), of_program=True)
 
 
 def _waits_for(state: JobState, rank: int) -> str:

@@ -17,6 +17,8 @@ from ftslurm.sdk.page import owner_lives, page_paths, read_page
 
 # While a program reports, its page is read as often as ft_launcher's monitor at its quickest; before, now and then.
 READ_S, LOOK_S = 0.1, 1.0
+# As in stalls.
+STOPPED_S = 30.0
 # A folder is filled as its step starts, and removed as it ends.
 LEFT_S = 600.0
 
@@ -58,6 +60,9 @@ class Pages:
     def turn(self, now: float) -> list[Message]:
         if self.wakes_at is None or now < self.wakes_at:
             return []
+        if now - self.wakes_at > STOPPED_S:  # we were stopped, and most likely the ranks with us: every clock begins anew
+            for rank in self._ranks.values():
+                rank.watches.clear()
         told: list[Message] = []
         for number, rank in self._ranks.items():
             told += self._notes(number, rank)

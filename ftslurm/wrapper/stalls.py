@@ -62,7 +62,7 @@ class Stalls:
         views = self.node.look()
         probed = sum(1 for view in views if view.probed and view.groups)
         if now - self._looked_at > STOPPED_S:
-            self.node.progress_at += now - self._looked_at
+            self.node.progress_at = self._progress_at = now
         self._looked_at = now
         paused_s = self._learn()
         stalled_s = max(0.0, now - self.node.progress_at)
