@@ -14,9 +14,10 @@ def pytest_configure() -> None:
     `nohup`, `&` and some CI runners have some signals ignored, and children inherit it.
     """
     # The same examples in every CI run; on a developer's machine the search goes on.
-    settings.register_profile("ci", derandomize=True)
-    if os.environ.get("CI"):
-        settings.load_profile("ci")
+    # No deadline: how long an example takes says something of the machine, not of the code.
+    settings.register_profile("ci", derandomize=True, deadline=None)
+    settings.register_profile("own", deadline=None)
+    settings.load_profile("ci" if os.environ.get("CI") else "own")
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
