@@ -78,9 +78,9 @@ def judged(
     if held is None or now - held.since < limits.confirm_s or stalled_s < limits.timeout_s:
         return None
     finding = held.finding
-    if len(finding.ranks) == 1 and set(finding.nodes) & set(repeated) and not finding.of_program:
-        if finding.kind in (Kind.COMM_HANG, Kind.NON_COMM_HANG):
-            finding = replace(finding, blamed=finding.nodes)
+    hangs = finding.kind in (Kind.COMM_HANG, Kind.NON_COMM_HANG) and not finding.of_program
+    if hangs and len(finding.ranks) == 1 and set(finding.nodes) & set(repeated):
+        finding = replace(finding, blamed=finding.nodes)
     # The first verdict counts too: `times` identical ones, `timeout_s` apart.
     seen = 1 + int((now - held.since) / limits.timeout_s)
     grave = finding.kind is Kind.COMM_HANG or finding.blamed
