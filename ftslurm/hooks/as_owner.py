@@ -89,7 +89,7 @@ def finish(settings: HookSettings, owner: Owner, words: Sequence[str]) -> str:
 
 def _finish(settings: HookSettings, client: SlurmClient, found: Ledger, decided: Decided, number: int) -> str:
     plan = plan_for(found.history, decided.exclude, settings.start_in_s, allow_first=False)
-    what = give_back(client, number, plan, time.time())
+    what = give_back(client, number, plan, time.time)
     Journal(found.path).append([CarriedOut(time.time(), decided.id, True, f"{what}, finished by EpilogSlurmctld")])
     return what
 

@@ -27,7 +27,7 @@ def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:
     client = choose_client(settings.slurm_client, settings.slurm_timeout_s)
     _same_job(client.job(run.number).restarts, run.schedule, job)
     plan = plan_for(history, decided.exclude, settings.start_in_s, settings.even_if_no_requeue)
-    what = give_back(client, run.number, plan, time.time())
+    what = give_back(client, run.number, plan, time.time)
     journal.append([CarriedOut(time.time(), decided.id, True, f"{what}, finished from outside")])
     return f"job {job}: {what}"
 

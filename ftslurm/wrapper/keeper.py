@@ -27,7 +27,7 @@ def keep(number: int, ledger: Path, start_in_s: float, allow_first: bool, client
     if decided is None:
         return "nothing was left to do"
     plan = plan_for(history, decided.exclude, start_in_s, allow_first)
-    what = give_back(choose_client(client, timeout_s), number, plan, time.time())
+    what = give_back(choose_client(client, timeout_s), number, plan, time.time)
     journal.append([CarriedOut(time.time(), decided.id, True, what)])
     return what
 

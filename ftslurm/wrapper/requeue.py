@@ -10,7 +10,7 @@ tenth of a second after the clean-up. Source: slurmctld's batch_requeue_fini(); 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ftslurm.errors import SlurmRefused
@@ -37,23 +37,24 @@ def plan_for(history: History, exclude: Iterable[str], start_in_s: float, allow_
     return Plan(frozenset(exclude), frozenset(history.isolated), start_in_s, allow_first)
 
 
-def give_back(client: SlurmClient, number: int, plan: Plan, now: float) -> str:
-    """Follow the recipe from wherever the job stands; gives what was done, in words. now: Unix seconds.
+def give_back(client: SlurmClient, number: int, plan: Plan, clock: Callable[[], float]) -> str:
+    """Follow the recipe from wherever the job stands; gives what was done, in words. clock: Unix seconds.
 
     Raises: SlurmRefused, SlurmUnavailable, UnknownJob. A job left on the way is held, not back on a bad node.
     """
     job = client.job(number)
     if is_over(job):  # Slurm itself would requeue a job that was cancelled, as long as it remembers it
         raise SlurmRefused(f"job {number} is over ({job.state.value})", hint="submit it again")
-    start = int(now + plan.start_in_s)  # Slurm counts whole seconds
+    start_in_s = plan.start_in_s
     if job.state is not JobState.PENDING:
         _hold(client, job, plan)
     elif not job.completing:
-        start = int(now) + SOON_S
+        start_in_s = SOON_S
     excluded = (job.excluded - plan.ours) | plan.exclude
     if excluded != job.excluded:
         client.exclude(number, sorted(excluded))
-    said = "" if job.expedited else _start_at(client, number, start)
+    # From here, not from the beginning: on a busy machine each word with Slurm takes its time. It counts whole seconds.
+    said = "" if job.expedited else _start_at(client, number, int(clock() + start_in_s))
     if client.job(number).held:
         client.release(number)
     return f"requeued{' without ' + ', '.join(sorted(plan.exclude)) if plan.exclude else ''}{said}"

@@ -37,7 +37,7 @@ class Cluster:
         self.slurm = FakeSlurm([f"n{n}" for n in range(1, 7)], self.time, clean_up_s=2.0)
 
     def give_back(self, job: int, exclude: Iterable[str] = (), ours: Iterable[str] = (), allow_first: bool = False) -> str:
-        return give_back(self.slurm, job, Plan(frozenset(exclude), frozenset(ours), 4.0, allow_first), self.time.now)
+        return give_back(self.slurm, job, Plan(frozenset(exclude), frozenset(ours), 4.0, allow_first), lambda: self.time.now)
 
     def runs_within(self, job: int, seconds: float) -> float:
         """Seconds until the job runs again."""
