@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.chips import reset_idle_chips
+from ftslurm.hooks.drains import drain
 from ftslurm.hooks.edge import run_hook
 from ftslurm.hooks.facts import JobFacts, job_facts
 from ftslurm.hooks.look import tool_env
@@ -107,8 +108,8 @@ def _drained(facts: JobFacts, admin: SlurmAdmin, memory: Memory, stuck: Sequence
     """Nothing may start anew beside them. The health check undrains the node once they have gone."""
     what = "; ".join(f"process {one.pid} ({one.name}) of job {facts.job} outlives SIGKILL" for one in stuck)
     memory.write(replace(memory.read(), stuck=tuple(stuck), drained=True))
-    admin.drain(facts.node, drain_reason(judge([Finding("leftover", NodeHealth.BAD, what)])))
-    return f"{what}: drained"
+    said = drain(admin, facts.node, drain_reason(judge([Finding("leftover", NodeHealth.BAD, what)])))
+    return f"{what}: {said}"
 
 
 def _site_cleanup(settings: HookSettings, facts: JobFacts, env: Mapping[str, str]) -> str:

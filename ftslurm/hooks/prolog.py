@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ftslurm.errors import FtslurmError
+from ftslurm.hooks.drains import drain
 from ftslurm.hooks.edge import run_hook
 from ftslurm.hooks.facts import job_facts
 from ftslurm.hooks.look import look
@@ -36,10 +37,9 @@ def check(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
 def _drain(admin: SlurmAdmin, node: str, reason: str) -> str:
     """Without an answer Slurm drains it all the same, for our exit status."""
     try:
-        admin.drain(node, reason)
+        return drain(admin, node, reason)
     except FtslurmError as error:
         return f"the reason could not be told to Slurm ({error})"
-    return "drained"
 
 
 def main() -> None:
