@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ftslurm.errors import FtslurmError
 from ftslurm.hooks.memory import Remembered
 from ftslurm.policies.health import PREFIX
 from ftslurm.slurm.admin import SlurmAdmin, is_drained
@@ -19,6 +20,16 @@ def drain(admin: SlurmAdmin, node: str, reason: str) -> str:
 def undrain(admin: SlurmAdmin, node: str) -> str:
     """What came of it. Raises: as SlurmAdmin does."""
     return "undrained" if admin.undrain_if_ours(node, PREFIX) else "left as it is: its drain is somebody else's by now"
+
+
+def known_now(admin: SlurmAdmin, node: str, known: Remembered) -> Remembered:
+    """Without what a person has taken back meanwhile. Slurm is asked only where something speaks against the node."""
+    if not known.proof:
+        return known
+    try:
+        return taken_back(known, admin.node(node))
+    except FtslurmError:
+        return known
 
 
 def taken_back(known: Remembered, view: NodeView | None) -> Remembered:
