@@ -70,6 +70,7 @@ class HookSettings:
     leftovers: bool = _leaf("leftovers", switch, True)
     kill_grace_s: float = _leaf("kill_grace", lasting, 2.0)
     kill_wait_s: float = _leaf("kill_wait", lasting, 10.0)
+    leftovers_limit_s: float = _leaf("leftovers_limit", lasting, 120.0)
     reset_wait_s: float = _leaf("reset_wait", duration, 0.0)
     cleanup: tuple[tuple[str, ...], ...] = _leaf("cleanup", argvs, ())
     cleanup_limit_s: float = _leaf("cleanup_limit", lasting, 600.0)
