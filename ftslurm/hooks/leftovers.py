@@ -1,4 +1,4 @@
-"""What a job's user has left on the node is put on record and cleared away, while Slurm says that this user has no other job here."""
+"""What a job's user has left on the node is put on record and cleared away, while Slurm has no other job of that user here."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ def test_the_clean_up_is_waited_for_as_the_job_asked(hooked: Hooked, grace: str,
     done.unlink(missing_ok=True)
     go = hooked.folder / "go"
     go.unlink(missing_ok=True)
-    hooked.settings(cleanup=[hooked.script("clean", f"until [ -e {go} ]; do sleep 0.1; done; echo $SLURM_JOB_ID >{done}")])
+    hooked.settings(cleanup_grace_of_job=True, cleanup=[hooked.script("clean", f"until [ -e {go} ]; do sleep 0.1; done; echo $SLURM_JOB_ID >{done}")])
     told = story(hooked, Plan(env={"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": grace}, sbatch=("--nodelist=n1",))).submit()
     if waits:
         told.wait_for(lambda: told.job()["JobState"] == "COMPLETING", "the Epilog to begin", WAIT_S)
