@@ -29,12 +29,12 @@ def check(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
     looked = look(settings, node, taken_back(known, view))
     verdict = judge(looked.findings)
     if view is None and verdict.health is not NodeHealth.BAD:
-        memory.write(looked.remembered)
+        memory.change(known, looked.remembered)
         return True, f"{node} is left as it is ({verdict.health.value}: {verdict.reason})"
     view = admin.node(node)  # again: the look may have taken a while
     step = next_step(verdict, is_drained(view), view.state is NodeState.BAD, view.reason)
     sentence = _do(admin, node, step)
-    memory.write(replace(looked.remembered, drained=_drained_by_us(step, view)))
+    memory.change(known, replace(looked.remembered, drained=_drained_by_us(step, view)))
     return True, sentence
 
 

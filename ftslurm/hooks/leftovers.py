@@ -130,5 +130,6 @@ def _drained(facts: JobFacts, admin: SlurmAdmin, memory: Memory, stuck: tuple[Pr
     few = stuck[:MAX_LISTED]
     what = one_line("; ".join(f"process {one.pid} ({one.name}) of job {facts.job} outlives SIGKILL" for one in few))
     with suppress(FtslurmError, OSError):
-        memory.write(replace(memory.read(), stuck=few, drained=True))
+        known = memory.read()
+        memory.change(known, replace(known, stuck=(*known.stuck, *few), drained=True))
     return f"{what}: {drain(admin, facts.node, drain_reason(judge([Finding('leftover', NodeHealth.BAD, what)])))}"

@@ -25,15 +25,16 @@ from ftslurm.slurm.admin import SlurmAdmin
 def check(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
     facts = job_facts(env)
     memory, admin = Memory(settings.state, facts.node), SlurmAdmin(settings.slurm_timeout_s)
-    looked = look(settings, facts.node, known_now(admin, facts.node, memory.read()))
+    known = memory.read()
+    looked = look(settings, facts.node, known_now(admin, facts.node, known))
     verdict = judge(looked.findings)
     if verdict.health is not NodeHealth.BAD:
-        memory.write(looked.remembered)
+        memory.change(known, looked.remembered)
         return True, f"job {facts.job} may run on {facts.node} ({verdict.health.value}: {verdict.reason})"
     said = _drain(admin, facts.node, drain_reason(verdict, str(facts.job)))
     # Only now: what is remembered of a node that is not drained was taken back.
     with suppress(FtslurmError, OSError):
-        memory.write(replace(looked.remembered, drained=True))
+        memory.change(replace(known, drained=False), replace(looked.remembered, drained=True))
     return False, f"job {facts.job} may not run on {facts.node}: {verdict.reason}; {said}"
 
 
