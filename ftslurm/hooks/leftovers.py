@@ -18,7 +18,7 @@ from ftslurm.policies.health import Finding, NodeHealth, drain_reason, judge, on
 from ftslurm.policies.leftovers import NodeJob, is_logged_in, leftover_processes, others_of_user
 from ftslurm.slurm.admin import SlurmAdmin
 from ftslurm.system import shared_memory
-from ftslurm.system.processes import all_processes, end_processes
+from ftslurm.system.processes import all_processes, commands_of, end_processes
 
 MAX_LISTED = 200
 # Between two looks for processes that others of the user's have started meanwhile.
@@ -117,8 +117,10 @@ def _evidence(facts: JobFacts, left: Left) -> str:
 
 
 def _lines(left: Left) -> Iterator[str]:
+    commands = commands_of(one.pid for one in left.processes[:MAX_LISTED])
     for one in left.processes:
-        yield f"process {one.pid} {one.state} {one.started:.0f} s after the boot: {one_line(one.command or one.name)}"
+        what = one_line(f"({one.name}) {commands.get(one.pid, '')}")
+        yield f"process {one.pid} {one.state} {one.started:.0f} s after the boot: {what}"
     for file in left.files:
         yield f"shared memory {one_line(file.name)}"
     for number in left.segments:

@@ -9,12 +9,16 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from ftslurm.errors import CommandMissing
 from ftslurm.model.processes import Process
+from ftslurm.system.commands import run_group
+from ftslurm.system.owner import PATH
 
 PROC = Path("/proc")
 TICKS = os.sysconf("SC_CLK_TCK")
 POLL_S = 0.05
 MAX_COMMAND_CHARS = 200
+COMMANDS_LIMIT_S = 5.0
 # Of a program's own; those of the kernel's threads are longer in newer kernels.
 MAX_NAME_CHARS = 15
 _STATES = {"R": "running", "S": "sleeping", "D": "disk-sleep", "T": "stopped", "t": "tracing-stop", "I": "idle"}
@@ -63,17 +67,9 @@ def _read(pid: int) -> Process | None:
     words = tail.split()
     uids = next(line for line in status.splitlines() if line.startswith(b"Uid:"))
     return Process(
-        pid, int(words[1]), int(uids.split()[1]), name, int(words[19]) / TICKS, _command(place),
+        pid, int(words[1]), int(uids.split()[1]), name, int(words[19]) / TICKS,
         _state(place, words[0].decode()), _is_of_login(place),
     )  # fmt: skip
-
-
-def _command(place: Path) -> str:
-    try:
-        with (place / "cmdline").open("rb") as file:
-            return file.read(MAX_COMMAND_CHARS).replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def _state(place: Path, letter: str) -> str:
@@ -99,6 +95,20 @@ def _is_of_login(place: Path) -> bool:
     except OSError:
         return False
     return any(group[1] in ("", "name=systemd") and group[2].startswith("/user.slice/") for group in groups if len(group) == 3)
+
+
+def commands_of(pids: Iterable[int]) -> Mapping[int, str]:
+    """Their command lines, cut off, as far as they can be read: by a child with a time limit.
+
+    They lie in the process's own memory, of which a user can make that whoever reads it waits.
+    """
+    argv = ["ps", "-o", "pid=", "-o", "args=", "-p", ",".join(map(str, pids))]
+    try:
+        done = run_group(argv, COMMANDS_LIMIT_S, {"PATH": PATH, "LANG": "C.UTF-8", "COLUMNS": str(MAX_COMMAND_CHARS)})
+    except CommandMissing:
+        return {}
+    words = (line.split(None, 1) for line in done.stdout.splitlines())
+    return {int(each[0]): each[1] for each in words if len(each) == 2 and each[0].isdecimal()}
 
 
 def end_processes(doomed: Iterable[Process], grace_s: float, kill_wait_s: float) -> tuple[Process, ...]:

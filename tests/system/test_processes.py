@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.system import processes
-from ftslurm.system.processes import all_processes, end_processes, still_there
+from ftslurm.system.processes import all_processes, commands_of, end_processes, still_there
 
 WAIT_S = 60.0
 EXIT_OF_ONE_THREAD = {"x86_64": 60, "aarch64": 93}
@@ -42,11 +42,21 @@ def started() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 def test_each_is_seen_with_whose_it_is(started: Callable[..., subprocess.Popen[bytes]]) -> None:
     child = started("sleep", "1000")
-    wait_for(lambda: all_processes()[child.pid].command == "sleep 1000")
+    wait_for(lambda: commands_of([child.pid]) == {child.pid: "sleep 1000"})
     seen = all_processes()
     assert (seen[child.pid].parent, seen[child.pid].user_id, seen[child.pid].name) == (os.getpid(), os.getuid(), "sleep")
     assert seen[os.getpid()].started <= seen[child.pid].started
     assert not seen[child.pid].login or "/user.slice/" in Path("/proc/self/cgroup").read_text()
+
+
+def test_whose_command_line_is_read_too_late_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "ps").write_text("#!/bin/sh\nexec /bin/sleep 1000\n")
+    (tmp_path / "ps").chmod(0o755)
+    monkeypatch.setattr(processes, "PATH", str(tmp_path))
+    monkeypatch.setattr(processes, "COMMANDS_LIMIT_S", 0.2)
+    assert commands_of([1]) == {}
+    (tmp_path / "ps").unlink()
+    assert commands_of([1]) == {}
 
 
 def test_a_name_with_brackets_and_line_ends_deceives_nobody(started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
@@ -97,12 +107,12 @@ def test_a_login_has_a_session_and_its_group(tmp_path: Path, session: str, group
     assert processes._is_of_login(tmp_path) is login
 
 
-def test_a_command_line_that_cannot_be_read_hides_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_who_has_ended_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "7"
-    (place / "cmdline").mkdir(parents=True)
+    place.mkdir()
     (place / "stat").write_text(f"7 (x) S 1 {' '.join(['0'] * 17)} 4200 0\n")
     (place / "status").write_text("Name:\tx\nUid:\t1000\t1000\t1000\t1000\n")
     (tmp_path / "8").mkdir()  # ended while it was looked at
     monkeypatch.setattr(processes, "PROC", tmp_path)
     seen = all_processes()
-    assert set(seen) == {7} and (seen[7].user_id, seen[7].command) == (1000, "")
+    assert set(seen) == {7} and seen[7].user_id == 1000
