@@ -414,6 +414,8 @@ def test_an_administrator_s_drain_is_not_touched(hooked: Hooked) -> None:
         hooked.settings(health_command=hooked.script("check", "true" if well else "echo bad; exit 1"))
         hooked.hook("health_check", "n1")
         assert drained(hooked, "n1") == "new fan"
+        assert hooked.hook("prolog", "n1", {"SLURM_JOB_ID": "1", "SLURM_JOB_UID": "65534"}).returncode == (0 if well else 1)
+        assert drained(hooked, "n1") == "new fan"
 
 
 def test_what_is_not_known_neither_drains_nor_undrains(hooked: Hooked) -> None:
