@@ -17,10 +17,11 @@ SELF_HEAL_WAIT_S = 1.0
 
 def reset_idle_chips(settings: HookSettings, node: str) -> list[str]:
     """What was done, a sentence a chip. Each probe itself looks again for processes on the chip and its linked ones."""
-    os.environ.update(tool_env(settings, node))  # the probes' helpers inherit ours
+    env = tool_env(settings, node)
+    os.environ.update(env)  # the probes' helpers inherit ours
     meaning = lazy_meaning((), settings.catalogs)
     said = []
-    for probe in choose_probes(os.environ, run):
+    for probe in choose_probes(env, run):
         for report in probe.read(settings.device_timeout_s).reports:
             said_of = {code: meaning(report.kind, code, report.severity).fault_class for code in report.codes}
             meant = [code for code, fault_class in said_of.items() if fault_class is FaultClass.SELF_HEALING]

@@ -12,6 +12,7 @@ from pathlib import Path
 from ftslurm.hooks.facts import read_settings
 from ftslurm.hooks.memory import Memory
 from ftslurm.model.hook_settings import HookSettings
+from ftslurm.policies.health import one_line
 
 # To the installed script around us; every other status means to it that all is well (wrapper/hook_scripts.py).
 BAD_NODE_STATUS = 10
@@ -39,6 +40,7 @@ def run_hook(name: str, node: str, work: Work) -> None:
 
 def tell(sentence: str) -> None:
     """To the system's log, and to whoever looks at what slurmd keeps."""
+    sentence = one_line(sentence)
     syslog.openlog("ftslurm", syslog.LOG_PID, syslog.LOG_DAEMON)
     syslog.syslog(sentence)
     print(f"ftslurm: {sentence}", file=sys.stderr)

@@ -9,106 +9,47 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ftslurm.errors import FtslurmError
 from ftslurm.hooks.chips import reset_idle_chips
 from ftslurm.hooks.edge import run_hook
 from ftslurm.hooks.facts import JobFacts, job_facts
+from ftslurm.hooks.leftovers import clear_leftovers
 from ftslurm.hooks.look import tool_env
-from ftslurm.hooks.memory import Memory
 from ftslurm.hooks.owned import cleanup_grace
 from ftslurm.model.hook_settings import HookSettings
-from ftslurm.model.processes import Process
-from ftslurm.policies.health import Finding, NodeHealth, drain_reason, judge, one_line
-from ftslurm.policies.leftovers import NodeJob, is_logged_in, leftover_processes, others, others_of_user
+from ftslurm.policies.leftovers import NodeJob, others
 from ftslurm.slurm.admin import SlurmAdmin
-from ftslurm.system import shared_memory
-from ftslurm.system.processes import all_processes, end_processes
-
-MAX_LISTED = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """By the job's user on this node, when the job had ended."""
-
-    processes: tuple[Process, ...]
-    files: tuple[str, ...]
-    segments: tuple[int, ...]
-
-    def __bool__(self) -> bool:
-        return bool(self.processes or self.files or self.segments)
-
-    def __str__(self) -> str:
-        return f"{len(self.processes)} processes, {len(self.files)} files and {len(self.segments)} segments of shared memory"
 
 
 def clean(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
     """Whatever it finds, the job is not failed for it: it is over. A node that cannot be cleaned is drained."""
     facts = job_facts(env)
     admin = SlurmAdmin(settings.slurm_timeout_s)
-    said = [_leftovers(settings, facts, admin)]
-    if settings.reset_wait_s and not others(_jobs(admin, facts.node), facts.job.number):
-        said += reset_idle_chips(settings, facts.node)
-    if settings.cleanup:
-        said.append(_site_cleanup(settings, facts, env))
+    parts: dict[str, Callable[[], str]] = {
+        "leftovers": lambda: clear_leftovers(settings, facts, admin),
+        "chips": lambda: _idle_chips(settings, facts, admin),
+        "clean-up": lambda: _site_cleanup(settings, facts, env) if settings.cleanup else "",
+    }
+    said = [_try(name, part) for name, part in parts.items()]
     return True, f"job {facts.job} on {facts.node}: {'; '.join(filter(None, said))}"
 
 
-def _jobs(admin: SlurmAdmin, node: str) -> tuple[NodeJob, ...]:
-    """Raises: SlurmUnavailable, SlurmRefused."""
-    return tuple(NodeJob(*job) for job in admin.jobs_on(node))
-
-
-def _leftovers(settings: HookSettings, facts: JobFacts, admin: SlurmAdmin) -> str:
-    if not settings.leftovers or facts.user_id < settings.first_user_id:
-        return "leftovers are not looked for"
-    left = _left_by(facts.user_id)
-    if not left:
-        return "nothing was left"
-    # Only now: slurmctld would be asked by every node of every job that ends.
+def _try(name: str, part: Callable[[], str]) -> str:
+    """What goes wrong in one part keeps no other from being done."""
     try:
-        if busy := others_of_user(_jobs(admin, facts.node), facts.job.number, facts.user_id):
-            return f"{left}, which stay: job {busy[0].number} of the same user is here"
-    except FtslurmError as error:
-        return f"{left}, which stay: {error}"
-    memory = Memory(settings.state, facts.node)
-    memory.keep_evidence(f"{facts.job}.{facts.node}.txt", _evidence(facts, left))
-    stuck = end_processes(left.processes, settings.kill_grace_s, settings.kill_wait_s)
-    if stuck:
-        return _drained(facts, admin, memory, stuck)
-    if left.files or left.segments:
-        shared_memory.remove_files(facts.user_id)
-        shared_memory.remove_segments(facts.user_id)
-    return f"{left} were left and are gone"
+        return part()
+    except Exception as error:
+        traceback.print_exc()
+        return f"{name}: not done: {error}"
 
 
-def _left_by(user_id: int) -> Left:
-    """A user who is logged in here besides keeps the shared memory."""
-    processes = all_processes()
-    left = leftover_processes(processes, user_id)
-    if is_logged_in(processes, user_id):
-        return Left(left, (), ())
-    return Left(left, shared_memory.files_of(user_id), shared_memory.segments_of(user_id))
-
-
-def _evidence(facts: JobFacts, left: Left) -> str:
-    head = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} job {facts.job} of user {facts.user_id} left {left}\n"
-    lines = [f"process {one.pid} {one.state} since {one.started:.0f} {one_line(one.command)}" for one in left.processes]
-    lines += [f"shared memory {one_line(name)}" for name in left.files] + [f"segment {number}" for number in left.segments]
-    return head + "".join(f"  {line}\n" for line in lines[:MAX_LISTED])
-
-
-def _drained(facts: JobFacts, admin: SlurmAdmin, memory: Memory, stuck: Sequence[Process]) -> str:
-    """Nothing may start anew beside them. The health check undrains the node once they have gone."""
-    what = "; ".join(f"process {one.pid} ({one.name}) of job {facts.job} outlives SIGKILL" for one in stuck)
-    memory.write(replace(memory.read(), stuck=tuple(stuck), drained=True))
-    admin.drain(facts.node, drain_reason(judge([Finding("leftover", NodeHealth.BAD, what)])))
-    return f"{what}: drained"
+def _idle_chips(settings: HookSettings, facts: JobFacts, admin: SlurmAdmin) -> str:
+    if not settings.reset_wait_s or others([NodeJob(*job) for job in admin.jobs_on(facts.node)], facts.job.number):
+        return ""
+    return "; ".join(reset_idle_chips(settings, facts.node))
 
 
 def _site_cleanup(settings: HookSettings, facts: JobFacts, env: Mapping[str, str]) -> str:

@@ -9,13 +9,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ftslurm.hooks.drains import drain, taken_back, undrain
 from ftslurm.hooks.edge import run_hook
 from ftslurm.hooks.facts import node_name
 from ftslurm.hooks.look import look
-from ftslurm.hooks.memory import Memory, Remembered
+from ftslurm.hooks.memory import Memory
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.policies.health import PREFIX, Drain, Leave, NodeHealth, Undrain, judge, next_step
-from ftslurm.slurm.admin import SlurmAdmin
+from ftslurm.slurm.admin import SlurmAdmin, is_drained
 from ftslurm.slurm.client import NodeState, NodeView
 
 
@@ -25,43 +26,30 @@ def check(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
     memory, admin = Memory(settings.state, node), SlurmAdmin(settings.slurm_timeout_s)
     known = memory.read()
     view = admin.node(node) if known.drained else None
-    looked = look(settings, node, _taken_back(known, view))
+    looked = look(settings, node, taken_back(known, view))
     verdict = judge(looked.findings)
     if view is None and verdict.health is not NodeHealth.BAD:
-        memory.write(looked.remembered)
+        memory.change(known, looked.remembered)
         return True, f"{node} is left as it is ({verdict.health.value}: {verdict.reason})"
-    view = view or admin.node(node)
+    view = admin.node(node)  # again: the look may have taken a while
     step = next_step(verdict, is_drained(view), view.state is NodeState.BAD, view.reason)
     sentence = _do(admin, node, step)
-    memory.write(replace(looked.remembered, drained=_drained_by_us(step, view)))
+    memory.change(known, replace(looked.remembered, drained=_drained_by_us(step, view)))
     return True, sentence
 
 
 def _do(admin: SlurmAdmin, node: str, step: Drain | Undrain | Leave) -> str:
     if isinstance(step, Drain):
-        admin.drain(node, step.reason)
-        return f"{node} drained: {step.reason}"
+        return f"{node} {drain(admin, node, step.reason)}: {step.reason}"
     if isinstance(step, Undrain):
-        admin.undrain(node)
-        return f"{node} undrained: {step.why}"
+        return f"{node} {undrain(admin, node)}: {step.why}"
     return f"{node} is left as it is: {step.why}"
-
-
-def is_drained(view: NodeView) -> bool:
-    return "DRAIN" in view.words
 
 
 def _drained_by_us(step: Drain | Undrain | Leave, view: NodeView) -> bool:
     if isinstance(step, Leave):
         return is_drained(view) and view.reason.startswith(PREFIX)
     return isinstance(step, Drain)
-
-
-def _taken_back(known: Remembered, view: NodeView | None) -> Remembered:
-    """A node that was drained for its kernel log and is not any more was taken back by a person, who knows better."""
-    if view is not None and not is_drained(view):
-        return replace(known, proof="", drained=False)
-    return known
 
 
 def main() -> None:

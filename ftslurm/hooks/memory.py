@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ftslurm.errors import StateError
 from ftslurm.model.processes import Process
 from ftslurm.system.files import private_folder
 
 MAX_EVIDENCE_FILES, MAX_EVIDENCE_BYTES = 500, 1 << 16
+LOCK_WAIT_S, LOCK_POLL_S = 5.0, 0.02
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -27,6 +32,29 @@ class Remembered:
     proof: str = ""
     drained: bool = True
     stuck: tuple[Process, ...] = ()
+
+
+def merged(now: Remembered, before: Remembered, after: Remembered) -> Remembered:
+    """`now` with what one script has changed from `before` to `after`. Pure.
+
+    Where something speaks against the node still, Slurm is asked whether it is drained.
+    """
+    if now.boot != after.boot:
+        return after
+    gone = set(before.stuck) - set(after.stuck)
+    come = [one for one in after.stuck if one not in before.stuck]
+    stuck = tuple(dict.fromkeys([*(one for one in now.stuck if one not in gone), *come]))
+    proof = after.proof if after.proof != before.proof else now.proof
+    drained = after.drained if after.drained != before.drained else now.drained
+    return Remembered(now.boot, max(now.read_to, after.read_to), proof, drained or bool(proof or stuck), stuck)
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class Memory:
@@ -46,10 +74,13 @@ class Memory:
             return Remembered(now)
         return found if found.boot == now else Remembered(now)
 
-    def write(self, remembered: Remembered) -> None:
-        """Raises: StateError, OSError."""
-        private_folder(self.root)
-        self._replace("node.json", json.dumps(asdict(remembered)))
+    def change(self, before: Remembered, after: Remembered) -> None:
+        """Write what differs between the two, and keep what others have written since `before` was read.
+
+        Raises: StateError, OSError.
+        """
+        with self._locked():
+            self._replace("node.json", json.dumps(asdict(merged(self.read(), before, after))))
 
     def said(self, hook: str, sentence: str) -> None:
         """For people: what the last run of this hook came to. Never raises."""
@@ -66,6 +97,20 @@ class Memory:
         with (folder / name).open("a") as file:
             if file.tell() < MAX_EVIDENCE_BYTES:
                 file.write(text[:MAX_EVIDENCE_BYTES])
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Raises: StateError, OSError."""
+        fd = os.open(private_folder(self.root) / "node.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            deadline = time.monotonic() + LOCK_WAIT_S
+            while not _lock(fd):
+                if time.monotonic() >= deadline:
+                    raise StateError(f"{self.root}/node.lock is held by another", hint="is a script of Slurm's stuck here?")
+                time.sleep(LOCK_POLL_S)
+            yield
+        finally:
+            os.close(fd)
 
     def _replace(self, name: str, text: str) -> None:
         fresh = self.root / f".{name}.{os.getpid()}"

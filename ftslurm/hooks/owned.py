@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,10 +30,14 @@ def ask_owner(verb: str, facts: JobFacts, env: Mapping[str, str], timeout_s: flo
 
 
 def cleanup_grace(settings: HookSettings, facts: JobFacts, env: Mapping[str, str]) -> float:
-    """Seconds that the job wants a clean-up to be waited for; -1, without end, if nothing is known."""
-    if facts.user_id < settings.first_user_id:
+    """Seconds that the job wants a clean-up to be waited for; -1, without end, if nothing is known.
+
+    The ledger is the user's: a clean-up that has not ended when the next job begins is the site's to allow.
+    """
+    if not settings.cleanup_grace_of_job or facts.user_id < settings.first_user_id:
         return -1.0
     try:
-        return max(float(ask_owner("grace", facts, env, settings.slurm_timeout_s)), -1.0)
+        grace_s = float(ask_owner("grace", facts, env, settings.slurm_timeout_s))
     except (FtslurmError, ValueError):
         return -1.0
+    return grace_s if math.isfinite(grace_s) and grace_s >= 0 else -1.0

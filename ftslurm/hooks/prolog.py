@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from ftslurm.errors import FtslurmError
+from ftslurm.hooks.drains import drain, known_now
 from ftslurm.hooks.edge import run_hook
 from ftslurm.hooks.facts import job_facts
 from ftslurm.hooks.look import look
@@ -22,24 +24,26 @@ from ftslurm.slurm.admin import SlurmAdmin
 
 def check(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
     facts = job_facts(env)
-    memory = Memory(settings.state, facts.node)
-    looked = look(settings, facts.node, memory.read())
+    memory, admin = Memory(settings.state, facts.node), SlurmAdmin(settings.slurm_timeout_s)
+    known = memory.read()
+    looked = look(settings, facts.node, known_now(admin, facts.node, known))
     verdict = judge(looked.findings)
     if verdict.health is not NodeHealth.BAD:
-        memory.write(looked.remembered)
+        memory.change(known, looked.remembered)
         return True, f"job {facts.job} may run on {facts.node} ({verdict.health.value}: {verdict.reason})"
-    memory.write(replace(looked.remembered, drained=True))
-    said = _drain(SlurmAdmin(settings.slurm_timeout_s), facts.node, drain_reason(verdict, str(facts.job)))
+    said = _drain(admin, facts.node, drain_reason(verdict, str(facts.job)))
+    # Only now: what is remembered of a node that is not drained was taken back.
+    with suppress(FtslurmError, OSError):
+        memory.change(replace(known, drained=False), replace(looked.remembered, drained=True))
     return False, f"job {facts.job} may not run on {facts.node}: {verdict.reason}; {said}"
 
 
 def _drain(admin: SlurmAdmin, node: str, reason: str) -> str:
     """Without an answer Slurm drains it all the same, for our exit status."""
     try:
-        admin.drain(node, reason)
+        return drain(admin, node, reason)
     except FtslurmError as error:
         return f"the reason could not be told to Slurm ({error})"
-    return "drained"
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ftslurm.errors import StateError
 
-# Some hundred bytes a record, some records a restart: a thousand restarts. It takes a few seconds to read.
-MAX_BYTES = 4 << 20
+# Some hundred bytes a record, some records a restart: a hundred restarts, read within a fraction of a second.
+MAX_BYTES = 256 << 10
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NONBLOCK
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _OPEN_TO_OTHERS = 0o022

@@ -58,6 +58,7 @@ class HookSettings:
     health_command: as root, exit status 0: the node is well, 1 to 125: it is not (the last line of output says why), anything
     else: the command is not. devices: kind -> how many there must be. kernel_log: empty: not read. ledgers: state folders of
     users. limit_s: for all that the Prolog or the health check looks at. cleanup: commands of the site's Epilog.
+    cleanup_grace_of_job: may a job say that its clean-up is not waited for to the end? leftovers_limit_s: for all about them.
     reset_wait_s: 0: no chip is reset. start_in_s: earliest start after a requeue, must outlast the clean-up.
     """
 
@@ -70,9 +71,11 @@ class HookSettings:
     leftovers: bool = _leaf("leftovers", switch, True)
     kill_grace_s: float = _leaf("kill_grace", lasting, 2.0)
     kill_wait_s: float = _leaf("kill_wait", lasting, 10.0)
+    leftovers_limit_s: float = _leaf("leftovers_limit", lasting, 120.0)
     reset_wait_s: float = _leaf("reset_wait", duration, 0.0)
     cleanup: tuple[tuple[str, ...], ...] = _leaf("cleanup", argvs, ())
     cleanup_limit_s: float = _leaf("cleanup_limit", lasting, 600.0)
+    cleanup_grace_of_job: bool = _leaf("cleanup_grace_of_job", switch, False)
     # 1000: where Debian and Red Hat begin to number people (login.defs(5), UID_MIN).
     first_user_id: int = _leaf("first_user_id", count(1, 2**31), 1000)
     ledgers: tuple[str, ...] = _leaf("ledgers", places, ("{home}/.ftslurm",))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """started: Unix seconds; with the pid it names one process for ever. command: for people, cut off. state: psutil's word.
+    """started: seconds after the boot; with the pid it names one process of this boot. state: zombie, once it has
+    ended; any other word is for people.
 
     login: it belongs to a session that somebody has opened on this node by ssh, a console or cron.
     """
@@ -17,6 +18,5 @@ class Process:
     user_id: int
     name: str
     started: float
-    command: str = ""
     state: str = ""
     login: bool = False

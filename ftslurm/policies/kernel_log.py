@@ -1,7 +1,7 @@
 """What the kernel of a node has said about it: records of /dev/kmsg in, findings out.
 
-Only what the catalogue blames on the node is proof. Lines in which a user's own text or own disk image can stand are
-passed over: to drain a node must not be in a user's power.
+Only what the catalogue blames on the node is proof, and of that only lines that begin as no user's text can: names of
+processes, command lines and options of mounts stand in many lines, and to drain a node must not be in a user's power.
 """
 
 from __future__ import annotations
@@ -18,14 +18,36 @@ from ftslurm.policies.health import Finding, Meaning, NodeHealth
 if TYPE_CHECKING:
     from ftslurm.policies.patterns import PatternBook  # RE2 takes a while to load, and most looks find no new line
 
-# "priority,sequence,time,flags;text"; priority is facility * 8 + level. Source: Documentation/ABI/testing/dev-kmsg.
-_RECORD = re.compile(rb"(\d{1,10}),(\d{1,20}),[^;]{1,100};(.*)")
+# "priority,sequence,time,flags;text"; priority is facility * 8 + level, flags is "-" for a line that is no piece of another.
+# The kernel escapes what is not printable, so a record is one line. Source: Documentation/ABI/testing/dev-kmsg.
+_RECORD = re.compile(rb"(\d{1,10}),(\d{1,20}),([^;]{1,100});(.*)")
+_WHOLE = re.compile(rb"\d{1,20},-(?:,.*)?")
 _KERNEL_FACILITY = 0
-# audit names files and commands; traps, segfaults and the like name programs; loop devices are files, of users too
-# (Apptainer's overlays); fuse and overlay are mounted by anybody.
-_OF_USERS = re.compile(rb"^(?:audit|traps|fuse|overlayfs)\b|\bloop\d|segfault at")
-_XID = re.compile(r"NVRM: Xid \([^)]{1,64}\)(?: \S+)?: (\d{1,6}),")
-_SXID = re.compile(r"SXid \([^)]{1,64}\): (\d{1,6}),")
+_XID = re.compile(rb"NVRM: Xid \(PCI:[^)]{1,60}\)(?: \S{1,60})?: (\d{1,6}),")
+_SXID = re.compile(rb"nvidia-nvswitch\d{1,4}: SXid \(PCI:[^)]{1,60}\): (\d{1,6}),")
+_PCI = rb"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+# Disks of the node: loop devices and device mappers may be files of users (Apptainer's overlays).
+_DISK = rb"(?:(?:sd|vd|xvd)[a-z]{1,3}\d{0,3}|(?:nvme\d{1,3}n|md|mmcblk)\d{1,3}(?:p\d{1,3})?)"
+_READ_OR_WRITE = rb", sector \d+(?! op 0x(?:3|9):)\b"  # a disk may refuse to discard or to write zeroes
+# What a line that convicts begins with. None of it can be a user's: a process may be called what it likes, but only in 15
+# characters, and then the words of the kernel follow. What a user may write into the rest of the line is not looked at.
+_DRIVERS = tuple(re.compile(line) for line in (
+    rb"NVRM: GPU (?:at PCI:)?[0-9a-f:.]{7,20}: (?:RmInitAdapter failed|GPU has fallen off the bus)",
+    rb"(?:mce: |\{\d{1,6}\})?\[Hardware Error\]: .*",
+    rb"EDAC MC\d{1,3}: \d{1,9} UE [\w -]{1,60} error on ",
+    rb"EXT4-fs error \(device " + _DISK + rb"\)",
+    rb"XFS \(" + _DISK + rb"\): (?:Corruption|metadata I/O error)",
+    rb"(?:blk_update_request: (?:I/O|critical medium)|critical medium) error, dev " + _DISK + _READ_OR_WRITE,
+    rb"Buffer I/O error on dev(?:ice)? " + _DISK + rb", logical block \d",
+    rb"nvme nvme\d{1,3}: controller is down; will reset",
+    rb"mlx5_core " + _PCI + rb"(?: \w{1,20})?: .*",
+    rb"[\w-]{1,40} " + _PCI + rb": AER: (?:Multiple )?Uncorrected \(Fatal\) error",
+    rb"[\w-]{1,40} " + _PCI + rb": PCIe Bus Error: severity=Uncorrected \(Fatal\)",
+    rb"(?:NMI )?watchdog: Watchdog detected hard LOCKUP on cpu \d",
+    rb"Kernel panic - not syncing: ",
+    rb"BUG: unable to handle (?:kernel )?(?:page fault|NULL pointer)",
+    rb"general protection fault(?:, probably for [a-z -]{1,40}0x[0-9a-f]{1,16})?: [0-9a-f]{4} \[#\d",
+))  # fmt: skip
 # More proof than this makes nobody wiser.
 MAX_FINDINGS = 3
 
@@ -43,8 +65,8 @@ def parse(data: bytes, after: int) -> tuple[KernelLine, ...]:
     lines = []
     for raw in data.split(b"\n"):
         found = _RECORD.fullmatch(raw)
-        if found and int(found[1]) >> 3 == _KERNEL_FACILITY and int(found[2]) > after:
-            lines.append(KernelLine(int(found[2]), found[3]))
+        if found and int(found[1]) >> 3 == _KERNEL_FACILITY and _WHOLE.fullmatch(found[3]) and int(found[2]) > after:
+            lines.append(KernelLine(int(found[2]), found[4]))
     return tuple(lines)
 
 
@@ -57,8 +79,6 @@ def findings(lines: Iterable[KernelLine], book: PatternBook, meaning: Meaning) -
     """The first lines that convict the node; a conviction stays until the node is booted."""
     found = []
     for line in lines:
-        if _OF_USERS.search(line.text):
-            continue
         if what := _proof(line.text, book, meaning):
             found.append(Finding("kernel log", NodeHealth.BAD, what, stays=True))
         if len(found) == MAX_FINDINGS:
@@ -67,13 +87,13 @@ def findings(lines: Iterable[KernelLine], book: PatternBook, meaning: Meaning) -
 
 
 def _proof(line: bytes, book: PatternBook, meaning: Meaning) -> str:
-    text = line.decode(errors="replace")
     for numbered, word in ((_XID, "XID"), (_SXID, "SXID")):
-        if found := numbered.search(text):
-            said = meaning("nvidia", f"{word} {found[1]}", Severity.UNKNOWN)
+        if found := numbered.match(line):
+            said = meaning("nvidia", f"{word} {int(found[1])}", Severity.UNKNOWN)
             guilty = said.fault_class is FaultClass.ISOLATE and not said.user_induced
             return f"{said.code} ({said.name})" if guilty else ""
-    pattern = book.line(line)
-    if pattern is None or pattern.where not in ("kernel", "any") or pattern.blame is not Blame.YES:
+    of_driver = next((found[0] for driver in _DRIVERS if (found := driver.match(line))), None)
+    pattern = book.line(of_driver) if of_driver is not None else None
+    if of_driver is None or pattern is None or pattern.where != "kernel" or pattern.blame is not Blame.YES:
         return ""
-    return f"{pattern.name} [{text.strip()[:80]}]"
+    return f"{pattern.name} [{of_driver.decode(errors='replace').strip()[:80]}]"

@@ -11,6 +11,16 @@ from ftslurm.slurm.client import NodeView
 from ftslurm.system.commands import Runner, run
 
 
+def is_drained(view: NodeView) -> bool:
+    return "DRAIN" in view.words
+
+
+def is_out_of_service(view: NodeView) -> bool:
+    """By a state that a person gives a reason for."""
+    words = {word.rstrip("*~#!%$@^-") for word in view.words.split("+")}
+    return is_drained(view) or bool(words & {"FAIL", "FAILING", "DOWN"})
+
+
 class SlurmAdmin:
     """By the command line; each request is made once, for Slurm's scripts have little time. timeout_s: for one request.
 
@@ -28,11 +38,24 @@ class SlurmAdmin:
             raise SlurmUnavailable(f"Slurm tells of {len(views)} nodes called {name}", hint="is the name right?")
         return views[0]
 
-    def drain(self, name: str, reason: str) -> None:
-        self._ask(commands.drain_argv(name, reason))
+    def drain_unless_drained(self, name: str, reason: str, ours: str) -> str | None:
+        """Drains the node, unless somebody else has taken it out of service: gives that reason then, else None.
 
-    def undrain(self, name: str) -> None:
+        ours: what the reasons begin with that may be overwritten. Slurm is asked directly before.
+        """
+        view = self.node(name)
+        if is_out_of_service(view) and not view.reason.startswith(ours):
+            return view.reason
+        self._ask(commands.drain_argv(name, reason))
+        return None
+
+    def undrain_if_ours(self, name: str, ours: str) -> bool:
+        """Undrains the node if its reason begins with `ours`, by what Slurm says directly before; gives whether it did."""
+        view = self.node(name)
+        if not is_drained(view) or not view.reason.startswith(ours):
+            return False
         self._ask(commands.undrain_argv(name))
+        return True
 
     def jobs_on(self, name: str) -> tuple[tuple[int, int, str], ...]:
         """(number, user id, state) of every job that has resources on the node."""

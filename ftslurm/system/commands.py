@@ -72,7 +72,7 @@ def run_group(argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | No
             status: int | None = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             status = None
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):  # by sudo it is another user's
             os.killpg(process.pid, signal.SIGKILL)
         if status is None:
             with suppress(subprocess.TimeoutExpired):  # in uninterruptible sleep it outlives even that

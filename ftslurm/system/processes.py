@@ -1,15 +1,27 @@
-"""What processes there are and what they have done, and their end; read by psutil."""
+"""What processes there are and what they have done, and their end."""
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
+from ftslurm.errors import CommandMissing
 from ftslurm.model.processes import Process
+from ftslurm.system.commands import run_group
+from ftslurm.system.owner import PATH
 
+PROC = Path("/proc")
+TICKS = os.sysconf("SC_CLK_TCK")
+POLL_S = 0.05
 MAX_COMMAND_CHARS = 200
+COMMANDS_LIMIT_S = 5.0
+# Of a program's own; those of the kernel's threads are longer in newer kernels.
+MAX_NAME_CHARS = 15
+_STATES = {"R": "running", "S": "sleeping", "D": "disk-sleep", "T": "stopped", "t": "tracing-stop", "I": "idle"}
 NO_SESSION = str(2**32 - 1)
 
 
@@ -38,31 +50,65 @@ def usage(pids: Iterable[int]) -> tuple[dict[tuple[int, float], int], float]:
 
 
 def all_processes() -> Mapping[int, Process]:
-    """Every process of this node by its pid; those that end meanwhile are passed over."""
-    import psutil
-
-    found = {}
-    for one in psutil.process_iter():
-        try:
-            with one.oneshot():
-                found[one.pid] = Process(
-                    one.pid, one.ppid(), one.uids().real, one.name(), one.create_time(),
-                    " ".join(one.cmdline())[:MAX_COMMAND_CHARS], one.status(), _is_of_login(one.pid),
-                )  # fmt: skip
-        except (psutil.Error, OSError):
-            continue
-    return found
+    """Every process of this node by its pid; only those that end meanwhile are passed over."""
+    pids = (int(place.name) for place in PROC.iterdir() if place.name.isdecimal())
+    return {pid: process for pid in pids if (process := _read(pid)) is not None}
 
 
-def _is_of_login(pid: int) -> bool:
+def _read(pid: int) -> Process | None:
+    """None if there is none. Source: proc(5), /proc/pid/stat: what stands in brackets may hold anything."""
+    place = PROC / str(pid)
+    try:
+        head, _, tail = (place / "stat").read_bytes().rpartition(b")")
+        status = (place / "status").read_bytes()
+    except OSError:
+        return None
+    name = head.partition(b"(")[2].decode(errors="replace")[:MAX_NAME_CHARS]
+    words = tail.split()
+    uids = next(line for line in status.splitlines() if line.startswith(b"Uid:"))
+    return Process(
+        pid, int(words[1]), int(uids.split()[1]), name, int(words[19]) / TICKS,
+        _state(place, words[0].decode()), _is_of_login(place),
+    )  # fmt: skip
+
+
+def _state(place: Path, letter: str) -> str:
+    """A main thread may end while others go on: it is shown as a zombie then, the process is none."""
+    if letter not in ("Z", "X"):
+        return _STATES.get(letter, letter)
+    try:
+        return "zombie" if len(list((place / "task").iterdir())) <= 1 else "without its main thread"
+    except OSError:
+        return "zombie"
+
+
+def _is_of_login(place: Path) -> bool:
     """PAM gives each login an audit session, which all that it starts inherits; Slurm's tasks are in none.
 
-    Source: proc(5), /proc/pid/sessionid; pam_loginuid(8). A kernel without audit tells nothing.
+    A user may give that to a process of his own, but not put it below systemd's user.slice.
+    Source: proc(5), /proc/pid/sessionid; pam_loginuid(8); systemd.special(7). A kernel without audit tells nothing.
     """
     try:
-        return Path(f"/proc/{pid}/sessionid").read_text() != NO_SESSION
+        if (place / "sessionid").read_text().strip() == NO_SESSION:
+            return False
+        groups = [line.split(":", 2) for line in (place / "cgroup").read_text(errors="replace").splitlines()]
     except OSError:
         return False
+    return any(group[1] in ("", "name=systemd") and group[2].startswith("/user.slice/") for group in groups if len(group) == 3)
+
+
+def commands_of(pids: Iterable[int]) -> Mapping[int, str]:
+    """Their command lines, cut off, as far as they can be read: by a child with a time limit.
+
+    They lie in the process's own memory, of which a user can make that whoever reads it waits.
+    """
+    argv = ["ps", "-o", "pid=", "-o", "args=", "-p", ",".join(map(str, pids))]
+    try:
+        done = run_group(argv, COMMANDS_LIMIT_S, {"PATH": PATH, "LANG": "C.UTF-8", "COLUMNS": str(MAX_COMMAND_CHARS)})
+    except CommandMissing:
+        return {}
+    words = (line.split(None, 1) for line in done.stdout.splitlines())
+    return {int(each[0]): each[1] for each in words if len(each) == 2 and each[0].isdecimal()}
 
 
 def end_processes(doomed: Iterable[Process], grace_s: float, kill_wait_s: float) -> tuple[Process, ...]:
@@ -70,45 +116,23 @@ def end_processes(doomed: Iterable[Process], grace_s: float, kill_wait_s: float)
 
     A pid that another process has got meanwhile is not touched.
     """
-    import psutil
-
-    left = _same(doomed)
+    left = tuple(doomed)
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, kill_wait_s)):
-        for _, one in left:
-            try:
-                one.send_signal(number)  # looks at the time of creation first
-            except psutil.Error:
-                continue
-        gone, _ = psutil.wait_procs([one for _, one in left], timeout=wait_s)
-        left = [(process, one) for process, one in left if one not in gone and _is_alive(one)]
-        if not left:
-            break
-    return tuple(process for process, _ in left)
+        for process in left:
+            if _is_there(process):
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, number)
+        deadline = time.monotonic() + wait_s
+        while (left := still_there(left)) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+    return left
 
 
 def still_there(processes: Iterable[Process]) -> tuple[Process, ...]:
     """Those of them that have not ended; a zombie has."""
-    return tuple(process for process, one in _same(processes) if _is_alive(one))
+    return tuple(process for process in processes if _is_there(process))
 
 
-def _same(processes: Iterable[Process]) -> list[tuple[Process, Any]]:
-    import psutil
-
-    found: list[tuple[Process, Any]] = []
-    for process in processes:
-        try:
-            one = psutil.Process(process.pid)
-            if abs(one.create_time() - process.started) < 0.02:  # clock ticks are 10 ms
-                found.append((process, one))
-        except (psutil.Error, OSError):
-            continue
-    return found
-
-
-def _is_alive(one: Any) -> bool:
-    import psutil
-
-    try:
-        return bool(one.is_running() and one.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
+def _is_there(process: Process) -> bool:
+    now = _read(process.pid)
+    return now is not None and now.started == process.started and now.state != "zombie"

@@ -3,38 +3,68 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
+import stat
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from ftslurm.errors import FtslurmError
-from ftslurm.system.commands import Runner, run
+from ftslurm.system.commands import Runner, run, run_group
+from ftslurm.system.owner import PATH
 
 SHM = Path("/dev/shm")  # noqa: S108  it is what is meant
 SYSV = Path("/proc/sysvipc/shm")
 IPCRM_TIMEOUT_S = 5.0
+MIN_RM_S = 0.1
+MAX_FILES = 100_000
 
 
-def files_of(user_id: int, folder: Path = SHM) -> tuple[str, ...]:
-    """Names of what belongs to the user there; links are not followed."""
+class File(NamedTuple):
+    """A name in /dev/shm, of a file, a folder or a link, and what stood behind it."""
+
+    name: str
+    inode: int
+
+
+def files_of(user_id: int, folder: Path = SHM) -> tuple[File, ...]:
+    """What belongs to the user there, 100,000 at most; links are not followed."""
     with suppress(OSError), os.scandir(folder) as entries:
-        return tuple(sorted(entry.name for entry in entries if _owner(entry) == user_id))
+        his = (File(entry.name, entry.inode()) for entry in entries if _owner(entry) == user_id)
+        return tuple(sorted(islice(his, MAX_FILES)))
     return ()
 
 
-def remove_files(user_id: int, folder: Path = SHM) -> tuple[str, ...]:
-    """Remove what belongs to the user there; gives what went. The user has no process left that could exchange a name."""
-    gone = []
-    for name in files_of(user_id, folder):
-        path = folder / name
-        with suppress(OSError):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)  # by descriptors, so that a link set meanwhile leads nowhere
-            else:
-                path.unlink()
-            gone.append(name)
-    return tuple(gone)
+def remove_files(files: Sequence[File], user_id: int, deadline: float, folder: Path = SHM) -> int:
+    """Remove those that are still what they were, until time.monotonic() is `deadline`; gives how many are gone."""
+    gone = 0
+    for file in files:
+        if time.monotonic() >= deadline:
+            break
+        with suppress(FileNotFoundError):
+            try:
+                _remove(folder / file.name, file.inode, user_id, deadline)
+            except OSError:
+                continue
+        gone += 1
+    return gone
+
+
+def _remove(path: Path, inode: int, user_id: int, deadline: float) -> None:
+    """A tree of any depth too. Raises: OSError if it stays."""
+    info = path.lstat()
+    if (info.st_ino, info.st_uid) != (inode, user_id):
+        raise FileExistsError(path)
+    if not stat.S_ISDIR(info.st_mode):
+        path.unlink()
+        return
+    # By descriptors, so that a link set meanwhile leads nowhere, and without a limit of its own to the depth.
+    argv = ["rm", "-rf", "--one-file-system", "--", str(path)]
+    done = run_group(argv, max(deadline - time.monotonic(), MIN_RM_S), {"PATH": PATH})
+    if done.status != 0:
+        raise OSError(done.stdout)
 
 
 def _owner(entry: os.DirEntry[str]) -> int:
@@ -59,11 +89,13 @@ def _segments(lines: list[str], user_id: int) -> Iterator[int]:
             yield int(row["shmid"])
 
 
-def remove_segments(user_id: int, runner: Runner = run) -> tuple[int, ...]:
-    """Gives the ids of those that went."""
-    gone = []
-    for number in segments_of(user_id):
+def remove_segments(numbers: Sequence[int], user_id: int, deadline: float, runner: Runner = run) -> int:
+    """Remove those that nobody has attached still, until time.monotonic() is `deadline`; gives how many are gone."""
+    there = set(segments_of(user_id))
+    gone = 0
+    for number in numbers:
+        if time.monotonic() >= deadline:
+            break
         with suppress(FtslurmError):
-            if runner(["ipcrm", "--shmem-id", str(number)], IPCRM_TIMEOUT_S).status == 0:
-                gone.append(number)
-    return tuple(gone)
+            gone += number not in there or runner(["ipcrm", "--shmem-id", str(number)], IPCRM_TIMEOUT_S).status == 0
+    return gone

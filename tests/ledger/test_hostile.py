@@ -69,3 +69,9 @@ def test_a_link_above_the_home_is_the_site_s(home: Path, tmp_path_factory: pytes
     link = tmp_path_factory.mktemp("other") / "home"
     link.symlink_to(home)
     assert read(link) == b"said"
+
+
+def test_a_large_one_is_refused(home: Path) -> None:
+    (home / "state/jobs/ledger").write_bytes(b"x" * ((256 << 10) + 1))
+    with pytest.raises(StateError, match="262144 at most"):
+        read_foreign(home, ("state", "jobs", "ledger"), ME)

@@ -223,7 +223,7 @@ def test_the_clean_up_is_waited_for_as_the_job_asked(hooked: Hooked, grace: str,
     done.unlink(missing_ok=True)
     go = hooked.folder / "go"
     go.unlink(missing_ok=True)
-    hooked.settings(cleanup=[hooked.script("clean", f"until [ -e {go} ]; do sleep 0.1; done; echo $SLURM_JOB_ID >{done}")])
+    hooked.settings(cleanup_grace_of_job=True, cleanup=[hooked.script("clean", f"until [ -e {go} ]; do sleep 0.1; done; echo $SLURM_JOB_ID >{done}")])
     told = story(hooked, Plan(env={"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": grace}, sbatch=("--nodelist=n1",))).submit()
     if waits:
         told.wait_for(lambda: told.job()["JobState"] == "COMPLETING", "the Epilog to begin", WAIT_S)
@@ -413,6 +413,8 @@ def test_an_administrator_s_drain_is_not_touched(hooked: Hooked) -> None:
     for well in (True, False, True):
         hooked.settings(health_command=hooked.script("check", "true" if well else "echo bad; exit 1"))
         hooked.hook("health_check", "n1")
+        assert drained(hooked, "n1") == "new fan"
+        assert hooked.hook("prolog", "n1", {"SLURM_JOB_ID": "1", "SLURM_JOB_UID": "65534"}).returncode == (0 if well else 1)
         assert drained(hooked, "n1") == "new fan"
 
 

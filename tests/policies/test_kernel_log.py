@@ -24,6 +24,18 @@ def health(text: str, priority: int = 2) -> NodeHealth:
     "nvme nvme0: controller is down; will reset: CSTS=0xffffffff",
     "blk_update_request: I/O error, dev sda, sector 99",
     "mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 4: be00000000800400",
+    "mce: [Hardware Error]: Uncorrected error in bank 4",
+    "{1}[Hardware Error]: event severity: fatal",
+    "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 23001, Fatal, Link 30 fault",
+    "NVRM: GPU 0000:18:00.0: RmInitAdapter failed! (0x22:0x56:667)",
+    "mlx5_core 0000:3b:00.0: poll_health:800:(pid 0): Fatal error 3 detected",
+    "nvme 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Receiver ID)",
+    "pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:01:00.0",
+    "critical medium error, dev nvme0n1, sector 99 op 0x0:(READ) flags 0x80700",
+    "Buffer I/O error on dev sda1, logical block 0, lost async page write",
+    "XFS (nvme0n1p2): Corruption of in-memory data detected. Shutting down filesystem",
+    "NMI watchdog: Watchdog detected hard LOCKUP on cpu 3",
+    "EXT4-fs error (device nvme0n1p2): ext4_find_entry:1456: inode #2: comm card drop: reading directory lblock 0",
     "EDAC MC0: 1 UE memory read error on CPU_SrcID#0_Ha#0_Chan#1_DIMM#0",
     "BUG: unable to handle page fault for address: ffffa0",
     "general protection fault, probably for non-canonical address 0xdead: 0000 [#1] PREEMPT SMP",
@@ -47,6 +59,26 @@ def test_it_convicts(text: str) -> None:
     "EDAC MC0: 3 CE memory read error",
     "INFO: task python:991 blocked for more than 120 seconds.",
     "Out of memory: Killed process 7 (python)",
+    "tmpfs: Unknown parameter 'EXT4-fs error (device sda1)'",
+    "card drop invoked oom-killer: gfp_mask=0xcc0",
+    "Out of memory: Killed process 7 (card drop) total-vm:1kB",
+    "INFO: task card drop:991 blocked for more than 120 seconds.",
+    "x86/split lock detection: #AC: EXT4-fs error/123 took a split_lock trap at address: 0x1",
+    'ptrace attach of "sh -c NVRM: Xid (PCI:0000:18:00): 79, x"[7] was attempted by "gdb"[8]',
+    'ptrace attach of "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 23001, x"[7] was attempted by "gdb"[8]',
+    "EDAC MC0: 1 UE : page allocation failure: order:0, mode:0x1, nodemask=(null)",
+    "nvme nvme0: page allocation failure: order:0",
+    "EXT4-fs error (: page allocation failure: order:0",
+    "EXT4-fs error (device dm-3): ext4_find_entry: an image",
+    "amdgpu 0000:63:00.0: amdgpu: GPU reset begin!",
+    "[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx timeout, signaled seq=1, emitted seq=2",
+    "blk_update_request: I/O error, dev fd0, sector 0",
+    "blk_update_request: I/O error, dev sr0, sector 0",
+    "blk_update_request: operation not supported error, dev nvme0n1, sector 0 op 0x9:(WRITE_ZEROES) flags 0x800",
+    "blk_update_request: I/O error, dev sda, sector 12345 op 0x9:(WRITE_ZEROES) flags 0x800",
+    "pcieport 0000:00:01.0: AER: Uncorrected (Non-Fatal) error received: 0000:01:00.0",
+    "nvme 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer",
+    "mlx5_core 0000:3b:00.0 eth0: Link up",
 ])
 def test_it_does_not(text: str) -> None:
     assert health(text) is NodeHealth.GOOD
@@ -54,6 +86,10 @@ def test_it_does_not(text: str) -> None:
 
 def test_what_a_program_wrote_there_counts_for_nothing() -> None:
     assert health("EXT4-fs error (device sda1): x", priority=14) is NodeHealth.GOOD
+
+
+def test_a_piece_of_a_line_counts_for_nothing() -> None:
+    assert kernel_log.parse(b"2,5,1,c;EXT4-fs error (device sda1)\n2,6,1,+;x\n2,7,1,-,caller=T1;x", -1)[0].sequence == 7
 
 
 def test_each_line_counts_once() -> None:

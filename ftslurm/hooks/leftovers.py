@@ -1,0 +1,137 @@
+"""What a job's user has left on the node is put on record and cleared away, while Slurm has no other job of that user here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from ftslurm.errors import FtslurmError
+from ftslurm.hooks.drains import drain
+from ftslurm.hooks.facts import JobFacts
+from ftslurm.hooks.memory import Memory
+from ftslurm.model.hook_settings import HookSettings
+from ftslurm.model.processes import Process
+from ftslurm.policies.health import Finding, NodeHealth, drain_reason, judge, one_line
+from ftslurm.policies.leftovers import NodeJob, is_logged_in, leftover_processes, others_of_user
+from ftslurm.slurm.admin import SlurmAdmin
+from ftslurm.system import shared_memory
+from ftslurm.system.processes import all_processes, commands_of, end_processes
+
+MAX_LISTED = 200
+# Between two looks for processes that others of the user's have started meanwhile.
+AGAIN_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """By the job's user on this node, when the job had ended."""
+
+    processes: tuple[Process, ...]
+    files: tuple[shared_memory.File, ...]
+    segments: tuple[int, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.processes or self.files or self.segments)
+
+    def __str__(self) -> str:
+        return f"{len(self.processes)} processes, {len(self.files)} files and {len(self.segments)} segments of shared memory"
+
+
+def clear_leftovers(settings: HookSettings, facts: JobFacts, admin: SlurmAdmin) -> str:
+    """What came of it. Raises: FtslurmError, OSError where a node that cannot be cleaned could not be drained."""
+    if not settings.leftovers or facts.user_id < settings.first_user_id:
+        return "leftovers are not looked for"
+    deadline = time.monotonic() + settings.leftovers_limit_s
+    left = _left_by(facts.user_id)
+    if not left:
+        return "nothing was left"
+    # Only now: slurmctld would be asked by every node of every job that ends.
+    if why := _untouchable(facts, admin):
+        return f"{left}, which stay: {why}"
+    memory = Memory(settings.state, facts.node)
+    with suppress(FtslurmError, OSError):  # without a record they are cleared away all the same
+        memory.keep_evidence(f"{facts.job}.{facts.node}.txt", _evidence(facts, left))
+    stuck, why = _end(settings, facts, admin, left.processes, deadline)
+    if stuck:
+        return _drained(facts, admin, memory, stuck)
+    return f"{left} were left and {why or _clear_memory(facts, admin, left, deadline) or 'are gone'}"
+
+
+def _left_by(user_id: int) -> Left:
+    """A user who is logged in here besides keeps the shared memory."""
+    processes = all_processes()
+    left = leftover_processes(processes, user_id)
+    if is_logged_in(processes, user_id):
+        return Left(left, (), ())
+    return Left(left, shared_memory.files_of(user_id), shared_memory.segments_of(user_id))
+
+
+def _untouchable(facts: JobFacts, admin: SlurmAdmin) -> str:
+    """Why nothing of the user may be touched now; empty if it may."""
+    try:
+        jobs = [NodeJob(*job) for job in admin.jobs_on(facts.node)]
+    except FtslurmError as error:
+        return str(error)
+    busy = others_of_user(jobs, facts.job.number, facts.user_id)
+    return f"job {busy[0].number} of the same user is here" if busy else ""
+
+
+def _end(
+    settings: HookSettings, facts: JobFacts, admin: SlurmAdmin, doomed: tuple[Process, ...], deadline: float
+) -> tuple[tuple[Process, ...], str]:
+    """Until a look finds none: gives those that cannot be ended, or why no more were touched."""
+    grace_s, killed = settings.kill_grace_s, set[tuple[int, float]]()
+    while doomed:
+        rest_s = max(deadline - time.monotonic(), 0.0)
+        end_processes(doomed, min(grace_s, rest_s), min(settings.kill_wait_s, rest_s))
+        grace_s = 0.0
+        killed |= {(one.pid, one.started) for one in doomed}
+        doomed = leftover_processes(all_processes(), facts.user_id)
+        if time.monotonic() >= deadline or all((one.pid, one.started) in killed for one in doomed):
+            break
+        if why := _untouchable(facts, admin):
+            return (), f"not all are gone: {why}"
+        time.sleep(AGAIN_S)
+    return doomed, ""
+
+
+def _clear_memory(facts: JobFacts, admin: SlurmAdmin, left: Left, deadline: float) -> str:
+    """Of what the first look found; why something stays, or nothing. A job may have begun, or somebody come, meanwhile."""
+    if not (left.files or left.segments):
+        return ""
+    if why := _untouchable(facts, admin):
+        return f"the shared memory stays: {why}"
+    if is_logged_in(all_processes(), facts.user_id):
+        return "the shared memory stays: the user is logged in"
+    kept = len(left.files) - shared_memory.remove_files(left.files, facts.user_id, deadline)
+    kept += len(left.segments) - shared_memory.remove_segments(left.segments, facts.user_id, deadline)
+    return f"{kept} pieces of shared memory could not be removed" if kept else ""
+
+
+def _evidence(facts: JobFacts, left: Left) -> str:
+    head = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} job {facts.job} of user {facts.user_id} left {left}\n"
+    return head + "".join(f"  {line}\n" for line in islice(_lines(left), MAX_LISTED))
+
+
+def _lines(left: Left) -> Iterator[str]:
+    commands = commands_of(one.pid for one in left.processes[:MAX_LISTED])
+    for one in left.processes:
+        what = one_line(f"({one.name}) {commands.get(one.pid, '')}")
+        yield f"process {one.pid} {one.state} {one.started:.0f} s after the boot: {what}"
+    for file in left.files:
+        yield f"shared memory {one_line(file.name)}"
+    for number in left.segments:
+        yield f"segment {number}"
+
+
+def _drained(facts: JobFacts, admin: SlurmAdmin, memory: Memory, stuck: tuple[Process, ...]) -> str:
+    """Nothing may start anew beside them. The health check undrains the node once they have gone."""
+    few = stuck[:MAX_LISTED]
+    what = one_line("; ".join(f"process {one.pid} ({one.name}) of job {facts.job} outlives SIGKILL" for one in few))
+    with suppress(FtslurmError, OSError):
+        known = memory.read()
+        memory.change(known, replace(known, stuck=(*known.stuck, *few), drained=True))
+    return f"{what}: {drain(admin, facts.node, drain_reason(judge([Finding('leftover', NodeHealth.BAD, what)])))}"

@@ -1,0 +1,111 @@
+"""The Epilog's look at leftovers: as often as it takes, and with Slurm asked before each step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from ftslurm.hooks import epilog, leftovers
+from ftslurm.hooks.facts import JobFacts
+from ftslurm.model.hook_settings import HookSettings
+from ftslurm.model.job import JobId
+from ftslurm.model.processes import Process
+from ftslurm.system.shared_memory import File
+
+ME = 1000
+FACTS = JobFacts(JobId(5), ME, "c", "n1")
+SELF, OTHER = (5, ME, "COMPLETING"), (6, ME, "RUNNING")
+
+
+def process(pid: int) -> Process:
+    return Process(pid, 1, ME, "sleep", float(pid))
+
+
+class Admin:
+    def __init__(self, *answers: Sequence[tuple[int, int, str]]) -> None:
+        self.answers = list(answers)
+        self.drained = ""
+
+    def jobs_on(self, node: str) -> Sequence[tuple[int, int, str]]:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def drain_unless_drained(self, node: str, reason: str, ours: str) -> None:
+        self.drained = reason
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Node:
+    return Node(monkeypatch, tmp_path)
+
+
+class Node:
+    """looks: the pids that each look finds; the last one for ever."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
+        self.looks: list[list[int]] = [[]]
+        self.files: tuple[File, ...] = ()
+        self.ended: list[list[int]] = []
+        self.removed: list[File] = []
+        self.settings = HookSettings(state=str(state), leftovers_limit_s=30.0)
+        monkeypatch.setattr(leftovers, "AGAIN_S", 0.0)
+        monkeypatch.setattr(leftovers, "all_processes", self._look)
+        monkeypatch.setattr(leftovers, "end_processes", lambda doomed, *_: self.ended.append([one.pid for one in doomed]))
+        monkeypatch.setattr(leftovers.shared_memory, "files_of", lambda user_id: self.files)
+        monkeypatch.setattr(leftovers.shared_memory, "segments_of", lambda user_id: ())
+        monkeypatch.setattr(leftovers.shared_memory, "remove_files", self._remove)
+
+    def _look(self) -> Mapping[int, Process]:
+        pids = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+        return {pid: process(pid) for pid in pids}
+
+    def _remove(self, files: Sequence[File], user_id: int, deadline: float) -> int:
+        self.removed += files
+        return len(files)
+
+    def clear(self, admin: Admin) -> str:
+        return leftovers.clear_leftovers(self.settings, FACTS, admin)  # type: ignore[arg-type]
+
+
+def test_those_that_others_have_started_meanwhile_go_too(node: Node) -> None:
+    node.looks, node.files = [[20], [21, 22], [23], []], (File("a", 1),)
+    said = node.clear(Admin([SELF]))
+    assert said.endswith("are gone") and node.ended == [[20], [21, 22], [23]] and node.removed == [File("a", 1)]
+
+
+def test_what_outlives_it_all_drains_the_node(node: Node) -> None:
+    node.looks = [[20, 21], [20]]
+    admin = Admin([SELF])
+    assert "process 20 (sleep) of job 5 outlives SIGKILL: drained" in node.clear(admin)
+    assert admin.drained.startswith("ftslurm: leftover: process 20") and node.removed == []
+
+
+def test_a_job_that_begins_meanwhile_is_not_touched(node: Node) -> None:
+    node.looks = [[20], [21]]
+    assert "job 6 of the same user is here" in node.clear(Admin([SELF], [SELF, OTHER]))
+    assert node.ended == [[20]]
+
+
+def test_nor_is_its_shared_memory(node: Node) -> None:
+    node.looks, node.files = [[20], []], (File("a", 1),)
+    assert "shared memory stays: job 6 of the same user is here" in node.clear(Admin([SELF], [SELF, OTHER]))
+    assert node.removed == []
+
+
+def test_without_a_place_for_the_record_it_is_done_all_the_same(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    node.settings = HookSettings(state=str(tmp_path / "file"))
+    node.looks = [[20], []]
+    assert node.clear(Admin([SELF])).endswith("are gone")
+
+
+def test_one_part_of_the_epilog_keeps_no_other_from_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> str:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(epilog, "clear_leftovers", fails)
+    monkeypatch.setattr(epilog, "_site_cleanup", lambda *_: "the site's clean-up ended with status 0")
+    env = {"SLURM_JOB_ID": "5", "SLURM_JOB_UID": "1000", "SLURMD_NODENAME": "n1"}
+    fit, said = epilog.clean(HookSettings(cleanup=(("/bin/true",),)), env)
+    assert fit and said == "job 5 on n1: leftovers: not done: too deep; the site's clean-up ended with status 0"

@@ -1,0 +1,53 @@
+"""What several scripts on one node remember at the same time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ftslurm.errors import StateError
+from ftslurm.hooks import memory
+from ftslurm.hooks.memory import BOOT_ID, Memory, Remembered, merged
+from ftslurm.model.processes import Process
+
+BOOT = "b"
+A, B = Process(20, 1, 1000, "a", 5.0), Process(21, 1, 1000, "b", 6.0)
+
+
+@pytest.mark.parametrize(("now", "before", "after", "then"), [
+    # An Epilog has added a process while a health check was looking.
+    (Remembered(BOOT, 7, "", True, (A,)), Remembered(BOOT, 7, "", False), Remembered(BOOT, 9, "", False), Remembered(BOOT, 9, "", True, (A,))),
+    # A health check saw one end while an Epilog was adding another.
+    (Remembered(BOOT, 7, "", True, (A, B)), Remembered(BOOT, 7, "", True, (A,)), Remembered(BOOT, 7), Remembered(BOOT, 7, "", True, (B,))),
+    # A Prolog found a proof while a health check had read fewer lines.
+    (Remembered(BOOT, 9, "XID 79", True), Remembered(BOOT, 5, "", False), Remembered(BOOT, 7, "", False), Remembered(BOOT, 9, "XID 79", True)),
+    # A person took the node back.
+    (Remembered(BOOT, 9, "XID 79", True), Remembered(BOOT, 9, "XID 79", True), Remembered(BOOT, 9, "", False), Remembered(BOOT, 9, "", False)),
+    # Of an earlier boot nothing counts.
+    (Remembered("a", 99, "XID 79", True, (A,)), Remembered(BOOT), Remembered(BOOT, 3, "", False), Remembered(BOOT, 3, "", False)),
+])
+def test_each_changes_only_what_it_has_found_out(now: Remembered, before: Remembered, after: Remembered, then: Remembered) -> None:
+    assert merged(now, before, after) == then
+
+
+def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+    kept = Memory(str(tmp_path / "{node}"), "n1")
+    before = kept.read()
+    after = replace(before, read_to=4, proof="XID 79", stuck=(A,))
+    kept.change(before, after)
+    assert kept.read() == after and kept.root == tmp_path / "n1"
+    assert json.loads((kept.root / "node.json").read_text())["boot"] == BOOT_ID.read_text().strip()
+
+
+def test_a_lock_that_stays_is_waited_for_only_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "LOCK_WAIT_S", 0.1)
+    kept = Memory(str(tmp_path), "n1")
+    with (tmp_path / "node.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(StateError, match="held by another"):
+            kept.change(kept.read(), kept.read())
+    kept.change(kept.read(), kept.read())

@@ -1,0 +1,71 @@
+"""What a user has left in a folder like /dev/shm goes, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from ftslurm.system import shared_memory
+from ftslurm.system.commands import CommandResult
+from ftslurm.system.shared_memory import files_of, remove_files, remove_segments
+
+ME = os.getuid()
+DEPTH = 3000
+
+
+def soon() -> float:
+    return time.monotonic() + 60.0
+
+
+def test_files_links_and_very_deep_trees_go(tmp_path: Path) -> None:
+    shm, kept = tmp_path / "shm", tmp_path / "kept"
+    shm.mkdir()
+    kept.write_text("precious")
+    (shm / "-rf").write_text("x")
+    (shm / "link").symlink_to(kept)
+    here = os.open(shm, os.O_RDONLY)
+    for _ in range(DEPTH):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    files = files_of(ME, shm)
+    assert [file.name for file in files] == ["-rf", "d", "link"]
+    assert remove_files(files, ME, soon(), shm) == 3
+    assert not list(shm.iterdir()) and kept.read_text() == "precious"
+
+
+def test_only_what_the_first_look_found_goes(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("x")
+    (tmp_path / "swapped").write_text("x")
+    files = files_of(ME, tmp_path)
+    (tmp_path / "new").write_text("x")
+    (tmp_path / "swapped").rename(tmp_path / "elsewhere")
+    (tmp_path / "swapped").write_text("another's by now")
+    assert remove_files(files, ME, soon(), tmp_path) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"new", "swapped", "elsewhere"}
+
+
+def test_another_user_s_is_neither_found_nor_removed(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("x")
+    assert files_of(ME + 1, tmp_path) == ()
+    assert remove_files(files_of(ME, tmp_path), ME + 1, soon(), tmp_path) == 0 and (tmp_path / "x").exists()
+
+
+def test_after_the_time_limit_nothing_more_is_touched(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("x")
+    assert remove_files(files_of(ME, tmp_path), ME, time.monotonic(), tmp_path) == 0 and (tmp_path / "x").exists()
+
+
+def test_segments_of_the_first_look_that_are_there_still(monkeypatch: object) -> None:
+    asked = []
+
+    def ipcrm(argv: Sequence[str], timeout_s: float) -> CommandResult:
+        asked.append(argv[-1])
+        return CommandResult(tuple(argv), 0, "", "")
+
+    monkeypatch.setattr(shared_memory, "segments_of", lambda user_id: (5, 6, 9))  # type: ignore[attr-defined]
+    assert remove_segments([5, 6, 7], ME, soon(), ipcrm) == 3 and asked == ["5", "6"]
