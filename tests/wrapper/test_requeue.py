@@ -209,16 +209,16 @@ def test_a_job_left_half_way_is_held_and_the_next_try_finishes_it(request_: str,
     job = slurm.submit(2)
     plan = Plan(frozenset({"n2"}), NOBODY, 4.0)
     with pytest.raises(type(error)):
-        give_back(slurm, job, plan, slurm.clock())
+        give_back(slurm, job, plan, slurm.clock)
     assert slurm.job(job).held, "not on a bad node, and not lost"
-    give_back(slurm, job, plan, slurm.clock())
+    give_back(slurm, job, plan, slurm.clock)
     assert not slurm.job(job).held and slurm.job(job).excluded == {"n2"} and slurm.job(job).restarts == 1
 
 
 def test_a_start_time_that_slurm_refuses_costs_time_and_not_the_job() -> None:
     slurm = Moody("start_at", SlurmRefused("Requested start time is invalid"))
     job = slurm.submit(2)
-    said = give_back(slurm, job, Plan(frozenset({"n2"}), NOBODY, 4.0), slurm.clock())
+    said = give_back(slurm, job, Plan(frozenset({"n2"}), NOBODY, 4.0), slurm.clock)
     assert "start time is invalid" in said and not slurm.job(job).held
 
 
