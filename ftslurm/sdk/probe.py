@@ -51,6 +51,7 @@ PAGE_VARIABLE, WATCH_VARIABLE, CLAIM_VARIABLE = "FTSLURM_PAGE", "FTSLURM_WATCH",
 MODULE = "torch.distributed.distributed_c10d"
 LEVELS = {"L1": 1, "L2": 2}
 PERIOD_S = 0.1
+END_WAIT_S = 2.0
 SOCKET_SUFFIX, GROUPS_SUFFIX = ".sock", ".groups"
 SOCKET_PATH_MAX = 107  # sun_path in unix(7)
 GROUPS_BYTES_MAX = 4 << 20
@@ -185,6 +186,7 @@ class _Probe:
         from _thread import allocate_lock
 
         self._laying = allocate_lock()
+        self._beating = allocate_lock()
 
     def begin(self) -> None:
         import atexit
@@ -230,7 +232,10 @@ class _Probe:
         failures = 0
         while _words is not None and not self.ending:
             try:
-                self.beat()
+                with self._beating:
+                    if self.ending:
+                        return
+                    self.beat()
                 failures = 0
             except Exception:
                 failures += 1
@@ -417,7 +422,12 @@ class _Probe:
 
     def finish(self) -> None:
         """At exit. A server that still runs then ends the process by std::terminate, with status 134 in place of its own."""
+        if _words is None:  # a forked child
+            return
         self.ending = True
+        # From here on the beating thread stays out of torch: the interpreter ends threads of its own accord, and one that
+        # waits for its lock inside C++ takes the whole process along (std::terminate).
+        self._beating.acquire(True, END_WAIT_S)
         try:
             self.beat()  # the last words
         except Exception:
@@ -428,6 +438,7 @@ class _Probe:
         server, self._server = self._server, None
         if server is not None:
             try:
+                _keep(server)  # shut down or not, its destructor may end the process by std::terminate
                 _quietly(server.shutdown)
             except Exception:
                 pass
@@ -440,11 +451,16 @@ class _Probe:
         server, self._server = self._server, None
         if server is not None:
             try:
-                import ctypes
-
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+                _keep(server)
             except Exception:
                 pass
+
+
+def _keep(server: Any) -> None:
+    """Never let it be destroyed."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
 
 
 def _nothing() -> None:
