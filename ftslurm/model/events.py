@@ -84,10 +84,21 @@ class RankUnstartable:
 
 @dataclass(frozen=True, slots=True)
 class ShimLost:
-    """The connection to a shim broke without a farewell, and it has not called again. Says nothing of the rank below it."""
+    """The connection to a shim broke without a farewell, and it has not called again. Says nothing of the rank below it.
+
+    hung_up: the other side closed it, as it does when the shim ends; else it may be cut off.
+    """
 
     rank: int
     why: str
+    hung_up: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ShimLeft:
+    """A shim that was let go has closed its connection."""
+
+    rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +123,34 @@ class NodeProbed:
     node: str
     alive: bool | None
     what: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChecked:
+    """What a look at a node has shown that ranks are to go to. good None: nothing can be said of it."""
+
+    node: str
+    good: bool | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBorrowed:
+    """A donor job runs on `node`; none was to be had if that is empty. slot: as it was asked for."""
+
+    slot: int
+    node: str
+    job: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodesReleased:
+    """Whether Slurm took nodes of the allocation back."""
+
+    nodes: tuple[str, ...]
+    ok: bool
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +369,10 @@ Event = (
     | RankStopped
     | RankUnstartable
     | ShimLost
+    | ShimLeft
+    | NodeChecked
+    | NodeBorrowed
+    | NodesReleased
     | NodeSilent
     | NodeHeard
     | NodeProbed

@@ -14,6 +14,7 @@ A group calls those below it; the two methods that are called from further down 
     judge_drills     faults on purpose
     judge_settling   trouble: stop, find out, decide; most of the above leads there
     judge_rungs      carrying out what was decided
+    judge_replacing  other nodes for the slots of bad ones
     judge_starting   starting the step and its ranks
     judge_ending     ending the step, and ftrun
     judge_state      what the judge knows; every group stands on it
@@ -87,13 +88,14 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "killed step": Judge._killed_step_overdue,
     "probe": Judge._probe_overdue,
     "silence": Judge._silence_goes_on,
+    "node": Judge._node_overdue,
     "leases": Judge._leases_over,
     "lease": Judge._lease_due,
     "others": Judge._others_over,
 }
 
-_N, _L, _R, _S, _H, _E, _Q = (
-    Phase.NEW, Phase.LAUNCHING, Phase.RUNNING, Phase.SETTLING, Phase.HEALING, Phase.ENDING, Phase.REQUEUEING,
+_N, _L, _R, _S, _H, _P, _E, _Q = (
+    Phase.NEW, Phase.LAUNCHING, Phase.RUNNING, Phase.SETTLING, Phase.HEALING, Phase.REPLACING, Phase.ENDING, Phase.REQUEUEING,
 )  # fmt: skip
 # What agents, Slurm and broken connections may still say when nobody asks any more.
 _BESIDE = {ev.ShimLost, ev.AgentArrived, ev.AgentLost, ev.DevicesSeen, ev.SlurmAnswered, ev.HealingDone}
@@ -156,7 +158,18 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_H, ev.DevicesSeen): Judge._nothing,  # the healing agent's own result is what counts
     (_H, ev.SignalSeen): Judge._signalled_late,
     (_H, ev.SlurmAnswered): Judge._slurm_while_healing,
+    # no step: other nodes are being had
+    (_P, ev.NodeChecked): Judge._node_checked,
+    (_P, ev.NodeBorrowed): Judge._node_borrowed,
+    (_P, ev.SignalSeen): Judge._replacing_signalled,
+    (_P, ev.NodeSilent): Judge._silent_meanwhile,
+    **{
+        (_P, kind): Judge._nothing
+        for kind in _BESIDE | {ev.StepEnded, ev.TaskArrived}
+    },
     # the step is let go
+    (_E, ev.NodeChecked): Judge._node_checked,
+    (_E, ev.NodeBorrowed): Judge._node_borrowed,
     (_E, ev.StepEnded): Judge._step_ended,
     (_E, ev.SignalSeen): Judge._ending_signalled,
     **{
@@ -172,7 +185,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     # stragglers of an attempt that is over
     **{
         (phase, kind): Judge._nothing
-        for phase in (_L, _H, _E, _Q)
+        for phase in (_L, _H, _P, _E, _Q)
         for kind in (ev.RankStarted, ev.RankExited, ev.RankStopped, ev.RankUnstartable)
         if (phase, kind) != (_E, ev.RankStopped)
     },
@@ -181,15 +194,15 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     # signs of life and of none, when nobody asks any more
     **{
         (phase, kind): Judge._nothing
-        for phase in (_L, _S, _H, _E, _Q)
+        for phase in (_L, _S, _H, _P, _E, _Q)
         for kind in (ev.QuietSeen, ev.UseSampled, ev.RankSilent, ev.BeatOverdue, ev.StallSeen, ev.RanksCompared, ev.StageSet)
     },
-    **{(phase, ev.Progressed): Judge._progressed for phase in (_L, _S, _H, _E, _Q)},
-    **{(phase, ev.ProgramSaid): Judge._program_said for phase in (_L, _S, _H, _E, _Q)},
-    **{(phase, ev.EvidenceTaken): Judge._evidence_taken for phase in (_L, _S, _H, _E, _Q)},
+    **{(phase, ev.Progressed): Judge._progressed for phase in (_L, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.ProgramSaid): Judge._program_said for phase in (_L, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.EvidenceTaken): Judge._evidence_taken for phase in (_L, _S, _H, _P, _E, _Q)},
     # drills: only while ranks run
     (_R, ev.DrillAsked): Judge._drill,
-    **{(phase, ev.DrillAsked): Judge._no_drill for phase in (_L, _S, _H, _E, _Q)},
+    **{(phase, ev.DrillAsked): Judge._no_drill for phase in (_L, _S, _H, _P, _E, _Q)},
     # silence, when nobody waits for the node, and what counts of it then
     (_L, ev.NodeSilent): Judge._silent_meanwhile,
     (_H, ev.NodeSilent): Judge._silent_meanwhile,
@@ -197,9 +210,15 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_E, ev.ShimLost): Judge._shim_closed,
     (_E, ev.RankStopped): Judge._stopped_while_ending,
     (_Q, ev.NodeSilent): Judge._nothing,
-    **{(phase, ev.NodeProbed): Judge._nothing for phase in (_L, _H, _E, _Q)},
-    **{(phase, ev.NodeHeard): Judge._node_heard for phase in (_L, _R, _S, _H, _E, _Q)},
+    **{(phase, ev.NodeProbed): Judge._nothing for phase in (_L, _H, _P, _E, _Q)},
+    **{(phase, ev.NodeHeard): Judge._node_heard for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    # shims that were let go; nodes that come too late, or go
+    (_E, ev.ShimLeft): Judge._shim_left,
+    **{(phase, ev.ShimLeft): Judge._nothing for phase in (_L, _R, _S, _H, _P, _Q)},
+    **{(phase, ev.NodeChecked): Judge._nothing for phase in (_L, _R, _S, _H, _Q)},
+    **{(phase, ev.NodeBorrowed): Judge._loan_too_late for phase in (_L, _R, _S, _H, _Q)},
+    **{(phase, ev.NodesReleased): Judge._released for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # time and the ledger, whenever
-    **{(phase, ev.TimePassed): Judge._time_passed for phase in (_L, _R, _S, _H, _E, _Q)},
+    **{(phase, ev.TimePassed): Judge._time_passed for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.LedgerFailed): Judge._ledger_failed for phase in Phase if phase is not _N},
 }

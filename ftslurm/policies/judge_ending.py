@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ftslurm.errors import REQUEUED_STATUS
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision, EndStep, Finish, KillStep, Requeue, Say
+from ftslurm.model.decisions import AbandonStep, Decision, EndLoans, EndStep, Finish, KillStep, Requeue, Say
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.policies.judge_state import SIGINT, SIGTERM, JudgeState
@@ -35,12 +35,28 @@ class Ending(JudgeState):
         if self._attempt.step_gone:
             self.phase, self._after = Phase.ENDING, after
             return self._fenced(now)
-        if self._attempt.lost:
+        if self._attempt.lost and not self._lost_to_dead_nodes():
             return self._kill_step(after, now, unended)
         self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
         self._fence.let_go_at = now.mono
         self._waits = {"step": now.mono + STEP_END_WAIT_S}
-        return [EndStep(0 if self._attempt.culprit else status, forget=unended is not None)]
+        return [EndStep(0 if self._attempt.culprit else status, forget=unended is not None), *self._abandon()]
+
+    def _lost_to_dead_nodes(self) -> bool:
+        """Did the launcher lose nobody but those who cannot answer it either?"""
+        return all(rank in self._tasks and self._tasks[rank].node in self._attempt.gone for rank in self._attempt.lost)
+
+    def _abandon(self) -> list[Decision]:
+        """Once every shim that lives has gone: srun would wait for the dead ones (30 s on 22.05, asked to end or not)."""
+        attempt = self._attempt
+        if not attempt.lost or attempt.abandoned or not attempt.departed >= attempt.ranks - attempt.lost.keys():
+            return []
+        attempt.abandoned = True
+        return [AbandonStep()]
+
+    def _shim_left(self, event: ev.ShimLeft, now: Now) -> list[Decision]:
+        self._attempt.departed.add(event.rank)
+        return self._abandon() if "step" in self._waits and self._lost_to_dead_nodes() else []
 
     def _kill_step(
         self, after: Callable[[Now], list[Decision]], now: Now, unended: Callable[[Now], list[Decision]] | None = None
@@ -64,7 +80,7 @@ class Ending(JudgeState):
         return [Say(f"waiting {wait_s:.0f} s at the most, until the leases of the ranks on {nodes} have run out")]
 
     def _shim_closed(self, event: ev.ShimLost, now: Now) -> list[Decision]:
-        self._attempt.close(event.rank, event.why)
+        self._attempt.close(event.rank, event.why, event.hung_up)
         return self._fenced(now) if "lease" in self._waits else []
 
     def _stopped_while_ending(self, event: ev.RankStopped, now: Now) -> list[Decision]:
@@ -77,7 +93,7 @@ class Ending(JudgeState):
 
     def _step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
         self._waits = {}
-        self._attempt.step_gone = self._attempt.step_ended = True
+        self._attempt.step_gone, self._attempt.step_ended = True, not self._attempt.abandoned
         return self._fenced(now)
 
     def _ending_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
@@ -110,7 +126,11 @@ class Ending(JudgeState):
 
     def _finish(self, what: str, status: int, now: Now) -> list[Decision]:
         self.phase, self.exit_status, self._waits = Phase.FINISHED, status, {}
-        return [self._note(rec.Finished(now.unix, self.facts.run, status, what)), Finish(status)]
+        return [*self._all_loans_end(), self._note(rec.Finished(now.unix, self.facts.run, status, what)), Finish(status)]
+
+    def _all_loans_end(self) -> list[Decision]:
+        jobs, self._loans = tuple(sorted(self._loans)), set()
+        return [EndLoans(jobs)] if jobs else []
 
     def _hand_over(self, _: Now) -> list[Decision]:
         """The step has ended and nothing of the job runs but its script and us: now the job may go."""
@@ -119,7 +139,7 @@ class Ending(JudgeState):
         st = self.settings
         # Where the clean-up took longer before, the next start time leaves it more.
         start_in_s = st.start_in_s * 2 ** min(self.history.slow_requeues, DOUBLED_MAX)
-        return [Requeue(self._decided.id, self._decided.exclude, start_in_s, st.even_if_no_requeue)]
+        return [*self._all_loans_end(), Requeue(self._decided.id, self._decided.exclude, start_in_s, st.even_if_no_requeue)]
 
     def _requeue_ended(self, event: ev.RequeueEnded, now: Now) -> list[Decision]:
         assert self._decided is not None

@@ -14,9 +14,11 @@ from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import signal_name
 from ftslurm.model.history import History
 from ftslurm.model.job import Task
+from ftslurm.model.layout import Layout
 from ftslurm.model.settings import Settings
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.fence import Fence
+from ftslurm.policies.filling import Filling
 from ftslurm.policies.hangs import HangWatch
 from ftslurm.policies.ladder import Cause, Situation
 from ftslurm.policies.phases import Advise, Diagnose, Phase, RunFacts, Trouble
@@ -73,6 +75,10 @@ class JudgeState:
         self._exit_s, self._exit_since = settings.hang_exit_s, 0.0
         self._hung: Trouble | None = None  # waits for the evidence
         self._fence = Fence()
+        self._layout: Layout | None = None
+        self._filling: Filling | None = None
+        self._loans: set[int] = set()  # donor jobs that are ours to end
+        self._steps: dict[str, str] = {}  # node -> the step there, as its shims name it
         self._for_agents: dict[str, list[DrillDevice]] = {}  # node -> what its agent is told when it has come up
         self._decided: rec.Decided | None = None
         self._waits: dict[str, float] = {}  # what is waited for -> monotonic deadline
@@ -118,8 +124,15 @@ class JudgeState:
     def _situation(self, trouble: Trouble, now: Now) -> Situation:
         return situation_of(
             trouble, self._attempt, self._tasks, self._shown(), self._slurm, self.history, self.settings, now.unix,
-            self.facts.can, self.facts.remembered,
+            self.facts.can, self.facts.remembered, self._held_back(now), self.facts.no_donor,
         )  # fmt: skip
+
+    def _held_back(self, now: Now) -> tuple[str, ...]:
+        """Nodes of the allocation that the step leaves free, less those kept out."""
+        if self._layout is None or not self.settings.spares:
+            return ()
+        used = {*self._layout.nodes, *self._kept_out(now)}
+        return tuple(node for node in self.facts.nodes if node not in used)
 
     def _heard_lately(self, now: Now) -> bool:
         """Has Slurm said something (if only that it could not) that still counts?"""
@@ -170,7 +183,8 @@ class JudgeState:
     def _watch(self) -> list[Decision]:
         unwatched = tuple(node for node in self._step_nodes() if node not in self._agents)
         self._agents.update(dict.fromkeys(unwatched))
-        return [WatchNodes(unwatched)] if unwatched else []
+        lent = {node: job for node, job in (self._layout.lent if self._layout else {}).items() if node in unwatched}
+        return [WatchNodes(unwatched, lent)] if unwatched else []
 
     def _watch_ranks(self, nodes: Iterable[str]) -> list[Decision]:
         """Agents that are there look for life below their shims; those to come are told when they arrive."""
@@ -181,4 +195,5 @@ class JudgeState:
         st = self.settings
         quiet_s = self._interval(st.hang_detect_s) if st.hang_detection else 0.0
         stall_s = st.hang_c4d_timeout_s if self._watches_stalls else 0.0
-        return [WatchRanks(there, quiet_s, self._step, stall_s)] if there else []
+        steps = {node: self._steps.get(node, self._step) for node in there}
+        return [WatchRanks(there, quiet_s, steps, stall_s)] if there else []

@@ -9,11 +9,12 @@ from pathlib import Path
 from ftslurm.errors import FtslurmError
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import beside_argv, own_step_env
-from ftslurm.model.events import NodeProbed, RequeueEnded, SlurmAnswered
+from ftslurm.model.events import NodeBorrowed, NodeChecked, NodeProbed, NodesReleased, RequeueEnded, SlurmAnswered
 from ftslurm.slurm import slurmd
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
 from ftslurm.system.commands import Runner
 from ftslurm.wrapper.keeper import keep
+from ftslurm.wrapper.lenders import Lenders
 
 # Above all the waits of the keeper's own requests (five of them), which end by themselves.
 KEEPER_MARGIN_S = 30.0
@@ -32,6 +33,7 @@ class SlurmScheduler:
     run: Runner
     kind: str
     timeout_s: float
+    lenders: Lenders
     _places: dict[str, NodeView] = field(default_factory=dict)
 
     def ask(self) -> SlurmAnswered:
@@ -59,6 +61,18 @@ class SlurmScheduler:
         except FtslurmError:
             return 0
         return int(port) if port.isascii() and port.isdigit() else 0
+
+    def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
+        return self.lenders.check(node, lender, limit_s)
+
+    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float) -> NodeBorrowed:
+        return self.lenders.borrow(slot, exclude, wait_s)
+
+    def end_loans(self, jobs: Sequence[int]) -> None:
+        self.lenders.end_loans(jobs)
+
+    def release(self, nodes: Sequence[str]) -> NodesReleased:
+        return self.lenders.release(nodes)
 
     def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
         """By a keeper step; by ourselves if Slurm gives us none and the job still runs."""

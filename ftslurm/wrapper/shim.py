@@ -267,15 +267,34 @@ class Talk:
 
 
 class Channel:
-    """How to reach the controller: `1:port:secret:address,address`, kept out of every command line."""
+    """How to reach the controller: `1:port:secret:address,address`, kept out of every command line.
+
+    A step over the nodes of several jobs has several sruns, and each counts its tasks from 0: then it is
+    `2:8/0-3,6-7:port:...`, how many tasks there are in all, and the ranks of this srun's in order.
+    """
 
     def __init__(self, text: str) -> None:
-        version, port, secret, addresses = text.split(":", 3)
-        if version != "1":
+        version, rest = text.split(":", 1)
+        self.total, self.ranks = 0, None
+        if version == "2":
+            place, rest = rest.split(":", 1)
+            total, _, ranks = place.partition("/")
+            self.total, self.ranks = int(total), unfolded(ranks)
+        elif version != "1":
             raise ValueError(f"channel version {version}")
+        port, secret, addresses = rest.split(":", 2)
         self.port = int(port)
         self.secret = bytes.fromhex(secret)
         self.addresses = [address for address in addresses.split(",") if address]
+
+
+def unfolded(text: str) -> list[int]:
+    """`0-3,6` -> 0, 1, 2, 3, 6."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
 
 
 def connect(channel: Channel, env, timeout_s: float) -> tuple[socket.socket, Link]:
@@ -1315,7 +1334,9 @@ class Shim:
         self._drill = Drill(self._command)
         self._output = output
         self._silence = Silence(output)
-        self._rank = int(env.get("SLURM_PROCID", "0"))
+        number = int(env.get("SLURM_PROCID", "0"))
+        self._rank = channel.ranks[number] if channel.ranks is not None else number
+        self._total = channel.total or int(env.get("SLURM_STEP_NUM_TASKS") or env.get("SLURM_NTASKS") or "1")
         self._pages = Pages(env, self._rank, channel)
         self._reported = True  # the end of the command was told
         self._ended_at = 0.0  # Unix seconds
@@ -1483,7 +1504,7 @@ class Shim:
             "node": env.get("SLURMD_NODENAME") or socket.gethostname(),
             "slot": int(env.get("SLURM_NODEID", "0")),
             "local": int(env.get("SLURM_LOCALID", "0")),
-            "expected": int(env.get("SLURM_STEP_NUM_TASKS") or env.get("SLURM_NTASKS") or "1"),
+            "expected": self._total,
             "step": f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}",
             "address": address,
             "pid": os.getpid(),
@@ -1593,7 +1614,7 @@ def main() -> None:
         local = passes_signals_on(env)
         env.pop("FTSLURM_LOCAL", None)
         status = Shim(argv, env, channel, sock, link, wakeup, local, output).run()
-    except (KeyError, OSError, ValueError) as error:
+    except (IndexError, KeyError, OSError, ValueError) as error:
         print(
             f"ftslurm: rank {rank} on {socket.gethostname()} cannot reach ftrun, so its command was not started: {error}"
             " (a firewall between the nodes? FTRUN_ADDRESS names the address to use)",

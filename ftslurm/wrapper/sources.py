@@ -27,6 +27,7 @@ from ftslurm.model.events import (
     Progressed,
     QuietSeen,
     RanksCompared,
+    ShimLeft,
     ShimLost,
     SignalSeen,
     StageSet,
@@ -120,13 +121,14 @@ class Sources:
             self._contact.forget(caller.owner)
         self.shims, self._leaving = {}, {}
 
-    def dismiss_agents(self) -> None:
-        for caller in self.agents.values():
+    def dismiss_agents(self, nodes: Sequence[str] | None = None) -> None:
+        """Those of `nodes`, None for all."""
+        for caller in [caller for node, caller in self.agents.items() if nodes is None or node in nodes]:
             caller.let_go = True
             caller.send({"t": "bye"})
             self._contact.forget(caller.owner)
-            caller.close("the controller ends")
-        self.agents = {}
+            caller.close("nothing is left to do for it")
+            del self.agents[caller.node]
 
     def close(self) -> None:
         self.server.close()
@@ -145,6 +147,8 @@ class Sources:
                 self.step = None
                 self._queue.append(StepEnded(status))
                 self._contact.no_return({*self.shims, *self._leaving}, self._clock.mono())
+            elif self.step is not None and (ranks := self.step.ranks_ended()):
+                self._contact.no_return(set(ranks), self._clock.mono())
 
     def _message(self, peer: Peer, message: Message) -> None:
         try:
@@ -240,11 +244,13 @@ class Sources:
                     faults.append(Fault(node, report.device, m.code, m.name, m.fault_class, m.user_induced))
         return tuple(faults)
 
-    def _lost(self, peer: Peer, why: str) -> None:
+    def _lost(self, peer: Peer, why: str, hung_up: bool) -> None:
         """A connection broke. Who does not call again is lost; Contact says when."""
         caller = peer.owner
         if isinstance(caller, Caller) and caller.left(peer) and self._is_known(caller):
-            self._contact.broke(caller.owner, why, self._clock.mono())
+            self._contact.broke(caller.owner, why, self._clock.mono(), hung_up)
+            if hung_up and isinstance(caller.owner, int) and self._leaving.get(caller.owner) is caller:
+                self._queue.append(ShimLeft(caller.owner))
 
     def _is_known(self, caller: Caller) -> bool:
         """Has nobody taken its place, such as the shim of the same rank in a later step?"""

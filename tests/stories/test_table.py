@@ -31,7 +31,7 @@ IMPOSSIBLE = {
     **{(phase, ev.Begun): ONLY_FIRST for phase in Phase if phase is not Phase.NEW},
     **{
         (phase, ev.RequeueEnded): NO_REQUEUE
-        for phase in (Phase.LAUNCHING, Phase.RUNNING, Phase.SETTLING, Phase.HEALING, Phase.ENDING)
+        for phase in (Phase.LAUNCHING, Phase.RUNNING, Phase.SETTLING, Phase.HEALING, Phase.REPLACING, Phase.ENDING)
     },
     # Not LedgerFailed: the answer that finishes may itself hold the record that cannot be written.
     **{(Phase.FINISHED, kind): OVER for kind in EVENTS if kind not in (ev.LedgerFailed, ev.Begun)},
