@@ -124,7 +124,7 @@ def donor_argv(
     """
     minutes = max(1, math.ceil(time_left_s / 60))
     return (
-        "sbatch", "--parsable", "--quiet", "--nodes=1", "--ntasks=1", "--exclusive", "--mem=0", "--no-requeue",
+        "sbatch", "--parsable", "--nodes=1", "--ntasks=1", "--exclusive", "--mem=0", "--no-requeue",
         f"--exclude={fold(exclude)}", f"--job-name=ftslurm-donor-{ours.number}", "--output=/dev/null", "--chdir=/tmp",
         *((f"--partition={ours.partition}",) if ours.partition else ()),
         *((f"--constraint={ours.features}",) if ours.features else ()),
