@@ -67,7 +67,8 @@ class Hangs(Settling):
             return []
         left = sorted(self._attempt.ranks - self._attempt.exits.keys())
         ranks = ", ".join(map(str, left[:8])) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
-        what = f"{len(self._attempt.exits)} ranks have ended, and for {self._exit_s:g} s rank {ranks} has not"
+        ended_s = now.mono - self._exit_since if self._exit_since is not None else 0.0
+        what = f"{len(self._attempt.exits)} ranks have ended, and for {ended_s:.0f} s rank {ranks} has not"
         return self._hang("exit", what, (), now)
 
     # --- what the program says: it knows best how long it will say nothing
@@ -78,18 +79,17 @@ class Hangs(Settling):
         self._attempt.said.append((event.rank, event.what, event.words))
         note = self._note(rec.ProgramSaid(now.unix, self._attempt.number, event.rank, event.what, text))
         if event.what == "setting" and event.words[:1] == ("job_exit_hang_interval",):
-            return [note, *self._set_exit_interval(event.words[-1])]
+            return [note, *self._set_exit_interval(event.words[-1], now)]
         if event.what == "message":
             return [note, Say(f"rank {event.rank}: {text}")]
         return [note]
 
-    def _set_exit_interval(self, word: str) -> list[Decision]:
+    def _set_exit_interval(self, word: str, now: Now) -> list[Decision]:
         """By AIMaster's `reset_config`: seconds, or -1 for off."""
         seconds = as_seconds(word)
         if seconds is not None:
-            self._exit_s = float("inf") if seconds < 0 else seconds
-            if "exit" in self._waits:
-                self._waits["exit"] = self._exit_since + self._exit_s
+            self._exit_s = None if seconds < 0 else seconds
+            self._await_last_end(now)
         return []
 
     def _progressed(self, event: ev.Progressed, now: Now) -> list[Decision]:

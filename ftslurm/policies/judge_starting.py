@@ -45,7 +45,7 @@ class Starting(Ending):
         self._hangs, self._hung = HangWatch(), None
         self._still = standstill(self.settings, number)
         self._slow = SlowWatch()
-        self._exit_s = self.settings.hang_exit_s
+        self._exit_s, self._exit_since = self.settings.hang_exit_s, None
         self._waits = {} if self._agents.keys() >= set(self._step_nodes()) else {"watch": now.mono + WATCH_AFTER_S}
         if self._watches_stalls and len(self._tasks) > 1 and self.settings.hang_compare_s:
             self._waits["compare"] = now.mono + self.settings.hang_compare_s

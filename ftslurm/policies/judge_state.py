@@ -72,7 +72,8 @@ class JudgeState:
         self._hangs = HangWatch()
         self._still: Standstill = standstill(settings)
         self._slow = SlowWatch()
-        self._exit_s, self._exit_since = settings.hang_exit_s, 0.0
+        self._exit_s: float | None = settings.hang_exit_s  # from the first rank's end to the last, None: as long as it takes
+        self._exit_since: float | None = None  # monotonic, when the first rank ended
         self._hung: Trouble | None = None  # waits for the evidence
         self._fence = Fence()
         self._layout: Layout | None = None
@@ -151,6 +152,12 @@ class JudgeState:
         holds_s = max(WARNING_HOLDS_S, self.settings.warning_grace_s)
         end = self._slurm.end_time if self._slurm else 0
         return now.mono - self._signal_at <= holds_s or bool(end and end - now.unix <= holds_s)
+
+    def _await_last_end(self, now: Now) -> None:
+        """The last rank may take so long after the first."""
+        self._waits.pop("exit", None)
+        if self._exit_s is not None and self._exit_since is not None:
+            self._waits["exit"] = max(now.mono, self._exit_since + self._exit_s)
 
     def _interval(self, usual_s: float) -> float:
         """Of silence, of no IO: as the programs have set it for where they are; 0: one has switched detection off."""
