@@ -139,9 +139,9 @@ class Hangs(Settling):
         """Can the job go on without the nodes that the finding convicts?"""
         if found is None or found.level is not Level.ERROR or not found.blamed:
             return False
-        before, self._attempt.hung = self._attempt.hung, {node: str(found) for node in found.blamed}
-        rung = choose(self._situation(Trouble(Cause.HANG, str(found), 1), now)).rung
-        self._attempt.hung = before
+        situation = self._situation(Trouble(Cause.HANG, str(found), 1), now)
+        convicted = {node: str(found) for node in found.blamed}
+        rung = choose(replace(situation, blamed={**situation.blamed, **convicted})).rung
         return rung in ("isolated-requeue", "node-replacement")
 
     def _into_hang(self, trouble: Trouble, now: Now, found: Finding | None = None) -> list[Decision]:
