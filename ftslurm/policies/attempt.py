@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ftslurm.model.collectives import RankView
@@ -95,6 +95,10 @@ class Attempt:
     def belongs(self, rank: int, number: int) -> bool:
         """Is it this attempt's, or that of the rank started again alone?"""
         return number == self.number or number == self.numbers.get(rank)
+
+    def latest(self, ranks: Iterable[int]) -> int:
+        """Of the starts that `ranks` belong to: what is told of them counts if it is told of this one."""
+        return max((self.numbers.get(rank, self.number) for rank in ranks), default=self.number)
 
     def again(self, rank: int, number: int) -> None:
         """`rank` is started again alone."""

@@ -48,6 +48,8 @@ class Judge(Launching, Ranks, Stalls, Nodes, Drills):
         method = TABLE.get((self.phase, type(event)))
         if method is None:
             raise LookupError(f"the judge has no answer to {type(event).__name__} while {self.phase.value}")
+        if isinstance(event, ev.AgentTold) and not isinstance(event, ev.ProgramSaid) and not self._is_current(event):
+            return ()
         return tuple(method(self, event, now))
 
     def _time_passed(self, _: ev.TimePassed, now: Now) -> list[Decision]:

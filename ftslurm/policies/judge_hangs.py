@@ -74,11 +74,13 @@ class Hangs(Settling):
     # --- what the program says: it knows best how long it will say nothing
 
     def _program_said(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
-        """Words for people are passed on; what the program asks of the ladder is remembered for its next failure."""
-        text = " ".join(event.words)
-        self._attempt.said.append((event.rank, event.what, event.words))
-        note = self._note(rec.ProgramSaid(now.unix, self._attempt.number, event.rank, event.what, text))
-        if event.what == "setting" and event.words[:1] == ("job_exit_hang_interval",):
+        """Words for people are passed on; what the program asks of the ladder is remembered for its next failure, unless it
+        has had that already."""
+        text, current = " ".join(event.words), self._is_current(event)
+        if current:
+            self._attempt.said.append((event.rank, event.what, event.words))
+        note = self._note(rec.ProgramSaid(now.unix, event.attempt, event.rank, event.what, text))
+        if current and event.what == "setting" and event.words[:1] == ("job_exit_hang_interval",):
             return [note, *self._set_exit_interval(event.words[-1], now)]
         if event.what == "message":
             return [note, Say(f"rank {event.rank}: {text}")]

@@ -112,6 +112,12 @@ class JudgeState:
     def _step_nodes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self._tasks[rank].node for rank in sorted(self._tasks)))
 
+    def _is_current(self, event: ev.AgentTold) -> bool:
+        """Is it told of the ranks that run now? What an agent has said of those before them may come late."""
+        if isinstance(event, (ev.BeatOverdue, ev.ProgramSaid, ev.StageSet)):
+            return event.rank in self._tasks and event.attempt == self._attempt.latest([event.rank])
+        return event.attempt == self._attempt.latest(self._ranks_on(event.node))
+
     def _ranks_on(self, node: str) -> list[int]:
         return [rank for rank, task in self._tasks.items() if task.node == node]
 

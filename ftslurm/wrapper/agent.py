@@ -49,6 +49,7 @@ class Agent:
         self._life = Life(probes)
         self._pages = Pages()
         self._stalls = Stalls(node)
+        self._attempt = 0  # the latest start of the ranks that it watches
         self._drilled: dict[str, tuple[DeviceReport, bool]] = {}  # device -> what it is to show on purpose, does it heal
 
     def run(self) -> None:
@@ -63,7 +64,7 @@ class Agent:
                 self._look(asked=False)
                 next_look = time.monotonic() + self._poll_s
             for message in (*self._life.turn(now), *self._pages.turn(now)):
-                self._say(message)
+                self._tell(message)
             self._tell_stalls(now)
 
     def _wait_ms(self, next_look: float) -> float | None:
@@ -99,12 +100,12 @@ class Agent:
         elif message["t"] == "quiet":
             self._life.set_interval(float(message["after_s"]), time.monotonic())
         elif message["t"] == "compare":
-            self._say(self._stalls.compare())
+            self._tell(self._stalls.compare())
         elif message["t"] == "evidence":
             found = self._evidence(float(message["limit_s"]))
             # Whether the ranks have gone on meanwhile is told first: what was found counts only where they have not.
             self._tell_stalls(time.monotonic(), at_once=True)
-            self._say(found)
+            self._tell(found)
         else:
             raise ValueError(f"unknown message {message['t']!r}")
 
@@ -141,7 +142,7 @@ class Agent:
 
     def _tell_stalls(self, now: float, at_once: bool = False) -> None:
         for message in self._stalls.turn(now, self._pages.stage_s, self._pages.reports, at_once):
-            self._say(message)
+            self._tell(message)
 
     def _watch(self, message: Mapping[str, Any]) -> None:
         ranks = [(int(rank), int(pid), int(number)) for rank, pid, number in message["ranks"]]
@@ -149,6 +150,7 @@ class Agent:
         if quiet_s:
             self._life.watch([(rank, pid) for rank, pid, _ in ranks], quiet_s, now)
         starts = [(rank, number) for rank, _, number in ranks]
+        self._attempt = max((number for _, number in starts), default=0)
         folder = self._pages_of(str(message["step"]))
         sweep(folder, time.time())
         self._pages.watch(starts, folder, limits_of(message["limits"]), now)
@@ -194,6 +196,10 @@ class Agent:
         except Exception as error:  # as in _read
             traceback.print_exc()
             return HealResult(device, None, f"healing failed: {type(error).__name__}: {error}")
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        """Of the ranks: the controller has to know which start of theirs it is about."""
+        self._say({"attempt": self._attempt, **message})
 
     def _say(self, message: dict[str, Any]) -> None:
         self._line.say(message)

@@ -27,8 +27,9 @@ Message = dict[str, Any]
 
 @dataclass(slots=True)
 class _Rank:
-    """path: of its page. offset: of its notes. told: overdue, once."""
+    """attempt: the start it is of. path: of its page. offset: of its notes. told: overdue, once."""
 
+    attempt: int
     path: str
     limits: BeatLimits
     watches: dict[str, Watch | None]
@@ -54,7 +55,7 @@ class Pages:
         for rank, number in ranks:
             path = f"{folder}/{rank}.{number}"
             old = before.get(rank)
-            self._ranks[rank] = old if old and old.path == path else _Rank(path, limits, {})
+            self._ranks[rank] = old if old and old.path == path else _Rank(number, path, limits, {})
         self.wakes_at = now if self._ranks else None
 
     def turn(self, now: float) -> list[Message]:
@@ -101,14 +102,14 @@ class Pages:
             late = overdue(watch, rank.limits, now)
             if late and not rank.told:
                 rank.told = True
-                return [*told, {"t": "overdue", "rank": number, "why": late.reason[:500]}]
+                return [*told, {"t": "overdue", "rank": number, "attempt": rank.attempt, "why": late.reason[:500]}]
         return told
 
     def _stage(self, number: int, rank: _Rank, stage_s: float | None) -> list[Message]:
         if stage_s == rank.stage_s:
             return []
         rank.stage_s = stage_s
-        return [{"t": "stage", "rank": number, "stage_s": stage_s}]
+        return [{"t": "stage", "rank": number, "attempt": rank.attempt, "stage_s": stage_s}]
 
     def _notes(self, number: int, rank: _Rank) -> list[Message]:
         found, rank.offset = read_notes(rank.path + SUFFIX, rank.offset)
@@ -117,7 +118,8 @@ class Pages:
             if isinstance(note, say.Limits):
                 rank.limits = merged(rank.limits, note)
             elif (words := _words(note)) is not None:
-                told.append({"t": "said", "rank": number, "what": words[0], "words": list(words[1])})
+                about = {"rank": number, "attempt": rank.attempt}
+                told.append({"t": "said", **about, "what": words[0], "words": list(words[1])})
         return told
 
 

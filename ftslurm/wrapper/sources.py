@@ -189,11 +189,11 @@ class Sources:
         if isinstance(report, (BeatOverdue, ProgramSaid, StageSet)):
             return (report,)
         if isinstance(report, wire.QuietReported):
-            return (QuietSeen(owner, report.quiet_s, report.what),)
+            return (QuietSeen(owner, report.quiet_s, report.what, report.attempt),)
         if isinstance(report, wire.UseReported):
-            return (UseSampled(owner, report.unchanged, report.what),)
+            return (UseSampled(owner, report.unchanged, report.what, report.attempt),)
         if isinstance(report, wire.EvidenceReported):
-            return (EvidenceTaken(owner, report.text, report.views),)
+            return (EvidenceTaken(owner, report.text, report.views, report.attempt),)
         if isinstance(report, (StallSeen, RanksCompared, Progressed)):
             return (replace(report, node=owner),)
         return (DevicesSeen(owner, self._graded(owner, report.answer), report.asked, report.answer.error),)

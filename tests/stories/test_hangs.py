@@ -207,3 +207,65 @@ def test_who_hangs_is_told_from_what_all_ranks_were_doing() -> None:
     (culprit,) = job.recorded(rec.CulpritSeen)
     assert (culprit.sign, culprit.ranks, culprit.nodes) == ("RankNonCommHang", (2,), ("n2",))
     assert job.rungs == ["hang-restart"] and "RankNonCommHang" in job.said
+
+
+# --- what is told late
+
+
+def started_again() -> Job:
+    job = Job(replace(ON, hang_exit=True)).begin()
+    quiet(job)
+    assert job.counters[2] == 2 and job.rungs == ["hang-restart"]
+    return job
+
+
+@pytest.mark.parametrize("late", [
+    [ev.BeatOverdue(1, "late", attempt=1)],
+    [ev.StageSet(0, -1.0, attempt=1)],
+    [ev.QuietSeen(node, 1800.0, attempt=1) for node in ("n1", "n2")],
+    [ev.StallSeen(node, 2, 100.0, usual_s=1.0, attempt=1) for node in ("n1", "n2")],
+], ids=lambda events: type(events[0]).__name__)  # fmt: skip
+def test_what_an_agent_told_of_the_ranks_before_these_says_nothing_of_these(late: list[ev.Event]) -> None:
+    job = started_again()
+    assert not job.tell(*late)
+    assert job.tell(*(replace(event, attempt=2) for event in late)), "the same of these does"
+
+
+def test_nor_does_what_is_told_of_a_rank_that_is_none() -> None:
+    job = started_again()
+    assert not job.tell(ev.BeatOverdue(99, "late", attempt=2), ev.StageSet(99, -1.0, attempt=2))
+
+
+def test_evidence_of_the_ranks_before_is_not_that_of_these() -> None:
+    job = started_again()
+    job.silent.add(do.TakeEvidence)
+    quiet(job)
+    job.tell(*(ev.EvidenceTaken(node, "old", attempt=1) for node in job.nodes))
+    assert job.rungs == ["hang-restart"], "that of these is still awaited"
+    job.tell(*(ev.EvidenceTaken(node, "new") for node in job.nodes))
+    assert job.rungs == ["hang-restart"] * 2 and {keep.text for keep in job.did(do.KeepEvidence)} == {"stacks of n1", "stacks of n2", "new"}
+
+
+def test_use_that_was_sampled_of_the_ranks_before_is_no_proof() -> None:
+    job = started_again()
+    job.silent.add(do.SampleUse)
+    quiet(job)
+    job.tell(*(ev.UseSampled(node, True, attempt=1) for node in job.nodes))
+    job.wait(200)
+    assert job.rungs == ["hang-restart"]
+
+
+def test_progress_of_the_ranks_before_is_none_of_these() -> None:
+    job = Job(ON).begin()
+    for number in range(1, 5):
+        job.tell(ev.Progressed("n1", 100 * number, attempt=number - 1), ev.BeatOverdue(1, "late"))
+    assert job.rungs == ["hang-restart"] * 3 + ["fail"]
+
+
+def test_what_the_program_before_asked_for_it_has_had() -> None:
+    job = started_again()
+    job.tell(ev.ProgramSaid(2, "shutdown", ("the data is used up",), attempt=1))
+    job.tell(ev.ProgramSaid(2, "message", ("half way",), attempt=1))
+    assert [said.attempt for said in job.recorded(rec.ProgramSaid)] == [1, 1] and "half way" in job.said
+    job.exits(2, 3)
+    assert job.rungs == ["hang-restart", "unconditional-requeue"]
