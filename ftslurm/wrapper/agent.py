@@ -147,8 +147,7 @@ class Agent:
     def _watch(self, message: Mapping[str, Any]) -> None:
         ranks = [(int(rank), int(pid), int(number)) for rank, pid, number in message["ranks"]]
         now, quiet_s = time.monotonic(), float(message["quiet_s"])
-        if quiet_s:
-            self._life.watch([(rank, pid) for rank, pid, _ in ranks], quiet_s, now)
+        self._life.watch([(rank, pid) for rank, pid, _ in ranks], quiet_s, now)
         starts = [(rank, number) for rank, _, number in ranks]
         self._attempt = max((number for _, number in starts), default=0)
         folder = self._pages_of(str(message["step"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,13 @@ def test_what_it_tells_of_ranks_names_the_latest_start(folder: Path) -> None:
         line.said, told = [], line.said
         assert {message["t"] for message in told} == {"evidence", "compared"}
         assert {wire.agent_report(message).attempt for message in told} == {latest}  # type: ignore[union-attr]
+
+
+def test_one_that_comes_while_a_program_has_switched_detection_off_watches_once_it_is_on_again(folder: Path) -> None:
+    agent = Agent("n1", (), Told(), 10.0, lambda step: str(folder))  # type: ignore[arg-type]
+    agent._told({**watch(1), "quiet_s": 0.0})
+    assert agent._life.wakes_at is None
+    agent._told({"t": "quiet", "after_s": 60.0})
+    now = time.monotonic()
+    assert agent._life.wakes_at is not None
+    assert [message["t"] for message in agent._life.turn(now + 61.0)] == ["quiet"]
