@@ -76,6 +76,7 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "mend": Judge._mend_overdue,
     "use": Judge._use_known,
     "exit": Judge._exit_overdue,
+    "hold": Judge._hold_due,
     "evidence": Judge._evidence_overdue,
     "examine": Judge._look_closer,
     "compare": Judge._compare,

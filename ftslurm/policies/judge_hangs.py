@@ -9,7 +9,7 @@ from dataclasses import replace
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.collectives import Finding, Kind, Level
-from ftslurm.model.decisions import Decision, KeepEvidence, SampleUse, Say, SetIntervals, TakeEvidence
+from ftslurm.model.decisions import Decision, KeepEvidence, SampleUse, Say, TakeEvidence
 from ftslurm.model.events import Now
 from ftslurm.policies.hangs import HangWatch
 from ftslurm.policies.judge_settling import Settling
@@ -23,7 +23,7 @@ from ftslurm.policies.whohangs import who_hangs
 class Hangs(Settling):
     def _quiet_seen(self, event: ev.QuietSeen, now: Now) -> list[Decision]:
         """Every node has been quiet for long enough: now the devices (or CPUs) are asked whether they do anything."""
-        if self._under_signal(now) or self._hung:
+        if self._held(now) or self._hung:
             return []
         if not self._hangs.quiet(event, self._step_nodes()):
             self._waits.pop("use", None)
@@ -45,7 +45,7 @@ class Hangs(Settling):
         return self._hang("io", hang.what, hang.evidence, now) if hang else self._watch_ranks(self._agents)
 
     def _rank_silent(self, event: ev.RankSilent, now: Now) -> list[Decision]:
-        if self._under_signal(now) or self._hung or not self.settings.hang_silence:
+        if self._held(now) or self._hung or not self.settings.hang_silence:
             return []
         running = self._attempt.ranks - self._attempt.exits.keys()
         if not self._hangs.silent(event, running):
@@ -55,9 +55,23 @@ class Hangs(Settling):
 
     def _beat_overdue(self, event: ev.BeatOverdue, now: Now) -> list[Decision]:
         """As ft_launcher's rank monitor judges. The program has asked to be watched, so no more proof is wanted."""
-        if self._under_signal(now) or self._hung or event.rank in self._attempt.exits:
+        if self._held(now) or self._hung or event.rank in self._attempt.exits:
             return []
         return self._hang("beat", f"rank {event.rank} on {self._tasks[event.rank].node}: {event.why}", (), now)
+
+    def _held(self, now: Now) -> bool:
+        """Is what looks like a hang an answer to a signal? It is told once, so everybody looks anew when that is over."""
+        if self._under_signal(now):
+            self._waits.setdefault("hold", now.mono + LATER_S)
+            return True
+        return False
+
+    def _hold_due(self, now: Now) -> list[Decision]:
+        if self.phase is not Phase.RUNNING or self._held(now):
+            return []
+        self._hangs = HangWatch()
+        self._waits.pop("use", None)
+        return [*self._watch_ranks(self._agents), self._intervals()]
 
     def _exit_overdue(self, now: Now) -> list[Decision]:
         if self.phase is not Phase.RUNNING or self._hung:
@@ -99,18 +113,16 @@ class Hangs(Settling):
         return []
 
     def _stage_set(self, event: ev.StageSet, now: Now) -> list[Decision]:
-        before = self._interval(self.settings.hang_interval_s), self._interval(self.settings.hang_detect_s)
+        before = self._intervals()
         if event.seconds is None:
             self._attempt.stages.pop(event.rank, None)
         else:
             self._attempt.stages[event.rank] = event.seconds
-        silence_s, quiet_s = self._interval(self.settings.hang_interval_s), self._interval(self.settings.hang_detect_s)
-        if self.phase is not Phase.RUNNING or (silence_s, quiet_s) == before:
+        if self._intervals() == before:
             return []
         self._hangs = HangWatch()
         self._waits.pop("use", None)
-        st = self.settings
-        return [SetIntervals(silence_s if st.hang_silence else 0.0, quiet_s if st.hang_detection else 0.0)]
+        return [self._intervals()]
 
     # --- what a hang leads to
 

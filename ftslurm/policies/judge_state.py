@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import AskSlurm, Decision, DrillDevice, ProbeNodes, Remember, WatchNodes, WatchRanks
+from ftslurm.model.decisions import AskSlurm, Decision, DrillDevice, ProbeNodes, Remember, SetIntervals, WatchNodes, WatchRanks
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import signal_name
@@ -170,6 +170,11 @@ class JudgeState:
         stages = self._attempt.stages.values()
         return 0.0 if any(stage < 0 for stage in stages) else max(stages, default=usual_s)
 
+    def _intervals(self) -> SetIntervals:
+        st = self.settings
+        silence_s, quiet_s = self._interval(st.hang_interval_s), self._interval(st.hang_detect_s)
+        return SetIntervals(silence_s if st.hang_silence else 0.0, quiet_s if st.hang_detection else 0.0)
+
     @property
     def _watches_stalls(self) -> bool:
         """Independent ranks do not wait for each other."""
@@ -206,7 +211,7 @@ class JudgeState:
             mine.setdefault(task.node, []).append((rank, task.pid, self._attempt.numbers.get(rank, self._attempt.number)))
         there = {node: tuple(mine[node]) for node in nodes if self._agents.get(node) is not None and node in mine}
         st = self.settings
-        quiet_s = self._interval(st.hang_detect_s) if st.hang_detection else 0.0
+        quiet_s = self._intervals().quiet_s
         stall_s = st.hang_c4d_timeout_s if self._watches_stalls else 0.0
         steps = {node: self._steps.get(node, self._step) for node in there}
         return [WatchRanks(there, quiet_s, steps, stall_s)] if there else []

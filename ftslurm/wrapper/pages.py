@@ -49,13 +49,15 @@ class Pages:
         self.reports = False  # does a program of the node tell its life by beats or sections?
 
     def watch(self, ranks: Sequence[tuple[int, int]], folder: str, limits: BeatLimits, now: float) -> None:
-        """ranks: (rank, number of its start). folder: of their pages. What was before is forgotten."""
+        """ranks: (rank, number of its start). folder: of their pages. What was before is forgotten, but for what the same
+        start has said of itself."""
         before = self._ranks
         self._ranks, self._step, self.reports = {}, 0, False
         for rank, number in ranks:
             path = f"{folder}/{rank}.{number}"
             old = before.get(rank)
             self._ranks[rank] = old if old and old.path == path else _Rank(number, path, limits, {})
+            self._ranks[rank].told = False
         self.wakes_at = now if self._ranks else None
 
     def turn(self, now: float) -> list[Message]:

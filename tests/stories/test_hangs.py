@@ -269,3 +269,43 @@ def test_what_the_program_before_asked_for_it_has_had() -> None:
     assert [said.attempt for said in job.recorded(rec.ProgramSaid)] == [1, 1] and "half way" in job.said
     job.exits(2, 3)
     assert job.rungs == ["hang-restart", "unconditional-requeue"]
+
+
+# --- what looks like a hang while a signal explains it
+
+
+def outlives(job: Job) -> Job:
+    """A warning that the ranks outlive; long after it, it explains nothing any more."""
+    job.tell(ev.SignalSeen(15))
+    return job
+
+
+@pytest.mark.parametrize("told", [
+    [ev.QuietSeen("n1", 1800.0), ev.QuietSeen("n2", 1800.0)],
+    [ev.RankSilent(rank, 60.0) for rank in range(4)],
+    [ev.BeatOverdue(1, "late")],
+], ids=lambda events: type(events[0]).__name__)  # fmt: skip
+def test_what_was_told_while_a_signal_explained_it_is_told_again_after_it(told: list[ev.Event]) -> None:
+    job = outlives(Job(replace(ON, hang_silence=True, hang_interval_s=60.0)).begin())
+    watched, told_s = len(job.did(do.WatchRanks)), len(job.did(do.SetIntervals))
+    job.tell(*told)
+    job.wait(500)
+    assert len(job.did(do.WatchRanks)) == watched, "it still explains it"
+    job.wait(200)
+    assert not job.recorded(rec.HangSeen)
+    assert job.did(do.WatchRanks)[-1].ranks.keys() == {"n1", "n2"} and len(job.did(do.WatchRanks)) == watched + 1
+    assert job.did(do.SetIntervals)[told_s:] == [do.SetIntervals(60.0, 1800.0)]
+    job.tell(*told)
+    assert job.rungs == ["hang-restart"]
+
+
+def test_life_before_the_signal_is_not_remembered_beyond_it() -> None:
+    """n1 was quiet, did IO again while the signal held, and is not quiet now."""
+    job = Job(ON).begin()
+    quiet(job, "n1")
+    outlives(job).tell(ev.QuietSeen("n1", 0.0))
+    job.wait(700)
+    quiet(job, "n2")
+    assert not job.did(do.SampleUse)
+    quiet(job, "n1")
+    assert job.rungs == ["hang-restart"]
