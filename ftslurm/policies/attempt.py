@@ -106,6 +106,7 @@ class Attempt:
         self.exits.pop(rank, None)
         self.ends.pop(rank, None)
         self.unstartable.pop(rank, None)
+        self.stages.pop(rank, None)
         self.stopped.discard(rank)
 
     @property

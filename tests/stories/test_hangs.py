@@ -309,3 +309,35 @@ def test_life_before_the_signal_is_not_remembered_beyond_it() -> None:
     assert not job.did(do.SampleUse)
     quiet(job, "n1")
     assert job.rungs == ["hang-restart"]
+
+
+# --- a rank of an async job that is started again alone
+
+ALONE = replace(ON, mode="async", hang_silence=True, hang_interval_s=60.0)
+
+
+def test_where_the_program_of_a_rank_was_is_forgotten_with_it() -> None:
+    job = Job(ALONE).begin()
+    job.tell(ev.StageSet(0, -1.0))
+    assert job.did(do.SetIntervals) == [do.SetIntervals(0.0, 0.0)]
+    job.exits(0, 1)
+    assert job.rungs == ["rank-restart"] and job.did(do.SetIntervals)[-1] == do.SetIntervals(60.0, 1800.0)
+
+
+def test_the_silence_of_a_rank_ends_with_it() -> None:
+    job = Job(ALONE).begin()
+    job.tell(ev.RankSilent(0, 60.0))
+    job.exits(0, 1)
+    assert job.rungs == ["rank-restart"]
+    job.tell(*(ev.RankSilent(rank, 60.0) for rank in (1, 2, 3)))
+    assert not job.recorded(rec.HangSeen), "rank 0 has only begun"
+    job.tell(ev.RankSilent(0, 60.0))
+    assert job.recorded(rec.HangSeen)[0].sign == "silence"
+
+
+def test_no_io_on_a_node_ends_with_the_start_of_a_rank_there() -> None:
+    job = Job(ALONE).begin()
+    quiet(job, "n1")
+    job.exits(0, 1)
+    quiet(job, "n2")
+    assert job.rungs == ["rank-restart"] and not job.did(do.SampleUse)
