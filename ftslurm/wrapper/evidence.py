@@ -429,11 +429,12 @@ def py_spy() -> str | None:
 
 
 class _Root(NamedTuple):
-    """A task: its rank, the pid of its command, the attempt."""
+    """A task: its rank, the pid of its command, the attempt; the pid of its shim, where the command is to be found below that."""
 
     rank: int
     pid: int | None
     attempt: int
+    shim: int | None = None
 
 
 @dataclass(slots=True)
@@ -486,13 +487,13 @@ class NodeWatch:
         self.progress_at = clock()  # when any rank of the node was last seen to get on with its collectives
         self.begun = False  # has any?
 
-    def watch(self, rank: int, page: str, pid: int | None = None, attempt: int = 0) -> None:
+    def watch(self, rank: int, page: str, pid: int | None = None, attempt: int = 0, shim: int | None = None) -> None:
         """A task of this node runs. page: its FTSLURM_PAGE. pid: of its command, for a rank without a probe.
 
-        attempt: its FTSLURM_ATTEMPT; pages of others are passed over.
+        attempt: its FTSLURM_ATTEMPT; pages of others are passed over. shim: the parent of the command, which may be yet to come.
         """
         self.forget(page)
-        self._roots[page] = _Root(rank, pid, attempt)
+        self._roots[page] = _Root(rank, pid, attempt, shim)
         self.progress_at = self._clock()
 
     def forget(self, page: str) -> None:
@@ -503,6 +504,8 @@ class NodeWatch:
         """The ranks as their pages and the kernel have them now; a millisecond a rank. Call it once a second or twice."""
         now = self._clock()
         for path, root in self._roots.items():
+            if root.pid is None and root.shim is not None:
+                root = self._begun(path, root, root.shim)
             self._read(path, root, now)
         return tuple(self._view(each, now) for each in self._ranks.values())
 
@@ -550,6 +553,16 @@ class NodeWatch:
         return tuple(found)
 
     # --- pages
+
+    def _begun(self, path: str, root: _Root, shim: int) -> _Root:
+        """With the command, if it has begun meanwhile."""
+        below = descendants(shim)
+        if below:
+            root = self._roots[path] = root._replace(pid=below[0])
+            for each in self._ranks.values():
+                if each.root == path and each.pid is None:
+                    each.pid = _pid_here(each.page, root.pid) if each.page is not None else root.pid
+        return root
 
     def _read(self, root: str, task: _Root, now: float) -> None:
         """Every page with a probe is a rank; a task without one is seen from outside."""
