@@ -306,6 +306,8 @@ def main_thread(pid: int) -> tuple[ProcessState, str]:
 
 # futex and sched_yield: what waits of communication libraries on the CPU are made of.
 _WAITING_CALLS = {"x86_64": ("202", "24"), "aarch64": ("98", "124")}
+# read, write, epoll_wait, epoll_pwait: their first argument is a file. Source: unistd.h of each; aarch64 has no epoll_wait.
+_FILE_CALLS = {"x86_64": ("0", "1", "232", "281"), "aarch64": ("63", "64", "22")}
 
 
 def in_other_call(pid: int) -> bool:
@@ -323,7 +325,7 @@ def process_line(pid: int) -> str:
     told = f"pid {pid} {state.value} wchan={wchan or '-'} voluntary_switches={switches[1] if switches else '?'}"
     if call and call[0].isdigit():
         told += f" syscall={call[0]}"
-        if len(call) > 1 and call[0] in ("0", "1", "7", "232", "281"):  # x86-64: read, write, poll, epoll_wait, epoll_pwait
+        if len(call) > 1 and call[0] in _FILE_CALLS.get(os.uname().machine, ()):
             told += _file_of(pid, call[1])
     return told
 
