@@ -196,7 +196,8 @@ class Agent:
         self._attempt = max((number for _, number in starts), default=0)
         folder = self._pages_of(str(message["step"]))
         sweep(folder, time.time())
-        self._pages.watch(starts, folder, limits_of(message["limits"]), now)
+        for last in self._pages.watch(starts, folder, limits_of(message["limits"]), now):
+            self._tell(last)
         self._stalls.watch(ranks, folder, float(message["stall_s"]), now)
 
     def _drill(self, message: Mapping[str, Any]) -> None:

@@ -48,9 +48,11 @@ class Pages:
         self.wakes_at: float | None = None
         self.reports = False  # does a program of the node tell its life by beats or sections?
 
-    def watch(self, ranks: Sequence[tuple[int, int]], folder: str, limits: BeatLimits, now: float) -> None:
-        """ranks: (rank, number of its start). folder: of their pages. What was before is forgotten, but for what the same
-        start has said of itself."""
+    def watch(self, ranks: Sequence[tuple[int, int]], folder: str, limits: BeatLimits, now: float) -> list[Message]:
+        """ranks: (rank, number of its start). folder: of their pages. Gives the last words of those before.
+
+        What was before is forgotten, but for what the same start has said of itself.
+        """
         before = self._ranks
         self._ranks, self._step, self.reports = {}, 0, False
         for rank, number in ranks:
@@ -59,6 +61,8 @@ class Pages:
             self._ranks[rank] = old if old and old.path == path else _Rank(number, path, limits, {})
             self._ranks[rank].told = False
         self.wakes_at = now if self._ranks else None
+        gone = [(rank, old) for rank, old in before.items() if self._ranks.get(rank) is not old]
+        return [message for rank, old in gone for message in self._notes(rank, old)]
 
     def turn(self, now: float) -> list[Message]:
         if self.wakes_at is None or now < self.wakes_at:

@@ -158,3 +158,15 @@ def test_a_watch_that_begins_anew_tells_a_late_beat_again(folder: Path) -> None:
     finally:
         child.kill()
         child.wait()
+
+
+def test_the_last_words_of_a_start_are_not_lost_with_it(folder: Path) -> None:
+    pages = Pages()
+    now = time.monotonic()
+    assert pages.watch([(3, 1)], str(folder), BeatLimits(), now) == []
+    child = started(folder, 0)
+    child.wait()
+    assert pages.watch([(3, 1)], str(folder), BeatLimits(), now) == [], "it goes on, and is read in its turn"
+    told = pages.watch([(3, 2)], str(folder), BeatLimits(), now)
+    assert [(one["t"], one["what"], one["attempt"]) for one in told] == [("said", "message", 1), ("said", "exclude", 1)]
+    assert pages.turn(now) == []
