@@ -130,6 +130,8 @@ class Agent:
 
     def _told(self, message: Mapping[str, Any]) -> None:
         if message["t"] == "look":
+            for said in self._pages.turn(time.monotonic(), at_once=True):  # what is decided then may depend on it
+                self._tell(said)
             self._look(asked=True)
         elif message["t"] == "heal":
             self._heal(message)

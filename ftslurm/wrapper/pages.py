@@ -64,8 +64,9 @@ class Pages:
         gone = [(rank, old) for rank, old in before.items() if self._ranks.get(rank) is not old]
         return [message for rank, old in gone for message in self._notes(rank, old)]
 
-    def turn(self, now: float) -> list[Message]:
-        if self.wakes_at is None or now < self.wakes_at:
+    def turn(self, now: float, at_once: bool = False) -> list[Message]:
+        """at_once: do not wait for the next one."""
+        if self.wakes_at is None or (now < self.wakes_at and not at_once):
             return []
         if now - self.wakes_at > STOPPED_S:  # we were stopped, and most likely the ranks with us: every clock begins anew
             for rank in self._ranks.values():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import select
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from ftslurm.model.devices import HealResult, ProbeAnswer
 from ftslurm.wrapper.agent import Agent
 from ftslurm.wrapper.evidence import Examined
 from ftslurm.wrapper.shim import LinkError
+
+ROOT = str(Path(__file__).resolve().parents[2])
 
 
 class Told:
@@ -152,3 +156,17 @@ def test_an_order_that_cannot_be_understood_ends_it(folder: Path, capsys: pytest
     agent = Agent("n1", (), line, 10.0, lambda step: str(folder))  # type: ignore[arg-type]
     line.coming = [{"t": "heal", "devices": 7}]
     assert not agent._listen() and "the agent on n1 ends" in capsys.readouterr().err
+
+
+def test_what_a_program_asked_for_is_told_before_the_answer_that_a_decision_waits_for(folder: Path) -> None:
+    line = Told()
+    agent = Agent("n1", (), line, 10.0, lambda step: str(folder))  # type: ignore[arg-type]
+    line.coming = [watch(1)]
+    assert agent._listen()
+    assert agent._pages.turn(time.monotonic()) == [], "the next turn is in a second"
+    asks = "from ftslurm.sdk import client; client.shut_down('the data is used up')"
+    env = {"FTSLURM_PAGE": f"{folder}/0.1", "SLURM_PROCID": "0", "FTSLURM_ATTEMPT": "1", "PATH": "/usr/bin:/bin", "PYTHONPATH": ROOT}
+    subprocess.run([sys.executable, "-c", asks], env=env, check=True, timeout=60)
+    line.coming = [{"t": "look"}]
+    assert agent._listen()
+    assert [(said["t"], said.get("what")) for said in line.said] == [("said", "shutdown"), ("devices", None)]
