@@ -144,7 +144,7 @@ class Hangs(Settling):
             keep = [KeepEvidence(self._attempt.number, node, text) for node, text in self._attempt.evidence.items()]
             return [seen, *keep, *self._into_hang(self._hung, now, found)]
         self._hung = Trouble(Cause.HANG, f"hang: {what}", 1)
-        if all(kinds is None for kinds in self._agents.values()):
+        if not self._watching():
             return [seen, *self._into_trouble(self._hung, now)]
         self._waits["evidence"] = now.mono + self.settings.hang_evidence_s
         return [seen, TakeEvidence(self.settings.hang_evidence_s)]

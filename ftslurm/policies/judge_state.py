@@ -118,6 +118,10 @@ class JudgeState:
             return event.rank in self._tasks and event.attempt == self._attempt.latest([event.rank])
         return event.attempt == self._attempt.latest(self._ranks_on(event.node))
 
+    def _watching(self) -> list[str]:
+        """Nodes with ranks whose agent is up: who can tell something of them."""
+        return [node for node in self._step_nodes() if self._agents.get(node) is not None]
+
     def _ranks_on(self, node: str) -> list[int]:
         return [rank for rank, task in self._tasks.items() if task.node == node]
 

@@ -308,7 +308,7 @@ class Job:
             return event
         ranks = [rank for rank, node in self.truth.node_of.items() if getattr(event, "node", node) == node]
         ranks = [event.rank] if isinstance(event, (ev.BeatOverdue, ev.ProgramSaid, ev.StageSet)) else ranks
-        return replace(event, attempt=max(self.truth.starts.get(rank, 0) for rank in ranks))
+        return replace(event, attempt=max((self.truth.starts.get(rank, 0) for rank in ranks), default=0))
 
     def _tell_one(self, event: Event) -> None:
         event = self._of_now(event)

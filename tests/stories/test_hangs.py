@@ -341,3 +341,11 @@ def test_no_io_on_a_node_ends_with_the_start_of_a_rank_there() -> None:
     job.exits(0, 1)
     quiet(job, "n2")
     assert job.rungs == ["rank-restart"] and not job.did(do.SampleUse)
+
+
+def test_an_agent_of_a_node_without_ranks_is_not_waited_for() -> None:
+    """Of a node that was left, or not taken yet: it watches nobody."""
+    job = Job(ON).begin()
+    job.tell(ev.AgentArrived("n9", ("ascend",)))
+    quiet(job)
+    assert job.rungs == ["hang-restart"], "at once, and not after the time for evidence"
