@@ -260,11 +260,15 @@ class DrillAsked:
 
 @dataclass(frozen=True, slots=True)
 class QuietSeen:
-    """No process of the job on `node` has done IO for `quiet_s` seconds; 0: one has again. what: the evidence, in words."""
+    """No process of the job on `node` has done IO for `quiet_s` seconds; 0: one has again. what: the evidence, in words.
+
+    attempt: here and below, the start of the ranks that an agent tells of; on a node, the latest. 0: of none that is known.
+    """
 
     node: str
     quiet_s: float
     what: str = ""
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +278,7 @@ class UseSampled:
     node: str
     unchanged: bool | None
     what: str = ""
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +295,7 @@ class BeatOverdue:
 
     rank: int
     why: str
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +305,7 @@ class ProgramSaid:
     rank: int
     what: str
     words: tuple[str, ...]
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +327,7 @@ class StallSeen:
     usual_s: float | None = None
     stage_s: float | None = None
     reports: bool = False
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +337,7 @@ class RanksCompared:
     node: str
     waits: tuple[Waits, ...] = ()
     enters: tuple[Enters, ...] = ()
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +346,7 @@ class StageSet:
 
     rank: int
     seconds: float | None
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +355,7 @@ class Progressed:
 
     node: str
     step: int
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,12 +365,18 @@ class EvidenceTaken:
     node: str
     text: str
     views: tuple[RankView, ...] = ()
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
     """The time the judge asked to be woken at has come."""
 
+
+# What agents tell of ranks. Their connections are not those of the shims, so it may arrive when other ranks run already.
+AgentTold = (
+    QuietSeen | UseSampled | BeatOverdue | ProgramSaid | StallSeen | RanksCompared | StageSet | Progressed | EvidenceTaken
+)
 
 Event = (
     Begun

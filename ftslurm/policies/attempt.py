@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ftslurm.model.collectives import RankView
@@ -96,12 +96,17 @@ class Attempt:
         """Is it this attempt's, or that of the rank started again alone?"""
         return number == self.number or number == self.numbers.get(rank)
 
+    def latest(self, ranks: Iterable[int]) -> int:
+        """Of the starts that `ranks` belong to: what is told of them counts if it is told of this one."""
+        return max((self.numbers.get(rank, self.number) for rank in ranks), default=self.number)
+
     def again(self, rank: int, number: int) -> None:
         """`rank` is started again alone."""
         self.numbers[rank] = number
         self.exits.pop(rank, None)
         self.ends.pop(rank, None)
         self.unstartable.pop(rank, None)
+        self.stages.pop(rank, None)
         self.stopped.discard(rank)
 
     @property

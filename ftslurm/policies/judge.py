@@ -48,6 +48,8 @@ class Judge(Launching, Ranks, Stalls, Nodes, Drills):
         method = TABLE.get((self.phase, type(event)))
         if method is None:
             raise LookupError(f"the judge has no answer to {type(event).__name__} while {self.phase.value}")
+        if isinstance(event, ev.AgentTold) and not isinstance(event, ev.ProgramSaid) and not self._is_current(event):
+            return ()
         return tuple(method(self, event, now))
 
     def _time_passed(self, _: ev.TimePassed, now: Now) -> list[Decision]:
@@ -74,6 +76,7 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "mend": Judge._mend_overdue,
     "use": Judge._use_known,
     "exit": Judge._exit_overdue,
+    "hold": Judge._hold_due,
     "evidence": Judge._evidence_overdue,
     "examine": Judge._look_closer,
     "compare": Judge._compare,

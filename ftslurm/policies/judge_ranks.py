@@ -27,9 +27,9 @@ class Ranks(Signals):
             what = f"rank {event.rank} on {self._tasks[event.rank].node} {event.status}"
             return self._rank_failed(event.rank, Trouble(Cause.CRASH, what, event.status.shell), now)
         if not self._attempt.all_ended or self._mending:
-            if self.settings.hang_exit and self.settings.mode == "sync":
+            if self.settings.hang_exit and self.settings.mode == "sync" and self._exit_since is None:
                 self._exit_since = now.mono
-                self._waits.setdefault("exit", now.mono + self._exit_s)
+                self._await_last_end(now)
             return []
         ended = self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary()))
         return [ended, *self._end_step(0, lambda at: self._finish("every rank ended with status 0", 0, at), now)]

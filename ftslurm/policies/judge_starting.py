@@ -45,7 +45,7 @@ class Starting(Ending):
         self._hangs, self._hung = HangWatch(), None
         self._still = standstill(self.settings, number)
         self._slow = SlowWatch()
-        self._exit_s = self.settings.hang_exit_s
+        self._exit_s, self._exit_since = self.settings.hang_exit_s, None
         self._waits = {} if self._agents.keys() >= set(self._step_nodes()) else {"watch": now.mono + WATCH_AFTER_S}
         if self._watches_stalls and len(self._tasks) > 1 and self.settings.hang_compare_s:
             self._waits["compare"] = now.mono + self.settings.hang_compare_s
@@ -63,9 +63,12 @@ class Starting(Ending):
         starts = self.history.starts_of_rank(f.schedule, f.step_key, rank) + 1
         begun = self._note(rec.RankBegan(now.unix, f.run, number, f.schedule, f.step_key, rank, starts))
         counters = Counters(f.schedule + 1, self.history.starts_of(f.schedule, f.step_key), number)
+        node, before = self._tasks[rank].node, self._intervals()
         self._attempt.again(rank, number)
-        watched = self._watch_ranks([self._tasks[rank].node])  # its page has another name now
-        return [begun, StartRanks(number, {rank: self._env(counters, now)[rank]}), *watched]
+        self._hangs.begun(rank, node)
+        watched = self._watch_ranks([node])  # its page has another name now
+        changed = [self._intervals()] if self._intervals() != before else []
+        return [begun, StartRanks(number, {rank: self._env(counters, now)[rank]}), *watched, *changed]
 
     def _env(self, counters: Counters, now: Now) -> dict[int, dict[str, str]]:
         last = self.history.last_decision

@@ -45,6 +45,8 @@ from ftslurm.wrapper.signals import SIGCHLD, Signals
 
 # Later than asked by so much, and we were stopped or had no CPU: then it was not the others who were silent.
 AWAY_S = 2.0
+# epoll_wait(2) takes its time as an int of milliseconds, 24 days; whoever waits for longer looks at the clock in between.
+LONG_S = 86400.0
 
 Meaning = Callable[[str, str, Severity], CodeMeaning]  # kind of device, code, severity
 
@@ -81,7 +83,7 @@ class Sources:
         """The next event; TimePassed when `until` (monotonic seconds) comes first. Blocks."""
         while not self._queue:
             moments = [at for at in (until, self._contact.wakes_at) if at is not None]
-            wait_s = max(0.0, min(moments) - self._clock.mono()) if moments else None
+            wait_s = min(max(0.0, min(moments) - self._clock.mono()), LONG_S) if moments else None
             ready = self._selector.select(wait_s)
             for key, events in ready:
                 key.data(events)
@@ -187,11 +189,11 @@ class Sources:
         if isinstance(report, (BeatOverdue, ProgramSaid, StageSet)):
             return (report,)
         if isinstance(report, wire.QuietReported):
-            return (QuietSeen(owner, report.quiet_s, report.what),)
+            return (QuietSeen(owner, report.quiet_s, report.what, report.attempt),)
         if isinstance(report, wire.UseReported):
-            return (UseSampled(owner, report.unchanged, report.what),)
+            return (UseSampled(owner, report.unchanged, report.what, report.attempt),)
         if isinstance(report, wire.EvidenceReported):
-            return (EvidenceTaken(owner, report.text, report.views),)
+            return (EvidenceTaken(owner, report.text, report.views, report.attempt),)
         if isinstance(report, (StallSeen, RanksCompared, Progressed)):
             return (replace(report, node=owner),)
         return (DevicesSeen(owner, self._graded(owner, report.answer), report.asked, report.answer.error),)

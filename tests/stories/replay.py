@@ -89,6 +89,7 @@ class Truth:
         self.came: set[int] = set()
         self.shims: set[int] = set()
         self.running: dict[int, int] = {}
+        self.starts: dict[int, int] = {}  # rank -> its last one
         self.stops: dict[int, int] = {}
         self.unproven: set[tuple[int, int]] = set()
         self.agents: dict[str, bool] = {}
@@ -224,6 +225,7 @@ class Truth:
         assert self.step_up, "ranks are started in a step that has ended"
         assert set(env) <= self.shims, f"ranks are started whose shim is gone: {sorted(set(env) - self.shims)}"
         self.running.update(dict.fromkeys(env, attempt))
+        self.starts.update(dict.fromkeys(env, attempt))
         self.unproven |= {(rank, attempt) for rank in env}
 
     def check(self, judge: Judge) -> None:
@@ -300,7 +302,16 @@ class Job:
             self._tell_one(self._queue.popleft())
         return self.decisions[before:]
 
+    def _of_now(self, event: Event) -> Event:
+        """What agents tell, unless the story says otherwise, is told of the ranks' last start."""
+        if not isinstance(event, ev.AgentTold) or event.attempt:
+            return event
+        ranks = [rank for rank, node in self.truth.node_of.items() if getattr(event, "node", node) == node]
+        ranks = [event.rank] if isinstance(event, (ev.BeatOverdue, ev.ProgramSaid, ev.StageSet)) else ranks
+        return replace(event, attempt=max((self.truth.starts.get(rank, 0) for rank in ranks), default=0))
+
     def _tell_one(self, event: Event) -> None:
+        event = self._of_now(event)
         self.truth.told(event, self.now.mono)
         answer = self.judge.handle(event, self.now)
         if self.full and any(isinstance(decision, do.Remember) and decision.vital for decision in answer):

@@ -155,3 +155,10 @@ def test_shims_of_the_step_before_are_no_word_about_the_next(stage: Stage) -> No
     assert not old.may_run, "it has been told that it was let go"
     old.close()
     stage.quiet(1.0)
+
+
+@pytest.mark.parametrize("until_s", [60 * 86400.0, float("inf")])
+def test_what_is_due_in_months_is_waited_for_like_anything(stage: Stage, until_s: float) -> None:
+    """The kernel takes no more than 2**31 ms at once."""
+    threading.Timer(0.3, stage.sources.put, [AgentArrived("n7", ())]).start()
+    assert stage.sources.next(time.monotonic() + until_s) == AgentArrived("n7", ())
