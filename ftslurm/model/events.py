@@ -206,7 +206,7 @@ class SlurmAnswered:
 
     state: base state of the job. batch, requeueable, end_time (Unix seconds): of the job. node_count: what it asks for.
     bad_nodes: (name, Slurm's words) of the job's nodes that are down or failing. usable: all nodes of the job's
-    partition that could run it, None if not known.
+    partition that could run it, None if not known. epilog: the site has one, so that a clean-up takes longer.
     """
 
     state: str = ""
@@ -217,6 +217,7 @@ class SlurmAnswered:
     usable: frozenset[str] | None = None
     node_count: int = 0
     error: str = ""
+    epilog: bool = False
 
 
 @dataclass(frozen=True, slots=True)

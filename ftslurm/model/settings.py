@@ -60,6 +60,15 @@ def lasting(value: Any) -> float:
     return duration(value)
 
 
+def lasting_or_auto(value: Any) -> float:
+    """A duration above nothing; 0 for auto."""
+    if str(value).strip() == "auto":
+        return 0.0
+    if not (seconds := lasting(value)):
+        raise ValueError(f"`{value}` is no time at all; write one, or auto")
+    return seconds
+
+
 def grace(value: Any) -> float:
     """A duration, or -1 for as long as it takes."""
     return -1.0 if str(value).strip() == "-1" else lasting(value)
@@ -276,8 +285,11 @@ class Settings:
     kill_wait_s: float = _leaf("stop.kill_wait", lasting, 30.0, "from SIGKILL to calling a process unkillable")
 
     start_in_s: float = _leaf(
-        # Slurm adds 121 s if the start time has passed before the clean-up ends; 4 s was enough on all versions tried.
-        "requeue.start_in", lasting, 4.0, "earliest start after a requeue; must outlast the clean-up; doubled where it has not"
+        # Slurm adds 121 s if the start time has passed before the clean-up ends.
+        "requeue.start_in",
+        lasting_or_auto,
+        0.0,
+        "earliest start after a requeue; must outlast the clean-up; doubled where it has not; auto: 2s, 8s where there is an Epilog",
     )
     cleanup_grace_s: float = _leaf(
         "requeue.cleanup_grace", grace, -1.0, "into the site's clean-up, then the rest goes on in the background; -1: wait for it"
@@ -359,7 +371,9 @@ def in_words(leaf: Any, value: Any) -> str:
     """A value as one would write it in a policy."""
     if value == -1 and leaf.metadata["kind"] is grace:
         return "-1"
-    if leaf.metadata["kind"] in (duration, lasting, grace):
+    if value == 0 and leaf.metadata["kind"] is lasting_or_auto:
+        return "auto"
+    if leaf.metadata["kind"] in (duration, lasting, lasting_or_auto, grace):
         return next((f"{value / size:g}{unit}" for unit, size in _LARGE_FIRST if value and value % size == 0), f"{value:g}s")
     if isinstance(value, bool):
         return "true" if value else "false"

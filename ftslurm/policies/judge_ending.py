@@ -17,6 +17,9 @@ from ftslurm.policies.phases import Phase
 
 # From letting the shims go to killing the step, and from there to going on without it; srun waits for its stepds.
 STEP_END_WAIT_S = 20.0
+# For requeue.start_in, as long as nobody says. A plain script and its steps are gone within a second (seen on 22.05 to
+# 26.05); below 2 s a node may find the credential of the new start revoked.
+NO_EPILOG_S, EPILOG_S = 2.0, 8.0
 # From requeue.start_in up to eight times of it.
 DOUBLED_MAX = 3
 
@@ -138,7 +141,8 @@ class Ending(JudgeState):
         self.phase, self._waits = Phase.REQUEUEING, {}
         st = self.settings
         # Where the clean-up took longer before, the next start time leaves it more.
-        start_in_s = st.start_in_s * 2 ** min(self.history.slow_requeues, DOUBLED_MAX)
+        usual_s = EPILOG_S if self._slurm and self._slurm.epilog else NO_EPILOG_S
+        start_in_s = (st.start_in_s or usual_s) * 2 ** min(self.history.slow_requeues, DOUBLED_MAX)
         return [*self._all_loans_end(), Requeue(self._decided.id, self._decided.exclude, start_in_s, st.even_if_no_requeue)]
 
     def _requeue_ended(self, event: ev.RequeueEnded, now: Now) -> list[Decision]:

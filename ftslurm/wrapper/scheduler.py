@@ -38,7 +38,7 @@ class SlurmScheduler:
 
     def ask(self) -> SlurmAnswered:
         try:
-            return answer(self.client.job(self.job), self.client.nodes())
+            return answer(self.client.job(self.job), self.client.nodes(), has_epilog(self.client.config()))
         except FtslurmError as error:
             return SlurmAnswered(error=str(error))
 
@@ -99,7 +99,12 @@ class SlurmScheduler:
         return view.state is JobState.PENDING and not view.held
 
 
-def answer(job: JobView, nodes: Sequence[NodeView]) -> SlurmAnswered:
+def has_epilog(config: Mapping[str, str]) -> bool:
+    """Does a program clean up on each node? From 23.11 on there may be several, `Epilog[0]`."""
+    return any(key.partition("[")[0] == "Epilog" and value not in ("", "(null)") for key, value in config.items())
+
+
+def answer(job: JobView, nodes: Sequence[NodeView], epilog: bool = False) -> SlurmAnswered:
     """What Slurm said, as the judge takes it. Nodes of an unknown state are neither bad nor lost."""
     mine = set(job.nodes)
     bad = tuple(
@@ -114,7 +119,7 @@ def answer(job: JobView, nodes: Sequence[NodeView]) -> SlurmAnswered:
     # While it cleans up Slurm shows nothing but that (unless the job waits to run again).
     state = "COMPLETING" if job.completing and job.state is JobState.UNKNOWN else job.state.value
     return SlurmAnswered(
-        state, job.batch, job.requeue, job.end_time, bad, usable, max(job.node_count, len(mine), 1)
+        state, job.batch, job.requeue, job.end_time, bad, usable, max(job.node_count, len(mine), 1), epilog=epilog
     )
 
 

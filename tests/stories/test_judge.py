@@ -1219,4 +1219,12 @@ def test_a_requeue_that_slurm_held_up_leaves_the_next_clean_up_more_time() -> No
         job.exits(0, 1)
         starts.append(job.did(do.Requeue)[-1].start_in_s)
         job = job.again(gap_s=gap_s)
-    assert starts == [4.0, 4.0, 8.0]
+    assert starts == [2.0, 2.0, 4.0]
+
+
+def test_where_the_site_has_an_epilog_the_clean_up_gets_more_time_unless_the_job_says_how_much() -> None:
+    for given_s, start_in_s in ((0.0, 8.0), (5.0, 5.0)):
+        job = Job(Settings(start_in_s=given_s)).begin()
+        job.slurm = replace(RUNNING, epilog=True)
+        job.exits(0, 1)
+        assert job.did(do.Requeue)[-1].start_in_s == start_in_s
