@@ -102,6 +102,15 @@ class ShimLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class RankPaused:
+    """Slurm is about to stop the rank with its shim, as it does with all of a suspended job. The shim was promised that its
+    lease does not run out before it is heard of again (`paused` false)."""
+
+    rank: int
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSilent:
     """No shim and no agent of `node` has been heard of for `silent_s`. No proof of anything: it may be cut off."""
 
@@ -369,6 +378,13 @@ class EvidenceTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class StoodStill:
+    """ftrun itself was stopped, or without CPU, for about so long: nobody was late in that time."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed:
     """The time the judge asked to be woken at has come."""
 
@@ -390,6 +406,7 @@ Event = (
     | NodeChecked
     | NodeBorrowed
     | NodesReleased
+    | RankPaused
     | NodeSilent
     | NodeHeard
     | NodeProbed
@@ -413,5 +430,6 @@ Event = (
     | StageSet
     | Progressed
     | EvidenceTaken
+    | StoodStill
     | TimePassed
 )

@@ -63,6 +63,11 @@ class Judge(Launching, Ranks, Stalls, Nodes, Drills):
             found += _OVERDUE[name](self, now)
         return found
 
+    def _stood_still(self, event: ev.StoodStill, now: Now) -> list[Decision]:
+        """In a suspended job the ranks, agents and Slurm's own time limit stood still as well."""
+        self._waits = {name: deadline + event.seconds for name, deadline in self._waits.items()}
+        return []
+
     def _ask_overdue(self, now: Now) -> list[Decision]:
         silent = ev.SlurmAnswered(error=f"no answer within {self.settings.slurm_timeout_s:g} s")
         return self.handle(silent, now)  # type: ignore[return-value]
@@ -223,5 +228,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     **{(phase, ev.NodesReleased): Judge._released for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # time and the ledger, whenever
     **{(phase, ev.TimePassed): Judge._time_passed for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.RankPaused): Judge._rank_paused for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.StoodStill): Judge._stood_still for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.LedgerFailed): Judge._ledger_failed for phase in Phase if phase is not _N},
 }

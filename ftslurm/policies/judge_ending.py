@@ -4,6 +4,7 @@ what would be started: the step has ended, and the leases of ranks that nobody c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from ftslurm.errors import REQUEUED_STATUS
@@ -33,7 +34,7 @@ class Ending(JudgeState):
         """unended: what follows if the step cannot be ended, where there is something to start again in `after`."""
         self._another_try = unended is not None or after == self._hand_over
         if self._attempt.step_gone:
-            self.phase, self._after = Phase.ENDING, after
+            self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
             return self._fenced(now)
         if self._attempt.lost and not self._lost_to_dead_nodes():
             return self._kill_step(after, now, unended)
@@ -69,6 +70,10 @@ class Ending(JudgeState):
     def _fenced(self, now: Now) -> list[Decision]:
         """What follows, as soon as nothing of the old attempt can run any more beside what would be started."""
         left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono) if self._another_try else {}
+        if math.inf in left.values():
+            # Only Slurm can end what stands still there, and lets the job run again only when it has.
+            self._after = self._unended
+            left = {rank: at for rank, at in left.items() if at < math.inf}
         if not left:
             self._waits = {}
             return self._after(now)

@@ -29,6 +29,7 @@ class Starting(Ending):
         self.phase = Phase.LAUNCHING
         self._tasks, self._waits, self._mending, self._steps = {}, {}, {}, {}
         self._attempt = Attempt(self._attempt.number)
+        self._fence.paused.clear()  # the shims of another step
         return [LaunchStep(self._layout)]
 
     def _start(self, now: Now) -> list[Decision]:
