@@ -215,7 +215,8 @@ class SlurmAnswered:
 
     state: base state of the job. batch, requeueable, end_time (Unix seconds): of the job. node_count: what it asks for.
     bad_nodes: (name, Slurm's words) of the job's nodes that are down or failing. usable: all nodes of the job's
-    partition that could run it, None if not known.
+    partition that could run it, None if not known. away: of an error that the return of slurmctld may mend. late_s: how
+    long the answer took.
     """
 
     state: str = ""
@@ -226,14 +227,17 @@ class SlurmAnswered:
     usable: frozenset[str] | None = None
     node_count: int = 0
     error: str = ""
+    away: bool = False
+    late_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RequeueEnded:
-    """What became of a requeue. why: if it is not ok, the reason."""
+    """What became of a requeue. why: if it is not ok, the reason. away: which the return of slurmctld may mend."""
 
     ok: bool
     why: str = ""
+    away: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ A group calls those below it; the two methods that are called from further down 
     judge_replacing  other nodes for the slots of bad ones
     judge_starting   starting the step and its ranks
     judge_ending     ending the step, and ftrun
+    judge_patience   waiting for a slurmctld that is away
     judge_state      what the judge knows; every group stands on it
 """
 
@@ -69,7 +70,7 @@ class Judge(Launching, Ranks, Stalls, Nodes, Drills):
         return []
 
     def _ask_overdue(self, now: Now) -> list[Decision]:
-        silent = ev.SlurmAnswered(error=f"no answer within {self.settings.slurm_timeout_s:g} s")
+        silent = ev.SlurmAnswered(error=f"no answer within {self.settings.slurm_timeout_s:g} s", away=True)
         return self.handle(silent, now)  # type: ignore[return-value]
 
 
@@ -90,6 +91,8 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "stop": Judge._stop_overdue,
     "look": Judge._look_overdue,
     "ask": Judge._ask_overdue,
+    "away": Judge._ask_again,
+    "requeue": Judge._hand_over,
     "warning": Judge._warning_overdue,
     "heal": Judge._heal_overdue,
     "step": Judge._step_overdue,

@@ -13,7 +13,8 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import AbandonStep, Decision, EndLoans, EndStep, Finish, KillStep, Requeue, Say
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
-from ftslurm.policies.judge_state import SIGINT, SIGTERM, JudgeState
+from ftslurm.policies.judge_patience import Patience
+from ftslurm.policies.judge_state import SIGINT, SIGTERM
 from ftslurm.policies.phases import Phase
 
 # From letting the shims go to killing the step, and from there to going on without it; srun waits for its stepds.
@@ -22,7 +23,7 @@ STEP_END_WAIT_S = 20.0
 DOUBLED_MAX = 3
 
 
-class Ending(JudgeState):
+class Ending(Patience):
     def _give_up(self, what: str, status: int, now: Now) -> list[Decision]:
         """Ended by somebody's will: no rung is asked and nothing is said that Slurm does not say."""
         return self._end_step(status, lambda at: self._finish(what, status, at), now)
@@ -150,7 +151,9 @@ class Ending(JudgeState):
         assert self._decided is not None
         if event.ok:
             done = self._note(rec.CarriedOut(now.unix, self._decided.id, True, event.why))
-            return [done, *self._finish("requeued", REQUEUED_STATUS, now)]
+            return [done, *self._slurm_is_back(now), *self._finish("requeued", REQUEUED_STATUS, now)]
+        if event.away and (waiting := self._await_slurm("requeue", "to give the job back", event.why, now)):
+            return waiting  # the decision stands open, and is paid for once
         done = self._note(rec.CarriedOut(now.unix, self._decided.id, False, event.why))
         what = f"{self._decided.why}; the requeue failed: {event.why}"
         return [done, Say(what), *self._finish(what, self._decided.status or 1, now)]
