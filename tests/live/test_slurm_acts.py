@@ -15,7 +15,7 @@ import pytest
 
 from tests.live.conftest import booted, new_stage
 from tests.live.overlap import BEAT, MAKE_PIPE, RANK, beats, overlaps
-from tests.live.stories import Plan, Stage, Story, admin, story
+from tests.live.stories import Plan, Stage, Story, admin, story, terminal
 
 pytestmark = pytest.mark.live
 
@@ -179,6 +179,22 @@ def test_a_suspension_longer_than_the_lease_is_survived(tell: Callable[..., Stor
     costs_nothing(told)
 
 
+def test_an_ftrun_outside_the_job_waits_for_its_suspended_ranks(own_stage: Stage) -> None:
+    """In salloc Slurm stops the step, and ftrun goes on."""
+    told = own_stage.prepare(Plan(nodes=2, rank=WAITS), "salloc")
+    options = SHORT_LEASE.split()
+    with terminal(told, told.salloc_argv("ftrun", *options, "sh", f"{told.folder}/rank.sh")) as shell:
+        told.id = int(told.wait_started()[0].job)
+        ready(told)
+        suspended(told, 3 * LEASE_S)
+        scontrol(told, "resume", str(told.id))
+        told.cluster.wait_for_state(told.id, "RUNNING")
+        told.wait_for(lambda: {state_of(start.pid) for start in told.starts()} <= {"R", "S"}, "the ranks to run")
+        told.allow("end")
+        assert shell.wait() == 0, shell.seen
+    assert told.counters() == [(1, 1, 1)]
+
+
 def test_a_suspended_job_can_be_requeued(tell: Callable[..., Story]) -> None:
     told = tell(nodes=2, rank=WAITS, ft=SHORT_LEASE)
     ready(told)
@@ -199,6 +215,42 @@ def test_a_suspended_job_can_be_cancelled(tell: Callable[..., Story]) -> None:
     told.cluster.answer(["scancel", str(told.id)])
     assert told.ended("CANCELLED")["Restarts"] == "0"
     told.wait_nothing_left()
+
+
+# What stands still with its shim runs, once somebody lets both go on, until the shim has stopped it again: milliseconds.
+HELD_WITHIN_S = 2.0
+
+
+def test_a_node_that_is_cut_off_while_the_job_is_suspended_is_not_waited_for_for_ever(tell: Callable[..., Story]) -> None:
+    told = tell(nodes=2, rank=MAKE_PIPE + RANK, files={"beat.sh": BEAT + "exit 0\n"}, ft=SHORT_LEASE)
+    own = told.cluster
+    (cut,) = {start.node for start in told.of_attempt(1).values()} - {told.job()["BatchHost"]}
+    told.wait_for(lambda: {beat.rank for beat in beats(told.folder)} == {0, 1}, "both ranks to write")
+    suspended(told, 2 * LEASE_S)
+    own.tool("node-freeze", cut)
+    try:
+        scontrol(told, "resume", str(told.id))
+        told.wait_for(lambda: told.job()["Restarts"] == "1", "the requeue", 90.0)
+        set_node(told, cut, "DOWN")  # as Slurm itself does after SlurmdTimeout
+        told.wait_for(lambda: runs_again(told), "attempt 2 to write", 90.0)
+    finally:
+        own.tool("node-thaw", cut)
+    thawed_at = time.time()
+    old = {start.pid for start in told.of_attempt(1).values()}
+    told.wait_for(lambda: not old & told.processes().keys(), "what stood still to be gone", 60.0)
+    told.allow("enough")
+    assert told.ended("COMPLETED")["Restarts"] == "1"
+    back(told, cut)
+    assert {start.rung for start in told.of_attempt(2).values()} == {"isolated-requeue"}
+    assert cut not in {start.node for start in told.of_attempt(2).values()}
+    late = [beat.time for beat in beats(told.folder) if (beat.node, beat.attempt) == (cut, 1)]
+    assert max(late) < thawed_at + HELD_WITHIN_S
+
+
+def runs_again(told: Story) -> bool:
+    """The clean-up took longer than `requeue.start_in`, so Slurm adds its own delay, unless asked afterwards."""
+    told.cluster.run(["scontrol", "update", f"JobId={told.id}", "StartTime=now"])
+    return {beat.rank for beat in beats(told.folder) if beat.attempt == 2} == {0, 1}
 
 
 # ---- an operator gives the job back
