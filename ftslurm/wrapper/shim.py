@@ -1342,6 +1342,10 @@ class Silence:
         """From a start on; 0: no longer. since: monotonic, silence before does not count."""
         self._limit_s, self._since, self._told = limit_s, since, False
 
+    def excuse(self, now: float) -> None:
+        """Nobody could print while all was stopped."""
+        self._since = now
+
     def _silent_s(self, now: float) -> float:
         return min(self._output.silent_s(now), now - self._since)
 
@@ -1610,6 +1614,7 @@ class Shim:
     def _resumed(self) -> None:
         """What we watch over was let go on with us, and is stopped at once where it may not run."""
         self._line.resume(boot_s())
+        self._silence.excuse(time.monotonic())
         self._held = self._held or self._line.held
         if self._held:
             self._hold()

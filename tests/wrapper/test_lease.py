@@ -236,6 +236,20 @@ def test_without_the_promise_the_lease_is_kept_however_the_shim_was_stopped(stag
     until(lambda: is_gone(pid), "the rank to end")
 
 
+def test_nobody_was_silent_while_all_was_stopped(stage: Stage) -> None:
+    shim = Pauses(("bash", "-c", RECORDS), env={"RECORDS": str(stage.folder / "records")}, lease_s=60.0, tail=65536)
+    stage.made.append(shim)
+    shim.start()
+    pid = shim.pid()
+    shim.say(t="silence", after_s=3.0)
+    answer_for(shim, 0.5)
+    shim.suspend(pid)
+    time.sleep(4.0)
+    shim.resume(pid)
+    answer_for(shim, 1.5)  # and nothing is told
+    assert shim.hear("silent")["for"] >= 3.0
+
+
 def test_announced_and_not_stopped_the_lease_is_soon_a_lease_again(stage: Stage) -> None:
     shim = Pauses(("bash", "-c", RECORDS), env={"RECORDS": str(stage.folder / "records")}, lease_s=LEASE_S)
     stage.made.append(shim)
