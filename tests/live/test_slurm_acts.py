@@ -112,7 +112,7 @@ def test_a_preemption_with_a_grace_lets_ranks_write_a_checkpoint(tell: Callable[
     told = tell(nodes=2, rank=CHECKPOINT, ft=ON_WARNING, sbatch=("--partition=warned", "--exclusive"))
     ready(told)
     urgent = urgent_job(told)
-    told.wait_for(lambda: [words for *_, words in told.said()].count("checkpoint") == 2, "both checkpoints")
+    told.wait_for(lambda: {rank for rank, *_, words in told.said() if words == "checkpoint"} == {0, 1}, "both checkpoints")
     told.cluster.wait_for_state(urgent, "COMPLETED", timeout_s=AGAIN_TIMEOUT_S)
     assert told.ended("COMPLETED")["Restarts"] == "1"
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
