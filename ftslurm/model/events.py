@@ -102,6 +102,15 @@ class ShimLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class RankPaused:
+    """Slurm is about to stop the rank with its shim, as it does with all of a suspended job. The shim was promised that its
+    lease does not run out before it is heard of again (`paused` false)."""
+
+    rank: int
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSilent:
     """No shim and no agent of `node` has been heard of for `silent_s`. No proof of anything: it may be cut off."""
 
@@ -206,7 +215,8 @@ class SlurmAnswered:
 
     state: base state of the job. batch, requeueable, end_time (Unix seconds): of the job. node_count: what it asks for.
     bad_nodes: (name, Slurm's words) of the job's nodes that are down or failing. usable: all nodes of the job's
-    partition that could run it, None if not known. epilog: the site has one, so that a clean-up takes longer.
+    partition that could run it, None if not known. epilog: the site has one, so that a clean-up takes longer. away: of an
+    error that the return of slurmctld may mend. late_s: how long the answer took.
     """
 
     state: str = ""
@@ -218,14 +228,17 @@ class SlurmAnswered:
     node_count: int = 0
     error: str = ""
     epilog: bool = False
+    away: bool = False
+    late_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RequeueEnded:
-    """What became of a requeue. why: if it is not ok, the reason."""
+    """What became of a requeue. why: if it is not ok, the reason. away: which the return of slurmctld may mend."""
 
     ok: bool
     why: str = ""
+    away: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +383,13 @@ class EvidenceTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class StoodStill:
+    """ftrun itself was stopped, or without CPU, for about so long: nobody was late in that time."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed:
     """The time the judge asked to be woken at has come."""
 
@@ -391,6 +411,7 @@ Event = (
     | NodeChecked
     | NodeBorrowed
     | NodesReleased
+    | RankPaused
     | NodeSilent
     | NodeHeard
     | NodeProbed
@@ -414,5 +435,6 @@ Event = (
     | StageSet
     | Progressed
     | EvidenceTaken
+    | StoodStill
     | TimePassed
 )

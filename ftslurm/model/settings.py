@@ -347,6 +347,9 @@ class Settings:
 
     slurm_client: str = _leaf("slurm.client", choice("auto", "cli", "pyslurm"), "auto", "how Slurm is asked")
     slurm_timeout_s: float = _leaf("slurm.timeout", lasting, 60.0, "for an answer of slurmctld")
+    slurm_patience_s: float = _leaf(
+        "slurm.patience", duration, 4 * 3600.0, "a slurmctld that is away is waited for before the job is given up; 0: not at all"
+    )
 
     launcher: str = _leaf("launcher", choice("auto", "srun", "local"), "auto", "auto: srun inside an allocation")
     local_nodes: int = _leaf("local_nodes", count(0, 4096), 0, "nodes the local launcher simulates; 0: as many as -N")

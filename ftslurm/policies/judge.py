@@ -17,6 +17,7 @@ A group calls those below it; the two methods that are called from further down 
     judge_replacing  other nodes for the slots of bad ones
     judge_starting   starting the step and its ranks
     judge_ending     ending the step, and ftrun
+    judge_patience   waiting for a slurmctld that is away
     judge_state      what the judge knows; every group stands on it
 """
 
@@ -63,8 +64,13 @@ class Judge(Launching, Ranks, Stalls, Nodes, Drills):
             found += _OVERDUE[name](self, now)
         return found
 
+    def _stood_still(self, event: ev.StoodStill, now: Now) -> list[Decision]:
+        """In a suspended job the ranks, agents and Slurm's own time limit stood still as well."""
+        self._waits = {name: deadline + event.seconds for name, deadline in self._waits.items()}
+        return []
+
     def _ask_overdue(self, now: Now) -> list[Decision]:
-        silent = ev.SlurmAnswered(error=f"no answer within {self.settings.slurm_timeout_s:g} s")
+        silent = ev.SlurmAnswered(error=f"no answer within {self.settings.slurm_timeout_s:g} s", away=True)
         return self.handle(silent, now)  # type: ignore[return-value]
 
 
@@ -85,6 +91,8 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "stop": Judge._stop_overdue,
     "look": Judge._look_overdue,
     "ask": Judge._ask_overdue,
+    "away": Judge._ask_again,
+    "requeue": Judge._hand_over,
     "warning": Judge._warning_overdue,
     "heal": Judge._heal_overdue,
     "step": Judge._step_overdue,
@@ -223,5 +231,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     **{(phase, ev.NodesReleased): Judge._released for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # time and the ledger, whenever
     **{(phase, ev.TimePassed): Judge._time_passed for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.RankPaused): Judge._rank_paused for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.StoodStill): Judge._stood_still for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.LedgerFailed): Judge._ledger_failed for phase in Phase if phase is not _N},
 }

@@ -4,6 +4,7 @@ what would be started: the step has ended, and the leases of ranks that nobody c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from ftslurm.errors import REQUEUED_STATUS
@@ -12,7 +13,8 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import AbandonStep, Decision, EndLoans, EndStep, Finish, KillStep, Requeue, Say
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
-from ftslurm.policies.judge_state import SIGINT, SIGTERM, JudgeState
+from ftslurm.policies.judge_patience import Patience
+from ftslurm.policies.judge_state import SIGINT, SIGTERM
 from ftslurm.policies.phases import Phase
 
 # From letting the shims go to killing the step, and from there to going on without it; srun waits for its stepds.
@@ -24,7 +26,7 @@ NO_EPILOG_S, EPILOG_S = 2.0, 8.0
 DOUBLED_MAX = 3
 
 
-class Ending(JudgeState):
+class Ending(Patience):
     def _give_up(self, what: str, status: int, now: Now) -> list[Decision]:
         """Ended by somebody's will: no rung is asked and nothing is said that Slurm does not say."""
         return self._end_step(status, lambda at: self._finish(what, status, at), now)
@@ -36,7 +38,7 @@ class Ending(JudgeState):
         """unended: what follows if the step cannot be ended, where there is something to start again in `after`."""
         self._another_try = unended is not None or after == self._hand_over
         if self._attempt.step_gone:
-            self.phase, self._after = Phase.ENDING, after
+            self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
             return self._fenced(now)
         if self._attempt.lost and not self._lost_to_dead_nodes():
             return self._kill_step(after, now, unended)
@@ -72,6 +74,10 @@ class Ending(JudgeState):
     def _fenced(self, now: Now) -> list[Decision]:
         """What follows, as soon as nothing of the old attempt can run any more beside what would be started."""
         left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono) if self._another_try else {}
+        if math.inf in left.values():
+            # Only Slurm can end what stands still there, and lets the job run again only when it has.
+            self._after = self._unended
+            left = {rank: at for rank, at in left.items() if at < math.inf}
         if not left:
             self._waits = {}
             return self._after(now)
@@ -149,7 +155,9 @@ class Ending(JudgeState):
         assert self._decided is not None
         if event.ok:
             done = self._note(rec.CarriedOut(now.unix, self._decided.id, True, event.why))
-            return [done, *self._finish("requeued", REQUEUED_STATUS, now)]
+            return [done, *self._slurm_is_back(now), *self._finish("requeued", REQUEUED_STATUS, now)]
+        if event.away and (waiting := self._await_slurm("requeue", "to give the job back", event.why, now)):
+            return waiting  # the decision stands open, and is paid for once
         done = self._note(rec.CarriedOut(now.unix, self._decided.id, False, event.why))
         what = f"{self._decided.why}; the requeue failed: {event.why}"
         return [done, Say(what), *self._finish(what, self._decided.status or 1, now)]

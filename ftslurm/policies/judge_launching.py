@@ -89,6 +89,7 @@ class Launching(Settling):
         self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
         what = f"the step did not come up: its launcher {event.status}"
         self._attempt.lose_step(what)
+        self._unlaunched = True
         cause = Cause.LOST if self._attempt.number else Cause.LAUNCH
         return self._into_trouble(Trouble(cause, what, event.status.shell or 1), now)
 

@@ -46,6 +46,11 @@ class Ranks(Signals):
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
     def _step_ended_early(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+        """Also what `scancel JOB.0` looks like: SIGKILL for shims and ranks at once, with no SIGTERM before; srun ends with
+        137, the job runs on, and Slurm's record of the step is gone as it is after any other end. Only a line on srun's
+        stderr, which is the user's, tells it apart (`*** STEP 1.0 ON n1 CANCELLED AT ... ***`, and no `DUE TO`; seen on
+        22.05). A step that was lost needs its job to go on, so that is the answer to both; `scancel JOB` ends the job.
+        """
         what = f"the step ended while ranks were running; its launcher {event.status}"
         self._attempt.lose_step(what)
         return self._into_trouble(Trouble(Cause.LOST, what, event.status.shell or 1), now)

@@ -29,6 +29,8 @@ class Starting(Ending):
         self.phase = Phase.LAUNCHING
         self._tasks, self._waits, self._mending, self._steps = {}, {}, {}, {}
         self._attempt = Attempt(self._attempt.number)
+        self._unlaunched = False
+        self._fence.paused.clear()  # the shims of another step
         return [LaunchStep(self._layout)]
 
     def _start(self, now: Now) -> list[Decision]:
@@ -40,6 +42,7 @@ class Starting(Ending):
         self.phase = Phase.RUNNING
         self._attempt = Attempt(number, frozenset(self._tasks), started=frozenset(self._tasks))
         self._fence.let_go_at = None
+        self._launches_again = 0
         self._slurm, self._signal, self._meaning = None, 0, ""
         self._pass_on, self._ranks_signalled = 0, set()
         self._hangs, self._hung = HangWatch(), None

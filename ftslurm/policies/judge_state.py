@@ -62,6 +62,10 @@ class JudgeState:
         self._trouble: Trouble | None = None
         self._slurm: ev.SlurmAnswered | None = None
         self._slurm_at = 0.0  # monotonic, of that answer
+        self._away_since: float | None = None  # monotonic, since when slurmctld is waited for
+        self._away_said: float | None = None
+        self._launches_again = 0  # of a step that Slurm's absence kept from coming up
+        self._unlaunched = False  # did the step not come up?
         self._signal = 0  # the first signal from outside in this attempt
         self._signal_at = 0.0  # monotonic
         self._pass_on = 0  # one that ftrun itself got and the ranks may still have to get

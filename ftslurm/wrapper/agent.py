@@ -32,6 +32,8 @@ CONNECT_TIMEOUT_S = 30.0
 EVIDENCE_SHARE = 0.8
 # For one look at the devices of a node; npu-smi takes well under a second when it is well.
 LOOK_TIMEOUT_S = 20.0
+# Later than asked by so much, and we were stopped.
+AWAY_S = 2.0
 # Between two looks at the connection while there is other work.
 BESIDE_S = 0.05
 
@@ -63,7 +65,10 @@ class Agent:
     def run(self) -> None:
         next_look = time.monotonic()
         while True:
-            self._line.poll.poll(self._wait_ms(next_look))
+            wait_ms, before = self._wait_ms(next_look), boot_s()
+            self._line.poll.poll(wait_ms)
+            if boot_s() - before > (wait_ms or 0.0) / 1000 + AWAY_S:  # a suspended job; an agent runs nothing on its lease
+                self._line.excuse(boot_s())
             if not self._listen():
                 return
             self._line.turn(boot_s())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError
@@ -12,6 +13,7 @@ from ftslurm.launchers.srun import beside_argv, own_step_env
 from ftslurm.model.events import NodeBorrowed, NodeChecked, NodeProbed, NodesReleased, RequeueEnded, SlurmAnswered
 from ftslurm.slurm import slurmd
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
+from ftslurm.slurm.patience import NoAnswer
 from ftslurm.system.commands import Runner
 from ftslurm.wrapper.keeper import keep
 from ftslurm.wrapper.lenders import Lenders
@@ -34,13 +36,16 @@ class SlurmScheduler:
     kind: str
     timeout_s: float
     lenders: Lenders
+    clock: Callable[[], float] = time.monotonic
     _places: dict[str, NodeView] = field(default_factory=dict)
 
     def ask(self) -> SlurmAnswered:
+        began = self.clock()
         try:
-            return answer(self.client.job(self.job), self.client.nodes(), has_epilog(self.client.config()))
+            said = answer(self.client.job(self.job), self.client.nodes(), has_epilog(self.client.config()))
+            return replace(said, late_s=self.clock() - began)
         except FtslurmError as error:
-            return SlurmAnswered(error=str(error))
+            return SlurmAnswered(error=str(error), away=isinstance(error, NoAnswer))
 
     def probe(self, node: str, limit_s: float) -> NodeProbed:
         """By Slurm's word, where it has one against the node, and by its slurmd."""
@@ -79,6 +84,7 @@ class SlurmScheduler:
         healthy = [node for node in self.nodes if node not in set(exclude)] or list(self.nodes)
         argv = self.keeper_argv(healthy[0], start_in_s, allow_first)
         try:
+            self.client.job(self.job)  # nothing is begun while slurmctld is away
             result = self.run(argv, 5 * self.timeout_s + KEEPER_MARGIN_S, env=own_step_env(self.env))
             if result.status == 0:
                 return RequeueEnded(True, result.stdout.strip())
@@ -86,7 +92,7 @@ class SlurmScheduler:
                 return RequeueEnded(True, "requeued; the keeper was ended with the job")
             return RequeueEnded(True, keep(self.job, self.ledger, start_in_s, allow_first, self.kind, self.timeout_s))
         except FtslurmError as error:
-            return RequeueEnded(False, str(error))
+            return RequeueEnded(False, str(error), isinstance(error, NoAnswer))
 
     def keeper_argv(self, node: str, start_in_s: float, allow_first: bool) -> tuple[str, ...]:
         """The step that carries the requeue out; nothing secret in it."""

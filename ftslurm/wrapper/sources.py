@@ -26,6 +26,7 @@ from ftslurm.model.events import (
     ProgramSaid,
     Progressed,
     QuietSeen,
+    RankPaused,
     RanksCompared,
     ShimLeft,
     ShimLost,
@@ -33,6 +34,7 @@ from ftslurm.model.events import (
     StageSet,
     StallSeen,
     StepEnded,
+    StoodStill,
     TaskArrived,
     TimePassed,
     UseSampled,
@@ -41,12 +43,15 @@ from ftslurm.policies.contact import Contact
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.caller import Caller
 from ftslurm.wrapper.channel import Message, Peer, Server
-from ftslurm.wrapper.signals import SIGCHLD, Signals
+from ftslurm.wrapper.signals import SIGCHLD, SIGSTOP, SIGTSTP, Signals
 
 # Later than asked by so much, and we were stopped or had no CPU: then it was not the others who were silent.
 AWAY_S = 2.0
 # epoll_wait(2) takes its time as an int of milliseconds, 24 days; whoever waits for longer looks at the clock in between.
 LONG_S = 86400.0
+# From SIGTSTP to obeying it. Slurm sends it to every process of a job that it will stop two seconds later, and meanwhile the
+# shims ask for their leases to be kept; for somebody at a terminal it is soon enough.
+STOP_AFTER_S = 1.0
 
 Meaning = Callable[[str, str, Severity], CodeMeaning]  # kind of device, code, severity
 
@@ -78,11 +83,12 @@ class Sources:
         self._contact = Contact(silence_s)
         self.askers: dict[int, Peer] = {}  # who waits to hear what became of a drill
         self.step: StepHandle | None = None
+        self._stop_at: float | None = None  # monotonic
 
     def next(self, until: float | None) -> Event:
         """The next event; TimePassed when `until` (monotonic seconds) comes first. Blocks."""
         while not self._queue:
-            moments = [at for at in (until, self._contact.wakes_at) if at is not None]
+            moments = [at for at in (until, self._contact.wakes_at, self._stop_at) if at is not None]
             wait_s = min(max(0.0, min(moments) - self._clock.mono()), LONG_S) if moments else None
             ready = self._selector.select(wait_s)
             for key, events in ready:
@@ -90,6 +96,11 @@ class Sources:
             now = self._clock.mono()
             if moments and now - min(moments) > AWAY_S:
                 self._contact.excuse(now)
+                self._queue.appendleft(StoodStill(now - min(moments)))
+            if self._stop_at is not None and now >= self._stop_at:
+                self._stop_at = None
+                os.kill(os.getpid(), SIGSTOP)
+                continue
             if not ready:  # whatever had come in is known now
                 self._queue.extend(self._gone(self._contact.due(now)))
             if not self._queue and until is not None and now >= until:
@@ -143,7 +154,9 @@ class Sources:
 
     def _signalled(self, _: int) -> None:
         for number in self._signals.read():
-            if number != SIGCHLD:
+            if number == SIGTSTP:
+                self._stop_at = self._clock.mono() + STOP_AFTER_S
+            elif number != SIGCHLD:
                 self._queue.append(SignalSeen(number))
             elif self.step is not None and (status := self.step.ended()) is not None:
                 self.step = None
@@ -175,10 +188,19 @@ class Sources:
             return self._introduced(peer, wire.hello(message))
         if not isinstance(caller, Caller):
             return ()
-        news = self._contact.heard(caller.owner, self._clock.mono()) if self._is_known(caller) else ()
-        if not caller.hear(message) or caller.let_go:
+        heard = self._contact.heard(caller.owner, self._clock.mono()) if self._is_known(caller) else ()
+        before = caller.paused
+        new = caller.hear(message)
+        news = (*heard, *self._paused(caller, before))
+        if not new or caller.let_go:
             return news
         return (*news, *self._reported(caller.owner, message))
+
+    def _paused(self, caller: Caller, before: bool) -> Sequence[Event]:
+        """Promised, or over. An agent has nothing that needs it."""
+        if caller.paused == before or not isinstance(caller.owner, int):
+            return ()
+        return (RankPaused(caller.owner, caller.paused),)
 
     def _reported(self, owner: int | str, message: Message) -> Sequence[Event]:
         if isinstance(owner, int):
@@ -213,10 +235,11 @@ class Sources:
         if leaving is not None and leaving.is_called(hello.talk):
             self._connected(self._leaving, rank, hello.task.node, peer, hello)
             return self._contact.came(rank, hello.task.node, now)
+        before = rank in self.shims and self.shims[rank].paused
         new = self._connected(self.shims, rank, hello.task.node, peer, hello)
         self._leaving.pop(rank, None)
-        news = self._contact.came(rank, hello.task.node, now)
-        return (*news, TaskArrived(hello.task, hello.expected, hello.step)) if new else news
+        came = (*self._contact.came(rank, hello.task.node, now), *self._paused(self.shims[rank], before))
+        return (*came, TaskArrived(hello.task, hello.expected, hello.step)) if new else came
 
     def _connected(
         self, callers: dict[Any, Caller], owner: Any, node: str, peer: Peer, hello: wire.ShimHello | wire.AgentHello

@@ -39,6 +39,7 @@ from ftslurm.policies.phases import RunFacts
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobView, NodeState, SlurmClient
 from ftslurm.slurm.env import read_allocation
+from ftslurm.slurm.patience import Patience
 from ftslurm.system.clock import Clock
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.controller import Controller
@@ -100,7 +101,9 @@ def survey(order: Order) -> Site:
             hint="call ftrun in a script for sbatch, or within salloc; or leave --ft-launcher out",
         )
     client = choose_client(resolved.settings.slurm_client, resolved.settings.slurm_timeout_s)
-    view = client.job(site.allocation.job.number)
+    number = site.allocation.job.number
+    patience = Patience(resolved.settings.slurm_patience_s)
+    view = patience.keep_asking(lambda: client.job(number), lambda text: print(f"ftrun: {text}", file=sys.stderr, flush=True))
     resolved = settings_in_force(order.request, order.env, view.comment)
     allocation = replace(site.allocation, restarts=view.restarts, start_time=view.start_time, batch=view.batch)
     return Site(resolved, replace(allocation, nodes=view.nodes or allocation.nodes), client, view)

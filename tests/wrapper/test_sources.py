@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ftslurm.model.events import AgentArrived, RankExited, RankStarted, ShimLost, TaskArrived, TimePassed
+from ftslurm.model.events import AgentArrived, RankExited, RankPaused, RankStarted, ShimLost, TaskArrived, TimePassed
 from ftslurm.model.exits import ExitStatus
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.shim import Channel, Line, boot_s, connect
@@ -37,7 +37,7 @@ class Caller:
         self.line: Line | None = None
         self.heard: list[dict[str, Any]] = []
         self._say: list[dict[str, Any]] = []
-        self._ends = False
+        self._ends = self._pauses = False
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -47,9 +47,18 @@ class Caller:
             line.poll.poll(20)
             self.heard += line.listen()
             line.turn(boot_s())
+            if self._pauses != (line._pause_at is not None):
+                line.pause(boot_s()) if self._pauses else line.resume(boot_s())
             while self._say:
                 line.say(self._say.pop(0))
         line.close()
+
+    def pause(self) -> None:
+        """As a shim that Slurm is about to stop."""
+        self._pauses = True
+
+    def resume(self) -> None:
+        self._pauses = False
 
     @property
     def may_run(self) -> bool:
@@ -124,6 +133,38 @@ def test_a_shim_that_has_gone_is_lost_once_its_node_is_heard_of(stage: Stage) ->
     stage.callers[0].close()
     event = stage.next()
     assert isinstance(event, ShimLost) and event.rank == 0 and 0 not in stage.sources.shims
+
+
+def test_a_shim_that_will_be_stopped_is_promised_to_be_waited_for_until_it_is_heard_of(stage: Stage) -> None:
+    caller = stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    for _ in range(2):
+        caller.pause()
+        assert stage.next() == RankPaused(0, True)
+        stage.quiet()
+        assert caller.line is not None and caller.line.paused
+        caller.resume()
+        assert stage.next() == RankPaused(0, False)
+        stage.quiet()
+        assert not caller.line.paused
+
+
+def test_so_is_one_that_calls_over_another_connection(stage: Stage) -> None:
+    caller = stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    caller.pause()
+    assert stage.next() == RankPaused(0, True)
+    stage.cut(0)
+    assert stage.next() == RankPaused(0, False)
+
+
+def test_a_shim_that_was_let_go_is_promised_nothing(stage: Stage) -> None:
+    caller = stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    stage.sources.farewell()
+    caller.pause()
+    stage.quiet(1.0)
+    assert caller.line is not None and not caller.line.paused and not caller.may_run
 
 
 def test_a_second_shim_of_a_rank_is_refused_and_told_so(stage: Stage) -> None:
