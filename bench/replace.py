@@ -28,7 +28,8 @@ SIM = ROOT / "tests" / "fakes" / "bin"
 
 # The first start of a rank waits to be ended, the next one is all there is to do.
 RANK = """
-echo "$EPOCHREALTIME start ${{FTSLURM_ATTEMPT:-${{SLURM_RESTART_COUNT:-0}}}} $SLURM_PROCID $SLURMD_NODENAME" >>{folder}/marks.$SLURM_PROCID
+attempt=${{FTSLURM_ATTEMPT:-${{SLURM_RESTART_COUNT:-0}}}}
+echo "$EPOCHREALTIME start $attempt $SLURM_PROCID $SLURMD_NODENAME" >>{folder}/marks.$SLURM_PROCID
 [ "${{FTSLURM_ATTEMPT:-1}}.${{SLURM_RESTART_COUNT:-0}}" = 1.0 ] && exec sleep 250
 exit 0
 """
@@ -54,7 +55,10 @@ def measure() -> list[Series]:
     ]
 
 
-def _lost(env: Mapping[str, str], launcher: str, spares: int, lose: Callable[[Mapping[str, str], Path, str], None]) -> tuple[float, float]:
+Lose = Callable[[Mapping[str, str], Path, str], None]
+
+
+def _lost(env: Mapping[str, str], launcher: str, spares: int, lose: Lose) -> tuple[float, float]:
     """Seconds from the loss to its being known, and from there to all ranks running."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

@@ -48,7 +48,7 @@ class History:
     furthest: the training step that any attempt has come to. culprits: attempt -> nodes of the hang that ended it.
     hung: attempt and nodes of the last hang that was seen, whatever came of it.
     rescheduled: slot -> how often it alone got another node. bases: slot -> the starts, as `starts` has them, when it last
-    did. lent: node -> donor job, of those nobody has ended for sure.
+    did. places: the nodes by slot, once they were changed in this scheduling. lent: node -> donor job, of those nobody has ended for sure.
     slow_requeues: after which it took so long to run again that the start time had passed before the clean-up ended.
     """
 
@@ -80,6 +80,7 @@ class History:
     rescheduled: Mapping[int, int] = field(default_factory=dict)
     bases: Mapping[int, Mapping[tuple[int, str], int]] = field(default_factory=dict)
     lent: Mapping[str, int] = field(default_factory=dict)
+    places: tuple[str, ...] = ()
 
     def add(self, record: Record) -> History:
         """This history and one record more."""
@@ -121,6 +122,7 @@ def _run_began(past: History, run: RunBegan) -> History:
     slow = again and decided is not None and decided.rung in REQUEUES and run.at - decided.at > SLOW_REQUEUE_S
     return replace(
         past, last_run=run, finished=None, open_requeue=None if again else past.open_requeue,
+        places=() if again else past.places,
         slow_requeues=past.slow_requeues + slow,
     )  # fmt: skip
 
@@ -140,7 +142,7 @@ def _slots_changed(past: History, changed: SlotsChanged) -> History:
         rescheduled[slot] = rescheduled.get(slot, 0) + 1
         bases[slot] = dict(past.starts)
     alone = {key: number for key, number in past.rank_starts.items() if key[2] not in changed.ranks}
-    return replace(past, rescheduled=rescheduled, bases=bases, rank_starts=alone)
+    return replace(past, rescheduled=rescheduled, bases=bases, rank_starts=alone, places=changed.nodes)
 
 
 def _node_lent(past: History, lent: NodeLent) -> History:

@@ -289,7 +289,7 @@ class Settings:
         "requeue.start_in",
         lasting_or_auto,
         0.0,
-        "earliest start after a requeue; must outlast the clean-up; doubled where it has not; auto: 2s, 8s where there is an Epilog",
+        "earliest start after a requeue, beyond its clean-up; doubled where that took longer; auto: 2s, with an Epilog 8s",
     )
     cleanup_grace_s: float = _leaf(
         "requeue.cleanup_grace", grace, -1.0, "into the site's clean-up, then the rest goes on in the background; -1: wait for it"

@@ -102,6 +102,7 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "node": Judge._node_overdue,
     "leases": Judge._leases_over,
     "lease": Judge._lease_due,
+    "tell leases": Judge._tell_leases,
     "others": Judge._others_over,
 }
 

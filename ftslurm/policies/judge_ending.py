@@ -22,6 +22,8 @@ STEP_END_WAIT_S = 20.0
 # For requeue.start_in, as long as nobody says. A plain script and its steps are gone within a second (seen on 22.05 to
 # 26.05); below 2 s a node may find the credential of the new start revoked.
 NO_EPILOG_S, EPILOG_S = 2.0, 8.0
+# What is proven within this time was nothing to wait for.
+TELL_LEASES_S = 1.0
 # From requeue.start_in up to eight times of it.
 DOUBLED_MAX = 3
 
@@ -81,12 +83,15 @@ class Ending(Patience):
         if not left:
             self._waits = {}
             return self._after(now)
-        first, self._waits = "lease" not in self._waits, {"lease": max(left.values())}
-        if not first:
-            return []
+        tell_at = self._waits.get("tell leases", now.mono + TELL_LEASES_S if "lease" not in self._waits else None)
+        self._waits = {"lease": max(left.values())} | ({"tell leases": tell_at} if tell_at else {})
+        return []
+
+    def _tell_leases(self, now: Now) -> list[Decision]:
+        left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono)
         nodes = fold_nodes({self._tasks[rank].node for rank in left})
-        wait_s = self._waits["lease"] - now.mono
-        return [Say(f"waiting {wait_s:.0f} s at the most, until the leases of the ranks on {nodes} have run out")]
+        wait_s = self._waits.get("lease", now.mono) - now.mono
+        return [Say(f"waiting {wait_s:.0f} s at the most, until the leases of the ranks on {nodes} have run out")] if left else []
 
     def _shim_closed(self, event: ev.ShimLost, now: Now) -> list[Decision]:
         self._attempt.close(event.rank, event.why, event.hung_up)

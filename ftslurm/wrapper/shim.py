@@ -1409,7 +1409,8 @@ class Shim:
         poll = self._line.poll
         poll.register(self._wakeup, select.POLLIN)
         while True:
-            ready = poll.poll(self._wait_ms(time.monotonic()))
+            # Once more, where the time was up: it may have gone by while we stood still, and SIGCONT came with the end of that.
+            ready = poll.poll(self._wait_ms(time.monotonic())) or poll.poll(0)
             self._keep_lease()  # before anything else: we may have stood still, and what waits to be read is old
             for fd, _ in ready:
                 if fd == self._wakeup:
