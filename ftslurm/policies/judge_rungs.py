@@ -160,7 +160,7 @@ class Rungs(Replacing):
         decided = self._decision(choice, s, now, isolate=True)
         self._layout = self._step_layout()
         most = self.settings.node_replacements
-        budget = f"{most - self.history.spent.get('node_replacements', 0)} of {most} left"
+        budget = f"{most - self.history.spent.get('node_replacements', 0)} of {most} replacements left"
         said = Say(f"{s.what}: {doing} {fold_nodes(s.blamed)} ({choice.why}), {budget}{behind(s)}")
         return [decided, said, *self._tell(s)]
 
