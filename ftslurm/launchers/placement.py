@@ -1,7 +1,7 @@
 """A step on chosen nodes: what its srun is told in place of the user's own words about nodes and tasks. Pure.
 
 Source: srun(1) for --distribution=arbitrary: tasks are laid out in the order of --nodelist, which may name a node several
-times (seen on 22.05, 24.11 and 26.05).
+times (seen on 22.05, 24.11 and 26.05). With it 26.05 takes no --nodes, nor the variables that mean the same.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ _WHERE = ("nodes", "nodelist", "nodefile", "relative", "exclude", "use-min-nodes
 _HOW_MANY = ("ntasks", "distribution", "jobid")
 # What an option for all tasks would mean to each srun of several by itself.
 _PER_TASK = ("%t", "%n", "%s", "%j", "%J", "%A")
+# Of the batch script's environment: srun takes them for --nodes and --nodelist.
+NOT_WHEN_PLACED = ("SLURM_HOSTFILE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _MOST_BYTES = 120_000  # of one argument: MAX_ARG_STRLEN is 128 KiB (execve(2))
 
 
@@ -43,8 +45,7 @@ def parts(options: Sequence[str], env: Mapping[str, str], layout: Layout, grante
         text = ",".join(names)
         if len(text) > _MOST_BYTES:
             raise UsageError(f"{len(names)} tasks cannot be placed one by one", hint="switch node-replacement off")
-        counts = (f"--nodes={len(set(names))}", f"--ntasks={len(names)}")
-        placed = (*counts, "--distribution=arbitrary", f"--nodelist={text}", "--overlap")
+        placed = (f"--ntasks={len(names)}", "--distribution=arbitrary", f"--nodelist={text}", "--overlap")
         kept = without(options, *_WHERE, *_HOW_MANY, "exclusive", "overlap")
         place = f"{len(layout.slots)}/{_folded(ranks)}" if len(there) > 1 or job else ""
         foreign = (f"--jobid={job}", *([] if has_flag(options, "input") else ["--input=none"])) if job else ()

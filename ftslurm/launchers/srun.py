@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ftslurm.launchers import placement
-from ftslurm.launchers.placement import Part, unfolded
+from ftslurm.launchers.placement import NOT_WHEN_PLACED, Part, unfolded
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun_options import Component, has_flag, join_components, option_value, without
 from ftslurm.launchers.step import JoinedSteps, ProcessStep
@@ -114,7 +114,7 @@ class SrunLauncher:
         for argv, part in self._rendered(layout):
             env = dict(abroad_env(self.env) if part.job else self.env)
             if layout is not None:
-                env.pop("SLURM_HOSTFILE", None)
+                env = {name: value for name, value in env.items() if name not in NOT_WHEN_PLACED}
             env[CHANNEL_VARIABLE] = placed_channel(channel, part.place)
             parts.append((ProcessStep(argv, env), _ranks(part.place)))
         self.launched.append(len(parts))

@@ -18,7 +18,7 @@ from tests.live.conftest import Cluster, booted, new_stage
 from tests.live.overlap import BEAT, MAKE_PIPE, RANK, beats, overlaps
 from tests.live.stories import Plan, Stage, Story, nodes_in
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.live, pytest.mark.slurms, pytest.mark.timeout(300)]
 
 QUICK_LOSS = "--ft-set lease.time=20s --ft-set nodes.silence=3s --ft-set nodes.probe_timeout=2s"
 # Slurm's and torch's words for the place of a rank, each attempt in a file of its own.
