@@ -189,6 +189,16 @@ class RequeueEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class CutOff:
+    """ftrun is in touch neither with most nodes nor with slurmctld: it may be the one who is cut off, and renews no lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class InTouch:
+    """It is again."""
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerFailed:
     """A record could not be written. why: sentence for people."""
 
@@ -342,6 +352,8 @@ Event = (
     | SlurmAnswered
     | RequeueEnded
     | LedgerFailed
+    | CutOff
+    | InTouch
     | DrillAsked
     | QuietSeen
     | UseSampled

@@ -199,6 +199,9 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_Q, ev.NodeSilent): Judge._nothing,
     **{(phase, ev.NodeProbed): Judge._nothing for phase in (_L, _H, _E, _Q)},
     **{(phase, ev.NodeHeard): Judge._node_heard for phase in (_L, _R, _S, _H, _E, _Q)},
+    # ourselves, whenever: what follows from it is the leases' to do
+    **{(phase, ev.CutOff): Judge._cut_off for phase in (_L, _R, _S, _H, _E, _Q)},
+    **{(phase, ev.InTouch): Judge._in_touch for phase in (_L, _R, _S, _H, _E, _Q)},
     # time and the ledger, whenever
     **{(phase, ev.TimePassed): Judge._time_passed for phase in (_L, _R, _S, _H, _E, _Q)},
     **{(phase, ev.LedgerFailed): Judge._ledger_failed for phase in Phase if phase is not _N},

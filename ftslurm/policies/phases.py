@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ftslurm.model.devices import Fault
+from ftslurm.model.record import Record
 from ftslurm.model.verdict import RankEnd, Verdict
 from ftslurm.policies.ladder import Cause
 
@@ -38,7 +39,8 @@ class Phase(Enum):
 class RunFacts:
     """What is fixed for one ftrun.
 
-    unproven: node -> why ranks of an earlier scheduling may still run there.
+    unproven: node -> why ranks of an earlier scheduling may still run there. batch_node: where ftrun runs. cut_short: how the
+    scheduling before ended, where its ftrun did not live to write it.
     number: of the job, as scontrol takes it. remembered: node -> why earlier jobs of this user left it. sdk_env: what the
     program interface in the ranks has to know.
     user_env: names of the variables the user has set. can: what the launcher is able to do: `ask` (the state of job
@@ -64,6 +66,8 @@ class RunFacts:
     remembered: Mapping[str, str] = field(default_factory=dict)
     sdk_env: Mapping[str, str] = field(default_factory=dict)
     unproven: Mapping[str, str] = field(default_factory=dict)
+    batch_node: str = ""
+    cut_short: tuple[Record, ...] = ()
 
 
 # Every rank's end, and node -> the evidence taken there -> hints for people (hints.py): name, what, advice, evidence.

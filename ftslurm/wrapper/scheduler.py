@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError
@@ -21,7 +21,10 @@ KEEPER_MARGIN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SlurmScheduler:
-    """See effects.Scheduler. nodes: of the allocation, where the keeper can run. kind, timeout_s: of the client."""
+    """See effects.Scheduler. nodes: of the allocation, where the keeper can run. kind, timeout_s: of the client.
+
+    schedule: requeues of the job before ours; after more of them it is no longer ours to judge or to give back.
+    """
 
     client: SlurmClient
     job: int
@@ -32,11 +35,15 @@ class SlurmScheduler:
     run: Runner
     kind: str
     timeout_s: float
+    schedule: int = 0
     _places: dict[str, NodeView] = field(default_factory=dict)
 
     def ask(self) -> SlurmAnswered:
         try:
-            return answer(self.client.job(self.job), self.client.nodes())
+            job = self.client.job(self.job)
+            said = answer(job, self.client.nodes())
+            # It runs anew, and we were away meanwhile: for us that is a job that was requeued by somebody else.
+            return said if job.restarts <= self.schedule else replace(said, state=JobState.PENDING.value)
         except FtslurmError as error:
             return SlurmAnswered(error=str(error))
 
@@ -63,6 +70,8 @@ class SlurmScheduler:
     def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
         """By a keeper step; by ourselves if Slurm gives us none and the job still runs."""
         healthy = [node for node in self.nodes if node not in set(exclude)] or list(self.nodes)
+        if self._anew():
+            return RequeueEnded(False, "the job was requeued by somebody else and runs anew")
         argv = self.keeper_argv(healthy[0], start_in_s, allow_first)
         try:
             result = self.run(argv, 5 * self.timeout_s + KEEPER_MARGIN_S, env=own_step_env(self.env))
@@ -78,6 +87,12 @@ class SlurmScheduler:
         """The step that carries the requeue out; nothing secret in it."""
         words = (str(self.job), str(self.ledger), f"{start_in_s:g}", str(int(allow_first)), self.kind, f"{self.timeout_s:g}")
         return beside_argv([node], "ftslurm-requeue", self.python.module_argv("ftslurm.wrapper.keeper", *words))
+
+    def _anew(self) -> bool:
+        try:
+            return self.client.job(self.job).restarts > self.schedule
+        except FtslurmError:
+            return False  # whoever carries the requeue out asks as well
 
     def _went(self) -> bool:
         """Is the job on its way in spite of a keeper that failed?"""

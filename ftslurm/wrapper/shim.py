@@ -57,6 +57,7 @@ SEND_TIMEOUT_S = 5.0
 REDIAL_S = 3.0  # for one try; the first lost SYN is sent again after one second
 # The controller's host answers, and nobody listens there: ftrun has ended. Longer than a reload of a firewall's rules.
 REFUSED_S = 5.0
+CUT_OFF = "cut off from ftrun for longer than the lease"
 MISSED_BEATS = 2  # as many without an answer, and the connection is taken for dead: TCP itself would wait for minutes
 # From the end of the lease to the kernel's own SIGKILL, for the case that the shim cannot act: it kills the shim as well.
 GUARD_S = 1.0
@@ -407,13 +408,15 @@ class Line:
         self.poll = select.poll()
         self.poll.register(self._wake_read, select.POLLIN)
         self.until = float("inf")  # the end of the lease; before the first answer there is nothing to end
-        self.why = "cut off from ftrun for longer than the lease"  # it has ended
+        self.why = CUT_OFF  # it has ended
+        self.renewed = 0.0  # when the last answer that renewed it was asked for
         self.gone = ""  # why there is no controller any more
         self._lease_s = 0.0
         self._beat_s = 0.0
         self._next_beat = float("inf")
         self._asked: dict[int, float] = {}  # beats without an answer: number -> when it was sent
         self._beats = 0
+        self._has = 0  # the last beat whose answer came
         self._welcome = False
         self._refused_at: float | None = None
         self._found: tuple[socket.socket, Link] | OSError | None = None  # by the thread that dials
@@ -453,7 +456,7 @@ class Line:
             self._beats += 1
             self._asked[self._beats] = now
             self._next_beat = now + self._beat_s
-            self._send({"t": "beat", "k": self._beats, "a": self._talk.heard})
+            self._send({"t": "beat", "k": self._beats, "a": self._talk.heard, "r": self._has})
         if self._refused_at is not None and now - self._refused_at >= REFUSED_S:
             self.gone = self.gone or "ftrun has ended"
 
@@ -485,6 +488,7 @@ class Line:
             self._talk.has(message.get("a"))
             asked = self._asked.pop(message.get("k"), None)
             if asked is not None:
+                self._has = message["k"]
                 self._asked = {number: at for number, at in self._asked.items() if at > asked}
                 self._renew(asked, message)
             if message.get("let_go"):
@@ -510,8 +514,10 @@ class Line:
     def _renew(self, asked_at: float, answer: dict) -> None:
         """An answer counts from when it was asked for: nobody knows how long it was on its way."""
         if self._lease_s and not answer.get("let_go"):
-            until = asked_at + self._lease_s
+            # From one that is itself cut off nothing is taken, and who has no lease yet gets none.
+            until = asked_at + (0.0 if answer.get("cut_off") else self._lease_s)
             self.until = until if self.until == float("inf") else max(self.until, until)
+            self.renewed = max(self.renewed, until - self._lease_s)
 
     def _end_lease(self, why: str) -> None:
         self.why, self.until = why, min(self.until, boot_s())
