@@ -38,7 +38,8 @@ from ftslurm.policies.succession import (
 from ftslurm.slurm import slurmd
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
-from ftslurm.wrapper.keeper import keep
+from ftslurm.wrapper.keeper import carry_out
+from ftslurm.wrapper.requeue import takes_changes
 from ftslurm.wrapper.scheduler import answer
 from ftslurm.wrapper.shim import boot_s
 
@@ -71,14 +72,14 @@ class Heir:
             return f"{self._will.batch_node} lives: {words}"
         self._ledger()
         while True:
-            left_s = self._heard_at + due_s(self._place, self._will.settings) - boot_s()
-            self._woken.wait(min(left_s if left_s > 0 else ROUND_S, LONGEST_ROUND_S))
-            self._woken.clear()
             verdict = succeed(self._look(), self._will.settings)
             if isinstance(verdict, Leave):
                 return verdict.why
             if not isinstance(verdict, Wait) and (done := self._act(verdict)):
                 return done
+            left_s = self._heard_at + due_s(self._place, self._will.settings) - boot_s()
+            self._woken.wait(min(left_s if left_s > 0 else ROUND_S, LONGEST_ROUND_S))
+            self._woken.clear()
 
     # --- looking
 
@@ -172,10 +173,20 @@ class Heir:
 
     def _finish_requeue(self) -> str:
         st = self._will.settings
-        what = keep(
-            self._will.number, self._journal.path, st.start_in_s, st.even_if_no_requeue, st.slurm_client, st.slurm_timeout_s
-        )
+        if self._noticed and not takes_changes(self._client, self._will.number):
+            what = self._requeue_as_it_is()
+        else:
+            what = carry_out(self._client, self._will.number, self._journal, st.start_in_s, st.even_if_no_requeue)
         self._close(REQUEUED_STATUS, "requeued")
+        return what
+
+    def _requeue_as_it_is(self) -> str:
+        """By a plain requeue: the dead node is kept out by being down, and by the ledger from the next requeue on."""
+        decided = fold(self._journal.read().records).open_requeue
+        self._client.requeue(self._will.number)
+        what = "requeued; Slurm took no other change of the job, so it starts by Slurm's own delay"
+        if decided is not None:
+            self._journal.append([rec.CarriedOut(time.time(), decided.id, True, what)])
         return what
 
     def _end(self, decided: rec.Decided) -> str:
