@@ -42,12 +42,12 @@ def run(argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | N
 
 
 @contextlib.contextmanager
-def cluster(nodes: int) -> Iterator[dict[str, str]]:
-    """A real Slurm cluster; gives the environment to use it."""
+def cluster(nodes: int, *conf: str) -> Iterator[dict[str, str]]:
+    """A real Slurm cluster; gives the environment to use it. conf: further lines of slurm.conf."""
     with tempfile.TemporaryDirectory(prefix="ftslurm-bench-") as folder:
         place = f"{folder}/cluster"
         tool = str(ROOT / "tools" / "slurm-cluster")
-        run([tool, "up", "--dir", place, "--nodes", str(nodes)])
+        run([tool, "up", "--dir", place, "--nodes", str(nodes), *(f"--conf={line}" for line in conf)])
         try:
             yield {"SLURM_CONF": f"{place}/slurm.conf", "FTSLURM_STATE_DIR": f"{folder}/state"}
         finally:

@@ -36,6 +36,8 @@ LEAVES = {
     "restart_policy": "mode",
     "provide": "sdk.provide",
     "watch": "hang.watch",
+    "spares": "nodes.spares",
+    "min_nodes": "nodes.min",
 }
 
 
@@ -62,6 +64,8 @@ LEAVES = {
 @click.option("--ft-provide", metavar="nvrx,aimaster", help="Our API in place of these packages, also where they are there.")
 @click.option("--ft-retry-keyword", metavar="WORD", multiple=True, help="In a failed rank's output: worth another try.")
 @click.option("--ft-max-restarts", metavar="N", help="Requeues the job may cost, 1 to 128.")
+@click.option("--ft-spares", metavar="N", help="Leave N nodes of the allocation free, to replace bad ones.")
+@click.option("--ft-min-nodes", metavar="N", help="Go on with as few nodes, where a bad one cannot be replaced.")
 @click.option("--ft-launcher", metavar="srun|local", help="Default: srun inside an allocation, else local.")
 @click.option("--ft-local-nodes", metavar="N", help="Nodes the local launcher simulates.")
 @click.option("--ft-restart-via", metavar="shim|step", help="step: a new srun a restart, for MPI and PMIx.")

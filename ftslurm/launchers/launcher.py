@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from ftslurm.model.exits import ExitStatus
+from ftslurm.model.layout import Layout
 
 
 class StepHandle(Protocol):
@@ -15,6 +16,9 @@ class StepHandle(Protocol):
 
     def ended(self) -> ExitStatus | None:
         """How the launcher's process ended, None while it runs. Never blocks."""
+
+    def ranks_ended(self) -> frozenset[int]:
+        """Of a step with a process for each of several jobs: the ranks of those that have ended while others run."""
 
     def signal(self, number: int) -> None:
         """Hand a signal to the launcher, which passes it to every task."""
@@ -32,14 +36,17 @@ class StepHandle(Protocol):
 class Launcher(Protocol):
     """Renders and starts steps. The argv methods are pure: a dry run prints them."""
 
-    def step_argv(self) -> tuple[str, ...]:
-        """The command that brings up one shim a task, with the user's own options."""
+    def step_argvs(self, layout: Layout | None = None) -> tuple[tuple[str, ...], ...]:
+        """The commands that bring up one shim a task, with the user's own options: one, and one more for each donor job.
+
+        layout: where the ranks run, None where the options alone say it. Raises: UsageError.
+        """
 
     def watch_argv(self, nodes: Sequence[str]) -> tuple[str, ...]:
         """The command that brings up one agent on each of `nodes`."""
 
-    def launch(self, channel: str) -> StepHandle:
-        """Start the step. channel: for the shims, by environment. Raises: CommandMissing, LaunchFailed."""
+    def launch(self, channel: str, layout: Layout | None = None) -> StepHandle:
+        """Start the step. channel: for the shims, by environment. Raises: CommandMissing, LaunchFailed, UsageError."""
 
-    def watch(self, nodes: Sequence[str], channel: str) -> StepHandle:
-        """Start the agents."""
+    def watch(self, nodes: Sequence[str], channel: str, lent: Mapping[str, int]) -> StepHandle:
+        """Start the agents. lent: node -> the donor job that it belongs to."""

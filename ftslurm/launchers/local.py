@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ftslurm.errors import UsageError
+from ftslurm.launchers import placement
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
 from ftslurm.launchers.step import ProcessStep
-from ftslurm.model.events import NodeProbed, RequeueEnded, SlurmAnswered
+from ftslurm.model.events import NodeBorrowed, NodeChecked, NodeProbed, NodesReleased, RequeueEnded, SlurmAnswered
+from ftslurm.model.layout import Layout
 from ftslurm.model.numbers import whole
 
 # As many as a node list may name.
@@ -62,6 +64,18 @@ class LocalScheduler:
     def probe(self, node: str, limit_s: float) -> NodeProbed:
         return NodeProbed(node, None, "a local node has no other way to it")
 
+    def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
+        return NodeChecked(node, True, "a local node is only a name")
+
+    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float) -> NodeBorrowed:
+        return NodeBorrowed(slot, "", 0, "there are no jobs to borrow from")
+
+    def end_loans(self, jobs: Sequence[int]) -> None:
+        """There are none."""
+
+    def release(self, nodes: Sequence[str]) -> NodesReleased:
+        return NodesReleased(tuple(nodes), True)
+
     def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
         try:
             self.pool.allocate(self.count, exclude)
@@ -82,11 +96,13 @@ class LocalLauncher:
     poll_s: float = 10.0
     steps: list[int] = field(default_factory=lambda: [0])
 
-    def step_argv(self) -> tuple[str, ...]:
+    def step_argvs(self, layout: Layout | None = None) -> tuple[tuple[str, ...], ...]:
         component = self.components[0]
         command = () if has_flag(component.options, "multi-prog") else component.command
         options = without(component.options, "multi-prog", "kill-on-bad-exit", "wait")
-        return self._argv((*options, "--", *self.python.shim_argv(command)))
+        if layout is not None:
+            options = placement.parts(options, self.env, layout, len(self.nodes))[0].options
+        return (self._argv((*options, "--", *self.python.shim_argv(command))),)
 
     def watch_argv(self, nodes: Sequence[str]) -> tuple[str, ...]:
         count = str(len(nodes))
@@ -96,10 +112,10 @@ class LocalLauncher:
     def _argv(self, arguments: tuple[str, ...]) -> tuple[str, ...]:
         return self.python.module_argv("ftslurm.launchers.local_step", *arguments)
 
-    def launch(self, channel: str) -> ProcessStep:
-        return ProcessStep(self.step_argv(), self._env(channel))
+    def launch(self, channel: str, layout: Layout | None = None) -> ProcessStep:
+        return ProcessStep(self.step_argvs(layout)[0], self._env(channel))
 
-    def watch(self, nodes: Sequence[str], channel: str) -> ProcessStep:
+    def watch(self, nodes: Sequence[str], channel: str, lent: Mapping[str, int]) -> ProcessStep:
         return ProcessStep(self.watch_argv(nodes), self._env(channel), quiet=True)
 
     def _env(self, channel: str) -> dict[str, str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ftslurm.launchers import placement
+from ftslurm.launchers.placement import Part, unfolded
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun_options import Component, has_flag, join_components, option_value, without
-from ftslurm.launchers.step import ProcessStep
+from ftslurm.launchers.step import JoinedSteps, ProcessStep
+from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold
 
 CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
@@ -29,14 +32,16 @@ def own_step_env(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if not name.startswith(_SHAPES)}
 
 
-def beside_argv(nodes: Sequence[str], name: str, argv: Sequence[str]) -> tuple[str, ...]:
+def beside_argv(nodes: Sequence[str], name: str, argv: Sequence[str], job: int = 0) -> tuple[str, ...]:
     """An srun that runs `argv` once on each of `nodes`, beside whatever runs there and without taking from it.
 
-    --no-kill: where a node dies in a job that goes on, it goes on on the others.
+    job: the donor job that they belong to, 0 for our own. --no-kill: where a node dies in a job that goes on, it goes on on
+    the others.
     """
     count = str(len(nodes))
     return (
-        "srun", "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", f"--nodelist={fold(nodes)}",
+        "srun", *((f"--jobid={job}",) if job else ()), "--overlap", f"--nodes={count}", f"--ntasks={count}",
+        "--ntasks-per-node=1", f"--nodelist={fold(nodes)}",
         "--no-kill", "--cpus-per-task=1", "--mem=0", *_OURS, "--input=none", "--mpi=none", "--cpu-bind=none",
         f"--job-name={name}", "--quiet", *argv,
     )  # fmt: skip
@@ -55,28 +60,79 @@ def exported(options: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
     return (*without(options, "export"), "--export=" + ",".join([*kept, CHANNEL_VARIABLE]))
 
 
+# What of the user's job shapes a step of it on a node that another job lends; all else there is the donor's own.
+_KEPT_ABROAD = (
+    "SLURM_CONF", "SLURM_CPUS_PER", "SLURM_CPU_BIND", "SLURM_GPUS_PER", "SLURM_GPU_BIND", "SLURM_EXPORT_ENV", "SLURM_MPI_TYPE",
+    "SLURM_TASK_PROLOG", "SLURM_TASK_EPILOG", "SLURM_NETWORK", "SLURM_HINT", "SLURM_THREADS", "SLURM_UNBUFFEREDIO",
+)  # fmt: skip
+
+
+def abroad_env(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment for an srun of ours in a donor job."""
+    foreign = ("SLURM_", "SBATCH_", "SALLOC_")
+    return {name: value for name, value in env.items() if name.startswith(_KEPT_ABROAD) or not name.startswith(foreign)}
+
+
+def beside_env(env: Mapping[str, str], job: int) -> dict[str, str]:
+    """The environment for `beside_argv`. job: the donor job, 0 for our own."""
+    return own_step_env(abroad_env(env) if job else env)
+
+
 @dataclass(frozen=True, slots=True)
 class SrunLauncher:
-    """components: the user's srun options and command, one or several (heterogeneous step)."""
+    """components: the user's srun options and command, one or several (heterogeneous step). granted: nodes of the allocation."""
 
     components: tuple[Component, ...]
     env: Mapping[str, str]
     python: Python
     poll_s: float = 10.0
+    granted: int = 0
+    launched: list[int] = field(default_factory=list)
 
-    def step_argv(self) -> tuple[str, ...]:
-        return ("srun", *join_components(self._component(component) for component in self.components))
+    def step_argvs(self, layout: Layout | None = None) -> tuple[tuple[str, ...], ...]:
+        return tuple(argv for argv, _ in self._rendered(layout))
 
-    def _component(self, component: Component) -> Component:
-        options = exported(without(component.options, "multi-prog", "kill-on-bad-exit", "wait"), self.env)
+    def _rendered(self, layout: Layout | None) -> list[tuple[tuple[str, ...], Part]]:
+        if layout is None:
+            argv = ("srun", *join_components(self._component(component, component.options) for component in self.components))
+            return [(argv, Part(0, ()))]
+        (component,) = self.components
+        found = placement.parts(component.options, self.env, layout, self.granted)
+        return [(("srun", *join_components([self._component(component, part.options)])), part) for part in found]
+
+    def _component(self, component: Component, placed: Sequence[str]) -> Component:
+        options = exported(without(placed, "multi-prog", "kill-on-bad-exit", "wait"), self.env)
+        # A step that is launched again would begin the files of the one before anew.
+        again = ("--open-mode=append",) if self.launched and not has_flag(options, "open-mode") else ()
         command = () if has_flag(component.options, "multi-prog") else component.command
-        return Component((*options, *_OURS), self.python.shim_argv(command))
+        return Component((*options, *again, *_OURS), self.python.shim_argv(command))
 
-    def watch_argv(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        return beside_argv(nodes, "ftslurm-agent", self.python.agent_argv(self.poll_s))
+    def watch_argv(self, nodes: Sequence[str], job: int = 0) -> tuple[str, ...]:
+        return beside_argv(nodes, "ftslurm-agent", self.python.agent_argv(self.poll_s), job)
 
-    def launch(self, channel: str) -> ProcessStep:
-        return ProcessStep(self.step_argv(), {**self.env, CHANNEL_VARIABLE: channel})
+    def launch(self, channel: str, layout: Layout | None = None) -> ProcessStep | JoinedSteps:
+        parts = []
+        for argv, part in self._rendered(layout):
+            env = dict(abroad_env(self.env) if part.job else self.env)
+            if layout is not None:
+                env.pop("SLURM_HOSTFILE", None)
+            env[CHANNEL_VARIABLE] = placed_channel(channel, part.place)
+            parts.append((ProcessStep(argv, env), _ranks(part.place)))
+        self.launched.append(len(parts))
+        return JoinedSteps(parts) if len(parts) > 1 else parts[0][0]
 
-    def watch(self, nodes: Sequence[str], channel: str) -> ProcessStep:
-        return ProcessStep(self.watch_argv(nodes), {**own_step_env(self.env), CHANNEL_VARIABLE: channel}, quiet=True)
+    def watch(self, nodes: Sequence[str], channel: str, lent: Mapping[str, int]) -> ProcessStep | JoinedSteps:
+        steps = []
+        for job in sorted({lent.get(node, 0) for node in nodes}):
+            argv = self.watch_argv([node for node in nodes if lent.get(node, 0) == job], job)
+            steps.append((ProcessStep(argv, {**beside_env(self.env, job), CHANNEL_VARIABLE: channel}, quiet=True), ()))
+        return JoinedSteps(steps) if len(steps) > 1 else steps[0][0]
+
+
+def placed_channel(channel: str, place: str) -> str:
+    """As Channel in shim.py reads it."""
+    return f"2:{place}:{channel.removeprefix('1:')}" if place else channel
+
+
+def _ranks(place: str) -> tuple[int, ...]:
+    return tuple(unfolded(place.partition("/")[2])) if place else ()

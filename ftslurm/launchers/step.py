@@ -38,6 +38,9 @@ class ProcessStep:
         status = self._process.poll()
         return None if status is None else from_returncode(status)
 
+    def ranks_ended(self) -> frozenset[int]:
+        return frozenset()
+
     def signal(self, number: int) -> None:
         if self._process.poll() is None:
             self._process.send_signal(number)
@@ -60,3 +63,35 @@ class ProcessStep:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
+
+
+class JoinedSteps:
+    """A step of several sruns, one a job, as one StepHandle. parts: each with its ranks."""
+
+    def __init__(self, parts: Sequence[tuple[ProcessStep, Sequence[int]]]) -> None:
+        self._parts = tuple(parts)
+        self.pid = self._parts[0][0].pid
+
+    def ended(self) -> ExitStatus | None:
+        statuses = [step.ended() for step, _ in self._parts]
+        known = [status for status in statuses if status is not None]
+        return max(known, key=lambda status: status.shell) if len(known) == len(statuses) else None
+
+    def ranks_ended(self) -> frozenset[int]:
+        return frozenset(rank for step, ranks in self._parts if step.ended() is not None for rank in ranks)
+
+    def signal(self, number: int) -> None:
+        for step, _ in self._parts:
+            step.signal(number)
+
+    def kill(self) -> None:
+        for step, _ in self._parts:
+            step.kill()
+
+    def wait(self, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        return all([step.wait(max(0.0, deadline - time.monotonic())) for step, _ in self._parts])
+
+    def abandon(self) -> None:
+        for step, _ in self._parts:
+            step.abandon()

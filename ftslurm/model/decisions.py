@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ftslurm.model.layout import Layout
 from ftslurm.model.record import Record
 
 
@@ -21,14 +22,17 @@ class Remember:
 
 @dataclass(frozen=True, slots=True)
 class LaunchStep:
-    """Bring up one shim a task with the user's srun options."""
+    """Bring up one shim a task with the user's srun options. layout: where each runs, None as srun places them."""
+
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WatchNodes:
-    """Bring up one agent on each of `nodes` that has none."""
+    """Bring up one agent on each of `nodes` that has none. lent: node -> the donor job that it belongs to."""
 
     nodes: tuple[str, ...]
+    lent: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,50 @@ class KillStep:
 
 
 @dataclass(frozen=True, slots=True)
+class AbandonStep:
+    """End the launcher's own process: every shim that could be told to go has gone, and it would wait for a dead node."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckNode:
+    """Look at a node before ranks go there: its devices and the health command. lender: the donor job, 0 for our own."""
+
+    node: str
+    lender: int
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BorrowNode:
+    """Submit a donor job for one more node, none of `exclude`, and wait for it up to `wait_s`. slot: for which."""
+
+    slot: int
+    exclude: tuple[str, ...]
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EndLoans:
+    """These donor jobs have done their work."""
+
+    jobs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DismissAgents:
+    """The agents of these nodes have nothing to tell any more."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseNodes:
+    """Give nodes of the allocation back to Slurm."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Requeue:
     """Give the job back to Slurm, kept off `exclude`. decision: id of the record it carries out."""
 
@@ -121,12 +169,12 @@ class WatchRanks:
     """Let agents watch for life below their shims, and read their ranks' pages.
 
     ranks: node -> (rank, pid of its shim, number of its start). quiet_s: tell after so long without IO, 0: do not look.
-    stall_s: the same without any collective.
+    stall_s: the same without any collective. steps: node -> the step there, as its shims name it.
     """
 
     ranks: Mapping[str, tuple[tuple[int, int, int], ...]]
     quiet_s: float
-    step: str = ""
+    steps: Mapping[str, str] = field(default_factory=dict)
     stall_s: float = 0.0
 
 
@@ -233,6 +281,12 @@ Decision = (
     | HealDevices
     | EndStep
     | KillStep
+    | AbandonStep
+    | CheckNode
+    | BorrowNode
+    | EndLoans
+    | DismissAgents
+    | ReleaseNodes
     | Requeue
     | WatchRanks
     | SampleUse

@@ -84,10 +84,30 @@ class RankUnstartable:
 
 @dataclass(frozen=True, slots=True)
 class ShimLost:
-    """The connection to a shim broke without a farewell, and it has not called again. Says nothing of the rank below it."""
+    """The connection to a shim broke without a farewell, and it has not called again. Says nothing of the rank below it.
+
+    hung_up: the other side closed it, as it does when the shim ends; else it may be cut off.
+    """
 
     rank: int
     why: str
+    hung_up: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ShimLeft:
+    """A shim that was let go has closed its connection."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankPaused:
+    """Slurm is about to stop the rank with its shim, as it does with all of a suspended job. The shim was promised that its
+    lease does not run out before it is heard of again (`paused` false)."""
+
+    rank: int
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +132,34 @@ class NodeProbed:
     node: str
     alive: bool | None
     what: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChecked:
+    """What a look at a node has shown that ranks are to go to. good None: nothing can be said of it."""
+
+    node: str
+    good: bool | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBorrowed:
+    """A donor job runs on `node`; none was to be had if that is empty. slot: as it was asked for."""
+
+    slot: int
+    node: str
+    job: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodesReleased:
+    """Whether Slurm took nodes of the allocation back."""
+
+    nodes: tuple[str, ...]
+    ok: bool
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +215,8 @@ class SlurmAnswered:
 
     state: base state of the job. batch, requeueable, end_time (Unix seconds): of the job. node_count: what it asks for.
     bad_nodes: (name, Slurm's words) of the job's nodes that are down or failing. usable: all nodes of the job's
-    partition that could run it, None if not known.
+    partition that could run it, None if not known. epilog: the site has one, so that a clean-up takes longer. away: of an
+    error that the return of slurmctld may mend. late_s: how long the answer took.
     """
 
     state: str = ""
@@ -178,14 +227,18 @@ class SlurmAnswered:
     usable: frozenset[str] | None = None
     node_count: int = 0
     error: str = ""
+    epilog: bool = False
+    away: bool = False
+    late_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RequeueEnded:
-    """What became of a requeue. why: if it is not ok, the reason."""
+    """What became of a requeue. why: if it is not ok, the reason. away: which the return of slurmctld may mend."""
 
     ok: bool
     why: str = ""
+    away: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +284,15 @@ class DrillAsked:
 
 @dataclass(frozen=True, slots=True)
 class QuietSeen:
-    """No process of the job on `node` has done IO for `quiet_s` seconds; 0: one has again. what: the evidence, in words."""
+    """No process of the job on `node` has done IO for `quiet_s` seconds; 0: one has again. what: the evidence, in words.
+
+    attempt: here and below, the start of the ranks that an agent tells of; on a node, the latest. 0: of none that is known.
+    """
 
     node: str
     quiet_s: float
     what: str = ""
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +302,7 @@ class UseSampled:
     node: str
     unchanged: bool | None
     what: str = ""
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +319,7 @@ class BeatOverdue:
 
     rank: int
     why: str
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +329,7 @@ class ProgramSaid:
     rank: int
     what: str
     words: tuple[str, ...]
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +351,7 @@ class StallSeen:
     usual_s: float | None = None
     stage_s: float | None = None
     reports: bool = False
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +361,7 @@ class RanksCompared:
     node: str
     waits: tuple[Waits, ...] = ()
     enters: tuple[Enters, ...] = ()
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +370,7 @@ class StageSet:
 
     rank: int
     seconds: float | None
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +379,7 @@ class Progressed:
 
     node: str
     step: int
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,12 +389,25 @@ class EvidenceTaken:
     node: str
     text: str
     views: tuple[RankView, ...] = ()
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoodStill:
+    """ftrun itself was stopped, or without CPU, for about so long: nobody was late in that time."""
+
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
     """The time the judge asked to be woken at has come."""
 
+
+# What agents tell of ranks. Their connections are not those of the shims, so it may arrive when other ranks run already.
+AgentTold = (
+    QuietSeen | UseSampled | BeatOverdue | ProgramSaid | StallSeen | RanksCompared | StageSet | Progressed | EvidenceTaken
+)
 
 Event = (
     Begun
@@ -340,6 +417,11 @@ Event = (
     | RankStopped
     | RankUnstartable
     | ShimLost
+    | ShimLeft
+    | NodeChecked
+    | NodeBorrowed
+    | NodesReleased
+    | RankPaused
     | NodeSilent
     | NodeHeard
     | NodeProbed
@@ -365,5 +447,6 @@ Event = (
     | StageSet
     | Progressed
     | EvidenceTaken
+    | StoodStill
     | TimePassed
 )

@@ -15,13 +15,17 @@ from ftslurm.model.record import (
     Diagnosed,
     FaultSeen,
     Finished,
+    NodeLent,
+    NodeRefused,
     Paused,
     RankBegan,
     Record,
     RunBegan,
+    SlotsChanged,
 )
 
 REQUEUES = frozenset({"isolated-requeue", "unconditional-requeue", "requeue-on-warning"})
+SWAPS = frozenset({"node-replacement", "shrink"})
 # What breaks "consecutive" (ModelArts): a verdict with such a cause, or a fault of such a class whatever was done about it.
 EXPLICIT_FAULTS = frozenset({"device", "node", "hardware"})
 EXPLICIT_CLASSES = frozenset({"self-healing", "isolate"})
@@ -43,6 +47,8 @@ class History:
     ever failed by themselves. suspicions: node -> (when, signature). quiet_pauses, busy_pauses: seconds, the longest first.
     furthest: the training step that any attempt has come to. culprits: attempt -> nodes of the hang that ended it.
     hung: attempt and nodes of the last hang that was seen, whatever came of it.
+    rescheduled: slot -> how often it alone got another node. bases: slot -> the starts, as `starts` has them, when it last
+    did. places: the nodes by slot, once they were changed in this scheduling. lent: node -> donor job, of those nobody has ended for sure.
     slow_requeues: after which it took so long to run again that the start time had passed before the clean-up ended.
     """
 
@@ -71,6 +77,10 @@ class History:
     slow_requeues: int = 0
     hung: tuple[int, frozenset[str]] = (0, frozenset())
     culprits: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    rescheduled: Mapping[int, int] = field(default_factory=dict)
+    bases: Mapping[int, Mapping[tuple[int, str], int]] = field(default_factory=dict)
+    lent: Mapping[str, int] = field(default_factory=dict)
+    places: tuple[str, ...] = ()
 
     def add(self, record: Record) -> History:
         """This history and one record more."""
@@ -87,6 +97,10 @@ class History:
 
     def starts_of(self, schedule: int, step_key: str) -> int:
         return self.starts.get((schedule, step_key), 0)
+
+    def base_of(self, slot: int, schedule: int, step_key: str) -> int:
+        """Starts of the step before `slot` was last given another node."""
+        return self.bases.get(slot, {}).get((schedule, step_key), 0)
 
     def starts_of_rank(self, schedule: int, step_key: str, rank: int) -> int:
         """With those of the rank alone."""
@@ -108,6 +122,7 @@ def _run_began(past: History, run: RunBegan) -> History:
     slow = again and decided is not None and decided.rung in REQUEUES and run.at - decided.at > SLOW_REQUEUE_S
     return replace(
         past, last_run=run, finished=None, open_requeue=None if again else past.open_requeue,
+        places=() if again else past.places,
         slow_requeues=past.slow_requeues + slow,
     )  # fmt: skip
 
@@ -116,6 +131,26 @@ def _attempt_began(past: History, begun: AttemptBegan) -> History:
     key = (begun.schedule, begun.step_key)
     starts = {**past.starts, key: max(begun.starts, past.starts.get(key, 0))}
     return replace(past, attempts=max(past.attempts, begun.attempt), starts=starts)
+
+
+def _slots_changed(past: History, changed: SlotsChanged) -> History:
+    rescheduled, bases = dict(past.rescheduled), dict(past.bases)
+    if changed.kept:
+        rescheduled = {now: rescheduled[was] for now, was in enumerate(changed.kept) if was in rescheduled}
+        bases = {now: bases[was] for now, was in enumerate(changed.kept) if was in bases}
+    for slot in (int(text) for text in changed.filled if text.isdecimal()):
+        rescheduled[slot] = rescheduled.get(slot, 0) + 1
+        bases[slot] = dict(past.starts)
+    alone = {key: number for key, number in past.rank_starts.items() if key[2] not in changed.ranks}
+    return replace(past, rescheduled=rescheduled, bases=bases, rank_starts=alone, places=changed.nodes)
+
+
+def _node_lent(past: History, lent: NodeLent) -> History:
+    return replace(past, lent={**past.lent, lent.node: lent.job})
+
+
+def _node_refused(past: History, refused: NodeRefused) -> History:
+    return replace(past, isolated={**past.isolated, refused.node: (refused.why, refused.at)})
 
 
 def _rank_began(past: History, begun: RankBegan) -> History:
@@ -172,6 +207,9 @@ def _in_a_row(before: int, decided: Decided) -> int:
 
 
 def _carried_out(past: History, done: CarriedOut) -> History:
+    last = past.last_decision
+    if done.ok is False and last is not None and last.id == done.id and last.rung in SWAPS and past.spent.get(last.cost):
+        past = replace(past, spent={**past.spent, last.cost: past.spent[last.cost] - 1})  # nothing was swapped
     if past.open_requeue is None or done.id != past.open_requeue.id:
         return past
     return replace(past, open_requeue=None, requeues_done=past.requeues_done + done.ok)
@@ -201,7 +239,8 @@ def _longest(known: tuple[float, ...], seconds: float) -> tuple[float, ...]:
 
 
 def _finished(past: History, finished: Finished) -> History:
-    return replace(past, finished=finished)
+    """Whoever finishes has ended its loans first."""
+    return replace(past, finished=finished, lent={})
 
 
 _ADDERS: Mapping[type, Callable[..., History]] = {
@@ -212,6 +251,9 @@ _ADDERS: Mapping[type, Callable[..., History]] = {
     Diagnosed: _diagnosed,
     CulpritSeen: _culprit_seen,
     Paused: _paused,
+    SlotsChanged: _slots_changed,
+    NodeLent: _node_lent,
+    NodeRefused: _node_refused,
     FaultSeen: _fault_seen,
     Decided: _decided,
     CarriedOut: _carried_out,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ftslurm.errors import UsageError
 
@@ -13,6 +13,7 @@ MOST_NODES = 64 * 1024
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 # ClusterShell knows more: groups (`@all`), whose name it hands to a shell, sums (`n[1-9]!n2`), and steps (`n[1-9/2]`).
 _LIST = re.compile(r"[A-Za-z0-9_.,\[\]-]*")
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,18})")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 
 
@@ -24,6 +25,25 @@ def fold(nodes: Iterable[str]) -> str:
     plain = {name for name in names if _NAME.fullmatch(name)}
     folded = str(NodeSet.fromlist(list(plain)))
     return ",".join(filter(None, [folded, *sorted(names - plain)]))  # the rest comes from damaged ledgers only
+
+
+def fold_in_order(nodes: Sequence[str]) -> str:
+    """As Slurm writes it, but in this very order, which `scontrol show hostnames` keeps: `n1,n6,n[3-4]`."""
+    groups: list[list[str]] = []
+    for node in nodes:
+        if groups and _follows(groups[-1][-1], node):
+            groups[-1].append(node)
+        else:
+            groups.append([node])
+    return ",".join(fold(group) if len(group) > 1 else group[0] for group in groups)
+
+
+def _follows(node: str, other: str) -> bool:
+    """n09 -> n10, but not n9 -> n10, whose widths differ."""
+    mine, its = _NUMBERED.fullmatch(node), _NUMBERED.fullmatch(other)
+    if mine is None or its is None or mine[1] != its[1] or len(mine[2]) != len(its[2]):
+        return False
+    return int(its[2]) == int(mine[2]) + 1
 
 
 def expand(text: str) -> tuple[str, ...]:

@@ -54,6 +54,42 @@ class AttemptBegan:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotsChanged:
+    """Who fills the slots from the next attempt on. nodes: one a slot, in order. filled: slot (as text) -> the node new there.
+
+    kept: of each slot, which one it was before; empty if all stay. lent: node -> donor job. ranks: those of the filled slots.
+    """
+
+    at: float
+    run: str
+    schedule: int
+    nodes: tuple[str, ...]
+    filled: Mapping[str, str] = field(default_factory=dict)
+    kept: tuple[int, ...] = ()
+    lent: Mapping[str, int] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLent:
+    """A donor job runs, and its node is ours. It is the job's to end."""
+
+    at: float
+    run: str
+    node: str
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRefused:
+    """A node that was to fill a slot and is not fit for it."""
+
+    at: float
+    node: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class FaultSeen:
     """A device fault on a node of the job, graded."""
 
@@ -249,6 +285,7 @@ class Finished:
 Record = (
     RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | HangSeen | Paused | Advised | CulpritSeen
     | ProgramSaid
+    | SlotsChanged | NodeLent | NodeRefused
     | Drilled | Signalled | Decided | CarriedOut | AttemptEnded | Finished
 )
 KINDS: Mapping[str, type] = {
@@ -257,6 +294,9 @@ KINDS: Mapping[str, type] = {
         RunBegan,
         AttemptBegan,
         RankBegan,
+        SlotsChanged,
+        NodeLent,
+        NodeRefused,
         FaultSeen,
         TroubleSeen,
         Diagnosed,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ftslurm.errors import PolicyError
@@ -18,6 +18,7 @@ RUNG_NAMES = (
     "in-place-restart",
     "hang-restart",
     "node-replacement",
+    "shrink",
     "isolated-requeue",
     "unconditional-requeue",
     "fail",
@@ -57,6 +58,15 @@ def lasting(value: Any) -> float:
     if str(value).strip() == "never":
         raise ValueError("`never` is no value here; write a long time, such as 30d")
     return duration(value)
+
+
+def lasting_or_auto(value: Any) -> float:
+    """A duration above nothing; 0 for auto."""
+    if str(value).strip() == "auto":
+        return 0.0
+    if not (seconds := lasting(value)):
+        raise ValueError(f"`{value}` is no time at all; write one, or auto")
+    return seconds
 
 
 def grace(value: Any) -> float:
@@ -191,6 +201,7 @@ class Settings:
     hangs_in_a_row: int = _leaf("rungs.hang-restart.in_a_row", count(1, 128), 3, "as many in a row, the next hang ends the job")
     node_replacement: bool = _leaf("rungs.node-replacement.enabled", switch, False, "swap the node, keep the job")
     node_replacements: int = _leaf("rungs.node-replacement.budget", count(0, 128), 0, "nodes one job may swap")
+    shrink: bool = _leaf("rungs.shrink.enabled", switch, False, "go on with fewer nodes where no other is to be had (nodes.min)")
     isolated_requeue: bool = _leaf("rungs.isolated-requeue.enabled", switch, True, "requeue without the bad nodes")
     unconditional_requeue: bool = _leaf(
         "rungs.unconditional-requeue.enabled", switch, True, "requeue when the command fails and nothing explains it"
@@ -274,8 +285,11 @@ class Settings:
     kill_wait_s: float = _leaf("stop.kill_wait", lasting, 30.0, "from SIGKILL to calling a process unkillable")
 
     start_in_s: float = _leaf(
-        # Slurm adds 121 s if the start time has passed before the clean-up ends; 4 s was enough on all versions tried.
-        "requeue.start_in", lasting, 4.0, "earliest start after a requeue; must outlast the clean-up; doubled where it has not"
+        # Slurm adds 121 s if the start time has passed before the clean-up ends.
+        "requeue.start_in",
+        lasting_or_auto,
+        0.0,
+        "earliest start after a requeue, beyond its clean-up; doubled where that took longer; auto: 2s, with an Epilog 8s",
     )
     cleanup_grace_s: float = _leaf(
         "requeue.cleanup_grace", grace, -1.0, "into the site's clean-up, then the rest goes on in the background; -1: wait for it"
@@ -306,6 +320,17 @@ class Settings:
         "nodes.silence", lasting, 15.0, "nothing heard of a node for this long: Slurm and its slurmd are asked about it"
     )
     probe_s: float = _leaf("nodes.probe_timeout", lasting, 5.0, "for the slurmd of a silent node to answer")
+    spares: int = _leaf("nodes.spares", count(0, 4096), 0, "nodes of the allocation that the step leaves free, for bad ones")
+    donor: bool = _leaf("nodes.donor", switch, True, "replace a bad node by one that a small job lends, after the spares")
+    donor_options: tuple[str, ...] = _leaf(
+        "nodes.donor_options", words_of(), (), "for the sbatch of a donor job, beside its own: --constraint=a100, ..."
+    )
+    replacement_wait_s: float = _leaf("nodes.replacement_wait", lasting, 300.0, "for another node, before the next rung is asked")
+    health_command: tuple[str, ...] = _leaf(
+        "nodes.health_command", words_of(), (), "program and arguments: ends with status 0 on a node that ranks may go to"
+    )
+    check_s: float = _leaf("nodes.check_timeout", lasting, 30.0, "for looking at a node before ranks go there")
+    min_nodes: int = _leaf("nodes.min", count(0, 65536), 0, "with as many nodes the job can still run (shrink); 0: with all only")
 
     poll_s: float = _leaf("devices.poll", lasting, 10.0, "between two looks at the devices of a node")
     answer_wait_s: float = _leaf("devices.answer_wait", lasting, 5.0, "for the devices' answer once a rank has failed")
@@ -322,6 +347,9 @@ class Settings:
 
     slurm_client: str = _leaf("slurm.client", choice("auto", "cli", "pyslurm"), "auto", "how Slurm is asked")
     slurm_timeout_s: float = _leaf("slurm.timeout", lasting, 60.0, "for an answer of slurmctld")
+    slurm_patience_s: float = _leaf(
+        "slurm.patience", duration, 4 * 3600.0, "a slurmctld that is away is waited for before the job is given up; 0: not at all"
+    )
 
     launcher: str = _leaf("launcher", choice("auto", "srun", "local"), "auto", "auto: srun inside an allocation")
     local_nodes: int = _leaf("local_nodes", count(0, 4096), 0, "nodes the local launcher simulates; 0: as many as -N")
@@ -346,7 +374,9 @@ def in_words(leaf: Any, value: Any) -> str:
     """A value as one would write it in a policy."""
     if value == -1 and leaf.metadata["kind"] is grace:
         return "-1"
-    if leaf.metadata["kind"] in (duration, lasting, grace):
+    if value == 0 and leaf.metadata["kind"] is lasting_or_auto:
+        return "auto"
+    if leaf.metadata["kind"] in (duration, lasting, lasting_or_auto, grace):
         return next((f"{value / size:g}{unit}" for unit, size in _LARGE_FIRST if value and value % size == 0), f"{value:g}s")
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -381,9 +411,31 @@ def resolve(layers: Iterable[Layer]) -> Resolved:
             leaf = known_leaf(name, place)
             values[leaf.name] = parse_leaf(name, raw, place)
             places[name] = place
-    settings = Settings(**values)
+    settings = _implied(Settings(**values), places)
     _check_lease(settings, places)
     return Resolved(settings, places)
+
+
+# Who asks for the means wants the rung: leaf -> the rung's own, where nobody has said anything of that.
+_SHRINKS = 8
+
+
+def _implied(settings: Settings, places: dict[str, str]) -> Settings:
+    """Spare nodes switch node-replacement on, and nodes.min shrink."""
+    changes: dict[str, Any] = {}
+    budget = 0
+    for leaf, given, rung, worth in (
+        ("nodes.spares", settings.spares, "node-replacement", settings.spares),
+        ("nodes.min", settings.min_nodes, "shrink", _SHRINKS),
+    ):
+        name = f"rungs.{rung}.enabled"
+        if given and places[name] == "default":
+            changes[LEAVES[name].name], places[name] = True, places[leaf]
+        if given and places["rungs.node-replacement.budget"] in ("default", places["nodes.spares"]):
+            budget, places["rungs.node-replacement.budget"] = budget + worth, places[leaf]
+    if budget:
+        changes["node_replacements"] = min(budget, 128)
+    return replace(settings, **changes)
 
 
 def _check_lease(settings: Settings, places: Mapping[str, str]) -> None:

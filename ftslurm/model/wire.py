@@ -88,6 +88,7 @@ class QuietReported:
 
     quiet_s: float
     what: str
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +97,14 @@ class UseReported:
 
     unchanged: bool | None
     what: str
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceReported:
     text: str
-    views: tuple[RankView, ...] = ()
+    views: tuple[RankView, ...]
+    attempt: int
 
 
 ShimReport = RankStarted | RankExited | RankStopped | RankUnstartable | RankSilent | SignalSeen
@@ -158,7 +161,10 @@ def shim_report(rank: int, message: Message) -> ShimReport:
 
 
 def agent_report(message: Message) -> AgentReport:
-    """A later message of an agent; where it names a node, the receiver knows which. Raises: WireError."""
+    """A later message of an agent; where it names a node, the receiver knows which. Raises: WireError.
+
+    attempt: see the events; an agent that watches nobody yet says 0.
+    """
     match _text(message, "t", 20):
         case "devices":
             reports = tuple(_device(report) for report in _list(message, "reports"))
@@ -166,32 +172,34 @@ def agent_report(message: Message) -> AgentReport:
         case "healed":
             return HealingReported(tuple(_heal_result(result) for result in _list(message, "results")))
         case "quiet":
-            return QuietReported(_seconds(message, "quiet_s"), _text(message, "what", 4096))
+            return QuietReported(_seconds(message, "quiet_s"), _text(message, "what", 4096), _number(message, "attempt"))
         case "use":
             unchanged = message.get("unchanged")
             if unchanged is not None and not isinstance(unchanged, bool):
                 raise WireError("a report of use that is none")
-            return UseReported(unchanged, _text(message, "what", 4096))
+            return UseReported(unchanged, _text(message, "what", 4096), _number(message, "attempt"))
         case "overdue":
-            return BeatOverdue(_number(message, "rank"), _text(message, "why", 1000))
+            return BeatOverdue(_number(message, "rank"), _text(message, "why", 1000), _number(message, "attempt"))
         case "said":
             words = tuple(_short(word, 4096) for word in _list(message, "words"))
-            return ProgramSaid(_number(message, "rank"), _text(message, "what", 32), words)
+            return ProgramSaid(_number(message, "rank"), _text(message, "what", 32), words, _number(message, "attempt"))
         case "stall":
             return StallSeen(
                 "", _number(message, "probed"), _seconds(message, "stalled_s"), _seconds(message, "paused_s"),
                 message.get("begun") is True, _maybe_seconds(message, "usual_s"), _stage(message), message.get("reports") is True,
+                _number(message, "attempt"),
             )  # fmt: skip
         case "compared":
             waits = tuple(parse_waits(item) for item in _list(message, "waits"))
-            return RanksCompared("", waits, tuple(parse_enters(item) for item in _list(message, "enters")))
+            enters = tuple(parse_enters(item) for item in _list(message, "enters"))
+            return RanksCompared("", waits, enters, _number(message, "attempt"))
         case "stage":
-            return StageSet(_number(message, "rank"), _stage(message))
+            return StageSet(_number(message, "rank"), _stage(message), _number(message, "attempt"))
         case "progress":
-            return Progressed("", _number(message, "step"))
+            return Progressed("", _number(message, "step"), _number(message, "attempt"))
         case "evidence":
             views = tuple(parse_view(view) for view in (_list(message, "views") if "views" in message else ()))
-            return EvidenceReported(_text(message, "text", EVIDENCE_MAX), views)
+            return EvidenceReported(_text(message, "text", EVIDENCE_MAX), views, _number(message, "attempt"))
         case other:
             raise WireError(f"an agent sent an unknown message `{other}`")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ftslurm.model.collectives import RankView
@@ -30,9 +30,10 @@ class Attempt:
     training, as far as its program tells.
     said: (rank, what, words) of its program, by the program interface.
     drills: what was injected on purpose, in words; drilled_away: node -> why it is taken for lost.
-    started: ranks whose command was told to run. closed: those whose shim's connection has ended. step_ended: the
-    launcher itself says that nothing of the step is left (step_gone: or we have given it up). gone: node -> why it is
-    lost, with a second proof.
+    started: ranks whose command was told to run. closed: those whose shim has hung up; departed: after it was let go.
+    step_ended: the launcher itself says that nothing of the step is left (step_gone: or we have given it up, abandoned:
+    ended it ourselves). gone: node -> why it is lost, with a second proof. unreplaced: why no other node is to be had for a
+    bad one.
     """
 
     number: int = 0
@@ -64,6 +65,9 @@ class Attempt:
     gone: dict[str, str] = field(default_factory=dict)
     step_gone: bool = False
     step_ended: bool = False
+    departed: set[int] = field(default_factory=set)
+    abandoned: bool = False
+    unreplaced: str = ""
     killed: bool = False
     culprit: bool = False
     not_in_place: str = ""
@@ -92,12 +96,17 @@ class Attempt:
         """Is it this attempt's, or that of the rank started again alone?"""
         return number == self.number or number == self.numbers.get(rank)
 
+    def latest(self, ranks: Iterable[int]) -> int:
+        """Of the starts that `ranks` belong to: what is told of them counts if it is told of this one."""
+        return max((self.numbers.get(rank, self.number) for rank in ranks), default=self.number)
+
     def again(self, rank: int, number: int) -> None:
         """`rank` is started again alone."""
         self.numbers[rank] = number
         self.exits.pop(rank, None)
         self.ends.pop(rank, None)
         self.unstartable.pop(rank, None)
+        self.stages.pop(rank, None)
         self.stopped.discard(rank)
 
     @property
@@ -156,10 +165,11 @@ class Attempt:
         """The shim of `rank` cannot be reached any more, whatever it said before."""
         self.lost.setdefault(rank, why)
 
-    def close(self, rank: int, why: str) -> None:
-        """Its shim's connection has ended, which is half a proof that it has."""
+    def close(self, rank: int, why: str, hung_up: bool = True) -> None:
+        """Its shim has hung up, which is half a proof that it has ended; else it may only be cut off."""
         self.lose(rank, why)
-        self.closed.add(rank)
+        if hung_up:
+            self.closed.add(rank)
 
     def lose_rest(self, why: str) -> None:
         """All that have not said that they are stopped."""

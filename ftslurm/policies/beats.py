@@ -159,11 +159,6 @@ def overdue(watch: Watch | None, limits: BeatLimits, now: float) -> Overdue | No
     return Overdue(first.what, first.section, waited, first.limit_s, _in_words(first, waited))
 
 
-def due_at(watch: Watch | None, limits: BeatLimits) -> float | None:
-    """The moment at which `overdue` has an answer if nothing changes until then; None if it never has."""
-    return min((clock.since + clock.limit_s for clock in _running(watch, limits)), default=None)
-
-
 def merged(limits: BeatLimits, calculated: Calculated) -> BeatLimits:
     """What the program has calculated holds, over what was configured. It has merged it with its own earlier results."""
     return replace(

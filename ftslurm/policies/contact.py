@@ -27,6 +27,7 @@ class _Party:
     heard_at: float
     broke_at: float | None = None
     why: str = ""
+    hung_up: bool = False
     brief: bool = False
 
 
@@ -61,10 +62,11 @@ class Contact:
         self._wake(now + self._silence_s)
         return [NodeHeard(party.node)]
 
-    def broke(self, owner: int | str, why: str, now: float) -> None:
+    def broke(self, owner: int | str, why: str, now: float, hung_up: bool = True) -> None:
+        """hung_up: by the other side; else the way to it may be cut."""
         party = self._parties.get(owner)
         if party is not None and party.broke_at is None:
-            party.broke_at, party.why = now, why
+            party.broke_at, party.why, party.hung_up = now, why, hung_up
             self._wake(now if party.brief else now + RETURN_S)
 
     def no_return(self, owners: set[int | str], now: float) -> None:
@@ -107,7 +109,7 @@ class Contact:
         del self._parties[party.owner]
         if isinstance(party.owner, str):
             return [AgentLost(party.owner, party.why)]
-        return [ShimLost(party.owner, party.why)]
+        return [ShimLost(party.owner, party.why, party.hung_up)]
 
     def _wake(self, at: float) -> None:
         self._next = at if self._next is None else min(self._next, at)

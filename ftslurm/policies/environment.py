@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from ftslurm.model.job import Counters, Task
+from ftslurm.model.layout import Layout
+from ftslurm.model.nodes import fold_in_order
 
 
 def counters_env(counters: Counters) -> dict[str, str]:
@@ -46,3 +48,46 @@ def torch_env(tasks: Mapping[int, Task], master: str, users: Collection[str]) ->
         }
         for rank, task in tasks.items()
     }
+
+
+def placed_env(tasks: Mapping[int, Task], layout: Layout, job: Mapping[str, str], step: str) -> dict[int, dict[str, str]]:
+    """rank -> Slurm's own variables of place, where srun's would not tell the slots: spares are none of the program's nodes,
+    nodes stand in the order of their slots, and on a node that is lent the job is ours and not the donor.
+
+    job: what the batch script's environment says of the job. step: `123.0`, of rank 0.
+    """
+    nodes, per_slot = fold_in_order(layout.nodes), [0] * len(layout.nodes)
+    for task in tasks.values():
+        per_slot[task.slot] += 1
+    shared = {
+        **dict.fromkeys(("SLURM_NODELIST", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST"), nodes),
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES"), str(len(layout.nodes))),
+        **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), str(len(tasks))),
+        **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), _runs(per_slot)),
+    }
+    number, _, step_id = step.partition(".")
+    ours = {**job, "SLURM_JOB_ID": number, "SLURM_JOBID": number, "SLURM_STEP_ID": step_id, "SLURM_STEPID": step_id}
+    ranks_on: dict[int, list[str]] = {}
+    for rank in sorted(tasks):
+        ranks_on.setdefault(tasks[rank].slot, []).append(str(rank))
+    return {
+        rank: {
+            **(ours if task.node in layout.lent else {}),
+            **shared,
+            "SLURM_PROCID": str(rank),
+            "SLURM_NODEID": str(task.slot),
+            "SLURM_GTIDS": ",".join(ranks_on[task.slot]),
+        }
+        for rank, task in tasks.items()
+    }
+
+
+def _runs(numbers: Sequence[int]) -> str:
+    """`2,2,2,1` as Slurm writes it: `2(x3),1`."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][0] == number:
+            found[-1][1] += 1
+        else:
+            found.append([number, 1])
+    return ",".join(f"{number}(x{times})" if times > 1 else str(number) for number, times in found)

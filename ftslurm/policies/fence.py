@@ -1,11 +1,13 @@
 """What may still run where nobody can see it, and until when its lease lets it.
 
-A rank's end is proven by its shim (nothing is left), or by its step: the launcher has ended and the shim's connection was
-closed. Whatever is not proven ends at the latest when its lease does, which was last renewed when its node was last heard.
+A rank's end is proven by its shim (nothing is left); or by its step: the launcher has ended and the shim has hung up; or
+its shim has hung up and its node answers by no way any more. Whatever is not proven ends at the latest when its lease does,
+which was last renewed when its node was last heard.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -19,9 +21,11 @@ from ftslurm.policies.attempt import Attempt
 @dataclass(slots=True)
 class Fence:
     """silent: node -> monotonic seconds when it was last heard. let_go_at: since when no lease has been renewed, None while
-    they are."""
+    they are. paused: ranks that were stopped with the whole job, and whose leases do not run out before they are heard of
+    again: their end is proven by their step alone."""
 
     silent: dict[str, float] = field(default_factory=dict)
+    paused: set[int] = field(default_factory=set)
     let_go_at: float | None = None
 
     def over_at(self, node: str, settings: Settings) -> float:
@@ -29,13 +33,15 @@ class Fence:
         return self.silent[node] + settings.lease_s + settings.lease_margin_s
 
     def unproven(self, attempt: Attempt, tasks: Mapping[int, Task], settings: Settings, now: float) -> dict[int, float]:
-        """rank -> monotonic seconds until which it may run; only those that still may."""
+        """rank -> monotonic seconds until which it may run, infinite if nobody knows; only those that still may."""
         free = attempt.stopped - attempt.left.keys()
         if attempt.step_ended:
             free |= attempt.closed
+        free |= {rank for rank in attempt.closed if rank in tasks and tasks[rank].node in attempt.gone}
         base = now if self.let_go_at is None else self.let_go_at
         wait_s = settings.lease_s + settings.lease_margin_s
         until = {rank: self.silent.get(tasks[rank].node, base) + wait_s for rank in attempt.started - free if rank in tasks}
+        until.update(dict.fromkeys(self.paused & until.keys(), math.inf))
         return {rank: at for rank, at in until.items() if at > now}
 
 

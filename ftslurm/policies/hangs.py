@@ -59,6 +59,12 @@ class HangWatch:
             self._silent.add(event.rank)
         return bool(running) and set(running) <= self._silent
 
+    def begun(self, rank: int, node: str) -> None:
+        """`rank` has been started again: what was told of it before, and of its node, is over."""
+        self._silent.discard(rank)
+        self._quiet.pop(node, None)
+        self._use.clear()
+
     def looked_at(self, node: str, nodes: Collection[str]) -> bool:
         """Has the evidence of all `nodes` come?"""
         self._looked_at.add(node)

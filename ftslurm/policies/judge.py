@@ -14,8 +14,10 @@ A group calls those below it; the two methods that are called from further down 
     judge_drills     faults on purpose
     judge_settling   trouble: stop, find out, decide; most of the above leads there
     judge_rungs      carrying out what was decided
+    judge_replacing  other nodes for the slots of bad ones
     judge_starting   starting the step and its ranks
     judge_ending     ending the step, and ftrun
+    judge_patience   waiting for a slurmctld that is away
     judge_state      what the judge knows; every group stands on it
 """
 
@@ -47,6 +49,8 @@ class Judge(Launching, Ranks, Stalls, Nodes, Drills):
         method = TABLE.get((self.phase, type(event)))
         if method is None:
             raise LookupError(f"the judge has no answer to {type(event).__name__} while {self.phase.value}")
+        if isinstance(event, ev.AgentTold) and not isinstance(event, ev.ProgramSaid) and not self._is_current(event):
+            return ()
         return tuple(method(self, event, now))
 
     def _time_passed(self, _: ev.TimePassed, now: Now) -> list[Decision]:
@@ -60,8 +64,13 @@ class Judge(Launching, Ranks, Stalls, Nodes, Drills):
             found += _OVERDUE[name](self, now)
         return found
 
+    def _stood_still(self, event: ev.StoodStill, now: Now) -> list[Decision]:
+        """In a suspended job the ranks, agents and Slurm's own time limit stood still as well."""
+        self._waits = {name: deadline + event.seconds for name, deadline in self._waits.items()}
+        return []
+
     def _ask_overdue(self, now: Now) -> list[Decision]:
-        silent = ev.SlurmAnswered(error=f"no answer within {self.settings.slurm_timeout_s:g} s")
+        silent = ev.SlurmAnswered(error=f"no answer within {self.settings.slurm_timeout_s:g} s", away=True)
         return self.handle(silent, now)  # type: ignore[return-value]
 
 
@@ -73,6 +82,7 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "mend": Judge._mend_overdue,
     "use": Judge._use_known,
     "exit": Judge._exit_overdue,
+    "hold": Judge._hold_due,
     "evidence": Judge._evidence_overdue,
     "examine": Judge._look_closer,
     "compare": Judge._compare,
@@ -81,19 +91,23 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "stop": Judge._stop_overdue,
     "look": Judge._look_overdue,
     "ask": Judge._ask_overdue,
+    "away": Judge._ask_again,
+    "requeue": Judge._hand_over,
     "warning": Judge._warning_overdue,
     "heal": Judge._heal_overdue,
     "step": Judge._step_overdue,
     "killed step": Judge._killed_step_overdue,
     "probe": Judge._probe_overdue,
     "silence": Judge._silence_goes_on,
+    "node": Judge._node_overdue,
     "leases": Judge._leases_over,
     "lease": Judge._lease_due,
+    "tell leases": Judge._tell_leases,
     "others": Judge._others_over,
 }
 
-_N, _L, _R, _S, _H, _E, _Q = (
-    Phase.NEW, Phase.LAUNCHING, Phase.RUNNING, Phase.SETTLING, Phase.HEALING, Phase.ENDING, Phase.REQUEUEING,
+_N, _L, _R, _S, _H, _P, _E, _Q = (
+    Phase.NEW, Phase.LAUNCHING, Phase.RUNNING, Phase.SETTLING, Phase.HEALING, Phase.REPLACING, Phase.ENDING, Phase.REQUEUEING,
 )  # fmt: skip
 # What agents, Slurm and broken connections may still say when nobody asks any more.
 _BESIDE = {ev.ShimLost, ev.AgentArrived, ev.AgentLost, ev.DevicesSeen, ev.SlurmAnswered, ev.HealingDone}
@@ -156,7 +170,18 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_H, ev.DevicesSeen): Judge._nothing,  # the healing agent's own result is what counts
     (_H, ev.SignalSeen): Judge._signalled_late,
     (_H, ev.SlurmAnswered): Judge._slurm_while_healing,
+    # no step: other nodes are being had
+    (_P, ev.NodeChecked): Judge._node_checked,
+    (_P, ev.NodeBorrowed): Judge._node_borrowed,
+    (_P, ev.SignalSeen): Judge._replacing_signalled,
+    (_P, ev.NodeSilent): Judge._silent_meanwhile,
+    **{
+        (_P, kind): Judge._nothing
+        for kind in _BESIDE | {ev.StepEnded, ev.TaskArrived}
+    },
     # the step is let go
+    (_E, ev.NodeChecked): Judge._node_checked,
+    (_E, ev.NodeBorrowed): Judge._node_borrowed,
     (_E, ev.StepEnded): Judge._step_ended,
     (_E, ev.SignalSeen): Judge._ending_signalled,
     **{
@@ -172,7 +197,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     # stragglers of an attempt that is over
     **{
         (phase, kind): Judge._nothing
-        for phase in (_L, _H, _E, _Q)
+        for phase in (_L, _H, _P, _E, _Q)
         for kind in (ev.RankStarted, ev.RankExited, ev.RankStopped, ev.RankUnstartable)
         if (phase, kind) != (_E, ev.RankStopped)
     },
@@ -181,15 +206,15 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     # signs of life and of none, when nobody asks any more
     **{
         (phase, kind): Judge._nothing
-        for phase in (_L, _S, _H, _E, _Q)
+        for phase in (_L, _S, _H, _P, _E, _Q)
         for kind in (ev.QuietSeen, ev.UseSampled, ev.RankSilent, ev.BeatOverdue, ev.StallSeen, ev.RanksCompared, ev.StageSet)
     },
-    **{(phase, ev.Progressed): Judge._progressed for phase in (_L, _S, _H, _E, _Q)},
-    **{(phase, ev.ProgramSaid): Judge._program_said for phase in (_L, _S, _H, _E, _Q)},
-    **{(phase, ev.EvidenceTaken): Judge._evidence_taken for phase in (_L, _S, _H, _E, _Q)},
+    **{(phase, ev.Progressed): Judge._progressed for phase in (_L, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.ProgramSaid): Judge._program_said for phase in (_L, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.EvidenceTaken): Judge._evidence_taken for phase in (_L, _S, _H, _P, _E, _Q)},
     # drills: only while ranks run
     (_R, ev.DrillAsked): Judge._drill,
-    **{(phase, ev.DrillAsked): Judge._no_drill for phase in (_L, _S, _H, _E, _Q)},
+    **{(phase, ev.DrillAsked): Judge._no_drill for phase in (_L, _S, _H, _P, _E, _Q)},
     # silence, when nobody waits for the node, and what counts of it then
     (_L, ev.NodeSilent): Judge._silent_meanwhile,
     (_H, ev.NodeSilent): Judge._silent_meanwhile,
@@ -197,12 +222,20 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_E, ev.ShimLost): Judge._shim_closed,
     (_E, ev.RankStopped): Judge._stopped_while_ending,
     (_Q, ev.NodeSilent): Judge._nothing,
-    **{(phase, ev.NodeProbed): Judge._nothing for phase in (_L, _H, _E, _Q)},
-    **{(phase, ev.NodeHeard): Judge._node_heard for phase in (_L, _R, _S, _H, _E, _Q)},
+    **{(phase, ev.NodeProbed): Judge._nothing for phase in (_L, _H, _P, _E, _Q)},
+    **{(phase, ev.NodeHeard): Judge._node_heard for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    # shims that were let go; nodes that come too late, or go
+    (_E, ev.ShimLeft): Judge._shim_left,
+    **{(phase, ev.ShimLeft): Judge._nothing for phase in (_L, _R, _S, _H, _P, _Q)},
+    **{(phase, ev.NodeChecked): Judge._nothing for phase in (_L, _R, _S, _H, _Q)},
+    **{(phase, ev.NodeBorrowed): Judge._loan_too_late for phase in (_L, _R, _S, _H, _Q)},
+    **{(phase, ev.NodesReleased): Judge._released for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # ourselves, whenever: what follows from it is the leases' to do
-    **{(phase, ev.CutOff): Judge._cut_off for phase in (_L, _R, _S, _H, _E, _Q)},
-    **{(phase, ev.InTouch): Judge._in_touch for phase in (_L, _R, _S, _H, _E, _Q)},
+    **{(phase, ev.CutOff): Judge._cut_off for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.InTouch): Judge._in_touch for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # time and the ledger, whenever
-    **{(phase, ev.TimePassed): Judge._time_passed for phase in (_L, _R, _S, _H, _E, _Q)},
+    **{(phase, ev.TimePassed): Judge._time_passed for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.RankPaused): Judge._rank_paused for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.StoodStill): Judge._stood_still for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.LedgerFailed): Judge._ledger_failed for phase in Phase if phase is not _N},
 }

@@ -46,8 +46,9 @@ class Devices(Settling):
         return [*notes, *self._settled(now)]
 
     def _note_faults(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:
-        """A fault counts once from when it is first seen until it is gone. An answer that is none changes nothing."""
-        if event.error:
+        """A fault counts once from when it is first seen until it is gone. An answer that is none changes nothing, nor does
+        one of a node that was left."""
+        if event.error or event.node not in self._agents:
             return []
         before = {key for key in self._faults if key[0] == event.node}
         shown = {fault.key: fault for fault in event.faults}

@@ -4,24 +4,31 @@ what would be started: the step has ended, and the leases of ranks that nobody c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from ftslurm.errors import REQUEUED_STATUS
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision, EndStep, Finish, KillStep, Requeue, Say
+from ftslurm.model.decisions import AbandonStep, Decision, EndLoans, EndStep, Finish, KillStep, Requeue, Say
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
-from ftslurm.policies.judge_state import SIGINT, SIGTERM, JudgeState
+from ftslurm.policies.judge_patience import Patience
+from ftslurm.policies.judge_state import SIGINT, SIGTERM
 from ftslurm.policies.phases import Phase
 
 # From letting the shims go to killing the step, and from there to going on without it; srun waits for its stepds.
 STEP_END_WAIT_S = 20.0
+# For requeue.start_in, as long as nobody says. A plain script and its steps are gone within a second (seen on 22.05 to
+# 26.05); below 2 s a node may find the credential of the new start revoked.
+NO_EPILOG_S, EPILOG_S = 2.0, 8.0
+# What is proven within this time was nothing to wait for.
+TELL_LEASES_S = 1.0
 # From requeue.start_in up to eight times of it.
 DOUBLED_MAX = 3
 
 
-class Ending(JudgeState):
+class Ending(Patience):
     def _give_up(self, what: str, status: int, now: Now) -> list[Decision]:
         """Ended by somebody's will: no rung is asked and nothing is said that Slurm does not say."""
         return self._end_step(status, lambda at: self._finish(what, status, at), now)
@@ -33,14 +40,30 @@ class Ending(JudgeState):
         """unended: what follows if the step cannot be ended, where there is something to start again in `after`."""
         self._another_try = unended is not None or after == self._hand_over
         if self._attempt.step_gone:
-            self.phase, self._after = Phase.ENDING, after
+            self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
             return self._fenced(now)
-        if self._attempt.lost:
+        if self._attempt.lost and not self._lost_to_dead_nodes():
             return self._kill_step(after, now, unended)
         self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
         self._fence.let_go_at = now.mono
         self._waits = {"step": now.mono + STEP_END_WAIT_S}
-        return [EndStep(0 if self._attempt.culprit else status, forget=unended is not None)]
+        return [EndStep(0 if self._attempt.culprit else status, forget=unended is not None), *self._abandon()]
+
+    def _lost_to_dead_nodes(self) -> bool:
+        """Did the launcher lose nobody but those who cannot answer it either?"""
+        return all(rank in self._tasks and self._tasks[rank].node in self._attempt.gone for rank in self._attempt.lost)
+
+    def _abandon(self) -> list[Decision]:
+        """Once every shim that lives has gone: srun would wait for the dead ones (30 s on 22.05, asked to end or not)."""
+        attempt = self._attempt
+        if not attempt.lost or attempt.abandoned or not attempt.departed >= attempt.ranks - attempt.lost.keys():
+            return []
+        attempt.abandoned = True
+        return [AbandonStep()]
+
+    def _shim_left(self, event: ev.ShimLeft, now: Now) -> list[Decision]:
+        self._attempt.departed.add(event.rank)
+        return self._abandon() if "step" in self._waits and self._lost_to_dead_nodes() else []
 
     def _kill_step(
         self, after: Callable[[Now], list[Decision]], now: Now, unended: Callable[[Now], list[Decision]] | None = None
@@ -53,18 +76,25 @@ class Ending(JudgeState):
     def _fenced(self, now: Now) -> list[Decision]:
         """What follows, as soon as nothing of the old attempt can run any more beside what would be started."""
         left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono) if self._another_try else {}
+        if math.inf in left.values():
+            # Only Slurm can end what stands still there, and lets the job run again only when it has.
+            self._after = self._unended
+            left = {rank: at for rank, at in left.items() if at < math.inf}
         if not left:
             self._waits = {}
             return self._after(now)
-        first, self._waits = "lease" not in self._waits, {"lease": max(left.values())}
-        if not first:
-            return []
+        tell_at = self._waits.get("tell leases", now.mono + TELL_LEASES_S if "lease" not in self._waits else None)
+        self._waits = {"lease": max(left.values())} | ({"tell leases": tell_at} if tell_at else {})
+        return []
+
+    def _tell_leases(self, now: Now) -> list[Decision]:
+        left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono)
         nodes = fold_nodes({self._tasks[rank].node for rank in left})
-        wait_s = self._waits["lease"] - now.mono
-        return [Say(f"waiting {wait_s:.0f} s at the most, until the leases of the ranks on {nodes} have run out")]
+        wait_s = self._waits.get("lease", now.mono) - now.mono
+        return [Say(f"waiting {wait_s:.0f} s at the most, until the leases of the ranks on {nodes} have run out")] if left else []
 
     def _shim_closed(self, event: ev.ShimLost, now: Now) -> list[Decision]:
-        self._attempt.close(event.rank, event.why)
+        self._attempt.close(event.rank, event.why, event.hung_up)
         return self._fenced(now) if "lease" in self._waits else []
 
     def _stopped_while_ending(self, event: ev.RankStopped, now: Now) -> list[Decision]:
@@ -77,7 +107,7 @@ class Ending(JudgeState):
 
     def _step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
         self._waits = {}
-        self._attempt.step_gone = self._attempt.step_ended = True
+        self._attempt.step_gone, self._attempt.step_ended = True, not self._attempt.abandoned
         return self._fenced(now)
 
     def _ending_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
@@ -110,7 +140,11 @@ class Ending(JudgeState):
 
     def _finish(self, what: str, status: int, now: Now) -> list[Decision]:
         self.phase, self.exit_status, self._waits = Phase.FINISHED, status, {}
-        return [self._note(rec.Finished(now.unix, self.facts.run, status, what)), Finish(status)]
+        return [*self._all_loans_end(), self._note(rec.Finished(now.unix, self.facts.run, status, what)), Finish(status)]
+
+    def _all_loans_end(self) -> list[Decision]:
+        jobs, self._loans = tuple(sorted(self._loans)), set()
+        return [EndLoans(jobs)] if jobs else []
 
     def _hand_over(self, _: Now) -> list[Decision]:
         """The step has ended and nothing of the job runs but its script and us: now the job may go."""
@@ -118,14 +152,17 @@ class Ending(JudgeState):
         self.phase, self._waits = Phase.REQUEUEING, {}
         st = self.settings
         # Where the clean-up took longer before, the next start time leaves it more.
-        start_in_s = st.start_in_s * 2 ** min(self.history.slow_requeues, DOUBLED_MAX)
-        return [Requeue(self._decided.id, self._decided.exclude, start_in_s, st.even_if_no_requeue)]
+        usual_s = EPILOG_S if self._slurm and self._slurm.epilog else NO_EPILOG_S
+        start_in_s = (st.start_in_s or usual_s) * 2 ** min(self.history.slow_requeues, DOUBLED_MAX)
+        return [*self._all_loans_end(), Requeue(self._decided.id, self._decided.exclude, start_in_s, st.even_if_no_requeue)]
 
     def _requeue_ended(self, event: ev.RequeueEnded, now: Now) -> list[Decision]:
         assert self._decided is not None
         if event.ok:
             done = self._note(rec.CarriedOut(now.unix, self._decided.id, True, event.why))
-            return [done, *self._finish("requeued", REQUEUED_STATUS, now)]
+            return [done, *self._slurm_is_back(now), *self._finish("requeued", REQUEUED_STATUS, now)]
+        if event.away and (waiting := self._await_slurm("requeue", "to give the job back", event.why, now)):
+            return waiting  # the decision stands open, and is paid for once
         done = self._note(rec.CarriedOut(now.unix, self._decided.id, False, event.why))
         what = f"{self._decided.why}; the requeue failed: {event.why}"
         return [done, Say(what), *self._finish(what, self._decided.status or 1, now)]

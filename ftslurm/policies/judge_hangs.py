@@ -9,7 +9,7 @@ from dataclasses import replace
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.collectives import Finding, Kind, Level
-from ftslurm.model.decisions import Decision, KeepEvidence, SampleUse, Say, SetIntervals, TakeEvidence
+from ftslurm.model.decisions import Decision, KeepEvidence, SampleUse, Say, TakeEvidence
 from ftslurm.model.events import Now
 from ftslurm.policies.hangs import HangWatch
 from ftslurm.policies.judge_settling import Settling
@@ -23,7 +23,7 @@ from ftslurm.policies.whohangs import who_hangs
 class Hangs(Settling):
     def _quiet_seen(self, event: ev.QuietSeen, now: Now) -> list[Decision]:
         """Every node has been quiet for long enough: now the devices (or CPUs) are asked whether they do anything."""
-        if self._under_signal(now) or self._hung:
+        if self._held(now) or self._hung:
             return []
         if not self._hangs.quiet(event, self._step_nodes()):
             self._waits.pop("use", None)
@@ -45,7 +45,7 @@ class Hangs(Settling):
         return self._hang("io", hang.what, hang.evidence, now) if hang else self._watch_ranks(self._agents)
 
     def _rank_silent(self, event: ev.RankSilent, now: Now) -> list[Decision]:
-        if self._under_signal(now) or self._hung or not self.settings.hang_silence:
+        if self._held(now) or self._hung or not self.settings.hang_silence:
             return []
         running = self._attempt.ranks - self._attempt.exits.keys()
         if not self._hangs.silent(event, running):
@@ -55,9 +55,23 @@ class Hangs(Settling):
 
     def _beat_overdue(self, event: ev.BeatOverdue, now: Now) -> list[Decision]:
         """As ft_launcher's rank monitor judges. The program has asked to be watched, so no more proof is wanted."""
-        if self._under_signal(now) or self._hung or event.rank in self._attempt.exits:
+        if self._held(now) or self._hung or event.rank in self._attempt.exits:
             return []
         return self._hang("beat", f"rank {event.rank} on {self._tasks[event.rank].node}: {event.why}", (), now)
+
+    def _held(self, now: Now) -> bool:
+        """Is what looks like a hang an answer to a signal? It is told once, so everybody looks anew when that is over."""
+        if self._under_signal(now):
+            self._waits.setdefault("hold", now.mono + LATER_S)
+            return True
+        return False
+
+    def _hold_due(self, now: Now) -> list[Decision]:
+        if self.phase is not Phase.RUNNING or self._held(now):
+            return []
+        self._hangs = HangWatch()
+        self._waits.pop("use", None)
+        return [*self._watch_ranks(self._agents), self._intervals()]
 
     def _exit_overdue(self, now: Now) -> list[Decision]:
         if self.phase is not Phase.RUNNING or self._hung:
@@ -67,29 +81,31 @@ class Hangs(Settling):
             return []
         left = sorted(self._attempt.ranks - self._attempt.exits.keys())
         ranks = ", ".join(map(str, left[:8])) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
-        what = f"{len(self._attempt.exits)} ranks have ended, and for {self._exit_s:g} s rank {ranks} has not"
+        ended_s = now.mono - self._exit_since if self._exit_since is not None else 0.0
+        what = f"{len(self._attempt.exits)} ranks have ended, and for {ended_s:.0f} s rank {ranks} has not"
         return self._hang("exit", what, (), now)
 
     # --- what the program says: it knows best how long it will say nothing
 
     def _program_said(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
-        """Words for people are passed on; what the program asks of the ladder is remembered for its next failure."""
-        text = " ".join(event.words)
-        self._attempt.said.append((event.rank, event.what, event.words))
-        note = self._note(rec.ProgramSaid(now.unix, self._attempt.number, event.rank, event.what, text))
-        if event.what == "setting" and event.words[:1] == ("job_exit_hang_interval",):
-            return [note, *self._set_exit_interval(event.words[-1])]
+        """Words for people are passed on; what the program asks of the ladder is remembered for its next failure, unless it
+        has had that already."""
+        text, current = " ".join(event.words), self._is_current(event)
+        if current:
+            self._attempt.said.append((event.rank, event.what, event.words))
+        note = self._note(rec.ProgramSaid(now.unix, event.attempt, event.rank, event.what, text))
+        if current and event.what == "setting" and event.words[:1] == ("job_exit_hang_interval",):
+            return [note, *self._set_exit_interval(event.words[-1], now)]
         if event.what == "message":
             return [note, Say(f"rank {event.rank}: {text}")]
         return [note]
 
-    def _set_exit_interval(self, word: str) -> list[Decision]:
+    def _set_exit_interval(self, word: str, now: Now) -> list[Decision]:
         """By AIMaster's `reset_config`: seconds, or -1 for off."""
         seconds = as_seconds(word)
         if seconds is not None:
-            self._exit_s = float("inf") if seconds < 0 else seconds
-            if "exit" in self._waits:
-                self._waits["exit"] = self._exit_since + self._exit_s
+            self._exit_s = None if seconds < 0 else seconds
+            self._await_last_end(now)
         return []
 
     def _progressed(self, event: ev.Progressed, now: Now) -> list[Decision]:
@@ -97,18 +113,16 @@ class Hangs(Settling):
         return []
 
     def _stage_set(self, event: ev.StageSet, now: Now) -> list[Decision]:
-        before = self._interval(self.settings.hang_interval_s), self._interval(self.settings.hang_detect_s)
+        before = self._intervals()
         if event.seconds is None:
             self._attempt.stages.pop(event.rank, None)
         else:
             self._attempt.stages[event.rank] = event.seconds
-        silence_s, quiet_s = self._interval(self.settings.hang_interval_s), self._interval(self.settings.hang_detect_s)
-        if self.phase is not Phase.RUNNING or (silence_s, quiet_s) == before:
+        if self._intervals() == before:
             return []
         self._hangs = HangWatch()
         self._waits.pop("use", None)
-        st = self.settings
-        return [SetIntervals(silence_s if st.hang_silence else 0.0, quiet_s if st.hang_detection else 0.0)]
+        return [self._intervals()]
 
     # --- what a hang leads to
 
@@ -130,7 +144,7 @@ class Hangs(Settling):
             keep = [KeepEvidence(self._attempt.number, node, text) for node, text in self._attempt.evidence.items()]
             return [seen, *keep, *self._into_hang(self._hung, now, found)]
         self._hung = Trouble(Cause.HANG, f"hang: {what}", 1)
-        if all(kinds is None for kinds in self._agents.values()):
+        if not self._watching():
             return [seen, *self._into_trouble(self._hung, now)]
         self._waits["evidence"] = now.mono + self.settings.hang_evidence_s
         return [seen, TakeEvidence(self.settings.hang_evidence_s)]
@@ -139,9 +153,9 @@ class Hangs(Settling):
         """Can the job go on without the nodes that the finding convicts?"""
         if found is None or found.level is not Level.ERROR or not found.blamed:
             return False
-        before, self._attempt.hung = self._attempt.hung, {node: str(found) for node in found.blamed}
-        rung = choose(self._situation(Trouble(Cause.HANG, str(found), 1), now)).rung
-        self._attempt.hung = before
+        situation = self._situation(Trouble(Cause.HANG, str(found), 1), now)
+        convicted = {node: str(found) for node in found.blamed}
+        rung = choose(replace(situation, blamed={**situation.blamed, **convicted})).rung
         return rung in ("isolated-requeue", "node-replacement")
 
     def _into_hang(self, trouble: Trouble, now: Now, found: Finding | None = None) -> list[Decision]:

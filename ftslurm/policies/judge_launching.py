@@ -4,11 +4,14 @@ waited for, the tasks of the step as they arrive, and a step that does not come 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, Say
 from ftslurm.model.events import Now
 from ftslurm.model.exits import signal_name
+from ftslurm.model.job import Task
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.settings import Settings
 from ftslurm.policies.attempt import Attempt
@@ -27,11 +30,14 @@ class Launching(Settling):
             f.name, f.launcher, f.version, f.host, f.pid, budgets(self.settings), f.number,
             self.settings.cleanup_grace_s, f.batch_node,
         )  # fmt: skip
+        last = self.history.last_run
+        forgotten = self.history.lent.values() if last is not None and f.schedule > last.schedule else ()
+        loans = self._end_loans(forgotten)  # of a scheduling whose ftrun could not end them
         known = {node: why for node, why in f.remembered.items() if node in f.nodes}
         warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]
         before = [self._note(record) for record in f.cut_short]
         begun: list[Decision] = [*before, self._note(began, vital=True), *warned]
-        return [*begun, *(self._await_others(now) if f.unproven else self._launch(now))]
+        return [*loans, *begun, *(self._await_others(now) if f.unproven else self._first_launch(now))]
 
     def _await_others(self, now: Now) -> list[Decision]:
         """The job was requeued by Slurm itself, away from a node that could not say whether its ranks have ended."""
@@ -42,20 +48,50 @@ class Launching(Settling):
         return [Say(f"waiting {wait_s:g} s, until the leases of ranks that may still run have run out ({where})")]
 
     def _others_over(self, now: Now) -> list[Decision]:
-        return self._launch(now) if self.phase is Phase.LAUNCHING else []
+        return self._first_launch(now) if self.phase is Phase.LAUNCHING else []
 
     def _task_arrived(self, event: ev.TaskArrived, now: Now) -> list[Decision]:
-        self._tasks[event.task.rank] = event.task
-        self._step = event.step
+        self._tasks[event.task.rank] = task = self._in_its_slot(event.task)
+        self._steps[task.node] = event.step
+        if task.rank == 0 or not self._step:
+            self._step = event.step
         if len(self._tasks) < event.expected:
             return []
+        if astray := self._astray():
+            return self._misplaced(astray, now)
+        if self._layout is not None:
+            self._layout = replace(self._layout, slots=tuple(self._tasks[rank].slot for rank in sorted(self._tasks)))
         return self._start(now)
+
+    def _in_its_slot(self, task: Task) -> Task:
+        """srun numbers the nodes of a step in the cluster's order, whatever their slots."""
+        if self._layout is None or task.node not in self._layout.nodes:
+            return task
+        return replace(task, slot=self._layout.nodes.index(task.node))
+
+    def _astray(self) -> str:
+        """Who is not where it was meant to be; empty if all are."""
+        if self._layout is None:
+            return ""
+        for rank, task in sorted(self._tasks.items()):
+            meant = self._layout.node_of(rank) if rank < len(self._layout.slots) else ""
+            if task.node not in self._layout.nodes or (meant and meant != task.node):
+                return f"rank {rank} came up on {task.node} and was meant for {meant or fold_nodes(self._layout.nodes)}"
+        return ""
+
+    def _misplaced(self, what: str, now: Now) -> list[Decision]:
+        """Nothing has been started yet."""
+        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        self._attempt.stopped = set(self._tasks)
+        self._attempt.unreplaced = self._attempt.not_in_place = what
+        return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
 
     def _launch_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
         """srun gave up before every task was there; it has said why on stderr itself. A node may be behind it."""
         self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
         what = f"the step did not come up: its launcher {event.status}"
         self._attempt.lose_step(what)
+        self._unlaunched = True
         cause = Cause.LOST if self._attempt.number else Cause.LAUNCH
         return self._into_trouble(Trouble(cause, what, event.status.shell or 1), now)
 

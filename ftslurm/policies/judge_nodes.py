@@ -39,6 +39,10 @@ class Nodes(Settling):
     def _in_touch(self, _: ev.InTouch, now: Now) -> list[Decision]:
         return [Say("in reach again: leases are renewed")]
 
+    def _rank_paused(self, event: ev.RankPaused, now: Now) -> list[Decision]:
+        (self._fence.paused.add if event.paused else self._fence.paused.discard)(event.rank)
+        return []
+
     def _node_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
         """Lost is a node that is silent and cannot be reached by another way either."""
         self._probed.discard(event.node)
@@ -89,8 +93,25 @@ class Nodes(Settling):
             return []
         over = [node for node in self._fence.silent if node in self._step_nodes()]
         over = [node for node in over if self._fence.over_at(node, self.settings) <= now.mono]
+        asked, over = self._stopped_with_the_job(over, now)
+        if asked or not over:
+            return asked
         for node in over:
             for rank in self._ranks_on(node):
                 self._attempt.lose(rank, f"{node} was out of reach for longer than a lease lasts")
         what = f"{fold_nodes(over)} was out of reach for longer than the lease of {self.settings.lease_s:g} s, though it lives"
-        return self._into_trouble(Trouble(Cause.LOST, what, 1), now) if over else []
+        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+
+    def _stopped_with_the_job(self, over: list[str], now: Now) -> tuple[list[Decision], list[str]]:
+        """Nodes whose ranks announced that they would be stopped are silent for as long as Slurm calls the job suspended,
+        which we see where ftrun itself goes on (salloc). Gives the question, or what is left of `over` once there is
+        an answer."""
+        paused = [node for node in over if self._fence.paused & set(self._ranks_on(node))]
+        since = min((self._fence.silent[node] for node in paused), default=now.mono)
+        if not paused or "ask" not in self.facts.can:
+            return [], over
+        if self._slurm and self._slurm_at >= since and self._slurm.state == "RUNNING" and not self._slurm.error:
+            return [], over
+        self._fence.silent.update(dict.fromkeys(paused, now.mono))
+        self._watch_silence(now)
+        return ([] if "ask" in self._waits else [self._ask_slurm(now)]), [node for node in over if node not in paused]

@@ -27,9 +27,9 @@ class Ranks(Signals):
             what = f"rank {event.rank} on {self._tasks[event.rank].node} {event.status}"
             return self._rank_failed(event.rank, Trouble(Cause.CRASH, what, event.status.shell), now)
         if not self._attempt.all_ended or self._mending:
-            if self.settings.hang_exit and self.settings.mode == "sync":
+            if self.settings.hang_exit and self.settings.mode == "sync" and self._exit_since is None:
                 self._exit_since = now.mono
-                self._waits.setdefault("exit", now.mono + self._exit_s)
+                self._await_last_end(now)
             return []
         ended = self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary()))
         return [ended, *self._end_step(0, lambda at: self._finish("every rank ended with status 0", 0, at), now)]
@@ -41,11 +41,16 @@ class Ranks(Signals):
         return self._rank_failed(event.rank, Trouble(Cause.CRASH, what, event.status), now)
 
     def _shim_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
-        self._attempt.close(event.rank, event.why)
+        self._attempt.close(event.rank, event.why, event.hung_up)
         what = f"the shim of rank {event.rank} on {self._tasks[event.rank].node} vanished: {event.why}"
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
     def _step_ended_early(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+        """Also what `scancel JOB.0` looks like: SIGKILL for shims and ranks at once, with no SIGTERM before; srun ends with
+        137, the job runs on, and Slurm's record of the step is gone as it is after any other end. Only a line on srun's
+        stderr, which is the user's, tells it apart (`*** STEP 1.0 ON n1 CANCELLED AT ... ***`, and no `DUE TO`; seen on
+        22.05). A step that was lost needs its job to go on, so that is the answer to both; `scancel JOB` ends the job.
+        """
         what = f"the step ended while ranks were running; its launcher {event.status}"
         self._attempt.lose_step(what)
         return self._into_trouble(Trouble(Cause.LOST, what, event.status.shell or 1), now)

@@ -4,6 +4,8 @@ the trouble), a requeue, or the end. The decision is written down before anythin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, HealDevices, Remember, Say, TellOthers
@@ -11,7 +13,7 @@ from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.verdict import Confidence
 from ftslurm.policies.judge_ending import STEP_END_WAIT_S
-from ftslurm.policies.judge_starting import Starting
+from ftslurm.policies.judge_replacing import Replacing
 from ftslurm.policies.judge_state import MARGIN_S, SIGTERM
 from ftslurm.policies.ladder import Cause, Choice, Situation, choose
 from ftslurm.policies.phases import ENDING_STATES, Phase, Trouble
@@ -20,19 +22,24 @@ from ftslurm.policies.situation import avoidable
 _IN_WORDS = {"in-place-restart": "restarting in place", "hang-restart": "starting all ranks again in place"}
 
 
-class Rungs(Starting):
+class Rungs(Replacing):
     def _climb(self, situation: Situation, now: Now) -> list[Decision]:
         choice = choose(situation)
         if choice.rung in ("in-place-restart", "hang-restart"):
             return self._in_place(choice, situation, now)
+        if choice.rung == "node-replacement":
+            return self._replace(choice, situation, now)
+        if choice.rung == "shrink":
+            return self._shrink(choice, situation, now)
         if choice.rung == "fail":
             return self._fail(choice, situation, now)
         return self._requeue(choice, situation, now)
 
-    def _decision(self, choice: Choice, s: Situation, now: Now, isolate: bool = False) -> Remember:
-        """The verdict, as it goes into the ledger before anything of it is done."""
-        avoid = avoidable(tuple(self._faults.values()), s, self.facts.remembered)
-        isolated = {**avoid, **s.blamed} if isolate else {}
+    def _decision(
+        self, choice: Choice, s: Situation, now: Now, isolate: bool = False, avoid: Mapping[str, str] | None = None
+    ) -> Remember:
+        """The verdict, as it goes into the ledger before anything of it is done. avoid: isolated as well, node -> why."""
+        isolated = {**(avoid or {}), **s.blamed} if isolate else {}
         self._decided = rec.Decided(
             now.unix, f"{self.facts.run}-{self.history.decisions + 1}", self._attempt.number, choice.rung,
             s.cause.value, f"{s.what}; {choice.why}", choice.passed, isolated,
@@ -119,18 +126,43 @@ class Rungs(Starting):
         return self._settled(now)
 
     def _requeue(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
-        decided = self._decision(choice, s, now, isolate=True)
+        avoid = avoidable(tuple(self._faults.values()), s, self.facts.remembered)
+        decided = self._decision(choice, s, now, isolate=True, avoid=avoid)
         assert self._decided is not None
         budget = f", {self._left('max_restarts')} of {self.settings.max_restarts} left" if choice.cost else ""
         without = f" without {fold_nodes(self._decided.exclude)}" if self._decided.exclude else ""
         said = Say(f"{s.what}: {choice.rung}{without}{budget}{behind(s)}")
-        real = s.blamed and self.settings.memory_s and not self._attempt.drills
-        tell: list[Decision] = [TellOthers(dict(s.blamed))] if real and choice.rung == "isolated-requeue" else []
+        tell = self._tell(s) if choice.rung == "isolated-requeue" else []
         # The job goes on, so nothing is said of ranks that were only stopped.
         return [decided, said, *tell, *self._end_step(0, self._hand_over, now)]
 
+    def _tell(self, s: Situation) -> list[Decision]:
+        real = s.blamed and self.settings.memory_s and not self._attempt.drills
+        return [TellOthers(dict(s.blamed))] if real else []
+
     def _left(self, budget: str) -> int:
         return self.settings.max_restarts - self.history.spent.get(budget, 0)
+
+    def _replace(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+        """The search for other nodes begins at once, beside the end of the old step."""
+        begun = self._swap(choice, s, "replacing", now)
+        assert self._layout is not None and self._decided is not None
+        out = {slot: node for slot, node in enumerate(self._layout.nodes) if node in s.blamed}
+        ended = [] if self._attempt.step_gone else self._end_step(0, self._without_step, now, self._step_stays)
+        searched = self._search(out, self._decided.id, now)
+        return [*begun, *searched, *(ended or self._end_step(0, self._without_step, now, self._step_stays))]
+
+    def _shrink(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+        begun = self._swap(choice, s, "going on without", now)
+        return [*begun, *self._end_step(0, lambda at: self._smaller(frozenset(s.blamed), at), now, self._step_stays)]
+
+    def _swap(self, choice: Choice, s: Situation, doing: str, now: Now) -> list[Decision]:
+        decided = self._decision(choice, s, now, isolate=True)
+        self._layout = self._step_layout()
+        most = self.settings.node_replacements
+        budget = f"{most - self.history.spent.get('node_replacements', 0)} of {most} replacements left"
+        said = Say(f"{s.what}: {doing} {fold_nodes(s.blamed)} ({choice.why}), {budget}{behind(s)}")
+        return [decided, said, *self._tell(s)]
 
     def _fail(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         decided = self._decision(choice, s, now)
@@ -152,10 +184,6 @@ class Rungs(Starting):
         if self._meaning != "warning" or trouble.cause is not Cause.WARNING:
             return trouble.status
         return max(self._warned().status, 0 if self._attempt.all_ended else 128 + SIGTERM)
-
-    def _settled(self, now: Now) -> list[Decision]:
-        """In judge_settling. A rung that could not be carried out leads back to deciding."""
-        raise NotImplementedError
 
 
 def behind(s: Situation) -> str:

@@ -20,6 +20,10 @@ from ftslurm.policies.situation import ACTS, acting, bad_nodes
 
 # A rank killed so may have been killed by Slurm (a cancelled job), before anybody could see the signal itself.
 _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
+# An answer that took so long was one of a slurmctld that had been away; srun gives up after about ten seconds.
+AWAY_S = 3.0
+# A step that does not come up may have another reason.
+LAUNCHES_AGAIN = 3
 
 
 class Settling(Rungs):
@@ -86,17 +90,50 @@ class Settling(Rungs):
         trouble = self._trouble
         assert trouble is not None
         ended = self._attempt_ended(now)
+        if self._unlaunched and self._was_away() and self._launches_again < LAUNCHES_AGAIN:
+            self._launches_again += 1
+            again = Say("slurmctld was away while the step was to start: it is started once more")
+            return [*self._slurm_is_back(now), again, *self._launch(now)]
+        if self._slurm and not self._slurm.away:
+            ended += self._slurm_is_back(now)
         if self._slurm and self._slurm.state in ENDING_STATES and not self._slurm.error:
             return [*ended, *self._give_up(ENDING_STATES[self._slurm.state], trouble.status, now)]
         if trouble.cause is Cause.WARNING or (self._signal and not self._meaning) or self._meaning == "interrupted":
-            return [*ended, *self._after_warning(trouble, now)]
+            waiting = self._patience_with_slurm(self._warning_needs_slurm(), now)
+            return [*ended, *(waiting or self._after_warning(trouble, now))]
         found = self._hints(now) if trouble.cause is Cause.HANG and not self._shown() else self._verdict(now)
         if not self._meaning and self._needs_slurm(trouble, now):
             # What was found while stopping has closed the rung that needed nothing.
             return [*ended, *found, self._ask_slurm(now)]
+        if waiting := self._patience_with_slurm(self._unlaunched or self._answer_would_help(trouble, now), now):
+            return [*ended, *found, *waiting]
         hints = [decision for decision in found if isinstance(decision, Say)]
         notes = [decision for decision in found if not isinstance(decision, Say)]
         return [*ended, *notes, *self._climb(self._situation(trouble, now), now), *hints]
+
+    def _patience_with_slurm(self, mends: bool, now: Now) -> list[Decision]:
+        """Asks it again while it is away and its answer could still mend something."""
+        if not mends or self._slurm is None or not self._slurm.away:
+            return []
+        return self._await_slurm("away", "before anything is decided", self._slurm.error, now)
+
+    def _warning_needs_slurm(self) -> bool:
+        return self.settings.warning_requeue and self._meaning in ("warning", "") and "requeue" in self.facts.can
+
+    def _answer_would_help(self, trouble: Trouble, now: Now) -> bool:
+        """Is it only for want of Slurm's word that the job would fail?"""
+        s = self._situation(trouble, now)
+        hoped = ev.SlurmAnswered("RUNNING", batch=True, requeueable=True, node_count=1)
+        return choose(s).rung == "fail" and choose(replace(s, slurm=hoped)).rung != "fail"
+
+    def _was_away(self) -> bool:
+        """Has slurmctld kept us waiting, and now says that the job runs?"""
+        s = self._slurm
+        waited = self._away_since is not None or (s is not None and s.late_s >= AWAY_S)
+        return s is not None and not s.error and s.state == "RUNNING" and waited and not self._signal
+
+    def _ask_again(self, now: Now) -> list[Decision]:
+        return [] if self.phase is not Phase.SETTLING or "ask" in self._waits else [self._ask_slurm(now)]
 
     def _hints(self, now: Now) -> list[Decision]:
         """Common reasons for a hang, once an attempt; now that the ranks have been stopped their last words are here."""
@@ -154,7 +191,7 @@ class Settling(Rungs):
         return []
 
     def _shim_lost_late(self, event: ev.ShimLost, now: Now) -> list[Decision]:
-        self._attempt.close(event.rank, event.why)
+        self._attempt.close(event.rank, event.why, event.hung_up)
         return self._settled(now)
 
     def _step_ended_late(self, event: ev.StepEnded, now: Now) -> list[Decision]:

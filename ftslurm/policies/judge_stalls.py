@@ -82,7 +82,7 @@ class Stalls(Hangs):
     def _evidence_taken(self, event: ev.EvidenceTaken, now: Now) -> list[Decision]:
         self._attempt.evidence[event.node] = event.text
         self._attempt.views[event.node] = event.views
-        there = [node for node, kinds in self._agents.items() if kinds is not None]
+        there = self._watching()
         if self._hung is None:
             if not self._still.examined(event.node, event.views, there) or "evidence" not in self._waits:
                 return []
@@ -112,6 +112,5 @@ class Stalls(Hangs):
         return [CompareRanks()] if not (self._under_signal(now) or self._hung or self._attempt.exits) else []
 
     def _compared(self, event: ev.RanksCompared, now: Now) -> list[Decision]:
-        nodes = [node for node, kinds in self._agents.items() if kinds is not None]
-        finding = self._slow.seen(event, nodes, len(self._tasks))
+        finding = self._slow.seen(event, self._watching(), len(self._tasks))
         return [self._note(self._culprit(finding, now)), *self._said_of(finding)] if finding else []

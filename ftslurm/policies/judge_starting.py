@@ -13,7 +13,7 @@ from ftslurm.model.events import Now
 from ftslurm.model.job import Counters
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.policies.attempt import Attempt
-from ftslurm.policies.environment import counters_env, restart_env, torch_env
+from ftslurm.policies.environment import counters_env, placed_env, restart_env, torch_env
 from ftslurm.policies.hangs import HangWatch
 from ftslurm.policies.judge_ending import Ending
 from ftslurm.policies.phases import Phase
@@ -27,9 +27,11 @@ WATCH_AFTER_S = 1.0
 class Starting(Ending):
     def _launch(self, _: Now) -> list[Decision]:
         self.phase = Phase.LAUNCHING
-        self._tasks, self._waits, self._mending = {}, {}, {}
+        self._tasks, self._waits, self._mending, self._steps = {}, {}, {}, {}
         self._attempt = Attempt(self._attempt.number)
-        return [LaunchStep()]
+        self._unlaunched = False
+        self._fence.paused.clear()  # the shims of another step
+        return [LaunchStep(self._layout)]
 
     def _start(self, now: Now) -> list[Decision]:
         """The attempt is written down first: a number that was handed out is never handed out twice."""
@@ -40,13 +42,14 @@ class Starting(Ending):
         self.phase = Phase.RUNNING
         self._attempt = Attempt(number, frozenset(self._tasks), started=frozenset(self._tasks))
         self._fence.let_go_at = None
+        self._launches_again = 0
         self._slurm, self._signal, self._meaning = None, 0, ""
         self._pass_on, self._ranks_signalled = 0, set()
         self._hangs, self._hung = HangWatch(), None
         self._still = standstill(self.settings, number)
         self._slow = SlowWatch()
-        self._exit_s = self.settings.hang_exit_s
-        self._waits = {} if self._agents else {"watch": now.mono + WATCH_AFTER_S}
+        self._exit_s, self._exit_since = self.settings.hang_exit_s, None
+        self._waits = {} if self._agents.keys() >= set(self._step_nodes()) else {"watch": now.mono + WATCH_AFTER_S}
         if self._watches_stalls and len(self._tasks) > 1 and self.settings.hang_compare_s:
             self._waits["compare"] = now.mono + self.settings.hang_compare_s
         begun = rec.AttemptBegan(
@@ -63,27 +66,40 @@ class Starting(Ending):
         starts = self.history.starts_of_rank(f.schedule, f.step_key, rank) + 1
         begun = self._note(rec.RankBegan(now.unix, f.run, number, f.schedule, f.step_key, rank, starts))
         counters = Counters(f.schedule + 1, self.history.starts_of(f.schedule, f.step_key), number)
+        node, before = self._tasks[rank].node, self._intervals()
         self._attempt.again(rank, number)
-        watched = self._watch_ranks([self._tasks[rank].node])  # its page has another name now
-        return [begun, StartRanks(number, {rank: self._env(counters, now)[rank]}), *watched]
+        self._hangs.begun(rank, node)
+        watched = self._watch_ranks([node])  # its page has another name now
+        changed = [self._intervals()] if self._intervals() != before else []
+        return [begun, StartRanks(number, {rank: self._env(counters, now)[rank]}), *watched, *changed]
 
     def _env(self, counters: Counters, now: Now) -> dict[int, dict[str, str]]:
         last = self.history.last_decision
         shared = restart_env(last.rung if last else "", last.cause if last else "", fold_nodes(self._kept_out(now)))
         shared |= self.facts.sdk_env
         own = {rank: shared | counters_env(self._counters_of(rank, counters)) for rank in self._tasks}
+        if self._layout is not None:
+            placed = placed_env(self._tasks, self._layout, self.facts.slurm_env, self._step)
+            own = {rank: own[rank] | placed[rank] for rank in own}
         if self.settings.rendezvous != "torch":
             return own
         per_rank = torch_env(self._tasks, self._tasks[0].address, self.facts.user_env)
         return {rank: own[rank] | per_rank[rank] for rank in self._tasks}
 
     def _counters_of(self, rank: int, shared: Counters) -> Counters:
-        """A rank that was also started alone has run more often than the others."""
-        alone = self.history.rank_starts.get((self.facts.schedule, self.facts.step_key, rank), 0)
-        return replace(shared, starts=shared.starts + alone)
+        """A rank that was also started alone has run more often than the others; a slot that was given another node, less."""
+        f, slot = self.facts, self._tasks[rank].slot
+        alone = self.history.rank_starts.get((f.schedule, f.step_key, rank), 0)
+        before = self.history.base_of(slot, f.schedule, f.step_key)
+        schedule = shared.schedule + self.history.rescheduled.get(slot, 0)
+        return replace(shared, schedule=schedule, starts=shared.starts - before + alone)
 
     def _watch_due(self, now: Now) -> list[Decision]:
         return self._watch()
+
+    def _settled(self, now: Now) -> list[Decision]:
+        """In judge_settling. A rung that could not be carried out leads back to deciding."""
+        raise NotImplementedError
 
     def _signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """In judge_signals. A start tells its ranks of a signal that came while there were none."""

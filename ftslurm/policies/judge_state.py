@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterable
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import AskSlurm, Decision, DrillDevice, ProbeNodes, Remember, WatchNodes, WatchRanks
+from ftslurm.model.decisions import AskSlurm, Decision, DrillDevice, ProbeNodes, Remember, SetIntervals, WatchNodes, WatchRanks
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import signal_name
 from ftslurm.model.history import History
 from ftslurm.model.job import Task
+from ftslurm.model.layout import Layout
 from ftslurm.model.settings import Settings
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.fence import Fence
+from ftslurm.policies.filling import Filling
 from ftslurm.policies.hangs import HangWatch
 from ftslurm.policies.ladder import Cause, Situation
 from ftslurm.policies.phases import Advise, Diagnose, Phase, RunFacts, Trouble
@@ -60,6 +62,10 @@ class JudgeState:
         self._trouble: Trouble | None = None
         self._slurm: ev.SlurmAnswered | None = None
         self._slurm_at = 0.0  # monotonic, of that answer
+        self._away_since: float | None = None  # monotonic, since when slurmctld is waited for
+        self._away_said: float | None = None
+        self._launches_again = 0  # of a step that Slurm's absence kept from coming up
+        self._unlaunched = False  # did the step not come up?
         self._signal = 0  # the first signal from outside in this attempt
         self._signal_at = 0.0  # monotonic
         self._pass_on = 0  # one that ftrun itself got and the ranks may still have to get
@@ -70,9 +76,14 @@ class JudgeState:
         self._hangs = HangWatch()
         self._still: Standstill = standstill(settings)
         self._slow = SlowWatch()
-        self._exit_s, self._exit_since = settings.hang_exit_s, 0.0
+        self._exit_s: float | None = settings.hang_exit_s  # from the first rank's end to the last, None: as long as it takes
+        self._exit_since: float | None = None  # monotonic, when the first rank ended
         self._hung: Trouble | None = None  # waits for the evidence
         self._fence = Fence()
+        self._layout: Layout | None = None
+        self._filling: Filling | None = None
+        self._loans: set[int] = set()  # donor jobs that are ours to end
+        self._steps: dict[str, str] = {}  # node -> the step there, as its shims name it
         self._for_agents: dict[str, list[DrillDevice]] = {}  # node -> what its agent is told when it has come up
         self._decided: rec.Decided | None = None
         self._waits: dict[str, float] = {}  # what is waited for -> monotonic deadline
@@ -105,6 +116,16 @@ class JudgeState:
     def _step_nodes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self._tasks[rank].node for rank in sorted(self._tasks)))
 
+    def _is_current(self, event: ev.AgentTold) -> bool:
+        """Is it told of the ranks that run now? What an agent has said of those before them may come late."""
+        if isinstance(event, (ev.BeatOverdue, ev.ProgramSaid, ev.StageSet)):
+            return event.rank in self._tasks and event.attempt == self._attempt.latest([event.rank])
+        return event.attempt == self._attempt.latest(self._ranks_on(event.node))
+
+    def _watching(self) -> list[str]:
+        """Nodes with ranks whose agent is up: who can tell something of them."""
+        return [node for node in self._step_nodes() if self._agents.get(node) is not None]
+
     def _ranks_on(self, node: str) -> list[int]:
         return [rank for rank, task in self._tasks.items() if task.node == node]
 
@@ -118,8 +139,15 @@ class JudgeState:
     def _situation(self, trouble: Trouble, now: Now) -> Situation:
         return situation_of(
             trouble, self._attempt, self._tasks, self._shown(), self._slurm, self.history, self.settings, now.unix,
-            self.facts.can, self.facts.remembered,
+            self.facts.can, self.facts.remembered, self._held_back(now), self.facts.no_donor,
         )  # fmt: skip
+
+    def _held_back(self, now: Now) -> tuple[str, ...]:
+        """Nodes of the allocation that the step leaves free, less those kept out."""
+        if self._layout is None or not self.settings.spares:
+            return ()
+        used = {*self._layout.nodes, *self._kept_out(now)}
+        return tuple(node for node in self.facts.nodes if node not in used)
 
     def _heard_lately(self, now: Now) -> bool:
         """Has Slurm said something (if only that it could not) that still counts?"""
@@ -139,10 +167,21 @@ class JudgeState:
         end = self._slurm.end_time if self._slurm else 0
         return now.mono - self._signal_at <= holds_s or bool(end and end - now.unix <= holds_s)
 
+    def _await_last_end(self, now: Now) -> None:
+        """The last rank may take so long after the first."""
+        self._waits.pop("exit", None)
+        if self._exit_s is not None and self._exit_since is not None:
+            self._waits["exit"] = max(now.mono, self._exit_since + self._exit_s)
+
     def _interval(self, usual_s: float) -> float:
         """Of silence, of no IO: as the programs have set it for where they are; 0: one has switched detection off."""
         stages = self._attempt.stages.values()
         return 0.0 if any(stage < 0 for stage in stages) else max(stages, default=usual_s)
+
+    def _intervals(self) -> SetIntervals:
+        st = self.settings
+        silence_s, quiet_s = self._interval(st.hang_interval_s), self._interval(st.hang_detect_s)
+        return SetIntervals(silence_s if st.hang_silence else 0.0, quiet_s if st.hang_detection else 0.0)
 
     @property
     def _watches_stalls(self) -> bool:
@@ -170,7 +209,8 @@ class JudgeState:
     def _watch(self) -> list[Decision]:
         unwatched = tuple(node for node in self._step_nodes() if node not in self._agents)
         self._agents.update(dict.fromkeys(unwatched))
-        return [WatchNodes(unwatched)] if unwatched else []
+        lent = {node: job for node, job in (self._layout.lent if self._layout else {}).items() if node in unwatched}
+        return [WatchNodes(unwatched, lent)] if unwatched else []
 
     def _watch_ranks(self, nodes: Iterable[str]) -> list[Decision]:
         """Agents that are there look for life below their shims; those to come are told when they arrive."""
@@ -179,6 +219,7 @@ class JudgeState:
             mine.setdefault(task.node, []).append((rank, task.pid, self._attempt.numbers.get(rank, self._attempt.number)))
         there = {node: tuple(mine[node]) for node in nodes if self._agents.get(node) is not None and node in mine}
         st = self.settings
-        quiet_s = self._interval(st.hang_detect_s) if st.hang_detection else 0.0
+        quiet_s = self._intervals().quiet_s
         stall_s = st.hang_c4d_timeout_s if self._watches_stalls else 0.0
-        return [WatchRanks(there, quiet_s, self._step, stall_s)] if there else []
+        steps = {node: self._steps.get(node, self._step) for node in there}
+        return [WatchRanks(there, quiet_s, steps, stall_s)] if there else []

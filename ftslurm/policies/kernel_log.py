@@ -29,6 +29,8 @@ _PCI = rb"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 # Disks of the node: loop devices and device mappers may be files of users (Apptainer's overlays).
 _DISK = rb"(?:(?:sd|vd|xvd)[a-z]{1,3}\d{0,3}|(?:nvme\d{1,3}n|md|mmcblk)\d{1,3}(?:p\d{1,3})?)"
 _READ_OR_WRITE = rb", sector \d+(?! op 0x(?:3|9):)\b"  # a disk may refuse to discard or to write zeroes
+# Between the number of a request and its queue newer kernels tell the command: `(c281) opcode 0x1 (I/O Cmd)`.
+_NVME_COMMAND = rb"(?: \([^()]{1,40}\)| opcode 0x[0-9a-f]{1,2}){0,3}"
 # What a line that convicts begins with. None of it can be a user's: a process may be called what it likes, but only in 15
 # characters, and then the words of the kernel follow. What a user may write into the rest of the line is not looked at.
 _DRIVERS = tuple(re.compile(line) for line in (
@@ -37,9 +39,10 @@ _DRIVERS = tuple(re.compile(line) for line in (
     rb"EDAC MC\d{1,3}: \d{1,9} UE [\w -]{1,60} error on ",
     rb"EXT4-fs error \(device " + _DISK + rb"\)",
     rb"XFS \(" + _DISK + rb"\): (?:Corruption|metadata I/O error)",
-    rb"(?:blk_update_request: (?:I/O|critical medium)|critical medium) error, dev " + _DISK + _READ_OR_WRITE,
+    rb"(?:(?:blk_update_request|print_req_error): )?(?:I/O|critical medium) error, dev " + _DISK + _READ_OR_WRITE,
     rb"Buffer I/O error on dev(?:ice)? " + _DISK + rb", logical block \d",
     rb"nvme nvme\d{1,3}: controller is down; will reset",
+    rb"nvme nvme\d{1,3}: I/O (?:tag )?\d{1,7}" + _NVME_COMMAND + rb" QID \d{1,5} timeout, reset controller",
     rb"mlx5_core " + _PCI + rb"(?: \w{1,20})?: .*",
     rb"[\w-]{1,40} " + _PCI + rb": AER: (?:Multiple )?Uncorrected \(Fatal\) error",
     rb"[\w-]{1,40} " + _PCI + rb": PCIe Bus Error: severity=Uncorrected \(Fatal\)",

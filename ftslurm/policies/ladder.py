@@ -38,6 +38,8 @@ class Situation:
     blamed: node -> reason, the nodes a fact speaks against. can: what the launcher is able to do. verdict: what is behind
     it, None before that is known (the history has it too). shut_down: why the program itself wants the job ended. rank: of
     an async job, the one that failed while all others run; None where the whole attempt is over. tasks, nodes: how many.
+    unreplaced: why no other node was to be had for a bad one. spares: nodes held back that nothing speaks against. no_donor:
+    why none can be borrowed. standing: nodes of the step that nothing speaks against.
     """
 
     cause: Cause
@@ -57,6 +59,10 @@ class Situation:
     rank: int | None = None
     tasks: int = 0
     nodes: int = 0
+    unreplaced: str = ""
+    spares: int = 0
+    no_donor: str = ""
+    standing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +246,7 @@ def _hang(s: Situation) -> Answer:
         return _no("switched off")
     if s.cause is not Cause.HANG:
         return _no("no hang")
-    if s.blamed and (_replace(s).yes or _isolated(s).yes):
+    if s.blamed and any(rung(s).yes for rung in (_replace, _shrink, _isolated)):
         return _no("a node is to blame, and the job can go on without it")
     if s.history.hangs_in_a_row >= (limit := s.settings.hangs_in_a_row):
         return _no(f"{limit} hang restarts in a row have not helped")
@@ -254,10 +260,39 @@ def _replace(s: Situation) -> Answer:
         return _no("no node is to blame")
     if not s.settings.node_replacement:
         return _no("switched off")
+    if reason := _not_swappable(s) or s.unreplaced:
+        return _no(reason)
+    if s.spares:
+        return Answer(True, f"{s.spares} spare node{'s' if s.spares > 1 else ''} left")
+    if not s.settings.donor:
+        return _no("no spare node is left (nodes.donor is off)")
+    if s.no_donor:
+        return _no(f"no spare node is left, and none can be borrowed: {s.no_donor}")
+    return Answer(True, "a node can be borrowed")
+
+
+def _not_swappable(s: Situation) -> str:
+    """What a replacement and a smaller step have in common."""
     if "replace" not in s.can:
-        return _no("the launcher cannot replace a node in a running job")
+        return "the launcher cannot replace a node in a running job"
+    if s.cause is Cause.HANG and s.history.hangs_in_a_row >= s.settings.hangs_in_a_row:
+        return f"{s.settings.hangs_in_a_row} answers to hangs in a row have not helped"
     used, limit = s.history.spent.get("node_replacements", 0), s.settings.node_replacements
-    return _no(f"all {limit} node replacements are spent") if used >= limit else Answer(True, "bad nodes are known")
+    return f"all {limit} node replacements are spent" if used >= limit else ""
+
+
+def _shrink(s: Situation) -> Answer:
+    if s.rank is not None:
+        return _no("the other ranks go on")
+    if not s.blamed:
+        return _no("no node is to blame")
+    if not (s.settings.shrink and s.settings.min_nodes):
+        return _no("switched off")
+    if reason := _not_swappable(s):
+        return _no(reason)
+    if s.standing < s.settings.min_nodes:
+        return _no(f"{s.standing} nodes would be left, and the job needs {s.settings.min_nodes} (nodes.min)")
+    return Answer(True, f"{s.standing} of {s.nodes} nodes are left, and {s.settings.min_nodes} are enough")
 
 
 def _isolated(s: Situation) -> Answer:
@@ -371,8 +406,16 @@ LADDER: Mapping[str, Rung] = {
             "node-replacement",
             trigger="a node that a fact speaks against",
             price="one of its budget",
-            degrades="when no node is to be had, or the launcher cannot do it",
+            degrades="when no node is to be had in nodes.replacement_wait, or the launcher cannot do it",
             allowed=_replace,
+            cost=lambda s: "node_replacements",
+        ),
+        Rung(
+            "shrink",
+            trigger="a node that a fact speaks against, and no other is to be had",
+            price="one of the node replacements",
+            degrades="when fewer nodes would be left than nodes.min",
+            allowed=_shrink,
             cost=lambda s: "node_replacements",
         ),
         Rung(

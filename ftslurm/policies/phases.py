@@ -30,6 +30,7 @@ class Phase(Enum):
     RUNNING = "running"
     SETTLING = "settling"  # trouble: ranks are being stopped and facts collected, then the ladder is asked
     HEALING = "healing"
+    REPLACING = "replacing"  # no step; nodes for slots are being had and looked at
     ENDING = "ending"  # the step is let go; what follows is in `_after`
     REQUEUEING = "requeueing"
     FINISHED = "finished"
@@ -39,8 +40,10 @@ class Phase(Enum):
 class RunFacts:
     """What is fixed for one ftrun.
 
-    unproven: node -> why ranks of an earlier scheduling may still run there. batch_node: where ftrun runs. cut_short: how the
-    scheduling before ended, where its ftrun did not live to write it.
+    width: nodes of the step; 0: not ours to know. no_donor: why no node can be borrowed. batch_node: where ftrun runs.
+    slurm_env: what the batch script's environment says of the job (SLURM_*).
+    unproven: node -> why ranks of an earlier scheduling may still run there. cut_short: how the scheduling before
+    ended, where its ftrun did not live to write it.
     number: of the job, as scontrol takes it. remembered: node -> why earlier jobs of this user left it. sdk_env: what the
     program interface in the ranks has to know.
     user_env: names of the variables the user has set. can: what the launcher is able to do: `ask` (the state of job
@@ -66,7 +69,10 @@ class RunFacts:
     remembered: Mapping[str, str] = field(default_factory=dict)
     sdk_env: Mapping[str, str] = field(default_factory=dict)
     unproven: Mapping[str, str] = field(default_factory=dict)
+    width: int = 0
+    no_donor: str = ""
     batch_node: str = ""
+    slurm_env: Mapping[str, str] = field(default_factory=dict)
     cut_short: tuple[Record, ...] = ()
 
 

@@ -29,16 +29,25 @@ def situation_of(
     now: float,
     can: frozenset[str],
     remembered: Mapping[str, str] | None = None,
+    spares: Iterable[str] = (),
+    no_donor: str = "",
 ) -> Situation:
-    """shown: what the devices show now. now: Unix seconds. remembered: node -> why earlier jobs left it."""
+    """shown: what the devices show now. now: Unix seconds. remembered: node -> why earlier jobs left it.
+
+    spares: nodes held back and not kept out. no_donor: why no node can be borrowed.
+    """
     faults = acting(shown, history)
     verdict = attempt.verdict
     stuck = attempt.stuck_nodes(tasks)
-    bad = bad_nodes(slurm, attempt)
+    spares = frozenset(spares)
+    bad = {node: why for node, why in bad_nodes(slurm, attempt).items() if node not in spares}
     said = (
         blamed_by(verdict, history, settings, now, remembered or {}, tasks[attempt.first].node) if verdict is not None else {}
     )
     held = {**said, **attempt.hung, **attempt.leave(tasks)}
+    blamed = _blamed(faults, {**held, **attempt.unhealed, **stuck, **bad}, history, settings, now)
+    step = {task.node for task in tasks.values()}
+    down = {node for node, _ in slurm.bad_nodes} if slurm else set()
     cause = _cause(trouble, attempt, bool(faults), bool(stuck or bad), bool(said or attempt.leave(tasks)))
     return Situation(
         cause=cause,
@@ -49,14 +58,18 @@ def situation_of(
         now=now,
         faults=faults,
         unhealed=dict(attempt.unhealed),
-        blamed=_blamed(faults, {**held, **attempt.unhealed, **stuck, **bad}, history, settings, now),
+        blamed=blamed,
         shut_down=attempt.shut_down,
         not_in_place=_not_in_place(attempt, {**stuck, **bad}, settings),
         slurm=slurm,
         can=can,
         verdict=verdict,
         tasks=len(attempt.ranks),
-        nodes=len({task.node for task in tasks.values()}),
+        nodes=len(step),
+        unreplaced=attempt.unreplaced,
+        spares=len(spares - blamed.keys() - down),
+        no_donor=no_donor,
+        standing=len(step - blamed.keys()),
     )
 
 

@@ -9,12 +9,10 @@ checkpoints live in the tail.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import log
 from statistics import median
-from typing import Any
 
 WARM_INTERVALS = 30
 PAUSE_FACTOR = 4.0  # as many times the median interval is no step any more, but a pause
@@ -67,7 +65,7 @@ class Pauses:
 
 @dataclass(frozen=True, slots=True)
 class StallMemory:
-    """What is known of a job's pauses; kept when it restarts. first: intervals until the median is known."""
+    """What is known of a job's pauses. first: intervals until the median is known."""
 
     first: tuple[tuple[float, bool], ...] = ()
     median_s: float | None = None
@@ -165,42 +163,3 @@ def judge(memory: StallMemory, stalled_s: float, busy: bool, phase: Phase, limit
     stall = Stall.ACT if stalled_s >= act_s else Stall.WARN if stalled_s >= warn_s else Stall.NONE
     reason = f"no progress for {stalled_s:.0f} s {of_what}; the limit is {act_s:.0f} s"
     return StallVerdict(stall, warn_s, act_s, reason)
-
-
-# --- kept across restarts
-
-
-def memory_record(memory: StallMemory) -> dict[str, Any]:
-    """JSON-able."""
-    return {
-        "median": memory.median_s,
-        **{name: [pauses.longest_s, list(pauses.top), pauses.doubled] for name, pauses in _named(memory).items()},
-    }
-
-
-def parse_memory(record: Mapping[str, Any]) -> StallMemory:
-    """What `memory_record` made; an empty memory for anything else, for it is no more than a help."""
-    try:
-        usual = record["median"]
-        if usual is None:
-            return StallMemory()
-        quiet, busy = (_parse_pauses(record[name]) for name in ("quiet", "busy"))
-        return StallMemory((), _positive(usual), quiet, busy)
-    except (KeyError, TypeError, ValueError):
-        return StallMemory()
-
-
-def _parse_pauses(record: Any) -> Pauses:
-    longest, top, doubled = record
-    return Pauses(_positive(longest, low=0.0), tuple(sorted(map(_positive, top), reverse=True))[:TOP_PAUSES], int(doubled) % 11)
-
-
-def _positive(value: Any, low: float = 1e-9) -> float:
-    number = float(value)
-    if not low <= number < 1e9:
-        raise ValueError(f"{number} is no length of a pause")
-    return number
-
-
-def _named(memory: StallMemory) -> dict[str, Pauses]:
-    return {"quiet": memory.quiet, "busy": memory.busy}

@@ -46,11 +46,6 @@ class HangLimits:
     times: int = 18
     confirm_s: float = CONFIRM_S
 
-    @property
-    def error_s(self) -> float:
-        """3 minutes by default."""
-        return self.timeout_s * self.times
-
 
 @dataclass(frozen=True, slots=True)
 class Held:

@@ -178,6 +178,13 @@ def _verdict(d: rec.Diagnosed) -> VerdictView:
     )
 
 
+def _slots(changed: rec.SlotsChanged) -> str:
+    if changed.filled:
+        new = ", ".join(f"{node} in slot {slot}" for slot, node in sorted(changed.filled.items()))
+        return f"from here on {new}: MA_SCHEDULE_CNT one more there, MA_PROC_START_CNT 1"
+    return f"from here on {len(changed.nodes)} nodes: {', '.join(changed.nodes)}"
+
+
 def _begun(record: rec.AttemptBegan) -> AttemptView:
     return AttemptView(
         record.attempt, record.schedule + 1, record.starts, record.nodes, record.tasks, record.step, record.at
@@ -190,6 +197,12 @@ def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record
             view.faults.append(f"{record.code} ({record.name}) on device {record.device} of {record.node}: {record.fault_class}")
         case rec.RankBegan():
             view.notes.append(f"rank {record.rank} started again alone, as attempt {record.attempt} (start {record.starts})")
+        case rec.SlotsChanged():
+            view.notes.append(_slots(record))
+        case rec.NodeLent():
+            view.notes.append(f"{record.node} is lent by job {record.job}")
+        case rec.NodeRefused():
+            view.notes.append(f"{record.node} was not taken: {record.why}")
         case rec.HangSeen():
             view.hangs.append(HangView(record.sign, record.what, record.evidence))
         case rec.CulpritSeen():

@@ -39,8 +39,9 @@ class JobView:
     held: waits for a `release`. completing: the nodes still clean up after the last scheduling.
     nodes, excluded: expanded. nodes is empty while the job waits. node_count: what the job asks for.
     start_time: of this scheduling; while the job waits, the earliest it can be. end_time: 0 while the job waits.
-    reason: Slurm's word or words, joined by `_`. expedited: submitted with `--requeue=expedite` (25.11 and later), so
-    that a requeue waits for the clean-up and no longer. array_task: None for tasks that wait under the array's number.
+    reason: Slurm's word or words, joined by `_`. features: its --constraint. expedited: submitted with
+    `--requeue=expedite` (25.11 and later), so that a requeue waits for the clean-up and no longer. array_task: None for
+    tasks that wait under the array's number.
     """
 
     number: int
@@ -62,6 +63,7 @@ class JobView:
     user_id: int = -1
     comment: str = ""
     expedited: bool = False
+    features: str = ""
     array_job: int | None = None
     array_task: int | None = None
 

@@ -5,8 +5,9 @@ Source: scontrol(1), scancel(1); each form was used on real Slurm 22.05 and 26.0
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ftslurm.errors import SlurmRefused, UsageError
 from ftslurm.model.job import JobId
@@ -19,6 +20,9 @@ ANSWER_ENV = {"SLURM_TIME_FORMAT": "%s"}
 
 # parse_time() takes nothing below this for Unix seconds; it lies in January 1970.
 _FIRST_UNIX_S = 1_000_000
+
+# Slurm shows a job without limit with an end in a year (its INFINITE).
+_NO_END_S = 300 * 86400.0
 
 # --all: also jobs and nodes of partitions that are hidden from the caller.
 _SHOW = ("scontrol", "--all", "show")
@@ -108,6 +112,38 @@ def allow_requeue_argv(job: JobId) -> tuple[str, ...]:
 def cancel_argv(job: JobId) -> tuple[str, ...]:
     """--quiet: to have ended before is no error."""
     return ("scancel", "--quiet", str(job))
+
+
+def keep_nodes_argv(view: JobView, nodes: Iterable[str]) -> tuple[str, ...]:
+    """All other nodes of the running job go back to Slurm; leaves two scripts in the current folder. Source: scontrol(1)."""
+    return ("scontrol", "update", f"JobId={address(view)}", f"NodeList={fold(nodes)}")
+
+
+def donor_argv(
+    ours: JobView, exclude: Iterable[str], time_left_s: float, inherited: Mapping[str, str], further: Iterable[str]
+) -> tuple[str, ...]:
+    """A job of one whole node, its script from stdin. time_left_s: of our own job, 0 if that has no end.
+
+    inherited: option -> value, as of our own job. further: options of the user's, which win.
+    """
+    minutes = max(1, math.ceil(time_left_s / 60))
+    return (
+        "sbatch", "--parsable", "--nodes=1", "--ntasks=1", "--exclusive", "--mem=0", "--no-requeue",
+        f"--exclude={fold(exclude)}", f"--job-name=ftslurm-donor-{ours.number}", "--output=/dev/null", "--chdir=/tmp",
+        *((f"--partition={ours.partition}",) if ours.partition else ()),
+        *((f"--constraint={ours.features}",) if ours.features else ()),
+        *((f"--time={minutes}",) if 0 < time_left_s < _NO_END_S else ()),
+        *(f"--{option}={value}" for option, value in inherited.items()), *further,
+    )  # fmt: skip
+
+
+def submitted(status: int | None, stdout: str, stderr: str) -> int:
+    """The number of the new job. Raises: SlurmRefused."""
+    number = stdout.strip().partition(";")[0]
+    if status == 0 and number.isascii() and number.isdecimal():
+        return int(number)
+    why = "no answer in time" if status is None else (stderr or stdout).strip()
+    raise SlurmRefused(f"a donor job was refused: {why}", hint="nodes.donor_options gives its sbatch further options")
 
 
 def address(view: JobView) -> JobId:

@@ -28,6 +28,7 @@ _JOB_LINES: Mapping[str, tuple[str, ...]] = {
     "NodeList": ("NodeList",),
     "NumNodes": ("NumNodes",),
     "TRES": ("TRES", "ReqTRES"),  # ReqTRES from 23.02 on
+    "Features": ("Features",),
     "Comment": (),  # read whole
 }
 # The last word of a line that begins with any of these; from 25.11 on (scontrol/info_job.c). A job's name or comment of
@@ -114,6 +115,7 @@ def _read_job(lines: Sequence[str], number: int) -> JobView:
         name=_block(lines, 0, _AFTER_NAME).partition("JobName=")[2],
         user_id=_user_id(fields.get("UserId", "")),
         comment=_text(fields.get("Comment", "")),
+        features=_text(fields.get("Features", "")),
         expedited=any(_key(line) in _BEFORE_EXPEDITED and line.split()[-1] == _EXPEDITED for line in lines),
         array_job=_count(head["ArrayJobId"]) if "ArrayJobId" in head else None,
         array_task=_number(head["ArrayTaskId"]) if head.get("ArrayTaskId", "").isdecimal() else None,

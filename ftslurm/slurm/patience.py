@@ -15,6 +15,7 @@ T = TypeVar("T")
 # busy; the waits grow and are random, so that a thousand jobs do not greet a restarted controller all at once.
 FIRST_WAIT_S = 0.1
 LONGEST_WAIT_S = 5.0
+TELL_AGAIN_S = 600.0
 
 
 class NoAnswer(SlurmUnavailable):
@@ -28,6 +29,24 @@ class Patience:
     limit_s: float = 60.0
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+
+    def keep_asking(self, once: Callable[[], T], tell: Callable[[str], None]) -> T:
+        """What `once()` answers, which keeps a (shorter) limit of its own. tell: is told what is waited for, now and then.
+
+        Raises: as `ask`.
+        """
+        deadline, tell_at = self.clock() + self.limit_s, self.clock()
+        while True:
+            try:
+                return once()
+            except NoAnswer as silence:
+                now = self.clock()
+                if now >= deadline:
+                    raise
+                if now >= tell_at:
+                    tell(f"{silence.message}. Waiting for it, {deadline - now:.0f} s at the most (slurm.patience)")
+                    tell_at = now + TELL_AGAIN_S
+            self.sleep(min(LONGEST_WAIT_S, max(deadline - self.clock(), 0.0)))
 
     def ask(self, once: Callable[[float], T]) -> T:
         """What `once(seconds left)` answers; it is called again, after a wait, for as long as it raises NoAnswer.

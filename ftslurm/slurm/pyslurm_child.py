@@ -26,6 +26,7 @@ from typing import IO, Any
 from ftslurm.errors import CommandMissing, FtslurmError, SlurmUnavailable
 from ftslurm.slurm.client import JobView, NodeView
 from ftslurm.slurm.complaints import CONTROLLER_HINT
+from ftslurm.slurm.patience import NoAnswer
 
 # Importing pyslurm takes some tenths of a second on a busy file system, and nothing of Slurm is asked yet.
 START_LIMIT_S = 20.0
@@ -102,7 +103,7 @@ class ChildSlurmClient:
             except (OSError, EOFError, pickle.UnpicklingError) as error:
                 self._end()
                 why = str(error) or "its process is gone"
-                raise SlurmUnavailable(f"pyslurm gave no answer to `{request}`: {why}", CONTROLLER_HINT) from None
+                raise NoAnswer(f"pyslurm gave no answer to `{request}`: {why}", CONTROLLER_HINT) from None
         if isinstance(answer, FtslurmError):
             raise answer
         return answer

@@ -57,13 +57,15 @@ class PyslurmSlurmClient:
         self._pyslurm = pyslurm
         self._cli = cli
         self._patience = Patience(timeout_s, clock, sleep)
-        self._expedited: dict[int, bool] = {}
+        self._told: dict[int, tuple[bool, str]] = {}
 
     def job(self, number: int) -> JobView:
         view = self._ask(f"show job {number}", lambda: read_job(self._load(number)))
-        if number not in self._expedited:
-            self._expedited[number] = self._cli.job(number).expedited
-        return replace(view, expedited=self._expedited[number])
+        if number not in self._told:
+            told = self._cli.job(number)
+            self._told[number] = told.expedited, told.features
+        expedited, features = self._told[number]
+        return replace(view, expedited=expedited, features=features)
 
     def _load(self, number: int) -> Any:
         # Job.load() gives the first job of the answer, which for the number of a job array is any of its tasks.

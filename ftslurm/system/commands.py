@@ -35,7 +35,7 @@ Runner = Callable[..., CommandResult]
 
 
 def run(
-    argv: Sequence[str], timeout_s: float, stdin: str = "", env: Mapping[str, str] | None = None
+    argv: Sequence[str], timeout_s: float, stdin: str = "", env: Mapping[str, str] | None = None, cwd: str | None = None
 ) -> CommandResult:
     """Run `argv` without a shell, kill it after `timeout_s`.
 
@@ -43,8 +43,9 @@ def run(
     """
     try:
         done = subprocess.run(
-            list(argv), input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout_s, env=env
-        )
+            list(argv), input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout_s, env=env,
+            cwd=cwd,
+        )  # fmt: skip
     except subprocess.TimeoutExpired as late:
         return CommandResult(tuple(argv), None, _text(late.stdout), _text(late.stderr))
     except (FileNotFoundError, PermissionError) as error:

@@ -11,11 +11,13 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ftslurm.devices.probe import Probe, choose_probes
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
@@ -31,6 +33,12 @@ CONNECT_TIMEOUT_S = 30.0
 EVIDENCE_SHARE = 0.8
 # For one look at the devices of a node; npu-smi takes well under a second when it is well.
 LOOK_TIMEOUT_S = 20.0
+# Later than asked by so much, and we were stopped.
+AWAY_S = 2.0
+# Between two looks at the connection while there is other work.
+BESIDE_S = 0.05
+
+T = TypeVar("T")
 
 
 class Agent:
@@ -51,6 +59,9 @@ class Agent:
         self._pages = Pages()
         self._stalls = Stalls(node)
         self._will: Mapping[str, Any] = {}  # of the controller, for the case that it dies
+        self._attempt = 0  # the latest start of the ranks that it watches
+        self._waiting: list[Mapping[str, Any]] = []  # what it was told while it was at work
+        self._broken: LinkError | None = None  # what was found then to be wrong with the connection
         self._drilled: dict[str, tuple[DeviceReport, bool]] = {}  # device -> what it is to show on purpose, does it heal
 
     @property
@@ -62,7 +73,10 @@ class Agent:
     def run(self) -> None:
         next_look = time.monotonic()
         while True:
-            self._line.poll.poll(self._wait_ms(next_look))
+            wait_ms, before = self._wait_ms(next_look), boot_s()
+            self._line.poll.poll(wait_ms)
+            if boot_s() - before > (wait_ms or 0.0) / 1000 + AWAY_S:  # a suspended job; an agent runs nothing on its lease
+                self._line.excuse(boot_s())
             if not self._listen():
                 return
             self._line.turn(boot_s())
@@ -71,10 +85,12 @@ class Agent:
                 self._look(asked=False)
                 next_look = time.monotonic() + self._poll_s
             for message in (*self._life.turn(now), *self._pages.turn(now)):
-                self._say(message)
+                self._tell(message)
             self._tell_stalls(now)
 
     def _wait_ms(self, next_look: float) -> float | None:
+        if self._waiting or self._broken:
+            return 0
         times = [next_look] if self._probes else []
         times += [at for at in (self._life.wakes_at, self._pages.wakes_at, self._stalls.wakes_at) if at is not None]
         own_s = min(times) - time.monotonic() if times else float("inf")
@@ -84,7 +100,7 @@ class Agent:
     def _listen(self) -> bool:
         """False when the controller has gone, or let us go, or has been out of reach for as long as a lease."""
         try:
-            for message in self._line.listen():
+            for message in self._heard():
                 if message["t"] == "bye":
                     self._will = {}
                     return False
@@ -94,8 +110,42 @@ class Agent:
             print(f"ftslurm: the agent on {self._node} ends: {error}", file=sys.stderr)
             return False
 
+    def _heard(self) -> list[Mapping[str, Any]]:
+        if self._broken is not None:
+            raise self._broken
+        waiting, self._waiting = self._waiting, []
+        return [*waiting, *self._line.listen()]
+
+    def _beside(self, work: Callable[[], T]) -> T:
+        """Do what takes its time while the connection is kept up: who is at work is not silent, and keeps the lease."""
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as error:  # ours to raise
+                done.set_exception(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(BESIDE_S)
+        while thread.is_alive():
+            self._keep_up()
+            thread.join(BESIDE_S)
+        return done.result()
+
+    def _keep_up(self) -> None:
+        try:
+            if self._broken is None:
+                self._waiting += self._line.listen()
+                self._line.turn(boot_s())
+        except LinkError as error:
+            self._broken = error
+
     def _told(self, message: Mapping[str, Any]) -> None:
         if message["t"] == "look":
+            for said in self._pages.turn(time.monotonic(), at_once=True):  # what is decided then may depend on it
+                self._tell(said)
             self._look(asked=True)
         elif message["t"] == "heal":
             self._heal(message)
@@ -110,18 +160,20 @@ class Agent:
         elif message["t"] == "quiet":
             self._life.set_interval(float(message["after_s"]), time.monotonic())
         elif message["t"] == "compare":
-            self._say(self._stalls.compare())
+            self._tell(self._beside(self._stalls.compare))
         elif message["t"] == "evidence":
-            found = self._evidence(float(message["limit_s"]))
+            limit_s = float(message["limit_s"])
+            found = self._beside(lambda: self._evidence(limit_s))
             # Whether the ranks have gone on meanwhile is told first: what was found counts only where they have not.
             self._tell_stalls(time.monotonic(), at_once=True)
-            self._say(found)
+            self._tell(found)
         else:
             raise ValueError(f"unknown message {message['t']!r}")
 
     def _look(self, asked: bool) -> None:
         """Told are answers to questions, anything that is not well, and the first look after that."""
-        answer = self._with_drills(merged([self._read(probe) for probe in self._probes]))
+        read = self._beside(lambda: [self._read(probe) for probe in self._probes])
+        answer = self._with_drills(merged(read))
         bad = bool(answer.error) or any(report.health is not DeviceHealth.GOOD for report in answer.reports)
         if asked or bad or self._told_bad:
             self._say(devices_message(answer, asked))
@@ -152,17 +204,18 @@ class Agent:
 
     def _tell_stalls(self, now: float, at_once: bool = False) -> None:
         for message in self._stalls.turn(now, self._pages.stage_s, self._pages.reports, at_once):
-            self._say(message)
+            self._tell(message)
 
     def _watch(self, message: Mapping[str, Any]) -> None:
         ranks = [(int(rank), int(pid), int(number)) for rank, pid, number in message["ranks"]]
         now, quiet_s = time.monotonic(), float(message["quiet_s"])
-        if quiet_s:
-            self._life.watch([(rank, pid) for rank, pid, _ in ranks], quiet_s, now)
+        self._life.watch([(rank, pid) for rank, pid, _ in ranks], quiet_s, now)
         starts = [(rank, number) for rank, _, number in ranks]
+        self._attempt = max((number for _, number in starts), default=0)
         folder = self._pages_of(str(message["step"]))
         sweep(folder, time.time())
-        self._pages.watch(starts, folder, limits_of(message["limits"]), now)
+        for last in self._pages.watch(starts, folder, limits_of(message["limits"]), now):
+            self._tell(last)
         self._stalls.watch(ranks, folder, float(message["stall_s"]), now)
 
     def _drill(self, message: Mapping[str, Any]) -> None:
@@ -185,16 +238,20 @@ class Agent:
         return HealResult(device, heals, "a drill: the fault was taken back" if heals else "a drill: it does not heal")
 
     def _heal(self, message: Mapping[str, Any]) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a reset takes minutes; a cancelled job does not wait for it
+        results = self._beside(lambda: self._heal_all(message))
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._say(healed_message(results))
+
+    def _heal_all(self, message: Mapping[str, Any]) -> tuple[HealResult, ...]:
         wait_s, reset_wait_s = float(message["wait_s"]), float(message["reset_wait_s"])
         results: list[HealResult] = []
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a reset takes minutes; a cancelled job does not wait for it
         for device, codes in message["devices"]:
             if str(device) in self._drilled:
                 results.append(self._heal_drilled(str(device)))
                 continue
             results.append(self._healed(str(device), tuple(codes), bool(message["may_reset"]), wait_s, reset_wait_s))
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        self._say(healed_message(tuple(results)))
+        return tuple(results)
 
     def _healed(self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float) -> HealResult:
         probe = self._probe_of(device)
@@ -205,6 +262,10 @@ class Agent:
         except Exception as error:  # as in _read
             traceback.print_exc()
             return HealResult(device, None, f"healing failed: {type(error).__name__}: {error}")
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        """Of the ranks: the controller has to know which start of theirs it is about."""
+        self._say({"attempt": self._attempt, **message})
 
     def _say(self, message: dict[str, Any]) -> None:
         self._line.say(message)

@@ -24,14 +24,21 @@ def variables(store: Store, env: Mapping[str, str]) -> dict[str, str]:
     allocation = read_allocation(env)
     if allocation is None:
         raise UsageError("not in a Slurm job", hint='write eval "$(ftslurm env)" into the script for sbatch')
-    return batch_variables(allocation, _past(store, allocation))
+    return batch_variables(allocation, _past(store, allocation), env.get("SLURMD_NODENAME", ""))
 
 
-def batch_variables(allocation: Allocation, past: History) -> dict[str, str]:
-    """The values a task would get now; before the first start in a scheduling MA_PROC_START_CNT is 1 as well."""
-    starts = max((n for (schedule, _), n in past.starts.items() if schedule == allocation.restarts), default=0)
-    started_here = starts > 0
-    counters = Counters(allocation.restarts + 1, max(starts, 1), past.attempts if started_here else past.attempts + 1)
+def batch_variables(allocation: Allocation, past: History, node: str = "") -> dict[str, str]:
+    """The values a task on `node` would get now; before the first start in a scheduling MA_PROC_START_CNT is 1 as well."""
+    same = past.last_run is not None and past.last_run.schedule == allocation.restarts
+    places = (past.places if same else ()) or allocation.nodes
+    slot = places.index(node) if node in places else -1
+    mine = {key: n - past.base_of(slot, *key) for key, n in past.starts.items() if key[0] == allocation.restarts}
+    started_here = any(past.starts[key] for key in mine)
+    counters = Counters(
+        allocation.restarts + 1 + past.rescheduled.get(slot, 0),
+        max(1, *mine.values()) if mine else 1,
+        past.attempts if started_here else past.attempts + 1,
+    )
     last = past.last_decision
     kept_out = fold_nodes(past.kept_out(0.0, 0.0))
     return counters_env(counters) | restart_env(last.rung if last else "", last.cause if last else "", kept_out)

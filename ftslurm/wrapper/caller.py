@@ -18,12 +18,13 @@ Message = Mapping[str, Any]
 
 
 class Caller:
-    """owner: rank or node name. let_go: nothing it says is heard any more, and its lease is not renewed."""
+    """owner: rank or node name. let_go: nothing it says is heard any more, and its lease is not renewed. paused: it is going
+    to be stopped with the whole job, and was promised that its lease does not run out before it is heard of again."""
 
     def __init__(self, owner: int | str, node: str, talk: str, lease_s: float, silence_s: float) -> None:
         self.owner = owner
         self.node = node
-        self.let_go = False
+        self.let_go = self.paused = False
         self._name = talk
         self._talk = Talk()
         self._lease_s = lease_s
@@ -42,7 +43,7 @@ class Caller:
 
         Raises: WireError.
         """
-        before, self._peer = self._peer, peer
+        before, self._peer, self.paused = self._peer, peer, False
         self._has(heard)
         times = {"lease_s": self._lease_s, "beat_s": self._beat_s}
         peer.send({"t": "welcome", "a": self._talk.heard, **times, **self._word(cut_off)})
@@ -74,8 +75,10 @@ class Caller:
             self._has(message.get("a"))
             if type(message.get("k")) is not int:
                 raise WireError(f"{self.owner}: a beat without a number")
+            self.paused = message.get("pause") is True and not self.let_go
             if self._peer is not None:
-                self._peer.send({"t": "beat", "k": message["k"], "a": self._talk.heard, **self._word(cut_off)})
+                promise = {"paused": True} if self.paused and not cut_off else {}
+                self._peer.send({"t": "beat", "k": message["k"], "a": self._talk.heard, **self._word(cut_off), **promise})
             return False
         try:
             return self._talk.hear(dict(message))

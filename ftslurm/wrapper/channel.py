@@ -49,7 +49,7 @@ class Peer:
         except BlockingIOError:
             pass
         except OSError as error:
-            self._server.drop(self, str(error))
+            self._server.drop(self, str(error), hung_up=isinstance(error, ConnectionError))
             return
         self._server.want_to_write(self, bool(self._unsent))
 
@@ -59,10 +59,10 @@ class Peer:
         except BlockingIOError:
             return
         except OSError as error:
-            self._server.drop(self, error.strerror or str(error))
+            self._server.drop(self, error.strerror or str(error), hung_up=isinstance(error, ConnectionError))
             return
         if not data:
-            self._server.drop(self, "it hung up")
+            self._server.drop(self, "it hung up", hung_up=True)
             return
         try:
             messages = self.link.feed(data)
@@ -79,14 +79,14 @@ class Peer:
 class Server:
     """Listens on every address of this node, on a port of the kernel's choice.
 
-    on_message(peer, message), on_lost(peer, why): called from within `ready`; `peer.owner` is the caller's to use.
+    on_message(peer, message), on_lost(peer, why, hung_up): called from within `ready`; `peer.owner` is the caller's to use.
     """
 
     def __init__(
         self,
         selector: selectors.BaseSelector,
         on_message: Callable[[Peer, Message], None],
-        on_lost: Callable[[Peer, str], None],
+        on_lost: Callable[[Peer, str, bool], None],
         address: str = "",
     ) -> None:
         self._selector = selector
@@ -130,15 +130,15 @@ class Server:
         if key.events != events:
             self._selector.modify(peer.sock, events, key.data)
 
-    def drop(self, peer: Peer, why: str) -> None:
-        """Close a connection, and say so if anybody knew the peer."""
+    def drop(self, peer: Peer, why: str, hung_up: bool = False) -> None:
+        """Close a connection, and say so if anybody knew the peer. hung_up: the other side did."""
         if peer not in self._peers:
             return
         self._peers.discard(peer)
         self._selector.unregister(peer.sock)
         peer.sock.close()
         if peer.owner is not None:
-            self._on_lost(peer, why)
+            self._on_lost(peer, why, hung_up)
 
     def close(self) -> None:
         """May be called twice."""

@@ -11,7 +11,7 @@ from ftslurm.errors import StateError
 from ftslurm.launchers.launcher import Launcher, StepHandle
 from ftslurm.model import decisions as do
 from ftslurm.model import wire
-from ftslurm.model.events import NodeProbed, RequeueEnded, SlurmAnswered
+from ftslurm.model.events import NodeBorrowed, NodeChecked, NodeProbed, NodesReleased, RequeueEnded, SlurmAnswered
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.signals import Signals
 from ftslurm.wrapper.sources import Sources
@@ -28,6 +28,18 @@ class Scheduler(Protocol):
 
     def probe(self, node: str, limit_s: float) -> NodeProbed:
         """By another way than our own connections: can the node run anything? Never raises."""
+
+    def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
+        """Is it fit for ranks? lender: the donor job that it belongs to, 0 for our own. Never raises."""
+
+    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float) -> NodeBorrowed:
+        """One node more, by a donor job. Never raises."""
+
+    def end_loans(self, jobs: Sequence[int]) -> None:
+        """End these donor jobs, as well as it goes. Never raises."""
+
+    def release(self, nodes: Sequence[str]) -> NodesReleased:
+        """Give nodes of the allocation back. Never raises."""
 
     def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
         """Give the job back. Never raises."""
@@ -69,9 +81,9 @@ class Effects:
 
     # --- the step
 
-    def _launch(self, _: do.LaunchStep) -> None:
+    def _launch(self, decision: do.LaunchStep) -> None:
         self._sources.new_step()
-        self._step = self._sources.step = self._launcher.launch(self._channel)
+        self._step = self._sources.step = self._launcher.launch(self._channel, decision.layout)
 
     def _start(self, decision: do.StartRanks) -> None:
         programs = self._programs(len(self._sources.shims))
@@ -100,6 +112,10 @@ class Effects:
         if self._step is not None:
             self._step.kill()
 
+    def _abandon_step(self, _: do.AbandonStep) -> None:
+        if self._step is not None:
+            self._step.abandon()
+
     def _to_shims(self, message: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
         for rank, peer in list(self._sources.shims.items()):
             if ranks is None or rank in ranks:
@@ -115,7 +131,7 @@ class Effects:
                         "t": "watch",
                         "ranks": [list(rank) for rank in ranks],
                         "quiet_s": d.quiet_s,
-                        "step": d.step,
+                        "step": d.steps.get(node, ""),
                         "limits": dict(self._beat_limits),
                         "stall_s": d.stall_s,
                     }
@@ -164,7 +180,10 @@ class Effects:
 
     def _watch(self, decision: do.WatchNodes) -> None:
         self._prepare()  # the job has come up and there is time: what a failure will need is loaded beside it
-        self._agents.append(self._launcher.watch(decision.nodes, self._channel))
+        self._agents.append(self._launcher.watch(decision.nodes, self._channel, decision.lent))
+
+    def _dismiss_agents(self, decision: do.DismissAgents) -> None:
+        self._sources.dismiss_agents(decision.nodes)
 
     def _look(self, _: do.LookAtDevices) -> None:
         for peer in list(self._sources.agents.values()):
@@ -191,6 +210,19 @@ class Effects:
     def _probe(self, decision: do.ProbeNodes) -> None:
         for node in decision.nodes:
             self._sources.background(partial(self._scheduler.probe, node, decision.limit_s))
+
+    def _check_node(self, d: do.CheckNode) -> None:
+        self._sources.background(partial(self._scheduler.check, d.node, d.lender, d.limit_s))
+
+    def _borrow(self, d: do.BorrowNode) -> None:
+        self._sources.background(partial(self._scheduler.borrow, d.slot, d.exclude, d.wait_s))
+
+    def _end_loans(self, d: do.EndLoans) -> None:
+        """Waited for: what comes next may be the end of ftrun, or a requeue that needs those nodes."""
+        self._scheduler.end_loans(d.jobs)
+
+    def _release(self, d: do.ReleaseNodes) -> None:
+        self._sources.background(partial(self._scheduler.release, d.nodes))
 
     def _requeue(self, decision: do.Requeue) -> None:
         """Slurm's SIGTERM comes with the requeue itself; ignored from before, by us and what we start."""
@@ -274,6 +306,12 @@ _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
     do.HealDevices: Effects._heal,
     do.EndStep: Effects._end_step,
     do.KillStep: Effects._kill_step,
+    do.AbandonStep: Effects._abandon_step,
+    do.CheckNode: Effects._check_node,
+    do.BorrowNode: Effects._borrow,
+    do.EndLoans: Effects._end_loans,
+    do.ReleaseNodes: Effects._release,
+    do.DismissAgents: Effects._dismiss_agents,
     do.Requeue: Effects._requeue,
     do.Say: Effects._say,
 }

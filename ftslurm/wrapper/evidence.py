@@ -306,6 +306,8 @@ def main_thread(pid: int) -> tuple[ProcessState, str]:
 
 # futex and sched_yield: what waits of communication libraries on the CPU are made of.
 _WAITING_CALLS = {"x86_64": ("202", "24"), "aarch64": ("98", "124")}
+# read, write, epoll_wait, epoll_pwait: their first argument is a file. Source: unistd.h of each; aarch64 has no epoll_wait.
+_FILE_CALLS = {"x86_64": ("0", "1", "232", "281"), "aarch64": ("63", "64", "22")}
 
 
 def in_other_call(pid: int) -> bool:
@@ -323,7 +325,7 @@ def process_line(pid: int) -> str:
     told = f"pid {pid} {state.value} wchan={wchan or '-'} voluntary_switches={switches[1] if switches else '?'}"
     if call and call[0].isdigit():
         told += f" syscall={call[0]}"
-        if len(call) > 1 and call[0] in ("0", "1", "7", "232", "281"):  # x86-64: read, write, poll, epoll_wait, epoll_pwait
+        if len(call) > 1 and call[0] in _FILE_CALLS.get(os.uname().machine, ()):
             told += _file_of(pid, call[1])
     return told
 
@@ -429,11 +431,12 @@ def py_spy() -> str | None:
 
 
 class _Root(NamedTuple):
-    """A task: its rank, the pid of its command, the attempt."""
+    """A task: its rank, the pid of its command, the attempt; the pid of its shim, where the command is to be found below that."""
 
     rank: int
     pid: int | None
     attempt: int
+    shim: int | None = None
 
 
 @dataclass(slots=True)
@@ -486,13 +489,13 @@ class NodeWatch:
         self.progress_at = clock()  # when any rank of the node was last seen to get on with its collectives
         self.begun = False  # has any?
 
-    def watch(self, rank: int, page: str, pid: int | None = None, attempt: int = 0) -> None:
+    def watch(self, rank: int, page: str, pid: int | None = None, attempt: int = 0, shim: int | None = None) -> None:
         """A task of this node runs. page: its FTSLURM_PAGE. pid: of its command, for a rank without a probe.
 
-        attempt: its FTSLURM_ATTEMPT; pages of others are passed over.
+        attempt: its FTSLURM_ATTEMPT; pages of others are passed over. shim: the parent of the command, which may be yet to come.
         """
         self.forget(page)
-        self._roots[page] = _Root(rank, pid, attempt)
+        self._roots[page] = _Root(rank, pid, attempt, shim)
         self.progress_at = self._clock()
 
     def forget(self, page: str) -> None:
@@ -503,6 +506,8 @@ class NodeWatch:
         """The ranks as their pages and the kernel have them now; a millisecond a rank. Call it once a second or twice."""
         now = self._clock()
         for path, root in self._roots.items():
+            if root.pid is None and root.shim is not None:
+                root = self._begun(path, root, root.shim)
             self._read(path, root, now)
         return tuple(self._view(each, now) for each in self._ranks.values())
 
@@ -550,6 +555,16 @@ class NodeWatch:
         return tuple(found)
 
     # --- pages
+
+    def _begun(self, path: str, root: _Root, shim: int) -> _Root:
+        """With the command, if it has begun meanwhile."""
+        below = descendants(shim)
+        if below:
+            root = self._roots[path] = root._replace(pid=below[0])
+            for each in self._ranks.values():
+                if each.root == path and each.pid is None:
+                    each.pid = _pid_here(each.page, root.pid) if each.page is not None else root.pid
+        return root
 
     def _read(self, root: str, task: _Root, now: float) -> None:
         """Every page with a probe is a rank; a task without one is seen from outside."""

@@ -113,7 +113,12 @@ class Heir:
         except FtslurmError:
             return JobNow.UNKNOWN
         self._job = job
-        if job.state in (JobState.RUNNING, JobState.SUSPENDED) and job.restarts == self._will.schedule:
+        if job.state is JobState.SUSPENDED:  # leases of what stands still are promised for longer: they begin anew
+            self._heard_at = boot_s()
+            return JobNow.UNKNOWN
+        if not job.batch:  # whoever holds an allocation ends it himself
+            return JobNow.OVER
+        if job.state is JobState.RUNNING and job.restarts == self._will.schedule:
             return JobNow.OURS
         return JobNow.UNKNOWN if job.state is JobState.UNKNOWN and not job.completing else JobNow.OVER
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import ftslurm
 from ftslurm.errors import FtslurmError, StateError, UsageError
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.wrapper.hook_lines import conf_lines, sudo_lines
+from ftslurm.wrapper.hook_rights import check_only_roots, check_tree, import_path
 from ftslurm.wrapper.hook_scripts import SETTINGS, scripts
 
 SLURM_TIMEOUT_S = 5.0
@@ -31,8 +30,7 @@ def install_hooks(folder: Path, config: Path, slurm_conf: str, dry_run: bool) ->
     if not dry_run:
         if os.geteuid() != 0:
             raise StateError("the scripts are root's", hint="run it as root, or with --dry-run to see the lines")
-        for place in (Path(sys.executable), Path(ftslurm.__file__)):
-            check_only_roots(place)
+        _check_what_runs()
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         check_only_roots(folder)
         for script in found:
@@ -40,29 +38,18 @@ def install_hooks(folder: Path, config: Path, slurm_conf: str, dry_run: bool) ->
         if not config.exists():
             config.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             _write(config, SETTINGS, 0o644)
+        check_only_roots(config)
     known = _config()
     head = [f"# scripts in {folder}, settings in {config}; for slurm.conf, then `scontrol reconfigure`:"]
     return "\n".join([*head, *conf_lines(str(folder), known), *sudo_lines(str(folder), _slurm_user(known))])
 
 
-def check_only_roots(path: Path) -> None:
-    """Raises: StateError if anybody but root could exchange `path`: it, what it links to, or a folder above."""
-    for place in _all_places(path):
-        info = place.lstat()
-        if stat.S_ISLNK(info.st_mode):
-            continue  # a link has no rights of its own; its folder counts, and where it leads
-        writable = info.st_mode & 0o022 and not (stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX)
-        if info.st_uid != 0 or writable:
-            raise StateError(
-                f"{place} can be changed by others than root, and root would run what lies there",
-                hint="install ftslurm in a folder of root's and call `ftslurm install-hooks` from there",
-            )
-
-
-def _all_places(path: Path) -> Iterator[Path]:
-    for one in dict.fromkeys((path, Path(os.path.realpath(path)))):
-        yield one
-        yield from one.parents
+def _check_what_runs() -> None:
+    """The interpreter, and all that it may import. Raises: StateError."""
+    for place in (Path(sys.executable), Path(sys.prefix, "pyvenv.cfg")):
+        check_only_roots(place)
+    for place in dict.fromkeys((*import_path(sys.executable), Path(ftslurm.__file__).parent)):
+        check_tree(place)
 
 
 def _write(path: Path, text: str, mode: int) -> None:

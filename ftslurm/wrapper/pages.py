@@ -27,8 +27,9 @@ Message = dict[str, Any]
 
 @dataclass(slots=True)
 class _Rank:
-    """path: of its page. offset: of its notes. told: overdue, once."""
+    """attempt: the start it is of. path: of its page. offset: of its notes. told: overdue, once."""
 
+    attempt: int
     path: str
     limits: BeatLimits
     watches: dict[str, Watch | None]
@@ -47,18 +48,25 @@ class Pages:
         self.wakes_at: float | None = None
         self.reports = False  # does a program of the node tell its life by beats or sections?
 
-    def watch(self, ranks: Sequence[tuple[int, int]], folder: str, limits: BeatLimits, now: float) -> None:
-        """ranks: (rank, number of its start). folder: of their pages. What was before is forgotten."""
+    def watch(self, ranks: Sequence[tuple[int, int]], folder: str, limits: BeatLimits, now: float) -> list[Message]:
+        """ranks: (rank, number of its start). folder: of their pages. Gives the last words of those before.
+
+        What was before is forgotten, but for what the same start has said of itself.
+        """
         before = self._ranks
         self._ranks, self._step, self.reports = {}, 0, False
         for rank, number in ranks:
             path = f"{folder}/{rank}.{number}"
             old = before.get(rank)
-            self._ranks[rank] = old if old and old.path == path else _Rank(path, limits, {})
+            self._ranks[rank] = old if old and old.path == path else _Rank(number, path, limits, {})
+            self._ranks[rank].told = False
         self.wakes_at = now if self._ranks else None
+        gone = [(rank, old) for rank, old in before.items() if self._ranks.get(rank) is not old]
+        return [message for rank, old in gone for message in self._notes(rank, old)]
 
-    def turn(self, now: float) -> list[Message]:
-        if self.wakes_at is None or now < self.wakes_at:
+    def turn(self, now: float, at_once: bool = False) -> list[Message]:
+        """at_once: do not wait for the next one."""
+        if self.wakes_at is None or (now < self.wakes_at and not at_once):
             return []
         if now - self.wakes_at > STOPPED_S:  # we were stopped, and most likely the ranks with us: every clock begins anew
             for rank in self._ranks.values():
@@ -101,14 +109,14 @@ class Pages:
             late = overdue(watch, rank.limits, now)
             if late and not rank.told:
                 rank.told = True
-                return [*told, {"t": "overdue", "rank": number, "why": late.reason[:500]}]
+                return [*told, {"t": "overdue", "rank": number, "attempt": rank.attempt, "why": late.reason[:500]}]
         return told
 
     def _stage(self, number: int, rank: _Rank, stage_s: float | None) -> list[Message]:
         if stage_s == rank.stage_s:
             return []
         rank.stage_s = stage_s
-        return [{"t": "stage", "rank": number, "stage_s": stage_s}]
+        return [{"t": "stage", "rank": number, "attempt": rank.attempt, "stage_s": stage_s}]
 
     def _notes(self, number: int, rank: _Rank) -> list[Message]:
         found, rank.offset = read_notes(rank.path + SUFFIX, rank.offset)
@@ -117,7 +125,8 @@ class Pages:
             if isinstance(note, say.Limits):
                 rank.limits = merged(rank.limits, note)
             elif (words := _words(note)) is not None:
-                told.append({"t": "said", "rank": number, "what": words[0], "words": list(words[1])})
+                about = {"rank": number, "attempt": rank.attempt}
+                told.append({"t": "said", **about, "what": words[0], "words": list(words[1])})
         return told
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import beside_argv, own_step_env
-from ftslurm.model.events import NodeProbed, RequeueEnded, SlurmAnswered
+from ftslurm.model.events import NodeBorrowed, NodeChecked, NodeProbed, NodesReleased, RequeueEnded, SlurmAnswered
 from ftslurm.slurm import slurmd
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
+from ftslurm.slurm.patience import NoAnswer
 from ftslurm.system.commands import Runner
 from ftslurm.wrapper.keeper import keep
+from ftslurm.wrapper.lenders import Lenders
 
 # Above all the waits of the keeper's own requests (five of them), which end by themselves.
 KEEPER_MARGIN_S = 30.0
@@ -35,17 +38,21 @@ class SlurmScheduler:
     run: Runner
     kind: str
     timeout_s: float
+    lenders: Lenders
+    clock: Callable[[], float] = time.monotonic
     schedule: int = 0
     _places: dict[str, NodeView] = field(default_factory=dict)
 
     def ask(self) -> SlurmAnswered:
+        began = self.clock()
         try:
             job = self.client.job(self.job)
-            said = answer(job, self.client.nodes())
+            said = answer(job, self.client.nodes(), has_epilog(self.client.config()))
             # It runs anew, and we were away meanwhile: for us that is a job that was requeued by somebody else.
-            return said if job.restarts <= self.schedule else replace(said, state=JobState.PENDING.value)
+            state = said.state if job.restarts <= self.schedule else JobState.PENDING.value
+            return replace(said, state=state, late_s=self.clock() - began)
         except FtslurmError as error:
-            return SlurmAnswered(error=str(error))
+            return SlurmAnswered(error=str(error), away=isinstance(error, NoAnswer))
 
     def probe(self, node: str, limit_s: float) -> NodeProbed:
         """By Slurm's word, where it has one against the node, and by its slurmd."""
@@ -67,6 +74,18 @@ class SlurmScheduler:
             return 0
         return int(port) if port.isascii() and port.isdigit() else 0
 
+    def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
+        return self.lenders.check(node, lender, limit_s)
+
+    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float) -> NodeBorrowed:
+        return self.lenders.borrow(slot, exclude, wait_s)
+
+    def end_loans(self, jobs: Sequence[int]) -> None:
+        self.lenders.end_loans(jobs)
+
+    def release(self, nodes: Sequence[str]) -> NodesReleased:
+        return self.lenders.release(nodes)
+
     def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
         """By a keeper step; by ourselves if Slurm gives us none and the job still runs."""
         healthy = [node for node in self.nodes if node not in set(exclude)] or list(self.nodes)
@@ -74,6 +93,7 @@ class SlurmScheduler:
             return RequeueEnded(False, "the job was requeued by somebody else and runs anew")
         argv = self.keeper_argv(healthy[0], start_in_s, allow_first)
         try:
+            self.client.job(self.job)  # nothing is begun while slurmctld is away
             result = self.run(argv, 5 * self.timeout_s + KEEPER_MARGIN_S, env=own_step_env(self.env))
             if result.status == 0:
                 return RequeueEnded(True, result.stdout.strip())
@@ -81,7 +101,7 @@ class SlurmScheduler:
                 return RequeueEnded(True, "requeued; the keeper was ended with the job")
             return RequeueEnded(True, keep(self.job, self.ledger, start_in_s, allow_first, self.kind, self.timeout_s))
         except FtslurmError as error:
-            return RequeueEnded(False, str(error))
+            return RequeueEnded(False, str(error), isinstance(error, NoAnswer))
 
     def keeper_argv(self, node: str, start_in_s: float, allow_first: bool) -> tuple[str, ...]:
         """The step that carries the requeue out; nothing secret in it."""
@@ -100,7 +120,12 @@ class SlurmScheduler:
         return view.state is JobState.PENDING and not view.held
 
 
-def answer(job: JobView, nodes: Sequence[NodeView]) -> SlurmAnswered:
+def has_epilog(config: Mapping[str, str]) -> bool:
+    """Does a program clean up on each node? From 23.11 on there may be several, `Epilog[0]`."""
+    return any(key.partition("[")[0] == "Epilog" and value not in ("", "(null)") for key, value in config.items())
+
+
+def answer(job: JobView, nodes: Sequence[NodeView], epilog: bool = False) -> SlurmAnswered:
     """What Slurm said, as the judge takes it. Nodes of an unknown state are neither bad nor lost."""
     mine = set(job.nodes)
     bad = tuple(
@@ -115,7 +140,7 @@ def answer(job: JobView, nodes: Sequence[NodeView]) -> SlurmAnswered:
     # While it cleans up Slurm shows nothing but that (unless the job waits to run again).
     state = "COMPLETING" if job.completing and job.state is JobState.UNKNOWN else job.state.value
     return SlurmAnswered(
-        state, job.batch, job.requeue, job.end_time, bad, usable, max(job.node_count, len(mine), 1)
+        state, job.batch, job.requeue, job.end_time, bad, usable, max(job.node_count, len(mine), 1), epilog=epilog
     )
 
 

@@ -8,6 +8,8 @@ told when the rank fails.
 
 A broken connection is built anew, and no message is lost or heard twice. The command runs on a lease that the
 controller's answers renew; when it runs out, all is killed here, by the shim or, should that be stopped, by the kernel.
+But for a suspended job: Slurm announces that (SIGTSTP, two seconds ahead), the shim asks the controller to wait for it
+however long it takes, and only where the controller has said yes the lease does not run out meanwhile.
 
 Threads: one forks, waits and talks to the controller, so death by PR_SET_PDEATHSIG stays bound to the shim as a whole;
 the pumps only read, note and write, one dials after a break, and nobody ever waits for any of them.
@@ -61,6 +63,9 @@ CUT_OFF = "cut off from ftrun for longer than the lease"
 MISSED_BEATS = 2  # as many without an answer, and the connection is taken for dead: TCP itself would wait for minutes
 # From the end of the lease to the kernel's own SIGKILL, for the case that the shim cannot act: it kills the shim as well.
 GUARD_S = 1.0
+# From Slurm's announcement that it will stop the job to taking it that it did not, by a clock that goes on meanwhile.
+# slurmd sends the SIGSTOP two seconds after the SIGTSTP; seen on 22.05.
+PAUSE_S = 10.0
 # Without a controller nobody asks for a grace; the ranks get the default of `stop.grace` and `stop.kill_wait`.
 ORPHAN_GRACE_S, ORPHAN_KILL_WAIT_S = 20.0, 30.0
 RESCAN_S = 0.02  # between two SIGKILL rounds: children of the killed become ours only once they are reaped
@@ -87,11 +92,16 @@ DELIVER_S = 10.0
 SLOW_CYCLE_S = 0.1  # of the drill "slow": too short for any hang detection, too long to cost much
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-# Passed on to the command and reported. The rest (STOP, CONT, KILL, TSTP) does what the kernel does.
+# Passed on to the command and reported. STOP and KILL do what the kernel does, TSTP and CONT announce.
 FORWARDED = (
     signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
     signal.SIGXCPU, signal.SIGURG,
 )  # fmt: skip
+
+
+# Slurm's, around the suspension of a job: two seconds before its SIGSTOP, and to go on. Passed on where Slurm signals the
+# task alone, as a program may have handlers for them.
+ANNOUNCING = (signal.SIGTSTP, signal.SIGCONT)
 
 
 class LinkError(Exception):
@@ -268,15 +278,34 @@ class Talk:
 
 
 class Channel:
-    """How to reach the controller: `1:port:secret:address,address`, kept out of every command line."""
+    """How to reach the controller: `1:port:secret:address,address`, kept out of every command line.
+
+    A step over the nodes of several jobs has several sruns, and each counts its tasks from 0: then it is
+    `2:8/0-3,6-7:port:...`, how many tasks there are in all, and the ranks of this srun's in order.
+    """
 
     def __init__(self, text: str) -> None:
-        version, port, secret, addresses = text.split(":", 3)
-        if version != "1":
+        version, rest = text.split(":", 1)
+        self.total, self.ranks = 0, None
+        if version == "2":
+            place, rest = rest.split(":", 1)
+            total, _, ranks = place.partition("/")
+            self.total, self.ranks = int(total), unfolded(ranks)
+        elif version != "1":
             raise ValueError(f"channel version {version}")
+        port, secret, addresses = rest.split(":", 2)
         self.port = int(port)
         self.secret = bytes.fromhex(secret)
         self.addresses = [address for address in addresses.split(",") if address]
+
+
+def unfolded(text: str) -> list[int]:
+    """`0-3,6` -> 0, 1, 2, 3, 6."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
 
 
 def connect(channel: Channel, env, timeout_s: float) -> tuple[socket.socket, Link]:
@@ -414,6 +443,9 @@ class Line:
         self._lease_s = 0.0
         self._beat_s = 0.0
         self._next_beat = float("inf")
+        self._pause_at: float | None = None  # since when we expect to be stopped
+        self.paused = False  # the controller waits for us: the lease does not run out
+        self._held_at: float | None = None  # it has run out meanwhile, and counts anew: nothing runs before an answer
         self._asked: dict[int, float] = {}  # beats without an answer: number -> when it was sent
         self._beats = 0
         self._has = 0  # the last beat whose answer came
@@ -453,23 +485,58 @@ class Line:
             if len(self._asked) >= MISSED_BEATS:
                 self._broken("it does not answer")
                 return
-            self._beats += 1
-            self._asked[self._beats] = now
-            self._next_beat = now + self._beat_s
-            self._send({"t": "beat", "k": self._beats, "a": self._talk.heard, "r": self._has})
+            self._beat(now)
+        if self._pause_at is not None and now - self._pause_at >= PAUSE_S:
+            self.resume(now)
         if self._refused_at is not None and now - self._refused_at >= REFUSED_S:
             self.gone = self.gone or "ftrun has ended"
 
+    def pause(self, now: float) -> None:
+        """We are going to be stopped, and the controller most likely as well. Asks it to wait for us."""
+        if self._lease_s and not self.gone:
+            self._pause_at = now
+            self._beat(now)
+
+    def resume(self, now: float) -> None:
+        """We run (again). A lease that ran out meanwhile counts anew, but nothing may run before the controller has answered:
+        it may have been ended, or have begun without us by somebody else's hand."""
+        if self._pause_at is None:
+            return
+        self._pause_at = None
+        if self.paused and now >= self.until:
+            self._held_at, self.until = now, now + self._lease_s
+        self.paused = False
+        self._beat(now)
+
+    def excuse(self, now: float) -> None:
+        """We stood still ourselves, and watch over nothing that may not run beside others: the lease counts anew."""
+        if self.until < float("inf"):
+            self.until = max(self.until, now + self._lease_s)
+
+    @property
+    def held(self) -> bool:
+        """Must all stand still that runs on the lease?"""
+        return self._held_at is not None
+
     def over(self, now: float) -> bool:
         """Has the lease run out?"""
-        return now >= self.until
+        return now >= self.until and not self.paused
+
+    def _beat(self, now: float) -> None:
+        if self._welcome:
+            self._beats += 1
+            self._asked[self._beats] = now
+            self._next_beat = now + self._beat_s if self._beat_s else float("inf")
+            pause = {"pause": True} if self._pause_at is not None else {}
+            self._send({"t": "beat", "k": self._beats, "a": self._talk.heard, "r": self._has, **pause})
 
     def wakes_in(self, now: float) -> float:
         """Seconds, infinite for never."""
         if self.gone:
             return float("inf")
         refused = float("inf") if self._refused_at is None else self._refused_at + REFUSED_S
-        return max(0.0, min(self._next_beat, self.until, refused) - now)
+        paused = float("inf") if self._pause_at is None else self._pause_at + PAUSE_S
+        return max(0.0, min(self._next_beat, float("inf") if self.paused else self.until, refused, paused) - now)
 
     def close(self) -> None:
         """No word any more, and no try. The lease stays what it is."""
@@ -491,6 +558,7 @@ class Line:
                 self._has = message["k"]
                 self._asked = {number: at for number, at in self._asked.items() if at > asked}
                 self._renew(asked, message)
+                self.paused = self._pause_at is not None and bool(message.get("paused"))
             if message.get("let_go"):
                 self._end_lease("ftrun has let this rank go")
             return False
@@ -516,11 +584,13 @@ class Line:
         if self._lease_s and not answer.get("let_go"):
             # From one that is itself cut off nothing is taken, and who has no lease yet gets none.
             until = asked_at + (0.0 if answer.get("cut_off") else self._lease_s)
+            if self._held_at is not None and asked_at >= self._held_at and not answer.get("cut_off"):
+                self._held_at = None
             self.until = until if self.until == float("inf") else max(self.until, until)
             self.renewed = max(self.renewed, until - self._lease_s)
 
     def _end_lease(self, why: str) -> None:
-        self.why, self.until = why, min(self.until, boot_s())
+        self.why, self.until, self.paused = why, min(self.until, boot_s()), False
 
     def _use(self, sock: socket.socket, link: Link) -> None:
         self._sock, self._link, self._welcome, self._asked = sock, link, False, {}
@@ -1278,6 +1348,10 @@ class Silence:
         """From a start on; 0: no longer. since: monotonic, silence before does not count."""
         self._limit_s, self._since, self._told = limit_s, since, False
 
+    def excuse(self, now: float) -> None:
+        """Nobody could print while all was stopped."""
+        self._since = now
+
     def _silent_s(self, now: float) -> float:
         return min(self._output.silent_s(now), now - self._since)
 
@@ -1321,7 +1395,9 @@ class Shim:
         self._drill = Drill(self._command)
         self._output = output
         self._silence = Silence(output)
-        self._rank = int(env.get("SLURM_PROCID", "0"))
+        number = int(env.get("SLURM_PROCID", "0"))
+        self._rank = channel.ranks[number] if channel.ranks is not None else number
+        self._total = channel.total or int(env.get("SLURM_STEP_NUM_TASKS") or env.get("SLURM_NTASKS") or "1")
         self._pages = Pages(env, self._rank, channel)
         self._reported = True  # the end of the command was told
         self._ended_at = 0.0  # Unix seconds
@@ -1330,6 +1406,7 @@ class Shim:
         self._oom_kills: int | None = None  # before the attempt
         self._own_status: int | None = None  # of a command that ended by itself
         self._end: int | None = None  # the controller has let us go, with this status
+        self._held = False  # what we watch over stands still until the controller has answered
         self._orphan = False
         self._line = Line(channel, env, sock, link, self._hello(sock.getsockname()[0]))
 
@@ -1338,7 +1415,8 @@ class Shim:
         poll = self._line.poll
         poll.register(self._wakeup, select.POLLIN)
         while True:
-            ready = poll.poll(self._wait_ms(time.monotonic()))
+            # Once more, where the time was up: it may have gone by while we stood still, and SIGCONT came with the end of that.
+            ready = poll.poll(self._wait_ms(time.monotonic())) or poll.poll(0)
             self._keep_lease()  # before anything else: we may have stood still, and what waits to be read is old
             for fd, _ in ready:
                 if fd == self._wakeup:
@@ -1358,6 +1436,8 @@ class Shim:
 
     def _keep_lease(self) -> None:
         """The lease has run out: nothing of ours may run any more, since it may run elsewhere."""
+        if self._line.paused and boot_s() >= self._line.until:
+            self._resumed()
         if not self._orphan and self._line.over(boot_s()):
             self._command.kill(time.monotonic(), ORPHAN_KILL_WAIT_S)
             if self._end is None:
@@ -1374,7 +1454,10 @@ class Shim:
         self._watch_over(nothing_left)
         if self._unreported:
             self._settle(now)
-        self._drill.press(now)
+        if self._held:
+            self._hold()
+        else:
+            self._drill.press(now)
         if (silent_s := self._silence.news(now)) is not None:
             self._say({"t": "silent", "for": silent_s})
         if self._command.stopping:
@@ -1399,7 +1482,7 @@ class Shim:
 
     def _watch_over(self, nothing_left: bool) -> None:
         """Let the kernel know the end of the lease, until there is nothing to end and nothing will start."""
-        done = nothing_left and (self._orphan or self._end is not None)
+        done = self._line.paused or (nothing_left and (self._orphan or self._end is not None))
         until = 0.0 if done or self._line.until == float("inf") else self._line.until + GUARD_S
         if until != self._guarded:
             self._guarded = until
@@ -1410,6 +1493,8 @@ class Shim:
     def _listen(self) -> None:
         try:
             for message in self._line.listen():
+                if self._line.over(boot_s()):  # the welcome itself may have told so
+                    break
                 self._told(message)
         except (LinkError, KeyError, TypeError, ValueError) as error:
             complain(f"ftslurm: rank {self._rank}: ftrun cannot be understood: {error}")
@@ -1466,7 +1551,7 @@ class Shim:
 
         The grace ends with the lease, which the kernel goes on watching.
         """
-        left_s = self._line.until - boot_s()
+        left_s = 0.0 if self._held else self._line.until - boot_s()
         self._command.stop(time.monotonic(), max(0.0, min(ORPHAN_GRACE_S, left_s)), ORPHAN_KILL_WAIT_S)
         self._alone()
 
@@ -1489,7 +1574,7 @@ class Shim:
             "node": env.get("SLURMD_NODENAME") or socket.gethostname(),
             "slot": int(env.get("SLURM_NODEID", "0")),
             "local": int(env.get("SLURM_LOCALID", "0")),
-            "expected": int(env.get("SLURM_STEP_NUM_TASKS") or env.get("SLURM_NTASKS") or "1"),
+            "expected": self._total,
             "step": f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}",
             "address": address,
             "pid": os.getpid(),
@@ -1533,8 +1618,32 @@ class Shim:
 
     # --- signals
 
+    def _resumed(self) -> None:
+        """What we watch over was let go on with us, and is stopped at once where it may not run."""
+        self._line.resume(boot_s())
+        self._silence.excuse(time.monotonic())
+        self._held = self._held or self._line.held
+        if self._held:
+            self._hold()
+
+    def _hold(self) -> None:
+        """Until the controller has answered, or the end has come."""
+        if self._command.stopping or self._orphan:
+            self._held = False
+        elif self._line.held:
+            self._command.freeze()  # again: who was being forked is found now
+        else:
+            self._held = False
+            self._command.thaw()
+
     def _signalled(self, numbers: bytes) -> None:
         for number in dict.fromkeys(numbers):
+            if number == signal.SIGTSTP:
+                self._line.pause(boot_s())
+            elif number == signal.SIGCONT:
+                self._resumed()
+            if number in ANNOUNCING and self._passes_on and not self._held:
+                self._command.signal(number)
             if number in FORWARDED:
                 if self._passes_on:
                     self._command.signal(number)
@@ -1565,7 +1674,7 @@ def catch_signals() -> int:
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-    for number in (*FORWARDED, signal.SIGCHLD):
+    for number in (*FORWARDED, *ANNOUNCING, signal.SIGCHLD):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     return read_end
@@ -1599,7 +1708,7 @@ def main() -> None:
         local = passes_signals_on(env)
         env.pop("FTSLURM_LOCAL", None)
         status = Shim(argv, env, channel, sock, link, wakeup, local, output).run()
-    except (KeyError, OSError, ValueError) as error:
+    except (IndexError, KeyError, OSError, ValueError) as error:
         print(
             f"ftslurm: rank {rank} on {socket.gethostname()} cannot reach ftrun, so its command was not started: {error}"
             " (a firewall between the nodes? FTRUN_ADDRESS names the address to use)",

@@ -6,11 +6,11 @@ import os
 import signal
 from types import FrameType
 
-SIGCHLD = int(signal.SIGCHLD)
+SIGCHLD, SIGSTOP, SIGTSTP = int(signal.SIGCHLD), int(signal.SIGSTOP), int(signal.SIGTSTP)
 # What srun passes on to its tasks, and Ctrl-C. Source: srun(1), SIGNALS.
 _HANDLED = (
     signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
-    signal.SIGCHLD,
+    signal.SIGCHLD, signal.SIGTSTP,
 )  # fmt: skip
 
 

@@ -28,12 +28,15 @@ from ftslurm.model.events import (
     ProgramSaid,
     Progressed,
     QuietSeen,
+    RankPaused,
     RanksCompared,
+    ShimLeft,
     ShimLost,
     SignalSeen,
     StageSet,
     StallSeen,
     StepEnded,
+    StoodStill,
     TaskArrived,
     TimePassed,
     UseSampled,
@@ -43,10 +46,15 @@ from ftslurm.policies.touch import Touch
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.caller import Caller
 from ftslurm.wrapper.channel import Message, Peer, Server
-from ftslurm.wrapper.signals import SIGCHLD, Signals
+from ftslurm.wrapper.signals import SIGCHLD, SIGSTOP, SIGTSTP, Signals
 
 # Later than asked by so much, and we were stopped or had no CPU: then it was not the others who were silent.
 AWAY_S = 2.0
+# epoll_wait(2) takes its time as an int of milliseconds, 24 days; whoever waits for longer looks at the clock in between.
+LONG_S = 86400.0
+# From SIGTSTP to obeying it. Slurm sends it to every process of a job that it will stop two seconds later, and meanwhile the
+# shims ask for their leases to be kept; for somebody at a terminal it is soon enough.
+STOP_AFTER_S = 1.0
 
 Meaning = Callable[[str, str, Severity], CodeMeaning]  # kind of device, code, severity
 
@@ -83,18 +91,24 @@ class Sources:
         self.will: Callable[[str], Message | None] = lambda node: None
         self.askers: dict[int, Peer] = {}  # who waits to hear what became of a drill
         self.step: StepHandle | None = None
+        self._stop_at: float | None = None  # monotonic
 
     def next(self, until: float | None) -> Event:
         """The next event; TimePassed when `until` (monotonic seconds) comes first. Blocks."""
         while not self._queue:
-            moments = [at for at in (until, self._contact.wakes_at) if at is not None]
-            wait_s = max(0.0, min(moments) - self._clock.mono()) if moments else None
+            moments = [at for at in (until, self._contact.wakes_at, self._stop_at) if at is not None]
+            wait_s = min(max(0.0, min(moments) - self._clock.mono()), LONG_S) if moments else None
             ready = self._selector.select(wait_s)
             for key, events in ready:
                 key.data(events)
             now = self._clock.mono()
             if moments and now - min(moments) > AWAY_S:
                 self._contact.excuse(now)
+                self._queue.appendleft(StoodStill(now - min(moments)))
+            if self._stop_at is not None and now >= self._stop_at:
+                self._stop_at = None
+                os.kill(os.getpid(), SIGSTOP)
+                continue
             if not ready:  # whatever had come in is known now
                 self._queue.extend(self._gone(self._contact.due(now)))
             if not self._queue and until is not None and now >= until:
@@ -129,13 +143,14 @@ class Sources:
         self.shims, self._leaving = {}, {}
         self._touch.new_step()
 
-    def dismiss_agents(self) -> None:
-        for caller in self.agents.values():
+    def dismiss_agents(self, nodes: Sequence[str] | None = None) -> None:
+        """Those of `nodes`, None for all."""
+        for caller in [caller for node, caller in self.agents.items() if nodes is None or node in nodes]:
             caller.let_go = True
             caller.send({"t": "bye"})
             self._contact.forget(caller.owner)
-            caller.close("the controller ends")
-        self.agents = {}
+            caller.close("nothing is left to do for it")
+            del self.agents[caller.node]
 
     def close(self) -> None:
         self.server.close()
@@ -148,12 +163,16 @@ class Sources:
 
     def _signalled(self, _: int) -> None:
         for number in self._signals.read():
-            if number != SIGCHLD:
+            if number == SIGTSTP:
+                self._stop_at = self._clock.mono() + STOP_AFTER_S
+            elif number != SIGCHLD:
                 self._queue.append(SignalSeen(number))
             elif self.step is not None and (status := self.step.ended()) is not None:
                 self.step = None
                 self._queue.append(StepEnded(status))
                 self._contact.no_return({*self.shims, *self._leaving}, self._clock.mono())
+            elif self.step is not None and (ranks := self.step.ranks_ended()):
+                self._contact.no_return(set(ranks), self._clock.mono())
 
     def _message(self, peer: Peer, message: Message) -> None:
         try:
@@ -178,10 +197,13 @@ class Sources:
             return self._introduced(peer, wire.hello(message))
         if not isinstance(caller, Caller):
             return ()
-        news = self._contact.heard(caller.owner, self._clock.mono()) if self._is_known(caller) else ()
+        heard = self._contact.heard(caller.owner, self._clock.mono()) if self._is_known(caller) else ()
         if message.get("t") == "beat":
-            news = (*news, *self._beat(caller, message))
-        if not caller.hear(message, self._cut_off) or caller.let_go:
+            heard = (*heard, *self._beat(caller, message))
+        before = caller.paused
+        new = caller.hear(message, self._cut_off)
+        news = (*heard, *self._paused(caller, before))
+        if not new or caller.let_go:
             return news
         return (*news, *self._reported(caller.owner, message))
 
@@ -202,6 +224,12 @@ class Sources:
         if self.runs():
             self._touch.slurm(self._clock.mono())
 
+    def _paused(self, caller: Caller, before: bool) -> Sequence[Event]:
+        """Promised, or over. An agent has nothing that needs it."""
+        if caller.paused == before or not isinstance(caller.owner, int):
+            return ()
+        return (RankPaused(caller.owner, caller.paused),)
+
     def _reported(self, owner: int | str, message: Message) -> Sequence[Event]:
         if isinstance(owner, int):
             return (wire.shim_report(owner, message),)
@@ -211,11 +239,11 @@ class Sources:
         if isinstance(report, (BeatOverdue, ProgramSaid, StageSet)):
             return (report,)
         if isinstance(report, wire.QuietReported):
-            return (QuietSeen(owner, report.quiet_s, report.what),)
+            return (QuietSeen(owner, report.quiet_s, report.what, report.attempt),)
         if isinstance(report, wire.UseReported):
-            return (UseSampled(owner, report.unchanged, report.what),)
+            return (UseSampled(owner, report.unchanged, report.what, report.attempt),)
         if isinstance(report, wire.EvidenceReported):
-            return (EvidenceTaken(owner, report.text, report.views),)
+            return (EvidenceTaken(owner, report.text, report.views, report.attempt),)
         if isinstance(report, (StallSeen, RanksCompared, Progressed)):
             return (replace(report, node=owner),)
         return (DevicesSeen(owner, self._graded(owner, report.answer), report.asked, report.answer.error),)
@@ -238,10 +266,11 @@ class Sources:
         if leaving is not None and leaving.is_called(hello.talk):
             self._connected(self._leaving, rank, hello.task.node, peer, hello)
             return self._contact.came(rank, hello.task.node, now)
+        before = rank in self.shims and self.shims[rank].paused
         new = self._connected(self.shims, rank, hello.task.node, peer, hello)
         self._leaving.pop(rank, None)
-        news = self._contact.came(rank, hello.task.node, now)
-        return (*news, TaskArrived(hello.task, hello.expected, hello.step)) if new else news
+        came = (*self._contact.came(rank, hello.task.node, now), *self._paused(self.shims[rank], before))
+        return (*came, TaskArrived(hello.task, hello.expected, hello.step)) if new else came
 
     def _connected(
         self, callers: dict[Any, Caller], owner: Any, node: str, peer: Peer, hello: wire.ShimHello | wire.AgentHello
@@ -272,11 +301,13 @@ class Sources:
                     faults.append(Fault(node, report.device, m.code, m.name, m.fault_class, m.user_induced))
         return tuple(faults)
 
-    def _lost(self, peer: Peer, why: str) -> None:
+    def _lost(self, peer: Peer, why: str, hung_up: bool) -> None:
         """A connection broke. Who does not call again is lost; Contact says when."""
         caller = peer.owner
         if isinstance(caller, Caller) and caller.left(peer) and self._is_known(caller):
-            self._contact.broke(caller.owner, why, self._clock.mono())
+            self._contact.broke(caller.owner, why, self._clock.mono(), hung_up)
+            if hung_up and isinstance(caller.owner, int) and self._leaving.get(caller.owner) is caller:
+                self._queue.append(ShimLeft(caller.owner))
 
     def _is_known(self, caller: Caller) -> bool:
         """Has nobody taken its place, such as the shim of the same rank in a later step?"""

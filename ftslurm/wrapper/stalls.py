@@ -9,7 +9,6 @@ from typing import Any
 from ftslurm.model.events import StallSeen
 from ftslurm.model.wire import compared_message, stall_message
 from ftslurm.wrapper.evidence import NodeWatch
-from ftslurm.wrapper.shim import descendants
 
 LOOK_S = 1.0
 # As often in the time after which a stall is told.
@@ -48,8 +47,7 @@ class Stalls:
         self._watched = (list(ranks), folder, stall_s)
         self.node = NodeWatch(self._name)
         for rank, pid, number in ranks:
-            children = descendants(pid)
-            self.node.watch(rank, f"{folder}/{rank}.{number}", children[0] if children else None, number)
+            self.node.watch(rank, f"{folder}/{rank}.{number}", attempt=number, shim=pid)
         self._stall_s, self._looked_at, self._progress_at = stall_s, now, now
         self._intervals, self._usual_s, self._told = [], None, None
         self.wakes_at = now if stall_s else None

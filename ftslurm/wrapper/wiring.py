@@ -18,6 +18,7 @@ from ftslurm.errors import REQUEUED_STATUS, FtslurmError, SlurmUnavailable, Stat
 from ftslurm.launchers import multi_prog
 from ftslurm.launchers.launcher import Launcher
 from ftslurm.launchers.local import LocalLauncher, LocalPool, LocalScheduler, nodes_wanted
+from ftslurm.launchers.placement import why_not_over_two_jobs, why_not_placed, width
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.launchers.srun_options import Component, has_flag
@@ -27,7 +28,8 @@ from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.ledger.store import Identity, Store, state_folder
 from ftslurm.model.devices import CodeMeaning, Severity
 from ftslurm.model.history import History, fold
-from ftslurm.model.job import Allocation
+from ftslurm.model.job import Allocation, JobId
+from ftslurm.model.layout import Layout
 from ftslurm.model.node_memory import NodeLeft, remembered, suspects
 from ftslurm.model.settings import Resolved, Settings
 from ftslurm.model.will import Will, to_message
@@ -39,11 +41,13 @@ from ftslurm.policies.succession import cut_short, may_succeed
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobState, JobView, NodeState, SlurmClient
 from ftslurm.slurm.env import read_allocation
+from ftslurm.slurm.patience import Patience
 from ftslurm.system.clock import Clock
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.controller import Controller
 from ftslurm.wrapper.diagnosis import Diagnosis
 from ftslurm.wrapper.effects import Effects, Scheduler
+from ftslurm.wrapper.lenders import Lenders
 from ftslurm.wrapper.scheduler import SlurmScheduler
 from ftslurm.wrapper.settings_files import Request, settings_in_force
 from ftslurm.wrapper.signals import Signals
@@ -99,7 +103,9 @@ def survey(order: Order) -> Site:
             hint="call ftrun in a script for sbatch, or within salloc; or leave --ft-launcher out",
         )
     client = choose_client(resolved.settings.slurm_client, resolved.settings.slurm_timeout_s)
-    view = client.job(site.allocation.job.number)
+    number = site.allocation.job.number
+    patience = Patience(resolved.settings.slurm_patience_s)
+    view = patience.keep_asking(lambda: client.job(number), lambda text: print(f"ftrun: {text}", file=sys.stderr, flush=True))
     resolved = settings_in_force(order.request, order.env, view.comment)
     allocation = replace(site.allocation, restarts=view.restarts, start_time=view.start_time, batch=view.batch)
     return Site(resolved, replace(allocation, nodes=view.nodes or allocation.nodes), client, view)
@@ -128,12 +134,15 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
     )
     journal, history = store.open(me)
     python = _python(site.settings)
-    launcher = SrunLauncher(order.components, order.env, python, site.settings.poll_s)
+    launcher = _srun(order, allocation, site.settings)
+    number = allocation.job.number
+    lenders = Lenders(client, number, allocation.restarts, order.env, python, run_command, site.settings)
     scheduler = SlurmScheduler(
-        client, allocation.job.number, allocation.nodes, journal.path, order.env, python, run_command,
-        site.settings.slurm_client, site.settings.slurm_timeout_s, allocation.restarts,
+        client, number, allocation.nodes, journal.path, order.env, python, run_command,
+        site.settings.slurm_client, site.settings.slurm_timeout_s, lenders,
+        schedule=allocation.restarts,
     )  # fmt: skip
-    facts = _facts(order, allocation, "srun", frozenset({"ask", "requeue", "probe"}), site.settings)
+    facts = _facts(order, allocation, "srun", frozenset({"ask", "requeue", "probe", "replace", "release"}), site.settings)
     memory = NodeMemory(store.root)
     facts = replace(facts, remembered=_remembered(memory, facts, site.settings))
     records = journal.read().records
@@ -155,20 +164,19 @@ def _run_locally(order: Order, site: Site, number: int, journal: Journal) -> int
     history = fold(journal.read().records)
     options = order.components[0].options
     wanted = nodes_wanted(options)
-    pool = LocalPool(site.settings.local_nodes or wanted)
+    granted = wanted + site.settings.spares
+    pool = LocalPool(site.settings.local_nodes or granted)
     kept_out = history.kept_out(Clock().now().unix, site.settings.isolation_expires_s)
-    allocation = local_allocation(number, pool.allocate(wanted, kept_out), history)
+    allocation = local_allocation(number, pool.allocate(granted, kept_out), history)
     launcher = LocalLauncher(
         order.components, order.env, _python(site.settings), allocation.nodes, number, site.settings.poll_s
     )
-    facts = _facts(order, allocation, "local", frozenset({"ask", "requeue"}), site.settings)
-    scheduler = LocalScheduler(pool, wanted)
+    facts = _facts(order, allocation, "local", frozenset({"ask", "requeue", "replace"}), site.settings)
+    scheduler = LocalScheduler(pool, granted)
     return _controller(order, site.settings, history, facts, journal, launcher, scheduler, ["127.0.0.1"]).run()
 
 
 def local_allocation(number: int, nodes: tuple[str, ...], history: History) -> Allocation:
-    from ftslurm.model.job import JobId
-
     return Allocation(JobId(number), "local", nodes, restarts=history.requeues_done, batch=True)
 
 
@@ -296,11 +304,35 @@ def _facts(
         host=socket.gethostname(),
         pid=os.getpid(),
         number=allocation.job.number,
-        batch_node=order.env.get("SLURMD_NODENAME", "") if allocation.batch and launcher == "srun" else "",
         user_env=frozenset(order.env),
-        can=can,
+        can=can - ({"replace"} if why_not_placed(order.components) else set()),
         sdk_env=sdk_env(settings),
+        width=_width(order, allocation, settings),
+        no_donor=why_not_over_two_jobs(order.components[0].options) if launcher == "srun" else "there is no Slurm",
+        batch_node=order.env.get("SLURMD_NODENAME", ""),
+        slurm_env={name: value for name, value in order.env.items() if name.startswith(_OF_THE_JOB)},
     )
+
+
+# What the batch script's environment says of the job, and not of a place in it.
+_OF_THE_JOB = (
+    "SLURM_ARRAY_", "SLURM_CLUSTER_NAME", "SLURM_JOB_ACCOUNT", "SLURM_JOB_END_TIME", "SLURM_JOB_GID", "SLURM_JOB_NAME",
+    "SLURM_JOB_PARTITION", "SLURM_JOB_QOS", "SLURM_JOB_RESERVATION", "SLURM_JOB_START_TIME", "SLURM_JOB_UID", "SLURM_JOB_USER",
+    "SLURM_RESTART_COUNT", "SLURM_SUBMIT_",
+)  # fmt: skip
+
+
+def _width(order: Order, allocation: Allocation, settings: Settings) -> int:
+    """Nodes of the step, 0 where they are not ours to choose. Raises: UsageError."""
+    if why := why_not_placed(order.components):
+        if settings.spares:
+            raise UsageError(f"{why} can have no spare nodes (nodes.spares)", hint="leave --ft-spares out")
+        return 0
+    return width(order.components[0].options, len(allocation.nodes), settings.spares)
+
+
+def _srun(order: Order, allocation: Allocation, settings: Settings) -> SrunLauncher:
+    return SrunLauncher(order.components, order.env, _python(settings), settings.poll_s, len(allocation.nodes))
 
 
 def step_key(command: str) -> str:
@@ -349,14 +381,19 @@ def dry_run(order: Order) -> str:
     python = _python(site.settings)
     lines = [f"# launcher: {'local' if site.local else 'srun'}, restart via {site.settings.restart_via}"]
     if site.local:
-        wanted = nodes_wanted(order.components[0].options)
-        nodes = LocalPool(site.settings.local_nodes or wanted).allocate(wanted, ())
+        granted = nodes_wanted(order.components[0].options) + site.settings.spares
+        nodes = LocalPool(site.settings.local_nodes or granted).allocate(granted, ())
         launcher: Launcher = LocalLauncher(order.components, order.env, python, nodes, 1, site.settings.poll_s)
     else:
         assert site.allocation is not None
         nodes = site.allocation.nodes
-        launcher = SrunLauncher(order.components, order.env, python, site.settings.poll_s)
-    lines += ["# the step:", shlex.join(launcher.step_argv())]
+        launcher = _srun(order, site.allocation, site.settings)
+    layout = None
+    if site.settings.spares:
+        allocation = site.allocation or Allocation(JobId(1), "local", nodes)
+        nodes = nodes[: _width(order, allocation, site.settings)]
+        layout = Layout(nodes)
+    lines += ["# the step:", *(shlex.join(argv) for argv in launcher.step_argvs(layout))]
     lines += ["# the agents:", shlex.join(launcher.watch_argv(nodes))]
     lines += [f"# the ledger: below {state_folder(order.env)}"]
     lines += [f"# ladder: {', '.join(site.settings.ladder)}; max_restarts {site.settings.max_restarts}"]

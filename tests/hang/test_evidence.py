@@ -6,8 +6,10 @@ import json
 import os
 import socket
 import struct
+import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from ftslurm.wrapper.evidence import (
     parse_recorder,
     parse_ss,
     parse_tcp,
+    process_line,
     stack_inside,
 )
 
@@ -252,3 +255,16 @@ def test_waits_come_in_windows(tmp_path: Path) -> None:
     assert (waits.rank, waits.count, waits.stays[0].first, waits.stays[0].stays_us) == (3, 5, 1, (20,) * 5)
     assert waits.outside_s == pytest.approx(0.002048)
     assert node.waits(at_least=1) == ()
+
+
+@pytest.mark.skipif(not Path("/proc/self/syscall").exists(), reason="this kernel does not tell of system calls")
+def test_what_a_process_reads_from_is_told() -> None:
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 30.0
+        while "file=pipe:[" not in (told := process_line(child.pid)):
+            assert time.monotonic() < until, told
+            time.sleep(0.02)
+    finally:
+        child.kill()
+        child.communicate()

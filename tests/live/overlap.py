@@ -12,6 +12,7 @@ while [ "$FTSLURM_ATTEMPT" = 1 ] || [ ! -e "$STORY/enough" ]; do
     echo "$FTSLURM_ATTEMPT $SLURM_PROCID $SLURMD_NODENAME $EPOCHREALTIME" >>"$STORY/beats.$SLURM_PROCID"
     read -t 0.01 <&9
 done
+exit 0
 """
 # A pipe that nobody writes into, to wait at; `sleep` would be a process that outlives the rank by a moment.
 RANK = 'exec 9<>"$STORY/wait.$SLURM_PROCID.$FTSLURM_ATTEMPT"; exec bash "$STORY/beat.sh"'

@@ -15,6 +15,7 @@ from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeA
 from ftslurm.model.events import RankExited, RankStarted, RankStopped, RankUnstartable, SignalSeen
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
+from tests.fuzz.messages import AGENT_REPORTS
 
 HELLO = {
     "t": "hello",
@@ -217,3 +218,15 @@ def test_a_message_as_deep_as_the_reader_takes_it_is_a_wire_error_too() -> None:
             return
         with pytest.raises(WireError):
             wire.hello({"t": deep})
+
+
+@pytest.mark.parametrize("base", AGENT_REPORTS, ids=lambda message: message["t"])
+def test_what_an_agent_tells_of_ranks_names_the_start_that_it_is_of(base: dict[str, Any]) -> None:
+    if base["t"] in ("devices", "healed"):
+        assert wire.agent_report(base)
+        return
+    report = wire.agent_report({**base, "attempt": 7})
+    assert report.attempt == 7  # type: ignore[union-attr]
+    for wrong in ({**base, "attempt": None}, {**base, "attempt": -1}, {**base, "attempt": 1.0}, {**base, "attempt": True}):
+        with pytest.raises(WireError, match="attempt"):
+            wire.agent_report(wrong)

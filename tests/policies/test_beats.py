@@ -8,7 +8,7 @@ import pytest
 
 from ftslurm.model.ft_config import BeatLimits
 from ftslurm.policies import beats
-from ftslurm.policies.beats import Watch, due_at, follow, merged, overdue
+from ftslurm.policies.beats import Watch, follow, merged, overdue
 from ftslurm.sdk import notes
 from ftslurm.sdk.page import PageState, SectionState
 
@@ -61,7 +61,6 @@ def test_the_first_heartbeat_has_a_limit_of_its_own() -> None:
 def test_without_a_limit_nothing_is_overdue() -> None:
     reader = Reader(BeatLimits(beat_s=10))
     assert [reader.sees(BEGUN, at) for at in (0.0, 1e6)] == [None, None]  # it never sent one
-    assert due_at(reader.watch, BeatLimits()) is None
 
 
 def test_who_does_not_report_is_not_watched() -> None:
@@ -193,13 +192,12 @@ def test_a_staged_interval_judges_heartbeats_that_had_no_limit_and_nothing_of_wh
         assert [reader.sees(page, at) for at in (0.0, 61.0)] == [None, late]
 
 
-# --- in words, and when
+# --- in words
 
 
 def test_the_reason_is_a_sentence_with_both_numbers() -> None:
     limits = BeatLimits(beat_s=10, sections={"step": 2.5})
     watch = follow(None, BEGUN._replace(beats=1, sections=opened("step"), out_since_ns=0), 100.0)
-    assert due_at(watch, limits) == 102.5
     late = overdue(watch, limits, 103.25)
     assert late is not None and (late.what, late.section, late.waited_s, late.limit_s) == ("section", "step", 3.25, 2.5)
     assert late.reason == "section `step` has been open for 3.2 s, and 2.5 s are allowed"

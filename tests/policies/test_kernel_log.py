@@ -40,6 +40,13 @@ def health(text: str, priority: int = 2) -> NodeHealth:
     "BUG: unable to handle page fault for address: ffffa0",
     "general protection fault, probably for non-canonical address 0xdead: 0000 [#1] PREEMPT SMP",
     "general protection fault: 0000 [#1] SMP",
+    "print_req_error: I/O error, dev sdc, sector 1098288304 flags 0",
+    "blk_update_request: I/O error, dev nvme0n1, sector 500118016 op 0x0:(READ) flags 0x80700 phys_seg 1 prio class 0",
+    "I/O error, dev nvme0n1, sector 131209936 op 0x0:(READ) flags 0x80700 phys_seg 25 prio class 0",
+    "I/O error, dev sda, sector 4217392 op 0x1:(WRITE) flags 0x9800 phys_seg 7 prio class 2",
+    "nvme nvme0: I/O 22 QID 3 timeout, reset controller",
+    "nvme nvme0: I/O 22 (I/O Cmd) QID 3 timeout, reset controller",
+    "nvme nvme0: I/O tag 641 (c281) opcode 0x1 (I/O Cmd) QID 8 timeout, reset controller",
 ])
 def test_it_convicts(text: str) -> None:
     assert health(text) is NodeHealth.BAD
@@ -79,6 +86,13 @@ def test_it_convicts(text: str) -> None:
     "pcieport 0000:00:01.0: AER: Uncorrected (Non-Fatal) error received: 0000:01:00.0",
     "nvme 0000:01:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer",
     "mlx5_core 0000:3b:00.0 eth0: Link up",
+    "I/O error, dev loop7, sector 0 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0",
+    "I/O error, dev sda, sector 12345 op 0x3:(DISCARD) flags 0x800 phys_seg 1 prio class 0",
+    "critical target error, dev sda, sector 12345 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0",
+    "I/O error, dev : page allocation failure: order:0, mode:0x1, nodemask=(null)",
+    "nvme nvme0: I/O: page allocation failure: order:0, mode:0x1, nodemask=(null)",
+    "nvme nvme0: I/O tag 641 (c281) opcode 0x1 (I/O Cmd) QID 8 timeout, aborting req_op:WRITE(1) size:4096",
+    "nvme nvme0: I/O 22 QID 3 timeout, completion polled",
 ])
 def test_it_does_not(text: str) -> None:
     assert health(text) is NodeHealth.GOOD
@@ -97,3 +111,21 @@ def test_each_line_counts_once() -> None:
     assert [line.sequence for line in kernel_log.parse(data, -1)] == [5, 6]
     assert kernel_log.last_sequence(data, -1) == 6
     assert kernel_log.parse(data, 6) == () and kernel_log.last_sequence(b"", 6) == 6
+
+
+@pytest.mark.parametrize(("text", "named"), [
+    # by drivers/nvme/host/pci.c of Linux 5.4, 6.1 and 6.8
+    ("nvme nvme0: I/O 22 QID 3 timeout, aborting", "nvme-late"),
+    ("nvme nvme0: I/O 22 (I/O Cmd) QID 3 timeout, aborting", "nvme-late"),
+    ("nvme nvme0: I/O tag 641 (c281) opcode 0x1 (I/O Cmd) QID 8 timeout, aborting req_op:WRITE(1) size:4096", "nvme-late"),
+    ("nvme nvme0: I/O 22 QID 3 timeout, completion polled", "nvme-late"),
+    ("nvme nvme0: I/O 22 QID 3 timeout, reset controller", "disk-io-kernel"),
+    ("nvme nvme0: I/O tag 641 (c281) opcode 0x1 (I/O Cmd) QID 8 timeout, reset controller", "disk-io-kernel"),
+    ("I/O error, dev nvme0n1, sector 131209936 op 0x0:(READ) flags 0x80700 phys_seg 25 prio class 0", "disk-io-kernel"),
+    ("print_req_error: I/O error, dev sdc, sector 1098288304 flags 0", "disk-io-kernel"),
+    ("Buffer I/O error on device nvme0n1p1, logical block 1066386", "disk-io-kernel"),
+    ("blk_update_request: operation not supported error, dev nvme0n1, sector 0 op 0x9:(WRITE_ZEROES) flags 0x800", None),
+])
+def test_the_forms_of_several_kernels_are_known(text: str, named: str | None) -> None:
+    found = BOOK.line(text.encode())
+    assert (found.id if found else None) == named

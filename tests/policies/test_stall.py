@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 import pytest
@@ -20,8 +19,6 @@ from ftslurm.policies.stall import (
     judge,
     learn,
     limit_s,
-    memory_record,
-    parse_memory,
 )
 from tests.hang.intervals import KINDS, follow, intervals
 
@@ -95,19 +92,6 @@ def test_alarms_in_jobs_in_which_nothing_hangs(kind: str, at_most: int) -> None:
     outcomes = [follow(intervals(random.Random(seed), 16, kind), LIMITS, random.Random(seed)) for seed in range(8)]
     assert sum(each.alarms for each in outcomes) <= at_most
     assert kind in KINDS
-
-
-def test_what_was_learned_outlives_a_restart() -> None:
-    memory = false_alarm(taught((25.0, True), (70.0, False)), True)
-    assert parse_memory(json.loads(json.dumps(memory_record(memory)))) == memory
-    assert parse_memory(memory_record(StallMemory())) == StallMemory()
-
-
-@given(st.recursive(st.none() | st.floats() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=4), max_leaves=6))
-def test_a_record_that_is_none_is_an_empty_memory(value: object) -> None:
-    for record in ({"median": value}, {"median": 2.0, "quiet": value, "busy": [1.0, [], 0]}):
-        memory = parse_memory(record)
-        assert limit_s(memory, False, LIMITS) >= LIMITS.floor_s
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e5), st.booleans()), max_size=80))

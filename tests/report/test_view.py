@@ -128,7 +128,7 @@ def test_why_a_rung_was_not_taken_is_kept() -> None:
     job = Job().begin()
     job.exits(0, 1)
     passed = dict(attempts(job.ledger)[0].remedies[0].passed)
-    assert set(passed) == {"in-place-restart", "hang-restart", "node-replacement", "isolated-requeue"} and all(passed.values())
+    assert set(passed) == {"in-place-restart", "hang-restart", "node-replacement", "shrink", "isolated-requeue"} and all(passed.values())
 
 
 def test_an_attempt_whose_end_nobody_wrote_has_none() -> None:

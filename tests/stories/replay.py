@@ -7,6 +7,7 @@ are checked, in the stories as in the random runs.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.history import fold
 from ftslurm.model.job import Task
+from ftslurm.model.layout import Layout
 from ftslurm.model.settings import Settings
 from ftslurm.policies.judge import Judge, Phase, RunFacts
 from ftslurm.policies.phases import Diagnose
@@ -44,6 +46,19 @@ def tasks_on(nodes: Sequence[str], per_node: int) -> tuple[Task, ...]:
     )
 
 
+def tasks_in(layout: Layout, per_node: int) -> tuple[Task, ...]:
+    """As srun brings them up where it was told to; the slots are its own count of the nodes, in the cluster's order."""
+    if not layout.slots:
+        return tasks_on(layout.nodes, per_node)
+    order = sorted(set(layout.nodes))
+    found = []
+    for rank in range(len(layout.slots)):
+        node = layout.node_of(rank)
+        local = layout.ranks_of(layout.slots[rank]).index(rank)
+        found.append(Task(rank, node, order.index(node), local, f"10.0.0.{node.removeprefix('n')}", 9000 + rank, 20000))
+    return tuple(found)
+
+
 def fault(
     node: str = "n2", code: str = "80E01801", device: str = "0.0",
     graded: FaultClass = FaultClass.SELF_HEALING, users: bool = False,
@@ -63,7 +78,11 @@ class Truth:
         self.node_of = {task.rank: task.node for task in tasks}
         self.lease_s = settings.lease_s + settings.lease_margin_s
         self.now = 0.0  # monotonic
+        self.dead: set[str] = set()  # nodes that a second proof says cannot run anything
+        self.loans: set[int] = set()
+        self.checked: set[str] = set()
         self.silent: dict[str, float] = {}  # node -> when its leases were renewed for the last time
+        self.paused: set[int] = set()  # ranks whose lease was promised to last until they are heard of again
         self.let_go_at: float | None = None  # likewise, of every rank, by our own will
         self.closed: set[int] = set()  # ranks whose shim's connection has ended since the step came up
         self.ended = False  # has the launcher of the last step said so?
@@ -72,6 +91,7 @@ class Truth:
         self.came: set[int] = set()
         self.shims: set[int] = set()
         self.running: dict[int, int] = {}
+        self.starts: dict[int, int] = {}  # rank -> its last one
         self.stops: dict[int, int] = {}
         self.unproven: set[tuple[int, int]] = set()
         self.agents: dict[str, bool] = {}
@@ -89,8 +109,14 @@ class Truth:
         until = {}
         for rank, attempt in self.unproven:
             renewed = min(at for at in (self.silent.get(self.node_of[rank]), self.let_go_at, self.now) if at is not None)
-            until[rank, attempt] = renewed + self.lease_s
+            until[rank, attempt] = math.inf if rank in self.paused else renewed + self.lease_s
+        gone = gone | {rank for rank in self.closed if self.node_of[rank] in self.dead}
         return {(rank, attempt) for (rank, attempt), at in until.items() if rank not in gone and self.now < at}
+
+    def placed(self, tasks: Sequence[Task]) -> None:
+        """The ranks of the next step."""
+        self.tasks = tasks
+        self.node_of = {task.rank: task.node for task in tasks}
 
     def told(self, event: Event, now: float) -> None:
         """Something has happened."""
@@ -108,20 +134,28 @@ class Truth:
                     self.running.pop(rank, None)
                     if not left:
                         self.unproven = {(other, number) for other, number in self.unproven if other != rank}
-            case ev.ShimLost(rank):
+            case ev.ShimLost(rank, _, hung_up):
                 self.shims.discard(rank)
-                self.closed.add(rank)
+                self.closed |= {rank} if hung_up else set()
                 self.running.pop(rank, None)
                 self.stops.pop(rank, None)
             case ev.StepEnded():
                 self.step_up, self.ended = False, True
                 self.running, self.stops = {}, {}
+            case ev.RankPaused(rank, paused):
+                (self.paused.add if paused else self.paused.discard)(rank)
             case ev.NodeSilent(node, silent_s):
                 self.silent[node] = now - silent_s
             case ev.NodeHeard(node):
                 self.silent.pop(node, None)
-            case ev.NodeProbed(node):
+            case ev.NodeProbed(node, alive):
                 self.probes[node] -= 1
+                if alive is False:
+                    self.dead.add(node)
+            case ev.NodeChecked(node, good):
+                self.checked |= {node} if good else set()
+            case ev.NodeBorrowed(job=number) if number:
+                self.loans.add(number)
             case ev.AgentArrived(node):
                 self.agents[node] = True
             case ev.AgentLost(node):
@@ -148,6 +182,12 @@ class Truth:
             case do.Remember(rec.AttemptBegan(attempt=attempt) | rec.RankBegan(attempt=attempt)):
                 assert attempt not in self.attempts, f"attempt {attempt} was handed out twice"
                 self.attempts.add(attempt)
+            case do.DismissAgents(nodes):
+                self.agents = {node: up for node, up in self.agents.items() if node not in nodes}
+            case do.EndLoans(jobs):
+                self.loans -= set(jobs)
+            case do.Finish():
+                assert not self.loans, f"donor jobs are left behind: {self.loans}"
             case do.LaunchStep():
                 assert not self.step_up, "a step is launched beside one that has not ended"
                 self._nothing_elsewhere()
@@ -174,12 +214,13 @@ class Truth:
                 self.healing = {node: tuple(device for device, _ in chips) for node, chips in devices.items()}
             case do.Requeue(decision=decided_id):
                 assert decided_id in self.decided, "a requeue that nobody has written down"
-                self._nothing_elsewhere()
+                self._nothing_elsewhere(self.paused)  # what Slurm has stopped Slurm ends, before the job runs again
                 self.requeueing = True
 
-    def _nothing_elsewhere(self) -> None:
+    def _nothing_elsewhere(self, but: Iterable[int] = ()) -> None:
         """Nothing is started elsewhere before the lease of an unproven rank has run out."""
-        assert not self.may_run(), f"something is started while the lease of others may last: {sorted(self.may_run())}"
+        others = [(rank, attempt) for rank, attempt in sorted(self.may_run()) if rank not in set(but)]
+        assert not others, f"something is started while the lease of others may last: {others}"
 
     def _start(self, attempt: int, env: Any) -> None:
         assert attempt in self.attempts, f"attempt {attempt} was not written down before it was started"
@@ -189,6 +230,7 @@ class Truth:
         assert self.step_up, "ranks are started in a step that has ended"
         assert set(env) <= self.shims, f"ranks are started whose shim is gone: {sorted(set(env) - self.shims)}"
         self.running.update(dict.fromkeys(env, attempt))
+        self.starts.update(dict.fromkeys(env, attempt))
         self.unproven |= {(rank, attempt) for rank in env}
 
     def check(self, judge: Judge) -> None:
@@ -199,6 +241,7 @@ class Truth:
             Phase.LAUNCHING: self.step_up,
             Phase.RUNNING: self.step_up and bool(self.running),
             Phase.REQUEUEING: self.requeueing,
+            Phase.REPLACING: True,
         }
         assert awaited.get(judge.phase, False), f"{judge.phase.value}, and nothing is awaited any more"
 
@@ -215,7 +258,7 @@ class Job:
         self, settings: Settings | None = None, *, past: Iterable[rec.Record] = (), schedule: int = 0,
         nodes: Sequence[str] = ("n1", "n2"), per_node: int = 2, can: Iterable[str] = ("ask", "requeue"),
         step_key: str = "train", user_env: Iterable[str] = (), now: Now = START, diagnose: Diagnose | None = None,
-        remembered: Mapping[str, str] | None = None,
+        remembered: Mapping[str, str] | None = None, width: int = 0,
     ) -> None:  # fmt: skip
         self.diagnose = diagnose
         self.settings = settings or Settings()
@@ -227,7 +270,7 @@ class Job:
         runs = sum(isinstance(record, rec.RunBegan) for record in self.ledger)
         self.facts = RunFacts(
             f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, user_env=frozenset(user_env), can=frozenset(can),
-            remembered=remembered or {},
+            remembered=remembered or {}, width=width,
         )  # fmt: skip
         self.judge = Judge(self.settings, history, self.facts, diagnose)
         self.tasks = tasks_on(self.nodes, per_node)
@@ -240,6 +283,8 @@ class Job:
         self.silent: set[type] = set()
         self.stuck: dict[int, tuple[int, ...]] = {}
         self.full = False
+        self.unfit: dict[str, bool | None] = {}  # node -> what a look at it finds, if not that it is well
+        self.donors: list[str] = []  # nodes that are to be had
         self.reachable: bool | None = True  # by another way: any node that is asked about
         self.decisions: list[do.Decision] = []
         self._port = 20000
@@ -262,7 +307,16 @@ class Job:
             self._tell_one(self._queue.popleft())
         return self.decisions[before:]
 
+    def _of_now(self, event: Event) -> Event:
+        """What agents tell, unless the story says otherwise, is told of the ranks' last start."""
+        if not isinstance(event, ev.AgentTold) or event.attempt:
+            return event
+        ranks = [rank for rank, node in self.truth.node_of.items() if getattr(event, "node", node) == node]
+        ranks = [event.rank] if isinstance(event, (ev.BeatOverdue, ev.ProgramSaid, ev.StageSet)) else ranks
+        return replace(event, attempt=max((self.truth.starts.get(rank, 0) for rank in ranks), default=0))
+
     def _tell_one(self, event: Event) -> None:
+        event = self._of_now(event)
         self.truth.told(event, self.now.mono)
         answer = self.judge.handle(event, self.now)
         if self.full and any(isinstance(decision, do.Remember) and decision.vital for decision in answer):
@@ -325,7 +379,7 @@ class Job:
         return Job(
             settings or self.settings, past=self.ledger, schedule=self.facts.schedule + 1, nodes=nodes or self.nodes,
             per_node=self.per_node, can=self.facts.can, step_key=self.facts.step_key, user_env=self.facts.user_env, now=self.now,
-            diagnose=self.diagnose, remembered=self.facts.remembered,
+            diagnose=self.diagnose, remembered=self.facts.remembered, width=self.facts.width,
         )  # fmt: skip
 
     # --- asking what it did
@@ -371,8 +425,23 @@ class Job:
 
     def _obey(self, decision: do.Decision) -> list[Event]:
         match decision:
-            case do.LaunchStep():
+            case do.LaunchStep(layout):
+                if layout is not None:
+                    self.tasks = tasks_in(layout, self.per_node)
+                    self.truth.placed(self.tasks)
                 return [ev.TaskArrived(task, len(self.tasks), "7.0") for task in self.tasks]
+            case do.CheckNode(node):
+                return [ev.NodeChecked(node, self.unfit.get(node, True), "as told")]
+            case do.BorrowNode(slot, exclude):
+                free = [node for node in self.donors if node not in exclude]
+                if not free:
+                    return [ev.NodeBorrowed(slot, "", 0, "none is free")]
+                self.donors.remove(free[0])
+                return [ev.NodeBorrowed(slot, free[0], 900 + int(free[0].removeprefix("n")))]
+            case do.ReleaseNodes(nodes):
+                return [ev.NodesReleased(nodes, True)]
+            case do.AbandonStep():
+                return [ev.StepEnded(ExitStatus(0, SIGKILL))] if self.truth.step_up else []
             case do.WatchNodes(nodes):
                 return [ev.AgentArrived(node, ("ascend",)) for node in nodes]
             case do.StartRanks(attempt, env):
@@ -396,6 +465,9 @@ class Job:
                 ]
             case do.HealDevices(devices):
                 return [self._healed(node, chips) for node, chips in devices.items()]
+            case do.EndStep() if self.truth.step_up and self.truth.silent.keys() & self.truth.node_of.values():
+                there = [event.rank for event in self._shims_go() if isinstance(event, ev.ShimLost)]
+                return [ev.ShimLeft(rank) for rank in there]  # srun waits for the others
             case do.EndStep() | do.KillStep():
                 return [*self._shims_go(), ev.StepEnded(ExitStatus(0))] if self.truth.step_up else []
             case do.ProbeNodes(nodes):

@@ -207,3 +207,145 @@ def test_who_hangs_is_told_from_what_all_ranks_were_doing() -> None:
     (culprit,) = job.recorded(rec.CulpritSeen)
     assert (culprit.sign, culprit.ranks, culprit.nodes) == ("RankNonCommHang", (2,), ("n2",))
     assert job.rungs == ["hang-restart"] and "RankNonCommHang" in job.said
+
+
+# --- what is told late
+
+
+def started_again() -> Job:
+    job = Job(replace(ON, hang_exit=True)).begin()
+    quiet(job)
+    assert job.counters[2] == 2 and job.rungs == ["hang-restart"]
+    return job
+
+
+@pytest.mark.parametrize("late", [
+    [ev.BeatOverdue(1, "late", attempt=1)],
+    [ev.StageSet(0, -1.0, attempt=1)],
+    [ev.QuietSeen(node, 1800.0, attempt=1) for node in ("n1", "n2")],
+    [ev.StallSeen(node, 2, 100.0, usual_s=1.0, attempt=1) for node in ("n1", "n2")],
+], ids=lambda events: type(events[0]).__name__)  # fmt: skip
+def test_what_an_agent_told_of_the_ranks_before_these_says_nothing_of_these(late: list[ev.Event]) -> None:
+    job = started_again()
+    assert not job.tell(*late)
+    assert job.tell(*(replace(event, attempt=2) for event in late)), "the same of these does"
+
+
+def test_nor_does_what_is_told_of_a_rank_that_is_none() -> None:
+    job = started_again()
+    assert not job.tell(ev.BeatOverdue(99, "late", attempt=2), ev.StageSet(99, -1.0, attempt=2))
+
+
+def test_evidence_of_the_ranks_before_is_not_that_of_these() -> None:
+    job = started_again()
+    job.silent.add(do.TakeEvidence)
+    quiet(job)
+    job.tell(*(ev.EvidenceTaken(node, "old", attempt=1) for node in job.nodes))
+    assert job.rungs == ["hang-restart"], "that of these is still awaited"
+    job.tell(*(ev.EvidenceTaken(node, "new") for node in job.nodes))
+    assert job.rungs == ["hang-restart"] * 2 and {keep.text for keep in job.did(do.KeepEvidence)} == {"stacks of n1", "stacks of n2", "new"}
+
+
+def test_use_that_was_sampled_of_the_ranks_before_is_no_proof() -> None:
+    job = started_again()
+    job.silent.add(do.SampleUse)
+    quiet(job)
+    job.tell(*(ev.UseSampled(node, True, attempt=1) for node in job.nodes))
+    job.wait(200)
+    assert job.rungs == ["hang-restart"]
+
+
+def test_progress_of_the_ranks_before_is_none_of_these() -> None:
+    job = Job(ON).begin()
+    for number in range(1, 5):
+        job.tell(ev.Progressed("n1", 100 * number, attempt=number - 1), ev.BeatOverdue(1, "late"))
+    assert job.rungs == ["hang-restart"] * 3 + ["fail"]
+
+
+def test_what_the_program_before_asked_for_it_has_had() -> None:
+    job = started_again()
+    job.tell(ev.ProgramSaid(2, "shutdown", ("the data is used up",), attempt=1))
+    job.tell(ev.ProgramSaid(2, "message", ("half way",), attempt=1))
+    assert [said.attempt for said in job.recorded(rec.ProgramSaid)] == [1, 1] and "half way" in job.said
+    job.exits(2, 3)
+    assert job.rungs == ["hang-restart", "unconditional-requeue"]
+
+
+# --- what looks like a hang while a signal explains it
+
+
+def outlives(job: Job) -> Job:
+    """A warning that the ranks outlive; long after it, it explains nothing any more."""
+    job.tell(ev.SignalSeen(15))
+    return job
+
+
+@pytest.mark.parametrize("told", [
+    [ev.QuietSeen("n1", 1800.0), ev.QuietSeen("n2", 1800.0)],
+    [ev.RankSilent(rank, 60.0) for rank in range(4)],
+    [ev.BeatOverdue(1, "late")],
+], ids=lambda events: type(events[0]).__name__)  # fmt: skip
+def test_what_was_told_while_a_signal_explained_it_is_told_again_after_it(told: list[ev.Event]) -> None:
+    job = outlives(Job(replace(ON, hang_silence=True, hang_interval_s=60.0)).begin())
+    watched, told_s = len(job.did(do.WatchRanks)), len(job.did(do.SetIntervals))
+    job.tell(*told)
+    job.wait(500)
+    assert len(job.did(do.WatchRanks)) == watched, "it still explains it"
+    job.wait(200)
+    assert not job.recorded(rec.HangSeen)
+    assert job.did(do.WatchRanks)[-1].ranks.keys() == {"n1", "n2"} and len(job.did(do.WatchRanks)) == watched + 1
+    assert job.did(do.SetIntervals)[told_s:] == [do.SetIntervals(60.0, 1800.0)]
+    job.tell(*told)
+    assert job.rungs == ["hang-restart"]
+
+
+def test_life_before_the_signal_is_not_remembered_beyond_it() -> None:
+    """n1 was quiet, did IO again while the signal held, and is not quiet now."""
+    job = Job(ON).begin()
+    quiet(job, "n1")
+    outlives(job).tell(ev.QuietSeen("n1", 0.0))
+    job.wait(700)
+    quiet(job, "n2")
+    assert not job.did(do.SampleUse)
+    quiet(job, "n1")
+    assert job.rungs == ["hang-restart"]
+
+
+# --- a rank of an async job that is started again alone
+
+ALONE = replace(ON, mode="async", hang_silence=True, hang_interval_s=60.0)
+
+
+def test_where_the_program_of_a_rank_was_is_forgotten_with_it() -> None:
+    job = Job(ALONE).begin()
+    job.tell(ev.StageSet(0, -1.0))
+    assert job.did(do.SetIntervals) == [do.SetIntervals(0.0, 0.0)]
+    job.exits(0, 1)
+    assert job.rungs == ["rank-restart"] and job.did(do.SetIntervals)[-1] == do.SetIntervals(60.0, 1800.0)
+
+
+def test_the_silence_of_a_rank_ends_with_it() -> None:
+    job = Job(ALONE).begin()
+    job.tell(ev.RankSilent(0, 60.0))
+    job.exits(0, 1)
+    assert job.rungs == ["rank-restart"]
+    job.tell(*(ev.RankSilent(rank, 60.0) for rank in (1, 2, 3)))
+    assert not job.recorded(rec.HangSeen), "rank 0 has only begun"
+    job.tell(ev.RankSilent(0, 60.0))
+    assert job.recorded(rec.HangSeen)[0].sign == "silence"
+
+
+def test_no_io_on_a_node_ends_with_the_start_of_a_rank_there() -> None:
+    job = Job(ALONE).begin()
+    quiet(job, "n1")
+    job.exits(0, 1)
+    quiet(job, "n2")
+    assert job.rungs == ["rank-restart"] and not job.did(do.SampleUse)
+
+
+def test_an_agent_of_a_node_without_ranks_is_not_waited_for() -> None:
+    """Of a node that was left, or not taken yet: it watches nobody."""
+    job = Job(ON).begin()
+    job.tell(ev.AgentArrived("n9", ("ascend",)))
+    quiet(job)
+    assert job.rungs == ["hang-restart"], "at once, and not after the time for evidence"

@@ -686,7 +686,125 @@ def test_a_crash_while_slurmctld_is_silent_ends_with_its_own_status_and_names_sl
     job.silent = {do.AskSlurm}
     job.exits(0, 4)
     job.wait(Settings().slurm_timeout_s + 60)
-    assert job.status == 4 and "Slurm" in job.said and "60 s" in job.said
+    assert job.status is None and "60 s. Waiting for it before anything is decided, 4 h at the most" in job.said
+    job.wait(Settings().slurm_patience_s)
+    assert job.status == 4 and "Slurm did not say how the job stands" in job.said
+
+
+AWAY = ev.SlurmAnswered(error="nobody listens", away=True)
+
+
+def test_a_slurmctld_that_is_away_is_asked_again_until_it_is_back_and_nothing_is_decided_before() -> None:
+    job = Job().begin()
+    job.slurm = AWAY
+    job.exits(0, 4)
+    job.wait(HOUR_S)
+    assert len(job.did(do.AskSlurm)) > 100 and not job.rungs
+    assert job.said.count("Waiting for it") > 100, "quietly"
+    loud = [say for say in job.did(do.Say) if not say.quiet]
+    assert 6 <= len(loud) <= 7 and "nobody listens" in loud[0].text and "4 h at the most" in loud[0].text
+    job.slurm = replace(RUNNING, node_count=2)
+    job.wait(10.0)
+    assert job.rungs == ["unconditional-requeue"] and job.status == 75
+    assert "Slurm answers again, after 60 min" in job.said
+    assert job.judge.history.spent == {"max_restarts": 1}
+
+
+def test_what_no_answer_of_slurm_could_change_is_not_waited_for() -> None:
+    for settings in (Settings(unconditional_requeue=False), Settings(retry_policy="Never"), Settings(slurm_patience_s=0.0)):
+        job = Job(settings).begin()
+        job.slurm = AWAY
+        job.exits(0, 4)
+        job.wait(5.0)
+        assert job.status == 4, settings
+
+
+def test_an_error_that_no_return_of_slurmctld_mends_is_not_waited_for() -> None:
+    job = Job().begin()
+    job.slurm = SILENT
+    job.exits(0, 4)
+    job.wait(5.0)
+    assert job.status == 4
+
+
+def test_ctrl_c_ends_the_waiting_for_slurm() -> None:
+    job = Job().begin()
+    job.slurm = AWAY
+    job.exits(0, 4)
+    job.wait(60.0)
+    job.tell(ev.SignalSeen(2))
+    assert job.status is not None and not job.rungs
+
+
+def test_a_job_that_was_cancelled_meanwhile_is_over_when_slurm_is_back() -> None:
+    job = Job().begin()
+    job.slurm = AWAY
+    job.exits(0, 4)
+    job.wait(60.0)
+    job.slurm = replace(RUNNING, state="CANCELLED")
+    job.wait(10.0)
+    assert not job.rungs and job.status == 4
+
+
+def test_a_warning_whose_requeue_needs_slurm_waits_for_it() -> None:
+    job = Job(Settings(warning_requeue=True)).begin()
+    job.slurm = AWAY
+    job.tell(ev.SignalSeen(15))
+    for rank in range(4):
+        job.exits(rank, 0)
+    job.wait(120.0)
+    assert job.status is None
+    job.slurm = replace(RUNNING, node_count=2)
+    job.wait(10.0)
+    assert job.rungs == ["requeue-on-warning"] and job.judge.history.spent == {}
+
+
+def test_a_requeue_that_slurm_s_absence_kept_from_being_done_is_tried_again_and_paid_once() -> None:
+    job = Job().begin()
+    job.silent = {do.Requeue}
+    job.exits(0, 4)
+    for _ in range(3):
+        job.tell(ev.RequeueEnded(False, "nobody listens", away=True))
+        job.wait(6.0)
+    assert len(job.did(do.Requeue)) == 4 and len({requeue.decision for requeue in job.did(do.Requeue)}) == 1
+    assert job.recorded(rec.CarriedOut) == [] and "to give the job back, 4 h at the most" in job.said
+    job.tell(ev.RequeueEnded(True, "requeued"))
+    assert job.status == 75 and job.judge.history.spent == {"max_restarts": 1}
+
+
+def test_a_requeue_is_not_tried_for_ever() -> None:
+    job = Job(Settings(slurm_patience_s=60.0)).begin()
+    job.silent = {do.Requeue}
+    job.exits(0, 4)
+    for _ in range(20):
+        if job.status is None:
+            job.tell(ev.RequeueEnded(False, "nobody listens", away=True))
+            job.wait(6.0)
+    assert job.status == 4 and "the requeue failed: nobody listens" in job.said
+
+
+@pytest.mark.parametrize("back", [replace(RUNNING, late_s=20.0), AWAY])
+def test_a_step_that_does_not_come_up_while_slurmctld_is_away_is_launched_again(back: ev.SlurmAnswered) -> None:
+    job = Job()
+    job.silent = {do.LaunchStep}
+    job.slurm = back
+    job.tell(ev.Begun(), ev.StepEnded(ExitStatus(1)))
+    job.wait(60.0)
+    job.slurm = replace(RUNNING, node_count=2)
+    job.wait(10.0)
+    assert len(job.did(do.LaunchStep)) == 2 and not job.rungs
+
+
+def test_a_step_that_does_not_come_up_for_another_reason_is_launched_again_three_times_at_most() -> None:
+    job = Job()
+    job.silent = {do.LaunchStep}
+    job.slurm = replace(RUNNING, late_s=20.0)
+    job.tell(ev.Begun())
+    for _ in range(9):
+        if job.status is None:
+            job.tell(ev.StepEnded(ExitStatus(1)))
+            job.wait(30.0)
+    assert len(job.did(do.LaunchStep)) == 4 and job.status == 1
 
 
 def test_a_slurmctld_that_answers_late_but_in_time_is_heard() -> None:
@@ -713,7 +831,7 @@ def test_when_every_deadline_has_passed_at_once_nothing_starts_beside_what_may_b
     job.exits(0, 1)
     job.jump(HOUR_S)
     job.tell(ev.TimePassed())
-    job.wait(120)
+    job.wait(Settings().slurm_patience_s + 120)
     assert job.rungs == [rung] and job.judge.phase in (Phase.RUNNING, Phase.FINISHED)
 
 
@@ -1219,4 +1337,12 @@ def test_a_requeue_that_slurm_held_up_leaves_the_next_clean_up_more_time() -> No
         job.exits(0, 1)
         starts.append(job.did(do.Requeue)[-1].start_in_s)
         job = job.again(gap_s=gap_s)
-    assert starts == [4.0, 4.0, 8.0]
+    assert starts == [2.0, 2.0, 4.0]
+
+
+def test_where_the_site_has_an_epilog_the_clean_up_gets_more_time_unless_the_job_says_how_much() -> None:
+    for given_s, start_in_s in ((0.0, 8.0), (5.0, 5.0)):
+        job = Job(Settings(start_in_s=given_s)).begin()
+        job.slurm = replace(RUNNING, epilog=True)
+        job.exits(0, 1)
+        assert job.did(do.Requeue)[-1].start_in_s == start_in_s

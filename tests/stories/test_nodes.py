@@ -202,6 +202,59 @@ def test_nobody_waits_for_leases_where_nothing_is_to_be_started() -> None:
     assert job.now.mono - START.mono < 30.0
 
 
+# --- a suspended job
+
+
+def paused(job: Job, *ranks: int) -> Job:
+    """They have announced that Slurm will stop them."""
+    job.tell(*(ev.RankPaused(rank, True) for rank in ranks))
+    return job
+
+
+def test_ranks_that_were_stopped_with_the_job_are_silent_for_as_long_as_it_is_suspended() -> None:
+    """Seen by an ftrun that goes on itself: in salloc."""
+    job = paused(running(), 2, 3)
+    job.slurm = replace(job.slurm, state="SUSPENDED")
+    goes_silent(job)
+    job.wait(20 * ALL_S)
+    assert not job.did(do.StopRanks)
+    job.slurm = replace(job.slurm, state="RUNNING")
+    job.tell(ev.NodeHeard("n2"), ev.RankPaused(2, False), ev.RankPaused(3, False))
+    job.wait(20 * ALL_S)
+    assert not job.did(do.StopRanks)
+
+
+def test_where_the_job_runs_on_and_they_do_not_nothing_starts_beside_them_but_by_slurm() -> None:
+    job = paused(running(), 2, 3)
+    goes_silent(job)
+    job.silent = {do.KillStep}
+    job.wait(3 * ALL_S + 60.0)
+    assert job.recorded(rec.TroubleSeen)[0].cause == "lost"
+    assert job.rungs == ["unconditional-requeue"] and job.status == 75
+
+
+def test_a_restart_in_place_is_none_while_a_rank_may_stand_still_somewhere() -> None:
+    job = paused(running(settings=Settings(crash_restarts=1, restart_via="step")), 2, 3)
+    goes_silent(job)
+    job.silent = {do.StopRanks, do.KillStep}
+    job.exits(0, 1)
+    job.tell(*(ev.RankStopped(rank, 1) for rank in (0, 1)))
+    job.wait(2 * ALL_S)
+    assert job.rungs == ["in-place-restart", "unconditional-requeue"] and len(job.did(do.LaunchStep)) == 1
+
+
+def test_nobody_was_late_while_ftrun_itself_was_stopped() -> None:
+    job = running()
+    job.silent = {do.StopRanks}
+    job.exits(0, 1)
+    job.jump(1000.0)
+    job.tell(ev.StoodStill(1000.0), ev.TimePassed())
+    assert not job.did(do.KillStep) and not job.rungs
+    job.silent = set()
+    job.tell(*(ev.RankStopped(rank, 1) for rank in range(4)))
+    assert job.rungs == ["unconditional-requeue"]
+
+
 def test_ctrl_c_while_leases_are_waited_for_ends_it() -> None:
     job = running()
     job.reachable = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,9 +12,10 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.collectives import Enters, GroupView, ProcessState, RankView, Socket
 from ftslurm.model.settings import Settings
-from tests.stories.replay import Job
+from tests.stories.replay import HOUR_S, Job
 
 ON = Settings(hang_restart=True)
+ENDS = replace(ON, hang_exit=True, hang_compare_s=0.0)
 GROUP = GroupView("0#1", (0, 1, 2, 3), 11, 10, None, "gloo:all_reduce")
 INSIDE = tuple(
     RankView(rank, f"n{rank // 2 + 1}", ProcessState.SLEEPING, groups=(GROUP,), cpu_percent=0.1, probed=True) for rank in range(4)
@@ -220,6 +222,38 @@ def test_the_interval_for_ends_may_be_set_by_the_program() -> None:
     job.tell(ev.ProgramSaid(0, "setting", ("job_exit_hang_interval", "60.0")))
     job.exits(0)
     job.wait(61)
+    assert job.recorded(rec.HangSeen)[0].sign == "exit"
+
+
+def test_the_interval_for_ends_may_be_switched_off_by_the_program() -> None:
+    job = Job(ENDS).begin()
+    job.tell(ev.ProgramSaid(0, "setting", ("job_exit_hang_interval", "-1")))
+    job.exits(0)
+    assert job.judge.wakes_at is None or math.isfinite(job.judge.wakes_at), "nobody can wait for ever by a clock"
+    job.wait(HOUR_S)
+    assert not job.recorded(rec.HangSeen)
+    job.tell(ev.ProgramSaid(1, "setting", ("job_exit_hang_interval", "60")))
+    job.wait(1)
+    assert job.recorded(rec.HangSeen)[0].sign == "exit", "it counts from the first rank's end"
+
+
+def test_switched_off_later_nothing_is_waited_for() -> None:
+    job = Job(ENDS).begin()
+    job.exits(0)
+    job.tell(ev.ProgramSaid(1, "setting", ("job_exit_hang_interval", "-1")))
+    job.exits(1)
+    assert job.judge.wakes_at is None or math.isfinite(job.judge.wakes_at)
+    job.wait(HOUR_S)
+    assert not job.recorded(rec.HangSeen)
+
+
+def test_an_interval_for_ends_that_is_set_late_counts_from_the_first_end() -> None:
+    job = Job(ENDS).begin()
+    job.exits(0)
+    job.wait(100)
+    job.exits(1)
+    job.tell(ev.ProgramSaid(2, "setting", ("job_exit_hang_interval", "120")))
+    job.wait(21)
     assert job.recorded(rec.HangSeen)[0].sign == "exit"
 
 

@@ -31,7 +31,7 @@ IMPOSSIBLE = {
     **{(phase, ev.Begun): ONLY_FIRST for phase in Phase if phase is not Phase.NEW},
     **{
         (phase, ev.RequeueEnded): NO_REQUEUE
-        for phase in (Phase.LAUNCHING, Phase.RUNNING, Phase.SETTLING, Phase.HEALING, Phase.ENDING)
+        for phase in (Phase.LAUNCHING, Phase.RUNNING, Phase.SETTLING, Phase.HEALING, Phase.REPLACING, Phase.ENDING)
     },
     # Not LedgerFailed: the answer that finishes may itself hold the record that cannot be written.
     **{(Phase.FINISHED, kind): OVER for kind in EVENTS if kind not in (ev.LedgerFailed, ev.Begun)},
@@ -88,7 +88,7 @@ class Chaos:
         if truth.questions > 0:
             yield self._slurm(number)
         if truth.requeueing:
-            yield ev.RequeueEnded(number % 2 == 0, "as told")
+            yield ev.RequeueEnded(number % 2 == 0, "as told", away=number % 3 == 0)
         if number % 10 == 0:
             yield ev.SignalSeen((2, 15, 10, 15)[number // 10 % 4])
 
@@ -120,6 +120,10 @@ class Chaos:
             yield ev.SignalSeen(15, rank)
         for node in sorted({task.node for task in self.job.tasks}) if number % 6 == 0 else ():
             yield ev.NodeHeard(node) if node in truth.silent else ev.NodeSilent(node, 15.0 + number % 3)
+        for rank in truth.shims if number % 10 == 3 else ():
+            yield ev.RankPaused(rank, rank not in truth.paused)
+        if number % 22 == 5:
+            yield ev.StoodStill(float(number % 100))
         for node, asked in truth.probes.items():
             if asked > 0:
                 yield from [ev.NodeProbed(node, (True, False, None)[number % 3], "as told")] * 2

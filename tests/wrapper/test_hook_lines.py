@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,8 @@ from ftslurm.hooks.edge import BAD_NODE_STATUS
 from ftslurm.model.hook_settings import HookSettings, hook_settings
 from ftslurm.slurm.parse import parse_config
 from ftslurm.wrapper import hook_scripts
-from ftslurm.wrapper.hook_install import check_only_roots
 from ftslurm.wrapper.hook_lines import conf_lines, sudo_lines
+from ftslurm.wrapper.hook_rights import check_only_roots, check_tree, import_path
 
 RECORDED = Path(__file__).parents[1] / "recorded/slurm"
 
@@ -100,3 +102,80 @@ def test_what_others_may_write_root_does_not_run(tmp_path: Path) -> None:
     loose.chmod(0o777)
     with pytest.raises(StateError, match="can be changed by others"):
         check_only_roots(loose)
+
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="whose a file is only root can lay down")
+
+
+@as_root
+def test_a_link_is_followed_step_by_step(tmp_path: Path) -> None:
+    """root's/link -> open/door -> root's/file: whoever may write in `open` chooses where the link ends."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/file").write_text("")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open/door").symlink_to("../mine/file")
+    (tmp_path / "link").symlink_to("open/door")
+    check_only_roots(tmp_path / "link")
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(StateError, match="open can be changed by others"):
+        check_only_roots(tmp_path / "link")
+
+
+@as_root
+def test_a_link_of_somebody_else_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common").chmod(0o1777)
+    (tmp_path / "common/file").write_text("")
+    check_only_roots(tmp_path / "common/file")
+    (tmp_path / "common/door").symlink_to("file")
+    check_only_roots(tmp_path / "common/door")
+    os.lchown(tmp_path / "common/door", 1234, 1234)
+    with pytest.raises(StateError, match="door can be changed by others"):
+        check_only_roots(tmp_path / "common/door")
+
+
+@as_root
+def test_what_is_not_there_yet_nobody_else_may_make(tmp_path: Path) -> None:
+    check_only_roots(tmp_path / "later/file")
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common").chmod(0o1777)
+    with pytest.raises(StateError, match="common can be changed by others"):
+        check_only_roots(tmp_path / "common/later")
+
+
+@as_root
+def test_links_that_lead_in_a_circle_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(StateError, match="links"):
+        check_only_roots(tmp_path / "a")
+
+
+@as_root
+@pytest.mark.parametrize("spoil", [
+    lambda site: (site / "loose.py").chmod(0o666),
+    lambda site: (site / "deep/inside").chmod(0o777),
+    lambda site: os.chown(site / "deep/inside/module.py", 1234, 1234),
+    lambda site: (site / "elsewhere.py").symlink_to("/tmp/nobody-has-made-this.py"),
+    lambda site: (site.parent / "aside/module.py").chmod(0o666),
+])
+def test_everything_that_root_s_python_may_import_is_root_s(tmp_path: Path, spoil) -> None:
+    site = tmp_path / "site"
+    (site / "deep/inside").mkdir(parents=True)
+    (site / "loose.py").write_text("")
+    (site / "deep/inside/module.py").write_text("")
+    (site / "linked.py").symlink_to("loose.py")
+    (tmp_path / "aside").mkdir()
+    (tmp_path / "aside/module.py").write_text("")
+    (site / "package").symlink_to("../aside")
+    (site / "aside_again").symlink_to("..")
+    check_tree(site)
+    spoil(site)
+    with pytest.raises(StateError, match="can be changed by others"):
+        check_tree(site)
+
+
+def test_the_path_is_that_of_the_interpreter_in_its_own_mode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = import_path(sys.executable)
+    assert tmp_path not in found and Path(os.__file__).parent in found and Path(pytest.__file__).parents[1] in found

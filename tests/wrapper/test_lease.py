@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.wrapper.shim import GUARD_S
-from tests.wrapper.shim_controller import SOON_S, Shim, is_gone, until
+from ftslurm.wrapper.shim import GUARD_S, PAUSE_S
+from tests.wrapper.shim_controller import SOON_S, Message, Shim, is_gone, until
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -135,6 +135,133 @@ def test_an_order_that_waited_for_a_shim_that_stood_still_is_not_obeyed(stage: S
     os.kill(shim.process.pid, signal.SIGCONT)
     assert shim.process.wait(SOON_S) == -signal.SIGKILL
     assert shim.rest() == ""
+
+
+# --- a suspended job: Slurm says so with SIGTSTP, stops everything, and lets it go on with SIGCONT
+
+
+class Pauses(Shim):
+    """Its controller promises to wait for it. asked: how many beats have asked for that since they were last counted."""
+
+    promises, asked = True, 0
+
+    def _is_news(self, message: Message) -> bool:
+        if message["t"] != "beat" or not self.answers:
+            return super()._is_news(message)
+        self.asked += "pause" in message
+        self._send({"t": "beat", "k": message["k"], "a": self.talk.heard, "paused": self.promises and "pause" in message})
+        return False
+
+    def suspend(self, *pids: int) -> None:
+        os.kill(self.process.pid, signal.SIGTSTP)
+        until(lambda: self._has_asked() or not self.answers, "the shim to ask for it")
+        stop(*pids, self.process.pid)
+
+    def _has_asked(self) -> bool:
+        answer_for(self, 0.2)
+        return self.asked > 0
+
+    def resume(self, *pids: int) -> None:
+        for pid in (*pids, self.process.pid):
+            os.kill(pid, signal.SIGCONT)
+
+
+def suspended(stage: Stage, **how: object) -> tuple[Pauses, int]:
+    shim = Pauses(("bash", "-c", RECORDS), env={"RECORDS": str(stage.folder / "records")}, lease_s=LEASE_S)
+    stage.made.append(shim)
+    for name, value in how.items():
+        setattr(shim, name, value)
+    shim.start()
+    pid = shim.pid()
+    until(stage.has_run, "a first record")
+    shim.suspend(pid)
+    return shim, pid
+
+
+def test_a_suspended_rank_outlives_its_lease_and_runs_again_once_the_controller_has_answered(stage: Stage) -> None:
+    shim, pid = suspended(stage)
+    time.sleep(LEASE_S + GUARD_S + 1.0)  # nothing is to happen that could be awaited
+    assert is_stopped(pid) and is_stopped(shim.process.pid)
+    shim.resume(pid)
+    until(lambda: not is_stopped(shim.process.pid), "the shim to run")
+    until(lambda: is_stopped(pid), "the rank to be held")
+    time.sleep(0.3)
+    last = stage.last
+    assert is_stopped(pid), "nobody has answered yet"
+    answer_for(shim, 0.5)
+    assert not is_stopped(pid)
+    answer_for(shim, 2 * LEASE_S)
+    assert stage.last > last + LEASE_S, "it is on its lease again"
+    shim.answers = False
+    until(lambda: is_gone(pid), "the rank to end with it", LEASE_S + SOON_S)
+
+
+def test_a_suspension_shorter_than_the_lease_holds_nothing_up(stage: Stage) -> None:
+    shim, pid = suspended(stage)
+    shim.resume(pid)
+    resumed_at = time.time()
+    until(lambda: stage.last > resumed_at + 0.2, "the rank to run, with nobody asked")
+    answer_for(shim, 2 * LEASE_S)
+    assert not is_gone(pid)
+
+
+def test_a_suspended_rank_without_which_the_job_has_gone_on_never_runs_for_long(stage: Stage) -> None:
+    shim, pid = suspended(stage)
+    time.sleep(LEASE_S + GUARD_S)
+    resumed_at = time.time()
+    shim.resume(pid)
+    until(lambda: is_stopped(pid), "the rank to be held")
+    assert stage.last < resumed_at + 0.5
+    held_at = stage.last
+    shim._send({"t": "refused"})
+    until(lambda: is_gone(pid), "the rank to end")
+    assert stage.last == held_at
+    assert shim.process.wait(SOON_S) != 0
+
+
+def test_held_and_never_answered_it_ends_after_another_lease_without_having_run(stage: Stage) -> None:
+    shim, pid = suspended(stage)
+    time.sleep(LEASE_S + GUARD_S)
+    shim.resume(pid)
+    until(lambda: is_stopped(pid), "the rank to be held")
+    held_at = stage.last
+    until(lambda: is_gone(pid), "the rank to end", 2 * LEASE_S + SOON_S)
+    assert stage.last == held_at
+
+
+@pytest.mark.parametrize("how", [{"promises": False}, {"answers": False}], ids=["refused", "unheard"])
+def test_without_the_promise_the_lease_is_kept_however_the_shim_was_stopped(stage: Stage, how: dict[str, object]) -> None:
+    shim, pid = suspended(stage, **how)
+    assert shim.process.wait(LEASE_S + GUARD_S + SOON_S) == -signal.SIGKILL
+    until(lambda: is_gone(pid), "the rank to end")
+
+
+def test_nobody_was_silent_while_all_was_stopped(stage: Stage) -> None:
+    shim = Pauses(("bash", "-c", RECORDS), env={"RECORDS": str(stage.folder / "records")}, lease_s=60.0, tail=65536)
+    stage.made.append(shim)
+    shim.start()
+    pid = shim.pid()
+    shim.say(t="silence", after_s=3.0)
+    answer_for(shim, 0.5)
+    shim.suspend(pid)
+    time.sleep(4.0)
+    shim.resume(pid)
+    answer_for(shim, 1.5)  # and nothing is told
+    assert shim.hear("silent")["for"] >= 3.0
+
+
+def test_announced_and_not_stopped_the_lease_is_soon_a_lease_again(stage: Stage) -> None:
+    shim = Pauses(("bash", "-c", RECORDS), env={"RECORDS": str(stage.folder / "records")}, lease_s=LEASE_S)
+    stage.made.append(shim)
+    shim.start()
+    pid = shim.pid()
+    os.kill(shim.process.pid, signal.SIGTSTP)
+    answer_for(shim, PAUSE_S + 1.0)
+    shim.asked = 0
+    answer_for(shim, LEASE_S)
+    assert shim.asked == 0
+    shim.answers = False
+    until(lambda: is_gone(pid), "the rank to end", LEASE_S + SOON_S)
 
 
 @pytest.mark.parametrize("word", [{"t": "refused"}, {"t": "beat", "k": 0, "a": 1, "let_go": True}])

@@ -143,3 +143,30 @@ def test_what_killed_steps_left_is_swept_and_nothing_that_may_live(tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir() if not path.is_symlink()) == [
         f"{mark}.{name}" for name in ("2.0.bb", "4.0.dd", "5.0.own")
     ]
+
+
+def test_a_watch_that_begins_anew_tells_a_late_beat_again(folder: Path) -> None:
+    """What was told before may have been held for an answer to a signal."""
+    pages, limits = Pages(), BeatLimits(beat_s=0.3)
+    pages.watch([(3, 1)], str(folder), limits, time.monotonic())
+    child = started(folder, 60)
+    try:
+        for _ in range(2):
+            told = turns(pages, 2.5)
+            assert [one["t"] for one in told if one["t"] == "overdue"] == ["overdue"]
+            pages.watch([(3, 1)], str(folder), limits, time.monotonic())
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_the_last_words_of_a_start_are_not_lost_with_it(folder: Path) -> None:
+    pages = Pages()
+    now = time.monotonic()
+    assert pages.watch([(3, 1)], str(folder), BeatLimits(), now) == []
+    child = started(folder, 0)
+    child.wait()
+    assert pages.watch([(3, 1)], str(folder), BeatLimits(), now) == [], "it goes on, and is read in its turn"
+    told = pages.watch([(3, 2)], str(folder), BeatLimits(), now)
+    assert [(one["t"], one["what"], one["attempt"]) for one in told] == [("said", "message", 1), ("said", "exclude", 1)]
+    assert pages.turn(now) == []

@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from ftslurm.model.events import AgentArrived, CutOff, InTouch, RankExited, RankStarted, ShimLost, TaskArrived, TimePassed
+from ftslurm.model.events import (
+    AgentArrived,
+    CutOff,
+    InTouch,
+    RankExited,
+    RankPaused,
+    RankStarted,
+    ShimLost,
+    TaskArrived,
+    TimePassed,
+)
 from ftslurm.model.exits import ExitStatus
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.shim import Channel, Line, boot_s, connect
@@ -37,7 +47,7 @@ class Caller:
         self.line: Line | None = None
         self.heard: list[dict[str, Any]] = []
         self._say: list[dict[str, Any]] = []
-        self._ends = False
+        self._ends = self._pauses = False
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -47,9 +57,18 @@ class Caller:
             line.poll.poll(20)
             self.heard += line.listen()
             line.turn(boot_s())
+            if self._pauses != (line._pause_at is not None):
+                line.pause(boot_s()) if self._pauses else line.resume(boot_s())
             while self._say:
                 line.say(self._say.pop(0))
         line.close()
+
+    def pause(self) -> None:
+        """As a shim that Slurm is about to stop."""
+        self._pauses = True
+
+    def resume(self) -> None:
+        self._pauses = False
 
     @property
     def may_run(self) -> bool:
@@ -137,6 +156,38 @@ def test_a_shim_that_has_gone_is_lost_once_its_node_is_heard_of(stage: Stage) ->
     assert isinstance(event, ShimLost) and event.rank == 0 and 0 not in stage.sources.shims
 
 
+def test_a_shim_that_will_be_stopped_is_promised_to_be_waited_for_until_it_is_heard_of(stage: Stage) -> None:
+    caller = stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    for _ in range(2):
+        caller.pause()
+        assert stage.next() == RankPaused(0, True)
+        stage.quiet()
+        assert caller.line is not None and caller.line.paused
+        caller.resume()
+        assert stage.next() == RankPaused(0, False)
+        stage.quiet()
+        assert not caller.line.paused
+
+
+def test_so_is_one_that_calls_over_another_connection(stage: Stage) -> None:
+    caller = stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    caller.pause()
+    assert stage.next() == RankPaused(0, True)
+    stage.cut(0)
+    assert stage.next() == RankPaused(0, False)
+
+
+def test_a_shim_that_was_let_go_is_promised_nothing(stage: Stage) -> None:
+    caller = stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    stage.sources.farewell()
+    caller.pause()
+    stage.quiet(1.0)
+    assert caller.line is not None and not caller.line.paused and not caller.may_run
+
+
 def test_a_second_shim_of_a_rank_is_refused_and_told_so(stage: Stage) -> None:
     stage.call(hello(0))
     assert isinstance(stage.next(), TaskArrived)
@@ -196,3 +247,10 @@ def test_an_agent_gets_the_will_first_of_all(stage: Stage) -> None:
     stage.sources.agents["n1"].send({"t": "look"})
     stage.quiet()
     assert [message["t"] for message in agent.heard] == ["will", "look"] and agent.heard[0]["of"] == "n1"
+
+
+@pytest.mark.parametrize("until_s", [60 * 86400.0, float("inf")])
+def test_what_is_due_in_months_is_waited_for_like_anything(stage: Stage, until_s: float) -> None:
+    """The kernel takes no more than 2**31 ms at once."""
+    threading.Timer(0.3, stage.sources.put, [AgentArrived("n7", ())]).start()
+    assert stage.sources.next(time.monotonic() + until_s) == AgentArrived("n7", ())

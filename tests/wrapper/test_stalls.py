@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ftslurm.model.collectives import GroupView, RankView
+from ftslurm.model.collectives import GroupView, ProcessState, RankView
 from ftslurm.wrapper import stalls as module
+from ftslurm.wrapper.shim import descendants
 from ftslurm.wrapper.stalls import Stalls
 
 VIEW = RankView(0, "n1", groups=(GroupView("0#1", (0, 1), 1, 0),), probed=True)
@@ -23,7 +29,7 @@ class Node:
     def __init__(self, name: str) -> None:
         self.asked: list[str] = []
 
-    def watch(self, *task: object) -> None:
+    def watch(self, *task: object, **more: object) -> None:
         pass
 
     def look(self) -> tuple[RankView, ...]:
@@ -105,3 +111,25 @@ def test_waits_where_the_wrappers_see_all_and_enters_elsewhere(stalls: Stalls) -
     stalls.node.views = (RankView(0, "n1", probed=True, exact=True),)  # type: ignore[attr-defined]
     stalls.compare()
     assert stalls.node.asked == ["enters", "waits"]  # type: ignore[attr-defined]
+
+
+def test_a_command_that_begins_after_its_shim_was_named_is_found(tmp_path: Path) -> None:
+    """A second start is told to agents and shims at once, and an agent is quicker than a fork."""
+    shim = subprocess.Popen(["sh", "-c", "read go; sleep 60 & wait"], stdin=subprocess.PIPE, text=True)
+    try:
+        made = Stalls("n1")
+        made.watch([(0, shim.pid, 2)], str(tmp_path), 10.0, time.monotonic())
+        assert [view.process for view in made.node.look()] == [ProcessState.UNKNOWN]
+        assert shim.stdin is not None
+        shim.stdin.write("\n")
+        shim.stdin.flush()
+        until = time.monotonic() + 30.0
+        while [view.process for view in made.node.look()] != [ProcessState.SLEEPING]:
+            assert time.monotonic() < until, "it was never found"
+            time.sleep(0.05)
+        assert "pid" in made.node.examine(1.0).text
+    finally:
+        for pid in descendants(shim.pid):
+            os.kill(pid, signal.SIGKILL)
+        shim.kill()
+        shim.wait()

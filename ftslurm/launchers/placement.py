@@ -1,0 +1,131 @@
+"""A step on chosen nodes: what its srun is told in place of the user's own words about nodes and tasks. Pure.
+
+Source: srun(1) for --distribution=arbitrary: tasks are laid out in the order of --nodelist, which may name a node several
+times (seen on 22.05, 24.11 and 26.05).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ftslurm.errors import UsageError
+from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
+from ftslurm.model.layout import Layout
+from ftslurm.model.numbers import whole
+
+_WHERE = ("nodes", "nodelist", "nodefile", "relative", "exclude", "use-min-nodes", "contiguous")
+_HOW_MANY = ("ntasks", "distribution", "jobid")
+# What an option for all tasks would mean to each srun of several by itself.
+_PER_TASK = ("%t", "%n", "%s", "%j", "%J", "%A")
+_MOST_BYTES = 120_000  # of one argument: MAX_ARG_STRLEN is 128 KiB (execve(2))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One srun of a step. job: whose node it runs on, 0 for our own. place: `8/0-3,6` as Channel in shim.py reads it."""
+
+    job: int
+    options: tuple[str, ...]
+    place: str = ""
+
+
+def parts(options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int) -> tuple[Part, ...]:
+    """The sruns that bring up a step in `layout`. granted: nodes of the allocation. Raises: UsageError."""
+    if not layout.slots and not layout.lent:
+        return (Part(0, (*without(options, *_WHERE), *_first(options, env, layout, granted))),)
+    if not layout.slots:
+        layout = replace(layout, slots=_in_blocks(_tasks(options, env, len(layout.nodes), granted), len(layout.nodes)))
+    found = []
+    there = layout.parts()
+    for job, ranks in there:
+        names = [layout.node_of(rank) for rank in ranks]
+        text = ",".join(names)
+        if len(text) > _MOST_BYTES:
+            raise UsageError(f"{len(names)} tasks cannot be placed one by one", hint="switch node-replacement off")
+        counts = (f"--nodes={len(set(names))}", f"--ntasks={len(names)}")
+        placed = (*counts, "--distribution=arbitrary", f"--nodelist={text}", "--overlap")
+        kept = without(options, *_WHERE, *_HOW_MANY, "exclusive", "overlap")
+        place = f"{len(layout.slots)}/{_folded(ranks)}" if len(there) > 1 or job else ""
+        foreign = (f"--jobid={job}", *([] if has_flag(options, "input") else ["--input=none"])) if job else ()
+        found.append(Part(job, (*kept, *placed, *foreign), place))
+    return tuple(found)
+
+
+def _first(options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int) -> tuple[str, ...]:
+    count = len(layout.nodes)
+    tasks = () if has_flag(options, "ntasks") else (f"--ntasks={_tasks(options, env, count, granted)}",)
+    return (f"--nodes={count}", f"--nodelist={','.join(layout.nodes)}", *tasks)
+
+
+def _tasks(options: Sequence[str], env: Mapping[str, str], count: int, granted: int) -> int:
+    """Of the step on `count` nodes: as said to ftrun, else as many on each node as the script asked for. Raises: UsageError."""
+    if tasks := whole(option_value(options, "ntasks") or ""):
+        return tasks
+    per_node = option_value(options, "ntasks-per-node") or env.get("SLURM_NTASKS_PER_NODE", "")
+    if per_node:
+        return (whole(per_node.partition("(")[0]) or 1) * count
+    tasks = whole(env.get("SLURM_NTASKS", "")) or granted
+    if not granted or tasks % granted:
+        raise UsageError(
+            f"{tasks} tasks for {granted} nodes, spares included: how many are there without them?",
+            hint="say -n or --ntasks-per-node to ftrun",
+        )
+    return tasks // granted * count
+
+
+def _in_blocks(tasks: int, nodes: int) -> tuple[int, ...]:
+    """The slot of each rank, as srun lays out blocks: the first nodes have one more where it does not come out even."""
+    each, more = divmod(tasks, nodes)
+    return tuple(slot for slot in range(nodes) for _ in range(each + (slot < more)))
+
+
+def width(options: Sequence[str], granted: int, spares: int) -> int:
+    """Nodes of the step; 0 where srun decides. Raises: UsageError for more spares than the allocation has nodes to spare."""
+    given = option_value(options, "nodes")
+    nodes = whole(given) if given else granted - spares
+    if given and not nodes:
+        return 0  # -N2-4
+    if not nodes or nodes < 1 or nodes + spares > granted:
+        raise UsageError(
+            f"{spares} spare nodes and {nodes if given else 'at least 1'} for the step, but the allocation has {granted}",
+            hint=f"ask sbatch for {(nodes if given and nodes else 1) + spares} nodes, or for fewer spares",
+        )
+    return nodes
+
+
+def why_not_over_two_jobs(options: Sequence[str]) -> str:
+    """Why no part of the step may run in a donor job; empty if it may."""
+    if has_flag(options, "label"):
+        return "srun would label its lines from 0 again (--label)"
+    for name in ("output", "error", "input"):
+        value = option_value(options, name) or ""
+        if any(mark in value for mark in _PER_TASK):
+            return f"--{name}={value} names files by task, step or job, and a donor has its own"
+        if whole(value) is not None:
+            return f"--{name}={value} means one task, and a donor's srun counts from 0 again"
+    if (option_value(options, "mpi") or "none") != "none":
+        return "an MPI step cannot span two jobs (--mpi)"
+    return "a terminal belongs to one srun (--pty)" if has_flag(options, "pty") else ""
+
+
+def why_not_placed(components: Sequence[Component]) -> str:
+    """Why the nodes of this step are not ours to choose; empty if they are."""
+    return "a heterogeneous step (`:`)" if len(components) > 1 else ""
+
+
+def _folded(ranks: Sequence[int]) -> str:
+    """0, 1, 2, 5 -> `0-2,5`."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def unfolded(text: str) -> tuple[int, ...]:
+    """`0-2,5` -> 0, 1, 2, 5."""
+    pairs = (part.partition("-") for part in text.split(","))
+    return tuple(rank for first, _, last in pairs for rank in range(int(first), int(last or first) + 1))

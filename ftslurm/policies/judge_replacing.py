@@ -1,0 +1,259 @@
+"""Other nodes for the slots of bad ones: spares first, then nodes that donor jobs lend; each is looked at before ranks go there.
+The search begins while the old step still ends, and what it finds becomes the layout of the next. Or the step does with fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import (
+    BorrowNode,
+    CheckNode,
+    Decision,
+    DismissAgents,
+    EndLoans,
+    ReleaseNodes,
+    Say,
+)
+from ftslurm.model.events import Now
+from ftslurm.model.layout import Layout
+from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.policies.filling import Filling
+from ftslurm.policies.judge_starting import Starting
+from ftslurm.policies.judge_state import MARGIN_S, SIGINT, SIGTERM
+from ftslurm.policies.phases import Phase
+
+
+class Replacing(Starting):
+    def _first_launch(self, now: Now) -> list[Decision]:
+        """On all nodes as srun places them; with spares, or nodes that the job has left, on those that are well."""
+        f = self.facts
+        kept_out = set(self._kept_out(now))
+        if not f.width or not (self.settings.spares or kept_out & set(f.nodes)):
+            return self._launch(now)
+        well = [node for node in f.nodes if node not in kept_out]
+        best = sorted(well, key=lambda node: node in f.remembered)[: f.width]  # suspects become spares
+        if len(best) == f.width:
+            self._layout = Layout(tuple(node for node in f.nodes if node in best))
+            return self._launch(now)
+        if not self._may_fill:
+            return self._launch(now)
+        bad = [node for node in f.nodes if node in kept_out][: f.width - len(well)]
+        nodes = tuple(node for node in f.nodes if node in well or node in bad)
+        self._layout = Layout(nodes)
+        self.phase = Phase.REPLACING
+        out = {slot: node for slot, node in enumerate(nodes) if node in bad}
+        return [*self._search(out, "", now), *self._let_go(now)]
+
+    @property
+    def _may_fill(self) -> bool:
+        return "replace" in self.facts.can and self.settings.node_replacement
+
+    def _step_layout(self) -> Layout:
+        """As it was told, or as srun has placed the ranks."""
+        if self._layout is not None and self._layout.slots:
+            return self._layout
+        nodes = {task.slot: task.node for task in self._tasks.values()}
+        return Layout(tuple(nodes[slot] for slot in sorted(nodes)), tuple(self._tasks[rank].slot for rank in sorted(self._tasks)))
+
+    # --- the search
+
+    def _search(self, out: Mapping[int, str], decision: str, now: Now) -> list[Decision]:
+        until = now.mono + self.settings.replacement_wait_s
+        gone = frozenset(self._attempt.gone.keys() & set(out.values()))
+        self._filling = Filling(decision, dict(out), until, gone)
+        return self._fill(now)
+
+    def _fill(self, now: Now) -> list[Decision]:
+        """Something under way for every slot; failed as soon as one has nothing left to hope for."""
+        filling = self._filling
+        assert filling is not None
+        asked: list[Decision] = []
+        for slot in filling.open:
+            spare = filling.next_of(self._spares(now))
+            if spare is not None:
+                filling.checking[spare] = slot
+                asked.append(CheckNode(spare, 0, self.settings.check_s))
+            elif reason := self._no_loan(filling, now):
+                filling.failed = reason
+                return [*asked, *self._let_go(now)]
+            else:
+                filling.borrowing.add(slot)
+                asked.append(BorrowNode(slot, self._not_again(now), filling.until - now.mono))
+        return asked
+
+    def _spares(self, now: Now) -> tuple[str, ...]:
+        down = {node for node, _ in self._slurm.bad_nodes} if self._slurm else set()
+        return tuple(node for node in self._held_back(now) if node not in down and node not in self._fence.silent)
+
+    def _no_loan(self, filling: Filling, now: Now) -> str:
+        if not self.settings.donor:
+            return "no spare node is left (nodes.donor is off)"
+        if self.facts.no_donor:
+            return f"no spare node is left, and none can be borrowed: {self.facts.no_donor}"
+        return "" if filling.until > now.mono else f"no node was to be had within {self.settings.replacement_wait_s:g} s"
+
+    def _not_again(self, now: Now) -> tuple[str, ...]:
+        """A donor shall have none of these."""
+        known = {*self.facts.nodes, *self._kept_out(now), *(self._layout.nodes if self._layout else ())}
+        assert self._filling is not None
+        return tuple(sorted(known | self._filling.tried | self._filling.lent.keys()))
+
+    def _node_checked(self, event: ev.NodeChecked, now: Now) -> list[Decision]:
+        filling = self._filling
+        if filling is None or event.node not in filling.checking:
+            return []
+        slot = filling.checking.pop(event.node)
+        if filling.failed:
+            return []
+        if event.good:
+            filling.found[slot] = event.node
+            return self._let_go(now) if filling.done else []
+        filling.tried.add(event.node)
+        refused: list[Decision] = [Say(f"{event.node} cannot replace {filling.out[slot]}: {event.why}")]
+        if event.good is False:
+            refused.insert(0, self._note(rec.NodeRefused(now.unix, event.node, event.why)))
+        if event.node in filling.lent:
+            refused += self._end_loans([filling.lent.pop(event.node)])
+        return [*refused, *self._fill(now)]
+
+    def _node_borrowed(self, event: ev.NodeBorrowed, now: Now) -> list[Decision]:
+        filling = self._filling
+        if filling is None or event.slot not in filling.borrowing or filling.failed:
+            return self._loan_too_late(event, now)
+        filling.borrowing.discard(event.slot)
+        if not event.node:
+            filling.failed = f"no node could be borrowed: {event.why}"
+            return self._let_go(now)
+        self._loans.add(event.job)
+        filling.lent[event.node] = event.job
+        filling.checking[event.node] = event.slot
+        lent = self._note(rec.NodeLent(now.unix, self.facts.run, event.node, event.job), vital=True)
+        return [lent, CheckNode(event.node, event.job, self.settings.check_s)]
+
+    def _loan_too_late(self, event: ev.NodeBorrowed, now: Now) -> list[Decision]:
+        return [EndLoans((event.job,))] if event.job else []
+
+    def _node_overdue(self, now: Now) -> list[Decision]:
+        if self._filling is not None and not self._filling.failed:
+            self._filling.failed = f"no node was ready within {self.settings.replacement_wait_s:g} s"
+        return self._let_go(now)
+
+    # --- what comes of it
+
+    def _without_step(self, now: Now) -> list[Decision]:
+        """The old step has ended; the search may still go on."""
+        self.phase = Phase.REPLACING
+        if self._kept_signal:
+            return self._replacing_signalled(ev.SignalSeen(self._kept_signal), now)
+        return self._let_go(now)
+
+    def _let_go(self, now: Now) -> list[Decision]:
+        """Once the search has an end and nothing of the old step runs: the new one, or the next rung."""
+        filling = self._filling
+        if self.phase is not Phase.REPLACING or filling is None:
+            return []
+        if filling.failed:
+            return self._not_filled(filling, now)
+        if filling.done:
+            return self._refilled(filling, now)
+        self._waits = {"node": max(filling.until, now.mono) + self.settings.check_s + MARGIN_S}
+        return []
+
+    def _refilled(self, filling: Filling, now: Now) -> list[Decision]:
+        before = self._layout
+        assert before is not None
+        self._filling = None
+        self._layout = before.filled(filling.found, filling.lent)
+        ranks = tuple(rank for slot in sorted(filling.out) for rank in before.ranks_of(slot))
+        filled = {str(slot): node for slot, node in sorted(filling.found.items())}
+        f = self.facts
+        changed = rec.SlotsChanged(now.unix, f.run, f.schedule, self._layout.nodes, filled, (), dict(self._layout.lent), ranks)
+        words = ", ".join(
+            f"{filling.out[slot]} by {node} ({'lent by job ' + str(filling.lent[node]) if node in filling.lent else 'a spare'})"
+            for slot, node in sorted(filling.found.items())
+        )
+        done: list[Decision] = []
+        if filling.decision:
+            done.append(self._note(rec.CarriedOut(now.unix, filling.decision, True, f"replaced {words}")))
+        back = [before.lent[node] for node in filling.out.values() if node in before.lent]
+        return [
+            *done, self._note(changed, vital=True), Say(f"replaced {words}"), *self._forget(filling.out.values()),
+            *self._end_loans(back), *self._launch(now), *self._release(filling.gone),
+        ]  # fmt: skip
+
+    def _not_filled(self, filling: Filling, now: Now) -> list[Decision]:
+        self._filling, self._waits = None, {}
+        loans = self._end_loans(filling.lent.values())
+        if not filling.decision:
+            what = f"{fold_nodes(filling.out.values())} is kept out of the job, and {filling.failed}"
+            return [*loans, Say(what), *self._finish(what, 1, now)]
+        self._attempt.unreplaced = filling.failed
+        done = self._note(rec.CarriedOut(now.unix, filling.decision, False, filling.failed))
+        self.phase = Phase.SETTLING
+        return [*loans, done, Say(f"no other node: {filling.failed}"), *self._settled(now)]
+
+    def _replacing_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        """A job that is ending does not wait for nodes."""
+        filling = self._filling
+        if filling is None or event.rank is not None or event.number not in (SIGINT, SIGTERM):
+            return []
+        self._filling, self._waits = None, {}
+        loans = self._end_loans(filling.lent.values())
+        if not filling.decision or event.number == SIGINT:
+            what = "interrupted by Ctrl-C" if event.number == SIGINT else "ended by SIGTERM"
+            return [*loans, *self._finish(f"{what} while waiting for another node", 128 + event.number, now)]
+        self._attempt.unreplaced = "a signal came meanwhile"
+        done = self._note(rec.CarriedOut(now.unix, filling.decision, False, "a signal came meanwhile"))
+        self._signal, self._signal_at, self._kept_signal = event.number, now.mono, 0
+        self.phase = Phase.SETTLING
+        if "ask" not in self.facts.can:
+            self._meaning = "terminated"
+            return [*loans, done, *self._settled(now)]
+        return [*loans, done, self._ask_slurm(now)]
+
+    # --- with fewer nodes
+
+    def _smaller(self, bad: frozenset[str], now: Now) -> list[Decision]:
+        """The slots of bad nodes are given up; the others move up and keep their counters."""
+        before = self._layout
+        assert before is not None
+        slots = [slot for slot, node in enumerate(before.nodes) if node in bad]
+        kept = tuple(slot for slot in range(len(before.nodes)) if slot not in slots)
+        self._layout = before.without(slots)
+        f = self.facts
+        changed = rec.SlotsChanged(now.unix, f.run, f.schedule, self._layout.nodes, {}, kept, dict(self._layout.lent))
+        back = [job for node, job in before.lent.items() if node in bad]
+        return [
+            self._note(changed, vital=True), *self._forget(bad), *self._end_loans(back), *self._launch(now), *self._release(bad),
+        ]  # fmt: skip
+
+    # --- nodes that are ours no more
+
+    def _forget(self, nodes: Iterable[str]) -> list[Decision]:
+        """What their agents still see is nobody's trouble."""
+        out = tuple(sorted(set(nodes)))
+        for node in out:
+            self._agents.pop(node, None)
+            self._fence.silent.pop(node, None)
+        self._faults = {key: fault for key, fault in self._faults.items() if key[0] not in out}
+        return [DismissAgents(out)] if out else []
+
+    def _end_loans(self, jobs: Iterable[int]) -> list[Decision]:
+        over = tuple(sorted(set(jobs)))
+        self._loans.difference_update(over)
+        return [EndLoans(over)] if over else []
+
+    def _release(self, nodes: Iterable[str]) -> list[Decision]:
+        """Slurm ends a job when it notices that a node of it has died (unless submitted with --no-kill): one that is given
+        back before is none of the job's any more. Seen on 22.05."""
+        own = tuple(sorted(node for node in set(nodes) if node in self.facts.nodes and node != self.facts.batch_node))
+        return [ReleaseNodes(own)] if own and "release" in self.facts.can else []
+
+    def _released(self, event: ev.NodesReleased, now: Now) -> list[Decision]:
+        if event.ok:
+            return []
+        what = f"{fold_nodes(event.nodes)} could not be given back: {event.why}"
+        return [Say(f"{what}; without `sbatch --no-kill` Slurm ends the job when it notices that a node is down")]

@@ -1,0 +1,106 @@
+"""May anybody but root change what root is going to run? Looked at place by place, as the kernel walks a path."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from ftslurm.errors import StateError
+from ftslurm.system.commands import run
+
+# As the kernel's own limit, path_resolution(7).
+LINKS_MAX = 40
+PYTHON_TIMEOUT_S = 30.0
+
+
+def check_only_roots(path: Path) -> None:
+    """Raises: StateError if anybody but root could exchange `path`: it, a folder above, a link on the way, or where it leads.
+
+    Of a path that is not there, whoever could make it.
+    """
+    passed = list(_places(path))
+    for number, (place, info) in enumerate(passed, 1):
+        if info.st_uid != 0 or _writable(info, passed_on=number < len(passed)):
+            raise _others(place)
+
+
+def check_tree(top: Path) -> None:
+    """The same for everything below, and for where links in it lead. Raises: StateError."""
+    tops, seen = [top], set()
+    while tops:
+        check_only_roots(tops[-1])
+        real = os.path.realpath(tops.pop())
+        if real in seen:
+            continue
+        seen.add(real)
+        for folder, folders, files in os.walk(real):
+            for name in (*folders, *files):
+                place = Path(folder, name)
+                if place.is_symlink():
+                    tops.append(place)
+                elif _is_others(place):
+                    raise _others(place)
+
+
+def _is_others(place: Path) -> bool:
+    try:
+        info = place.lstat()
+    except FileNotFoundError:  # a file that Python itself was writing
+        return False
+    return info.st_uid != 0 or _writable(info, passed_on=False)
+
+
+def import_path(python: str) -> tuple[Path, ...]:
+    """Where the hooks' interpreter looks for modules: it is asked as they start it. Raises: StateError."""
+    done = run([python, "-I", "-c", "import json, sys; print(json.dumps(sys.path))"], PYTHON_TIMEOUT_S)
+    try:
+        found = json.loads(done.stdout) if done.status == 0 else None
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        raise StateError(f"{python} did not tell where it looks for modules: {done.stderr.strip()[-200:]}")
+    return tuple(Path(entry) for entry in found if Path(str(entry)).is_absolute())  # the rest are names of import hooks
+
+
+def _writable(info: os.stat_result, passed_on: bool) -> bool:
+    """passed_on: the path leads on from here. In a folder like /tmp nobody can exchange what is there and not theirs, yet add."""
+    if stat.S_ISLNK(info.st_mode):
+        return False
+    kept = passed_on and stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX
+    return bool(info.st_mode & 0o022) and not kept
+
+
+def _places(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """All that the kernel passes on its way to `path`, from / on, as far as it is there. Raises: StateError."""
+    at, todo, links = Path("/"), list(reversed(path.parts[1:])), 0
+    yield at, at.lstat()
+    while todo:
+        name = todo.pop()
+        if name == "..":
+            at = at.parent
+            continue
+        place = at / name
+        try:
+            info = place.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        yield place, info
+        if not stat.S_ISLNK(info.st_mode):
+            at = place
+            continue
+        links += 1
+        if links > LINKS_MAX:
+            raise StateError(f"{path} leads through too many links")
+        target = place.readlink()
+        at = Path("/") if target.is_absolute() else at
+        todo += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+
+
+def _others(place: Path) -> StateError:
+    return StateError(
+        f"{place} can be changed by others than root, and root would run what lies there",
+        hint="install ftslurm in a folder of root's and call `ftslurm install-hooks` from there",
+    )

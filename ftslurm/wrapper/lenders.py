@@ -1,0 +1,143 @@
+"""Other nodes for the job: looking at them, borrowing them by donor jobs, giving nodes back. Any Slurm, any user's rights."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ftslurm.errors import FtslurmError
+from ftslurm.launchers.python import Python
+from ftslurm.launchers.srun import beside_argv, beside_env
+from ftslurm.model.events import NodeBorrowed, NodeChecked, NodesReleased
+from ftslurm.model.settings import Settings
+from ftslurm.slurm import commands
+from ftslurm.slurm.client import JobState, JobView, SlurmClient
+from ftslurm.system.commands import Runner
+from ftslurm.wrapper.node_check import Question, read_answer
+
+# Between two looks at a donor in waiting: Slurm schedules a new job at once or when something ends.
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
+# For srun to bring a step up, beside the check's own time.
+STEP_MARGIN_S = 30.0
+# Reasons to wait that no time cures. Source: squeue(1), JOB REASON CODES.
+HOPELESS = frozenset(
+    {"BadConstraints", "PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "PartitionInactive", "AccountNotAllowed",
+     "InvalidAccount", "QOSNotAllowed", "InvalidQOS", "ReservationDeleted", "AssocMaxNodePerJobLimit", "QOSMaxNodePerJobLimit"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Lenders:
+    """job, restarts: ours, in its present scheduling. env: ftrun's."""
+
+    client: SlurmClient
+    job: int
+    restarts: int
+    env: Mapping[str, str]
+    python: Python
+    run: Runner
+    settings: Settings
+    sleep: Callable[[float], None] = time.sleep
+
+    # --- is it fit
+
+    def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
+        """See effects.Scheduler."""
+        try:
+            done = self.run(self.check_argv(node, lender, limit_s), limit_s + STEP_MARGIN_S, env=beside_env(self.env, lender))
+            if done.timed_out:
+                return NodeChecked(node, None, f"no step came up there within {limit_s + STEP_MARGIN_S:g} s")
+            if done.status:
+                said = done.stderr.strip().splitlines()
+                return NodeChecked(node, None, f"it could not be looked at: {said[-1] if said else f'status {done.status}'}")
+            return NodeChecked(node, *read_answer(done.stdout))
+        except (FtslurmError, ValueError) as error:
+            return NodeChecked(node, None, f"it could not be looked at: {error}")
+
+    def check_argv(self, node: str, lender: int, limit_s: float) -> tuple[str, ...]:
+        question = Question(limit_s, self.settings.health_command, self.settings.catalogs)
+        argv = self.python.module_argv("ftslurm.wrapper.node_check", question.text())
+        return beside_argv([node], "ftslurm-check", argv, lender)
+
+    # --- on loan
+
+    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float) -> NodeBorrowed:
+        """See effects.Scheduler. A donor that does not run in time is ended."""
+        job = 0
+        try:
+            ours = self.client.job(self.job)
+            job = self._submit(ours, exclude)
+            donor = self._running(job, wait_s)
+        except FtslurmError as error:
+            self.end_loans([job] if job else [])
+            return NodeBorrowed(slot, "", 0, str(error))
+        if donor.state is JobState.RUNNING and donor.nodes:
+            return NodeBorrowed(slot, donor.nodes[0], job)
+        self.end_loans([job])
+        waits = f": {donor.reason}" if donor.reason else ""
+        return NodeBorrowed(slot, "", 0, f"donor job {job} was {donor.state.value} after {wait_s:g} s{waits}")
+
+    def _submit(self, ours: JobView, exclude: Sequence[str]) -> int:
+        """Raises: FtslurmError."""
+        time_left_s = ours.end_time - time.time() if ours.end_time else 0.0
+        argv = commands.donor_argv(ours, exclude, time_left_s, self._inherited(), self.settings.donor_options)
+        words = (str(self.job), str(self.restarts), f"{self.settings.slurm_timeout_s:g}")
+        script = f"#!/bin/sh\nexec {shlex.join(self.python.module_argv('ftslurm.wrapper.donor', *words))}\n"
+        done = self.run(argv, self.settings.slurm_timeout_s, stdin=script, env=plain_env(self.env))
+        return commands.submitted(done.status, done.stdout, done.stderr)
+
+    def _inherited(self) -> dict[str, str]:
+        """What the donor is submitted under, as we were."""
+        return {
+            option: self.env[name]
+            for option, name in (
+                ("account", "SLURM_JOB_ACCOUNT"), ("qos", "SLURM_JOB_QOS"), ("reservation", "SLURM_JOB_RESERVATION"),
+            )
+            if self.env.get(name)
+        }  # fmt: skip
+
+    def _running(self, job: int, wait_s: float) -> JobView:
+        """The donor once it runs, has ended or waits for nothing, or as it stands after `wait_s`. Raises: FtslurmError."""
+        from tenacity import Retrying, retry_if_result, stop_after_delay, wait_exponential
+
+        tries = Retrying(
+            retry=retry_if_result(lambda view: view.state is JobState.PENDING and view.reason not in HOPELESS),
+            wait=wait_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
+            stop=stop_after_delay(wait_s),
+            sleep=self.sleep,
+            retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
+        )
+        found: JobView = tries(lambda: self.client.job(job))
+        return found
+
+    def end_loans(self, jobs: Sequence[int]) -> None:
+        """See effects.Scheduler; a donor that is not reached ends by itself."""
+        for job in jobs:
+            try:
+                self.client.cancel(job)
+            except FtslurmError:
+                continue
+
+    # --- given back
+
+    def release(self, nodes: Sequence[str]) -> NodesReleased:
+        """See effects.Scheduler."""
+        try:
+            ours = self.client.job(self.job)
+            kept = [node for node in ours.nodes if node not in set(nodes)]
+            if len(kept) == len(ours.nodes):
+                return NodesReleased(tuple(nodes), True, "Slurm has taken them already")
+            with tempfile.TemporaryDirectory() as folder:  # scontrol leaves two scripts where it runs
+                argv = commands.keep_nodes_argv(ours, kept)
+                done = self.run(argv, self.settings.slurm_timeout_s, env=dict(self.env), cwd=folder)
+        except FtslurmError as error:
+            return NodesReleased(tuple(nodes), False, str(error))
+        return NodesReleased(tuple(nodes), done.status == 0, (done.stderr or done.stdout).strip())
+
+
+def plain_env(env: Mapping[str, str]) -> dict[str, str]:
+    """Of ours, what a donor's script needs: it is kept by slurmctld, and shall hold nothing that is none of its business."""
+    return {name: env[name] for name in ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF") if name in env}

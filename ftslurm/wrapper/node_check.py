@@ -1,0 +1,92 @@
+"""Looks at a node before ranks go there: its devices and the job's health command. One task of a step of its own.
+
+Prints `{"good": true | false | null, "why": "..."}`; null where nothing can be said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ftslurm.devices.probe import choose_probes
+from ftslurm.errors import CommandMissing
+from ftslurm.model.devices import DeviceHealth, ProbeAnswer
+from ftslurm.policies.health import Finding, Meaning, NodeHealth, command_finding, device_findings, judge
+from ftslurm.system.commands import run, run_group
+
+_WORD = {NodeHealth.GOOD: True, NodeHealth.BAD: False, NodeHealth.UNKNOWN: None}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """limit_s: for all of it. command: of the job's settings. catalogs: a site's own."""
+
+    limit_s: float
+    command: tuple[str, ...] = ()
+    catalogs: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        return json.dumps([self.limit_s, self.command, self.catalogs])
+
+    @staticmethod
+    def of(text: str) -> Question:
+        limit_s, command, catalogs = json.loads(text)
+        return Question(float(limit_s), tuple(command), tuple(catalogs))
+
+
+def answer_text(good: bool | None, why: str) -> str:
+    return json.dumps({"good": good, "why": why})
+
+
+def read_answer(text: str) -> tuple[bool | None, str]:
+    """(good, why) of the last line. Raises: ValueError for anything else."""
+    lines = [line for line in text.splitlines() if line.startswith("{")]
+    found = json.loads(lines[-1]) if lines else None
+    if not isinstance(found, dict) or found.get("good", "") not in (True, False, None) or not isinstance(found.get("why"), str):
+        raise ValueError("no answer of a node check")
+    return found["good"], found["why"]
+
+
+def check(question: Question, env: Mapping[str, str]) -> tuple[bool | None, str]:
+    """The cheap things first."""
+    deadline = time.monotonic() + question.limit_s
+    verdict = judge([*_command(question, env), *_devices(question, env, deadline)])
+    return _WORD[verdict.health], verdict.reason
+
+
+def _command(question: Question, env: Mapping[str, str]) -> Iterable[Finding]:
+    if not question.command:
+        return ()
+    try:
+        done = run_group(question.command, question.limit_s, env)
+    except CommandMissing as error:
+        return (Finding("command", NodeHealth.UNKNOWN, str(error)),)
+    return (command_finding(done.status, done.stdout, question.limit_s),)
+
+
+def _devices(question: Question, env: Mapping[str, str], deadline: float) -> Sequence[Finding]:
+    from ftslurm.wrapper.wiring import lazy_meaning
+
+    meaning, found = lazy_meaning((), question.catalogs), list[Finding]()
+    for probe in choose_probes(env, run):
+        left_s = deadline - time.monotonic()
+        seen = probe.read(left_s) if left_s > 0 else ProbeAnswer(error="no time was left to look at them")
+        found += (*device_findings(probe.kind, seen, 0, meaning), *_unwell(seen, meaning))
+    return found
+
+
+def _unwell(seen: ProbeAnswer, meaning: Meaning) -> Iterable[Finding]:
+    """A fault that may heal says nothing against the node, but ranks do not go there with it."""
+    for report in seen.reports:
+        if report.health is DeviceHealth.FAULTY:
+            names = [meaning(report.kind, code, report.severity).name for code in report.codes]
+            yield Finding("device", NodeHealth.UNKNOWN, f"{report.device} is not well: {', '.join(names) or 'no code'}")
+
+
+def main() -> None:
+    """Argument: a Question."""
+    print(answer_text(*check(Question.of(sys.argv[1]), dict(os.environ))))

@@ -1,0 +1,165 @@
+"""slurmctld is away: what needs it waits, what does not goes on, and nothing is given up that its return mends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.live.conftest import Cluster, booted, new_stage
+from tests.live.stories import Plan, Stage, Story
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+
+# One question at a time is given up soon, so that it is patience that waits and not a single request.
+QUICKLY = "--ft-set slurm.timeout=3s"
+WAITS_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def own_stage(job_path: tuple[Path, ...]) -> Iterator[Stage]:
+    with booted(nodes=3) as own, new_stage(own, job_path) as stage:
+        yield stage
+
+
+@contextmanager
+def killed(own: Cluster) -> Iterator[None]:
+    """It has ended, and is started again."""
+    own.tool("ctld-stop")
+    try:
+        yield
+    finally:
+        own.tool("ctld-start")
+
+
+@contextmanager
+def stopped(own: Cluster) -> Iterator[None]:
+    """It is there and answers nobody, as on a machine that swaps."""
+    pid = int((own.folder / "run/slurmctld.pid").read_text())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def says(told: Story, words: str, timeout_s: float = WAITS_S) -> None:
+    told.wait_for(lambda: words in told.output(), f"`{words}` on stderr", timeout_s)
+
+
+def left(told: Story) -> int:
+    return int(told.json("status", str(told.id))["left"]["max_restarts"][0])
+
+
+@pytest.mark.parametrize("away", [killed, stopped])
+def test_a_device_that_heals_needs_no_slurmctld(own_stage: Stage, away: object) -> None:
+    plan = Plan(nodes=2, rank="""
+if [ $MA_PROC_START_CNT = 1 ]; then await away; [ $SLURM_PROCID = 1 ] && fault 0.0 80C98008; exec sleep 100; fi
+await back
+""")
+    told = own_stage.tell(plan, "heals")
+    told.wait_started()
+    told.wait_for(lambda: "ftslurm-agent" in " ".join(told.processes().values()), "the agents")
+    with away(own_stage.cluster):  # type: ignore[operator]
+        told.allow("away")
+        assert {start.starts for start in told.wait_started(attempt=2, timeout_s=WAITS_S).values()} == {"2"}
+    told.allow("back")
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1), (1, 2, 2)]
+
+
+@pytest.mark.parametrize("away", [killed, stopped])
+def test_a_requeue_waits_for_slurmctld_and_says_so(own_stage: Stage, away: object) -> None:
+    plan = Plan(nodes=2, rank="[ $MA_SCHEDULE_CNT = 1 ] || exit 0\nawait away\n[ $SLURM_PROCID = 1 ] && exit 3\nexec sleep 100", ft=QUICKLY)
+    told = own_stage.tell(plan, "waits")
+    told.wait_started()
+    with away(own_stage.cluster):  # type: ignore[operator]
+        told.allow("away")
+        says(told, "Slurm does not answer: ")
+        assert "Waiting for it before anything is decided, " in told.output()
+        assert "at the most (slurm.patience)" in told.output()
+        time.sleep(8.0)  # more than one question
+        assert told.output().count("Waiting for it") == 1
+    assert told.ended("COMPLETED", WAITS_S)["Restarts"] == "1"
+    assert "Slurm answers again, after " in told.output()
+    assert told.counters() == [(1, 1, 1), (2, 1, 2)]
+    assert left(told) == 7
+
+
+def test_slurmctld_that_goes_away_between_decision_and_requeue_is_waited_for(own_stage: Stage) -> None:
+    """The ledger has the decision, which is paid for once."""
+    plan = Plan(nodes=2, ft=f"{QUICKLY} --ft-set slurm.client=cli", script="""
+mkdir -p "$STORY/bin"; cp "$STORY/scontrol" "$STORY/bin/scontrol"; chmod +x "$STORY/bin/scontrol"
+PATH=$STORY/bin:$PATH %RUN%
+""", rank="[ $MA_SCHEDULE_CNT = 1 ] || exit 0\nawait away\nexit 3", files={"scontrol": """#!/bin/sh
+if grep -q '"kind":"Decided"' "$STORY"/state/jobs/*.jsonl && [ ! -e "$STORY/back" ]; then
+    touch "$STORY/asked"; echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1
+fi
+exec /usr/bin/scontrol "$@"
+"""})
+    told = own_stage.tell(plan, "between")
+    told.wait_started()
+    told.allow("away")
+    told.wait_for(lambda: (told.folder / "asked").exists(), "the requeue to be tried", WAITS_S)
+    with killed(own_stage.cluster):
+        says(told, "Waiting for it to give the job back, ")
+        assert told.json("status", str(told.id))["requeue_open"] is True
+    told.allow("back")
+    assert told.ended("COMPLETED", WAITS_S)["Restarts"] == "1"
+    assert left(told) == 7
+
+
+def test_patience_has_an_end(own_stage: Stage) -> None:
+    plan = Plan(rank="await away\nexit 3", ft=f"{QUICKLY} --ft-set slurm.patience=5s")
+    told = own_stage.tell(plan, "impatient")
+    told.wait_started()
+    with killed(own_stage.cluster):
+        told.allow("away")
+        says(told, "No rung of the ladder helps")
+        told.wait_nothing_left(30.0)
+    assert told.ended("FAILED")["ExitCode"] == "3:0"
+
+
+@pytest.mark.parametrize("away", [killed, stopped])
+def test_ftrun_begins_while_slurmctld_is_away(own_stage: Stage, away: object) -> None:
+    plan = Plan(nodes=2, rank="exit 0", ft=QUICKLY, script='touch "$STORY/there"; await() { until [ -e "$STORY/$1" ]; do sleep 0.1; done; }\nawait away\n%RUN%')
+    told = own_stage.tell(plan, "begins")
+    told.wait_for(lambda: (told.folder / "there").exists(), "the script to run")
+    with away(own_stage.cluster):  # type: ignore[operator]
+        told.allow("away")
+        says(told, "Waiting for it, ")
+    assert told.ended("COMPLETED", WAITS_S)["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1)]
+
+
+def test_a_step_that_slurm_s_absence_kept_from_coming_up_is_started_again(own_stage: Stage) -> None:
+    """slurmctld goes between ftrun's question and its srun, which gives up after some ten seconds."""
+    plan = Plan(nodes=2, rank="exit 0", ft=QUICKLY, script="""
+mkdir -p "$STORY/bin"; cp "$STORY/srun" "$STORY/bin/srun"; chmod +x "$STORY/bin/srun"
+PATH=$STORY/bin:$PATH %RUN%
+""", files={"srun": '#!/bin/sh\ntouch "$STORY/starting"; until [ -e "$STORY/away" ]; do sleep 0.1; done\nexec /usr/bin/srun "$@"\n'})
+    told = own_stage.tell(plan, "between-step")
+    told.wait_for(lambda: (told.folder / "starting").exists(), "the step to be started")
+    with killed(own_stage.cluster):
+        told.allow("away")
+        says(told, "Unable to contact slurm controller")
+        says(told, "Waiting for it before anything is decided")
+    assert told.ended("COMPLETED", WAITS_S)["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1)]
+    assert left(told) == 8
+
+
+@pytest.mark.parametrize("away", [killed, stopped])
+def test_a_job_that_ends_well_while_slurmctld_is_away_is_completed_when_it_is_back(own_stage: Stage, away: object) -> None:
+    told = own_stage.tell(Plan(nodes=2, rank="await away\nexit 0"), "ends")
+    told.wait_started()
+    with away(own_stage.cluster):  # type: ignore[operator]
+        told.allow("away")
+        told.wait_for(lambda: "after" in (told.folder / "batch").read_text(), "ftrun to end", WAITS_S)
+    assert told.ended("COMPLETED", WAITS_S)["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1)]

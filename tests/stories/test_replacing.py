@@ -1,0 +1,310 @@
+"""Stories of nodes that are replaced: by spares, by nodes of donor jobs, or by none at all (shrink)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ftslurm.model import decisions as do
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.devices import FaultClass
+from ftslurm.model.history import fold
+from ftslurm.model.layout import Layout
+from ftslurm.model.settings import Settings
+from ftslurm.policies.judge import Phase
+from tests.stories.replay import RUNNING, SIGINT, SIGTERM, Job, fault, tasks_in
+
+CAN = ("ask", "requeue", "probe", "replace", "release")
+BROKEN = fault(graded=FaultClass.ISOLATE)
+POLICY = Settings(node_replacement=True, node_replacements=4, spares=2, donor=False)
+ON_LOAN = Settings(node_replacement=True, node_replacements=4)
+SMALLER = Settings(shrink=True, min_nodes=2, node_replacements=4)
+
+
+def with_spares(policy: Settings = POLICY, nodes: int = 5, **how: Any) -> Job:
+    """Two spares beside as many nodes as are left."""
+    names = tuple(f"n{number}" for number in range(1, nodes + 1))
+    return Job(policy, nodes=names, can=CAN, width=nodes - policy.spares, **how).begin()
+
+
+def layout(job: Job) -> Layout:
+    found = job.did(do.LaunchStep)[-1].layout
+    assert found is not None
+    return found
+
+
+def counts(job: Job) -> list[tuple[int, int]]:
+    """(MA_SCHEDULE_CNT, MA_PROC_START_CNT) of each rank of the last start."""
+    env = job.did(do.StartRanks)[-1].env
+    return [(int(env[rank]["MA_SCHEDULE_CNT"]), int(env[rank]["MA_PROC_START_CNT"])) for rank in sorted(env)]
+
+
+def test_spares_are_left_free_and_the_program_does_not_see_them() -> None:
+    job = with_spares()
+    assert layout(job).nodes == ("n1", "n2", "n3") and len(job.tasks) == 6
+    assert job.env(0)["SLURM_JOB_NODELIST"] == "n[1-3]" and job.env(0)["SLURM_JOB_NUM_NODES"] == "3"
+    assert {node for watch in job.did(do.WatchNodes) for node in watch.nodes} == {"n1", "n2", "n3"}
+
+
+def test_a_node_that_earlier_jobs_left_becomes_a_spare() -> None:
+    job = with_spares(remembered={"n2": "left twice"})
+    assert layout(job).nodes == ("n1", "n3", "n4")
+
+
+def test_a_spare_takes_the_slot_of_a_broken_node_and_the_ranks_keep_theirs() -> None:
+    job = with_spares()
+    job.shows(BROKEN)
+    assert job.rungs == ["node-replacement"] and job.judge.phase is Phase.RUNNING
+    assert layout(job) == Layout(("n1", "n4", "n3"), (0, 0, 1, 1, 2, 2))
+    assert counts(job) == [(1, 2), (1, 2), (2, 1), (2, 1), (1, 2), (1, 2)]
+    env = job.env(2)
+    assert (env["SLURM_NODEID"], env["SLURM_PROCID"], env["SLURM_JOB_NODELIST"]) == ("1", "2", "n1,n4,n3")
+    assert (env["SLURM_TASKS_PER_NODE"], env["SLURM_GTIDS"], env["FTSLURM_EXCLUDED_NODES"]) == ("2(x3)", "2,3", "n2")
+    assert "replaced n2 by n4 (a spare)" in job.said
+    assert fold(job.ledger).spent == {"node_replacements": 1} and fold(job.ledger).isolated.keys() == {"n2"}
+
+
+def test_counters_go_on_from_there() -> None:
+    job = with_spares(replace(POLICY, crash_restarts=5))
+    job.shows(BROKEN)
+    job.exits(0, 1)
+    assert job.rungs == ["node-replacement", "in-place-restart"]
+    assert counts(job) == [(1, 3), (1, 3), (2, 2), (2, 2), (1, 3), (1, 3)]
+    job.shows(fault("n4", graded=FaultClass.ISOLATE))
+    assert layout(job).nodes == ("n1", "n5", "n3")
+    assert counts(job) == [(1, 4), (1, 4), (3, 1), (3, 1), (1, 4), (1, 4)]
+    job.shows(fault("n1", graded=FaultClass.ISOLATE))
+    assert job.rungs[-1] == "isolated-requeue" and "no spare node is left" in dict(job.recorded(rec.Decided)[-1].passed)["node-replacement"]
+    later = job.again(nodes=("n6", "n3", "n7", "n8", "n9")).begin()
+    assert counts(later) == [(2, 1), (2, 1), (4, 1), (4, 1), (2, 1), (2, 1)]
+
+
+def test_the_search_does_not_wait_for_the_old_step_nor_the_step_for_the_search() -> None:
+    job = with_spares()
+    job.silent = {do.EndStep}
+    decided = job.shows(BROKEN)
+    kinds = [type(decision) for decision in decided]
+    assert kinds.index(do.CheckNode) < kinds.index(do.EndStep) and do.LaunchStep not in kinds
+    job.silent = {do.CheckNode}
+    late = with_spares()
+    late.silent = {do.CheckNode}
+    late.shows(BROKEN)
+    assert late.judge.phase is Phase.REPLACING
+    late.tell(ev.NodeChecked("n4", True))
+    assert late.judge.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize(("good", "isolated"), [(False, {"n2", "n4"}), (None, {"n2"})])
+def test_a_spare_that_is_not_fit_is_passed_over(good: bool | None, isolated: set[str]) -> None:
+    job = with_spares()
+    job.unfit = {"n4": good}
+    job.shows(BROKEN)
+    assert layout(job).nodes == ("n1", "n5", "n3") and "n4 cannot replace n2: as told" in job.said
+    assert set(fold(job.ledger).isolated) == isolated
+
+
+def test_where_no_spare_is_fit_the_job_is_requeued_without_them_and_nothing_is_spent_on_replacement() -> None:
+    job = with_spares()
+    job.unfit = {"n4": False, "n5": False}
+    job.shows(BROKEN)
+    assert job.rungs == ["node-replacement", "isolated-requeue"] and job.excluded == ("n2", "n4", "n5")
+    assert fold(job.ledger).spent == {"node_replacements": 0, "max_restarts": 1}
+    assert [done.ok for done in job.recorded(rec.CarriedOut)] == [False, True]
+
+
+def test_a_spare_that_slurm_calls_down_is_nobodys_trouble_and_not_taken() -> None:
+    job = with_spares()
+    job.slurm = replace(job.slurm, bad_nodes=(("n4", "DOWN"),))
+    job.shows(BROKEN)
+    assert layout(job).nodes == ("n1", "n5", "n3")
+
+
+def test_two_nodes_at_once_take_two_spares() -> None:
+    job = with_spares()
+    job.shows(BROKEN, fault("n3", graded=FaultClass.ISOLATE))
+    assert layout(job).nodes == ("n1", "n4", "n5")
+    assert counts(job) == [(1, 2), (1, 2), (2, 1), (2, 1), (2, 1), (2, 1)]
+
+
+def test_a_dead_node_is_replaced_as_soon_as_nothing_of_it_can_run_and_given_back() -> None:
+    job = with_spares()
+    job.reachable = False
+    job.wait(15.0)
+    job.tell(ev.NodeSilent("n2", 15.0), ev.ShimLost(2, "it hung up"), ev.ShimLost(3, "it hung up"))
+    assert job.rungs == ["node-replacement"] and job.judge.phase is Phase.RUNNING
+    assert job.did(do.AbandonStep) and not job.did(do.KillStep)
+    assert [release.nodes for release in job.did(do.ReleaseNodes)] == [("n2",)]
+
+
+def test_a_node_that_is_cut_off_is_replaced_after_its_leases() -> None:
+    job = with_spares()
+    job.reachable = False
+    job.wait(15.0)
+    job.tell(ev.NodeSilent("n2", 15.0))
+    assert job.rungs == ["node-replacement"] and job.judge.phase is Phase.ENDING
+    job.wait(POLICY.lease_s + POLICY.lease_margin_s - 15.0 - 1.0)
+    assert job.judge.phase is Phase.ENDING
+    job.wait(2.0)
+    assert job.judge.phase is Phase.RUNNING and layout(job).nodes == ("n1", "n4", "n3")
+
+
+def test_a_faulty_node_that_lives_stays_in_the_allocation() -> None:
+    job = with_spares()
+    job.shows(BROKEN)
+    assert not job.did(do.ReleaseNodes)
+    assert [dismissed.nodes for dismissed in job.did(do.DismissAgents)] == [("n2",)]
+    assert not job.tell(ev.DevicesSeen("n2", (BROKEN,))), "what it still shows is nobody's trouble"
+
+
+def test_a_rank_that_comes_up_elsewhere_is_not_started() -> None:
+    job = with_spares()
+    job.silent = {do.LaunchStep}
+    job.shows(BROKEN)
+    started = len(job.did(do.StartRanks))
+    job.tasks = tuple(replace(task, node="n5") if task.rank == 2 else task for task in tasks_in(layout(job), 2))
+    job.truth.placed(job.tasks)
+    job.tell(*(ev.TaskArrived(task, 6, "7.1") for task in job.tasks))
+    assert len(job.did(do.StartRanks)) == started
+    assert "rank 2 came up on n5 and was meant for n4" in job.said
+
+
+# --- donors
+
+
+def on_loan(policy: Settings = ON_LOAN, **how: Any) -> Job:
+    return Job(policy, can=CAN, width=2, **how)
+
+
+def test_without_spares_a_donor_job_lends_a_node() -> None:
+    job = on_loan()
+    job.donors = ["n9"]
+    job.begin().shows(BROKEN)
+    (asked,) = job.did(do.BorrowNode)
+    assert asked.exclude == ("n1", "n2") and asked.wait_s == ON_LOAN.replacement_wait_s
+    assert layout(job) == Layout(("n1", "n9"), (0, 0, 1, 1), {"n9": 909})
+    assert job.did(do.CheckNode)[-1] == do.CheckNode("n9", 909, ON_LOAN.check_s)
+    assert (job.env(2)["SLURM_JOB_ID"], job.env(2)["SLURM_STEP_ID"]) == ("7", "0")
+    job.wait(2.0)
+    assert job.did(do.WatchNodes)[-1] == do.WatchNodes(("n9",), {"n9": 909})
+    assert "n9 (lent by job 909)" in job.said
+    job.all_exit(0)
+    assert job.did(do.EndLoans) == [do.EndLoans((909,))] and job.status == 0
+
+
+def test_a_donor_that_turns_bad_is_replaced_and_ended() -> None:
+    job = on_loan()
+    job.donors = ["n9", "n8"]
+    job.begin().shows(BROKEN)
+    job.wait(2.0)
+    job.shows(fault("n9", graded=FaultClass.ISOLATE))
+    assert layout(job) == Layout(("n1", "n8"), (0, 0, 1, 1), {"n8": 908})
+    assert do.EndLoans((909,)) in job.did(do.EndLoans)
+    assert counts(job) == [(1, 3), (1, 3), (3, 1), (3, 1)]
+
+
+def test_a_donor_that_is_not_fit_is_ended_and_another_one_asked() -> None:
+    job = on_loan()
+    job.donors, job.unfit = ["n9", "n8"], {"n9": False}
+    job.begin().shows(BROKEN)
+    assert layout(job).nodes == ("n1", "n8") and do.EndLoans((909,)) in job.did(do.EndLoans)
+    assert "n9" in job.did(do.BorrowNode)[-1].exclude
+
+
+def test_no_node_in_time_and_the_job_is_requeued_and_no_donor_stays() -> None:
+    job = on_loan().begin()
+    job.silent = {do.BorrowNode}
+    job.shows(BROKEN)
+    assert job.judge.phase is Phase.REPLACING
+    job.wait(ON_LOAN.replacement_wait_s + 100.0)
+    assert job.rungs == ["node-replacement", "isolated-requeue"] and job.excluded == ("n2",)
+    assert fold(job.ledger).spent == {"node_replacements": 0, "max_restarts": 1}
+
+
+def test_a_loan_that_comes_too_late_is_ended() -> None:
+    job = on_loan().begin()
+    job.silent = {do.BorrowNode, do.Requeue}
+    job.shows(BROKEN)
+    job.wait(ON_LOAN.replacement_wait_s + 100.0)
+    assert job.tell(ev.NodeBorrowed(1, "n9", 909)) == [do.EndLoans((909,))]
+
+
+def test_before_a_requeue_the_donors_go() -> None:
+    job = on_loan(replace(ON_LOAN, node_replacements=1))
+    job.donors = ["n9"]
+    job.begin().shows(BROKEN)
+    job.shows(fault("n1", graded=FaultClass.ISOLATE))
+    kinds = [type(decision) for decision in job.decisions]
+    assert job.excluded == ("n1", "n2") and kinds.index(do.EndLoans) < kinds.index(do.Requeue)
+
+
+def test_loans_of_a_scheduling_that_ended_without_a_word_are_ended_by_the_next() -> None:
+    job = on_loan()
+    job.donors = ["n9"]
+    job.begin().shows(BROKEN)
+    later = Job(ON_LOAN, past=job.ledger, schedule=1, can=CAN, width=2, nodes=("n1", "n3")).begin()
+    assert later.did(do.EndLoans) == [do.EndLoans((909,))]
+
+
+@pytest.mark.parametrize(("number", "status"), [(SIGINT, 130), (SIGTERM, 143)])
+def test_a_job_that_ends_does_not_wait_for_a_node(number: int, status: int) -> None:
+    job = on_loan().begin()
+    job.silent = {do.BorrowNode}
+    job.shows(BROKEN)
+    job.slurm = replace(RUNNING, state="CANCELLED")
+    job.tell(ev.SignalSeen(number))
+    assert job.judge.finished and job.status in (status, 1)
+    assert not job.did(do.Requeue)
+
+
+def test_the_next_ftrun_of_the_script_does_not_go_back_to_a_node_that_was_left() -> None:
+    first = on_loan()
+    first.donors = ["n9"]
+    first.begin().shows(BROKEN)
+    first.all_exit(0)
+    second = on_loan(past=first.ledger, step_key="eval")
+    second.donors = ["n8"]
+    second.begin()
+    assert layout(second).nodes == ("n1", "n8") and counts(second) == [(1, 1), (1, 1), (3, 1), (3, 1)]
+    none = on_loan(past=first.ledger, step_key="eval").begin()
+    assert none.status == 1 and "n2 is kept out of the job" in none.said
+
+
+# --- fewer nodes
+
+
+def smaller(policy: Settings = SMALLER, nodes: int = 3) -> Job:
+    names = tuple(f"n{number}" for number in range(1, nodes + 1))
+    return Job(policy, nodes=names, can=CAN, width=nodes).begin()
+
+
+def test_the_job_goes_on_with_fewer_nodes_where_that_is_enough() -> None:
+    job = smaller()
+    job.shows(BROKEN)
+    assert job.rungs == ["shrink"] and layout(job) == Layout(("n1", "n3"), (0, 0, 1, 1))
+    assert counts(job) == [(1, 2)] * 4
+    assert (job.env(2)["SLURM_NODEID"], job.env(2)["SLURM_NTASKS"], job.env(2)["SLURM_JOB_NODELIST"]) == ("1", "4", "n1,n3")
+    assert [release.nodes for release in job.did(do.ReleaseNodes)] == [("n2",)]
+    job.shows(fault("n3", graded=FaultClass.ISOLATE))
+    assert job.rungs == ["shrink", "isolated-requeue"]
+    assert "1 nodes would be left" in dict(job.recorded(rec.Decided)[-1].passed)["shrink"]
+
+
+def test_smaller_only_when_no_other_node_is_to_be_had() -> None:
+    policy = replace(SMALLER, node_replacement=True)
+    job = smaller(policy)
+    job.shows(BROKEN)
+    assert job.rungs == ["node-replacement", "shrink"] and layout(job).nodes == ("n1", "n3")
+    assert fold(job.ledger).spent == {"node_replacements": 1}
+
+
+def test_a_slot_that_moved_up_keeps_its_counters() -> None:
+    policy = replace(SMALLER, node_replacement=True, spares=1, donor=False)
+    job = Job(policy, nodes=("n1", "n2", "n3", "n4"), can=CAN, width=3).begin()
+    job.shows(fault("n3", graded=FaultClass.ISOLATE))
+    assert counts(job) == [(1, 2), (1, 2), (1, 2), (1, 2), (2, 1), (2, 1)]
+    job.shows(BROKEN)
+    assert job.rungs == ["node-replacement", "shrink"] and layout(job).nodes == ("n1", "n4")
+    assert counts(job) == [(1, 3), (1, 3), (2, 2), (2, 2)]

@@ -1,0 +1,172 @@
+"""The agent's answers, without a connection."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftslurm.model import wire
+from ftslurm.model.collectives import RankView
+from ftslurm.model.devices import HealResult, ProbeAnswer
+from ftslurm.wrapper.agent import Agent
+from ftslurm.wrapper.evidence import Examined
+from ftslurm.wrapper.shim import LinkError
+
+ROOT = str(Path(__file__).resolve().parents[2])
+
+
+class Told:
+    """Stands for the line: what comes and goes is kept."""
+
+    def __init__(self) -> None:
+        self.poll = select.poll()
+        self.gone = ""
+        self.said: list[dict[str, Any]] = []
+        self.coming: list[dict[str, Any]] = []
+        self.turns = 0
+
+    def say(self, message: dict[str, Any]) -> None:
+        self.said.append(message)
+
+    def listen(self) -> list[dict[str, Any]]:
+        found, self.coming = self.coming, []
+        return found
+
+    def turn(self, now: float) -> None:
+        self.turns += 1
+
+    def over(self, now: float) -> bool:
+        return False
+
+    def wakes_in(self, now: float) -> float:
+        return 0.05
+
+
+def watch(*numbers: int) -> dict[str, Any]:
+    ranks = [[rank, os.getpid(), number] for rank, number in enumerate(numbers)]
+    return {"t": "watch", "ranks": ranks, "quiet_s": 60.0, "step": "1.0", "limits": {}, "stall_s": 1.0}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tmp_path.chmod(0o700)
+    return tmp_path
+
+
+def test_what_it_tells_of_ranks_names_the_latest_start(folder: Path) -> None:
+    line = Told()
+    agent = Agent("n1", (), line, 10.0, lambda step: str(folder))  # type: ignore[arg-type]
+    for orders, latest in (([], 0), ([watch(1, 1)], 1), ([watch(1, 4)], 4)):
+        line.coming = [*orders, {"t": "evidence", "limit_s": 1.0}, {"t": "compare"}]
+        assert agent._listen()
+        line.said, told = [], line.said
+        assert {message["t"] for message in told} == {"evidence", "compared"}
+        assert {wire.agent_report(message).attempt for message in told} == {latest}  # type: ignore[union-attr]
+
+
+def test_one_that_comes_while_a_program_has_switched_detection_off_watches_once_it_is_on_again(folder: Path) -> None:
+    agent = Agent("n1", (), Told(), 10.0, lambda step: str(folder))  # type: ignore[arg-type]
+    agent._told({**watch(1), "quiet_s": 0.0})
+    assert agent._life.wakes_at is None
+    agent._told({"t": "quiet", "after_s": 60.0})
+    now = time.monotonic()
+    assert agent._life.wakes_at is not None
+    assert [message["t"] for message in agent._life.turn(now + 61.0)] == ["quiet"]
+
+
+class Slow:
+    """Devices that take as long as it takes the line to be turned some times."""
+
+    kind = "slow"
+
+    def __init__(self, line: Told, limit_s: float = 30.0) -> None:
+        self._line = line
+        self._limit_s = limit_s
+        self.order: list[str] = []
+
+    def _wait(self, what: str) -> bool:
+        begun, until = self._line.turns, time.monotonic() + self._limit_s
+        while self._line.turns < begun + 3 and time.monotonic() < until:
+            time.sleep(0.01)
+        self.order.append(what)
+        return self._line.turns >= begun + 3
+
+    def read(self, timeout_s: float) -> ProbeAnswer:
+        return ProbeAnswer(error="" if self._wait("look") else "nobody has beaten meanwhile")
+
+    def heal(self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float) -> HealResult:
+        self._line.coming = [{"t": "look"}, {"t": "bye"}]
+        return HealResult(device, self._wait("heal"), "")
+
+
+HEAL = {"t": "heal", "devices": [["0", []]], "may_reset": True, "wait_s": 1.0, "reset_wait_s": 1.0}
+
+
+def test_one_that_heals_is_not_silent_and_hears_what_it_is_told_meanwhile_afterwards(folder: Path) -> None:
+    line = Told()
+    slow = Slow(line)
+    agent = Agent("n1", (slow,), line, 10.0, lambda step: str(folder))  # type: ignore[arg-type]
+    line.coming = [HEAL]
+    assert agent._listen() and agent._wait_ms(time.monotonic() + 60.0) == 0
+    assert not agent._listen(), "it was told to end"
+    assert slow.order == ["heal", "look"]
+    assert [(said["t"], said.get("error", "")) for said in line.said] == [("healed", ""), ("devices", "")]
+    assert line.said[0]["results"][0]["healed"] is True
+
+
+def test_evidence_and_comparison_take_their_time_beside_the_connection(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Told()
+    slow = Slow(line)
+    agent = Agent("n1", (), line, 10.0, lambda step: str(folder))  # type: ignore[arg-type]
+    found = Examined((), "")
+    monkeypatch.setattr(agent._stalls.node, "examine", lambda budget_s: found if slow._wait("examine") else None)
+    monkeypatch.setattr(agent._stalls.node, "enters", lambda budget_s: () if slow._wait("enters") else None)
+    monkeypatch.setattr(agent._stalls.node, "look", lambda: (RankView(0, "n1", probed=True),))
+    line.coming = [{"t": "evidence", "limit_s": 1.0}, {"t": "compare"}]
+    assert agent._listen() and slow.order == ["examine", "enters"] and line.turns >= 6
+    assert [said["t"] for said in line.said] == ["evidence", "compared"]
+    assert "no evidence" not in line.said[0]["text"]
+
+
+def test_a_controller_that_speaks_another_language_ends_it_once_the_work_is_done(folder: Path) -> None:
+    line = Told()
+    slow = Slow(line, limit_s=1.0)
+    agent = Agent("n1", (slow,), line, 10.0, lambda step: str(folder))  # type: ignore[arg-type]
+    listens = iter([[HEAL]])
+
+    def listen() -> list[dict[str, Any]]:
+        for messages in listens:
+            return messages
+        raise LinkError("gibberish")
+
+    line.listen = listen  # type: ignore[method-assign]
+    assert agent._listen(), "what it was told to do it does"
+    assert slow.order == ["heal"] and not agent._listen()
+
+
+def test_an_order_that_cannot_be_understood_ends_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = Told()
+    agent = Agent("n1", (), line, 10.0, lambda step: str(folder))  # type: ignore[arg-type]
+    line.coming = [{"t": "heal", "devices": 7}]
+    assert not agent._listen() and "the agent on n1 ends" in capsys.readouterr().err
+
+
+def test_what_a_program_asked_for_is_told_before_the_answer_that_a_decision_waits_for(folder: Path) -> None:
+    line = Told()
+    agent = Agent("n1", (), line, 10.0, lambda step: str(folder))  # type: ignore[arg-type]
+    line.coming = [watch(1)]
+    assert agent._listen()
+    assert agent._pages.turn(time.monotonic()) == [], "the next turn is in a second"
+    asks = "from ftslurm.sdk import client; client.shut_down('the data is used up')"
+    env = {"FTSLURM_PAGE": f"{folder}/0.1", "SLURM_PROCID": "0", "FTSLURM_ATTEMPT": "1", "PATH": "/usr/bin:/bin", "PYTHONPATH": ROOT}
+    subprocess.run([sys.executable, "-c", asks], env=env, check=True, timeout=60)
+    line.coming = [{"t": "look"}]
+    assert agent._listen()
+    assert [(said["t"], said.get("what")) for said in line.said] == [("said", "shutdown"), ("devices", None)]
