@@ -35,13 +35,14 @@ def own_step_env(env: Mapping[str, str]) -> dict[str, str]:
 def beside_argv(nodes: Sequence[str], name: str, argv: Sequence[str], job: int = 0) -> tuple[str, ...]:
     """An srun that runs `argv` once on each of `nodes`, beside whatever runs there and without taking from it.
 
-    job: the donor job that they belong to, 0 for our own.
+    job: the donor job that they belong to, 0 for our own. --no-kill: where a node dies in a job that goes on, it goes on on
+    the others.
     """
     count = str(len(nodes))
     return (
         "srun", *((f"--jobid={job}",) if job else ()), "--overlap", f"--nodes={count}", f"--ntasks={count}",
         "--ntasks-per-node=1", f"--nodelist={fold(nodes)}",
-        "--cpus-per-task=1", "--mem=0", *_OURS, "--input=none", "--mpi=none", "--cpu-bind=none",
+        "--no-kill", "--cpus-per-task=1", "--mem=0", *_OURS, "--input=none", "--mpi=none", "--cpu-bind=none",
         f"--job-name={name}", "--quiet", *argv,
     )  # fmt: skip
 

@@ -58,16 +58,30 @@ class Journal:
         except OSError:
             return False
 
+    @property
+    def known(self) -> bool:
+        """Have we read or written it?"""
+        return self._size > 0
+
+    def append_next(self, records: Sequence[Record]) -> bool:
+        """Write `records` only if nobody else has written since we last read; False if somebody has. Raises: StateError."""
+        return self._locked(b"".join(to_line(record) for record in records), only_next=True)
+
     def append(self, records: Sequence[Record]) -> None:
         """Write `records`; they are on the disk when this returns. Raises: StateError."""
+        self._locked(b"".join(to_line(record) for record in records))
+
+    def _locked(self, data: bytes, only_next: bool = False) -> bool:
         from filelock import FileLock, Timeout  # 50 ms to load
 
-        data = b"".join(to_line(record) for record in records)
         try:
             if not self.path.parent.is_dir():  # FileLock would make it, open to others
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             with FileLock(self.path.with_suffix(".lock"), timeout=LOCK_TIMEOUT_S, mode=0o600):
+                if only_next and size_of(self.path) != self._size:
+                    return False
                 self._append(data)
+                return True
         except Timeout:
             raise StateError(
                 f"the ledger {self.path} has been locked by another process for {LOCK_TIMEOUT_S:g} s",
@@ -115,3 +129,12 @@ class Journal:
         """The job is over or handed on: give the reserve back."""
         self._full = True
         self._reserve.unlink(missing_ok=True)
+
+
+def size_of(path: Path) -> int:
+    """Opened for it: that makes a network file system ask its server, where a stat is answered from what it remembers."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return os.fstat(fd).st_size
+    finally:
+        os.close(fd)

@@ -242,6 +242,16 @@ class RequeueEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class CutOff:
+    """ftrun is in touch neither with most nodes nor with slurmctld: it may be the one who is cut off, and renews no lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class InTouch:
+    """It is again."""
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerFailed:
     """A record could not be written. why: sentence for people."""
 
@@ -424,6 +434,8 @@ Event = (
     | SlurmAnswered
     | RequeueEnded
     | LedgerFailed
+    | CutOff
+    | InTouch
     | DrillAsked
     | QuietSeen
     | UseSampled

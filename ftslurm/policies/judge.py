@@ -230,6 +230,9 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     **{(phase, ev.NodeChecked): Judge._nothing for phase in (_L, _R, _S, _H, _Q)},
     **{(phase, ev.NodeBorrowed): Judge._loan_too_late for phase in (_L, _R, _S, _H, _Q)},
     **{(phase, ev.NodesReleased): Judge._released for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    # ourselves, whenever: what follows from it is the leases' to do
+    **{(phase, ev.CutOff): Judge._cut_off for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.InTouch): Judge._in_touch for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # time and the ledger, whenever
     **{(phase, ev.TimePassed): Judge._time_passed for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.RankPaused): Judge._rank_paused for phase in (_L, _R, _S, _H, _P, _E, _Q)},

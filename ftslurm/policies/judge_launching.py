@@ -19,6 +19,7 @@ from ftslurm.policies.judge_settling import Settling
 from ftslurm.policies.judge_state import SIGINT, SIGTERM
 from ftslurm.policies.ladder import Cause
 from ftslurm.policies.phases import Phase, Trouble
+from ftslurm.policies.touch import longest_s
 
 
 class Launching(Settling):
@@ -27,20 +28,21 @@ class Launching(Settling):
         began = rec.RunBegan(
             now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
             f.name, f.launcher, f.version, f.host, f.pid, budgets(self.settings), f.number,
-            self.settings.cleanup_grace_s,
+            self.settings.cleanup_grace_s, f.batch_node,
         )  # fmt: skip
         last = self.history.last_run
         forgotten = self.history.lent.values() if last is not None and f.schedule > last.schedule else ()
         loans = self._end_loans(forgotten)  # of a scheduling whose ftrun could not end them
         known = {node: why for node, why in f.remembered.items() if node in f.nodes}
         warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]
-        begun: list[Decision] = [self._note(began, vital=True), *warned]
+        before = [self._note(record) for record in f.cut_short]
+        begun: list[Decision] = [*before, self._note(began, vital=True), *warned]
         return [*loans, *begun, *(self._await_others(now) if f.unproven else self._first_launch(now))]
 
     def _await_others(self, now: Now) -> list[Decision]:
         """The job was requeued by Slurm itself, away from a node that could not say whether its ranks have ended."""
         self.phase = Phase.LAUNCHING
-        wait_s = self.settings.lease_s + self.settings.lease_margin_s
+        wait_s = longest_s(self.settings)
         self._waits = {"others": now.mono + wait_s}
         where = "; ".join(f"{node}: {why}" for node, why in sorted(self.facts.unproven.items()))
         return [Say(f"waiting {wait_s:g} s, until the leases of ranks that may still run have run out ({where})")]

@@ -5,7 +5,7 @@ the leases of their ranks last.
 from __future__ import annotations
 
 from ftslurm.model import events as ev
-from ftslurm.model.decisions import Decision
+from ftslurm.model.decisions import Decision, Say
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.policies.judge_settling import Settling
@@ -32,6 +32,12 @@ class Nodes(Settling):
         if self.phase is Phase.RUNNING:
             self._watch_silence(now)
         return []
+
+    def _cut_off(self, _: ev.CutOff, now: Now) -> list[Decision]:
+        return [Say("neither most nodes of the job nor slurmctld are in reach: no lease is renewed until they are")]
+
+    def _in_touch(self, _: ev.InTouch, now: Now) -> list[Decision]:
+        return [Say("in reach again: leases are renewed")]
 
     def _rank_paused(self, event: ev.RankPaused, now: Now) -> list[Decision]:
         (self._fence.paused.add if event.paused else self._fence.paused.discard)(event.rank)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ftslurm.model.devices import Fault
+from ftslurm.model.record import Record
 from ftslurm.model.verdict import RankEnd, Verdict
 from ftslurm.policies.ladder import Cause
 
@@ -41,7 +42,8 @@ class RunFacts:
 
     width: nodes of the step; 0: not ours to know. no_donor: why no node can be borrowed. batch_node: where ftrun runs.
     slurm_env: what the batch script's environment says of the job (SLURM_*).
-    unproven: node -> why ranks of an earlier scheduling may still run there.
+    unproven: node -> why ranks of an earlier scheduling may still run there. cut_short: how the scheduling before
+    ended, where its ftrun did not live to write it.
     number: of the job, as scontrol takes it. remembered: node -> why earlier jobs of this user left it. sdk_env: what the
     program interface in the ranks has to know.
     user_env: names of the variables the user has set. can: what the launcher is able to do: `ask` (the state of job
@@ -71,6 +73,7 @@ class RunFacts:
     no_donor: str = ""
     batch_node: str = ""
     slurm_env: Mapping[str, str] = field(default_factory=dict)
+    cut_short: tuple[Record, ...] = ()
 
 
 # Every rank's end, and node -> the evidence taken there -> hints for people (hints.py): name, what, advice, evidence.

@@ -59,6 +59,9 @@ class CliSlurmClient:
             if not view.held:  # it is back in the queue already, and needs the hold alone
                 self._ask(commands.hold_argv(job))
 
+    def requeue(self, number: int) -> None:
+        self._ask(commands.requeue_argv(self._address(number)))
+
     def exclude(self, number: int, nodes: Iterable[str]) -> None:
         self._ask(commands.exclude_argv(self._address(number), nodes))
 

@@ -103,6 +103,9 @@ class SlurmClient(Protocol):
         Slurm remembers it (MinJobAge): who does not want that looks first. Source: scontrol(1) requeuehold.
         """
 
+    def requeue(self, number: int) -> None:
+        """Back to PENDING, not held: whatever is to be changed of it comes too late. Else as `requeue_held`."""
+
     def exclude(self, number: int, nodes: Iterable[str]) -> None:
         """Keep a pending job off `nodes`; replaces the list it had, an empty one clears it."""
 

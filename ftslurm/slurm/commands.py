@@ -77,6 +77,10 @@ def requeue_held_argv(job: JobId) -> tuple[str, ...]:
     return ("scontrol", "requeuehold", str(job))
 
 
+def requeue_argv(job: JobId) -> tuple[str, ...]:
+    return ("scontrol", "requeue", str(job))
+
+
 def hold_argv(job: JobId) -> tuple[str, ...]:
     """A user's hold, whoever asks: one by root or an operator could not be released by the owner."""
     return ("scontrol", "uhold", str(job))

@@ -63,6 +63,9 @@ class ChildSlurmClient:
     def requeue_held(self, number: int) -> None:
         self._ask("requeue_held", number)
 
+    def requeue(self, number: int) -> None:
+        self._ask("requeue", number)
+
     def exclude(self, number: int, nodes: Iterable[str]) -> None:
         self._ask("exclude", number, tuple(nodes))
 

@@ -90,6 +90,9 @@ class PyslurmSlurmClient:
             if not view.held:  # back in the queue already; pyslurm's own hold(mode="user") crashes (25.11.2)
                 self._cli.requeue_held(number)
 
+    def requeue(self, number: int) -> None:
+        self._cli.requeue(number)
+
     def exclude(self, number: int, nodes: Iterable[str]) -> None:
         names = sorted(nodes)
         if not names or self._shared(number):

@@ -1,6 +1,7 @@
 """The agent: one a node. Looks at the devices and tells the controller; heals them when asked.
 
-It runs as the user, decides nothing, and ends when the controller does. While all is well it costs one run of the
+It runs as the user, decides nothing, and ends when the controller does; if that has died with its node, it may have to
+go on in its stead (heir.py). While all is well it costs one run of the
 device tool every `poll_s` seconds and sends nothing.
 """
 
@@ -24,7 +25,7 @@ from ftslurm.model.wire import devices_message, evidence_message, healed_message
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.life import Life
 from ftslurm.wrapper.pages import Pages, limits_of, sweep
-from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, Line, LinkError, boot_s, connect, page_folder
+from ftslurm.wrapper.shim import CHANNEL_VARIABLE, CUT_OFF, Channel, Line, LinkError, boot_s, connect, page_folder
 from ftslurm.wrapper.stalls import Stalls
 
 CONNECT_TIMEOUT_S = 30.0
@@ -57,10 +58,17 @@ class Agent:
         self._life = Life(probes)
         self._pages = Pages()
         self._stalls = Stalls(node)
+        self._will: Mapping[str, Any] = {}  # of the controller, for the case that it dies
         self._attempt = 0  # the latest start of the ranks that it watches
         self._waiting: list[Mapping[str, Any]] = []  # what it was told while it was at work
         self._broken: LinkError | None = None  # what was found then to be wrong with the connection
         self._drilled: dict[str, tuple[DeviceReport, bool]] = {}  # device -> what it is to show on purpose, does it heal
+
+    @property
+    def inherits(self) -> Mapping[str, Any]:
+        """What is left to go on with, where the controller has fallen silent; empty where it is not our business."""
+        silent = bool(self._line.gone) or (self._line.over(boot_s()) and self._line.why == CUT_OFF)
+        return self._will if silent else {}
 
     def run(self) -> None:
         next_look = time.monotonic()
@@ -94,6 +102,7 @@ class Agent:
         try:
             for message in self._heard():
                 if message["t"] == "bye":
+                    self._will = {}
                     return False
                 self._told(message)
             return not (self._line.gone or self._line.over(boot_s()))
@@ -144,6 +153,8 @@ class Agent:
             self._drill(message)
         elif message["t"] == "watch":
             self._watch(message)
+        elif message["t"] == "will":
+            self._will = message
         elif message["t"] == "use":
             self._life.sample_use(float(message["window_s"]), time.monotonic())
         elif message["t"] == "quiet":
@@ -266,6 +277,21 @@ def merged(answers: list[ProbeAnswer]) -> ProbeAnswer:
     return ProbeAnswer(tuple(report for answer in answers for report in answer.reports), "; ".join(errors))
 
 
+def inherit(message: Mapping[str, Any], node: str, heard_at: float) -> None:
+    """heard_at: of the controller, as boot_s(). What it takes is loaded only now: most jobs never need it."""
+    from ftslurm.errors import FtslurmError
+    from ftslurm.model.will import from_message
+    from ftslurm.policies.succession import may_succeed
+    from ftslurm.wrapper.heir import say, succeed_to
+
+    will = from_message(message)
+    if may_succeed(will, node):
+        try:
+            say(f"the agent on {node} ends: {succeed_to(will, node, heard_at)}")
+        except FtslurmError as error:
+            say(f"the agent on {node} cannot find out what has become of ftrun: {error}")
+
+
 def main() -> None:
     """Argument: seconds between two looks."""
     env = dict(os.environ)
@@ -279,7 +305,11 @@ def main() -> None:
         probes, poll_s = choose_probes(env, run_command), float(sys.argv[1])
         hello = {"t": "agent", "node": node, "kinds": [probe.kind for probe in probes]}
         line = Line(channel, env, *connect(channel, env, CONNECT_TIMEOUT_S), hello)
-        Agent(node, probes, line, poll_s, lambda step: page_folder(step, channel)).run()
+        agent = Agent(node, probes, line, poll_s, lambda step: page_folder(step, channel))
+        agent.run()
+        if will := agent.inherits:
+            line.close()
+            inherit(will, node, line.renewed)
     except (IndexError, KeyError, OSError, ValueError) as error:
         sys.exit(f"ftslurm: the agent on {node} cannot reach ftrun: {error}")
 

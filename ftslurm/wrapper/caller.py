@@ -38,11 +38,15 @@ class Caller:
     def is_called(self, talk: str) -> bool:
         return talk == self._name
 
-    def use(self, peer: Peer, heard: Any) -> Peer | None:
-        """Go on over `peer`; gives the connection before, if that is not known to be broken. Raises: WireError."""
+    def use(self, peer: Peer, heard: Any, cut_off: bool = False) -> Peer | None:
+        """Go on over `peer`; gives the connection before, if that is not known to be broken. cut_off: no lease is renewed.
+
+        Raises: WireError.
+        """
         before, self._peer, self.paused = self._peer, peer, False
         self._has(heard)
-        peer.send({"t": "welcome", "a": self._talk.heard, "lease_s": self._lease_s, "beat_s": self._beat_s, **self._word})
+        times = {"lease_s": self._lease_s, "beat_s": self._beat_s}
+        peer.send({"t": "welcome", "a": self._talk.heard, **times, **self._word(cut_off)})
         for message in self._talk.kept:
             peer.send(message)
         return before
@@ -62,16 +66,19 @@ class Caller:
         elif self._peer is not None:
             self._peer.send(numbered)
 
-    def hear(self, message: Message) -> bool:
-        """Is it a message to be understood, and a new one? A beat is answered, which renews the lease. Raises: WireError."""
+    def hear(self, message: Message, cut_off: bool = False) -> bool:
+        """Is it a message to be understood, and a new one? A beat is answered, which renews the lease unless we are cut off.
+
+        Raises: WireError.
+        """
         if message.get("t") == "beat":
             self._has(message.get("a"))
             if type(message.get("k")) is not int:
                 raise WireError(f"{self.owner}: a beat without a number")
             self.paused = message.get("pause") is True and not self.let_go
             if self._peer is not None:
-                promise = {"paused": True} if self.paused else {}
-                self._peer.send({"t": "beat", "k": message["k"], "a": self._talk.heard, **self._word, **promise})
+                promise = {"paused": True} if self.paused and not cut_off else {}
+                self._peer.send({"t": "beat", "k": message["k"], "a": self._talk.heard, **self._word(cut_off), **promise})
             return False
         try:
             return self._talk.hear(dict(message))
@@ -82,9 +89,10 @@ class Caller:
         if self._peer is not None:
             self._peer.drop(why)
 
-    @property
-    def _word(self) -> dict[str, bool]:
-        return {"let_go": True} if self.let_go else {}
+    def _word(self, cut_off: bool) -> dict[str, bool]:
+        if self.let_go:
+            return {"let_go": True}
+        return {"cut_off": True} if cut_off else {}
 
     def _has(self, number: Any) -> None:
         try:

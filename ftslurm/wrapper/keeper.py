@@ -16,18 +16,23 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.model.history import fold
 from ftslurm.model.record import CarriedOut
 from ftslurm.slurm.choice import choose_client
+from ftslurm.slurm.client import SlurmClient
 from ftslurm.wrapper.requeue import give_back, plan_for
 
 
 def keep(number: int, ledger: Path, start_in_s: float, allow_first: bool, client: str, timeout_s: float) -> str:
     """Carry out the requeue that stands open in `ledger`, and write that it is done. Raises: FtslurmError."""
-    journal = Journal(ledger)
+    return carry_out(choose_client(client, timeout_s), number, Journal(ledger), start_in_s, allow_first)
+
+
+def carry_out(client: SlurmClient, number: int, journal: Journal, start_in_s: float, allow_first: bool) -> str:
+    """As `keep`."""
     history = fold(journal.read().records)
     decided = history.open_requeue
     if decided is None:
         return "nothing was left to do"
     plan = plan_for(history, decided.exclude, start_in_s, allow_first)
-    what = give_back(choose_client(client, timeout_s), number, plan, time.time)
+    what = give_back(client, number, plan, time.time)
     journal.append([CarriedOut(time.time(), decided.id, True, what)])
     return what
 

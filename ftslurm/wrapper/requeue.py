@@ -60,6 +60,19 @@ def give_back(client: SlurmClient, number: int, plan: Plan, clock: Callable[[], 
     return f"requeued{' without ' + ', '.join(sorted(plan.exclude)) if plan.exclude else ''}{said}"
 
 
+def takes_changes(client: SlurmClient, number: int) -> bool:
+    """Does Slurm take changes of a running job now? Asked by one that changes nothing.
+
+    Where it has cut a dead node out of a job with --no-kill it refuses all of them, those that end a hold as well: without
+    slurmdbd for as long as the job runs, and after five seconds each (seen on 22.05). A requeue that holds would be its end.
+    """
+    try:
+        client.allow_requeue(number)
+    except SlurmRefused:
+        return False
+    return True
+
+
 def _hold(client: SlurmClient, job: JobView, plan: Plan) -> None:
     if not job.requeue and plan.allow_first:
         client.allow_requeue(job.number)

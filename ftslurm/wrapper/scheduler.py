@@ -24,7 +24,10 @@ KEEPER_MARGIN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SlurmScheduler:
-    """See effects.Scheduler. nodes: of the allocation, where the keeper can run. kind, timeout_s: of the client."""
+    """See effects.Scheduler. nodes: of the allocation, where the keeper can run. kind, timeout_s: of the client.
+
+    schedule: requeues of the job before ours; after more of them it is no longer ours to judge or to give back.
+    """
 
     client: SlurmClient
     job: int
@@ -37,13 +40,17 @@ class SlurmScheduler:
     timeout_s: float
     lenders: Lenders
     clock: Callable[[], float] = time.monotonic
+    schedule: int = 0
     _places: dict[str, NodeView] = field(default_factory=dict)
 
     def ask(self) -> SlurmAnswered:
         began = self.clock()
         try:
-            said = answer(self.client.job(self.job), self.client.nodes(), has_epilog(self.client.config()))
-            return replace(said, late_s=self.clock() - began)
+            job = self.client.job(self.job)
+            said = answer(job, self.client.nodes(), has_epilog(self.client.config()))
+            # It runs anew, and we were away meanwhile: for us that is a job that was requeued by somebody else.
+            state = said.state if job.restarts <= self.schedule else JobState.PENDING.value
+            return replace(said, state=state, late_s=self.clock() - began)
         except FtslurmError as error:
             return SlurmAnswered(error=str(error), away=isinstance(error, NoAnswer))
 
@@ -82,6 +89,8 @@ class SlurmScheduler:
     def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
         """By a keeper step; by ourselves if Slurm gives us none and the job still runs."""
         healthy = [node for node in self.nodes if node not in set(exclude)] or list(self.nodes)
+        if self._anew():
+            return RequeueEnded(False, "the job was requeued by somebody else and runs anew")
         argv = self.keeper_argv(healthy[0], start_in_s, allow_first)
         try:
             self.client.job(self.job)  # nothing is begun while slurmctld is away
@@ -98,6 +107,12 @@ class SlurmScheduler:
         """The step that carries the requeue out; nothing secret in it."""
         words = (str(self.job), str(self.ledger), f"{start_in_s:g}", str(int(allow_first)), self.kind, f"{self.timeout_s:g}")
         return beside_argv([node], "ftslurm-requeue", self.python.module_argv("ftslurm.wrapper.keeper", *words))
+
+    def _anew(self) -> bool:
+        try:
+            return self.client.job(self.job).restarts > self.schedule
+        except FtslurmError:
+            return False  # whoever carries the requeue out asks as well
 
     def _went(self) -> bool:
         """Is the job on its way in spite of a keeper that failed?"""

@@ -59,6 +59,7 @@ SEND_TIMEOUT_S = 5.0
 REDIAL_S = 3.0  # for one try; the first lost SYN is sent again after one second
 # The controller's host answers, and nobody listens there: ftrun has ended. Longer than a reload of a firewall's rules.
 REFUSED_S = 5.0
+CUT_OFF = "cut off from ftrun for longer than the lease"
 MISSED_BEATS = 2  # as many without an answer, and the connection is taken for dead: TCP itself would wait for minutes
 # From the end of the lease to the kernel's own SIGKILL, for the case that the shim cannot act: it kills the shim as well.
 GUARD_S = 1.0
@@ -436,7 +437,8 @@ class Line:
         self.poll = select.poll()
         self.poll.register(self._wake_read, select.POLLIN)
         self.until = float("inf")  # the end of the lease; before the first answer there is nothing to end
-        self.why = "cut off from ftrun for longer than the lease"  # it has ended
+        self.why = CUT_OFF  # it has ended
+        self.renewed = 0.0  # when the last answer that renewed it was asked for
         self.gone = ""  # why there is no controller any more
         self._lease_s = 0.0
         self._beat_s = 0.0
@@ -446,6 +448,7 @@ class Line:
         self._held_at: float | None = None  # it has run out meanwhile, and counts anew: nothing runs before an answer
         self._asked: dict[int, float] = {}  # beats without an answer: number -> when it was sent
         self._beats = 0
+        self._has = 0  # the last beat whose answer came
         self._welcome = False
         self._refused_at: float | None = None
         self._found: tuple[socket.socket, Link] | OSError | None = None  # by the thread that dials
@@ -525,7 +528,7 @@ class Line:
             self._asked[self._beats] = now
             self._next_beat = now + self._beat_s if self._beat_s else float("inf")
             pause = {"pause": True} if self._pause_at is not None else {}
-            self._send({"t": "beat", "k": self._beats, "a": self._talk.heard, **pause})
+            self._send({"t": "beat", "k": self._beats, "a": self._talk.heard, "r": self._has, **pause})
 
     def wakes_in(self, now: float) -> float:
         """Seconds, infinite for never."""
@@ -552,6 +555,7 @@ class Line:
             self._talk.has(message.get("a"))
             asked = self._asked.pop(message.get("k"), None)
             if asked is not None:
+                self._has = message["k"]
                 self._asked = {number: at for number, at in self._asked.items() if at > asked}
                 self._renew(asked, message)
                 self.paused = self._pause_at is not None and bool(message.get("paused"))
@@ -578,10 +582,12 @@ class Line:
     def _renew(self, asked_at: float, answer: dict) -> None:
         """An answer counts from when it was asked for: nobody knows how long it was on its way."""
         if self._lease_s and not answer.get("let_go"):
-            until = asked_at + self._lease_s
-            if self._held_at is not None and asked_at >= self._held_at:
+            # From one that is itself cut off nothing is taken, and who has no lease yet gets none.
+            until = asked_at + (0.0 if answer.get("cut_off") else self._lease_s)
+            if self._held_at is not None and asked_at >= self._held_at and not answer.get("cut_off"):
                 self._held_at = None
             self.until = until if self.until == float("inf") else max(self.until, until)
+            self.renewed = max(self.renewed, until - self._lease_s)
 
     def _end_lease(self, why: str) -> None:
         self.why, self.until, self.paused = why, min(self.until, boot_s()), False

@@ -18,11 +18,13 @@ from ftslurm.model.events import (
     AgentArrived,
     AgentLost,
     BeatOverdue,
+    CutOff,
     DevicesSeen,
     DrillAsked,
     Event,
     EvidenceTaken,
     HealingDone,
+    InTouch,
     ProgramSaid,
     Progressed,
     QuietSeen,
@@ -40,6 +42,7 @@ from ftslurm.model.events import (
     UseSampled,
 )
 from ftslurm.policies.contact import Contact
+from ftslurm.policies.touch import Touch
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.caller import Caller
 from ftslurm.wrapper.channel import Message, Peer, Server
@@ -60,7 +63,8 @@ class Sources:
     """The one queue. `next` is the only place where ftrun waits.
 
     shims: rank -> its caller. agents: node -> its caller. askers: number -> connection of an order for a drill.
-    meaning: looks a fault code up (and loads the catalogue then). lease_s, silence_s: see the settings.
+    meaning: looks a fault code up (and loads the catalogue then). lease_s, silence_s: see the settings. runs: does
+    slurmctld say that the job runs? It may take long. will: what an agent of that node is told for the case that we die.
     """
 
     def __init__(
@@ -81,6 +85,10 @@ class Sources:
         self._leaving: dict[int, Caller] = {}  # shims that were let go and are still there
         self._lease_s, self._silence_s = lease_s, silence_s
         self._contact = Contact(silence_s)
+        self._touch = Touch(silence_s)
+        self._cut_off = False
+        self.runs: Callable[[], bool] = lambda: True
+        self.will: Callable[[str], Message | None] = lambda node: None
         self.askers: dict[int, Peer] = {}  # who waits to hear what became of a drill
         self.step: StepHandle | None = None
         self._stop_at: float | None = None  # monotonic
@@ -133,6 +141,7 @@ class Sources:
             caller.let_go = True
             self._contact.forget(caller.owner)
         self.shims, self._leaving = {}, {}
+        self._touch.new_step()
 
     def dismiss_agents(self, nodes: Sequence[str] | None = None) -> None:
         """Those of `nodes`, None for all."""
@@ -189,12 +198,31 @@ class Sources:
         if not isinstance(caller, Caller):
             return ()
         heard = self._contact.heard(caller.owner, self._clock.mono()) if self._is_known(caller) else ()
+        if message.get("t") == "beat":
+            heard = (*heard, *self._beat(caller, message))
         before = caller.paused
-        new = caller.hear(message)
+        new = caller.hear(message, self._cut_off)
         news = (*heard, *self._paused(caller, before))
         if not new or caller.let_go:
             return news
         return (*news, *self._reported(caller.owner, message))
+
+    def _beat(self, caller: Caller, message: Message) -> Sequence[Event]:
+        """It is about to be answered: are we the ones who are cut off, and may renew no lease?"""
+        now = self._clock.mono()
+        number, has = message.get("k"), message.get("r", 0)
+        if type(number) is int and type(has) is int:
+            self._touch.beat(caller.owner, caller.node, number, has, now)
+        if self._touch.asks(now):
+            threading.Thread(target=self._ask_whether_it_runs, daemon=True).start()
+        before, self._cut_off = self._cut_off, self._touch.cut_off(now)
+        if before == self._cut_off:
+            return ()
+        return (CutOff(),) if self._cut_off else (InTouch(),)
+
+    def _ask_whether_it_runs(self) -> None:
+        if self.runs():
+            self._touch.slurm(self._clock.mono())
 
     def _paused(self, caller: Caller, before: bool) -> Sequence[Event]:
         """Promised, or over. An agent has nothing that needs it."""
@@ -228,6 +256,9 @@ class Sources:
         now = self._clock.mono()
         if isinstance(hello, wire.AgentHello):
             new = self._connected(self.agents, hello.node, hello.node, peer, hello)
+            will = self.will(hello.node) if new else None
+            if will is not None:
+                self.agents[hello.node].send(will)
             news = self._contact.came(hello.node, hello.node, now)
             return (*news, AgentArrived(hello.node, hello.kinds)) if new else news
         rank = hello.task.rank
@@ -254,7 +285,8 @@ class Sources:
         elif not caller.is_called(hello.talk):
             raise WireError(f"a second connection for {owner}")
         peer.owner = caller
-        before = caller.use(peer, hello.has)
+        before = caller.use(peer, hello.has, self._cut_off)
+        self._touch.came(owner, node, self._clock.mono())
         if before is not None:
             self.server.drop(before, "it has called again")
         return new

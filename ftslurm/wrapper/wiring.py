@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ftslurm
-from ftslurm.errors import REQUEUED_STATUS, SlurmUnavailable, StateError, UsageError
+from ftslurm.errors import REQUEUED_STATUS, FtslurmError, SlurmUnavailable, StateError, UsageError
 from ftslurm.launchers import multi_prog
 from ftslurm.launchers.launcher import Launcher
 from ftslurm.launchers.local import LocalLauncher, LocalPool, LocalScheduler, nodes_wanted
@@ -32,12 +32,14 @@ from ftslurm.model.job import Allocation, JobId
 from ftslurm.model.layout import Layout
 from ftslurm.model.node_memory import NodeLeft, remembered, suspects
 from ftslurm.model.settings import Resolved, Settings
+from ftslurm.model.will import Will, to_message
 from ftslurm.policies.codes import normalise
 from ftslurm.policies.fence import left_behind
 from ftslurm.policies.judge import Judge
 from ftslurm.policies.phases import RunFacts
+from ftslurm.policies.succession import cut_short, may_succeed
 from ftslurm.slurm.choice import choose_client
-from ftslurm.slurm.client import JobView, NodeState, SlurmClient
+from ftslurm.slurm.client import JobState, JobView, NodeState, SlurmClient
 from ftslurm.slurm.env import read_allocation
 from ftslurm.slurm.patience import Patience
 from ftslurm.system.clock import Clock
@@ -125,8 +127,8 @@ def run_job(order: Order) -> int:
 
 
 def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
-    allocation = site.allocation
-    assert allocation is not None and site.client is not None
+    allocation, client = site.allocation, site.client
+    assert allocation is not None and client is not None
     me = Identity(
         allocation.cluster, str(allocation.job), allocation.restarts, allocation.start_time, allocation.name
     )
@@ -134,18 +136,25 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
     python = _python(site.settings)
     launcher = _srun(order, allocation, site.settings)
     number = allocation.job.number
-    lenders = Lenders(site.client, number, allocation.restarts, order.env, python, run_command, site.settings)
+    lenders = Lenders(client, number, allocation.restarts, order.env, python, run_command, site.settings)
     scheduler = SlurmScheduler(
-        site.client, number, allocation.nodes, journal.path, order.env, python, run_command,
+        client, number, allocation.nodes, journal.path, order.env, python, run_command,
         site.settings.slurm_client, site.settings.slurm_timeout_s, lenders,
+        schedule=allocation.restarts,
     )  # fmt: skip
     facts = _facts(order, allocation, "srun", frozenset({"ask", "requeue", "probe", "replace", "release"}), site.settings)
     memory = NodeMemory(store.root)
     facts = replace(facts, remembered=_remembered(memory, facts, site.settings))
-    facts = replace(facts, unproven=_unproven(left_behind(journal.read().records, allocation.restarts), site.client))
-    status = _controller(
-        order, site.settings, history, facts, journal, launcher, scheduler, [socket.gethostname()], memory
-    ).run()
+    records = journal.read().records
+    facts = replace(facts, unproven=_unproven(left_behind(records, allocation.restarts), client))
+    if history.last_run is not None and history.last_run.schedule < allocation.restarts:
+        down = _down(frozenset({history.last_run.batch_node}), client)
+        facts = replace(facts, cut_short=cut_short(records, allocation.restarts, down or {}, Clock().now().unix))
+    controller = _controller(
+        order, site.settings, history, facts, journal, launcher, scheduler, [socket.gethostname()], memory,
+        lambda: _runs(client, allocation),
+    )  # fmt: skip
+    status = controller.run()
     if status != REQUEUED_STATUS:
         journal.close()
     return status
@@ -173,14 +182,15 @@ def local_allocation(number: int, nodes: tuple[str, ...], history: History) -> A
 
 def _controller(
     order: Order, settings: Settings, history: History, facts: RunFacts, journal: Journal, launcher: Launcher,
-    scheduler: Scheduler, addresses: list[str], memory: NodeMemory | None = None,
+    scheduler: Scheduler, addresses: list[str], memory: NodeMemory | None = None, runs: Callable[[], bool] = lambda: True,
 ) -> Controller:  # fmt: skip
-    """memory: of nodes, for later jobs; None where node names mean nothing."""
+    """memory: of nodes, for later jobs; None where node names mean nothing. runs: does slurmctld say that the job does?"""
     clock, signals, diagnosis = Clock(), Signals(), Diagnosis(settings)
     if settings.catalogs:
         diagnosis.load()  # what is wrong with a site's own file is said before the job begins
     meaning = lazy_meaning(settings.user_induced, settings.catalogs)
     sources = Sources(clock, signals, meaning, settings.address, settings.lease_s, settings.silence_s)
+    sources.runs, sources.will = runs, will_for(facts, settings, journal.path)
     channel = sources.server.channel_text([settings.address] if settings.address else addresses)
     effects = Effects(
         sources, launcher, scheduler, signals, clock, channel, order.verbose, programs=programs(order.components),
@@ -193,6 +203,25 @@ def _controller(
     if unused := _without_effect(settings):
         effects.say(f"of ft_launcher's configuration {', '.join(unused)} {'has' if len(unused) == 1 else 'have'} no effect here")
     return Controller(Judge(settings, history, facts, diagnosis, diagnosis.advise), sources, effects, journal, clock)
+
+
+def _runs(client: SlurmClient, allocation: Allocation) -> bool:
+    """In touch with slurmctld, and the job is still the one that we keep?"""
+    try:
+        view = client.job(allocation.job.number)
+    except FtslurmError:
+        return False
+    return view.state in (JobState.RUNNING, JobState.SUSPENDED) and view.restarts == allocation.restarts
+
+
+def will_for(facts: RunFacts, settings: Settings, ledger: Path) -> Callable[[str], dict[str, Any] | None]:
+    """node -> what its agent is left with, None for one that could not go on without us."""
+    if facts.batch_node not in facts.nodes:
+        return lambda node: None
+    will = Will(
+        str(ledger), facts.number, facts.schedule, facts.run, facts.job, facts.cluster, facts.batch_node, facts.nodes, settings
+    )
+    return lambda node: to_message(will) if may_succeed(will, node) else None
 
 
 def beat_config(settings: Settings) -> dict[str, Any]:
@@ -236,12 +265,16 @@ def _remembered(memory: NodeMemory, facts: RunFacts, settings: Settings) -> Mapp
 
 def _unproven(nodes: frozenset[str], client: SlurmClient) -> dict[str, str]:
     """Of `nodes`, those that Slurm has not seen clean up: it lets the job run again only when they have, or are down."""
-    if not nodes:
-        return {}
+    down = _down(nodes, client) if nodes else {}
+    return dict.fromkeys(nodes, "slurmctld does not answer") if down is None else down
+
+
+def _down(nodes: frozenset[str], client: SlurmClient) -> dict[str, str] | None:
+    """node -> Slurm's words, of those that it takes for dead; None where it does not answer."""
     try:
         views = {view.name: view for view in client.nodes()}
-    except SlurmUnavailable as error:
-        return dict.fromkeys(nodes, error.message)
+    except SlurmUnavailable:
+        return None
     return {node: f"Slurm says {views[node].words}" for node in nodes & views.keys() if views[node].state is NodeState.BAD}
 
 

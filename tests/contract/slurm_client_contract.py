@@ -86,7 +86,7 @@ class SlurmClientContract:
         assert (view.state, view.held, view.nodes, view.node_count) == (JobState.PENDING, True, (), 2)
         assert (view.end_time, view.completing) == (0, False)
 
-    @pytest.mark.parametrize("request_name", ["job", "requeue_held", "release", "allow_requeue"])
+    @pytest.mark.parametrize("request_name", ["job", "requeue", "requeue_held", "release", "allow_requeue"])
     def test_tells_a_job_that_slurm_does_not_know(self, world: World, request_name: str) -> None:
         with pytest.raises(UnknownJob):
             getattr(world.client, request_name)(UNKNOWN_JOB)
@@ -127,6 +127,13 @@ class SlurmClientContract:
         client.start_at(number, int(time.time()) + 2)
         client.release(number)
         until_running(client, number, restarts=1)
+
+    def test_requeues_a_job_that_is_not_held(self, world: World) -> None:
+        client, number = world.client, world.submit()
+        until_running(client, number)
+        client.requeue(number)
+        view = client.job(number)
+        assert (view.state, view.held, view.restarts) == (JobState.PENDING, False, 1)
 
     def test_takes_every_request_twice(self, world: World) -> None:
         client, number = world.client, world.submit()

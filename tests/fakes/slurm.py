@@ -49,6 +49,7 @@ class FakeSlurm:
         user_id: int = 1000,
     ) -> None:
         self.away = False
+        self.cut: set[int] = set()  # jobs of which a dead node was cut out: until they wait, every change is refused
         self.requests: list[tuple[object, ...]] = []
         self.clock = clock
         self.clean_up_s = clean_up_s
@@ -117,8 +118,17 @@ class FakeSlurm:
         self._arrive("config")
         return dict(CONFIG)
 
+    def requeue(self, number: int) -> None:
+        self._requeue(self._begin("requeue", number), held=False)
+
     def requeue_held(self, number: int) -> None:
-        job = self._begin_change("requeue_held", number)
+        self._requeue(self._begin("requeue_held", number), held=True)
+
+    def _requeue(self, job: _Job, held: bool) -> None:
+        _require_owner(job, self.user_id)
+        number = job.view.number
+        if job.view.array_job is not None and job.view.array_task is None:
+            raise SlurmRefused(f"job {number} is a job array, not one job")
         if not job.view.batch:
             raise SlurmRefused(f"job {number}: Only batch jobs are accepted or processed")
         if not job.view.requeue:
@@ -127,7 +137,7 @@ class FakeSlurm:
             self._leave_nodes(job)
             restarts = job.view.restarts + 1
             job.view = replace(job.view, state=JobState.PENDING, nodes=(), restarts=restarts, start_time=0, end_time=0)
-        job.view = replace(job.view, held=True)
+        job.view = replace(job.view, held=held)
 
     def exclude(self, number: int, nodes: Iterable[str]) -> None:
         names = frozenset(nodes)
@@ -176,6 +186,8 @@ class FakeSlurm:
         _require_owner(job, self.user_id)
         if job.view.array_job is not None and job.view.array_task is None:
             raise SlurmRefused(f"job {job.view.number} is a job array, not one job")
+        if job.view.number in self.cut and (job.view.state is JobState.RUNNING or job.view.completing):
+            raise SlurmRefused("Job update not available right now, the DB index is being set, try again in a bit")
         return job
 
     def _leave_nodes(self, job: _Job) -> None:

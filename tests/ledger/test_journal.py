@@ -363,3 +363,12 @@ def test_a_record_may_be_of_any_kind(journal: Journal) -> None:
 def test_a_fifo_in_the_ledger_s_place_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "ledger.jsonl")
     assert Journal(tmp_path / "ledger.jsonl").read().records == ()
+
+
+def test_what_must_be_next_is_written_only_if_nobody_else_has_written(journal: Journal) -> None:
+    journal.append([word(1)])
+    mine, other = Journal(journal.path), Journal(journal.path)
+    assert statuses(mine) == statuses(other) == [1]
+    assert other.append_next([word(2)]) and not mine.append_next([word(3)])
+    assert statuses(mine) == [1, 2] and mine.append_next([word(4)])
+    assert statuses(journal) == [1, 2, 4]

@@ -19,6 +19,7 @@ JOB = JobId(7)
         (commands.show_nodes_argv(), "scontrol --all show node --oneliner"),
         (commands.show_config_argv(), "scontrol --all show config"),
         (commands.requeue_held_argv(JOB), "scontrol requeuehold 7"),
+        (commands.requeue_argv(JOB), "scontrol requeue 7"),
         (commands.hold_argv(JOB), "scontrol uhold 7"),
         (commands.exclude_argv(JOB, ["n3", "n1", "n2"]), "scontrol update JobId=7 ExcNodeList=n[1-3]"),
         (commands.exclude_argv(JOB, []), "scontrol update JobId=7 ExcNodeList="),

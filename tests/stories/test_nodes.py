@@ -13,6 +13,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings import Settings
 from ftslurm.policies.fence import left_behind
+from ftslurm.policies.touch import longest_s
 from tests.stories.replay import SILENT, START, Job
 
 CAN = ("ask", "requeue", "probe")
@@ -178,7 +179,7 @@ def test_requeued_by_slurm_away_from_a_dead_node_a_job_waits_for_the_leases_ther
     job.judge.facts = replace(job.facts, unproven={"n9": "Slurm says DOWN*"})
     job.tell(ev.Begun())
     assert not job.did(do.LaunchStep) and "n9: Slurm says DOWN*" in job.said
-    job.wait(ALL_S - 1.0)
+    job.wait(longest_s(Settings()) - 1.0)
     assert not job.did(do.LaunchStep)
     job.wait(2.0)
     assert job.did(do.StartRanks)

@@ -5,12 +5,22 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from ftslurm.model.events import AgentArrived, RankExited, RankPaused, RankStarted, ShimLost, TaskArrived, TimePassed
+from ftslurm.model.events import (
+    AgentArrived,
+    CutOff,
+    InTouch,
+    RankExited,
+    RankPaused,
+    RankStarted,
+    ShimLost,
+    TaskArrived,
+    TimePassed,
+)
 from ftslurm.model.exits import ExitStatus
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.shim import Channel, Line, boot_s, connect
@@ -73,8 +83,8 @@ class Caller:
 
 
 class Stage:
-    def __init__(self) -> None:
-        self.sources = Sources(Clock(), Signals(), lambda *_: None, "127.0.0.1", 60.0, 6.0)  # type: ignore[arg-type, return-value]
+    def __init__(self, lease_s: float = 60.0, silence_s: float = 6.0) -> None:
+        self.sources = Sources(Clock(), Signals(), lambda *_: None, "127.0.0.1", lease_s, silence_s)  # type: ignore[arg-type, return-value]
         self.callers: list[Caller] = []
 
     def call(self, first: dict[str, Any]) -> Caller:
@@ -85,6 +95,17 @@ class Stage:
         event = self.sources.next(time.monotonic() + SOON_S)
         assert not isinstance(event, TimePassed), "nothing came"
         return event
+
+    def await_event(self, kind: type) -> None:
+        """Others may come before."""
+        while not isinstance(self.next(), kind):
+            pass
+
+    def until(self, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + SOON_S
+        while not ready():
+            assert time.monotonic() < deadline
+            self.sources.next(time.monotonic() + 0.05)
 
     def quiet(self, seconds: float = 0.5) -> None:
         """Let it work; nothing is to come of it."""
@@ -196,6 +217,36 @@ def test_shims_of_the_step_before_are_no_word_about_the_next(stage: Stage) -> No
     assert not old.may_run, "it has been told that it was let go"
     old.close()
     stage.quiet(1.0)
+
+
+def test_out_of_touch_with_most_nodes_it_renews_no_lease_unless_slurmctld_says_that_the_job_runs() -> None:
+    silence_s, lease_s = 0.6, 2.5
+    stage = Stage(lease_s, silence_s)
+    stage.sources.runs = lambda: False
+    try:
+        near = stage.call(hello(0, "n1"))
+        stage.await_event(TaskArrived)
+        far = stage.call(hello(1, "n2"))
+        stage.await_event(TaskArrived)
+        far.close()
+        stage.await_event(CutOff)
+        assert near.may_run, "what was renewed before lasts"
+        stage.sources.runs = lambda: True
+        stage.await_event(InTouch)
+        stage.sources.runs = lambda: False
+        stage.await_event(CutOff)
+        stage.until(lambda: not near.may_run)
+    finally:
+        stage.close()
+
+
+def test_an_agent_gets_the_will_first_of_all(stage: Stage) -> None:
+    stage.sources.will = lambda node: {"t": "will", "of": node} if node == "n1" else None
+    agent = stage.call(AGENT)
+    assert stage.next() == AgentArrived("n1", ())
+    stage.sources.agents["n1"].send({"t": "look"})
+    stage.quiet()
+    assert [message["t"] for message in agent.heard] == ["will", "look"] and agent.heard[0]["of"] == "n1"
 
 
 @pytest.mark.parametrize("until_s", [60 * 86400.0, float("inf")])

@@ -1,0 +1,53 @@
+"""What a controller leaves to its agents for the case that it dies with its node: all that is needed to go on without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from ftslurm.model.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Will:
+    """ledger: its file, on the shared file system. number, schedule: of the job, as Slurm counts. run: of this ftrun.
+
+    job: its name for people. batch_node: where the controller is. nodes: of the allocation, in the order of their slots.
+    """
+
+    ledger: str
+    number: int
+    schedule: int
+    run: str
+    job: str
+    cluster: str
+    batch_node: str
+    nodes: tuple[str, ...]
+    settings: Settings
+
+    def place(self, node: str) -> int | None:
+        """Of `node` among those that may succeed, from 0; None for one that may not."""
+        others = [name for name in self.nodes if name != self.batch_node]
+        return others.index(node) if node in others else None
+
+    def before(self, node: str) -> tuple[str, ...]:
+        """The nodes whose turn comes before that of `node`, in order."""
+        others = [name for name in self.nodes if name != self.batch_node]
+        return tuple(others[: others.index(node)])
+
+
+def to_message(will: Will) -> dict[str, Any]:
+    return {"t": "will", **asdict(will)}
+
+
+def from_message(message: Mapping[str, Any]) -> Will:
+    """Raises: KeyError, TypeError, ValueError when it is none of ours."""
+    plain = {field.name: message[field.name] for field in fields(Will)}
+    settings = {name: _tuples(value) for name, value in plain["settings"].items()}
+    return Will(**{**plain, "nodes": tuple(plain["nodes"]), "settings": Settings(**settings)})
+
+
+def _tuples(value: Any) -> Any:
+    """JSON knows lists only, the settings tuples."""
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

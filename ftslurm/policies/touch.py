@@ -1,0 +1,80 @@
+"""May a controller go on renewing leases? Not when it may be the one who is cut off.
+
+A controller that is cut off from the others still reaches the ranks on its own node, and would keep them alive for ever,
+beside what a successor starts on the other side. So it renews, for all alike, only while it has lately been in touch with
+more than half of the nodes of its step, or with slurmctld, without which nobody can requeue the job.
+
+In touch with a node at a time is who sent it something then that has arrived: the acknowledgement proves it. What was
+only read says nothing, it may have waited in a socket for as long as the controller stood still.
+
+How long that takes, S being `nodes.silence`, L the lease and M its margin: the last answer that a node got counts for its
+lease from when it was asked for, and it asks anew after S at the latest. So a controller is in touch for S after the time
+from which that node counts, renews for S more, and what it renewed then ends after L: within L + 2 S. A successor waits
+for that, and M (succession.py). Seconds are monotonic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from ftslurm.model.settings import Settings
+
+# Of the time after which it is cut off: then slurmctld is asked. Beats come three times in it, so one may be late.
+ASK_SHARE = 0.8
+
+
+def longest_s(settings: Settings) -> float:
+    """After a node has had its last answer, no rank of that controller runs any more anywhere; with the margin."""
+    return settings.lease_s + 2 * settings.silence_s + settings.lease_margin_s
+
+
+@dataclass(slots=True)
+class Touch:
+    """limit_s: out of touch for longer, and the controller is cut off."""
+
+    limit_s: float
+    _nodes: dict[str, float] = field(default_factory=dict)  # node -> when it was last proven to be in touch
+    _answered: dict[Hashable, dict[int, float]] = field(default_factory=dict)  # caller -> beat -> when it was answered
+    _slurm_at: float = float("-inf")
+    _asked_at: float = float("-inf")
+
+    def new_step(self) -> None:
+        """Its nodes may be others."""
+        self._nodes, self._answered = {}, {}
+
+    def came(self, caller: Hashable, node: str, now: float) -> None:
+        """It has proven that it heard us: the greeting is a question and its answer."""
+        self._nodes[node] = now
+        self._answered[caller] = {}
+
+    def beat(self, caller: Hashable, node: str, number: int, has: int, now: float) -> None:
+        """A beat that is about to be answered. has: the last one whose answer has arrived there."""
+        beats = self._answered.get(caller)
+        if beats is None:
+            return
+        if has in beats:
+            self._nodes[node] = max(self._nodes[node], beats[has])
+        self._answered[caller] = {at: when for at, when in beats.items() if at > has} | {number: now}
+
+    def slurm(self, now: float) -> None:
+        """slurmctld has said that the job runs."""
+        self._slurm_at = now
+
+    def cut_off(self, now: float) -> bool:
+        """A single node has nobody on another side who could start it anew."""
+        return len(self._nodes) > 1 and now - self._last > self.limit_s
+
+    def asks(self, now: float) -> bool:
+        """Is slurmctld to be asked, lest we be cut off? Not again before it had the time to answer."""
+        wait_s = ASK_SHARE * self.limit_s
+        if len(self._nodes) < 2 or now - self._last < wait_s or now - self._asked_at < self.limit_s - wait_s:
+            return False
+        self._asked_at = now
+        return True
+
+    @property
+    def _last(self) -> float:
+        """When we were last in touch with the majority, or with slurmctld."""
+        latest = sorted(self._nodes.values(), reverse=True)
+        return max(latest[len(latest) // 2], self._slurm_at)

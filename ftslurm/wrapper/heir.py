@@ -1,0 +1,235 @@
+"""An agent whose controller has fallen silent: looks around, and takes over when it is its turn. policies/succession.py
+decides; what is done is what a controller would do, by the same recipe.
+
+It stays in its step, which Slurm keeps when the srun behind it is gone (seen on 22.05) and ends with the job.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from ftslurm.errors import REQUEUED_STATUS, FtslurmError, StateError
+from ftslurm.ledger.journal import Journal
+from ftslurm.ledger.nodes import NodeMemory
+from ftslurm.model import record as rec
+from ftslurm.model.history import REQUEUES, fold
+from ftslurm.model.node_memory import NodeLeft
+from ftslurm.model.will import Will
+from ftslurm.policies.ladder import choose
+from ftslurm.policies.succession import (
+    FinishRequeue,
+    JobNow,
+    Known,
+    Leave,
+    LedgerNow,
+    TakeOver,
+    Wait,
+    allowed,
+    due_s,
+    ledger_now,
+    records_of,
+    situation,
+    succeed,
+)
+from ftslurm.slurm import slurmd
+from ftslurm.slurm.choice import choose_client
+from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
+from ftslurm.wrapper.keeper import carry_out
+from ftslurm.wrapper.requeue import takes_changes
+from ftslurm.wrapper.scheduler import answer
+from ftslurm.wrapper.shim import boot_s
+
+# Between two looks: once it is one's turn, and at the most.
+ROUND_S, LONGEST_ROUND_S = 15.0, 60.0
+
+
+class Heir:
+    """One loop, until it has acted or has nothing left to do here. heard_at: of the controller, as boot_s()."""
+
+    def __init__(self, will: Will, node: str, heard_at: float, client: SlurmClient) -> None:
+        place = will.place(node)
+        assert place is not None
+        self._will, self._node, self._place = will, node, place
+        self._heard_at = heard_at
+        self._client = client
+        self._journal = Journal(Path(will.ledger))
+        self._job: JobView | None = None
+        self._nodes: dict[str, NodeView] = {}
+        self._batch_words = ""
+        self._last = LedgerNow.UNKNOWN  # at the last look into the ledger
+        self._woken = threading.Event()
+
+    def run(self) -> str:
+        """Gives what came of it, in one sentence."""
+        # Slurm ends the step: then the job has gone on without us, or it is over, and we go as soon as we have seen it.
+        signal.signal(signal.SIGTERM, lambda *_: self._woken.set())
+        answers, words = self._answers(self._will.batch_node)
+        if answers:
+            return f"{self._will.batch_node} lives: {words}"
+        self._ledger()
+        while True:
+            verdict = succeed(self._look(), self._will.settings)
+            if isinstance(verdict, Leave):
+                return verdict.why
+            if not isinstance(verdict, Wait) and (done := self._act(verdict)):
+                return done
+            left_s = self._heard_at + due_s(self._place, self._will.settings) - boot_s()
+            self._woken.wait(min(left_s if left_s > 0 else ROUND_S, LONGEST_ROUND_S))
+            self._woken.clear()
+
+    # --- looking
+
+    def _look(self) -> Known:
+        ledger, job = self._ledger(), self._ask()
+        silent_s = boot_s() - self._heard_at
+        if job is JobNow.OVER or ledger is LedgerNow.CLOSED or silent_s < due_s(self._place, self._will.settings):
+            return Known(silent_s, self._place, None, False, job, ledger)
+        batch, words = self._answers(self._will.batch_node)
+        self._batch_words = words
+        before = any(self._answers(node)[0] for node in self._will.before(self._node)) if batch is False else False
+        return Known(silent_s, self._place, batch, before, job, ledger, self._noticed)
+
+    def _ledger(self) -> LedgerNow:
+        """Whoever writes there lives: all silence begins anew."""
+        if not self._journal.grown():
+            return self._last
+        try:
+            known, self._last = self._journal.known, ledger_now(self._journal.read().records, self._will)
+        except StateError:
+            return LedgerNow.UNKNOWN
+        if known:
+            self._heard_at = boot_s()
+        return self._last
+
+    def _ask(self) -> JobNow:
+        self._job = None
+        try:
+            job = self._client.job(self._will.number)
+            self._nodes = {view.name: view for view in self._client.nodes()}
+        except FtslurmError:
+            return JobNow.UNKNOWN
+        self._job = job
+        if job.state is JobState.SUSPENDED:  # leases of what stands still are promised for longer: they begin anew
+            self._heard_at = boot_s()
+            return JobNow.UNKNOWN
+        if not job.batch:  # whoever holds an allocation ends it himself
+            return JobNow.OVER
+        if job.state is JobState.RUNNING and job.restarts == self._will.schedule:
+            return JobNow.OURS
+        return JobNow.UNKNOWN if job.state is JobState.UNKNOWN and not job.completing else JobNow.OVER
+
+    @property
+    def _noticed(self) -> bool:
+        view = self._nodes.get(self._will.batch_node)
+        return view is not None and view.state is NodeState.BAD
+
+    def _answers(self, node: str) -> tuple[bool | None, str]:
+        """Does its slurmd? Slurm's word against it is enough."""
+        view = self._nodes.get(node)
+        if view is not None and view.state is NodeState.BAD:
+            return False, f"Slurm says {view.words}"
+        if not self._nodes:
+            self._ask()
+            view = self._nodes.get(node)
+        port = (view.port if view is not None else 0) or self._default_port()
+        return slurmd.answers((view.address if view is not None else "") or node, port, self._will.settings.probe_s)
+
+    def _default_port(self) -> int:
+        try:
+            port = self._client.config().get("SlurmdPort", "")
+        except FtslurmError:
+            return 0
+        return int(port) if port.isascii() and port.isdigit() else 0
+
+    # --- acting
+
+    def _act(self, verdict: TakeOver | FinishRequeue) -> str:
+        """Empty if nothing was done after all, and another round follows."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # inherited by every scontrol: the requeue sends it to us as well
+        try:
+            return self._take_over() if isinstance(verdict, TakeOver) else self._finish_requeue()
+        except FtslurmError as error:
+            say(f"{self._node} cannot go on for {self._will.batch_node}: {error}")
+            return ""
+        finally:
+            signal.signal(signal.SIGTERM, lambda *_: self._woken.set())
+
+    def _take_over(self) -> str:
+        assert self._job is not None
+        records = self._journal.read().records
+        if ledger_now(records, self._will) is not LedgerNow.OURS:
+            return ""
+        slurm = answer(self._job, tuple(self._nodes.values()))
+        s = situation(self._will, self._batch_words, fold(records), slurm, time.time())
+        choice = choose(s)
+        if allowed(choice, self._noticed):
+            return ""
+        found, decided = records_of(self._will, self._node, s, choice, records)
+        if not self._journal.append_next(found):
+            return ""  # somebody has written since; what, the next round will see
+        if choice.rung not in REQUEUES:
+            return self._end(decided)
+        self._tell_others(decided)
+        return self._finish_requeue()
+
+    def _finish_requeue(self) -> str:
+        st = self._will.settings
+        if self._noticed and not takes_changes(self._client, self._will.number):
+            what = self._requeue_as_it_is()
+        else:
+            what = carry_out(self._client, self._will.number, self._journal, st.start_in_s, st.even_if_no_requeue)
+        self._close(REQUEUED_STATUS, "requeued")
+        return what
+
+    def _requeue_as_it_is(self) -> str:
+        """By a plain requeue: the dead node is kept out by being down, and by the ledger from the next requeue on."""
+        decided = fold(self._journal.read().records).open_requeue
+        self._client.requeue(self._will.number)
+        what = "requeued; Slurm took no other change of the job, so it starts by Slurm's own delay"
+        if decided is not None:
+            self._journal.append([rec.CarriedOut(time.time(), decided.id, True, what)])
+        return what
+
+    def _end(self, decided: rec.Decided) -> str:
+        """Nothing is left that could bring the job further: it would wait for its time limit."""
+        reasons = "; ".join(f"{rung}: {why}" for rung, why in decided.passed)
+        what = f"{decided.why}. No rung of the ladder helps: {reasons}"
+        self._journal.append([rec.CarriedOut(time.time(), decided.id, True, "cancelled")])
+        self._close(decided.status, what)
+        self._client.cancel(self._will.number)
+        return what
+
+    def _close(self, status: int, what: str) -> None:
+        """The dead controller's last word, in its stead: its leases have run out, nobody needs to wait for them again."""
+        self._journal.append([rec.Finished(time.time(), self._will.run, status, what)])
+
+    def _tell_others(self, decided: rec.Decided) -> None:
+        if not self._will.settings.memory_s or not decided.isolate:
+            return
+        memory = NodeMemory(self._journal.path.parent.parent)
+        left = [
+            NodeLeft(decided.at, self._will.cluster, node, self._will.job, why)
+            for node, why in decided.isolate.items()
+        ]
+        try:
+            memory.add(left)
+        except StateError as error:
+            say(str(error))
+
+
+def say(text: str) -> None:
+    """For whoever still reads; the srun that carried our output is most likely gone."""
+    try:
+        print(f"ftslurm: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        pass
+
+
+def succeed_to(will: Will, node: str, heard_at: float) -> str:
+    """See Heir. Raises: FtslurmError when Slurm cannot be asked at all."""
+    st = will.settings
+    return Heir(will, node, heard_at, choose_client(st.slurm_client, st.slurm_timeout_s)).run()

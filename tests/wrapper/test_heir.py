@@ -1,0 +1,162 @@
+"""An agent after its controller has died: what it looks at and what it does, with a Slurm in memory and a real ledger."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftslurm.ledger.journal import Journal
+from ftslurm.ledger.nodes import NodeMemory
+from ftslurm.model import record as rec
+from ftslurm.model.settings import Settings
+from ftslurm.model.will import Will
+from ftslurm.slurm.client import JobState
+from ftslurm.system.files import private_folder
+from ftslurm.wrapper.heir import Heir
+from ftslurm.wrapper.shim import boot_s
+from tests.fakes.slurm import FakeSlurm
+
+pytestmark = pytest.mark.timeout(60)
+
+LONG_AGO_S = 200.0  # everybody's turn has come
+SETTINGS = Settings(probe_s=0.5)
+
+
+@contextmanager
+def slurmd() -> Iterator[int]:
+    """A port at which somebody answers as slurmd does: it closes at once."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        def serve() -> None:
+            while True:
+                try:
+                    listening.accept()[0].close()
+                except OSError:
+                    return
+
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+
+
+def nobody() -> int:
+    """A port at which nobody is."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+@dataclass
+class Job:
+    """A job on n1 to n3 whose controller was on n1, and has died. ports: node -> where its slurmd would be."""
+
+    folder: Path
+    settings: Settings = SETTINGS
+    slurm: FakeSlurm = field(default_factory=lambda: FakeSlurm(["n1", "n2", "n3", "n4"]))
+
+    def __post_init__(self) -> None:
+        self.number = self.slurm.submit(3)
+        self.slurm.job(self.number)
+        for node in ("n1", "n2", "n3"):
+            self.at(node, nobody())
+        self.journal = Journal(private_folder(self.folder / "state/jobs") / "c.1.jsonl")
+        self.journal.append([
+            rec.RunBegan(1.0, "r1", "1", "c", 0, "k", "train", "n[1-3]", batch_node="n1"),
+            rec.AttemptBegan(2.0, "r1", 1, 0, "k", 1, "n[1-3]", 3),
+        ])  # fmt: skip
+
+    def at(self, node: str, port: int) -> None:
+        self.slurm._nodes[node] = replace(self.slurm._nodes[node], address="127.0.0.1", port=port)
+
+    def heir(self, node: str, silent_s: float = LONG_AGO_S) -> Heir:
+        will = Will(str(self.journal.path), self.number, 0, "r1", "1", "c", "n1", ("n1", "n2", "n3"), self.settings)
+        return Heir(will, node, boot_s() - silent_s, self.slurm)
+
+    def written(self, *kinds: type) -> list[Any]:
+        return [record for record in Journal(self.journal.path).read().records if isinstance(record, kinds)]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def test_it_requeues_the_job_without_the_dead_node_and_closes_the_run(job: Job) -> None:
+    assert "without n1" in job.heir("n2").run()
+    view = job.slurm.job(job.number)
+    assert (view.restarts, view.excluded, view.held) == (1, {"n1"}, False)
+    (decided,) = job.written(rec.Decided)
+    assert decided.rung == "isolated-requeue" and "Connection refused" in decided.isolate["n1"]
+    (done,), (finished,) = job.written(rec.CarriedOut), job.written(rec.Finished)
+    assert done.ok and (finished.run, finished.what) == ("r1", "requeued")
+    assert [left.node for left in NodeMemory(job.folder / "state").read()] == ["n1"]
+
+
+def test_the_next_one_finds_it_done(job: Job) -> None:
+    job.heir("n2").run()
+    assert "ledger" in job.heir("n3").run()
+    assert len(job.written(rec.Decided)) == 1 and job.slurm.job(job.number).restarts == 1
+
+
+def test_a_batch_node_that_lives_is_left_to_its_script_at_once(job: Job) -> None:
+    with slurmd() as port:
+        job.at("n1", port)
+        assert "n1 lives" in job.heir("n2", silent_s=1.0).run()
+    assert not job.written(rec.Decided) and job.slurm.job(job.number).restarts == 0
+
+
+def test_a_slurmd_that_does_not_read_is_no_sign_of_life(job: Job) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as frozen:
+        job.at("n1", frozen.getsockname()[1])
+        assert "without n1" in job.heir("n2").run()
+
+
+def test_a_job_that_slurm_has_requeued_itself_is_left_alone(job: Job) -> None:
+    job.slurm.requeue_held(job.number)
+    assert "anew" in job.heir("n2").run()
+    assert not job.written(rec.Decided)
+
+
+def test_an_open_requeue_is_carried_out_as_it_was_decided(job: Job) -> None:
+    """The controller had decided it, and did not live to do it."""
+    decided = rec.Decided(3.0, "r1-1", 1, "isolated-requeue", "node", "n3 is dead", exclude=("n3",), cost="max_restarts")
+    job.journal.append([decided])
+    assert "without n3" in job.heir("n2").run()
+    assert job.written(rec.Decided) == [decided] and job.slurm.job(job.number).excluded == {"n3"}
+
+
+def test_where_slurm_takes_no_changes_any_more_it_is_requeued_as_it_is(job: Job) -> None:
+    """It has noticed, and cut the node out. A hold could not be taken back."""
+    job.slurm.set_node("n1", "DOWN")
+    job.slurm.cut.add(job.number)
+    assert "own delay" in job.heir("n2").run()
+    view = job.slurm.job(job.number)
+    assert (view.state, view.restarts, view.held) == (JobState.PENDING, 1, False) or view.state is JobState.RUNNING
+    (decided,), (done,) = job.written(rec.Decided), job.written(rec.CarriedOut)
+    assert list(decided.isolate) == ["n1"] and done.ok
+
+
+def test_what_nothing_can_help_is_ended_once_slurm_has_noticed(tmp_path: Path) -> None:
+    job = Job(tmp_path, replace(SETTINGS, isolated_requeue=False))
+    job.slurm.set_node("n1", "DOWN*")
+    assert "isolated-requeue: switched off" in job.heir("n2").run()
+    assert job.slurm.job(job.number).state is JobState.CANCELLED
+    (finished,) = job.written(rec.Finished)
+    assert finished.status == 1 and "the batch node n1 is dead" in finished.what
+
+
+def test_nobody_decides_twice_however_many_try_at_once(job: Job) -> None:
+    """Each has read the ledger before any has written."""
+    heirs = [job.heir(node) for node in ("n2", "n3")]
+    for heir in heirs:
+        heir._look()
+        heir._journal.read()
+    assert heirs[0]._take_over() and not heirs[1]._take_over()
+    assert len(job.written(rec.Decided)) == 1 and job.slurm.job(job.number).restarts == 1
