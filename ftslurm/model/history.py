@@ -48,7 +48,8 @@ class History:
     furthest: the training step that any attempt has come to. culprits: attempt -> nodes of the hang that ended it.
     hung: attempt and nodes of the last hang that was seen, whatever came of it.
     rescheduled: slot -> how often it alone got another node. bases: slot -> the starts, as `starts` has them, when it last
-    did. places: the nodes by slot, once they were changed in this scheduling. lent: node -> donor job, of those nobody has ended for sure.
+    did. places: the nodes by slot, once they were changed in this scheduling. lent: node -> donor job, of those nobody has
+    ended for sure.
     slow_requeues: after which it took so long to run again that the start time had passed before the clean-up ended.
     """
 
