@@ -2,12 +2,14 @@
 # make test     everything, on a real Slurm cluster that the tests boot themselves
 # make cluster  such a cluster for yourself; make cluster-down ends it
 # make score    how many failing runs of the corpus are understood
+# make chaos    hundreds of faults of all kinds over real jobs (CHAOS_ARGS="--seed 7" repeats a run)
 # make bench    the numbers of the README, measured here
 VENV ?= .venv
 PYTEST_ARGS ?=
+CHAOS_ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint cluster cluster-down score bench clean
+.PHONY: demo test lint cluster cluster-down score bench chaos clean
 
 demo: $(VENV)/.ready-demo
 	demo/run $(VENV)/bin
@@ -31,6 +33,9 @@ score: $(VENV)/.ready-test
 
 bench: $(VENV)/.ready-test
 	$(VENV)/bin/python bench/run.py
+
+chaos: $(VENV)/.ready-test
+	$(VENV)/bin/python -m tests.chaos $(CHAOS_ARGS)
 
 $(VENV)/.ready-demo: pyproject.toml tools/setup
 	tools/setup demo $(VENV)

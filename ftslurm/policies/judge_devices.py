@@ -14,13 +14,14 @@ from ftslurm.policies.ladder import Cause, choose
 from ftslurm.policies.phases import Phase, Trouble
 from ftslurm.policies.situation import ACTS
 
-# An agent that has gone is started anew after this, so often on a node.
-AGENT_AGAIN_S, AGENTS_MAX = 10.0, 5
+# An agent that has gone is started anew after this, and after twice as long each time.
+AGENT_AGAIN_S = 10.0
 
 
 class Devices(Settling):
     def _agent_arrived(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
         self._agents[event.node] = event.kinds
+        self._agents_due.pop(event.node, None)
         held: list[Decision] = [*self._for_agents.pop(event.node, ()), *self._watch_ranks([event.node])]
         return [*held, LookAtDevices(), *self._settled(now)] if "look" in self._waits else held
 
@@ -28,9 +29,11 @@ class Devices(Settling):
         """Nobody is blamed for it; what it watched is unknown from here on, until another one has come up."""
         self._agents.pop(event.node, None)
         self._still.lose(event.node)
+        self._agents_due.pop(event.node, None)
+        again = now.mono + self._doubled(AGENT_AGAIN_S, event.node)
         self._agents_lost[event.node] = self._agents_lost.get(event.node, 0) + 1
-        if self.phase is Phase.RUNNING and self._agents_lost[event.node] <= AGENTS_MAX:
-            self._waits["watch"] = now.mono + AGENT_AGAIN_S
+        if self.phase is Phase.RUNNING:
+            self._waits["watch"] = min(self._waits.get("watch", again), again)
         if self._attempt.healed(event.node, f"the agent vanished while healing: {event.why}"):
             return self._healing_settled(now)
         return self._settled(now)

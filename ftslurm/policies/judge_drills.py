@@ -25,7 +25,7 @@ class Drills(JudgeState):
             self._attempt.drilled_away[event.node] = "taken for lost in a drill"
         if isinstance(drill.order, DrillDevice) and self._agents.get(event.node) is None:
             self._for_agents.setdefault(event.node, []).append(drill.order)  # it comes up, and hears of it then
-            return [*said, *self._watch()]
+            return [*said, *self._watch(now)]
         return [*said, drill.order]
 
     def _no_drill(self, event: ev.DrillAsked, now: Now) -> list[Decision]:

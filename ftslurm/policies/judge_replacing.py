@@ -237,6 +237,7 @@ class Replacing(Starting):
         out = tuple(sorted(set(nodes)))
         for node in out:
             self._agents.pop(node, None)
+            self._agents_due.pop(node, None)
             self._fence.silent.pop(node, None)
         self._faults = {key: fault for key, fault in self._faults.items() if key[0] not in out}
         return [DismissAgents(out)] if out else []

@@ -46,7 +46,7 @@ class Settling(Rungs):
         found: list[Decision] = [self._note(seen), self._stop_ranks(self.settings.stop_grace_s)]
         if trouble.cause is Cause.WARNING:
             return [*found, *self._settled(now)]
-        found += self._watch()
+        found += self._watch(now)
         if self._unlooked():
             self._waits["look"] = now.mono + self.settings.answer_wait_s
             found.append(LookAtDevices())

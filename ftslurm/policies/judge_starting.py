@@ -49,7 +49,8 @@ class Starting(Ending):
         self._still = standstill(self.settings, number)
         self._slow = SlowWatch()
         self._exit_s, self._exit_since = self.settings.hang_exit_s, None
-        self._waits = {} if self._agents.keys() >= set(self._step_nodes()) else {"watch": now.mono + WATCH_AFTER_S}
+        all_here = self._agents.keys() - self._agents_due.keys() >= set(self._step_nodes())
+        self._waits = {} if all_here else {"watch": now.mono + WATCH_AFTER_S}
         if self._watches_stalls and len(self._tasks) > 1 and self.settings.hang_compare_s:
             self._waits["compare"] = now.mono + self.settings.hang_compare_s
         begun = rec.AttemptBegan(
@@ -95,7 +96,18 @@ class Starting(Ending):
         return replace(shared, schedule=schedule, starts=shared.starts - before + alone)
 
     def _watch_due(self, now: Now) -> list[Decision]:
-        return self._watch()
+        """Also where an agent never came: it has died before it could call, and nobody else tells of that."""
+        if self.phase is not Phase.RUNNING:
+            return []  # trouble that came due at the same moment
+        mine = set(self._step_nodes())
+        for node in [node for node, due in self._agents_due.items() if due <= now.mono and node in mine]:
+            del self._agents_due[node]
+            self._agents.pop(node, None)
+            self._agents_lost[node] = self._agents_lost.get(node, 0) + 1
+        asked = self._watch(now)
+        if due := [due for node, due in self._agents_due.items() if node in mine]:
+            self._waits["watch"] = min(due)
+        return asked
 
     def _settled(self, now: Now) -> list[Decision]:
         """In judge_settling. A rung that could not be carried out leads back to deciding."""

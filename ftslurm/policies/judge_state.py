@@ -27,6 +27,8 @@ from ftslurm.policies.slow import SlowWatch
 from ftslurm.policies.standstill import Standstill, standstill
 
 SIGINT, SIGKILL, SIGTERM = 2, 9, 15
+# An agent that has not called after this never will (srun and the start of Python take a second or two); the most of it.
+AGENT_COMES_S, AGENT_MAX_S = 60.0, 640.0
 # Above the limits that shims and agents keep themselves, so that one that lives always answers first.
 MARGIN_S = 15.0
 # From a warning on, a rank that ends is taken to end because of it for this long, and as long before the allocation's end.
@@ -57,6 +59,7 @@ class JudgeState:
         self._step = ""
         self._agents: dict[str, tuple[str, ...] | None] = {}  # node -> device kinds, None until it has arrived
         self._agents_lost: dict[str, int] = {}  # node -> how many
+        self._agents_due: dict[str, float] = {}  # node -> until when its agent should call, monotonic; none once it has
         self._faults: dict[tuple[str, str, str], Fault] = {}  # what the devices show now
         self._left_alone: set[tuple[str, str, str]] = set()  # faults no rung can answer, with ranks still running
         self._trouble: Trouble | None = None
@@ -206,11 +209,17 @@ class JudgeState:
         self._waits["probe"] = now.mono + self.settings.probe_s + self.settings.slurm_timeout_s + MARGIN_S
         return [ProbeNodes(asked, self.settings.probe_s)]
 
-    def _watch(self) -> list[Decision]:
+    def _watch(self, now: Now) -> list[Decision]:
         unwatched = tuple(node for node in self._step_nodes() if node not in self._agents)
         self._agents.update(dict.fromkeys(unwatched))
+        self._agents_due.update({node: now.mono + self._doubled(AGENT_COMES_S, node) for node in unwatched})
         lent = {node: job for node, job in (self._layout.lent if self._layout else {}).items() if node in unwatched}
         return [WatchNodes(unwatched, lent)] if unwatched else []
+
+    def _doubled(self, first_s: float, node: str) -> float:
+        """More with every agent that was lost there: slurmctld may be away for long, and a node on which none stays shall not
+        be kept busy with it."""
+        return min(AGENT_MAX_S, first_s * 2.0 ** min(self._agents_lost.get(node, 0), 16))
 
     def _watch_ranks(self, nodes: Iterable[str]) -> list[Decision]:
         """Agents that are there look for life below their shims; those to come are told when they arrive."""

@@ -180,7 +180,9 @@ class Effects:
 
     def _watch(self, decision: do.WatchNodes) -> None:
         self._prepare()  # the job has come up and there is time: what a failure will need is loaded beside it
-        self._agents.append(self._launcher.watch(decision.nodes, self._channel, decision.lent))
+        agents = self._launcher.watch(decision.nodes, self._channel, decision.lent)
+        self._agents.append(agents)
+        self._sources.agents_come(decision.nodes, agents)
 
     def _dismiss_agents(self, decision: do.DismissAgents) -> None:
         self._sources.dismiss_agents(decision.nodes)

@@ -6,7 +6,7 @@ import os
 import selectors
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -92,6 +92,7 @@ class Sources:
         self.askers: dict[int, Peer] = {}  # who waits to hear what became of a drill
         self.step: StepHandle | None = None
         self._stop_at: float | None = None  # monotonic
+        self._coming: dict[str, StepHandle] = {}  # node -> the step that brings its agent, until it has called
 
     def next(self, until: float | None) -> Event:
         """The next event; TimePassed when `until` (monotonic seconds) comes first. Blocks."""
@@ -145,6 +146,7 @@ class Sources:
 
     def dismiss_agents(self, nodes: Sequence[str] | None = None) -> None:
         """Those of `nodes`, None for all."""
+        self._coming = {node: step for node, step in self._coming.items() if nodes is not None and node not in nodes}
         for caller in [caller for node, caller in self.agents.items() if nodes is None or node in nodes]:
             caller.let_go = True
             caller.send({"t": "bye"})
@@ -167,12 +169,28 @@ class Sources:
                 self._stop_at = self._clock.mono() + STOP_AFTER_S
             elif number != SIGCHLD:
                 self._queue.append(SignalSeen(number))
-            elif self.step is not None and (status := self.step.ended()) is not None:
-                self.step = None
-                self._queue.append(StepEnded(status))
-                self._contact.no_return({*self.shims, *self._leaving}, self._clock.mono())
-            elif self.step is not None and (ranks := self.step.ranks_ended()):
-                self._contact.no_return(set(ranks), self._clock.mono())
+            else:
+                self._child_ended()
+
+    def _child_ended(self) -> None:
+        self._queue.extend(self._never_came())
+        if self.step is not None and (status := self.step.ended()) is not None:
+            self.step = None
+            self._queue.append(StepEnded(status))
+            self._contact.no_return({*self.shims, *self._leaving}, self._clock.mono())
+        elif self.step is not None and (ranks := self.step.ranks_ended()):
+            self._contact.no_return(set(ranks), self._clock.mono())
+
+    def agents_come(self, nodes: Iterable[str], step: StepHandle) -> None:
+        """An agent of each of `nodes` is on its way, by `step`."""
+        self._coming.update(dict.fromkeys(nodes, step))
+
+    def _never_came(self) -> list[Event]:
+        """Agents whose launcher has ended before they called: slurmctld was away, say."""
+        ends = {node: status for node, step in self._coming.items() if (status := step.ended()) is not None}
+        for node in ends:
+            del self._coming[node]
+        return [AgentLost(node, f"its launcher {status}") for node, status in ends.items()]
 
     def _message(self, peer: Peer, message: Message) -> None:
         try:
@@ -259,6 +277,7 @@ class Sources:
             will = self.will(hello.node) if new else None
             if will is not None:
                 self.agents[hello.node].send(will)
+            self._coming.pop(hello.node, None)
             news = self._contact.came(hello.node, hello.node, now)
             return (*news, AgentArrived(hello.node, hello.kinds)) if new else news
         rank = hello.task.rank

@@ -226,6 +226,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def job_path(cluster: Cluster) -> Iterator[tuple[Path, ...]]:
+    with job_commands(cluster) as path:
+        yield path
+
+
+@contextmanager
+def job_commands(cluster: Cluster) -> Iterator[tuple[Path, ...]]:
     """Folders that the job user can reach: the commands ftrun and ftslurm, and the stand-in npu-smi and npu-sim.
 
     The commands are those installed beside the Python that runs the tests; where that lies in a closed folder (root's

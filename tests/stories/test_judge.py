@@ -13,6 +13,7 @@ from ftslurm.model.devices import Fault, FaultClass, HealResult
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings import Settings
 from ftslurm.policies.judge import Phase
+from ftslurm.policies.judge_state import AGENT_COMES_S
 from tests.stories.replay import (
     HOUR_S,
     RUNNING,
@@ -663,6 +664,45 @@ def test_an_agent_that_is_lost_blames_nobody() -> None:
     assert not job.did(do.StopRanks)
     job.exits(0, 1)
     assert job.rungs == ["unconditional-requeue"] and job.excluded == ()
+
+
+def test_agents_that_do_not_come_up_are_tried_again_less_and_less_often_as_long_as_the_job_runs() -> None:
+    """Slurm may be away for longer than a few tries; nobody would see a hang or a fault from then on."""
+    job = Job()
+    job.silent = {do.WatchNodes}
+    job.begin()
+    job.wait(2.0)
+    job.tell(ev.AgentArrived("n1", ()))
+    pauses: list[int] = []
+    while len(pauses) < 12:
+        job.tell(ev.AgentLost("n2", "its launcher exited with status 1"))
+        pauses.append(0)
+        while len(job.did(do.WatchNodes)) == len(pauses):
+            job.wait(5.0)
+            pauses[-1] += 5
+    assert pauses[:4] == [10, 20, 40, 80] and set(pauses[6:]) == {640}
+    assert {watch.nodes for watch in job.did(do.WatchNodes)[1:]} == {("n2",)}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_agent_that_dies_before_it_calls_is_missed(restarted: bool) -> None:
+    """Its launcher lives on with the agents of the other nodes, so nothing tells of it."""
+    job = Job()
+    job.silent = {do.WatchNodes}
+    job.begin()
+    job.wait(2.0)
+    job.tell(ev.AgentArrived("n1", ()))
+    if restarted:
+        job.tell(ev.DevicesSeen("n1", (fault("n1"),)))
+        job.wait(Settings().answer_wait_s)
+        assert job.counters == (1, 2, 2)
+    job.wait(AGENT_COMES_S / 2)
+    assert len(job.did(do.WatchNodes)) == 1
+    job.wait(AGENT_COMES_S)
+    assert [watch.nodes for watch in job.did(do.WatchNodes)] == [("n1", "n2"), ("n2",)]
+    job.tell(ev.AgentArrived("n2", ()))
+    job.wait(HOUR_S)
+    assert len(job.did(do.WatchNodes)) == 2
 
 
 def test_a_restart_in_place_needs_no_slurmctld() -> None:

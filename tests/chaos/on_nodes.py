@@ -1,0 +1,99 @@
+"""Faults of nodes: frozen, dead, drained, without their slurmd."""
+
+from __future__ import annotations
+
+from tests.chaos.job import Job, Missed
+from tests.chaos.plan import LEASE_S
+from tests.chaos.victims import SICK_MOST, any_node, room_to_isolate
+from tests.live.stories import admin
+
+
+def node_frozen(job: Job) -> str:
+    return freeze(job, job.rng.uniform(0.5, 3.0))
+
+
+def node_frozen_beyond_the_lease(job: Job) -> str:
+    room_to_isolate(job)
+    return freeze(job, LEASE_S + job.rng.uniform(4.0, 10.0))
+
+
+def freeze(job: Job, seconds: float) -> str:
+    """Not the batch node's: of that an own kind tells."""
+    node = take(job, other_node(job))
+    job.world.node("node-freeze", node)
+    job.undo_in(seconds, lambda: back(job, node, "node-thaw", node))
+    return f"{node} for {seconds:.1f} s"
+
+
+def batch_node_frozen(job: Job) -> str:
+    seconds, node = job.rng.uniform(0.5, 4.0), take(job, batch_node(job))
+    job.world.node("node-freeze", node)
+    job.undo_in(seconds, lambda: back(job, node, "node-thaw", node))
+    return f"{node} for {seconds:.1f} s"
+
+
+def node_killed(job: Job) -> str:
+    room_to_isolate(job)
+    return crash(job, other_node(job))
+
+
+def batch_node_killed(job: Job) -> str:
+    room_to_isolate(job)
+    return crash(job, batch_node(job))
+
+
+def crash(job: Job, node: str) -> str:
+    take(job, node)
+    job.world.node("node-crash", node)
+    job.undo_in(job.rng.uniform(2.0, 12.0), lambda: back(job, node, "node-up", node))
+    return f"all of {node}"
+
+
+def slurmd_restarted(job: Job) -> str:
+    node = take(job, any_node(job))
+    job.world.node("node-down", node)
+    job.undo_in(job.rng.uniform(0.0, 5.0), lambda: back(job, node, "node-up", node))
+    return f"slurmd of {node}"
+
+
+def drained(job: Job) -> str:
+    node = take(job, any_node(job))
+    job.world.operator("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=chaos")
+    job.undo_in(job.rng.uniform(3.0, 15.0), lambda: undrain(job, node))
+    return f"{node}"
+
+
+def undrain(job: Job, node: str) -> None:
+    """A slurmctld that was killed may have forgotten the drain."""
+    with job.world.alone():
+        if "DRAIN" in job.world.cluster.node(node)["State"]:
+            job.world.cluster.answer(["scontrol", "update", f"NodeName={node}", "State=UNDRAIN"], user=admin())
+    job.world.sick.discard(node)
+
+
+def take(job: Job, node: str) -> str:
+    """Nobody else may have it meanwhile. Raises: Missed."""
+    if node in job.world.sick or len(job.world.sick) >= SICK_MOST:
+        raise Missed("enough nodes are sick already")
+    job.world.sick.add(node)
+    return node
+
+
+def back(job: Job, node: str, *argv: str) -> None:
+    job.world.node(*argv)
+    job.world.sick.discard(node)
+
+
+def batch_node(job: Job) -> str:
+    job.ask()
+    node = job.fields.get("BatchHost", "")
+    if job.fields.get("JobState") != "RUNNING" or not node:
+        raise Missed("it does not run")
+    return node
+
+
+def other_node(job: Job) -> str:
+    others = [node for node in job.nodes() if node != batch_node(job)]
+    if not others:
+        raise Missed("no other node")
+    return job.rng.choice(others)
