@@ -88,10 +88,11 @@ def attempts_in_order(e: Evidence) -> Iterator[str]:
 def counters_agree(e: Evidence) -> Iterator[str]:
     """What the ranks saw is what the ledger implies; starts count from 1 after each scheduling."""
     begun = {one.attempt: one for one in kind(e, rec.AttemptBegan)}
+    implied = slot_counters(e)
     for start in e.starts:
-        one = begun.get(int(start.attempt))
-        if one and start.counters != (one.schedule + 1, one.starts, one.attempt):
-            yield f"rank {start.rank} saw {start.counters}, the ledger says {(one.schedule + 1, one.starts, one.attempt)}"
+        expected_here = implied.get((int(start.attempt), start.rank // e.plan.tasks))
+        if expected_here and start.counters != expected_here:
+            yield f"rank {start.rank} saw {start.counters}, the ledger says {expected_here}"
     before: rec.AttemptBegan | None = None
     for one in begun.values():
         expected = before.starts + 1 if before and before.schedule == one.schedule else 1
@@ -100,6 +101,24 @@ def counters_agree(e: Evidence) -> Iterator[str]:
         if before and one.schedule < before.schedule:
             yield f"attempt {one.attempt} is of an older scheduling than attempt {before.attempt}"
         before = one
+
+
+def slot_counters(e: Evidence) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """(attempt, slot) -> the counters there: a slot that got another node is scheduled once more, and starts from 1."""
+    found: dict[tuple[int, int], tuple[int, int, int]] = {}
+    more, since, last = dict.fromkeys(range(e.plan.nodes), 0), dict.fromkeys(range(e.plan.nodes), 0), (0, 0)
+    for record in e.ledger:
+        if isinstance(record, rec.SlotsChanged):
+            for slot in map(int, record.filled):
+                more[slot] += 1
+                since[slot] = last[1] if last[0] == record.schedule else 0
+        elif isinstance(record, rec.AttemptBegan):
+            if record.schedule != last[0]:
+                since = dict.fromkeys(since, 0)
+            last = record.schedule, record.starts
+            for slot in more:
+                found[record.attempt, slot] = (record.schedule + 1 + more[slot], record.starts - since[slot], record.attempt)
+    return found
 
 
 def ledger_whole(e: Evidence) -> Iterator[str]:

@@ -51,7 +51,7 @@ class Step:
 class Evidence:
     """left: what of the job still runs, pid to command. state, status: by Slurm; empty state: it had to be ended by force.
 
-    beats: first and last of every process. damaged: lines of the ledger that cannot be read. helped: what the operator
+    queued: the job, or a donor job of its. beats: first and last of every process. damaged: lines of the ledger that cannot be read. helped: what the operator
     had to do. commits: (attempt, step) in the order they were written.
     """
 

@@ -66,7 +66,7 @@ class Job:
     def _prepare(self) -> Story:
         p = self.plan
         story = Plan(rank='exec /usr/bin/python3 "$STORY/program.py"', nodes=p.nodes, tasks=p.tasks, ft=p.ft, script=p.script,
-                     sbatch=("--exclusive", "--time=30", *p.sbatch), env={**self.world.env, **p.env},
+                     sbatch=("--exclusive", "--time=30", f"--nodes={p.nodes + p.spares}", *p.sbatch), env={**self.world.env, **p.env},
                      files={"program.py": PROGRAM.read_text()})  # fmt: skip
         told = self.world.stage.prepare(story, f"job-{p.number}-{p.shape}")
         if p.small_disk and os.geteuid() == 0:
@@ -300,7 +300,7 @@ class Job:
         blows = tuple(sorted([*self.blows, *beside, *helped], key=lambda blow: blow.at))
         return Evidence(
             self.plan, self.told.id, self.fields.get("JobState", "") if self.over else "", int(status) or 128 * bool(int(by_signal)) + int(by_signal),
-            self.world.queued(self.told.id), ledger, damaged, starts, tuple(read_steps(folder)), read_beats(folder),
+            self.world.queued(self.told.id) or self.world.has_donors(self.told.id), ledger, damaged, starts, tuple(read_steps(folder)), read_beats(folder),
             read_pairs(folder / "commits"), conflicts, result, blows, left, tuple(self.helped), tuple(self.errors),
             time.time() - self._began, str(folder),
         )  # fmt: skip

@@ -17,6 +17,11 @@ PATIENT = (
     " --ft-max-restarts 100 --ft-set rungs.unconditional-requeue.in_a_row=50 --ft-set rungs.hang-restart.in_a_row=50"
     " --ft-set retry.policy=OnFailure --ft-set warning.requeue=true --ft-set warning.grace=10s"
 )
+REPLACES = (
+    " --ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=100"
+    " --ft-set nodes.replacement_wait=20s"
+)
+SMALL = ((2, 1), (2, 1), (2, 2), (3, 1))
 TRY_AGAIN = """
 for try in 1 2 3 4 5 6 7 8 9; do
     %RUN%
@@ -43,7 +48,7 @@ class Expect:
 class Shape:
     """A kind of job. weight: how often. ft: options of ftrun. kinds: the faults it can take, none: all but `only`.
 
-    strikes: how many, least and most; those of `fixed` instead, in that order. extra: faults that only such a job can take.
+    spares: nodes beside those of the step. strikes: how many, least and most; those of `fixed` instead, in that order. extra: faults that only such a job can take.
     """
 
     name: str
@@ -57,12 +62,16 @@ class Shape:
     fixed: tuple[str, ...] = ()
     extra: frozenset[str] = frozenset()
     small_disk: bool = False
+    spares: int = 0
+    sizes: tuple[tuple[int, int], ...] = ((2, 1), (2, 1), (2, 2), (3, 1), (3, 2), (4, 2))  # nodes, tasks on each
 
 
 SHAPES: tuple[Shape, ...] = (
     Shape("plain", 6),
     Shape("exec", 3, script="exec %RUN%"),
     Shape("no-kill", 3, sbatch=("--no-kill",)),
+    Shape("spares", 4, ft=QUICK + PATIENT + REPLACES + " --ft-spares 1 --ft-set nodes.donor=false", sbatch=("--no-kill",), spares=1, sizes=SMALL),
+    Shape("donor", 3, ft=QUICK + PATIENT + REPLACES, sizes=SMALL),
     Shape("by-step", 2, ft=QUICK + PATIENT + " --ft-restart-via step"),
     Shape("peers-wait", 3, env={"CHAOS_ON_LOSS": "wait"}),
     Shape("try-again", 3, script=TRY_AGAIN, extra=frozenset({"ftrun-kill"})),
@@ -106,6 +115,7 @@ class JobPlan:
     env: Mapping[str, str] = field(default_factory=dict)
     expect: Expect = Expect()
     small_disk: bool = False
+    spares: int = 0
 
 
 # How a kind of fault is drawn: (name, weight, only in jobs that ask for it).
@@ -134,7 +144,7 @@ def jobs(seed: int, kinds: Sequence[Drawn], shapes: Sequence[str] = ()) -> Itera
 
 
 def plan_job(number: int, shape: Shape, drawn: Iterator[str], special: set[str], rng: random.Random, seed: int) -> JobPlan:
-    nodes, tasks = rng.choice([(2, 1), (2, 1), (2, 2), (3, 1), (3, 2), (4, 2)])
+    nodes, tasks = rng.choice(shape.sizes)
     wanted = list(shape.fixed)
     most = rng.randint(*shape.strikes)
     while not shape.fixed and len(wanted) < most:
@@ -149,4 +159,4 @@ def plan_job(number: int, shape: Shape, drawn: Iterator[str], special: set[str],
         for index, name in enumerate(wanted)
     )
     return JobPlan(number, shape.name, nodes, tasks, strikes, shape.ft, shape.script, shape.sbatch, {**ENV, **shape.env},
-                   shape.expect, shape.small_disk)
+                   shape.expect, shape.small_disk, shape.spares)

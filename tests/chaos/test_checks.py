@@ -98,6 +98,10 @@ BROKEN: dict[str, tuple[Callable[[Evidence], Evidence], str]] = {
     "a rank twice": (lambda e: replace(e, starts=(*e.starts, start(0, 2, 2, 3, 32.0))), "attempts_in_order: rank 0 started twice"),
     "an attempt of nobody's": (lambda e: replace(e, starts=(*e.starts, start(0, 2, 3, 4, 32.0))), "attempts_in_order: rank 0 ran in attempt 4"),
     "a rank saw others": (lambda e: replace(e, starts=(*e.starts[1:], start(0, 1, 2, 1, 0.6))), "counters_agree: rank 0 saw (1, 2, 1)"),
+    "a slot has another node": (
+        lambda e: replace(e, ledger=(*e.ledger[:2], rec.SlotsChanged(5.0, "r", 0, ("n1", "n9"), {"1": "n9"}), *e.ledger[2:])),
+        "counters_agree: rank 1 saw",
+    ),
     "starts do not count": (lambda e: replace(e, ledger=changed(rec.AttemptBegan, 3, starts=1)), "counters_agree: attempt 3 is start 1"),
     "an older scheduling": (lambda e: replace(e, ledger=changed(rec.AttemptBegan, 2, schedule=-1)), "counters_agree: attempt 2 is of an older"),
     "a damaged line": (lambda e: replace(e, damaged=1), "ledger_whole: 1 lines"),

@@ -95,6 +95,10 @@ class World:
     def queued(self, number: int) -> bool:
         return bool(self.operator("squeue", "--noheader", f"--jobs={number}").strip())
 
+    def has_donors(self, number: int) -> bool:
+        """Does a job that lent it a node outlive it?"""
+        return bool(self.operator("squeue", "--noheader", f"--name=ftslurm-donor-{number}").strip())
+
     def node_states(self) -> dict[str, str]:
         """node -> State, as `IDLE+DRAIN`."""
         lines = self.operator("scontrol", "show", "nodes", "--oneliner").splitlines()

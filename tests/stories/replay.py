@@ -191,7 +191,7 @@ class Truth:
             case do.LaunchStep():
                 assert not self.step_up, "a step is launched beside one that has not ended"
                 self._nothing_elsewhere()
-                self.step_up, self.came, self.shims, self.closed = True, set(), set(), set()
+                self.step_up, self.came, self.shims, self.closed, self.paused = True, set(), set(), set(), set()
                 self.ended, self.let_go_at, self.unproven = False, None, set()
             case do.EndStep() | do.KillStep():
                 self.let_go_at = self.now if self.let_go_at is None else self.let_go_at
