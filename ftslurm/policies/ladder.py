@@ -38,7 +38,7 @@ class Situation:
     blamed: node -> reason, the nodes a fact speaks against. can: what the launcher is able to do. verdict: what is behind
     it, None before that is known (the history has it too). shut_down: why the program itself wants the job ended. rank: of
     an async job, the one that failed while all others run; None where the whole attempt is over. tasks, nodes: how many.
-    unreplaced: why no other node was to be had for a bad one. spares: nodes held back that nothing speaks against. no_donor:
+    unreplaced: why no other node was to be had for a bad one. unended: why no other step may start in this allocation. spares: nodes held back that nothing speaks against. no_donor:
     why none can be borrowed. standing: nodes of the step that nothing speaks against.
     """
 
@@ -60,6 +60,7 @@ class Situation:
     tasks: int = 0
     nodes: int = 0
     unreplaced: str = ""
+    unended: str = ""
     spares: int = 0
     no_donor: str = ""
     standing: int = 0
@@ -275,6 +276,8 @@ def _not_swappable(s: Situation) -> str:
     """What a replacement and a smaller step have in common."""
     if "replace" not in s.can:
         return "the launcher cannot replace a node in a running job"
+    if s.unended:
+        return s.unended
     if s.cause is Cause.HANG and s.history.hangs_in_a_row >= s.settings.hangs_in_a_row:
         return f"{s.settings.hangs_in_a_row} answers to hangs in a row have not helped"
     used, limit = s.history.spent.get("node_replacements", 0), s.settings.node_replacements

@@ -67,6 +67,7 @@ def situation_of(
         tasks=len(attempt.ranks),
         nodes=len(step),
         unreplaced=attempt.unreplaced,
+        unended=attempt.unended,
         spares=len(spares - blamed.keys() - down),
         no_donor=no_donor,
         standing=len(step - blamed.keys()),
