@@ -128,6 +128,7 @@ class Replacing(Starting):
             filling.failed = f"no node could be borrowed: {event.why}"
             return self._let_go(now)
         self._loans.add(event.job)
+        self._all_loans.add(event.job)
         filling.lent[event.node] = event.job
         filling.checking[event.node] = event.slot
         lent = self._note(rec.NodeLent(now.unix, self.facts.run, event.node, event.job), vital=True)

@@ -83,6 +83,7 @@ class JudgeState:
         self._layout: Layout | None = None
         self._filling: Filling | None = None
         self._loans: set[int] = set()  # donor jobs that are ours to end
+        self._all_loans: set[int] = set()  # and those whose end was decided, which may not have been carried out
         self._steps: dict[str, str] = {}  # node -> the step there, as its shims name it
         self._for_agents: dict[str, list[DrillDevice]] = {}  # node -> what its agent is told when it has come up
         self._decided: rec.Decided | None = None

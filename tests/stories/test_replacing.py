@@ -231,6 +231,26 @@ def test_a_loan_that_comes_too_late_is_ended() -> None:
     assert job.tell(ev.NodeBorrowed(1, "n9", 909)) == [do.EndLoans((909,))]
 
 
+def test_a_donor_whose_end_could_not_be_written_down_with_the_rest_goes_all_the_same() -> None:
+    job = on_loan().begin()
+    job.donors, job.silent = ["n9"], {do.CheckNode}
+    job.shows(BROKEN)
+    job.jump(ON_LOAN.replacement_wait_s + 1.0)
+    job.full = True
+    job.tell(ev.NodeChecked("n9", None, "no step came up there"))
+    assert job.judge.finished and job.did(do.EndLoans) == [do.EndLoans((909,))]
+
+
+def test_where_the_old_step_cannot_be_ended_nothing_is_swapped_and_nothing_spent() -> None:
+    job = with_spares()
+    job.silent = {do.EndStep, do.KillStep}
+    job.shows(BROKEN)
+    job.wait(100.0)
+    assert job.rungs == ["node-replacement", "isolated-requeue"] and len(job.did(do.LaunchStep)) == 1
+    assert "the old step could not be ended" in dict(job.recorded(rec.Decided)[-1].passed)["node-replacement"]
+    assert fold(job.ledger).spent == {"node_replacements": 0, "max_restarts": 1}
+
+
 def test_before_a_requeue_the_donors_go() -> None:
     job = on_loan(replace(ON_LOAN, node_replacements=1))
     job.donors = ["n9"]
