@@ -32,7 +32,7 @@ class Part:
 
 def parts(options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int) -> tuple[Part, ...]:
     """The sruns that bring up a step in `layout`. granted: nodes of the allocation. Raises: UsageError."""
-    if not layout.slots and not layout.lent:
+    if not (layout.slots or layout.lent or layout.chosen):
         return (Part(0, (*without(options, *_WHERE), *_first(options, env, layout, granted))),)
     if not layout.slots:
         layout = replace(layout, slots=_in_blocks(_tasks(options, env, len(layout.nodes), granted), len(layout.nodes)))

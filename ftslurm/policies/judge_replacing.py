@@ -52,11 +52,8 @@ class Replacing(Starting):
         return "replace" in self.facts.can and self.settings.node_replacement
 
     def _step_layout(self) -> Layout:
-        """As it was told, or as srun has placed the ranks."""
-        if self._layout is not None and self._layout.slots:
-            return self._layout
-        nodes = {task.slot: task.node for task in self._tasks.values()}
-        return Layout(tuple(nodes[slot] for slot in sorted(nodes)), tuple(self._tasks[rank].slot for rank in sorted(self._tasks)))
+        """As it was told, or as srun placed the ranks when they last started; on all nodes if they never did."""
+        return self._layout or self._placed or Layout(self.facts.nodes)
 
     # --- the search
 

@@ -11,6 +11,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, LaunchStep, StartRanks
 from ftslurm.model.events import Now
 from ftslurm.model.job import Counters
+from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.environment import counters_env, placed_env, restart_env, torch_env
@@ -40,6 +41,7 @@ class Starting(Ending):
         counters = Counters(f.schedule + 1, self.history.starts_of(f.schedule, f.step_key) + 1, number)
         env = self._env(counters, now)
         self.phase = Phase.RUNNING
+        self._placed = self._layout or self._as_placed()
         self._attempt = Attempt(number, frozenset(self._tasks), started=frozenset(self._tasks))
         self._fence.let_go_at = None
         self._launches_again = 0
@@ -59,6 +61,10 @@ class Starting(Ending):
         kept, self._kept_signal = self._kept_signal, 0
         told = self._signalled(ev.SignalSeen(kept), now) if kept else []
         return [self._note(begun), StartRanks(number, env), *self._watch_ranks(self._agents), *told]
+
+    def _as_placed(self) -> Layout:
+        nodes = {task.slot: task.node for task in self._tasks.values()}
+        return Layout(tuple(nodes[slot] for slot in sorted(nodes)), tuple(self._tasks[rank].slot for rank in sorted(self._tasks)))
 
     def _start_alone(self, rank: int, now: Now) -> list[Decision]:
         f = self.facts

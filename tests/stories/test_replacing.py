@@ -11,6 +11,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
+from ftslurm.model.exits import ExitStatus
 from ftslurm.model.history import fold
 from ftslurm.model.layout import Layout
 from ftslurm.model.settings import Settings
@@ -120,6 +121,68 @@ def test_a_spare_that_slurm_calls_down_is_nobodys_trouble_and_not_taken() -> Non
     job.slurm = replace(job.slurm, bad_nodes=(("n4", "DOWN"),))
     job.shows(BROKEN)
     assert layout(job).nodes == ("n1", "n5", "n3")
+
+
+def test_a_node_that_was_left_is_nobodys_trouble_when_slurm_drains_it() -> None:
+    job = with_spares(replace(POLICY, crash_restarts=5))
+    job.shows(BROKEN)
+    job.slurm = replace(job.slurm, bad_nodes=(("n2", "DRAINED: device broken"),))
+    job.wait(60.0)
+    job.exits(0, 1)
+    assert job.rungs == ["node-replacement", "in-place-restart"]
+
+
+def test_a_node_that_fails_before_the_first_start_is_replaced_and_no_rank_is_missing() -> None:
+    job = with_spares_but_down()
+    assert job.rungs == ["node-replacement"] and layout(job) == Layout(("n1", "n4", "n3"))
+    assert layout(job).chosen, "srun would number the nodes in its own order"
+    assert counts(job) == [(1, 1), (1, 1), (2, 1), (2, 1), (1, 1), (1, 1)]
+
+
+def test_the_same_where_srun_was_to_place_the_ranks() -> None:
+    job = with_spares_but_down(ON_LOAN, 3)
+    assert job.rungs == ["node-replacement"] and layout(job) == Layout(("n1", "n9", "n3"), (), {"n9": 909})
+
+
+def with_spares_but_down(policy: Settings = POLICY, nodes: int = 5) -> Job:
+    """n2 goes down while the first step comes up: the tasks of n1 arrive, and srun gives up."""
+    names = tuple(f"n{number}" for number in range(1, nodes + 1))
+    job = Job(policy, nodes=names, can=CAN, width=nodes - policy.spares)
+    job.slurm, job.donors = replace(job.slurm, bad_nodes=(("n2", "DOWN"),)), ["n9"]
+    job.silent = {do.LaunchStep}
+    job.tell(ev.Begun(), *(ev.TaskArrived(task, 2 * job.facts.width, "7.0") for task in job.tasks[:2]))
+    job.silent = set()
+    job.tell(ev.StepEnded(ExitStatus(1)))
+    return job
+
+
+def test_a_node_out_of_the_step_cannot_be_replaced_in_it() -> None:
+    job = Job(ON_LOAN, nodes=("n1", "n2", "n3"), can=CAN, width=2)
+    job.tasks = job.tasks[:4]
+    job.truth.placed(job.tasks)
+    job.slurm = replace(job.slurm, bad_nodes=(("n3", "DOWN"),))
+    job.begin().exits(0, 1)
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n3",)
+
+
+def test_an_agent_that_comes_up_late_on_a_node_that_was_left_is_dismissed() -> None:
+    job = with_spares()
+    job.reachable = False
+    job.wait(15.0)
+    job.tell(ev.AgentLost("n2", "it hung up"), ev.NodeSilent("n2", 15.0), ev.ShimLost(2, "it hung up"), ev.ShimLost(3, "it hung up"))
+    assert job.judge.phase is Phase.RUNNING
+    assert job.tell(ev.AgentArrived("n2", ("ascend",))) == [do.DismissAgents(("n2",))]
+    assert not job.tell(ev.DevicesSeen("n2", (BROKEN,)))
+
+
+def test_an_agent_that_is_lost_while_a_node_is_sought_comes_up_again() -> None:
+    job = with_spares()
+    job.silent = {do.CheckNode}
+    job.shows(BROKEN)
+    job.tell(ev.AgentLost("n1", "its step was ended"))
+    job.tell(ev.NodeChecked("n4", True))
+    job.wait(2.0)
+    assert set(job.did(do.WatchNodes)[-1].nodes) == {"n1", "n4"}
 
 
 def test_two_nodes_at_once_take_two_spares() -> None:
