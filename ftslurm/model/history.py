@@ -48,7 +48,8 @@ class History:
     furthest: the training step that any attempt has come to. culprits: attempt -> nodes of the hang that ended it.
     hung: attempt and nodes of the last hang that was seen, whatever came of it.
     rescheduled: slot -> how often it alone got another node. bases: slot -> the starts, as `starts` has them, when it last
-    did. places: the nodes by slot, once they were changed in this scheduling. lent: node -> donor job, of those nobody has ended for sure.
+    did. places: the nodes by slot, once they were changed in this scheduling. lent: node -> donor job, of those nobody has
+    ended for sure.
     slow_requeues: after which it took so long to run again that the start time had passed before the clean-up ended.
     """
 
@@ -142,6 +143,9 @@ def _slots_changed(past: History, changed: SlotsChanged) -> History:
         rescheduled[slot] = rescheduled.get(slot, 0) + 1
         bases[slot] = dict(past.starts)
     alone = {key: number for key, number in past.rank_starts.items() if key[2] not in changed.ranks}
+    if changed.moved:
+        place = {was: now for now, was in enumerate(changed.moved)}
+        alone = {(schedule, step, place[rank]): n for (schedule, step, rank), n in alone.items() if rank in place}
     return replace(past, rescheduled=rescheduled, bases=bases, rank_starts=alone, places=changed.nodes)
 
 

@@ -4,7 +4,7 @@ The search begins while the old step still ends, and what it finds becomes the l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -34,10 +34,8 @@ class Replacing(Starting):
         if not f.width or not (self.settings.spares or kept_out & set(f.nodes)):
             return self._launch(now)
         well = [node for node in f.nodes if node not in kept_out]
-        best = sorted(well, key=lambda node: node in f.remembered)[: f.width]  # suspects become spares
-        if len(best) == f.width:
-            self._layout = Layout(tuple(node for node in f.nodes if node in best))
-            return self._launch(now)
+        if len(well) >= f.width:
+            return self._launch_on(well, now)
         if not self._may_fill:
             return self._launch(now)
         bad = [node for node in f.nodes if node in kept_out][: f.width - len(well)]
@@ -46,6 +44,23 @@ class Replacing(Starting):
         self.phase = Phase.REPLACING
         out = {slot: node for slot, node in enumerate(nodes) if node in bad}
         return [*self._search(out, "", now), *self._let_go(now)]
+
+    def _launch_on(self, well: Sequence[str], now: Now) -> list[Decision]:
+        """Suspects become spares. What an earlier ftrun of this scheduling has left in a slot is there again."""
+        f = self.facts
+        best = sorted(well, key=lambda node: node in f.remembered)  # stable: else in Slurm's order
+        before = self.history.places
+        if len(before) != f.width:
+            self._layout = Layout(tuple(node for node in f.nodes if node in best[: f.width]))
+            return self._launch(now)
+        there = {slot: node for slot, node in enumerate(before) if node in well}
+        news = dict(zip((s for s in range(f.width) if s not in there), (n for n in best if n not in before), strict=False))
+        self._layout = Layout(before, chosen=True).filled(news, {})
+        if not news:
+            return self._launch(now)
+        filled = {str(slot): node for slot, node in sorted(news.items())}
+        changed = rec.SlotsChanged(now.unix, f.run, f.schedule, self._layout.nodes, filled)
+        return [self._note(changed, vital=True), *self._launch(now)]
 
     @property
     def _may_fill(self) -> bool:
@@ -222,7 +237,10 @@ class Replacing(Starting):
         kept = tuple(slot for slot in range(len(before.nodes)) if slot not in slots)
         self._layout = before.without(slots)
         f = self.facts
-        changed = rec.SlotsChanged(now.unix, f.run, f.schedule, self._layout.nodes, {}, kept, dict(self._layout.lent))
+        moved = tuple(rank for rank, slot in enumerate(before.slots) if slot in kept)
+        changed = rec.SlotsChanged(
+            now.unix, f.run, f.schedule, self._layout.nodes, kept=kept, lent=dict(self._layout.lent), moved=moved
+        )
         back = [job for node, job in before.lent.items() if node in bad]
         return [
             self._note(changed, vital=True), *self._forget(bad), *self._end_loans(back), *self._launch(now), *self._release(bad),

@@ -355,6 +355,31 @@ def test_the_next_ftrun_of_the_script_does_not_go_back_to_a_node_that_was_left()
     assert none.status == 1 and "n2 is kept out of the job" in none.said
 
 
+def test_the_next_ftrun_of_the_script_finds_every_slot_where_it_was() -> None:
+    first = with_spares(replace(POLICY, spares=1), 4)
+    first.shows(fault("n1", graded=FaultClass.ISOLATE))
+    assert layout(first).nodes == ("n4", "n2", "n3")
+    first.all_exit(0)
+    second = Job(first.settings, nodes=("n1", "n2", "n3", "n4"), can=CAN, width=3, past=first.ledger, step_key="eval").begin()
+    assert layout(second).nodes == ("n4", "n2", "n3") and layout(second).chosen
+    assert counts(second) == [(2, 1), (2, 1), (1, 1), (1, 1), (1, 1), (1, 1)]
+    again = Job(first.settings, nodes=("n1", "n2", "n3", "n4"), can=CAN, width=3, past=first.ledger).begin()
+    assert counts(again) == [(2, 2), (2, 2), (1, 3), (1, 3), (1, 3), (1, 3)]
+    other = Job(first.settings, nodes=("n2", "n3", "n5"), can=CAN, width=2, past=first.ledger, step_key="eval").begin()
+    assert layout(other).nodes == ("n2", "n3"), "another width: slots of its own"
+
+
+def test_a_slot_whose_lender_has_gone_gets_a_spare_and_counts_as_scheduled_again() -> None:
+    policy = replace(ON_LOAN, spares=1)
+    first = Job(policy, nodes=("n1", "n2", "n3"), can=CAN, width=2)
+    first.donors, first.unfit = ["n9"], {"n3": None}
+    first.begin().shows(BROKEN)
+    assert layout(first).nodes == ("n1", "n9")
+    first.all_exit(0)
+    second = Job(policy, nodes=("n1", "n2", "n3"), can=CAN, width=2, past=first.ledger).begin()
+    assert layout(second).nodes == ("n1", "n3") and counts(second) == [(1, 3), (1, 3), (3, 1), (3, 1)]
+
+
 # --- fewer nodes
 
 
@@ -381,6 +406,14 @@ def test_smaller_only_when_no_other_node_is_to_be_had() -> None:
     job.shows(BROKEN)
     assert job.rungs == ["node-replacement", "shrink"] and layout(job).nodes == ("n1", "n3")
     assert fold(job.ledger).spent == {"node_replacements": 1}
+
+
+def test_a_rank_that_moved_up_keeps_the_starts_it_had_alone() -> None:
+    job = smaller(replace(SMALLER, mode="async"))
+    job.exits(4, 1)
+    job.shows(BROKEN)
+    assert job.rungs == ["rank-restart", "shrink"]
+    assert counts(job) == [(1, 2), (1, 2), (1, 3), (1, 2)]
 
 
 def test_a_slot_that_moved_up_keeps_its_counters() -> None:
