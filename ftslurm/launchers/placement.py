@@ -81,11 +81,16 @@ def _in_blocks(tasks: int, nodes: int) -> tuple[int, ...]:
 
 
 def width(options: Sequence[str], granted: int, spares: int) -> int:
-    """Nodes of the step; 0 where srun decides. Raises: UsageError for more spares than the allocation has nodes to spare."""
+    """Nodes of the step; 0 where srun decides. granted: nodes of the allocation, as Slurm gave it.
+
+    Raises: UsageError for more spares than the allocation has nodes to spare.
+    """
     given = option_value(options, "nodes")
     nodes = whole(given) if given else granted - spares
     if given and not nodes:
         return 0  # -N2-4
+    if nodes and (tasks := whole(option_value(options, "ntasks") or "")):
+        nodes = min(nodes, tasks)  # as srun does
     if not nodes or nodes < 1 or nodes + spares > granted:
         raise UsageError(
             f"{spares} spare nodes and {nodes if given else 'at least 1'} for the step, but the allocation has {granted}",
@@ -111,7 +116,10 @@ def why_not_over_two_jobs(options: Sequence[str]) -> str:
 
 def why_not_placed(components: Sequence[Component]) -> str:
     """Why the nodes of this step are not ours to choose; empty if they are."""
-    return "a heterogeneous step (`:`)" if len(components) > 1 else ""
+    if len(components) > 1:
+        return "a heterogeneous step (`:`)"
+    options = components[0].options
+    return "a step of a heterogeneous job (--het-group)" if has_flag(options, "het-group") else ""
 
 
 def _folded(ranks: Sequence[int]) -> str:

@@ -31,15 +31,17 @@ class Replacing(Starting):
         """On all nodes as srun places them; with spares, or nodes that the job has left, on those that are well."""
         f = self.facts
         kept_out = set(self._kept_out(now))
-        if not f.width or not (self.settings.spares or kept_out & set(f.nodes)):
+        all_there = len(f.nodes) >= f.width and not kept_out & set(f.nodes)
+        if not f.width or (all_there and not self.settings.spares):
             return self._launch(now)
         well = [node for node in f.nodes if node not in kept_out]
         if len(well) >= f.width:
             return self._launch_on(well, now)
-        if not self._may_fill:
+        lost = [node for node in sorted(kept_out) if node not in f.nodes]  # the job has them no more
+        bad = [*(node for node in f.nodes if node in kept_out), *lost][: f.width - len(well)]
+        if not self._may_fill or len(well) + len(bad) < f.width:
             return self._launch(now)
-        bad = [node for node in f.nodes if node in kept_out][: f.width - len(well)]
-        nodes = tuple(node for node in f.nodes if node in well or node in bad)
+        nodes = (*(node for node in f.nodes if node in well or node in bad), *(node for node in lost if node in bad))
         self._layout = Layout(nodes)
         self.phase = Phase.REPLACING
         out = {slot: node for slot, node in enumerate(nodes) if node in bad}

@@ -369,6 +369,19 @@ def test_the_next_ftrun_of_the_script_finds_every_slot_where_it_was() -> None:
     assert layout(other).nodes == ("n2", "n3"), "another width: slots of its own"
 
 
+def test_for_a_node_that_was_given_back_the_next_ftrun_borrows_one() -> None:
+    first = on_loan()
+    first.donors, first.reachable = ["n9"], False
+    first.begin().wait(15.0)
+    first.tell(ev.NodeSilent("n2", 15.0), ev.ShimLost(2, "it hung up"), ev.ShimLost(3, "it hung up"))
+    assert layout(first).nodes == ("n1", "n9") and first.did(do.ReleaseNodes)
+    first.all_exit(0)
+    second = on_loan(past=first.ledger, nodes=("n1",), step_key="eval")
+    second.donors = ["n8"]
+    second.begin()
+    assert layout(second).nodes == ("n1", "n8") and counts(second) == [(1, 1), (1, 1), (3, 1), (3, 1)]
+
+
 def test_a_slot_whose_lender_has_gone_gets_a_spare_and_counts_as_scheduled_again() -> None:
     policy = replace(ON_LOAN, spares=1)
     first = Job(policy, nodes=("n1", "n2", "n3"), can=CAN, width=2)
