@@ -226,6 +226,9 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_Q, ev.NodeSilent): Judge._nothing,
     **{(phase, ev.NodeProbed): Judge._nothing for phase in (_L, _H, _P, _E, _Q)},
     **{(phase, ev.NodeHeard): Judge._node_heard for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    # a step over several jobs
+    (_L, ev.PartEnded): Judge._launch_ended_in_part,
+    **{(phase, ev.PartEnded): Judge._nothing for phase in (_R, _S, _H, _P, _E, _Q)},
     # shims that were let go; nodes that come too late, or go
     (_E, ev.ShimLeft): Judge._shim_left,
     **{(phase, ev.ShimLeft): Judge._nothing for phase in (_L, _R, _S, _H, _P, _Q)},

@@ -23,6 +23,7 @@ from ftslurm.model.events import (
     Event,
     EvidenceTaken,
     HealingDone,
+    PartEnded,
     ProgramSaid,
     Progressed,
     QuietSeen,
@@ -164,6 +165,8 @@ class Sources:
                 self._contact.no_return({*self.shims, *self._leaving}, self._clock.mono())
             elif self.step is not None and (ranks := self.step.ranks_ended()):
                 self._contact.no_return(set(ranks), self._clock.mono())
+                if absent := ranks - self.shims.keys() - self._leaving.keys():
+                    self._queue.append(PartEnded(tuple(sorted(absent))))
 
     def _message(self, peer: Peer, message: Message) -> None:
         try:

@@ -257,6 +257,16 @@ def test_without_spares_a_donor_job_lends_a_node() -> None:
     assert job.did(do.EndLoans) == [do.EndLoans((909,))] and job.status == 0
 
 
+def test_a_donor_that_goes_while_the_step_comes_up_is_not_waited_for() -> None:
+    job = on_loan()
+    job.donors = ["n9"]
+    job.begin().silent = {do.LaunchStep}
+    job.shows(BROKEN)
+    job.tell(*(ev.TaskArrived(task, 4, "7.1") for task in job.tasks[:2]), ev.PartEnded((2, 3)))
+    assert job.rungs == ["node-replacement", "unconditional-requeue"] and len(job.did(do.StartRanks)) == 1
+    assert do.EndLoans((909,)) in job.did(do.EndLoans)
+
+
 def test_a_donor_that_turns_bad_is_replaced_and_ended() -> None:
     job = on_loan()
     job.donors = ["n9", "n8"]
