@@ -62,6 +62,11 @@ class Starting(Ending):
         told = self._signalled(ev.SignalSeen(kept), now) if kept else []
         return [self._note(begun), StartRanks(number, env), *self._watch_ranks(self._agents), *told]
 
+    def _own_step(self) -> str:
+        """Of the part that runs in our own job; where all is lent, of rank 0."""
+        lent = self._layout.lent if self._layout is not None else {}
+        return next((step for node, step in self._steps.items() if node not in lent), self._step)
+
     def _as_placed(self) -> Layout:
         nodes = {task.slot: task.node for task in self._tasks.values()}
         return Layout(tuple(nodes[slot] for slot in sorted(nodes)), tuple(self._tasks[rank].slot for rank in sorted(self._tasks)))
@@ -85,7 +90,7 @@ class Starting(Ending):
         shared |= self.facts.sdk_env
         own = {rank: shared | counters_env(self._counters_of(rank, counters)) for rank in self._tasks}
         if self._layout is not None:
-            placed = placed_env(self._tasks, self._layout, self.facts.slurm_env, self._step)
+            placed = placed_env(self._tasks, self._layout, self.facts.slurm_env, self.facts.number, self._own_step())
             own = {rank: own[rank] | placed[rank] for rank in own}
         if self.settings.rendezvous != "torch":
             return own

@@ -290,7 +290,7 @@ class Job:
         runs = sum(isinstance(record, rec.RunBegan) for record in self.ledger)
         self.facts = RunFacts(
             f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, user_env=frozenset(user_env), can=frozenset(can),
-            remembered=remembered or {}, width=width,
+            remembered=remembered or {}, width=width, number=7,
         )  # fmt: skip
         self.judge = Judge(self.settings, history, self.facts, diagnose)
         self.tasks = tasks_on(self.nodes, per_node)
@@ -448,8 +448,9 @@ class Job:
 
     def _obey(self, decision: do.Decision) -> list[Event]:
         match decision:
-            case do.LaunchStep():
-                return [ev.TaskArrived(task, len(self.tasks), "7.0") for task in self.tasks]
+            case do.LaunchStep(layout):
+                lent = layout.lent if layout is not None else {}
+                return [ev.TaskArrived(task, len(self.tasks), f"{lent.get(task.node, 7)}.0") for task in self.tasks]
             case do.CheckNode(node):
                 return [ev.NodeChecked(node, self.unfit.get(node, True), "as told")]
             case do.BorrowNode(slot, exclude):

@@ -257,6 +257,14 @@ def test_without_spares_a_donor_job_lends_a_node() -> None:
     assert job.did(do.EndLoans) == [do.EndLoans((909,))] and job.status == 0
 
 
+def test_a_rank_0_on_a_lent_node_is_of_our_job_too() -> None:
+    job = on_loan()
+    job.donors = ["n9"]
+    job.begin().shows(fault("n1", graded=FaultClass.ISOLATE))
+    assert layout(job).nodes == ("n9", "n2")
+    assert {(job.env(rank).get("SLURM_JOB_ID", "7"), job.env(rank).get("SLURM_STEP_ID", "0")) for rank in range(4)} == {("7", "0")}
+
+
 def test_a_donor_that_goes_while_the_step_comes_up_is_not_waited_for() -> None:
     job = on_loan()
     job.donors = ["n9"]
