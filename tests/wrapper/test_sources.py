@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 import time
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ftslurm.model.events import AgentArrived, RankExited, RankPaused, RankStarted, ShimLost, TaskArrived, TimePassed
+from ftslurm.model.events import AgentArrived, PartEnded, RankExited, RankPaused, RankStarted, ShimLost, TaskArrived, TimePassed
 from ftslurm.model.exits import ExitStatus
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.shim import Channel, Line, boot_s, connect
@@ -196,6 +198,31 @@ def test_shims_of_the_step_before_are_no_word_about_the_next(stage: Stage) -> No
     assert not old.may_run, "it has been told that it was let go"
     old.close()
     stage.quiet(1.0)
+
+
+class PartOfAStep:
+    """Of two sruns the second, with rank 1, has ended."""
+
+    def ended(self) -> None:
+        return None
+
+    def ranks_ended(self) -> frozenset[int]:
+        return frozenset({1})
+
+
+def test_a_part_that_ends_before_its_tasks_came_is_told_and_one_that_came_is_lost(stage: Stage) -> None:
+    stage.sources.step = PartOfAStep()  # type: ignore[assignment]
+    stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    os.kill(os.getpid(), signal.SIGCHLD)
+    assert stage.next() == PartEnded((1,))
+    late = stage.call(hello(1))
+    assert isinstance(stage.next(), TaskArrived)
+    os.kill(os.getpid(), signal.SIGCHLD)
+    late.close()
+    event = stage.next()
+    assert isinstance(event, ShimLost) and event.rank == 1
+    stage.quiet()
 
 
 @pytest.mark.parametrize("until_s", [60 * 86400.0, float("inf")])
