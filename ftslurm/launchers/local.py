@@ -73,6 +73,9 @@ class LocalScheduler:
     def end_loans(self, jobs: Sequence[int]) -> None:
         """There are none."""
 
+    def call_off(self) -> None:
+        """There are none."""
+
     def release(self, nodes: Sequence[str]) -> NodesReleased:
         return NodesReleased(tuple(nodes), True)
 

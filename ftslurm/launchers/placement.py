@@ -34,7 +34,7 @@ class Part:
 
 def parts(options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int) -> tuple[Part, ...]:
     """The sruns that bring up a step in `layout`. granted: nodes of the allocation. Raises: UsageError."""
-    if not layout.slots and not layout.lent:
+    if not (layout.slots or layout.lent or layout.chosen):
         return (Part(0, (*without(options, *_WHERE), *_first(options, env, layout, granted))),)
     if not layout.slots:
         layout = replace(layout, slots=_in_blocks(_tasks(options, env, len(layout.nodes), granted), len(layout.nodes)))
@@ -82,11 +82,16 @@ def _in_blocks(tasks: int, nodes: int) -> tuple[int, ...]:
 
 
 def width(options: Sequence[str], granted: int, spares: int) -> int:
-    """Nodes of the step; 0 where srun decides. Raises: UsageError for more spares than the allocation has nodes to spare."""
+    """Nodes of the step; 0 where srun decides. granted: nodes of the allocation, as Slurm gave it.
+
+    Raises: UsageError for more spares than the allocation has nodes to spare.
+    """
     given = option_value(options, "nodes")
     nodes = whole(given) if given else granted - spares
     if given and not nodes:
         return 0  # -N2-4
+    if nodes and (tasks := whole(option_value(options, "ntasks") or "")):
+        nodes = min(nodes, tasks)  # as srun does
     if not nodes or nodes < 1 or nodes + spares > granted:
         raise UsageError(
             f"{spares} spare nodes and {nodes if given else 'at least 1'} for the step, but the allocation has {granted}",
@@ -112,7 +117,10 @@ def why_not_over_two_jobs(options: Sequence[str]) -> str:
 
 def why_not_placed(components: Sequence[Component]) -> str:
     """Why the nodes of this step are not ours to choose; empty if they are."""
-    return "a heterogeneous step (`:`)" if len(components) > 1 else ""
+    if len(components) > 1:
+        return "a heterogeneous step (`:`)"
+    options = components[0].options
+    return "a step of a heterogeneous job (--het-group)" if has_flag(options, "het-group") else ""
 
 
 def _folded(ranks: Sequence[int]) -> str:

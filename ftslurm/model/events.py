@@ -170,6 +170,13 @@ class StepEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class PartEnded:
+    """Of a step with a launcher's process for each of several jobs, one has ended, and these ranks of it are not here."""
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AgentArrived:
     """The agent of a node is up. kinds: the device kinds it can read, empty for none."""
 
@@ -418,6 +425,7 @@ Event = (
     | RankUnstartable
     | ShimLost
     | ShimLeft
+    | PartEnded
     | NodeChecked
     | NodeBorrowed
     | NodesReleased

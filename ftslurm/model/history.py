@@ -143,6 +143,9 @@ def _slots_changed(past: History, changed: SlotsChanged) -> History:
         rescheduled[slot] = rescheduled.get(slot, 0) + 1
         bases[slot] = dict(past.starts)
     alone = {key: number for key, number in past.rank_starts.items() if key[2] not in changed.ranks}
+    if changed.moved:
+        place = {was: now for now, was in enumerate(changed.moved)}
+        alone = {(schedule, step, place[rank]): n for (schedule, step, rank), n in alone.items() if rank in place}
     return replace(past, rescheduled=rescheduled, bases=bases, rank_starts=alone, places=changed.nodes)
 
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field, replace
 class Layout:
     """nodes: one a slot, in the order of the slots. slots: of each rank, by rank; empty as long as srun has not said it.
 
-    lent: node -> the donor job that it belongs to; all others are of the job's own allocation.
+    lent: node -> the donor job that it belongs to; all others are of the job's own allocation. chosen: the nodes may stand in
+    another order than srun's own.
     """
 
     nodes: tuple[str, ...]
     slots: tuple[int, ...] = ()
     lent: Mapping[str, int] = field(default_factory=dict)
+    chosen: bool = field(default=False, compare=False)
 
     def node_of(self, rank: int) -> str:
         return self.nodes[self.slots[rank]]
@@ -27,7 +29,7 @@ class Layout:
         """With other nodes in the slots of `news`. lent: as above, of the new ones; those that went out go back."""
         nodes = tuple(news.get(slot, node) for slot, node in enumerate(self.nodes))
         lenders = {**self.lent, **lent}
-        return replace(self, nodes=nodes, lent={node: lenders[node] for node in nodes if node in lenders})
+        return replace(self, nodes=nodes, lent={node: lenders[node] for node in nodes if node in lenders}, chosen=True)
 
     def without(self, slots: Collection[int]) -> Layout:
         """Fewer slots and ranks; what is left moves up, in order."""

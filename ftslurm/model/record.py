@@ -58,6 +58,7 @@ class SlotsChanged:
     """Who fills the slots from the next attempt on. nodes: one a slot, in order. filled: slot (as text) -> the node new there.
 
     kept: of each slot, which one it was before; empty if all stay. lent: node -> donor job. ranks: those of the filled slots.
+    moved: of each rank, which one it was before; empty if all stay.
     """
 
     at: float
@@ -68,6 +69,7 @@ class SlotsChanged:
     kept: tuple[int, ...] = ()
     lent: Mapping[str, int] = field(default_factory=dict)
     ranks: tuple[int, ...] = ()
+    moved: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -423,7 +423,7 @@ _SHRINKS = 8
 def _implied(settings: Settings, places: dict[str, str]) -> Settings:
     """Spare nodes switch node-replacement on, and nodes.min shrink."""
     changes: dict[str, Any] = {}
-    budget = 0
+    budget, unsaid = 0, places["rungs.node-replacement.budget"] == "default"
     for leaf, given, rung, worth in (
         ("nodes.spares", settings.spares, "node-replacement", settings.spares),
         ("nodes.min", settings.min_nodes, "shrink", _SHRINKS),
@@ -431,7 +431,7 @@ def _implied(settings: Settings, places: dict[str, str]) -> Settings:
         name = f"rungs.{rung}.enabled"
         if given and places[name] == "default":
             changes[LEAVES[name].name], places[name] = True, places[leaf]
-        if given and places["rungs.node-replacement.budget"] in ("default", places["nodes.spares"]):
+        if given and unsaid:
             budget, places["rungs.node-replacement.budget"] = budget + worth, places[leaf]
     if budget:
         changes["node_replacements"] = min(budget, 128)

@@ -31,9 +31,9 @@ class Attempt:
     said: (rank, what, words) of its program, by the program interface.
     drills: what was injected on purpose, in words; drilled_away: node -> why it is taken for lost.
     started: ranks whose command was told to run. closed: those whose shim has hung up; departed: after it was let go.
-    step_ended: the launcher itself says that nothing of the step is left (step_gone: or we have given it up, abandoned:
-    ended it ourselves). gone: node -> why it is lost, with a second proof. unreplaced: why no other node is to be had for a
-    bad one.
+    step_ended: the launcher itself says that nothing of the step is left (step_gone: or we have given it up, abandoned: ended it
+    ourselves). unended: why the old step may still be there, and no other may start. gone: node -> why it is lost, with a
+    second proof. unreplaced: why no other node is to be had for a bad one.
     """
 
     number: int = 0
@@ -68,6 +68,7 @@ class Attempt:
     departed: set[int] = field(default_factory=set)
     abandoned: bool = False
     unreplaced: str = ""
+    unended: str = ""
     killed: bool = False
     culprit: bool = False
     not_in_place: str = ""

@@ -50,11 +50,13 @@ def torch_env(tasks: Mapping[int, Task], master: str, users: Collection[str]) ->
     }
 
 
-def placed_env(tasks: Mapping[int, Task], layout: Layout, job: Mapping[str, str], step: str) -> dict[int, dict[str, str]]:
+def placed_env(
+    tasks: Mapping[int, Task], layout: Layout, job: Mapping[str, str], number: int, step: str
+) -> dict[int, dict[str, str]]:
     """rank -> Slurm's own variables of place, where srun's would not tell the slots: spares are none of the program's nodes,
     nodes stand in the order of their slots, and on a node that is lent the job is ours and not the donor.
 
-    job: what the batch script's environment says of the job. step: `123.0`, of rank 0.
+    job: what the batch script's environment says of the job. number: of the job. step: `123.0`, of the part that runs in it.
     """
     nodes, per_slot = fold_in_order(layout.nodes), [0] * len(layout.nodes)
     for task in tasks.values():
@@ -64,9 +66,12 @@ def placed_env(tasks: Mapping[int, Task], layout: Layout, job: Mapping[str, str]
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES"), str(len(layout.nodes))),
         **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), str(len(tasks))),
         **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), _runs(per_slot)),
+        # Ours is arbitrary, which is no use to a program that starts another srun: that has a list for it.
+        "SLURM_DISTRIBUTION": job.get("SLURM_DISTRIBUTION", "block"),
     }
-    number, _, step_id = step.partition(".")
-    ours = {**job, "SLURM_JOB_ID": number, "SLURM_JOBID": number, "SLURM_STEP_ID": step_id, "SLURM_STEPID": step_id}
+    step_id = step.partition(".")[2]
+    ours = {**job, **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), str(number))}
+    ours |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), step_id)
     ranks_on: dict[int, list[str]] = {}
     for rank in sorted(tasks):
         ranks_on.setdefault(tasks[rank].slot, []).append(str(rank))

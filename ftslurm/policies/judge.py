@@ -177,7 +177,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_P, ev.NodeSilent): Judge._silent_meanwhile,
     **{
         (_P, kind): Judge._nothing
-        for kind in _BESIDE | {ev.StepEnded, ev.TaskArrived}
+        for kind in (_BESIDE | {ev.StepEnded, ev.TaskArrived}) - {ev.AgentArrived, ev.AgentLost}
     },
     # the step is let go
     (_E, ev.NodeChecked): Judge._node_checked,
@@ -186,8 +186,10 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_E, ev.SignalSeen): Judge._ending_signalled,
     **{
         (_E, kind): Judge._nothing
-        for kind in (_BESIDE | {ev.TaskArrived}) - {ev.ShimLost}
+        for kind in (_BESIDE | {ev.TaskArrived}) - {ev.ShimLost, ev.AgentArrived, ev.AgentLost}
     },
+    **{(phase, ev.AgentArrived): Judge._agent_meanwhile for phase in (_P, _E)},
+    **{(phase, ev.AgentLost): Judge._agent_lost for phase in (_P, _E)},
     # the job is given back: a signal now is the requeue's own
     (_Q, ev.RequeueEnded): Judge._requeue_ended,
     **{
@@ -224,6 +226,9 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_Q, ev.NodeSilent): Judge._nothing,
     **{(phase, ev.NodeProbed): Judge._nothing for phase in (_L, _H, _P, _E, _Q)},
     **{(phase, ev.NodeHeard): Judge._node_heard for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    # a step over several jobs
+    (_L, ev.PartEnded): Judge._launch_ended_in_part,
+    **{(phase, ev.PartEnded): Judge._nothing for phase in (_R, _S, _H, _P, _E, _Q)},
     # shims that were let go; nodes that come too late, or go
     (_E, ev.ShimLeft): Judge._shim_left,
     **{(phase, ev.ShimLeft): Judge._nothing for phase in (_L, _R, _S, _H, _P, _Q)},

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision, LookAtDevices, Say
+from ftslurm.model.decisions import Decision, DismissAgents, LookAtDevices, Say
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
 from ftslurm.policies.judge_settling import Settling
@@ -20,10 +20,19 @@ AGENT_AGAIN_S = 10.0
 
 class Devices(Settling):
     def _agent_arrived(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
+        if event.node not in self._agents:  # it was asked for, and its node has been left since
+            return [DismissAgents((event.node,))]
         self._agents[event.node] = event.kinds
         self._agents_due.pop(event.node, None)
         held: list[Decision] = [*self._for_agents.pop(event.node, ()), *self._watch_ranks([event.node])]
         return [*held, LookAtDevices(), *self._settled(now)] if "look" in self._waits else held
+
+    def _agent_meanwhile(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
+        """Between two steps there is nothing to watch."""
+        if event.node not in self._agents:
+            return [DismissAgents((event.node,))]
+        self._agents[event.node] = event.kinds
+        return []
 
     def _agent_lost(self, event: ev.AgentLost, now: Now) -> list[Decision]:
         """Nobody is blamed for it; what it watched is unknown from here on, until another one has come up."""

@@ -169,6 +169,7 @@ class Ending(Patience):
 
     def _ledger_failed(self, event: ev.LedgerFailed, now: Now) -> list[Decision]:
         """What could not be written is not done: the job ends as if there were no ladder."""
+        self._loans = set(self._all_loans)  # an end of one that stood in the same answer has not come; twice does no harm
         status = self._trouble.status if self._trouble else 1
         what = f"{self._trouble.what if self._trouble else 'cannot go on'}; nothing was done about it: {event.why}"
         if self.phase is Phase.FINISHED:

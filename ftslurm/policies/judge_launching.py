@@ -95,6 +95,14 @@ class Launching(Settling):
         cause = Cause.LOST if self._attempt.number else Cause.LAUNCH
         return self._into_trouble(Trouble(cause, what, event.status.shell or 1), now)
 
+    def _launch_ended_in_part(self, event: ev.PartEnded, now: Now) -> list[Decision]:
+        """The donor has gone, or its node cannot run a step; the other part would wait for these ranks for ever."""
+        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        ranks = ", ".join(map(str, event.ranks))
+        what = f"the step did not come up: the launcher of rank{'s' if len(event.ranks) > 1 else ''} {ranks} ended"
+        self._attempt.not_in_place = what
+        return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
+
     def _launch_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
         """A shim that came and went before the start: the step is coming down, or its node is. One that never came is of
         the step before."""

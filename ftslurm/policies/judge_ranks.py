@@ -75,7 +75,8 @@ class Ranks(Signals):
 
     def _stopped_alone(self, event: ev.RankStopped, now: Now) -> list[Decision]:
         """Nothing is left of the failed rank: the ladder is asked for it alone, and for all if that is not the answer."""
-        if event.rank not in self._mending or not self._attempt.stop(event):
+        mine = event.attempt == self._attempt.numbers.get(event.rank, self._attempt.number)
+        if event.rank not in self._mending or not mine or not self._attempt.stop(event):
             return []
         trouble, _ = self._mending.pop(event.rank)
         self._await_mending()

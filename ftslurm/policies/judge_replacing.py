@@ -4,7 +4,7 @@ The search begins while the old step still ends, and what it finds becomes the l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -31,32 +31,46 @@ class Replacing(Starting):
         """On all nodes as srun places them; with spares, or nodes that the job has left, on those that are well."""
         f = self.facts
         kept_out = set(self._kept_out(now))
-        if not f.width or not (self.settings.spares or kept_out & set(f.nodes)):
+        all_there = len(f.nodes) >= f.width and not kept_out & set(f.nodes)
+        if not f.width or (all_there and not self.settings.spares):
             return self._launch(now)
         well = [node for node in f.nodes if node not in kept_out]
-        best = sorted(well, key=lambda node: node in f.remembered)[: f.width]  # suspects become spares
-        if len(best) == f.width:
-            self._layout = Layout(tuple(node for node in f.nodes if node in best))
+        if len(well) >= f.width:
+            return self._launch_on(well, now)
+        lost = [node for node in sorted(kept_out) if node not in f.nodes]  # the job has them no more
+        bad = [*(node for node in f.nodes if node in kept_out), *lost][: f.width - len(well)]
+        if not self._may_fill or len(well) + len(bad) < f.width:
             return self._launch(now)
-        if not self._may_fill:
-            return self._launch(now)
-        bad = [node for node in f.nodes if node in kept_out][: f.width - len(well)]
-        nodes = tuple(node for node in f.nodes if node in well or node in bad)
+        nodes = (*(node for node in f.nodes if node in well or node in bad), *(node for node in lost if node in bad))
         self._layout = Layout(nodes)
         self.phase = Phase.REPLACING
         out = {slot: node for slot, node in enumerate(nodes) if node in bad}
         return [*self._search(out, "", now), *self._let_go(now)]
+
+    def _launch_on(self, well: Sequence[str], now: Now) -> list[Decision]:
+        """Suspects become spares. What an earlier ftrun of this scheduling has left in a slot is there again."""
+        f = self.facts
+        best = sorted(well, key=lambda node: node in f.remembered)  # stable: else in Slurm's order
+        before = self.history.places
+        if len(before) != f.width:
+            self._layout = Layout(tuple(node for node in f.nodes if node in best[: f.width]))
+            return self._launch(now)
+        there = {slot: node for slot, node in enumerate(before) if node in well}
+        news = dict(zip((s for s in range(f.width) if s not in there), (n for n in best if n not in before), strict=False))
+        self._layout = Layout(before, chosen=True).filled(news, {})
+        if not news:
+            return self._launch(now)
+        filled = {str(slot): node for slot, node in sorted(news.items())}
+        changed = rec.SlotsChanged(now.unix, f.run, f.schedule, self._layout.nodes, filled)
+        return [self._note(changed, vital=True), *self._launch(now)]
 
     @property
     def _may_fill(self) -> bool:
         return "replace" in self.facts.can and self.settings.node_replacement
 
     def _step_layout(self) -> Layout:
-        """As it was told, or as srun has placed the ranks."""
-        if self._layout is not None and self._layout.slots:
-            return self._layout
-        nodes = {task.slot: task.node for task in self._tasks.values()}
-        return Layout(tuple(nodes[slot] for slot in sorted(nodes)), tuple(self._tasks[rank].slot for rank in sorted(self._tasks)))
+        """As it was told, or as srun placed the ranks when they last started; on all nodes if they never did."""
+        return self._layout or self._placed or Layout(self.facts.nodes)
 
     # --- the search
 
@@ -128,6 +142,7 @@ class Replacing(Starting):
             filling.failed = f"no node could be borrowed: {event.why}"
             return self._let_go(now)
         self._loans.add(event.job)
+        self._all_loans.add(event.job)
         filling.lent[event.node] = event.job
         filling.checking[event.node] = event.slot
         lent = self._note(rec.NodeLent(now.unix, self.facts.run, event.node, event.job), vital=True)
@@ -224,7 +239,10 @@ class Replacing(Starting):
         kept = tuple(slot for slot in range(len(before.nodes)) if slot not in slots)
         self._layout = before.without(slots)
         f = self.facts
-        changed = rec.SlotsChanged(now.unix, f.run, f.schedule, self._layout.nodes, {}, kept, dict(self._layout.lent))
+        moved = tuple(rank for rank, slot in enumerate(before.slots) if slot in kept)
+        changed = rec.SlotsChanged(
+            now.unix, f.run, f.schedule, self._layout.nodes, kept=kept, lent=dict(self._layout.lent), moved=moved
+        )
         back = [job for node, job in before.lent.items() if node in bad]
         return [
             self._note(changed, vital=True), *self._forget(bad), *self._end_loans(back), *self._launch(now), *self._release(bad),

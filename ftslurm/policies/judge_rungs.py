@@ -10,6 +10,7 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, HealDevices, Remember, Say, TellOthers
 from ftslurm.model.events import Now
+from ftslurm.model.history import SWAPS
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.verdict import Confidence
 from ftslurm.policies.judge_ending import STEP_END_WAIT_S
@@ -121,9 +122,18 @@ class Rungs(Replacing):
     def _step_stays(self, now: Now) -> list[Decision]:
         """The old step could not be ended: nothing may start beside it. A requeue ends it, or the end of the job."""
         self._attempt.step_gone = True  # as far as we can do anything about it
-        self._attempt.not_in_place = f"the old step could not be ended within {2 * STEP_END_WAIT_S:g} s"
+        why = f"the old step could not be ended within {2 * STEP_END_WAIT_S:g} s"
+        self._attempt.not_in_place = self._attempt.unended = why
         self.phase, self._waits = Phase.SETTLING, {}
-        return self._settled(now)
+        return [*self._swap_fails(why, now), *self._settled(now)]
+
+    def _swap_fails(self, why: str, now: Now) -> list[Decision]:
+        """What was to begin after the old step, if that was a swap, costs nothing."""
+        filling, self._filling = self._filling, None
+        loans = self._end_loans(filling.lent.values()) if filling is not None else []
+        if self._decided is None or self._decided.rung not in SWAPS:
+            return loans
+        return [*loans, self._note(rec.CarriedOut(now.unix, self._decided.id, False, why))]
 
     def _requeue(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         avoid = avoidable(tuple(self._faults.values()), s, self.facts.remembered)

@@ -156,7 +156,7 @@ class Settling(Rungs):
             return []
         faults = acting(self._shown(), self.history)
         ends = attempt.rank_ends(self._tasks, rank)
-        v = self._diagnose(ends, faults, bad_nodes(self._slurm, attempt))
+        v = self._diagnose(ends, faults, bad_nodes(self._slurm, attempt, self._chosen()))
         v = attempt.verdict = with_own_words(v, ends, attempt.own_words())
         against = {
             blame: {suspect.node: suspect.why for suspect in v.suspects if suspect.blame is blame}

@@ -11,6 +11,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, LaunchStep, StartRanks
 from ftslurm.model.events import Now
 from ftslurm.model.job import Counters
+from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.environment import counters_env, placed_env, restart_env, torch_env
@@ -40,6 +41,7 @@ class Starting(Ending):
         counters = Counters(f.schedule + 1, self.history.starts_of(f.schedule, f.step_key) + 1, number)
         env = self._env(counters, now)
         self.phase = Phase.RUNNING
+        self._placed = self._layout or self._as_placed()
         self._attempt = Attempt(number, frozenset(self._tasks), started=frozenset(self._tasks))
         self._fence.let_go_at = None
         self._launches_again = 0
@@ -61,6 +63,15 @@ class Starting(Ending):
         told = self._signalled(ev.SignalSeen(kept), now) if kept else []
         return [self._note(begun), StartRanks(number, env), *self._watch_ranks(self._agents), *told]
 
+    def _own_step(self) -> str:
+        """Of the part that runs in our own job; where all is lent, of rank 0."""
+        lent = self._layout.lent if self._layout is not None else {}
+        return next((step for node, step in self._steps.items() if node not in lent), self._step)
+
+    def _as_placed(self) -> Layout:
+        nodes = {task.slot: task.node for task in self._tasks.values()}
+        return Layout(tuple(nodes[slot] for slot in sorted(nodes)), tuple(self._tasks[rank].slot for rank in sorted(self._tasks)))
+
     def _start_alone(self, rank: int, now: Now) -> list[Decision]:
         f = self.facts
         number = max(self.history.attempts, self._attempt.number) + 1
@@ -80,7 +91,7 @@ class Starting(Ending):
         shared |= self.facts.sdk_env
         own = {rank: shared | counters_env(self._counters_of(rank, counters)) for rank in self._tasks}
         if self._layout is not None:
-            placed = placed_env(self._tasks, self._layout, self.facts.slurm_env, self._step)
+            placed = placed_env(self._tasks, self._layout, self.facts.slurm_env, self.facts.number, self._own_step())
             own = {rank: own[rank] | placed[rank] for rank in own}
         if self.settings.rendezvous != "torch":
             return own

@@ -84,8 +84,10 @@ class JudgeState:
         self._hung: Trouble | None = None  # waits for the evidence
         self._fence = Fence()
         self._layout: Layout | None = None
+        self._placed: Layout | None = None  # where the ranks were when they were last started
         self._filling: Filling | None = None
         self._loans: set[int] = set()  # donor jobs that are ours to end
+        self._all_loans: set[int] = set()  # and those whose end was decided, which may not have been carried out
         self._steps: dict[str, str] = {}  # node -> the step there, as its shims name it
         self._for_agents: dict[str, list[DrillDevice]] = {}  # node -> what its agent is told when it has come up
         self._decided: rec.Decided | None = None
@@ -142,8 +144,16 @@ class JudgeState:
     def _situation(self, trouble: Trouble, now: Now) -> Situation:
         return situation_of(
             trouble, self._attempt, self._tasks, self._shown(), self._slurm, self.history, self.settings, now.unix,
-            self.facts.can, self.facts.remembered, self._held_back(now), self.facts.no_donor,
+            self.facts.can, self.facts.remembered, self._held_back(now), self.facts.no_donor, self._chosen(),
         )  # fmt: skip
+
+    def _chosen(self) -> tuple[str, ...] | None:
+        """The nodes of the step: as we have chosen them, or all there are if it has never come up; None as its tasks say."""
+        if self._layout is not None:
+            return self._layout.nodes
+        if self._placed is not None:
+            return None if self._attempt.started else self._placed.nodes
+        return self.facts.nodes if self.facts.width == len(self.facts.nodes) else None
 
     def _held_back(self, now: Now) -> tuple[str, ...]:
         """Nodes of the allocation that the step leaves free, less those kept out."""

@@ -37,9 +37,10 @@ class Situation:
     not_in_place: why the ranks cannot be started again in place, empty if they can. unhealed: node -> why healing failed.
     blamed: node -> reason, the nodes a fact speaks against. can: what the launcher is able to do. verdict: what is behind
     it, None before that is known (the history has it too). shut_down: why the program itself wants the job ended. rank: of
-    an async job, the one that failed while all others run; None where the whole attempt is over. tasks, nodes: how many.
-    unreplaced: why no other node was to be had for a bad one. spares: nodes held back that nothing speaks against. no_donor:
-    why none can be borrowed. standing: nodes of the step that nothing speaks against.
+    an async job, the one that failed while all others run; None where the whole attempt is over. tasks: how many. step: its
+    nodes. unreplaced: why no other node was to be had for a bad one. unended: why no other step may start in this allocation.
+    spares: nodes held back that nothing speaks against. no_donor: why none can be borrowed. standing: nodes of the step that
+    nothing speaks against.
     """
 
     cause: Cause
@@ -58,8 +59,9 @@ class Situation:
     shut_down: str = ""
     rank: int | None = None
     tasks: int = 0
-    nodes: int = 0
+    step: frozenset[str] = frozenset()
     unreplaced: str = ""
+    unended: str = ""
     spares: int = 0
     no_donor: str = ""
     standing: int = 0
@@ -195,7 +197,7 @@ def _proven(s: Situation, v: Verdict) -> str:
     wanted = v.retriable is Retriable.NO or (v.retriable is Retriable.ONCE and not s.blamed)
     if not wanted or v.confidence not in (Confidence.STRONG, Confidence.FACT):
         return ""
-    tries = v.confirm if v.program or s.nodes == 1 else max(1, v.confirm)
+    tries = v.confirm if v.program or len(s.step) == 1 else max(1, v.confirm)
     if s.history.same_in_a_row <= tries:
         return ""
     again = f", {s.history.same_in_a_row} times in a row" if s.history.same_in_a_row > 1 else ""
@@ -275,6 +277,10 @@ def _not_swappable(s: Situation) -> str:
     """What a replacement and a smaller step have in common."""
     if "replace" not in s.can:
         return "the launcher cannot replace a node in a running job"
+    if s.unended:
+        return s.unended
+    if not s.blamed.keys() & s.step:
+        return "the ranks have no place on a node that is to blame"
     if s.cause is Cause.HANG and s.history.hangs_in_a_row >= s.settings.hangs_in_a_row:
         return f"{s.settings.hangs_in_a_row} answers to hangs in a row have not helped"
     used, limit = s.history.spent.get("node_replacements", 0), s.settings.node_replacements
@@ -292,7 +298,7 @@ def _shrink(s: Situation) -> Answer:
         return _no(reason)
     if s.standing < s.settings.min_nodes:
         return _no(f"{s.standing} nodes would be left, and the job needs {s.settings.min_nodes} (nodes.min)")
-    return Answer(True, f"{s.standing} of {s.nodes} nodes are left, and {s.settings.min_nodes} are enough")
+    return Answer(True, f"{s.standing} of {len(s.step)} nodes are left, and {s.settings.min_nodes} are enough")
 
 
 def _isolated(s: Situation) -> Answer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
@@ -31,22 +31,23 @@ def situation_of(
     remembered: Mapping[str, str] | None = None,
     spares: Iterable[str] = (),
     no_donor: str = "",
+    placed: Collection[str] | None = None,
 ) -> Situation:
     """shown: what the devices show now. now: Unix seconds. remembered: node -> why earlier jobs left it.
 
-    spares: nodes held back and not kept out. no_donor: why no node can be borrowed.
+    spares: nodes held back and not kept out. no_donor: why no node can be borrowed. placed: the
+    nodes of the step where we have chosen them; None: srun has.
     """
     faults = acting(shown, history)
     verdict = attempt.verdict
     stuck = attempt.stuck_nodes(tasks)
-    spares = frozenset(spares)
-    bad = {node: why for node, why in bad_nodes(slurm, attempt).items() if node not in spares}
+    bad = bad_nodes(slurm, attempt, placed)
     said = (
         blamed_by(verdict, history, settings, now, remembered or {}, tasks[attempt.first].node) if verdict is not None else {}
     )
     held = {**said, **attempt.hung, **attempt.leave(tasks)}
     blamed = _blamed(faults, {**held, **attempt.unhealed, **stuck, **bad}, history, settings, now)
-    step = {task.node for task in tasks.values()}
+    step = frozenset(placed if placed is not None else {task.node for task in tasks.values()})
     down = {node for node, _ in slurm.bad_nodes} if slurm else set()
     cause = _cause(trouble, attempt, bool(faults), bool(stuck or bad), bool(said or attempt.leave(tasks)))
     return Situation(
@@ -65,17 +66,22 @@ def situation_of(
         can=can,
         verdict=verdict,
         tasks=len(attempt.ranks),
-        nodes=len(step),
+        step=step,
         unreplaced=attempt.unreplaced,
-        spares=len(spares - blamed.keys() - down),
+        unended=attempt.unended,
+        spares=len(frozenset(spares) - blamed.keys() - down),
         no_donor=no_donor,
         standing=len(step - blamed.keys()),
     )
 
 
-def bad_nodes(slurm: SlurmAnswered | None, attempt: Attempt) -> dict[str, str]:
-    """node -> why it is taken for broken: by Slurm's word, by silence and a second proof, or in a drill."""
-    by_slurm = {node: f"Slurm says {words}" for node, words in (slurm.bad_nodes if slurm else ())}
+def bad_nodes(slurm: SlurmAnswered | None, attempt: Attempt, placed: Collection[str] | None = None) -> dict[str, str]:
+    """node -> why it is taken for broken: by Slurm's word, by silence and a second proof, or in a drill.
+
+    placed: as above. Of the allocation's other nodes, spares and those that were left, no word counts: they run nothing.
+    """
+    said = slurm.bad_nodes if slurm else ()
+    by_slurm = {node: f"Slurm says {words}" for node, words in said if placed is None or node in placed}
     return by_slurm | attempt.gone | attempt.drilled_away
 
 

@@ -38,6 +38,9 @@ class Scheduler(Protocol):
     def end_loans(self, jobs: Sequence[int]) -> None:
         """End these donor jobs, as well as it goes. Never raises."""
 
+    def call_off(self) -> None:
+        """End every donor job that is still there or awaited: nobody will use it. Never raises."""
+
     def release(self, nodes: Sequence[str]) -> NodesReleased:
         """Give nodes of the allocation back. Never raises."""
 
@@ -230,6 +233,7 @@ class Effects:
         """Slurm's SIGTERM comes with the requeue itself; ignored from before, by us and what we start."""
         self._signals.ignore_end()
         self.end_agents()
+        self._scheduler.call_off()
         self._sources.background(
             lambda: self._scheduler.requeue(
                 decision.decision, decision.exclude, decision.start_in_s, decision.allow_first
@@ -270,6 +274,7 @@ class Effects:
         self._sources.dismiss_agents()
         self._sources.server.close()
         self.end_agents()
+        self._scheduler.call_off()
         if self._step is not None:
             self._step.abandon()
 

@@ -6,7 +6,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ftslurm.errors import FtslurmError
 from ftslurm.launchers.python import Python
@@ -31,7 +31,7 @@ HOPELESS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Lenders:
-    """job, restarts: ours, in its present scheduling. env: ftrun's."""
+    """job, restarts: ours, in its present scheduling. env: ftrun's. _donors: submitted, and not yet told to end."""
 
     client: SlurmClient
     job: int
@@ -41,6 +41,7 @@ class Lenders:
     run: Runner
     settings: Settings
     sleep: Callable[[float], None] = time.sleep
+    _donors: set[int] = field(default_factory=set)
 
     # --- is it fit
 
@@ -70,6 +71,7 @@ class Lenders:
         try:
             ours = self.client.job(self.job)
             job = self._submit(ours, exclude)
+            self._donors.add(job)
             donor = self._running(job, wait_s)
         except FtslurmError as error:
             self.end_loans([job] if job else [])
@@ -120,6 +122,11 @@ class Lenders:
                 self.client.cancel(job)
             except FtslurmError:
                 continue
+            self._donors.discard(job)
+
+    def call_off(self) -> None:
+        """See effects.Scheduler."""
+        self.end_loans(sorted(self._donors))
 
     # --- given back
 

@@ -83,6 +83,9 @@ class SlurmScheduler:
     def end_loans(self, jobs: Sequence[int]) -> None:
         self.lenders.end_loans(jobs)
 
+    def call_off(self) -> None:
+        self.lenders.call_off()
+
     def release(self, nodes: Sequence[str]) -> NodesReleased:
         return self.lenders.release(nodes)
 

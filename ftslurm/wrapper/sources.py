@@ -25,6 +25,7 @@ from ftslurm.model.events import (
     EvidenceTaken,
     HealingDone,
     InTouch,
+    PartEnded,
     ProgramSaid,
     Progressed,
     QuietSeen,
@@ -180,6 +181,8 @@ class Sources:
             self._contact.no_return({*self.shims, *self._leaving}, self._clock.mono())
         elif self.step is not None and (ranks := self.step.ranks_ended()):
             self._contact.no_return(set(ranks), self._clock.mono())
+            if absent := ranks - self.shims.keys() - self._leaving.keys():
+                self._queue.append(PartEnded(tuple(sorted(absent))))
 
     def agents_come(self, nodes: Iterable[str], step: StepHandle) -> None:
         """An agent of each of `nodes` is on its way, by `step`."""

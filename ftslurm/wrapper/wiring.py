@@ -108,7 +108,8 @@ def survey(order: Order) -> Site:
     view = patience.keep_asking(lambda: client.job(number), lambda text: print(f"ftrun: {text}", file=sys.stderr, flush=True))
     resolved = settings_in_force(order.request, order.env, view.comment)
     allocation = replace(site.allocation, restarts=view.restarts, start_time=view.start_time, batch=view.batch)
-    return Site(resolved, replace(allocation, nodes=view.nodes or allocation.nodes), client, view)
+    nodes = view.nodes or allocation.nodes
+    return Site(resolved, replace(allocation, nodes=nodes, granted=len(allocation.nodes)), client, view)
 
 
 def run_job(order: Order) -> int:
@@ -318,7 +319,7 @@ def _facts(
 _OF_THE_JOB = (
     "SLURM_ARRAY_", "SLURM_CLUSTER_NAME", "SLURM_JOB_ACCOUNT", "SLURM_JOB_END_TIME", "SLURM_JOB_GID", "SLURM_JOB_NAME",
     "SLURM_JOB_PARTITION", "SLURM_JOB_QOS", "SLURM_JOB_RESERVATION", "SLURM_JOB_START_TIME", "SLURM_JOB_UID", "SLURM_JOB_USER",
-    "SLURM_RESTART_COUNT", "SLURM_SUBMIT_",
+    "SLURM_RESTART_COUNT", "SLURM_SUBMIT_", "SLURM_JOB_CPUS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_DISTRIBUTION",
 )  # fmt: skip
 
 
@@ -328,11 +329,11 @@ def _width(order: Order, allocation: Allocation, settings: Settings) -> int:
         if settings.spares:
             raise UsageError(f"{why} can have no spare nodes (nodes.spares)", hint="leave --ft-spares out")
         return 0
-    return width(order.components[0].options, len(allocation.nodes), settings.spares)
+    return width(order.components[0].options, allocation.size, settings.spares)
 
 
 def _srun(order: Order, allocation: Allocation, settings: Settings) -> SrunLauncher:
-    return SrunLauncher(order.components, order.env, _python(settings), settings.poll_s, len(allocation.nodes))
+    return SrunLauncher(order.components, order.env, _python(settings), settings.poll_s, allocation.size)
 
 
 def step_key(command: str) -> str:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.errors import UsageError
-from ftslurm.model.nodes import expand, fold
+from ftslurm.model.nodes import expand, fold, fold_in_order
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,33 @@ def test_hostile_text_is_a_list_or_a_usage_error(text: str) -> None:
         assert all(isinstance(node, str) and node for node in expand(text))
     except UsageError:
         pass
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text"),
+    [
+        ((), ""),
+        (("n1",), "n1"),
+        (("n1", "n2", "n3"), "n[1-3]"),
+        (("n1", "n6", "n3", "n4"), "n1,n6,n[3-4]"),
+        (("n3", "n2", "n1"), "n3,n2,n1"),
+        (("n9", "n10"), "n9,n10"),  # n[9-10] is the same to Slurm, n[09-10] is not
+        (("n09", "n10"), "n[09-10]"),
+        (("r1c1", "r1c2", "r2c1"), "r1c[1-2],r2c1"),
+        (("n1", "n1"), "n1,n1"),
+        (("login", "n1", "gpu-a"), "login,n1,gpu-a"),
+    ],
+)
+def test_nodes_fold_in_their_order(nodes: tuple[str, ...], text: str) -> None:
+    assert fold_in_order(nodes) == text
+
+
+NAMES = st.builds(
+    "{}{:0{}d}".format, st.sampled_from(["n", "gpu-", "r1c", "node.a", ""]), st.integers(0, 120), st.integers(1, 3)
+) | st.sampled_from(["login", "a-b"])
+
+
+@given(st.lists(NAMES, max_size=30))
+def test_what_was_folded_in_order_expands_to_the_same(nodes: list[str]) -> None:
+    """As `scontrol show hostnames` does, which torchrun scripts read the first of."""
+    assert expand(fold_in_order(nodes)) == tuple(nodes)

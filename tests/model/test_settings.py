@@ -262,3 +262,40 @@ def test_a_clean_up_s_grace_that_is_none_is_named(said: str) -> None:
 def test_leases_that_would_not_do_are_refused(values: dict[str, str], complaint: str) -> None:
     with pytest.raises(PolicyError, match=complaint):
         resolve([Layer(values, dict.fromkeys(values, "policy.yaml, line 1"))])
+
+
+def swaps(*layers: Layer) -> tuple[bool, bool, int]:
+    """(node-replacement, shrink, their budget)"""
+    settings = resolve(layers).settings
+    return settings.node_replacement, settings.shrink, settings.node_replacements
+
+
+@pytest.mark.parametrize(
+    ("said", "means"),
+    [
+        ({}, (False, False, 0)),
+        ({"nodes__spares": "2"}, (True, False, 2)),
+        ({"nodes__min": "3"}, (False, True, 8)),
+        ({"nodes__spares": "2", "nodes__min": "3"}, (True, True, 10)),
+        ({"nodes__spares": "500"}, (True, False, 128)),
+        ({"nodes__spares": "0", "nodes__min": "0"}, (False, False, 0)),
+    ],
+)
+def test_who_asks_for_the_means_wants_the_rung(said: dict[str, str], means: tuple[bool, bool, int]) -> None:
+    assert swaps(layer(**said)) == means
+
+
+@pytest.mark.parametrize("where", ["policy.yaml, line 4", "the job's comment"])
+def test_what_was_said_of_the_rung_itself_counts_more_wherever_it_stands(where: str) -> None:
+    spares, none = layer("the job's comment", nodes__spares="2"), layer(where, rungs__node_replacement__enabled="false")
+    named = {name.replace("node_replacement", "node-replacement"): value for name, value in none.values.items()}
+    off = Layer(named, dict.fromkeys(named, where))
+    budget = Layer({"rungs.node-replacement.budget": "1"}, {"rungs.node-replacement.budget": where})
+    assert swaps(spares, off) == swaps(off, spares) == (False, False, 2)
+    assert swaps(spares, budget) == swaps(budget, spares) == (True, False, 1)
+
+
+def test_what_is_implied_stands_where_it_was_implied() -> None:
+    places = resolve((layer("--ft-spares", nodes__spares="2"), layer("policy.yaml", nodes__min="3"))).places
+    assert places["rungs.node-replacement.enabled"] == "--ft-spares" and places["rungs.shrink.enabled"] == "policy.yaml"
+    assert places["rungs.node-replacement.budget"] in ("--ft-spares", "policy.yaml")

@@ -47,7 +47,7 @@ def decided(*verdicts: tuple[str, str], cost: str = "max_restarts") -> list[rec.
 def situation(
     cause: Cause = Cause.CRASH, past: Iterable[rec.Record] = (), policy: Settings | None = None, **more: Any
 ) -> Situation:
-    given_ = {"slurm": SLURM, "can": frozenset({"ask", "requeue"})} | more
+    given_ = {"slurm": SLURM, "can": frozenset({"ask", "requeue"}), "step": frozenset({"n1", "n2"})} | more
     return Situation(cause, "something happened", 1, fold(past), policy or Settings(), NOW, **given_)
 
 
@@ -195,7 +195,10 @@ def test_any_choice_is_on_the_ladder_paid_and_explained(
 ) -> None:  # fmt: skip
     history: History = fold(past)
     answer = choose(
-        Situation(cause, "", 1, history, policy, NOW, faults, {}, blamed, "", slurm, frozenset({"ask", "requeue", "replace"}))
+        Situation(
+            cause, "", 1, history, policy, NOW, faults, {}, blamed, "", slurm, frozenset({"ask", "requeue", "replace"}),
+            step=frozenset(blamed),
+        )
     )
     assert answer.rung in (*policy.ladder, FAIL) and answer.why
     if answer.cost:

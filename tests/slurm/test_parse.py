@@ -242,3 +242,23 @@ def test_no_name_fakes_a_field(name: str) -> None:
         return
     assert view.name == name
     assert (view.state, view.held, view.user_id, view.node_count) == (JobState.PENDING, True, 1000, 1)
+
+
+@every_version
+def test_reads_what_the_nodes_have_to_have(version: str) -> None:
+    text = recorded(version, "job-running")
+    assert read(version, "job-running").features == ""
+    number = read(version, "job-running").number
+    for features in ("gpu", "gpu&a100", "[rack1*2&rack2*4]", "a|b"):
+        assert parse_job(text.replace("Features=(null)", f"Features={features}"), number).features == features
+
+
+@every_version
+def test_no_name_and_no_comment_sets_features(version: str) -> None:
+    number = read(version, "job-running").number
+    for old in (f"JobName={LYING_NAME}", "Comment=a b"):
+        text = recorded(version, "job-running")
+        assert old in text
+        lying = text.replace(old, f"{old}\n   Features=evil DelayBoot=00:00:00")
+        with pytest.raises(SlurmUnavailable, match="cannot be trusted"):
+            parse_job(lying, number)

@@ -80,7 +80,11 @@ class Truth:
         self.now = 0.0  # monotonic
         self.dead: set[str] = set()  # nodes that a second proof says cannot run anything
         self.loans: set[int] = set()
-        self.checked: set[str] = set()
+        self.checked: set[str] = set()  # nodes that were well when they were looked at, and not refused since
+        self.at_home: set[str] = set()  # nodes that ranks have run on
+        self.checks: Counter[str] = Counter()
+        self.borrows: Counter[int] = Counter()  # slot -> donors that are awaited
+        self.releases: list[tuple[str, ...]] = []
         self.silent: dict[str, float] = {}  # node -> when its leases were renewed for the last time
         self.paused: set[int] = set()  # ranks whose lease was promised to last until they are heard of again
         self.let_go_at: float | None = None  # likewise, of every rank, by our own will
@@ -153,9 +157,15 @@ class Truth:
                 if alive is False:
                     self.dead.add(node)
             case ev.NodeChecked(node, good):
-                self.checked |= {node} if good else set()
-            case ev.NodeBorrowed(job=number) if number:
-                self.loans.add(number)
+                self.checks[node] -= 1
+                self.checked = self.checked | {node} if good else self.checked - {node}
+            case ev.NodeBorrowed(slot, job=number):
+                self.borrows[slot] -= 1
+                self.loans |= {number} if number else set()
+            case ev.NodesReleased(nodes):
+                self.releases.remove(nodes)
+            case ev.ShimLeft(rank):
+                self.shims.discard(rank)
             case ev.AgentArrived(node):
                 self.agents[node] = True
             case ev.AgentLost(node):
@@ -188,6 +198,12 @@ class Truth:
                 self.loans -= set(jobs)
             case do.Finish():
                 assert not self.loans, f"donor jobs are left behind: {self.loans}"
+            case do.CheckNode(node):
+                self.checks[node] += 1
+            case do.BorrowNode(slot):
+                self.borrows[slot] += 1
+            case do.ReleaseNodes(nodes):
+                self.releases.append(nodes)
             case do.LaunchStep():
                 assert not self.step_up, "a step is launched beside one that has not ended"
                 self._nothing_elsewhere()
@@ -229,6 +245,10 @@ class Truth:
         assert not left, f"ranks are started beside processes that may be left: {sorted(left)}"
         assert self.step_up, "ranks are started in a step that has ended"
         assert set(env) <= self.shims, f"ranks are started whose shim is gone: {sorted(set(env) - self.shims)}"
+        nodes = {self.node_of[rank] for rank in env}
+        strange = nodes - self.checked - self.at_home if self.at_home else set()
+        assert not strange, f"ranks are started on nodes that nobody has looked at: {sorted(strange)}"
+        self.at_home |= nodes
         self.running.update(dict.fromkeys(env, attempt))
         self.starts.update(dict.fromkeys(env, attempt))
         self.unproven |= {(rank, attempt) for rank in env}
@@ -270,7 +290,7 @@ class Job:
         runs = sum(isinstance(record, rec.RunBegan) for record in self.ledger)
         self.facts = RunFacts(
             f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, user_env=frozenset(user_env), can=frozenset(can),
-            remembered=remembered or {}, width=width,
+            remembered=remembered or {}, width=width, number=7,
         )  # fmt: skip
         self.judge = Judge(self.settings, history, self.facts, diagnose)
         self.tasks = tasks_on(self.nodes, per_node)
@@ -324,6 +344,9 @@ class Job:
         for decision in answer:
             self.decisions.append(decision)
             self.truth.asked(decision)
+            if isinstance(decision, do.LaunchStep) and decision.layout is not None:
+                self.tasks = tasks_in(decision.layout, self.per_node)
+                self.truth.placed(self.tasks)
             if isinstance(decision, do.Remember):
                 self.ledger.append(decision.record)
             elif type(decision) not in self.silent:
@@ -426,10 +449,8 @@ class Job:
     def _obey(self, decision: do.Decision) -> list[Event]:
         match decision:
             case do.LaunchStep(layout):
-                if layout is not None:
-                    self.tasks = tasks_in(layout, self.per_node)
-                    self.truth.placed(self.tasks)
-                return [ev.TaskArrived(task, len(self.tasks), "7.0") for task in self.tasks]
+                lent = layout.lent if layout is not None else {}
+                return [ev.TaskArrived(task, len(self.tasks), f"{lent.get(task.node, 7)}.0") for task in self.tasks]
             case do.CheckNode(node):
                 return [ev.NodeChecked(node, self.unfit.get(node, True), "as told")]
             case do.BorrowNode(slot, exclude):

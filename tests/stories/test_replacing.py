@@ -11,6 +11,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
+from ftslurm.model.exits import ExitStatus
 from ftslurm.model.history import fold
 from ftslurm.model.layout import Layout
 from ftslurm.model.settings import Settings
@@ -122,6 +123,68 @@ def test_a_spare_that_slurm_calls_down_is_nobodys_trouble_and_not_taken() -> Non
     assert layout(job).nodes == ("n1", "n5", "n3")
 
 
+def test_a_node_that_was_left_is_nobodys_trouble_when_slurm_drains_it() -> None:
+    job = with_spares(replace(POLICY, crash_restarts=5))
+    job.shows(BROKEN)
+    job.slurm = replace(job.slurm, bad_nodes=(("n2", "DRAINED: device broken"),))
+    job.wait(60.0)
+    job.exits(0, 1)
+    assert job.rungs == ["node-replacement", "in-place-restart"]
+
+
+def test_a_node_that_fails_before_the_first_start_is_replaced_and_no_rank_is_missing() -> None:
+    job = with_spares_but_down()
+    assert job.rungs == ["node-replacement"] and layout(job) == Layout(("n1", "n4", "n3"))
+    assert layout(job).chosen, "srun would number the nodes in its own order"
+    assert counts(job) == [(1, 1), (1, 1), (2, 1), (2, 1), (1, 1), (1, 1)]
+
+
+def test_the_same_where_srun_was_to_place_the_ranks() -> None:
+    job = with_spares_but_down(ON_LOAN, 3)
+    assert job.rungs == ["node-replacement"] and layout(job) == Layout(("n1", "n9", "n3"), (), {"n9": 909})
+
+
+def with_spares_but_down(policy: Settings = POLICY, nodes: int = 5) -> Job:
+    """n2 goes down while the first step comes up: the tasks of n1 arrive, and srun gives up."""
+    names = tuple(f"n{number}" for number in range(1, nodes + 1))
+    job = Job(policy, nodes=names, can=CAN, width=nodes - policy.spares)
+    job.slurm, job.donors = replace(job.slurm, bad_nodes=(("n2", "DOWN"),)), ["n9"]
+    job.silent = {do.LaunchStep}
+    job.tell(ev.Begun(), *(ev.TaskArrived(task, 2 * job.facts.width, "7.0") for task in job.tasks[:2]))
+    job.silent = set()
+    job.tell(ev.StepEnded(ExitStatus(1)))
+    return job
+
+
+def test_a_node_out_of_the_step_cannot_be_replaced_in_it() -> None:
+    job = Job(ON_LOAN, nodes=("n1", "n2", "n3"), can=CAN, width=2)
+    job.tasks = job.tasks[:4]
+    job.truth.placed(job.tasks)
+    job.slurm = replace(job.slurm, bad_nodes=(("n3", "DOWN"),))
+    job.begin().exits(0, 1)
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n3",)
+
+
+def test_an_agent_that_comes_up_late_on_a_node_that_was_left_is_dismissed() -> None:
+    job = with_spares()
+    job.reachable = False
+    job.wait(15.0)
+    job.tell(ev.AgentLost("n2", "it hung up"), ev.NodeSilent("n2", 15.0), ev.ShimLost(2, "it hung up"), ev.ShimLost(3, "it hung up"))
+    assert job.judge.phase is Phase.RUNNING
+    assert job.tell(ev.AgentArrived("n2", ("ascend",))) == [do.DismissAgents(("n2",))]
+    assert not job.tell(ev.DevicesSeen("n2", (BROKEN,)))
+
+
+def test_an_agent_that_is_lost_while_a_node_is_sought_comes_up_again() -> None:
+    job = with_spares()
+    job.silent = {do.CheckNode}
+    job.shows(BROKEN)
+    job.tell(ev.AgentLost("n1", "its step was ended"))
+    job.tell(ev.NodeChecked("n4", True))
+    job.wait(2.0)
+    assert set(job.did(do.WatchNodes)[-1].nodes) == {"n1", "n4"}
+
+
 def test_two_nodes_at_once_take_two_spares() -> None:
     job = with_spares()
     job.shows(BROKEN, fault("n3", graded=FaultClass.ISOLATE))
@@ -194,6 +257,24 @@ def test_without_spares_a_donor_job_lends_a_node() -> None:
     assert job.did(do.EndLoans) == [do.EndLoans((909,))] and job.status == 0
 
 
+def test_a_rank_0_on_a_lent_node_is_of_our_job_too() -> None:
+    job = on_loan()
+    job.donors = ["n9"]
+    job.begin().shows(fault("n1", graded=FaultClass.ISOLATE))
+    assert layout(job).nodes == ("n9", "n2")
+    assert {(job.env(rank).get("SLURM_JOB_ID", "7"), job.env(rank).get("SLURM_STEP_ID", "0")) for rank in range(4)} == {("7", "0")}
+
+
+def test_a_donor_that_goes_while_the_step_comes_up_is_not_waited_for() -> None:
+    job = on_loan()
+    job.donors = ["n9"]
+    job.begin().silent = {do.LaunchStep}
+    job.shows(BROKEN)
+    job.tell(*(ev.TaskArrived(task, 4, "7.1") for task in job.tasks[:2]), ev.PartEnded((2, 3)))
+    assert job.rungs == ["node-replacement", "unconditional-requeue"] and len(job.did(do.StartRanks)) == 1
+    assert do.EndLoans((909,)) in job.did(do.EndLoans)
+
+
 def test_a_donor_that_turns_bad_is_replaced_and_ended() -> None:
     job = on_loan()
     job.donors = ["n9", "n8"]
@@ -229,6 +310,26 @@ def test_a_loan_that_comes_too_late_is_ended() -> None:
     job.shows(BROKEN)
     job.wait(ON_LOAN.replacement_wait_s + 100.0)
     assert job.tell(ev.NodeBorrowed(1, "n9", 909)) == [do.EndLoans((909,))]
+
+
+def test_a_donor_whose_end_could_not_be_written_down_with_the_rest_goes_all_the_same() -> None:
+    job = on_loan().begin()
+    job.donors, job.silent = ["n9"], {do.CheckNode}
+    job.shows(BROKEN)
+    job.jump(ON_LOAN.replacement_wait_s + 1.0)
+    job.full = True
+    job.tell(ev.NodeChecked("n9", None, "no step came up there"))
+    assert job.judge.finished and job.did(do.EndLoans) == [do.EndLoans((909,))]
+
+
+def test_where_the_old_step_cannot_be_ended_nothing_is_swapped_and_nothing_spent() -> None:
+    job = with_spares()
+    job.silent = {do.EndStep, do.KillStep}
+    job.shows(BROKEN)
+    job.wait(100.0)
+    assert job.rungs == ["node-replacement", "isolated-requeue"] and len(job.did(do.LaunchStep)) == 1
+    assert "the old step could not be ended" in dict(job.recorded(rec.Decided)[-1].passed)["node-replacement"]
+    assert fold(job.ledger).spent == {"node_replacements": 0, "max_restarts": 1}
 
 
 def test_before_a_requeue_the_donors_go() -> None:
@@ -272,6 +373,44 @@ def test_the_next_ftrun_of_the_script_does_not_go_back_to_a_node_that_was_left()
     assert none.status == 1 and "n2 is kept out of the job" in none.said
 
 
+def test_the_next_ftrun_of_the_script_finds_every_slot_where_it_was() -> None:
+    first = with_spares(replace(POLICY, spares=1), 4)
+    first.shows(fault("n1", graded=FaultClass.ISOLATE))
+    assert layout(first).nodes == ("n4", "n2", "n3")
+    first.all_exit(0)
+    second = Job(first.settings, nodes=("n1", "n2", "n3", "n4"), can=CAN, width=3, past=first.ledger, step_key="eval").begin()
+    assert layout(second).nodes == ("n4", "n2", "n3") and layout(second).chosen
+    assert counts(second) == [(2, 1), (2, 1), (1, 1), (1, 1), (1, 1), (1, 1)]
+    again = Job(first.settings, nodes=("n1", "n2", "n3", "n4"), can=CAN, width=3, past=first.ledger).begin()
+    assert counts(again) == [(2, 2), (2, 2), (1, 3), (1, 3), (1, 3), (1, 3)]
+    other = Job(first.settings, nodes=("n2", "n3", "n5"), can=CAN, width=2, past=first.ledger, step_key="eval").begin()
+    assert layout(other).nodes == ("n2", "n3"), "another width: slots of its own"
+
+
+def test_for_a_node_that_was_given_back_the_next_ftrun_borrows_one() -> None:
+    first = on_loan()
+    first.donors, first.reachable = ["n9"], False
+    first.begin().wait(15.0)
+    first.tell(ev.NodeSilent("n2", 15.0), ev.ShimLost(2, "it hung up"), ev.ShimLost(3, "it hung up"))
+    assert layout(first).nodes == ("n1", "n9") and first.did(do.ReleaseNodes)
+    first.all_exit(0)
+    second = on_loan(past=first.ledger, nodes=("n1",), step_key="eval")
+    second.donors = ["n8"]
+    second.begin()
+    assert layout(second).nodes == ("n1", "n8") and counts(second) == [(1, 1), (1, 1), (3, 1), (3, 1)]
+
+
+def test_a_slot_whose_lender_has_gone_gets_a_spare_and_counts_as_scheduled_again() -> None:
+    policy = replace(ON_LOAN, spares=1)
+    first = Job(policy, nodes=("n1", "n2", "n3"), can=CAN, width=2)
+    first.donors, first.unfit = ["n9"], {"n3": None}
+    first.begin().shows(BROKEN)
+    assert layout(first).nodes == ("n1", "n9")
+    first.all_exit(0)
+    second = Job(policy, nodes=("n1", "n2", "n3"), can=CAN, width=2, past=first.ledger).begin()
+    assert layout(second).nodes == ("n1", "n3") and counts(second) == [(1, 3), (1, 3), (3, 1), (3, 1)]
+
+
 # --- fewer nodes
 
 
@@ -298,6 +437,14 @@ def test_smaller_only_when_no_other_node_is_to_be_had() -> None:
     job.shows(BROKEN)
     assert job.rungs == ["node-replacement", "shrink"] and layout(job).nodes == ("n1", "n3")
     assert fold(job.ledger).spent == {"node_replacements": 1}
+
+
+def test_a_rank_that_moved_up_keeps_the_starts_it_had_alone() -> None:
+    job = smaller(replace(SMALLER, mode="async"))
+    job.exits(4, 1)
+    job.shows(BROKEN)
+    assert job.rungs == ["rank-restart", "shrink"]
+    assert counts(job) == [(1, 2), (1, 2), (1, 3), (1, 2)]
 
 
 def test_a_slot_that_moved_up_keeps_its_counters() -> None:

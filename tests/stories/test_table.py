@@ -58,10 +58,11 @@ class Chaos:
     """A world that answers late, in any order or not at all. `possible` is what may happen next; nothing else is told."""
 
     def __init__(self, policy: Settings, can: tuple[str, ...], script: list[int]) -> None:
-        self.job = Job(policy, can=can, nodes=("n1", "n2"), per_node=1)
+        nodes = tuple(f"n{number}" for number in range(1, 3 + policy.spares))
+        self.job = Job(policy, can=can, nodes=nodes, per_node=1, width=2 if "replace" in can else 0)
         self.job.silent = {kind for kind in get_args(do.Decision) if kind is not do.Remember}
         self._script = iter(script)
-        self._ranks = [task.rank for task in self.job.tasks]
+        self._donors = 10
 
     def run(self) -> None:
         job = self.job
@@ -89,8 +90,21 @@ class Chaos:
             yield self._slurm(number)
         if truth.requeueing:
             yield ev.RequeueEnded(number % 2 == 0, "as told", away=number % 3 == 0)
+        yield from self._others(number)
         if number % 10 == 0:
             yield ev.SignalSeen((2, 15, 10, 15)[number // 10 % 4])
+
+    def _others(self, number: int) -> Iterator[Event]:
+        """Other nodes: looked at, borrowed, given back; donors are numbered as their nodes."""
+        truth = self.job.truth
+        for node in sorted(+truth.checks):
+            yield from [ev.NodeChecked(node, (True, True, False, None)[number % 4], "as told")] * 2
+        for slot in sorted(+truth.borrows):
+            self._donors += 1
+            lent = ev.NodeBorrowed(slot, f"n{self._donors}", 900 + self._donors)
+            yield from [lent if number % 4 else ev.NodeBorrowed(slot, "", 0, "none is free")] * 2
+        for nodes in truth.releases[:1]:
+            yield ev.NodesReleased(nodes, number % 2 == 0, "as told")
 
     def _clock(self) -> Iterator[Event]:
         wakes_at = self.job.judge.wakes_at
@@ -118,6 +132,8 @@ class Chaos:
         for rank in truth.shims if number % 8 == 0 else ():
             yield ev.ShimLost(rank, "it hung up")
             yield ev.SignalSeen(15, rank)
+        for rank in truth.shims if truth.let_go_at is not None else ():
+            yield ev.ShimLost(rank, "it hung up") if number % 2 else ev.ShimLeft(rank)
         for node in sorted({task.node for task in self.job.tasks}) if number % 6 == 0 else ():
             yield ev.NodeHeard(node) if node in truth.silent else ev.NodeSilent(node, 15.0 + number % 3)
         for rank in truth.shims if number % 10 == 3 else ():
@@ -180,6 +196,22 @@ POLICIES = st.builds(
     rendezvous=st.sampled_from(["none", "torch"]),
     slurm_timeout_s=st.sampled_from([5.0, 50.0, 60.0]),  # 50 s: due at the same moment as the stop
 )
+REPLACING = st.builds(
+    Settings,
+    max_restarts=st.integers(1, 3),
+    crash_restarts=st.sampled_from([0, 2]),
+    restart_via=st.sampled_from(["shim", "step"]),
+    mode=st.sampled_from(["sync", "async"]),
+    warning_requeue=st.booleans(),
+    node_replacement=st.booleans(),
+    node_replacements=st.integers(1, 3),
+    spares=st.integers(0, 2),
+    donor=st.booleans(),
+    shrink=st.booleans(),
+    min_nodes=st.sampled_from([0, 1, 2]),
+    replacement_wait_s=st.sampled_from([10.0, 600.0]),
+)
+CAN_REPLACE = ("ask", "requeue", "probe", "replace", "release")
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -189,11 +221,17 @@ def test_whatever_happens_the_rules_hold(policy: Settings, can: tuple[str, ...],
     Chaos(policy, can, script).run()
 
 
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(policy=REPLACING, can=st.sampled_from([CAN_REPLACE, ("ask", "requeue", "replace"), ("replace",)]), script=scripts(80))
+def test_whatever_happens_while_nodes_are_replaced_the_rules_hold(policy: Settings, can: tuple[str, ...], script: list[int]) -> None:
+    Chaos(policy, can, script).run()
+
+
 @settings(max_examples=150, deadline=None)
-@given(policy=POLICIES, script=scripts(30))
+@given(policy=POLICIES | REPLACING, script=scripts(30))
 def test_left_alone_after_anything_a_job_comes_to_an_end(policy: Settings, script: list[int]) -> None:
     """Whatever has happened: once nobody answers any more and a day goes by, ftrun is done or its ranks still run."""
-    chaos = Chaos(policy, ("ask", "requeue", "probe"), script)
+    chaos = Chaos(policy, CAN_REPLACE if policy.node_replacement or policy.shrink else ("ask", "requeue", "probe"), script)
     chaos.run()
     job = chaos.job
     job.full = False

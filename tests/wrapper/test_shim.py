@@ -65,6 +65,17 @@ def test_a_shim_introduces_its_task(shims: Shims) -> None:
     }
 
 
+@pytest.mark.parametrize(("place", "task", "rank", "expected"), [
+    ("8/2-3", 0, 2, 8), ("8/2-3", 1, 3, 8), ("8/0-1,6-7", 2, 6, 8), ("1/0", 0, 0, 1), ("10000/9999", 0, 9999, 10000),
+])  # fmt: skip
+def test_a_shim_of_one_of_several_sruns_knows_its_rank_among_all(
+    shims: Shims, place: str, task: int, rank: int, expected: int
+) -> None:
+    shim = shims("echo $SLURM_PROCID", rank=task, place=place)
+    assert (shim.hello["rank"], shim.hello["expected"]) == (rank, expected)
+    assert bool(shim.hello["free_port"]) is (rank == 0), "the port of the rendezvous is rank 0's to find"
+
+
 def test_rank_0_brings_a_port_that_is_free(shims: Shims) -> None:
     first, other = shims(rank=0), shims(rank=1)
     assert other.hello["free_port"] == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 import time
@@ -16,6 +18,7 @@ from ftslurm.model.events import (
     AgentLost,
     CutOff,
     InTouch,
+    PartEnded,
     RankExited,
     RankPaused,
     RankStarted,
@@ -265,6 +268,31 @@ def test_an_agent_gets_the_will_first_of_all(stage: Stage) -> None:
     stage.sources.agents["n1"].send({"t": "look"})
     stage.quiet()
     assert [message["t"] for message in agent.heard] == ["will", "look"] and agent.heard[0]["of"] == "n1"
+
+
+class PartOfAStep:
+    """Of two sruns the second, with rank 1, has ended."""
+
+    def ended(self) -> None:
+        return None
+
+    def ranks_ended(self) -> frozenset[int]:
+        return frozenset({1})
+
+
+def test_a_part_that_ends_before_its_tasks_came_is_told_and_one_that_came_is_lost(stage: Stage) -> None:
+    stage.sources.step = PartOfAStep()  # type: ignore[assignment]
+    stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    os.kill(os.getpid(), signal.SIGCHLD)
+    assert stage.next() == PartEnded((1,))
+    late = stage.call(hello(1))
+    assert isinstance(stage.next(), TaskArrived)
+    os.kill(os.getpid(), signal.SIGCHLD)
+    late.close()
+    event = stage.next()
+    assert isinstance(event, ShimLost) and event.rank == 1
+    stage.quiet()
 
 
 @pytest.mark.parametrize("until_s", [60 * 86400.0, float("inf")])

@@ -1,0 +1,82 @@
+"""A step of several launchers' processes as one, with real children."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from ftslurm.launchers.step import JoinedSteps, ProcessStep
+
+SOON_S = 20.0
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Callable[[str], ProcessStep]]:
+    """A child that runs shell words, with `go` to wait for (a pipe); whatever is left ends with the test."""
+    os.mkfifo(tmp_path / "go")
+    begun: list[ProcessStep] = []
+
+    def begin(words: str) -> ProcessStep:
+        begun.append(ProcessStep(["sh", "-c", words], {"PATH": os.environ["PATH"], "GO": str(tmp_path / "go")}))
+        return begun[-1]
+
+    yield begin
+    for step in begun:
+        with suppress(ProcessLookupError):
+            step.abandon()
+
+
+def shell_status(step: JoinedSteps) -> int | None:
+    status = step.ended()
+    return None if status is None else status.shell
+
+
+def test_it_has_ended_when_all_parts_have_and_with_the_worst_status(begin: Callable[[str], ProcessStep]) -> None:
+    ours, theirs = begin("exit 3"), begin("exec sleep 600")
+    joined = JoinedSteps([(ours, (0, 1)), (theirs, (2, 3))])
+    assert ours.wait(SOON_S)
+    assert joined.ended() is None and joined.ranks_ended() == {0, 1} and not joined.wait(0.05)
+    joined.abandon()
+    assert shell_status(joined) == 128 + 9 and joined.ranks_ended() == {0, 1, 2, 3}
+
+
+def test_waiting_takes_no_longer_than_it_may_whatever_the_parts_do(begin: Callable[[str], ProcessStep]) -> None:
+    joined = JoinedSteps([(begin("exec sleep 600"), (0,)), (begin("exec sleep 600"), (1,))])
+    began = time.monotonic()
+    assert not joined.wait(0.3)
+    assert 0.3 <= time.monotonic() - began < SOON_S
+    joined.abandon()
+    assert joined.wait(0.0)
+
+
+def test_signals_and_the_end_reach_every_part(begin: Callable[[str], ProcessStep]) -> None:
+    code = "import signal, sys; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(5)); print(flush=True); signal.pause()"
+    words = f"exec {sys.executable} -c '{code}' >&2"
+    parts = [begin(words), begin(words)]
+    joined = JoinedSteps([(part, (rank,)) for rank, part in enumerate(parts)])
+    assert joined.pid == parts[0].pid
+    deadline = time.monotonic() + SOON_S
+    while joined.ended() is None and time.monotonic() < deadline:  # until both have their handlers and one has met them
+        for part in parts:
+            if catches(part.pid, 10):
+                part.signal(10)
+        time.sleep(0.01)
+    assert shell_status(joined) == 5
+    more = JoinedSteps([(begin("exec sleep 600"), (0,)), (begin("exec sleep 600"), (1,))])
+    more.kill()
+    assert more.wait(SOON_S) and shell_status(more) == 128 + 2
+
+
+def catches(pid: int, number: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+    mask = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(mask, 16) >> (number - 1) & 1)

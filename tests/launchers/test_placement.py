@@ -1,0 +1,195 @@
+"""What srun is told where the nodes of a step are ours to choose: layouts in, options out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftslurm.errors import UsageError
+from ftslurm.launchers import placement
+from ftslurm.launchers.placement import Part, parts, unfolded, why_not_over_two_jobs, why_not_placed, width
+from ftslurm.launchers.python import Python
+from ftslurm.launchers.srun import CHANNEL_VARIABLE, SrunLauncher, abroad_env, placed_channel
+from ftslurm.launchers.srun_options import Component
+from ftslurm.model.layout import Layout
+from ftslurm.wrapper.shim import Channel
+
+FIRST = Layout(("n1", "n2", "n3"))
+MOVED = Layout(("n1", "n4", "n3"), (0, 0, 1, 1, 2, 2))
+LENT = Layout(("n1", "m9"), (0, 0, 1, 1), {"m9": 77})
+
+
+def told(options: str, layout: Layout, env: Mapping[str, str] | None = None, granted: int = 4) -> list[Part]:
+    asked = {"SLURM_NTASKS_PER_NODE": "2"} if env is None else env
+    return list(parts(shlex.split(options), asked, layout, granted))
+
+
+def only(options: str, layout: Layout, env: Mapping[str, str] | None = None, granted: int = 4) -> str:
+    (part,) = told(options, layout, env, granted)
+    assert (part.job, part.place) == (0, "")
+    return shlex.join(part.options)
+
+
+# --- the first step, on nodes that leave spares free
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "tasks"),
+    [
+        ("", {"SLURM_NTASKS_PER_NODE": "2", "SLURM_NTASKS": "8"}, 6),
+        ("", {"SLURM_NTASKS_PER_NODE": "2(x4)"}, 6),
+        ("", {"SLURM_NTASKS": "8"}, 6),  # 2 on each of the 4 nodes that were granted
+        ("", {}, 3),
+        ("--ntasks-per-node=3", {"SLURM_NTASKS_PER_NODE": "2"}, 9),
+        ("--tasks-per-node 3", {}, 9),
+    ],
+)
+def test_as_many_tasks_on_each_node_as_were_asked_for(options: str, env: dict[str, str], tasks: int) -> None:
+    assert f"--nodes=3 --nodelist=n1,n2,n3 --ntasks={tasks}" in only(options, FIRST, env)
+
+
+def test_tasks_that_do_not_come_out_even_are_not_guessed() -> None:
+    with pytest.raises(UsageError, match="6 tasks for 4 nodes"):
+        told("", FIRST, {"SLURM_NTASKS": "6"})
+    assert only("-n6", FIRST, {"SLURM_NTASKS": "7"}) == "-n6 --nodes=3 --nodelist=n1,n2,n3"
+
+
+@pytest.mark.parametrize("where", ["-N3", "-N 3", "--nodes=3", "-w n1,n2", "--nodelist n1", "-x n9", "-r1", "-F hosts", "--contiguous"])
+def test_the_users_words_on_nodes_give_way_and_all_else_stays(where: str) -> None:
+    kept = only(f"-l {where} -c 4 --gpus-per-task=1 -m cyclic --mpi=pmix -o out.%t", FIRST, {"SLURM_NTASKS_PER_NODE": "1"})
+    assert kept == "-l -c 4 --gpus-per-task=1 -m cyclic --mpi=pmix -o out.%t --nodes=3 --nodelist=n1,n2,n3 --ntasks=3"
+
+
+# --- a step again, every rank in its slot
+
+
+def test_each_rank_is_named_its_node() -> None:
+    assert only("", MOVED) == "--ntasks=6 --distribution=arbitrary --nodelist=n1,n1,n4,n4,n3,n3 --overlap"
+    cyclic = Layout(("n1", "n4"), (0, 1, 0, 1))
+    assert "--nodelist=n1,n4,n1,n4" in only("", cyclic)
+
+
+@pytest.mark.parametrize("gone", ["-n6", "--ntasks 6", "-m cyclic", "--distribution=block:block", "--exclusive", "--overlap", "--jobid=5", "-N3", "-x n1"])
+def test_what_says_it_otherwise_gives_way(gone: str) -> None:
+    assert only(f"-u {gone} --exact", MOVED) == f"-u --exact {only('', MOVED)}"
+
+
+def test_where_no_step_ever_ran_the_ranks_are_laid_out_in_blocks() -> None:
+    replaced = FIRST.filled({1: "n4"}, {})
+    assert "--nodelist=n1,n1,n4,n4,n3,n3" in only("", replaced)
+    assert "--nodelist=n1,n1,n1,n4,n4,n3,n3" in only("-n7", replaced)
+    assert only("", FIRST) != only("", replaced)
+
+
+# --- over two jobs
+
+
+def test_one_srun_a_job_and_each_knows_its_ranks() -> None:
+    ours, theirs = told("-u", LENT)
+    assert shlex.join(ours.options) == "-u --ntasks=2 --distribution=arbitrary --nodelist=n1,n1 --overlap"
+    assert shlex.join(theirs.options) == (
+        "-u --ntasks=2 --distribution=arbitrary --nodelist=m9,m9 --overlap --jobid=77 --input=none"
+    )
+    assert (ours.job, ours.place, theirs.job, theirs.place) == (0, "4/0-1", 77, "4/2-3")
+
+
+def test_where_all_is_lent_the_one_srun_still_has_its_place() -> None:
+    (part,) = told("-i none", Layout(("m9",), (0, 0), {"m9": 77}))
+    assert (part.job, part.place) == (77, "2/0-1") and "--input=none" not in part.options
+
+
+def test_too_many_tasks_for_one_argument_are_refused_before_srun_is() -> None:
+    many = Layout(("n" * 200,), (0,) * 1000)
+    with pytest.raises(UsageError, match="1000 tasks cannot be placed"):
+        told("", many)
+
+
+@given(st.sets(st.integers(0, 300), min_size=1))
+def test_ranks_fold_and_unfold(ranks: set[int]) -> None:
+    ordered = sorted(ranks)
+    folded = placement._folded(ordered)
+    assert unfolded(folded) == tuple(ordered)
+    channel = Channel(placed_channel("1:4711:00ff:10.0.0.1,10.0.0.2", f"400/{folded}"))
+    assert (channel.total, channel.ranks) == (400, ordered)
+    assert (channel.port, channel.secret, channel.addresses) == (4711, b"\x00\xff", ["10.0.0.1", "10.0.0.2"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("", ""),
+        ("-o out.%j -e err", "--output=out.%j"),
+        ("-o out -e err.%t", "--error=err.%t"),
+        ("-i in.%n", "--input=in.%n"),
+        ("-o 0", "--output=0 means one task"),
+        ("-o none -e out.%N -i all", ""),
+        ("-l", "--label"),
+        ("--mpi=pmix", "--mpi"),
+        ("--mpi=none", ""),
+        ("--pty", "--pty"),
+    ],
+)
+def test_what_a_step_over_two_jobs_cannot_do(options: str, said: str) -> None:
+    why = why_not_over_two_jobs(shlex.split(options))
+    assert said in why and bool(why) is bool(said)
+
+
+# --- how wide
+
+
+@pytest.mark.parametrize(
+    ("options", "granted", "spares", "nodes"),
+    [
+        ("", 4, 0, 4), ("", 4, 1, 3), ("-N2", 4, 1, 2), ("-N2", 4, 0, 2), ("--nodes=3", 4, 1, 3),
+        ("-N2-4", 4, 1, 0),
+        ("-n1", 4, 0, 1), ("-n1", 4, 1, 1), ("-N4 -n2", 4, 0, 2), ("-n32", 4, 1, 3),
+    ],
+)  # fmt: skip
+def test_as_many_nodes_as_the_step_shall_have(options: str, granted: int, spares: int, nodes: int) -> None:
+    assert width(shlex.split(options), granted, spares) == nodes
+
+
+@pytest.mark.parametrize(("options", "granted", "spares"), [("", 2, 2), ("-N2", 2, 1), ("-N5", 4, 0)])
+def test_more_spares_than_there_are_is_said_at_once(options: str, granted: int, spares: int) -> None:
+    with pytest.raises(UsageError, match=f"the allocation has {granted}"):
+        width(shlex.split(options), granted, spares)
+
+
+@pytest.mark.parametrize("options", ["--het-group=1", "--pack-group 0,1"])
+def test_the_steps_of_heterogeneous_jobs_are_sruns_to_place(options: str) -> None:
+    assert why_not_placed([Component(tuple(shlex.split(options)), ("a",))])
+    assert why_not_placed([Component((), ("a",)), Component((), ("b",))])
+    assert not why_not_placed([Component(("-n2",), ("a", "--het-group"))])
+
+
+# --- the commands and their environment
+
+
+def launcher(options: str, env: Mapping[str, str] | None = None) -> SrunLauncher:
+    return SrunLauncher((Component(tuple(shlex.split(options)), ("train", "-n3")),), env or {}, Python("/py", "/lib"), granted=2)
+
+
+def test_the_users_program_is_the_last_word_of_every_part() -> None:
+    argvs = launcher("-u --kill-on-bad-exit=1").step_argvs(LENT)
+    assert [argv[0] for argv in argvs] == ["srun", "srun"] and all(argv[-2:] == ("train", "-n3") for argv in argvs)
+    assert all("--kill-on-bad-exit=0" in argv and "--kill-on-bad-exit=1" not in argv for argv in argvs)
+
+
+def test_no_secret_is_on_a_command_line() -> None:
+    options = "--export=A,B=1"
+    for argv in launcher(options).step_argvs(LENT):
+        assert f"--export=A,B=1,{CHANNEL_VARIABLE}" in argv
+
+
+def test_abroad_nothing_of_our_job_but_how_its_tasks_are_run() -> None:
+    env = {
+        "PATH": "/bin", "HOME": "/home/u", "OMP_NUM_THREADS": "4", "SLURM_CONF": "/etc/slurm.conf", "SLURM_CPUS_PER_TASK": "4",
+        "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_MEM_PER_NODE": "9",
+        "SLURM_STEP_ID": "0", "SBATCH_PARTITION": "p", "SALLOC_ACCOUNT": "a", "SLURM_EXPORT_ENV": "NONE",
+    }  # fmt: skip
+    kept = {"PATH", "HOME", "OMP_NUM_THREADS", "SLURM_CONF", "SLURM_CPUS_PER_TASK", "SLURM_EXPORT_ENV"}
+    assert abroad_env(env).keys() == kept

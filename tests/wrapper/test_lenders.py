@@ -1,0 +1,274 @@
+"""Other nodes, with a Slurm and a runner of commands that are data."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from ftslurm.errors import CommandMissing, SlurmRefused
+from ftslurm.launchers.python import Python
+from ftslurm.model.events import NodeBorrowed, NodeChecked, NodesReleased
+from ftslurm.model.settings import Settings
+from ftslurm.slurm.client import JobState, JobView
+from ftslurm.system.commands import CommandResult
+from ftslurm.wrapper.lenders import Lenders, plain_env
+from ftslurm.wrapper.node_check import Question, answer_text
+from tests.fakes.slurm import FakeSlurm
+
+ENV = {
+    "PATH": "/bin", "HOME": "/home/u", "SLURM_CONF": "/etc/slurm.conf", "SLURM_JOB_ID": "1", "SLURM_JOB_ACCOUNT": "physics",
+    "SLURM_JOB_QOS": "long", "SLURM_NTASKS": "4", "FTSLURM_CHANNEL": "1:1:secret:a", "WANDB_API_KEY": "secret",
+}  # fmt: skip
+
+
+class Slurm(FakeSlurm):
+    """Views as a test sets them, and refusals to cancel."""
+
+    def __init__(self) -> None:
+        super().__init__([f"n{n}" for n in range(1, 6)])
+        self.views: dict[int, list[JobView]] = {}  # number -> what each look shows, the last one for good
+        self.uncancellable: set[int] = set()
+
+    def job(self, number: int) -> JobView:
+        seen = super().job(number)
+        told = self.views.get(number, [])
+        return (told.pop(0) if len(told) > 1 else told[0]) if told else seen
+
+    def cancel(self, number: int) -> None:
+        if number in self.uncancellable:
+            raise SlurmRefused("not now")
+        super().cancel(number)
+
+    def state_of(self, number: int) -> JobState:
+        return super().job(number).state
+
+
+@dataclass
+class World:
+    """ours: a job on n1 and n2. answers: first word of a command -> what running it does. ran: what was run, and how."""
+
+    slurm: Slurm = field(default_factory=Slurm)
+    answers: dict[str, Callable[[Sequence[str]], CommandResult]] = field(default_factory=dict)
+    ran: list[tuple[Sequence[str], float, Mapping[str, object]]] = field(default_factory=list)
+    settings: Settings = field(default_factory=Settings)
+
+    def __post_init__(self) -> None:
+        self.ours = self.slurm.submit(2)
+        self.answers["sbatch"] = lambda argv: said(argv, 0, f"{self.slurm.submit(1)}\n")
+
+    @property
+    def lenders(self) -> Lenders:
+        if not hasattr(self, "_lenders"):
+            python = Python("/usr/bin/python3", "/opt/ft slurm")
+            self._lenders = Lenders(self.slurm, self.ours, 0, ENV, python, self.run, self.settings, lambda seconds: None)
+        return self._lenders
+
+    def run(self, argv: Sequence[str], timeout_s: float, **how: object) -> CommandResult:
+        self.ran.append((argv, timeout_s, how))
+        return self.answers[argv[0]](argv)
+
+    def shows(self, number: int, *views: Mapping[str, object]) -> None:
+        """What each look at a job finds, in its place."""
+        self.slurm.views[number] = [replace(JobView(number, JobState.PENDING), **view) for view in views]  # type: ignore[arg-type]
+
+
+def said(argv: Sequence[str], status: int | None, stdout: str = "", stderr: str = "") -> CommandResult:
+    return CommandResult(tuple(argv), status, stdout, stderr)
+
+
+PENDING, RUNNING = {"state": JobState.PENDING, "reason": "Resources"}, {"state": JobState.RUNNING, "nodes": ("n3",)}
+
+
+# --- on loan
+
+
+def test_a_donor_that_runs_lends_its_node() -> None:
+    world = World()
+    world.shows(2, PENDING, PENDING, RUNNING)
+    assert world.lenders.borrow(1, ["n1", "n2"], 60.0) == NodeBorrowed(1, "n3", 2)
+    assert world.slurm.state_of(2) is JobState.RUNNING, "it is the judge's to end"
+    (argv, _, how) = world.ran[0]
+    assert argv[0] == "sbatch" and "--exclude=n[1-2]" in argv and "--nodes=1" in argv and "--no-requeue" in argv
+    assert "--account=physics" in argv and "--qos=long" in argv and "--partition=main" in argv
+    lines = str(how["stdin"]).splitlines()
+    assert lines[0] == "#!/bin/sh" and shlex.split(lines[1])[-3:] == [str(world.ours), "0", "60"]
+
+
+def test_no_secret_goes_to_slurm_with_a_donor() -> None:
+    world = World()
+    world.lenders.borrow(1, [], 60.0)
+    (argv, _, how) = world.ran[0]
+    assert how["env"] == plain_env(ENV) == {name: ENV[name] for name in ("PATH", "HOME", "SLURM_CONF")}
+    assert "secret" not in f"{argv} {how['stdin']}"
+
+
+def test_the_users_further_options_stand_last_and_win() -> None:
+    world = World(settings=Settings(donor_options=("--partition=debug", "--time=9")))
+    world.lenders.borrow(1, [], 60.0)
+    assert world.ran[0][0][-2:] == ("--partition=debug", "--time=9")
+
+
+@pytest.mark.parametrize(("status", "stdout", "stderr", "why"), [
+    (1, "", "sbatch: error: invalid partition", "invalid partition"),
+    (None, "", "", "no answer in time"),
+    (0, "Submitted", "", "refused: Submitted"),
+])  # fmt: skip
+def test_a_donor_that_is_refused_is_no_node_and_says_why(status: int | None, stdout: str, stderr: str, why: str) -> None:
+    world = World()
+    world.answers["sbatch"] = lambda argv: said(argv, status, stdout, stderr)
+    answer = world.lenders.borrow(1, [], 60.0)
+    assert (answer.node, answer.job) == ("", 0) and why in answer.why
+
+
+def test_where_there_is_no_sbatch_there_is_no_node() -> None:
+    world = World()
+
+    def missing(argv: Sequence[str]) -> CommandResult:
+        raise CommandMissing("`sbatch` cannot be run", hint="")
+
+    world.answers["sbatch"] = missing
+    assert world.lenders.borrow(1, [], 60.0) == NodeBorrowed(1, "", 0, "`sbatch` cannot be run")
+
+
+@pytest.mark.parametrize("reason", ["BadConstraints", "PartitionTimeLimit", "AccountNotAllowed"])
+def test_a_donor_that_will_never_run_is_not_waited_for(reason: str) -> None:
+    world = World()
+    world.shows(2, PENDING, PENDING | {"reason": reason})
+    answer = world.lenders.borrow(1, [], 1e9)
+    assert not answer.node and reason in answer.why and world.slurm.state_of(2) is JobState.CANCELLED
+
+
+def test_a_donor_that_does_not_run_in_time_is_ended() -> None:
+    world = World()
+    world.shows(2, PENDING)
+    answer = world.lenders.borrow(1, [], 0.05)
+    assert not answer.node and "PENDING after 0.05 s: Resources" in answer.why
+    assert world.slurm.state_of(2) is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("state", [JobState.CANCELLED, JobState.FAILED, JobState.COMPLETED])
+def test_a_donor_that_has_ended_lends_nothing(state: JobState) -> None:
+    world = World()
+    world.shows(2, PENDING, {"state": state, "nodes": ("n3",)})
+    assert not world.lenders.borrow(1, [], 1e9).node
+
+
+def test_a_donor_of_which_slurm_says_nothing_more_is_ended_when_it_does() -> None:
+    world = World()
+    world.slurm.views[2] = []
+    submit = world.answers["sbatch"]
+
+    def submit_and_go(argv: Sequence[str]) -> CommandResult:
+        done = submit(argv)
+        world.slurm.away = True
+        return done
+
+    world.answers["sbatch"] = submit_and_go
+    answer = world.lenders.borrow(1, [], 60.0)
+    assert not answer.node and "does not answer" in answer.why
+    world.slurm.away = False
+    assert world.slurm.state_of(2) is JobState.RUNNING
+    world.lenders.call_off()
+    assert world.slurm.state_of(2) is JobState.CANCELLED
+
+
+def test_at_the_end_every_donor_goes_whatever_became_of_it_and_none_twice() -> None:
+    world = World()
+    for slot in range(3):
+        world.shows(2 + slot, RUNNING)
+        assert world.lenders.borrow(slot, [], 60.0).job == 2 + slot
+    world.slurm.uncancellable = {3}
+    world.lenders.end_loans([2, 3])
+    assert [world.slurm.state_of(number) is JobState.CANCELLED for number in (2, 3, 4)] == [True, False, False]
+    world.slurm.uncancellable = set()
+    world.lenders.call_off()
+    assert all(world.slurm.state_of(number) is JobState.CANCELLED for number in (2, 3, 4))
+    asked = len(world.slurm.requests)
+    world.lenders.call_off()
+    assert len(world.slurm.requests) == asked
+
+
+# --- is it fit
+
+
+def checks(world: World, done: CommandResult) -> NodeChecked:
+    world.answers["srun"] = lambda argv: done
+    return world.lenders.check("n3", 0, 30.0)
+
+
+@pytest.mark.parametrize(("good", "why"), [(True, "device"), (False, "device: HBM"), (None, "command: timeout")])
+def test_what_the_check_says_is_passed_on(good: bool | None, why: str) -> None:
+    text = f"some banner of the site's\n{answer_text(good, why)}\n"
+    assert checks(World(), said((), 0, text)) == NodeChecked("n3", good, why)
+
+
+@pytest.mark.parametrize(("done", "why"), [
+    (said((), None), "no step came up there within 60 s"),
+    (said((), 1, "", "srun: error: boo\nsrun: error: Unable to create step: Node is down\n"), "Node is down"),
+    (said((), 137), "status 137"),
+    (said((), 0, ""), "no answer"),
+    (said((), 0, "{torn"), "it could not be looked at"),
+    (said((), 0, '{"good": "yes", "why": ""}'), "no answer"),
+    (said((), 0, '{"good": true, "why": 3}'), "no answer"),
+    (said((), 0, '{"why": "x"}'), "no answer"),
+    (said((), 0, '["good"]'), "no answer"),
+])  # fmt: skip
+def test_whatever_goes_wrong_nothing_is_known_of_the_node(done: CommandResult, why: str) -> None:
+    answer = checks(World(), done)
+    assert answer.good is None and why in answer.why
+
+
+def test_a_check_on_a_lent_node_is_a_step_of_its_lender() -> None:
+    world = World(settings=Settings(health_command=("fit", "a b")))
+    world.answers["srun"] = lambda argv: said(argv, 0, answer_text(True, ""))
+    world.lenders.check("n3", 77, 30.0)
+    argv, limit_s, how = world.ran[0]
+    env = how["env"]
+    assert isinstance(env, dict) and "SLURM_JOB_ID" not in env and "SLURM_NTASKS" not in env and env["SLURM_CONF"]
+    assert argv[1] == "--jobid=77" and "--overlap" in argv and "--nodelist=n3" in argv and limit_s > 30.0
+    assert Question.of(argv[-1]) == Question(30.0, ("fit", "a b"), ())
+    world.lenders.check("n3", 0, 30.0)
+    assert "--jobid" not in " ".join(world.ran[1][0]) and world.ran[1][2]["env"]["SLURM_JOB_ID"] == "1"  # type: ignore[index]
+
+
+# --- given back
+
+
+def test_nodes_are_given_back_by_naming_the_rest_from_a_folder_of_its_own() -> None:
+    world = World()
+    seen: list[Path] = []
+
+    def scontrol(argv: Sequence[str]) -> CommandResult:
+        folder = Path(str(world.ran[-1][2]["cwd"]))
+        assert folder.is_dir()
+        seen.append(folder)
+        return said(argv, 0, "To reset Slurm environment variables, execute")
+
+    world.answers["scontrol"] = scontrol
+    assert world.lenders.release(["n2"]).ok
+    assert world.ran[0][0] == ("scontrol", "update", f"JobId={world.ours}", "NodeList=n1")
+    assert not seen[0].exists(), "scontrol leaves two scripts there"
+
+
+def test_nodes_that_slurm_has_taken_already_are_not_given_back_again() -> None:
+    world = World()
+    assert world.lenders.release(["n4"]) == NodesReleased(("n4",), True, "Slurm has taken them already") and not world.ran
+
+
+def test_a_refusal_and_a_silence_are_told() -> None:
+    world = World()
+    world.answers["scontrol"] = lambda argv: said(argv, 1, "", "Requested nodes are busy\n")
+    assert world.lenders.release(["n2"]) == NodesReleased(("n2",), False, "Requested nodes are busy")
+    world.slurm.away = True
+    assert not world.lenders.release(["n2"]).ok
+
+
+def test_what_is_asked_of_a_node_and_what_it_answers_are_lines_of_json() -> None:
+    question = Question(12.5, ("sh", "-c", "echo 'ä'"), ("/a b",))
+    assert Question.of(question.text()) == question
+    assert json.loads(answer_text(None, "x")) == {"good": None, "why": "x"}
