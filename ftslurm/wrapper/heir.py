@@ -67,6 +67,9 @@ class Heir:
         """Gives what came of it, in one sentence."""
         # Slurm ends the step: then the job has gone on without us, or it is over, and we go as soon as we have seen it.
         signal.signal(signal.SIGTERM, lambda *_: self._woken.set())
+        # Not at once: a node that is going down may kill its ftrun before its slurmd.
+        self._woken.wait(self._will.settings.silence_s)
+        self._woken.clear()
         answers, words = self._answers(self._will.batch_node)
         if answers:
             return f"{self._will.batch_node} lives: {words}"
