@@ -22,6 +22,8 @@ from ftslurm.slurm.states import is_over
 # which it was killed there finds its credential revoked and fails for good (seen on 22.05 and 24.11, never with 2 s).
 SOON_S = 2
 
+AS_IT_IS = "requeued; Slurm took no other change of the job, so it starts by Slurm's own delay"
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
