@@ -15,6 +15,7 @@ from ftslurm.model.layout import Layout
 from ftslurm.model.numbers import whole
 
 _WHERE = ("nodes", "nodelist", "nodefile", "relative", "exclude", "use-min-nodes", "contiguous")
+_NAMED = ("nodelist", "nodefile", "relative", "exclude")
 _HOW_MANY = ("ntasks", "distribution", "jobid")
 # What an option for all tasks would mean to each srun of several by itself.
 _PER_TASK = ("%t", "%n", "%s", "%j", "%J", "%A")
@@ -84,8 +85,13 @@ def _in_blocks(tasks: int, nodes: int) -> tuple[int, ...]:
 def width(options: Sequence[str], granted: int, spares: int) -> int:
     """Nodes of the step; 0 where srun decides. granted: nodes of the allocation, as Slurm gave it.
 
-    Raises: UsageError for more spares than the allocation has nodes to spare.
+    Raises: UsageError for more spares than the allocation has nodes to spare, and for nodes named beside spares.
     """
+    if spares and (named := [name for name in _NAMED if has_flag(options, name)]):
+        raise UsageError(
+            f"--{named[0]} names nodes for the step, and so do we where there are spare nodes (nodes.spares)",
+            hint="name them to sbatch, or leave --ft-spares out",
+        )
     given = option_value(options, "nodes")
     nodes = whole(given) if given else granted - spares
     if given and not nodes:

@@ -39,7 +39,7 @@ from ftslurm.slurm import slurmd
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
 from ftslurm.wrapper.keeper import carry_out
-from ftslurm.wrapper.requeue import takes_changes
+from ftslurm.wrapper.requeue import AS_IT_IS, takes_changes
 from ftslurm.wrapper.scheduler import answer
 from ftslurm.wrapper.shim import boot_s
 
@@ -192,10 +192,9 @@ class Heir:
         """By a plain requeue: the dead node is kept out by being down, and by the ledger from the next requeue on."""
         decided = fold(self._journal.read().records).open_requeue
         self._client.requeue(self._will.number)
-        what = "requeued; Slurm took no other change of the job, so it starts by Slurm's own delay"
         if decided is not None:
-            self._journal.append([rec.CarriedOut(time.time(), decided.id, True, what)])
-        return what
+            self._journal.append([rec.CarriedOut(time.time(), decided.id, True, AS_IT_IS)])
+        return AS_IT_IS
 
     def _end(self, decided: rec.Decided) -> str:
         """Nothing is left that could bring the job further: it would wait for its time limit."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ftslurm.errors import SlurmRefused
+from ftslurm.errors import SlurmRefused, SlurmUnavailable
 from ftslurm.model.history import History
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.slurm.states import is_over
@@ -21,6 +21,8 @@ from ftslurm.slurm.states import is_over
 # For a job whose clean-up is over there is nothing to wait for; but one that starts again on a node within the second in
 # which it was killed there finds its credential revoked and fails for good (seen on 22.05 and 24.11, never with 2 s).
 SOON_S = 2
+
+AS_IT_IS = "requeued; Slurm took no other change of the job, so it starts by Slurm's own delay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,14 @@ def takes_changes(client: SlurmClient, number: int) -> bool:
 
     Where it has cut a dead node out of a job with --no-kill it refuses all of them, those that end a hold as well: without
     slurmdbd for as long as the job runs, and after five seconds each (seen on 22.05). A requeue that holds would be its end.
+    It says that this will pass, so the client has asked again and again by then. Raises: SlurmUnavailable where it says nothing.
     """
     try:
         client.allow_requeue(number)
     except SlurmRefused:
+        return False
+    except SlurmUnavailable:
+        client.job(number)
         return False
     return True
 

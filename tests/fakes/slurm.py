@@ -187,7 +187,7 @@ class FakeSlurm:
         if job.view.array_job is not None and job.view.array_task is None:
             raise SlurmRefused(f"job {job.view.number} is a job array, not one job")
         if job.view.number in self.cut and (job.view.state is JobState.RUNNING or job.view.completing):
-            raise SlurmRefused("Job update not available right now, the DB index is being set, try again in a bit")
+            raise SlurmUnavailable("Job update not available right now, the DB index is being set, try again in a bit")
         return job
 
     def _leave_nodes(self, job: _Job) -> None:

@@ -159,6 +159,13 @@ def test_more_spares_than_there_are_is_said_at_once(options: str, granted: int, 
         width(shlex.split(options), granted, spares)
 
 
+@pytest.mark.parametrize("options", ["-w n1", "--nodelist=n[1-2]", "-x n3", "-r 1", "-F hosts"])
+def test_nodes_that_are_named_beside_spares_are_not_passed_over_in_silence(options: str) -> None:
+    with pytest.raises(UsageError, match="names nodes for the step"):
+        width(shlex.split(options), 4, 1)
+    assert width(shlex.split(options), 4, 0) == 4
+
+
 @pytest.mark.parametrize("options", ["--het-group=1", "--pack-group 0,1"])
 def test_the_steps_of_heterogeneous_jobs_are_sruns_to_place(options: str) -> None:
     assert why_not_placed([Component(tuple(shlex.split(options)), ("a",))])

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.live.conftest import Cluster, booted, new_stage
-from tests.live.stories import Stage, nodes_in
+from tests.live.overlap import beats, overlaps
+from tests.live.stories import Stage, Story, nodes_in
 from tests.live.test_replacing_live import (
     QUICK_LOSS,
     breaks,
     counters,
     decided,
+    environ,
     finish,
     node_of,
     plan,
@@ -38,7 +41,7 @@ def place(own: Cluster, job_path: tuple[Path, ...]) -> Iterator[Stage]:
 
 
 def test_a_job_that_gave_a_node_back_is_requeued_as_large_as_it_was(place: Stage) -> None:
-    told = told_with_spares(place, 1, "dies-then-requeued", nodes=2, ft=QUICK_LOSS + " --ft-set nodes.donor=false")
+    told = told_with_spares(place, 1, "dies-then-requeued", nodes=2, ft=QUICK_LOSS + " --ft-set nodes.donor=false --ft-set slurm.timeout=10s")
     wait_beats(told, 1, 4)
     dead = node_of(told, 1, 2)
     told.cluster.tool("node-crash", dead)
@@ -47,7 +50,7 @@ def test_a_job_that_gave_a_node_back_is_requeued_as_large_as_it_was(place: Stage
         told.wait_for(lambda: dead not in nodes_in(told.cluster, told.job()["NodeList"]), "the dead node to be given back")
         bad = node_of(told, 2, 0)
         breaks(told, bad)
-        wait_beats(told, 3, 4, 150.0)
+        wait_beats(told, 3, 4, 220.0)  # where there is no slurmdbd by Slurm's own delay of two minutes
         assert not {dead, bad} & {start.node for start in told.of_attempt(3).values()}
         assert counters(told, 3) == {0: (2, 1, 3), 1: (2, 1, 3), 2: (3, 1, 3), 3: (3, 1, 3)}
         assert decided(told) == ["isolated-requeue", "node-replacement"], told.output()
@@ -78,3 +81,84 @@ def test_the_next_ftrun_of_a_script_that_lost_a_node_is_as_large(place: Stage) -
         assert second == expected, told.output()
     finally:
         told.cluster.tool("node-up", dead)
+
+
+def test_the_batch_node_itself_is_left_and_ftrun_goes_on_there(place: Stage) -> None:
+    told = told_with_spares(place, 1, "batch-node", nodes=2)
+    wait_beats(told, 1, 4)
+    bad = told.job()["BatchHost"]
+    assert node_of(told, 1, 0) == bad
+    breaks(told, bad)
+    wait_beats(told, 2, 4)
+    assert node_of(told, 2, 0) == node_of(told, 2, 1) != bad and node_of(told, 2, 2) == node_of(told, 1, 2)
+    assert counters(told, 2) == {0: (2, 1, 2), 1: (2, 1, 2), 2: (1, 2, 2), 3: (1, 2, 2)}
+    assert environ(told, 3, 2)["MASTER_ADDR"] == environ(told, 0, 2)["MASTER_ADDR"]
+    assert bad in nodes_in(told.cluster, told.job()["NodeList"]), "it holds the script"
+    finish(told)
+
+
+def test_a_lent_slot_0_is_of_our_job_and_leads_the_rendezvous(place: Stage) -> None:
+    ft = "--ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=1"
+    told = place.tell(plan(ft, 2), "lent-first")
+    wait_beats(told, 1, 4)
+    breaks(told, node_of(told, 1, 0))
+    wait_beats(told, 2, 4)
+    seen = [environ(told, rank, 2) for rank in range(4)]
+    assert {env["SLURM_JOB_ID"] for env in seen} == {str(told.id)} and len({env["MASTER_ADDR"] for env in seen}) == 1
+    assert [env["SLURM_PROCID"] for env in seen] == ["0", "1", "2", "3"] and counters(told, 2)[0] == (2, 1, 2)
+    finish(told)
+
+
+@pytest.mark.parametrize("ft", ["--ft-set restart_via=step", "--ft-set mode=async"])
+def test_restarts_in_place_and_replacements_mix(place: Stage, ft: str) -> None:
+    more = "--ft-set rungs.in-place-restart.crash_restarts=2 --ft-set nodes.donor=false"
+    told = told_with_spares(place, 1, f"mix-{ft[-4:]}", nodes=2, ft=f"{ft} {more}")
+    alone = "async" in ft
+    wait_beats(told, 1, 4)
+    told.cluster.run(["kill", "-9", str(told.of_attempt(1)[3].pid)], user="root")
+    wait_beats(told, 2, 1 if alone else 4)
+    assert counters(told, 2) == ({3: (1, 2, 2)} if alone else dict.fromkeys(range(4), (1, 2, 2)))
+    breaks(told, node_of(told, 1, 0))
+    wait_beats(told, 3, 4)
+    stayed = (1, 2, 3) if alone else (1, 3, 3)
+    assert counters(told, 3) == {0: (2, 1, 3), 1: (2, 1, 3), 2: stayed, 3: (1, 3, 3)}
+    told.allow("enough")
+    told.ended("COMPLETED")
+    told.wait_nothing_left()
+    # The others go on while one rank of an async job starts again.
+    assert overlaps([replace(beat, attempt=1) if alone and beat.attempt == 2 else beat for beat in beats(told.folder)]) == []
+
+
+def test_a_task_of_an_array_replaces_its_node_and_gives_back_no_other_tasks(place: Stage) -> None:
+    ft = f"{QUICK_LOSS} --ft-set nodes.donor=false --ft-set rungs.node-replacement.budget=1 --ft-spares 1"
+    rank = 'export STORY=$STORY/$SLURM_ARRAY_TASK_ID; mkdir -p $STORY; '
+    script = rank + f'\nftrun --ft-rendezvous torch {ft} sh "$STORY/../rank.sh"\n'
+    told = place.prepare(plan(ft, 1, 1, script=script), "array")
+    argv = ["--nodes=2", "--ntasks-per-node=1", "--array=3-4", "--exclusive", "--no-kill", "--time=5", f"--output={told.folder}/output.%a"]
+    for task in ("3", "4"):
+        folder = told.folder / task
+        folder.mkdir()
+        folder.chmod(0o777)
+        (folder / "beat.sh").write_text((told.folder / "beat.sh").read_text())
+    told.id = place.cluster.submit(told.folder / "script.sh", *argv, cwd=told.folder, env=told.env)
+    tasks = {task: Story(told.cluster, told.folder / task, told.env, told.plan) for task in ("3", "4")}
+    for task in tasks.values():
+        task.id = told.id
+        wait_beats(task, 1, 1)
+    breaks(tasks["4"], node_of(tasks["4"], 1, 0))
+    wait_beats(tasks["4"], 2, 1)
+    assert counters(tasks["4"], 2) == {0: (2, 1, 2)} and not tasks["3"].of_attempt(2)
+    assert environ(tasks["4"], 0, 2)["SLURM_NNODES"] == "1"
+    told.cluster.cancel(told.id)
+    told.wait_nothing_left()
+
+
+def test_a_drill_of_a_lost_node_is_answered_by_a_spare_and_holds_nothing_against_the_node(place: Stage) -> None:
+    told = told_with_spares(place, 1, "drill", nodes=2, ft="--ft-set nodes.donor=false")
+    wait_beats(told, 1, 4)
+    node = node_of(told, 1, 2)
+    assert told.ftslurm("drill", "lost-node", str(told.id), "--node", node)
+    wait_beats(told, 2, 4, 90.0)
+    assert node not in {start.node for start in told.of_attempt(2).values()} and counters(told, 2)[2] == (2, 1, 2)
+    assert not told.ftslurm("nodes") and node in nodes_in(told.cluster, told.job()["NodeList"])
+    finish(told)

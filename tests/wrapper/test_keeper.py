@@ -1,0 +1,64 @@
+"""What the keeper does of a requeue that stands open, on a Slurm in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ftslurm.ledger.journal import Journal
+from ftslurm.ledger.store import private_folder
+from ftslurm.model import record as rec
+from ftslurm.slurm.client import JobState
+from ftslurm.wrapper.keeper import carry_out
+from ftslurm.wrapper.requeue import AS_IT_IS
+from tests.fakes.slurm import FakeSlurm
+
+BEGAN = rec.RunBegan(1.0, "r1", "1", "c", 0, "k", "train", "n[1-3]")
+SWAPPED = rec.SlotsChanged(2.0, "r1", 0, ("n1", "n3"), {"1": "n3"})
+DECIDED = rec.Decided(3.0, "r1-2", 2, "isolated-requeue", "device", "broken", (), {"n1": "broken"}, ("n1", "n2"), "max_restarts")
+
+
+class Job:
+    def __init__(self, folder: Path, *before: rec.Record) -> None:
+        self.slurm = FakeSlurm([f"n{n}" for n in range(1, 8)], clean_up_s=60.0)
+        self.number = self.slurm.submit(3)
+        self.slurm.job(self.number)
+        self.journal = Journal(private_folder(folder / "state/jobs") / "c.1.jsonl")
+        self.journal.append([BEGAN, *before, DECIDED])
+
+    def keep(self) -> str:
+        said = carry_out(self.slurm, self.number, self.journal, 4.0, False)
+        done = self.journal.read().records[-1]
+        assert isinstance(done, rec.CarriedOut) and (done.id, done.ok, done.what) == ("r1-2", True, said)
+        return said
+
+    def changes(self) -> list[object]:
+        return [name for name, *_ in self.slurm.requests if name not in ("job", "nodes", "config")]
+
+
+def test_a_requeue_is_carried_out_once(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    assert "without n1, n2" in job.keep()
+    assert job.changes() == ["requeue_held", "exclude", "start_at", "release"]
+    assert carry_out(job.slurm, job.number, job.journal, 4.0, False) == "nothing was left to do"
+
+
+@pytest.mark.parametrize("before", [(), (SWAPPED,)])
+def test_a_job_of_which_slurm_takes_no_changes_is_never_held(tmp_path: Path, before: tuple[rec.Record, ...]) -> None:
+    """It gave a node back, or Slurm has cut a dead one out: nobody could end the hold from within."""
+    job = Job(tmp_path, *before)
+    job.slurm.cut.add(job.number)
+    if not before:
+        view = job.slurm._jobs[job.number].view
+        job.slurm._jobs[job.number].view = replace(view, nodes=("n1", "n3"))
+    assert job.keep() == AS_IT_IS
+    view = job.slurm.job(job.number)
+    assert (view.state, view.held, view.restarts) == (JobState.PENDING, False, 1)
+
+
+def test_a_job_that_gave_a_node_back_where_slurm_takes_changes_is_kept_off_the_bad_ones(tmp_path: Path) -> None:
+    job = Job(tmp_path, SWAPPED)
+    assert "without n1, n2" in job.keep()
+    assert job.slurm.job(job.number).excluded == {"n1", "n2"}
