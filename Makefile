@@ -6,6 +6,8 @@
 # make bench    the numbers of the README, measured here
 VENV ?= .venv
 PYTEST_ARGS ?=
+# Tests beside each other: they wait far more than they compute.
+WORKERS ?= 4
 CHAOS_ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -15,7 +17,7 @@ demo: $(VENV)/.ready-demo
 	demo/run $(VENV)/bin
 
 test: $(VENV)/.ready-test lint
-	$(VENV)/bin/python -m pytest $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 lint: $(VENV)/.ready-test
 	$(VENV)/bin/ruff check .

@@ -34,6 +34,11 @@ COMMAND_TIMEOUT_S = 30.0
 TOOL_TIMEOUT_S = 90.0  # slurm-cluster gives up a boot after 60 s
 POLL_S = 0.05
 
+# Modules whose tests boot a cluster each, so that they need not wait for each other; and those that take longest, and
+# therefore begin first, where tests run beside each other (make test).
+APART = frozenset({"test_batch_node", "test_chaos", "test_node_loss", "test_other_slurms", "test_slurm_away"})
+FIRST = ("test_other_slurms", "test_batch_node", "test_replacing_twice_live", "test_replacing_live", "test_slurm_acts")
+
 REPO = Path(__file__).resolve().parents[2]
 
 # One field of `scontrol show … --oneliner`; a value may hold spaces (Reason, Command), so it ends where a key begins.
@@ -222,6 +227,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("live") and not item.get_closest_marker("flaky"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+        apart = item.path.stem in APART and not item.get_closest_marker("story")
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if apart else str(item.path)))
+    items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST))
 
 
 @pytest.fixture(scope="session")
