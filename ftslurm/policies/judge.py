@@ -87,6 +87,7 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "examine": Judge._look_closer,
     "compare": Judge._compare,
     "launch": Judge._launch_overdue,
+    "slow launch": Judge._slow_launch,
     "pass on": Judge._passed_on,
     "stop": Judge._stop_overdue,
     "look": Judge._look_overdue,
@@ -224,7 +225,8 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_E, ev.ShimLost): Judge._shim_closed,
     (_E, ev.RankStopped): Judge._stopped_while_ending,
     (_Q, ev.NodeSilent): Judge._nothing,
-    **{(phase, ev.NodeProbed): Judge._nothing for phase in (_L, _H, _P, _E, _Q)},
+    (_L, ev.NodeProbed): Judge._launch_probed,
+    **{(phase, ev.NodeProbed): Judge._nothing for phase in (_H, _P, _E, _Q)},
     **{(phase, ev.NodeHeard): Judge._node_heard for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # a step over several jobs
     (_L, ev.PartEnded): Judge._launch_ended_in_part,

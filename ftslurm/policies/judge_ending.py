@@ -56,7 +56,7 @@ class Ending(Patience):
     def _abandon(self) -> list[Decision]:
         """Once every shim that lives has gone: srun would wait for the dead ones (30 s on 22.05, asked to end or not)."""
         attempt = self._attempt
-        if not attempt.lost or attempt.abandoned or not attempt.departed >= attempt.ranks - attempt.lost.keys():
+        if not attempt.gone or attempt.abandoned or not attempt.departed >= attempt.ranks - attempt.lost.keys():
             return []
         attempt.abandoned = True
         return [AbandonStep()]

@@ -21,6 +21,10 @@ from ftslurm.policies.ladder import Cause
 from ftslurm.policies.phases import Phase, Trouble
 from ftslurm.policies.touch import longest_s
 
+LONGEST_LOOK_S = 600.0
+# Of the nodes that a slow launch lacks, looked at in one round; and how often in a row one may be out of reach.
+AT_A_TIME, ABSENT_MOST = 8, 2
+
 
 class Launching(Settling):
     def _begun(self, _: ev.Begun, now: Now) -> list[Decision]:
@@ -85,6 +89,39 @@ class Launching(Settling):
         self._attempt.stopped = set(self._tasks)
         self._attempt.unreplaced = self._attempt.not_in_place = what
         return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
+
+    # --- a node that dies while the step comes up: srun waits for it, for two minutes and more
+
+    def _slow_launch(self, now: Now) -> list[Decision]:
+        """Nodes that nothing has come from are looked at by another way; one that lives may take its time."""
+        if self.phase is not Phase.LAUNCHING:
+            return []
+        # Less and less often, but for those that were out of reach: images are loaded, other steps waited for.
+        self._look_in_s = self.settings.silence_s if self._absent else min(2 * self._look_in_s, LONGEST_LOOK_S)
+        self._waits["slow launch"] = now.mono + self._look_in_s
+        came = {task.node for task in self._tasks.values()}
+        return self._probe([node for node in self._planned() if node not in came][:AT_A_TIME], now)
+
+    def _planned(self) -> tuple[str, ...]:
+        """Nodes of the step; none where srun chooses."""
+        if (layout := self._layout or self._placed) is not None:
+            return layout.nodes
+        return self.facts.nodes if self.facts.width == len(self.facts.nodes) else ()
+
+    def _launch_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
+        self._probed.discard(event.node)
+        if not self._probed:
+            self._waits.pop("probe", None)
+        if event.alive is not False or event.node in {task.node for task in self._tasks.values()}:
+            self._absent.pop(event.node, None)
+            return []
+        self._absent[event.node] = self._absent.get(event.node, 0) + 1
+        if self._absent[event.node] < ABSENT_MOST:
+            return []
+        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        self._attempt.gone[event.node] = event.what
+        what = f"no task of the step came up on {event.node}, and {event.what}"
+        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
     def _launch_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
         """srun gave up before every task was there; it has said why on stderr itself. A node may be behind it."""

@@ -26,9 +26,11 @@ WATCH_AFTER_S = 1.0
 
 
 class Starting(Ending):
-    def _launch(self, _: Now) -> list[Decision]:
+    def _launch(self, now: Now) -> list[Decision]:
         self.phase = Phase.LAUNCHING
-        self._tasks, self._waits, self._mending, self._steps = {}, {}, {}, {}
+        self._tasks, self._mending, self._steps, self._absent = {}, {}, {}, {}
+        self._look_in_s = self.settings.silence_s
+        self._waits = {"slow launch": now.mono + self._look_in_s} if "probe" in self.facts.can else {}
         self._attempt = Attempt(self._attempt.number)
         self._unlaunched = False
         self._fence.paused.clear()  # the shims of another step

@@ -88,6 +88,8 @@ class JudgeState:
         self._filling: Filling | None = None
         self._loans: set[int] = set()  # donor jobs that are ours to end
         self._all_loans: set[int] = set()  # and those whose end was decided, which may not have been carried out
+        self._look_in_s = 0.0  # from one look at such nodes to the next
+        self._absent: dict[str, int] = {}  # node whose tasks do not come -> how often its slurmd did not answer, in a row
         self._steps: dict[str, str] = {}  # node -> the step there, as its shims name it
         self._for_agents: dict[str, list[DrillDevice]] = {}  # node -> what its agent is told when it has come up
         self._decided: rec.Decided | None = None

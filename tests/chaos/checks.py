@@ -144,8 +144,8 @@ def ends_explained(e: Evidence) -> Iterator[str]:
 
 
 def reaches(blow: Blow, moment: float) -> bool:
-    """May its effects have lasted until then?"""
-    return max(blow.at, blow.over) + AFTERMATH_S >= moment
+    """May its effects have lasted until then? What a device was told to show it shows until it is healed, often enough."""
+    return blow.kind.startswith("device-") or max(blow.at, blow.over) + AFTERMATH_S >= moment
 
 
 def blows_answered(e: Evidence) -> Iterator[str]:

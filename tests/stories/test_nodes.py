@@ -269,3 +269,45 @@ def test_slurmctld_away_and_a_node_lost_is_answered_as_far_as_it_can_be() -> Non
     heard = goes_silent(job)
     job.wait(heard + 1000.0 - job.now.mono)
     assert job.rungs == ["fail"] and "Slurm did not say" in job.said
+
+
+# --- a node that dies while the step comes up
+
+
+def launching(**how: Any) -> Job:
+    """n2 does not come up."""
+    job = Job(can=CAN, width=2, **how)
+    job.silent = {do.LaunchStep, do.EndStep}
+    job.tell(ev.Begun(), *(ev.TaskArrived(task, 4, "7.0") for task in job.tasks if task.node == "n1"))
+    return job
+
+
+def test_a_node_that_never_comes_up_and_does_not_answer_is_left() -> None:
+    job = launching()
+    job.reachable = False
+    job.wait(Settings().silence_s + 1.0)
+    assert [probe.nodes for probe in job.did(do.ProbeNodes)] == [("n2",)] and not job.did(do.StopRanks), "once is not enough"
+    job.wait(2 * Settings().silence_s)
+    job.tell(ev.ShimLeft(0), ev.ShimLeft(1))
+    assert job.did(do.AbandonStep) and job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+    assert "no task of the step came up on n2" in job.said
+
+
+@pytest.mark.parametrize("alive", [True, None])
+def test_a_node_that_lives_or_may_live_has_all_the_time_it_wants_to_come_up(alive: bool | None) -> None:
+    job = launching()
+    job.reachable = alive
+    job.wait(3600.0)
+    assert not job.did(do.StopRanks) and 8 < len(job.did(do.ProbeNodes)) < 20, "again and again, less and less often"
+    job.tell(*(ev.TaskArrived(task, 4, "7.0") for task in job.tasks if task.node == "n2"))
+    assert job.did(do.StartRanks)
+
+
+def test_a_node_that_was_out_of_reach_once_and_answers_again_is_not_blamed() -> None:
+    job = launching()
+    for reachable in (False, True, False, True):
+        job.reachable = reachable
+        before = len(job.did(do.ProbeNodes))
+        while len(job.did(do.ProbeNodes)) == before:
+            job.wait(1.0)
+    assert not job.did(do.StopRanks)
