@@ -18,7 +18,7 @@ from tests.live.conftest import Cluster, booted, new_stage
 from tests.live.overlap import BEAT, MAKE_PIPE, RANK, beats, overlaps
 from tests.live.stories import Plan, Stage, Story, nodes_in
 
-pytestmark = [pytest.mark.live, pytest.mark.slurms, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
 QUICK_LOSS = "--ft-set lease.time=20s --ft-set nodes.silence=3s --ft-set nodes.probe_timeout=2s"
 # Slurm's and torch's words for the place of a rank, each attempt in a file of its own.
@@ -91,6 +91,7 @@ def decided(told: Story) -> list[str]:
     return [remedy["rung"] for attempt in reversed(told.json("history", str(told.id))["attempts"]) for remedy in attempt["remedies"]]
 
 
+@pytest.mark.slurms
 def test_a_spare_takes_the_slot_of_a_node_with_a_broken_device(place: Stage) -> None:
     told = told_with_spares(place, 1, "spare")
     wait_beats(told, 1, 6)
@@ -121,7 +122,7 @@ def breaks_no_more(told: Story, node: str) -> None:
     told.cluster.answer(["npu-sim", "clear", "--node", node], env=told.env)
 
 
-@pytest.mark.parametrize("no_kill", [True, False])
+@pytest.mark.parametrize("no_kill", [pytest.param(True, marks=pytest.mark.slurms), False])
 def test_a_node_that_dies_is_replaced_and_slurm_does_not_end_the_job_for_it(place: Stage, no_kill: bool) -> None:
     told = told_with_spares(place, 1, f"dies-{no_kill}", ft=QUICK_LOSS, sbatch=("--no-kill",) if no_kill else ())
     wait_beats(told, 1, 6)
@@ -142,6 +143,7 @@ def test_a_node_that_dies_is_replaced_and_slurm_does_not_end_the_job_for_it(plac
         cluster.tool("node-up", dead)
 
 
+@pytest.mark.slurms
 def test_without_a_spare_a_donor_job_lends_a_node_and_ends_with_ours(place: Stage) -> None:
     ft = "--ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=2"
     told = place.tell(plan(ft, 2), "donor")
@@ -214,6 +216,7 @@ def test_a_spare_that_fails_the_health_command_is_passed_over(place: Stage) -> N
     finish(told)
 
 
+@pytest.mark.slurms
 def test_with_fewer_nodes_where_the_job_says_that_they_are_enough(place: Stage) -> None:
     told = place.tell(plan("--ft-min-nodes 2 --ft-set nodes.donor=false", 3), "shrink")
     wait_beats(told, 1, 6)
