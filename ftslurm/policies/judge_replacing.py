@@ -40,6 +40,7 @@ class Replacing(Starting):
         lost = [node for node in sorted(kept_out) if node not in f.nodes]  # the job has them no more
         bad = [*(node for node in f.nodes if node in kept_out), *lost][: f.width - len(well)]
         if not self._may_fill or len(well) + len(bad) < f.width:
+            self._layout = self._fewer(now)
             return self._launch(now)
         nodes = (*(node for node in f.nodes if node in well or node in bad), *(node for node in lost if node in bad))
         self._layout = Layout(nodes)
@@ -63,6 +64,13 @@ class Replacing(Starting):
         filled = {str(slot): node for slot, node in sorted(news.items())}
         changed = rec.SlotsChanged(now.unix, f.run, f.schedule, self._layout.nodes, filled)
         return [self._note(changed, vital=True), *self._launch(now)]
+
+    def _fewer(self, now: Now) -> Layout | None:
+        """The nodes that are well, where the job has said that so few are enough."""
+        well = tuple(node for node in self.facts.nodes if node not in set(self._kept_out(now)))
+        st = self.settings
+        enough = "replace" in self.facts.can and st.shrink and 0 < st.min_nodes <= len(well)
+        return Layout(well) if enough else None
 
     @property
     def _may_fill(self) -> bool:
@@ -204,7 +212,8 @@ class Replacing(Starting):
         loans = self._end_loans(filling.lent.values())
         if not filling.decision:
             what = f"{fold_nodes(filling.out.values())} is kept out of the job, and {filling.failed}"
-            return [*loans, Say(what), *self._finish(what, 1, now)]
+            self._layout = self._fewer(now)
+            return [*loans, Say(what), *(self._launch(now) if self._layout else self._finish(what, 1, now))]
         self._attempt.unreplaced = filling.failed
         done = self._note(rec.CarriedOut(now.unix, filling.decision, False, filling.failed))
         self.phase = Phase.SETTLING

@@ -455,3 +455,13 @@ def test_a_slot_that_moved_up_keeps_its_counters() -> None:
     job.shows(BROKEN)
     assert job.rungs == ["node-replacement", "shrink"] and layout(job).nodes == ("n1", "n4")
     assert counts(job) == [(1, 3), (1, 3), (2, 2), (2, 2)]
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_the_next_ftrun_of_a_script_that_went_on_with_fewer_nodes_does_so_too(replaces: bool) -> None:
+    first = smaller()
+    first.shows(BROKEN)
+    first.all_exit(0)
+    policy = replace(SMALLER, node_replacement=replaces)
+    second = Job(policy, nodes=("n1", "n2", "n3"), can=CAN, width=3, past=first.ledger, step_key="eval").begin()
+    assert layout(second).nodes == ("n1", "n3") and second.status is None
