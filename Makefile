@@ -7,7 +7,7 @@
 VENV ?= .venv
 PYTEST_ARGS ?=
 # Tests beside each other: they wait far more than they compute.
-WORKERS ?= 4
+WORKERS ?= 3
 CHAOS_ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 

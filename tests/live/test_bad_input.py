@@ -241,7 +241,7 @@ def away(cluster: Cluster) -> Iterator[None]:
         cluster.tool("ctld-start")
 
 
-IMPATIENT = "--ft-set slurm.timeout=4s"
+IMPATIENT = "--ft-set slurm.timeout=4s --ft-set slurm.patience=0s"
 TELLS_STATUS = '%RUN%\necho $? >"$STORY/status"'
 
 
