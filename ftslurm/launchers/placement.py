@@ -98,6 +98,8 @@ def width(options: Sequence[str], granted: int, spares: int) -> int:
         return 0  # -N2-4
     if nodes and (tasks := whole(option_value(options, "ntasks") or "")):
         nodes = min(nodes, tasks)  # as srun does
+    if not spares and (not nodes or nodes > granted):
+        return 0  # srun says it in its own words
     if not nodes or nodes < 1 or nodes + spares > granted:
         raise UsageError(
             f"{spares} spare nodes and {nodes if given else 'at least 1'} for the step, but the allocation has {granted}",
