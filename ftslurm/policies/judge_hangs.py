@@ -156,7 +156,7 @@ class Hangs(Settling):
         situation = self._situation(Trouble(Cause.HANG, str(found), 1), now)
         convicted = {node: str(found) for node in found.blamed}
         rung = choose(replace(situation, blamed={**situation.blamed, **convicted})).rung
-        return rung in ("isolated-requeue", "node-replacement")
+        return rung in ("node-replacement", "shrink", "isolated-requeue")
 
     def _into_hang(self, trouble: Trouble, now: Now, found: Finding | None = None) -> list[Decision]:
         """With the rank it begins with, if that can be told from what all ranks were doing."""

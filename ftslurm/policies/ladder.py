@@ -39,8 +39,7 @@ class Situation:
     it, None before that is known (the history has it too). shut_down: why the program itself wants the job ended. rank: of
     an async job, the one that failed while all others run; None where the whole attempt is over. tasks: how many. step: its
     nodes. unreplaced: why no other node was to be had for a bad one. unended: why no other step may start in this allocation.
-    spares: nodes held back that nothing speaks against. no_donor: why none can be borrowed. standing: nodes of the step that
-    nothing speaks against.
+    spares: nodes held back that nothing speaks against. no_donor: why none can be borrowed.
     """
 
     cause: Cause
@@ -64,7 +63,11 @@ class Situation:
     unended: str = ""
     spares: int = 0
     no_donor: str = ""
-    standing: int = 0
+
+    @property
+    def standing(self) -> int:
+        """Nodes of the step that nothing speaks against."""
+        return len(self.step - self.blamed.keys())
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,6 @@ def situation_of(
         unended=attempt.unended,
         spares=len(frozenset(spares) - blamed.keys() - down),
         no_donor=no_donor,
-        standing=len(step - blamed.keys()),
     )
 
 

@@ -69,6 +69,18 @@ def test_a_rank_without_a_probe_may_well_do_something() -> None:
     assert not job.did(do.TakeEvidence)
 
 
+@pytest.mark.parametrize(("least", "rungs"), [(1, ["shrink"]), (2, [])])
+def test_where_fewer_nodes_are_enough_they_go_on_without_the_node_whose_connections_are_stuck(least: int, rungs: list[str]) -> None:
+    """With hang restarts off, what the ladder cannot answer is left alone."""
+    policy = replace(ON, hang_restart=False, isolated_requeue=False, shrink=True, min_nodes=least, node_replacements=1)
+    job = Job(policy, can=("ask", "requeue", "replace", "release"), width=2).begin()
+    job.views = CUT
+    stalls(job)
+    job.wait(200)
+    assert job.rungs == rungs and {task.node for task in job.tasks} == ({"n1"} if rungs else {"n1", "n2"})
+    assert bool(job.did(do.StopRanks)) == bool(rungs)
+
+
 def test_a_hang_inside_a_collective_leaves_the_node_whose_connections_are_stuck() -> None:
     job = standing(CUT)
     job.wait(200)
