@@ -112,7 +112,8 @@ class Launching(Settling):
         self._probed.discard(event.node)
         if not self._probed:
             self._waits.pop("probe", None)
-        if event.alive is not False or event.node in {task.node for task in self._tasks.values()}:
+        came = event.node in {task.node for task in self._tasks.values()}
+        if event.alive is not False or came or event.node not in self._planned():  # asked about before this launch
             self._absent.pop(event.node, None)
             return []
         self._absent[event.node] = self._absent.get(event.node, 0) + 1

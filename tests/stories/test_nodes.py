@@ -311,3 +311,9 @@ def test_a_node_that_was_out_of_reach_once_and_answers_again_is_not_blamed() -> 
         while len(job.did(do.ProbeNodes)) == before:
             job.wait(1.0)
     assert not job.did(do.StopRanks)
+
+
+def test_what_is_told_of_a_node_that_the_step_does_not_want_keeps_no_launch_up() -> None:
+    job = launching()
+    job.tell(*[ev.NodeProbed("n7", False, "it was asked about before")] * 3)
+    assert not job.did(do.StopRanks)
