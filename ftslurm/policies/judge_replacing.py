@@ -253,8 +253,11 @@ class Replacing(Starting):
             now.unix, f.run, f.schedule, self._layout.nodes, kept=kept, lent=dict(self._layout.lent), moved=moved
         )
         back = [job for node, job in before.lent.items() if node in bad]
+        assert self._decided is not None
+        done = self._note(rec.CarriedOut(now.unix, self._decided.id, True, f"went on with {fold_nodes(self._layout.nodes)}"))
         return [
-            self._note(changed, vital=True), *self._forget(bad), *self._end_loans(back), *self._launch(now), *self._release(bad),
+            done, self._note(changed, vital=True), *self._forget(bad), *self._end_loans(back), *self._launch(now),
+            *self._release(bad),
         ]  # fmt: skip
 
     # --- nodes that are ours no more
@@ -275,8 +278,8 @@ class Replacing(Starting):
         return [EndLoans(over)] if over else []
 
     def _release(self, nodes: Iterable[str]) -> list[Decision]:
-        """Slurm ends a job when it notices that a node of it has died (unless submitted with --no-kill): one that is given
-        back before is none of the job's any more. Seen on 22.05."""
+        """Without --no-kill a job ends when Slurm notices that a node of it has died (sbatch(1)). One that is given back before
+        is none of the job's any more: it went on when Slurm noticed, seen on 22.05."""
         own = tuple(sorted(node for node in set(nodes) if node in self.facts.nodes and node != self.facts.batch_node))
         return [ReleaseNodes(own)] if own and "release" in self.facts.can else []
 

@@ -423,6 +423,7 @@ def test_the_job_goes_on_with_fewer_nodes_where_that_is_enough() -> None:
     job = smaller()
     job.shows(BROKEN)
     assert job.rungs == ["shrink"] and layout(job) == Layout(("n1", "n3"), (0, 0, 1, 1))
+    assert [(done.ok, done.what) for done in job.recorded(rec.CarriedOut)] == [(True, "went on with n[1,3]")]
     assert counts(job) == [(1, 2)] * 4
     assert (job.env(2)["SLURM_NODEID"], job.env(2)["SLURM_NTASKS"], job.env(2)["SLURM_JOB_NODELIST"]) == ("1", "4", "n1,n3")
     assert [release.nodes for release in job.did(do.ReleaseNodes)] == [("n2",)]
