@@ -11,10 +11,11 @@ import hang_restart
 import in_place
 import lease
 import overhead
+import replace
 import requeue
 from measure import Series, cluster
 
-BENCHES = ("in-place", "overhead", "requeue", "footprint", "classify", "hang", "lease")
+BENCHES = ("in-place", "overhead", "requeue", "footprint", "classify", "hang", "lease", "replace")
 
 
 def main(wanted: list[str]) -> None:
@@ -28,6 +29,8 @@ def main(wanted: list[str]) -> None:
         show(hang_restart.measure())
     if "lease" in chosen:
         show(lease.measure())
+    if "replace" in chosen:
+        show(replace.measure())
     with cluster(nodes=6) as env:
         if "in-place" in chosen:
             show([in_place.locally(), in_place.on_slurm(env), in_place.torchrun()])
