@@ -16,16 +16,12 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.policies.judge_patience import Patience
 from ftslurm.policies.judge_state import SIGINT, SIGTERM
 from ftslurm.policies.phases import Phase
+from ftslurm.policies.start_time import start_in_s
 
 # From letting the shims go to killing the step, and from there to going on without it; srun waits for its stepds.
 STEP_END_WAIT_S = 20.0
-# For requeue.start_in, as long as nobody says. A plain script and its steps are gone within a second (seen on 22.05 to
-# 26.05); below 2 s a node may find the credential of the new start revoked.
-NO_EPILOG_S, EPILOG_S = 2.0, 8.0
 # What is proven within this time was nothing to wait for.
 TELL_LEASES_S = 1.0
-# From requeue.start_in up to eight times of it.
-DOUBLED_MAX = 3
 
 
 class Ending(Patience):
@@ -151,10 +147,8 @@ class Ending(Patience):
         assert self._decided is not None
         self.phase, self._waits = Phase.REQUEUEING, {}
         st = self.settings
-        # Where the clean-up took longer before, the next start time leaves it more.
-        usual_s = EPILOG_S if self._slurm and self._slurm.epilog else NO_EPILOG_S
-        start_in_s = (st.start_in_s or usual_s) * 2 ** min(self.history.slow_requeues, DOUBLED_MAX)
-        return [*self._all_loans_end(), Requeue(self._decided.id, self._decided.exclude, start_in_s, st.even_if_no_requeue)]
+        in_s = start_in_s(st, self._slurm is not None and self._slurm.epilog, self.history.slow_requeues)
+        return [*self._all_loans_end(), Requeue(self._decided.id, self._decided.exclude, in_s, st.even_if_no_requeue)]
 
     def _requeue_ended(self, event: ev.RequeueEnded, now: Now) -> list[Decision]:
         assert self._decided is not None

@@ -5,8 +5,21 @@ from __future__ import annotations
 import socket
 import time
 
+from ftslurm.errors import FtslurmError
+from ftslurm.model.numbers import whole
+from ftslurm.slurm.client import SlurmClient
+
 # Where a node that names none listens. Source: slurm.conf(5), SlurmdPort.
 DEFAULT_PORT = 6818
+
+
+def port_of(client: SlurmClient) -> int:
+    """The cluster's, for nodes that name none of their own; 0 where it cannot be asked."""
+    try:
+        port = client.config().get("SlurmdPort", "")
+    except FtslurmError:
+        return 0
+    return whole(port) or 0
 
 
 def answers(address: str, port: int, limit_s: float) -> tuple[bool | None, str]:

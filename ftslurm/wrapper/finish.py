@@ -9,7 +9,7 @@ from ftslurm.errors import SlurmRefused
 from ftslurm.ledger.store import Store
 from ftslurm.model.history import fold
 from ftslurm.model.record import CarriedOut
-from ftslurm.policies.judge_ending import EPILOG_S
+from ftslurm.policies.start_time import start_in_s
 from ftslurm.slurm.choice import choose_client
 from ftslurm.wrapper.requeue import give_back, plan_for
 from ftslurm.wrapper.settings_files import Request, settings_in_force
@@ -27,7 +27,8 @@ def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:
     settings = settings_in_force(Request(), env).settings
     client = choose_client(settings.slurm_client, settings.slurm_timeout_s)
     _same_job(client.job(run.number).restarts, run.schedule, job)
-    plan = plan_for(history, decided.exclude, settings.start_in_s or EPILOG_S, settings.even_if_no_requeue)
+    in_s = start_in_s(settings, True, history.slow_requeues)
+    plan = plan_for(history, decided.exclude, in_s, settings.even_if_no_requeue)
     what = give_back(client, run.number, plan, time.time)
     journal.append([CarriedOut(time.time(), decided.id, True, f"{what}, finished from outside")])
     return f"job {job}: {what}"

@@ -20,6 +20,7 @@ from ftslurm.model.history import REQUEUES, fold
 from ftslurm.model.node_memory import NodeLeft
 from ftslurm.model.will import Will
 from ftslurm.policies.ladder import choose
+from ftslurm.policies.start_time import start_in_s
 from ftslurm.policies.succession import (
     FinishRequeue,
     JobNow,
@@ -39,7 +40,6 @@ from ftslurm.slurm import slurmd
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
 from ftslurm.wrapper.keeper import carry_out
-from ftslurm.wrapper.requeue import AS_IT_IS, takes_changes
 from ftslurm.wrapper.scheduler import answer
 from ftslurm.wrapper.shim import boot_s
 
@@ -138,15 +138,8 @@ class Heir:
         if not self._nodes:
             self._ask()
             view = self._nodes.get(node)
-        port = (view.port if view is not None else 0) or self._default_port()
+        port = (view.port if view is not None else 0) or slurmd.port_of(self._client)
         return slurmd.answers((view.address if view is not None else "") or node, port, self._will.settings.probe_s)
-
-    def _default_port(self) -> int:
-        try:
-            port = self._client.config().get("SlurmdPort", "")
-        except FtslurmError:
-            return 0
-        return int(port) if port.isascii() and port.isdigit() else 0
 
     # --- acting
 
@@ -181,20 +174,10 @@ class Heir:
 
     def _finish_requeue(self) -> str:
         st = self._will.settings
-        if self._noticed and not takes_changes(self._client, self._will.number):
-            what = self._requeue_as_it_is()
-        else:
-            what = carry_out(self._client, self._will.number, self._journal, st.start_in_s, st.even_if_no_requeue)
+        in_s = start_in_s(st, True, fold(self._journal.read().records).slow_requeues)
+        what = carry_out(self._client, self._will.number, self._journal, in_s, st.even_if_no_requeue)
         self._close(REQUEUED_STATUS, "requeued")
         return what
-
-    def _requeue_as_it_is(self) -> str:
-        """By a plain requeue: the dead node is kept out by being down, and by the ledger from the next requeue on."""
-        decided = fold(self._journal.read().records).open_requeue
-        self._client.requeue(self._will.number)
-        if decided is not None:
-            self._journal.append([rec.CarriedOut(time.time(), decided.id, True, AS_IT_IS)])
-        return AS_IT_IS
 
     def _end(self, decided: rec.Decided) -> str:
         """Nothing is left that could bring the job further: it would wait for its time limit."""

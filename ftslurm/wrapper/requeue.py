@@ -47,7 +47,7 @@ def give_back(client: SlurmClient, number: int, plan: Plan, clock: Callable[[], 
     job = client.job(number)
     if is_over(job):  # Slurm itself would requeue a job that was cancelled, as long as it remembers it
         raise SlurmRefused(f"job {number} is over ({job.state.value})", hint="submit it again")
-    start_in_s = plan.start_in_s
+    start_in_s = max(plan.start_in_s, SOON_S)
     if job.state is not JobState.PENDING:
         _hold(client, job, plan)
     elif not job.completing:

@@ -65,14 +65,7 @@ class SlurmScheduler:
         except FtslurmError:
             pass  # slurmctld is away; where the node is was known before, or its name has to do
         address, port = (view.address or node, view.port) if view is not None else (node, 0)
-        return NodeProbed(node, *slurmd.answers(address, port or self._default_port(), limit_s))
-
-    def _default_port(self) -> int:
-        try:
-            port = self.client.config().get("SlurmdPort", "")
-        except FtslurmError:
-            return 0
-        return int(port) if port.isascii() and port.isdigit() else 0
+        return NodeProbed(node, *slurmd.answers(address, port or slurmd.port_of(self.client), limit_s))
 
     def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
         return self.lenders.check(node, lender, limit_s)

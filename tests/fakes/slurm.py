@@ -49,7 +49,7 @@ class FakeSlurm:
         user_id: int = 1000,
     ) -> None:
         self.away = False
-        self.cut: set[int] = set()  # jobs of which a dead node was cut out: until they wait, every change is refused
+        self._cut: set[int] = set()
         self.requests: list[tuple[object, ...]] = []
         self.clock = clock
         self.clean_up_s = clean_up_s
@@ -98,6 +98,12 @@ class FakeSlurm:
     def set_node(self, name: str, words: str, reason: str = "") -> None:
         """The node's state in Slurm's words, e.g. `IDLE+DRAIN`."""
         self._nodes[name] = replace(self._nodes[name], state=node_state(words), words=words, reason=reason)
+
+    def cut_out(self, number: int, node: str) -> None:
+        """A dead node, as Slurm does with --no-kill: until the job waits, it refuses every change."""
+        self._cut.add(number)
+        job = self._jobs[number]
+        job.view = replace(job.view, nodes=tuple(name for name in job.view.nodes if name != node))
 
     def end(self, number: int, state: JobState) -> None:
         """The job ends by itself, or by an accident."""
@@ -186,7 +192,7 @@ class FakeSlurm:
         _require_owner(job, self.user_id)
         if job.view.array_job is not None and job.view.array_task is None:
             raise SlurmRefused(f"job {job.view.number} is a job array, not one job")
-        if job.view.number in self.cut and (job.view.state is JobState.RUNNING or job.view.completing):
+        if job.view.number in self._cut and (job.view.state is JobState.RUNNING or job.view.completing):
             raise SlurmUnavailable("Job update not available right now, the DB index is being set, try again in a bit")
         return job
 

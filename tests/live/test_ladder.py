@@ -18,7 +18,7 @@ pytestmark = pytest.mark.live
 
 THRICE = """
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
-[ $SLURM_PROCID.$MA_PROC_START_CNT = 1.1 ] && { fault 0.0 %CODE% --times 9 --again-after 1.5; say sick $SLURMD_NODENAME; }
+[ $SLURM_PROCID = 1 ] && { fault 0.0 %CODE%; say sick $SLURMD_NODENAME; }
 exec sleep 100
 """
 

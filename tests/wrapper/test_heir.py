@@ -17,6 +17,7 @@ from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model import record as rec
 from ftslurm.model.settings import Settings
 from ftslurm.model.will import Will
+from ftslurm.policies.start_time import EPILOG_S
 from ftslurm.slurm.client import JobState
 from ftslurm.system.files import private_folder
 from ftslurm.wrapper.heir import Heir
@@ -26,7 +27,7 @@ from tests.fakes.slurm import FakeSlurm
 pytestmark = pytest.mark.timeout(60)
 
 LONG_AGO_S = 200.0  # everybody's turn has come
-SETTINGS = Settings(probe_s=0.5)
+SETTINGS = Settings(probe_s=0.5, silence_s=0.2)
 
 
 @contextmanager
@@ -89,9 +90,11 @@ def job(tmp_path: Path) -> Job:
 
 
 def test_it_requeues_the_job_without_the_dead_node_and_closes_the_run(job: Job) -> None:
+    asked_at = job.slurm.clock()
     assert "without n1" in job.heir("n2").run()
     view = job.slurm.job(job.number)
     assert (view.restarts, view.excluded, view.held) == (1, {"n1"}, False)
+    assert view.start_time >= asked_at + EPILOG_S - 1, "behind the clean-up: nobody has asked whether there is an Epilog"
     (decided,) = job.written(rec.Decided)
     assert decided.rung == "isolated-requeue" and "Connection refused" in decided.isolate["n1"]
     (done,), (finished,) = job.written(rec.CarriedOut), job.written(rec.Finished)
@@ -135,7 +138,7 @@ def test_an_open_requeue_is_carried_out_as_it_was_decided(job: Job) -> None:
 def test_where_slurm_takes_no_changes_any_more_it_is_requeued_as_it_is(job: Job) -> None:
     """It has noticed, and cut the node out. A hold could not be taken back."""
     job.slurm.set_node("n1", "DOWN")
-    job.slurm.cut.add(job.number)
+    job.slurm.cut_out(job.number, "n1")
     assert "own delay" in job.heir("n2").run()
     view = job.slurm.job(job.number)
     assert (view.state, view.restarts, view.held) == (JobState.PENDING, 1, False) or view.state is JobState.RUNNING

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,10 +48,7 @@ def test_a_requeue_is_carried_out_once(tmp_path: Path) -> None:
 def test_a_job_of_which_slurm_takes_no_changes_is_never_held(tmp_path: Path, before: tuple[rec.Record, ...]) -> None:
     """It gave a node back, or Slurm has cut a dead one out: nobody could end the hold from within."""
     job = Job(tmp_path, *before)
-    job.slurm.cut.add(job.number)
-    if not before:
-        view = job.slurm._jobs[job.number].view
-        job.slurm._jobs[job.number].view = replace(view, nodes=("n1", "n3"))
+    job.slurm.cut_out(job.number, "n2")
     assert job.keep() == AS_IT_IS
     view = job.slurm.job(job.number)
     assert (view.state, view.held, view.restarts) == (JobState.PENDING, False, 1)
