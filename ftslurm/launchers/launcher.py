@@ -45,8 +45,11 @@ class Launcher(Protocol):
     def watch_argv(self, nodes: Sequence[str]) -> tuple[str, ...]:
         """The command that brings up one agent on each of `nodes`."""
 
-    def launch(self, channel: str, layout: Layout | None = None) -> StepHandle:
-        """Start the step. channel: for the shims, by environment. Raises: CommandMissing, LaunchFailed, UsageError."""
+    def launch(self, channel: str, layout: Layout | None = None, overlap: bool = False) -> StepHandle:
+        """Start the step. channel: for the shims, by environment. overlap: whatever other steps hold the nodes.
+
+        Raises: CommandMissing, LaunchFailed, UsageError.
+        """
 
     def watch(self, nodes: Sequence[str], channel: str, lent: Mapping[str, int]) -> StepHandle:
         """Start the agents. lent: node -> the donor job that it belongs to."""

@@ -10,7 +10,7 @@ from ftslurm.launchers import placement
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
 from ftslurm.launchers.step import ProcessStep
-from ftslurm.model.events import NodeBorrowed, NodeChecked, NodeProbed, NodesReleased, RequeueEnded, SlurmAnswered
+from ftslurm.model.events import NodeBorrowed, NodeChecked, NodeProbed, NodesReleased, RequeueEnded, SlurmAnswered, StepsListed
 from ftslurm.model.layout import Layout
 from ftslurm.model.numbers import whole
 
@@ -76,6 +76,9 @@ class LocalScheduler:
     def call_off(self) -> None:
         """There are none."""
 
+    def steps(self) -> StepsListed:
+        return StepsListed(frozenset())
+
     def release(self, nodes: Sequence[str]) -> NodesReleased:
         return NodesReleased(tuple(nodes), True)
 
@@ -115,7 +118,8 @@ class LocalLauncher:
     def _argv(self, arguments: tuple[str, ...]) -> tuple[str, ...]:
         return self.python.module_argv("ftslurm.launchers.local_step", *arguments)
 
-    def launch(self, channel: str, layout: Layout | None = None) -> ProcessStep:
+    def launch(self, channel: str, layout: Layout | None = None, overlap: bool = False) -> ProcessStep:
+        """overlap: local steps hold nothing."""
         return ProcessStep(self.step_argvs(layout)[0], self._env(channel))
 
     def watch(self, nodes: Sequence[str], channel: str, lent: Mapping[str, int]) -> ProcessStep:

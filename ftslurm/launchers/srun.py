@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ftslurm.launchers import placement
 from ftslurm.launchers.placement import NOT_WHEN_PLACED, Part, unfolded
@@ -110,9 +110,10 @@ class SrunLauncher:
     def watch_argv(self, nodes: Sequence[str], job: int = 0) -> tuple[str, ...]:
         return beside_argv(nodes, "ftslurm-agent", self.python.agent_argv(self.poll_s), job)
 
-    def launch(self, channel: str, layout: Layout | None = None) -> ProcessStep | JoinedSteps:
+    def launch(self, channel: str, layout: Layout | None = None, overlap: bool = False) -> ProcessStep | JoinedSteps:
         parts = []
-        for argv, part in self._rendered(layout):
+        launcher = replace(self, components=tuple(_overlapping(each) for each in self.components)) if overlap else self
+        for argv, part in launcher._rendered(layout):
             env = dict(abroad_env(self.env) if part.job else self.env)
             if layout is not None:
                 env = {name: value for name, value in env.items() if name not in NOT_WHEN_PLACED}
@@ -125,8 +126,19 @@ class SrunLauncher:
         steps = []
         for job in sorted({lent.get(node, 0) for node in nodes}):
             argv = self.watch_argv([node for node in nodes if lent.get(node, 0) == job], job)
-            steps.append((ProcessStep(argv, {**beside_env(self.env, job), CHANNEL_VARIABLE: channel}, quiet=True), ()))
+            env = {**beside_env(self.env, job), CHANNEL_VARIABLE: channel}
+            # An ftrun that is killed must leave no srun: one whose node is out of reach waits on, beyond the job's end where
+            # Slurm tracks processes without cgroups. The agents need none, with --no-kill they outlive it (seen on 22.05).
+            steps.append((ProcessStep(argv, env, quiet=True, bound=True), ()))
         return JoinedSteps(steps) if len(steps) > 1 else steps[0][0]
+
+
+# Of the steps that ftslurm starts for itself. They take nothing from others.
+OWN_STEPS = "ftslurm-"
+
+
+def _overlapping(component: Component) -> Component:
+    return replace(component, options=(*without(component.options, "exclusive", "overlap"), "--overlap"))
 
 
 def placed_channel(channel: str, place: str) -> str:

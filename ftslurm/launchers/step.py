@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -12,21 +13,39 @@ from ftslurm.model.exits import ExitStatus, from_returncode
 
 # Two interrupts within a second end a step (srun(1)); nearer to each other the kernel would deliver one.
 _BETWEEN_INTERRUPTS_S = 0.05
+_PR_SET_PDEATHSIG = 1
+
+
+def _killed_with(parent: int) -> Callable[[], None]:
+    """For the child, between fork and exec: nothing but what is at hand by then. Source: prctl(2)."""
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl
+
+    def bind() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return bind
 
 
 class ProcessStep:
     """See StepHandle. end: a further way to end its tasks, tried first by `kill`."""
 
     def __init__(
-        self, argv: Sequence[str], env: Mapping[str, str], quiet: bool = False, end: Callable[[], None] = lambda: None
-    ) -> None:
-        """quiet: no terminal, no output; for steps the user did not ask for. Raises: CommandMissing."""
+        self, argv: Sequence[str], env: Mapping[str, str], quiet: bool = False, end: Callable[[], None] = lambda: None,
+        bound: bool = False,
+    ) -> None:  # fmt: skip
+        """quiet: no terminal, no output; for steps the user did not ask for. bound: the launcher's process ends with ours,
+        however that ends. Raises: CommandMissing."""
         sink = subprocess.DEVNULL if quiet else None
         self._end = end
         try:
             self._process = subprocess.Popen(
-                list(argv), env=dict(env), stdin=sink, stdout=sink, stderr=sink, start_new_session=quiet
-            )
+                list(argv), env=dict(env), stdin=sink, stdout=sink, stderr=sink, start_new_session=quiet,
+                preexec_fn=_killed_with(os.getpid()) if bound else None,
+            )  # fmt: skip
         except (FileNotFoundError, PermissionError) as error:
             raise CommandMissing(
                 f"`{argv[0]}` cannot be run: {error.strerror}",

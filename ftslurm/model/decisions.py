@@ -22,9 +22,13 @@ class Remember:
 
 @dataclass(frozen=True, slots=True)
 class LaunchStep:
-    """Bring up one shim a task with the user's srun options. layout: where each runs, None as srun places them."""
+    """Bring up one shim a task with the user's srun options. layout: where each runs, None as srun places them.
+
+    overlap: beside steps that Slurm still lists, and which nothing is left of.
+    """
 
     layout: Layout | None = None
+    overlap: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,11 @@ class LookAtDevices:
 @dataclass(frozen=True, slots=True)
 class AskSlurm:
     """Ask Slurm for the state of the job and of its nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListSteps:
+    """Ask Slurm which steps of the job hold its nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +280,7 @@ class Finish:
 Decision = (
     Remember
     | LaunchStep
+    | ListSteps
     | WatchNodes
     | StartRanks
     | StopRanks

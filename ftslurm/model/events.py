@@ -163,6 +163,13 @@ class NodesReleased:
 
 
 @dataclass(frozen=True, slots=True)
+class StepsListed:
+    """Steps of the job that hold nodes, as Slurm says; None where it does not answer."""
+
+    steps: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
 class StepEnded:
     """The launcher's own process (srun) has ended; `status` is no evidence for any rank."""
 
@@ -429,6 +436,7 @@ Event = (
     | NodeChecked
     | NodeBorrowed
     | NodesReleased
+    | StepsListed
     | RankPaused
     | NodeSilent
     | NodeHeard

@@ -8,7 +8,7 @@ which was last renewed when its node was last heard.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ftslurm.model import record as rec
@@ -55,3 +55,18 @@ def left_behind(records: Iterable[rec.Record], schedule: int) -> frozenset[str]:
         elif isinstance(record, rec.Finished):
             begun.pop(record.run, None)
     return frozenset().union(*begun.values())
+
+
+def steps_over(records: Iterable[rec.Record], schedule: int, gone: Callable[[rec.RunBegan], bool]) -> frozenset[str]:
+    """Steps of earlier ftruns in this scheduling of the job that have ended, or (gone) do not run any more.
+
+    Slurm may hold the nodes for one for ever: where it was ended while its node or slurmctld was down, nobody tells it.
+    """
+    over: set[str] = set()
+    steps: dict[str, set[str]] = {}
+    for record in records:
+        if isinstance(record, rec.Finished) or (isinstance(record, rec.RunBegan) and gone(record)):
+            over.add(record.run)
+        elif isinstance(record, rec.AttemptBegan) and record.schedule == schedule:
+            steps.setdefault(record.run, set()).add(record.step)
+    return frozenset().union(*(steps[run] for run in steps.keys() & over)) - {""}

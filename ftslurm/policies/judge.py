@@ -226,6 +226,8 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_E, ev.RankStopped): Judge._stopped_while_ending,
     (_Q, ev.NodeSilent): Judge._nothing,
     (_L, ev.NodeProbed): Judge._launch_probed,
+    (_L, ev.StepsListed): Judge._steps_listed,
+    **{(phase, ev.StepsListed): Judge._nothing for phase in (_R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.NodeProbed): Judge._nothing for phase in (_H, _P, _E, _Q)},
     **{(phase, ev.NodeHeard): Judge._node_heard for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # a step over several jobs
@@ -234,7 +236,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     # shims that were let go; nodes that come too late, or go
     (_E, ev.ShimLeft): Judge._shim_left,
     **{(phase, ev.ShimLeft): Judge._nothing for phase in (_L, _R, _S, _H, _P, _Q)},
-    **{(phase, ev.NodeChecked): Judge._nothing for phase in (_L, _R, _S, _H, _Q)},
+    **{(phase, ev.NodeChecked): Judge._looked_ahead for phase in (_L, _R, _S, _H, _Q)},
     **{(phase, ev.NodeBorrowed): Judge._loan_too_late for phase in (_L, _R, _S, _H, _Q)},
     **{(phase, ev.NodesReleased): Judge._released for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # ourselves, whenever: what follows from it is the leases' to do

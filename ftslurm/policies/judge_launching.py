@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision, Say
+from ftslurm.model.decisions import Decision, ListSteps, Say
 from ftslurm.model.events import Now
 from ftslurm.model.exits import signal_name
 from ftslurm.model.job import Task
@@ -29,6 +29,7 @@ AT_A_TIME, ABSENT_MOST = 8, 2
 class Launching(Settling):
     def _begun(self, _: ev.Begun, now: Now) -> list[Decision]:
         f = self.facts
+        self._begun_at = now.mono
         began = rec.RunBegan(
             now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
             f.name, f.launcher, f.version, f.host, f.pid, budgets(self.settings), f.number,
@@ -100,7 +101,23 @@ class Launching(Settling):
         self._look_in_s = self.settings.silence_s if self._absent else min(2 * self._look_in_s, LONGEST_LOOK_S)
         self._waits["slow launch"] = now.mono + self._look_in_s
         came = {task.node for task in self._tasks.values()}
-        return self._probe([node for node in self._planned() if node not in came][:AT_A_TIME], now)
+        probed = self._probe([node for node in self._planned() if node not in came][:AT_A_TIME], now)
+        return [*probed, *([ListSteps()] if self._may_be_held(now) else [])]
+
+    def _may_be_held(self, now: Now) -> bool:
+        """By a step of an earlier ftrun whose end nobody could tell Slurm. The last of its ranks ends with its lease."""
+        leases_over = now.mono - self._begun_at >= longest_s(self.settings)
+        nobody_came = not self._tasks and not self._overlap
+        return "steps" in self.facts.can and bool(self.facts.steps_over) and leases_over and nobody_came
+
+    def _steps_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
+        """srun waits for as long as Slurm lists them. A step of somebody else is waited for, as srun does."""
+        if not event.steps or not event.steps <= self.facts.steps_over or not self._may_be_held(now):
+            return []
+        self._overlap = True
+        held = ", ".join(sorted(event.steps))
+        said = Say(f"Slurm holds the nodes for {held}, of which nothing is left: the step is launched beside (--overlap)")
+        return [said, *self._kill_step(self._launch, now)]
 
     def _planned(self) -> tuple[str, ...]:
         """Nodes of the step; none where srun chooses."""

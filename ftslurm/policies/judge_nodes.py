@@ -21,7 +21,7 @@ class Nodes(Settling):
             return []
         if self.phase is Phase.RUNNING:
             self._watch_silence(now)
-        return self._probe([event.node], now)
+        return [*self._probe([event.node], now), *self._look_ahead(now)]
 
     def _silent_meanwhile(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
         self._fence.silent[event.node] = now.mono - event.silent_s

@@ -97,18 +97,15 @@ class Replacing(Starting):
             spare = filling.next_of(self._spares(now))
             if spare is not None:
                 filling.checking[spare] = slot
-                asked.append(CheckNode(spare, 0, self.settings.check_s))
+                asked += self._look_at(spare, now)
             elif reason := self._no_loan(filling, now):
                 filling.failed = reason
                 return [*asked, *self._let_go(now)]
             else:
                 filling.borrowing.add(slot)
                 asked.append(BorrowNode(slot, self._not_again(now), filling.until - now.mono))
-        return asked
-
-    def _spares(self, now: Now) -> tuple[str, ...]:
-        down = {node for node, _ in self._slurm.bad_nodes} if self._slurm else set()
-        return tuple(node for node in self._held_back(now) if node not in down and node not in self._fence.silent)
+        known = [self._fit[node] for node in filling.checking if node in self._fit]
+        return [*asked, *(done for answer in known for done in self._node_checked(answer, now))]
 
     def _no_loan(self, filling: Filling, now: Now) -> str:
         if not self.settings.donor:
@@ -126,8 +123,10 @@ class Replacing(Starting):
     def _node_checked(self, event: ev.NodeChecked, now: Now) -> list[Decision]:
         filling = self._filling
         if filling is None or event.node not in filling.checking:
-            return []
+            return self._looked_ahead(event, now)
         slot = filling.checking.pop(event.node)
+        self._looked_at.pop(event.node, None)
+        self._fit.pop(event.node, None)
         if filling.failed:
             return []
         if event.good:

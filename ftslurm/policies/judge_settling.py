@@ -56,6 +56,8 @@ class Settling(Rungs):
             self._probed.clear()
             suspects = {self._tasks[rank].node for rank in self._attempt.lost} - self._attempt.gone.keys()
             found += self._probe(sorted(suspects), now)
+        if trouble.cause is Cause.LOST or choose(self._situation(trouble, now)).rung == "node-replacement":
+            found += self._look_ahead(now)
         return [*found, *self._settled(now)]
 
     def _stop_ranks(self, grace_s: float) -> StopRanks:

@@ -34,7 +34,7 @@ class Starting(Ending):
         self._attempt = Attempt(self._attempt.number)
         self._unlaunched = False
         self._fence.paused.clear()  # the shims of another step
-        return [LaunchStep(self._layout)]
+        return [LaunchStep(self._layout, self._overlap)]
 
     def _start(self, now: Now) -> list[Decision]:
         """The attempt is written down first: a number that was handed out is never handed out twice."""

@@ -4,11 +4,22 @@ it, to write something down, to ask agents and Slurm. No event is answered in he
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import AskSlurm, Decision, DrillDevice, ProbeNodes, Remember, SetIntervals, WatchNodes, WatchRanks
+from ftslurm.model.decisions import (
+    AskSlurm,
+    CheckNode,
+    Decision,
+    DrillDevice,
+    ProbeNodes,
+    Remember,
+    SetIntervals,
+    WatchNodes,
+    WatchRanks,
+)
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import signal_name
@@ -37,6 +48,8 @@ WARNING_HOLDS_S = 600.0
 LATER_S = 60.0
 # What Slurm said of job and nodes this long ago still counts, monotonic seconds.
 ANSWER_COUNTS_S = 10.0
+# And a look at a spare node.
+LOOK_COUNTS_S = 30.0
 
 
 class JudgeState:
@@ -83,11 +96,15 @@ class JudgeState:
         self._exit_since: float | None = None  # monotonic, when the first rank ended
         self._hung: Trouble | None = None  # waits for the evidence
         self._fence = Fence()
+        self._begun_at = 0.0  # monotonic
+        self._overlap = False  # is the step launched beside others, of which nothing is left but what Slurm remembers?
         self._layout: Layout | None = None
         self._placed: Layout | None = None  # where the ranks were when they were last started
         self._filling: Filling | None = None
         self._loans: set[int] = set()  # donor jobs that are ours to end
         self._all_loans: set[int] = set()  # and those whose end was decided, which may not have been carried out
+        self._looked_at: dict[str, float] = {}  # spare -> when that was asked for, monotonic
+        self._fit: dict[str, ev.NodeChecked] = {}  # spare -> what was seen
         self._look_in_s = 0.0  # from one look at such nodes to the next
         self._absent: dict[str, int] = {}  # node whose tasks do not come -> how often its slurmd did not answer, in a row
         self._steps: dict[str, str] = {}  # node -> the step there, as its shims name it
@@ -164,6 +181,11 @@ class JudgeState:
         used = {*self._layout.nodes, *self._kept_out(now)}
         return tuple(node for node in self.facts.nodes if node not in used)
 
+    def _spares(self, now: Now) -> tuple[str, ...]:
+        """Those of them that nothing is known against."""
+        down = {node for node, _ in self._slurm.bad_nodes} if self._slurm else set()
+        return tuple(node for node in self._held_back(now) if node not in down and node not in self._fence.silent)
+
     def _heard_lately(self, now: Now) -> bool:
         """Has Slurm said something (if only that it could not) that still counts?"""
         return self._slurm is not None and now.mono - self._slurm_at <= ANSWER_COUNTS_S
@@ -220,6 +242,24 @@ class JudgeState:
         self._probed.update(asked)
         self._waits["probe"] = now.mono + self.settings.probe_s + self.settings.slurm_timeout_s + MARGIN_S
         return [ProbeNodes(asked, self.settings.probe_s)]
+
+    def _look_ahead(self, now: Now) -> list[Decision]:
+        """While a node is under suspicion: when a spare is needed it shall be known whether it will do."""
+        wanted = "replace" in self.facts.can and self.settings.node_replacement
+        return self._look_at(spares[0], now) if wanted and (spares := self._spares(now)) else []
+
+    def _look_at(self, spare: str, now: Now) -> list[Decision]:
+        """Unless it was asked for just now."""
+        if now.mono - self._looked_at.get(spare, -math.inf) <= LOOK_COUNTS_S:
+            return []
+        self._looked_at[spare] = now.mono
+        self._fit.pop(spare, None)
+        return [CheckNode(spare, 0, self.settings.check_s)]
+
+    def _looked_ahead(self, event: ev.NodeChecked, now: Now) -> list[Decision]:
+        if event.node in self._looked_at:
+            self._fit[event.node] = event
+        return []
 
     def _watch(self, now: Now) -> list[Decision]:
         unwatched = tuple(node for node in self._step_nodes() if node not in self._agents)

@@ -62,6 +62,11 @@ def jobs_on_argv(node: str) -> tuple[str, ...]:
     return ("squeue", "--noheader", "--all", f"--nodelist={_node(node)}", f"--states={states}", "--format=%A|%U|%T")
 
 
+def steps_argv(number: int) -> tuple[str, ...]:
+    """Id and name of every step, one a line, as `parse_steps` reads it."""
+    return ("squeue", "--noheader", "--all", "--steps", f"--jobs={number}", "--format=%i %j")
+
+
 def _node(name: str) -> str:
     """Raises: UsageError for what is no one node's name: a list would drain them all."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,255}", name):

@@ -246,6 +246,20 @@ def parse_nodes(text: str) -> tuple[NodeView, ...]:
     return tuple(views.values())
 
 
+def parse_steps(text: str) -> dict[str, str]:
+    """Number of the step in its job -> its name, of `squeue --steps --format='%i %j'`; steps of tasks only.
+
+    A task of an array is named by its place there, `14_3.0`, and what is not started by srun has a word for a number.
+    """
+    found = {}
+    for line in text.splitlines():
+        step, _, name = line.strip().partition(" ")
+        number = step.rpartition(".")[2]
+        if number.isascii() and number.isdecimal():
+            found[number] = name
+    return found
+
+
 def parse_jobs_on(text: str) -> tuple[tuple[int, int, str], ...]:
     """(number, user id, state) of each line of `squeue --format=%A|%U|%T`. Raises: SlurmUnavailable."""
     found = []

@@ -11,7 +11,7 @@ from ftslurm.errors import StateError
 from ftslurm.launchers.launcher import Launcher, StepHandle
 from ftslurm.model import decisions as do
 from ftslurm.model import wire
-from ftslurm.model.events import NodeBorrowed, NodeChecked, NodeProbed, NodesReleased, RequeueEnded, SlurmAnswered
+from ftslurm.model.events import NodeBorrowed, NodeChecked, NodeProbed, NodesReleased, RequeueEnded, SlurmAnswered, StepsListed
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.signals import Signals
 from ftslurm.wrapper.sources import Sources
@@ -40,6 +40,9 @@ class Scheduler(Protocol):
 
     def call_off(self) -> None:
         """End every donor job that is still there or awaited: nobody will use it. Never raises."""
+
+    def steps(self) -> StepsListed:
+        """Those of the job that hold its nodes. Never raises."""
 
     def release(self, nodes: Sequence[str]) -> NodesReleased:
         """Give nodes of the allocation back. Never raises."""
@@ -86,7 +89,7 @@ class Effects:
 
     def _launch(self, decision: do.LaunchStep) -> None:
         self._sources.new_step()
-        self._step = self._sources.step = self._launcher.launch(self._channel, decision.layout)
+        self._step = self._sources.step = self._launcher.launch(self._channel, decision.layout, decision.overlap)
 
     def _start(self, decision: do.StartRanks) -> None:
         programs = self._programs(len(self._sources.shims))
@@ -226,6 +229,9 @@ class Effects:
         """Waited for: what comes next may be the end of ftrun, or a requeue that needs those nodes."""
         self._scheduler.end_loans(d.jobs)
 
+    def _list_steps(self, _: do.ListSteps) -> None:
+        self._sources.background(self._scheduler.steps)
+
     def _release(self, d: do.ReleaseNodes) -> None:
         self._sources.background(partial(self._scheduler.release, d.nodes))
 
@@ -309,6 +315,7 @@ _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
     do.SignalRanks: Effects._signal,
     do.LookAtDevices: Effects._look,
     do.AskSlurm: Effects._ask,
+    do.ListSteps: Effects._list_steps,
     do.ProbeNodes: Effects._probe,
     do.HealDevices: Effects._heal,
     do.EndStep: Effects._end_step,

@@ -9,10 +9,13 @@ from pathlib import Path
 
 from ftslurm.errors import FtslurmError
 from ftslurm.launchers.python import Python
-from ftslurm.launchers.srun import beside_argv, own_step_env
-from ftslurm.model.events import NodeBorrowed, NodeChecked, NodeProbed, NodesReleased, RequeueEnded, SlurmAnswered
+from ftslurm.launchers.srun import OWN_STEPS, beside_argv, own_step_env
+from ftslurm.model.events import NodeBorrowed, NodeChecked, NodeProbed, NodesReleased, RequeueEnded, SlurmAnswered, StepsListed
 from ftslurm.slurm import slurmd
+from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
+from ftslurm.slurm.commands import steps_argv
+from ftslurm.slurm.parse import parse_steps
 from ftslurm.slurm.patience import NoAnswer
 from ftslurm.system.commands import Runner
 from ftslurm.wrapper.keeper import keep
@@ -78,6 +81,14 @@ class SlurmScheduler:
 
     def call_off(self) -> None:
         self.lenders.call_off()
+
+    def steps(self) -> StepsListed:
+        """Without our own agents and keepers."""
+        try:
+            listed = parse_steps(read_answer(self.run(steps_argv(self.job), self.timeout_s, env=dict(self.env))))
+        except FtslurmError:
+            return StepsListed(None)
+        return StepsListed(frozenset(f"{self.job}.{step}" for step, name in listed.items() if not name.startswith(OWN_STEPS)))
 
     def release(self, nodes: Sequence[str]) -> NodesReleased:
         return self.lenders.release(nodes)

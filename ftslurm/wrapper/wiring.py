@@ -31,10 +31,11 @@ from ftslurm.model.history import History, fold
 from ftslurm.model.job import Allocation, JobId
 from ftslurm.model.layout import Layout
 from ftslurm.model.node_memory import NodeLeft, remembered, suspects
+from ftslurm.model.record import RunBegan
 from ftslurm.model.settings import Resolved, Settings
 from ftslurm.model.will import Will, to_message
 from ftslurm.policies.codes import normalise
-from ftslurm.policies.fence import left_behind
+from ftslurm.policies.fence import left_behind, steps_over
 from ftslurm.policies.judge import Judge
 from ftslurm.policies.phases import RunFacts
 from ftslurm.policies.succession import cut_short, may_succeed
@@ -143,11 +144,16 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
         site.settings.slurm_client, site.settings.slurm_timeout_s, lenders,
         schedule=allocation.restarts,
     )  # fmt: skip
-    facts = _facts(order, allocation, "srun", frozenset({"ask", "requeue", "probe", "replace", "release"}), site.settings)
+    can = frozenset({"ask", "requeue", "probe", "replace", "release", "steps"})
+    facts = _facts(order, allocation, "srun", can, site.settings)
     memory = NodeMemory(store.root)
     facts = replace(facts, remembered=_remembered(memory, facts, site.settings))
     records = journal.read().records
-    facts = replace(facts, unproven=_unproven(left_behind(records, allocation.restarts), client))
+    facts = replace(
+        facts,
+        unproven=_unproven(left_behind(records, allocation.restarts), client),
+        steps_over=steps_over(records, allocation.restarts, _is_gone),
+    )
     if history.last_run is not None and history.last_run.schedule < allocation.restarts:
         down = _down(frozenset({history.last_run.batch_node}), client)
         facts = replace(facts, cut_short=cut_short(records, allocation.restarts, down or {}, Clock().now().unix))
@@ -262,6 +268,11 @@ def _remembered(memory: NodeMemory, facts: RunFacts, settings: Settings) -> Mapp
     except StateError:
         return {}
     return suspects(known, facts.cluster, facts.job, settings.memory_jobs)
+
+
+def _is_gone(began: RunBegan) -> bool:
+    """Has that ftrun ended? Nobody knows of one on another machine."""
+    return began.host == socket.gethostname() and not Path(f"/proc/{began.pid}").exists()
 
 
 def _unproven(nodes: frozenset[str], client: SlurmClient) -> dict[str, str]:

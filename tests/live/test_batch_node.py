@@ -299,6 +299,7 @@ def test_ftrun_that_is_killed_leaves_nothing_and_its_script_goes_on(job_path: tu
     with told_on(3, job_path, "killed", sbatch=("--no-kill",), script=SLEEPS_ON) as (_, told):
         kill(ftrun_of(told), signal.SIGKILL)
         killed_at = time.time()
+        told.wait_for(lambda: not any("ftslurm-agent" in words for words in told.processes().values()), "the agents' srun to go")
         told.wait_for(lambda: not left_of_us(told), f"all to be gone, left: {left_of_us(told)}", LEASE_S + 30.0 + BUSY_S)
         told.wait_for(lambda: (told.folder / "script").exists(), "the script to go on")
         while time.time() < killed_at + LONGEST_S + 2 * SILENCE_S:  # when a successor would act at the latest
@@ -314,6 +315,21 @@ def left_of_us(told: Story) -> dict[int, str]:
     """Ranks, shims, agents, keepers and the sruns behind them."""
     marks = ("wrapper", "shim", "beat.sh", "rank.sh", "srun", "keeper")
     return {pid: words for pid, words in told.processes().items() if any(mark in words for mark in marks)}
+
+
+@pytest.mark.timeout(400)
+def test_ftrun_called_again_does_not_wait_for_a_step_that_only_slurm_remembers(job_path: tuple[Path, ...]) -> None:
+    """Killed together with a node that comes back at once: nobody is left to tell slurmctld that its part has ended."""
+    with told_on(3, job_path, "held", script="%RUN%\n%RUN%") as (own, told):
+        own.tool("node-crash", "n3")
+        kill(ftrun_of(told), signal.SIGKILL)
+        own.tool("node-up", "n3")
+        told.wait_for(lambda: beating(told, 2), "attempt 2 to write", 3 * LONGEST_S + BUSY_S)
+        assert "Slurm holds the nodes for" in told.output()
+        told.allow("enough")
+        told.ended("COMPLETED", 60.0 + BUSY_S)
+        assert overlaps(beats(told.folder)) == []
+        assert told.counters() == [(1, 1, 1), (1, 2, 2)]
 
 
 @pytest.mark.timeout(300)

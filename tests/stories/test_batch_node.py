@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
+from ftslurm.policies.fence import steps_over
+from ftslurm.policies.touch import longest_s
 from tests.stories.replay import Job
 
 
@@ -27,3 +31,61 @@ def test_cut_off_it_says_so_and_leaves_the_rest_to_the_leases() -> None:
     assert "no lease is renewed" in job.said and not job.did(do.StopRanks)
     job.tell(ev.InTouch())
     assert "leases are renewed" in job.said
+
+
+# --- ftrun was killed, and its script calls it again; Slurm may never hear that the first one's step has ended
+
+
+def held(*over: str) -> Job:
+    """The step does not come up, since srun waits for nodes. over: steps of the first ftrun."""
+    job = Job(can=frozenset({"ask", "requeue", "probe", "steps"}))
+    job.reachable = True
+    job.judge.facts = replace(job.facts, steps_over=frozenset(over))
+    job.silent = {do.LaunchStep}
+    job.tell(ev.Begun())
+    return job
+
+
+def test_a_step_that_only_slurm_remembers_is_launched_beside_after_the_leases() -> None:
+    job = held("7.0", "7.1")
+    job.wait(longest_s(job.settings) - 1.0)
+    assert not job.did(do.ListSteps)
+    job.wait(60.0)
+    assert len(job.did(do.ListSteps)) == 1
+    job.silent = set()
+    job.tell(ev.StepsListed(frozenset({"7.1"})))
+    assert job.did(do.KillStep) and [launch.overlap for launch in job.did(do.LaunchStep)] == [False, True]
+    assert "holds the nodes for 7.1" in job.said and job.did(do.StartRanks)
+
+
+@pytest.mark.parametrize("listed", [None, frozenset(), frozenset({"7.1", "7.5"})])
+def test_any_other_step_is_waited_for(listed: frozenset[str] | None) -> None:
+    job = held("7.0", "7.1")
+    job.wait(150.0)
+    job.tell(ev.StepsListed(listed))
+    assert not job.did(do.KillStep) and len(job.did(do.LaunchStep)) == 1
+
+
+def test_nothing_is_launched_beside_once_a_task_is_there() -> None:
+    job = held("7.1")
+    job.wait(150.0)
+    job.tell(ev.TaskArrived(job.tasks[0], 4, "7.2"), ev.StepsListed(frozenset({"7.1"})))
+    assert not job.did(do.KillStep)
+
+
+def test_where_no_ftrun_was_before_nobody_asks_for_steps() -> None:
+    job = held()
+    job.wait(300.0)
+    assert not job.did(do.ListSteps)
+
+
+def test_steps_that_are_over_are_those_of_this_scheduling_whose_ftrun_is() -> None:
+    def run(name: str, schedule: int, step: str) -> list[rec.Record]:
+        return [
+            rec.RunBegan(1.0, name, "7", "c", schedule, "k", "train", "n1"),
+            rec.AttemptBegan(2.0, name, 1, schedule, "k", 1, "n1", 1, step),
+        ]
+
+    records = [*run("before", 0, "7.0"), *run("killed", 1, "7.0"), *run("runs", 1, "7.1"), *run("ended", 1, "7.2")]
+    records.append(rec.Finished(3.0, "ended", 0, "done"))
+    assert steps_over(records, 1, lambda began: began.run == "killed") == {"7.0", "7.2"}

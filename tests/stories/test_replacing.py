@@ -202,6 +202,52 @@ def test_a_dead_node_is_replaced_as_soon_as_nothing_of_it_can_run_and_given_back
     assert [release.nodes for release in job.did(do.ReleaseNodes)] == [("n2",)]
 
 
+def looks(job: Job) -> list[str]:
+    return [check.node for check in job.did(do.CheckNode)]
+
+
+def test_a_spare_is_looked_at_while_the_node_is_only_under_suspicion() -> None:
+    job = with_spares()
+    job.reachable = None
+    job.wait(15.0)
+    job.tell(ev.NodeSilent("n2", 15.0))
+    assert looks(job) == ["n4"] and job.judge.phase is Phase.RUNNING
+    job.wait(10.0)
+    job.reachable = False
+    job.tell(ev.ShimLost(2, "it hung up"), ev.ShimLost(3, "it hung up"))
+    assert job.rungs == ["node-replacement"] and layout(job).nodes == ("n1", "n4", "n3") and looks(job) == ["n4"]
+
+
+def test_what_was_seen_too_long_ago_is_looked_at_again() -> None:
+    job = with_spares()
+    job.reachable = None
+    job.wait(15.0)
+    job.tell(ev.NodeSilent("n2", 15.0), ev.NodeHeard("n2"))
+    job.wait(31.0)
+    job.shows(BROKEN)
+    assert looks(job) == ["n4", "n4"] and layout(job).nodes == ("n1", "n4", "n3")
+
+
+def test_a_spare_that_was_found_unfit_meanwhile_is_passed_over() -> None:
+    job = with_spares()
+    job.reachable, job.unfit = None, {"n4": False}
+    job.wait(15.0)
+    job.tell(ev.NodeSilent("n2", 15.0), ev.NodeHeard("n2"))
+    job.shows(BROKEN)
+    assert looks(job) == ["n4", "n5"] and layout(job).nodes == ("n1", "n5", "n3") and "n4 cannot replace n2" in job.said
+
+
+def test_a_spare_that_is_still_being_looked_at_is_waited_for() -> None:
+    job = with_spares()
+    job.reachable, job.silent = None, {do.CheckNode}
+    job.wait(15.0)
+    job.tell(ev.NodeSilent("n2", 15.0), ev.NodeHeard("n2"))
+    job.shows(BROKEN)
+    assert looks(job) == ["n4"] and job.judge.phase is Phase.REPLACING
+    job.tell(ev.NodeChecked("n4", True))
+    assert layout(job).nodes == ("n1", "n4", "n3")
+
+
 def test_a_node_that_is_cut_off_is_replaced_after_its_leases() -> None:
     job = with_spares()
     job.reachable = False
