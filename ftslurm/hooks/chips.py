@@ -9,7 +9,7 @@ from ftslurm.hooks.look import tool_env
 from ftslurm.model.devices import DeviceHealth, FaultClass
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.system.commands import run
-from ftslurm.wrapper.wiring import lazy_meaning
+from ftslurm.wrapper.meanings import lazy_meaning
 
 # A chip whose fault clears by itself does so while the job's own restart waits for it; here it has had its time.
 SELF_HEAL_WAIT_S = 1.0

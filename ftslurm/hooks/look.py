@@ -20,6 +20,7 @@ from ftslurm.policies.health import Finding, NodeHealth, command_finding, device
 from ftslurm.system.commands import run, run_group
 from ftslurm.system.owner import PATH
 from ftslurm.system.processes import still_there
+from ftslurm.wrapper.meanings import lazy_meaning
 
 # The kernel keeps some hundred KB of its log.
 MAX_LOG_BYTES = 8 << 20
@@ -63,7 +64,6 @@ def _kernel(settings: HookSettings, node: str, known: Remembered) -> tuple[tuple
     known = replace(known, read_to=kernel_log.last_sequence(data, known.read_to))
     if lines:
         from ftslurm.wrapper.catalogs import load_pattern_book
-        from ftslurm.wrapper.wiring import lazy_meaning
 
         said = kernel_log.findings(lines, load_pattern_book(settings.catalogs), lazy_meaning((), settings.catalogs))
         if said[0].health is NodeHealth.BAD:
@@ -110,8 +110,6 @@ def _devices(settings: HookSettings, node: str, deadline: float) -> tuple[Findin
     env: Mapping[str, str] = tool_env(settings, node)
     os.environ.update(env)  # the probes' helpers inherit ours
     probes = choose_probes(env, run)
-    from ftslurm.wrapper.wiring import lazy_meaning
-
     found: list[Finding] = []
     meaning = lazy_meaning((), settings.catalogs)
     for probe in probes:

@@ -119,6 +119,13 @@ class NodeSilent:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeLate:
+    """Nothing was heard of a node for so long that it should have been. It says nothing yet."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeHeard:
     """A node that was silent is heard of again."""
 
@@ -440,6 +447,7 @@ Event = (
     | RankPaused
     | NodeSilent
     | NodeHeard
+    | NodeLate
     | NodeProbed
     | StepEnded
     | AgentArrived

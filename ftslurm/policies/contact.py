@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from ftslurm.model.events import AgentLost, NodeHeard, NodeSilent, ShimLost
+from ftslurm.model.events import AgentLost, NodeHeard, NodeLate, NodeSilent, ShimLost
 
 # From a break to calling the shim dead, where its node is heard of. A shim that lives calls within a second.
 RETURN_S = 5.0
 SOON_S = 1.0
 
-News = ShimLost | AgentLost | NodeSilent | NodeHeard
+# Of the time after which a node is silent. Its shims and its agent beat three times in it.
+LATE = 0.6
+
+News = ShimLost | AgentLost | NodeLate | NodeSilent | NodeHeard
 
 
 @dataclass(slots=True)
@@ -38,6 +41,7 @@ class Contact:
         self._silence_s = silence_s
         self._parties: dict[Hashable, _Party] = {}
         self._heard: dict[str, float] = {}  # node -> when any of its parties was heard
+        self._late: set[str] = set()
         self._silent: set[str] = set()
         self._next: float | None = None
 
@@ -48,7 +52,7 @@ class Contact:
     def came(self, owner: int | str, node: str, now: float) -> list[News]:
         """For the first time, or again over another connection."""
         self._parties[owner] = _Party(owner, node, now)
-        self._wake(now + self._silence_s)
+        self._wake(now + LATE * self._silence_s)
         return self.heard(owner, now)
 
     def heard(self, owner: int | str, now: float) -> list[News]:
@@ -56,10 +60,11 @@ class Contact:
         if party is None:
             return []
         party.heard_at = self._heard[party.node] = now
+        self._late.discard(party.node)
         if party.node not in self._silent:
             return []
         self._silent.discard(party.node)
-        self._wake(now + self._silence_s)
+        self._wake(now + LATE * self._silence_s)
         return [NodeHeard(party.node)]
 
     def broke(self, owner: int | str, why: str, now: float, hung_up: bool = True) -> None:
@@ -81,6 +86,7 @@ class Contact:
     def excuse(self, now: float) -> None:
         """We were not there ourselves (stopped, or without CPU): all silence begins anew."""
         self._heard = dict.fromkeys(self._heard, now)
+        self._late.clear()
 
     def due(self, now: float) -> list[News]:
         """What is known by now."""
@@ -95,8 +101,11 @@ class Contact:
             if silent_s >= self._silence_s:
                 self._silent.add(node)
                 found.append(NodeSilent(node, silent_s))
-            else:
-                self._wake(self._heard[node] + self._silence_s)
+                continue
+            if silent_s >= LATE * self._silence_s and node not in self._late:
+                self._late.add(node)
+                found.append(NodeLate(node))
+            self._wake(self._heard[node] + (1.0 if node in self._late else LATE) * self._silence_s)
         return found
 
     def _broken(self, party: _Party, now: float) -> list[News]:

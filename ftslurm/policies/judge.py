@@ -229,6 +229,8 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_L, ev.StepsListed): Judge._steps_listed,
     **{(phase, ev.StepsListed): Judge._nothing for phase in (_R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.NodeProbed): Judge._nothing for phase in (_H, _P, _E, _Q)},
+    (_R, ev.NodeLate): Judge._node_late,
+    **{(phase, ev.NodeLate): Judge._nothing for phase in (_L, _S, _H, _P, _E, _Q)},
     **{(phase, ev.NodeHeard): Judge._node_heard for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # a step over several jobs
     (_L, ev.PartEnded): Judge._launch_ended_in_part,

@@ -23,6 +23,9 @@ class Nodes(Settling):
             self._watch_silence(now)
         return [*self._probe([event.node], now), *self._look_ahead(now)]
 
+    def _node_late(self, event: ev.NodeLate, now: Now) -> list[Decision]:
+        return self._look_ahead(now) if event.node in self._step_nodes() else []
+
     def _silent_meanwhile(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
         self._fence.silent[event.node] = now.mono - event.silent_s
         return []

@@ -17,6 +17,7 @@ from ftslurm.errors import CommandMissing
 from ftslurm.model.devices import DeviceHealth, ProbeAnswer
 from ftslurm.policies.health import Finding, Meaning, NodeHealth, command_finding, device_findings, judge
 from ftslurm.system.commands import run, run_group
+from ftslurm.wrapper.meanings import lazy_meaning
 
 _WORD = {NodeHealth.GOOD: True, NodeHealth.BAD: False, NodeHealth.UNKNOWN: None}
 
@@ -69,8 +70,6 @@ def _command(question: Question, env: Mapping[str, str]) -> Iterable[Finding]:
 
 
 def _devices(question: Question, env: Mapping[str, str], deadline: float) -> Sequence[Finding]:
-    from ftslurm.wrapper.wiring import lazy_meaning
-
     meaning, found = lazy_meaning((), question.catalogs), list[Finding]()
     for probe in choose_probes(env, run):
         left_s = deadline - time.monotonic()

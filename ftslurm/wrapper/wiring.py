@@ -26,7 +26,6 @@ from ftslurm.ledger import evidence
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.ledger.store import Identity, Store, state_folder
-from ftslurm.model.devices import CodeMeaning, Severity
 from ftslurm.model.history import History, fold
 from ftslurm.model.job import Allocation, JobId
 from ftslurm.model.layout import Layout
@@ -34,7 +33,6 @@ from ftslurm.model.node_memory import NodeLeft, remembered, suspects
 from ftslurm.model.record import RunBegan
 from ftslurm.model.settings import Resolved, Settings
 from ftslurm.model.will import Will, to_message
-from ftslurm.policies.codes import normalise
 from ftslurm.policies.fence import left_behind, steps_over
 from ftslurm.policies.judge import Judge
 from ftslurm.policies.phases import RunFacts
@@ -49,13 +47,14 @@ from ftslurm.wrapper.controller import Controller
 from ftslurm.wrapper.diagnosis import Diagnosis
 from ftslurm.wrapper.effects import Effects, Scheduler
 from ftslurm.wrapper.lenders import Lenders
+from ftslurm.wrapper.meanings import lazy_meaning
 from ftslurm.wrapper.scheduler import SlurmScheduler
 from ftslurm.wrapper.settings_files import Request, settings_in_force
 from ftslurm.wrapper.signals import Signals
 from ftslurm.wrapper.sources import Sources
 
 if TYPE_CHECKING:
-    from ftslurm.policies.codebook import CodeBook
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,22 +353,6 @@ def step_key(command: str) -> str:
 
 def _python(settings: Settings) -> Python:
     return Python(settings.python or sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
-
-
-def lazy_meaning(user_induced: tuple[str, ...], catalogs: tuple[str, ...] = ()) -> Callable[[str, str, Severity], CodeMeaning]:
-    """Looks codes up; the catalogues are read at the first fault, which most jobs never see. catalogs: a site's own files."""
-    books: list[CodeBook] = []
-    induced = frozenset(normalise(code) for code in user_induced)
-
-    def meaning(kind: str, code: str, severity: Severity) -> CodeMeaning:
-        from ftslurm.wrapper.catalogs import load_code_book
-
-        if not books:
-            books.append(load_code_book(catalogs))
-        found = books[0].meaning(kind, code, severity)
-        return replace(found, user_induced=True) if found.code in induced else found
-
-    return meaning
 
 
 def programs(components: tuple[Component, ...]) -> Callable[[int], Mapping[int, tuple[str, ...]]]:

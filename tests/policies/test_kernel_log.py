@@ -7,7 +7,7 @@ import pytest
 from ftslurm.policies import kernel_log
 from ftslurm.policies.health import NodeHealth, judge
 from ftslurm.wrapper.catalogs import load_pattern_book
-from ftslurm.wrapper.wiring import lazy_meaning
+from ftslurm.wrapper.meanings import lazy_meaning
 
 BOOK = load_pattern_book()
 MEANING = lazy_meaning(())

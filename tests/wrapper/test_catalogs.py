@@ -18,7 +18,7 @@ from ftslurm.model.verdict import ErrorClass, Retriable
 from ftslurm.report.explain_code import Explained
 from ftslurm.wrapper.catalogs import _shipped, _site, load_code_book, load_pattern_book
 from ftslurm.wrapper.explain_code import Explainer
-from ftslurm.wrapper.wiring import lazy_meaning
+from ftslurm.wrapper.meanings import lazy_meaning
 
 Write = Callable[[str], str]
 EXPLAINER = Explainer(Settings())

@@ -1,0 +1,32 @@
+"""What a device's code means, from catalogues that are read at the first fault, which most jobs never see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ftslurm.model.devices import CodeMeaning, Severity
+from ftslurm.policies.codes import normalise
+
+if TYPE_CHECKING:
+    from ftslurm.policies.codebook import CodeBook
+
+
+def lazy_meaning(user_induced: tuple[str, ...], catalogs: tuple[str, ...] = ()) -> Callable[[str, str, Severity], CodeMeaning]:
+    """(kind of device, code, severity) -> its meaning. user_induced: codes. catalogs: a site's own files.
+
+    What it gives raises PolicyError for a file that cannot be read.
+    """
+    books: list[CodeBook] = []
+    induced = frozenset(normalise(code) for code in user_induced)
+
+    def meaning(kind: str, code: str, severity: Severity) -> CodeMeaning:
+        from ftslurm.wrapper.catalogs import load_code_book
+
+        if not books:
+            books.append(load_code_book(catalogs))
+        found = books[0].meaning(kind, code, severity)
+        return replace(found, user_induced=True) if found.code in induced else found
+
+    return meaning
