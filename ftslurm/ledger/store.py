@@ -19,13 +19,17 @@ LOCAL_CLUSTER = "local"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What tells a requeued job from another one that got its number. start_time: of this scheduling, Unix seconds."""
+    """What tells a requeued job from another one that got its number. Unix seconds.
+
+    start_time: of this scheduling. submit_time: when the job got its number, or was requeued; 0 if not known.
+    """
 
     cluster: str
     job: str
     restarts: int
     start_time: int
     name: str
+    submit_time: int = 0
 
 
 def state_folder(env: Mapping[str, str]) -> Path:
@@ -125,10 +129,15 @@ def continues(history: History, me: Identity) -> bool:
     Slurm keeps no identity of a job over a requeue but its number (submit and start time are set anew), so what counts
     is that the requeues go up: the same scheduling, or a later one of a job with the same name. Renamed meanwhile, a
     script is told the old name by 22.05 and the new one by 24.11 and later: then our own requeue is the link.
+
+    A slurmctld that died before it saved its state starts a job again without counting that, or counts less than before. Such
+    a job was submitted before the last run, when nobody else can have had its number.
     """
     last = history.last_run
     if last is None:
         return False
+    if me.restarts <= last.schedule and last.name == me.name and 0 < me.submit_time <= last.at:
+        return True
     if me.restarts == last.schedule:  # 22.05 does not tell a script when it started
         return last.name == me.name and (me.start_time == last.start_time or not me.start_time)
     return me.restarts > last.schedule and (last.name == me.name or _requeued_by_us(history, last, me))

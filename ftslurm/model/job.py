@@ -24,7 +24,8 @@ class Allocation:
     """The nodes granted, as the environment of the batch script tells.
 
     nodes: in Slurm's order, one a slot. restarts: requeues so far, of any cause (SLURM_RESTART_COUNT).
-    start_time: Unix seconds of this scheduling, 0 if not told. sluid: Slurm's own identity of the scheduling (25.11+).
+    start_time: Unix seconds of this scheduling, submit_time: of the job or its last requeue; 0 if not told.
+    sluid: Slurm's own identity of the scheduling (25.11+).
     granted: how many nodes there were when it began, 0 if not told; one may have been lost or given back since.
     """
 
@@ -38,6 +39,7 @@ class Allocation:
     name: str = ""
     sluid: str = ""
     granted: int = 0
+    submit_time: int = 0
 
     @property
     def size(self) -> int:

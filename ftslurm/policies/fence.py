@@ -57,6 +57,36 @@ def left_behind(records: Iterable[rec.Record], schedule: int) -> frozenset[str]:
     return frozenset().union(*begun.values())
 
 
+def begun_anew(records: Iterable[rec.Record], schedule: int, start_time: int) -> frozenset[str]:
+    """Nodes of ftruns of a scheduling that Slurm counts like this one, or later, and which began at another time: slurmctld
+    went back to an older state, and may have seen no clean-up of theirs. start_time: Unix seconds, 0 if not known."""
+    forgotten: set[str] = set()
+    nodes: dict[str, str] = {}
+    for record in records:
+        if isinstance(record, rec.RunBegan) and record.schedule >= schedule:
+            other = record.start_time != start_time if record.schedule == schedule else True
+            if other and record.start_time and start_time:
+                forgotten.add(record.run)
+        elif isinstance(record, rec.AttemptBegan):
+            nodes[record.run] = record.nodes
+        elif isinstance(record, rec.Finished):
+            forgotten.discard(record.run)
+    return frozenset(node for run in forgotten & nodes.keys() for node in expand(nodes[run]))
+
+
+def loans_left(records: Iterable[rec.Record], gone: Callable[[rec.RunBegan], bool]) -> tuple[int, ...]:
+    """Donor jobs of ftruns that do not run any more (gone) and did not live to end them."""
+    left: dict[str, list[int]] = {}
+    for record in records:
+        if isinstance(record, rec.RunBegan) and gone(record):
+            left[record.run] = []
+        elif isinstance(record, rec.NodeLent) and record.run in left:
+            left[record.run].append(record.job)
+        elif isinstance(record, rec.Finished):
+            left.pop(record.run, None)
+    return tuple(job for jobs in left.values() for job in jobs)
+
+
 def steps_over(records: Iterable[rec.Record], schedule: int, gone: Callable[[rec.RunBegan], bool]) -> frozenset[str]:
     """Steps of earlier ftruns in this scheduling of the job that have ended, or (gone) do not run any more.
 

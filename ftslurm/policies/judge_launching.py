@@ -37,7 +37,7 @@ class Launching(Settling):
         )  # fmt: skip
         last = self.history.last_run
         forgotten = self.history.lent.values() if last is not None and f.schedule > last.schedule else ()
-        loans = self._end_loans(forgotten)  # of a scheduling whose ftrun could not end them
+        loans = self._end_loans([*forgotten, *f.loans_left])  # whose ftrun could not end them
         known = {node: why for node, why in f.remembered.items() if node in f.nodes}
         warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]
         before = [self._note(record) for record in f.cut_short]

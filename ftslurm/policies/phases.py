@@ -42,9 +42,9 @@ class RunFacts:
 
     width: nodes of the step; 0: not ours to know. no_donor: why no node can be borrowed. batch_node: where ftrun runs.
     slurm_env: what the batch script's environment says of the job (SLURM_*).
-    unproven: node -> why ranks of an earlier scheduling may still run there. steps_over: of earlier ftruns in this scheduling,
-    whatever Slurm thinks of them (their leases, though, may outlive their ftrun). cut_short: how the scheduling before
-    ended, where its ftrun did not live to write it.
+    unproven: node -> why ranks of an earlier scheduling may still run there. cut_short: how the scheduling before
+    ended, where its ftrun did not live to write it. steps_over: of earlier ftruns in this scheduling, whatever Slurm thinks
+    of them (their leases, though, may outlive their ftrun). loans_left: donor jobs that nobody has ended.
     number: of the job, as scontrol takes it. remembered: node -> why earlier jobs of this user left it. sdk_env: what the
     program interface in the ranks has to know.
     user_env: names of the variables the user has set. can: what the launcher is able to do: `ask` (the state of job
@@ -71,6 +71,7 @@ class RunFacts:
     sdk_env: Mapping[str, str] = field(default_factory=dict)
     unproven: Mapping[str, str] = field(default_factory=dict)
     steps_over: frozenset[str] = frozenset()
+    loans_left: tuple[int, ...] = ()
     width: int = 0
     no_donor: str = ""
     batch_node: str = ""

@@ -183,9 +183,9 @@ class Heir:
         """Nothing is left that could bring the job further: it would wait for its time limit."""
         reasons = "; ".join(f"{rung}: {why}" for rung, why in decided.passed)
         what = f"{decided.why}. No rung of the ladder helps: {reasons}"
+        self._client.cancel(self._will.number)  # Slurm leaves us KillWait for the rest
         self._journal.append([rec.CarriedOut(time.time(), decided.id, True, "cancelled")])
         self._close(decided.status, what)
-        self._client.cancel(self._will.number)
         return what
 
     def _close(self, status: int, what: str) -> None:

@@ -33,7 +33,7 @@ from ftslurm.model.node_memory import NodeLeft, remembered, suspects
 from ftslurm.model.record import RunBegan
 from ftslurm.model.settings import Resolved, Settings
 from ftslurm.model.will import Will, to_message
-from ftslurm.policies.fence import left_behind, steps_over
+from ftslurm.policies.fence import begun_anew, left_behind, loans_left, steps_over
 from ftslurm.policies.judge import Judge
 from ftslurm.policies.phases import RunFacts
 from ftslurm.policies.succession import cut_short, may_succeed
@@ -107,9 +107,11 @@ def survey(order: Order) -> Site:
     patience = Patience(resolved.settings.slurm_patience_s)
     view = patience.keep_asking(lambda: client.job(number), lambda text: print(f"ftrun: {text}", file=sys.stderr, flush=True))
     resolved = settings_in_force(order.request, order.env, view.comment)
-    allocation = replace(site.allocation, restarts=view.restarts, start_time=view.start_time, batch=view.batch)
-    nodes = view.nodes or allocation.nodes
-    return Site(resolved, replace(allocation, nodes=nodes, granted=len(allocation.nodes)), client, view)
+    allocation = replace(
+        site.allocation, nodes=view.nodes or site.allocation.nodes, restarts=view.restarts, start_time=view.start_time,
+        batch=view.batch, granted=len(site.allocation.nodes), submit_time=view.submit_time,
+    )  # fmt: skip
+    return Site(resolved, allocation, client, view)
 
 
 def run_job(order: Order) -> int:
@@ -131,8 +133,9 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
     allocation, client = site.allocation, site.client
     assert allocation is not None and client is not None
     me = Identity(
-        allocation.cluster, str(allocation.job), allocation.restarts, allocation.start_time, allocation.name
-    )
+        allocation.cluster, str(allocation.job), allocation.restarts, allocation.start_time, allocation.name,
+        allocation.submit_time,
+    )  # fmt: skip
     journal, history = store.open(me)
     python = _python(site.settings)
     launcher = _srun(order, allocation, site.settings)
@@ -150,8 +153,12 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
     records = journal.read().records
     facts = replace(
         facts,
-        unproven=_unproven(left_behind(records, allocation.restarts), client),
+        unproven={
+            **_unproven(left_behind(records, allocation.restarts), client),
+            **dict.fromkeys(begun_anew(records, allocation.restarts, allocation.start_time), "slurmctld has forgotten them"),
+        },
         steps_over=steps_over(records, allocation.restarts, _is_gone),
+        loans_left=loans_left(records, _is_gone),
     )
     if history.last_run is not None and history.last_run.schedule < allocation.restarts:
         down = _down(frozenset({history.last_run.batch_node}), client)
@@ -217,7 +224,8 @@ def _runs(client: SlurmClient, allocation: Allocation) -> bool:
         view = client.job(allocation.job.number)
     except FtslurmError:
         return False
-    return view.state in (JobState.RUNNING, JobState.SUSPENDED) and view.restarts == allocation.restarts
+    ours = (view.restarts, view.start_time) == (allocation.restarts, allocation.start_time)
+    return view.state in (JobState.RUNNING, JobState.SUSPENDED) and ours
 
 
 def will_for(facts: RunFacts, settings: Settings, ledger: Path) -> Callable[[str], dict[str, Any] | None]:

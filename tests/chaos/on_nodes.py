@@ -7,6 +7,7 @@ from tests.chaos.plan import LEASE_S
 from tests.chaos.victims import SICK_MOST, any_node, room_to_isolate
 from tests.live.stories import admin
 
+UNDRAIN_S = 30.0
 
 def node_frozen(job: Job) -> str:
     return freeze(job, job.rng.uniform(0.5, 3.0))
@@ -64,10 +65,17 @@ def drained(job: Job) -> str:
 
 
 def undrain(job: Job, node: str) -> None:
-    """A slurmctld that was killed may have forgotten the drain."""
+    """A slurmctld that was killed may have forgotten the drain, and takes no change of a node that it has not heard of yet."""
+    cluster = job.world.cluster
+
+    def in_use() -> bool:
+        if "DRAIN" not in cluster.node(node)["State"]:
+            return True
+        cluster.run(["scontrol", "update", f"NodeName={node}", "State=UNDRAIN"], user=admin())
+        return False
+
     with job.world.alone():
-        if "DRAIN" in job.world.cluster.node(node)["State"]:
-            job.world.cluster.answer(["scontrol", "update", f"NodeName={node}", "State=UNDRAIN"], user=admin())
+        cluster.wait_for(in_use, UNDRAIN_S, f"{node} to be undrained")
     job.world.sick.discard(node)
 
 

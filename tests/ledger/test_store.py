@@ -68,6 +68,16 @@ def test_a_renamed_job_goes_on_where_our_own_requeue_is_the_link(store: Store, r
     assert open_and_run(store, renamed).attempts == (1 if goes_on else 0)
 
 
+@pytest.mark.parametrize(("restarts", "submitted", "goes_on"), [(1, 1, True), (0, 1, True), (1, 3, False), (0, 0, False)])
+def test_a_job_that_slurm_began_anew_without_counting_goes_on_if_it_is_as_old(
+    store: Store, restarts: int, submitted: int, goes_on: bool
+) -> None:
+    """slurmctld died before it had saved the requeue. A job submitted after the last run cannot be the one that ran."""
+    open_and_run(store, replace(ME, restarts=1))
+    anew = replace(ME, restarts=restarts, start_time=5000, submit_time=submitted)
+    assert open_and_run(store, anew).attempts == (2 if goes_on else 0)
+
+
 def test_a_requeue_of_an_earlier_run_links_nothing(store: Store) -> None:
     open_and_run(store, ME)
     store.open(ME)[0].append([Decided(0.5, "d1", 1, "isolated-requeue", "crash", "because")])

@@ -217,6 +217,17 @@ def test_without_no_kill_slurm_requeues_and_the_next_scheduling_says_why(job_pat
         assert set(told.json("status", str(told.id))["left"]["max_restarts"]) == {8}
 
 
+@pytest.mark.timeout(500)
+def test_where_slurm_was_faster_and_has_cut_the_node_out_the_job_is_requeued_as_well(job_path: tuple[Path, ...]) -> None:
+    with told_on(4, job_path, "cut-out", sbatch=("--no-kill",)) as (own, told):
+        own.tool("node-crash", "n1")
+        down(own, "n1")
+        told.wait_for(lambda: records(told, "Decided"), "one to take over", LONGEST_S + BUSY_S)
+        goes_on_and_ends(told)
+        assert {start.node for start in told.of_attempt(2).values()} == {"n2", "n3", "n4"}
+        assert told.counters() == [(1, 1, 1), (2, 1, 2)] and len(records(told, "Decided")) == 1
+
+
 # --- a batch node behind a cable that is pulled
 
 

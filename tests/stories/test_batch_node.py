@@ -9,7 +9,7 @@ import pytest
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.policies.fence import steps_over
+from ftslurm.policies.fence import loans_left, steps_over
 from ftslurm.policies.touch import longest_s
 from tests.stories.replay import Job
 
@@ -77,6 +77,20 @@ def test_where_no_ftrun_was_before_nobody_asks_for_steps() -> None:
     job = held()
     job.wait(300.0)
     assert not job.did(do.ListSteps)
+
+
+def test_the_donors_of_an_ftrun_that_was_killed_are_ended_by_the_next() -> None:
+    records = [
+        rec.RunBegan(1.0, "killed", "7", "c", 1, "k", "train", "n1"), rec.NodeLent(2.0, "killed", "n9", 909),
+        rec.RunBegan(1.0, "runs", "7", "c", 1, "k", "train", "n1"), rec.NodeLent(2.0, "runs", "n8", 908),
+        rec.RunBegan(1.0, "ended", "7", "c", 1, "k", "train", "n1"), rec.NodeLent(2.0, "ended", "n7", 907),
+        rec.Finished(3.0, "ended", 0, "done"),
+    ]  # fmt: skip
+    left = loans_left(records, lambda began: began.run != "runs")
+    job = Job()
+    job.judge.facts = replace(job.facts, loans_left=left)
+    job.tell(ev.Begun())
+    assert job.did(do.EndLoans) == [do.EndLoans((909,))]
 
 
 def test_steps_that_are_over_are_those_of_this_scheduling_whose_ftrun_is() -> None:

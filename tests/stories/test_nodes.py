@@ -12,7 +12,7 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings import Settings
-from ftslurm.policies.fence import left_behind
+from ftslurm.policies.fence import begun_anew, left_behind
 from ftslurm.policies.touch import longest_s
 from tests.stories.replay import SILENT, START, Job
 
@@ -192,6 +192,18 @@ def test_what_an_earlier_scheduling_left_behind() -> None:
     assert left_behind([*first.ledger, *second.ledger], schedule=2) == nodes
     first.exits(0, 1)
     assert first.status == 75 and left_behind(first.ledger, schedule=1) == frozenset()
+
+
+def test_what_slurm_has_forgotten_may_run_as_well() -> None:
+    def run(name: str, schedule: int, start_time: int, nodes: str) -> list[rec.Record]:
+        began = rec.RunBegan(1.0, name, "7", "c", schedule, "k", "train", nodes, start_time)
+        return [began, rec.AttemptBegan(2.0, name, 1, schedule, "k", 1, nodes, 1)]
+
+    records = [*run("before", 0, 100, "n1"), *run("forgotten", 1, 200, "n[2-3]"), *run("beside", 1, 300, "n4")]
+    assert begun_anew(records, 1, 300) == {"n2", "n3"}
+    assert begun_anew(records, 0, 400) == {"n1", "n2", "n3", "n4"}
+    assert begun_anew(records, 2, 500) == begun_anew(records, 1, 0) == frozenset()
+    assert begun_anew([*records, rec.Finished(3.0, "forgotten", 75, "requeued")], 1, 300) == frozenset()
 
 
 def test_nobody_waits_for_leases_where_nothing_is_to_be_started() -> None:
