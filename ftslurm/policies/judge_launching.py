@@ -15,7 +15,7 @@ from ftslurm.model.job import Task
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.settings import Settings
 from ftslurm.policies.attempt import Attempt
-from ftslurm.policies.judge_settling import Settling
+from ftslurm.policies.judge_settling import LAUNCHES_AGAIN, Settling
 from ftslurm.policies.judge_state import SIGINT, SIGTERM
 from ftslurm.policies.ladder import Cause
 from ftslurm.policies.phases import Phase, Trouble
@@ -102,22 +102,30 @@ class Launching(Settling):
         self._waits["slow launch"] = now.mono + self._look_in_s
         came = {task.node for task in self._tasks.values()}
         probed = self._probe([node for node in self._planned() if node not in came][:AT_A_TIME], now)
-        return [*probed, *([ListSteps()] if self._may_be_held(now) else [])]
-
-    def _may_be_held(self, now: Now) -> bool:
-        """By a step of an earlier ftrun whose end nobody could tell Slurm. The last of its ranks ends with its lease."""
-        leases_over = now.mono - self._begun_at >= longest_s(self.settings)
-        nobody_came = not self._tasks and not self._overlap
-        return "steps" in self.facts.can and bool(self.facts.steps_over) and leases_over and nobody_came
+        nobody_came = "steps" in self.facts.can and not self._tasks
+        return [*probed, *([ListSteps()] if nobody_came else [])]
 
     def _steps_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
-        """srun waits for as long as Slurm lists them. A step of somebody else is waited for, as srun does."""
-        if not event.steps or not event.steps <= self.facts.steps_over or not self._may_be_held(now):
+        """srun waits until slurmctld tells it of a step that has ended, however long that takes."""
+        if event.steps is None or self._tasks or self._overlap:
             return []
+        if not event.steps:
+            return self._ask_for_a_step_again(now)
+        leases_over = now.mono - self._begun_at >= longest_s(self.settings)
+        if not event.steps <= self.facts.steps_over or not leases_over:
+            return []  # a step of somebody else is waited for, as srun does
         self._overlap = True
         held = ", ".join(sorted(event.steps))
         said = Say(f"Slurm holds the nodes for {held}, of which nothing is left: the step is launched beside (--overlap)")
         return [said, *self._kill_step(self._launch, now)]
+
+    def _ask_for_a_step_again(self, now: Now) -> list[Decision]:
+        """Nothing holds the nodes, not even the step that is to come up: it was asked for when a slurmctld that had just come
+        back knew of no node yet."""
+        if self._launches_again >= LAUNCHES_AGAIN:
+            return []
+        self._launches_again += 1
+        return [Say("srun waits, and no step holds the nodes: it is started once more"), *self._kill_step(self._launch, now)]
 
     def _planned(self) -> tuple[str, ...]:
         """Nodes of the step; none where srun chooses."""

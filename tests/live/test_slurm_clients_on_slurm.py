@@ -22,6 +22,8 @@ from ftslurm.errors import CommandMissing
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import SlurmClient
+from ftslurm.slurm.commands import steps_argv
+from ftslurm.slurm.parse import parse_steps
 from ftslurm.slurm.pyslurm_child import ChildSlurmClient
 
 pytest.register_assert_rewrite("tests.contract.slurm_client_contract")
@@ -262,6 +264,19 @@ def test_a_job_requeues_itself_onto_other_nodes(world: RealWorld, kind: str, num
     assert not set(view.nodes) & view.excluded
     assert "all done" in output.read_text()
     assert time.monotonic() - began < 20.0
+
+
+WITH_STEPS = """#!/bin/sh
+srun --job-name=train sleep 600 &
+srun --overlap --job-name=ftslurm-agent sleep 600 &
+wait
+"""
+
+
+def test_the_steps_of_a_job_are_listed_those_of_tasks_only(world: RealWorld) -> None:
+    number = world.note(world.cluster.submit(WITH_STEPS, "--nodes=1", "--output=/dev/null"))
+    steps = wait(lambda: parse_steps(world.cluster.answer(steps_argv(number))), lambda seen: len(seen) == 2, "both steps")
+    assert set(steps) == {"0", "1"} and set(steps.values()) == {"train", "ftslurm-agent"}
 
 
 def test_chooses_the_command_line_where_there_is_no_pyslurm() -> None:

@@ -10,6 +10,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.policies.fence import loans_left, steps_over
+from ftslurm.policies.judge_settling import LAUNCHES_AGAIN
 from ftslurm.policies.touch import longest_s
 from tests.stories.replay import Job
 
@@ -49,16 +50,16 @@ def held(*over: str) -> Job:
 def test_a_step_that_only_slurm_remembers_is_launched_beside_after_the_leases() -> None:
     job = held("7.0", "7.1")
     job.wait(longest_s(job.settings) - 1.0)
-    assert not job.did(do.ListSteps)
+    job.tell(ev.StepsListed(frozenset({"7.1"})))
+    assert job.did(do.ListSteps) and not job.did(do.KillStep), "not before the leases are over"
     job.wait(60.0)
-    assert len(job.did(do.ListSteps)) == 1
     job.silent = set()
     job.tell(ev.StepsListed(frozenset({"7.1"})))
     assert job.did(do.KillStep) and [launch.overlap for launch in job.did(do.LaunchStep)] == [False, True]
     assert "holds the nodes for 7.1" in job.said and job.did(do.StartRanks)
 
 
-@pytest.mark.parametrize("listed", [None, frozenset(), frozenset({"7.1", "7.5"})])
+@pytest.mark.parametrize("listed", [None, frozenset({"7.1", "7.5"})])
 def test_any_other_step_is_waited_for(listed: frozenset[str] | None) -> None:
     job = held("7.0", "7.1")
     job.wait(150.0)
@@ -73,10 +74,14 @@ def test_nothing_is_launched_beside_once_a_task_is_there() -> None:
     assert not job.did(do.KillStep)
 
 
-def test_where_no_ftrun_was_before_nobody_asks_for_steps() -> None:
+def test_where_nothing_holds_the_nodes_srun_is_started_again_and_not_for_ever() -> None:
+    """A slurmctld that has just come back knows of no node, and what it lets wait it forgets."""
     job = held()
-    job.wait(300.0)
-    assert not job.did(do.ListSteps)
+    for _ in range(9):
+        job.wait(job.settings.silence_s + 1.0)
+        job.tell(ev.StepsListed(frozenset()))
+    assert len(job.did(do.LaunchStep)) == 1 + LAUNCHES_AGAIN and "started once more" in job.said
+    assert not any(launch.overlap for launch in job.did(do.LaunchStep))
 
 
 def test_the_donors_of_an_ftrun_that_was_killed_are_ended_by_the_next() -> None:
