@@ -190,7 +190,7 @@ def read_node(node: Any) -> NodeView:
         reason=(node.reason or "").split("\n")[0],
         partitions=frozenset(node.partitions or ()),
         address=getattr(node, "address", None) or "",
-        port=int(getattr(node, "port", None) or 0),
+        port=int(getattr(node, "slurmd_port", None) or 0),
     )
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ftslurm.errors import CommandMissing
+from ftslurm.slurm import slurmd
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import SlurmClient
@@ -264,6 +265,13 @@ def test_a_job_requeues_itself_onto_other_nodes(world: RealWorld, kind: str, num
     assert not set(view.nodes) & view.excluded
     assert "all done" in output.read_text()
     assert time.monotonic() - began < 20.0
+
+
+@pytest.mark.parametrize("kind", ["cli", pytest.param("pyslurm", marks=needs_pyslurm)])
+def test_every_node_is_found_where_its_slurmd_listens(world: RealWorld, kind: str) -> None:
+    """Each has a port of its own here. At a wrong one nobody answers, as on a dead node."""
+    views = AsJobUser(world.cluster, partial(choose_client, kind, 40.0)).nodes()
+    assert {view.name: slurmd.answers(view.address, view.port, 10.0)[0] for view in views} == dict.fromkeys(world.nodes, True)
 
 
 WITH_STEPS = """#!/bin/sh
