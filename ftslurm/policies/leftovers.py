@@ -38,14 +38,15 @@ def _is_ending(job: NodeJob, number: int) -> bool:
 
 
 def leftover_processes(processes: Mapping[int, Process], user_id: int) -> tuple[Process, ...]:
-    """The user's that nobody looks after: none of a login, and none that root has started and still waits for.
+    """The user's that nobody looks after: none of a login, and none that another user has started and still waits for.
 
     What escapes from a job becomes a child of init. Below another process of root's are steps (slurmstepd), sessions (sshd,
-    su, cron) and what our own scripts do as the user.
+    su, cron) and what our own scripts do as the user; below one of SlurmUser's what EpilogSlurmctld does by sudo, which
+    may leave no process of root's between.
     """
     return tuple(
         process for process in processes.values()
-        if process.user_id == user_id and process.state != "zombie" and not process.login and not _below_root(process, processes)
+        if process.user_id == user_id and process.state != "zombie" and not process.login and not _looked_after(process, processes)
     )  # fmt: skip
 
 
@@ -54,11 +55,11 @@ def is_logged_in(processes: Mapping[int, Process], user_id: int) -> bool:
     return any(process.login and process.user_id == user_id for process in processes.values())
 
 
-def _below_root(process: Process, processes: Mapping[int, Process]) -> bool:
+def _looked_after(process: Process, processes: Mapping[int, Process]) -> bool:
     seen: set[int] = set()
     parent = processes.get(process.parent)
     while parent is not None and parent.pid not in seen:
-        if parent.user_id == 0 and parent.pid != INIT:
+        if parent.user_id != process.user_id and parent.pid != INIT:
             return True
         seen.add(parent.pid)
         parent = processes.get(parent.parent)

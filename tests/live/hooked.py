@@ -98,6 +98,12 @@ class Hooked:
                               env={**os.environ, "FTSLURM_NPU_SIM": f"{self.folder}/npu"})
         assert done.returncode == 0, done.stderr
 
+    def allow_by_sudo(self, rule: str) -> None:
+        """Nobody outside the namespace sees it."""
+        lay = 'mount -t tmpfs -o mode=0755 tmpfs /etc/sudoers.d && umask 0227 && printf "%s\\n" "$1" >/etc/sudoers.d/ftslurm'
+        done = self.space.run("sh", "-c", lay, "sh", rule)
+        assert done.returncode == 0, done.stderr
+
     def kernel_says(self, node: str, sequence: int, text: str, priority: int = 2) -> None:
         with (self.folder / f"kmsg.{node}").open("a") as file:
             file.write(f"{priority},{sequence},1,-;{text}\n")

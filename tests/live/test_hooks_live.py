@@ -301,6 +301,24 @@ def test_a_requeue_cut_in_half_is_finished_and_the_job_runs_again_without_the_ba
     assert told.json("status", str(told.id))["requeue_open"] is False
 
 
+def test_a_slurmctld_that_is_not_root_s_finishes_it_by_sudo() -> None:
+    """By the one rule that install-hooks prints; without it the hook says what is missing."""
+    with hooked_cluster(len(NODES), ["SlurmUser=daemon"]) as own:
+        folder = own.folder
+        command = [next(folder.glob("venv/bin/ftslurm")), "install-hooks", "--dry-run", folder / "hooks", "--config", folder / "hooks.yaml"]
+        (rule,) = re.findall(r"^#   (daemon ALL=.*)$", own.admin(*map(str, command)), re.MULTILINE)
+        env = {"SLURM_JOB_ID": "1", "SLURM_JOB_UID": str(own.cluster.home.stat().st_uid), "SLURM_JOB_RESTART_COUNT": "1"}
+        refused = own.space.run("runuser", "-u", "daemon", "--", folder / "hooks/epilog_slurmctld", env={
+            **env, "PATH": "/usr/bin:/bin:/usr/sbin", "SLURM_CONF": str(own.cluster.conf), "SLURM_CLUSTER_NAME": "local"})
+        assert "password is required" in refused.stderr, refused
+        own.allow_by_sudo(rule)
+        told = story(own, HALF).submit()
+        job = told.ended("COMPLETED", WAIT_S)
+        (sick,) = {words.split()[1] for *_, words in told.said()}
+        assert (job["Restarts"], job["ExcNodeList"]) == ("1", sick) and told.counters() == [(1, 1, 1), (2, 1, 2)]
+        assert own.space.run("ps", "-o", "user=", "-C", "slurmctld").stdout.split()[0] == "daemon"
+
+
 def test_a_held_job_of_a_user_is_left_held(hooked: Hooked) -> None:
     """No requeue is open in its ledger: the hold is the user's own will."""
     told = story(hooked, Plan(rank="[ $MA_SCHEDULE_CNT = 2 ] && exit 0; exec sleep 200")).submit()

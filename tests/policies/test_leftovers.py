@@ -7,7 +7,7 @@ import pytest
 from ftslurm.model.processes import Process
 from ftslurm.policies.leftovers import NodeJob, is_logged_in, leftover_processes, others, others_of_user
 
-ME, YOU = 1000, 1001
+ME, YOU, SLURM = 1000, 1001, 64030
 
 
 @pytest.mark.parametrize(("jobs", "hinder"), [
@@ -26,7 +26,7 @@ def test_another_user_s_job_keeps_chips_from_being_reset() -> None:
     assert others([NodeJob(5, ME, "COMPLETING"), NodeJob(6, YOU, "RUNNING")], 5)
 
 
-def test_processes_of_the_user_but_not_those_that_root_looks_after() -> None:
+def test_processes_of_the_user_but_not_those_that_another_looks_after() -> None:
     table = [
         Process(1, 0, 0, "init", 0.0), Process(10, 1, 0, "slurmstepd", 0.0), Process(11, 10, ME, "bash", 0.0),
         Process(12, 11, ME, "python", 0.0), Process(20, 1, ME, "escaped", 0.0), Process(21, 20, ME, "child", 0.0),
@@ -34,6 +34,7 @@ def test_processes_of_the_user_but_not_those_that_root_looks_after() -> None:
         Process(40, 1, ME, "slurmstepd", 0.0), Process(41, 40, ME, "hides", 0.0),  # a user's own program of that name
         Process(45, 1, 0, "sshd", 0.0), Process(46, 45, ME, "bash", 0.0),
         Process(47, 1, 0, "slurmctld", 0.0), Process(48, 47, 0, "python", 0.0), Process(49, 48, ME, "as_owner", 0.0),
+        Process(60, 1, SLURM, "slurmctld", 0.0), Process(61, 60, SLURM, "python", 0.0), Process(62, 61, ME, "as_owner", 0.0),
         Process(50, 51, ME, "a", 0.0), Process(51, 50, ME, "b", 0.0),  # no tree: read while pids were given out anew
     ]
     left = leftover_processes({process.pid: process for process in table}, ME)
