@@ -167,5 +167,5 @@ class Ending(Patience):
         status = self._trouble.status if self._trouble else 1
         what = f"{self._trouble.what if self._trouble else 'cannot go on'}; nothing was done about it: {event.why}"
         if self.phase is Phase.FINISHED:
-            return [Say(what), Finish(self.exit_status)]
+            return [Say(what), *self._all_loans_end(), Finish(self.exit_status)]
         return [Say(what), *self._end_step(status, lambda at: self._finish(what, status, at), now)]

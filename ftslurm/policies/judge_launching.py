@@ -58,6 +58,7 @@ class Launching(Settling):
     def _task_arrived(self, event: ev.TaskArrived, now: Now) -> list[Decision]:
         self._tasks[event.task.rank] = task = self._in_its_slot(event.task)
         self._steps[task.node] = event.step
+        self._own_steps.add(event.step)
         if task.rank == 0 or not self._step:
             self._step = event.step
         if len(self._tasks) < event.expected:
@@ -111,13 +112,14 @@ class Launching(Settling):
             return []
         if not event.steps:
             return self._ask_for_a_step_again(now)
+        theirs = event.steps - self._own_steps  # of our own everything had ended before the next was launched
         leases_over = now.mono - self._begun_at >= longest_s(self.settings)
-        if not event.steps <= self.facts.steps_over or not leases_over:
+        if not theirs <= self.facts.steps_over or (theirs and not leases_over):
             return []  # a step of somebody else is waited for, as srun does
         self._overlap = True
         held = ", ".join(sorted(event.steps))
         said = Say(f"Slurm holds the nodes for {held}, of which nothing is left: the step is launched beside (--overlap)")
-        return [said, *self._kill_step(self._launch, now)]
+        return [said, *self._kill_step(self._launch, now, self._launcher_stays)]
 
     def _ask_for_a_step_again(self, now: Now) -> list[Decision]:
         """Nothing holds the nodes, not even the step that is to come up: it was asked for when a slurmctld that had just come
@@ -125,7 +127,16 @@ class Launching(Settling):
         if self._launches_again >= LAUNCHES_AGAIN:
             return []
         self._launches_again += 1
-        return [Say("srun waits, and no step holds the nodes: it is started once more"), *self._kill_step(self._launch, now)]
+        said = Say("srun waits, and no step holds the nodes: it is started once more")
+        return [said, *self._kill_step(self._launch, now, self._launcher_stays)]
+
+    def _launcher_stays(self, now: Now) -> list[Decision]:
+        """Nothing may be launched beside it."""
+        what = "srun waits for nodes, and could not be ended"
+        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        self._attempt.step_gone = True
+        self._attempt.not_in_place = self._attempt.unended = what
+        return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
 
     def _planned(self) -> tuple[str, ...]:
         """Nodes of the step; none where srun chooses."""

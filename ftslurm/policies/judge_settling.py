@@ -180,7 +180,7 @@ class Settling(Rungs):
     # --- what comes in meanwhile
 
     def _rank_stopped(self, event: ev.RankStopped, now: Now) -> list[Decision]:
-        if self._attempt.stop(event) and event.free_port:
+        if self._attempt.stop(event) and event.free_port and event.rank in self._tasks:  # or it came too late for its launch
             self._tasks[event.rank] = self._tasks[event.rank].with_port(event.free_port)
         return self._settled(now)
 

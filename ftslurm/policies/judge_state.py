@@ -4,7 +4,6 @@ it, to write something down, to ask agents and Slurm. No event is answered in he
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 
 from ftslurm.model import events as ev
@@ -97,6 +96,7 @@ class JudgeState:
         self._hung: Trouble | None = None  # waits for the evidence
         self._fence = Fence()
         self._begun_at = 0.0  # monotonic
+        self._own_steps: set[str] = set()  # all that there were
         self._overlap = False  # is the step launched beside others, of which nothing is left but what Slurm remembers?
         self._layout: Layout | None = None
         self._placed: Layout | None = None  # where the ranks were when they were last started
@@ -249,8 +249,9 @@ class JudgeState:
         return self._look_at(spares[0], now) if wanted and (spares := self._spares(now)) else []
 
     def _look_at(self, spare: str, now: Now) -> list[Decision]:
-        """Unless it was asked for just now."""
-        if now.mono - self._looked_at.get(spare, -math.inf) <= LOOK_COUNTS_S:
+        """Unless the answer is still to come, or was asked for just now."""
+        since = self._looked_at.get(spare)
+        if since is not None and (spare not in self._fit or now.mono - since <= LOOK_COUNTS_S):
             return []
         self._looked_at[spare] = now.mono
         self._fit.pop(spare, None)

@@ -44,10 +44,8 @@ def leftover_processes(processes: Mapping[int, Process], user_id: int) -> tuple[
     su, cron) and what our own scripts do as the user; below one of SlurmUser's what EpilogSlurmctld does by sudo, which
     may leave no process of root's between.
     """
-    return tuple(
-        process for process in processes.values()
-        if process.user_id == user_id and process.state != "zombie" and not process.login and not _looked_after(process, processes)
-    )  # fmt: skip
+    mine = (process for process in processes.values() if process.user_id == user_id and process.state != "zombie")
+    return tuple(process for process in mine if not process.login and not _looked_after(process, processes))
 
 
 def is_logged_in(processes: Mapping[int, Process], user_id: int) -> bool:

@@ -9,10 +9,11 @@ import pytest
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
+from ftslurm.model.settings import Settings
 from ftslurm.policies.fence import loans_left, steps_over
 from ftslurm.policies.judge_settling import LAUNCHES_AGAIN
 from ftslurm.policies.touch import longest_s
-from tests.stories.replay import Job
+from tests.stories.replay import Job, fault
 
 
 def test_how_the_scheduling_before_ended_is_written_before_the_next_begins() -> None:
@@ -65,6 +66,17 @@ def test_any_other_step_is_waited_for(listed: frozenset[str] | None) -> None:
     job.wait(150.0)
     job.tell(ev.StepsListed(listed))
     assert not job.did(do.KillStep) and len(job.did(do.LaunchStep)) == 1
+
+
+def test_neither_is_a_step_of_its_own_that_slurm_still_lists_after_a_node_came_back() -> None:
+    job = Job(Settings(restart_via="step"), can=frozenset({"ask", "requeue", "probe", "steps"}))
+    job.reachable = True
+    job.begin().silent = {do.LaunchStep}
+    job.shows(fault("n1"))
+    job.wait(30.0)
+    job.silent = set()
+    job.tell(ev.StepsListed(frozenset({"7.0"})))
+    assert [launch.overlap for launch in job.did(do.LaunchStep)] == [False, False, True]
 
 
 def test_nothing_is_launched_beside_once_a_task_is_there() -> None:
