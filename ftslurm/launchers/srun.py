@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -118,7 +119,9 @@ class SrunLauncher:
             if layout is not None:
                 env = {name: value for name, value in env.items() if name not in NOT_WHEN_PLACED}
             env[CHANNEL_VARIABLE] = placed_channel(channel, part.place)
-            parts.append((ProcessStep(argv, env), _ranks(part.place)))
+            # Of an srun without --wait it ends one that waits for its step, and does nothing to one whose step runs: that brings
+            # the ranks' last words (seen on 22.05, 24.11 and 26.05).
+            parts.append((ProcessStep(argv, env, orphaned=signal.SIGALRM), _ranks(part.place)))
         self.launched.append(len(parts))
         return JoinedSteps(parts) if len(parts) > 1 else parts[0][0]
 
@@ -129,7 +132,7 @@ class SrunLauncher:
             env = {**beside_env(self.env, job), CHANNEL_VARIABLE: channel}
             # An ftrun that is killed must leave no srun: one whose node is out of reach waits on, beyond the job's end where
             # Slurm tracks processes without cgroups. The agents need none, with --no-kill they outlive it (seen on 22.05).
-            steps.append((ProcessStep(argv, env, quiet=True, bound=True), ()))
+            steps.append((ProcessStep(argv, env, quiet=True, orphaned=signal.SIGKILL), ()))
         return JoinedSteps(steps) if len(steps) > 1 else steps[0][0]
 
 

@@ -16,14 +16,14 @@ _BETWEEN_INTERRUPTS_S = 0.05
 _PR_SET_PDEATHSIG = 1
 
 
-def _killed_with(parent: int) -> Callable[[], None]:
+def _bound_to(parent: int, number: int) -> Callable[[], None]:
     """For the child, between fork and exec: nothing but what is at hand by then. Source: prctl(2)."""
     import ctypes
 
     prctl = ctypes.CDLL(None).prctl
 
     def bind() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:
             os._exit(1)
 
@@ -35,16 +35,16 @@ class ProcessStep:
 
     def __init__(
         self, argv: Sequence[str], env: Mapping[str, str], quiet: bool = False, end: Callable[[], None] = lambda: None,
-        bound: bool = False,
+        orphaned: int = 0,
     ) -> None:  # fmt: skip
-        """quiet: no terminal, no output; for steps the user did not ask for. bound: the launcher's process ends with ours,
-        however that ends. Raises: CommandMissing."""
+        """quiet: no terminal, no output; for steps the user did not ask for. orphaned: the signal that the launcher's process
+        gets when ours has ended in whatever way, 0 for none. Raises: CommandMissing."""
         sink = subprocess.DEVNULL if quiet else None
         self._end = end
         try:
             self._process = subprocess.Popen(
                 list(argv), env=dict(env), stdin=sink, stdout=sink, stderr=sink, start_new_session=quiet,
-                preexec_fn=_killed_with(os.getpid()) if bound else None,
+                preexec_fn=_bound_to(os.getpid(), orphaned) if orphaned else None,
             )  # fmt: skip
         except (FileNotFoundError, PermissionError) as error:
             raise CommandMissing(

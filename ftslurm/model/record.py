@@ -16,6 +16,7 @@ class RunBegan:
     step_key: which ftrun of the script this is (a digest of its command). start_time: of the scheduling, by Slurm.
     budgets: name -> limit, of the policy in force. number: of the job, as scontrol takes it. cleanup_grace_s: for how long
     a clean-up before the next scheduling may hold it up, -1 without end. batch_node: where ftrun and the script run.
+    pid_space: of `pid`, as the kernel names it: in a container the same number is another process.
     """
 
     at: float
@@ -36,6 +37,7 @@ class RunBegan:
     number: int = 0
     cleanup_grace_s: float = -1.0
     batch_node: str = ""
+    pid_space: str = ""
 
 
 @dataclass(frozen=True, slots=True)

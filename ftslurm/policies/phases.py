@@ -64,6 +64,7 @@ class RunFacts:
     version: str = ""
     host: str = ""
     pid: int = 0
+    pid_space: str = ""
     number: int = 0
     user_env: frozenset[str] = frozenset()
     can: frozenset[str] = frozenset()

@@ -278,8 +278,16 @@ def _remembered(memory: NodeMemory, facts: RunFacts, settings: Settings) -> Mapp
 
 
 def _is_gone(began: RunBegan) -> bool:
-    """Has that ftrun ended? Nobody knows of one on another machine."""
-    return began.host == socket.gethostname() and not Path(f"/proc/{began.pid}").exists()
+    """Has that ftrun ended? Nobody knows of one on another machine, or in another container."""
+    here = (began.host, began.pid_space) == (socket.gethostname(), _pid_space())
+    return here and not Path(f"/proc/{began.pid}").exists()
+
+
+def _pid_space() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
 
 
 def _unproven(nodes: frozenset[str], client: SlurmClient) -> dict[str, str]:
@@ -322,6 +330,7 @@ def _facts(
         version=ftslurm.__version__,
         host=socket.gethostname(),
         pid=os.getpid(),
+        pid_space=_pid_space(),
         number=allocation.job.number,
         user_env=frozenset(order.env),
         can=can - ({"replace"} if why_not_placed(order.components) else set()),

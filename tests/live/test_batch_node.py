@@ -343,6 +343,36 @@ def test_ftrun_called_again_does_not_wait_for_a_step_that_only_slurm_remembers(j
         assert told.counters() == [(1, 1, 1), (1, 2, 2)]
 
 
+HELD_UP = """
+srun sleep 1000 & other=$!
+sleep 3
+%RUN%
+echo "ftrun ended with $?" >>"$STORY/script"
+until [ -e "$STORY/enough" ]; do sleep 0.2; done
+kill $other
+wait
+exit 0
+"""
+
+
+@pytest.mark.timeout(300)
+def test_ftrun_that_is_killed_while_its_step_waits_leaves_no_srun_that_waits_on(job_path: tuple[Path, ...]) -> None:
+    """It would bring up the step later, for nobody, and keep a next ftrun from its nodes."""
+    with booted(nodes=2) as own, new_stage(own, job_path) as stage:
+        told = stage.tell(Plan(nodes=2, rank="exit 0", script=HELD_UP), "held-up")
+        told.wait_for(lambda: waits_for_a_step(told), "srun to be there", BUSY_S)
+        kill(ftrun_of(told), signal.SIGKILL)
+        told.wait_for(lambda: not waits_for_a_step(told), "srun to be gone", 10.0)
+        told.wait_for(lambda: (told.folder / "script").exists(), "the script to go on")
+        told.allow("enough")
+        told.ended("COMPLETED", BUSY_S)
+        assert told.starts() == []
+
+
+def waits_for_a_step(told: Story) -> bool:
+    return any(words.split()[0].endswith("srun") and "shim" in words for words in told.processes().values())
+
+
 @pytest.mark.timeout(300)
 def test_ftrun_that_stands_still_for_less_than_a_lease_loses_nothing(job_path: tuple[Path, ...]) -> None:
     with told_on(3, job_path, "stopped", sbatch=("--no-kill",)) as (_, told):
