@@ -237,7 +237,8 @@ class SlurmAnswered:
     state: base state of the job. batch, requeueable, end_time (Unix seconds): of the job. node_count: what it asks for.
     bad_nodes: (name, Slurm's words) of the job's nodes that are down or failing. usable: all nodes of the job's
     partition that could run it, None if not known. epilog: the site has one, so that a clean-up takes longer. away: of an
-    error that the return of slurmctld may mend. late_s: how long the answer took.
+    error that the return of slurmctld may mend. late_s: how long the answer took. up_since: of slurmctld, Unix seconds, 0 if
+    not known.
     """
 
     state: str = ""
@@ -251,6 +252,7 @@ class SlurmAnswered:
     epilog: bool = False
     away: bool = False
     late_s: float = 0.0
+    up_since: int = 0
 
 
 @dataclass(frozen=True, slots=True)

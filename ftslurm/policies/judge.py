@@ -87,6 +87,7 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "examine": Judge._look_closer,
     "compare": Judge._compare,
     "launch": Judge._launch_overdue,
+    "launch again": Judge._launch_again,
     "slow launch": Judge._slow_launch,
     "pass on": Judge._passed_on,
     "stop": Judge._stop_overdue,

@@ -160,6 +160,9 @@ class Launching(Settling):
         what = f"no task of the step came up on {event.node}, and {event.what}"
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
+    def _launch_again(self, now: Now) -> list[Decision]:
+        return self._launch(now) if self.phase is Phase.LAUNCHING else []
+
     def _launch_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
         """srun gave up before every task was there; it has said why on stderr itself. A node may be behind it."""
         self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
@@ -195,6 +198,8 @@ class Launching(Settling):
             self._waits["launch"] = now.mono + self.settings.warning_grace_s
             return [self._ask_slurm(now)] if "ask" in self.facts.can else []
         what, status = f"ended by {signal_name(event.number)} while the step was starting", 128 + event.number
+        if "launch again" in self._waits:  # there is none
+            return self._finish(what, status, now)
         return self._kill_step(lambda at: self._finish(what, status, at), now)
 
     def _launch_overdue(self, now: Now) -> list[Decision]:

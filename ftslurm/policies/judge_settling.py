@@ -24,6 +24,9 @@ _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
 AWAY_S = 3.0
 # A step that does not come up may have another reason.
 LAUNCHES_AGAIN = 3
+# A slurmctld that has come up so lately may not know yet what nodes and jobs have (srun: "Memory required by task is not
+# available", seen on 22.05 in its first second); and how long it is left to find out.
+FRESH_S, GATHERS_S = 10.0, 3.0
 
 
 class Settling(Rungs):
@@ -96,6 +99,10 @@ class Settling(Rungs):
             self._launches_again += 1
             again = Say("slurmctld was away while the step was to start: it is started once more")
             return [*self._slurm_is_back(now), again, *self._launch(now)]
+        if self._unlaunched and self._just_came_up(now) and self._launches_again < LAUNCHES_AGAIN:
+            self._launches_again += 1
+            self.phase, self._waits = Phase.LAUNCHING, {"launch again": now.mono + GATHERS_S}
+            return [Say("slurmctld had just come up when the step was to start: it is started once more")]
         if self._slurm and not self._slurm.away:
             ended += self._slurm_is_back(now)
         if self._slurm and self._slurm.state in ENDING_STATES and not self._slurm.error:
@@ -127,6 +134,12 @@ class Settling(Rungs):
         s = self._situation(trouble, now)
         hoped = ev.SlurmAnswered("RUNNING", batch=True, requeueable=True, node_count=1)
         return choose(s).rung == "fail" and choose(replace(s, slurm=hoped)).rung != "fail"
+
+    def _just_came_up(self, now: Now) -> bool:
+        s = self._slurm
+        if s is None or s.error or s.state != "RUNNING" or s.bad_nodes or self._signal:
+            return False
+        return bool(s.up_since) and now.unix - s.up_since <= FRESH_S
 
     def _was_away(self) -> bool:
         """Has slurmctld kept us waiting, and now says that the job runs?"""

@@ -15,7 +15,7 @@ from ftslurm.slurm import slurmd
 from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
 from ftslurm.slurm.commands import steps_argv
-from ftslurm.slurm.parse import parse_steps
+from ftslurm.slurm.parse import parse_steps, unix_time
 from ftslurm.slurm.patience import NoAnswer
 from ftslurm.system.commands import Runner
 from ftslurm.wrapper.keeper import keep
@@ -50,10 +50,11 @@ class SlurmScheduler:
         began = self.clock()
         try:
             job = self.client.job(self.job)
-            said = answer(job, self.client.nodes(), has_epilog(self.client.config()))
+            config = self.client.config()
+            said = answer(job, self.client.nodes(), has_epilog(config))
             # It runs anew, and we were away meanwhile: for us that is a job that was requeued by somebody else.
             state = said.state if job.restarts <= self.schedule else JobState.PENDING.value
-            return replace(said, state=state, late_s=self.clock() - began)
+            return replace(said, state=state, late_s=self.clock() - began, up_since=up_since(config))
         except FtslurmError as error:
             return SlurmAnswered(error=str(error), away=isinstance(error, NoAnswer))
 
@@ -130,6 +131,14 @@ class SlurmScheduler:
 def has_epilog(config: Mapping[str, str]) -> bool:
     """Does a program clean up on each node? From 23.11 on there may be several, `Epilog[0]`."""
     return any(key.partition("[")[0] == "Epilog" and value not in ("", "(null)") for key, value in config.items())
+
+
+def up_since(config: Mapping[str, str]) -> int:
+    """Unix seconds at which slurmctld came up, 0 if it does not say."""
+    try:
+        return unix_time(config.get("BOOT_TIME", ""))
+    except ValueError:
+        return 0
 
 
 def answer(job: JobView, nodes: Sequence[NodeView], epilog: bool = False) -> SlurmAnswered:

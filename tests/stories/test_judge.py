@@ -13,6 +13,7 @@ from ftslurm.model.devices import Fault, FaultClass, HealResult
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings import Settings
 from ftslurm.policies.judge import Phase
+from ftslurm.policies.judge_settling import FRESH_S, GATHERS_S, LAUNCHES_AGAIN
 from ftslurm.policies.judge_state import AGENT_COMES_S
 from tests.stories.replay import (
     HOUR_S,
@@ -1386,3 +1387,32 @@ def test_where_the_site_has_an_epilog_the_clean_up_gets_more_time_unless_the_job
         job.slurm = replace(RUNNING, epilog=True)
         job.exits(0, 1)
         assert job.did(do.Requeue)[-1].start_in_s == start_in_s
+
+
+def launch_fails(up_s: float) -> Job:
+    """srun gives up at once, and slurmctld has been up for so long."""
+    job = Job()
+    job.silent = {do.LaunchStep}
+    job.slurm = replace(job.slurm, up_since=int(job.now.unix - up_s))
+    job.tell(ev.Begun(), ev.StepEnded(ExitStatus(1)))
+    return job
+
+
+def test_a_step_that_a_fresh_slurmctld_refuses_is_started_once_more_and_not_for_ever() -> None:
+    job = launch_fails(2.0)
+    assert job.status is None and len(job.did(do.LaunchStep)) == 1
+    for number in range(2, 2 + LAUNCHES_AGAIN):
+        job.wait(GATHERS_S + 0.1)
+        assert len(job.did(do.LaunchStep)) == number
+        job.tell(ev.StepEnded(ExitStatus(1)))
+    assert job.status == 1 and "had just come up" in job.said
+
+
+def test_a_step_that_slurm_refuses_for_good_fails_at_once() -> None:
+    assert launch_fails(FRESH_S + 1.0).status == 1
+
+
+def test_a_signal_before_the_step_is_started_once_more_ends_ftrun() -> None:
+    job = launch_fails(2.0)
+    job.tell(ev.SignalSeen(15))
+    assert job.status == 143 and len(job.did(do.LaunchStep)) == 1
