@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Slurm shows SIGNALING while it sends the signal that a job has asked for.
+UNDER_WAY = ("PENDING", "CONFIGURING", "RUNNING", "SIGNALING", "SUSPENDED", "COMPLETING")
 END_TIMEOUT_S = 75.0  # from when a test begins to wait; the jobs of a module share two cores and six nodes
 START_TIMEOUT_S = 45.0
 GONE_TIMEOUT_S = 15.0
@@ -176,7 +178,7 @@ class Story:
         """The job's fields once it is over, nodes cleaned up; AssertionError if it ended in another state."""
         def over() -> dict[str, str]:
             job = self.job(number)
-            return job if job["JobState"] not in ("PENDING", "RUNNING", "COMPLETING") else {}
+            return job if job["JobState"] not in UNDER_WAY else {}
 
         try:
             job = self.cluster.wait_for(over, timeout_s, f"job {self.id} to end")
