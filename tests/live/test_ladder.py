@@ -18,7 +18,7 @@ pytestmark = pytest.mark.live
 
 THRICE = """
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
-[ $SLURM_PROCID = 1 ] && { fault 0.0 %CODE%; say sick $SLURMD_NODENAME; }
+together; [ $SLURM_PROCID = 1 ] && { fault 0.0 %CODE%; say sick $SLURMD_NODENAME; }
 exec sleep 100
 """
 

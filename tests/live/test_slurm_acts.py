@@ -335,7 +335,7 @@ def test_a_fault_on_a_draining_node_is_healed_there_and_the_next_scheduling_avoi
     told = tell(nodes=2, rank="""
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
 if [ $MA_PROC_START_CNT = 1 ]; then await drained; [ $SLURM_PROCID = 1 ] && fault 0.0 80C98008; exec sleep 100; fi
-[ $SLURM_PROCID = 1 ] && exit 3
+together; [ $SLURM_PROCID = 1 ] && exit 3
 exec sleep 100
 """)
     drained = node_of(told, 1)
