@@ -223,10 +223,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two more tries, which the report names: twenty jobs at a time share the cores, and whoever else is there."""
+    """A second try, which the report names, by itself: twenty jobs at a time share the cores, and whoever else is there."""
     for item in items:
         if item.get_closest_marker("live") and not item.get_closest_marker("flaky"):
-            item.add_marker(pytest.mark.flaky(reruns=2))
+            item.add_marker(pytest.mark.flaky(reruns=1))
         apart = item.path.stem in APART and not item.get_closest_marker("story")
         item.add_marker(pytest.mark.xdist_group(item.nodeid if apart else str(item.path)))
     items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else len(FIRST))

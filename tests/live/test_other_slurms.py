@@ -22,7 +22,7 @@ EX_UNAVAILABLE = 69  # slurm-root's word for "this machine cannot do it"
 
 
 @pytest.mark.timeout(2400)
-@pytest.mark.flaky(reruns=0)  # those that it runs have their own
+@pytest.mark.flaky(reruns=0)  # those that it runs have their second try
 @pytest.mark.parametrize("release", [pytest.param("trixie", id="24.11"), pytest.param("forky", id="26.05")])
 def test_what_faces_slurm_works_on(release: str, capfd: pytest.CaptureFixture[str]) -> None:
     build(release)
