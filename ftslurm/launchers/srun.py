@@ -119,8 +119,8 @@ class SrunLauncher:
             if layout is not None:
                 env = {name: value for name, value in env.items() if name not in NOT_WHEN_PLACED}
             env[CHANNEL_VARIABLE] = placed_channel(channel, part.place)
-            # Of an srun without --wait it ends one that waits for its step, and does nothing to one whose step runs: that brings
-            # the ranks' last words (seen on 22.05, 24.11 and 26.05).
+            # SIGALRM ends an srun that waits for its step, and does nothing to one whose step runs: that one brings the ranks'
+            # last words (with --wait=0, seen on 22.05, 24.11 and 26.05).
             parts.append((ProcessStep(argv, env, orphaned=signal.SIGALRM), _ranks(part.place)))
         self.launched.append(len(parts))
         return JoinedSteps(parts) if len(parts) > 1 else parts[0][0]

@@ -94,7 +94,6 @@ class Settling(Rungs):
     def _decide(self, now: Now) -> list[Decision]:
         trouble = self._trouble
         assert trouble is not None
-        ended = self._attempt_ended(now)
         if self._unlaunched and self._was_away() and self._launches_again < LAUNCHES_AGAIN:
             self._launches_again += 1
             again = Say("slurmctld was away while the step was to start: it is started once more")
@@ -103,6 +102,7 @@ class Settling(Rungs):
             self._launches_again += 1
             self.phase, self._waits = Phase.LAUNCHING, {"launch again": now.mono + GATHERS_S}
             return [Say("slurmctld had just come up when the step was to start: it is started once more")]
+        ended = self._attempt_ended(now)
         if self._slurm and not self._slurm.away:
             ended += self._slurm_is_back(now)
         if self._slurm and self._slurm.state in ENDING_STATES and not self._slurm.error:
