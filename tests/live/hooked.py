@@ -36,7 +36,8 @@ class Space:
     init: int
 
     def argv(self, *command: str | Path) -> list[str]:
-        return ["nsenter", f"--target={self.init}", "--mount", "--pid", "--", *map(str, command)]
+        # --root: this process may be in another release's (tools/slurm-root).
+        return ["nsenter", f"--target={self.init}", "--mount", "--pid", "--root", "--wdns=/", "--", *map(str, command)]
 
     def run(self, *command: str | Path, timeout_s: float = TOOL_TIMEOUT_S, **how: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.argv(*command), stdin=subprocess.DEVNULL, text=True, capture_output=True,
@@ -110,7 +111,7 @@ class Hooked:
 
     def hook(self, name: str, node: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run an installed script by hand, as slurmd would."""
-        return self.space.run(self.folder / "hooks" / name, timeout_s=HOOK_TIMEOUT_S, cwd="/", env={
+        return self.space.run(self.folder / "hooks" / name, timeout_s=HOOK_TIMEOUT_S, env={
             "SLURM_CONF": str(self.cluster.conf), "SLURMD_NODENAME": node, "SLURM_CLUSTER_NAME": "local", **(env or {})})
 
     def said(self, hook: str, node: str) -> str:

@@ -71,6 +71,7 @@ def states(hooked: Hooked) -> set[str]:
 # ---- Prolog
 
 
+@pytest.mark.slurms
 def test_a_bad_node_is_drained_with_the_reason_and_the_job_runs_elsewhere_soon(hooked: Hooked) -> None:
     check = hooked.script("check", 'case $SLURMD_NODENAME in n1) echo looking; echo "scratch is not mounted"; exit 1;; esac')
     hooked.settings(health_command=check)
@@ -150,6 +151,7 @@ echo big >/dev/shm/left-by-job; mkdir /dev/shm/folder; echo x >/dev/shm/folder/x
 """
 
 
+@pytest.mark.slurms
 def test_what_a_job_leaves_is_gone_after_its_epilog_and_another_user_s_is_not_touched(hooked: Hooked) -> None:
     home = hooked.cluster.home
     for name in ("escaped", "precious"):
@@ -216,6 +218,7 @@ def test_a_chip_is_reset_once_nobody_uses_the_node(hooked: Hooked) -> None:
     assert "80C98008: healed by an in-band reset" in hooked.said("epilog", "n1")
 
 
+@pytest.mark.slurms
 @pytest.mark.parametrize(("grace", "waits"), [("1", False), ("-1", True)])
 def test_the_clean_up_is_waited_for_as_the_job_asked(hooked: Hooked, grace: str, waits: bool) -> None:
     """MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS reaches the Epilog by the ledger."""
@@ -250,6 +253,7 @@ COUNTERS = "MA_SCHEDULE_CNT", "MA_PROC_START_CNT", "FTSLURM_ATTEMPT", "FTSLURM_R
 PRINT = "echo $MA_SCHEDULE_CNT $MA_PROC_START_CNT $FTSLURM_ATTEMPT,$FTSLURM_RESTART_RUNG,$FTSLURM_EXCLUDED_NODES"
 
 
+@pytest.mark.slurms
 def test_counters_in_the_batch_script_and_under_plain_srun_after_a_requeue(hooked: Hooked) -> None:
     told = story(hooked, Plan(nodes=2, rank="""
 [ $MA_SCHEDULE_CNT = 2 ] && exit 0
@@ -291,6 +295,7 @@ exec sleep 100
 """)
 
 
+@pytest.mark.slurms
 def test_a_requeue_cut_in_half_is_finished_and_the_job_runs_again_without_the_bad_node(hooked: Hooked) -> None:
     """ftrun and its keeper are killed between the hold and the exclusion; nobody but Slurm does anything after that."""
     told = story(hooked, HALF).submit()
@@ -301,6 +306,7 @@ def test_a_requeue_cut_in_half_is_finished_and_the_job_runs_again_without_the_ba
     assert told.json("status", str(told.id))["requeue_open"] is False
 
 
+@pytest.mark.slurms
 def test_a_slurmctld_that_is_not_root_s_finishes_it_by_sudo() -> None:
     """By the one rule that install-hooks prints; without it the hook says what is missing."""
     with hooked_cluster(len(NODES), ["SlurmUser=daemon"]) as own:
@@ -393,6 +399,7 @@ def steady(hooked: Hooked, job: int) -> dict[str, str]:
     return {name: fields[name] for name in ("JobState", "Priority", "ExcNodeList", "Requeue", "Restarts", "Reason")}
 
 
+@pytest.mark.slurms
 def test_that_same_ledger_without_a_trap_is_acted_upon(hooked: Hooked) -> None:
     """Or the test above would prove nothing."""
     job = run(hooked, "true", "--hold")
@@ -466,6 +473,7 @@ def test_the_kernel_log_convicts_until_a_person_takes_the_node_back(hooked: Hook
     assert "a local file system is damaged" in drained(hooked, "n1")
 
 
+@pytest.mark.slurms
 def test_slurm_itself_runs_the_health_check(hooked: Hooked) -> None:
     """slurmd does, whenever slurmctld tells it to; here when it is told anew what its interval is."""
     hooked.settings(health_command=hooked.script("check", "case $SLURMD_NODENAME in n2) echo hot; exit 1;; esac"))
@@ -484,6 +492,7 @@ def test_slurm_itself_runs_the_health_check(hooked: Hooked) -> None:
 # ---- the installation
 
 
+@pytest.mark.slurms
 def test_what_stands_in_slurm_conf_already_is_told(hooked: Hooked) -> None:
     command = [next(hooked.folder.glob("venv/bin/ftslurm")), "install-hooks", "--dry-run"]
     same = hooked.admin(*map(str, command), str(hooked.folder / "hooks"), "--config", str(hooked.folder / "hooks.yaml"))
