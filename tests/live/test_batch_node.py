@@ -111,6 +111,7 @@ def requeued(told: Story) -> None:
 
 
 @pytest.mark.timeout(500)
+@pytest.mark.slurms
 def test_with_no_kill_the_first_of_the_others_requeues_without_the_dead_batch_node(job_path: tuple[Path, ...]) -> None:
     with told_on(4, job_path, "no-kill", sbatch=("--no-kill",)) as (own, told):
         own.tool("node-crash", "n1")
@@ -203,6 +204,7 @@ def test_where_no_rung_is_left_the_job_ends_and_does_not_wait_for_its_time_limit
 
 
 @pytest.mark.timeout(500)
+@pytest.mark.slurms
 def test_without_no_kill_slurm_requeues_and_the_next_scheduling_says_why(job_path: tuple[Path, ...]) -> None:
     with told_on(4, job_path, "slurms-own") as (own, told):
         own.tool("node-crash", "n1")

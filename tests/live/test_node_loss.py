@@ -25,6 +25,7 @@ LEASE_S, SILENCE_S = 20.0, 4.0
 QUICK_LEASE = f"--ft-set lease.time={LEASE_S:g}s --ft-set nodes.silence={SILENCE_S:g}s --ft-set nodes.probe_timeout=2s"
 
 
+@pytest.mark.slurms
 @pytest.mark.timeout(400)
 def test_a_frozen_node_is_left_and_nothing_of_it_runs_again_when_it_is_back(job_path: tuple[Path, ...]) -> None:
     plan = Plan(nodes=2, rank=BEATS, files={"beat.sh": BEAT}, ft=QUICK_LEASE)
@@ -87,6 +88,7 @@ def break_connections(told: Story) -> int:
 
 
 @pytest.mark.skipif(not can_break(), reason="only root may break connections, with ss of iproute2")
+@pytest.mark.slurms
 @story(nodes=2, tasks=2, rank='say began; await go; say ended')
 def test_connections_that_break_while_ranks_run_are_nobodys_end(told: Story) -> None:
     told.wait_started()

@@ -97,6 +97,7 @@ def urgent_job(told: Story, seconds: int = 1) -> int:
                                f"--nodelist={nodes}", "--output=/dev/null", "--time=1")
 
 
+@pytest.mark.slurms
 def test_a_preempted_job_runs_again_and_has_paid_nothing(tell: Callable[..., Story]) -> None:
     told = tell(nodes=2, rank=WAITS, sbatch=("--partition=requeued", "--exclusive"))
     urgent = urgent_job(told)
@@ -129,6 +130,7 @@ def test_a_job_that_preemption_cancels_is_over(tell: Callable[..., Story]) -> No
     costs_nothing(told)
 
 
+@pytest.mark.slurms
 def test_a_job_that_preemption_suspends_goes_on_afterwards(tell: Callable[..., Story]) -> None:
     told = tell(nodes=2, rank=WAITS, ft=SHORT_LEASE, sbatch=("--partition=suspended", "--exclusive"))
     ready(told)
@@ -195,6 +197,7 @@ def test_an_ftrun_outside_the_job_waits_for_its_suspended_ranks(own_stage: Stage
     assert told.counters() == [(1, 1, 1)]
 
 
+@pytest.mark.slurms
 def test_a_suspended_job_can_be_requeued(tell: Callable[..., Story]) -> None:
     told = tell(nodes=2, rank=WAITS, ft=SHORT_LEASE)
     ready(told)
@@ -256,6 +259,7 @@ def runs_again(told: Story) -> bool:
 # ---- an operator gives the job back
 
 
+@pytest.mark.slurms
 def test_an_operator_s_requeue_costs_nothing(tell: Callable[..., Story]) -> None:
     told = tell(nodes=2, tasks=2, rank=WAITS)
     scontrol(told, "requeue", str(told.id))
@@ -265,6 +269,7 @@ def test_an_operator_s_requeue_costs_nothing(tell: Callable[..., Story]) -> None
     costs_nothing(told)
 
 
+@pytest.mark.slurms
 def test_a_job_requeued_held_waits_for_its_release_and_has_paid_nothing(tell: Callable[..., Story]) -> None:
     told = tell(nodes=2, rank=WAITS)
     scontrol(told, "requeuehold", str(told.id))
@@ -280,6 +285,7 @@ def test_a_job_requeued_held_waits_for_its_release_and_has_paid_nothing(tell: Ca
 # ---- scancel, of less than the job
 
 
+@pytest.mark.slurms
 def test_scancel_of_the_batch_step_is_the_end_of_the_job(tell: Callable[..., Story]) -> None:
     """SIGKILL for the script and ftrun: the job fails, as it would under srun."""
     told = tell(nodes=2, rank=WAITS)
@@ -352,6 +358,7 @@ exec sleep 100
         back(told, drained)
 
 
+@pytest.mark.slurms
 def test_a_node_set_down_by_an_admin_is_slurm_s_own_requeue(tell: Callable[..., Story]) -> None:
     """Without --no-kill Slurm ends the job on all nodes at once and requeues it."""
     told = tell(nodes=2, tasks=2, rank=MAKE_PIPE + RANK, files={"beat.sh": BEAT + "exit 0\n"}, ft=SHORT_LEASE)
@@ -370,6 +377,7 @@ def test_a_node_set_down_by_an_admin_is_slurm_s_own_requeue(tell: Callable[..., 
     costs_nothing(told)
 
 
+@pytest.mark.slurms
 def test_a_node_set_down_with_no_kill_is_left_out(tell: Callable[..., Story]) -> None:
     told = tell(nodes=2, rank="[ $MA_SCHEDULE_CNT = 1 ] || exit 0\nexec sleep 100", sbatch=("--no-kill",), ft=SHORT_LEASE)
     batch = told.job()["BatchHost"]
@@ -386,6 +394,7 @@ def test_a_node_set_down_with_no_kill_is_left_out(tell: Callable[..., Story]) ->
 # ---- daemons
 
 
+@pytest.mark.slurms
 def test_reconfigure_and_new_daemons_disturb_no_rank(tell: Callable[..., Story]) -> None:
     told = tell(nodes=2, tasks=2, rank=WAITS, ft=SHORT_LEASE)
     ready(told)

@@ -56,6 +56,7 @@ def left(told: Story) -> int:
     return int(told.json("status", str(told.id))["left"]["max_restarts"][0])
 
 
+@pytest.mark.slurms
 @pytest.mark.parametrize("away", [killed, stopped])
 def test_a_device_that_heals_needs_no_slurmctld(own_stage: Stage, away: object) -> None:
     plan = Plan(nodes=2, rank="""
@@ -91,6 +92,7 @@ def test_a_requeue_waits_for_slurmctld_and_says_so(own_stage: Stage, away: objec
     assert left(told) == 7
 
 
+@pytest.mark.slurms
 def test_slurmctld_that_goes_away_between_decision_and_requeue_is_waited_for(own_stage: Stage) -> None:
     """The ledger has the decision, which is paid for once."""
     plan = Plan(nodes=2, ft=f"{QUICKLY} --ft-set slurm.client=cli", script="""
