@@ -10,24 +10,27 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ftslurm.errors import CommandMissing
 from ftslurm.model.exits import ExitStatus, from_returncode
+from ftslurm.system.descriptors import restore_limit
 
 # Two interrupts within a second end a step (srun(1)); nearer to each other the kernel would deliver one.
 _BETWEEN_INTERRUPTS_S = 0.05
 _PR_SET_PDEATHSIG = 1
 
 
-def _bound_to(parent: int, number: int) -> Callable[[], None]:
+def _prepare(parent: int, orphaned: int) -> Callable[[], None]:
     """For the child, between fork and exec: nothing but what is at hand by then. Source: prctl(2)."""
     import ctypes
 
     prctl = ctypes.CDLL(None).prctl
 
-    def bind() -> None:
-        prctl(_PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:
-            os._exit(1)
+    def prepare() -> None:
+        restore_limit()  # srun gives the ranks its own
+        if orphaned:
+            prctl(_PR_SET_PDEATHSIG, orphaned)
+            if os.getppid() != parent:
+                os._exit(1)
 
-    return bind
+    return prepare
 
 
 class ProcessStep:
@@ -44,7 +47,7 @@ class ProcessStep:
         try:
             self._process = subprocess.Popen(
                 list(argv), env=dict(env), stdin=sink, stdout=sink, stderr=sink, start_new_session=quiet,
-                preexec_fn=_bound_to(os.getpid(), orphaned) if orphaned else None,
+                preexec_fn=_prepare(os.getpid(), orphaned),
             )  # fmt: skip
         except (FileNotFoundError, PermissionError) as error:
             raise CommandMissing(

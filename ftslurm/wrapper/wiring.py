@@ -43,6 +43,7 @@ from ftslurm.slurm.env import read_allocation
 from ftslurm.slurm.patience import Patience
 from ftslurm.system.clock import Clock
 from ftslurm.system.commands import run as run_command
+from ftslurm.system.descriptors import raise_limit
 from ftslurm.wrapper.controller import Controller
 from ftslurm.wrapper.diagnosis import Diagnosis
 from ftslurm.wrapper.effects import Effects, Scheduler
@@ -202,6 +203,7 @@ def _controller(
     if settings.catalogs:
         diagnosis.load()  # what is wrong with a site's own file is said before the job begins
     meaning = lazy_meaning(settings.user_induced, settings.catalogs)
+    raise_limit()
     sources = Sources(clock, signals, meaning, settings.address, settings.lease_s, settings.silence_s)
     sources.runs, sources.will = runs, will_for(facts, settings, journal.path)
     channel = sources.server.channel_text([settings.address] if settings.address else addresses)
