@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from ftslurm.model.collectives import Enters, RankView, Waits
 from ftslurm.model.devices import Fault, HealResult
@@ -82,16 +83,21 @@ class RankUnstartable:
     why: str
 
 
+class Hangup(Enum):
+    """What the end of a connection says of the other side."""
+
+    NONE = "none"  # nothing: the way to it may be cut
+    RESET = "reset"  # its kernel has ended it, or a firewall between us
+    CLOSED = "closed"  # its process has ended: while it lives it closes none without another
+
+
 @dataclass(frozen=True, slots=True)
 class ShimLost:
-    """The connection to a shim broke without a farewell, and it has not called again. Says nothing of the rank below it.
-
-    hung_up: the other side closed it, as it does when the shim ends; else it may be cut off.
-    """
+    """The connection to a shim broke without a farewell, and it has not called again. Says nothing of the rank below it."""
 
     rank: int
     why: str
-    hung_up: bool = True
+    hangup: Hangup = Hangup.CLOSED
 
 
 @dataclass(frozen=True, slots=True)

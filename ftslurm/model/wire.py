@@ -50,13 +50,15 @@ EVIDENCE_MAX = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class ShimHello:
-    """talk: names the conversation, which goes on over connections; has: the last message that arrived over there."""
+    """talk: names the conversation, which goes on over connections; has: the last message that arrived over there. launch: of
+    ftrun's launches of a step the one that brought it, counted from 1."""
 
     task: Task
     expected: int
     step: str
     talk: str = ""
     has: int = 0
+    launch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +132,9 @@ def hello(message: Message) -> ShimHello | AgentHello | DrillAsked:
         _text(message, "address", 256), _number(message, "pid"), _number(message, "free_port", high=65535),
     )  # fmt: skip
     return ShimHello(
-        task, _number(message, "expected", low=1), _text(message, "step", 64), _text(message, "talk", 64), _number(message, "a")
-    )
+        task, _number(message, "expected", low=1), _text(message, "step", 64), _text(message, "talk", 64), _number(message, "a"),
+        _number(message, "launch"),
+    )  # fmt: skip
 
 
 def shim_report(rank: int, message: Message) -> ShimReport:

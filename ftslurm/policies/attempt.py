@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import Fault
-from ftslurm.model.events import RankExited, RankStopped, RankUnstartable
+from ftslurm.model.events import Hangup, RankExited, RankStopped, RankUnstartable
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
 from ftslurm.model.verdict import RankEnd, Verdict
@@ -30,7 +30,8 @@ class Attempt:
     training, as far as its program tells.
     said: (rank, what, words) of its program, by the program interface.
     drills: what was injected on purpose, in words; drilled_away: node -> why it is taken for lost.
-    started: ranks whose command was told to run. closed: those whose shim has hung up; departed: after it was let go.
+    started: ranks whose command was told to run. closed: those whose shim has hung up; reset: by a reset; departed:
+    after it was let go.
     step_ended: the launcher itself says that nothing of the step is left (step_gone: or we have given it up, abandoned: ended it
     ourselves). unended: why the old step may still be there, and no other may start. gone: node -> why it is lost, with a
     second proof. unreplaced: why no other node is to be had for a bad one.
@@ -62,6 +63,7 @@ class Attempt:
     faults: dict[tuple[str, str, str], Fault] = field(default_factory=dict)
     started: frozenset[int] = frozenset()
     closed: set[int] = field(default_factory=set)
+    reset: set[int] = field(default_factory=set)
     gone: dict[str, str] = field(default_factory=dict)
     step_gone: bool = False
     step_ended: bool = False
@@ -166,11 +168,13 @@ class Attempt:
         """The shim of `rank` cannot be reached any more, whatever it said before."""
         self.lost.setdefault(rank, why)
 
-    def close(self, rank: int, why: str, hung_up: bool = True) -> None:
+    def close(self, rank: int, why: str, hangup: Hangup = Hangup.CLOSED) -> None:
         """Its shim has hung up, which is half a proof that it has ended; else it may only be cut off."""
         self.lose(rank, why)
-        if hung_up:
+        if hangup is not Hangup.NONE:
             self.closed.add(rank)
+        if hangup is Hangup.RESET:
+            self.reset.add(rank)
 
     def lose_rest(self, why: str) -> None:
         """All that have not said that they are stopped."""

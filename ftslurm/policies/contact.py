@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from ftslurm.model.events import AgentLost, NodeHeard, NodeLate, NodeSilent, ShimLost
+from ftslurm.model.events import AgentLost, Hangup, NodeHeard, NodeLate, NodeSilent, ShimLost
 
 # From a break to calling the shim dead, where its node is heard of. A shim that lives calls within a second.
 RETURN_S = 5.0
@@ -30,7 +30,7 @@ class _Party:
     heard_at: float
     broke_at: float | None = None
     why: str = ""
-    hung_up: bool = False
+    hangup: Hangup = Hangup.NONE
     brief: bool = False
 
 
@@ -67,11 +67,10 @@ class Contact:
         self._wake(now + LATE * self._silence_s)
         return [NodeHeard(party.node)]
 
-    def broke(self, owner: int | str, why: str, now: float, hung_up: bool = True) -> None:
-        """hung_up: by the other side; else the way to it may be cut."""
+    def broke(self, owner: int | str, why: str, now: float, hangup: Hangup = Hangup.CLOSED) -> None:
         party = self._parties.get(owner)
         if party is not None and party.broke_at is None:
-            party.broke_at, party.why, party.hung_up = now, why, hung_up
+            party.broke_at, party.why, party.hangup = now, why, hangup
             self._wake(now if party.brief else now + RETURN_S)
 
     def no_return(self, owners: set[int | str], now: float) -> None:
@@ -84,17 +83,16 @@ class Contact:
         self._parties.pop(owner, None)
 
     def excuse(self, now: float) -> None:
-        """We were not there ourselves (stopped, or without CPU): all silence begins anew."""
+        """We were not there ourselves (stopped, or without CPU): all silence begins anew, and what was due until now is not."""
         self._heard = dict.fromkeys(self._heard, now)
         self._late.clear()
+        if self._next is not None:
+            self._next = max(self._next, now + SOON_S)
 
     def due(self, now: float) -> list[News]:
         """What is known by now."""
         found: list[News] = []
         self._next = None
-        for party in list(self._parties.values()):
-            if party.broke_at is not None:
-                found += self._broken(party, now)
         nodes = {party.node for party in self._parties.values()}
         for node in sorted(nodes - self._silent):
             silent_s = now - self._heard[node]
@@ -106,6 +104,9 @@ class Contact:
                 self._late.add(node)
                 found.append(NodeLate(node))
             self._wake(self._heard[node] + (1.0 if node in self._late else LATE) * self._silence_s)
+        for party in list(self._parties.values()):
+            if party.broke_at is not None:
+                found += self._broken(party, now)
         return found
 
     def _broken(self, party: _Party, now: float) -> list[News]:
@@ -118,7 +119,7 @@ class Contact:
         del self._parties[party.owner]
         if isinstance(party.owner, str):
             return [AgentLost(party.owner, party.why)]
-        return [ShimLost(party.owner, party.why, party.hung_up)]
+        return [ShimLost(party.owner, party.why, party.hangup)]
 
     def _wake(self, at: float) -> None:
         self._next = at if self._next is None else min(self._next, at)

@@ -1,8 +1,8 @@
 """What may still run where nobody can see it, and until when its lease lets it.
 
 A rank's end is proven by its shim (nothing is left); or by its step: the launcher has ended and the shim has hung up; or
-its shim has hung up and its node answers by no way any more. Whatever is not proven ends at the latest when its lease does,
-which was last renewed when its node was last heard.
+its shim has hung up, by no reset, which a firewall may send, and its node answers by no way any more. Whatever is not proven
+ends at the latest when its lease does, which was last renewed when its node was last heard.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Fence:
         free = attempt.stopped - attempt.left.keys()
         if attempt.step_ended:
             free |= attempt.closed
-        free |= {rank for rank in attempt.closed if rank in tasks and tasks[rank].node in attempt.gone}
+        free |= {rank for rank in attempt.closed - attempt.reset if rank in tasks and tasks[rank].node in attempt.gone}
         base = now if self.let_go_at is None else self.let_go_at
         wait_s = settings.lease_s + settings.lease_margin_s
         until = {rank: self.silent.get(tasks[rank].node, base) + wait_s for rank in attempt.started - free if rank in tasks}

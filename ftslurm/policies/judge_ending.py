@@ -90,7 +90,7 @@ class Ending(Patience):
         return [Say(f"waiting {wait_s:.0f} s at the most, until the leases of the ranks on {nodes} have run out")] if left else []
 
     def _shim_closed(self, event: ev.ShimLost, now: Now) -> list[Decision]:
-        self._attempt.close(event.rank, event.why, event.hung_up)
+        self._attempt.close(event.rank, event.why, event.hangup)
         return self._fenced(now) if "lease" in self._waits else []
 
     def _stopped_while_ending(self, event: ev.RankStopped, now: Now) -> list[Decision]:

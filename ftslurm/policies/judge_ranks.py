@@ -41,7 +41,7 @@ class Ranks(Signals):
         return self._rank_failed(event.rank, Trouble(Cause.CRASH, what, event.status), now)
 
     def _shim_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
-        self._attempt.close(event.rank, event.why, event.hung_up)
+        self._attempt.close(event.rank, event.why, event.hangup)
         what = f"the shim of rank {event.rank} on {self._tasks[event.rank].node} vanished: {event.why}"
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 

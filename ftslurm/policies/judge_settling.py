@@ -206,7 +206,7 @@ class Settling(Rungs):
         return []
 
     def _shim_lost_late(self, event: ev.ShimLost, now: Now) -> list[Decision]:
-        self._attempt.close(event.rank, event.why, event.hung_up)
+        self._attempt.close(event.rank, event.why, event.hangup)
         return self._settled(now)
 
     def _step_ended_late(self, event: ev.StepEnded, now: Now) -> list[Decision]:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
+import resource
 import selectors
 import socket
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftslurm.errors import LaunchFailed
+from ftslurm.model.events import Hangup
 from ftslurm.wrapper.shim import Link, LinkError
 
 # A peer that does not read for so long that this much waits for it is treated as gone.
 MAX_UNSENT = 16 << 20
-# Connections that have not proved themselves yet; more are refused, so that a stranger cannot use up our descriptors.
+# Connections that have not proved themselves yet. Of more, or with no descriptor left, the oldest goes: ours prove themselves
+# within a moment, and call again.
 MAX_STRANGERS = 4096
+STRANGER_S = 10.0
+# Kept for all else that needs one: the ledger, a launcher, Slurm's commands.
+DESCRIPTORS_KEPT = 128
+MAX_DESCRIPTOR = 1 << 20
 
 Message = Mapping[str, Any]
 
@@ -28,7 +36,17 @@ class Peer:
         self.link = Link(secret, server=True)
         self._unsent = bytearray(self.link.outbox)
         self.link.outbox.clear()
-        self.owner: Any = None
+        self._owner: Any = None
+        self.since = time.monotonic()
+
+    @property
+    def owner(self) -> Any:
+        return self._owner
+
+    @owner.setter
+    def owner(self, owner: Any) -> None:
+        self._owner = owner
+        self._server.proven(self)
 
     def send(self, message: Message) -> None:
         """Queue `message` and send what can be sent at once; the rest goes when the socket takes it."""
@@ -49,7 +67,7 @@ class Peer:
         except BlockingIOError:
             pass
         except OSError as error:
-            self._server.drop(self, str(error), hung_up=isinstance(error, ConnectionError))
+            self._server.drop(self, str(error), _end_by(error))
             return
         self._server.want_to_write(self, bool(self._unsent))
 
@@ -59,10 +77,10 @@ class Peer:
         except BlockingIOError:
             return
         except OSError as error:
-            self._server.drop(self, error.strerror or str(error), hung_up=isinstance(error, ConnectionError))
+            self._server.drop(self, error.strerror or str(error), _end_by(error))
             return
         if not data:
-            self._server.drop(self, "it hung up", hung_up=True)
+            self._server.drop(self, "it hung up", Hangup.CLOSED)
             return
         try:
             messages = self.link.feed(data)
@@ -79,20 +97,23 @@ class Peer:
 class Server:
     """Listens on every address of this node, on a port of the kernel's choice.
 
-    on_message(peer, message), on_lost(peer, why, hung_up): called from within `ready`; `peer.owner` is the caller's to use.
+    on_message(peer, message), on_lost(peer, why, hangup): called from within `ready`; `peer.owner` is the caller's to use.
     """
 
     def __init__(
         self,
         selector: selectors.BaseSelector,
         on_message: Callable[[Peer, Message], None],
-        on_lost: Callable[[Peer, str, bool], None],
+        on_lost: Callable[[Peer, str, Hangup], None],
         address: str = "",
     ) -> None:
         self._selector = selector
         self.on_message = on_message
         self._on_lost = on_lost
         self._peers: set[Peer] = set()
+        self._strangers: dict[Peer, None] = {}  # in the order of their coming
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._highest = MAX_DESCRIPTOR if limit == resource.RLIM_INFINITY else max(limit - DESCRIPTORS_KEPT, limit // 2)
         self.secret = os.urandom(32)
         self._listener = _listen(address)
         self.port: int = self._listener.getsockname()[1]
@@ -106,15 +127,18 @@ class Server:
         try:
             sock, _address = self._listener.accept()
         except OSError:
-            return  # it went away, or we are out of descriptors: the shim tries again
-        if sum(peer.owner is None for peer in self._peers) >= MAX_STRANGERS:
-            sock.close()
-            return
+            return  # it went away
+        if len(self._strangers) >= MAX_STRANGERS or sock.fileno() >= self._highest:
+            if not self._strangers:
+                sock.close()
+                return
+            self.drop(next(iter(self._strangers)), "too many others call")
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer = Peer(self, sock, self.secret)
         self._peers.add(peer)
+        self._strangers[peer] = None
         self._selector.register(sock, selectors.EVENT_READ, lambda events: self._ready(peer, events))
         peer.flush()
 
@@ -130,15 +154,30 @@ class Server:
         if key.events != events:
             self._selector.modify(peer.sock, events, key.data)
 
-    def drop(self, peer: Peer, why: str, hung_up: bool = False) -> None:
-        """Close a connection, and say so if anybody knew the peer. hung_up: the other side did."""
+    def proven(self, peer: Peer) -> None:
+        """It has said hello."""
+        self._strangers.pop(peer, None)
+
+    @property
+    def wakes_at(self) -> float | None:
+        """When `sweep` has something to do; monotonic seconds."""
+        return next((peer.since + STRANGER_S for peer in self._strangers), None)
+
+    def sweep(self, now: float) -> None:
+        """Whoever has not said hello for so long does not want to."""
+        for peer in [peer for peer in self._strangers if now - peer.since >= STRANGER_S]:
+            self.drop(peer, "it says nothing")
+
+    def drop(self, peer: Peer, why: str, hangup: Hangup = Hangup.NONE) -> None:
+        """Close a connection, and say so if anybody knew the peer. hangup: how the other side did."""
         if peer not in self._peers:
             return
         self._peers.discard(peer)
+        self._strangers.pop(peer, None)
         self._selector.unregister(peer.sock)
         peer.sock.close()
         if peer.owner is not None:
-            self._on_lost(peer, why, hung_up)
+            self._on_lost(peer, why, hangup)
 
     def close(self) -> None:
         """May be called twice."""
@@ -148,6 +187,16 @@ class Server:
         if self._listener.fileno() >= 0:
             self._selector.unregister(self._listener)
             self._listener.close()
+
+
+def for_launch(channel: str, number: int) -> str:
+    """The text for the shims of one launch of a step, counted from 1."""
+    version, port, rest = channel.split(":", 2)
+    return f"{version}:{port}/{number}:{rest}"
+
+
+def _end_by(error: OSError) -> Hangup:
+    return Hangup.RESET if isinstance(error, ConnectionError) else Hangup.NONE
 
 
 def _listen(address: str) -> socket.socket:

@@ -13,6 +13,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model import wire
 from ftslurm.model.events import NodeBorrowed, NodeChecked, NodeProbed, NodesReleased, RequeueEnded, SlurmAnswered, StepsListed
 from ftslurm.system.clock import Clock
+from ftslurm.wrapper.channel import for_launch
 from ftslurm.wrapper.signals import Signals
 from ftslurm.wrapper.sources import Sources
 
@@ -88,8 +89,8 @@ class Effects:
     # --- the step
 
     def _launch(self, decision: do.LaunchStep) -> None:
-        self._sources.new_step()
-        self._step = self._sources.step = self._launcher.launch(self._channel, decision.layout, decision.overlap)
+        channel = for_launch(self._channel, self._sources.new_step())
+        self._step = self._sources.step = self._launcher.launch(channel, decision.layout, decision.overlap)
 
     def _start(self, decision: do.StartRanks) -> None:
         programs = self._programs(len(self._sources.shims))

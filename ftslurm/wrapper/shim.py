@@ -62,6 +62,7 @@ REFUSED_S = 5.0
 CUT_OFF = "cut off from ftrun for longer than the lease"
 MISSED_BEATS = 2  # as many without an answer, and the connection is taken for dead: TCP itself would wait for minutes
 # From the end of the lease to the kernel's own SIGKILL, for the case that the shim cannot act: it kills the shim as well.
+# Below the lease's margin (lease.margin).
 GUARD_S = 1.0
 # From Slurm's announcement that it will stop the job to taking it that it did not, by a clock that goes on meanwhile.
 # slurmd sends the SIGSTOP two seconds after the SIGTSTP; seen on 22.05.
@@ -278,7 +279,8 @@ class Talk:
 
 
 class Channel:
-    """How to reach the controller: `1:port:secret:address,address`, kept out of every command line.
+    """How to reach the controller: `1:port/launch:secret:address,address`, kept out of every command line. launch: which of
+    its steps this is, counted from 1; 0 or missing for others than shims.
 
     A step over the nodes of several jobs has several sruns, and each counts its tasks from 0: then it is
     `2:8/0-3,6-7:port:...`, how many tasks there are in all, and the ranks of this srun's in order.
@@ -294,7 +296,8 @@ class Channel:
         elif version != "1":
             raise ValueError(f"channel version {version}")
         port, secret, addresses = rest.split(":", 2)
-        self.port = int(port)
+        port, _, launch = port.partition("/")
+        self.port, self.launch = int(port), int(launch or 0)
         self.secret = bytes.fromhex(secret)
         self.addresses = [address for address in addresses.split(",") if address]
 
@@ -395,18 +398,18 @@ def boot_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Guard:
-    """The kernel's own SIGKILL for this process at a given time, also while it is stopped; PR_SET_PDEATHSIG then kills
-    the command. Where the kernel has no such timer there is none, and the shim alone keeps the lease.
+class Timer:
+    """A signal of the kernel's for this process at a given time, also while it is stopped. Where the kernel has no such
+    timer there is none.
 
-    Source: timer_create(2), which lets the signal be any; signal(7): SIGKILL ends stopped processes too.
+    Source: timer_create(2), which lets the signal be any.
     """
 
-    def __init__(self, libc) -> None:
+    def __init__(self, libc, number: int) -> None:
         self._libc = libc
         self._timer = ctypes.c_void_p()
         event = (ctypes.c_int * 16)()  # struct sigevent: a value of 8 bytes, the signal, how to notify (0: by signal)
-        event[2] = signal.SIGKILL
+        event[2] = number
         try:
             made = libc.timer_create(time.CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer))
         except AttributeError:  # a libc that keeps its timers elsewhere (glibc before 2.34)
@@ -419,6 +422,20 @@ class Guard:
             whole = int(at)
             when = (ctypes.c_long * 4)(0, 0, whole, int((at - whole) * 1e9))
             self._libc.timer_settime(self._timer, 1, ctypes.byref(when), None)  # 1: TIMER_ABSTIME
+
+
+class Guard:
+    """For the end of a lease while we stand still: SIGCONT wakes who was only stopped, so that we end all below us; then
+    SIGKILL for us, and PR_SET_PDEATHSIG for the command alone. signal(7): both reach stopped processes.
+    """
+
+    def __init__(self, libc) -> None:
+        self._wakes, self._kills = Timer(libc, signal.SIGCONT), Timer(libc, signal.SIGKILL)
+
+    def set(self, at: float) -> None:
+        """at: the end of the lease, as boot_s(); 0: not at all."""
+        self._wakes.set(at)
+        self._kills.set(at + GUARD_S if at else 0.0)
 
 
 class Line:
@@ -453,6 +470,8 @@ class Line:
         self._refused_at: float | None = None
         self._found: tuple[socket.socket, Link] | OSError | None = None  # by the thread that dials
         self._sock: socket.socket | None = None
+        # Given up, and still open: closed they would say that this process has ended.
+        self._given_up: list[socket.socket] = []
         self._use(sock, link)
 
     def say(self, message: dict) -> None:
@@ -539,8 +558,8 @@ class Line:
         return max(0.0, min(self._next_beat, float("inf") if self.paused else self.until, refused, paused) - now)
 
     def close(self) -> None:
-        """No word any more, and no try. The lease stays what it is."""
-        self._hang_up()
+        """No word any more, and no try. The lease stays what it is. The connection ends with the process."""
+        self._give_up()
         self.gone = self.gone or "closed"
 
     @property
@@ -574,6 +593,8 @@ class Line:
         self._talk.has(message.get("a"))
         self._lease_s, self._beat_s = (_within(message[name], 0, 1e9, (int, float)) for name in ("lease_s", "beat_s"))
         self._welcome, self._refused_at = True, None
+        while self._given_up:
+            self._given_up.pop().close()
         self._next_beat = boot_s() + self._beat_s if self._beat_s else float("inf")
         self._renew(self._hello_at, message)
         for kept in self._talk.kept:
@@ -607,14 +628,14 @@ class Line:
         except OSError as error:
             self._broken(str(error))
 
-    def _hang_up(self) -> None:
+    def _give_up(self) -> None:
         if self._sock is not None:
             self.poll.unregister(self._sock)
-            self._sock.close()
+            self._given_up.append(self._sock)
         self._sock, self._welcome, self._next_beat = None, False, float("inf")
 
     def _broken(self, why: str) -> None:
-        self._hang_up()
+        self._give_up()
         self._dial()
 
     def _dial(self) -> None:
@@ -1397,6 +1418,7 @@ class Shim:
         self._silence = Silence(output)
         number = int(env.get("SLURM_PROCID", "0"))
         self._rank = channel.ranks[number] if channel.ranks is not None else number
+        self._launch = channel.launch
         self._total = channel.total or int(env.get("SLURM_STEP_NUM_TASKS") or env.get("SLURM_NTASKS") or "1")
         self._pages = Pages(env, self._rank, channel)
         self._reported = True  # the end of the command was told
@@ -1483,7 +1505,7 @@ class Shim:
     def _watch_over(self, nothing_left: bool) -> None:
         """Let the kernel know the end of the lease, until there is nothing to end and nothing will start."""
         done = self._line.paused or (nothing_left and (self._orphan or self._end is not None))
-        until = 0.0 if done or self._line.until == float("inf") else self._line.until + GUARD_S
+        until = 0.0 if done or self._line.until == float("inf") else self._line.until
         if until != self._guarded:
             self._guarded = until
             self._guard.set(until)
@@ -1576,6 +1598,7 @@ class Shim:
             "local": int(env.get("SLURM_LOCALID", "0")),
             "expected": self._total,
             "step": f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}",
+            "launch": self._launch,
             "address": address,
             "pid": os.getpid(),
             "free_port": self._free_port(),

@@ -23,6 +23,7 @@ from ftslurm.model.events import (
     DrillAsked,
     Event,
     EvidenceTaken,
+    Hangup,
     HealingDone,
     InTouch,
     PartEnded,
@@ -51,6 +52,8 @@ from ftslurm.wrapper.signals import SIGCHLD, SIGSTOP, SIGTSTP, Signals
 
 # Later than asked by so much, and we were stopped or had no CPU: then it was not the others who were silent.
 AWAY_S = 2.0
+# For so long those who talk are listened to before anybody's silence is looked at.
+BUSY_S = 1.0
 # epoll_wait(2) takes its time as an int of milliseconds, 24 days; whoever waits for longer looks at the clock in between.
 LONG_S = 86400.0
 # From SIGTSTP to obeying it. Slurm sends it to every process of a job that it will stop two seconds later, and meanwhile the
@@ -88,6 +91,7 @@ class Sources:
         self._contact = Contact(silence_s)
         self._touch = Touch(silence_s)
         self._cut_off = False
+        self._launch = 0  # how often a step was launched
         self.runs: Callable[[], bool] = lambda: True
         self.will: Callable[[str], Message | None] = lambda node: None
         self.askers: dict[int, Peer] = {}  # who waits to hear what became of a drill
@@ -98,7 +102,7 @@ class Sources:
     def next(self, until: float | None) -> Event:
         """The next event; TimePassed when `until` (monotonic seconds) comes first. Blocks."""
         while not self._queue:
-            moments = [at for at in (until, self._contact.wakes_at, self._stop_at) if at is not None]
+            moments = [at for at in (until, self._contact.wakes_at, self.server.wakes_at, self._stop_at) if at is not None]
             wait_s = min(max(0.0, min(moments) - self._clock.mono()), LONG_S) if moments else None
             ready = self._selector.select(wait_s)
             for key, events in ready:
@@ -111,7 +115,10 @@ class Sources:
                 self._stop_at = None
                 os.kill(os.getpid(), SIGSTOP)
                 continue
-            if not ready:  # whatever had come in is known now
+            self.server.sweep(now)
+            wakes_at = self._contact.wakes_at
+            # Best when whatever had come in is known; but somebody may always have something to say.
+            if not ready or (wakes_at is not None and now - wakes_at >= BUSY_S):
                 self._queue.extend(self._gone(self._contact.due(now)))
             if not self._queue and until is not None and now >= until:
                 return TimePassed()
@@ -137,13 +144,15 @@ class Sources:
         self._leaving.update(self.shims)
         self.shims = {}
 
-    def new_step(self) -> None:
-        """Whoever is left of the step before has nothing to say about the next."""
+    def new_step(self) -> int:
+        """Whoever is left of the step before has nothing to say about the next. Gives the number of its launch, from 1."""
+        self._launch += 1
         for caller in (*self.shims.values(), *self._leaving.values()):
             caller.let_go = True
             self._contact.forget(caller.owner)
         self.shims, self._leaving = {}, {}
         self._touch.new_step()
+        return self._launch
 
     def dismiss_agents(self, nodes: Sequence[str] | None = None) -> None:
         """Those of `nodes`, None for all."""
@@ -215,7 +224,7 @@ class Sources:
     def _events(self, peer: Peer, message: Message) -> Sequence[Event]:
         caller = peer.owner
         if caller is None:
-            return self._introduced(peer, wire.hello(message))
+            return (*self._touched(self._clock.mono()), *self._introduced(peer, wire.hello(message)))
         if not isinstance(caller, Caller):
             return ()
         heard = self._contact.heard(caller.owner, self._clock.mono()) if self._is_known(caller) else ()
@@ -236,6 +245,10 @@ class Sources:
             self._touch.beat(caller.owner, caller.node, number, has, now)
         if self._touch.asks(now):
             threading.Thread(target=self._ask_whether_it_runs, daemon=True).start()
+        return self._touched(now)
+
+    def _touched(self, now: float) -> Sequence[Event]:
+        """Looked at before each answer: of what was found for the nodes of one step, nothing holds for those of the next."""
         before, self._cut_off = self._cut_off, self._touch.cut_off(now)
         if before == self._cut_off:
             return ()
@@ -288,6 +301,8 @@ class Sources:
         if leaving is not None and leaving.is_called(hello.talk):
             self._connected(self._leaving, rank, hello.task.node, peer, hello)
             return self._contact.came(rank, hello.task.node, now)
+        if hello.launch != self._launch:  # its launcher was given up before it called
+            raise WireError(f"{rank} belongs to a step that was given up")
         before = rank in self.shims and self.shims[rank].paused
         new = self._connected(self.shims, rank, hello.task.node, peer, hello)
         self._leaving.pop(rank, None)
@@ -323,12 +338,12 @@ class Sources:
                     faults.append(Fault(node, report.device, m.code, m.name, m.fault_class, m.user_induced))
         return tuple(faults)
 
-    def _lost(self, peer: Peer, why: str, hung_up: bool) -> None:
+    def _lost(self, peer: Peer, why: str, hangup: Hangup) -> None:
         """A connection broke. Who does not call again is lost; Contact says when."""
         caller = peer.owner
         if isinstance(caller, Caller) and caller.left(peer) and self._is_known(caller):
-            self._contact.broke(caller.owner, why, self._clock.mono(), hung_up)
-            if hung_up and isinstance(caller.owner, int) and self._leaving.get(caller.owner) is caller:
+            self._contact.broke(caller.owner, why, self._clock.mono(), hangup)
+            if hangup is not Hangup.NONE and isinstance(caller.owner, int) and self._leaving.get(caller.owner) is caller:
                 self._queue.append(ShimLeft(caller.owner))
 
     def _is_known(self, caller: Caller) -> bool:

@@ -26,7 +26,7 @@ from tests.fuzz.inputs import (
 REPORT = DeviceReport("0.0", "ascend", DeviceHealth.FAULTY, Severity.MAJOR, ("80E01801",), "why")
 HELLOS = [
     {
-        "t": "hello", "rank": 3, "node": "n1", "slot": 1, "local": 2, "expected": 8, "step": "12.0", "address": "10.0.0.1",
+        "t": "hello", "rank": 3, "node": "n1", "slot": 1, "local": 2, "expected": 8, "step": "12.0", "launch": 2, "address": "10.0.0.1",
         "pid": 77, "free_port": 4711, "talk": "0f", "a": 3,
     },
     {"t": "agent", "node": "n1", "kinds": ["ascend", "nvidia"], "talk": "0f", "a": 3},

@@ -25,6 +25,7 @@ HELLO = {
     "local": 1,
     "expected": 4,
     "step": "7.0",
+    "launch": 2,
     "address": "10.0.0.2",
     "pid": 99,
     "free_port": 31000,
@@ -38,7 +39,7 @@ def over_the_wire(message: Any) -> Any:
 
 
 def test_a_shim_introduces_its_task() -> None:
-    assert wire.hello(HELLO) == wire.ShimHello(Task(3, "n2", 1, 1, "10.0.0.2", 99, 31000), 4, "7.0", "f00", 5)
+    assert wire.hello(HELLO) == wire.ShimHello(Task(3, "n2", 1, 1, "10.0.0.2", 99, 31000), 4, "7.0", "f00", 5, 2)
 
 
 def test_an_agent_introduces_its_node() -> None:

@@ -77,7 +77,7 @@ def test_where_the_whole_node_has_gone_it_is_silent_and_its_shims_are_lost_later
     world = World()
     world.contact.broke(2, "it hung up", world.now)
     assert world.passes(SILENCE_S - 1.0, (0, 1, "n1")) == [NodeLate("n2")]
-    assert world.passes(2.0, (0, 1, "n1")) == [ShimLost(2, "it hung up")]
+    assert world.passes(2.0, (0, 1, "n1")) == [NodeSilent("n2", SILENCE_S), ShimLost(2, "it hung up")]
 
 
 def test_an_agent_that_does_not_call_again_is_lost() -> None:

@@ -138,9 +138,9 @@ class Truth:
                     self.running.pop(rank, None)
                     if not left:
                         self.unproven = {(other, number) for other, number in self.unproven if other != rank}
-            case ev.ShimLost(rank, _, hung_up):
+            case ev.ShimLost(rank, _, hangup):
                 self.shims.discard(rank)
-                self.closed |= {rank} if hung_up else set()
+                self.closed |= {rank} if hangup is ev.Hangup.CLOSED else set()
                 self.running.pop(rank, None)
                 self.stops.pop(rank, None)
             case ev.StepEnded():

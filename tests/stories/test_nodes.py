@@ -131,6 +131,18 @@ def test_when_a_shim_is_lost_its_node_is_looked_at_and_found_dead() -> None:
     assert job.status == 75, "their shims have gone and the step has ended: no lease is waited for"
 
 
+def test_a_connection_that_was_reset_may_be_a_firewall_s_doing_and_the_leases_are_waited_for() -> None:
+    job = running()
+    job.reachable = False
+    job.silent = {do.AbandonStep}
+    reset = ev.Hangup.RESET
+    job.tell(ev.NodeSilent("n2", 15.0), ev.ShimLost(2, "reset by peer", reset), ev.ShimLost(3, "reset by peer", reset))
+    job.wait(ALL_S - 20.0)
+    assert not job.did(do.Requeue)
+    job.wait(20.0)
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+
+
 def test_when_a_shim_is_lost_on_a_node_that_lives_the_node_is_not_to_blame() -> None:
     job = running()
     job.tell(ev.ShimLost(2, "it hung up"))

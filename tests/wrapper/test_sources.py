@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,9 @@ from ftslurm.model.events import (
     AgentArrived,
     AgentLost,
     CutOff,
+    Hangup,
     InTouch,
+    NodeSilent,
     PartEnded,
     RankExited,
     RankPaused,
@@ -28,6 +31,7 @@ from ftslurm.model.events import (
 )
 from ftslurm.model.exits import ExitStatus
 from ftslurm.system.clock import Clock
+from ftslurm.wrapper import channel
 from ftslurm.wrapper.shim import Channel, Line, boot_s, connect
 from ftslurm.wrapper.signals import Signals
 from ftslurm.wrapper.sources import Sources
@@ -39,7 +43,7 @@ AGENT: dict[str, Any] = {"t": "agent", "node": "n1", "kinds": []}
 
 
 def hello(rank: int, node: str = "n1") -> dict[str, Any]:
-    return {"t": "hello", "rank": rank, "node": node, "slot": 0, "local": rank, "expected": 2, "step": "1.0", "address": "",
+    return {"t": "hello", "rank": rank, "node": node, "slot": 0, "local": rank, "expected": 2, "step": "1.0", "launch": 0, "address": "",
             "pid": 1, "free_port": 0}  # fmt: skip
 
 
@@ -82,9 +86,14 @@ class Caller:
     def say(self, **message: Any) -> None:
         self._say.append(message)
 
-    def close(self) -> None:
+    def end(self) -> None:
         self._ends = True
         self._thread.join(SOON_S)
+
+    def close(self) -> None:
+        self.end()
+        for sock in self.line._given_up if self.line else ():  # as the kernel does when a process ends
+            sock.close()
 
 
 class Stage:
@@ -230,14 +239,125 @@ def test_shims_of_the_step_before_are_no_word_about_the_next(stage: Stage) -> No
     old = stage.call(hello(0))
     assert isinstance(stage.next(), TaskArrived)
     stage.sources.farewell()
-    stage.sources.new_step()
-    stage.call(hello(0))
+    stage.call(hello(0) | {"launch": stage.sources.new_step()})
     assert isinstance(stage.next(), TaskArrived)
     old.say(t="started", attempt=9, pid=1)
     stage.quiet(4.0)
     assert not old.may_run, "it has been told that it was let go"
     old.close()
     stage.quiet(1.0)
+
+
+def test_a_shim_of_a_step_that_was_given_up_before_it_called_is_refused(stage: Stage) -> None:
+    """Its image was loading when its launcher was ended; now it calls, before the one that takes its place."""
+    first, second = stage.sources.new_step(), stage.sources.new_step()
+    late = stage.call(hello(0) | {"launch": first})
+    stage.quiet(1.0)
+    assert not late.may_run
+    stage.call(hello(0) | {"launch": second})
+    assert isinstance(stage.next(), TaskArrived)
+
+
+def test_a_connection_that_is_given_up_is_not_closed_before_there_is_another(stage: Stage) -> None:
+    """Closed it would say that the process has ended, and with its node out of reach nobody would wait for its lease."""
+    caller = stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    stage.until(lambda: bool(caller.line and caller.line._welcome))
+    peer = stage.sources.shims[0]._peer
+    assert peer is not None and caller.line is not None
+    stage.sources._selector.unregister(peer.sock)  # we stand still
+    deadline = time.monotonic() + SOON_S
+    while not caller.line._given_up:
+        assert time.monotonic() < deadline, "it waits for ever"
+        time.sleep(0.05)
+    peer.sock.setblocking(False)
+    try:
+        while peer.sock.recv(65536):
+            pass
+        pytest.fail("it was closed")
+    except BlockingIOError:
+        pass
+    stage.sources._selector.register(peer.sock, 1, lambda events: stage.sources.server._ready(peer, events))
+    stage.until(lambda: bool(caller.line and not caller.line._given_up))
+    assert caller.may_run
+
+
+def test_a_reset_is_told_from_the_end_of_a_process(stage: Stage) -> None:
+    stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    stage.call(AGENT)
+    assert stage.next() == AgentArrived("n1", ())
+    caller = stage.callers[0]
+    caller.end()
+    assert caller.line is not None
+    for sock in caller.line._given_up:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close() sends a RST
+        sock.close()
+    event = stage.next()
+    assert isinstance(event, ShimLost) and event.hangup is Hangup.RESET
+
+
+def test_a_stranger_that_says_nothing_is_dropped(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "STRANGER_S", 0.5)
+    with socket.create_connection(("127.0.0.1", stage.sources.server.port), SOON_S) as stranger:
+        stage.until(lambda: bool(stage.sources.server._strangers))
+        stage.until(lambda: not stage.sources.server._strangers)
+        stranger.settimeout(SOON_S)
+        while stranger.recv(4096):  # the greeting, and then the end
+            pass
+
+
+def test_strangers_keep_nobody_out_and_hide_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "MAX_STRANGERS", 8)
+    stage, strangers = Stage(silence_s=1.0), []
+    try:
+        caller = stage.call(hello(0))
+        stage.await_event(TaskArrived)
+        for _ in range(20):
+            strangers.append(socket.create_connection(("127.0.0.1", stage.sources.server.port), SOON_S))
+        stage.until(lambda: len(stage.sources.server._strangers) == 8)
+        stage.call(hello(1, "n2"))
+        stage.await_event(TaskArrived)
+        caller.close()
+        stage.await_event(NodeSilent)
+    finally:
+        stage.close()
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_silence_is_noticed_though_somebody_always_has_something_to_say() -> None:
+    stage = Stage(silence_s=1.0)
+    read, write = os.pipe()
+    try:
+        stage.call(hello(0))
+        stage.await_event(TaskArrived)
+        os.write(write, b"!")
+        stage.sources._selector.register(read, 1, lambda _: None)  # always ready
+        stage.callers[0].close()
+        stage.await_event(NodeSilent)
+    finally:
+        stage.sources._selector.unregister(read)
+        stage.close()
+        os.close(read)
+        os.close(write)
+
+
+def test_out_of_touch_with_nodes_of_one_step_the_ranks_of_the_next_have_a_lease() -> None:
+    stage = Stage(2.5, 0.6)
+    stage.sources.runs = lambda: False
+    try:
+        stage.call(hello(0, "n1"))
+        stage.await_event(TaskArrived)
+        stage.call(hello(1, "n2")).close()
+        stage.await_event(CutOff)
+        launch = stage.sources.new_step()
+        news = [stage.call(hello(rank, node) | {"launch": launch}) for rank, node in enumerate(("n1", "n3"))]
+        stage.until(lambda: len(stage.sources.shims) == 2)
+        stage.until(lambda: all(caller.line and caller.line.until < float("inf") for caller in news))
+        assert all(caller.may_run for caller in news)
+    finally:
+        stage.close()
 
 
 def test_out_of_touch_with_most_nodes_it_renews_no_lease_unless_slurmctld_says_that_the_job_runs() -> None:
