@@ -237,16 +237,17 @@ def _carried_out(past: History, done: CarriedOut) -> History:
         swaps = {key: other for key, other in past.open_swaps.items() if key != done.id}
         past = replace(past, open_swaps=swaps)
         if done.ok is False:  # nothing was swapped
-            past = _refunded(past, swap)
+            past = _as_if_not(past, swap)
     if past.open_requeue is None or done.id != past.open_requeue.id:
         return past
     return replace(past, open_requeue=None, requeue_left=False, requeues_done=past.requeues_done + done.ok)
 
 
-def _refunded(past: History, swap: Decided) -> History:
-    if not past.spent.get(swap.cost):
-        return past
-    return replace(past, spent={**past.spent, swap.cost: past.spent[swap.cost] - 1})
+def _as_if_not(past: History, swap: Decided) -> History:
+    """Its price is paid back, and the hang that it was to answer counts with the answer that comes in its place."""
+    hangs = past.hangs_in_a_row - (swap.cause == "hang")
+    spent = past.spent.get(swap.cost, 0) - 1
+    return replace(past, hangs_in_a_row=max(hangs, 0), spent={**past.spent, swap.cost: spent} if spent >= 0 else past.spent)
 
 
 def _attempt_ended(past: History, ended: AttemptEnded) -> History:

@@ -137,6 +137,17 @@ def test_a_swap_that_failed_is_paid_back_whoever_has_decided_something_since() -
     assert not fold([began(), swap, began(schedule=1)]).open_swaps
 
 
+def test_a_hang_counts_once_where_its_first_answer_failed() -> None:
+    records: list[rec.Record] = []
+    for attempt in (1, 2):
+        swap = of_run("a", 2 * attempt, "node-replacement", "hang", "node_replacements", attempt)
+        requeue = of_run("a", 2 * attempt + 1, "isolated-requeue", "hang", attempt=attempt)
+        records += [swap, rec.CarriedOut(11.0, swap.id, False, "no node"), requeue]
+    assert fold(records).hangs_in_a_row == 2
+    assert fold([swap, rec.AttemptEnded(11.0, 2, step=9), rec.CarriedOut(12.0, swap.id, False)]).hangs_in_a_row == 0
+    assert fold([swap, rec.CarriedOut(12.0, swap.id, True)]).hangs_in_a_row == 1
+
+
 def test_a_run_that_began_is_not_finished() -> None:
     ended = rec.Finished(5.0, "r1", 0, "every rank ended")
     assert fold([began(), ended]).finished == ended
