@@ -41,7 +41,8 @@ class History:
     """spent: budget name -> how much. isolated: node -> (reason, when). starts: (schedule, step key) -> runs of it.
 
     faults: (node, device, code) -> times seen. unconditional_in_a_row: without an explicit fault between.
-    open_requeue: a requeue that was decided and of which nobody wrote that it was done. rank_starts: (schedule, step key,
+    open_requeue: a requeue that was decided and of which nobody wrote that it was done. requeue_left: the ftrun that decided
+    it has ended since. open_swaps: id -> decision, of which nobody wrote what became of them. rank_starts: (schedule, step key,
     rank) -> starts of that rank alone. hangs_in_a_row: hang restarts with no other remedy between. diagnosis, same_in_a_row:
     the last verdict, and how many in a row had its signature. errors: (rank, signature) -> how often. failed_ranks: that
     ever failed by themselves. suspicions: node -> (when, signature). quiet_pauses, busy_pauses: seconds, the longest first.
@@ -57,6 +58,8 @@ class History:
     last_run: RunBegan | None = None
     last_decision: Decided | None = None
     open_requeue: Decided | None = None
+    requeue_left: bool = False
+    open_swaps: Mapping[str, Decided] = field(default_factory=dict)
     finished: Finished | None = None
     decisions: int = 0
     requeues_done: int = 0
@@ -123,6 +126,7 @@ def _run_began(past: History, run: RunBegan) -> History:
     slow = again and decided is not None and decided.rung in REQUEUES and run.at - decided.at > SLOW_REQUEUE_S
     return replace(
         past, last_run=run, finished=None, open_requeue=None if again else past.open_requeue,
+        requeue_left=past.requeue_left and not again, open_swaps={} if again else past.open_swaps,
         places=() if again else past.places,
         slow_requeues=past.slow_requeues + slow,
     )  # fmt: skip
@@ -191,17 +195,35 @@ def _decided(past: History, decided: Decided) -> History:
     if decided.cause == "hang" and past.hung[0] == decided.attempt:
         culprits = {**culprits, decided.attempt: past.hung[1]}
     isolated = {**past.isolated, **{node: (why, decided.at) for node, why in decided.isolate.items()}}
+    swaps = {key: swap for key, swap in past.open_swaps.items() if _run_of(swap) != _run_of(decided)}
+    if decided.rung in SWAPS:
+        swaps[decided.id] = decided
+    requeue = decided if decided.rung in REQUEUES else _still_open(past, decided)
     return replace(
         past,
         last_decision=decided,
         decisions=past.decisions + 1,
-        open_requeue=decided if decided.rung in REQUEUES else None,
+        open_requeue=requeue,
+        requeue_left=past.requeue_left and requeue is past.open_requeue,
+        open_swaps=swaps,
         unconditional_in_a_row=_in_a_row(past.unconditional_in_a_row, decided),
         hangs_in_a_row=past.hangs_in_a_row + 1 if decided.cause == "hang" else 0,
         culprits=culprits,
         spent=spent,
         isolated=isolated,
     )
+
+
+def _run_of(decided: Decided) -> str:
+    """Which ftrun decided: its id begins with that of the run."""
+    return decided.id.partition("-")[0]
+
+
+def _still_open(past: History, decided: Decided) -> Decided | None:
+    """The requeue that stands open, unless `decided` comes in its place. What an ftrun beside it decides does not: the keeper
+    would find nothing to do, and the job end as requeued that never was."""
+    before = past.open_requeue
+    return before if before is not None and not past.requeue_left and _run_of(before) != _run_of(decided) else None
 
 
 def _in_a_row(before: int, decided: Decided) -> int:
@@ -211,12 +233,21 @@ def _in_a_row(before: int, decided: Decided) -> int:
 
 
 def _carried_out(past: History, done: CarriedOut) -> History:
-    last = past.last_decision
-    if done.ok is False and last is not None and last.id == done.id and last.rung in SWAPS and past.spent.get(last.cost):
-        past = replace(past, spent={**past.spent, last.cost: past.spent[last.cost] - 1})  # nothing was swapped
+    if swap := past.open_swaps.get(done.id):
+        swaps = {key: other for key, other in past.open_swaps.items() if key != done.id}
+        past = replace(past, open_swaps=swaps)
+        if done.ok is False:  # nothing was swapped
+            past = _as_if_not(past, swap)
     if past.open_requeue is None or done.id != past.open_requeue.id:
         return past
-    return replace(past, open_requeue=None, requeues_done=past.requeues_done + done.ok)
+    return replace(past, open_requeue=None, requeue_left=False, requeues_done=past.requeues_done + done.ok)
+
+
+def _as_if_not(past: History, swap: Decided) -> History:
+    """Its price is paid back, and the hang that it was to answer counts with the answer that comes in its place."""
+    hangs = past.hangs_in_a_row - (swap.cause == "hang")
+    spent = past.spent.get(swap.cost, 0) - 1
+    return replace(past, hangs_in_a_row=max(hangs, 0), spent={**past.spent, swap.cost: spent} if spent >= 0 else past.spent)
 
 
 def _attempt_ended(past: History, ended: AttemptEnded) -> History:
@@ -244,7 +275,8 @@ def _longest(known: tuple[float, ...], seconds: float) -> tuple[float, ...]:
 
 def _finished(past: History, finished: Finished) -> History:
     """Whoever finishes has ended its loans first."""
-    return replace(past, finished=finished, lent={})
+    left = past.open_requeue is not None and _run_of(past.open_requeue) == finished.run
+    return replace(past, finished=finished, lent={}, requeue_left=past.requeue_left or left)
 
 
 _ADDERS: Mapping[type, Callable[..., History]] = {

@@ -278,12 +278,16 @@ class AttemptEnded:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """ftrun is done. status: its exit status. what: one sentence, the last word on the job or this scheduling."""
+    """ftrun is done. status: its exit status. what: one sentence, the last word on the job or this scheduling.
+
+    unproven: silent nodes on which ranks of it may still run until their leases end.
+    """
 
     at: float
     run: str
     status: int
     what: str
+    unproven: tuple[str, ...] = ()
 
 
 Record = (

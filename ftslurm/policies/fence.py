@@ -57,6 +57,20 @@ def left_behind(records: Iterable[rec.Record], schedule: int) -> frozenset[str]:
     return frozenset().union(*begun.values())
 
 
+def left_before(records: Iterable[rec.Record], schedule: int, settings: Settings, now: float) -> frozenset[str]:
+    """Nodes on which ranks of an earlier ftrun of this scheduling may still run: it ended and did not wait for their leases,
+    since it started nothing after them. Whoever comes after it in the script does. now: Unix seconds."""
+    runs: set[str] = set()
+    nodes: set[str] = set()
+    wait_s = settings.lease_s + settings.lease_margin_s
+    for record in records:
+        if isinstance(record, rec.RunBegan) and record.schedule == schedule:
+            runs.add(record.run)
+        elif isinstance(record, rec.Finished) and record.run in runs and now < record.at + wait_s:
+            nodes.update(record.unproven)
+    return frozenset(nodes)
+
+
 def begun_anew(records: Iterable[rec.Record], schedule: int, start_time: int) -> frozenset[str]:
     """Nodes of ftruns of a scheduling that Slurm counts like this one, or later, and which began at another time: slurmctld
     went back to an older state, and may have seen no clean-up of theirs. start_time: Unix seconds, 0 if not known."""

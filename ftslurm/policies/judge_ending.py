@@ -136,7 +136,13 @@ class Ending(Patience):
 
     def _finish(self, what: str, status: int, now: Now) -> list[Decision]:
         self.phase, self.exit_status, self._waits = Phase.FINISHED, status, {}
-        return [*self._all_loans_end(), self._note(rec.Finished(now.unix, self.facts.run, status, what)), Finish(status)]
+        finished = rec.Finished(now.unix, self.facts.run, status, what, self._unproven_nodes(now))
+        return [*self._all_loans_end(), self._note(finished), Finish(status)]
+
+    def _unproven_nodes(self, now: Now) -> tuple[str, ...]:
+        """Only silent ones: of the others all hang up within moments of the end, and the next ftrun need not wait for that."""
+        left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono)
+        return tuple(sorted({self._tasks[rank].node for rank in left} & self._fence.silent.keys()))
 
     def _all_loans_end(self) -> list[Decision]:
         jobs, self._loans = tuple(sorted(self._loans)), set()

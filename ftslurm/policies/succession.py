@@ -15,6 +15,7 @@ from enum import Enum
 from ftslurm.model import record as rec
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.history import REQUEUES, History, fold
+from ftslurm.model.nodes import expand
 from ftslurm.model.record import Record
 from ftslurm.model.settings import Settings
 from ftslurm.model.will import Will
@@ -45,6 +46,7 @@ class LedgerNow(Enum):
     OURS = "the dead controller's run is the last word"
     OPEN = "a requeue was decided, and nobody wrote that it was done"
     CLOSED = "that run has ended, or another has begun, or somebody has decided the end"
+    ELSEWHERE = "ranks that were on this node run on others now"
     UNKNOWN = "it cannot be read"
 
 
@@ -106,6 +108,7 @@ def may_succeed(will: Will, node: str) -> bool:
 # The first that holds is the answer.
 RULES: tuple[tuple[type[Answer], str, Callable[[Known, Settings], bool]], ...] = (
     (Leave, "the ledger says how the run ended", lambda k, _: k.ledger is LedgerNow.CLOSED),
+    (Leave, "the job has gone on without this node", lambda k, _: k.ledger is LedgerNow.ELSEWHERE),
     (Leave, "the job has ended or was scheduled anew", lambda k, _: k.job is JobNow.OVER),
     (Leave, "the batch node lives, and its script goes on", lambda k, _: k.batch_node is True),
     (Wait, "a lease that the controller renewed may last", lambda k, st: k.silent_s < longest_s(st)),
@@ -125,8 +128,9 @@ def succeed(known: Known, settings: Settings) -> Answer:
     return next(answer(why) for answer, why, holds in RULES if holds(known, settings))
 
 
-def ledger_now(records: Sequence[Record], will: Will) -> LedgerNow:
-    """An other ftrun of the same script, if one is under way, has agents of its own, and goes on."""
+def ledger_now(records: Sequence[Record], will: Will, node: str) -> LedgerNow:
+    """As the agent on `node` reads it. An other ftrun of the same script, if one is under way, has agents of its own, and
+    goes on."""
     began = [record for record in records if isinstance(record, rec.RunBegan)]
     ended = {record.run for record in records if isinstance(record, rec.Finished)}
     ours = next((at for at, run in enumerate(began) if run.run == will.run), None)
@@ -135,7 +139,22 @@ def ledger_now(records: Sequence[Record], will: Will) -> LedgerNow:
     later = began[ours + 1 :]
     if any(run.schedule > will.schedule or run.run not in ended for run in later):
         return LedgerNow.CLOSED
+    if _was_left(records, will.run, node):
+        return LedgerNow.ELSEWHERE
     return LedgerNow.OPEN if fold(records).open_requeue is not None else LedgerNow.OURS
+
+
+def _was_left(records: Sequence[Record], run: str, node: str) -> bool:
+    """Had it ranks of that run, and has none now? Then its controller may be silent to this node alone, and the job well.
+
+    A spare has had none yet.
+    """
+    placed = [
+        frozenset(expand(record.nodes)) if isinstance(record, rec.AttemptBegan) else frozenset(record.nodes)
+        for record in records
+        if isinstance(record, rec.AttemptBegan | rec.SlotsChanged) and record.run == run
+    ]
+    return any(node in nodes for nodes in placed) and node not in placed[-1]
 
 
 def cut_short(records: Sequence[Record], schedule: int, down: Mapping[str, str], now: float) -> tuple[Record, ...]:

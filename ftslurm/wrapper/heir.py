@@ -89,7 +89,8 @@ class Heir:
     def _look(self) -> Known:
         ledger, job = self._ledger(), self._ask()
         silent_s = boot_s() - self._heard_at
-        if job is JobNow.OVER or ledger is LedgerNow.CLOSED or silent_s < due_s(self._place, self._will.settings):
+        ended = job is JobNow.OVER or ledger in (LedgerNow.CLOSED, LedgerNow.ELSEWHERE)
+        if ended or silent_s < due_s(self._place, self._will.settings):
             return Known(silent_s, self._place, None, False, job, ledger)
         batch, words = self._answers(self._will.batch_node)
         self._batch_words = words
@@ -101,7 +102,7 @@ class Heir:
         if not self._journal.grown():
             return self._last
         try:
-            known, self._last = self._journal.known, ledger_now(self._journal.read().records, self._will)
+            known, self._last = self._journal.known, ledger_now(self._journal.read().records, self._will, self._node)
         except StateError:
             return LedgerNow.UNKNOWN
         if known:
@@ -157,7 +158,7 @@ class Heir:
     def _take_over(self) -> str:
         assert self._job is not None
         records = self._journal.read().records
-        if ledger_now(records, self._will) is not LedgerNow.OURS:
+        if ledger_now(records, self._will, self._node) is not LedgerNow.OURS:
             return ""
         slurm = answer(self._job, tuple(self._nodes.values()))
         s = situation(self._will, self._batch_words, fold(records), slurm, time.time())

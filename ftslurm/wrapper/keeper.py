@@ -18,7 +18,7 @@ from ftslurm.model.nodes import expand
 from ftslurm.model.record import CarriedOut
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobState, SlurmClient
-from ftslurm.wrapper.requeue import AS_IT_IS, give_back, plan_for, takes_changes
+from ftslurm.wrapper.requeue import AS_IT_IS, Plan, give_back, plan_for, runs_again, takes_changes
 
 
 def keep(number: int, ledger: Path, start_in_s: float, allow_first: bool, client: str, timeout_s: float) -> str:
@@ -32,21 +32,22 @@ def carry_out(client: SlurmClient, number: int, journal: Journal, start_in_s: fl
     decided = history.open_requeue
     if decided is None:
         return "nothing was left to do"
-    if _has_lost_nodes(client, number, history, allow_first) and not takes_changes(client, number):
+    plan = plan_for(history, decided.exclude, start_in_s, allow_first)
+    if _has_lost_nodes(client, number, history, plan) and not takes_changes(client, number):
         client.requeue(number)
         what = AS_IT_IS
     else:
-        what = give_back(client, number, plan_for(history, decided.exclude, start_in_s, allow_first), time.time)
+        what = give_back(client, number, plan, time.time)
     journal.append([CarriedOut(time.time(), decided.id, True, what)])
     return what
 
 
-def _has_lost_nodes(client: SlurmClient, number: int, history: History, allow_first: bool) -> bool:
+def _has_lost_nodes(client: SlurmClient, number: int, history: History, plan: Plan) -> bool:
     """In this scheduling: given back, or taken by Slurm. Asked only of a job that may be requeued."""
     job = client.job(number)
     had = expand(history.last_run.nodes) if history.last_run is not None else ()
     fewer = bool(history.places) or len(job.nodes) < len(had)
-    return job.state is JobState.RUNNING and fewer and (job.requeue or allow_first)
+    return job.state is JobState.RUNNING and fewer and (job.requeue or plan.allow_first) and not runs_again(job, plan)
 
 
 def main() -> None:

@@ -23,20 +23,31 @@ from ftslurm.slurm.states import is_over
 SOON_S = 2
 
 AS_IT_IS = "requeued; Slurm took no other change of the job, so it starts by Slurm's own delay"
+RUNS_AGAIN = "requeued already, and it runs again"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """exclude: nodes to keep the job off. ours: nodes a former requeue of ours kept it off, which may come back."""
+    """exclude: nodes to keep the job off. ours: nodes a former requeue of ours kept it off, which may come back.
+
+    schedule: the scheduling that the requeue was decided in (RunBegan), None if nobody knows.
+    """
 
     exclude: frozenset[str]
     ours: frozenset[str]
     start_in_s: float
     allow_first: bool = False
+    schedule: int | None = None
 
 
 def plan_for(history: History, exclude: Iterable[str], start_in_s: float, allow_first: bool) -> Plan:
-    return Plan(frozenset(exclude), frozenset(history.isolated), start_in_s, allow_first)
+    schedule = history.last_run.schedule if history.last_run is not None else None
+    return Plan(frozenset(exclude), frozenset(history.isolated), start_in_s, allow_first, schedule)
+
+
+def runs_again(job: JobView, plan: Plan) -> bool:
+    """Has somebody requeued it since the plan was made, and it waits no more? Another requeue would end a healthy job."""
+    return plan.schedule is not None and job.restarts > plan.schedule and job.state is not JobState.PENDING
 
 
 def give_back(client: SlurmClient, number: int, plan: Plan, clock: Callable[[], float]) -> str:
@@ -47,6 +58,8 @@ def give_back(client: SlurmClient, number: int, plan: Plan, clock: Callable[[], 
     job = client.job(number)
     if is_over(job):  # Slurm itself would requeue a job that was cancelled, as long as it remembers it
         raise SlurmRefused(f"job {number} is over ({job.state.value})", hint="submit it again")
+    if runs_again(job, plan):
+        return RUNS_AGAIN
     start_in_s = max(plan.start_in_s, SOON_S)
     if job.state is not JobState.PENDING:
         _hold(client, job, plan)

@@ -140,3 +140,9 @@ def test_a_flipped_byte_ends_nothing(record: Record, at: int, byte: int) -> None
 
 def test_numbers_of_a_later_reader_fit() -> None:
     assert from_line(to_line(Finished(1e15, "r", -(2**70), "x"))) == Finished(1e15, "r", -(2**70), "x")
+
+
+def test_an_end_that_an_older_version_wrote_names_no_nodes() -> None:
+    assert from_line(b'{"v":1,"kind":"Finished","at":1.0,"run":"r","status":0,"what":"x"}') == Finished(1.0, "r", 0, "x")
+    told = Finished(1.0, "r", 1, "x", ("n2",))
+    assert from_line(to_line(told)) == told

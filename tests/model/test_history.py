@@ -104,6 +104,50 @@ def test_a_restart_in_place_leaves_no_requeue_open() -> None:
     assert fold([began(), verdict("in-place-restart", "device", cost="")]).open_requeue is None
 
 
+def of_run(run: str, number: int, rung: str, cause: str = "node", cost: str = "max_restarts", attempt: int = 1) -> rec.Decided:
+    return rec.Decided(10.0, f"{run}-{number}", attempt, rung, cause, "because", cost=cost)
+
+
+def test_what_an_ftrun_beside_it_decides_leaves_a_requeue_open() -> None:
+    """Its step takes a while to end before it is carried out."""
+    requeue, beside = of_run("a", 1, "isolated-requeue"), of_run("b", 2, "in-place-restart", cost="")
+    assert fold([requeue, beside]).open_requeue == requeue
+    done = fold([requeue, beside, rec.CarriedOut(11.0, "a-1", True)])
+    assert done.open_requeue is None and done.requeues_done == 1
+    assert fold([requeue, beside, of_run("a", 3, "fail", cost="")]).open_requeue is None
+    assert fold([began(), requeue, beside, began(schedule=1)]).open_requeue is None
+    assert fold([requeue, of_run("b", 2, "unconditional-requeue")]).open_requeue.id == "b-2"  # type: ignore[union-attr]
+
+
+def test_a_requeue_that_its_ftrun_gave_up_is_open_until_the_next_one_of_the_script_decides() -> None:
+    given_up = [began(run="a"), of_run("a", 1, "isolated-requeue"), rec.Finished(11.0, "a", 130, "interrupted"), began(run="b")]
+    assert fold(given_up).open_requeue is not None
+    assert fold([*given_up, of_run("b", 2, "in-place-restart", cost="")]).open_requeue is None
+    again = fold([*given_up, of_run("b", 2, "isolated-requeue"), of_run("c", 3, "in-place-restart", cost="")])
+    assert again.open_requeue is not None and again.open_requeue.id == "b-2", "that one is not given up"
+
+
+def test_a_swap_that_failed_is_paid_back_whoever_has_decided_something_since() -> None:
+    swap, beside = of_run("a", 1, "node-replacement", cost="node_replacements"), of_run("b", 2, "in-place-restart", cost="")
+    failed = rec.CarriedOut(11.0, "a-1", False, "no node")
+    past = fold([swap, beside, failed])
+    assert past.spent == {"node_replacements": 0} and not past.open_swaps
+    assert past.add(failed).spent == {"node_replacements": 0}, "once"
+    assert fold([swap, beside, rec.CarriedOut(11.0, "a-1", True, "replaced")]).spent == {"node_replacements": 1}
+    assert not fold([began(), swap, began(schedule=1)]).open_swaps
+
+
+def test_a_hang_counts_once_where_its_first_answer_failed() -> None:
+    records: list[rec.Record] = []
+    for attempt in (1, 2):
+        swap = of_run("a", 2 * attempt, "node-replacement", "hang", "node_replacements", attempt)
+        requeue = of_run("a", 2 * attempt + 1, "isolated-requeue", "hang", attempt=attempt)
+        records += [swap, rec.CarriedOut(11.0, swap.id, False, "no node"), requeue]
+    assert fold(records).hangs_in_a_row == 2
+    assert fold([swap, rec.AttemptEnded(11.0, 2, step=9), rec.CarriedOut(12.0, swap.id, False)]).hangs_in_a_row == 0
+    assert fold([swap, rec.CarriedOut(12.0, swap.id, True)]).hangs_in_a_row == 1
+
+
 def test_a_run_that_began_is_not_finished() -> None:
     ended = rec.Finished(5.0, "r1", 0, "every rank ended")
     assert fold([began(), ended]).finished == ended

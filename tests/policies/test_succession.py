@@ -76,6 +76,7 @@ def test_no_lease_can_last_when_the_first_acts() -> None:
         (replace(DEAD, job=JobNow.OVER), Leave, "anew"),
         (replace(DEAD, job=JobNow.UNKNOWN), Wait, "Slurm"),
         (replace(DEAD, ledger=LedgerNow.CLOSED), Leave, "ledger"),
+        (replace(DEAD, ledger=LedgerNow.ELSEWHERE), Leave, "without this node"),
         (replace(DEAD, ledger=LedgerNow.UNKNOWN), Wait, "ledger"),
         (replace(DEAD, ledger=LedgerNow.OPEN), FinishRequeue, "open"),
     ],
@@ -131,7 +132,36 @@ def test_the_places_follow_the_slots_and_only_some_stay() -> None:
     ],
 )
 def test_the_ledger_tells_whether_anything_is_to_be_done(records: list[rec.Record], says: LedgerNow) -> None:
-    assert ledger_now(records, WILL) is says
+    assert ledger_now(records, WILL, "n2") is says
+
+
+def on(nodes: str, attempt: int) -> rec.AttemptBegan:
+    return replace(begun(attempt), nodes=nodes)
+
+
+SWAPPED = rec.SlotsChanged(3.0, "r1", 0, ("n1", "n4", "n3"), {"1": "n4"})
+SHRUNK = rec.SlotsChanged(3.0, "r1", 0, ("n1", "n3"), kept=(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("records", "node", "left"),
+    [
+        ([on("n[1-3]", 1), SWAPPED, on("n[1,3-4]", 2)], "n2", True),
+        ([on("n[1-3]", 1), SWAPPED], "n2", True),  # the next attempt is on its way
+        ([on("n[1-3]", 1), SWAPPED, on("n[1,3-4]", 2)], "n3", False),
+        ([on("n[1-3]", 1), SWAPPED, on("n[1,3-4]", 2)], "n4", False),  # the spare that took its place
+        ([on("n[1-3]", 1), SWAPPED], "n4", False),
+        ([on("n[1-3]", 1), SHRUNK, on("n[1,3]", 2)], "n2", True),
+        ([on("n[1-3]", 1), on("n[1-3]", 2)], "n4", False),  # a spare
+        ([], "n2", False),
+        ([SWAPPED], "n2", False),  # what the ftrun before it left behind: this one was never there
+        ([on("n[1-3]", 1), SWAPPED, on("n[1,3-4]", 2), rec.SlotsChanged(5.0, "r1", 0, ("n1", "n2", "n3"), {"1": "n2"})], "n2", False),
+        ([on("n[1-3]", 1), replace(SWAPPED, run="r2")], "n2", False),  # of the ftrun beside it
+    ],
+)
+def test_an_agent_on_a_node_that_was_left_is_none_of_the_job_s_any_more(records: list[rec.Record], node: str, left: bool) -> None:
+    """Perhaps it only cannot hear the controller, which goes on with the others and writes nothing for hours."""
+    assert ledger_now([run("r1"), *records], WILL, node) is (LedgerNow.ELSEWHERE if left else LedgerNow.OURS)
 
 
 # --- what becomes of the job

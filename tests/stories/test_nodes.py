@@ -12,7 +12,7 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings import Settings
-from ftslurm.policies.fence import begun_anew, left_behind
+from ftslurm.policies.fence import begun_anew, left_before, left_behind
 from ftslurm.policies.touch import longest_s
 from tests.stories.replay import SILENT, START, Job
 
@@ -224,6 +224,26 @@ def test_nobody_waits_for_leases_where_nothing_is_to_be_started() -> None:
     goes_silent(job)
     assert job.rungs == ["fail"] and job.status is not None
     assert job.now.mono - START.mono < 30.0
+
+
+@pytest.mark.parametrize("age_s", [1.0, ALL_S + 1.0])
+def test_whoever_comes_after_it_in_the_script_waits_for_them_as_long_as_they_last(age_s: float) -> None:
+    job = running(settings=Settings(isolated_requeue=False, unconditional_requeue=False))
+    job.reachable = False
+    goes_silent(job)
+    assert job.recorded(rec.Finished)[-1].unproven == ("n2",)
+    left = left_before(job.ledger, 0, Settings(), job.now.unix + age_s)
+    assert left == ({"n2"} if age_s < ALL_S else frozenset())
+    assert left_before(job.ledger, 1, Settings(), job.now.unix) == frozenset(), "a later scheduling is Slurm's to hold back"
+
+
+def test_nobody_waits_for_ranks_whose_end_is_proven() -> None:
+    job = running(settings=Settings(isolated_requeue=False, unconditional_requeue=False))
+    job.exits(0, 1)
+    assert job.rungs == ["fail"] and not job.recorded(rec.Finished)[-1].unproven
+    well = running()
+    well.all_exit(0)
+    assert well.status == 0 and not well.recorded(rec.Finished)[-1].unproven
 
 
 # --- a suspended job

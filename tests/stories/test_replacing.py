@@ -523,3 +523,15 @@ def test_the_next_ftrun_of_a_script_that_went_on_with_fewer_nodes_does_so_too(re
     policy = replace(SMALLER, node_replacement=replaces)
     second = Job(policy, nodes=("n1", "n2", "n3"), can=CAN, width=3, past=first.ledger, step_key="eval").begin()
     assert layout(second).nodes == ("n1", "n3") and second.status is None
+
+
+def test_as_many_hangs_are_survived_where_no_node_is_to_be_had() -> None:
+    """Each is answered twice, by a replacement that fails and by a requeue, and counts once."""
+    job = Job(replace(ON_LOAN, hang_restart=True), can=CAN, width=2).begin()
+    for number in range(4):
+        job.tell(ev.ProgramSaid(rank=2, what="exclude", words=("slow",)), ev.BeatOverdue(rank=0, why="no beat"))
+        job.wait(60.0)
+        if number < 3:
+            assert job.rungs == ["node-replacement", "isolated-requeue"] and job.status == 75
+            job = job.again(nodes=("n1", f"n{3 + number}")).begin()
+    assert job.rungs == ["fail"] and job.status not in (0, 75)

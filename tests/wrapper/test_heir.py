@@ -163,3 +163,10 @@ def test_nobody_decides_twice_however_many_try_at_once(job: Job) -> None:
         heir._journal.read()
     assert heirs[0]._take_over() and not heirs[1]._take_over()
     assert len(job.written(rec.Decided)) == 1 and job.slurm.job(job.number).restarts == 1
+
+
+def test_one_on_a_node_that_was_replaced_lets_the_job_run(job: Job) -> None:
+    """Only the way between it and the batch node is broken."""
+    job.journal.append([rec.SlotsChanged(3.0, "r1", 0, ("n1", "n4", "n3"), {"1": "n4"}), rec.AttemptBegan(4.0, "r1", 2, 0, "k", 2, "n[1,3-4]", 3)])
+    assert "without this node" in job.heir("n2").run()
+    assert not job.written(rec.Decided) and job.slurm.job(job.number).restarts == 0

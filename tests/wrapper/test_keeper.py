@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from ftslurm.ledger.store import private_folder
 from ftslurm.model import record as rec
 from ftslurm.slurm.client import JobState
 from ftslurm.wrapper.keeper import carry_out
-from ftslurm.wrapper.requeue import AS_IT_IS
-from tests.fakes.slurm import FakeSlurm
+from ftslurm.wrapper.requeue import AS_IT_IS, RUNS_AGAIN
+from tests.fakes.slurm import REQUEUE_DELAY_S, FakeSlurm
 
 BEGAN = rec.RunBegan(1.0, "r1", "1", "c", 0, "k", "train", "n[1-3]")
 SWAPPED = rec.SlotsChanged(2.0, "r1", 0, ("n1", "n3"), {"1": "n3"})
@@ -58,3 +59,16 @@ def test_a_job_that_gave_a_node_back_where_slurm_takes_changes_is_kept_off_the_b
     job = Job(tmp_path, SWAPPED)
     assert "without n1, n2" in job.keep()
     assert job.slurm.job(job.number).excluded == {"n1", "n2"}
+
+
+@pytest.mark.parametrize("before", [(), (SWAPPED,)])
+def test_a_job_that_somebody_requeued_meanwhile_and_that_runs_again_goes_on(tmp_path: Path, before: tuple[rec.Record, ...]) -> None:
+    """Also with fewer nodes than it had, and where Slurm would take no changes of it."""
+    job = Job(tmp_path, *before)
+    job.slurm.requeue(job.number)
+    job.slurm.clock = lambda: time.time() + 2 * REQUEUE_DELAY_S
+    assert job.slurm.job(job.number).state is JobState.RUNNING
+    job.slurm.cut_out(job.number, "n2")
+    job.slurm.requests.clear()
+    assert job.keep() == RUNS_AGAIN
+    assert job.changes() == [] and job.slurm.job(job.number).restarts == 1

@@ -9,9 +9,9 @@ import pytest
 
 from ftslurm.errors import SlurmRefused, SlurmUnavailable, UnknownJob
 from ftslurm.model.history import fold
-from ftslurm.model.record import Decided
+from ftslurm.model.record import Decided, RunBegan
 from ftslurm.slurm.client import JobState
-from ftslurm.wrapper.requeue import Plan, give_back, plan_for
+from ftslurm.wrapper.requeue import RUNS_AGAIN, Plan, give_back, plan_for
 from tests.fakes.slurm import FakeSlurm
 
 NOBODY: frozenset[str] = frozenset()
@@ -226,3 +226,31 @@ def test_the_plan_comes_from_the_ledger() -> None:
     past = fold([Decided(1.0, "d1", 1, "isolated-requeue", "node", "because", isolate={"n1": "down", "n2": "hot"})])
     plan = plan_for(past, ("n2",), 4.0, True)
     assert plan == Plan(frozenset({"n2"}), frozenset({"n1", "n2"}), 4.0, True)
+    began = RunBegan(1.0, "r1", "7", "c", 3, "k", "train", "n[1-2]")
+    assert plan_for(fold([began]), ("n2",), 4.0, False).schedule == 3
+
+
+def in_scheduling(schedule: int | None) -> Plan:
+    return Plan(frozenset({"n2"}), NOBODY, 4.0, schedule=schedule)
+
+
+def test_a_job_that_was_requeued_and_runs_again_is_left_alone() -> None:
+    """Whoever had decided it was killed, or stood still, before it could write that it was done."""
+    cluster = Cluster()
+    job = cluster.slurm.submit(2)
+    assert "without n2" in give_back(cluster.slurm, job, in_scheduling(0), cluster.time)
+    cluster.runs_within(job, 10)
+    cluster.slurm.requests.clear()
+    assert give_back(cluster.slurm, job, in_scheduling(0), cluster.time) == RUNS_AGAIN
+    assert cluster.changes() == [] and cluster.slurm.job(job).state is JobState.RUNNING
+
+
+@pytest.mark.parametrize("schedule", [1, None])
+def test_one_that_runs_as_it_did_when_it_was_decided_is_requeued(schedule: int | None) -> None:
+    """Also where nobody knows when that was."""
+    cluster = Cluster()
+    job = cluster.slurm.submit(2)
+    cluster.give_back(job)
+    cluster.runs_within(job, 10)
+    assert "without n2" in give_back(cluster.slurm, job, in_scheduling(schedule), cluster.time)
+    assert cluster.slurm.job(job).restarts == 2
