@@ -61,9 +61,19 @@ class Starting(Ending):
             now.unix, f.run, number, f.schedule, f.step_key, counters.starts, fold_nodes(self._step_nodes()),
             len(self._tasks), self._step,
         )  # fmt: skip
+        started: list[Decision] = [self._note(begun), StartRanks(number, env), *self._watch_ranks(self._agents)]
+        started += self._ask_after_silent(now)
         kept, self._kept_signal = self._kept_signal, 0
-        told = self._signalled(ev.SignalSeen(kept), now) if kept else []
-        return [self._note(begun), StartRanks(number, env), *self._watch_ranks(self._agents), *told]
+        return [*started, *(self._signalled(ev.SignalSeen(kept), now) if kept else [])]
+
+    def _ask_after_silent(self, now: Now) -> list[Decision]:
+        """Nodes that fell silent while there was nothing to lose: they are not told of again."""
+        self._watch_silence(now)
+        self._probed.clear()
+        asked = self._probe(self._silent_here(), now)
+        if asked:  # leases may be over already, and a second proof says more
+            self._waits["leases"] = max(self._waits["leases"], self._waits["probe"])
+        return asked
 
     def _own_step(self) -> str:
         """Of the part that runs in our own job; where all is lent, of rank 0."""

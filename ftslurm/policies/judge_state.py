@@ -243,6 +243,19 @@ class JudgeState:
         self._waits["probe"] = now.mono + self.settings.probe_s + self.settings.slurm_timeout_s + MARGIN_S
         return [ProbeNodes(asked, self.settings.probe_s)]
 
+    def _silent_here(self) -> list[str]:
+        """Nodes of the step that may be lost: it is not known yet."""
+        mine = set(self._step_nodes()) - self._attempt.gone.keys()
+        return [node for node in self._fence.silent if node in mine]
+
+    def _watch_silence(self, now: Now) -> None:
+        """A silent node that may live is asked about again, and not waited for longer than its leases last."""
+        self._waits.pop("silence", None)
+        self._waits.pop("leases", None)
+        if silent := self._silent_here():
+            self._waits["silence"] = now.mono + self.settings.silence_s
+            self._waits["leases"] = min(self._fence.over_at(node, self.settings) for node in silent)
+
     def _look_ahead(self, now: Now) -> list[Decision]:
         """While a node is under suspicion: when a spare is needed it shall be known whether it will do."""
         wanted = "replace" in self.facts.can and self.settings.node_replacement
