@@ -113,8 +113,8 @@ class Ending(Patience):
             self._after = self._unended = lambda at: self._finish("interrupted by Ctrl-C", 128 + event.number, at)
             if "lease" in self._waits:
                 return self._fenced(now)
-        if event.rank is None and event.number == SIGTERM and self._another_try:
-            self._kept_signal = event.number
+        if self._another_try and self._announces(event.number):
+            self._keep_signal(event)
             return []
         if event.rank is None and event.number in (SIGINT, SIGTERM) and "step" in self._waits:
             return self._kill_step(self._after, now, self._unended)

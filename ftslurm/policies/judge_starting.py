@@ -47,6 +47,7 @@ class Starting(Ending):
         self._attempt = Attempt(number, frozenset(self._tasks), started=frozenset(self._tasks))
         self._fence.let_go_at = None
         self._launches_again = 0
+        told = self._to_be_told(now)
         self._slurm, self._signal, self._meaning = None, 0, ""
         self._pass_on, self._ranks_signalled = 0, set()
         self._hangs, self._hung = HangWatch(), None
@@ -63,8 +64,18 @@ class Starting(Ending):
         )  # fmt: skip
         started: list[Decision] = [self._note(begun), StartRanks(number, env), *self._watch_ranks(self._agents)]
         started += self._ask_after_silent(now)
-        kept, self._kept_signal = self._kept_signal, 0
-        return [*started, *(self._signalled(ev.SignalSeen(kept), now) if kept else [])]
+        if told:
+            number, since = told
+            started += self._signalled(ev.SignalSeen(number), now)
+            self._signal_at = since
+        return started
+
+    def _to_be_told(self, now: Now) -> tuple[int, float] | None:
+        """A signal that came while no ranks ran, or a warning that still holds: those that heard it are gone. And since when."""
+        kept, self._kept_signal = self._kept_signal, None
+        if kept is not None:
+            return kept.number, now.mono
+        return (self._signal, self._signal_at) if self._meaning == "warning" and self._explained(now) else None
 
     def _ask_after_silent(self, now: Now) -> list[Decision]:
         """Nodes that fell silent while there was nothing to lose: they are not told of again."""
