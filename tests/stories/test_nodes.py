@@ -11,6 +11,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import HealResult
+from ftslurm.model.events import Event
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings import Settings
 from ftslurm.policies.fence import begun_anew, left_behind
@@ -173,6 +174,39 @@ def test_a_step_that_ended_while_a_node_is_cut_off_is_no_proof_for_its_ranks() -
     assert not job.did(do.Requeue)
     job.wait(heard + ALL_S - job.now.mono + 1.0)
     assert job.status == 75
+
+
+def test_a_process_that_cannot_be_killed_is_not_waited_for_longer_than_its_lease_where_the_launcher_is_gone() -> None:
+    """srun was killed, its stepds and shims live: they are told to end, and their leases are renewed no more."""
+    job = LauncherDies(can=CAN).begin()
+    job.silent, job.stuck = {do.StopRanks}, {3: (4711,)}
+    job.tell(ev.StepEnded(ExitStatus(0, 9)))
+    job.wait(3.0)
+    assert not job.did(do.EndStep), "ranks that write a checkpoint keep their grace"
+    job.tell(*(ev.RankStopped(rank, 1, (4711,) if rank == 3 else ()) for rank in range(4)))
+    let_go_at = job.now.mono
+    assert job.did(do.EndStep) and not job.did(do.Requeue)
+    job.wait(let_go_at + ALL_S - job.now.mono - 1.0)
+    assert not job.did(do.Requeue)
+    job.wait(2.0)
+    assert job.status == 75 and len(job.did(do.EndStep)) == 1
+
+
+def test_nor_is_a_shim_that_lives_and_says_nothing_where_the_launcher_is_gone() -> None:
+    job = LauncherDies(can=CAN).begin()
+    job.silent = {do.StopRanks}
+    job.tell(ev.StepEnded(ExitStatus(0, 9)))
+    job.wait(ALL_S + 1.0)
+    assert job.did(do.EndStep) and not job.did(do.Requeue)
+    job.wait(ALL_S + 1.0)
+    assert job.status == 75 and len(job.did(do.EndStep)) == 1
+
+
+class LauncherDies(Job):
+    """Alone."""
+
+    def _shims_go(self) -> list[Event]:
+        return []
 
 
 def test_requeued_by_slurm_away_from_a_dead_node_a_job_waits_for_the_leases_there() -> None:
