@@ -202,6 +202,19 @@ def test_nor_is_a_shim_that_lives_and_says_nothing_where_the_launcher_is_gone() 
     assert job.status == 75 and len(job.did(do.EndStep)) == 1
 
 
+def test_processes_left_of_a_rank_that_has_not_come_up_again_blame_no_node() -> None:
+    """Told late, of the step before."""
+    job = running(settings=Settings(crash_restarts=1, restart_via="step"))
+    job.silent = {do.LaunchStep}
+    job.exits(0, 1)
+    job.tell(*(ev.TaskArrived(task, 4, "7.1") for task in job.tasks if task.node == "n1"))
+    job.silent = {do.StopRanks}
+    job.tell(ev.ShimLost(0, "it hung up"))
+    assert job.judge.phase is Phase.SETTLING
+    job.tell(ev.RankStopped(3, 1, (4711,)), *(ev.RankStopped(rank, 1) for rank in (0, 1)))
+    assert job.rungs == ["in-place-restart", "unconditional-requeue"]
+
+
 class LauncherDies(Job):
     """Alone."""
 
