@@ -201,6 +201,7 @@ class Attempt:
         return {
             tasks[rank].node: f"processes {', '.join(map(str, pids))} of rank {rank} outlived SIGKILL"
             for rank, pids in self.left.items()
+            if rank in tasks  # one that has not come up again may still tell of the step before
         }
 
     def summary(self) -> dict[str, int]:

@@ -168,6 +168,8 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_H, ev.ShimLost): Judge._shim_lost_late,
     (_H, ev.StepEnded): Judge._step_ended_late,
     (_H, ev.AgentLost): Judge._agent_lost,
+    (_H, ev.NodeSilent): Judge._node_silent,
+    (_H, ev.NodeProbed): Judge._node_probed,
     (_H, ev.AgentArrived): Judge._nothing,
     (_H, ev.DevicesSeen): Judge._nothing,  # the healing agent's own result is what counts
     (_H, ev.SignalSeen): Judge._signalled_late,
@@ -221,7 +223,6 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     **{(phase, ev.DrillAsked): Judge._no_drill for phase in (_L, _S, _H, _P, _E, _Q)},
     # silence, when nobody waits for the node, and what counts of it then
     (_L, ev.NodeSilent): Judge._silent_meanwhile,
-    (_H, ev.NodeSilent): Judge._silent_meanwhile,
     (_E, ev.NodeSilent): Judge._silent_while_ending,
     (_E, ev.ShimLost): Judge._shim_closed,
     (_E, ev.RankStopped): Judge._stopped_while_ending,
@@ -229,7 +230,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_L, ev.NodeProbed): Judge._launch_probed,
     (_L, ev.StepsListed): Judge._steps_listed,
     **{(phase, ev.StepsListed): Judge._nothing for phase in (_R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.NodeProbed): Judge._nothing for phase in (_H, _P, _E, _Q)},
+    **{(phase, ev.NodeProbed): Judge._nothing for phase in (_P, _E, _Q)},
     (_R, ev.NodeLate): Judge._node_late,
     **{(phase, ev.NodeLate): Judge._nothing for phase in (_L, _S, _H, _P, _E, _Q)},
     **{(phase, ev.NodeHeard): Judge._node_heard for phase in (_L, _R, _S, _H, _P, _E, _Q)},

@@ -69,7 +69,7 @@ class Ending(Patience):
         self._waits = {"killed step": now.mono + STEP_END_WAIT_S}
         return [KillStep()]
 
-    def _fenced(self, now: Now) -> list[Decision]:
+    def _fenced(self, now: Now, overdue: bool = False) -> list[Decision]:
         """What follows, as soon as nothing of the old attempt can run any more beside what would be started."""
         left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono) if self._another_try else {}
         if math.inf in left.values():
@@ -79,6 +79,11 @@ class Ending(Patience):
         if not left:
             self._waits = {}
             return self._after(now)
+        if self._fence.let_go_at is None and (overdue or left.keys() <= self._attempt.left.keys()):
+            # The launcher ended alone. Its shims live, and would renew leases for as long as a process cannot be killed;
+            # ranks that are still being stopped keep their grace.
+            self._fence.let_go_at = now.mono
+            return [EndStep(0, forget=True), *self._fenced(now)]
         tell_at = self._waits.get("tell leases", now.mono + TELL_LEASES_S if "lease" not in self._waits else None)
         self._waits = {"lease": max(left.values())} | ({"tell leases": tell_at} if tell_at else {})
         return []
@@ -113,8 +118,8 @@ class Ending(Patience):
             self._after = self._unended = lambda at: self._finish("interrupted by Ctrl-C", 128 + event.number, at)
             if "lease" in self._waits:
                 return self._fenced(now)
-        if event.rank is None and event.number == SIGTERM and self._another_try:
-            self._kept_signal = event.number
+        if self._another_try and self._announces(event.number):
+            self._keep_signal(event)
             return []
         if event.rank is None and event.number in (SIGINT, SIGTERM) and "step" in self._waits:
             return self._kill_step(self._after, now, self._unended)
@@ -130,7 +135,7 @@ class Ending(Patience):
         return self._fenced(now)
 
     def _lease_due(self, now: Now) -> list[Decision]:
-        return self._fenced(now) if self.phase is Phase.ENDING else []
+        return self._fenced(now, overdue=True) if self.phase is Phase.ENDING else []
 
     # --- ftrun ends: finished, given back, or without a ledger
 

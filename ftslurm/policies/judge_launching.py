@@ -191,22 +191,31 @@ class Launching(Settling):
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
     def _launch_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
-        if event.rank is not None or event.number not in (SIGINT, SIGTERM):
-            return []
-        if event.number == SIGTERM and self._attempt.number:
-            self._kept_signal = self._signal = event.number
-            self._waits["launch"] = now.mono + self.settings.warning_grace_s
-            return [self._ask_slurm(now)] if "ask" in self.facts.can else []
+        """Before the first start ftrun's own ends it. Else it may be a warning, which ranks that come in time are told of."""
+        own_term = event.rank is None and event.number == SIGTERM
+        if not (event.rank is None and event.number == SIGINT) and not (own_term and not self._attempt.number):
+            return self._launch_warned(event, own_term or self._asks_for_requeue(event.number), now)
         what, status = f"ended by {signal_name(event.number)} while the step was starting", 128 + event.number
         if "launch again" in self._waits:  # there is none
             return self._finish(what, status, now)
         return self._kill_step(lambda at: self._finish(what, status, at), now)
 
+    def _launch_warned(self, event: ev.SignalSeen, ends: bool, now: Now) -> list[Decision]:
+        """ends: when the ranks do not come in time."""
+        if not self._announces(event.number):
+            return []
+        self._keep_signal(event)
+        if not ends or "launch" in self._waits:
+            return []
+        self._signal, self._signal_at = event.number, now.mono
+        self._waits["launch"] = now.mono + self.settings.warning_grace_s
+        return [self._ask_slurm(now)] if "ask" in self.facts.can else []
+
     def _launch_overdue(self, now: Now) -> list[Decision]:
         """A warning came and the ranks that were to hear it do not."""
         self._meaning = "warning"
-        what = f"the step did not come up after {signal_name(self._kept_signal)}"
-        trouble = Trouble(Cause.WARNING, what, 128 + self._kept_signal)
+        what = f"the step did not come up after {signal_name(self._signal)}"
+        trouble = Trouble(Cause.WARNING, what, 128 + self._signal)
         return self._kill_step(lambda at: self._after_warning(trouble, at), now)
 
 

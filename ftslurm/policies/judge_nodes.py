@@ -12,14 +12,17 @@ from ftslurm.policies.judge_settling import Settling
 from ftslurm.policies.ladder import Cause
 from ftslurm.policies.phases import Phase, Trouble
 
+# While ranks run or wait for devices to heal, minutes perhaps: nothing else would find out that a node is lost.
+_WATCHED = (Phase.RUNNING, Phase.HEALING)
+
 
 class Nodes(Settling):
     def _node_silent(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
-        """While ranks run or are stopped: silence is no proof, so the node is looked at by another way."""
+        """While ranks run, are stopped or wait for devices: silence is no proof, so the node is looked at by another way."""
         self._fence.silent[event.node] = now.mono - event.silent_s
         if event.node not in self._step_nodes():
             return []
-        if self.phase is Phase.RUNNING:
+        if self.phase in _WATCHED:
             self._watch_silence(now)
         return [*self._probe([event.node], now), *self._look_ahead(now)]
 
@@ -32,7 +35,7 @@ class Nodes(Settling):
 
     def _node_heard(self, event: ev.NodeHeard, now: Now) -> list[Decision]:
         self._fence.silent.pop(event.node, None)
-        if self.phase is Phase.RUNNING:
+        if self.phase in _WATCHED:
             self._watch_silence(now)
         return []
 
@@ -56,52 +59,43 @@ class Nodes(Settling):
             self._attempt.gone[event.node] = event.what
             for rank in self._ranks_on(event.node):
                 self._attempt.lose(rank, f"{event.node} is lost: {event.what}")
+        if self.phase in _WATCHED:
+            self._watch_silence(now)
         if self.phase is not Phase.RUNNING:
-            return self._settled(now)
+            return [*self._healing_settled(now), *self._settled(now)]
         if event.node in self._attempt.gone:
             since = self._fence.silent.get(event.node)
             for_s = f" for {now.mono - since:.0f} s" if since is not None else ""
             what = f"nothing was heard of {event.node}{for_s}, and {event.what}"
             return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
-        self._watch_silence(now)
         return []
 
     def _lost_on(self, node: str) -> bool:
         return any(rank in self._attempt.lost for rank in self._ranks_on(node))
 
-    def _watch_silence(self, now: Now) -> None:
-        """A silent node that may live is asked about again, and not waited for longer than its leases last."""
-        mine = [node for node in self._fence.silent if node in self._step_nodes()]
-        self._waits.pop("silence", None)
-        self._waits.pop("leases", None)
-        if mine:
-            self._waits["silence"] = now.mono + self.settings.silence_s
-            self._waits["leases"] = min(self._fence.over_at(node, self.settings) for node in mine)
-
     def _probe_overdue(self, now: Now) -> list[Decision]:
         """No second proof."""
         self._probed.clear()
-        if self.phase is Phase.RUNNING:
+        if self.phase in _WATCHED:
             self._watch_silence(now)
-        return self._settled(now)
+        return [*self._healing_settled(now), *self._settled(now)]
 
     def _silence_goes_on(self, now: Now) -> list[Decision]:
-        if self.phase is not Phase.RUNNING:
-            return []
-        return self._probe([node for node in self._fence.silent if node in self._step_nodes()], now)
+        return self._probe(self._silent_here(), now) if self.phase in _WATCHED else []
 
     def _leases_over(self, now: Now) -> list[Decision]:
         """Whatever has happened there: ranks that were out of reach for so long have ended by themselves."""
-        if self.phase is not Phase.RUNNING:
+        if self.phase not in _WATCHED:
             return []
-        over = [node for node in self._fence.silent if node in self._step_nodes()]
-        over = [node for node in over if self._fence.over_at(node, self.settings) <= now.mono]
+        over = [node for node in self._silent_here() if self._fence.over_at(node, self.settings) <= now.mono]
         asked, over = self._stopped_with_the_job(over, now)
         if asked or not over:
             return asked
         for node in over:
             for rank in self._ranks_on(node):
                 self._attempt.lose(rank, f"{node} was out of reach for longer than a lease lasts")
+        if self.phase is Phase.HEALING:
+            return []  # decided when that is over
         what = f"{fold_nodes(over)} was out of reach for longer than the lease of {self.settings.lease_s:g} s, though it lives"
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 

@@ -168,9 +168,8 @@ class Replacing(Starting):
     def _without_step(self, now: Now) -> list[Decision]:
         """The old step has ended; the search may still go on."""
         self.phase = Phase.REPLACING
-        if self._kept_signal:
-            return self._replacing_signalled(ev.SignalSeen(self._kept_signal), now)
-        return self._let_go(now)
+        told = self._replacing_signalled(self._kept_signal, now) if self._kept_signal else []
+        return told or self._let_go(now)
 
     def _let_go(self, now: Now) -> list[Decision]:
         """Once the search has an end and nothing of the old step runs: the new one, or the next rung."""
@@ -219,9 +218,12 @@ class Replacing(Starting):
         return [*loans, done, Say(f"no other node: {filling.failed}"), *self._settled(now)]
 
     def _replacing_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
-        """A job that is ending does not wait for nodes."""
+        """A job that is ending does not wait for nodes, nor one that wants to be requeued now."""
         filling = self._filling
-        if filling is None or event.rank is not None or event.number not in (SIGINT, SIGTERM):
+        ends = event.rank is None and event.number in (SIGINT, SIGTERM)
+        if filling is None or not (ends or (filling.decision and self._asks_for_requeue(event.number))):
+            if self._announces(event.number):
+                self._keep_signal(event)
             return []
         self._filling, self._waits = None, {}
         loans = self._end_loans(filling.lent.values())
@@ -230,7 +232,7 @@ class Replacing(Starting):
             return [*loans, *self._finish(f"{what} while waiting for another node", 128 + event.number, now)]
         self._attempt.unreplaced = "a signal came meanwhile"
         done = self._note(rec.CarriedOut(now.unix, filling.decision, False, "a signal came meanwhile"))
-        self._signal, self._signal_at, self._kept_signal = event.number, now.mono, 0
+        self._signal, self._signal_at, self._kept_signal = event.number, now.mono, None
         self.phase = Phase.SETTLING
         if "ask" not in self.facts.can:
             self._meaning = "terminated"

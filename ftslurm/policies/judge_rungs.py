@@ -68,6 +68,7 @@ class Rungs(Replacing):
         st = self.settings
         most = max(len(chips) for chips in devices.values())  # an agent heals one device after the other
         self._waits = {"heal": now.mono + most * (st.self_heal_wait_s + st.reset_wait_s) + MARGIN_S}
+        self._watch_silence(now)
         ordered = {node: tuple(sorted(chips.items())) for node, chips in devices.items()}
         return [HealDevices(ordered, st.reset == "auto", st.self_heal_wait_s, st.reset_wait_s)]
 
@@ -88,11 +89,13 @@ class Rungs(Replacing):
         if self._attempt.to_heal or self.phase is not Phase.HEALING:
             return []
         self._waits.pop("heal", None)
+        if "probe" in self._waits:
+            return []  # a node may be lost, and ranks would start on it
         assert self._decided is not None and self._trouble is not None
         failed = self._attempt.unhealed
         what = "; ".join(f"{node}: {why}" for node, why in sorted(failed.items())) or "healed"
         done = self._note(rec.CarriedOut(now.unix, self._decided.id, not failed, what))
-        if not (failed or self._signal or self._not_by_shim()):
+        if not (failed or self._signal or self._not_by_shim() or self._attempt.gone):
             return [done, *self._restart(now)]
         self.phase = Phase.SETTLING
         self._waits = {name: at for name, at in self._waits.items() if name == "ask"}

@@ -55,13 +55,16 @@ class Settling(Rungs):
             found.append(LookAtDevices())
         if self._needs_slurm(trouble, now):
             found.append(self._ask_slurm(now))
-        if not self._attempt.step_gone:
-            self._probed.clear()
-            suspects = {self._tasks[rank].node for rank in self._attempt.lost} - self._attempt.gone.keys()
-            found += self._probe(sorted(suspects), now)
+        self._probed.clear()
+        found += self._probe(sorted(self._suspects()), now)
         if trouble.cause is Cause.LOST or choose(self._situation(trouble, now)).rung == "node-replacement":
             found += self._look_ahead(now)
         return [*found, *self._settled(now)]
+
+    def _suspects(self) -> set[str]:
+        """Nodes that may be lost: silent ones, and those of lost ranks, unless they were lost with the step."""
+        lost = () if self._attempt.step_gone else self._attempt.lost
+        return {self._tasks[rank].node for rank in lost} - self._attempt.gone.keys() | set(self._silent_here())
 
     def _stop_ranks(self, grace_s: float) -> StopRanks:
         """A SIGTERM of long ago, which the ranks outlived, does not count as having asked them."""

@@ -23,7 +23,7 @@ class Signals(Devices):
         """ftrun's own signals are passed on as srun does. Of a TERM or a warning Slurm is asked what it means."""
         if event.rank is None and event.number == SIGINT:
             return self._interrupted(event, now)
-        known = signal_name(event.number).removeprefix("SIG") in {"TERM", *self.settings.warning_signals}
+        known = self._announces(event.number)
         if not known or "ask" not in self.facts.can:
             passed_on: list[Decision] = [SignalRanks(event.number)] if event.rank is None else []
             if not known or self._signal:
@@ -61,12 +61,16 @@ class Signals(Devices):
         return [*([self._stop_ranks(0.0)] if again else []), *self._settled(now)]
 
     def _signalled_late(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
-        """While ranks are being stopped or devices heal: remembered, and asked about before anything is decided."""
+        """While ranks are being stopped or devices heal: asked about before anything is decided, where it may end the job; else
+        for the next ranks."""
         if event.rank is None and event.number == SIGINT:
             return self._interrupted(event, now)
-        if self._signal or event.number != SIGTERM:
+        if not self._announces(event.number):
             return []
-        self._signal = event.number
+        if self._signal or not (event.number == SIGTERM or self._asks_for_requeue(event.number)):
+            self._keep_signal(event)
+            return []
+        self._signal, self._signal_at = event.number, now.mono
         if event.rank is None and "ask" not in self.facts.can:
             self._meaning = "terminated"
         return [self._ask_slurm(now)] if "ask" in self.facts.can and "ask" not in self._waits else []

@@ -47,6 +47,7 @@ class Starting(Ending):
         self._attempt = Attempt(number, frozenset(self._tasks), started=frozenset(self._tasks))
         self._fence.let_go_at = None
         self._launches_again = 0
+        told = self._to_be_told(now)
         self._slurm, self._signal, self._meaning = None, 0, ""
         self._pass_on, self._ranks_signalled = 0, set()
         self._hangs, self._hung = HangWatch(), None
@@ -61,9 +62,29 @@ class Starting(Ending):
             now.unix, f.run, number, f.schedule, f.step_key, counters.starts, fold_nodes(self._step_nodes()),
             len(self._tasks), self._step,
         )  # fmt: skip
-        kept, self._kept_signal = self._kept_signal, 0
-        told = self._signalled(ev.SignalSeen(kept), now) if kept else []
-        return [self._note(begun), StartRanks(number, env), *self._watch_ranks(self._agents), *told]
+        started: list[Decision] = [self._note(begun), StartRanks(number, env), *self._watch_ranks(self._agents)]
+        started += self._ask_after_silent(now)
+        if told:
+            number, since = told
+            started += self._signalled(ev.SignalSeen(number), now)
+            self._signal_at = since
+        return started
+
+    def _to_be_told(self, now: Now) -> tuple[int, float] | None:
+        """A signal that came while no ranks ran, or a warning that still holds: those that heard it are gone. And since when."""
+        kept, self._kept_signal = self._kept_signal, None
+        if kept is not None:
+            return kept.number, now.mono
+        return (self._signal, self._signal_at) if self._meaning == "warning" and self._explained(now) else None
+
+    def _ask_after_silent(self, now: Now) -> list[Decision]:
+        """Nodes that fell silent while there was nothing to lose: they are not told of again."""
+        self._watch_silence(now)
+        self._probed.clear()
+        asked = self._probe(self._silent_here(), now)
+        if asked:  # leases may be over already, and a second proof says more
+            self._waits["leases"] = max(self._waits["leases"], self._waits["probe"])
+        return asked
 
     def _own_step(self) -> str:
         """Of the part that runs in our own job; where all is lent, of rank 0."""

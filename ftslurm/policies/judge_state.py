@@ -85,7 +85,7 @@ class JudgeState:
         self._signal_at = 0.0  # monotonic
         self._pass_on = 0  # one that ftrun itself got and the ranks may still have to get
         self._ranks_signalled: set[int] = set()  # those that the ranks got, as their shims say
-        self._kept_signal = 0  # one that came between two steps, for the ranks of the next
+        self._kept_signal: ev.SignalSeen | None = None  # one that came while no ranks ran, for those to come
         self._meaning = ""  # what it means: `warning`, or why the job ends
         self._mending: dict[int, tuple[Trouble, float]] = {}  # rank to be started again alone -> why, until when
         self._hangs = HangWatch()
@@ -225,6 +225,20 @@ class JudgeState:
         """Independent ranks do not wait for each other."""
         return self.settings.hang_c4d and self.settings.watch != "L0" and self.settings.mode == "sync"
 
+    def _announces(self, number: int) -> bool:
+        """Is it what Slurm ends a job with, or what the job wants to be warned by?"""
+        return signal_name(number).removeprefix("SIG") in {"TERM", *self.settings.warning_signals}
+
+    def _asks_for_requeue(self, number: int) -> bool:
+        """Then there is nothing to start before: no rank could do more until the end than be told of it."""
+        return self.settings.warning_requeue and {"ask", "requeue"} <= self.facts.can and self._announces(number)
+
+    def _keep_signal(self, event: ev.SignalSeen) -> None:
+        """A TERM says more than another one, and ftrun's own more than that of a rank, which may be for its step alone."""
+        kept = self._kept_signal
+        if kept is None or (event.number == SIGTERM, event.rank is None) > (kept.number == SIGTERM, kept.rank is None):
+            self._kept_signal = event
+
     # --- asking others
 
     def _ask_slurm(self, now: Now) -> AskSlurm:
@@ -242,6 +256,19 @@ class JudgeState:
         self._probed.update(asked)
         self._waits["probe"] = now.mono + self.settings.probe_s + self.settings.slurm_timeout_s + MARGIN_S
         return [ProbeNodes(asked, self.settings.probe_s)]
+
+    def _silent_here(self) -> list[str]:
+        """Nodes of the step that may be lost: it is not known yet."""
+        mine = set(self._step_nodes()) - self._attempt.gone.keys()
+        return [node for node in self._fence.silent if node in mine]
+
+    def _watch_silence(self, now: Now) -> None:
+        """A silent node that may live is asked about again, and not waited for longer than its leases last."""
+        self._waits.pop("silence", None)
+        self._waits.pop("leases", None)
+        if silent := self._silent_here():
+            self._waits["silence"] = now.mono + self.settings.silence_s
+            self._waits["leases"] = min(self._fence.over_at(node, self.settings) for node in silent)
 
     def _look_ahead(self, now: Now) -> list[Decision]:
         """While a node is under suspicion: when a spare is needed it shall be known whether it will do."""

@@ -114,7 +114,7 @@ class Truth:
         for rank, attempt in self.unproven:
             renewed = min(at for at in (self.silent.get(self.node_of[rank]), self.let_go_at, self.now) if at is not None)
             until[rank, attempt] = math.inf if rank in self.paused else renewed + self.lease_s
-        gone = gone | {rank for rank in self.closed if self.node_of[rank] in self.dead}
+        gone = gone | {rank for rank in self.closed if self.node_of.get(rank) in self.dead}
         return {(rank, attempt) for (rank, attempt), at in until.items() if rank not in gone and self.now < at}
 
     def placed(self, tasks: Sequence[Task]) -> None:

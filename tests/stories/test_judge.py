@@ -1195,6 +1195,79 @@ def test_a_warning_between_two_steps_is_not_forgotten(between: type) -> None:
     assert job.status == REQUEUED and job.recorded(rec.Decided)[-1].cost == ""
 
 
+USR1_TOO = Settings(warning_signals=("TERM", "USR1"), restart_via="step", crash_restarts=5)
+
+
+@pytest.mark.parametrize("between", [do.StopRanks, do.EndStep, do.LaunchStep, do.HealDevices])
+@pytest.mark.parametrize("requeue", [True, False])
+def test_a_warning_by_another_signal_while_no_ranks_run_is_not_forgotten_either(between: type, requeue: bool) -> None:
+    job = Job(replace(USR1_TOO, warning_requeue=requeue)).begin()
+    job.silent = {between}
+    if between is do.HealDevices:
+        job.shows(fault())
+    else:
+        job.exits(0, 1)
+    phases = {
+        do.StopRanks: Phase.SETTLING, do.EndStep: Phase.ENDING, do.LaunchStep: Phase.LAUNCHING, do.HealDevices: Phase.HEALING,
+    }  # fmt: skip
+    assert job.judge.phase is phases[between]
+    job.tell(ev.SignalSeen(SIGUSR1))
+    job.silent = set()
+    goes_on(job, between)
+    job.wait(HOUR_S)
+    if requeue:
+        assert job.status == REQUEUED and job.recorded(rec.Decided)[-1].cost == ""
+    else:
+        assert job.did(do.SignalRanks) == [do.SignalRanks(SIGUSR1)] and job.judge.phase is Phase.RUNNING
+
+
+def goes_on(job: Job, after: type) -> None:
+    """What the world would have done at once."""
+    if after is do.StopRanks:
+        job.tell(*(ev.RankStopped(task.rank, 1) for task in job.tasks))
+    if after is do.EndStep and not job.judge.finished:
+        job.tell(ev.StepEnded(ExitStatus(0)))
+    if after is do.LaunchStep:
+        job.tell(*(ev.TaskArrived(task, len(job.tasks), "7.1") for task in job.tasks))
+    if after is do.HealDevices:
+        job.devices["n2"] = ()
+        job.tell(ev.HealingDone("n2", (HealResult("0.0", True, "reset"),)))
+
+
+@pytest.mark.parametrize("attempts", [0, 1])
+def test_a_warning_to_the_tasks_of_a_step_that_comes_up_reaches_the_ranks_once(attempts: int) -> None:
+    job = Job(USR1_TOO)
+    job.silent = {do.LaunchStep} if not attempts else set()
+    job.begin()
+    job.silent = {do.LaunchStep}
+    if attempts:
+        job.exits(0, 1)
+    step, (*first, last) = f"7.{attempts}", job.tasks
+    job.tell(*(ev.TaskArrived(task, 4, step) for task in first))
+    job.tell(*(ev.SignalSeen(SIGTERM, task.rank) for task in first), ev.TaskArrived(last, 4, step))
+    assert len(job.did(do.SignalRanks)) == 1 and len(job.did(do.StartRanks)) == attempts + 1
+
+
+def test_a_step_that_comes_up_too_late_after_a_warning_to_its_tasks_is_not_waited_for() -> None:
+    job = Job(replace(USR1_TOO, warning_requeue=True)).begin()
+    job.silent = {do.LaunchStep}
+    job.exits(0, 1)
+    job.tell(ev.TaskArrived(job.tasks[0], 4, "7.1"), *[ev.SignalSeen(SIGTERM, 0)] * 2)
+    asked = len(job.did(do.AskSlurm))
+    job.wait(HOUR_S)
+    assert job.status == REQUEUED and job.recorded(rec.Decided)[-1].cost == "" and len(job.did(do.AskSlurm)) == asked
+
+
+def test_a_job_cancelled_while_its_step_comes_up_is_over() -> None:
+    """Slurm signals the tasks and, in the end, kills them."""
+    job = Job(replace(USR1_TOO, warning_requeue=True)).begin()
+    job.silent = {do.LaunchStep}
+    job.exits(0, 1)
+    job.slurm = replace(RUNNING, state="CANCELLED")
+    job.tell(ev.TaskArrived(job.tasks[0], 4, "7.1"), ev.SignalSeen(SIGTERM, 0), ev.StepEnded(ExitStatus(0, SIGKILL)))
+    assert job.status not in (0, None, REQUEUED) and len(job.did(do.StartRanks)) == 1
+
+
 def test_a_job_cancelled_while_devices_heal_is_over() -> None:
     job = Job().begin()
     job.silent = {do.HealDevices}

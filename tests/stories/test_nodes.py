@@ -10,11 +10,14 @@ import pytest
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
+from ftslurm.model.devices import HealResult
+from ftslurm.model.events import Event
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings import Settings
 from ftslurm.policies.fence import begun_anew, left_before, left_behind
+from ftslurm.policies.judge import Phase
 from ftslurm.policies.touch import longest_s
-from tests.stories.replay import SILENT, START, Job
+from tests.stories.replay import SILENT, START, Job, fault
 
 CAN = ("ask", "requeue", "probe")
 ALL_S = Settings().lease_s + Settings().lease_margin_s
@@ -183,6 +186,52 @@ def test_a_step_that_ended_while_a_node_is_cut_off_is_no_proof_for_its_ranks() -
     assert not job.did(do.Requeue)
     job.wait(heard + ALL_S - job.now.mono + 1.0)
     assert job.status == 75
+
+
+def test_a_process_that_cannot_be_killed_is_not_waited_for_longer_than_its_lease_where_the_launcher_is_gone() -> None:
+    """srun was killed, its stepds and shims live: they are told to end, and their leases are renewed no more."""
+    job = LauncherDies(can=CAN).begin()
+    job.silent, job.stuck = {do.StopRanks}, {3: (4711,)}
+    job.tell(ev.StepEnded(ExitStatus(0, 9)))
+    job.wait(3.0)
+    assert not job.did(do.EndStep), "ranks that write a checkpoint keep their grace"
+    job.tell(*(ev.RankStopped(rank, 1, (4711,) if rank == 3 else ()) for rank in range(4)))
+    let_go_at = job.now.mono
+    assert job.did(do.EndStep) and not job.did(do.Requeue)
+    job.wait(let_go_at + ALL_S - job.now.mono - 1.0)
+    assert not job.did(do.Requeue)
+    job.wait(2.0)
+    assert job.status == 75 and len(job.did(do.EndStep)) == 1
+
+
+def test_nor_is_a_shim_that_lives_and_says_nothing_where_the_launcher_is_gone() -> None:
+    job = LauncherDies(can=CAN).begin()
+    job.silent = {do.StopRanks}
+    job.tell(ev.StepEnded(ExitStatus(0, 9)))
+    job.wait(ALL_S + 1.0)
+    assert job.did(do.EndStep) and not job.did(do.Requeue)
+    job.wait(ALL_S + 1.0)
+    assert job.status == 75 and len(job.did(do.EndStep)) == 1
+
+
+def test_processes_left_of_a_rank_that_has_not_come_up_again_blame_no_node() -> None:
+    """Told late, of the step before."""
+    job = running(settings=Settings(crash_restarts=1, restart_via="step"))
+    job.silent = {do.LaunchStep}
+    job.exits(0, 1)
+    job.tell(*(ev.TaskArrived(task, 4, "7.1") for task in job.tasks if task.node == "n1"))
+    job.silent = {do.StopRanks}
+    job.tell(ev.ShimLost(0, "it hung up"))
+    assert job.judge.phase is Phase.SETTLING
+    job.tell(ev.RankStopped(3, 1, (4711,)), *(ev.RankStopped(rank, 1) for rank in (0, 1)))
+    assert job.rungs == ["in-place-restart", "unconditional-requeue"]
+
+
+class LauncherDies(Job):
+    """Alone."""
+
+    def _shims_go(self) -> list[Event]:
+        return []
 
 
 def test_requeued_by_slurm_away_from_a_dead_node_a_job_waits_for_the_leases_there() -> None:
@@ -361,3 +410,103 @@ def test_what_is_told_of_a_node_that_the_step_does_not_want_keeps_no_launch_up()
     job = launching()
     job.tell(*[ev.NodeProbed("n7", False, "it was asked about before")] * 3)
     assert not job.did(do.StopRanks)
+
+
+# --- a node that dies when nobody waits for it: it is told of only once
+
+
+def healing(**how: Any) -> Job:
+    """The devices of n3, for as long as the story wants."""
+    job = running(nodes=("n1", "n2", "n3"), **how)
+    job.silent = {do.HealDevices}
+    job.shows(fault("n3"))
+    assert job.judge.phase is Phase.HEALING
+    return job
+
+
+def healed(job: Job) -> None:
+    job.silent = set()
+    job.devices["n3"] = ()
+    job.tell(ev.HealingDone("n3", (HealResult("0.0", True, "looked again"),)))
+
+
+def test_ranks_do_not_start_again_on_a_node_that_died_while_devices_healed_elsewhere() -> None:
+    job = healing()
+    job.reachable = False
+    goes_silent(job)
+    job.wait(60.0)
+    healed(job)
+    job.wait(ALL_S)
+    assert len(job.did(do.StartRanks)) == 1 and job.rungs == ["in-place-restart", "isolated-requeue"]
+    assert job.excluded == ("n2",)
+
+
+def test_what_is_found_of_a_silent_node_is_waited_for_before_ranks_start_again() -> None:
+    job = healing()
+    job.silent |= {do.ProbeNodes}
+    goes_silent(job)
+    job.tell(ev.HealingDone("n3", (HealResult("0.0", True, "looked again"),)))
+    assert len(job.did(do.StartRanks)) == 1
+    job.tell(ev.NodeProbed("n2", True, "its slurmd answers"))
+    assert len(job.did(do.StartRanks)) == 2
+
+
+def test_a_node_that_dies_as_the_ranks_start_again_is_found_dead_as_well() -> None:
+    job = healing()
+    goes_silent(job)
+    job.reachable = False
+    healed(job)
+    job.wait(ALL_S)
+    assert job.rungs == ["in-place-restart", "isolated-requeue"] and job.excluded == ("n2",)
+
+
+def test_out_of_reach_for_longer_than_a_lease_while_devices_heal_ranks_do_not_start_again_there() -> None:
+    """Its shims have ended themselves, wherever they are."""
+    job = healing()
+    heard = goes_silent(job)
+    job.wait(heard + ALL_S - job.now.mono + 1.0)
+    assert job.judge.phase is Phase.HEALING
+    healed(job)
+    assert len(job.did(do.StartRanks)) == 1 and job.rungs == ["in-place-restart", "unconditional-requeue"]
+
+
+def test_a_node_that_is_heard_again_while_devices_heal_is_as_good_as_before() -> None:
+    job = healing()
+    goes_silent(job)
+    job.tell(ev.NodeHeard("n2"))
+    job.wait(ALL_S)
+    healed(job)
+    assert len(job.did(do.StartRanks)) == 2 and "silence" not in job.judge._waits
+
+
+def came_and_died(silent_s: float) -> Job:
+    """n2 has come up and is silent for so long when the last node comes."""
+    job = Job(nodes=("n1", "n2", "n3"), can=CAN)
+    job.silent = {do.LaunchStep}
+    job.tell(ev.Begun(), *(ev.TaskArrived(task, 6, "7.0") for task in job.tasks[:4]))
+    job.reachable = False
+    job.jump(15.0)
+    job.tell(ev.NodeSilent("n2", 15.0))
+    job.jump(silent_s - 15.0)
+    job.tell(*(ev.TaskArrived(task, 6, "7.0") for task in job.tasks[4:]))
+    return job
+
+
+@pytest.mark.parametrize("silent_s", [20.0, 300.0])
+def test_a_node_that_died_while_the_others_came_up_is_asked_about_when_ranks_run(silent_s: float) -> None:
+    job = came_and_died(silent_s)
+    assert job.did(do.StartRanks) and [probe.nodes for probe in job.did(do.ProbeNodes)] == [("n2",)]
+    assert job.recorded(rec.TroubleSeen)[0].what.startswith("nothing was heard of n2")
+    job.wait(ALL_S)
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+
+
+def test_when_a_rank_fails_silent_nodes_are_suspects_though_no_rank_of_theirs_is_known_to_be_lost() -> None:
+    """Its rendezvous has failed for want of the others, before the second proof was there."""
+    job = running()
+    job.silent = {do.ProbeNodes}
+    goes_silent(job)
+    job.silent, job.reachable = set(), False
+    job.exits(0, 1)
+    job.wait(ALL_S)
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)

@@ -17,7 +17,7 @@ from ftslurm.model.layout import Layout
 from ftslurm.model.settings import Settings
 from ftslurm.policies.judge import Phase
 from ftslurm.policies.judge_state import LOOK_COUNTS_S
-from tests.stories.replay import RUNNING, SIGINT, SIGTERM, Job, fault, tasks_in
+from tests.stories.replay import RUNNING, SIGINT, SIGTERM, SIGUSR1, Job, fault, tasks_in
 
 CAN = ("ask", "requeue", "probe", "replace", "release")
 BROKEN = fault(graded=FaultClass.ISOLATE)
@@ -415,6 +415,46 @@ def test_a_job_that_ends_does_not_wait_for_a_node(number: int, status: int) -> N
     job.tell(ev.SignalSeen(number))
     assert job.judge.finished and job.status in (status, 1)
     assert not job.did(do.Requeue)
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+def test_a_warning_while_a_node_is_waited_for_is_not_forgotten(requeue: bool) -> None:
+    job = on_loan(replace(ON_LOAN, warning_signals=("TERM", "USR1"), warning_requeue=requeue)).begin()
+    job.silent = {do.BorrowNode}
+    job.shows(BROKEN)
+    job.tell(ev.SignalSeen(SIGUSR1))
+    job.silent = set()
+    if requeue:
+        assert job.status == 75 and not any(fold(job.ledger).spent.values()) and job.excluded == ("n2",)
+        return
+    job.tell(ev.NodeBorrowed(1, "n9", 909))
+    assert job.judge.phase is Phase.RUNNING and job.did(do.SignalRanks) == [do.SignalRanks(SIGUSR1)]
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+def test_a_node_that_dies_after_a_warning_does_not_undo_it(requeue: bool) -> None:
+    """The ranks that heard it are gone."""
+    job = with_spares(replace(POLICY, warning_requeue=requeue))
+    job.reachable = False
+    job.wait(15.0)
+    job.tell(ev.SignalSeen(SIGTERM))
+    job.wait(5.0)
+    job.tell(ev.NodeSilent("n2", 15.0), ev.ShimLost(2, "it hung up"), ev.ShimLost(3, "it hung up"))
+    assert job.rungs == ["node-replacement"] and job.did(do.SignalRanks) == [do.SignalRanks(SIGTERM)] * 2
+    job.wait(3600.0)
+    assert job.rungs == ["node-replacement", "requeue-on-warning"][: 1 + requeue]
+    assert job.status == (75 if requeue else None)
+
+
+def test_a_warning_of_long_ago_is_not_told_to_ranks_that_start_later() -> None:
+    job = with_spares()
+    job.slurm = replace(job.slurm, end_time=int(job.now.unix + 48 * 3600.0))
+    job.tell(ev.SignalSeen(SIGTERM))
+    for _ in range(2):  # the second time it was told again, and is no younger for that
+        job.wait(400.0)
+        job.shows(fault(layout(job).nodes[1], graded=FaultClass.ISOLATE))
+        job.tell(ev.ShimLost(2, "it hung up"))
+    assert len(job.did(do.StartRanks)) == 3 and len(job.did(do.SignalRanks)) == 2
 
 
 def test_the_next_ftrun_of_the_script_does_not_go_back_to_a_node_that_was_left() -> None:

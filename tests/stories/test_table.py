@@ -131,7 +131,7 @@ class Chaos:
             yield ev.RankStopped(0, max(truth.attempts) - 1, (), 30001)
         for rank in truth.shims if number % 8 == 0 else ():
             yield ev.ShimLost(rank, "it hung up")
-            yield ev.SignalSeen(15, rank)
+            yield ev.SignalSeen((15, 10)[number // 8 % 2], rank)
         for rank in truth.shims if truth.let_go_at is not None else ():
             yield ev.ShimLost(rank, "it hung up") if number % 2 else ev.ShimLeft(rank)
         for node in sorted({task.node for task in self.job.tasks}) if number % 6 == 0 else ():
@@ -195,6 +195,7 @@ POLICIES = st.builds(
     crash_restarts=st.sampled_from([0, 2]),
     restart_via=st.sampled_from(["shim", "step"]),
     warning_requeue=st.booleans(),
+    warning_signals=st.sampled_from([("TERM",), ("TERM", "USR1")]),
     in_place=st.booleans(),
     rendezvous=st.sampled_from(["none", "torch"]),
     slurm_timeout_s=st.sampled_from([5.0, 50.0, 60.0]),  # 50 s: due at the same moment as the stop
@@ -206,6 +207,7 @@ REPLACING = st.builds(
     restart_via=st.sampled_from(["shim", "step"]),
     mode=st.sampled_from(["sync", "async"]),
     warning_requeue=st.booleans(),
+    warning_signals=st.sampled_from([("TERM",), ("TERM", "USR1")]),
     node_replacement=st.booleans(),
     node_replacements=st.integers(1, 3),
     spares=st.integers(0, 2),
