@@ -92,7 +92,7 @@ class LocalScheduler:
 
 @dataclass(frozen=True, slots=True)
 class LocalLauncher:
-    """job: number of the simulated job. nodes: its allocation."""
+    """job: number of the simulated job. nodes: its allocation. width: nodes of the step."""
 
     components: tuple[Component, ...]
     env: Mapping[str, str]
@@ -100,6 +100,7 @@ class LocalLauncher:
     nodes: tuple[str, ...]
     job: int
     poll_s: float = 10.0
+    width: int = 0
     steps: list[int] = field(default_factory=lambda: [0])
 
     def step_argvs(self, layout: Layout | None = None) -> tuple[tuple[str, ...], ...]:
@@ -107,7 +108,7 @@ class LocalLauncher:
         command = () if has_flag(component.options, "multi-prog") else component.command
         options = without(component.options, "multi-prog", "kill-on-bad-exit", "wait")
         if layout is not None:
-            options = placement.parts(options, self.env, layout, len(self.nodes))[0].options
+            options = placement.parts(options, self.env, layout, len(self.nodes), self.width)[0].options
         return (self._argv((*options, "--", *self.python.shim_argv(command))),)
 
     def watch_argv(self, nodes: Sequence[str]) -> tuple[str, ...]:

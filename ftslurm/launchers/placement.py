@@ -33,12 +33,15 @@ class Part:
     place: str = ""
 
 
-def parts(options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int) -> tuple[Part, ...]:
-    """The sruns that bring up a step in `layout`. granted: nodes of the allocation. Raises: UsageError."""
+def parts(options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int, width: int) -> tuple[Part, ...]:
+    """The sruns that bring up a step in `layout`. granted: nodes of the allocation. width: of the step that the user asked
+    for, 0 where that is srun's to say. Raises: UsageError."""
+    width = width or granted
     if not (layout.slots or layout.lent or layout.chosen):
-        return (Part(0, (*without(options, *_WHERE), *_first(options, env, layout, granted))),)
+        return (Part(0, _first(options, env, layout, granted, width)),)
     if not layout.slots:
-        layout = replace(layout, slots=_in_blocks(_tasks(options, env, len(layout.nodes), granted), len(layout.nodes)))
+        tasks = _tasks(options, env, len(layout.nodes), granted, width)
+        layout = replace(layout, slots=_in_blocks(tasks, len(layout.nodes)))
     found = []
     there = layout.parts()
     for job, ranks in there:
@@ -54,26 +57,36 @@ def parts(options: Sequence[str], env: Mapping[str, str], layout: Layout, grante
     return tuple(found)
 
 
-def _first(options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int) -> tuple[str, ...]:
+def _first(options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int, width: int) -> tuple[str, ...]:
     count = len(layout.nodes)
-    tasks = () if has_flag(options, "ntasks") else (f"--ntasks={_tasks(options, env, count, granted)}",)
-    return (f"--nodes={count}", f"--nodelist={','.join(layout.nodes)}", *tasks)
+    where = (f"--nodes={count}", f"--nodelist={','.join(layout.nodes)}")
+    if has_flag(options, "ntasks") and count >= width:
+        return (*without(options, *_WHERE), *where)
+    return (*without(options, *_WHERE, "ntasks"), *where, f"--ntasks={_tasks(options, env, count, granted, width)}")
 
 
-def _tasks(options: Sequence[str], env: Mapping[str, str], count: int, granted: int) -> int:
-    """Of the step on `count` nodes: as said to ftrun, else as many on each node as the script asked for. Raises: UsageError."""
+def _tasks(options: Sequence[str], env: Mapping[str, str], count: int, granted: int, width: int) -> int:
+    """Of the step on `count` nodes: as said to ftrun, else as many on each node as the script asked for. Of a step that was to
+    have more nodes, those that are left: where they did not come out even, as many as every node had. Raises: UsageError."""
     if tasks := whole(option_value(options, "ntasks") or ""):
-        return tasks
+        return _on_fewer(tasks, count, width)
     per_node = option_value(options, "ntasks-per-node") or env.get("SLURM_NTASKS_PER_NODE", "")
     if per_node:
         return (whole(per_node.partition("(")[0]) or 1) * count
     tasks = whole(env.get("SLURM_NTASKS", "")) or granted
+    if granted == width:  # no spares: they are all the user's
+        return _on_fewer(tasks, count, width)
     if not granted or tasks % granted:
         raise UsageError(
             f"{tasks} tasks for {granted} nodes, spares included: how many are there without them?",
             hint="say -n or --ntasks-per-node to ftrun",
         )
     return tasks // granted * count
+
+
+def _on_fewer(tasks: int, count: int, width: int) -> int:
+    """Never more on a node than it had among `width`: its cores and devices are for so many."""
+    return tasks if count >= width else max(1, tasks // width) * count
 
 
 def _in_blocks(tasks: int, nodes: int) -> tuple[int, ...]:

@@ -182,8 +182,9 @@ def _run_locally(order: Order, site: Site, number: int, journal: Journal) -> int
     kept_out = history.kept_out(Clock().now().unix, site.settings.isolation_expires_s)
     allocation = local_allocation(number, pool.allocate(granted, kept_out), history)
     launcher = LocalLauncher(
-        order.components, order.env, _python(site.settings), allocation.nodes, number, site.settings.poll_s
-    )
+        order.components, order.env, _python(site.settings), allocation.nodes, number, site.settings.poll_s,
+        _width(order, allocation, site.settings),
+    )  # fmt: skip
     facts = _facts(order, allocation, "local", frozenset({"ask", "requeue", "replace"}), site.settings)
     scheduler = LocalScheduler(pool, granted)
     return _controller(order, site.settings, history, facts, journal, launcher, scheduler, ["127.0.0.1"]).run()
@@ -360,7 +361,8 @@ def _width(order: Order, allocation: Allocation, settings: Settings) -> int:
 
 
 def _srun(order: Order, allocation: Allocation, settings: Settings) -> SrunLauncher:
-    return SrunLauncher(order.components, order.env, _python(settings), settings.poll_s, allocation.size)
+    wide = _width(order, allocation, settings)
+    return SrunLauncher(order.components, order.env, _python(settings), settings.poll_s, allocation.size, wide)
 
 
 def step_key(command: str) -> str:
@@ -395,7 +397,8 @@ def dry_run(order: Order) -> str:
     if site.local:
         granted = nodes_wanted(order.components[0].options) + site.settings.spares
         nodes = LocalPool(site.settings.local_nodes or granted).allocate(granted, ())
-        launcher: Launcher = LocalLauncher(order.components, order.env, python, nodes, 1, site.settings.poll_s)
+        wide = _width(order, Allocation(JobId(1), "local", nodes), site.settings)
+        launcher: Launcher = LocalLauncher(order.components, order.env, python, nodes, 1, site.settings.poll_s, wide)
     else:
         assert site.allocation is not None
         nodes = site.allocation.nodes

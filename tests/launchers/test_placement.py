@@ -23,13 +23,13 @@ MOVED = Layout(("n1", "n4", "n3"), (0, 0, 1, 1, 2, 2))
 LENT = Layout(("n1", "m9"), (0, 0, 1, 1), {"m9": 77})
 
 
-def told(options: str, layout: Layout, env: Mapping[str, str] | None = None, granted: int = 4) -> list[Part]:
+def told(options: str, layout: Layout, env: Mapping[str, str] | None = None, granted: int = 4, width: int = 3) -> list[Part]:
     asked = {"SLURM_NTASKS_PER_NODE": "2"} if env is None else env
-    return list(parts(shlex.split(options), asked, layout, granted))
+    return list(parts(shlex.split(options), asked, layout, granted, width))
 
 
-def only(options: str, layout: Layout, env: Mapping[str, str] | None = None, granted: int = 4) -> str:
-    (part,) = told(options, layout, env, granted)
+def only(options: str, layout: Layout, env: Mapping[str, str] | None = None, granted: int = 4, width: int = 3) -> str:
+    (part,) = told(options, layout, env, granted, width)
     assert (part.job, part.place) == (0, "")
     return shlex.join(part.options)
 
@@ -62,6 +62,32 @@ def test_tasks_that_do_not_come_out_even_are_not_guessed() -> None:
 def test_the_users_words_on_nodes_give_way_and_all_else_stays(where: str) -> None:
     kept = only(f"-l {where} -c 4 --gpus-per-task=1 -m cyclic --mpi=pmix -o out.%t", FIRST, {"SLURM_NTASKS_PER_NODE": "1"})
     assert kept == "-l -c 4 --gpus-per-task=1 -m cyclic --mpi=pmix -o out.%t --nodes=3 --nodelist=n1,n2,n3 --ntasks=3"
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "granted", "width", "tasks"),
+    [
+        ("-N3 -n6", {}, 3, 3, 4),
+        ("-n6", {"SLURM_NTASKS": "8"}, 4, 3, 4),  # a spare
+        ("-n6", {}, 3, 0, 4),  # -N2-3
+        ("-n7", {}, 3, 3, 4),  # 3, 2 and 2: who has lost the third is not known any more
+        ("", {"SLURM_NTASKS": "7"}, 3, 3, 4),
+        ("", {"SLURM_NTASKS": "9"}, 3, 3, 6),
+        ("", {"SLURM_NTASKS_PER_NODE": "2", "SLURM_NTASKS": "6"}, 3, 3, 4),
+        ("--ntasks-per-node=3", {}, 3, 3, 6),
+    ],
+)
+def test_a_step_of_fewer_nodes_has_fewer_tasks(options: str, env: dict[str, str], granted: int, width: int, tasks: int) -> None:
+    kept = shlex.join(part for part in shlex.split(options) if part.startswith("--ntasks-per"))
+    expected = f"--nodes=2 --nodelist=n1,n3 --ntasks={tasks}"
+    assert only(options, FIRST.without([1]), env, granted, width) == f"{kept} {expected}".strip()
+    names = "n1," * (tasks // 2) + ",".join(["m9"] * (tasks // 2))
+    swapped = only(options, FIRST.without([1]).filled({1: "m9"}, {}), env, granted, width)
+    assert f"--ntasks={tasks} --distribution=arbitrary --nodelist={names}" in swapped
+
+
+def test_tasks_that_do_not_come_out_even_stay_as_they_are_on_all_their_nodes() -> None:
+    assert "--ntasks=7 " in only("", FIRST.filled({1: "m9"}, {}), {"SLURM_NTASKS": "7"}, granted=3)
 
 
 # --- a step again, every rank in its slot
