@@ -38,15 +38,29 @@ class Replacing(Starting):
         if len(well) >= f.width:
             return self._launch_on(well, now)
         lost = [node for node in sorted(kept_out) if node not in f.nodes]  # the job has them no more
-        bad = [*(node for node in f.nodes if node in kept_out), *lost][: f.width - len(well)]
+        bad = [*(node for node in f.nodes if node in kept_out), *lost]
         if not self._may_fill or len(well) + len(bad) < f.width:
             self._layout = self._fewer(now)
             return self._launch(now)
-        nodes = (*(node for node in f.nodes if node in well or node in bad), *(node for node in lost if node in bad))
-        self._layout = Layout(nodes)
+        before = self.history.places
+        if len(before) == f.width:
+            found = self._there_again(before, well, bad)
+        else:
+            before, found = tuple(node for node in (*f.nodes, *lost) if node in {*well, *bad[: f.width - len(well)]}), {}
+        self._layout = Layout(before).filled(found, {})
         self.phase = Phase.REPLACING
-        out = {slot: node for slot, node in enumerate(nodes) if node in bad}
-        return [*self._search(out, "", now), *self._let_go(now)]
+        here = {slot: node for slot, node in found.items() if node in well}
+        out = {slot: node if slot in here else found.get(slot, node) for slot, node in enumerate(before) if node not in well}
+        return [*self._search(out, "", now, here), *self._let_go(now)]
+
+    def _there_again(self, before: Sequence[str], well: Sequence[str], bad: Sequence[str]) -> dict[int, str]:
+        """slot -> who stands in it now, where its last node was lent or is bad: a node that is free, else the one that is missing.
+        """
+        own = [node for node in before if node in bad]
+        free = [node for node in well if node not in before]
+        for_others = [node for node in bad if node not in before][: max(0, len(before) - len(well) - len(own))]
+        open_ = sorted((slot for slot, node in enumerate(before) if node not in well), key=lambda slot: before[slot] in bad)
+        return dict(zip(open_, (*free, *for_others), strict=False))
 
     def _launch_on(self, well: Sequence[str], now: Now) -> list[Decision]:
         """Suspects become spares. What an earlier ftrun of this scheduling has left in a slot is there again."""
@@ -82,10 +96,13 @@ class Replacing(Starting):
 
     # --- the search
 
-    def _search(self, out: Mapping[int, str], decision: str, now: Now) -> list[Decision]:
+    def _search(
+        self, out: Mapping[int, str], decision: str, now: Now, found: Mapping[int, str] | None = None
+    ) -> list[Decision]:
+        """found: what fills a slot already."""
         until = now.mono + self.settings.replacement_wait_s
         gone = frozenset(self._attempt.gone.keys() & set(out.values()))
-        self._filling = Filling(decision, dict(out), until, gone)
+        self._filling = Filling(decision, dict(out), until, gone, dict(found or {}))
         return self._fill(now)
 
     def _fill(self, now: Now) -> list[Decision]:
@@ -210,7 +227,8 @@ class Replacing(Starting):
         self._filling, self._waits = None, {}
         loans = self._end_loans(filling.lent.values())
         if not filling.decision:
-            what = f"{fold_nodes(filling.out.values())} is kept out of the job, and {filling.failed}"
+            missing = [node for slot, node in filling.out.items() if slot not in filling.found]
+            what = f"{fold_nodes(missing)} is kept out of the job, and {filling.failed}"
             self._layout = self._fewer(now)
             return [*loans, Say(what), *(self._launch(now) if self._layout else self._finish(what, 1, now))]
         self._attempt.unreplaced = filling.failed

@@ -11,6 +11,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
+from ftslurm.model.events import Now
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.history import fold
 from ftslurm.model.layout import Layout
@@ -455,6 +456,41 @@ def test_for_a_node_that_was_given_back_the_next_ftrun_borrows_one() -> None:
     second.donors = ["n8"]
     second.begin()
     assert layout(second).nodes == ("n1", "n8") and counts(second) == [(1, 1), (1, 1), (3, 1), (3, 1)]
+
+
+def test_a_slot_in_the_middle_stays_there_when_its_node_was_given_back() -> None:
+    first = Job(ON_LOAN, nodes=("n1", "n2", "n3"), can=CAN, width=3)
+    first.donors, first.reachable = ["n9"], False
+    first.begin().wait(15.0)
+    first.tell(ev.NodeSilent("n2", 15.0), ev.ShimLost(2, "it hung up"), ev.ShimLost(3, "it hung up"))
+    assert layout(first).nodes == ("n1", "n9", "n3")
+    first.all_exit(0)
+    second = Job(ON_LOAN, nodes=("n1", "n3"), can=CAN, width=3, past=first.ledger)
+    second.donors = ["n8"]
+    second.begin()
+    assert layout(second).nodes == ("n1", "n8", "n3") and "replaced n2 by n8" in second.said
+    assert counts(second) == [(1, 3), (1, 3), (3, 1), (3, 1), (1, 3), (1, 3)]
+
+
+@pytest.mark.parametrize(("donors", "nodes"), [(["n8"], ("n1", "n2", "n8")), ([], None)])
+def test_a_node_that_is_well_again_takes_an_open_slot_and_another_is_borrowed(
+    donors: list[str], nodes: tuple[str, ...] | None
+) -> None:
+    policy = replace(ON_LOAN, isolation_expires_s=3600.0)
+    first = Job(policy, nodes=("n1", "n2", "n3"), can=CAN, width=3)
+    first.donors = ["n9"]
+    first.begin().shows(BROKEN)
+    first.all_exit(0)
+    later = Now(first.now.mono, first.now.unix + policy.isolation_expires_s)
+    refused = [rec.NodeRefused(later.unix, "n3", "its link is down")]
+    second = Job(policy, nodes=("n1", "n2", "n3"), can=CAN, width=3, past=[*first.ledger, *refused], now=later)
+    second.donors = donors
+    second.begin()
+    if nodes is not None:
+        assert layout(second).nodes == nodes and "replaced n9 by n2 (a spare), n3 by n8" in second.said
+        assert counts(second) == [(1, 3), (1, 3), (3, 1), (3, 1), (2, 1), (2, 1)]
+    else:
+        assert second.status == 1 and "n3 is kept out of the job" in second.said
 
 
 def test_a_slot_whose_lender_has_gone_gets_a_spare_and_counts_as_scheduled_again() -> None:
