@@ -251,7 +251,8 @@ def _hang(s: Situation) -> Answer:
         return _no("switched off")
     if s.cause is not Cause.HANG:
         return _no("no hang")
-    if s.blamed and any(rung(s).yes for rung in (_replace, _shrink, _isolated)):
+    without_it = [name for name in ("node-replacement", "shrink", "isolated-requeue") if name in s.settings.ladder]
+    if s.blamed and any(LADDER[name].allowed(s).yes for name in without_it):
         return _no("a node is to blame, and the job can go on without it")
     if s.history.hangs_in_a_row >= (limit := s.settings.hangs_in_a_row):
         return _no(f"{limit} hang restarts in a row have not helped")
