@@ -21,7 +21,8 @@ _HOW_MANY = ("ntasks", "distribution", "jobid")
 _PER_TASK = ("%t", "%n", "%s", "%j", "%J", "%A")
 # Of the batch script's environment: srun takes them for --nodes and --nodelist.
 NOT_WHEN_PLACED = ("SLURM_HOSTFILE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
-_MOST_BYTES = 120_000  # of one argument: MAX_ARG_STRLEN is 128 KiB (execve(2))
+_MOST_BYTES = 128 * 1024 - 64  # of one argument with its option's name: MAX_ARG_STRLEN (execve(2))
+_SAFE_BYTES = 120_000  # of the nodes that are there: those that will take their place may have longer names
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +38,27 @@ def parts(options: Sequence[str], env: Mapping[str, str], layout: Layout, grante
     """The sruns that bring up a step in `layout`. granted: nodes of the allocation. width: of the step that the user asked
     for, 0 where that is srun's to say. Raises: UsageError."""
     width = width or granted
-    if not (layout.slots or layout.lent or layout.chosen):
+    if not (layout.lent or layout.chosen) and (not layout.slots or _too_long(layout)):
         return (Part(0, _first(options, env, layout, granted, width)),)
     if not layout.slots:
         tasks = _tasks(options, env, len(layout.nodes), granted, width)
         layout = replace(layout, slots=_in_blocks(tasks, len(layout.nodes)))
+    if _too_long(layout):
+        raise UsageError(f"{len(layout.slots)} tasks cannot be placed one by one", hint="switch node-replacement off")
     found = []
     there = layout.parts()
     for job, ranks in there:
         names = [layout.node_of(rank) for rank in ranks]
-        text = ",".join(names)
-        if len(text) > _MOST_BYTES:
-            raise UsageError(f"{len(names)} tasks cannot be placed one by one", hint="switch node-replacement off")
-        placed = (f"--ntasks={len(names)}", "--distribution=arbitrary", f"--nodelist={text}", "--overlap")
+        placed = (f"--ntasks={len(names)}", "--distribution=arbitrary", f"--nodelist={','.join(names)}", "--overlap")
         kept = without(options, *_WHERE, *_HOW_MANY, "exclusive", "overlap")
         place = f"{len(layout.slots)}/{_folded(ranks)}" if len(there) > 1 or job else ""
         foreign = (f"--jobid={job}", *([] if has_flag(options, "input") else ["--input=none"])) if job else ()
         found.append(Part(job, (*kept, *placed, *foreign), place))
     return tuple(found)
+
+
+def _too_long(layout: Layout) -> bool:
+    return any(sum(len(layout.node_of(rank)) + 1 for rank in ranks) > _MOST_BYTES for _, ranks in layout.parts())
 
 
 def _first(options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int, width: int) -> tuple[str, ...]:
@@ -134,6 +138,21 @@ def why_not_over_two_jobs(options: Sequence[str]) -> str:
     if (option_value(options, "mpi") or "none") != "none":
         return "an MPI step cannot span two jobs (--mpi)"
     return "a terminal belongs to one srun (--pty)" if has_flag(options, "pty") else ""
+
+
+def why_no_swap(
+    components: Sequence[Component], env: Mapping[str, str], nodes: Sequence[str], granted: int, width: int
+) -> str:
+    """Why no node of this step can be given another's place; empty if it can. nodes: of the allocation."""
+    if why := why_not_placed(components):
+        return why
+    try:
+        tasks = _tasks(components[0].options, env, width or granted, granted, width or granted)
+    except UsageError:
+        return ""  # said when the step is launched
+    if tasks * (max(map(len, nodes), default=0) + 1) <= _SAFE_BYTES:
+        return ""
+    return f"{tasks} tasks are too many to name srun a node for each"
 
 
 def why_not_placed(components: Sequence[Component]) -> str:

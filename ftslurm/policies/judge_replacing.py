@@ -54,8 +54,7 @@ class Replacing(Starting):
         return [*self._search(out, "", now, here), *self._let_go(now)]
 
     def _there_again(self, before: Sequence[str], well: Sequence[str], bad: Sequence[str]) -> dict[int, str]:
-        """slot -> who stands in it now, where its last node was lent or is bad: a node that is free, else the one that is missing.
-        """
+        """slot -> who stands in it now, where its last node was lent or is bad: a free node, else the one that is missing."""
         own = [node for node in before if node in bad]
         free = [node for node in well if node not in before]
         for_others = [node for node in bad if node not in before][: max(0, len(before) - len(well) - len(own))]
@@ -67,7 +66,7 @@ class Replacing(Starting):
         f = self.facts
         best = sorted(well, key=lambda node: node in f.remembered)  # stable: else in Slurm's order
         before = self.history.places
-        if len(before) != f.width:
+        if len(before) != f.width or "replace" not in f.can:
             self._layout = Layout(tuple(node for node in f.nodes if node in best[: f.width]))
             return self._launch(now)
         there = {slot: node for slot, node in enumerate(before) if node in well}

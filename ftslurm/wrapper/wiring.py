@@ -18,7 +18,7 @@ from ftslurm.errors import REQUEUED_STATUS, FtslurmError, SlurmUnavailable, Stat
 from ftslurm.launchers import multi_prog
 from ftslurm.launchers.launcher import Launcher
 from ftslurm.launchers.local import LocalLauncher, LocalPool, LocalScheduler, nodes_wanted
-from ftslurm.launchers.placement import why_not_over_two_jobs, why_not_placed, width
+from ftslurm.launchers.placement import why_no_swap, why_not_over_two_jobs, why_not_placed, width
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.launchers.srun_options import Component, has_flag
@@ -214,6 +214,8 @@ def _controller(
         beat_limits=beat_config(settings), inject=inject_folder(settings),
         silence_s=settings.hang_interval_s if settings.hang_silence else 0.0,
     )  # fmt: skip
+    if facts.no_swap and (settings.node_replacement or settings.shrink):
+        effects.say(f"no node of the step can be replaced: {facts.no_swap}")
     if unused := _without_effect(settings):
         effects.say(f"of ft_launcher's configuration {', '.join(unused)} {'has' if len(unused) == 1 else 'have'} no effect here")
     return Controller(Judge(settings, history, facts, diagnosis, diagnosis.advise), sources, effects, journal, clock)
@@ -317,6 +319,8 @@ def _facts(
     order: Order, allocation: Allocation, launcher: str, can: frozenset[str], settings: Settings
 ) -> RunFacts:
     command = order.command
+    wide = _width(order, allocation, settings)
+    no_swap = why_no_swap(order.components, order.env, allocation.nodes, allocation.size, wide)
     return RunFacts(
         run=os.urandom(4).hex(),
         job=str(allocation.job),
@@ -334,9 +338,10 @@ def _facts(
         pid_space=_pid_space(),
         number=allocation.job.number,
         user_env=frozenset(order.env),
-        can=can - ({"replace"} if why_not_placed(order.components) else set()),
+        can=can - ({"replace"} if no_swap else set()),
+        no_swap=no_swap,
         sdk_env=sdk_env(settings),
-        width=_width(order, allocation, settings),
+        width=wide,
         no_donor=why_not_over_two_jobs(order.components[0].options) if launcher == "srun" else "there is no Slurm",
         batch_node=order.env.get("SLURMD_NODENAME", ""),
         slurm_env={name: value for name, value in order.env.items() if name.startswith(_OF_THE_JOB)},

@@ -292,6 +292,15 @@ def test_a_rank_that_comes_up_elsewhere_is_not_started() -> None:
     assert "rank 2 came up on n5 and was meant for n4" in job.said
 
 
+def test_where_no_node_can_be_replaced_the_next_rung_is_asked_and_the_reason_said() -> None:
+    policy = replace(POLICY, shrink=True, min_nodes=1)
+    job = Job(policy, nodes=("n1", "n2", "n3", "n4", "n5"), can={*CAN} - {"replace"}, width=3, no_swap="too many tasks").begin()
+    job.shows(BROKEN)
+    passed = dict(job.recorded(rec.Decided)[-1].passed)
+    assert job.rungs == ["isolated-requeue"] and passed["node-replacement"] == passed["shrink"] == "too many tasks"
+    assert fold(job.ledger).spent == {"max_restarts": 1}
+
+
 # --- donors
 
 
