@@ -10,7 +10,16 @@ from ftslurm.launchers import placement
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
 from ftslurm.launchers.step import ProcessStep
-from ftslurm.model.events import NodeBorrowed, NodeChecked, NodeProbed, NodesReleased, RequeueEnded, SlurmAnswered, StepsListed
+from ftslurm.model.events import (
+    LoansEnded,
+    NodeBorrowed,
+    NodeChecked,
+    NodeProbed,
+    NodesReleased,
+    RequeueEnded,
+    SlurmAnswered,
+    StepsListed,
+)
 from ftslurm.model.layout import Layout
 from ftslurm.model.numbers import whole
 
@@ -70,8 +79,8 @@ class LocalScheduler:
     def borrow(self, slot: int, exclude: Sequence[str], wait_s: float) -> NodeBorrowed:
         return NodeBorrowed(slot, "", 0, "there are no jobs to borrow from")
 
-    def end_loans(self, jobs: Sequence[int]) -> None:
-        """There are none."""
+    def end_loans(self, jobs: Sequence[int]) -> LoansEnded:
+        return LoansEnded()
 
     def call_off(self) -> None:
         """There are none."""

@@ -163,7 +163,7 @@ class Replacing(Starting):
         filling.borrowing.discard(event.slot)
         if not event.node:
             filling.failed = f"no node could be borrowed: {event.why}"
-            return self._let_go(now)
+            return [*self._loan_too_late(event, now), *self._let_go(now)]
         self._loans.add(event.job)
         self._all_loans.add(event.job)
         filling.lent[event.node] = event.job
@@ -172,7 +172,12 @@ class Replacing(Starting):
         return [lent, CheckNode(event.node, event.job, self.settings.check_s)]
 
     def _loan_too_late(self, event: ev.NodeBorrowed, now: Now) -> list[Decision]:
+        self._all_loans |= {event.job} - {0}
         return [EndLoans((event.job,))] if event.job else []
+
+    def _loans_ended(self, event: ev.LoansEnded, now: Now) -> list[Decision]:
+        jobs = ", ".join(map(str, event.left))
+        return [Say(f"donor jobs that could not be ended hold their nodes until this job ends: {jobs}")] if jobs else []
 
     def _node_overdue(self, now: Now) -> list[Decision]:
         if self._filling is not None and not self._filling.failed:

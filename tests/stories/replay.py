@@ -459,6 +459,8 @@ class Job:
                     return [ev.NodeBorrowed(slot, "", 0, "none is free")]
                 self.donors.remove(free[0])
                 return [ev.NodeBorrowed(slot, free[0], 900 + int(free[0].removeprefix("n")))]
+            case do.EndLoans():
+                return [ev.LoansEnded()]
             case do.ReleaseNodes(nodes):
                 return [ev.NodesReleased(nodes, True)]
             case do.AbandonStep():

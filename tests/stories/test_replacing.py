@@ -379,6 +379,23 @@ def test_a_loan_that_comes_too_late_is_ended() -> None:
     assert job.tell(ev.NodeBorrowed(1, "n9", 909)) == [do.EndLoans((909,))]
 
 
+@pytest.mark.parametrize("policy", [ON_LOAN, replace(ON_LOAN, shrink=True, min_nodes=1)])
+def test_a_donor_that_lends_nothing_and_could_not_be_ended_is_ended_beside_what_follows(policy: Settings) -> None:
+    job = on_loan(policy).begin()
+    job.silent = {do.BorrowNode, do.EndLoans}
+    job.shows(BROKEN)
+    job.tell(ev.NodeBorrowed(1, "", 909, "slurmctld does not answer"))
+    assert job.did(do.EndLoans)[0] == do.EndLoans((909,))
+    assert job.rungs == ["node-replacement", "shrink" if policy.shrink else "isolated-requeue"]
+
+
+def test_donors_that_stay_are_named() -> None:
+    job = on_loan().begin()
+    assert not job.tell(ev.LoansEnded())
+    job.tell(ev.LoansEnded((909, 910)))
+    assert job.said.endswith("hold their nodes until this job ends: 909, 910")
+
+
 def test_a_donor_whose_end_could_not_be_written_down_with_the_rest_goes_all_the_same() -> None:
     job = on_loan().begin()
     job.donors, job.silent = ["n9"], {do.CheckNode}
