@@ -10,7 +10,16 @@ from ftslurm.launchers import placement
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
 from ftslurm.launchers.step import ProcessStep
-from ftslurm.model.events import NodeBorrowed, NodeChecked, NodeProbed, NodesReleased, RequeueEnded, SlurmAnswered, StepsListed
+from ftslurm.model.events import (
+    LoansEnded,
+    NodeBorrowed,
+    NodeChecked,
+    NodeProbed,
+    NodesReleased,
+    RequeueEnded,
+    SlurmAnswered,
+    StepsListed,
+)
 from ftslurm.model.layout import Layout
 from ftslurm.model.numbers import whole
 
@@ -70,8 +79,8 @@ class LocalScheduler:
     def borrow(self, slot: int, exclude: Sequence[str], wait_s: float) -> NodeBorrowed:
         return NodeBorrowed(slot, "", 0, "there are no jobs to borrow from")
 
-    def end_loans(self, jobs: Sequence[int]) -> None:
-        """There are none."""
+    def end_loans(self, jobs: Sequence[int]) -> LoansEnded:
+        return LoansEnded()
 
     def call_off(self) -> None:
         """There are none."""
@@ -92,7 +101,7 @@ class LocalScheduler:
 
 @dataclass(frozen=True, slots=True)
 class LocalLauncher:
-    """job: number of the simulated job. nodes: its allocation."""
+    """job: number of the simulated job. nodes: its allocation. width: nodes of the step."""
 
     components: tuple[Component, ...]
     env: Mapping[str, str]
@@ -100,6 +109,7 @@ class LocalLauncher:
     nodes: tuple[str, ...]
     job: int
     poll_s: float = 10.0
+    width: int = 0
     steps: list[int] = field(default_factory=lambda: [0])
 
     def step_argvs(self, layout: Layout | None = None) -> tuple[tuple[str, ...], ...]:
@@ -107,7 +117,7 @@ class LocalLauncher:
         command = () if has_flag(component.options, "multi-prog") else component.command
         options = without(component.options, "multi-prog", "kill-on-bad-exit", "wait")
         if layout is not None:
-            options = placement.parts(options, self.env, layout, len(self.nodes))[0].options
+            options = placement.parts(options, self.env, layout, len(self.nodes), self.width)[0].options
         return (self._argv((*options, "--", *self.python.shim_argv(command))),)
 
     def watch_argv(self, nodes: Sequence[str]) -> tuple[str, ...]:

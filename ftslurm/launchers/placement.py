@@ -21,7 +21,8 @@ _HOW_MANY = ("ntasks", "distribution", "jobid")
 _PER_TASK = ("%t", "%n", "%s", "%j", "%J", "%A")
 # Of the batch script's environment: srun takes them for --nodes and --nodelist.
 NOT_WHEN_PLACED = ("SLURM_HOSTFILE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
-_MOST_BYTES = 120_000  # of one argument: MAX_ARG_STRLEN is 128 KiB (execve(2))
+_MOST_BYTES = 128 * 1024 - 64  # of one argument with its option's name: MAX_ARG_STRLEN (execve(2))
+_SAFE_BYTES = 120_000  # of the nodes that are there: those that will take their place may have longer names
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +34,22 @@ class Part:
     place: str = ""
 
 
-def parts(options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int) -> tuple[Part, ...]:
-    """The sruns that bring up a step in `layout`. granted: nodes of the allocation. Raises: UsageError."""
-    if not (layout.slots or layout.lent or layout.chosen):
-        return (Part(0, (*without(options, *_WHERE), *_first(options, env, layout, granted))),)
+def parts(options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int, width: int) -> tuple[Part, ...]:
+    """The sruns that bring up a step in `layout`. granted: nodes of the allocation. width: of the step that the user asked
+    for, 0 where that is srun's to say. Raises: UsageError."""
+    width = width or granted
+    if not (layout.lent or layout.chosen) and (not layout.slots or _too_long(layout)):
+        return (Part(0, _first(options, env, layout, granted, width)),)
     if not layout.slots:
-        layout = replace(layout, slots=_in_blocks(_tasks(options, env, len(layout.nodes), granted), len(layout.nodes)))
+        tasks = _tasks(options, env, len(layout.nodes), granted, width)
+        layout = replace(layout, slots=_in_blocks(tasks, len(layout.nodes)))
+    if _too_long(layout):
+        raise UsageError(f"{len(layout.slots)} tasks cannot be placed one by one", hint="switch node-replacement off")
     found = []
     there = layout.parts()
     for job, ranks in there:
         names = [layout.node_of(rank) for rank in ranks]
-        text = ",".join(names)
-        if len(text) > _MOST_BYTES:
-            raise UsageError(f"{len(names)} tasks cannot be placed one by one", hint="switch node-replacement off")
-        placed = (f"--ntasks={len(names)}", "--distribution=arbitrary", f"--nodelist={text}", "--overlap")
+        placed = (f"--ntasks={len(names)}", "--distribution=arbitrary", f"--nodelist={','.join(names)}", "--overlap")
         kept = without(options, *_WHERE, *_HOW_MANY, "exclusive", "overlap")
         place = f"{len(layout.slots)}/{_folded(ranks)}" if len(there) > 1 or job else ""
         foreign = (f"--jobid={job}", *([] if has_flag(options, "input") else ["--input=none"])) if job else ()
@@ -54,26 +57,40 @@ def parts(options: Sequence[str], env: Mapping[str, str], layout: Layout, grante
     return tuple(found)
 
 
-def _first(options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int) -> tuple[str, ...]:
+def _too_long(layout: Layout) -> bool:
+    return any(sum(len(layout.node_of(rank)) + 1 for rank in ranks) > _MOST_BYTES for _, ranks in layout.parts())
+
+
+def _first(options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int, width: int) -> tuple[str, ...]:
     count = len(layout.nodes)
-    tasks = () if has_flag(options, "ntasks") else (f"--ntasks={_tasks(options, env, count, granted)}",)
-    return (f"--nodes={count}", f"--nodelist={','.join(layout.nodes)}", *tasks)
+    where = (f"--nodes={count}", f"--nodelist={','.join(layout.nodes)}")
+    if has_flag(options, "ntasks") and count >= width:
+        return (*without(options, *_WHERE), *where)
+    return (*without(options, *_WHERE, "ntasks"), *where, f"--ntasks={_tasks(options, env, count, granted, width)}")
 
 
-def _tasks(options: Sequence[str], env: Mapping[str, str], count: int, granted: int) -> int:
-    """Of the step on `count` nodes: as said to ftrun, else as many on each node as the script asked for. Raises: UsageError."""
+def _tasks(options: Sequence[str], env: Mapping[str, str], count: int, granted: int, width: int) -> int:
+    """Of the step on `count` nodes: as said to ftrun, else as many on each node as the script asked for. Of a step that was to
+    have more nodes, those that are left: where they did not come out even, as many as every node had. Raises: UsageError."""
     if tasks := whole(option_value(options, "ntasks") or ""):
-        return tasks
+        return _on_fewer(tasks, count, width)
     per_node = option_value(options, "ntasks-per-node") or env.get("SLURM_NTASKS_PER_NODE", "")
     if per_node:
         return (whole(per_node.partition("(")[0]) or 1) * count
     tasks = whole(env.get("SLURM_NTASKS", "")) or granted
+    if granted == width:  # no spares: they are all the user's
+        return _on_fewer(tasks, count, width)
     if not granted or tasks % granted:
         raise UsageError(
             f"{tasks} tasks for {granted} nodes, spares included: how many are there without them?",
             hint="say -n or --ntasks-per-node to ftrun",
         )
     return tasks // granted * count
+
+
+def _on_fewer(tasks: int, count: int, width: int) -> int:
+    """Never more on a node than it had among `width`: its cores and devices are for so many."""
+    return tasks if count >= width else max(1, tasks // width) * count
 
 
 def _in_blocks(tasks: int, nodes: int) -> tuple[int, ...]:
@@ -121,6 +138,21 @@ def why_not_over_two_jobs(options: Sequence[str]) -> str:
     if (option_value(options, "mpi") or "none") != "none":
         return "an MPI step cannot span two jobs (--mpi)"
     return "a terminal belongs to one srun (--pty)" if has_flag(options, "pty") else ""
+
+
+def why_no_swap(
+    components: Sequence[Component], env: Mapping[str, str], nodes: Sequence[str], granted: int, width: int
+) -> str:
+    """Why no node of this step can be given another's place; empty if it can. nodes: of the allocation."""
+    if why := why_not_placed(components):
+        return why
+    try:
+        tasks = _tasks(components[0].options, env, width or granted, granted, width or granted)
+    except UsageError:
+        return ""  # said when the step is launched
+    if tasks * (max(map(len, nodes), default=0) + 1) <= _SAFE_BYTES:
+        return ""
+    return f"{tasks} tasks are too many to name srun a node for each"
 
 
 def why_not_placed(components: Sequence[Component]) -> str:

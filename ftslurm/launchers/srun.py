@@ -81,13 +81,16 @@ def beside_env(env: Mapping[str, str], job: int) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class SrunLauncher:
-    """components: the user's srun options and command, one or several (heterogeneous step). granted: nodes of the allocation."""
+    """components: the user's srun options and command, one or several (heterogeneous step). granted: nodes of the allocation.
+    width: of the step, 0 where that is srun's to say.
+    """
 
     components: tuple[Component, ...]
     env: Mapping[str, str]
     python: Python
     poll_s: float = 10.0
     granted: int = 0
+    width: int = 0
     launched: list[int] = field(default_factory=list)
 
     def step_argvs(self, layout: Layout | None = None) -> tuple[tuple[str, ...], ...]:
@@ -98,7 +101,7 @@ class SrunLauncher:
             argv = ("srun", *join_components(self._component(component, component.options) for component in self.components))
             return [(argv, Part(0, ()))]
         (component,) = self.components
-        found = placement.parts(component.options, self.env, layout, self.granted)
+        found = placement.parts(component.options, self.env, layout, self.granted, self.width)
         return [(("srun", *join_components([self._component(component, part.options)])), part) for part in found]
 
     def _component(self, component: Component, placed: Sequence[str]) -> Component:

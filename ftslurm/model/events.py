@@ -158,12 +158,20 @@ class NodeChecked:
 
 @dataclass(frozen=True, slots=True)
 class NodeBorrowed:
-    """A donor job runs on `node`; none was to be had if that is empty. slot: as it was asked for."""
+    """A donor job runs on `node`; none was to be had if that is empty. slot: as it was asked for. job: without a node, one that
+    could not be ended."""
 
     slot: int
     node: str
     job: int = 0
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoansEnded:
+    """Donor jobs were told to end. left: those that Slurm has not taken that for; they hold their nodes still."""
+
+    left: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,6 +458,7 @@ Event = (
     | PartEnded
     | NodeChecked
     | NodeBorrowed
+    | LoansEnded
     | NodesReleased
     | StepsListed
     | RankPaused

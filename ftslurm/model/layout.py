@@ -37,7 +37,7 @@ class Layout:
         place = {slot: number for number, slot in enumerate(kept)}
         nodes = tuple(self.nodes[slot] for slot in kept)
         lent = {node: job for node, job in self.lent.items() if node in nodes}
-        return Layout(nodes, tuple(place[slot] for slot in self.slots if slot in place), lent)
+        return Layout(nodes, tuple(place[slot] for slot in self.slots if slot in place), lent, self.chosen)
 
     def parts(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """(job, its ranks in order): one srun each, since a step does not span two jobs. Job 0 is our own, and comes first."""

@@ -242,6 +242,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     **{(phase, ev.ShimLeft): Judge._nothing for phase in (_L, _R, _S, _H, _P, _Q)},
     **{(phase, ev.NodeChecked): Judge._looked_ahead for phase in (_L, _R, _S, _H, _Q)},
     **{(phase, ev.NodeBorrowed): Judge._loan_too_late for phase in (_L, _R, _S, _H, _Q)},
+    **{(phase, ev.LoansEnded): Judge._loans_ended for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.NodesReleased): Judge._released for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # ourselves, whenever: what follows from it is the leases' to do
     **{(phase, ev.CutOff): Judge._cut_off for phase in (_L, _R, _S, _H, _P, _E, _Q)},

@@ -38,22 +38,35 @@ class Replacing(Starting):
         if len(well) >= f.width:
             return self._launch_on(well, now)
         lost = [node for node in sorted(kept_out) if node not in f.nodes]  # the job has them no more
-        bad = [*(node for node in f.nodes if node in kept_out), *lost][: f.width - len(well)]
+        bad = [*(node for node in f.nodes if node in kept_out), *lost]
         if not self._may_fill or len(well) + len(bad) < f.width:
             self._layout = self._fewer(now)
             return self._launch(now)
-        nodes = (*(node for node in f.nodes if node in well or node in bad), *(node for node in lost if node in bad))
-        self._layout = Layout(nodes)
+        before = self.history.places
+        if len(before) == f.width:
+            found = self._there_again(before, well, bad)
+        else:
+            before, found = tuple(node for node in (*f.nodes, *lost) if node in {*well, *bad[: f.width - len(well)]}), {}
+        self._layout = Layout(before).filled(found, {})
         self.phase = Phase.REPLACING
-        out = {slot: node for slot, node in enumerate(nodes) if node in bad}
-        return [*self._search(out, "", now), *self._let_go(now)]
+        here = {slot: node for slot, node in found.items() if node in well}
+        out = {slot: node if slot in here else found.get(slot, node) for slot, node in enumerate(before) if node not in well}
+        return [*self._search(out, "", now, here), *self._let_go(now)]
+
+    def _there_again(self, before: Sequence[str], well: Sequence[str], bad: Sequence[str]) -> dict[int, str]:
+        """slot -> who stands in it now, where its last node was lent or is bad: a free node, else the one that is missing."""
+        own = [node for node in before if node in bad]
+        free = [node for node in well if node not in before]
+        for_others = [node for node in bad if node not in before][: max(0, len(before) - len(well) - len(own))]
+        open_ = sorted((slot for slot, node in enumerate(before) if node not in well), key=lambda slot: before[slot] in bad)
+        return dict(zip(open_, (*free, *for_others), strict=False))
 
     def _launch_on(self, well: Sequence[str], now: Now) -> list[Decision]:
         """Suspects become spares. What an earlier ftrun of this scheduling has left in a slot is there again."""
         f = self.facts
         best = sorted(well, key=lambda node: node in f.remembered)  # stable: else in Slurm's order
         before = self.history.places
-        if len(before) != f.width:
+        if len(before) != f.width or "replace" not in f.can:
             self._layout = Layout(tuple(node for node in f.nodes if node in best[: f.width]))
             return self._launch(now)
         there = {slot: node for slot, node in enumerate(before) if node in well}
@@ -82,10 +95,13 @@ class Replacing(Starting):
 
     # --- the search
 
-    def _search(self, out: Mapping[int, str], decision: str, now: Now) -> list[Decision]:
+    def _search(
+        self, out: Mapping[int, str], decision: str, now: Now, found: Mapping[int, str] | None = None
+    ) -> list[Decision]:
+        """found: what fills a slot already."""
         until = now.mono + self.settings.replacement_wait_s
         gone = frozenset(self._attempt.gone.keys() & set(out.values()))
-        self._filling = Filling(decision, dict(out), until, gone)
+        self._filling = Filling(decision, dict(out), until, gone, dict(found or {}))
         return self._fill(now)
 
     def _fill(self, now: Now) -> list[Decision]:
@@ -147,7 +163,7 @@ class Replacing(Starting):
         filling.borrowing.discard(event.slot)
         if not event.node:
             filling.failed = f"no node could be borrowed: {event.why}"
-            return self._let_go(now)
+            return [*self._loan_too_late(event, now), *self._let_go(now)]
         self._loans.add(event.job)
         self._all_loans.add(event.job)
         filling.lent[event.node] = event.job
@@ -156,7 +172,12 @@ class Replacing(Starting):
         return [lent, CheckNode(event.node, event.job, self.settings.check_s)]
 
     def _loan_too_late(self, event: ev.NodeBorrowed, now: Now) -> list[Decision]:
+        self._all_loans |= {event.job} - {0}
         return [EndLoans((event.job,))] if event.job else []
+
+    def _loans_ended(self, event: ev.LoansEnded, now: Now) -> list[Decision]:
+        jobs = ", ".join(map(str, event.left))
+        return [Say(f"donor jobs that could not be ended hold their nodes until this job ends: {jobs}")] if jobs else []
 
     def _node_overdue(self, now: Now) -> list[Decision]:
         if self._filling is not None and not self._filling.failed:
@@ -209,7 +230,8 @@ class Replacing(Starting):
         self._filling, self._waits = None, {}
         loans = self._end_loans(filling.lent.values())
         if not filling.decision:
-            what = f"{fold_nodes(filling.out.values())} is kept out of the job, and {filling.failed}"
+            missing = [node for slot, node in filling.out.items() if slot not in filling.found]
+            what = f"{fold_nodes(missing)} is kept out of the job, and {filling.failed}"
             self._layout = self._fewer(now)
             return [*loans, Say(what), *(self._launch(now) if self._layout else self._finish(what, 1, now))]
         self._attempt.unreplaced = filling.failed

@@ -164,6 +164,7 @@ class JudgeState:
         return situation_of(
             trouble, self._attempt, self._tasks, self._shown(), self._slurm, self.history, self.settings, now.unix,
             self.facts.can, self.facts.remembered, self._held_back(now), self.facts.no_donor, self._chosen(),
+            self.facts.no_swap,
         )  # fmt: skip
 
     def _chosen(self) -> tuple[str, ...] | None:

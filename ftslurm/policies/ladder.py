@@ -39,7 +39,8 @@ class Situation:
     it, None before that is known (the history has it too). shut_down: why the program itself wants the job ended. rank: of
     an async job, the one that failed while all others run; None where the whole attempt is over. tasks: how many. step: its
     nodes. unreplaced: why no other node was to be had for a bad one. unended: why no other step may start in this allocation.
-    spares: nodes held back that nothing speaks against. no_donor: why none can be borrowed.
+    spares: nodes held back that nothing speaks against. no_donor: why none can be borrowed. no_swap: why no node can
+    be replaced by another.
     """
 
     cause: Cause
@@ -63,6 +64,7 @@ class Situation:
     unended: str = ""
     spares: int = 0
     no_donor: str = ""
+    no_swap: str = ""
 
     @property
     def standing(self) -> int:
@@ -251,7 +253,8 @@ def _hang(s: Situation) -> Answer:
         return _no("switched off")
     if s.cause is not Cause.HANG:
         return _no("no hang")
-    if s.blamed and any(rung(s).yes for rung in (_replace, _shrink, _isolated)):
+    without_it = [name for name in ("node-replacement", "shrink", "isolated-requeue") if name in s.settings.ladder]
+    if s.blamed and any(LADDER[name].allowed(s).yes for name in without_it):
         return _no("a node is to blame, and the job can go on without it")
     if s.history.hangs_in_a_row >= (limit := s.settings.hangs_in_a_row):
         return _no(f"{limit} hang restarts in a row have not helped")
@@ -279,7 +282,7 @@ def _replace(s: Situation) -> Answer:
 def _not_swappable(s: Situation) -> str:
     """What a replacement and a smaller step have in common."""
     if "replace" not in s.can:
-        return "the launcher cannot replace a node in a running job"
+        return s.no_swap or "the launcher cannot replace a node in a running job"
     if s.unended:
         return s.unended
     if not s.blamed.keys() & s.step:

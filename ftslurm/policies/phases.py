@@ -40,7 +40,8 @@ class Phase(Enum):
 class RunFacts:
     """What is fixed for one ftrun.
 
-    width: nodes of the step; 0: not ours to know. no_donor: why no node can be borrowed. batch_node: where ftrun runs.
+    width: nodes of the step; 0: not ours to know. no_donor: why no node can be borrowed. no_swap: why none can be
+    replaced by any other (then `can` has no `replace`). batch_node: where ftrun runs.
     slurm_env: what the batch script's environment says of the job (SLURM_*).
     unproven: node -> why ranks of an earlier scheduling may still run there. cut_short: how the scheduling before
     ended, where its ftrun did not live to write it. steps_over: of earlier ftruns in this scheduling, whatever Slurm thinks
@@ -75,6 +76,7 @@ class RunFacts:
     loans_left: tuple[int, ...] = ()
     width: int = 0
     no_donor: str = ""
+    no_swap: str = ""
     batch_node: str = ""
     slurm_env: Mapping[str, str] = field(default_factory=dict)
     cut_short: tuple[Record, ...] = ()

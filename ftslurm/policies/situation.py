@@ -32,10 +32,11 @@ def situation_of(
     spares: Iterable[str] = (),
     no_donor: str = "",
     placed: Collection[str] | None = None,
+    no_swap: str = "",
 ) -> Situation:
     """shown: what the devices show now. now: Unix seconds. remembered: node -> why earlier jobs left it.
 
-    spares: nodes held back and not kept out. no_donor: why no node can be borrowed. placed: the
+    spares: nodes held back and not kept out. no_donor, no_swap: see RunFacts. placed: the
     nodes of the step where we have chosen them; None: srun has.
     """
     faults = acting(shown, history)
@@ -71,6 +72,7 @@ def situation_of(
         unended=attempt.unended,
         spares=len(frozenset(spares) - blamed.keys() - down),
         no_donor=no_donor,
+        no_swap=no_swap,
     )
 
 

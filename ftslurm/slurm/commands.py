@@ -124,6 +124,11 @@ def keep_nodes_argv(view: JobView, nodes: Iterable[str]) -> tuple[str, ...]:
     return ("scontrol", "update", f"JobId={address(view)}", f"NodeList={fold(nodes)}")
 
 
+def donor_name(number: int) -> str:
+    """Of the donors of job `number`."""
+    return f"ftslurm-donor-{number}"
+
+
 def donor_argv(
     ours: JobView, exclude: Iterable[str], time_left_s: float, inherited: Mapping[str, str], further: Iterable[str]
 ) -> tuple[str, ...]:
@@ -134,7 +139,7 @@ def donor_argv(
     minutes = max(1, math.ceil(time_left_s / 60))
     return (
         "sbatch", "--parsable", "--nodes=1", "--ntasks=1", "--exclusive", "--mem=0", "--no-requeue",
-        f"--exclude={fold(exclude)}", f"--job-name=ftslurm-donor-{ours.number}", "--output=/dev/null", "--chdir=/tmp",
+        f"--exclude={fold(exclude)}", f"--job-name={donor_name(ours.number)}", "--output=/dev/null", "--chdir=/tmp",
         *((f"--partition={ours.partition}",) if ours.partition else ()),
         *((f"--constraint={ours.features}",) if ours.features else ()),
         *((f"--time={minutes}",) if 0 < time_left_s < _NO_END_S else ()),

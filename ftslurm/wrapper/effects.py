@@ -11,7 +11,16 @@ from ftslurm.errors import StateError
 from ftslurm.launchers.launcher import Launcher, StepHandle
 from ftslurm.model import decisions as do
 from ftslurm.model import wire
-from ftslurm.model.events import NodeBorrowed, NodeChecked, NodeProbed, NodesReleased, RequeueEnded, SlurmAnswered, StepsListed
+from ftslurm.model.events import (
+    LoansEnded,
+    NodeBorrowed,
+    NodeChecked,
+    NodeProbed,
+    NodesReleased,
+    RequeueEnded,
+    SlurmAnswered,
+    StepsListed,
+)
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.channel import for_launch
 from ftslurm.wrapper.signals import Signals
@@ -36,8 +45,8 @@ class Scheduler(Protocol):
     def borrow(self, slot: int, exclude: Sequence[str], wait_s: float) -> NodeBorrowed:
         """One node more, by a donor job. Never raises."""
 
-    def end_loans(self, jobs: Sequence[int]) -> None:
-        """End these donor jobs, as well as it goes. Never raises."""
+    def end_loans(self, jobs: Sequence[int]) -> LoansEnded:
+        """End these donor jobs, however long that takes, until `call_off`. Never raises."""
 
     def call_off(self) -> None:
         """End every donor job that is still there or awaited: nobody will use it. Never raises."""
@@ -227,8 +236,9 @@ class Effects:
         self._sources.background(partial(self._scheduler.borrow, d.slot, d.exclude, d.wait_s))
 
     def _end_loans(self, d: do.EndLoans) -> None:
-        """Waited for: what comes next may be the end of ftrun, or a requeue that needs those nodes."""
-        self._scheduler.end_loans(d.jobs)
+        """Beside the loop, which has beats to answer while slurmctld is away. Before a requeue, which needs those nodes, and
+        before ftrun ends `call_off` is waited for."""
+        self._sources.background(partial(self._scheduler.end_loans, d.jobs))
 
     def _list_steps(self, _: do.ListSteps) -> None:
         self._sources.background(self._scheduler.steps)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ftslurm.errors import FtslurmError
+from ftslurm.errors import FtslurmError, UnknownJob
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import beside_argv, beside_env
-from ftslurm.model.events import NodeBorrowed, NodeChecked, NodesReleased
+from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesReleased
 from ftslurm.model.settings import Settings
 from ftslurm.slurm import commands
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
@@ -20,6 +21,8 @@ from ftslurm.wrapper.node_check import Question, read_answer
 
 # Between two looks at a donor in waiting: Slurm schedules a new job at once or when something ends.
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
+# Between two tries to end one, and how many there are: a day of them, so long as slurmctld seldom is away.
+FIRST_TRY_S, LONGEST_TRY_S, MOST_TRIES = 1.0, 60.0, 1440
 # For srun to bring a step up, beside the check's own time.
 STEP_MARGIN_S = 30.0
 # Reasons to wait that no time cures. Source: squeue(1), JOB REASON CODES.
@@ -31,7 +34,9 @@ HOPELESS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Lenders:
-    """job, restarts: ours, in its present scheduling. env: ftrun's. _donors: submitted, and not yet told to end."""
+    """job, restarts: ours, in its present scheduling. env: ftrun's. _donors: submitted, and not yet told to end.
+    _over: has ftrun nothing left to do but to end or to give the job back?
+    """
 
     client: SlurmClient
     job: int
@@ -42,6 +47,7 @@ class Lenders:
     settings: Settings
     sleep: Callable[[float], None] = time.sleep
     _donors: set[int] = field(default_factory=set)
+    _over: threading.Event = field(default_factory=threading.Event)
 
     # --- is it fit
 
@@ -66,7 +72,7 @@ class Lenders:
     # --- on loan
 
     def borrow(self, slot: int, exclude: Sequence[str], wait_s: float) -> NodeBorrowed:
-        """See effects.Scheduler. A donor that does not run in time is ended."""
+        """See effects.Scheduler. A donor that does not run in time is ended; one that could not be is named in the answer."""
         job = 0
         try:
             ours = self.client.job(self.job)
@@ -74,13 +80,12 @@ class Lenders:
             self._donors.add(job)
             donor = self._running(job, wait_s)
         except FtslurmError as error:
-            self.end_loans([job] if job else [])
-            return NodeBorrowed(slot, "", 0, str(error))
+            return NodeBorrowed(slot, "", max(self._end([job] if job else []), default=0), str(error))
         if donor.state is JobState.RUNNING and donor.nodes:
             return NodeBorrowed(slot, donor.nodes[0], job)
-        self.end_loans([job])
+        left = self._end([job])
         waits = f": {donor.reason}" if donor.reason else ""
-        return NodeBorrowed(slot, "", 0, f"donor job {job} was {donor.state.value} after {wait_s:g} s{waits}")
+        return NodeBorrowed(slot, "", max(left, default=0), f"donor job {job} was {donor.state.value} after {wait_s:g} s{waits}")
 
     def _submit(self, ours: JobView, exclude: Sequence[str]) -> int:
         """Raises: FtslurmError."""
@@ -115,18 +120,50 @@ class Lenders:
         found: JobView = tries(lambda: self.client.job(job))
         return found
 
-    def end_loans(self, jobs: Sequence[int]) -> None:
-        """See effects.Scheduler; a donor that is not reached ends by itself."""
+    def end_loans(self, jobs: Sequence[int]) -> LoansEnded:
+        """See effects.Scheduler; a donor that is never reached ends with our job."""
+        self._donors.update(jobs)
+        left = self._end(jobs)
+        renamed = any(option.startswith(("--job-name", "-J")) for option in self.settings.donor_options)
+        return LoansEnded(left if renamed or not left else self._end_later(left))
+
+    def _end_later(self, jobs: Sequence[int]) -> tuple[int, ...]:
+        """Those that are still there when ftrun ends, or after very many tries."""
+        from tenacity import Retrying, retry_if_result, stop_after_attempt, stop_when_event_set, wait_exponential
+
+        tries = Retrying(
+            retry=retry_if_result(bool),
+            wait=wait_exponential(multiplier=FIRST_TRY_S, max=LONGEST_TRY_S),
+            stop=stop_after_attempt(MOST_TRIES) | stop_when_event_set(self._over),
+            sleep=self.sleep,
+            retry_error_callback=lambda state: state.outcome.result() if state.outcome else (),
+        )
+        self.sleep(FIRST_TRY_S)
+        left: tuple[int, ...] = tries(lambda: self._end([job for job in jobs if job in self._donors], again=True))
+        return left
+
+    def _end(self, jobs: Sequence[int], again: bool = False) -> tuple[int, ...]:
+        """One try; those that are still there. again: some time after the first."""
         for job in jobs:
             try:
-                self.client.cancel(job)
+                if not again or self._is_donor(job):
+                    self.client.cancel(job)
             except FtslurmError:
                 continue
             self._donors.discard(job)
+        return tuple(job for job in jobs if job in self._donors)
+
+    def _is_donor(self, job: int) -> bool:
+        """Still? A slurmctld that has come back without its state numbers jobs from the beginning. Raises: FtslurmError."""
+        try:
+            return self.client.job(job).name == commands.donor_name(self.job)
+        except UnknownJob:
+            return False
 
     def call_off(self) -> None:
         """See effects.Scheduler."""
-        self.end_loans(sorted(self._donors))
+        self._over.set()
+        self._end(sorted(self._donors))
 
     # --- given back
 

@@ -10,7 +10,16 @@ from pathlib import Path
 from ftslurm.errors import FtslurmError
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import OWN_STEPS, beside_argv, own_step_env
-from ftslurm.model.events import NodeBorrowed, NodeChecked, NodeProbed, NodesReleased, RequeueEnded, SlurmAnswered, StepsListed
+from ftslurm.model.events import (
+    LoansEnded,
+    NodeBorrowed,
+    NodeChecked,
+    NodeProbed,
+    NodesReleased,
+    RequeueEnded,
+    SlurmAnswered,
+    StepsListed,
+)
 from ftslurm.slurm import slurmd
 from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
@@ -77,8 +86,8 @@ class SlurmScheduler:
     def borrow(self, slot: int, exclude: Sequence[str], wait_s: float) -> NodeBorrowed:
         return self.lenders.borrow(slot, exclude, wait_s)
 
-    def end_loans(self, jobs: Sequence[int]) -> None:
-        self.lenders.end_loans(jobs)
+    def end_loans(self, jobs: Sequence[int]) -> LoansEnded:
+        return self.lenders.end_loans(jobs)
 
     def call_off(self) -> None:
         self.lenders.call_off()

@@ -18,7 +18,7 @@ from ftslurm.errors import REQUEUED_STATUS, FtslurmError, SlurmUnavailable, Stat
 from ftslurm.launchers import multi_prog
 from ftslurm.launchers.launcher import Launcher
 from ftslurm.launchers.local import LocalLauncher, LocalPool, LocalScheduler, nodes_wanted
-from ftslurm.launchers.placement import why_not_over_two_jobs, why_not_placed, width
+from ftslurm.launchers.placement import why_no_swap, why_not_over_two_jobs, why_not_placed, width
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.launchers.srun_options import Component, has_flag
@@ -185,8 +185,9 @@ def _run_locally(order: Order, site: Site, number: int, journal: Journal) -> int
     kept_out = history.kept_out(Clock().now().unix, site.settings.isolation_expires_s)
     allocation = local_allocation(number, pool.allocate(granted, kept_out), history)
     launcher = LocalLauncher(
-        order.components, order.env, _python(site.settings), allocation.nodes, number, site.settings.poll_s
-    )
+        order.components, order.env, _python(site.settings), allocation.nodes, number, site.settings.poll_s,
+        _width(order, allocation, site.settings),
+    )  # fmt: skip
     facts = _facts(order, allocation, "local", frozenset({"ask", "requeue", "replace"}), site.settings)
     scheduler = LocalScheduler(pool, granted)
     return _controller(order, site.settings, history, facts, journal, launcher, scheduler, ["127.0.0.1"]).run()
@@ -217,6 +218,8 @@ def _controller(
         beat_limits=beat_config(settings), inject=inject_folder(settings),
         silence_s=settings.hang_interval_s if settings.hang_silence else 0.0,
     )  # fmt: skip
+    if facts.no_swap and (settings.node_replacement or settings.shrink):
+        effects.say(f"no node of the step can be replaced: {facts.no_swap}")
     if unused := _without_effect(settings):
         effects.say(f"of ft_launcher's configuration {', '.join(unused)} {'has' if len(unused) == 1 else 'have'} no effect here")
     return Controller(Judge(settings, history, facts, diagnosis, diagnosis.advise), sources, effects, journal, clock)
@@ -320,6 +323,8 @@ def _facts(
     order: Order, allocation: Allocation, launcher: str, can: frozenset[str], settings: Settings
 ) -> RunFacts:
     command = order.command
+    wide = _width(order, allocation, settings)
+    no_swap = why_no_swap(order.components, order.env, allocation.nodes, allocation.size, wide)
     return RunFacts(
         run=os.urandom(4).hex(),
         job=str(allocation.job),
@@ -337,9 +342,10 @@ def _facts(
         pid_space=_pid_space(),
         number=allocation.job.number,
         user_env=frozenset(order.env),
-        can=can - ({"replace"} if why_not_placed(order.components) else set()),
+        can=can - ({"replace"} if no_swap else set()),
+        no_swap=no_swap,
         sdk_env=sdk_env(settings),
-        width=_width(order, allocation, settings),
+        width=wide,
         no_donor=why_not_over_two_jobs(order.components[0].options) if launcher == "srun" else "there is no Slurm",
         batch_node=order.env.get("SLURMD_NODENAME", ""),
         slurm_env={name: value for name, value in order.env.items() if name.startswith(_OF_THE_JOB)},
@@ -364,7 +370,8 @@ def _width(order: Order, allocation: Allocation, settings: Settings) -> int:
 
 
 def _srun(order: Order, allocation: Allocation, settings: Settings) -> SrunLauncher:
-    return SrunLauncher(order.components, order.env, _python(settings), settings.poll_s, allocation.size)
+    wide = _width(order, allocation, settings)
+    return SrunLauncher(order.components, order.env, _python(settings), settings.poll_s, allocation.size, wide)
 
 
 def step_key(command: str) -> str:
@@ -399,7 +406,8 @@ def dry_run(order: Order) -> str:
     if site.local:
         granted = nodes_wanted(order.components[0].options) + site.settings.spares
         nodes = LocalPool(site.settings.local_nodes or granted).allocate(granted, ())
-        launcher: Launcher = LocalLauncher(order.components, order.env, python, nodes, 1, site.settings.poll_s)
+        wide = _width(order, Allocation(JobId(1), "local", nodes), site.settings)
+        launcher: Launcher = LocalLauncher(order.components, order.env, python, nodes, 1, site.settings.poll_s, wide)
     else:
         assert site.allocation is not None
         nodes = site.allocation.nodes

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import UsageError
 from ftslurm.launchers import placement
-from ftslurm.launchers.placement import Part, parts, unfolded, why_not_over_two_jobs, why_not_placed, width
+from ftslurm.launchers.placement import Part, parts, unfolded, why_no_swap, why_not_over_two_jobs, why_not_placed, width
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import CHANNEL_VARIABLE, SrunLauncher, abroad_env, placed_channel
 from ftslurm.launchers.srun_options import Component
@@ -23,13 +23,13 @@ MOVED = Layout(("n1", "n4", "n3"), (0, 0, 1, 1, 2, 2))
 LENT = Layout(("n1", "m9"), (0, 0, 1, 1), {"m9": 77})
 
 
-def told(options: str, layout: Layout, env: Mapping[str, str] | None = None, granted: int = 4) -> list[Part]:
+def told(options: str, layout: Layout, env: Mapping[str, str] | None = None, granted: int = 4, width: int = 3) -> list[Part]:
     asked = {"SLURM_NTASKS_PER_NODE": "2"} if env is None else env
-    return list(parts(shlex.split(options), asked, layout, granted))
+    return list(parts(shlex.split(options), asked, layout, granted, width))
 
 
-def only(options: str, layout: Layout, env: Mapping[str, str] | None = None, granted: int = 4) -> str:
-    (part,) = told(options, layout, env, granted)
+def only(options: str, layout: Layout, env: Mapping[str, str] | None = None, granted: int = 4, width: int = 3) -> str:
+    (part,) = told(options, layout, env, granted, width)
     assert (part.job, part.place) == (0, "")
     return shlex.join(part.options)
 
@@ -62,6 +62,32 @@ def test_tasks_that_do_not_come_out_even_are_not_guessed() -> None:
 def test_the_users_words_on_nodes_give_way_and_all_else_stays(where: str) -> None:
     kept = only(f"-l {where} -c 4 --gpus-per-task=1 -m cyclic --mpi=pmix -o out.%t", FIRST, {"SLURM_NTASKS_PER_NODE": "1"})
     assert kept == "-l -c 4 --gpus-per-task=1 -m cyclic --mpi=pmix -o out.%t --nodes=3 --nodelist=n1,n2,n3 --ntasks=3"
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "granted", "width", "tasks"),
+    [
+        ("-N3 -n6", {}, 3, 3, 4),
+        ("-n6", {"SLURM_NTASKS": "8"}, 4, 3, 4),  # a spare
+        ("-n6", {}, 3, 0, 4),  # -N2-3
+        ("-n7", {}, 3, 3, 4),  # 3, 2 and 2: who has lost the third is not known any more
+        ("", {"SLURM_NTASKS": "7"}, 3, 3, 4),
+        ("", {"SLURM_NTASKS": "9"}, 3, 3, 6),
+        ("", {"SLURM_NTASKS_PER_NODE": "2", "SLURM_NTASKS": "6"}, 3, 3, 4),
+        ("--ntasks-per-node=3", {}, 3, 3, 6),
+    ],
+)
+def test_a_step_of_fewer_nodes_has_fewer_tasks(options: str, env: dict[str, str], granted: int, width: int, tasks: int) -> None:
+    kept = shlex.join(part for part in shlex.split(options) if part.startswith("--ntasks-per"))
+    expected = f"--nodes=2 --nodelist=n1,n3 --ntasks={tasks}"
+    assert only(options, FIRST.without([1]), env, granted, width) == f"{kept} {expected}".strip()
+    names = "n1," * (tasks // 2) + ",".join(["m9"] * (tasks // 2))
+    swapped = only(options, FIRST.without([1]).filled({1: "m9"}, {}), env, granted, width)
+    assert f"--ntasks={tasks} --distribution=arbitrary --nodelist={names}" in swapped
+
+
+def test_tasks_that_do_not_come_out_even_stay_as_they_are_on_all_their_nodes() -> None:
+    assert "--ntasks=7 " in only("", FIRST.filled({1: "m9"}, {}), {"SLURM_NTASKS": "7"}, granted=3)
 
 
 # --- a step again, every rank in its slot
@@ -103,9 +129,45 @@ def test_where_all_is_lent_the_one_srun_still_has_its_place() -> None:
 
 
 def test_too_many_tasks_for_one_argument_are_refused_before_srun_is() -> None:
-    many = Layout(("n" * 200,), (0,) * 1000)
+    many = Layout(("n" * 200,), (0,) * 1000, chosen=True)
     with pytest.raises(UsageError, match="1000 tasks cannot be placed"):
         told("", many)
+
+
+def test_so_many_tasks_come_up_again_where_srun_placed_them_but_on_no_other_node() -> None:
+    names = tuple(f"gpu-{number:05d}" for number in range(2000))
+    large = Layout(names, tuple(slot for slot in range(2000) for _ in range(8)))
+    kept = f"--nodes=2000 --nodelist={','.join(names)}"
+    assert only("-n16000", large, granted=2001, width=2000) == f"-n16000 {kept}"
+    assert only("", large, {"SLURM_NTASKS_PER_NODE": "8"}, 2001, 2000) == f"{kept} --ntasks=16000"
+    with pytest.raises(UsageError, match="16000 tasks cannot be placed"):
+        told("-n16000", large.filled({3: "gpu-99999"}, {}), granted=2001, width=2000)
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "length", "nodes", "said"),
+    [
+        ("-n16000", {}, 9, 2000, "16000 tasks are too many"),
+        ("--ntasks-per-node=8", {}, 9, 2000, "16000 tasks are too many"),
+        ("", {"SLURM_NTASKS": "16008"}, 9, 2000, "16000 tasks are too many"),  # one of the nodes is a spare
+        ("-n12000", {}, 9, 2000, ""),
+        ("-n16000", {}, 5, 2000, ""),
+        ("", {}, 9, 2000, ""),
+        ("-n8", {}, 9, 1, ""),
+        ("", {"SLURM_NTASKS": "16007"}, 9, 2000, ""),  # said at the launch
+        ("--het-group=1", {}, 9, 1, "--het-group"),
+    ],
+)
+def test_whether_nodes_can_be_replaced_is_known_before(
+    options: str, env: dict[str, str], length: int, nodes: int, said: str
+) -> None:
+    names = [f"{number:0{length}d}" for number in range(nodes + 1)]
+    why = why_no_swap([Component(tuple(shlex.split(options)), ("a",))], env, names, nodes + 1, nodes)
+    assert said in why and bool(why) is bool(said)
+    if not why and not env:
+        tasks = placement._tasks(shlex.split(options), env, nodes, nodes + 1, nodes)
+        full = Layout(tuple(names[:-1]), placement._in_blocks(tasks, nodes))
+        assert told("", full.filled({0: f"gpu-{length}-node"}, {}), env, nodes + 1, nodes)
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))

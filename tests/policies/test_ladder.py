@@ -24,8 +24,8 @@ HEALS = Fault("n2", "0.0", "80E01801", "HBM: multi-bit ECC", FaultClass.SELF_HEA
 BROKEN = replace(HEALS, code="80E18402", fault_class=FaultClass.ISOLATE)
 USERS = replace(HEALS, code="80C98002", user_induced=True)
 BLAMED = {"n2": "speaks for itself"}
-IN_PLACE, REPLACE, ISOLATED, UNCONDITIONAL, FAIL = (
-    "in-place-restart", "node-replacement", "isolated-requeue", "unconditional-requeue", "fail",
+IN_PLACE, HANG, REPLACE, ISOLATED, UNCONDITIONAL, FAIL = (
+    "in-place-restart", "hang-restart", "node-replacement", "isolated-requeue", "unconditional-requeue", "fail",
 )  # fmt: skip
 
 
@@ -127,6 +127,12 @@ CRASHES = [(UNCONDITIONAL, "crash")] * 3
         (situation(policy=Settings(crash_restarts=1), not_in_place="a shim is gone"), UNCONDITIONAL, "max_restarts"),
         (situation(past=decided(("x", "crash"), cost="crash_restarts"), policy=Settings(crash_restarts=1)), UNCONDITIONAL,
          "max_restarts"),
+        # a hang with a node to blame: without it, but only by rungs that the policy has
+        (situation(Cause.HANG, blamed=BLAMED, policy=Settings(hang_restart=True)), ISOLATED, "max_restarts"),
+        (situation(Cause.HANG, blamed=BLAMED, policy=Settings(hang_restart=True, ladder=(HANG, UNCONDITIONAL))), HANG, ""),
+        (situation(Cause.HANG, blamed=BLAMED, policy=Settings(hang_restart=True, node_replacement=True, node_replacements=1,
+                                                              ladder=(HANG, ISOLATED)),
+                   can=frozenset({"ask", "requeue", "replace"}), slurm=None, spares=1), HANG, ""),
         # the policy's own order
         (situation(policy=Settings(ladder=())), FAIL, ""),
         (situation(policy=Settings(ladder=(ISOLATED,))), FAIL, ""),

@@ -278,7 +278,7 @@ class Job:
         self, settings: Settings | None = None, *, past: Iterable[rec.Record] = (), schedule: int = 0,
         nodes: Sequence[str] = ("n1", "n2"), per_node: int = 2, can: Iterable[str] = ("ask", "requeue"),
         step_key: str = "train", user_env: Iterable[str] = (), now: Now = START, diagnose: Diagnose | None = None,
-        remembered: Mapping[str, str] | None = None, width: int = 0,
+        remembered: Mapping[str, str] | None = None, width: int = 0, no_swap: str = "",
     ) -> None:  # fmt: skip
         self.diagnose = diagnose
         self.settings = settings or Settings()
@@ -290,7 +290,7 @@ class Job:
         runs = sum(isinstance(record, rec.RunBegan) for record in self.ledger)
         self.facts = RunFacts(
             f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, user_env=frozenset(user_env), can=frozenset(can),
-            remembered=remembered or {}, width=width, number=7,
+            remembered=remembered or {}, width=width, number=7, no_swap=no_swap,
         )  # fmt: skip
         self.judge = Judge(self.settings, history, self.facts, diagnose)
         self.tasks = tasks_on(self.nodes, per_node)
@@ -459,6 +459,8 @@ class Job:
                     return [ev.NodeBorrowed(slot, "", 0, "none is free")]
                 self.donors.remove(free[0])
                 return [ev.NodeBorrowed(slot, free[0], 900 + int(free[0].removeprefix("n")))]
+            case do.EndLoans():
+                return [ev.LoansEnded()]
             case do.ReleaseNodes(nodes):
                 return [ev.NodesReleased(nodes, True)]
             case do.AbandonStep():

@@ -11,6 +11,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
+from ftslurm.model.events import Now
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.history import fold
 from ftslurm.model.layout import Layout
@@ -291,6 +292,15 @@ def test_a_rank_that_comes_up_elsewhere_is_not_started() -> None:
     assert "rank 2 came up on n5 and was meant for n4" in job.said
 
 
+def test_where_no_node_can_be_replaced_the_next_rung_is_asked_and_the_reason_said() -> None:
+    policy = replace(POLICY, shrink=True, min_nodes=1)
+    job = Job(policy, nodes=("n1", "n2", "n3", "n4", "n5"), can={*CAN} - {"replace"}, width=3, no_swap="too many tasks").begin()
+    job.shows(BROKEN)
+    passed = dict(job.recorded(rec.Decided)[-1].passed)
+    assert job.rungs == ["isolated-requeue"] and passed["node-replacement"] == passed["shrink"] == "too many tasks"
+    assert fold(job.ledger).spent == {"max_restarts": 1}
+
+
 # --- donors
 
 
@@ -367,6 +377,23 @@ def test_a_loan_that_comes_too_late_is_ended() -> None:
     job.shows(BROKEN)
     job.wait(ON_LOAN.replacement_wait_s + 100.0)
     assert job.tell(ev.NodeBorrowed(1, "n9", 909)) == [do.EndLoans((909,))]
+
+
+@pytest.mark.parametrize("policy", [ON_LOAN, replace(ON_LOAN, shrink=True, min_nodes=1)])
+def test_a_donor_that_lends_nothing_and_could_not_be_ended_is_ended_beside_what_follows(policy: Settings) -> None:
+    job = on_loan(policy).begin()
+    job.silent = {do.BorrowNode, do.EndLoans}
+    job.shows(BROKEN)
+    job.tell(ev.NodeBorrowed(1, "", 909, "slurmctld does not answer"))
+    assert job.did(do.EndLoans)[0] == do.EndLoans((909,))
+    assert job.rungs == ["node-replacement", "shrink" if policy.shrink else "isolated-requeue"]
+
+
+def test_donors_that_stay_are_named() -> None:
+    job = on_loan().begin()
+    assert not job.tell(ev.LoansEnded())
+    job.tell(ev.LoansEnded((909, 910)))
+    assert job.said.endswith("hold their nodes until this job ends: 909, 910")
 
 
 def test_a_donor_whose_end_could_not_be_written_down_with_the_rest_goes_all_the_same() -> None:
@@ -495,6 +522,41 @@ def test_for_a_node_that_was_given_back_the_next_ftrun_borrows_one() -> None:
     second.donors = ["n8"]
     second.begin()
     assert layout(second).nodes == ("n1", "n8") and counts(second) == [(1, 1), (1, 1), (3, 1), (3, 1)]
+
+
+def test_a_slot_in_the_middle_stays_there_when_its_node_was_given_back() -> None:
+    first = Job(ON_LOAN, nodes=("n1", "n2", "n3"), can=CAN, width=3)
+    first.donors, first.reachable = ["n9"], False
+    first.begin().wait(15.0)
+    first.tell(ev.NodeSilent("n2", 15.0), ev.ShimLost(2, "it hung up"), ev.ShimLost(3, "it hung up"))
+    assert layout(first).nodes == ("n1", "n9", "n3")
+    first.all_exit(0)
+    second = Job(ON_LOAN, nodes=("n1", "n3"), can=CAN, width=3, past=first.ledger)
+    second.donors = ["n8"]
+    second.begin()
+    assert layout(second).nodes == ("n1", "n8", "n3") and "replaced n2 by n8" in second.said
+    assert counts(second) == [(1, 3), (1, 3), (3, 1), (3, 1), (1, 3), (1, 3)]
+
+
+@pytest.mark.parametrize(("donors", "nodes"), [(["n8"], ("n1", "n2", "n8")), ([], None)])
+def test_a_node_that_is_well_again_takes_an_open_slot_and_another_is_borrowed(
+    donors: list[str], nodes: tuple[str, ...] | None
+) -> None:
+    policy = replace(ON_LOAN, isolation_expires_s=3600.0)
+    first = Job(policy, nodes=("n1", "n2", "n3"), can=CAN, width=3)
+    first.donors = ["n9"]
+    first.begin().shows(BROKEN)
+    first.all_exit(0)
+    later = Now(first.now.mono, first.now.unix + policy.isolation_expires_s)
+    refused = [rec.NodeRefused(later.unix, "n3", "its link is down")]
+    second = Job(policy, nodes=("n1", "n2", "n3"), can=CAN, width=3, past=[*first.ledger, *refused], now=later)
+    second.donors = donors
+    second.begin()
+    if nodes is not None:
+        assert layout(second).nodes == nodes and "replaced n9 by n2 (a spare), n3 by n8" in second.said
+        assert counts(second) == [(1, 3), (1, 3), (3, 1), (3, 1), (2, 1), (2, 1)]
+    else:
+        assert second.status == 1 and "n3 is kept out of the job" in second.said
 
 
 def test_a_slot_whose_lender_has_gone_gets_a_spare_and_counts_as_scheduled_again() -> None:

@@ -103,6 +103,8 @@ class Chaos:
             self._donors += 1
             lent = ev.NodeBorrowed(slot, f"n{self._donors}", 900 + self._donors)
             yield from [lent if number % 4 else ev.NodeBorrowed(slot, "", 0, "none is free")] * 2
+        if self._donors and number % 7 == 0:
+            yield ev.LoansEnded((900 + self._donors,) if number % 2 else ())
         for nodes in truth.releases[:1]:
             yield ev.NodesReleased(nodes, number % 2 == 0, "as told")
 

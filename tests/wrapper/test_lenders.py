@@ -7,15 +7,18 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ftslurm.errors import CommandMissing, SlurmRefused
 from ftslurm.launchers.python import Python
-from ftslurm.model.events import NodeBorrowed, NodeChecked, NodesReleased
+from ftslurm.model import decisions as do
+from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesReleased
 from ftslurm.model.settings import Settings
 from ftslurm.slurm.client import JobState, JobView
 from ftslurm.system.commands import CommandResult
+from ftslurm.wrapper.effects import Effects
 from ftslurm.wrapper.lenders import Lenders, plain_env
 from ftslurm.wrapper.node_check import Question, answer_text
 from tests.fakes.slurm import FakeSlurm
@@ -56,17 +59,22 @@ class World:
     answers: dict[str, Callable[[Sequence[str]], CommandResult]] = field(default_factory=dict)
     ran: list[tuple[Sequence[str], float, Mapping[str, object]]] = field(default_factory=list)
     settings: Settings = field(default_factory=Settings)
+    waits: list[Callable[[], object]] = field(default_factory=list)  # what happens in each
 
     def __post_init__(self) -> None:
         self.ours = self.slurm.submit(2)
-        self.answers["sbatch"] = lambda argv: said(argv, 0, f"{self.slurm.submit(1)}\n")
+        self.answers["sbatch"] = lambda argv: said(argv, 0, f"{self.slurm.submit(1, name='ftslurm-donor-1')}\n")
 
     @property
     def lenders(self) -> Lenders:
         if not hasattr(self, "_lenders"):
             python = Python("/usr/bin/python3", "/opt/ft slurm")
-            self._lenders = Lenders(self.slurm, self.ours, 0, ENV, python, self.run, self.settings, lambda seconds: None)
+            self._lenders = Lenders(self.slurm, self.ours, 0, ENV, python, self.run, self.settings, self.sleep)
         return self._lenders
+
+    def sleep(self, seconds: float) -> None:
+        if self.waits:
+            self.waits.pop(0)()
 
     def run(self, argv: Sequence[str], timeout_s: float, **how: object) -> CommandResult:
         self.ran.append((argv, timeout_s, how))
@@ -74,7 +82,7 @@ class World:
 
     def shows(self, number: int, *views: Mapping[str, object]) -> None:
         """What each look at a job finds, in its place."""
-        self.slurm.views[number] = [replace(JobView(number, JobState.PENDING), **view) for view in views]  # type: ignore[arg-type]
+        self.slurm.views[number] = [replace(JobView(number, JobState.PENDING, name="ftslurm-donor-1"), **view) for view in views]  # type: ignore[arg-type]
 
 
 def said(argv: Sequence[str], status: int | None, stdout: str = "", stderr: str = "") -> CommandResult:
@@ -183,7 +191,7 @@ def test_at_the_end_every_donor_goes_whatever_became_of_it_and_none_twice() -> N
         world.shows(2 + slot, RUNNING)
         assert world.lenders.borrow(slot, [], 60.0).job == 2 + slot
     world.slurm.uncancellable = {3}
-    world.lenders.end_loans([2, 3])
+    assert world.lenders.end_loans([2, 3]) == LoansEnded((3,))
     assert [world.slurm.state_of(number) is JobState.CANCELLED for number in (2, 3, 4)] == [True, False, False]
     world.slurm.uncancellable = set()
     world.lenders.call_off()
@@ -191,6 +199,75 @@ def test_at_the_end_every_donor_goes_whatever_became_of_it_and_none_twice() -> N
     asked = len(world.slurm.requests)
     world.lenders.call_off()
     assert len(world.slurm.requests) == asked
+
+
+def test_a_donor_that_could_not_be_ended_is_named_and_ended_when_slurmctld_is_back() -> None:
+    world = World()
+    submit = world.answers["sbatch"]
+
+    def submit_and_go(argv: Sequence[str]) -> CommandResult:
+        done = submit(argv)
+        world.slurm.away = True
+        return done
+
+    world.answers["sbatch"] = submit_and_go
+    assert world.lenders.borrow(1, [], 60.0).job == 2
+
+    world.waits = [lambda: None, lambda: None, lambda: setattr(world.slurm, "away", False)]
+    assert world.lenders.end_loans([2]) == LoansEnded()
+    assert world.slurm.state_of(2) is JobState.CANCELLED and not world.waits
+    asked = len(world.slurm.requests)
+    world.lenders.call_off()
+    assert len(world.slurm.requests) == asked
+
+
+@pytest.mark.parametrize("name", ["job", "ftslurm-donor-11", ""])
+def test_a_number_that_is_another_jobs_by_now_is_left_alone(name: str) -> None:
+    world = World()
+    world.slurm.submit(1, name=name)
+    world.slurm.away = True
+    world.waits = [lambda: setattr(world.slurm, "away", False)]
+    assert world.lenders.end_loans([2]) == LoansEnded()
+    world.lenders.call_off()
+    assert world.slurm.state_of(2) is JobState.RUNNING
+
+
+def test_a_donor_that_slurm_has_forgotten_is_asked_for_no_more() -> None:
+    world = World()
+    world.slurm.away = True
+    world.waits = [lambda: setattr(world.slurm, "away", False)]
+    assert world.lenders.end_loans([77]) == LoansEnded()
+
+
+@pytest.mark.parametrize("option", ["--job-name=mine", "-J mine"])
+def test_of_a_donor_that_the_user_has_named_nobody_knows_later_whose_it_is(option: str) -> None:
+    world = World(settings=Settings(donor_options=(option,)))
+    world.lenders.borrow(1, [], 60.0)
+    world.slurm.away = True
+    assert world.lenders.end_loans([2]) == LoansEnded((2,))
+    world.slurm.away = False
+    world.lenders.call_off()
+    assert world.slurm.state_of(2) is JobState.CANCELLED
+
+
+def test_when_ftrun_ends_nobody_goes_on_asking() -> None:
+    world = World()
+    world.slurm.away = True
+    world.waits = [lambda: None, lambda: world.lenders.call_off()]
+    assert world.lenders.end_loans([2]) == LoansEnded((2,))
+    assert len(world.slurm.requests) <= 4
+
+
+def test_the_loop_does_not_wait_for_donors_to_end() -> None:
+    asked: list[Callable[[], object]] = []
+    ended: list[Sequence[int]] = []
+    sources = SimpleNamespace(background=asked.append)
+    scheduler = SimpleNamespace(end_loans=ended.append)
+    effects = Effects(sources, None, scheduler, None, None, "")  # type: ignore[arg-type]
+    effects.carry_out(do.EndLoans((42,)))
+    assert asked and not ended
+    asked[0]()
+    assert ended == [(42,)]
 
 
 # --- is it fit
