@@ -115,7 +115,7 @@ class Rungs(Replacing):
 
     def _not_by_shim(self) -> bool:
         """Has the means of a restart gone while devices healed?"""
-        return self.settings.restart_via == "shim" and bool(self._attempt.lost)
+        return self.settings.restart_via == "shim" and (bool(self._attempt.lost) or self._attempt.step_gone)
 
     def _restart(self, now: Now) -> list[Decision]:
         if self.settings.restart_via == "shim":

@@ -148,4 +148,6 @@ def _not_in_place(attempt: Attempt, bad: Mapping[str, str], settings: Settings) 
     if attempt.lost and settings.restart_via == "shim":
         rank, why = next(iter(attempt.lost.items()))
         return f"the shim of rank {rank} is gone: {why}"
+    if attempt.step_gone and settings.restart_via == "shim":
+        return "there is no step any more to start them in"
     return ""

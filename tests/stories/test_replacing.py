@@ -292,6 +292,16 @@ def test_a_rank_that_comes_up_elsewhere_is_not_started() -> None:
     assert "rank 2 came up on n5 and was meant for n4" in job.said
 
 
+def test_where_the_new_step_does_not_come_up_no_device_that_heals_makes_up_for_it() -> None:
+    """Nothing is there to start again in place, though no rank is missed either: none had come."""
+    job = with_spares()
+    job.silent = {do.LaunchStep}
+    job.shows(BROKEN)
+    job.shows(fault("n1"))
+    job.tell(ev.StepEnded(ExitStatus(1)))
+    assert job.rungs == ["node-replacement", "unconditional-requeue"] and not job.did(do.HealDevices)
+
+
 def test_where_no_node_can_be_replaced_the_next_rung_is_asked_and_the_reason_said() -> None:
     policy = replace(POLICY, shrink=True, min_nodes=1)
     job = Job(policy, nodes=("n1", "n2", "n3", "n4", "n5"), can={*CAN} - {"replace"}, width=3, no_swap="too many tasks").begin()
