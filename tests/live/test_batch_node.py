@@ -204,7 +204,6 @@ def test_where_no_rung_is_left_the_job_ends_and_does_not_wait_for_its_time_limit
 
 
 @pytest.mark.timeout(500)
-@pytest.mark.slurms
 def test_without_no_kill_slurm_requeues_and_the_next_scheduling_says_why(job_path: tuple[Path, ...]) -> None:
     with told_on(4, job_path, "slurms-own") as (own, told):
         own.tool("node-crash", "n1")

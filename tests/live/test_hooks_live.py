@@ -71,7 +71,6 @@ def states(hooked: Hooked) -> set[str]:
 # ---- Prolog
 
 
-@pytest.mark.slurms
 def test_a_bad_node_is_drained_with_the_reason_and_the_job_runs_elsewhere_soon(hooked: Hooked) -> None:
     check = hooked.script("check", 'case $SLURMD_NODENAME in n1) echo looking; echo "scratch is not mounted"; exit 1;; esac')
     hooked.settings(health_command=check)
@@ -253,7 +252,6 @@ COUNTERS = "MA_SCHEDULE_CNT", "MA_PROC_START_CNT", "FTSLURM_ATTEMPT", "FTSLURM_R
 PRINT = "echo $MA_SCHEDULE_CNT $MA_PROC_START_CNT $FTSLURM_ATTEMPT,$FTSLURM_RESTART_RUNG,$FTSLURM_EXCLUDED_NODES"
 
 
-@pytest.mark.slurms
 def test_counters_in_the_batch_script_and_under_plain_srun_after_a_requeue(hooked: Hooked) -> None:
     told = story(hooked, Plan(nodes=2, rank="""
 [ $MA_SCHEDULE_CNT = 2 ] && exit 0
@@ -295,7 +293,6 @@ exec sleep 100
 """)
 
 
-@pytest.mark.slurms
 def test_a_requeue_cut_in_half_is_finished_and_the_job_runs_again_without_the_bad_node(hooked: Hooked) -> None:
     """ftrun and its keeper are killed between the hold and the exclusion; nobody but Slurm does anything after that."""
     told = story(hooked, HALF).submit()
@@ -306,7 +303,6 @@ def test_a_requeue_cut_in_half_is_finished_and_the_job_runs_again_without_the_ba
     assert told.json("status", str(told.id))["requeue_open"] is False
 
 
-@pytest.mark.slurms
 def test_a_slurmctld_that_is_not_root_s_finishes_it_by_sudo() -> None:
     """By the one rule that install-hooks prints; without it the hook says what is missing."""
     with hooked_cluster(len(NODES), ["SlurmUser=daemon"]) as own:

@@ -130,7 +130,6 @@ def test_a_job_that_preemption_cancels_is_over(tell: Callable[..., Story]) -> No
     costs_nothing(told)
 
 
-@pytest.mark.slurms
 def test_a_job_that_preemption_suspends_goes_on_afterwards(tell: Callable[..., Story]) -> None:
     told = tell(nodes=2, rank=WAITS, ft=SHORT_LEASE, sbatch=("--partition=suspended", "--exclusive"))
     ready(told)
