@@ -18,19 +18,19 @@ from tests.live.stories import processes_with
 pytestmark = pytest.mark.live
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
+LAST_LINES = 200  # of hundreds of tests
 EX_UNAVAILABLE = 69  # slurm-root's word for "this machine cannot do it"
 
 
 @pytest.mark.timeout(2400)
 @pytest.mark.flaky(reruns=0)  # those that it runs have their second try
 @pytest.mark.parametrize("release", [pytest.param("trixie", id="24.11"), pytest.param("forky", id="26.05")])
-def test_what_faces_slurm_works_on(release: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_faces_slurm_works_on(release: str) -> None:
     build(release)
-    with capfd.disabled():  # it takes minutes: whoever waits sees the tests go by
-        print(f"\n--- on {release}", flush=True)
-        done = subprocess.run([TOOLS / "test-slurm", release], stdin=subprocess.DEVNULL, check=False)
-        print("---", flush=True)
-    assert done.returncode == 0, f"tools/test-slurm {release}: status {done.returncode}; its words are above"
+    done = subprocess.run([TOOLS / "test-slurm", release], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, check=False)  # fmt: skip
+    last_words = "\n".join(done.stdout.splitlines()[-LAST_LINES:])
+    assert done.returncode == 0, f"tools/test-slurm {release}: status {done.returncode}; its last words:\n{last_words}"
 
 
 @pytest.mark.timeout(2400)
