@@ -79,9 +79,10 @@ def order_drill(target: Target, order: DrillAsked, env: Mapping[str, str]) -> st
     return done.stdout.strip()
 
 
-def ask(order: DrillAsked, step: str) -> str:
-    """Tell the controller of `step`, whose shims run on this machine. Raises: FtslurmError."""
-    for channel, env in _channels(step):
+def ask(order: DrillAsked, step: str, conf: str = "") -> str:
+    """Tell the controller of `step`, whose shims run on this machine. conf: SLURM_CONF of its cluster, empty if there is none.
+    Raises: FtslurmError."""
+    for channel, env in _channels(step, conf):
         try:
             sock, link = connect(channel, env, CONNECT_TIMEOUT_S)
         except OSError as error:
@@ -104,8 +105,14 @@ def ask(order: DrillAsked, step: str) -> str:
     raise LaunchFailed(f"no task of step {step} runs here", hint="is the job yours, and does it run?")
 
 
-def _channels(step: str) -> Iterator[tuple[Channel, dict[str, str]]]:
-    """Of every shim of `step` that we may read."""
+def _channels(step: str, conf: str) -> list[tuple[Channel, dict[str, str]]]:
+    """Of every shim of `step` that we may read. Steps of several clusters may meet on a machine, and have one number: then
+    those of ours."""
+    found = list(_shims(step))
+    return [each for each in found if each[1].get("SLURM_CONF", "") == conf] or found
+
+
+def _shims(step: str) -> Iterator[tuple[Channel, dict[str, str]]]:
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -130,7 +137,7 @@ def main() -> None:
         order = hello(json.loads(text))
         if not isinstance(order, DrillAsked):
             raise WireError("not an order for a drill")
-        print(ask(order, step))
+        print(ask(order, step, os.environ.get("SLURM_CONF", "")))
     except FtslurmError as error:
         print(f"ftslurm: {error.message}", file=sys.stderr)
         sys.exit(error.exit_status)
