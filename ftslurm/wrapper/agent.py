@@ -308,7 +308,7 @@ def main() -> None:
         agent = Agent(node, probes, line, poll_s, lambda step: page_folder(step, channel))
         agent.run()
         if will := agent.inherits:
-            line.close()
+            line.hang_up()
             inherit(will, node, line.renewed)
     except (IndexError, KeyError, OSError, ValueError) as error:
         sys.exit(f"ftslurm: the agent on {node} cannot reach ftrun: {error}")

@@ -562,6 +562,11 @@ class Line:
         self._give_up()
         self.gone = self.gone or "closed"
 
+    def hang_up(self) -> None:
+        """`close`, by one who watches over no rank: the controller shall know."""
+        self.close()
+        self._close_given_up()
+
     @property
     def address(self) -> str:
         """Our own, as the controller reaches it."""
@@ -593,8 +598,7 @@ class Line:
         self._talk.has(message.get("a"))
         self._lease_s, self._beat_s = (_within(message[name], 0, 1e9, (int, float)) for name in ("lease_s", "beat_s"))
         self._welcome, self._refused_at = True, None
-        while self._given_up:
-            self._given_up.pop().close()
+        self._close_given_up()
         self._next_beat = boot_s() + self._beat_s if self._beat_s else float("inf")
         self._renew(self._hello_at, message)
         for kept in self._talk.kept:
@@ -633,6 +637,10 @@ class Line:
             self.poll.unregister(self._sock)
             self._given_up.append(self._sock)
         self._sock, self._welcome, self._next_beat = None, False, float("inf")
+
+    def _close_given_up(self) -> None:
+        while self._given_up:
+            self._given_up.pop().close()
 
     def _broken(self, why: str) -> None:
         self._give_up()

@@ -92,8 +92,8 @@ class Caller:
 
     def close(self) -> None:
         self.end()
-        for sock in self.line._given_up if self.line else ():  # as the kernel does when a process ends
-            sock.close()
+        if self.line:
+            self.line.hang_up()  # as the kernel does when a process ends
 
 
 class Stage:
