@@ -108,10 +108,12 @@ class Launching(Settling):
 
     def _steps_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
         """srun waits until slurmctld tells it of a step that has ended, however long that takes."""
-        if event.steps is None or self._tasks or self._overlap:
+        if event.steps is None or self._tasks:
             return []
         if not event.steps:
             return self._ask_for_a_step_again(now)
+        if self._overlap:
+            return []  # they hold nothing against it
         theirs = event.steps - self._own_steps  # of our own everything had ended before the next was launched
         leases_over = now.mono - self._begun_at >= longest_s(self.settings)
         if not theirs <= self.facts.steps_over or (theirs and not leases_over):

@@ -96,6 +96,16 @@ def test_where_nothing_holds_the_nodes_srun_is_started_again_and_not_for_ever() 
     assert not any(launch.overlap for launch in job.did(do.LaunchStep))
 
 
+def test_so_it_is_where_the_step_before_was_launched_beside_another() -> None:
+    job = held("7.1")
+    job.wait(150.0)
+    job.tell(ev.StepsListed(frozenset({"7.1"})))
+    assert job.did(do.LaunchStep)[-1].overlap
+    launched = len(job.did(do.LaunchStep))
+    job.tell(ev.StepsListed(frozenset()))
+    assert len(job.did(do.LaunchStep)) == launched + 1
+
+
 def test_the_donors_of_an_ftrun_that_was_killed_are_ended_by_the_next() -> None:
     records = [
         rec.RunBegan(1.0, "killed", "7", "c", 1, "k", "train", "n1"), rec.NodeLent(2.0, "killed", "n9", 909),
