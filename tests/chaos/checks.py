@@ -151,8 +151,12 @@ def reaches(blow: Blow, moment: float) -> bool:
 def blows_answered(e: Evidence) -> Iterator[str]:
     """Every fault that an attempt cannot outlive has left its trace in that attempt."""
     traces = {record.attempt for record in e.ledger if isinstance(record, rec.TroubleSeen | rec.Decided)}
+    killed = {blow.victim for blow in e.blows if blow.kind == "ftrun-kill"}
+    runs = {record.run for record in e.ledger if isinstance(record, rec.RunBegan) and f"ftrun {record.pid}" in killed}
+    # A blow between two attempts goes by the number of the one before; whose ftrun it killed, the ledger tells.
+    mute = {record.attempt for record in e.ledger if isinstance(record, rec.AttemptBegan) and record.run in runs}
     for blow in e.blows:
-        outside = any(other.outside and other.attempt == blow.attempt for other in e.blows)
+        outside = blow.attempt in mute or any(other.outside and other.attempt == blow.attempt for other in e.blows)
         if blow.ends == "yes" and blow.attempt and blow.attempt not in traces and not outside:
             yield f"{blow.kind} of {blow.victim} struck attempt {blow.attempt}, and the ledger knows of no trouble in it"
 
