@@ -110,10 +110,8 @@ class Launching(Settling):
         """srun waits until slurmctld tells it of a step that has ended, however long that takes."""
         if event.steps is None or self._tasks:
             return []
-        if not event.steps:
+        if not event.steps or self._overlap:  # beside which it may run
             return self._ask_for_a_step_again(now)
-        if self._overlap:
-            return []  # they hold nothing against it
         theirs = event.steps - self._own_steps  # of our own everything had ended before the next was launched
         leases_over = now.mono - self._begun_at >= longest_s(self.settings)
         if not theirs <= self.facts.steps_over or (theirs and not leases_over):
@@ -124,12 +122,12 @@ class Launching(Settling):
         return [said, *self._kill_step(self._launch, now, self._launcher_stays)]
 
     def _ask_for_a_step_again(self, now: Now) -> list[Decision]:
-        """Nothing holds the nodes, not even the step that is to come up: it was asked for when a slurmctld that had just come
-        back knew of no node yet."""
+        """Nothing holds the nodes against it, and it has not come up: it was asked for when a slurmctld that had just come
+        back knew of no node yet. srun asks again only when a step ends (on 22.05 another srun got its step at once)."""
         if self._launches_again >= LAUNCHES_AGAIN:
             return []
         self._launches_again += 1
-        said = Say("srun waits, and no step holds the nodes: it is started once more")
+        said = Say("srun waits, and no step holds the nodes against it: it is started once more")
         return [said, *self._kill_step(self._launch, now, self._launcher_stays)]
 
     def _launcher_stays(self, now: Now) -> list[Decision]:

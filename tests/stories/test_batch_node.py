@@ -96,13 +96,14 @@ def test_where_nothing_holds_the_nodes_srun_is_started_again_and_not_for_ever() 
     assert not any(launch.overlap for launch in job.did(do.LaunchStep))
 
 
-def test_so_it_is_where_the_step_before_was_launched_beside_another() -> None:
+@pytest.mark.parametrize("listed", [frozenset(), frozenset({"7.1"})])
+def test_so_it_is_where_the_step_was_launched_beside_another(listed: frozenset[str]) -> None:
     job = held("7.1")
     job.wait(150.0)
     job.tell(ev.StepsListed(frozenset({"7.1"})))
     assert job.did(do.LaunchStep)[-1].overlap
     launched = len(job.did(do.LaunchStep))
-    job.tell(ev.StepsListed(frozenset()))
+    job.tell(ev.StepsListed(listed))
     assert len(job.did(do.LaunchStep)) == launched + 1
 
 
