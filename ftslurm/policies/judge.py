@@ -170,7 +170,6 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_H, ev.AgentLost): Judge._agent_lost,
     (_H, ev.NodeSilent): Judge._node_silent,
     (_H, ev.NodeProbed): Judge._node_probed,
-    (_H, ev.AgentArrived): Judge._nothing,
     (_H, ev.DevicesSeen): Judge._nothing,  # the healing agent's own result is what counts
     (_H, ev.SignalSeen): Judge._signalled_late,
     (_H, ev.SlurmAnswered): Judge._slurm_while_healing,
@@ -192,7 +191,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
         (_E, kind): Judge._nothing
         for kind in (_BESIDE | {ev.TaskArrived}) - {ev.ShimLost, ev.AgentArrived, ev.AgentLost}
     },
-    **{(phase, ev.AgentArrived): Judge._agent_meanwhile for phase in (_P, _E)},
+    **{(phase, ev.AgentArrived): Judge._agent_meanwhile for phase in (_H, _P, _E)},
     **{(phase, ev.AgentLost): Judge._agent_lost for phase in (_P, _E)},
     # the job is given back: a signal now is the requeue's own
     (_Q, ev.RequeueEnded): Judge._requeue_ended,

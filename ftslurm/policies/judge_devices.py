@@ -10,6 +10,7 @@ from ftslurm.model.decisions import Decision, DismissAgents, LookAtDevices, Say
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
 from ftslurm.policies.judge_settling import Settling
+from ftslurm.policies.judge_state import AGENT_MAX_S
 from ftslurm.policies.ladder import Cause, choose
 from ftslurm.policies.phases import Phase, Trouble
 from ftslurm.policies.situation import ACTS
@@ -20,18 +21,18 @@ AGENT_AGAIN_S = 10.0
 
 class Devices(Settling):
     def _agent_arrived(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
-        if event.node not in self._agents:  # it was asked for, and its node has been left since
-            return [DismissAgents((event.node,))]
-        self._agents[event.node] = event.kinds
-        self._agents_due.pop(event.node, None)
+        if dismissed := self._agent_meanwhile(event, now):
+            return dismissed
         held: list[Decision] = [*self._for_agents.pop(event.node, ()), *self._watch_ranks([event.node])]
         return [*held, LookAtDevices(), *self._settled(now)] if "look" in self._waits else held
 
     def _agent_meanwhile(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
-        """Between two steps there is nothing to watch."""
-        if event.node not in self._agents:
+        """No rank runs that it could be told of."""
+        if event.node not in self._agents:  # it was asked for, and its node has been left since
             return [DismissAgents((event.node,))]
         self._agents[event.node] = event.kinds
+        self._agents_due.pop(event.node, None)
+        self._agents_came[event.node] = now.mono
         return []
 
     def _agent_lost(self, event: ev.AgentLost, now: Now) -> list[Decision]:
@@ -39,6 +40,8 @@ class Devices(Settling):
         self._agents.pop(event.node, None)
         self._still.lose(event.node)
         self._agents_due.pop(event.node, None)
+        if now.mono - self._agents_came.pop(event.node, now.mono) > AGENT_MAX_S:
+            self._agents_lost.pop(event.node, None)  # one that stayed: what went before is of no account
         again = now.mono + self._doubled(AGENT_AGAIN_S, event.node)
         self._agents_lost[event.node] = self._agents_lost.get(event.node, 0) + 1
         if self.phase is Phase.RUNNING:

@@ -71,6 +71,7 @@ class JudgeState:
         self._step = ""
         self._agents: dict[str, tuple[str, ...] | None] = {}  # node -> device kinds, None until it has arrived
         self._agents_lost: dict[str, int] = {}  # node -> how many
+        self._agents_came: dict[str, float] = {}  # node -> when, monotonic
         self._agents_due: dict[str, float] = {}  # node -> until when its agent should call, monotonic; none once it has
         self._faults: dict[tuple[str, str, str], Fault] = {}  # what the devices show now
         self._left_alone: set[tuple[str, str, str]] = set()  # faults no rung can answer, with ranks still running

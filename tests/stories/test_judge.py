@@ -13,8 +13,9 @@ from ftslurm.model.devices import Fault, FaultClass, HealResult
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings import Settings
 from ftslurm.policies.judge import Phase
+from ftslurm.policies.judge_devices import AGENT_AGAIN_S
 from ftslurm.policies.judge_settling import FRESH_S, GATHERS_S, LAUNCHES_AGAIN
-from ftslurm.policies.judge_state import AGENT_COMES_S
+from ftslurm.policies.judge_state import AGENT_COMES_S, AGENT_MAX_S
 from tests.stories.replay import (
     HOUR_S,
     RUNNING,
@@ -704,6 +705,35 @@ def test_an_agent_that_dies_before_it_calls_is_missed(restarted: bool) -> None:
     job.tell(ev.AgentArrived("n2", ()))
     job.wait(HOUR_S)
     assert len(job.did(do.WatchNodes)) == 2
+
+
+def test_an_agent_that_comes_up_while_devices_heal_watches_the_ranks_after_it() -> None:
+    job = Job().begin()
+    job.wait(2.0)
+    job.silent = {do.WatchNodes, do.HealDevices}
+    job.tell(ev.AgentLost("n1", "connection reset"))
+    job.wait(AGENT_AGAIN_S + 1.0)
+    assert [watch.nodes for watch in job.did(do.WatchNodes)] == [("n1", "n2"), ("n1",)]
+    job.shows(fault())
+    job.wait(Settings().answer_wait_s)
+    assert job.judge.phase is Phase.HEALING
+    job.tell(ev.AgentArrived("n1", ("ascend",)))
+    job.devices["n2"] = ()
+    job.tell(ev.HealingDone("n2", (HealResult("0.0", True, "looked again"),)))
+    assert job.counters == (1, 2, 2) and set(job.did(do.WatchRanks)[-1].ranks) == {"n1", "n2"}
+    job.wait(HOUR_S)
+    assert len(job.did(do.WatchNodes)) == 2
+
+
+def test_after_an_agent_that_stayed_for_long_the_next_comes_as_soon_as_the_first_time() -> None:
+    """A job that runs for weeks loses one now and then; what it watches shall not be unwatched for longer each time."""
+    job = Job().begin()
+    job.wait(2.0)
+    for number in range(2, 8):
+        job.wait(AGENT_MAX_S + 1.0)
+        job.tell(ev.AgentLost("n2", "connection reset"))
+        job.wait(AGENT_AGAIN_S + 1.0)
+        assert len(job.did(do.WatchNodes)) == number
 
 
 def test_a_restart_in_place_needs_no_slurmctld() -> None:
