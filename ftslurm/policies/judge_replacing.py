@@ -4,7 +4,7 @@ The search begins while the old step still ends, and what it finds becomes the l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -20,10 +20,12 @@ from ftslurm.model.decisions import (
 from ftslurm.model.events import Now
 from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.filling import Filling
 from ftslurm.policies.judge_starting import Starting
 from ftslurm.policies.judge_state import MARGIN_S, SIGINT, SIGTERM
-from ftslurm.policies.phases import Phase
+from ftslurm.policies.ladder import Cause
+from ftslurm.policies.phases import Phase, Trouble
 
 
 class Replacing(Starting):
@@ -233,11 +235,21 @@ class Replacing(Starting):
             missing = [node for slot, node in filling.out.items() if slot not in filling.found]
             what = f"{fold_nodes(missing)} is kept out of the job, and {filling.failed}"
             self._layout = self._fewer(now)
-            return [*loans, Say(what), *(self._launch(now) if self._layout else self._finish(what, 1, now))]
+            if self._layout is None:
+                return [*loans, *self._too_few(missing, what, filling.failed, now)]
+            return [*loans, Say(what), *self._launch(now)]
         self._attempt.unreplaced = filling.failed
         done = self._note(rec.CarriedOut(now.unix, filling.decision, False, filling.failed))
         self.phase = Phase.SETTLING
         return [*loans, done, Say(f"no other node: {filling.failed}"), *self._settled(now)]
+
+    def _too_few(self, missing: Collection[str], what: str, unreplaced: str, now: Now) -> list[Decision]:
+        """Before the first start. Slurm may have taken no exclusion at the last requeue; it will at the next one."""
+        self._attempt = Attempt(self._attempt.number)
+        self._attempt.step_gone = self._attempt.step_ended = True
+        self._attempt.not_in_place, self._attempt.unreplaced = what, unreplaced
+        self._attempt.gone = {node: self.history.isolated[node][0] for node in self._kept_out(now) if node in missing}
+        return self._into_trouble(Trouble(Cause.LAUNCH, what, 1), now)
 
     def _replacing_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """A job that is ending does not wait for nodes, nor one that wants to be requeued now."""

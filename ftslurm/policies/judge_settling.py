@@ -97,14 +97,8 @@ class Settling(Rungs):
     def _decide(self, now: Now) -> list[Decision]:
         trouble = self._trouble
         assert trouble is not None
-        if self._unlaunched and self._was_away() and self._launches_again < LAUNCHES_AGAIN:
-            self._launches_again += 1
-            again = Say("slurmctld was away while the step was to start: it is started once more")
-            return [*self._slurm_is_back(now), again, *self._launch(now)]
-        if self._unlaunched and self._just_came_up(now) and self._launches_again < LAUNCHES_AGAIN:
-            self._launches_again += 1
-            self.phase, self._waits = Phase.LAUNCHING, {"launch again": now.mono + GATHERS_S}
-            return [Say("slurmctld had just come up when the step was to start: it is started once more")]
+        if self._unlaunched and self._launches_again < LAUNCHES_AGAIN and (why := self._not_launched_by_slurm(now)):
+            return [*self._slurm_is_back(now), Say(f"{why}: it is started once more"), *self._launch_later(now)]
         ended = self._attempt_ended(now)
         if self._slurm and not self._slurm.away:
             ended += self._slurm_is_back(now)
@@ -137,6 +131,20 @@ class Settling(Rungs):
         s = self._situation(trouble, now)
         hoped = ev.SlurmAnswered("RUNNING", batch=True, requeueable=True, node_count=1)
         return choose(s).rung == "fail" and choose(replace(s, slurm=hoped)).rung != "fail"
+
+    def _not_launched_by_slurm(self, now: Now) -> str:
+        if self._was_away():
+            return "slurmctld was away while the step was to start"
+        return "slurmctld had just come up when the step was to start" if self._just_came_up(now) else ""
+
+    def _launch_later(self, now: Now) -> list[Decision]:
+        """At once where it was only away; else when it has had the time to learn what it has."""
+        before = self._launches_again
+        self._launches_again += 1
+        if self._was_away() and not before:
+            return self._launch(now)
+        self.phase, self._waits = Phase.LAUNCHING, {"launch again": now.mono + GATHERS_S * max(1, before)}
+        return []
 
     def _just_came_up(self, now: Now) -> bool:
         s = self._slurm

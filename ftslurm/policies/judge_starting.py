@@ -17,7 +17,7 @@ from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.environment import counters_env, placed_env, restart_env, torch_env
 from ftslurm.policies.hangs import HangWatch
 from ftslurm.policies.judge_ending import Ending
-from ftslurm.policies.phases import Phase
+from ftslurm.policies.phases import Phase, Trouble
 from ftslurm.policies.slow import SlowWatch
 from ftslurm.policies.standstill import standstill
 
@@ -142,6 +142,10 @@ class Starting(Ending):
         if due := [due for node, due in self._agents_due.items() if node in mine]:
             self._waits["watch"] = min(due)
         return asked
+
+    def _into_trouble(self, trouble: Trouble, now: Now) -> list[Decision]:
+        """In judge_settling."""
+        raise NotImplementedError
 
     def _settled(self, now: Now) -> list[Decision]:
         """In judge_settling. A rung that could not be carried out leads back to deciding."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -878,6 +879,21 @@ def test_a_step_that_does_not_come_up_for_another_reason_is_launched_again_three
     assert len(job.did(do.LaunchStep)) == 4 and job.status == 1
 
 
+def test_one_that_has_come_back_and_refuses_is_given_more_time_with_every_try() -> None:
+    """In its first second it says of every node: Memory required by task is not available."""
+    job = Job()
+    job.silent = {do.LaunchStep}
+    job.slurm = replace(RUNNING, late_s=20.0)
+    job.tell(ev.Begun())
+    tries: list[float] = []
+    while job.status is None:
+        tries.append(job.now.mono)
+        job.tell(ev.StepEnded(ExitStatus(1)))
+        while job.status is None and len(job.did(do.LaunchStep)) == len(tries):
+            job.wait(0.5)
+    assert [later - earlier for earlier, later in pairwise(tries)] == [0.0, GATHERS_S, 2 * GATHERS_S]
+
+
 def test_a_slurmctld_that_answers_late_but_in_time_is_heard() -> None:
     job = Job().begin()
     job.silent = {do.AskSlurm}
@@ -1505,7 +1521,7 @@ def test_a_step_that_a_fresh_slurmctld_refuses_is_started_once_more_and_not_for_
     job = launch_fails(2.0)
     assert job.status is None and len(job.did(do.LaunchStep)) == 1
     for number in range(2, 2 + LAUNCHES_AGAIN):
-        job.wait(GATHERS_S + 0.1)
+        job.wait(GATHERS_S * max(1, number - 2) + 0.1)
         assert len(job.did(do.LaunchStep)) == number
         job.tell(ev.StepEnded(ExitStatus(1)))
     assert job.status == 1 and "had just come up" in job.said

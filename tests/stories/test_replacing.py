@@ -504,7 +504,22 @@ def test_the_next_ftrun_of_the_script_does_not_go_back_to_a_node_that_was_left()
     second.begin()
     assert layout(second).nodes == ("n1", "n8") and counts(second) == [(1, 1), (1, 1), (3, 1), (3, 1)]
     none = on_loan(past=first.ledger, step_key="eval").begin()
-    assert none.status == 1 and "n2 is kept out of the job" in none.said
+    assert none.rungs == ["isolated-requeue"] and none.excluded == ("n2",)
+    assert none.status == 75 and "n2 is kept out of the job" in none.said
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+def test_a_requeue_whose_exclusion_slurm_did_not_take_is_made_once_more(requeue: bool) -> None:
+    """Of a job that has given a node back, Slurm 22.05 without slurmdbd takes no change until it runs again."""
+    first = with_spares(replace(POLICY, spares=1), 3)
+    for node in ("n1", "n2"):
+        first.shows(fault(node, graded=FaultClass.ISOLATE))
+    assert first.rungs == ["node-replacement", "isolated-requeue"]
+    can = tuple(word for word in CAN if requeue or word != "requeue")
+    again = Job(first.settings, nodes=("n1", "n2", "n3"), can=can, width=2, past=first.ledger).begin()
+    assert not again.did(do.LaunchStep) and "n2 is kept out of the job, and no spare node is left" in again.said
+    assert again.rungs == ["isolated-requeue" if requeue else "fail"] and again.status == (75 if requeue else 1)
+    assert [given_back.exclude for given_back in again.did(do.Requeue)] == ([("n1", "n2")] if requeue else [])
 
 
 def test_the_next_ftrun_of_the_script_finds_every_slot_where_it_was() -> None:
@@ -566,7 +581,7 @@ def test_a_node_that_is_well_again_takes_an_open_slot_and_another_is_borrowed(
         assert layout(second).nodes == nodes and "replaced n9 by n2 (a spare), n3 by n8" in second.said
         assert counts(second) == [(1, 3), (1, 3), (3, 1), (3, 1), (2, 1), (2, 1)]
     else:
-        assert second.status == 1 and "n3 is kept out of the job" in second.said
+        assert second.excluded == ("n3",) and second.status == 75 and "n3 is kept out of the job" in second.said
 
 
 def test_a_slot_whose_lender_has_gone_gets_a_spare_and_counts_as_scheduled_again() -> None:
