@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from tests.chaos.job import Job, Missed
 from tests.chaos.plan import LEASE_S
 from tests.chaos.victims import SICK_MOST, any_node, room_to_isolate
@@ -65,17 +67,24 @@ def drained(job: Job) -> str:
 
 
 def undrain(job: Job, node: str) -> None:
-    """A slurmctld that was killed may have forgotten the drain, and takes no change of a node that it has not heard of yet."""
+    """A slurmctld that was killed may have forgotten the drain, and takes no change of a node that it has not heard of yet.
+    One that is killed now would forget that it was lifted: nobody kills it before that is saved.
+    """
     cluster = job.world.cluster
+    saved = cluster.folder / "state/node_state"
+    lifted_at = 0.0
 
     def in_use() -> bool:
+        nonlocal lifted_at
         if "DRAIN" not in cluster.node(node)["State"]:
             return True
+        lifted_at = time.time()
         cluster.run(["scontrol", "update", f"NodeName={node}", "State=UNDRAIN"], user=admin())
         return False
 
     with job.world.alone():
         cluster.wait_for(in_use, UNDRAIN_S, f"{node} to be undrained")
+        cluster.wait_for(lambda: saved.stat().st_mtime > lifted_at, UNDRAIN_S, f"that {node} is undrained to be saved")
     job.world.sick.discard(node)
 
 
