@@ -98,7 +98,8 @@ class Settling(Rungs):
         trouble = self._trouble
         assert trouble is not None
         if self._unlaunched and self._launches_again < LAUNCHES_AGAIN and (why := self._not_launched_by_slurm(now)):
-            return [*self._slurm_is_back(now), Say(f"{why}: it is started once more"), *self._launch_later(now)]
+            self._launch_later(now)
+            return [*self._slurm_is_back(now), Say(f"{why}: it is started once more")]
         ended = self._attempt_ended(now)
         if self._slurm and not self._slurm.away:
             ended += self._slurm_is_back(now)
@@ -137,14 +138,10 @@ class Settling(Rungs):
             return "slurmctld was away while the step was to start"
         return "slurmctld had just come up when the step was to start" if self._just_came_up(now) else ""
 
-    def _launch_later(self, now: Now) -> list[Decision]:
-        """At once where it was only away; else when it has had the time to learn what it has."""
-        before = self._launches_again
+    def _launch_later(self, now: Now) -> None:
+        """When slurmctld has had the time to learn what it has."""
+        self.phase, self._waits = Phase.LAUNCHING, {"launch again": now.mono + GATHERS_S * max(1, self._launches_again)}
         self._launches_again += 1
-        if self._was_away() and not before:
-            return self._launch(now)
-        self.phase, self._waits = Phase.LAUNCHING, {"launch again": now.mono + GATHERS_S * max(1, before)}
-        return []
 
     def _just_came_up(self, now: Now) -> bool:
         s = self._slurm
