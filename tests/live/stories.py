@@ -241,8 +241,9 @@ class Story:
         finds its credential revoked and is FAILED for good.
         """
         job = self.job()
-        waits_s = datetime.fromisoformat(job["EligibleTime"]).timestamp() - time.time() if job["JobState"] == "PENDING" else 0.0
-        if waits_s > HELD_BACK_S:
+        if job["JobState"] != "PENDING" or job["EligibleTime"] == "Unknown":  # not yet to be started at all
+            return
+        if datetime.fromisoformat(job["EligibleTime"]).timestamp() - time.time() > HELD_BACK_S:
             self.cluster.run(["scontrol", "update", f"JobId={self.id}", "StartTime=now+2seconds"])
 
     def wait_for(self, predicate: Callable[[], T], what: str, timeout_s: float = START_TIMEOUT_S) -> T:

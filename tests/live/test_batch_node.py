@@ -214,7 +214,7 @@ def test_without_no_kill_slurm_requeues_and_the_next_scheduling_says_why(job_pat
         first, second = (began["at"] for began in records(told, "AttemptBegan"))
         assert second - first >= LONGEST_S, "the ranks on the dead node were waited for"
         history = told.ftslurm("history", str(told.id))
-        assert "the batch node n1 died (Slurm says DOWN" in history and "and Slurm requeued the job" in history
+        assert "the batch node n1 died (Slurm says DOWN" in history and "and Slurm requeued the job" in history, history
         assert set(told.json("status", str(told.id))["left"]["max_restarts"]) == {8}
 
 
