@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import os
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -53,6 +56,24 @@ def test_another_recipe_is_another_root(tmp_path: Path) -> None:
     assert tool.is_current(tmp_path, forky) and not tool.is_current(tmp_path, tool.recipe_for("forky", b"two"))
     (tmp_path / tool.MARKER).write_text("[torn")
     assert not tool.is_current(tmp_path, forky)
+
+
+def test_two_roots_at_once_install_mmdebstrap_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """apt-get refuses whoever comes while another one is at work."""
+    apt, both, built = threading.Lock(), threading.Barrier(2), []
+
+    def install() -> None:
+        assert apt.acquire(blocking=False), "two at once"
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.5)  # the other one would come meanwhile
+        apt.release()
+
+    monkeypatch.setattr(tool, "install_mmdebstrap", install)
+    monkeypatch.setattr(tool, "build", lambda folder, recipe: built.append(recipe.release))
+    tmp_path.chmod(0o755)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda release: tool.ensure(tmp_path, release), ("trixie", "forky")))
+    assert sorted(built) == ["forky", "trixie"]
 
 
 def test_only_root_can_and_that_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
