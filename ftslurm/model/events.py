@@ -159,12 +159,13 @@ class NodeChecked:
 @dataclass(frozen=True, slots=True)
 class NodeBorrowed:
     """A donor job runs on `node`; none was to be had if that is empty. slot: as it was asked for. job: without a node, one that
-    could not be ended."""
+    could not be ended. away: of a reason that the return of slurmctld may mend."""
 
     slot: int
     node: str
     job: int = 0
     why: str = ""
+    away: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +253,7 @@ class SlurmAnswered:
     bad_nodes: (name, Slurm's words) of the job's nodes that are down or failing. usable: all nodes of the job's
     partition that could run it, None if not known. epilog: the site has one, so that a clean-up takes longer. away: of an
     error that the return of slurmctld may mend. late_s: how long the answer took. up_since: of slurmctld, Unix seconds, 0 if
-    not known.
+    not known. loans_over: donor jobs of ours that have ended, or are about to.
     """
 
     state: str = ""
@@ -267,6 +268,7 @@ class SlurmAnswered:
     away: bool = False
     late_s: float = 0.0
     up_since: int = 0
+    loans_over: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

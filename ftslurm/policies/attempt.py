@@ -34,7 +34,8 @@ class Attempt:
     after it was let go.
     step_ended: the launcher itself says that nothing of the step is left (step_gone: or we have given it up, abandoned: ended it
     ourselves). unended: why the old step may still be there, and no other may start. gone: node -> why it is lost, with a
-    second proof. unreplaced: why no other node is to be had for a bad one.
+    second proof. unreplaced: why no other node is to be had for a bad one; unfilled: likewise, unless Slurm was away meanwhile.
+    called_back: nodes on loan whose ranks were told by Slurm to end. returned: those of them that we have no more, and why.
     """
 
     number: int = 0
@@ -70,6 +71,9 @@ class Attempt:
     departed: set[int] = field(default_factory=set)
     abandoned: bool = False
     unreplaced: str = ""
+    unfilled: str = ""
+    called_back: set[str] = field(default_factory=set)
+    returned: dict[str, str] = field(default_factory=dict)
     unended: str = ""
     killed: bool = False
     culprit: bool = False

@@ -12,7 +12,7 @@ class Filling:
 
     found: slot -> node that may fill it. checking: node -> slot, being looked at. borrowing: slots for which a donor job waits.
     lent: node -> donor job. tried: nodes that will not do. gone: nodes of `out` that cannot run anything any more.
-    until: monotonic seconds. failed: why there is none.
+    until: monotonic seconds. failed: why there is none. unsure: it may be for want of answers, as when slurmctld is away.
     """
 
     decision: str
@@ -25,6 +25,7 @@ class Filling:
     lent: dict[str, int] = field(default_factory=dict)
     tried: set[str] = field(default_factory=set)
     failed: str = ""
+    unsure: bool = False
 
     @property
     def done(self) -> bool:

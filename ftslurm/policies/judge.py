@@ -51,6 +51,8 @@ class Judge(Launching, Ranks, Stalls, Nodes, Drills):
             raise LookupError(f"the judge has no answer to {type(event).__name__} while {self.phase.value}")
         if isinstance(event, ev.AgentTold) and not isinstance(event, ev.ProgramSaid) and not self._is_current(event):
             return ()
+        if isinstance(event, ev.SignalSeen) and self._is_of_a_lender(event):
+            return tuple(self._called_back(event, now))
         return tuple(method(self, event, now))
 
     def _time_passed(self, _: ev.TimePassed, now: Now) -> list[Decision]:
@@ -88,6 +90,7 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "compare": Judge._compare,
     "launch": Judge._launch_overdue,
     "launch again": Judge._launch_again,
+    "search again": Judge._search_again,
     "slow launch": Judge._slow_launch,
     "pass on": Judge._passed_on,
     "stop": Judge._stop_overdue,

@@ -27,6 +27,9 @@ from ftslurm.policies.judge_state import MARGIN_S, SIGINT, SIGTERM
 from ftslurm.policies.ladder import Cause
 from ftslurm.policies.phases import Phase, Trouble
 
+# Before the first start, a search that had no answers is made again so often, and after so long.
+SEARCHES_AGAIN, SEARCH_AGAIN_S = 3, 10.0
+
 
 class Replacing(Starting):
     def _first_launch(self, now: Now) -> list[Decision]:
@@ -151,6 +154,7 @@ class Replacing(Starting):
             filling.found[slot] = event.node
             return self._let_go(now) if filling.done else []
         filling.tried.add(event.node)
+        filling.unsure |= event.good is None
         refused: list[Decision] = [Say(f"{event.node} cannot replace {filling.out[slot]}: {event.why}")]
         if event.good is False:
             refused.insert(0, self._note(rec.NodeRefused(now.unix, event.node, event.why)))
@@ -164,7 +168,7 @@ class Replacing(Starting):
             return self._loan_too_late(event, now)
         filling.borrowing.discard(event.slot)
         if not event.node:
-            filling.failed = f"no node could be borrowed: {event.why}"
+            filling.failed, filling.unsure = f"no node could be borrowed: {event.why}", filling.unsure or event.away
             return [*self._loan_too_late(event, now), *self._let_go(now)]
         self._loans.add(event.job)
         self._all_loans.add(event.job)
@@ -183,7 +187,7 @@ class Replacing(Starting):
 
     def _node_overdue(self, now: Now) -> list[Decision]:
         if self._filling is not None and not self._filling.failed:
-            self._filling.failed = f"no node was ready within {self.settings.replacement_wait_s:g} s"
+            self._filling.failed, self._filling.unsure = f"no node was ready within {self.settings.replacement_wait_s:g} s", True
         return self._let_go(now)
 
     # --- what comes of it
@@ -234,14 +238,29 @@ class Replacing(Starting):
         if not filling.decision:
             missing = [node for slot, node in filling.out.items() if slot not in filling.found]
             what = f"{fold_nodes(missing)} is kept out of the job, and {filling.failed}"
+            if filling.unsure and self._launches_again < SEARCHES_AGAIN:
+                return [*loans, Say(f"{what}: looked for once more"), *self._search_later(now)]
             self._layout = self._fewer(now)
             if self._layout is None:
                 return [*loans, *self._too_few(missing, what, filling.failed, now)]
             return [*loans, Say(what), *self._launch(now)]
-        self._attempt.unreplaced = filling.failed
         done = self._note(rec.CarriedOut(now.unix, filling.decision, False, filling.failed))
         self.phase = Phase.SETTLING
-        return [*loans, done, Say(f"no other node: {filling.failed}"), *self._settled(now)]
+        said = [*loans, done, Say(f"no other node: {filling.failed}")]
+        if filling.unsure and "ask" in self.facts.can:  # whether it was for want of slurmctld
+            self._attempt.unfilled, self._slurm = filling.failed, None
+            return [*said, self._ask_slurm(now)]
+        self._attempt.unreplaced = filling.failed
+        return [*said, *self._settled(now)]
+
+    def _search_later(self, now: Now) -> list[Decision]:
+        """Before the first start, where there is no step and no decision to come back to."""
+        self._launches_again += 1
+        self.phase, self._waits = Phase.REPLACING, {"search again": now.mono + SEARCH_AGAIN_S}
+        return []
+
+    def _search_again(self, now: Now) -> list[Decision]:
+        return self._first_launch(now) if self.phase is Phase.REPLACING and self._filling is None else []
 
     def _too_few(self, missing: Collection[str], what: str, unreplaced: str, now: Now) -> list[Decision]:
         """Before the first start. Slurm may have taken no exclusion at the last requeue; it will at the next one."""
@@ -253,7 +272,7 @@ class Replacing(Starting):
 
     def _replacing_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """A job that is ending does not wait for nodes, nor one that wants to be requeued now."""
-        filling = self._filling
+        filling = self._filling or (Filling("", {}, now.mono) if "search again" in self._waits else None)
         ends = event.rank is None and event.number in (SIGINT, SIGTERM)
         if filling is None or not (ends or (filling.decision and self._asks_for_requeue(event.number))):
             if self._announces(event.number):

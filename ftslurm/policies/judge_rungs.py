@@ -40,7 +40,7 @@ class Rungs(Replacing):
         self, choice: Choice, s: Situation, now: Now, isolate: bool = False, avoid: Mapping[str, str] | None = None
     ) -> Remember:
         """The verdict, as it goes into the ledger before anything of it is done. avoid: isolated as well, node -> why."""
-        isolated = {**(avoid or {}), **s.blamed} if isolate else {}
+        isolated = {**(avoid or {}), **s.bad} if isolate else {}
         self._decided = rec.Decided(
             now.unix, f"{self.facts.run}-{self.history.decisions + 1}", self._attempt.number, choice.rung,
             s.cause.value, f"{s.what}; {choice.why}", choice.passed, isolated,
@@ -150,8 +150,8 @@ class Rungs(Replacing):
         return [decided, said, *tell, *self._end_step(0, self._hand_over, now)]
 
     def _tell(self, s: Situation) -> list[Decision]:
-        real = s.blamed and self.settings.memory_s and not self._attempt.drills
-        return [TellOthers(dict(s.blamed))] if real else []
+        real = s.bad and self.settings.memory_s and not self._attempt.drills
+        return [TellOthers(s.bad)] if real else []
 
     def _left(self, budget: str) -> int:
         return self.settings.max_restarts - self.history.spent.get(budget, 0)

@@ -10,6 +10,7 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, LookAtDevices, Say, StopRanks
 from ftslurm.model.events import Now
+from ftslurm.model.history import SWAPS
 from ftslurm.model.verdict import Blame
 from ftslurm.policies.blame import with_own_words
 from ftslurm.policies.judge_rungs import Rungs
@@ -42,7 +43,7 @@ class Settling(Rungs):
         self._attempt.faults = {key: fault for key, fault in self._faults.items() if fault.fault_class in ACTS}
         self._attempt.culprit = not all(status.ok for status in self._attempt.exits.values())
         self._attempt.killed = any(status.signal in _MAYBE_SLURM for status in self._attempt.exits.values())
-        if trouble.cause is not Cause.WARNING and not (self._heard_lately(now) and self._slurm and not self._slurm.error):
+        if trouble.cause is not Cause.WARNING and not self._has_heard(now):
             self._slurm = None
         self._waits = {"stop": now.mono + self.settings.stop_grace_s + self.settings.kill_wait_s + MARGIN_S}
         seen = rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what)
@@ -61,6 +62,10 @@ class Settling(Rungs):
             found += self._look_ahead(now)
         return [*found, *self._settled(now)]
 
+    def _has_heard(self, now: Now) -> bool:
+        """Is what Slurm said last good enough? Not of donors: the end of one may be what the trouble is."""
+        return self._heard_lately(now) and self._slurm is not None and not self._slurm.error and not self._lent()
+
     def _suspects(self) -> set[str]:
         """Nodes that may be lost: silent ones, and those of lost ranks, unless they were lost with the step."""
         lost = () if self._attempt.step_gone else self._attempt.lost
@@ -75,7 +80,9 @@ class Settling(Rungs):
         """Not where the ladder can answer from what is known: a restart in place works with slurmctld away."""
         if "ask" not in self.facts.can or "ask" in self._waits or self._slurm is not None:
             return False
-        return self._attempt.killed or choose(self._situation(trouble, now)).rung != "in-place-restart"
+        if self._attempt.killed or self._attempt.called_back:
+            return True
+        return choose(self._situation(trouble, now)).rung != "in-place-restart"
 
     def _unlooked(self) -> bool:
         """Is there a node whose devices could still tell something? An agent that has not arrived yet may."""
@@ -100,7 +107,10 @@ class Settling(Rungs):
         if self._unlaunched and self._launches_again < LAUNCHES_AGAIN and (why := self._not_launched_by_slurm(now)):
             self._launch_later(now)
             return [*self._slurm_is_back(now), Say(f"{why}: it is started once more")]
+        if self._slurm is None or not self._slurm.away:
+            self._search_has_failed(again=self._was_away())
         ended = self._attempt_ended(now)
+        self._returned_with_its_ranks()
         if self._slurm and not self._slurm.away:
             ended += self._slurm_is_back(now)
         if self._slurm and self._slurm.state in ENDING_STATES and not self._slurm.error:
@@ -114,6 +124,7 @@ class Settling(Rungs):
             return [*ended, *found, self._ask_slurm(now)]
         if waiting := self._patience_with_slurm(self._unlaunched or self._answer_would_help(trouble, now), now):
             return [*ended, *found, *waiting]
+        self._search_has_failed(again=False)
         hints = [decision for decision in found if isinstance(decision, Say)]
         notes = [decision for decision in found if not isinstance(decision, Say)]
         return [*ended, *notes, *self._climb(self._situation(trouble, now), now), *hints]
@@ -128,10 +139,25 @@ class Settling(Rungs):
         return self.settings.warning_requeue and self._meaning in ("warning", "") and "requeue" in self.facts.can
 
     def _answer_would_help(self, trouble: Trouble, now: Now) -> bool:
-        """Is it only for want of Slurm's word that the job would fail?"""
+        """Is it only for want of Slurm's word that the job would fail? Or is it to get another step, which Slurm alone gives?"""
         s = self._situation(trouble, now)
+        if choose(s).rung in SWAPS:
+            return True
         hoped = ev.SlurmAnswered("RUNNING", batch=True, requeueable=True, node_count=1)
         return choose(s).rung == "fail" and choose(replace(s, slurm=hoped)).rung != "fail"
+
+    def _returned_with_its_ranks(self) -> None:
+        """A rank on loan that was told to end and did: its donor may show as running until its grace is over (preemption)."""
+        for rank in self._attempt.exits.keys() | self._attempt.lost.keys():
+            node = self._tasks[rank].node if rank in self._tasks else ""
+            if node in self._attempt.called_back and node in self._lent() and rank not in self._attempt.late:
+                self._attempt.returned.setdefault(node, f"its donor job {self._lent()[node]} was told to end")
+
+    def _search_has_failed(self, again: bool) -> None:
+        """One that had no answers. again: slurmctld was away meanwhile, and other nodes may be had after all."""
+        if self._attempt.unfilled and not again:
+            self._attempt.unreplaced = self._attempt.unfilled
+        self._attempt.unfilled = ""
 
     def _not_launched_by_slurm(self, now: Now) -> str:
         if self._was_away():

@@ -40,6 +40,26 @@ class Signals(Devices):
         self._signal, self._signal_at = event.number, now.mono
         return [self._ask_slurm(now)]
 
+    def _is_of_a_lender(self, event: ev.SignalSeen) -> bool:
+        """Slurm's signals to a rank on loan are about the donor job; ours may go on for days."""
+        task = self._tasks.get(event.rank) if event.rank is not None else None
+        return task is not None and task.node in self._lent()
+
+    def _called_back(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        """A donor that was cancelled or preempted, or whose time is up, loses its ranks in a moment: Slurm is asked at once."""
+        assert event.rank is not None
+        if event.number != SIGTERM or self.phase not in (Phase.RUNNING, Phase.SETTLING):
+            return []
+        self._attempt.called_back.add(self._tasks[event.rank].node)
+        return [self._ask_slurm(now)] if "ask" in self.facts.can and "ask" not in self._waits else []
+
+    def _loan_over(self, now: Now) -> list[Decision]:
+        """Its ranks have not said so yet."""
+        if not self._attempt.returned:
+            return []
+        what = "; ".join(f"{node} is lent no more: {why}" for node, why in sorted(self._attempt.returned.items()))
+        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+
     def _passed_on(self, now: Now) -> list[Decision]:
         """ftrun's own signal, for the ranks: unless they got it themselves, as when Slurm signals all of the job."""
         self._waits.pop("pass on", None)
@@ -78,6 +98,8 @@ class Signals(Devices):
     def _slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
         """While ranks run: the answer to a signal, or to a fault that only a requeue can answer."""
         self._take(event, now)
+        if loan_over := self._loan_over(now):
+            return loan_over
         if self._signal and not self._meaning:
             return self._it_means("warning" if event.error else ENDING_STATES.get(event.state, "warning"), now)
         return self._device_trouble(now)

@@ -88,8 +88,7 @@ class Starting(Ending):
 
     def _own_step(self) -> str:
         """Of the part that runs in our own job; where all is lent, of rank 0."""
-        lent = self._layout.lent if self._layout is not None else {}
-        return next((step for node, step in self._steps.items() if node not in lent), self._step)
+        return next((step for node, step in self._steps.items() if node not in self._lent()), self._step)
 
     def _as_placed(self) -> Layout:
         nodes = {task.slot: task.node for task in self._tasks.values()}

@@ -4,7 +4,7 @@ it, to write something down, to ask agents and Slurm. No event is answered in he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -250,6 +250,13 @@ class JudgeState:
     def _take(self, answer: ev.SlurmAnswered, now: Now) -> None:
         self._waits.pop("ask", None)
         self._slurm, self._slurm_at = answer, now.mono
+        self._attempt.returned |= {
+            node: f"its donor job {job} has ended" for node, job in self._lent().items() if job in answer.loans_over
+        }
+
+    def _lent(self) -> Mapping[str, int]:
+        """node of the step -> the donor job that lends it."""
+        return self._layout.lent if self._layout is not None else {}
 
     def _probe(self, nodes: Iterable[str], now: Now) -> list[Decision]:
         asked = tuple(node for node in nodes if node not in self._probed)
@@ -287,7 +294,10 @@ class JudgeState:
         return [CheckNode(spare, 0, self.settings.check_s)]
 
     def _looked_ahead(self, event: ev.NodeChecked, now: Now) -> list[Decision]:
-        if event.node in self._looked_at:
+        """What told nothing is not kept: the node is looked at again when it is needed."""
+        if event.good is None:
+            self._looked_at.pop(event.node, None)
+        elif event.node in self._looked_at:
             self._fit[event.node] = event
         return []
 
@@ -295,7 +305,7 @@ class JudgeState:
         unwatched = tuple(node for node in self._step_nodes() if node not in self._agents)
         self._agents.update(dict.fromkeys(unwatched))
         self._agents_due.update({node: now.mono + self._doubled(AGENT_COMES_S, node) for node in unwatched})
-        lent = {node: job for node, job in (self._layout.lent if self._layout else {}).items() if node in unwatched}
+        lent = {node: job for node, job in self._lent().items() if node in unwatched}
         return [WatchNodes(unwatched, lent)] if unwatched else []
 
     def _doubled(self, first_s: float, node: str) -> float:

@@ -40,7 +40,7 @@ class Situation:
     an async job, the one that failed while all others run; None where the whole attempt is over. tasks: how many. step: its
     nodes. unreplaced: why no other node was to be had for a bad one. unended: why no other step may start in this allocation.
     spares: nodes held back that nothing speaks against. no_donor: why none can be borrowed. no_swap: why no node can
-    be replaced by another.
+    be replaced by another. returned: of the blamed, nodes on loan that were called back; nothing else speaks against them.
     """
 
     cause: Cause
@@ -65,6 +65,12 @@ class Situation:
     spares: int = 0
     no_donor: str = ""
     no_swap: str = ""
+    returned: frozenset[str] = frozenset()
+
+    @property
+    def bad(self) -> dict[str, str]:
+        """node -> why it shall not be used again."""
+        return {node: why for node, why in self.blamed.items() if node not in self.returned}
 
     @property
     def standing(self) -> int:

@@ -69,6 +69,7 @@ def situation_of(
         tasks=len(attempt.ranks),
         step=step,
         unreplaced=attempt.unreplaced,
+        returned=frozenset(attempt.returned),
         unended=attempt.unended,
         spares=len(frozenset(spares) - blamed.keys() - down),
         no_donor=no_donor,
@@ -77,13 +78,13 @@ def situation_of(
 
 
 def bad_nodes(slurm: SlurmAnswered | None, attempt: Attempt, placed: Collection[str] | None = None) -> dict[str, str]:
-    """node -> why it is taken for broken: by Slurm's word, by silence and a second proof, or in a drill.
+    """node -> why it is taken for broken: by Slurm's word, by silence and a second proof, in a drill, or called back.
 
     placed: as above. Of the allocation's other nodes, spares and those that were left, no word counts: they run nothing.
     """
     said = slurm.bad_nodes if slurm else ()
     by_slurm = {node: f"Slurm says {words}" for node, words in said if placed is None or node in placed}
-    return by_slurm | attempt.gone | attempt.drilled_away
+    return by_slurm | attempt.gone | attempt.returned | attempt.drilled_away
 
 
 def acting(shown: Iterable[Fault], history: History) -> tuple[Fault, ...]:

@@ -16,6 +16,7 @@ from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesRel
 from ftslurm.model.settings import Settings
 from ftslurm.slurm import commands
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
+from ftslurm.slurm.patience import NoAnswer
 from ftslurm.system.commands import Runner
 from ftslurm.wrapper.node_check import Question, read_answer
 
@@ -30,6 +31,8 @@ HOPELESS = frozenset(
     {"BadConstraints", "PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "PartitionInactive", "AccountNotAllowed",
      "InvalidAccount", "QOSNotAllowed", "InvalidQOS", "ReservationDeleted", "AssocMaxNodePerJobLimit", "QOSMaxNodePerJobLimit"}
 )  # fmt: skip
+# UNKNOWN: a word that this version does not know is no proof that a donor has ended.
+_LIVES = frozenset({JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,8 @@ class Lenders:
             self._donors.add(job)
             donor = self._running(job, wait_s)
         except FtslurmError as error:
-            return NodeBorrowed(slot, "", max(self._end([job] if job else []), default=0), str(error))
+            stays = max(self._end([job] if job else []), default=0)
+            return NodeBorrowed(slot, "", stays, str(error), isinstance(error, NoAnswer))
         if donor.state is JobState.RUNNING and donor.nodes:
             return NodeBorrowed(slot, donor.nodes[0], job)
         left = self._end([job])
@@ -108,10 +112,11 @@ class Lenders:
 
     def _running(self, job: int, wait_s: float) -> JobView:
         """The donor once it runs, has ended or waits for nothing, or as it stands after `wait_s`. Raises: FtslurmError."""
-        from tenacity import Retrying, retry_if_result, stop_after_delay, wait_exponential
+        from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_exponential
 
+        waits = retry_if_result(lambda view: view.state is JobState.PENDING and view.reason not in HOPELESS)
         tries = Retrying(
-            retry=retry_if_result(lambda view: view.state is JobState.PENDING and view.reason not in HOPELESS),
+            retry=waits | retry_if_exception_type(NoAnswer),  # slurmctld may be back before the time is up
             wait=wait_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
             stop=stop_after_delay(wait_s),
             sleep=self.sleep,
@@ -119,6 +124,21 @@ class Lenders:
         )
         found: JobView = tries(lambda: self.client.job(job))
         return found
+
+    def ended(self) -> frozenset[int]:
+        """Donors that somebody else has ended, or their time limit; one that nothing is known of is none of them."""
+        over = set()
+        for job in sorted(self._donors):
+            try:
+                donor = self.client.job(job)
+            except UnknownJob:
+                over.add(job)
+            except FtslurmError:
+                break
+            else:
+                if donor.completing or donor.state not in _LIVES:
+                    over.add(job)
+        return frozenset(over)
 
     def end_loans(self, jobs: Sequence[int]) -> LoansEnded:
         """See effects.Scheduler; a donor that is never reached ends with our job."""

@@ -63,7 +63,8 @@ class SlurmScheduler:
             said = answer(job, self.client.nodes(), has_epilog(config))
             # It runs anew, and we were away meanwhile: for us that is a job that was requeued by somebody else.
             state = said.state if job.restarts <= self.schedule else JobState.PENDING.value
-            return replace(said, state=state, late_s=self.clock() - began, up_since=up_since(config))
+            over = self.lenders.ended()
+            return replace(said, state=state, late_s=self.clock() - began, up_since=up_since(config), loans_over=over)
         except FtslurmError as error:
             return SlurmAnswered(error=str(error), away=isinstance(error, NoAnswer))
 

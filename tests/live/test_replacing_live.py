@@ -186,6 +186,26 @@ def test_a_lent_node_restarts_in_place_with_the_others_and_can_be_replaced_too(p
     told.wait_for(lambda: not told.cluster.answer(listing), "both donors to end")
 
 
+@pytest.mark.parametrize("how", [[], ["--signal=KILL"]])
+def test_a_donor_that_somebody_cancels_is_replaced_by_another(place: Stage, how: list[str]) -> None:
+    ft = "--ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=2"
+    told = place.tell(plan(ft, 2, 1), f"donor-gone{len(how)}")
+    wait_beats(told, 1, 2)
+    breaks(told, node_of(told, 1, 1))
+    wait_beats(told, 2, 2)
+    listing = ["squeue", "-h", f"--name=ftslurm-donor-{told.id}", "-o", "%i"]
+    donor = told.cluster.answer(listing).strip()
+    told.cluster.answer(["scancel", *how, donor])
+    wait_beats(told, 3, 2)
+    assert len({node_of(told, attempt, 1) for attempt in (1, 2, 3)}) == 3
+    assert counters(told, 3) == {0: (1, 3, 3), 1: (3, 1, 3)}
+    excluded = told.json("status", str(told.id))["excluded"]
+    finish(told)
+    assert decided(told) == ["node-replacement", "node-replacement"]
+    assert f"its donor job {donor} has ended" in told.output() and node_of(told, 2, 1) not in str(excluded)
+    told.wait_for(lambda: not told.cluster.answer(listing), "the other donor to end")
+
+
 def test_where_no_node_is_to_be_had_in_time_the_job_is_requeued_and_no_donor_waits(place: Stage) -> None:
     ft = (
         "--ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=2 --ft-set nodes.replacement_wait=3s"

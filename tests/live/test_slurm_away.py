@@ -52,6 +52,27 @@ def says(told: Story, words: str, timeout_s: float = WAITS_S) -> None:
     told.wait_for(lambda: words in told.output(), f"`{words}` on stderr", timeout_s)
 
 
+@pytest.mark.slurms
+@pytest.mark.parametrize("away", [killed, stopped])
+def test_a_node_to_be_replaced_waits_for_slurmctld_and_nothing_dearer_is_done_meanwhile(own_stage: Stage, away: object) -> None:
+    plan = Plan(nodes=3, ft=f"{QUICKLY} --ft-spares 1", rank="""
+if [ $MA_PROC_START_CNT$MA_SCHEDULE_CNT = 11 ]; then await away; [ $SLURM_PROCID = 1 ] && fault 0.0 80E18402; exec sleep 100; fi
+await back
+""")
+    told = own_stage.tell(plan, "replaces")
+    told.wait_started()
+    told.wait_for(lambda: len(agents(told)) == 2, "the agents")
+    with away(own_stage.cluster):  # type: ignore[operator]
+        told.allow("away")
+        says(told, "Waiting for it before anything is decided, ")
+    told.wait_started(attempt=2, timeout_s=WAITS_S)
+    told.allow("back")
+    assert told.ended("COMPLETED", WAITS_S)["Restarts"] == "0"
+    attempts = told.json("history", str(told.id))["attempts"]
+    assert [remedy["rung"] for attempt in attempts for remedy in attempt["remedies"]] == ["node-replacement"]
+    assert left(told) == 8
+
+
 def left(told: Story) -> int:
     return int(told.json("status", str(told.id))["left"]["max_restarts"][0])
 

@@ -17,6 +17,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesReleased
 from ftslurm.model.settings import Settings
 from ftslurm.slurm.client import JobState, JobView
+from ftslurm.slurm.patience import NoAnswer
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.effects import Effects
 from ftslurm.wrapper.lenders import Lenders, plain_env
@@ -183,6 +184,52 @@ def test_a_donor_of_which_slurm_says_nothing_more_is_ended_when_it_does() -> Non
     assert world.slurm.state_of(2) is JobState.RUNNING
     world.lenders.call_off()
     assert world.slurm.state_of(2) is JobState.CANCELLED
+
+
+def test_a_donor_in_waiting_is_asked_about_again_when_slurmctld_is_back() -> None:
+    world = World()
+    world.shows(2, PENDING, RUNNING)
+    look, silences = world.slurm.job, [True]
+
+    def job(number: int) -> JobView:
+        if number == 2 and silences.pop() if silences else False:
+            raise NoAnswer("nobody listens")
+        return look(number)
+
+    world.slurm.job = job  # type: ignore[method-assign]
+    assert world.lenders.borrow(1, [], 60.0) == NodeBorrowed(1, "n3", 2)
+
+
+def test_that_slurmctld_was_away_all_the_time_is_said() -> None:
+    world = World()
+
+    def nobody(argv: Sequence[str]) -> CommandResult:
+        raise NoAnswer("nobody listens")
+
+    world.answers["sbatch"] = nobody
+    assert world.lenders.borrow(1, [], 60.0) == NodeBorrowed(1, "", 0, "nobody listens", away=True)
+
+
+@pytest.mark.parametrize(("view", "over"), [
+    (RUNNING, False), (PENDING, False), (RUNNING | {"completing": True}, True), ({"state": JobState.CANCELLED}, True),
+    ({"state": JobState.TIMEOUT}, True), ({"state": JobState.PREEMPTED}, True), ({"state": JobState.UNKNOWN}, False),
+])  # fmt: skip
+def test_donors_that_somebody_else_has_ended(view: Mapping[str, object], over: bool) -> None:
+    world = World()
+    world.shows(2, RUNNING, view)
+    assert world.lenders.borrow(1, [], 60.0).job == 2
+    assert world.lenders.ended() == ({2} if over else set())
+    world.slurm.away = True
+    assert not world.lenders.ended()
+
+
+def test_a_donor_that_slurm_knows_no_more_has_ended() -> None:
+    world = World()
+    world.shows(2, RUNNING)
+    assert world.lenders.borrow(1, [], 60.0).job == 2
+    world.slurm.views.clear()
+    world.slurm._jobs.pop(2)
+    assert world.lenders.ended() == {2}
 
 
 def test_at_the_end_every_donor_goes_whatever_became_of_it_and_none_twice() -> None:
