@@ -329,6 +329,13 @@ class Settings:
     health_command: tuple[str, ...] = _leaf(
         "nodes.health_command", words_of(), (), "program and arguments: ends with status 0 on a node that ranks may go to"
     )
+    straggler_wait_s: float = _leaf(
+        # Images are loaded at different speeds; but srun waits for ever where a node cannot even start our program.
+        "nodes.straggler_wait",
+        lasting,
+        600.0,
+        "for the next task of a step that has come up in part, before a node is looked at and the step given up; 0s: no limit",
+    )
     check_s: float = _leaf("nodes.check_timeout", lasting, 30.0, "for looking at a node before ranks go there")
     min_nodes: int = _leaf("nodes.min", count(0, 65536), 0, "with as many nodes the job can still run (shrink); 0: with all only")
 

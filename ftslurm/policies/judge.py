@@ -90,6 +90,8 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "compare": Judge._compare,
     "launch": Judge._launch_overdue,
     "launch again": Judge._launch_again,
+    "stragglers": Judge._stragglers_overdue,
+    "stragglers known": Judge._stragglers_known,
     "search again": Judge._search_again,
     "slow launch": Judge._slow_launch,
     "pass on": Judge._passed_on,
@@ -242,7 +244,8 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     # shims that were let go; nodes that come too late, or go
     (_E, ev.ShimLeft): Judge._shim_left,
     **{(phase, ev.ShimLeft): Judge._nothing for phase in (_L, _R, _S, _H, _P, _Q)},
-    **{(phase, ev.NodeChecked): Judge._looked_ahead for phase in (_L, _R, _S, _H, _Q)},
+    (_L, ev.NodeChecked): Judge._straggler_checked,
+    **{(phase, ev.NodeChecked): Judge._looked_ahead for phase in (_R, _S, _H, _Q)},
     **{(phase, ev.NodeBorrowed): Judge._loan_too_late for phase in (_L, _R, _S, _H, _Q)},
     **{(phase, ev.LoansEnded): Judge._loans_ended for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.NodesReleased): Judge._released for phase in (_L, _R, _S, _H, _P, _E, _Q)},

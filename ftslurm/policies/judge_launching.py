@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision, ListSteps, Say
+from ftslurm.model.decisions import CheckNode, Decision, ListSteps, Say
 from ftslurm.model.events import Now
 from ftslurm.model.exits import signal_name
 from ftslurm.model.job import Task
@@ -16,7 +16,7 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.settings import Settings
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge_settling import LAUNCHES_AGAIN, Settling
-from ftslurm.policies.judge_state import SIGINT, SIGTERM
+from ftslurm.policies.judge_state import AGENT_COMES_S, MARGIN_S, SIGINT, SIGTERM
 from ftslurm.policies.ladder import Cause
 from ftslurm.policies.phases import Phase, Trouble
 from ftslurm.policies.touch import longest_s
@@ -62,7 +62,7 @@ class Launching(Settling):
         if task.rank == 0 or not self._step:
             self._step = event.step
         if len(self._tasks) < event.expected:
-            return []
+            return self._await_stragglers(now)
         if astray := self._astray():
             return self._misplaced(astray, now)
         if self._layout is not None:
@@ -137,6 +137,49 @@ class Launching(Settling):
         self._attempt.step_gone = True
         self._attempt.not_in_place = self._attempt.unended = what
         return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
+
+    # --- a node that lives, and on which no task comes up
+
+    def _await_stragglers(self, now: Now) -> list[Decision]:
+        self._stragglers = frozenset()
+        if self.settings.straggler_wait_s and "ask" in self.facts.can:
+            self._waits["stragglers"] = now.mono + self.settings.straggler_wait_s
+        return []
+
+    def _stragglers_overdue(self, now: Now) -> list[Decision]:
+        """srun is content with the tasks that run. What keeps the others away is looked for where they should be."""
+        if self.phase is not Phase.LAUNCHING:
+            return []
+        came = {task.node for task in self._tasks.values()}
+        self._stragglers = frozenset([node for node in self._planned() if node not in came][:AT_A_TIME])
+        if not self._stragglers:
+            return self._stragglers_known(now)
+        self._waits["stragglers known"] = now.mono + self.settings.check_s + MARGIN_S + AGENT_COMES_S
+        lent = self._lent()
+        said = Say(f"no task of the step has come up on {fold_nodes(self._stragglers)}: it is looked at")
+        return [said, *(CheckNode(node, lent.get(node, 0), self.settings.check_s) for node in sorted(self._stragglers))]
+
+    def _straggler_checked(self, event: ev.NodeChecked, now: Now) -> list[Decision]:
+        """A node that cannot run our look at it cannot run a rank either: that is held against it."""
+        if event.node not in self._stragglers:
+            return self._looked_ahead(event, now)
+        self._stragglers -= {event.node}
+        if event.good is not True:
+            self._unfit[event.node] = event.why
+        return [] if self._stragglers else self._stragglers_known(now)
+
+    def _stragglers_known(self, now: Now) -> list[Decision]:
+        if self.phase is not Phase.LAUNCHING:
+            return []
+        came = {task.node for task in self._tasks.values()}
+        missing = [node for node in self._planned() if node not in came]
+        where = f" on {fold_nodes(missing)}" if missing else ""
+        what = f"no task of the step came up{where} within {self.settings.straggler_wait_s:g} s of the others"
+        against = {node: f"no task came up there, and {why}" for node, why in self._unfit.items() if node in missing}
+        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        self._attempt.stopped = set(self._tasks)  # nothing has been started
+        self._attempt.hung, self._attempt.not_in_place = against, what
+        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
     def _planned(self) -> tuple[str, ...]:
         """Nodes of the step; none where srun chooses."""

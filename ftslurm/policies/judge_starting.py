@@ -29,6 +29,7 @@ class Starting(Ending):
     def _launch(self, now: Now) -> list[Decision]:
         self.phase = Phase.LAUNCHING
         self._tasks, self._mending, self._steps, self._absent = {}, {}, {}, {}
+        self._stragglers, self._unfit = frozenset(), {}
         self._look_in_s = self.settings.silence_s
         self._waits = {"slow launch": now.mono + self._look_in_s} if "probe" in self.facts.can else {}
         self._attempt = Attempt(self._attempt.number)

@@ -108,6 +108,8 @@ class JudgeState:
         self._fit: dict[str, ev.NodeChecked] = {}  # spare -> what was seen
         self._look_in_s = 0.0  # from one look at such nodes to the next
         self._absent: dict[str, int] = {}  # node whose tasks do not come -> how often its slurmd did not answer, in a row
+        self._stragglers: frozenset[str] = frozenset()  # such nodes, though they live, that are being looked at
+        self._unfit: dict[str, str] = {}  # of them, what was found
         self._steps: dict[str, str] = {}  # node -> the step there, as its shims name it
         self._for_agents: dict[str, list[DrillDevice]] = {}  # node -> what its agent is told when it has come up
         self._decided: rec.Decided | None = None

@@ -103,6 +103,44 @@ def test_connections_that_break_while_ranks_run_are_nobodys_end(told: Story) -> 
     assert sorted((rank, words) for rank, *_, words in told.said()) == [(rank, words) for rank in range(4) for words in ("began", "ended")]
 
 
+@pytest.mark.slurms
+@story(nodes=2, ft=QUICK_LEASE, rank="say began; await go; say ended")
+def test_silence_alone_is_no_proof_and_a_node_that_is_heard_again_has_lost_nothing(told: Story) -> None:
+    """All that speaks for a node is stopped, and its slurmd answers."""
+    told.wait_started()
+    node = next(start.node for start in told.of_attempt(1).values() if start.node != batch_node(told))
+    agent = "ftslurm.wrapper.agent"
+    told.wait_for(lambda: any(agent in line for line in mine_on(told, node).values()), "the agent of it")
+    stopped = mine_on(told, node)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(2 * SILENCE_S)  # what is waited for is that nothing comes of it
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    told.allow("go")
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1)] and not told.json("status", str(told.id))["excluded"]
+    assert told.output().strip() == ""
+
+
+def mine_on(told: Story, node: str) -> dict[int, str]:
+    """Ranks, shims and agent on `node`, and no srun."""
+    there = processes_with(f"SLURMD_NODENAME={node}")
+    return {pid: line for pid, line in told.processes().items() if pid in there and "/ftrun " not in line and not line.startswith("srun ")}
+
+
+@story(nodes=3, ft='--ft-set nodes.straggler_wait=4s --task-prolog="$STORY/prolog.sh"', files={"prolog": """#!/bin/sh
+[ "$SLURMD_NODENAME$SLURM_RESTART_COUNT" != n2 ]
+"""}, script='cp "$STORY/prolog" "$STORY/prolog.sh"; chmod +x "$STORY/prolog.sh"\n%RUN%\n')
+def test_a_step_that_comes_up_in_part_is_given_up_and_the_reason_names_the_node(told: Story) -> None:
+    """srun goes on with the tasks that run, and would until the time limit."""
+    assert told.ended("COMPLETED", 90.0)["Restarts"] == "1"
+    assert "no task of the step came up on n2 within 4 s of the others" in told.output()
+    assert {start.attempt for start in told.starts()} == {"1"}, "nothing was started of the first one"
+
+
 # --- a network that is cut, without Slurm
 
 

@@ -369,7 +369,7 @@ def test_slurmctld_away_and_a_node_lost_is_answered_as_far_as_it_can_be() -> Non
 
 def launching(**how: Any) -> Job:
     """n2 does not come up."""
-    job = Job(can=CAN, width=2, **how)
+    job = Job(how.pop("policy", None), can=CAN, width=2, **how)
     job.silent = {do.LaunchStep, do.EndStep}
     job.tell(ev.Begun(), *(ev.TaskArrived(task, 4, "7.0") for task in job.tasks if task.node == "n1"))
     return job
@@ -388,12 +388,46 @@ def test_a_node_that_never_comes_up_and_does_not_answer_is_left() -> None:
 
 @pytest.mark.parametrize("alive", [True, None])
 def test_a_node_that_lives_or_may_live_has_all_the_time_it_wants_to_come_up(alive: bool | None) -> None:
-    job = launching()
+    """Where the job has set no limit."""
+    job = launching(policy=Settings(straggler_wait_s=0.0))
     job.reachable = alive
     job.wait(3600.0)
     assert not job.did(do.StopRanks) and 8 < len(job.did(do.ProbeNodes)) < 20, "again and again, less and less often"
     job.tell(*(ev.TaskArrived(task, 4, "7.0") for task in job.tasks if task.node == "n2"))
     assert job.did(do.StartRanks)
+
+
+@pytest.mark.parametrize(("fit", "rungs", "excluded"), [
+    (True, ["unconditional-requeue"], ()), (False, ["isolated-requeue"], ("n2",)), (None, ["isolated-requeue"], ("n2",)),
+])  # fmt: skip
+def test_a_step_that_comes_up_in_part_is_not_waited_for_for_ever(
+    fit: bool | None, rungs: list[str], excluded: tuple[str, ...]
+) -> None:
+    """srun is content with the tasks that run. The node is blamed if it cannot even run our look at it."""
+    job = launching()
+    if fit is not True:
+        job.unfit = {"n2": fit}
+    job.wait(Settings().straggler_wait_s - 1.0)
+    assert not job.did(do.CheckNode) and not job.did(do.StopRanks)
+    job.wait(2.0)
+    assert [check.node for check in job.did(do.CheckNode)] == ["n2"]
+    job.tell(ev.ShimLeft(0), ev.ShimLeft(1), ev.StepEnded(ExitStatus(0)))
+    assert (job.rungs, job.excluded) == (rungs, excluded)
+    assert "no task of the step came up on n2 within 600 s of the others" in job.said
+
+
+def test_a_task_that_comes_late_starts_the_ranks_and_a_look_that_tells_nothing_is_not_waited_for() -> None:
+    job = launching()
+    job.silent |= {do.CheckNode}
+    job.wait(Settings().straggler_wait_s + 1.0)
+    job.tell(*(ev.TaskArrived(task, 4, "7.0") for task in job.tasks if task.node == "n2"))
+    assert job.did(do.StartRanks)
+    job.tell(ev.NodeChecked("n2", None, "too late"))
+    assert not job.did(do.StopRanks)
+    other = launching()
+    other.silent |= {do.CheckNode}
+    other.wait(Settings().straggler_wait_s + 200.0)
+    assert other.did(do.StopRanks)
 
 
 def test_a_node_that_was_out_of_reach_once_and_answers_again_is_not_blamed() -> None:
