@@ -32,6 +32,8 @@ from ftslurm.wrapper.lenders import Lenders
 
 # Above all the waits of the keeper's own requests (five of them), which end by themselves.
 KEEPER_MARGIN_S = 30.0
+# That are tried, one after the other, before a node that does not answer is blamed for it.
+ASK_OTHERS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,18 @@ class SlurmScheduler:
         except FtslurmError:
             pass  # slurmctld is away; where the node is was known before, or its name has to do
         address, port = (view.address or node, view.port) if view is not None else (node, 0)
-        return NodeProbed(node, *slurmd.answers(address, port or slurmd.port_of(self.client), limit_s))
+        port = port or slurmd.port_of(self.client)
+        alive, what = slurmd.answers(address, port, limit_s)
+        if alive is False and not self._reaches_another(node, port, limit_s):
+            return NodeProbed(node, None, f"{what}; nor does any other node answer, so this one may be cut off")
+        return NodeProbed(node, alive, what)
+
+    def _reaches_another(self, node: str, port: int, limit_s: float) -> bool:
+        """Is it that node, and not our own network? Yes where Slurm calls no other node well. Those of other jobs come first."""
+        ours = {node, self.env.get("SLURMD_NODENAME", "")}
+        well = [view for name, view in self._places.items() if view.state is NodeState.GOOD and name not in ours]
+        others = sorted(well, key=lambda view: (view.name in self.nodes, view.name))[:ASK_OTHERS]
+        return not others or any(slurmd.answers(view.address or view.name, view.port or port, limit_s)[0] for view in others)
 
     def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
         return self.lenders.check(node, lender, limit_s)
