@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ftslurm.errors import UsageError
+from ftslurm.errors import CommandMissing, UsageError
 from ftslurm.launchers import placement
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
@@ -22,6 +23,7 @@ from ftslurm.model.events import (
 )
 from ftslurm.model.layout import Layout
 from ftslurm.model.numbers import whole
+from ftslurm.system.commands import run
 
 # As many as a node list may name.
 MOST_NODES = 65536
@@ -90,6 +92,17 @@ class LocalScheduler:
 
     def release(self, nodes: Sequence[str]) -> NodesReleased:
         return NodesReleased(tuple(nodes), True)
+
+    def clean_up(self, nodes: Sequence[str], argv: Sequence[str], limit_s: float) -> str:
+        """One after the other."""
+        for node in nodes:
+            try:
+                done = run(argv, limit_s, env={**os.environ, "SLURMD_NODENAME": node})
+            except CommandMissing as error:
+                return f"the clean-up could not be run: {error}"
+            if done.status != 0:
+                return f"the clean-up of {node} ended with status {done.status}"
+        return ""
 
     def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
         try:

@@ -165,12 +165,22 @@ class ReleaseNodes:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Give the job back to Slurm, kept off `exclude`. decision: id of the record it carries out."""
+    """Give the job back to Slurm, kept off `exclude`. decision: id of the record it carries out. clean_up: before that."""
 
     decision: str
     exclude: tuple[str, ...]
     start_in_s: float
     allow_first: bool = False
+    clean_up: CleanUp | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUp:
+    """The job's own clean-up, on each of `nodes`. wait_s: for it to end, -1: as long as it may take at all."""
+
+    argv: tuple[str, ...]
+    nodes: tuple[str, ...]
+    wait_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -291,8 +291,14 @@ class Settings:
         0.0,
         "earliest start after a requeue, beyond its clean-up; doubled where that took longer; auto: 2s, with an Epilog 8s",
     )
+    cleanup: tuple[str, ...] = _leaf(
+        "requeue.cleanup", words_of(), (), "the job's own clean-up: program and arguments, run once on each node before a requeue"
+    )
     cleanup_grace_s: float = _leaf(
-        "requeue.cleanup_grace", grace, -1.0, "into the site's clean-up, then the rest goes on in the background; -1: wait for it"
+        "requeue.cleanup_grace",
+        grace,
+        -1.0,
+        "into the clean-up (the job's own, the site's), then the rest goes on in the background; -1: wait for it",
     )
     even_if_no_requeue: bool = _leaf(
         "requeue.even_if_no_requeue", switch, False, "requeue a job submitted with --no-requeue all the same"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ftslurm.errors import REQUEUED_STATUS
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import AbandonStep, Decision, EndLoans, EndStep, Finish, KillStep, Requeue, Say
+from ftslurm.model.decisions import AbandonStep, CleanUp, Decision, EndLoans, EndStep, Finish, KillStep, Requeue, Say
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.policies.judge_patience import Patience
@@ -159,7 +159,15 @@ class Ending(Patience):
         self.phase, self._waits = Phase.REQUEUEING, {}
         st = self.settings
         in_s = start_in_s(st, self._slurm is not None and self._slurm.epilog, self.history.slow_requeues)
-        return [*self._all_loans_end(), Requeue(self._decided.id, self._decided.exclude, in_s, st.even_if_no_requeue)]
+        clean_up, self._cleaned = self._clean_up(), True
+        return [*self._all_loans_end(), Requeue(self._decided.id, self._decided.exclude, in_s, st.even_if_no_requeue, clean_up)]
+
+    def _clean_up(self) -> CleanUp | None:
+        """The job's own, once, on the nodes of ours where ranks were and a step comes up."""
+        away = {*self._attempt.gone, *self._fence.silent, *self._lent()}
+        nodes = tuple(node for node in self._step_nodes() if node not in away)
+        wanted = self.settings.cleanup and nodes and not self._cleaned
+        return CleanUp(self.settings.cleanup, nodes, self.settings.cleanup_grace_s) if wanted else None
 
     def _requeue_ended(self, event: ev.RequeueEnded, now: Now) -> list[Decision]:
         assert self._decided is not None

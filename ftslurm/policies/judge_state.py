@@ -113,6 +113,7 @@ class JudgeState:
         self._steps: dict[str, str] = {}  # node -> the step there, as its shims name it
         self._for_agents: dict[str, list[DrillDevice]] = {}  # node -> what its agent is told when it has come up
         self._decided: rec.Decided | None = None
+        self._cleaned = False  # has the job's own clean-up been ordered?
         self._waits: dict[str, float] = {}  # what is waited for -> monotonic deadline
         self._after: Callable[[Now], list[Decision]] = self._never
         self._another_try = False  # does `after` bring one?

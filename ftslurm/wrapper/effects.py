@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TextIO
@@ -26,6 +27,8 @@ from ftslurm.wrapper.channel import for_launch
 from ftslurm.wrapper.signals import Signals
 from ftslurm.wrapper.sources import Sources
 
+# The job's own clean-up, where no shorter wait was asked for.
+CLEANUP_LIMIT_S = 600.0
 # For agents and their srun to end after the farewell; then they are ended.
 AGENTS_END_WAIT_S = 2.0
 
@@ -56,6 +59,9 @@ class Scheduler(Protocol):
 
     def release(self, nodes: Sequence[str]) -> NodesReleased:
         """Give nodes of the allocation back. Never raises."""
+
+    def clean_up(self, nodes: Sequence[str], argv: Sequence[str], limit_s: float) -> str:
+        """Run `argv` once on each node; gives what went wrong, empty for nothing. Never raises."""
 
     def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
         """Give the job back. Never raises."""
@@ -251,11 +257,21 @@ class Effects:
         self._signals.ignore_end()
         self.end_agents()
         self._scheduler.call_off()
-        self._sources.background(
-            lambda: self._scheduler.requeue(
-                decision.decision, decision.exclude, decision.start_in_s, decision.allow_first
-            )
-        )
+        self._sources.background(partial(self._give_back, decision))
+
+    def _give_back(self, d: do.Requeue) -> RequeueEnded:
+        if d.clean_up is not None and (said := self._clean_up(d.clean_up)):
+            self.say(said)
+        return self._scheduler.requeue(d.decision, d.exclude, d.start_in_s, d.allow_first)
+
+    def _clean_up(self, d: do.CleanUp) -> str:
+        """What people should know of it. What is not waited for goes on until Slurm ends the job's processes."""
+        said: list[str] = []
+        clean = partial(self._scheduler.clean_up, d.nodes, d.argv, CLEANUP_LIMIT_S)
+        work = threading.Thread(target=lambda: said.append(clean()), daemon=True)
+        work.start()
+        work.join(None if d.wait_s < 0 else d.wait_s)
+        return said[0] if said else f"the clean-up has not ended after {d.wait_s:g} s, and is waited for no longer"
 
     # --- people
 

@@ -26,7 +26,7 @@ from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmCl
 from ftslurm.slurm.commands import steps_argv
 from ftslurm.slurm.parse import parse_steps, unix_time
 from ftslurm.slurm.patience import NoAnswer
-from ftslurm.system.commands import Runner
+from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.keeper import keep
 from ftslurm.wrapper.lenders import Lenders
 
@@ -117,6 +117,14 @@ class SlurmScheduler:
     def release(self, nodes: Sequence[str]) -> NodesReleased:
         return self.lenders.release(nodes)
 
+    def clean_up(self, nodes: Sequence[str], argv: Sequence[str], limit_s: float) -> str:
+        """See effects.Scheduler."""
+        try:
+            done = self.run(beside_argv(nodes, "ftslurm-cleanup", argv), limit_s, env=own_step_env(self.env))
+        except FtslurmError as error:
+            return f"the clean-up could not be run: {error}"
+        return ill_end(done)
+
     def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
         """By a keeper step; by ourselves if Slurm gives us none and the job still runs."""
         healthy = [node for node in self.nodes if node not in set(exclude)] or list(self.nodes)
@@ -149,6 +157,15 @@ class SlurmScheduler:
         """Is the job on its way in spite of a keeper that failed?"""
         view = self.client.job(self.job)
         return view.state is JobState.PENDING and not view.held
+
+
+def ill_end(done: CommandResult) -> str:
+    """Of a clean-up, in words, its own last ones among them; empty for a good one."""
+    if done.status == 0:
+        return ""
+    lines = [line for line in (*done.stdout.splitlines(), *done.stderr.splitlines()) if line and not line.startswith("srun:")]
+    ended = "took too long" if done.status is None else f"ended with status {done.status}"
+    return f"the clean-up {ended}{': ' + lines[-1] if lines else ''}"
 
 
 def has_epilog(config: Mapping[str, str]) -> bool:

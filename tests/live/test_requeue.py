@@ -236,3 +236,33 @@ FTSLURM_STATE_DIR=$STORY/again ftrun sh -c 'echo $MA_SCHEDULE_CNT $MA_PROC_START
     number = told.cluster.submit(script, "--time=5", "--job-name=script.sh", "--output=/dev/null", cwd=told.folder, env=told.env)
     told.cluster.wait_for_state(number, "COMPLETED", timeout_s=40.0)
     return Path(told.folder / "again.out").read_text().strip()
+
+
+CLEAN = """
+echo here >>"$STORY/cleaned.$SLURMD_NODENAME"
+[ -z "$1" ] || sleep "$1"
+touch "$STORY/clean.$SLURMD_NODENAME"
+echo "unmounting failed" >&2
+exit 3
+"""
+FAILS_ONCE = "[ $MA_SCHEDULE_CNT = 2 ] && exit 0; together; [ $SLURM_PROCID = 1 ] && exit 17; exec sleep 100"
+
+
+@story(nodes=2, rank=FAILS_ONCE, files={"clean.sh": CLEAN}, ft='--ft-set "requeue.cleanup=sh,$STORY/clean.sh"')
+def test_the_job_s_own_clean_up_runs_once_on_each_node_before_a_requeue(told: Story) -> None:
+    assert told.ended("COMPLETED")["Restarts"] == "1"
+    nodes = {start.node for start in told.of_attempt(1).values()}
+    assert {path.name for path in told.folder.glob("cleaned.*")} == {f"cleaned.{node}" for node in nodes}
+    assert all(len(path.read_text().splitlines()) == 1 for path in told.folder.glob("cleaned.*"))
+    assert "the clean-up ended with status 3" in told.output() and "unmounting failed" in told.output()
+
+
+@story(
+    nodes=2, rank=FAILS_ONCE, files={"clean.sh": CLEAN}, env={"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": "1"},
+    ft='--ft-set "requeue.cleanup=sh,$STORY/clean.sh,300"',
+)
+def test_a_clean_up_that_takes_long_holds_the_requeue_up_for_its_grace_only(told: Story) -> None:
+    assert told.ended("COMPLETED")["Restarts"] == "1"
+    assert len(list(told.folder.glob("cleaned.*"))) == 2 and not list(told.folder.glob("clean.n*"))
+    assert "the clean-up has not ended after 1 s, and is waited for no longer" in told.output()
+    assert gap_s(told) < SOON_S

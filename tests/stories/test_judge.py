@@ -1535,3 +1535,29 @@ def test_a_signal_before_the_step_is_started_once_more_ends_ftrun() -> None:
     job = launch_fails(2.0)
     job.tell(ev.SignalSeen(15))
     assert job.status == 143 and len(job.did(do.LaunchStep)) == 1
+
+
+# --- the job's own clean-up
+
+
+def test_the_job_s_own_clean_up_comes_before_a_requeue_and_only_once() -> None:
+    job = Job(Settings(cleanup=("umount", "/data"), cleanup_grace_s=5.0)).begin()
+    job.silent = {do.Requeue}
+    job.exits(0, 4)
+    (asked,) = job.did(do.Requeue)
+    assert asked.clean_up == do.CleanUp(("umount", "/data"), ("n1", "n2"), 5.0)
+    job.tell(ev.RequeueEnded(False, "nobody listens", away=True))
+    job.wait(10.0)
+    assert [given.clean_up for given in job.did(do.Requeue)] == [asked.clean_up, None]
+
+
+def test_no_clean_up_is_tried_on_a_node_that_is_gone_nor_where_none_was_asked_for() -> None:
+    job = Job(Settings(cleanup=("umount", "/data")), can=("ask", "requeue", "probe"), nodes=("n1", "n2", "n3")).begin()
+    job.reachable = False
+    job.tell(ev.NodeSilent("n2", 15.0))
+    job.wait(200.0)
+    (asked,) = job.did(do.Requeue)
+    assert asked.clean_up == do.CleanUp(("umount", "/data"), ("n1", "n3"), -1.0)
+    plain = Job().begin()
+    plain.exits(0, 4)
+    assert plain.did(do.Requeue)[-1].clean_up is None
