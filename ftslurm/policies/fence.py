@@ -71,6 +71,21 @@ def left_before(records: Iterable[rec.Record], schedule: int, settings: Settings
     return frozenset(nodes)
 
 
+def killed_before(records: Iterable[rec.Record], schedule: int, gone: Callable[[rec.RunBegan], bool]) -> frozenset[str]:
+    """Nodes on which ranks of an earlier ftrun of this scheduling may still run: it does not run any more (gone) and did not
+    live to say how they ended. Who began an attempt of the same command after it has waited for them."""
+    killed: set[str] = set()
+    last: dict[str, rec.AttemptBegan] = {}  # by command
+    for record in records:
+        if isinstance(record, rec.RunBegan) and record.schedule == schedule and gone(record):
+            killed.add(record.run)
+        elif isinstance(record, rec.AttemptBegan) and record.schedule == schedule:
+            last[record.step_key] = record
+        elif isinstance(record, rec.Finished):
+            killed.discard(record.run)
+    return frozenset(node for began in last.values() if began.run in killed for node in expand(began.nodes))
+
+
 def begun_anew(records: Iterable[rec.Record], schedule: int, start_time: int) -> frozenset[str]:
     """Nodes of ftruns of a scheduling that Slurm counts like this one, or later, and which began at another time: slurmctld
     went back to an older state, and may have seen no clean-up of theirs. start_time: Unix seconds, 0 if not known."""

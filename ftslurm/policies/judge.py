@@ -111,6 +111,7 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "lease": Judge._lease_due,
     "tell leases": Judge._tell_leases,
     "others": Judge._others_over,
+    "look for others": Judge._look_for_others,
 }
 
 _N, _L, _R, _S, _H, _P, _E, _Q = (
@@ -129,7 +130,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_L, ev.AgentArrived): Judge._agent_arrived,
     (_L, ev.AgentLost): Judge._agent_lost,
     (_L, ev.DevicesSeen): Judge._nothing,  # looked at again while ranks run
-    (_L, ev.SlurmAnswered): Judge._slurm_answered_late,
+    (_L, ev.SlurmAnswered): Judge._slurm_while_launching,
     # ranks run
     (_R, ev.RankStarted): Judge._nothing,
     (_R, ev.RankExited): Judge._rank_exited,

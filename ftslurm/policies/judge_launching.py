@@ -24,6 +24,8 @@ from ftslurm.policies.touch import longest_s
 LONGEST_LOOK_S = 600.0
 # Of the nodes that a slow launch lacks, looked at in one round; and how often in a row one may be out of reach.
 AT_A_TIME, ABSENT_MOST = 8, 2
+# From one look at Slurm's list of steps to the next, while those of an ftrun that was killed end.
+LOOK_AGAIN_S = 3.0
 
 
 class Launching(Settling):
@@ -45,12 +47,46 @@ class Launching(Settling):
         return [*loans, *begun, *(self._await_others(now) if f.unproven else self._first_launch(now))]
 
     def _await_others(self, now: Now) -> list[Decision]:
-        """The job was requeued by Slurm itself, away from a node that could not say whether its ranks have ended."""
+        """The job was requeued by Slurm itself, away from a node that could not say whether its ranks have ended; or the ftrun
+        before this one was killed. srun would not wait for its step where they may run side by side (--overlap, --exact)."""
         self.phase = Phase.LAUNCHING
         wait_s = longest_s(self.settings)
         self._waits = {"others": now.mono + wait_s}
-        where = "; ".join(f"{node}: {why}" for node, why in sorted(self.facts.unproven.items()))
-        return [Say(f"waiting {wait_s:g} s, until the leases of ranks that may still run have run out ({where})")]
+        nodes_of: dict[str, set[str]] = {}
+        for node, why in self.facts.unproven.items():
+            nodes_of.setdefault(why, set()).add(node)
+        where = "; ".join(sorted(f"{fold_nodes(nodes)}: {why}" for why, nodes in nodes_of.items()))
+        sooner = ", or Slurm lists no step of theirs any more" if self._slurm_knows_of_others else ""
+        said = Say(f"waiting {wait_s:g} s, until the leases of ranks that may still run have run out{sooner} ({where})")
+        return [said, *self._look_for_others(now)]
+
+    @property
+    def _slurm_knows_of_others(self) -> bool:
+        """slurmctld forgets a step when each of its nodes has said that nothing is left there, or is down. Of a donor's
+        part it says nothing here."""
+        f = self.facts
+        return {"ask", "steps"} <= f.can and bool(f.steps_over) and f.unproven.keys() == f.killed and f.killed <= set(f.nodes)
+
+    def _look_for_others(self, now: Now) -> list[Decision]:
+        if "others" not in self._waits or not self._slurm_knows_of_others:
+            return []
+        self._waits["look for others"] = now.mono + LOOK_AGAIN_S
+        return [ListSteps()]
+
+    def _others_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
+        """Where none is, it remains that no node is down, which could not say anything."""
+        if not self._slurm_knows_of_others or event.steps is None or event.steps & self.facts.steps_over or "ask" in self._waits:
+            return []
+        self._others_unlisted = True
+        return [self._ask_slurm(now)]
+
+    def _slurm_while_launching(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
+        self._take(event, now)
+        unlisted, self._others_unlisted = self._others_unlisted, False
+        if "others" not in self._waits or not unlisted or event.error or self.facts.killed & dict(event.bad_nodes).keys():
+            return []
+        self._waits.clear()
+        return self._first_launch(now)
 
     def _others_over(self, now: Now) -> list[Decision]:
         return self._first_launch(now) if self.phase is Phase.LAUNCHING else []
@@ -108,6 +144,8 @@ class Launching(Settling):
 
     def _steps_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
         """srun waits until slurmctld tells it of a step that has ended, however long that takes."""
+        if "others" in self._waits:
+            return self._others_listed(event, now)
         if event.steps is None or self._tasks:
             return []
         if not event.steps or self._overlap:  # beside which it may run

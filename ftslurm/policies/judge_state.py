@@ -98,6 +98,7 @@ class JudgeState:
         self._fence = Fence()
         self._begun_at = 0.0  # monotonic
         self._own_steps: set[str] = set()  # all that there were
+        self._others_unlisted = False  # does Slurm list no step of an ftrun that was killed?
         self._overlap = False  # is the step launched beside others, of which nothing is left but what Slurm remembers?
         self._layout: Layout | None = None
         self._placed: Layout | None = None  # where the ranks were when they were last started

@@ -43,9 +43,10 @@ class RunFacts:
     width: nodes of the step; 0: not ours to know. no_donor: why no node can be borrowed. no_swap: why none can be
     replaced by any other (then `can` has no `replace`). batch_node: where ftrun runs.
     slurm_env: what the batch script's environment says of the job (SLURM_*).
-    unproven: node -> why ranks of an earlier scheduling may still run there. cut_short: how the scheduling before
-    ended, where its ftrun did not live to write it. steps_over: of earlier ftruns in this scheduling, whatever Slurm thinks
-    of them (their leases, though, may outlive their ftrun). loans_left: donor jobs that nobody has ended.
+    unproven: node -> why ranks of an earlier ftrun may still run there. killed: those of them where they have ended when
+    Slurm lists no step of theirs, since all that is known against them is that their ftrun was killed. cut_short: how the
+    scheduling before ended, where its ftrun did not live to write it. steps_over: of earlier ftruns in this scheduling,
+    whatever Slurm thinks of them (their leases, though, may outlive their ftrun). loans_left: donor jobs that nobody has ended.
     number: of the job, as scontrol takes it. remembered: node -> why earlier jobs of this user left it. sdk_env: what the
     program interface in the ranks has to know.
     user_env: names of the variables the user has set. can: what the launcher is able to do: `ask` (the state of job
@@ -72,6 +73,7 @@ class RunFacts:
     remembered: Mapping[str, str] = field(default_factory=dict)
     sdk_env: Mapping[str, str] = field(default_factory=dict)
     unproven: Mapping[str, str] = field(default_factory=dict)
+    killed: frozenset[str] = frozenset()
     steps_over: frozenset[str] = frozenset()
     loans_left: tuple[int, ...] = ()
     width: int = 0

@@ -33,7 +33,7 @@ from ftslurm.model.node_memory import NodeLeft, remembered, suspects
 from ftslurm.model.record import RunBegan
 from ftslurm.model.settings import Resolved, Settings
 from ftslurm.model.will import Will, to_message
-from ftslurm.policies.fence import begun_anew, left_before, left_behind, loans_left, steps_over
+from ftslurm.policies.fence import begun_anew, killed_before, left_before, left_behind, loans_left, steps_over
 from ftslurm.policies.judge import Judge
 from ftslurm.policies.phases import RunFacts
 from ftslurm.policies.succession import cut_short, may_succeed
@@ -153,13 +153,16 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
     facts = replace(facts, remembered=_remembered(memory, facts, site.settings))
     records = journal.read().records
     before = left_before(records, allocation.restarts, site.settings, Clock().now().unix)
+    unproven = {
+        **dict.fromkeys(before, "silent when the ftrun before this one ended"),
+        **_unproven(left_behind(records, allocation.restarts), client),
+        **dict.fromkeys(begun_anew(records, allocation.restarts, allocation.start_time), "slurmctld has forgotten them"),
+    }
+    killed = killed_before(records, allocation.restarts, _is_gone)
     facts = replace(
         facts,
-        unproven={
-            **dict.fromkeys(before, "silent when the ftrun before this one ended"),
-            **_unproven(left_behind(records, allocation.restarts), client),
-            **dict.fromkeys(begun_anew(records, allocation.restarts, allocation.start_time), "slurmctld has forgotten them"),
-        },
+        unproven={**dict.fromkeys(killed, "the ftrun before this one was killed"), **unproven},
+        killed=killed - unproven.keys(),
         steps_over=steps_over(records, allocation.restarts, _is_gone),
         loans_left=loans_left(records, _is_gone),
     )

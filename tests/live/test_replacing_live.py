@@ -296,6 +296,22 @@ def test_a_donor_whose_ftrun_was_killed_ends_by_itself(place: Stage) -> None:
     told.wait_nothing_left(60.0)
 
 
+@pytest.mark.slurms
+def test_ftrun_called_again_after_a_kill_starts_nothing_beside_what_still_runs(place: Stage) -> None:
+    """Slurm itself makes no step wait that runs on chosen nodes of the allocation (--overlap)."""
+    told = told_with_spares(place, 1, "killed-again", ft=QUICK_LOSS, script="\nuntil %RUN%; do :; done\n")
+    wait_beats(told, 1, 6)
+    bad = node_of(told, 1, 2)
+    breaks(told, bad)
+    wait_beats(told, 2, 6)
+    ftrun = next(pid for pid, command in told.processes().items() if "/ftrun " in command)
+    subprocess.run(["kill", "-9", str(ftrun)], check=True)
+    wait_beats(told, 3, 6, 90.0)
+    assert bad not in {start.node for start in told.of_attempt(3).values()}
+    finish(told)
+    breaks_no_more(told, bad)
+
+
 @pytest.mark.parametrize(("words", "said"), [
     ("--ft-spares 2 -N2 true", "2 spare nodes and 2 for the step, but the allocation has 3"),
     ("--ft-spares 3 true", "3 spare nodes and at least 1 for the step"),

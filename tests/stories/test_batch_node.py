@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,11 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.settings import Settings
-from ftslurm.policies.fence import loans_left, steps_over
+from ftslurm.policies.fence import killed_before, loans_left, steps_over
+from ftslurm.policies.judge_launching import LOOK_AGAIN_S
 from ftslurm.policies.judge_settling import LAUNCHES_AGAIN
 from ftslurm.policies.touch import longest_s
-from tests.stories.replay import Job, fault
+from tests.stories.replay import RUNNING, SILENT, Job, fault
 
 
 def test_how_the_scheduling_before_ended_is_written_before_the_next_begins() -> None:
@@ -105,6 +107,80 @@ def test_so_it_is_where_the_step_was_launched_beside_another(listed: frozenset[s
     launched = len(job.did(do.LaunchStep))
     job.tell(ev.StepsListed(listed))
     assert len(job.did(do.LaunchStep)) == launched + 1
+
+
+# --- its ranks may still run, and Slurm lets steps run side by side
+
+
+def after_a_kill(**known: Any) -> Job:
+    """Called again by the script, on the nodes of an ftrun that was killed."""
+    job = Job(can=frozenset({"ask", "requeue", "probe", "steps"}))
+    nodes = frozenset({"n1", "n2"})
+    killed = {"unproven": dict.fromkeys(nodes, "killed"), "killed": nodes, "steps_over": frozenset({"7.0"})}
+    job.judge.facts = replace(job.facts, **{**killed, **known})
+    job.tell(ev.Begun())
+    assert not job.did(do.LaunchStep) and ": killed" in job.said
+    return job
+
+
+def test_after_a_kill_nothing_starts_while_slurm_lists_the_step_of_before() -> None:
+    job = after_a_kill()
+    for listed in (frozenset({"7.0"}), None) * 2:
+        job.tell(ev.StepsListed(listed))
+        job.wait(LOOK_AGAIN_S + 0.5)
+    assert len(job.did(do.ListSteps)) == 5 and not job.did(do.LaunchStep)
+    job.tell(ev.StepsListed(frozenset({"7.1"})))
+    assert job.did(do.StartRanks) and not job.did(do.KillStep), "a step of somebody else is srun's to wait for"
+    job.wait(200.0)
+    assert len(job.did(do.LaunchStep)) == 1
+
+
+def test_after_a_kill_a_node_that_is_down_cannot_say_what_still_runs_there() -> None:
+    job = after_a_kill()
+    job.slurm = replace(RUNNING, bad_nodes=(("n2", "DOWN*"),))
+    job.tell(ev.StepsListed(frozenset()))
+    job.slurm = SILENT
+    job.tell(ev.StepsListed(frozenset()))
+    job.slurm = RUNNING
+    assert job.did(do.AskSlurm) and not job.did(do.LaunchStep)
+    job.wait(longest_s(job.settings) - 1.0)
+    assert not job.did(do.LaunchStep)
+    job.wait(2.0)
+    assert job.did(do.StartRanks)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"nodes": ("n1", "n3")},  # a donor's, or one that the job has no more
+        {"unproven": {"n1": "killed", "n2": "silent"}, "killed": frozenset({"n1"})},
+        {"steps_over": frozenset()},
+    ],
+)
+def test_after_a_kill_the_leases_are_waited_for_where_slurm_cannot_know(known: dict[str, Any]) -> None:
+    job = after_a_kill(**known)
+    job.tell(ev.StepsListed(frozenset()))
+    job.wait(longest_s(job.settings) - 1.0)
+    assert not job.did(do.LaunchStep) and not job.did(do.ListSteps)
+    job.wait(2.0)
+    assert job.did(do.LaunchStep)
+
+
+def test_an_ftrun_was_killed_that_does_not_run_and_did_not_say_how_its_ranks_ended() -> None:
+    def run(name: str, schedule: int, key: str, *nodes: str) -> list[rec.Record]:
+        began = rec.RunBegan(1.0, name, "7", "c", schedule, key, "train", "n[1-9]")
+        return [began, *(rec.AttemptBegan(2.0, name, 1, schedule, key, 1, on, 1, "7.0") for on in nodes)]
+
+    def killed(*records: rec.Record) -> frozenset[str]:
+        return killed_before(records, 1, lambda began: began.run != "runs")
+
+    assert killed(*run("killed", 1, "k", "n[1-2]", "n[1,3]")) == {"n1", "n3"}, "it has waited for its own"
+    assert killed(*run("killed", 1, "k", "n1"), *run("waited", 1, "k")) == {"n1"}
+    assert killed(*run("killed", 1, "k", "n1"), *run("waited", 1, "k", "n2")) == {"n2"}
+    assert killed(*run("killed", 1, "k", "n1"), *run("another", 1, "l", "n2")) == {"n1", "n2"}
+    assert killed(*run("killed", 1, "k", "n1"), *run("runs", 1, "l", "n2")) == {"n1"}
+    assert killed(*run("ended", 1, "k", "n1"), rec.Finished(3.0, "ended", 1, "failed")) == frozenset()
+    assert killed(*run("before", 0, "k", "n1"), *run("killed", 1, "k")) == frozenset(), "Slurm has cleaned up in between"
 
 
 def test_the_donors_of_an_ftrun_that_was_killed_are_ended_by_the_next() -> None:
