@@ -34,8 +34,9 @@ class Attempt:
     after it was let go.
     step_ended: the launcher itself says that nothing of the step is left (step_gone: or we have given it up, abandoned: ended it
     ourselves). unended: why the old step may still be there, and no other may start. gone: node -> why it is lost, with a
-    second proof. unreplaced: why no other node is to be had for a bad one; unfilled: likewise, unless Slurm was away meanwhile.
-    called_back: nodes on loan whose ranks were told by Slurm to end. returned: those of them that we have no more, and why.
+    second proof. doubted: nodes that have to be asked a second time for that. unreplaced: why no other node is to be had for a
+    bad one; unfilled: likewise, unless Slurm was away meanwhile. called_back: nodes on loan whose ranks were told by Slurm to
+    end. returned: those of them that we have no more, and why.
     """
 
     number: int = 0
@@ -66,6 +67,7 @@ class Attempt:
     closed: set[int] = field(default_factory=set)
     reset: set[int] = field(default_factory=set)
     gone: dict[str, str] = field(default_factory=dict)
+    doubted: set[str] = field(default_factory=set)
     step_gone: bool = False
     step_ended: bool = False
     departed: set[int] = field(default_factory=set)

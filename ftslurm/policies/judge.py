@@ -105,6 +105,7 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "step": Judge._step_overdue,
     "killed step": Judge._killed_step_overdue,
     "probe": Judge._probe_overdue,
+    "probe again": Judge._probe_again,
     "silence": Judge._silence_goes_on,
     "node": Judge._node_overdue,
     "leases": Judge._leases_over,

@@ -14,6 +14,8 @@ from ftslurm.policies.phases import Phase, Trouble
 
 # While ranks run or wait for devices to heal, minutes perhaps: nothing else would find out that a node is lost.
 _WATCHED = (Phase.RUNNING, Phase.HEALING)
+# A slurmd that is started anew is away for a moment.
+PROBE_AGAIN_S = 5.0
 
 
 class Nodes(Settling):
@@ -50,12 +52,15 @@ class Nodes(Settling):
         return []
 
     def _node_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
-        """Lost is a node that is silent and cannot be reached by another way either."""
+        """Lost is a node that is silent and cannot be reached by another way either; where only some of its ranks are lost,
+        not twice."""
         self._probed.discard(event.node)
         if not self._probed:
             self._waits.pop("probe", None)
-        silent = event.node in self._fence.silent or self._lost_on(event.node)
-        if event.alive is False and silent:
+        if event.alive is False and self._in_doubt(event.node):
+            self._attempt.doubted.add(event.node)
+            self._waits["probe again"] = now.mono + PROBE_AGAIN_S
+        elif event.alive is False and (event.node in self._fence.silent or self._lost_on(event.node)):
             self._attempt.gone[event.node] = event.what
             for rank in self._ranks_on(event.node):
                 self._attempt.lose(rank, f"{event.node} is lost: {event.what}")
@@ -72,6 +77,14 @@ class Nodes(Settling):
 
     def _lost_on(self, node: str) -> bool:
         return any(rank in self._attempt.lost for rank in self._ranks_on(node))
+
+    def _in_doubt(self, node: str) -> bool:
+        """Is one of its ranks lost and another one heard, and was it asked only once?"""
+        heard = node not in self._fence.silent and not self._attempt.lost.keys() >= set(self._ranks_on(node))
+        return heard and self._lost_on(node) and node not in self._attempt.doubted
+
+    def _probe_again(self, now: Now) -> list[Decision]:
+        return self._probe(sorted(self._attempt.doubted), now) if self.phase in (*_WATCHED, Phase.SETTLING) else []
 
     def _probe_overdue(self, now: Now) -> list[Decision]:
         """No second proof."""

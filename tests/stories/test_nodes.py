@@ -16,6 +16,7 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings import Settings
 from ftslurm.policies.fence import begun_anew, left_before, left_behind
 from ftslurm.policies.judge import Phase
+from ftslurm.policies.judge_nodes import PROBE_AGAIN_S
 from ftslurm.policies.touch import longest_s
 from tests.stories.replay import SILENT, START, Job, fault
 
@@ -150,6 +151,18 @@ def test_when_a_shim_is_lost_on_a_node_that_lives_the_node_is_not_to_blame() -> 
     job = running()
     job.tell(ev.ShimLost(2, "it hung up"))
     assert job.rungs == ["unconditional-requeue"] and job.excluded == ()
+
+
+@pytest.mark.parametrize("again", [True, None, False])
+def test_when_one_of_its_shims_is_lost_a_node_that_is_heard_is_asked_twice(again: bool | None) -> None:
+    """Its slurmd may be started anew just now."""
+    job = running()
+    job.reachable = False
+    job.tell(ev.ShimLost(2, "it hung up"))
+    assert not job.rungs and [probe.nodes for probe in job.did(do.ProbeNodes)] == [("n2",)]
+    job.reachable = again
+    job.wait(PROBE_AGAIN_S)
+    assert job.excluded == (("n2",) if again is False else ()) and len(job.did(do.ProbeNodes)) == 2
 
 
 def test_a_node_that_goes_silent_while_ranks_are_stopped_is_not_waited_for_in_vain() -> None:
