@@ -37,6 +37,8 @@ class Nodes(Settling):
 
     def _node_heard(self, event: ev.NodeHeard, now: Now) -> list[Decision]:
         self._fence.silent.pop(event.node, None)
+        if self.phase in _WATCHED or (self.phase is Phase.SETTLING and not self._attempt.written):  # nothing was decided on it
+            self._attempt.gone.pop(event.node, None)
         if self.phase in _WATCHED:
             self._watch_silence(now)
         return []

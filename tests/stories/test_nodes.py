@@ -120,6 +120,16 @@ def test_a_node_that_is_heard_while_it_is_looked_at_is_not_lost_whatever_is_foun
     assert not job.did(do.StopRanks)
 
 
+def test_a_node_that_is_heard_again_before_anything_is_decided_is_not_to_blame() -> None:
+    """Nobody else heard it for a while, such as its switch while that started anew."""
+    job = running()
+    job.reachable, job.silent = False, {do.StopRanks}
+    goes_silent(job)
+    assert job.did(do.StopRanks) and not job.rungs
+    job.tell(ev.NodeHeard("n2"), *(ev.RankStopped(rank, 1) for rank in range(4)))
+    assert job.rungs == ["unconditional-requeue"] and job.excluded == ()
+
+
 def test_a_node_of_which_no_rank_is_says_nothing() -> None:
     job = running()
     job.tell(ev.NodeSilent("n9", 20.0))
