@@ -287,32 +287,32 @@ class Sources:
             peer.owner, number = _Asker(), id(peer)
             self.askers[number] = peer
             return (replace(hello, asker=number),)
-        now = self._clock.mono()
         if isinstance(hello, wire.AgentHello):
-            new = self._connected(self.agents, hello.node, hello.node, peer, hello)
+            new, news = self._connected(self.agents, hello.node, hello.node, peer, hello)
             will = self.will(hello.node) if new else None
             if will is not None:
                 self.agents[hello.node].send(will)
             self._coming.pop(hello.node, None)
-            news = self._contact.came(hello.node, hello.node, now)
             return (*news, AgentArrived(hello.node, hello.kinds)) if new else news
         rank = hello.task.rank
         leaving = self._leaving.get(rank)
         if leaving is not None and leaving.is_called(hello.talk):
-            self._connected(self._leaving, rank, hello.task.node, peer, hello)
-            return self._contact.came(rank, hello.task.node, now)
+            return self._connected(self._leaving, rank, hello.task.node, peer, hello)[1]
         if hello.launch != self._launch:  # its launcher was given up before it called
             raise WireError(f"{rank} belongs to a step that was given up")
         before = rank in self.shims and self.shims[rank].paused
-        new = self._connected(self.shims, rank, hello.task.node, peer, hello)
+        new, news = self._connected(self.shims, rank, hello.task.node, peer, hello)
         self._leaving.pop(rank, None)
-        came = (*self._contact.came(rank, hello.task.node, now), *self._paused(self.shims[rank], before))
+        came = (*news, *self._paused(self.shims[rank], before))
         return (*came, TaskArrived(hello.task, hello.expected, hello.step)) if new else came
 
     def _connected(
         self, callers: dict[Any, Caller], owner: Any, node: str, peer: Peer, hello: wire.ShimHello | wire.AgentHello
-    ) -> bool:
-        """Is it somebody new, and not one we know over another connection? Raises: WireError."""
+    ) -> tuple[bool, Sequence[Event]]:
+        """Is it somebody new, and not one we know over another connection? And what follows from its being there.
+
+        Raises: WireError.
+        """
         caller = callers.get(owner)
         new = caller is None
         if caller is None:
@@ -322,11 +322,13 @@ class Sources:
         elif not caller.is_called(hello.talk):
             raise WireError(f"a second connection for {owner}")
         peer.owner = caller
-        before = caller.use(peer, hello.has, self._cut_off)
-        self._touch.came(owner, node, self._clock.mono())
+        now = self._clock.mono()
+        news = self._contact.came(owner, node, now)
+        before = caller.use(peer, hello.has, self._cut_off)  # which may find that it has gone again
+        self._touch.came(owner, node, now)
         if before is not None:
             self.server.drop(before, "it has called again")
-        return new
+        return new, news
 
     def _graded(self, node: str, answer: ProbeAnswer) -> tuple[Fault, ...]:
         """Every code of every chip that is not well, looked up."""

@@ -170,6 +170,37 @@ def test_a_shim_that_has_gone_is_lost_once_its_node_is_heard_of(stage: Stage) ->
     assert isinstance(event, ShimLost) and event.rank == 0 and 0 not in stage.sources.shims
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_shim_that_goes_while_it_is_welcomed_is_lost_as_well(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    stage.call(AGENT)
+    assert stage.next() == AgentArrived("n1", ())
+    if again:
+        says_hello(stage)
+        assert isinstance(stage.next(), TaskArrived)
+    send = channel.Peer.send
+    monkeypatch.setattr(
+        channel.Peer, "send", lambda peer, said: peer.drop("broken pipe") if said["t"] == "welcome" else send(peer, said)
+    )
+    says_hello(stage)
+    assert again or isinstance(stage.next(), TaskArrived)
+    event = stage.next()
+    assert isinstance(event, ShimLost) and event.rank == 0 and 0 not in stage.sources.shims
+
+
+def says_hello(stage: Stage) -> None:
+    """And goes."""
+    to = Channel(stage.sources.server.channel_text(["127.0.0.1"]))
+
+    def call() -> None:
+        sock, link = connect(to, {}, SOON_S)
+        sock.sendall(link.pack({**hello(0), "talk": "0" * 32, "a": 0}))
+        sock.close()
+
+    threading.Thread(target=call).start()
+
+
 def test_a_shim_that_will_be_stopped_is_promised_to_be_waited_for_until_it_is_heard_of(stage: Stage) -> None:
     caller = stage.call(hello(0))
     assert isinstance(stage.next(), TaskArrived)
