@@ -561,6 +561,10 @@ class Line:
         """No word any more, and no try. The lease stays what it is. The connection ends with the process."""
         self._give_up()
         self.gone = self.gone or "closed"
+        try:
+            self.poll.unregister(self._wake_read)  # of a try that is still under way nobody needs to hear
+        except KeyError:
+            pass  # done before
 
     def hang_up(self) -> None:
         """`close`, by one who watches over no rank: the controller shall know."""

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ftslurm.wrapper import shim as shim_module
-from ftslurm.wrapper.shim import Channel, Command, connect
+from ftslurm.wrapper.shim import REDIAL_S, Channel, Command, connect
 from tests.wrapper.shim_controller import SOON_S, Shim, as_in_a_terminal, is_gone, until
 
 pytestmark = pytest.mark.timeout(60)
@@ -523,6 +523,23 @@ def test_without_a_controller_the_rank_ends(shims: Shims) -> None:
     pids = shim.pid(), shim.pid()
     shim.hang_up()
     vanished(shim, *pids)
+
+
+def test_without_a_controller_the_shim_waits_for_the_rank_to_end_and_does_nothing_else(shims: Shims) -> None:
+    shim = shims("trap 'echo asked' TERM; while :; do sleep 0.1; done")
+    shim.start()
+    shim.hang_up()
+    assert shim.words() == ["asked"]
+    time.sleep(REDIAL_S + 0.5)  # a last try may be under way
+    before_s = cpu_s(shim)
+    time.sleep(1.0)  # nothing is to happen that could be awaited
+    assert cpu_s(shim) - before_s < 0.3
+
+
+def cpu_s(shim: Shim) -> float:
+    """Of it alone; it reaps what ends below it."""
+    words = Path(f"/proc/{shim.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_without_a_controller_a_rank_that_never_started_ends(shims: Shims, tmp_path: Path) -> None:
