@@ -90,6 +90,7 @@ SETTLE_S, SETTLE_STEP_S = 0.2, 0.001
 # At the end, for a reader that is slow. Below `stop.kill_wait` and Slurm's KillWait of 30 s, after which it would be
 # SIGKILL that ends us: what cannot be delivered by then belongs to a reader that does not read.
 DELIVER_S = 10.0
+NAME_MAX = 1000  # characters of a command's name that are told; wire.py takes 4096 of the whole reason
 SLOW_CYCLE_S = 0.1  # of the drill "slow": too short for any hang detection, too long to cost much
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -1161,7 +1162,8 @@ class Command:
         os.waitpid(self.pid, 0)  # a failed child still has our handlers: a SIGTERM to it would look like one to us
         self.pid = 0
         number = int(told)
-        return number, f"{argv[0]}: {os.strerror(number)}"
+        name = argv[0] if len(argv[0]) <= NAME_MAX else argv[0][:NAME_MAX] + "..."
+        return number, f"{name}: {os.strerror(number)}"
 
     def _become(
         self, path: str, argv: list[str], env: dict, failure: int, terminal: bool, ends: list[tuple[int, int]], parent: int

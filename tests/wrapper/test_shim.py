@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ftslurm.model import wire
 from ftslurm.wrapper import shim as shim_module
 from ftslurm.wrapper.shim import REDIAL_S, Channel, Command, connect
 from tests.wrapper.shim_controller import SOON_S, Shim, as_in_a_terminal, is_gone, until
@@ -355,6 +356,14 @@ def test_a_command_that_is_not_executable(shims: Shims, tmp_path: Path) -> None:
 def test_an_argument_that_no_kernel_takes(shims: Shims) -> None:
     answer = shims().start(argv=["echo", "x" * 300_000])
     assert (answer["t"], answer["status"]) == ("unstartable", errno.E2BIG) and "too long" in answer["why"]
+
+
+def test_a_command_with_a_name_that_no_kernel_takes(shims: Shims) -> None:
+    """A script in place of its path, say; the controller takes no message that is longer than it says."""
+    for name in ("x" * 5000, f"/{'x' * 100_000}"):
+        answer = shims.run(name).start()
+        wire.shim_report(0, {**answer, "n": 1})
+        assert answer["t"] == "unstartable" and answer["why"].startswith(name[:100]) and "too long" in answer["why"]
 
 
 def test_after_a_command_that_could_not_start_another_try_may(shims: Shims, tmp_path: Path) -> None:
