@@ -399,6 +399,18 @@ def boot_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def timer_library(load) -> ctypes.CDLL | None:
+    """Where timer_create is, None if it is nowhere. load: as ctypes.CDLL. glibc before 2.34 keeps it in a library of its own."""
+    for name in (None, "librt.so.1"):
+        try:
+            library = load(name)
+            if hasattr(library, "timer_create"):
+                return library
+        except OSError:
+            continue
+    return None
+
+
 class Timer:
     """A signal of the kernel's for this process at a given time, also while it is stopped. Where the kernel has no such
     timer there is none.
@@ -406,23 +418,21 @@ class Timer:
     Source: timer_create(2), which lets the signal be any.
     """
 
-    def __init__(self, libc, number: int) -> None:
-        self._libc = libc
+    def __init__(self, library, number: int) -> None:
+        """library: None where there are no timers."""
+        self._library = library
         self._timer = ctypes.c_void_p()
         event = (ctypes.c_int * 16)()  # struct sigevent: a value of 8 bytes, the signal, how to notify (0: by signal)
         event[2] = number
-        try:
-            made = libc.timer_create(time.CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer))
-        except AttributeError:  # a libc that keeps its timers elsewhere (glibc before 2.34)
-            made = -1
-        self._there = made == 0
+        made = library.timer_create(time.CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer)) if library else -1
+        self.there = made == 0
 
     def set(self, at: float) -> None:
         """at: as boot_s(); 0: not at all."""
-        if self._there:
+        if self.there:
             whole = int(at)
             when = (ctypes.c_long * 4)(0, 0, whole, int((at - whole) * 1e9))
-            self._libc.timer_settime(self._timer, 1, ctypes.byref(when), None)  # 1: TIMER_ABSTIME
+            self._library.timer_settime(self._timer, 1, ctypes.byref(when), None)  # 1: TIMER_ABSTIME
 
 
 class Guard:
@@ -430,8 +440,14 @@ class Guard:
     SIGKILL for us, and PR_SET_PDEATHSIG for the command alone. signal(7): both reach stopped processes.
     """
 
-    def __init__(self, libc) -> None:
-        self._wakes, self._kills = Timer(libc, signal.SIGCONT), Timer(libc, signal.SIGKILL)
+    def __init__(self, load=ctypes.CDLL) -> None:
+        library = timer_library(load)
+        self._wakes, self._kills = Timer(library, signal.SIGCONT), Timer(library, signal.SIGKILL)
+
+    @property
+    def there(self) -> bool:
+        """Can the kernel do it?"""
+        return self._wakes.there and self._kills.there
 
     def set(self, at: float) -> None:
         """at: the end of the lease, as boot_s(); 0: not at all."""
@@ -1424,7 +1440,9 @@ class Shim:
         self._libc = ctypes.CDLL(None, use_errno=True)
         if self._libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "cannot become subreaper (Linux 3.4 or later is needed)")
-        self._guard = Guard(self._libc)
+        self._guard = Guard()
+        if not self._guard.there and env.get("SLURM_LOCALID", "0") == "0":  # once a node
+            complain(f"ftslurm: {socket.gethostname()} has no timer_create: ranks whose shim is stopped outlive their lease")
         self._guarded = 0.0  # the end of the lease that the kernel knows, 0 for none
         self._command = Command(self._libc)
         self._drill = Drill(self._command)

@@ -7,10 +7,11 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from ftslurm.wrapper.shim import GUARD_S, PAUSE_S
+from ftslurm.wrapper.shim import GUARD_S, PAUSE_S, Guard
 from tests.wrapper.shim_controller import SOON_S, Message, Shim, is_gone, until
 
 pytestmark = pytest.mark.timeout(90)
@@ -113,6 +114,31 @@ def test_the_kernel_keeps_the_lease_of_a_shim_that_stands_still(stage: Stage) ->
     until(lambda: all(map(is_gone, pids)), "the rank to end", LEASE_S + GUARD_S + SOON_S)
     assert time.monotonic() - began > LEASE_S / 2, "the lease was renewed at most a beat ago"
     assert shim.process.wait(SOON_S) != 0
+
+
+@pytest.mark.parametrize(("where", "there"), [(None, True), ("librt.so.1", True), ("nowhere", False)])
+def test_the_timers_for_that_are_found_wherever_the_libc_keeps_them(where: str | None, there: bool) -> None:
+    """Before glibc 2.34 they are in a library of their own."""
+
+    class Timers:
+        set: ClassVar[list[int]] = []
+
+        def timer_create(self, *_: object) -> int:
+            return 0
+
+        def timer_settime(self, _: object, flags: int, *__: object) -> None:
+            self.set.append(flags)
+
+    def load(name: str | None) -> object:
+        if name == where:
+            return Timers()
+        if name is not None:
+            raise OSError(f"{name}: no such file")
+        return object()
+
+    guard = Guard(load)
+    guard.set(1.0)
+    assert guard.there is there and Timers.set == ([1, 1] if there else [])
 
 
 def test_frozen_as_a_whole_beyond_the_lease_a_rank_never_runs_again(stage: Stage) -> None:
