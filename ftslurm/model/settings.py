@@ -30,6 +30,8 @@ _SIGNALS = ("TERM", "USR1", "USR2", "HUP", "INT", "QUIT", "CONT", "URG", "XCPU")
 
 # The kernel's own kill comes one second after the end of a lease (GUARD_S in shim.py).
 LEAST_MARGIN_S = 2.0
+# Beats in the time after which a node counts as silent, and in that of a lease: one may be lost.
+BEATS = 3
 
 
 # --- kinds of values: text or a YAML scalar in, a value out, ValueError with the reason otherwise
@@ -316,7 +318,7 @@ class Settings:
     warning_grace_s: float = _leaf("warning.grace", lasting, 60.0, "for the ranks to write a checkpoint and end")
 
     lease_s: float = _leaf(
-        "lease.time", lasting, 60.0, "a node that is cut off ends its ranks by itself after this; above nodes.silence"
+        "lease.time", lasting, 60.0, "a node that is cut off ends its ranks by itself after this; well above nodes.silence"
     )
     lease_margin_s: float = _leaf(
         # The shim kills at the end of the lease, the kernel one second later; the rest is for clocks that differ.
@@ -453,10 +455,17 @@ def _implied(settings: Settings, places: dict[str, str]) -> Settings:
 
 def _check_lease(settings: Settings, places: Mapping[str, str]) -> None:
     """Raises: PolicyError for leases that would end ranks too soon, or save nobody."""
-    if settings.lease_s <= settings.silence_s or not settings.silence_s:
+    if not settings.silence_s:
         raise PolicyError(
-            f"{places['lease.time']}: lease.time {settings.lease_s:g} s is not above nodes.silence {settings.silence_s:g} s"
-            " (or that is 0): ranks would end before their node is missed",
+            f"{places['nodes.silence']}: nodes.silence 0 s: no node would be missed", hint="leave it out for 15 s"
+        )
+    # The last answer may have been lost: then the lease counts from the renewal before. Then come silence and the second proof.
+    least_s = settings.silence_s * (1 + 1 / BEATS) + settings.probe_s + settings.lease_margin_s
+    if settings.lease_s < least_s:
+        raise PolicyError(
+            f"{places['lease.time']}: lease.time {settings.lease_s:g} s is below {least_s:g} s"
+            f" (nodes.silence {settings.silence_s:g} s and a third, nodes.probe_timeout {settings.probe_s:g} s,"
+            f" lease.margin {settings.lease_margin_s:g} s): ranks would end before their node is missed",
             hint="make lease.time several times nodes.silence",
         )
     if settings.lease_margin_s < LEAST_MARGIN_S:

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftslurm.errors import WireError
+from ftslurm.model.settings import BEATS
 from ftslurm.wrapper.channel import Peer
 from ftslurm.wrapper.shim import LinkError, Talk
 
 # Messages that wait for somebody who is away; who misses so many is not coming back.
 MAX_KEPT = 10_000
-# Beats in the time after which a node counts as silent, and in that of a lease: one may be lost.
-BEATS = 3
 
 Message = Mapping[str, Any]
 

@@ -187,7 +187,8 @@ def test_a_node_whose_network_is_cut_ends_its_rank_by_itself_before_any_other_st
         wrapper.chmod(0o755)
         (tmp_path / "beat.sh").write_text(BEAT)
         (tmp_path / "rank.sh").write_text(BEATS)
-        sets = {"address": address, "python": str(wrapper), "lease.time": f"{lease_s:g}s", "nodes.silence": "2s", "stop.grace": "2s"}
+        sets = {"address": address, "python": str(wrapper), "lease.time": f"{lease_s:g}s", "nodes.silence": "2s", "stop.grace": "2s",
+                "nodes.probe_timeout": "1s", "lease.margin": "2s"}  # fmt: skip
         argv = [str(Path(sys.executable).parent / "ftrun"), "--ft-launcher", "local", "-N2", "--ntasks-per-node=1"]
         argv += [word for key, value in sets.items() for word in ("--ft-set", f"{key}={value}")]
         env = {**os.environ, "STORY": str(tmp_path), "FTSLURM_STATE_DIR": str(tmp_path / "state")}

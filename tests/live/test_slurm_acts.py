@@ -28,8 +28,10 @@ CONF = [
     "PartitionName=suspended Nodes=ALL PriorityTier=1 PreemptMode=SUSPEND OverSubscribe=FORCE:1",
     "PartitionName=urgent Nodes=ALL PriorityTier=9 PreemptMode=OFF OverSubscribe=FORCE:1",
 ]  # fmt: skip
-LEASE_S = 6.0
-SHORT_LEASE = f"--ft-set lease.time={LEASE_S:g}s --ft-set nodes.silence=3s --ft-set nodes.probe_timeout=1s"
+LEASE_S = 8.0
+SHORT_LEASE = (
+    f"--ft-set lease.time={LEASE_S:g}s --ft-set nodes.silence=3s --ft-set nodes.probe_timeout=1s --ft-set lease.margin=3s"
+)
 AGAIN_TIMEOUT_S = 60.0
 WAITS = '[ $MA_SCHEDULE_CNT = 1 ] || exit 0\nsay ready\nuntil [ -e "$STORY/end" ]; do sleep 0.1; done'
 CHECKPOINT = """

@@ -253,15 +253,22 @@ def test_a_clean_up_s_grace_that_is_none_is_named(said: str) -> None:
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"lease.time": "15s"}, "lease.time 15 s is not above nodes.silence 15 s"),
-        ({"nodes.silence": "2m"}, "not above nodes.silence 120 s"),
-        ({"nodes.silence": "0"}, "nodes.silence 0 s"),
+        ({"lease.time": "15s"}, "lease.time 15 s is below 30 s .*: ranks would end before their node is missed"),
+        ({"lease.time": "29s"}, "lease.time 29 s is below 30 s"),
+        ({"nodes.silence": "2m"}, "lease.time 60 s is below 170 s"),
+        ({"nodes.probe_timeout": "36s"}, "lease.time 60 s is below 61 s"),
+        ({"lease.margin": "36s"}, "lease.time 60 s is below 61 s"),
+        ({"nodes.silence": "0"}, "nodes.silence 0 s: no node would be missed"),
         ({"lease.margin": "1s"}, "lease.margin 1 s leaves no time"),
     ],
 )
 def test_leases_that_would_not_do_are_refused(values: dict[str, str], complaint: str) -> None:
     with pytest.raises(PolicyError, match=complaint):
         resolve([Layer(values, dict.fromkeys(values, "policy.yaml, line 1"))])
+
+
+def test_a_lease_that_just_covers_the_second_proof_will_do() -> None:
+    assert resolve([Layer({"lease.time": "30s"}, {"lease.time": "policy.yaml, line 1"})]).settings.lease_s == 30.0
 
 
 def swaps(*layers: Layer) -> tuple[bool, bool, int]:
