@@ -1,7 +1,8 @@
 """What may still run where nobody can see it, and until when its lease lets it.
 
 A rank's end is proven by its shim (nothing is left); or by its step: the launcher has ended and the shim has hung up; or
-its shim has hung up, by no reset, which a firewall may send, and its node answers by no way any more. Whatever is not proven
+its shim has hung up, by no reset, which a firewall may send, and its node answers by no way any more. What is left below a
+shim that was killed is ended by Slurm, or by the shims of the next step there before they start anything. Whatever is not proven
 ends at the latest when its lease does, which was last renewed when its node was last heard.
 """
 

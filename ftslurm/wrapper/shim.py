@@ -51,6 +51,7 @@ from _operator import itemgetter
 
 PROTOCOL = b"FTS1"
 CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
+PAGE_VARIABLE = "FTSLURM_PAGE"
 MAX_LINE = 4 << 20  # an argv or environment of this size would not be executed either
 MAX_GREETING = 200
 CONNECT_TIMEOUT_S = 30.0
@@ -69,6 +70,7 @@ GUARD_S = 1.0
 PAUSE_S = 10.0
 # Without a controller nobody asks for a grace; the ranks get the default of `stop.grace` and `stop.kill_wait`.
 ORPHAN_GRACE_S, ORPHAN_KILL_WAIT_S = 20.0, 30.0
+LEFT_WAIT_S = 3.0  # for what an older attempt left, after SIGKILL; no beat is sent meanwhile
 RESCAN_S = 0.02  # between two SIGKILL rounds: children of the killed become ours only once they are reaped
 OWN_FAILURE = 71  # EX_OSERR: the shim itself could not do its work
 
@@ -1110,6 +1112,48 @@ def _descendants_by_parent(root: int) -> list[int]:
     return found
 
 
+def left_before(page: str, env) -> list[int]:
+    """Processes on this node of an older attempt of the same ftrun, in another of its steps: their shim was killed. Where
+    Slurm tells the processes of a job by their parents (proctrack/linuxproc), nobody else ends them.
+
+    page, env: of the command to come. A job that they have submitted has all their variables, but for the job's number.
+    """
+    same = {os.fsencode(f"{name}={env[name]}") for name in ("SLURM_JOB_ID", "SLURMD_NODENAME") if name in env}
+    found, mark = [], f"{PAGE_VARIABLE}=".encode()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as variables:
+                words = variables.read().split(b"\0")
+        except OSError:
+            continue  # somebody else's, or it has ended
+        pages = [os.fsdecode(word[len(mark) :]) for word in words if word.startswith(mark)]
+        if len(same) == 2 and same <= set(words) and any(_is_older(other, page) for other in pages):
+            found.append(int(name))
+    return found
+
+
+def _is_older(page: str, than: str) -> bool:
+    """Of the same ftrun, and of another step."""
+    (folder, _, place), (ours, _, our_place) = page.rpartition("/"), than.rpartition("/")
+    number, our_number = place.rpartition(".")[2], our_place.rpartition(".")[2]
+    if folder == ours or folder.rpartition(".")[2] != ours.rpartition(".")[2]:
+        return False
+    return number.isdigit() and our_number.isdigit() and int(number) < int(our_number)
+
+
+def end_left_before(page: str, env, limit_s: float) -> tuple[set[int], list[int]]:
+    """Kill what is left of older attempts; gives all that was found, and those that outlive it."""
+    found, deadline = set(), time.monotonic() + limit_s
+    while (left := left_before(page, env)) and time.monotonic() < deadline:
+        for pid in left:
+            send_signal(pid, signal.SIGKILL)
+        found.update(left)
+        time.sleep(RESCAN_S)
+    return found, left
+
+
 def send_signal(pid: int, number: int) -> None:
     """A negative `pid` means the process group."""
     try:
@@ -1352,7 +1396,7 @@ class Pages:
 
     def variables(self, attempt: int) -> dict:
         """For the command; nothing where no folder of our own is to be had."""
-        return {"FTSLURM_PAGE": f"{self._folder}/{self._rank}.{attempt}"} if private_folder(self._folder) else {}
+        return {PAGE_VARIABLE: f"{self._folder}/{self._rank}.{attempt}"} if private_folder(self._folder) else {}
 
     def clear(self) -> None:
         """Our own pages, and the folder with the last of them."""
@@ -1453,6 +1497,7 @@ class Shim:
         self._launch = channel.launch
         self._total = channel.total or int(env.get("SLURM_STEP_NUM_TASKS") or env.get("SLURM_NTASKS") or "1")
         self._pages = Pages(env, self._rank, channel)
+        self._alone_here = False  # nothing is left of earlier steps
         self._reported = True  # the end of the command was told
         self._ended_at = 0.0  # Unix seconds
         self._asked = False  # to stop, before it ended
@@ -1592,13 +1637,27 @@ class Shim:
         env = {**self._env, **self._pages.variables(attempt), **env}
         if inject and os.path.isdir(inject):
             env["PYTHONPATH"] = f"{inject}:{env['PYTHONPATH']}" if env.get("PYTHONPATH") else inject
-        status, why = self._command.start(attempt, argv, env, self._output.lay(tail))
+        if left := self._end_left_before(env):
+            status, why = OWN_FAILURE, f"processes {', '.join(map(str, left))} of an earlier attempt outlived SIGKILL"[:NAME_MAX]
+        else:
+            status, why = self._command.start(attempt, argv, env, self._output.lay(tail))
         if why:
             self._reported = True
             self._own_status = status
             self._say({"t": "unstartable", "attempt": attempt, "status": status, "why": why})
         else:
             self._say({"t": "started", "attempt": attempt, "pid": self._command.pid})
+
+    def _end_left_before(self, env) -> list[int]:
+        """What a shim of an earlier step, which was killed, has left of its rank. Gives those that outlive it."""
+        if self._launch < 2 or self._alone_here or PAGE_VARIABLE not in env:
+            return []
+        ended, left = end_left_before(env[PAGE_VARIABLE], env, LEFT_WAIT_S)
+        if ended:
+            pids = ", ".join(map(str, sorted(ended)))[:NAME_MAX]
+            complain(f"ftslurm: rank {self._rank}: processes of an earlier attempt were left and killed ({pids})")
+        self._alone_here = not left
+        return left
 
     def _orphaned(self) -> None:
         """No controller, no supervision: end what runs, so that nothing runs beside a later attempt.

@@ -50,15 +50,15 @@ class Shim:
 
     def __init__(
         self, command: Sequence[str], rank: int = 0, env: Mapping[str, str] | None = None, tail: int = 0,
-        lease_s: float = 0.0, place: str = "", **how: Any,
+        lease_s: float = 0.0, place: str = "", secret: bytes = b"", launch: int = 0, **how: Any,
     ) -> None:  # fmt: skip
-        """tail: bytes that it keeps of each output stream, in every attempt. lease_s: 0: it has none, and sends no beats. place: of its srun's ranks among all, as Channel reads it."""
+        """tail: bytes that it keeps of each output stream, in every attempt. lease_s: 0: it has none, and sends no beats. place: of its srun's ranks among all, as Channel reads it. secret: of the ftrun. launch: of its steps, which this is."""
         self.tail = tail
-        self.secret = secrets.token_bytes(32)
+        self.secret = secret or secrets.token_bytes(32)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(SOON_S)
         version = f"2:{place}" if place else "1"
-        channel = f"{version}:{self._listener.getsockname()[1]}:{self.secret.hex()}:127.0.0.1"
+        channel = f"{version}:{self._listener.getsockname()[1]}/{launch}:{self.secret.hex()}:127.0.0.1"
         self.env = {
             "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
             CHANNEL_VARIABLE: channel,

@@ -610,6 +610,61 @@ def test_the_command_does_not_outlive_a_shim_that_was_killed(shims: Shims) -> No
     until(lambda: is_gone(pid), "the command to end with its shim")
 
 
+def orphaned(shims: Shims) -> tuple[Shim, int]:
+    """A shim that was killed, and what the command had started."""
+    shim = shims("sleep 1000 & echo $!; wait")
+    shim.start(1)
+    left = shim.pid()
+    shim.process.kill()
+    shim.process.wait(SOON_S)
+    until(lambda: Path(f"/proc/{left}/stat").read_text().rpartition(")")[2].split()[1] != str(shim.hello["pid"]), "it to be orphaned")
+    assert not is_gone(left)
+    return shim, left
+
+
+def page_of(pid: int) -> str:
+    words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return next(word.decode() for word in words if word.startswith(b"FTSLURM_PAGE="))
+
+
+def test_what_outlived_its_shim_is_ended_before_the_next_step_starts_anything(shims: Shims) -> None:
+    """Where Slurm tells the processes of a job by their parents, nobody else ends it."""
+    dead, left = orphaned(shims)
+    shim = shims("echo $$; " + SLEEP, secret=dead.secret, launch=2, env={"SLURM_STEP_ID": "4"}, stderr=subprocess.PIPE)
+    assert shim.start(2)["t"] == "started" and is_gone(left)
+    shim.end(0)
+    assert shim.process.stderr is not None and f"({left})".encode() in shim.process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("variables", "how"),
+    [
+        ({}, {"secret": b"another ftrun of this job"}),
+        ({}, {"launch": 1}),
+        ({"SLURM_STEP_ID": "3"}, {}),
+        ({"SLURM_JOB_ID": "8"}, {}),
+        ({"SLURMD_NODENAME": "n1"}, {}),
+    ],
+)
+def test_nothing_else_is_ended_for_that(shims: Shims, variables: dict[str, str], how: dict[str, Any]) -> None:
+    """A rank may have submitted a job, which has all its variables."""
+    dead, left = orphaned(shims)
+    shim = shims(**{"secret": dead.secret, "launch": 2, "env": {"SLURM_STEP_ID": "4", **variables}} | how)
+    assert shim.start(2)["t"] == "started" and not is_gone(left)
+
+
+def test_what_runs_beside_it_in_the_same_attempt_is_not_of_an_older_one(shims: Shims) -> None:
+    """Its step may have parts in several jobs."""
+    _, left = orphaned(shims)
+    env = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n2", "FTSLURM_PAGE": "/dev/shm/ftslurm.0.7.4.mark/1.2"}
+    theirs = page_of(left).partition("=")[2]
+    assert shim_module.left_before(theirs, env) == [] and not is_gone(left)
+    mark = theirs.rpartition("/")[0].rpartition(".")[2]
+    folder = f"/dev/shm/ftslurm.{os.getuid()}.7.4.{mark}"
+    assert shim_module.left_before(f"{folder}/1.1", env) == []
+    assert shim_module.left_before(f"{folder}/1.2", env) == [left]
+
+
 # --- the way there
 
 
