@@ -2,8 +2,9 @@
 
 With `--no-kill` Slurm leaves such a job running without a script until its time limit. So the agents on the other nodes
 stay when the controller falls silent, each with its place in the order of the slots. Silence is no proof: a controller
-that stands still or is out of reach is not dead while the slurmd of its node answers. And nobody acts before the last
-lease that it may have renewed has run out everywhere (touch.py).
+that stands still or is out of reach is not dead, nor is a script whose ftrun was killed. So while the slurmd of its node
+answers that node is looked at; one that is back without its script is as good as dead. And nobody acts before the last lease
+that the controller may have renewed has run out everywhere (touch.py).
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class LedgerNow(Enum):
 class Known:
     """What an agent knows. silent_s: since the controller was last heard, or seen to write.
 
-    batch_node: does its slurmd answer, None: cannot be told. before: does a node live whose turn comes before ours?
-    noticed: does Slurm itself say that the batch node is down?
+    batch_node: does it live, and ftrun or its script on it? None: cannot be told. before: does a node live whose turn comes
+    before ours? noticed: does Slurm itself say that the batch node is down?
     """
 
     silent_s: float
@@ -114,7 +115,7 @@ RULES: tuple[tuple[type[Answer], str, Callable[[Known, Settings], bool]], ...] =
     (Wait, "a lease that the controller renewed may last", lambda k, st: k.silent_s < longest_s(st)),
     (Wait, "it is the turn of others", lambda k, st: k.silent_s < due_s(k.place, st)),
     (Leave, "nobody could find out for too long", lambda k, _: k.silent_s >= GIVE_UP_S),
-    (Wait, "no second proof that the batch node is dead", lambda k, _: k.batch_node is None),
+    (Wait, "no second proof that the batch node or its script is dead", lambda k, _: k.batch_node is None),
     (Wait, "Slurm does not say how the job stands", lambda k, _: k.job is JobNow.UNKNOWN),
     (Wait, "the ledger cannot be read", lambda k, _: k.ledger is LedgerNow.UNKNOWN),
     (Wait, "a node before this one lives", lambda k, st: k.before and k.silent_s < due_s(k.place, st) + OVERTAKE_S),
@@ -194,7 +195,8 @@ def allowed(choice: Choice, noticed: bool) -> str:
     """Why what the ladder has chosen is not done yet; empty if it is.
 
     Where it can only end the job, that is Slurm's to do, which may know better (without --no-kill it requeues the job
-    itself). A job that still runs after Slurm has noticed is one that it leaves alone.
+    itself). A job that still runs after Slurm has noticed is one that it leaves alone. noticed: that the node was dead, or
+    that it is back.
     """
     return "" if choice.rung in REQUEUES or noticed else "the ladder can only end the job, and Slurm has not noticed yet"
 

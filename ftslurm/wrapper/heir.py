@@ -6,13 +6,17 @@ It stays in its step, which Slurm keeps when the srun behind it is gone (seen on
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 import time
 from pathlib import Path
 
+import ftslurm
 from ftslurm.errors import REQUEUED_STATUS, FtslurmError, StateError
+from ftslurm.launchers.python import Python
+from ftslurm.launchers.srun import CHANNEL_VARIABLE, beside_argv, beside_env
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model import record as rec
@@ -39,27 +43,33 @@ from ftslurm.policies.succession import (
 from ftslurm.slurm import slurmd
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
+from ftslurm.system.commands import Runner, run
 from ftslurm.wrapper.keeper import carry_out
+from ftslurm.wrapper.node_check import read_answer
 from ftslurm.wrapper.scheduler import answer
 from ftslurm.wrapper.shim import boot_s
 
 # Between two looks: once it is one's turn, and at the most.
 ROUND_S, LONGEST_ROUND_S = 15.0, 60.0
+# For srun to bring a step up on the batch node, and for the look at what runs there.
+SCRIPT_LOOK_S = 30.0
 
 
 class Heir:
     """One loop, until it has acted or has nothing left to do here. heard_at: of the controller, as boot_s()."""
 
-    def __init__(self, will: Will, node: str, heard_at: float, client: SlurmClient) -> None:
+    def __init__(self, will: Will, node: str, heard_at: float, client: SlurmClient, runner: Runner = run) -> None:
         place = will.place(node)
         assert place is not None
         self._will, self._node, self._place = will, node, place
         self._heard_at = heard_at
         self._client = client
+        self._run = runner
         self._journal = Journal(Path(will.ledger))
         self._job: JobView | None = None
         self._nodes: dict[str, NodeView] = {}
         self._batch_words = ""
+        self._batch_is_back = False  # without its script
         self._last = LedgerNow.UNKNOWN  # at the last look into the ledger
         self._woken = threading.Event()
 
@@ -70,8 +80,8 @@ class Heir:
         # Not at once: a node that is going down may kill its ftrun before its slurmd.
         self._woken.wait(self._will.settings.silence_s)
         self._woken.clear()
-        answers, words = self._answers(self._will.batch_node)
-        if answers:
+        lives, words = self._batch_lives()
+        if lives:
             return f"{self._will.batch_node} lives: {words}"
         self._ledger()
         while True:
@@ -92,8 +102,9 @@ class Heir:
         ended = job is JobNow.OVER or ledger in (LedgerNow.CLOSED, LedgerNow.ELSEWHERE)
         if ended or silent_s < due_s(self._place, self._will.settings):
             return Known(silent_s, self._place, None, False, job, ledger)
-        batch, words = self._answers(self._will.batch_node)
-        self._batch_words = words
+        batch, self._batch_words = self._batch_lives()
+        if self._batch_is_back:
+            job = self._ask()  # a script that has just ended is gone as well, and its job over
         before = any(self._answers(node)[0] for node in self._will.before(self._node)) if batch is False else False
         return Known(silent_s, self._place, batch, before, job, ledger, self._noticed)
 
@@ -126,8 +137,40 @@ class Heir:
             return JobNow.OURS
         return JobNow.UNKNOWN if job.state is JobState.UNKNOWN and not job.completing else JobNow.OVER
 
+    def _batch_lives(self) -> tuple[bool | None, str]:
+        """The node, and ftrun or its script on it?"""
+        node = self._will.batch_node
+        answers, words = self._answers(node)
+        self._batch_is_back = False
+        if not answers:
+            return answers, words
+        runs, seen = self._script_runs()
+        self._batch_is_back = runs is False
+        return runs, f"{words}, {'but' if runs is False else 'and'} {seen}"
+
+    def _script_runs(self) -> tuple[bool | None, str]:
+        """What a step there sees."""
+        if self._job is not None and self._job.nodes and self._will.batch_node not in self._job.nodes:
+            return False, "Slurm has taken it from the job"
+        argv = beside_argv([self._will.batch_node], "ftslurm-look", self._python.module_argv("ftslurm.wrapper.script_look"))
+        env = beside_env({name: value for name, value in os.environ.items() if name != CHANNEL_VARIABLE}, 0)
+        try:
+            done = self._run(argv, SCRIPT_LOOK_S, env=env)
+            if done.status == 0:
+                return read_answer(done.stdout)
+        except (FtslurmError, ValueError) as error:
+            return None, f"it could not be looked for the script: {error}"
+        said = done.stderr.strip().splitlines()
+        return None, f"it could not be looked for the script: {said[-1] if said else 'no step came up there'}"
+
+    @property
+    def _python(self) -> Python:
+        return Python(self._will.settings.python or sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
+
     @property
     def _noticed(self) -> bool:
+        if self._batch_is_back:
+            return True
         view = self._nodes.get(self._will.batch_node)
         return view is not None and view.state is NodeState.BAD
 

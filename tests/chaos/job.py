@@ -25,7 +25,7 @@ SMALL_DISK = "size=3m,mode=0777"
 
 POLL_S, ASK_S = 0.1, 1.0
 # Slurm's own delay of a requeue is 121 s: an operator who looks does not wait for it. Held longer than our own takes is cut in half.
-LONG_WAIT_S, LONG_HELD_S, NO_SCRIPT_S = 25.0, 30.0, 40.0
+LONG_WAIT_S, LONG_HELD_S = 25.0, 30.0
 # From a strike to the next step; in between lie a lease, a node's boot, a clean-up that waits for it.
 PROGRESS_S = 150.0
 END_S = 240.0
@@ -58,8 +58,7 @@ class Job:
         self.fields: dict[str, str] = {}
         self.rng = random.Random(0)
         self._asked = 0.0
-        self._held_since = self._no_script_since = 0.0
-        self.outside: list[float] = []  # when the operator requeued it
+        self._held_since = 0.0
         self._began = time.time()
         self.told = self._prepare()
 
@@ -161,7 +160,6 @@ class Job:
         if time.monotonic() - self._asked < ASK_S:
             return
         self.ask()
-        self._look_for_script()
         if self.fields.get("JobState") != "PENDING":
             self._held_since = 0.0
         elif self.fields.get("Priority") == "0":
@@ -182,18 +180,6 @@ class Job:
             return time.mktime(time.strptime(self.fields.get("EligibleTime", ""), "%Y-%m-%dT%H:%M:%S")) - time.time()
         except ValueError:
             return 0.0
-
-    def _look_for_script(self) -> None:
-        """Slurm may leave a job RUNNING whose batch node died and came back, without its script, until its time limit."""
-        if self.fields.get("JobState") != "RUNNING" or self.processes("slurm_script"):
-            self._no_script_since = 0.0
-            return
-        self._no_script_since = self._no_script_since or time.monotonic()
-        if time.monotonic() - self._no_script_since > NO_SCRIPT_S and not self.undos:
-            self._no_script_since = 0.0
-            self.helped.append("runs without a script: requeued")
-            self.outside.append(time.time())
-            self.world.operator("scontrol", "requeue", str(self.told.id))
 
     def _finish_by_hand(self) -> None:
         self._held_since = 0.0
@@ -296,8 +282,7 @@ class Job:
         result = read_result(folder / "result")
         conflicts = tuple(read_text(folder / "conflicts").splitlines())
         beside = [blow for blow in self.world.beside(self)]
-        helped = [Blow("operator", at, 0, "requeued by hand", "maybe", outside=True, beside=True) for at in self.outside]
-        blows = tuple(sorted([*self.blows, *beside, *helped], key=lambda blow: blow.at))
+        blows = tuple(sorted([*self.blows, *beside], key=lambda blow: blow.at))
         return Evidence(
             self.plan, self.told.id, self.fields.get("JobState", "") if self.over else "", int(status) or 128 * bool(int(by_signal)) + int(by_signal),
             self.world.queued(self.told.id) or self.world.has_donors(self.told.id), ledger, damaged, starts, tuple(read_steps(folder)), read_beats(folder),

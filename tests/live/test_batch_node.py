@@ -133,6 +133,26 @@ def test_with_no_kill_the_first_of_the_others_requeues_without_the_dead_batch_no
 
 
 @pytest.mark.timeout(500)
+@pytest.mark.parametrize("sbatch", [("--no-kill",), ()])
+def test_a_batch_node_that_is_back_soon_without_its_script_is_as_good_as_dead(sbatch: tuple[str, ...], job_path: tuple[Path, ...]) -> None:
+    """Slurm leaves the job running with nothing in it: its node is well."""
+    with told_on(4, job_path, "back-soon", sbatch=sbatch) as (own, told):
+        own.tool("node-crash", "n1")
+        died_at = time.time()
+        own.tool("node-up", "n1")
+        told.wait_for(lambda: records(told, "Decided"), "one to take over", LONGEST_S + BUSY_S)
+        (decided,) = records(told, "Decided")
+        assert decided["at"] >= died_at + LONGEST_S - SILENCE_S, "a lease that ftrun renewed a beat before might last"
+        assert (decided["rung"], decided["cause"], decided["cost"]) == ("isolated-requeue", "node", "max_restarts")
+        assert decided["exclude"] == ["n1"] and "decided on n2" in decided["why"] and "answers" in decided["why"]
+        requeued(told)
+        goes_on_and_ends(told)
+        assert {start.node for start in told.of_attempt(2).values()} == {"n2", "n3", "n4"}
+        assert told.counters() == [(1, 1, 1), (2, 1, 2)] and told.job()["Restarts"] == "1"
+        assert [done["ok"] for done in records(told, "CarriedOut")] == [True]
+
+
+@pytest.mark.timeout(500)
 def test_when_the_first_of_the_others_is_dead_as_well_the_next_one_does_it(job_path: tuple[Path, ...]) -> None:
     with told_on(5, job_path, "two-dead", sbatch=("--no-kill",)) as (own, told):
         own.tool("node-crash", "n1")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from ftslurm.launchers.python import Python
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model import record as rec
@@ -19,12 +23,15 @@ from ftslurm.model.settings import Settings
 from ftslurm.model.will import Will
 from ftslurm.policies.start_time import EPILOG_S
 from ftslurm.slurm.client import JobState
+from ftslurm.system.commands import CommandResult
 from ftslurm.system.files import private_folder
 from ftslurm.wrapper.heir import Heir
+from ftslurm.wrapper.node_check import answer_text, read_answer
 from ftslurm.wrapper.shim import boot_s
 from tests.fakes.slurm import FakeSlurm
 
 pytestmark = pytest.mark.timeout(60)
+REPOSITORY = Path(__file__).parents[2]
 
 LONG_AGO_S = 200.0  # everybody's turn has come
 SETTINGS = Settings(probe_s=0.5, silence_s=0.2)
@@ -56,11 +63,16 @@ def nobody() -> int:
 
 @dataclass
 class Job:
-    """A job on n1 to n3 whose controller was on n1, and has died. ports: node -> where its slurmd would be."""
+    """A job on n1 to n3 whose controller was on n1, and has died. ports: node -> where its slurmd would be. script: does what a
+    step on n1 looks for run there; None: no step comes up. ends: the script does so while it is looked for.
+    """
 
     folder: Path
     settings: Settings = SETTINGS
     slurm: FakeSlurm = field(default_factory=lambda: FakeSlurm(["n1", "n2", "n3", "n4"]))
+    script: bool | None = True
+    ends: bool = False
+    looks: list[Sequence[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.number = self.slurm.submit(3)
@@ -78,7 +90,15 @@ class Job:
 
     def heir(self, node: str, silent_s: float = LONG_AGO_S) -> Heir:
         will = Will(str(self.journal.path), self.number, 0, "r1", "1", "c", "n1", ("n1", "n2", "n3"), self.settings)
-        return Heir(will, node, boot_s() - silent_s, self.slurm)
+        return Heir(will, node, boot_s() - silent_s, self.slurm, self.run)
+
+    def run(self, argv: Sequence[str], timeout_s: float, env: dict[str, str]) -> CommandResult:
+        self.looks.append(argv)
+        if self.ends:
+            self.slurm.cancel(self.number)
+        if self.script is None:
+            return CommandResult(tuple(argv), 1, "", "srun: error: Unable to create step\n")
+        return CommandResult(tuple(argv), 0, answer_text(self.script, "the script") + "\n", "")
 
     def written(self, *kinds: type) -> list[Any]:
         return [record for record in Journal(self.journal.path).read().records if isinstance(record, kinds)]
@@ -113,6 +133,82 @@ def test_a_batch_node_that_lives_is_left_to_its_script_at_once(job: Job) -> None
         job.at("n1", port)
         assert "n1 lives" in job.heir("n2", silent_s=1.0).run()
     assert not job.written(rec.Decided) and job.slurm.job(job.number).restarts == 0
+    (look,) = job.looks
+    assert "--nodelist=n1" in look and "--overlap" in look
+
+
+def test_a_batch_node_that_is_back_without_its_script_is_as_good_as_dead(job: Job) -> None:
+    job.script = False
+    with slurmd() as port:
+        job.at("n1", port)
+        assert "without n1" in job.heir("n2").run()
+    (decided,) = job.written(rec.Decided)
+    assert decided.rung == "isolated-requeue" and "answers, but the script" in decided.isolate["n1"]
+
+
+def test_and_where_no_rung_is_left_nobody_waits_for_slurm_to_notice(tmp_path: Path) -> None:
+    job = Job(tmp_path, replace(SETTINGS, isolated_requeue=False), script=False)
+    with slurmd() as port:
+        job.at("n1", port)
+        assert "isolated-requeue: switched off" in job.heir("n2").run()
+    assert job.slurm.job(job.number).state is JobState.CANCELLED
+
+
+def test_where_nobody_can_look_for_the_script_nothing_is_decided(job: Job) -> None:
+    job.script = None
+    with slurmd() as port:
+        job.at("n1", port)
+        known = job.heir("n2")._look()
+    assert known.batch_node is None
+
+
+def test_a_script_that_ends_by_itself_meanwhile_is_no_reason_to_requeue(job: Job) -> None:
+    job.script, job.ends = False, True
+    with slurmd() as port:
+        job.at("n1", port)
+        assert "has ended" in job.heir("n2").run()
+    assert not job.written(rec.Decided)
+
+
+def test_a_batch_node_that_slurm_has_taken_from_the_job_is_not_looked_at(job: Job) -> None:
+    job.slurm.cut_out(job.number, "n1")
+    with slurmd() as port:
+        job.at("n1", port)
+        job.heir("n2").run()
+    assert job.written(rec.Decided) and not job.looks
+
+
+# --- what that step looks for
+
+ON_N1 = {"SLURM_JOB_ID": "77000001", "SLURMD_NODENAME": "n1", "SLURM_CLUSTER_NAME": "c", "SLURM_CONF": "/etc/slurm.conf"}
+
+
+def looked_for(**other: str) -> bool | None:
+    """In a step, while a process with those variables besides runs; empty ones it lacks."""
+    theirs = {name: value for name, value in {**ON_N1, **other}.items() if value}
+    with subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], **theirs}) as process:
+        try:
+            argv = Python(sys.executable, str(REPOSITORY)).module_argv("ftslurm.wrapper.script_look")
+            done = subprocess.run(argv, env={**ON_N1, "SLURM_STEP_ID": "3"}, capture_output=True, text=True, check=True, timeout=30)
+            return read_answer(done.stdout)[0]
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("other", "lives"),
+    [
+        ({}, True),
+        ({"SLURM_CLUSTER_NAME": ""}, True),
+        ({"SLURM_STEP_ID": "0"}, False),
+        ({"SLURM_JOB_ID": "77000002"}, False),
+        ({"SLURM_JOB_ID": ""}, False),
+        ({"SLURMD_NODENAME": "n2"}, False),
+        ({"SLURM_CONF": "/other/slurm.conf"}, False),
+    ],
+)
+def test_the_script_is_what_has_its_job_s_variables_and_none_of_a_step(other: dict[str, str], lives: bool) -> None:
+    assert looked_for(**other) is lives
 
 
 def test_a_slurmd_that_does_not_read_is_no_sign_of_life(job: Job) -> None:
