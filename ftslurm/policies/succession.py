@@ -29,8 +29,6 @@ HEIRS = 16
 TURN_S = 30.0
 # A node that lives and whose agent does not act has lost its agent.
 OVERTAKE_S = 300.0
-# The controller was silent for so long, and still nobody could find out what has happened: slurmctld is away.
-GIVE_UP_S = 3600.0
 
 
 class JobNow(Enum):
@@ -67,6 +65,10 @@ class Known:
     ledger: LedgerNow
     noticed: bool = False
 
+    @property
+    def in_the_dark(self) -> bool:
+        return self.batch_node is None or self.job is JobNow.UNKNOWN or self.ledger is LedgerNow.UNKNOWN
+
 
 @dataclass(frozen=True, slots=True)
 class Wait:
@@ -100,6 +102,12 @@ def due_s(place: int, settings: Settings) -> float:
     return longest_s(settings) + place * TURN_S
 
 
+def give_up_s(settings: Settings) -> float:
+    """The controller was silent for so long, and still nobody could find out what has happened; by then the turn of the last
+    one has come, and of whoever it had to overtake. A requeue waits for slurmctld as long."""
+    return max(settings.slurm_patience_s, due_s(HEIRS, settings) + OVERTAKE_S)
+
+
 def may_succeed(will: Will, node: str) -> bool:
     """Does the agent of that node stay at all?"""
     place = will.place(node)
@@ -114,7 +122,7 @@ RULES: tuple[tuple[type[Answer], str, Callable[[Known, Settings], bool]], ...] =
     (Leave, "the batch node lives, and its script goes on", lambda k, _: k.batch_node is True),
     (Wait, "a lease that the controller renewed may last", lambda k, st: k.silent_s < longest_s(st)),
     (Wait, "it is the turn of others", lambda k, st: k.silent_s < due_s(k.place, st)),
-    (Leave, "nobody could find out for too long", lambda k, _: k.silent_s >= GIVE_UP_S),
+    (Leave, "nobody could find out for too long", lambda k, st: k.in_the_dark and k.silent_s >= give_up_s(st)),
     (Wait, "no second proof that the batch node or its script is dead", lambda k, _: k.batch_node is None),
     (Wait, "Slurm does not say how the job stands", lambda k, _: k.job is JobNow.UNKNOWN),
     (Wait, "the ledger cannot be read", lambda k, _: k.ledger is LedgerNow.UNKNOWN),

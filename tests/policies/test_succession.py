@@ -15,7 +15,6 @@ from ftslurm.model.settings import Settings
 from ftslurm.model.will import Will, from_message, to_message
 from ftslurm.policies.ladder import choose
 from ftslurm.policies.succession import (
-    GIVE_UP_S,
     HEIRS,
     OVERTAKE_S,
     TURN_S,
@@ -29,6 +28,7 @@ from ftslurm.policies.succession import (
     allowed,
     cut_short,
     due_s,
+    give_up_s,
     ledger_now,
     may_succeed,
     records_of,
@@ -72,7 +72,11 @@ def test_no_lease_can_last_when_the_first_acts() -> None:
         (replace(DEAD, batch_node=True), Leave, "lives"),
         (replace(DEAD, batch_node=True, silent_s=1.0), Leave, "lives"),
         (replace(DEAD, batch_node=None), Wait, "second proof"),
-        (replace(DEAD, batch_node=None, silent_s=GIVE_UP_S), Leave, "too long"),
+        (replace(DEAD, batch_node=None, silent_s=give_up_s(ST)), Leave, "too long"),
+        (replace(DEAD, batch_node=None, silent_s=ST.slurm_patience_s - 1.0), Wait, "second proof"),
+        (replace(DEAD, job=JobNow.UNKNOWN, silent_s=ST.slurm_patience_s - 1.0), Wait, "Slurm"),
+        (replace(DEAD, silent_s=10 * give_up_s(ST)), TakeOver, "nobody else"),  # slurmctld is back at last
+        (replace(DEAD, silent_s=10 * give_up_s(ST), ledger=LedgerNow.OPEN), FinishRequeue, "open"),
         (replace(DEAD, job=JobNow.OVER), Leave, "anew"),
         (replace(DEAD, job=JobNow.UNKNOWN), Wait, "Slurm"),
         (replace(DEAD, ledger=LedgerNow.CLOSED), Leave, "ledger"),
@@ -103,7 +107,13 @@ def test_a_node_that_lives_and_has_lost_its_agent_holds_the_others_up_but_not_fo
 def test_no_two_turns_come_together_and_the_last_one_comes_in_time() -> None:
     turns = [due_s(place, ST) for place in range(HEIRS)]
     assert all(later - earlier >= TURN_S for earlier, later in pairwise(turns))
-    assert turns[-1] + OVERTAKE_S < GIVE_UP_S
+    assert turns[-1] + OVERTAKE_S < give_up_s(replace(ST, slurm_patience_s=0.0))
+
+
+def test_leases_of_any_length_leave_time_to_act() -> None:
+    st = replace(ST, lease_s=7200.0)
+    assert isinstance(succeed(replace(DEAD, silent_s=longest_s(st)), st), TakeOver)
+    assert isinstance(succeed(replace(DEAD, silent_s=longest_s(st), batch_node=None), st), Wait)
 
 
 def test_the_places_follow_the_slots_and_only_some_stay() -> None:
