@@ -44,7 +44,8 @@ class LedgerNow(Enum):
 
     OURS = "the dead controller's run is the last word"
     OPEN = "a requeue was decided, and nobody wrote that it was done"
-    CLOSED = "that run has ended, or another has begun, or somebody has decided the end"
+    FAILED = "the end of the job was decided, and nobody wrote that it came"
+    CLOSED = "that run has ended, or another has begun"
     ELSEWHERE = "ranks that were on this node run on others now"
     UNKNOWN = "it cannot be read"
 
@@ -94,7 +95,14 @@ class FinishRequeue:
     why: str
 
 
-Answer = Wait | Leave | TakeOver | FinishRequeue
+@dataclass(frozen=True, slots=True)
+class FinishEnd:
+    """The job ends, as it was decided."""
+
+    why: str
+
+
+Answer = Wait | Leave | TakeOver | FinishRequeue | FinishEnd
 
 
 def due_s(place: int, settings: Settings) -> float:
@@ -127,6 +135,7 @@ RULES: tuple[tuple[type[Answer], str, Callable[[Known, Settings], bool]], ...] =
     (Wait, "Slurm does not say how the job stands", lambda k, _: k.job is JobNow.UNKNOWN),
     (Wait, "the ledger cannot be read", lambda k, _: k.ledger is LedgerNow.UNKNOWN),
     (Wait, "a node before this one lives", lambda k, st: k.before and k.silent_s < due_s(k.place, st) + OVERTAKE_S),
+    (FinishEnd, "the end stands open", lambda k, _: k.ledger is LedgerNow.FAILED),
     (FinishRequeue, "a requeue stands open", lambda k, _: k.ledger is LedgerNow.OPEN),
     (TakeOver, "nobody else is there to go on", lambda k, _: True),
 )
@@ -150,7 +159,22 @@ def ledger_now(records: Sequence[Record], will: Will, node: str) -> LedgerNow:
         return LedgerNow.CLOSED
     if _was_left(records, will.run, node):
         return LedgerNow.ELSEWHERE
+    if decided_end(records, will) is not None:
+        return LedgerNow.FAILED
     return LedgerNow.OPEN if fold(records).open_requeue is not None else LedgerNow.OURS
+
+
+def decided_end(records: Sequence[Record], will: Will) -> rec.Decided | None:
+    """That of the job, by that run; nothing comes after it. Its ftrun did not live to leave the script, and Slurm, the status."""
+    ours = (record for record in records if isinstance(record, rec.Decided) and record.id.startswith(f"{will.run}-"))
+    return next((decided for decided in ours if decided.rung == "fail"), None)
+
+
+def before(records: Sequence[Record], will: Will, node: str) -> tuple[str, ...]:
+    """The nodes whose turn comes before that of `node`. Agents are where ranks of the run are or were; if none have begun yet,
+    they may be anywhere."""
+    had = frozenset[str]().union(*_placed(records, will.run)) or frozenset(will.nodes)
+    return tuple(other for other in will.before(node) if other in had)
 
 
 def _was_left(records: Sequence[Record], run: str, node: str) -> bool:
@@ -158,12 +182,17 @@ def _was_left(records: Sequence[Record], run: str, node: str) -> bool:
 
     A spare has had none yet.
     """
-    placed = [
+    placed = _placed(records, run)
+    return any(node in nodes for nodes in placed) and node not in placed[-1]
+
+
+def _placed(records: Sequence[Record], run: str) -> list[frozenset[str]]:
+    """Where ranks of that run were or were to be, in the order of time."""
+    return [
         frozenset(expand(record.nodes)) if isinstance(record, rec.AttemptBegan) else frozenset(record.nodes)
         for record in records
         if isinstance(record, rec.AttemptBegan | rec.SlotsChanged) and record.run == run
     ]
-    return any(node in nodes for nodes in placed) and node not in placed[-1]
 
 
 def cut_short(records: Sequence[Record], schedule: int, down: Mapping[str, str], now: float) -> tuple[Record, ...]:

@@ -26,6 +26,7 @@ from ftslurm.model.will import Will
 from ftslurm.policies.ladder import choose
 from ftslurm.policies.start_time import start_in_s
 from ftslurm.policies.succession import (
+    FinishEnd,
     FinishRequeue,
     JobNow,
     Known,
@@ -34,6 +35,8 @@ from ftslurm.policies.succession import (
     TakeOver,
     Wait,
     allowed,
+    before,
+    decided_end,
     due_s,
     ledger_now,
     records_of,
@@ -59,9 +62,9 @@ class Heir:
     """One loop, until it has acted or has nothing left to do here. heard_at: of the controller, as boot_s()."""
 
     def __init__(self, will: Will, node: str, heard_at: float, client: SlurmClient, runner: Runner = run) -> None:
-        place = will.place(node)
-        assert place is not None
-        self._will, self._node, self._place = will, node, place
+        assert will.place(node) is not None
+        self._will, self._node = will, node
+        self._before = will.before(node)
         self._heard_at = heard_at
         self._client = client
         self._run = runner
@@ -105,15 +108,21 @@ class Heir:
         batch, self._batch_words = self._batch_lives()
         if self._batch_is_back:
             job = self._ask()  # a script that has just ended is gone as well, and its job over
-        before = any(self._answers(node)[0] for node in self._will.before(self._node)) if batch is False else False
-        return Known(silent_s, self._place, batch, before, job, ledger, self._noticed)
+        others = any(self._answers(node)[0] for node in self._before) if batch is False else False
+        return Known(silent_s, self._place, batch, others, job, ledger, self._noticed)
+
+    @property
+    def _place(self) -> int:
+        return len(self._before)
 
     def _ledger(self) -> LedgerNow:
         """Whoever writes there lives: all silence begins anew."""
         if not self._journal.grown():
             return self._last
         try:
-            known, self._last = self._journal.known, ledger_now(self._journal.read().records, self._will, self._node)
+            known, records = self._journal.known, self._journal.read().records
+            self._last = ledger_now(records, self._will, self._node)
+            self._before = before(records, self._will, self._node)
         except StateError:
             return LedgerNow.UNKNOWN
         if known:
@@ -187,11 +196,17 @@ class Heir:
 
     # --- acting
 
-    def _act(self, verdict: TakeOver | FinishRequeue) -> str:
+    def _act(self, verdict: TakeOver | FinishRequeue | FinishEnd) -> str:
         """Empty if nothing was done after all, and another round follows."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # inherited by every scontrol: the requeue sends it to us as well
         try:
-            return self._take_over() if isinstance(verdict, TakeOver) else self._finish_requeue()
+            match verdict:
+                case TakeOver():
+                    return self._take_over()
+                case FinishRequeue():
+                    return self._finish_requeue()
+                case FinishEnd():
+                    return self._finish_end()
         except FtslurmError as error:
             say(f"{self._node} cannot go on for {self._will.batch_node}: {error}")
             return ""
@@ -222,6 +237,10 @@ class Heir:
         what = carry_out(self._client, self._will.number, self._journal, in_s, st.even_if_no_requeue)
         self._close(REQUEUED_STATUS, "requeued")
         return what
+
+    def _finish_end(self) -> str:
+        decided = decided_end(self._journal.read().records, self._will)
+        return self._end(decided) if decided is not None else ""
 
     def _end(self, decided: rec.Decided) -> str:
         """Nothing is left that could bring the job further: it would wait for its time limit."""

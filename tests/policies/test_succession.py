@@ -18,6 +18,7 @@ from ftslurm.policies.succession import (
     HEIRS,
     OVERTAKE_S,
     TURN_S,
+    FinishEnd,
     FinishRequeue,
     JobNow,
     Known,
@@ -26,6 +27,7 @@ from ftslurm.policies.succession import (
     TakeOver,
     Wait,
     allowed,
+    before,
     cut_short,
     due_s,
     give_up_s,
@@ -83,6 +85,7 @@ def test_no_lease_can_last_when_the_first_acts() -> None:
         (replace(DEAD, ledger=LedgerNow.ELSEWHERE), Leave, "without this node"),
         (replace(DEAD, ledger=LedgerNow.UNKNOWN), Wait, "ledger"),
         (replace(DEAD, ledger=LedgerNow.OPEN), FinishRequeue, "open"),
+        (replace(DEAD, ledger=LedgerNow.FAILED), FinishEnd, "end"),
     ],
 )
 def test_the_first_of_the_others(known: Known, does: type, why: str) -> None:
@@ -124,6 +127,16 @@ def test_the_places_follow_the_slots_and_only_some_stay() -> None:
     assert not may_succeed(large, "n1")
 
 
+def test_nobody_waits_for_a_node_that_has_no_agent() -> None:
+    """A spare, or one that the step leaves free."""
+    records = [run("r1"), replace(begun(), nodes="n[1,3-4]")]
+    assert before(records, WILL, "n3") == () and before(records, WILL, "n4") == ("n3",)
+    swapped = rec.SlotsChanged(3.0, "r1", 0, ("n1", "n2", "n4"), {"1": "n2"})
+    assert before([*records, swapped], WILL, "n4") == ("n2", "n3"), "on n3 there may be one still"
+    assert before([*records, replace(swapped, run="r2")], WILL, "n4") == ("n3",)
+    assert before([run("r1")], WILL, "n4") == ("n2", "n3")
+
+
 # --- what the ledger says
 
 
@@ -133,6 +146,9 @@ def test_the_places_follow_the_slots_and_only_some_stay() -> None:
         ([run("r1"), begun()], LedgerNow.OURS),
         ([run("r1"), begun(), decided()], LedgerNow.OPEN),
         ([run("r1"), begun(), decided("in-place-restart")], LedgerNow.OURS),
+        ([run("r1"), begun(), decided("fail")], LedgerNow.FAILED),
+        ([run("r1"), begun(), decided("fail"), rec.Finished(4.0, "r1", 1, "failed")], LedgerNow.CLOSED),
+        ([run("r0"), replace(decided("fail"), id="r0-1"), rec.Finished(4.0, "r0", 1, "failed"), run("r1")], LedgerNow.OURS),
         ([run("r1"), begun(), decided(), rec.CarriedOut(4.0, "r1-1", True, "requeued"), run("r2", 1)], LedgerNow.CLOSED),
         ([run("r1"), begun(), rec.Finished(4.0, "r1", 0, "well")], LedgerNow.CLOSED),
         ([run("r1"), begun(), run("r2", 1)], LedgerNow.CLOSED),

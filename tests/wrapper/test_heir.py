@@ -22,6 +22,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.settings import Settings
 from ftslurm.model.will import Will
 from ftslurm.policies.start_time import EPILOG_S
+from ftslurm.policies.touch import longest_s
 from ftslurm.slurm.client import JobState
 from ftslurm.system.commands import CommandResult
 from ftslurm.system.files import private_folder
@@ -64,7 +65,7 @@ def nobody() -> int:
 @dataclass
 class Job:
     """A job on n1 to n3 whose controller was on n1, and has died. ports: node -> where its slurmd would be. script: does what a
-    step on n1 looks for run there; None: no step comes up. ends: the script does so while it is looked for.
+    step on n1 looks for run there; None: no step comes up. ends: the script does so while it is looked for. nodes: with ranks.
     """
 
     folder: Path
@@ -72,6 +73,7 @@ class Job:
     slurm: FakeSlurm = field(default_factory=lambda: FakeSlurm(["n1", "n2", "n3", "n4"]))
     script: bool | None = True
     ends: bool = False
+    nodes: str = "n[1-3]"
     looks: list[Sequence[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -82,7 +84,7 @@ class Job:
         self.journal = Journal(private_folder(self.folder / "state/jobs") / "c.1.jsonl")
         self.journal.append([
             rec.RunBegan(1.0, "r1", "1", "c", 0, "k", "train", "n[1-3]", batch_node="n1"),
-            rec.AttemptBegan(2.0, "r1", 1, 0, "k", 1, "n[1-3]", 3),
+            rec.AttemptBegan(2.0, "r1", 1, 0, "k", 1, self.nodes, 3),
         ])  # fmt: skip
 
     def at(self, node: str, port: int) -> None:
@@ -229,6 +231,24 @@ def test_an_open_requeue_is_carried_out_as_it_was_decided(job: Job) -> None:
     job.journal.append([decided])
     assert "without n3" in job.heir("n2").run()
     assert job.written(rec.Decided) == [decided] and job.slurm.job(job.number).excluded == {"n3"}
+
+
+def test_an_end_that_was_decided_is_carried_out_and_the_job_not_requeued(job: Job) -> None:
+    """The controller had judged that nothing helps, and did not live to leave the script with that status."""
+    decided = rec.Decided(3.0, "r1-1", 1, "fail", "crash", "the fault is in the program", (("unconditional-requeue", "spent"),), status=7)
+    job.journal.append([decided])
+    assert "unconditional-requeue: spent" in job.heir("n2").run()
+    assert job.written(rec.Decided) == [decided] and job.slurm.job(job.number).state is JobState.CANCELLED
+    (finished,) = job.written(rec.Finished)
+    assert (finished.run, finished.status) == ("r1", 7)
+
+
+def test_a_node_without_an_agent_holds_nobody_up(tmp_path: Path) -> None:
+    """n2 is a spare, and lives."""
+    job = Job(tmp_path, nodes="n[1,3]")
+    with slurmd() as port:
+        job.at("n2", port)
+        assert "without n1" in job.heir("n3", silent_s=longest_s(SETTINGS) + 1.0).run()
 
 
 def test_where_slurm_takes_no_changes_any_more_it_is_requeued_as_it_is(job: Job) -> None:
