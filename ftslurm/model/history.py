@@ -22,9 +22,14 @@ from ftslurm.model.record import (
     Record,
     RunBegan,
     SlotsChanged,
+    TroubleSeen,
 )
 
 REQUEUES = frozenset({"isolated-requeue", "unconditional-requeue", "requeue-on-warning"})
+# What the job has from Slurm, or from people by way of it, as a rung; and the cause of one that ftrun knew nothing of before.
+BY_SLURM, OUTSIDE = "requeue-by-slurm", "outside"
+# What the next scheduling may find behind it (succession.cut_short).
+SLURM_S_CAUSES = frozenset({"node", "lost"})
 SWAPS = frozenset({"node-replacement", "shrink"})
 # What breaks "consecutive" (ModelArts): a verdict with such a cause, or a fault of such a class whatever was done about it.
 EXPLICIT_FAULTS = frozenset({"device", "node", "hardware"})
@@ -52,6 +57,8 @@ class History:
     did. places: the nodes by slot, once they were changed in this scheduling. lent: node -> donor job, of those nobody has
     ended for sure.
     slow_requeues: after which it took so long to run again that the start time had passed before the clean-up ended.
+    requeue: the last one decided in this scheduling, unless it failed. scheduled_by: (rung, cause) of what led to this
+    scheduling, empty for the first. trouble: the cause of the last one in this attempt.
     """
 
     attempts: int = 0
@@ -79,6 +86,9 @@ class History:
     busy_pauses: tuple[float, ...] = ()
     furthest: int = 0
     slow_requeues: int = 0
+    requeue: Decided | None = None
+    scheduled_by: tuple[str, str] = ("", "")
+    trouble: str = ""
     hung: tuple[int, frozenset[str]] = (0, frozenset())
     culprits: Mapping[int, frozenset[str]] = field(default_factory=dict)
     rescheduled: Mapping[int, int] = field(default_factory=dict)
@@ -98,6 +108,15 @@ class History:
     def kept_out(self, now: float, expires_s: float) -> tuple[str, ...]:
         """Nodes isolated and not yet expired (`expires_s` 0: never), sorted."""
         return tuple(sorted(n for n, (_, at) in self.isolated.items() if not expires_s or now - at < expires_s))
+
+    def why_scheduled(self, schedule: int) -> tuple[str, str]:
+        """(rung, cause) of what led to that scheduling: the one we know, or the next."""
+        if not schedule or (self.last_run is not None and self.last_run.schedule >= schedule):
+            return self.scheduled_by if schedule else ("", "")
+        if self.requeue is not None:
+            return self.requeue.rung, self.requeue.cause
+        known = self.finished is None and self.trouble in SLURM_S_CAUSES
+        return BY_SLURM, self.trouble if known else OUTSIDE
 
     def starts_of(self, schedule: int, step_key: str) -> int:
         return self.starts.get((schedule, step_key), 0)
@@ -128,6 +147,7 @@ def _run_began(past: History, run: RunBegan) -> History:
         past, last_run=run, finished=None, open_requeue=None if again else past.open_requeue,
         requeue_left=past.requeue_left and not again, open_swaps={} if again else past.open_swaps,
         places=() if again else past.places,
+        requeue=None if again else past.requeue, scheduled_by=past.why_scheduled(run.schedule), trouble="",
         slow_requeues=past.slow_requeues + slow,
     )  # fmt: skip
 
@@ -135,7 +155,11 @@ def _run_began(past: History, run: RunBegan) -> History:
 def _attempt_began(past: History, begun: AttemptBegan) -> History:
     key = (begun.schedule, begun.step_key)
     starts = {**past.starts, key: max(begun.starts, past.starts.get(key, 0))}
-    return replace(past, attempts=max(past.attempts, begun.attempt), starts=starts)
+    return replace(past, attempts=max(past.attempts, begun.attempt), starts=starts, trouble="")
+
+
+def _trouble_seen(past: History, seen: TroubleSeen) -> History:
+    return replace(past, trouble=seen.cause)
 
 
 def _slots_changed(past: History, changed: SlotsChanged) -> History:
@@ -204,6 +228,7 @@ def _decided(past: History, decided: Decided) -> History:
         last_decision=decided,
         decisions=past.decisions + 1,
         open_requeue=requeue,
+        requeue=requeue if past.open_requeue is not None else requeue or past.requeue,
         requeue_left=past.requeue_left and requeue is past.open_requeue,
         open_swaps=swaps,
         unconditional_in_a_row=_in_a_row(past.unconditional_in_a_row, decided),
@@ -240,7 +265,8 @@ def _carried_out(past: History, done: CarriedOut) -> History:
             past = _as_if_not(past, swap)
     if past.open_requeue is None or done.id != past.open_requeue.id:
         return past
-    return replace(past, open_requeue=None, requeue_left=False, requeues_done=past.requeues_done + done.ok)
+    kept = past.requeue if done.ok is not False else None
+    return replace(past, open_requeue=None, requeue=kept, requeue_left=False, requeues_done=past.requeues_done + done.ok)
 
 
 def _as_if_not(past: History, swap: Decided) -> History:
@@ -283,6 +309,7 @@ _ADDERS: Mapping[type, Callable[..., History]] = {
     RunBegan: _run_began,
     AttemptBegan: _attempt_began,
     RankBegan: _rank_began,
+    TroubleSeen: _trouble_seen,
     AttemptEnded: _attempt_ended,
     Diagnosed: _diagnosed,
     CulpritSeen: _culprit_seen,

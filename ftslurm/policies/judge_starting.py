@@ -109,8 +109,9 @@ class Starting(Ending):
         return [begun, StartRanks(number, {rank: self._env(counters, now)[rank]}), *watched, *changed]
 
     def _env(self, counters: Counters, now: Now) -> dict[int, dict[str, str]]:
-        last = self.history.last_decision
-        shared = restart_env(last.rung if last else "", last.cause if last else "", fold_nodes(self._kept_out(now)))
+        # What another ftrun of the script did is none of this one's starts.
+        last = (self._decided.rung, self._decided.cause) if self._decided else self.history.scheduled_by
+        shared = restart_env(*last, fold_nodes(self._kept_out(now)))
         shared |= self.facts.sdk_env
         own = {rank: shared | counters_env(self._counters_of(rank, counters)) for rank in self._tasks}
         if self._layout is not None:

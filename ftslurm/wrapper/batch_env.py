@@ -39,9 +39,8 @@ def batch_variables(allocation: Allocation, past: History, node: str = "") -> di
         max(1, *mine.values()) if mine else 1,
         past.attempts if started_here else past.attempts + 1,
     )
-    last = past.last_decision
     kept_out = fold_nodes(past.kept_out(0.0, 0.0))
-    return counters_env(counters) | restart_env(last.rung if last else "", last.cause if last else "", kept_out)
+    return counters_env(counters) | restart_env(*past.why_scheduled(allocation.restarts), kept_out)
 
 
 def _past(store: Store, allocation: Allocation) -> History:

@@ -231,6 +231,7 @@ def test_without_no_kill_slurm_requeues_and_the_next_scheduling_says_why(job_pat
         goes_on_and_ends(told)
         assert told.counters() == [(1, 1, 1), (2, 1, 2)] and told.job()["Restarts"] == "1"
         assert records(told, "Decided") == [], "nobody has decided anything, and no budget is spent"
+        assert {(start.rung, start.cause) for start in told.of_attempt(2).values()} == {("requeue-by-slurm", "node")}
         first, second = (began["at"] for began in records(told, "AttemptBegan"))
         assert second - first >= LONGEST_S, "the ranks on the dead node were waited for"
         history = told.ftslurm("history", str(told.id))

@@ -266,7 +266,7 @@ def test_an_operator_s_requeue_costs_nothing(tell: Callable[..., Story]) -> None
     scontrol(told, "requeue", str(told.id))
     assert told.ended("COMPLETED")["Restarts"] == "1"
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
-    assert {(start.rung, start.cause) for start in told.of_attempt(2).values()} == {("", "")}
+    assert {(start.rung, start.cause) for start in told.of_attempt(2).values()} == {("requeue-by-slurm", "outside")}
     costs_nothing(told)
 
 

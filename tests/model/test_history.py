@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 
 from hypothesis import given
@@ -117,6 +118,25 @@ def test_what_an_ftrun_beside_it_decides_leaves_a_requeue_open() -> None:
     assert fold([requeue, beside, of_run("a", 3, "fail", cost="")]).open_requeue is None
     assert fold([began(), requeue, beside, began(schedule=1)]).open_requeue is None
     assert fold([requeue, of_run("b", 2, "unconditional-requeue")]).open_requeue.id == "b-2"  # type: ignore[union-attr]
+
+
+def test_why_the_job_was_scheduled_anew() -> None:
+    requeue, beside = of_run("r1", 1, "isolated-requeue"), of_run("b", 2, "in-place-restart", cost="")
+    dead, done = rec.TroubleSeen(9.0, 1, "node", "the batch node died"), rec.CarriedOut(11.0, "r1-1", True)
+    assert fold([began()]).why_scheduled(0) == ("", "")
+    for past, why in (
+        ([requeue], ("isolated-requeue", "node")),
+        ([requeue, done, beside], ("isolated-requeue", "node")),
+        ([requeue, replace(done, ok=False)], ("requeue-by-slurm", "outside")),
+        ([of_run("r1", 1, "in-place-restart"), attempt(2), dead], ("requeue-by-slurm", "node")),
+        ([dead, attempt(2)], ("requeue-by-slurm", "outside")),
+        ([dead, rec.Finished(9.0, "r1", 143, "the job was requeued by somebody else")], ("requeue-by-slurm", "outside")),
+    ):
+        before = fold([began(), attempt(1), *past])
+        assert before.why_scheduled(1) == before.add(began(1, "r2")).scheduled_by == why
+        assert before.why_scheduled(0) == ("", "")
+    twice = fold([began(), requeue, done, began(1, "r2"), dead, began(2, "r3"), began(2, "r4")])
+    assert twice.scheduled_by == ("requeue-by-slurm", "node")
 
 
 def test_a_requeue_that_its_ftrun_gave_up_is_open_until_the_next_one_of_the_script_decides() -> None:

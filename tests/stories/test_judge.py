@@ -152,6 +152,44 @@ def test_the_first_attempt_has_no_restart_to_speak_of() -> None:
     assert (job.env()["FTSLURM_RESTART_RUNG"], job.env()["FTSLURM_RESTART_CAUSE"]) == ("", "")
 
 
+def reason(job: Job) -> tuple[str, str]:
+    return job.env()["FTSLURM_RESTART_RUNG"], job.env()["FTSLURM_RESTART_CAUSE"]
+
+
+def test_a_requeue_that_is_slurm_s_own_is_not_put_down_to_the_remedy_before_it() -> None:
+    """The batch node died, some time after a restart in place."""
+    first = Job().begin()
+    first.shows(fault())
+    again = Job(past=first.ledger, schedule=1)
+    dead = (rec.TroubleSeen(1.0, 2, "node", "the batch node n1 died"), rec.AttemptEnded(1.0, 2, {"unknown": 4}))
+    again.judge.facts = replace(again.facts, cut_short=dead)
+    again.begin()
+    assert again.counters == (2, 1, 3) and reason(again) == ("requeue-by-slurm", "node")
+    again.shows(fault())
+    assert again.counters == (2, 2, 4) and reason(again) == ("in-place-restart", "device")
+
+
+def test_a_requeue_by_an_operator_has_a_name_also_where_there_was_no_remedy_before() -> None:
+    first = Job().begin()
+    assert reason(Job(past=first.ledger, schedule=1).begin()) == ("requeue-by-slurm", "outside")
+    assert reason(Job(schedule=1).begin()) == ("requeue-by-slurm", "outside"), "before ftrun was called"
+
+
+def test_another_ftrun_of_the_script_does_not_begin_with_the_first_one_s_restart_in_place() -> None:
+    first = Job(past=Job().begin().ledger, schedule=1).begin()
+    first.shows(fault())
+    second = Job(past=first.ledger, schedule=1, step_key="evaluate").begin()
+    assert second.counters[:2] == (2, 1) and reason(second) == ("requeue-by-slurm", "outside")
+
+
+def test_a_requeue_of_ours_is_what_every_ftrun_of_the_next_scheduling_begins_with() -> None:
+    first = Job().begin()
+    first.exits(2, 1)
+    again = Job(past=first.ledger, schedule=1).begin()
+    again.shows(fault())
+    assert reason(Job(past=again.ledger, schedule=1, step_key="evaluate").begin()) == ("unconditional-requeue", "crash")
+
+
 def test_no_device_is_touched_while_a_process_may_be_left() -> None:
     job = Job().begin()
     job.silent = {do.StopRanks}
