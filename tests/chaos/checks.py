@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ftslurm.model import record as rec
 from ftslurm.model.history import REQUEUES, fold
@@ -15,6 +15,19 @@ from tests.live.overlap import overlaps
 SLACK_S = 2.0
 # What a blow leaves behind (a lost connection, a thawed node) may end an attempt that began after it.
 AFTERMATH_S = 60.0
+
+
+# Slurm starts a requeued job 121 s later where the clean-up took longer than `requeue.start_in`: of a node that is out of reach,
+# beside a slurmctld that was away, and wherever the requeue is not ours. And a requeue stays half done, the job held, where
+# whoever carried it out died with it. A person then does once what he would do anyway; after anything else he must not have to.
+OUT_OF_REACH = frozenset({"node-freeze", "node-freeze-long", "batch-node-freeze", "node-kill", "batch-node-kill", "slurmd-restart", "node-down"})
+AWAY = frozenset({"ctld-restart", "ctld-kill", "ctld-kill-unsaved"})
+NEEDS_HELP: Mapping[str, frozenset[str]] = {
+    "start": OUT_OF_REACH | AWAY | {"operator-requeue"},
+    "held": AWAY | {"batch-node-kill", "ftrun-kill"},
+}
+# From the blow to the help: leases are waited for in between.
+HELP_WITHIN_S = 120.0
 
 
 def right_end(e: Evidence) -> Iterator[str]:
@@ -171,6 +184,13 @@ def requeues_done(e: Evidence) -> Iterator[str]:
             yield f"the requeue {decided.id} cost {decided.cost!r}"
 
 
+def helped_only_where_needed(e: Evidence) -> Iterator[str]:
+    for help in e.helped:
+        blows = [blow for blow in e.blows if blow.kind in NEEDS_HELP[help.kind] and blow.at <= help.at <= max(blow.at, blow.over) + HELP_WITHIN_S]
+        if not blows:
+            yield f"the operator had to help, and no blow is the reason: {help.words}"
+
+
 def nothing_left(e: Evidence) -> Iterator[str]:
     yield from (f"process {pid} is left: {command[:200]}" for pid, command in e.left.items())
     if e.queued:
@@ -193,6 +213,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
     ends_explained,
     blows_answered,
     requeues_done,
+    helped_only_where_needed,
     nothing_left,
 )
 

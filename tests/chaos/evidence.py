@@ -36,6 +36,15 @@ class Blow:
 
 
 @dataclass(frozen=True)
+class Help:
+    """What the operator had to do, at: Unix seconds. kind: `start` (Slurm's own delay), `held` (a requeue left half done)."""
+
+    kind: str
+    at: float
+    words: str
+
+
+@dataclass(frozen=True)
 class Step:
     """A step that a rank has made. began, ended: Unix seconds."""
 
@@ -70,7 +79,7 @@ class Evidence:
     result: tuple[int, str] | None = None
     blows: tuple[Blow, ...] = ()
     left: Mapping[int, str] = field(default_factory=dict)
-    helped: tuple[str, ...] = ()
+    helped: tuple[Help, ...] = ()
     errors: tuple[str, ...] = ()
     seconds: float = 0.0
     folder: str = ""

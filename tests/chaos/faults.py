@@ -64,6 +64,8 @@ TABLE: tuple[Kind, ...] = (
     Kind("batch-node-kill", on_nodes.batch_node_killed, "maybe", 1, outside=True, isolates=True),
     Kind("slurmd-restart", on_nodes.slurmd_restarted, "maybe", 3),
     Kind("drain", on_nodes.drained, "maybe", 2),
+    Kind("node-down", on_nodes.set_down, "maybe", 2, outside=True, isolates=True),
+    Kind("reconfigure", on_slurm.reconfigured, "no"),
     Kind("ctld-restart", on_slurm.ctld_restarted, "no", 3),
     Kind("ctld-kill", on_slurm.ctld_killed, "no", 3),
     Kind("ctld-kill-unsaved", on_slurm.ctld_killed_unsaved, "maybe", 0, outside=True),  # by name only: it may forget a job altogether

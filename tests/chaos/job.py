@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ftslurm.model import record as rec
 from ftslurm.model.history import History, fold
-from tests.chaos.evidence import Blow, Evidence, read_beats, read_ledger, read_pairs, read_result, read_steps, read_text
+from tests.chaos.evidence import Blow, Evidence, Help, read_beats, read_ledger, read_pairs, read_result, read_steps, read_text
 from tests.chaos.plan import JobPlan, Strike
 from tests.chaos.world import World
 from tests.live.stories import Plan, Story, is_alive, processes_with
@@ -52,7 +52,7 @@ class Job:
         self.plan = plan
         self.blows: list[Blow] = []
         self.missed: list[str] = []
-        self.helped: list[str] = []
+        self.helped: list[Help] = []
         self.errors: list[str] = []
         self.undos: list[Undo] = []
         self.fields: dict[str, str] = {}
@@ -167,7 +167,7 @@ class Job:
             if time.monotonic() - self._held_since > LONG_HELD_S:
                 self._finish_by_hand()
         elif self._starts_in() > LONG_WAIT_S:
-            self.helped.append(f"start in {self._starts_in():.0f} s brought forward")
+            self.helped.append(Help("start", time.time(), f"its start in {self._starts_in():.0f} s was brought forward"))
             self.world.operator("scontrol", "update", f"JobId={self.told.id}", "StartTime=now+2")
 
     def ask(self) -> None:
@@ -184,7 +184,7 @@ class Job:
     def _finish_by_hand(self) -> None:
         self._held_since = 0.0
         done = self.world.cluster.run(["ftslurm", "requeue", "--finish", str(self.told.id)], env=self.told.env)
-        self.helped.append(f"held: {(done.stdout + done.stderr).strip()}")
+        self.helped.append(Help("held", time.time(), f"it was held, and `ftslurm requeue --finish` said: {(done.stdout + done.stderr).strip()}"))
         if "nothing to do" in done.stdout or done.returncode:
             self.world.operator("scontrol", "release", str(self.told.id))
 

@@ -66,8 +66,20 @@ def drained(job: Job) -> str:
     return f"{node}"
 
 
+def set_down(job: Job) -> str:
+    room_to_isolate(job)
+    node = take(job, any_node(job))
+    job.world.operator("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
+    job.undo_in(job.rng.uniform(3.0, 15.0), lambda: lift(job, node, "DOWN", "RESUME"))
+    return f"an administrator of {node}"
+
+
 def undrain(job: Job, node: str) -> None:
-    """A slurmctld that was killed may have forgotten the drain, and takes no change of a node that it has not heard of yet.
+    lift(job, node, "DRAIN", "UNDRAIN")
+
+
+def lift(job: Job, node: str, state: str, change: str) -> None:
+    """A slurmctld that was killed may have forgotten it, and takes no change of a node that it has not heard of yet.
     One that is killed now would forget that it was lifted: nobody kills it before that is saved.
     """
     cluster = job.world.cluster
@@ -76,15 +88,15 @@ def undrain(job: Job, node: str) -> None:
 
     def in_use() -> bool:
         nonlocal lifted_at
-        if "DRAIN" not in cluster.node(node)["State"]:
+        if state not in cluster.node(node)["State"]:
             return True
         lifted_at = time.time()
-        cluster.run(["scontrol", "update", f"NodeName={node}", "State=UNDRAIN"], user=admin())
+        cluster.run(["scontrol", "update", f"NodeName={node}", f"State={change}"], user=admin())
         return False
 
     with job.world.alone():
-        cluster.wait_for(in_use, UNDRAIN_S, f"{node} to be undrained")
-        cluster.wait_for(lambda: saved.stat().st_mtime > lifted_at, UNDRAIN_S, f"that {node} is undrained to be saved")
+        cluster.wait_for(in_use, UNDRAIN_S, f"{node} to be {state} no more")
+        cluster.wait_for(lambda: saved.stat().st_mtime > lifted_at, UNDRAIN_S, f"that to be saved of {node}")
     job.world.sick.discard(node)
 
 

@@ -52,6 +52,12 @@ def without_slurmctld(job: Job, stop: Callable[[], None], seconds: float) -> str
     return f"slurmctld for {seconds:.1f} s"
 
 
+def reconfigured(job: Job) -> str:
+    with job.world.alone():
+        job.world.operator("scontrol", "reconfigure")
+    return "slurmctld and every slurmd"
+
+
 def requeued_by_operator(job: Job) -> str:
     job.wait_running()
     job.world.operator("scontrol", "requeue", str(job.told.id))

@@ -14,7 +14,7 @@ from tests.chaos.checks import answer
 def print_report(outcome: Outcome, keep: str, console: Console | None = None) -> None:
     console = console or Console(width=150, highlight=False)
     console.print(table_of(outcome))
-    jobs, helped = len(outcome.jobs), Counter(words.partition(":")[0].partition(" in ")[0] for e, _ in outcome.jobs for words in e.helped)
+    jobs, helped = len(outcome.jobs), Counter(help.kind for e, _ in outcome.jobs for help in e.helped)
     console.print(f"{outcome.injected} faults in {jobs} jobs, {outcome.seconds / 60:.1f} min, seed {outcome.seed}"
                   f" (repeat with --seed {outcome.seed}); {len(outcome.missed)} more found nobody to strike")
     for what, count in sorted(helped.items()):

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from ftslurm.model import record as rec
-from tests.chaos.checks import answer, complaints, nodes_left
-from tests.chaos.evidence import Blow, Evidence, Step
+from tests.chaos.checks import NEEDS_HELP, answer, complaints, nodes_left
+from tests.chaos.evidence import Blow, Evidence, Help, Step
+from tests.chaos.faults import KINDS
 from tests.chaos.plan import Expect, JobPlan
 from tests.chaos.program import chain
 from tests.live.overlap import Beat
@@ -114,6 +115,8 @@ BROKEN: dict[str, tuple[Callable[[Evidence], Evidence], str]] = {
     "an open requeue": (lambda e: replace(e, ledger=(*LEDGER[:-1], rec.Decided(T + 40.05, "d3", 3, "isolated-requeue", "node", "x", cost="max_restarts"), LEDGER[-1])),
                         "requeues_done: the requeue d3 stands open"),
     "a requeue for nothing": (lambda e: replace(e, ledger=changed(rec.Decided, 1, cost="")), "requeues_done: the requeue d1 cost ''"),
+    "a start long after": (lambda e: replace(e, helped=(Help("start", T + 12.0, "its start in 119 s"),)), "helped_only_where_needed: the operator had to help"),
+    "held": (lambda e: replace(e, helped=(Help("held", T + 45.0, "it was held"),)), "helped_only_where_needed: the operator had to help"),
     "an orphan": (lambda e: replace(e, left={17: "python shim"}), "nothing_left: process 17 is left: python shim"),
     "still queued": (lambda e: replace(e, queued=True), "nothing_left: job 7 is still in the queue"),
     "an accident": (lambda e: replace(e, errors=("TimeoutError: x",)), "no_accident: TimeoutError"),
@@ -151,6 +154,19 @@ def test_the_right_failure_has_the_right_reason_and_status() -> None:
 def test_what_came_from_outside_needs_no_decision() -> None:
     requeued = (*BLOWS, Blow("operator-requeue", T + 29.5, 2, "scontrol requeue", "maybe", outside=True))
     assert complaints(replace(WELL, ledger=without(rec.Decided, attempt=2), blows=requeued)) == []
+
+
+def test_an_operator_may_have_to_help_after_some_blows() -> None:
+    delayed = replace(WELL, helped=(Help("start", T + 60.0, "its start in 119 s"),))
+    for kind, at, well in (("ctld-kill", 5.0, True), ("node-freeze-long", 5.0, True), ("ctld-kill", -90.0, False), ("rank-kill", 5.0, False)):
+        blow = Blow(kind, T + at, 1, "somebody", "maybe", outside=True, over=T + at)
+        assert (complaints(replace(delayed, blows=(*BLOWS, blow))) == []) is well
+    held = replace(delayed, helped=(Help("held", T + 60.0, "it was held"),))
+    assert complaints(replace(held, blows=(*BLOWS, Blow("node-freeze", T + 5.0, 1, "n2", "maybe"))))
+
+
+def test_the_kinds_that_may_need_help_are_those_there_are() -> None:
+    assert frozenset().union(*NEEDS_HELP.values()) <= KINDS.keys()
 
 
 def test_nodes_are_left_as_they_were_found() -> None:
