@@ -81,6 +81,7 @@ AWAY_S = 30.0
 _OF_HANGS = frozenset({"exit", "examine", "evidence", "use"})
 _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "watch": Judge._watch_due,
+    "idle": Judge._idle_due,
     "mend": Judge._mend_overdue,
     "use": Judge._use_known,
     "exit": Judge._exit_overdue,

@@ -5,10 +5,13 @@ the leases of their ranks last.
 from __future__ import annotations
 
 from ftslurm.model import events as ev
+from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, Say
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.policies.judge_launching import ABSENT_MOST, AT_A_TIME
 from ftslurm.policies.judge_settling import Settling
+from ftslurm.policies.judge_state import IDLE_LOOK
 from ftslurm.policies.ladder import Cause
 from ftslurm.policies.phases import Phase, Trouble
 
@@ -75,7 +78,32 @@ class Nodes(Settling):
             for_s = f" for {now.mono - since:.0f} s" if since is not None else ""
             what = f"nothing was heard of {event.node}{for_s}, and {event.what}"
             return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
-        return []
+        return self._idle_probed(event, now)
+
+    # --- nodes of the job that no rank is on: nothing is heard of them, and without --no-kill the job ends with them
+
+    def _idle_due(self, now: Now) -> list[Decision]:
+        if self.phase is not Phase.RUNNING:
+            return []
+        self._waits["idle"] = now.mono + IDLE_LOOK * self.settings.silence_s
+        longest_ago = sorted(self._idle(), key=lambda node: self._idle_asked.get(node, 0.0))[:AT_A_TIME]
+        self._idle_asked.update(dict.fromkeys(longest_ago, now.mono))
+        return self._probe(longest_ago, now)
+
+    def _idle_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
+        """One that is twice out of reach is given back before Slurm notices. It may only be a slurmd that is started anew."""
+        node = event.node
+        if event.alive is not False or node not in self._idle():
+            self._idle_absent.pop(node, None)
+            return []
+        self._idle_absent[node] = self._idle_absent.get(node, 0) + 1
+        if self._idle_absent[node] < ABSENT_MOST:
+            return []
+        known = node in self._kept_out(now)
+        noted = [] if known else [self._note(rec.NodeRefused(now.unix, node, event.what))]
+        return [*noted, Say(f"{node}, on which no rank runs, is given back: {event.what}"), *self._release([node])]
+
+    # --- what comes of silence
 
     def _lost_on(self, node: str) -> bool:
         return any(rank in self._attempt.lost for rank in self._ranks_on(node))

@@ -335,6 +335,7 @@ class Replacing(Starting):
         """Without --no-kill a job ends when Slurm notices that a node of it has died (sbatch(1)). One that is given back before
         is none of the job's any more: it went on when Slurm noticed, seen on 22.05."""
         own = tuple(sorted(node for node in set(nodes) if node in self.facts.nodes and node != self.facts.batch_node))
+        self._given_back.update(own)
         return [ReleaseNodes(own)] if own and "release" in self.facts.can else []
 
     def _released(self, event: ev.NodesReleased, now: Now) -> list[Decision]:

@@ -17,6 +17,7 @@ from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.environment import counters_env, placed_env, restart_env, torch_env
 from ftslurm.policies.hangs import HangWatch
 from ftslurm.policies.judge_ending import Ending
+from ftslurm.policies.judge_state import IDLE_LOOK
 from ftslurm.policies.phases import Phase, Trouble
 from ftslurm.policies.slow import SlowWatch
 from ftslurm.policies.standstill import standstill
@@ -57,6 +58,8 @@ class Starting(Ending):
         self._exit_s, self._exit_since = self.settings.hang_exit_s, None
         all_here = self._agents.keys() - self._agents_due.keys() >= set(self._step_nodes())
         self._waits = {} if all_here else {"watch": now.mono + WATCH_AFTER_S}
+        if self._idle():
+            self._waits["idle"] = now.mono + IDLE_LOOK * self.settings.silence_s
         if self._watches_stalls and len(self._tasks) > 1 and self.settings.hang_compare_s:
             self._waits["compare"] = now.mono + self.settings.hang_compare_s
         begun = rec.AttemptBegan(

@@ -49,6 +49,9 @@ LATER_S = 60.0
 ANSWER_COUNTS_S = 10.0
 # And a look at a spare node.
 LOOK_COUNTS_S = 30.0
+# Times `nodes.silence`, from one look at nodes that no rank is on to the next: well below SlurmdTimeout (300 s unless the site
+# changed it, slurm.conf(5)), also after several.
+IDLE_LOOK = 4.0
 
 
 class JudgeState:
@@ -108,6 +111,9 @@ class JudgeState:
         self._looked_at: dict[str, float] = {}  # spare -> when that was asked for, monotonic
         self._fit: dict[str, ev.NodeChecked] = {}  # spare -> what was seen
         self._look_in_s = 0.0  # from one look at such nodes to the next
+        self._idle_absent: dict[str, int] = {}  # the same, of nodes that no rank is on
+        self._idle_asked: dict[str, float] = {}  # when that was last asked, monotonic
+        self._given_back: set[str] = set()  # nodes of the allocation
         self._absent: dict[str, int] = {}  # node whose tasks do not come -> how often its slurmd did not answer, in a row
         self._stragglers: frozenset[str] = frozenset()  # such nodes, though they live, that are being looked at
         self._unfit: dict[str, str] = {}  # of them, what was found
@@ -191,6 +197,13 @@ class JudgeState:
         """Those of them that nothing is known against."""
         down = {node for node, _ in self._slurm.bad_nodes} if self._slurm else set()
         return tuple(node for node in self._held_back(now) if node not in down and node not in self._fence.silent)
+
+    def _idle(self) -> tuple[str, ...]:
+        """Nodes of the allocation that are ours and that no rank is on: spares, and those that were replaced and live."""
+        if self._layout is None or not {"probe", "release"} <= self.facts.can:
+            return ()
+        used = {*self._layout.nodes, self.facts.batch_node, *self._given_back}
+        return tuple(node for node in self.facts.nodes if node not in used)
 
     def _heard_lately(self, now: Now) -> bool:
         """Has Slurm said something (if only that it could not) that still counts?"""

@@ -16,7 +16,7 @@ import pytest
 
 from tests.live.conftest import Cluster, booted, new_stage
 from tests.live.overlap import BEAT, MAKE_PIPE, RANK, beats, overlaps
-from tests.live.stories import Plan, Stage, Story, nodes_in
+from tests.live.stories import Plan, Stage, Story, admin, nodes_in
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -141,6 +141,22 @@ def test_a_node_that_dies_is_replaced_and_slurm_does_not_end_the_job_for_it(plac
         assert decided(told) == ["node-replacement"]
     finally:
         cluster.tool("node-up", dead)
+
+
+def test_a_spare_that_dies_is_given_back_before_slurm_ends_the_job_with_it(job_path: tuple[Path, ...]) -> None:
+    with booted(nodes=3) as own, new_stage(own, job_path) as stage:
+        told = told_with_spares(stage, 1, "spare-dies", nodes=2, ft=QUICK_LOSS)
+        wait_beats(told, 1, 4)
+        (spare,) = set(own.nodes) - {start.node for start in told.starts()}
+        own.tool("node-crash", spare)
+        told.wait_for(lambda: spare not in nodes_in(own, told.job()["NodeList"]), "the spare to be given back", 60.0)
+        own.answer(["scontrol", "update", f"NodeName={spare}", "State=DOWN", "Reason=dead"], user=admin())  # Slurm has noticed
+        at = max(beat.time for beat in beats(told.folder))
+        told.wait_for(lambda: max(beat.time for beat in beats(told.folder)) > at + 3.0, "it to go on after that")
+        job = told.job()
+        assert (job["JobState"], job["Restarts"]) == ("RUNNING", "0") and set(told.attempts()) == {1}
+        assert f"{spare}, on which no rank runs, is given back" in told.output()
+        own.cancel(told.id)
 
 
 @pytest.mark.slurms

@@ -17,7 +17,7 @@ from ftslurm.model.history import fold
 from ftslurm.model.layout import Layout
 from ftslurm.model.settings import Settings
 from ftslurm.policies.judge import Phase
-from ftslurm.policies.judge_state import LOOK_COUNTS_S
+from ftslurm.policies.judge_state import IDLE_LOOK, LOOK_COUNTS_S
 from tests.stories.replay import RUNNING, SIGINT, SIGTERM, SIGUSR1, Job, fault, tasks_in
 
 CAN = ("ask", "requeue", "probe", "replace", "release")
@@ -593,6 +593,47 @@ def test_a_slot_whose_lender_has_gone_gets_a_spare_and_counts_as_scheduled_again
     first.all_exit(0)
     second = Job(policy, nodes=("n1", "n2", "n3"), can=CAN, width=2, past=first.ledger).begin()
     assert layout(second).nodes == ("n1", "n3") and counts(second) == [(1, 3), (1, 3), (3, 1), (3, 1)]
+
+
+# --- nodes of the job that no rank is on
+
+
+def test_a_spare_that_dies_is_given_back_before_slurm_ends_the_job_with_it() -> None:
+    job = with_spares()
+    job.reachable = False
+    job.wait(IDLE_LOOK * POLICY.silence_s)
+    assert job.did(do.ProbeNodes)[-1].nodes == ("n4", "n5") and not job.did(do.ReleaseNodes), "its slurmd may only be started anew"
+    job.wait(IDLE_LOOK * POLICY.silence_s)
+    assert [release.nodes for release in job.did(do.ReleaseNodes)] == [("n4",), ("n5",)]
+    assert [refused.node for refused in job.recorded(rec.NodeRefused)] == ["n4", "n5"]
+    job.reachable = True
+    job.shows(BROKEN)
+    assert job.rungs == ["isolated-requeue"] and job.recorded(rec.Decided)[0].exclude == ("n2", "n4", "n5")
+    assert len(job.did(do.StartRanks)) == 1
+
+
+def test_a_spare_that_answers_again_is_kept() -> None:
+    job = with_spares()
+    for reachable in (False, True, False, None):
+        job.reachable = reachable
+        job.wait(IDLE_LOOK * POLICY.silence_s)
+    assert not job.did(do.ReleaseNodes)
+
+
+def test_a_node_that_was_replaced_is_looked_at_as_well() -> None:
+    job = with_spares(replace(POLICY, spares=1), nodes=3)
+    job.shows(BROKEN)
+    assert layout(job).nodes == ("n1", "n3") and not job.did(do.ReleaseNodes)
+    job.reachable = False
+    for _ in range(2):
+        job.wait(IDLE_LOOK * POLICY.silence_s)
+    assert [release.nodes for release in job.did(do.ReleaseNodes)] == [("n2",)] and not job.recorded(rec.NodeRefused)
+
+
+def test_where_ranks_are_on_every_node_nobody_asks() -> None:
+    job = Job(POLICY, nodes=("n1", "n2"), can=CAN, width=2).begin()
+    job.wait(3600.0)
+    assert not job.did(do.ProbeNodes)
 
 
 # --- fewer nodes
