@@ -9,7 +9,7 @@ from pathlib import Path
 import ftslurm
 from ftslurm.errors import FtslurmError, StateError, UsageError
 from ftslurm.slurm.cli_client import CliSlurmClient
-from ftslurm.wrapper.hook_lines import conf_lines, sudo_lines
+from ftslurm.wrapper.hook_lines import conf_lines, head_lines, sudo_lines
 from ftslurm.wrapper.hook_rights import check_only_roots, check_tree, import_path
 from ftslurm.wrapper.hook_scripts import SETTINGS, scripts
 
@@ -40,7 +40,7 @@ def install_hooks(folder: Path, config: Path, slurm_conf: str, dry_run: bool) ->
             _write(config, SETTINGS, 0o644)
         check_only_roots(config)
     known = _config()
-    head = [f"# scripts in {folder}, settings in {config}; for slurm.conf, then `scontrol reconfigure`:"]
+    head = head_lines(str(folder), str(config))
     return "\n".join([*head, *conf_lines(str(folder), known), *sudo_lines(str(folder), _slurm_user(known))])
 
 

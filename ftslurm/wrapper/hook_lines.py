@@ -18,6 +18,16 @@ _NO_HOLD = "nohold_on_prolog_fail"
 _SHORT_S = 30
 
 
+def head_lines(folder: str, config: str) -> list[str]:
+    """What comes before the lines may be used. Seen: slurmd drains a node on which the file that Prolog names is not there."""
+    return [
+        f"# scripts in {folder}, settings in {config}; first run this on every node and on slurmctld's host, or install into a",
+        "# folder that all of them see: a node on which slurm.conf names a Prolog that is not there is drained by Slurm.",
+        f"# {config} is read on each node by itself; a node without it runs on the defaults.",
+        "# For slurm.conf, then `scontrol reconfigure`:",
+    ]
+
+
 def conf_lines(folder: str, config: Mapping[str, str] | None) -> list[str]:
     """config: of `scontrol show config`, None if Slurm did not answer. Comments say what to do where a line will not do."""
     lines = [] if config is not None else ["# Slurm did not answer, so what stands in slurm.conf already is not known"]

@@ -13,7 +13,7 @@ from ftslurm.errors import PolicyError, StateError
 from ftslurm.hooks.edge import BAD_NODE_STATUS
 from ftslurm.model.hook_settings import HookSettings, hook_settings
 from ftslurm.slurm.parse import parse_config
-from ftslurm.wrapper import hook_scripts
+from ftslurm.wrapper import hook_install, hook_scripts
 from ftslurm.wrapper.hook_lines import conf_lines, sudo_lines
 from ftslurm.wrapper.hook_rights import check_only_roots, check_tree, import_path
 
@@ -28,6 +28,14 @@ def test_a_plain_cluster_gets_every_line(version: str) -> None:
     assert wanted <= set(lines)
     (parameters,) = (line for line in lines if line.startswith("SchedulerParameters="))
     assert parameters.endswith("nohold_on_prolog_fail")
+
+
+def test_what_has_to_be_done_before_the_lines_are_used_stands_above_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook_install, "_config", lambda: None)
+    text = hook_install.install_hooks(Path("/opt/hooks"), Path("/etc/hooks.yaml"), "", dry_run=True)
+    said = " ".join(line.removeprefix("# ") for line in text.partition("\nProlog=")[0].splitlines())
+    assert "first run this on every node and on slurmctld's host" in said and "is drained" in said
+    assert "a node without it runs on the defaults" in said
 
 
 def test_a_prolog_that_is_there_stays() -> None:
