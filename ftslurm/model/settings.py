@@ -291,7 +291,8 @@ class Settings:
         "requeue.start_in",
         lasting_or_auto,
         0.0,
-        "earliest start after a requeue, beyond its clean-up; doubled where that took longer; auto: 2s, with an Epilog 8s",
+        "earliest start after a requeue, beyond its clean-up; doubled where that took longer; "
+        "auto: 2s, with an Epilog 8s, and so much behind the clean-up's grace",
     )
     cleanup: tuple[str, ...] = _leaf(
         "requeue.cleanup", words_of(), (), "the job's own clean-up: program and arguments, run once on each node before a requeue"

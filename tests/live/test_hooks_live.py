@@ -240,6 +240,23 @@ def test_the_clean_up_is_waited_for_as_the_job_asked(hooked: Hooked, grace: str,
     assert done.read_text() == f"{told.id}\n"
 
 
+def test_a_requeue_does_not_wait_for_a_clean_up_that_outlasts_what_the_job_gives_it(hooked: Hooked) -> None:
+    """It starts behind the grace of 10 s, so Slurm adds nothing; the clean-up of the first scheduling goes on beside the second."""
+    done, go = hooked.folder / "cleaned", hooked.folder / "go"
+    for file in (done, go):
+        file.unlink(missing_ok=True)
+    hooked.settings(cleanup_grace_of_job=True, cleanup=[hooked.script("clean", f"until [ -e {go} ]; do sleep 0.1; done; echo $SLURM_JOB_ID >>{done}")])
+    told = story(hooked, Plan(rank="[ $MA_SCHEDULE_CNT = 2 ] && exit 0; together; exit 3", sbatch=("--nodelist=n1",), env={
+        "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": "10", "FTRUN_REQUEUE_START_IN": "auto"})).submit()
+    job = ended(hooked, told.id)
+    assert job["Restarts"] == "1" and told.counters() == [(1, 1, 1), (2, 1, 2)], told.describe()
+    first, second = told.starts()
+    assert 10.0 < second.time - first.time < 100.0  # Slurm's own delay is 121 s
+    assert "in the background after 10 s" in hooked.said("epilog", "n1") and not done.exists()
+    go.touch()
+    told.wait_for(lambda: done.exists() and done.read_text() == f"{told.id}\n" * 2, "both clean-ups to end", WAIT_S)
+
+
 # ---- TaskProlog
 
 

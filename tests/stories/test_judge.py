@@ -1546,6 +1546,20 @@ def test_where_the_site_has_an_epilog_the_clean_up_gets_more_time_unless_the_job
         assert job.did(do.Requeue)[-1].start_in_s == start_in_s
 
 
+@pytest.mark.parametrize(("given_s", "grace_s", "epilog", "start_in_s"), [
+    (0.0, 10.0, True, 18.0), (5.0, 10.0, True, 18.0), (30.0, 10.0, True, 30.0),
+    (0.0, 10.0, False, 2.0), (0.0, -1.0, True, 8.0),
+    (0.0, 600.0, True, 8.0),  # Slurm's own delay is the shorter one
+])
+def test_a_clean_up_that_is_waited_for_so_long_is_over_before_the_start(
+    given_s: float, grace_s: float, epilog: bool, start_in_s: float
+) -> None:
+    job = Job(Settings(start_in_s=given_s, cleanup_grace_s=grace_s)).begin()
+    job.slurm = replace(RUNNING, epilog=epilog)
+    job.exits(0, 1)
+    assert job.did(do.Requeue)[-1].start_in_s == start_in_s
+
+
 def launch_fails(up_s: float) -> Job:
     """srun gives up at once, and slurmctld has been up for so long."""
     job = Job()
