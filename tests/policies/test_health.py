@@ -52,6 +52,7 @@ def test_one_proof_is_enough_and_a_doubt_is_none(said: list[NodeHealth], health:
     (report(health=DeviceHealth.GOOD), 1, GOOD),
     (report(health=DeviceHealth.GOOD), 2, BAD),
     (ProbeAnswer(), 1, BAD),
+    (ProbeAnswer(report("HEALS").reports + report("NEW").reports), 2, BAD),  # two reports of one device
 ])
 def test_devices(answer: ProbeAnswer, expected: int, health: NodeHealth) -> None:
     assert judge(device_findings("ascend", answer, expected, meaning)).health is health
