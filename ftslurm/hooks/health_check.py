@@ -16,7 +16,7 @@ from ftslurm.hooks.look import look
 from ftslurm.hooks.memory import Memory
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.policies.health import PREFIX, Drain, Leave, NodeHealth, Undrain, judge, next_step
-from ftslurm.slurm.admin import SlurmAdmin, is_drained
+from ftslurm.slurm.admin import SlurmAdmin, is_drained, is_to_reboot
 from ftslurm.slurm.client import NodeState, NodeView
 
 
@@ -32,7 +32,7 @@ def check(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
         memory.change(known, looked.remembered)
         return True, f"{node} is left as it is ({verdict.health.value}: {verdict.reason})"
     view = admin.node(node)  # again: the look may have taken a while
-    step = next_step(verdict, is_drained(view), view.state is NodeState.BAD, view.reason)
+    step = next_step(verdict, is_drained(view), view.state is NodeState.BAD, is_to_reboot(view), view.reason)
     sentence = _do(admin, node, step)
     memory.change(known, replace(looked.remembered, drained=_drained_by_us(step, view)))
     return True, sentence

@@ -80,14 +80,16 @@ def _met_by(job: str) -> str:
     return f", met by job {job}"
 
 
-def next_step(verdict: NodeVerdict, drained: bool, down: bool, reason: str) -> Drain | Undrain | Leave:
-    """For the health check. drained, down, reason: of the node, as Slurm has it now."""
+def next_step(verdict: NodeVerdict, drained: bool, down: bool, reboots: bool, reason: str) -> Drain | Undrain | Leave:
+    """For the health check. drained, down, reboots (now, or when it is empty), reason: of the node, as Slurm has it now."""
     ours = reason.startswith(PREFIX)
     if down:
         return Leave("Slurm has the node as down")
     if verdict.health is NodeHealth.BAD:
         return Leave("it is drained already") if drained else Drain(drain_reason(verdict))
     if verdict.health is NodeHealth.GOOD and drained and ours:
+        if reboots:  # by somebody's word, for which it has to stay empty
+            return Leave("it is to be rebooted")
         return Undrain("what it was drained for is gone")
     if drained and not ours:
         return Leave("somebody else has drained it")

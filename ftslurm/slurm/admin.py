@@ -15,6 +15,11 @@ def is_drained(view: NodeView) -> bool:
     return "DRAIN" in view.words
 
 
+def is_to_reboot(view: NodeView) -> bool:
+    """REBOOT_REQUESTED, from `scontrol reboot` on, and REBOOT_ISSUED."""
+    return "REBOOT" in view.words
+
+
 def is_out_of_service(view: NodeView) -> bool:
     """By a state that a person gives a reason for."""
     words = {word.rstrip("*~#!%$@^-") for word in view.words.split("+")}

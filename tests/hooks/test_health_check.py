@@ -16,6 +16,7 @@ from ftslurm.slurm.admin import SlurmAdmin
 from ftslurm.system.commands import CommandResult
 
 OURS = "IDLE+DRAIN Reason=ftslurm: command: fan"
+REBOOTS = "IDLE+DRAIN+REBOOT_REQUESTED Reason=ftslurm: command: fan"
 THEIRS = "IDLE+DRAIN Reason=new fan"
 ENV = {"SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "5", "SLURM_JOB_UID": "1000"}
 
@@ -41,6 +42,7 @@ class Slurm:
 @pytest.mark.parametrize(("before", "after", "health", "updates"), [
     (OURS, OURS, NodeHealth.GOOD, ["State=UNDRAIN"]),
     (OURS, THEIRS, NodeHealth.GOOD, []),
+    (REBOOTS, REBOOTS, NodeHealth.GOOD, []),
     ("IDLE", "IDLE", NodeHealth.BAD, ["State=DRAIN"]),
     ("IDLE", THEIRS, NodeHealth.BAD, []),
 ])

@@ -82,10 +82,12 @@ def test_a_job_knows_the_node_that_its_own_prolog_drained() -> None:
     assert turned_away(drain_reason(NodeVerdict(BAD, "x" * 500), "12_3"), "12_3")
 
 
-@pytest.mark.parametrize(("health", "drained", "down", "reason", "step"), [
-    (BAD, False, False, "", Drain), (BAD, True, False, OURS, Leave), (BAD, True, False, "new fan", Leave), (BAD, False, True, "", Leave),
-    (GOOD, True, False, OURS, Undrain), (GOOD, True, False, "new fan", Leave), (GOOD, False, False, OURS, Leave),
-    (GOOD, True, True, OURS, Leave), (UNKNOWN, True, False, OURS, Leave), (UNKNOWN, False, False, "", Leave),
+@pytest.mark.parametrize(("health", "drained", "down", "reboots", "reason", "step"), [
+    (BAD, False, False, False, "", Drain), (BAD, True, False, False, OURS, Leave), (BAD, True, False, False, "new fan", Leave),
+    (BAD, False, True, False, "", Leave), (BAD, False, False, True, "", Drain),
+    (GOOD, True, False, False, OURS, Undrain), (GOOD, True, False, False, "new fan", Leave), (GOOD, False, False, False, OURS, Leave),
+    (GOOD, True, True, False, OURS, Leave), (GOOD, True, False, True, OURS, Leave),
+    (UNKNOWN, True, False, False, OURS, Leave), (UNKNOWN, False, False, False, "", Leave),
 ])
-def test_what_the_health_check_does(health: NodeHealth, drained: bool, down: bool, reason: str, step: type) -> None:
-    assert type(next_step(NodeVerdict(health, "command: fan"), drained, down, reason)) is step
+def test_what_the_health_check_does(health: NodeHealth, drained: bool, down: bool, reboots: bool, reason: str, step: type) -> None:
+    assert type(next_step(NodeVerdict(health, "command: fan"), drained, down, reboots, reason)) is step
