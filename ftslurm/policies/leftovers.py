@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from ftslurm.model.processes import Process
 
 INIT = 1
+# Slurm's words while a job is cleaned up. Every other is of one that runs, or new to us: SIGNALING and RESIZING run.
+ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ def others(jobs: Iterable[NodeJob], number: int) -> tuple[NodeJob, ...]:
 
 
 def _is_ending(job: NodeJob, number: int) -> bool:
-    return job.number == number and job.state not in ("RUNNING", "SUSPENDED", "CONFIGURING", "STOPPED")
+    return job.number == number and job.state in ENDING
 
 
 def leftover_processes(processes: Mapping[int, Process], user_id: int) -> tuple[Process, ...]:

@@ -13,7 +13,11 @@ ME, YOU, SLURM = 1000, 1001, 64030
 @pytest.mark.parametrize(("jobs", "hinder"), [
     ([], 0),
     ([NodeJob(5, ME, "COMPLETING")], 0),
+    ([NodeJob(5, ME, "STAGE_OUT")], 0),
     ([NodeJob(5, ME, "RUNNING")], 1),  # requeued, and here again
+    ([NodeJob(5, ME, "SIGNALING")], 1),
+    ([NodeJob(5, ME, "RESIZING")], 1),
+    ([NodeJob(5, ME, "A_NEW_WORD")], 1),
     ([NodeJob(5, ME, "COMPLETING"), NodeJob(6, ME, "RUNNING")], 1),
     ([NodeJob(6, ME, "COMPLETING")], 1),  # its Epilog will do it
     ([NodeJob(6, YOU, "RUNNING")], 0),
