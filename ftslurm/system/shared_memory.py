@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ftslurm.errors import FtslurmError
-from ftslurm.system.commands import Runner, run, run_group
-from ftslurm.system.owner import PATH
+from ftslurm.system.commands import Runner, run
+from ftslurm.system.owner import PATH, owner_of, run_as
 
 SHM = Path("/dev/shm")  # noqa: S108  it is what is meant
 SYSV = Path("/proc/sysvipc/shm")
@@ -60,9 +60,13 @@ def _remove(path: Path, inode: int, user_id: int, deadline: float) -> None:
     if not stat.S_ISDIR(info.st_mode):
         path.unlink()
         return
-    # By descriptors, so that a link set meanwhile leads nowhere, and without a limit of its own to the depth.
+    # By descriptors, so that a link set meanwhile leads nowhere, and without a limit of its own to the depth. As the user:
+    # what others have put into the folder goes only where the user could remove it too.
     argv = ["rm", "-rf", "--one-file-system", "--", str(path)]
-    done = run_group(argv, max(deadline - time.monotonic(), MIN_RM_S), {"PATH": PATH})
+    try:
+        done = run_as(owner_of(user_id), argv, max(deadline - time.monotonic(), MIN_RM_S), {"PATH": PATH})
+    except FtslurmError as error:
+        raise OSError(str(error)) from None
     if done.status != 0:
         raise OSError(done.stdout)
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import pwd
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from ftslurm.system import shared_memory
 from ftslurm.system.commands import CommandResult
@@ -53,6 +57,22 @@ def test_another_user_s_is_neither_found_nor_removed(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("x")
     assert files_of(ME + 1, tmp_path) == ()
     assert remove_files(files_of(ME, tmp_path), ME + 1, soon(), tmp_path) == 0 and (tmp_path / "x").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="whose a file is only root can lay down")
+def test_a_folder_of_another_user_in_one_of_the_user_s_stays() -> None:
+    """As it would if the user removed it."""
+    user, other = (pwd.getpwnam(name).pw_uid for name in ("nobody", "games"))
+    with tempfile.TemporaryDirectory(prefix="ftslurm-") as folder:  # pytest's are closed to others
+        shm = Path(folder)
+        shm.chmod(0o1777)
+        (shm / "mine/theirs").mkdir(parents=True)
+        for name, owner in (("mine", user), ("mine/x", user), ("mine/theirs", other), ("mine/theirs/y", other)):
+            if not (shm / name).exists():
+                (shm / name).write_text("x")
+            os.chown(shm / name, owner, -1)
+        assert remove_files(files_of(user, shm), user, soon(), shm) == 0
+        assert not (shm / "mine/x").exists() and (shm / "mine/theirs/y").read_text() == "x"
 
 
 def test_after_the_time_limit_nothing_more_is_touched(tmp_path: Path) -> None:
