@@ -1,4 +1,4 @@
-"""Slurm's Epilog: evidence of what a job left, its processes and shared memory away, chips reset, the site's clean-up.
+"""Slurm's Epilog: evidence of what a job left, its processes and shared memory away, the site's clean-up, chips reset.
 
 It may run twice for one job, and late. A user's processes and shared memory are touched only when Slurm says that this
 user has no other job here, be it the same one again; without an answer nothing is touched.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,18 +21,23 @@ from ftslurm.hooks.leftovers import clear_leftovers
 from ftslurm.hooks.look import tool_env
 from ftslurm.hooks.owned import cleanup_grace
 from ftslurm.model.hook_settings import HookSettings
-from ftslurm.policies.leftovers import NodeJob, others
 from ftslurm.slurm.admin import SlurmAdmin
+from ftslurm.wrapper.hook_scripts import LIMITS_S
+
+# Before the installed script cuts us off, so that what was done can be said.
+SPARE_S = 15.0
 
 
 def clean(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
     """Whatever it finds, the job is not failed for it: it is over. A node that cannot be cleaned is drained."""
+    deadline = time.monotonic() + LIMITS_S["epilog"] - SPARE_S
     facts = job_facts(env)
     admin = SlurmAdmin(settings.slurm_timeout_s)
     parts: dict[str, Callable[[], str]] = {
         "leftovers": lambda: clear_leftovers(settings, facts, admin),
-        "chips": lambda: _idle_chips(settings, facts, admin),
         "clean-up": lambda: _site_cleanup(settings, facts, env) if settings.cleanup else "",
+        # The last: resets take minutes each, and get what the rest has left of the time.
+        "chips": lambda: "; ".join(reset_idle_chips(settings, facts, admin, deadline)) if settings.reset_wait_s else "",
     }
     said = [_try(name, part) for name, part in parts.items()]
     return True, f"job {facts.job} on {facts.node}: {'; '.join(filter(None, said))}"
@@ -44,12 +50,6 @@ def _try(name: str, part: Callable[[], str]) -> str:
     except Exception as error:
         traceback.print_exc()
         return f"{name}: not done: {error}"
-
-
-def _idle_chips(settings: HookSettings, facts: JobFacts, admin: SlurmAdmin) -> str:
-    if not settings.reset_wait_s or others([NodeJob(*job) for job in admin.jobs_on(facts.node)], facts.job.number):
-        return ""
-    return "; ".join(reset_idle_chips(settings, facts.node))
 
 
 def _site_cleanup(settings: HookSettings, facts: JobFacts, env: Mapping[str, str]) -> str:

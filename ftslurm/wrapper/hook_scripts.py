@@ -109,7 +109,7 @@ SETTINGS = """# What ftslurm's Prolog, Epilog, HealthCheckProgram and EpilogSlur
 # leftovers_limit: 2m               # for all that the Epilog does about leftovers
 # cleanup: [[/usr/local/sbin/unmount-scratch]]   # Epilog: the site's own commands, as root
 # cleanup_grace_of_job: false       # true: a job's MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS may cut the wait for it short
-# reset_wait: 3m                    # Epilog: reset chips whose fault stays, while nobody uses the node; default: never
+# reset_wait: 3m                    # Epilog: reset chips whose fault stays; for sites where jobs share no nodes; default: never
 # ledgers: ['{home}/.ftslurm']      # where users keep their ledgers (FTSLURM_STATE_DIR)
 # first_user_id: 1000               # jobs of users below are left alone
 # start_in: 4s                      # earliest start after a requeue; must outlast the Epilog

@@ -215,6 +215,7 @@ def test_a_chip_is_reset_once_nobody_uses_the_node(hooked: Hooked) -> None:
     ended(hooked, job)
     hooked.cluster.wait_for(lambda: f"job {job} on" in hooked.said("epilog", "n1"), WAIT_S, "the Epilog to be over")
     assert "80C98008: healed by an in-band reset" in hooked.said("epilog", "n1")
+    assert "80C98008" in (hooked.folder / f"state.n1/evidence/{job}.n1.txt").read_text()
 
 
 @pytest.mark.slurms
