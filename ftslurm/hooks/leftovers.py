@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -11,7 +11,7 @@ from itertools import islice
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.drains import drain
 from ftslurm.hooks.facts import JobFacts
-from ftslurm.hooks.memory import Memory
+from ftslurm.hooks.memory import Memory, Unfinished
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.processes import Process
 from ftslurm.policies.health import Finding, NodeHealth, drain_reason, judge, one_line
@@ -40,27 +40,66 @@ class Left:
         return f"{len(self.processes)} processes, {len(self.files)} files and {len(self.segments)} segments of shared memory"
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Whose leftovers, and of which job. untouchable: why nothing of the user may be touched now; empty if it may."""
+
+    job: str
+    user_id: int
+    node: str
+    untouchable: Callable[[], str]
+
+
 def clear_leftovers(settings: HookSettings, facts: JobFacts, admin: SlurmAdmin) -> str:
     """What came of it. Raises: FtslurmError, OSError where a node that cannot be cleaned could not be drained."""
     if not settings.leftovers or facts.user_id < settings.first_user_id:
         return "leftovers are not looked for"
     deadline = time.monotonic() + settings.leftovers_limit_s
-    left = _left_by(facts.user_id)
-    if not left:
-        return "nothing was left"
-    # Only now: slurmctld would be asked by every node of every job that ends.
-    if why := _untouchable(facts, admin):
-        return f"{left}, which stay: {why}"
     memory = Memory(settings.state, facts.node)
-    with suppress(FtslurmError, OSError):  # without a record they are cleared away all the same
-        memory.keep_evidence(f"{facts.job}.{facts.node}.txt", _evidence(facts, left))
-    stuck, why = _end(settings, facts, admin, left.processes, deadline)
+    left = left_by(facts.user_id)
+    if not left:
+        settled(memory, facts.user_id)
+        return "nothing was left"
+    case = Case(str(facts.job), facts.user_id, facts.node, lambda: _untouchable(facts, admin))
+    _unsettled(memory, case)  # already now: we may be cut off
+    # Only now: slurmctld would be asked by every node of every job that ends.
+    if why := case.untouchable():
+        return f"{left}, which stay: {why}"
+    stuck, why = clear(settings, memory, case, left, deadline)
     if stuck:
         return _drained(facts, admin, memory, stuck)
-    return f"{left} were left and {why or _clear_memory(facts, admin, left, deadline) or 'are gone'}"
+    return f"{left} were left and {why or 'are gone'}"
 
 
-def _left_by(user_id: int) -> Left:
+def clear(
+    settings: HookSettings, memory: Memory, case: Case, left: Left, deadline: float
+) -> tuple[tuple[Process, ...], str]:
+    """Puts it on record and away. Gives processes that could not be ended; else why something stays, or nothing."""
+    with suppress(FtslurmError, OSError):  # without a record they are cleared away all the same
+        memory.keep_evidence(f"{case.job}.{case.node}.txt", _evidence(case, left))
+    stuck, why = _end(settings, case, left.processes, deadline)
+    if not stuck and not (why := why or _clear_memory(case, left, deadline)):
+        settled(memory, case.user_id)
+    return stuck, why
+
+
+def settled(memory: Memory, user_id: int) -> None:
+    """Nothing of the user's is left any more."""
+    with suppress(FtslurmError, OSError):
+        known = memory.read()
+        rest = tuple(one for one in known.unfinished if one.user_id != user_id)
+        if rest != known.unfinished:
+            memory.change(known, replace(known, unfinished=rest))
+
+
+def _unsettled(memory: Memory, case: Case) -> None:
+    """For the Prologs that come after us."""
+    with suppress(FtslurmError, OSError):
+        known = memory.read()
+        memory.change(known, replace(known, unfinished=(*known.unfinished, Unfinished(case.user_id, case.job))))
+
+
+def left_by(user_id: int) -> Left:
     """A user who is logged in here besides keeps the shared memory."""
     processes = all_processes()
     left = leftover_processes(processes, user_id)
@@ -80,7 +119,7 @@ def _untouchable(facts: JobFacts, admin: SlurmAdmin) -> str:
 
 
 def _end(
-    settings: HookSettings, facts: JobFacts, admin: SlurmAdmin, doomed: tuple[Process, ...], deadline: float
+    settings: HookSettings, case: Case, doomed: tuple[Process, ...], deadline: float
 ) -> tuple[tuple[Process, ...], str]:
     """Until a look finds none: gives those that cannot be ended, or why no more were touched."""
     grace_s, killed = settings.kill_grace_s, set[tuple[int, float]]()
@@ -89,30 +128,30 @@ def _end(
         end_processes(doomed, min(grace_s, rest_s), min(settings.kill_wait_s, rest_s))
         grace_s = 0.0
         killed |= {(one.pid, one.started) for one in doomed}
-        doomed = leftover_processes(all_processes(), facts.user_id)
+        doomed = leftover_processes(all_processes(), case.user_id)
         if time.monotonic() >= deadline or all((one.pid, one.started) in killed for one in doomed):
             break
-        if why := _untouchable(facts, admin):
+        if why := case.untouchable():
             return (), f"not all are gone: {why}"
         time.sleep(AGAIN_S)
     return doomed, ""
 
 
-def _clear_memory(facts: JobFacts, admin: SlurmAdmin, left: Left, deadline: float) -> str:
+def _clear_memory(case: Case, left: Left, deadline: float) -> str:
     """Of what the first look found; why something stays, or nothing. A job may have begun, or somebody come, meanwhile."""
     if not (left.files or left.segments):
         return ""
-    if why := _untouchable(facts, admin):
+    if why := case.untouchable():
         return f"the shared memory stays: {why}"
-    if is_logged_in(all_processes(), facts.user_id):
+    if is_logged_in(all_processes(), case.user_id):
         return "the shared memory stays: the user is logged in"
-    kept = len(left.files) - shared_memory.remove_files(left.files, facts.user_id, deadline)
-    kept += len(left.segments) - shared_memory.remove_segments(left.segments, facts.user_id, deadline)
+    kept = len(left.files) - shared_memory.remove_files(left.files, case.user_id, deadline)
+    kept += len(left.segments) - shared_memory.remove_segments(left.segments, case.user_id, deadline)
     return f"{kept} pieces of shared memory could not be removed" if kept else ""
 
 
-def _evidence(facts: JobFacts, left: Left) -> str:
-    head = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} job {facts.job} of user {facts.user_id} left {left}\n"
+def _evidence(case: Case, left: Left) -> str:
+    head = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} job {case.job} of user {case.user_id} left {left}\n"
     return head + "".join(f"  {line}\n" for line in islice(_lines(left), MAX_LISTED))
 
 

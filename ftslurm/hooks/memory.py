@@ -10,21 +10,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ftslurm.errors import StateError
 from ftslurm.model.processes import Process
 from ftslurm.system.files import private_folder
 
+# Users whose last Epilogs did not come to their end here; of more the oldest are forgotten.
+MAX_UNFINISHED = 20
 MAX_EVIDENCE_FILES, MAX_EVIDENCE_BYTES = 500, 1 << 16
 LOCK_WAIT_S, LOCK_POLL_S = 5.0, 0.02
+T = TypeVar("T")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """The Epilog of this job found something left by the user, and has not come to know that it is gone."""
+
+    user_id: int
+    job: str
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
     """boot: of the kernel whose log was read up to line `read_to`. proof: what it said against the node.
 
-    drained: by us, or nobody remembers: Slurm is asked then. stuck: processes that outlived SIGKILL.
+    drained: by us, or nobody remembers: Slurm is asked then. stuck: processes that outlived SIGKILL. unfinished: the last
+    is the latest.
     """
 
     boot: str = ""
@@ -32,6 +45,7 @@ class Remembered:
     proof: str = ""
     drained: bool = True
     stuck: tuple[Process, ...] = ()
+    unfinished: tuple[Unfinished, ...] = ()
 
 
 def merged(now: Remembered, before: Remembered, after: Remembered) -> Remembered:
@@ -41,12 +55,17 @@ def merged(now: Remembered, before: Remembered, after: Remembered) -> Remembered
     """
     if now.boot != after.boot:
         return after
-    gone = set(before.stuck) - set(after.stuck)
-    come = [one for one in after.stuck if one not in before.stuck]
-    stuck = tuple(dict.fromkeys([*(one for one in now.stuck if one not in gone), *come]))
+    stuck = _joined(now.stuck, before.stuck, after.stuck)
+    unfinished = _joined(now.unfinished, before.unfinished, after.unfinished)[-MAX_UNFINISHED:]
     proof = after.proof if after.proof != before.proof else now.proof
     drained = after.drained if after.drained != before.drained else now.drained
-    return Remembered(now.boot, max(now.read_to, after.read_to), proof, drained or bool(proof or stuck), stuck)
+    return Remembered(now.boot, max(now.read_to, after.read_to), proof, drained or bool(proof or stuck), stuck, unfinished)
+
+
+def _joined(now: tuple[T, ...], before: tuple[T, ...], after: tuple[T, ...]) -> tuple[T, ...]:
+    gone = set(before) - set(after)
+    come = [one for one in after if one not in before]
+    return tuple(dict.fromkeys([*(one for one in now if one not in gone), *come]))
 
 
 def _lock(fd: int) -> bool:
@@ -69,7 +88,8 @@ class Memory:
         try:
             body = json.loads((self.root / "node.json").read_bytes())
             stuck = tuple(Process(**one) for one in body.pop("stuck"))
-            found = Remembered(**body, stuck=stuck)
+            unfinished = tuple(Unfinished(**one) for one in body.pop("unfinished", ()))
+            found = Remembered(**body, stuck=stuck, unfinished=unfinished)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return Remembered(now)
         return found if found.boot == now else Remembered(now)

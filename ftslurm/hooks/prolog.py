@@ -7,6 +7,7 @@ first, with a reason that a person can act on. Slurm requeues the job, held unle
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -15,19 +16,24 @@ from ftslurm.errors import FtslurmError
 from ftslurm.hooks.drains import drain, known_now
 from ftslurm.hooks.edge import run_hook
 from ftslurm.hooks.facts import job_facts
-from ftslurm.hooks.look import look
+from ftslurm.hooks.look import Looked, look
 from ftslurm.hooks.memory import Memory
+from ftslurm.hooks.unfinished import Tried, try_again
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.policies.health import NodeHealth, drain_reason, judge
 from ftslurm.slurm.admin import SlurmAdmin
 
 
 def check(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
+    deadline = time.monotonic() + settings.limit_s
     facts = job_facts(env)
     memory, admin = Memory(settings.state, facts.node), SlurmAdmin(settings.slurm_timeout_s)
     known = memory.read()
     looked = look(settings, facts.node, known_now(admin, facts.node, known))
     verdict = judge(looked.findings)
+    if verdict.health is not NodeHealth.BAD and known.unfinished:
+        looked = _after(looked, try_again(settings, facts.node, memory, known.unfinished, deadline))
+        verdict = judge(looked.findings)
     if verdict.health is not NodeHealth.BAD:
         memory.change(known, looked.remembered)
         return True, f"job {facts.job} may run on {facts.node} ({verdict.health.value}: {verdict.reason})"
@@ -36,6 +42,11 @@ def check(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
     with suppress(FtslurmError, OSError):
         memory.change(replace(known, drained=False), replace(looked.remembered, drained=True))
     return False, f"job {facts.job} may not run on {facts.node}: {verdict.reason}; {said}"
+
+
+def _after(looked: Looked, tried: Tried) -> Looked:
+    remembered = replace(looked.remembered, stuck=(*looked.remembered.stuck, *tried.stuck))
+    return Looked((*looked.findings, *tried.findings), remembered)
 
 
 def _drain(admin: SlurmAdmin, node: str, reason: str) -> str:

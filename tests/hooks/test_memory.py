@@ -11,11 +11,12 @@ import pytest
 
 from ftslurm.errors import StateError
 from ftslurm.hooks import memory
-from ftslurm.hooks.memory import BOOT_ID, Memory, Remembered, merged
+from ftslurm.hooks.memory import BOOT_ID, Memory, Remembered, Unfinished, merged
 from ftslurm.model.processes import Process
 
 BOOT = "b"
 A, B = Process(20, 1, 1000, "a", 5.0), Process(21, 1, 1000, "b", 6.0)
+C, D = Unfinished(1000, "5"), Unfinished(1001, "6_2")
 
 
 @pytest.mark.parametrize(("now", "before", "after", "then"), [
@@ -25,6 +26,9 @@ A, B = Process(20, 1, 1000, "a", 5.0), Process(21, 1, 1000, "b", 6.0)
     (Remembered(BOOT, 7, "", True, (A, B)), Remembered(BOOT, 7, "", True, (A,)), Remembered(BOOT, 7), Remembered(BOOT, 7, "", True, (B,))),
     # A Prolog found a proof while a health check had read fewer lines.
     (Remembered(BOOT, 9, "XID 79", True), Remembered(BOOT, 5, "", False), Remembered(BOOT, 7, "", False), Remembered(BOOT, 9, "XID 79", True)),
+    # An Epilog has noted what it cleans up while another's was done.
+    (Remembered(BOOT, 7, "", False, (), (C, D)), Remembered(BOOT, 7, "", False, (), (C,)), Remembered(BOOT, 7, "", False),
+     Remembered(BOOT, 7, "", False, (), (D,))),
     # A person took the node back.
     (Remembered(BOOT, 9, "XID 79", True), Remembered(BOOT, 9, "XID 79", True), Remembered(BOOT, 9, "", False), Remembered(BOOT, 9, "", False)),
     # Of an earlier boot nothing counts.
@@ -37,10 +41,22 @@ def test_each_changes_only_what_it_has_found_out(now: Remembered, before: Rememb
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     kept = Memory(str(tmp_path / "{node}"), "n1")
     before = kept.read()
-    after = replace(before, read_to=4, proof="XID 79", stuck=(A,))
+    after = replace(before, read_to=4, proof="XID 79", stuck=(A,), unfinished=(C, D))
     kept.change(before, after)
     assert kept.read() == after and kept.root == tmp_path / "n1"
     assert json.loads((kept.root / "node.json").read_text())["boot"] == BOOT_ID.read_text().strip()
+
+
+def test_one_that_was_written_before_there_was_as_much_to_remember_is_read(tmp_path: Path) -> None:
+    boot = BOOT_ID.read_text().strip()
+    (tmp_path / "node.json").write_text(json.dumps({"boot": boot, "read_to": 4, "proof": "", "drained": False, "stuck": []}))
+    assert Memory(str(tmp_path), "n1").read() == Remembered(boot, 4, "", False)
+
+
+def test_of_too_many_users_the_latest_are_remembered() -> None:
+    many = tuple(Unfinished(1000 + number, "5") for number in range(50))
+    kept = merged(Remembered(BOOT), Remembered(BOOT), Remembered(BOOT, unfinished=many)).unfinished
+    assert kept == many[-memory.MAX_UNFINISHED:]
 
 
 def test_a_lock_that_stays_is_waited_for_only_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,6 +178,23 @@ def alive(hooked: Hooked, pid_file: Path) -> bool:
     return status.returncode == 0 and "Z" not in status.stdout
 
 
+def test_what_an_epilog_that_was_cut_off_left_goes_with_the_next_prolog(hooked: Hooked) -> None:
+    home = hooked.cluster.home
+    (home / "escaped").unlink(missing_ok=True)
+    hooked.settings(kill_grace="200s")
+    job = run(hooked, ESCAPE.replace("sh -c '", "sh -c 'trap \"\" TERM; ").format(home=home), "--nodelist=n1")
+    remembered = hooked.folder / "state.n1/node.json"
+    hooked.cluster.wait_for(lambda: remembered.exists() and f'"job": "{job}"' in remembered.read_text(), WAIT_S, "the Epilog to begin")
+    epilog = hooked.space.run("pgrep", "-f", "ftslurm.hooks.epilog /").stdout.split()
+    assert epilog and hooked.space.run("kill", "-9", *epilog).returncode == 0
+    ended(hooked, job)
+    assert alive(hooked, home / "escaped")
+    hooked.settings()
+    assert hooked.hook("prolog", "n1", {"SLURM_JOB_ID": "1", "SLURM_JOB_UID": "65534"}).returncode == 0
+    assert not alive(hooked, home / "escaped") and not hooked.space.shared_memory()
+    assert f'"job": "{job}"' not in remembered.read_text()
+
+
 def test_nothing_is_touched_while_the_user_has_another_job_on_the_node(hooked: Hooked) -> None:
     home = hooked.cluster.home
     (home / "escaped").unlink(missing_ok=True)
