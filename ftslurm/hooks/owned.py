@@ -12,13 +12,17 @@ from ftslurm.hooks.facts import JobFacts
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.policies.health import one_line
 from ftslurm.system.owner import PATH, owner_of, run_as
+from ftslurm.wrapper.hook_scripts import LIMITS_S
 
-# slurmctld mostly answers at once; three times the limit of one request is enough for all of them.
-REQUESTS = 3
+# Of one who finishes a requeue: job, exclude, start, job, release, and the one that sees that it is held.
+REQUESTS = 6
+# Before the installed script cuts us off: for what we ask ourselves, and to say what came of it.
+SPARE_S = 20.0
 
 
 def finish_timeout_s(settings: HookSettings) -> float:
-    return settings.finish_after_s + REQUESTS * settings.slurm_timeout_s
+    wanted_s = settings.finish_after_s + REQUESTS * settings.slurm_timeout_s
+    return min(wanted_s, LIMITS_S["epilog_slurmctld"] - SPARE_S)
 
 
 def ask_owner(verb: str, facts: JobFacts, env: Mapping[str, str], timeout_s: float) -> str:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from ftslurm.errors import StateError
 
-# Some hundred bytes a record, some records a restart: a hundred restarts, read within a fraction of a second.
-MAX_BYTES = 256 << 10
+# A restart leaves about 1 KB: some thousand of them, read within a few seconds and some 50 MB. The most that can be made of so
+# many bytes costs 15 s, within what an owner's program may use (system/owner.py).
+MAX_BYTES = 4 << 20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NONBLOCK
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _OPEN_TO_OTHERS = 0o022

@@ -14,7 +14,7 @@ BAD_NODE_STATUS = 10  # of a module, see hooks/edge.py
 
 # Seconds. Slurm kills a health check after 60 s (slurm.conf(5)); a Prolog should end within MessageTimeout, 10 s by default, and
 # takes well under one when all is well. An Epilog may have a chip to reset and a clean-up to wait for.
-LIMITS_S: Mapping[str, int] = {"prolog": 30, "epilog": 900, "health_check": 50, "epilog_slurmctld": 60}
+LIMITS_S: Mapping[str, int] = {"prolog": 30, "epilog": 900, "health_check": 50, "epilog_slurmctld": 90}
 TASK_LIMIT_S = 10
 
 _HEAD = """#!/bin/sh

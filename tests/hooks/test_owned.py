@@ -1,13 +1,22 @@
-"""How long a clean-up is waited for."""
+"""What is asked of a job's ledger: how long a clean-up is waited for, and a requeue to be finished."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import pytest
 
 from ftslurm.hooks import owned
+from ftslurm.hooks.as_owner import find_ledger
 from ftslurm.hooks.facts import JobFacts
+from ftslurm.ledger.records import to_line
+from ftslurm.ledger.store import ledger_parts
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.job import JobId
+from ftslurm.model.record import AttemptBegan, CarriedOut, Decided, FaultSeen, RunBegan
+from ftslurm.system.owner import Owner
+from ftslurm.wrapper.hook_scripts import LIMITS_S
 
 
 @pytest.mark.parametrize(("allowed", "said", "grace_s"), [(False, "0", -1.0), (True, "10", 10.0), (True, "-7", -1.0), (True, "x", -1.0)])
@@ -23,3 +32,27 @@ def test_a_job_cuts_the_wait_short_only_where_the_site_allows_it(
 def test_no_number_of_seconds_is_to_the_end(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     monkeypatch.setattr(owned, "ask_owner", lambda *_: said)
     assert owned.cleanup_grace(HookSettings(cleanup_grace_of_job=True), JobFacts(JobId(5), 1000, "c", "n1"), {}) == -1.0
+
+
+def test_a_requeue_is_finished_also_after_a_thousand_restarts_in_place(tmp_path: Path) -> None:
+    lines = [RunBegan(1.0, "r", "5", "c", 0, "k", "python train.py --config some/long/path.yaml", "n[1-8]", launcher="srun", number=5)]
+    for number in range(1, 1001):
+        lines += [
+            AttemptBegan(2.0, "r", number, 0, "k", number, "n[1-8]", 64, "5.1"),
+            FaultSeen(3.0, f"n{number % 8}", "0.0", "80C98008", "a name from the catalogue", "self-healing"),
+            Decided(4.0, f"r-{number}", number, "in-place-restart", "device", "80C98008 (a name from the catalogue) on device 0.0 of n3"),
+            CarriedOut(5.0, f"r-{number}", True, "healed by itself"),
+        ]
+    lines.append(Decided(6.0, "r-last", 1001, "isolated-requeue", "device", "w", isolate={"n1": "w"}, exclude=("n1",)))
+    data = b"".join(map(to_line, lines))
+    assert len(data) > 512 << 10
+    place = tmp_path.joinpath(".ftslurm", *ledger_parts("c", "5"))
+    place.parent.mkdir(parents=True)
+    place.write_bytes(data)
+    found = find_ledger(HookSettings(), Owner(os.getuid(), os.getgid(), "me", tmp_path), 5, "5", "c")
+    assert found is not None and found.history.open_requeue is not None and found.history.open_requeue.exclude == ("n1",)
+
+
+@pytest.mark.parametrize(("slurm_timeout_s", "timeout_s"), [(5.0, 33.0), (10.0, 63.0), (60.0, 70.0)])
+def test_each_request_has_its_time_and_all_end_before_the_script_does(slurm_timeout_s: float, timeout_s: float) -> None:
+    assert owned.finish_timeout_s(HookSettings(slurm_timeout_s=slurm_timeout_s)) == timeout_s < LIMITS_S["epilog_slurmctld"]

@@ -72,6 +72,6 @@ def test_a_link_above_the_home_is_the_site_s(home: Path, tmp_path_factory: pytes
 
 
 def test_a_large_one_is_refused(home: Path) -> None:
-    (home / "state/jobs/ledger").write_bytes(b"x" * ((256 << 10) + 1))
-    with pytest.raises(StateError, match="262144 at most"):
+    (home / "state/jobs/ledger").write_bytes(b"x" * ((4 << 20) + 1))
+    with pytest.raises(StateError, match="4194304 at most"):
         read_foreign(home, ("state", "jobs", "ledger"), ME)
