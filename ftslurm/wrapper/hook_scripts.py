@@ -106,13 +106,19 @@ SETTINGS = """# What ftslurm's Prolog, Epilog, HealthCheckProgram and EpilogSlur
 # kernel_log: /dev/kmsg             # '' reads none
 # leftovers: true                   # Epilog: end what the job's user left, if no other job of the user is on the node
 # kill_grace: 2s                    # from SIGTERM to SIGKILL
+# kill_wait: 10s                    # from SIGKILL to calling a process unkillable; the node is drained for it
 # leftovers_limit: 2m               # for all that the Epilog does about leftovers
 # cleanup: [[/usr/local/sbin/unmount-scratch]]   # Epilog: the site's own commands, as root
+# cleanup_limit: 10m                # for all of them
 # cleanup_grace_of_job: false       # true: a job's MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS may cut the wait for it short
 # reset_wait: 3m                    # Epilog: reset chips whose fault stays; for sites where jobs share no nodes; default: never
 # ledgers: ['{home}/.ftslurm']      # where users keep their ledgers (FTSLURM_STATE_DIR)
 # first_user_id: 1000               # jobs of users below are left alone
+# finish_requeues: true             # false: EpilogSlurmctld does nothing
+# finish_after: 3s                  # for so long it lets a job finish its requeue itself
 # start_in: 4s                      # earliest start after a requeue; must outlast the Epilog
+# slurm_timeout: 10s                # for one request to slurmctld
+# catalogs: []                      # files of the site's own codes and log lines
 # state: /var/lib/ftslurm           # on each node: what was seen, evidence of leftovers
 # environment: {LD_LIBRARY_PATH: /usr/local/Ascend/driver/lib64/driver}   # of health command and device tools
 """

@@ -11,7 +11,7 @@ import pytest
 
 from ftslurm.errors import PolicyError, StateError
 from ftslurm.hooks.edge import BAD_NODE_STATUS
-from ftslurm.model.hook_settings import HookSettings, hook_settings
+from ftslurm.model.hook_settings import LEAVES, HookSettings, hook_settings
 from ftslurm.slurm.parse import parse_config
 from ftslurm.wrapper import hook_install, hook_scripts
 from ftslurm.wrapper.hook_lines import conf_lines, sudo_lines
@@ -91,6 +91,7 @@ def test_the_settings_that_are_written_for_a_site_are_settings() -> None:
 
     text = "\n".join(line.removeprefix("# ") for line in hook_scripts.SETTINGS.splitlines()[1:])
     assert hook_settings(yaml.safe_load(text), "here").devices == {"ascend": 8}
+    assert set(yaml.safe_load(text)) == set(LEAVES)
     assert hook_settings({}, "here") == HookSettings()
 
 
