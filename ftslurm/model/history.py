@@ -59,6 +59,8 @@ class History:
     slow_requeues: after which it took so long to run again that the start time had passed before the clean-up ended.
     requeue: the last one decided in this scheduling, unless it failed. scheduled_by: (rung, cause) of what led to this
     scheduling, empty for the first. trouble: the cause of the last one in this attempt.
+    size: nodes of the job as it was scheduled, 0 if nobody wrote it; some may have been lost or given back since. let_in: nodes
+    isolated that the last requeue did not keep out, since the job could not have started without them.
     """
 
     attempts: int = 0
@@ -95,6 +97,8 @@ class History:
     bases: Mapping[int, Mapping[tuple[int, str], int]] = field(default_factory=dict)
     lent: Mapping[str, int] = field(default_factory=dict)
     places: tuple[str, ...] = ()
+    size: int = 0
+    let_in: frozenset[str] = frozenset()
 
     def add(self, record: Record) -> History:
         """This history and one record more."""
@@ -146,7 +150,7 @@ def _run_began(past: History, run: RunBegan) -> History:
     return replace(
         past, last_run=run, finished=None, open_requeue=None if again else past.open_requeue,
         requeue_left=past.requeue_left and not again, open_swaps={} if again else past.open_swaps,
-        places=() if again else past.places,
+        places=() if again else past.places, size=max(run.size, 0 if again else past.size),
         requeue=None if again else past.requeue, scheduled_by=past.why_scheduled(run.schedule), trouble="",
         slow_requeues=past.slow_requeues + slow,
     )  # fmt: skip
@@ -182,7 +186,8 @@ def _node_lent(past: History, lent: NodeLent) -> History:
 
 
 def _node_refused(past: History, refused: NodeRefused) -> History:
-    return replace(past, isolated={**past.isolated, refused.node: (refused.why, refused.at)})
+    isolated = {**past.isolated, refused.node: (refused.why, refused.at)}
+    return replace(past, isolated=isolated, let_in=past.let_in - {refused.node})
 
 
 def _rank_began(past: History, begun: RankBegan) -> History:
@@ -219,10 +224,11 @@ def _decided(past: History, decided: Decided) -> History:
     if decided.cause == "hang" and past.hung[0] == decided.attempt:
         culprits = {**culprits, decided.attempt: past.hung[1]}
     isolated = {**past.isolated, **{node: (why, decided.at) for node, why in decided.isolate.items()}}
+    requeues = decided.rung in REQUEUES
     swaps = {key: swap for key, swap in past.open_swaps.items() if _run_of(swap) != _run_of(decided)}
     if decided.rung in SWAPS:
         swaps[decided.id] = decided
-    requeue = decided if decided.rung in REQUEUES else _still_open(past, decided)
+    requeue = decided if requeues else _still_open(past, decided)
     return replace(
         past,
         last_decision=decided,
@@ -236,6 +242,7 @@ def _decided(past: History, decided: Decided) -> History:
         culprits=culprits,
         spent=spent,
         isolated=isolated,
+        let_in=frozenset(isolated.keys() - {*decided.exclude}) if requeues else past.let_in.difference(decided.isolate),
     )
 
 

@@ -35,7 +35,7 @@ class Replacing(Starting):
     def _first_launch(self, now: Now) -> list[Decision]:
         """On all nodes as srun places them; with spares, or nodes that the job has left, on those that are well."""
         f = self.facts
-        kept_out = set(self._kept_out(now))
+        kept_out = self._not_to_use(now)
         all_there = len(f.nodes) >= f.width and not kept_out & set(f.nodes)
         if not f.width or (all_there and not self.settings.spares):
             return self._launch(now)
@@ -57,6 +57,13 @@ class Replacing(Starting):
         here = {slot: node for slot, node in found.items() if node in well}
         out = {slot: node if slot in here else found.get(slot, node) for slot, node in enumerate(before) if node not in well}
         return [*self._search(out, "", now, here), *self._let_go(now)]
+
+    def _not_to_use(self, now: Now) -> set[str]:
+        """Nodes kept out, but for those that the last requeue let in, where neither the others nor fewer are enough."""
+        f, kept_out = self.facts, set(self._kept_out(now))
+        lacking = f.width - sum(node not in kept_out for node in f.nodes)
+        again = [node for node in f.nodes if node in kept_out & self.history.let_in]
+        return kept_out if lacking > len(again) or self._fewer(now) else kept_out - {*again[: max(0, lacking)]}
 
     def _there_again(self, before: Sequence[str], well: Sequence[str], bad: Sequence[str]) -> dict[int, str]:
         """slot -> who stands in it now, where its last node was lent or is bad: a free node, else the one that is missing."""

@@ -4,7 +4,8 @@ the trouble), a requeue, or the end. The decision is written down before anythin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -16,7 +17,7 @@ from ftslurm.model.verdict import Confidence
 from ftslurm.policies.judge_ending import STEP_END_WAIT_S
 from ftslurm.policies.judge_replacing import Replacing
 from ftslurm.policies.judge_state import MARGIN_S, SIGTERM
-from ftslurm.policies.ladder import Cause, Choice, Situation, choose
+from ftslurm.policies.ladder import Cause, Choice, Situation, choose, let_in
 from ftslurm.policies.phases import ENDING_STATES, Phase, Trouble
 from ftslurm.policies.situation import avoidable
 
@@ -37,14 +38,16 @@ class Rungs(Replacing):
         return self._requeue(choice, situation, now)
 
     def _decision(
-        self, choice: Choice, s: Situation, now: Now, isolate: bool = False, avoid: Mapping[str, str] | None = None
-    ) -> Remember:
-        """The verdict, as it goes into the ledger before anything of it is done. avoid: isolated as well, node -> why."""
+        self, choice: Choice, s: Situation, now: Now, isolate: bool = False, avoid: Mapping[str, str] | None = None,
+        spared: Collection[str] = (),
+    ) -> Remember:  # fmt: skip
+        """The verdict, as it goes into the ledger before anything of it is done. avoid: isolated as well, node -> why.
+        spared: not kept out of the next scheduling for all that."""
         isolated = {**(avoid or {}), **s.bad} if isolate else {}
         self._decided = rec.Decided(
             now.unix, f"{self.facts.run}-{self.history.decisions + 1}", self._attempt.number, choice.rung,
             s.cause.value, f"{s.what}; {choice.why}", choice.passed, isolated,
-            tuple(sorted({*self._kept_out(now), *isolated})), choice.cost, s.status,
+            tuple(sorted({*self._kept_out(now), *isolated} - {*spared})), choice.cost, s.status,
         )  # fmt: skip
         return self._note(self._decided, vital=True)
 
@@ -140,7 +143,11 @@ class Rungs(Replacing):
 
     def _requeue(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         avoid = avoidable(tuple(self._faults.values()), s, self.facts.remembered)
-        decided = self._decision(choice, s, now, isolate=True, avoid=avoid)
+        spared = let_in(s)
+        if spared:
+            why = f"{choice.why}; too few nodes would be left without {fold_nodes(spared)}, so the job may go there"
+            choice = replace(choice, why=why)
+        decided = self._decision(choice, s, now, isolate=True, avoid=avoid, spared=spared)
         assert self._decided is not None
         budget = f", {self._left('max_restarts')} of {self.settings.max_restarts} left" if choice.cost else ""
         without = f" without {fold_nodes(self._decided.exclude)}" if self._decided.exclude else ""

@@ -77,6 +77,17 @@ class Situation:
         """Nodes of the step that nothing speaks against."""
         return len(self.step - self.blamed.keys())
 
+    @property
+    def size(self) -> int:
+        """Nodes with which the job is scheduled again: as many as it had before some were lost or given back (seen on 22.05)."""
+        return max(self.slurm.node_count if self.slurm else 0, self.history.size)
+
+    @property
+    def kept_out(self) -> dict[str, float]:
+        """node -> since when (Unix seconds), of those isolated and those blamed now."""
+        before = self.history.kept_out(self.now, self.settings.isolation_expires_s)
+        return {node: self.history.isolated[node][1] for node in before} | dict.fromkeys(self.blamed, self.now)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -371,11 +382,20 @@ def _too_few_left(s: Situation) -> str:
     """Too many exclusions leave a job pending for ever, so those that would remain are counted first."""
     if s.slurm is None or s.slurm.usable is None:
         return ""
-    kept_out = {*s.blamed, *s.history.kept_out(s.now, s.settings.isolation_expires_s)}
-    left = len(s.slurm.usable - kept_out)
-    if left >= s.slurm.node_count:
+    kept_out = s.kept_out
+    left = len(s.slurm.usable - kept_out.keys())
+    if left >= s.size:
         return ""
-    return f"the job needs {s.slurm.node_count} nodes and only {left} would be left without {', '.join(sorted(kept_out))}"
+    return f"the job needs {s.size} nodes and only {left} would be left without {', '.join(sorted(kept_out))}"
+
+
+def let_in(s: Situation) -> tuple[str, ...]:
+    """Nodes without which a requeued job could never start: as few as need be, those kept out the longest first."""
+    if s.slurm is None or s.slurm.usable is None:
+        return ()
+    kept_out = s.kept_out
+    oldest = sorted(kept_out.keys() & s.slurm.usable, key=lambda node: (kept_out[node], node))
+    return tuple(oldest[: max(0, s.size - len(s.slurm.usable - kept_out.keys()))])
 
 
 def _fail(s: Situation) -> Answer:

@@ -42,7 +42,8 @@ class RunFacts:
 
     width: nodes of the step; 0: not ours to know. no_donor: why no node can be borrowed. no_swap: why none can be
     replaced by any other (then `can` has no `replace`). batch_node: where ftrun runs.
-    slurm_env: what the batch script's environment says of the job (SLURM_*).
+    slurm_env: what the batch script's environment says of the job (SLURM_*). missing: nodes that Slurm gave the job and has
+    taken from it before this ftrun began, or that were given back.
     unproven: node -> why ranks of an earlier ftrun may still run there. killed: those of them where they have ended when
     Slurm lists no step of theirs, since all that is known against them is that their ftrun was killed. cut_short: how the
     scheduling before ended, where its ftrun did not live to write it. steps_over: of earlier ftruns in this scheduling,
@@ -82,6 +83,7 @@ class RunFacts:
     batch_node: str = ""
     slurm_env: Mapping[str, str] = field(default_factory=dict)
     cut_short: tuple[Record, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 # Every rank's end, and node -> the evidence taken there -> hints for people (hints.py): name, what, advice, evidence.

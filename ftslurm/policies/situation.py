@@ -131,11 +131,11 @@ def avoidable(shown: tuple[Fault, ...], s: Situation, remembered: Mapping[str, s
     """
     if s.slurm is None or s.slurm.usable is None:
         return {}
-    left = s.slurm.usable - {*s.blamed, *s.history.kept_out(s.now, s.settings.isolation_expires_s)}
+    left = s.slurm.usable - s.kept_out.keys()
     wanted = {fault.node: str(fault) for fault in shown if fault.fault_class is FaultClass.AVOID}
     found: dict[str, str] = {}
     for node, why in {**(remembered or {}), **wanted}.items():
-        if node in left and len(left) > s.slurm.node_count:
+        if node in left and len(left) > s.size:
             found[node] = why
             left = left - {node}
     return found

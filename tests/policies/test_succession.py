@@ -47,7 +47,7 @@ RUNS = SlurmAnswered("RUNNING", True, True, usable=frozenset({"n1", "n2", "n3", 
 
 
 def run(name: str, schedule: int = 0, node: str = "n1") -> rec.RunBegan:
-    return rec.RunBegan(1.0, name, "7", "c", schedule, "k", "train", "n[1-4]", batch_node=node)
+    return rec.RunBegan(1.0, name, "7", "c", schedule, "k", "train", "n[1-4]", batch_node=node, size=4)
 
 
 def begun(attempt: int = 1, schedule: int = 0, name: str = "r1") -> rec.AttemptBegan:
@@ -228,6 +228,8 @@ def test_an_end_that_was_written_is_not_written_twice() -> None:
         ({"isolated_requeue": False}, RUNS, "switched off"),
         ({}, replace(RUNS, requeueable=False), "may not be requeued"),
         ({}, replace(RUNS, usable=frozenset({"n1", "n2", "n3", "n4"})), "only 3 would be left"),
+        # Slurm has cut the dead node out, and would requeue the job as large as it was
+        ({}, replace(RUNS, usable=frozenset({"n1", "n2", "n3", "n4"}), node_count=3), "needs 4 nodes and only 3 would be left"),
     ],
 )
 def test_where_the_ladder_says_no_the_job_ends_with_the_reason(settings: dict, slurm: SlurmAnswered, why: str) -> None:

@@ -18,7 +18,7 @@ from ftslurm.model.layout import Layout
 from ftslurm.model.settings import Settings
 from ftslurm.policies.judge import Phase
 from ftslurm.policies.judge_state import IDLE_LOOK, LOOK_COUNTS_S
-from tests.stories.replay import RUNNING, SIGINT, SIGTERM, SIGUSR1, Job, fault, tasks_in
+from tests.stories.replay import RUNNING, SIGINT, SIGTERM, SIGUSR1, START, Job, fault, tasks_in
 
 CAN = ("ask", "requeue", "probe", "replace", "release")
 BROKEN = fault(graded=FaultClass.ISOLATE)
@@ -520,6 +520,87 @@ def test_a_requeue_whose_exclusion_slurm_did_not_take_is_made_once_more(requeue:
     assert not again.did(do.LaunchStep) and "n2 is kept out of the job, and no spare node is left" in again.said
     assert again.rungs == ["isolated-requeue" if requeue else "fail"] and again.status == (75 if requeue else 1)
     assert [given_back.exclude for given_back in again.did(do.Requeue)] == ([("n1", "n2")] if requeue else [])
+
+
+# --- too few nodes for a requeue without all that were left
+
+
+def in_a_cluster_of(nodes: int, job: Job) -> Job:
+    job.slurm = replace(job.slurm, usable=frozenset(f"n{number}" for number in range(1, nodes + 1)))
+    return job
+
+
+def test_a_requeue_that_blames_nobody_lets_in_a_node_that_the_job_cannot_start_without() -> None:
+    job = in_a_cluster_of(3, with_spares(replace(POLICY, spares=1), 3))
+    job.shows(BROKEN)
+    assert layout(job).nodes == ("n1", "n3")
+    job.exits(0, 1)
+    assert job.rungs == ["node-replacement", "unconditional-requeue"] and job.excluded == ()
+    assert "too few nodes would be left without n2" in job.recorded(rec.Decided)[-1].why
+    later = job.again().begin()
+    assert layout(later).nodes == ("n1", "n3"), "it becomes a spare"
+
+
+def left(node: str, at: float) -> rec.Decided:
+    return rec.Decided(at, f"run0-{node}", 1, "isolated-requeue", "device", "", isolate={node: "broken"}, exclude=("n2", "n4"))
+
+
+def test_the_one_left_longest_ago_is_let_in_and_no_more_than_it_takes() -> None:
+    at = START.unix
+    job = in_a_cluster_of(4, with_spares(replace(POLICY, spares=1), 3, past=[left("n4", at - 60.0), left("n2", at - 90.0)]))
+    job.exits(0, 1)
+    assert job.rungs == ["unconditional-requeue"] and job.excluded == ("n4",)
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+def test_a_node_that_was_let_in_runs_ranks_where_nothing_else_will_do(replaces: bool) -> None:
+    policy = replace(ON_LOAN, node_replacement=replaces)
+    first = Job(policy, can=CAN, width=2, past=[left("n2", START.unix)], nodes=("n1", "n3"), schedule=1).begin()
+    in_a_cluster_of(2, first).exits(0, 1)  # n3 is none of the partition's any more
+    assert first.rungs == ["unconditional-requeue"] and first.excluded == ()
+    second = in_a_cluster_of(2, first.again(nodes=("n1", "n2")).begin())
+    assert second.judge.phase is Phase.RUNNING and not second.did(do.BorrowNode)
+    second.shows(BROKEN)
+    second.exits(0, 1)
+    assert second.rungs[-1] == "fail" and not second.did(do.Requeue), "a node to blame is not let in"
+
+
+def test_a_node_that_was_let_in_is_not_used_where_fewer_are_enough() -> None:
+    past = [replace(left("n2", START.unix), exclude=())]
+    job = Job(replace(SMALLER, min_nodes=1), can=CAN, width=2, past=past, schedule=1).begin()
+    assert layout(job).nodes == ("n1",)
+
+
+def test_a_job_that_gave_a_node_back_is_requeued_as_large_as_it_was() -> None:
+    job = in_a_cluster_of(4, with_spares(replace(POLICY, spares=1), 3))
+    job.reachable = False
+    job.wait(15.0)
+    job.tell(ev.NodeSilent("n2", 15.0), ev.ShimLost(2, "it hung up"), ev.ShimLost(3, "it hung up"))
+    assert job.did(do.ReleaseNodes)
+    job.slurm = replace(job.slurm, node_count=2)
+    job.shows(fault("n1", graded=FaultClass.ISOLATE))
+    job.exits(0, 1)
+    assert job.rungs == ["node-replacement", "fail"]
+    assert "the job needs 3 nodes and only 2 would be left" in dict(job.recorded(rec.Decided)[-1].passed)["isolated-requeue"]
+
+
+def test_the_next_ftrun_of_its_script_knows_that_too() -> None:
+    first = with_spares(replace(POLICY, spares=1), 3)
+    first.all_exit(0)
+    second = in_a_cluster_of(3, Job(POLICY, nodes=("n1", "n3"), can=CAN, width=2, past=first.ledger, step_key="eval").begin())
+    assert second.slurm.node_count == 2
+    second.shows(fault("n1", graded=FaultClass.ISOLATE))
+    second.exits(2, 1)
+    assert second.rungs == ["fail"]
+
+
+def test_a_requeue_after_a_warning_lets_in_even_what_is_to_blame_now() -> None:
+    job = in_a_cluster_of(2, Job(replace(ON_LOAN, node_replacement=False, warning_requeue=True), can=CAN, width=2).begin())
+    job.tell(ev.SignalSeen(SIGTERM))
+    job.shows(BROKEN)
+    job.all_exit(0)
+    job.wait(100.0)
+    assert job.status == 75 and job.excluded == ()
 
 
 def test_the_next_ftrun_of_the_script_finds_every_slot_where_it_was() -> None:
