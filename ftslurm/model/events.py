@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from ftslurm.model.collectives import Enters, RankView, Waits
@@ -149,11 +150,13 @@ class NodeProbed:
 
 @dataclass(frozen=True, slots=True)
 class NodeChecked:
-    """What a look at a node has shown that ranks are to go to. good None: nothing can be said of it."""
+    """What a look at a node has shown that ranks are to go to. good None: nothing can be said of it. there: kind -> how many
+    devices, None where nobody has counted them."""
 
     node: str
     good: bool | None
     why: str = ""
+    there: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +224,14 @@ class AgentLost:
 
 @dataclass(frozen=True, slots=True)
 class DevicesSeen:
-    """One look at the devices of a node. asked: answers a question of ours. error: why there is no answer."""
+    """One look at the devices of a node. asked: answers a question of ours. error: why there is no answer. there: kind -> how
+    many it has, as far as is known."""
 
     node: str
     faults: tuple[Fault, ...]
     asked: bool = False
     error: str = ""
+    there: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ shim may be of another version, and a message that is nearly right is worse than
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ftslurm.errors import WireError
@@ -73,10 +73,11 @@ class AgentHello:
 
 @dataclass(frozen=True, slots=True)
 class DevicesReported:
-    """What a node's probes said, not graded yet. asked: in answer to a `look`."""
+    """What a node's probes said, not graded yet. asked: in answer to a `look`. there: kind -> how many devices it has."""
 
     answer: ProbeAnswer
     asked: bool
+    there: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,8 @@ def agent_report(message: Message) -> AgentReport:
     match _text(message, "t", 20):
         case "devices":
             reports = tuple(_device(report) for report in _list(message, "reports"))
-            return DevicesReported(ProbeAnswer(reports, _text(message, "error", 4096)), bool(message.get("asked")))
+            answer = ProbeAnswer(reports, _text(message, "error", 4096))
+            return DevicesReported(answer, bool(message.get("asked")), _counts(message, "there"))
         case "healed":
             return HealingReported(tuple(_heal_result(result) for result in _list(message, "results")))
         case "quiet":
@@ -207,7 +209,7 @@ def agent_report(message: Message) -> AgentReport:
             raise WireError(f"an agent sent an unknown message `{other}`")
 
 
-def devices_message(answer: ProbeAnswer, asked: bool) -> dict[str, Any]:
+def devices_message(answer: ProbeAnswer, asked: bool, there: Mapping[str, int] | None = None) -> dict[str, Any]:
     reports = [
         {
             "device": report.device,
@@ -219,7 +221,7 @@ def devices_message(answer: ProbeAnswer, asked: bool) -> dict[str, Any]:
         }
         for report in answer.reports
     ]
-    return {"t": "devices", "reports": reports, "error": answer.error[:1000], "asked": asked}
+    return {"t": "devices", "reports": reports, "error": answer.error[:1000], "asked": asked, "there": there or {}}
 
 
 def healed_message(results: tuple[HealResult, ...]) -> dict[str, Any]:
@@ -357,6 +359,14 @@ def _list(message: Message, name: str) -> list[Any]:
 
 def _texts(message: Message, name: str) -> tuple[str, ...]:
     return tuple(_short(item, 256) for item in _list(message, name))
+
+
+def _counts(message: Message, name: str) -> dict[str, int]:
+    """Kind -> how many; empty where nothing is said."""
+    found = message.get(name, {})
+    if not isinstance(found, dict):
+        raise WireError(f"`{name}` is no table of counts")
+    return {_short(kind, 64): _number(found, kind, low=1) for kind in found}
 
 
 def _numbers(message: Message, name: str) -> tuple[int, ...]:

@@ -63,7 +63,12 @@ class Devices(Settling):
     def _note_faults(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:
         """A fault counts once from when it is first seen until it is gone. An answer that is none changes nothing, nor does
         one of a node that was left."""
-        if event.error or event.node not in self._agents:
+        if event.node not in self._agents:
+            return []
+        for kind, count in event.there.items():
+            counts = self._there.setdefault(event.node, {})
+            counts[kind] = max(count, counts.get(kind, 0))
+        if event.error:
             return []
         before = {key for key in self._faults if key[0] == event.node}
         shown = {fault.key: fault for fault in event.faults}

@@ -5,6 +5,7 @@ The search begins while the old step still ends, and what it finds becomes the l
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -21,7 +22,9 @@ from ftslurm.model.events import Now
 from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.device_counts import short_of, wanted
 from ftslurm.policies.filling import Filling
+from ftslurm.policies.health import NodeHealth
 from ftslurm.policies.judge_starting import Starting
 from ftslurm.policies.judge_state import MARGIN_S, SIGINT, SIGTERM
 from ftslurm.policies.ladder import Cause
@@ -157,6 +160,7 @@ class Replacing(Starting):
         self._fit.pop(event.node, None)
         if filling.failed:
             return []
+        event = self._with_as_many_devices(event, filling.out[slot])
         if event.good:
             filling.found[slot] = event.node
             return self._let_go(now) if filling.done else []
@@ -168,6 +172,14 @@ class Replacing(Starting):
         if event.node in filling.lent:
             refused += self._end_loans([filling.lent.pop(event.node)])
         return [*refused, *self._fill(now)]
+
+    def _with_as_many_devices(self, event: ev.NodeChecked, out: str) -> ev.NodeChecked:
+        """As it was looked at, and measured against the node `out`, whose place it is to take."""
+        if not event.good or event.there is None:
+            return event
+        short = short_of(wanted(self._there, out), event.there)
+        good = {NodeHealth.GOOD: True, NodeHealth.BAD: False, NodeHealth.UNKNOWN: None}[short.health]
+        return event if good else replace(event, good=good, why=short.reason)
 
     def _node_borrowed(self, event: ev.NodeBorrowed, now: Now) -> list[Decision]:
         filling = self._filling

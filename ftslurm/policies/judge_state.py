@@ -77,6 +77,7 @@ class JudgeState:
         self._agents_came: dict[str, float] = {}  # node -> when, monotonic
         self._agents_due: dict[str, float] = {}  # node -> until when its agent should call, monotonic; none once it has
         self._faults: dict[tuple[str, str, str], Fault] = {}  # what the devices show now
+        self._there: dict[str, dict[str, int]] = {}  # node -> kind -> the most devices that its agent has seen
         self._left_alone: set[tuple[str, str, str]] = set()  # faults no rung can answer, with ranks still running
         self._trouble: Trouble | None = None
         self._slurm: ev.SlurmAnswered | None = None

@@ -39,7 +39,8 @@ class JobView:
     held: waits for a `release`. completing: the nodes still clean up after the last scheduling.
     nodes, excluded: expanded. nodes is empty while the job waits. node_count: what the job asks for.
     start_time: of this scheduling; while the job waits, the earliest it can be. end_time: 0 while the job waits.
-    reason: Slurm's word or words, joined by `_`. features: its --constraint. expedited: submitted with
+    reason: Slurm's word or words, joined by `_`. features: its --constraint. gres: what it
+    has asked for on each node, as --gres takes it; min_cpus: its --mincpus, 0 if not told. expedited: submitted with
     `--requeue=expedite` (25.11 and later), so that a requeue waits for the clean-up and no longer. array_task: None for
     tasks that wait under the array's number.
     """
@@ -64,6 +65,8 @@ class JobView:
     comment: str = ""
     expedited: bool = False
     features: str = ""
+    gres: str = ""
+    min_cpus: int = 0
     array_job: int | None = None
     array_task: int | None = None
 

@@ -132,7 +132,7 @@ def donor_name(number: int) -> str:
 def donor_argv(
     ours: JobView, exclude: Iterable[str], time_left_s: float, inherited: Mapping[str, str], further: Iterable[str]
 ) -> tuple[str, ...]:
-    """A job of one whole node, its script from stdin. time_left_s: of our own job, 0 if that has no end.
+    """A job of one whole node like those of ours, its script from stdin. time_left_s: of our own job, 0 if that has no end.
 
     inherited: option -> value, as of our own job. further: options of the user's, which win.
     """
@@ -142,6 +142,8 @@ def donor_argv(
         f"--exclude={fold(exclude)}", f"--job-name={donor_name(ours.number)}", "--output=/dev/null", "--chdir=/tmp",
         *((f"--partition={ours.partition}",) if ours.partition else ()),
         *((f"--constraint={ours.features}",) if ours.features else ()),
+        *((f"--gres={ours.gres}",) if ours.gres else ()),
+        *((f"--mincpus={ours.min_cpus}",) if ours.min_cpus > 1 else ()),
         *((f"--time={minutes}",) if 0 < time_left_s < _NO_END_S else ()),
         *(f"--{option}={value}" for option, value in inherited.items()), *further,
     )  # fmt: skip

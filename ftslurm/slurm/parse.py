@@ -28,8 +28,11 @@ _JOB_LINES: Mapping[str, tuple[str, ...]] = {
     "NodeList": ("NodeList",),
     "NumNodes": ("NumNodes",),
     "TRES": ("TRES", "ReqTRES"),  # ReqTRES from 23.02 on
+    "MinCPUsNode": ("MinCPUsNode",),
     "Features": ("Features",),
     "Comment": (),  # read whole
+    # There only for a job that has asked for it. A comment of several lines could imitate it: then a donor would ask for that.
+    "TresPerNode": ("TresPerNode",),
 }
 # The last word of a line that begins with any of these; from 25.11 on (scontrol/info_job.c). A job's name or comment of
 # several lines could imitate it: its own requeue would then wait for Slurm's delay, and nothing else would come of it.
@@ -43,7 +46,8 @@ _INDENT = "   "  # scontrol's, before each line but a job's first
 # What follows a job's name, and what follows its comment, which may both run over several lines.
 _AFTER_NAME = frozenset({"SLUID", "HetJobIdSet", "UserId"})
 _AFTER_COMMENT = frozenset(
-    {"AdminComment", "SystemComment", "StdErr", "StdIn", "StdOut", "TresPerTask", "MailUser", "Power"}
+    {"AdminComment", "SystemComment", "StdErr", "StdIn", "StdOut", "TresBind", "TresFreq", "TresPerJob", "TresPerNode",
+     "TresPerSocket", "TresPerTask", "MailUser", "Power"}
 )
 _NOTHING = frozenset({"", "(null)", "N/A", "None", "NONE", "Unknown"})
 _UNITS = {"K": 1024, "M": 1024**2}  # Slurm shortens 2048 nodes to 2K
@@ -116,6 +120,8 @@ def _read_job(lines: Sequence[str], number: int) -> JobView:
         user_id=_user_id(fields.get("UserId", "")),
         comment=_text(fields.get("Comment", "")),
         features=_text(fields.get("Features", "")),
+        gres=_gres(fields.get("TresPerNode", "")),
+        min_cpus=int(cpus) if re.fullmatch("[0-9]{1,6}", cpus := fields.get("MinCPUsNode", "")) else 0,
         expedited=any(_key(line) in _BEFORE_EXPEDITED and line.split()[-1] == _EXPEDITED for line in lines),
         array_job=_count(head["ArrayJobId"]) if "ArrayJobId" in head else None,
         array_task=_number(head["ArrayTaskId"]) if head.get("ArrayTaskId", "").isdecimal() else None,
@@ -185,6 +191,12 @@ def _node_count(fields: Mapping[str, str], completing: bool) -> int:
     if completing and "node" in resources:
         return _count(resources["node"])
     return _count(fields["NumNodes"].partition("-")[0])  # MIN-MAX while pending
+
+
+def _gres(text: str) -> str:
+    """`gpu:a100:8,nic` of `gres/gpu:a100:8,gres/nic`; before 24.11 there stands `gres:` for each."""
+    words = _text(text).split(",")
+    return ",".join(word[len("gres/") :] for word in words if word.startswith(("gres/", "gres:")))
 
 
 def _count(text: str) -> int:

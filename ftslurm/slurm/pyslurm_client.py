@@ -41,7 +41,7 @@ class PyslurmSlurmClient:
     """SlurmClient over the module `pyslurm`.
 
     cli: does what pyslurm cannot: clear a list of excluded nodes (it takes an empty list for "leave it"), hold for the
-    user, name one task of a job array whose number is that of the array, tell an expedited job (asked once for each),
+    user, name one task of a job array whose number is that of the array, tell an expedited job and what a job needs (asked once),
     `scontrol show config` (pyslurm renames the keys), and cancel, where pyslurm judges by an errno that a request which
     went well leaves as it was.
     """
@@ -57,15 +57,14 @@ class PyslurmSlurmClient:
         self._pyslurm = pyslurm
         self._cli = cli
         self._patience = Patience(timeout_s, clock, sleep)
-        self._told: dict[int, tuple[bool, str]] = {}
+        self._told: dict[int, JobView] = {}
 
     def job(self, number: int) -> JobView:
         view = self._ask(f"show job {number}", lambda: read_job(self._load(number)))
         if number not in self._told:
-            told = self._cli.job(number)
-            self._told[number] = told.expedited, told.features
-        expedited, features = self._told[number]
-        return replace(view, expedited=expedited, features=features)
+            self._told[number] = self._cli.job(number)
+        told = self._told[number]
+        return replace(view, expedited=told.expedited, features=told.features, gres=told.gres, min_cpus=told.min_cpus)
 
     def _load(self, number: int) -> Any:
         # Job.load() gives the first job of the answer, which for the number of a job array is any of its tasks.

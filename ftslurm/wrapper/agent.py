@@ -53,7 +53,7 @@ class Agent:
         self._probes = probes
         self._line = line
         self._poll_s = poll_s
-        self._told_bad = False
+        self._to_tell = True  # what the next look shows, even if all is well
         self._named: dict[str, frozenset[str]] = {}  # kind -> the devices its last reports named
         self._life = Life(probes)
         self._pages = Pages()
@@ -171,13 +171,13 @@ class Agent:
             raise ValueError(f"unknown message {message['t']!r}")
 
     def _look(self, asked: bool) -> None:
-        """Told are answers to questions, anything that is not well, and the first look after that."""
+        """Told are answers to questions, anything that is not well, and the first look after that and of all."""
         read = self._beside(lambda: [self._read(probe) for probe in self._probes])
         answer = self._with_drills(merged(read))
         bad = bool(answer.error) or any(report.health is not DeviceHealth.GOOD for report in answer.reports)
-        if asked or bad or self._told_bad:
-            self._say(devices_message(answer, asked))
-        self._told_bad = bad
+        if asked or bad or self._to_tell:
+            self._say(devices_message(answer, asked, {kind: len(names) for kind, names in self._named.items()}))
+        self._to_tell = bad
 
     def _read(self, probe: Probe) -> ProbeAnswer:
         try:

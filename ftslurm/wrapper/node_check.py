@@ -1,6 +1,6 @@
 """Looks at a node before ranks go there: its devices and the job's health command. One task of a step of its own.
 
-Prints `{"good": true | false | null, "why": "..."}`; null where nothing can be said.
+Prints `{"good": true | false | null, "why": "...", "there": {kind: devices}}`; null where nothing can be said.
 """
 
 from __future__ import annotations
@@ -39,24 +39,30 @@ class Question:
         return Question(float(limit_s), tuple(command), tuple(catalogs))
 
 
-def answer_text(good: bool | None, why: str) -> str:
-    return json.dumps({"good": good, "why": why})
+Answer = tuple[bool | None, str, Mapping[str, int]]  # good, why, kind -> how many devices
 
 
-def read_answer(text: str) -> tuple[bool | None, str]:
-    """(good, why) of the last line. Raises: ValueError for anything else."""
+def answer_text(good: bool | None, why: str, there: Mapping[str, int]) -> str:
+    return json.dumps({"good": good, "why": why, "there": dict(there)})
+
+
+def read_answer(text: str) -> Answer:
+    """That of the last line. Raises: ValueError for anything else."""
     lines = [line for line in text.splitlines() if line.startswith("{")]
     found = json.loads(lines[-1]) if lines else None
     if not isinstance(found, dict) or found.get("good", "") not in (True, False, None) or not isinstance(found.get("why"), str):
         raise ValueError("no answer of a node check")
-    return found["good"], found["why"]
+    there = found.get("there")
+    if not isinstance(there, dict) or not all(type(count) is int for count in there.values()):
+        raise ValueError("a node check that has not counted the devices")
+    return found["good"], found["why"], there
 
 
-def check(question: Question, env: Mapping[str, str]) -> tuple[bool | None, str]:
-    """The cheap things first."""
-    deadline = time.monotonic() + question.limit_s
-    verdict = judge([*_command(question, env), *_devices(question, env, deadline)])
-    return _WORD[verdict.health], verdict.reason
+def check(question: Question, env: Mapping[str, str]) -> Answer:
+    """The cheap things first. How many devices there should be is for others to know."""
+    deadline, there = time.monotonic() + question.limit_s, dict[str, int]()
+    verdict = judge([*_command(question, env), *_devices(question, env, deadline, there)])
+    return _WORD[verdict.health], verdict.reason, there
 
 
 def _command(question: Question, env: Mapping[str, str]) -> Iterable[Finding]:
@@ -69,11 +75,13 @@ def _command(question: Question, env: Mapping[str, str]) -> Iterable[Finding]:
     return (command_finding(done.status, done.stdout, question.limit_s),)
 
 
-def _devices(question: Question, env: Mapping[str, str], deadline: float) -> Sequence[Finding]:
+def _devices(question: Question, env: Mapping[str, str], deadline: float, there: dict[str, int]) -> Sequence[Finding]:
+    """there: gets kind -> how many."""
     meaning, found = lazy_meaning((), question.catalogs), list[Finding]()
     for probe in choose_probes(env, run):
         left_s = deadline - time.monotonic()
         seen = probe.read(left_s) if left_s > 0 else ProbeAnswer(error="no time was left to look at them")
+        there[probe.kind] = len(seen.reports)
         found += (*device_findings(probe.kind, seen, 0, meaning), *_unwell(seen, meaning))
     return found
 

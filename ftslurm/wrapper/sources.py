@@ -280,7 +280,7 @@ class Sources:
             return (EvidenceTaken(owner, report.text, report.views, report.attempt),)
         if isinstance(report, (StallSeen, RanksCompared, Progressed)):
             return (replace(report, node=owner),)
-        return (DevicesSeen(owner, self._graded(owner, report.answer), report.asked, report.answer.error),)
+        return (DevicesSeen(owner, self._graded(owner, report.answer), report.asked, report.answer.error, there=report.there),)
 
     def _introduced(self, peer: Peer, hello: wire.ShimHello | wire.AgentHello | DrillAsked) -> Sequence[Event]:
         if isinstance(hello, DrillAsked):

@@ -105,6 +105,11 @@ class FakeSlurm:
         job = self._jobs[number]
         job.view = replace(job.view, nodes=tuple(name for name in job.view.nodes if name != node))
 
+    def needs(self, number: int, gres: str = "", min_cpus: int = 0, features: str = "") -> None:
+        """What it has asked for on each node."""
+        job = self._jobs[number]
+        job.view = replace(job.view, gres=gres, min_cpus=min_cpus, features=features)
+
     def end(self, number: int, state: JobState) -> None:
         """The job ends by itself, or by an accident."""
         job = self._jobs[number]

@@ -33,7 +33,7 @@ BEATS = PLACE + MAKE_PIPE + RANK
 @pytest.fixture(scope="module")
 def own() -> Iterator[Cluster]:
     """Nodes die here, and Slurm notices within seconds."""
-    with booted(nodes=7, conf=["SlurmdTimeout=10"]) as cluster:
+    with booted(nodes=7, conf=["SlurmdTimeout=10", "GresTypes=npu", "NodeName=DEFAULT Gres=npu:2"]) as cluster:
         yield cluster
 
 
@@ -162,7 +162,7 @@ def test_a_spare_that_dies_is_given_back_before_slurm_ends_the_job_with_it(job_p
 @pytest.mark.slurms
 def test_without_a_spare_a_donor_job_lends_a_node_and_ends_with_ours(place: Stage) -> None:
     ft = "--ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=2"
-    told = place.tell(plan(ft, 2), "donor")
+    told = place.tell(plan(ft, 2, sbatch=("--gres=npu:2", "--mincpus=2")), "donor")
     wait_beats(told, 1, 4)
     before = {rank: start.node for rank, start in told.of_attempt(1).items()}
     breaks(told, before[2])
@@ -172,6 +172,8 @@ def test_without_a_spare_a_donor_job_lends_a_node_and_ends_with_ours(place: Stag
     assert counters(told, 2) == {0: (1, 2, 2), 1: (1, 2, 2), 2: (2, 1, 2), 3: (2, 1, 2)}
     donors = told.cluster.answer(["squeue", "-h", f"--name=ftslurm-donor-{told.id}", "-o", "%i %N %T"]).split()
     assert donors[1:] == [after[2], "RUNNING"]
+    donor = told.job(donors[0])
+    assert donor["TresPerNode"] in ("gres:npu:2", "gres/npu:2") and donor["MinCPUsNode"] == "2", donor
     for rank in (0, 1, 2, 3):
         env = environ(told, rank, 2)
         assert (env["SLURM_JOB_ID"], env["SLURM_PROCID"], env["SLURM_NTASKS"]) == (str(told.id), str(rank), "4")
@@ -250,6 +252,22 @@ def test_a_spare_that_fails_the_health_command_is_passed_over(place: Stage) -> N
     assert [node_of(told, 2, rank) for rank in range(4)] == [granted[0]] * 2 + [granted[3]] * 2
     assert f"{granted[2]} cannot replace {granted[1]}: command: the disk is full" in told.output()
     finish(told)
+
+
+def test_a_spare_whose_devices_are_broken_or_missing_is_passed_over(place: Stage) -> None:
+    told = told_with_spares(place, 3, "broken-spares", nodes=2)
+    granted = sorted(nodes_in(told.cluster, told.wait_for(lambda: told.job()["NodeList"].replace("(null)", ""), "its nodes")))
+    wait_beats(told, 1, 4)
+    breaks(told, granted[2])
+    told.cluster.answer(["npu-sim", "lose-chip", "--node", granted[3], "--device", "0.0"], env=told.env)
+    breaks(told, granted[1])
+    wait_beats(told, 2, 4)
+    assert [node_of(told, 2, rank) for rank in range(4)] == [granted[0]] * 2 + [granted[4]] * 2
+    assert f"{granted[2]} cannot replace {granted[1]}: device: ascend 0.0 shows 80E18402" in told.output()
+    assert f"{granted[3]} cannot replace {granted[1]}: device: 1 of 2 ascend devices are there" in told.output()
+    finish(told)
+    for node in granted[1:4]:
+        breaks_no_more(told, node)
 
 
 @pytest.mark.slurms

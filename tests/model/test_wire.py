@@ -75,11 +75,11 @@ REPORTS = st.builds(
 )
 
 
-@given(st.lists(REPORTS, max_size=3), SHORT, st.booleans())
-def test_what_devices_show_arrives_as_it_was(reports: list[DeviceReport], error: str, asked: bool) -> None:
-    arrived = wire.agent_report(over_the_wire(wire.devices_message(ProbeAnswer(tuple(reports), error), asked)))
+@given(st.lists(REPORTS, max_size=3), SHORT, st.booleans(), st.dictionaries(SHORT, st.integers(1, 64), max_size=3))
+def test_what_devices_show_arrives_as_it_was(reports: list[DeviceReport], error: str, asked: bool, there: dict[str, int]) -> None:
+    arrived = wire.agent_report(over_the_wire(wire.devices_message(ProbeAnswer(tuple(reports), error), asked, there)))
     assert isinstance(arrived, wire.DevicesReported)
-    assert (arrived.asked, arrived.answer.error) == (asked, error)
+    assert (arrived.asked, arrived.answer.error, arrived.there) == (asked, error, there)
     cut = [DeviceReport(r.device, r.kind, r.health, r.severity, r.codes, r.detail[:1000]) for r in reports]
     assert list(arrived.answer.reports) == cut
 

@@ -253,6 +253,22 @@ def test_reads_what_the_nodes_have_to_have(version: str) -> None:
         assert parse_job(text.replace("Features=(null)", f"Features={features}"), number).features == features
 
 
+@pytest.mark.parametrize(("told", "gres"), [
+    ("TresPerNode=gres:npu:2", "npu:2"),
+    ("TresPerNode=gres/gpu:a100:8,gres/nic:1", "gpu:a100:8,nic:1"),
+    ("TresPerNode=gres:gpu", "gpu"),
+    ("TresPerNode=license/matlab:1", ""),
+    ("TresPerJob=gres:gpu:8", ""),
+])  # fmt: skip
+@every_version
+def test_reads_what_each_node_was_asked_for(version: str, told: str, gres: str) -> None:
+    text, before = recorded(version, "job-running"), read(version, "job-running")
+    assert (before.gres, before.min_cpus) == ("", 1)
+    more = text.rstrip().replace("MinCPUsNode=1", "MinCPUsNode=16") + f"\n   {told}\n"
+    view = parse_job(more, before.number)
+    assert (view.gres, view.min_cpus, view.comment) == (gres, 16, before.comment)
+
+
 @every_version
 def test_no_name_and_no_comment_sets_features(version: str) -> None:
     number = read(version, "job-running").number

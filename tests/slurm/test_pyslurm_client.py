@@ -90,6 +90,13 @@ def test_asks_the_command_line_once_whether_a_job_is_expedited(expedited: bool) 
     assert cli.requests == [("job", 7)]
 
 
+def test_what_a_job_needs_on_each_node_the_command_line_tells() -> None:
+    cli = with_jobs(7)
+    cli.needs(7, gres="npu:8", min_cpus=16, features="a100")
+    view = client(Pyslurm(job()), cli=cli).job(7)
+    assert (view.gres, view.min_cpus, view.features) == ("npu:8", 16, "a100")
+
+
 def test_reads_a_job() -> None:
     view = read_job(job())
     assert (view.state, view.nodes, view.node_count, view.end_time) == (JobState.RUNNING, ("n1", "n2"), 2, 4600)

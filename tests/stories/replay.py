@@ -303,6 +303,7 @@ class Job:
         self.silent: set[type] = set()
         self.stuck: dict[int, tuple[int, ...]] = {}
         self.full = False
+        self.there: dict[str, dict[str, int]] = {}  # node -> kind -> how many devices it has, if anybody counts them
         self.unfit: dict[str, bool | None] = {}  # node -> what a look at it finds, if not that it is well
         self.donors: list[str] = []  # nodes that are to be had
         self.reachable: bool | None = True  # by another way: any node that is asked about
@@ -452,7 +453,7 @@ class Job:
                 lent = layout.lent if layout is not None else {}
                 return [ev.TaskArrived(task, len(self.tasks), f"{lent.get(task.node, 7)}.0") for task in self.tasks]
             case do.CheckNode(node):
-                return [ev.NodeChecked(node, self.unfit.get(node, True), "as told")]
+                return [ev.NodeChecked(node, self.unfit.get(node, True), "as told", self.there.get(node))]
             case do.BorrowNode(slot, exclude):
                 free = [node for node in self.donors if node not in exclude]
                 if not free:
@@ -507,7 +508,7 @@ class Job:
         return [*exits, ev.RankStopped(rank, attempt, self.stuck.get(rank, ()), self._port if rank == 0 else 0)]
 
     def look_at(self, node: str) -> ev.DevicesSeen:
-        return ev.DevicesSeen(node, self.devices.get(node, ()), asked=True)
+        return ev.DevicesSeen(node, self.devices.get(node, ()), asked=True, there=self.there.get(node, {}))
 
     def _healed(self, node: str, chips: Iterable[tuple[str, tuple[str, ...]]]) -> ev.HealingDone:
         if self.heals:

@@ -109,6 +109,41 @@ def test_a_spare_that_is_not_fit_is_passed_over(good: bool | None, isolated: set
     assert set(fold(job.ledger).isolated) == isolated
 
 
+@pytest.mark.parametrize(
+    ("there", "nodes", "isolated"),
+    [
+        ({"n2": 8, "n4": 8}, ("n1", "n4", "n3"), {"n2"}),
+        ({"n2": 8, "n4": 7}, ("n1", "n5", "n3"), {"n2", "n4"}),
+        ({"n2": 8, "n4": None}, ("n1", "n5", "n3"), {"n2"}),  # no tool there: nothing is known
+        ({"n2": 4, "n1": 8, "n3": 8, "n4": 4}, ("n1", "n4", "n3"), {"n2"}),
+        ({"n1": 8, "n3": 8, "n4": 7}, ("n1", "n5", "n3"), {"n2", "n4"}),  # of n2 nobody knows
+        ({"n4": 7}, ("n1", "n4", "n3"), {"n2"}),
+        ({"n2": 8, "n4": 16}, ("n1", "n4", "n3"), {"n2"}),
+    ],
+)
+def test_a_spare_has_as_many_devices_as_the_node_had(
+    there: dict[str, int | None], nodes: tuple[str, ...], isolated: set[str]
+) -> None:
+    job = with_spares()
+    counted = {**dict.fromkeys(("n4", "n5"), 16), **there}
+    job.there = {node: {"ascend": count} if count is not None else {} for node, count in counted.items()}
+    job.shows(BROKEN)
+    assert layout(job).nodes == nodes and set(fold(job.ledger).isolated) == isolated
+
+
+def test_what_was_seen_of_a_spare_beforehand_is_measured_as_well() -> None:
+    job = with_spares()
+    job.there, job.reachable = {"n2": {"ascend": 8}, "n4": {"ascend": 7}}, None
+    job.tell(ev.DevicesSeen("n2", (), there={"ascend": 8}))
+    job.tell(ev.DevicesSeen("n2", (), there={"ascend": 7}))
+    job.wait(15.0)
+    job.tell(ev.NodeSilent("n2", 15.0), ev.NodeHeard("n2"))
+    job.silent = {do.LookAtDevices}
+    job.shows(BROKEN)
+    job.wait(60.0)
+    assert layout(job).nodes == ("n1", "n5", "n3") and "n4 cannot replace n2: device: 7 of 8 ascend devices are there" in job.said
+
+
 def test_where_no_spare_is_fit_the_job_is_requeued_without_them_and_nothing_is_spent_on_replacement() -> None:
     job = with_spares()
     job.unfit = {"n4": False, "n5": False}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -106,6 +107,19 @@ def test_a_donor_that_runs_lends_its_node() -> None:
     assert "--account=physics" in argv and "--qos=long" in argv and "--partition=main" in argv
     lines = str(how["stdin"]).splitlines()
     assert lines[0] == "#!/bin/sh" and shlex.split(lines[1])[-3:] == [str(world.ours), "0", "60"]
+
+
+@pytest.mark.parametrize(("needs", "asked"), [
+    ({}, set()),
+    ({"min_cpus": 1}, set()),
+    ({"gres": "npu:8", "min_cpus": 64, "features": "a100"}, {"--gres=npu:8", "--mincpus=64", "--constraint=a100"}),
+])  # fmt: skip
+def test_a_donor_asks_for_what_our_own_nodes_have(needs: dict[str, Any], asked: set[str]) -> None:
+    world = World()
+    world.slurm.needs(world.ours, **needs)
+    world.lenders.borrow(1, [], 60.0)
+    words = {word for word in world.ran[0][0] if word.startswith(("--gres", "--mincpus", "--constraint"))}
+    assert words == asked
 
 
 def test_no_secret_goes_to_slurm_with_a_donor() -> None:
@@ -327,8 +341,8 @@ def checks(world: World, done: CommandResult) -> NodeChecked:
 
 @pytest.mark.parametrize(("good", "why"), [(True, "device"), (False, "device: HBM"), (None, "command: timeout")])
 def test_what_the_check_says_is_passed_on(good: bool | None, why: str) -> None:
-    text = f"some banner of the site's\n{answer_text(good, why)}\n"
-    assert checks(World(), said((), 0, text)) == NodeChecked("n3", good, why)
+    text = "some banner of the site's\n" + answer_text(good, why, {"ascend": 8}) + "\n"
+    assert checks(World(), said((), 0, text)) == NodeChecked("n3", good, why, {"ascend": 8})
 
 
 @pytest.mark.parametrize(("done", "why"), [
@@ -341,6 +355,8 @@ def test_what_the_check_says_is_passed_on(good: bool | None, why: str) -> None:
     (said((), 0, '{"good": true, "why": 3}'), "no answer"),
     (said((), 0, '{"why": "x"}'), "no answer"),
     (said((), 0, '["good"]'), "no answer"),
+    (said((), 0, '{"good": true, "why": ""}'), "has not counted the devices"),
+    (said((), 0, '{"good": true, "why": "", "there": {"ascend": "8"}}'), "has not counted the devices"),
 ])  # fmt: skip
 def test_whatever_goes_wrong_nothing_is_known_of_the_node(done: CommandResult, why: str) -> None:
     answer = checks(World(), done)
@@ -349,7 +365,7 @@ def test_whatever_goes_wrong_nothing_is_known_of_the_node(done: CommandResult, w
 
 def test_a_check_on_a_lent_node_is_a_step_of_its_lender() -> None:
     world = World(settings=Settings(health_command=("fit", "a b")))
-    world.answers["srun"] = lambda argv: said(argv, 0, answer_text(True, ""))
+    world.answers["srun"] = lambda argv: said(argv, 0, answer_text(True, "", {}))
     world.lenders.check("n3", 77, 30.0)
     argv, limit_s, how = world.ran[0]
     env = how["env"]
@@ -395,4 +411,4 @@ def test_a_refusal_and_a_silence_are_told() -> None:
 def test_what_is_asked_of_a_node_and_what_it_answers_are_lines_of_json() -> None:
     question = Question(12.5, ("sh", "-c", "echo 'ä'"), ("/a b",))
     assert Question.of(question.text()) == question
-    assert json.loads(answer_text(None, "x")) == {"good": None, "why": "x"}
+    assert json.loads(answer_text(None, "x", {"ascend": 8})) == {"good": None, "why": "x", "there": {"ascend": 8}}

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(90)
 
 
 class Node:
-    """With 8 chips that `npu-sim` breaks, or with none."""
+    """With two chips that `npu-sim` breaks, or with none."""
 
     def __init__(self, folder: Path, devices: bool) -> None:
         path = f"{TOOLS}:{os.environ['PATH']}" if devices else os.environ["PATH"]
@@ -37,7 +37,8 @@ class Node:
             "ftslurm.wrapper.node_check", Question(limit_s, command).text()
         )
         done = subprocess.run(argv, env={**self.env, **(env or {})}, capture_output=True, text=True, timeout=60, check=True)
-        return read_answer(done.stdout)
+        good, why, self.there = read_answer(done.stdout)
+        return good, why
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def bare(tmp_path: Path) -> Node:
 
 
 def test_a_node_whose_devices_are_well_is_well(node: Node) -> None:
-    assert node.check()[0] is True
+    assert node.check()[0] is True and node.there == {"ascend": 2}
 
 
 def test_a_fault_that_does_not_heal_speaks_against_it(node: Node) -> None:
@@ -67,7 +68,7 @@ def test_with_a_fault_that_may_heal_it_is_not_taken_but_nothing_is_held_against_
 
 
 def test_a_node_without_devices_is_judged_by_the_command_alone(bare: Node) -> None:
-    assert bare.check()[0] is True
+    assert bare.check()[0] is True and bare.there == {}
     assert bare.check("true")[0] is True
     good, why = bare.check("sh", "-c", "echo the disk is full; exit 1")
     assert (good, why) == (False, "command: the disk is full")
