@@ -125,19 +125,27 @@ def width(options: Sequence[str], granted: int, spares: int) -> int:
     return nodes
 
 
-def why_not_over_two_jobs(options: Sequence[str]) -> str:
-    """Why no part of the step may run in a donor job; empty if it may."""
-    if has_flag(options, "label"):
+def why_not_over_two_jobs(options: Sequence[str], env: Mapping[str, str], mpi_default: str = "") -> str:
+    """Why no part of the step may run in a donor job; empty if it may. mpi_default: what srun takes where neither an option nor
+    the environment says (MpiDefault in slurm.conf)."""
+    if has_flag(options, "label") or "SLURM_LABELIO" in env:
         return "srun would label its lines from 0 again (--label)"
-    for name in ("output", "error", "input"):
-        value = option_value(options, name) or ""
+    for name, variable in (("output", "SLURM_STDOUTMODE"), ("error", "SLURM_STDERRMODE"), ("input", "SLURM_STDINMODE")):
+        value = option_value(options, name) or env.get(variable, "")
         if any(mark in value for mark in _PER_TASK):
             return f"--{name}={value} names files by task, step or job, and a donor has its own"
         if whole(value) is not None:
             return f"--{name}={value} means one task, and a donor's srun counts from 0 again"
-    if (option_value(options, "mpi") or "none") != "none":
-        return "an MPI step cannot span two jobs (--mpi)"
+    if mpi := _mpi(options, env, mpi_default):
+        return f"an MPI step cannot span two jobs ({mpi})"
     return "a terminal belongs to one srun (--pty)" if has_flag(options, "pty") else ""
+
+
+def _mpi(options: Sequence[str], env: Mapping[str, str], default: str) -> str:
+    """Who has chosen one of Slurm's ways to start MPI programs; empty if nobody. Source: srun(1)."""
+    said = {"--mpi": option_value(options, "mpi"), "SLURM_MPI_TYPE": env.get("SLURM_MPI_TYPE"), "MpiDefault": default}
+    name, kind = next(((name, kind) for name, kind in said.items() if kind), ("", "none"))
+    return "" if kind == "none" else name
 
 
 def why_no_swap(

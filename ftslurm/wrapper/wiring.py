@@ -149,7 +149,7 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
         schedule=allocation.restarts,
     )  # fmt: skip
     can = frozenset({"ask", "requeue", "probe", "replace", "release", "steps"})
-    facts = _facts(order, allocation, "srun", can, site.settings)
+    facts = _facts(order, allocation, "srun", can, site.settings, _mpi_default(site.settings, client))
     memory = NodeMemory(store.root)
     facts = replace(facts, remembered=_remembered(memory, facts, site.settings))
     records = journal.read().records
@@ -323,12 +323,24 @@ def _left(memory: NodeMemory | None, facts: RunFacts, nodes: Mapping[str, str]) 
         memory.add([NodeLeft(at, facts.cluster, node, facts.job, why) for node, why in nodes.items()])
 
 
+def _mpi_default(settings: Settings, client: SlurmClient) -> str:
+    """Asked only for programs of which a new step each time is asked, as those with MPI need it, and where donors may come.
+    Others start with it and take no notice."""
+    if settings.restart_via != "step" or not (settings.node_replacement and settings.donor):
+        return ""
+    try:
+        return client.config().get("MpiDefault", "")
+    except FtslurmError:
+        return ""
+
+
 def _facts(
-    order: Order, allocation: Allocation, launcher: str, can: frozenset[str], settings: Settings
+    order: Order, allocation: Allocation, launcher: str, can: frozenset[str], settings: Settings, mpi_default: str = ""
 ) -> RunFacts:
     command = order.command
     wide = _width(order, allocation, settings)
     no_swap = why_no_swap(order.components, order.env, allocation.nodes, allocation.size, wide)
+    no_donor = why_not_over_two_jobs(order.components[0].options, order.env, mpi_default)
     return RunFacts(
         run=os.urandom(4).hex(),
         job=str(allocation.job),
@@ -350,7 +362,7 @@ def _facts(
         no_swap=no_swap,
         sdk_env=sdk_env(settings),
         width=wide,
-        no_donor=why_not_over_two_jobs(order.components[0].options) if launcher == "srun" else "there is no Slurm",
+        no_donor=no_donor if launcher == "srun" else "there is no Slurm",
         batch_node=order.env.get("SLURMD_NODENAME", ""),
         slurm_env={name: value for name, value in order.env.items() if name.startswith(_OF_THE_JOB)},
         missing=allocation.missing,

@@ -196,7 +196,26 @@ def test_ranks_fold_and_unfold(ranks: set[int]) -> None:
     ],
 )
 def test_what_a_step_over_two_jobs_cannot_do(options: str, said: str) -> None:
-    why = why_not_over_two_jobs(shlex.split(options))
+    why = why_not_over_two_jobs(shlex.split(options), {})
+    assert said in why and bool(why) is bool(said)
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "default", "said"),
+    [
+        ("", {"SLURM_MPI_TYPE": "pmix"}, "", "SLURM_MPI_TYPE"),
+        ("", {"SLURM_MPI_TYPE": "none"}, "pmix", ""),
+        ("--mpi=none", {"SLURM_MPI_TYPE": "pmix"}, "pmix", ""),
+        ("--mpi=pmi2", {"SLURM_MPI_TYPE": "none"}, "", "--mpi"),
+        ("", {}, "pmix", "MpiDefault"),
+        ("", {}, "none", ""),
+        ("", {"SLURM_LABELIO": "1"}, "", "--label"),
+        ("", {"SLURM_STDOUTMODE": "out.%t"}, "", "--output=out.%t"),
+        ("-o out", {"SLURM_STDOUTMODE": "out.%t"}, "", ""),
+    ],
+)
+def test_nor_where_the_environment_asks_for_it(options: str, env: dict[str, str], default: str, said: str) -> None:
+    why = why_not_over_two_jobs(shlex.split(options), env, default)
     assert said in why and bool(why) is bool(said)
 
 
