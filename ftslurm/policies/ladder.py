@@ -86,7 +86,7 @@ class Situation:
     def kept_out(self) -> dict[str, float]:
         """node -> since when (Unix seconds), of those isolated and those blamed now."""
         before = self.history.kept_out(self.now, self.settings.isolation_expires_s)
-        return {node: self.history.isolated[node][1] for node in before} | dict.fromkeys(self.blamed, self.now)
+        return {node: self.history.isolated[node][1] for node in before} | dict.fromkeys(self.bad, self.now)
 
 
 @dataclass(frozen=True, slots=True)

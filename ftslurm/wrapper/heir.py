@@ -166,7 +166,7 @@ class Heir:
         try:
             done = self._run(argv, SCRIPT_LOOK_S, env=env)
             if done.status == 0:
-                return read_answer(done.stdout)
+                return read_answer(done.stdout)[:2]
         except (FtslurmError, ValueError) as error:
             return None, f"it could not be looked for the script: {error}"
         said = done.stderr.strip().splitlines()

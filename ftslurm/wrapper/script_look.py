@@ -42,4 +42,4 @@ def _environments() -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def main() -> None:
-    print(answer_text(*look(os.environ)))
+    print(answer_text(*look(os.environ), {}))

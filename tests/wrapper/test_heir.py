@@ -100,7 +100,7 @@ class Job:
             self.slurm.cancel(self.number)
         if self.script is None:
             return CommandResult(tuple(argv), 1, "", "srun: error: Unable to create step\n")
-        return CommandResult(tuple(argv), 0, answer_text(self.script, "the script") + "\n", "")
+        return CommandResult(tuple(argv), 0, answer_text(self.script, "the script", {}) + "\n", "")
 
     def written(self, *kinds: type) -> list[Any]:
         return [record for record in Journal(self.journal.path).read().records if isinstance(record, kinds)]
