@@ -85,7 +85,7 @@ class Launching(Settling):
         unlisted, self._others_unlisted = self._others_unlisted, False
         if "others" not in self._waits or not unlisted or event.error or self.facts.killed & dict(event.bad_nodes).keys():
             return []
-        self._waits.clear()
+        del self._waits["others"]
         return self._first_launch(now)
 
     def _others_over(self, now: Now) -> list[Decision]:
@@ -277,7 +277,7 @@ class Launching(Settling):
         if not (event.rank is None and event.number == SIGINT) and not (own_term and not self._attempt.number):
             return self._launch_warned(event, own_term or self._asks_for_requeue(event.number), now)
         what, status = f"ended by {signal_name(event.number)} while the step was starting", 128 + event.number
-        if "launch again" in self._waits:  # there is none
+        if self._waits.keys() & {"launch again", "others"}:  # there is none
             return self._finish(what, status, now)
         return self._kill_step(lambda at: self._finish(what, status, at), now)
 

@@ -14,6 +14,7 @@ from ftslurm.model.settings import Settings
 from ftslurm.policies.fence import killed_before, loans_left, steps_over
 from ftslurm.policies.judge_launching import LOOK_AGAIN_S
 from ftslurm.policies.judge_settling import LAUNCHES_AGAIN
+from ftslurm.policies.judge_state import SIGINT, SIGTERM
 from ftslurm.policies.touch import longest_s
 from tests.stories.replay import RUNNING, SILENT, Job, fault
 
@@ -164,6 +165,13 @@ def test_after_a_kill_the_leases_are_waited_for_where_slurm_cannot_know(known: d
     assert not job.did(do.LaunchStep) and not job.did(do.ListSteps)
     job.wait(2.0)
     assert job.did(do.LaunchStep)
+
+
+@pytest.mark.parametrize("number", [SIGINT, SIGTERM])
+def test_after_a_kill_whoever_is_tired_of_waiting_need_not_wait_for_a_step_that_is_not_there(number: int) -> None:
+    job = after_a_kill()
+    job.tell(ev.SignalSeen(number))
+    assert job.status == 128 + number and not job.did(do.KillStep)
 
 
 def test_an_ftrun_was_killed_that_does_not_run_and_did_not_say_how_its_ranks_ended() -> None:
