@@ -18,7 +18,7 @@ import pytest
 from tests.live.conftest import as_user, job_user
 from tests.live.hooked import Hooked, hooked_cluster
 from tests.live.stories import Plan, Story
-from tests.live.test_requeue import DEADLY_SCONTROL
+from tests.live.test_requeue import BY_SCONTROL, DEADLY_SCONTROL
 
 pytestmark = [
     pytest.mark.live,
@@ -336,6 +336,51 @@ def test_a_requeue_cut_in_half_is_finished_and_the_job_runs_again_without_the_ba
     assert (job["Restarts"], job["ExcNodeList"]) == ("1", sick)
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
     assert told.json("status", str(told.id))["requeue_open"] is False
+
+
+WHOLE = replace(HALF, env=BY_SCONTROL, script=f"""
+echo batch $({PRINT}) >>"$STORY/counters"
+srun -N1 -n1 sh -c 'echo srun $({PRINT}) >>"$STORY/counters"'
+{HALF.script}""", rank="""
+[ $MA_SCHEDULE_CNT = 2 ] || exit 0
+[ $SLURM_PROCID = 1 ] && { await go; fault 0.0 80E18402; say sick $SLURMD_NODENAME; }
+exec sleep 200
+""")
+
+
+@pytest.mark.slurms
+def test_one_job_with_all_its_hooks_turned_away_then_cut_off_in_its_requeue(hooked: Hooked) -> None:
+    """What the tests around this one look at more closely, without waiting for a start time."""
+    check = hooked.script("check", 'case $SLURMD_NODENAME in n1) echo hot; exit 1;; esac')
+    hooked.settings(health_command=check, start_in="90s")
+    told = story(hooked, WHOLE).submit()
+    assert start_now(hooked, told.id, "1")["ExcNodeList"] == "(null)"
+    assert drained(hooked, "n1") == f"ftslurm: command: hot, met by job {told.id}"
+    assert {start.node for start in told.wait_started(1, WAIT_S).values()} == {"n2", "n3"}
+    hooked.settings(start_in="90s")
+    hooked.admin("scontrol", "update", "NodeName=n1", "State=UNDRAIN")
+    told.allow("go")
+    excluded = start_now(hooked, told.id, "2")["ExcNodeList"]
+    assert ended(hooked, told.id)["Restarts"] == "2"
+    assert [words for *_, words in told.said()] == [f"sick {excluded}"]
+    assert told.counters() == [(2, 1, 1), (3, 1, 2)]
+    assert (told.folder / "counters").read_text().splitlines() == [
+        "batch 2 1 1,,", "srun 2 1 1,,",
+        f"batch 3 1 2,isolated-requeue,{excluded}", f"srun 3 1 2,isolated-requeue,{excluded}",
+    ]  # fmt: skip
+
+
+def start_now(hooked: Hooked, job: int, restarts: str) -> dict[str, str]:
+    """Once EpilogSlurmctld has said when: the job as it then waits. A busy machine might take longer, and Slurm add its 121 s."""
+    def waits() -> dict[str, str]:
+        fields = hooked.cluster.job(job)
+        done = (fields["JobState"], fields["Restarts"]) == ("PENDING", restarts) and fields["Priority"] != "0"
+        return fields if done else {}
+
+    fields = hooked.cluster.wait_for(waits, WAIT_S, f"job {job} to be clean and released")
+    assert unix(fields["EligibleTime"]) - time.time() < 100.0, fields
+    hooked.admin("scontrol", "update", f"JobId={job}", "StartTime=now+3seconds")
+    return fields
 
 
 def test_a_slurmctld_that_is_not_root_s_finishes_it_by_sudo() -> None:
