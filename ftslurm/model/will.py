@@ -14,6 +14,7 @@ class Will:
     """ledger: its file, on the shared file system. number, schedule: of the job, as Slurm counts. run: of this ftrun.
 
     job: its name for people. batch_node: where the controller is. nodes: of the allocation, in the order of their slots.
+    script: pid of the batch script there, 0 where it is not known.
     """
 
     ledger: str
@@ -25,6 +26,7 @@ class Will:
     batch_node: str
     nodes: tuple[str, ...]
     settings: Settings
+    script: int = 0
 
     def place(self, node: str) -> int | None:
         """Of `node` among those that may succeed, from 0; None for one that may not."""

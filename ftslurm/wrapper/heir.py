@@ -161,7 +161,8 @@ class Heir:
         """What a step there sees."""
         if self._job is not None and self._job.nodes and self._will.batch_node not in self._job.nodes:
             return False, "Slurm has taken it from the job"
-        argv = beside_argv([self._will.batch_node], "ftslurm-look", self._python.module_argv("ftslurm.wrapper.script_look"))
+        look = self._python.module_argv("ftslurm.wrapper.script_look", str(self._will.script))
+        argv = beside_argv([self._will.batch_node], "ftslurm-look", look)
         env = beside_env({name: value for name, value in os.environ.items() if name != CHANNEL_VARIABLE}, 0)
         try:
             done = self._run(argv, SCRIPT_LOOK_S, env=env)

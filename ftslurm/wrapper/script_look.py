@@ -6,6 +6,7 @@ Prints an answer as node_check.py does: `good` is whether it lives.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
@@ -14,20 +15,22 @@ from ftslurm.wrapper.node_check import answer_text
 
 # What Slurm gives the script and every step of its job alike; a machine may be several nodes, of several clusters.
 SAME = ("SLURM_CLUSTER_NAME", "SLURM_CONF", "SLURMD_NODENAME")
-# And to the tasks of a step alone.
-OF_A_STEP = "SLURM_STEP_ID"
 
 
-def look(env: Mapping[str, str]) -> tuple[bool, str]:
-    """env: of a task on that node. The script itself has what Slurm gave it, whatever it has unset since."""
+def look(script: int, env: Mapping[str, str]) -> tuple[bool | None, str]:
+    """script: its pid. env: of a task on that node."""
+    if not script:
+        return None, "nobody knows which process is the script"
     for pid, theirs in _environments():
-        if _is_script(theirs, env):
+        if pid != os.getpid() and _is_of(script, theirs, env):
             return True, f"process {pid} of the batch script runs"
     return False, "neither ftrun nor its script runs there any more"
 
 
-def _is_script(theirs: Mapping[str, str], ours: Mapping[str, str]) -> bool:
-    if OF_A_STEP in theirs or theirs.get("SLURM_JOB_ID", "") != ours["SLURM_JOB_ID"]:
+def _is_of(script: int, theirs: Mapping[str, str], ours: Mapping[str, str]) -> bool:
+    """Each task of a step has its own SLURM_TASK_PID, and hands it on, as the script does (sbatch(1), srun(1)). The number of a
+    step would not tell: a job that was submitted from within a step has that in the environment of its script."""
+    if (theirs.get("SLURM_TASK_PID"), theirs.get("SLURM_JOB_ID", "")) != (str(script), ours["SLURM_JOB_ID"]):
         return False
     return all(theirs[name] == ours[name] for name in SAME if name in theirs and name in ours)
 
@@ -42,4 +45,5 @@ def _environments() -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def main() -> None:
-    print(answer_text(*look(os.environ), {}))
+    """Argument: pid of the script."""
+    print(answer_text(*look(int(sys.argv[1]), os.environ), {}))

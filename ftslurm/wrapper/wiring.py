@@ -30,6 +30,7 @@ from ftslurm.model.history import History, fold
 from ftslurm.model.job import Allocation, JobId
 from ftslurm.model.layout import Layout
 from ftslurm.model.node_memory import NodeLeft, remembered, suspects
+from ftslurm.model.numbers import whole
 from ftslurm.model.record import RunBegan
 from ftslurm.model.settings import Resolved, Settings
 from ftslurm.model.will import Will, to_message
@@ -212,7 +213,7 @@ def _controller(
     meaning = lazy_meaning(settings.user_induced, settings.catalogs)
     raise_limit()
     sources = Sources(clock, signals, meaning, settings.address, settings.lease_s, settings.silence_s)
-    sources.runs, sources.will = runs, will_for(facts, settings, journal.path)
+    sources.runs, sources.will = runs, will_for(facts, settings, journal.path, whole(order.env.get("SLURM_TASK_PID", "")) or 0)
     channel = sources.server.channel_text([settings.address] if settings.address else addresses)
     effects = Effects(
         sources, launcher, scheduler, signals, clock, channel, order.verbose, programs=programs(order.components),
@@ -239,13 +240,16 @@ def _runs(client: SlurmClient, allocation: Allocation) -> bool:
     return view.state in (JobState.RUNNING, JobState.SUSPENDED) and ours
 
 
-def will_for(facts: RunFacts, settings: Settings, ledger: Path) -> Callable[[str], dict[str, Any] | None]:
-    """node -> what its agent is left with, None for one that could not go on without us."""
+def will_for(
+    facts: RunFacts, settings: Settings, ledger: Path, script: int = 0
+) -> Callable[[str], dict[str, Any] | None]:
+    """node -> what its agent is left with, None for one that could not go on without us. script: see Will."""
     if facts.batch_node not in facts.nodes:
         return lambda node: None
     will = Will(
-        str(ledger), facts.number, facts.schedule, facts.run, facts.job, facts.cluster, facts.batch_node, facts.nodes, settings
-    )
+        str(ledger), facts.number, facts.schedule, facts.run, facts.job, facts.cluster, facts.batch_node, facts.nodes, settings,
+        script,
+    )  # fmt: skip
     return lambda node: to_message(will) if may_succeed(will, node) else None
 
 

@@ -91,7 +91,7 @@ class Job:
         self.slurm._nodes[node] = replace(self.slurm._nodes[node], address="127.0.0.1", port=port)
 
     def heir(self, node: str, silent_s: float = LONG_AGO_S) -> Heir:
-        will = Will(str(self.journal.path), self.number, 0, "r1", "1", "c", "n1", ("n1", "n2", "n3"), self.settings)
+        will = Will(str(self.journal.path), self.number, 0, "r1", "1", "c", "n1", ("n1", "n2", "n3"), self.settings, 4711)
         return Heir(will, node, boot_s() - silent_s, self.slurm, self.run)
 
     def run(self, argv: Sequence[str], timeout_s: float, env: dict[str, str]) -> CommandResult:
@@ -136,7 +136,7 @@ def test_a_batch_node_that_lives_is_left_to_its_script_at_once(job: Job) -> None
         assert "n1 lives" in job.heir("n2", silent_s=1.0).run()
     assert not job.written(rec.Decided) and job.slurm.job(job.number).restarts == 0
     (look,) = job.looks
-    assert "--nodelist=n1" in look and "--overlap" in look
+    assert "--nodelist=n1" in look and "--overlap" in look and look[-1] == "4711"
 
 
 def test_a_batch_node_that_is_back_without_its_script_is_as_good_as_dead(job: Job) -> None:
@@ -185,13 +185,13 @@ def test_a_batch_node_that_slurm_has_taken_from_the_job_is_not_looked_at(job: Jo
 ON_N1 = {"SLURM_JOB_ID": "77000001", "SLURMD_NODENAME": "n1", "SLURM_CLUSTER_NAME": "c", "SLURM_CONF": "/etc/slurm.conf"}
 
 
-def looked_for(**other: str) -> bool | None:
+def looked_for(script: int = 4711, **other: str) -> bool | None:
     """In a step, while a process with those variables besides runs; empty ones it lacks."""
-    theirs = {name: value for name, value in {**ON_N1, **other}.items() if value}
+    theirs = {name: value for name, value in {**ON_N1, "SLURM_TASK_PID": "4711", **other}.items() if value}
     with subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], **theirs}) as process:
         try:
-            argv = Python(sys.executable, str(REPOSITORY)).module_argv("ftslurm.wrapper.script_look")
-            done = subprocess.run(argv, env={**ON_N1, "SLURM_STEP_ID": "3"}, capture_output=True, text=True, check=True, timeout=30)
+            argv = Python(sys.executable, str(REPOSITORY)).module_argv("ftslurm.wrapper.script_look", str(script))
+            done = subprocess.run(argv, env={**ON_N1, "SLURM_TASK_PID": "1234"}, capture_output=True, text=True, check=True, timeout=30)
             return read_answer(done.stdout)[0]
         finally:
             process.kill()
@@ -202,7 +202,9 @@ def looked_for(**other: str) -> bool | None:
     [
         ({}, True),
         ({"SLURM_CLUSTER_NAME": ""}, True),
-        ({"SLURM_STEP_ID": "0"}, False),
+        ({"SLURM_STEP_ID": "0"}, True),  # the job was submitted from within a step of another
+        ({"SLURM_TASK_PID": "4712"}, False),  # a task of a step
+        ({"SLURM_TASK_PID": ""}, False),
         ({"SLURM_JOB_ID": "77000002"}, False),
         ({"SLURM_JOB_ID": ""}, False),
         ({"SLURMD_NODENAME": "n2"}, False),
@@ -211,6 +213,10 @@ def looked_for(**other: str) -> bool | None:
 )
 def test_the_script_is_what_has_its_job_s_variables_and_none_of_a_step(other: dict[str, str], lives: bool) -> None:
     assert looked_for(**other) is lives
+
+
+def test_where_its_pid_is_not_known_nothing_is_said() -> None:
+    assert looked_for(script=0) is None
 
 
 def test_a_slurmd_that_does_not_read_is_no_sign_of_life(job: Job) -> None:
