@@ -23,7 +23,8 @@ class Devices(Settling):
     def _agent_arrived(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
         if dismissed := self._agent_meanwhile(event, now):
             return dismissed
-        held: list[Decision] = [*self._for_agents.pop(event.node, ()), *self._watch_ranks([event.node])]
+        watched = self._watch_ranks([event.node]) if self.phase is not Phase.LAUNCHING else []  # they have not begun
+        held: list[Decision] = [*self._for_agents.pop(event.node, ()), *watched]
         return [*held, LookAtDevices(), *self._settled(now)] if "look" in self._waits else held
 
     def _agent_meanwhile(self, event: ev.AgentArrived, now: Now) -> list[Decision]:

@@ -131,7 +131,9 @@ class Launching(Settling):
     # --- a node that dies while the step comes up: srun waits for it, for two minutes and more
 
     def _slow_launch(self, now: Now) -> list[Decision]:
-        """Nodes that nothing has come from are looked at by another way; one that lives may take its time."""
+        """Nodes that nothing has come from are looked at by another way; one that lives may take its time. Agents come up
+        meanwhile: who else would notice that our own node has died?
+        """
         if self.phase is not Phase.LAUNCHING:
             return []
         # Less and less often, but for those that were out of reach: images are loaded, other steps waited for.
@@ -140,7 +142,7 @@ class Launching(Settling):
         came = {task.node for task in self._tasks.values()}
         probed = self._probe([node for node in self._planned() if node not in came][:AT_A_TIME], now)
         nobody_came = "steps" in self.facts.can and not self._tasks
-        return [*probed, *([ListSteps()] if nobody_came else [])]
+        return [*probed, *self._watch(now, self._planned()), *([ListSteps()] if nobody_came else [])]
 
     def _steps_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
         """srun waits until slurmctld tells it of a step that has ended, however long that takes."""

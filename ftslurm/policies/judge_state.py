@@ -319,8 +319,9 @@ class JudgeState:
             self._fit[event.node] = event
         return []
 
-    def _watch(self, now: Now) -> list[Decision]:
-        unwatched = tuple(node for node in self._step_nodes() if node not in self._agents)
+    def _watch(self, now: Now, nodes: Iterable[str] | None = None) -> list[Decision]:
+        """nodes: where ranks are to come, None: where they are."""
+        unwatched = tuple(node for node in (self._step_nodes() if nodes is None else nodes) if node not in self._agents)
         self._agents.update(dict.fromkeys(unwatched))
         self._agents_due.update({node: now.mono + self._doubled(AGENT_COMES_S, node) for node in unwatched})
         lent = {node: job for node, job in self._lent().items() if node in unwatched}

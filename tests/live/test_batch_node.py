@@ -152,6 +152,29 @@ def test_a_batch_node_that_is_back_soon_without_its_script_is_as_good_as_dead(sb
         assert [done["ok"] for done in records(told, "CarriedOut")] == [True]
 
 
+WAITS_FIRST = """
+[ "${SLURM_RESTART_COUNT:-0}" = 0 ] && { srun sleep 1000 & sleep 3; }
+%RUN%
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_batch_node_that_dies_while_the_step_waits_is_noticed_too(job_path: tuple[Path, ...]) -> None:
+    with booted(nodes=4) as own, new_stage(own, job_path) as stage:
+        told = stage.tell(Plan(nodes=3, rank=MAKE_PIPE + RANK, files=BEATS, ft=QUICK_LEASE, script=WAITS_FIRST, sbatch=("--no-kill",)), "waits")
+        told.wait_for(lambda: sum(map(connected, ours(told, "wrapper.agent"))) == 3, "the agents to call", BUSY_S)
+        time.sleep(SILENCE_S)  # there is no sign of it that ftrun has answered
+        assert told.starts() == []
+        own.tool("node-crash", "n1")
+        told.wait_for(lambda: records(told, "Decided"), "one to take over", LONGEST_S + BUSY_S)
+        requeued(told)
+        down(own, "n1")
+        told.wait_for(lambda: runs_again(told, 1), "attempt 1 to write", 90.0 + BUSY_S)
+        assert told.counters() == [(2, 1, 1)]
+        assert {(start.rung, start.cause) for start in told.starts()} == {("isolated-requeue", "node")}
+        own.cancel(told.id)
+
+
 @pytest.mark.timeout(500)
 def test_when_the_first_of_the_others_is_dead_as_well_the_next_one_does_it(job_path: tuple[Path, ...]) -> None:
     with told_on(5, job_path, "two-dead", sbatch=("--no-kill",)) as (own, told):

@@ -463,6 +463,17 @@ def test_a_node_that_was_out_of_reach_once_and_answers_again_is_not_blamed() -> 
     assert not job.did(do.StopRanks)
 
 
+def test_agents_come_up_beside_a_launch_that_takes_long() -> None:
+    """The batch node may die meanwhile: nobody else would go on for it."""
+    job = launching()
+    assert not job.did(do.WatchNodes), "most launches do not"
+    job.wait(Settings().silence_s + 1.0)
+    assert [watch.nodes for watch in job.did(do.WatchNodes)] == [("n1", "n2")] and not job.did(do.WatchRanks)
+    job.tell(*(ev.TaskArrived(task, 4, "7.0") for task in job.tasks if task.node == "n2"))
+    job.wait(60.0)
+    assert len(job.did(do.WatchNodes)) == 1 and {*job.did(do.WatchRanks)[-1].ranks} == {"n1", "n2"}
+
+
 def test_what_is_told_of_a_node_that_the_step_does_not_want_keeps_no_launch_up() -> None:
     job = launching()
     job.tell(*[ev.NodeProbed("n7", False, "it was asked about before")] * 3)
