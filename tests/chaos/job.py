@@ -101,12 +101,12 @@ class Job:
         while not self.over and not (strike.soon and self.blows):
             if self._steps() > steps and self.running():
                 break
-            self._tend()
+            self.tend()
             if time.time() - max(began, self._undone()) > PROGRESS_S:
                 raise AssertionError(f"no step was made for {PROGRESS_S:g} s")
         until = time.time() + strike.delay_s
         while time.time() < until and not self.over:
-            self._tend()
+            self.tend()
         return not self.over
 
     def _strike(self, strike: Strike) -> None:
@@ -138,7 +138,7 @@ class Job:
             limit_s = END_S
         began = time.time()
         while not self.over:
-            self._tend()
+            self.tend()
             if time.time() - max(began, self._undone()) > limit_s:
                 raise AssertionError(f"it has not ended {limit_s:g} s after it could")
 
@@ -153,7 +153,7 @@ class Job:
 
     # ---- what an operator does
 
-    def _tend(self) -> None:
+    def tend(self) -> None:
         """A moment's wait: what is due is undone, and a job that Slurm keeps waiting needlessly is helped on."""
         time.sleep(POLL_S)
         self._undo()
@@ -238,7 +238,7 @@ class Job:
         while not (found := self.running()):
             if time.monotonic() > deadline or self.over:
                 raise Missed("no rank runs")
-            self._tend()
+            self.tend()
         return found
 
     def processes(self, *words: str) -> dict[int, str]:

@@ -10,11 +10,11 @@ from tests.chaos.job import Job, Missed
 from tests.chaos.on_devices import SELF_HEALING
 from tests.chaos.on_ranks import signalled
 from tests.chaos.plan import LEASE_S
-from tests.chaos.victims import any_rank, room_to_isolate
+from tests.chaos.victims import AGENT, FTRUN, any_rank, not_an_heir, room_to_isolate
 
-# How their commands look, as argv joined by blanks.
-SHIM, AGENT = ("from shim import main", "python", "-I -S"), ("ftslurm.wrapper.agent import", "python")
-SRUN, AGENTS_SRUN, FTRUN = "srun --kill-on-bad-exit", "--job-name=ftslurm-agent", "/ftrun --ft"
+# As AGENT and FTRUN.
+SHIM = ("from shim import main", "python", "-I -S")
+SRUN, AGENTS_SRUN = "srun --kill-on-bad-exit", "--job-name=ftslurm-agent"
 
 
 def shim_killed(job: Job) -> str:
@@ -24,6 +24,7 @@ def shim_killed(job: Job) -> str:
 
 
 def agent_killed(job: Job) -> str:
+    not_an_heir(job)
     pid = job.one("agent", *AGENT)
     job.kill(pid)
     return f"agent {pid}"

@@ -6,7 +6,7 @@ import time
 
 from tests.chaos.job import Job, Missed
 from tests.chaos.plan import LEASE_S
-from tests.chaos.victims import SICK_MOST, any_node, room_to_isolate
+from tests.chaos.victims import SICK_MOST, any_node, not_an_heir, room_to_isolate, wait_for_heir
 from tests.live.stories import admin
 
 UNDRAIN_S = 30.0
@@ -22,6 +22,7 @@ def node_frozen_beyond_the_lease(job: Job) -> str:
 
 def freeze(job: Job, seconds: float) -> str:
     """Not the batch node's: of that an own kind tells."""
+    not_an_heir(job)
     node = take(job, other_node(job))
     job.world.node("node-freeze", node)
     job.undo_in(seconds, lambda: back(job, node, "node-thaw", node))
@@ -36,12 +37,14 @@ def batch_node_frozen(job: Job) -> str:
 
 
 def node_killed(job: Job) -> str:
+    not_an_heir(job)
     room_to_isolate(job)
     return crash(job, other_node(job))
 
 
 def batch_node_killed(job: Job) -> str:
     room_to_isolate(job)
+    wait_for_heir(job, batch_node(job))
     return crash(job, batch_node(job))
 
 
@@ -67,8 +70,10 @@ def drained(job: Job) -> str:
 
 
 def set_down(job: Job) -> str:
+    """With --no-kill not the batch node: Slurm kills the script there, and takes that for the end of the job."""
+    not_an_heir(job)
     room_to_isolate(job)
-    node = take(job, any_node(job))
+    node = take(job, other_node(job) if "--no-kill" in job.plan.sbatch else any_node(job))
     job.world.operator("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=chaos")
     job.undo_in(job.rng.uniform(3.0, 15.0), lambda: lift(job, node, "DOWN", "RESUME"))
     return f"an administrator of {node}"
