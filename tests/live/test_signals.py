@@ -153,14 +153,19 @@ def test_a_shim_that_is_killed_takes_its_rank_along_and_the_job_is_requeued(told
 
 
 @story(tasks=2, ft="--ft-restart-via step", rank="""
-[ $MA_PROC_START_CNT.$MA_SCHEDULE_CNT = 1.1 ] || exit 0
-[ $SLURM_PROCID = 1 ] && { fault 0.0 80C98008; kill -KILL $PPID; }
+if [ $MA_PROC_START_CNT.$MA_SCHEDULE_CNT != 1.1 ]; then
+    grep -q "^State:[^Z]*$" /proc/$(cat "$STORY/left")/status || say alone
+    exit 0
+fi
+sleep 100 & [ $SLURM_PROCID = 0 ] || { echo $! >"$STORY/left"; fault 0.0 80C98008; kill -KILL $PPID; }
 exec sleep 100
 """)
 def test_a_shim_that_is_killed_beside_a_fault_leaves_a_new_step_as_the_remedy(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.attempts() == {1: {(1, 1, 1)}, 2: {(1, 2, 2)}}
     assert len({start.step for start in told.starts()}) == 2
+    alone = [(attempt, words) for _, attempt, _, words in told.said()]
+    assert alone == [(2, "alone")] * 2, "nothing is left of what the ranks had started"
 
 
 @pytest.mark.slurms
