@@ -50,9 +50,10 @@ class Shim:
 
     def __init__(
         self, command: Sequence[str], rank: int = 0, env: Mapping[str, str] | None = None, tail: int = 0,
-        lease_s: float = 0.0, place: str = "", secret: bytes = b"", launch: int = 0, **how: Any,
+        lease_s: float = 0.0, place: str = "", secret: bytes = b"", launch: int = 0, without: str = "",
+        **how: Any,
     ) -> None:  # fmt: skip
-        """tail: bytes that it keeps of each output stream, in every attempt. lease_s: 0: it has none, and sends no beats. place: of its srun's ranks among all, as Channel reads it. secret: of the ftrun. launch: of its steps, which this is."""
+        """tail: bytes that it keeps of each output stream, in every attempt. lease_s: 0: it has none, and sends no beats. place: of its srun's ranks among all, as Channel reads it. secret: of the ftrun. launch: of its steps, which this is. without: a function of its module that finds nothing."""
         self.tail = tail
         self.secret = secret or secrets.token_bytes(32)
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -72,6 +73,8 @@ class Shim:
             "SLURMD_NODENAME": "n2",
         } | dict(env or {})
         argv = Python(sys.executable, str(REPOSITORY)).shim_argv(tuple(command))
+        if without:
+            argv = tuple(word.replace("main()", f"import shim; shim.{without} = lambda *_: None; main()") for word in argv)
         self.process = subprocess.Popen(
             argv, env=self.env, **({"stdout": subprocess.PIPE, "stdin": subprocess.DEVNULL, "preexec_fn": as_in_a_terminal} | how)
         )

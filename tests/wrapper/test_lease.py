@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ class Stage:
         self.made: list[Shim] = []
 
     def __call__(self, script: str = RECORDS, lease_s: float = LEASE_S, **how: object) -> Shim:
-        env = {"RECORDS": str(self.folder / "records")}
+        env = {"RECORDS": str(self.folder / "records"), **how.pop("env", {})}  # type: ignore[dict-item]
         self.made.append(Shim(("bash", "-c", script), env=env, lease_s=lease_s, **how))  # type: ignore[arg-type]
         return self.made[-1]
 
@@ -139,6 +140,16 @@ def test_the_timers_for_that_are_found_wherever_the_libc_keeps_them(where: str |
     guard = Guard(load)
     guard.set(1.0)
     assert guard.there is there and Timers.set == ([1, 1] if there else [])
+
+
+@pytest.mark.parametrize("local", ["0", "1"])
+def test_a_node_without_such_timers_is_told_once(stage: Stage, local: str) -> None:
+    shim = stage("exit 0", without="timer_library", env={"SLURM_LOCALID": local}, stderr=subprocess.PIPE)
+    shim.start()
+    shim.hear("exited")
+    shim.end(0)
+    assert shim.process.stderr is not None
+    assert (b"has no timer_create" in shim.process.stderr.read()) == (local == "0")
 
 
 def test_frozen_as_a_whole_beyond_the_lease_a_rank_never_runs_again(stage: Stage) -> None:
