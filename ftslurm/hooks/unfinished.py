@@ -30,6 +30,8 @@ def try_again(settings: HookSettings, node: str, memory: Memory, owed: tuple[Unf
     findings: list[Finding] = []
     stuck: list[Process] = []
     for one in owed:
+        if time.monotonic() >= deadline:  # with a lock that stays each would be waited for
+            break
         if settings.leftovers and one.user_id >= settings.first_user_id:
             tried = _again(settings, node, memory, one, deadline)
             findings += tried.findings

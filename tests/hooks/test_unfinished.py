@@ -109,6 +109,14 @@ def test_a_prolog_without_time_leaves_it_to_the_next(monkeypatch: pytest.MonkeyP
     assert fit and "no time was left" in said and not node.ended and owed(node) == (OWED,)
 
 
+def test_behind_its_time_it_does_not_even_look(monkeypatch: pytest.MonkeyPatch, node: Node) -> None:
+    node.looks = [[20]]
+    node.clear(Silent())
+    node.looks = [[]]
+    begin_job(monkeypatch, node, Admin([]), limit_s=0.0)
+    assert owed(node) == (OWED,)
+
+
 def test_what_outlives_sigkill_turns_the_node_away_and_is_remembered(monkeypatch: pytest.MonkeyPatch, node: Node) -> None:
     node.looks = [[20]]
     node.clear(Silent())
