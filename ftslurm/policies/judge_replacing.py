@@ -97,8 +97,10 @@ class Replacing(Starting):
         """The nodes that are well, where the job has said that so few are enough."""
         well = tuple(node for node in self.facts.nodes if node not in set(self._kept_out(now)))
         st = self.settings
-        enough = "replace" in self.facts.can and st.shrink and 0 < st.min_nodes <= len(well)
-        return Layout(well) if enough else None
+        if "replace" not in self.facts.can or not st.shrink or not 0 < st.min_nodes <= len(well):
+            return None
+        before = self.history.places  # of an earlier ftrun of this scheduling, whose slots stay
+        return Layout(before, chosen=True) if sorted(before) == sorted(well) else Layout(well)
 
     @property
     def _may_fill(self) -> bool:

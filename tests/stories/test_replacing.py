@@ -809,6 +809,19 @@ def test_the_next_ftrun_of_a_script_that_went_on_with_fewer_nodes_does_so_too(re
     assert layout(second).nodes == ("n1", "n3") and second.status is None
 
 
+def test_the_next_ftrun_of_a_job_with_replaced_and_with_fewer_nodes_finds_every_slot_where_it_was() -> None:
+    policy = replace(SMALLER, node_replacement=True, spares=1, donor=False)
+    names = ("n1", "n2", "n3", "n4")
+    first = Job(policy, nodes=names, can=CAN, width=3).begin()
+    first.shows(fault("n1", graded=FaultClass.ISOLATE))
+    first.shows(BROKEN)
+    assert layout(first).nodes == ("n4", "n3") and counts(first) == [(2, 2), (2, 2), (1, 3), (1, 3)]
+    first.all_exit(0)
+    second = Job(policy, nodes=names, can=CAN, width=3, past=first.ledger, step_key="eval").begin()
+    assert layout(second).nodes == ("n4", "n3") and layout(second).chosen
+    assert counts(second) == [(2, 1), (2, 1), (1, 1), (1, 1)]
+
+
 def test_as_many_hangs_are_survived_where_no_node_is_to_be_had() -> None:
     """Each is answered twice, by a replacement that fails and by a requeue, and counts once."""
     job = Job(replace(ON_LOAN, hang_restart=True), can=CAN, width=2).begin()
