@@ -26,7 +26,7 @@ class Allocation:
     nodes: in Slurm's order, one a slot. restarts: requeues so far, of any cause (SLURM_RESTART_COUNT).
     start_time: Unix seconds of this scheduling, submit_time: of the job or its last requeue; 0 if not told.
     sluid: Slurm's own identity of the scheduling (25.11+).
-    missing: nodes that were there when it began, and have been lost or given back since.
+    granted: the nodes when it began, in Slurm's order; some may have been lost or given back since. Empty if not told.
     """
 
     job: JobId
@@ -38,13 +38,13 @@ class Allocation:
     batch: bool = False
     name: str = ""
     sluid: str = ""
-    missing: tuple[str, ...] = ()
+    granted: tuple[str, ...] = ()
     submit_time: int = 0
 
     @property
     def size(self) -> int:
         """Nodes, with those that are missing by now."""
-        return len(self.nodes) + len(self.missing)
+        return len({*self.granted, *self.nodes})
 
 
 @dataclass(frozen=True, slots=True)

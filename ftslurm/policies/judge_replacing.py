@@ -45,16 +45,19 @@ class Replacing(Starting):
         well = [node for node in f.nodes if node not in kept_out]
         if len(well) >= f.width:
             return self._launch_on(well, now)
-        lost = [node for node in sorted(kept_out) if node not in f.nodes]  # the job has them no more
+        lost = [*f.missing, *sorted(kept_out - {*f.nodes, *f.missing})]  # the job has them no more
         bad = [*(node for node in f.nodes if node in kept_out), *lost]
         if not self._may_fill or len(well) + len(bad) < f.width:
             self._layout = self._fewer(now)
+            if self._layout is None and f.missing and len(f.nodes) < f.width:
+                return self._too_few(f.missing, f"{fold_nodes(f.missing)} is not in the job any more", "", now)
             return self._launch(now)
         before = self.history.places
         if len(before) == f.width:
             found = self._there_again(before, well, bad)
         else:
-            before, found = tuple(node for node in (*f.nodes, *lost) if node in {*well, *bad[: f.width - len(well)]}), {}
+            given = dict.fromkeys((*(f.granted or f.nodes), *f.nodes, *lost))
+            before, found = tuple(node for node in given if node in {*well, *bad[: f.width - len(well)]}), {}
         self._layout = Layout(before).filled(found, {})
         self.phase = Phase.REPLACING
         here = {slot: node for slot, node in found.items() if node in well}
@@ -288,7 +291,9 @@ class Replacing(Starting):
         self._attempt = Attempt(self._attempt.number)
         self._attempt.step_gone = self._attempt.step_ended = True
         self._attempt.not_in_place, self._attempt.unreplaced = what, unreplaced
-        self._attempt.gone = {node: self.history.isolated[node][0] for node in self._kept_out(now) if node in missing}
+        why = dict.fromkeys(self.facts.missing, "it is not in the job any more")
+        why |= {node: self.history.isolated[node][0] for node in self._kept_out(now)}
+        self._attempt.gone = {node: why[node] for node in missing if node in why}
         return self._into_trouble(Trouble(Cause.LAUNCH, what, 1), now)
 
     def _replacing_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:

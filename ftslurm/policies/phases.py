@@ -42,8 +42,8 @@ class RunFacts:
 
     width: nodes of the step; 0: not ours to know. no_donor: why no node can be borrowed. no_swap: why none can be
     replaced by any other (then `can` has no `replace`). batch_node: where ftrun runs.
-    slurm_env: what the batch script's environment says of the job (SLURM_*). missing: nodes that Slurm gave the job and has
-    taken from it before this ftrun began, or that were given back.
+    slurm_env: what the batch script's environment says of the job (SLURM_*). granted: the nodes that Slurm gave the job, in
+    its order, some of which may have been lost or given back before this ftrun began; empty if not told.
     unproven: node -> why ranks of an earlier ftrun may still run there. killed: those of them where they have ended when
     Slurm lists no step of theirs, since all that is known against them is that their ftrun was killed. cut_short: how the
     scheduling before ended, where its ftrun did not live to write it. steps_over: of earlier ftruns in this scheduling,
@@ -83,7 +83,12 @@ class RunFacts:
     batch_node: str = ""
     slurm_env: Mapping[str, str] = field(default_factory=dict)
     cut_short: tuple[Record, ...] = ()
-    missing: tuple[str, ...] = ()
+    granted: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Nodes that the job has no more."""
+        return tuple(node for node in self.granted if node not in set(self.nodes))
 
 
 # Every rank's end, and node -> the evidence taken there -> hints for people (hints.py): name, what, advice, evidence.

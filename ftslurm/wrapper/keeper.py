@@ -46,7 +46,7 @@ def _has_lost_nodes(client: SlurmClient, number: int, history: History, plan: Pl
     """In this scheduling: given back, or taken by Slurm. Asked only of a job that may be requeued."""
     job = client.job(number)
     had = expand(history.last_run.nodes) if history.last_run is not None else ()
-    fewer = bool(history.places) or len(job.nodes) < len(had)
+    fewer = bool(history.places) or len(job.nodes) < max(len(had), history.size)
     return job.state is JobState.RUNNING and fewer and (job.requeue or plan.allow_first) and not runs_again(job, plan)
 
 

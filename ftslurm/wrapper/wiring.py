@@ -109,10 +109,9 @@ def survey(order: Order) -> Site:
     patience = Patience(resolved.settings.slurm_patience_s)
     view = patience.keep_asking(lambda: client.job(number), lambda text: print(f"ftrun: {text}", file=sys.stderr, flush=True))
     resolved = settings_in_force(order.request, order.env, view.comment)
-    granted, nodes = site.allocation.nodes, view.nodes or site.allocation.nodes
     allocation = replace(
-        site.allocation, nodes=nodes, restarts=view.restarts, start_time=view.start_time, batch=view.batch,
-        missing=tuple(node for node in granted if node not in set(nodes)), submit_time=view.submit_time,
+        site.allocation, nodes=view.nodes or site.allocation.nodes, restarts=view.restarts, start_time=view.start_time,
+        batch=view.batch, granted=site.allocation.nodes, submit_time=view.submit_time,
     )  # fmt: skip
     return Site(resolved, allocation, client, view)
 
@@ -369,7 +368,7 @@ def _facts(
         no_donor=no_donor if launcher == "srun" else "there is no Slurm",
         batch_node=order.env.get("SLURMD_NODENAME", ""),
         slurm_env={name: value for name, value in order.env.items() if name.startswith(_OF_THE_JOB)},
-        missing=allocation.missing,
+        granted=allocation.granted,
     )
 
 

@@ -83,6 +83,27 @@ def test_the_next_ftrun_of_a_script_that_lost_a_node_is_as_large(place: Stage) -
         told.cluster.tool("node-up", dead)
 
 
+def test_a_node_that_slurm_took_before_ftrun_began_is_replaced(place: Stage) -> None:
+    ft = "--ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=1"
+    script = f'\nuntil [ -e "$STORY/begin" ]; do sleep 0.2; done\nftrun --ft-rendezvous torch {ft} sh "$STORY/rank.sh"\n'
+    told = place.tell(plan(ft, 3, 1, script=script, sbatch=("--no-kill",)), "lost-before")
+    granted = sorted(nodes_in(told.cluster, told.wait_for(lambda: told.job()["NodeList"].replace("(null)", ""), "its nodes")))
+    dead = next(node for node in granted if node != told.job()["BatchHost"])
+    told.cluster.tool("node-crash", dead)
+    try:
+        told.wait_for(lambda: dead not in nodes_in(told.cluster, told.job()["NodeList"]), "Slurm to take it", 90.0)
+        (told.folder / "begin").touch()
+        wait_beats(told, 1, 3, 90.0)
+        slot = granted.index(dead)
+        assert [node_of(told, 1, rank) == node for rank, node in enumerate(granted)] == [rank != slot for rank in range(3)]
+        assert counters(told, 1) == {rank: (2, 1, 1) if rank == slot else (1, 1, 1) for rank in range(3)}
+        assert f"replaced {dead} by {node_of(told, 1, slot)}" in told.output()
+        told.cluster.cancel(told.id)  # these ranks end in a later attempt only
+        told.wait_nothing_left(60.0)
+    finally:
+        told.cluster.tool("node-up", dead)
+
+
 def test_the_batch_node_itself_is_left_and_ftrun_goes_on_there(place: Stage) -> None:
     told = told_with_spares(place, 1, "batch-node", nodes=2)
     wait_beats(told, 1, 4)

@@ -822,6 +822,39 @@ def test_the_next_ftrun_of_a_job_with_replaced_and_with_fewer_nodes_finds_every_
     assert counts(second) == [(2, 1), (2, 1), (1, 1), (1, 1)]
 
 
+# --- nodes that Slurm took before ftrun began
+
+
+THREE = ("n1", "n2", "n3")
+
+
+def without_n2(policy: Settings, **how: Any) -> Job:
+    return Job(policy, nodes=("n1", "n3"), granted=THREE, can=CAN, width=3, **how)
+
+
+def test_a_node_that_the_job_lost_before_it_began_is_replaced_in_its_slot() -> None:
+    job = without_n2(ON_LOAN)
+    job.donors = ["n9"]
+    job.begin()
+    assert layout(job).nodes == ("n1", "n9", "n3") and "replaced n2 by n9" in job.said
+    assert job.did(do.BorrowNode)[0].exclude == THREE
+    assert counts(job) == [(1, 1), (1, 1), (2, 1), (2, 1), (1, 1), (1, 1)]
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+def test_or_the_job_goes_on_with_fewer_or_is_requeued_without_it(replaces: bool) -> None:
+    job = without_n2(replace(SMALLER, node_replacement=replaces)).begin()
+    assert layout(job).nodes == ("n1", "n3") and job.status is None
+    job = without_n2(replace(ON_LOAN, node_replacement=replaces)).begin()
+    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",) and not job.did(do.LaunchStep)
+    assert "n2" in job.said and fold(job.ledger).size == 3
+
+
+def test_a_spare_makes_up_for_it() -> None:
+    job = Job(replace(POLICY, spares=1), nodes=("n1", "n3"), granted=THREE, can=CAN, width=2).begin()
+    assert layout(job).nodes == ("n1", "n3")
+
+
 def test_as_many_hangs_are_survived_where_no_node_is_to_be_had() -> None:
     """Each is answered twice, by a replacement that fails and by a requeue, and counts once."""
     job = Job(replace(ON_LOAN, hang_restart=True), can=CAN, width=2).begin()
