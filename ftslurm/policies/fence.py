@@ -117,6 +117,18 @@ def loans_left(records: Iterable[rec.Record], gone: Callable[[rec.RunBegan], boo
     return tuple(job for jobs in left.values() for job in jobs)
 
 
+def died_alone(records: Iterable[rec.Record], schedule: int, gone: Callable[[rec.RunBegan], bool]) -> bool:
+    """Has an ftrun of this scheduling died without a word, and none lives beside? Then a donor job that nobody has written down
+    is nobody's: it was submitted, and waited for."""
+    left = dict[str, bool]()
+    for record in records:
+        if isinstance(record, rec.RunBegan) and record.schedule == schedule:
+            left[record.run] = gone(record)
+        elif isinstance(record, rec.Finished):
+            left.pop(record.run, None)
+    return bool(left) and all(left.values())
+
+
 def steps_over(records: Iterable[rec.Record], schedule: int, gone: Callable[[rec.RunBegan], bool]) -> frozenset[str]:
     """Steps of earlier ftruns in this scheduling of the job that have ended, or (gone) do not run any more.
 

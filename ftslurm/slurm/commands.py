@@ -129,6 +129,12 @@ def donor_name(number: int) -> str:
     return f"ftslurm-donor-{number}"
 
 
+def donors_argv(number: int) -> tuple[str, ...]:
+    """Numbers of the donors of job `number` that wait or run, one a line."""
+    states = "PENDING,CONFIGURING,RUNNING,SUSPENDED"
+    return ("squeue", "--noheader", "--all", "--me", f"--name={donor_name(number)}", f"--states={states}", "--format=%A")
+
+
 def donor_argv(
     ours: JobView, exclude: Iterable[str], time_left_s: float, inherited: Mapping[str, str], further: Iterable[str]
 ) -> tuple[str, ...]:

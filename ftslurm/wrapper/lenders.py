@@ -81,6 +81,8 @@ class Lenders:
             ours = self.client.job(self.job)
             job = self._submit(ours, exclude)
             self._donors.add(job)
+            if self._over.is_set():  # while it was being submitted
+                return NodeBorrowed(slot, "", max(self._end([job]), default=0), "it is not wanted any more")
             donor = self._running(job, wait_s)
         except FtslurmError as error:
             stays = max(self._end([job] if job else []), default=0)
@@ -179,6 +181,11 @@ class Lenders:
             return self.client.job(job).name == commands.donor_name(self.job)
         except UnknownJob:
             return False
+
+    def submitted(self) -> tuple[int, ...]:
+        """Donors of this job that wait or run, whoever has asked for them; none where Slurm does not say."""
+        done = self.run(commands.donors_argv(self.job), self.settings.slurm_timeout_s, env=dict(self.env))
+        return tuple(int(word) for word in done.stdout.split() if word.isascii() and word.isdecimal()) if done.status == 0 else ()
 
     def call_off(self) -> None:
         """See effects.Scheduler."""

@@ -34,7 +34,7 @@ from ftslurm.model.numbers import whole
 from ftslurm.model.record import RunBegan
 from ftslurm.model.settings import Resolved, Settings
 from ftslurm.model.will import Will, to_message
-from ftslurm.policies.fence import begun_anew, killed_before, left_before, left_behind, loans_left, steps_over
+from ftslurm.policies.fence import begun_anew, died_alone, killed_before, left_before, left_behind, loans_left, steps_over
 from ftslurm.policies.judge import Judge
 from ftslurm.policies.phases import RunFacts
 from ftslurm.policies.succession import cut_short, may_succeed
@@ -160,12 +160,14 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
         **dict.fromkeys(begun_anew(records, allocation.restarts, allocation.start_time), "slurmctld has forgotten them"),
     }
     killed = killed_before(records, allocation.restarts, _is_gone)
+    # One that was killed while it waited for a donor has not written down which.
+    orphans = lenders.submitted() if died_alone(records, allocation.restarts, _is_gone) else ()
     facts = replace(
         facts,
         unproven={**dict.fromkeys(killed, "the ftrun before this one was killed"), **unproven},
         killed=killed - unproven.keys(),
         steps_over=steps_over(records, allocation.restarts, _is_gone),
-        loans_left=loans_left(records, _is_gone),
+        loans_left=tuple(dict.fromkeys((*loans_left(records, _is_gone), *orphans))),
     )
     if history.last_run is not None and history.last_run.schedule < allocation.restarts:
         down = _down(frozenset({history.last_run.batch_node}), client)

@@ -11,7 +11,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.settings import Settings
-from ftslurm.policies.fence import killed_before, loans_left, steps_over
+from ftslurm.policies.fence import died_alone, killed_before, loans_left, steps_over
 from ftslurm.policies.judge_launching import LOOK_AGAIN_S
 from ftslurm.policies.judge_settling import LAUNCHES_AGAIN
 from ftslurm.policies.judge_state import SIGINT, SIGTERM
@@ -203,6 +203,21 @@ def test_the_donors_of_an_ftrun_that_was_killed_are_ended_by_the_next() -> None:
     job.judge.facts = replace(job.facts, loans_left=left)
     job.tell(ev.Begun())
     assert job.did(do.EndLoans) == [do.EndLoans((909,))]
+
+
+@pytest.mark.parametrize(("last", "died"), [
+    ([], True),
+    ([rec.Finished(2.0, "killed", 0, "done")], False),
+    ([rec.RunBegan(2.0, "runs", "7", "c", 1, "k", "train", "n1")], False),  # the donor may be what it waits for
+    ([rec.RunBegan(2.0, "ended", "7", "c", 1, "k", "train", "n1"), rec.Finished(3.0, "ended", 0, "done")], True),
+])  # fmt: skip
+def test_donors_that_nobody_has_written_down_are_nobody_s_where_an_ftrun_has_died_alone(last: list[rec.Record], died: bool) -> None:
+    records = [
+        rec.RunBegan(1.0, "earlier", "7", "c", 0, "k", "train", "n1"),
+        rec.RunBegan(1.0, "killed", "7", "c", 1, "k", "train", "n1"), *last,
+    ]  # fmt: skip
+    assert died_alone(records, 1, lambda began: began.run == "killed") is died
+    assert not died_alone(records, 2, lambda began: True)
 
 
 def test_steps_that_are_over_are_those_of_this_scheduling_whose_ftrun_is() -> None:

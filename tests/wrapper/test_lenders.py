@@ -122,6 +122,27 @@ def test_a_donor_asks_for_what_our_own_nodes_have(needs: dict[str, Any], asked: 
     assert words == asked
 
 
+def test_a_donor_that_nobody_wants_any_more_when_it_is_submitted_is_ended() -> None:
+    world = World()
+    submit = world.answers["sbatch"]
+
+    def slowly(argv: Sequence[str]) -> CommandResult:
+        world.lenders.call_off()
+        return submit(argv)
+
+    world.answers["sbatch"] = slowly
+    assert world.lenders.borrow(1, [], 60.0) == NodeBorrowed(1, "", 0, "it is not wanted any more")
+    assert world.slurm.state_of(2) is JobState.CANCELLED
+
+
+@pytest.mark.parametrize(("status", "stdout", "found"), [(0, "12\n13\n", (12, 13)), (0, "", ()), (1, "12", ()), (None, "12", ())])
+def test_donors_are_found_by_their_name(status: int | None, stdout: str, found: tuple[int, ...]) -> None:
+    world = World()
+    world.answers["squeue"] = lambda argv: said(argv, status, stdout)
+    assert world.lenders.submitted() == found
+    assert "--name=ftslurm-donor-1" in world.ran[0][0] and "--me" in world.ran[0][0]
+
+
 def test_no_secret_goes_to_slurm_with_a_donor() -> None:
     world = World()
     world.lenders.borrow(1, [], 60.0)
