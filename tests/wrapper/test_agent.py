@@ -14,7 +14,7 @@ import pytest
 
 from ftslurm.model import wire
 from ftslurm.model.collectives import RankView
-from ftslurm.model.devices import HealResult, ProbeAnswer
+from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer
 from ftslurm.wrapper.agent import Agent
 from ftslurm.wrapper.evidence import Examined
 from ftslurm.wrapper.shim import LinkError
@@ -104,6 +104,29 @@ class Slow:
     def heal(self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float) -> HealResult:
         self._line.coming = [{"t": "look"}, {"t": "bye"}]
         return HealResult(device, self._wait("heal"), "")
+
+
+class Chips:
+    """As many as are said, and all are well."""
+
+    kind = "ascend"
+
+    def __init__(self) -> None:
+        self.count = 8
+
+    def read(self, timeout_s: float) -> ProbeAnswer:
+        return ProbeAnswer(tuple(DeviceReport(str(number), self.kind, DeviceHealth.GOOD) for number in range(self.count)))
+
+
+def test_its_first_look_tells_how_many_devices_there_are_and_the_next_nothing_while_all_is_well(folder: Path) -> None:
+    line, chips = Told(), Chips()
+    agent = Agent("n1", (chips,), line, 10.0, lambda step: str(folder))  # type: ignore[arg-type]
+    for _ in range(3):
+        agent._look(asked=False)
+    chips.count = 7
+    agent._look(asked=True)
+    reports = [wire.agent_report(message) for message in line.said]
+    assert [report.there for report in reports] == [{"ascend": 8}, {"ascend": 7}]  # type: ignore[union-attr]
 
 
 HEAL = {"t": "heal", "devices": [["0", []]], "may_reset": True, "wait_s": 1.0, "reset_wait_s": 1.0}
