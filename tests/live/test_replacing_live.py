@@ -286,6 +286,54 @@ def test_with_fewer_nodes_where_the_job_says_that_they_are_enough(place: Stage) 
     assert decided(told) == ["shrink"]
 
 
+def test_with_fewer_nodes_of_which_not_all_have_as_many_ranks(place: Stage) -> None:
+    ft = "--ft-min-nodes 2 --ft-set nodes.donor=false"
+    told = place.tell(plan(ft, 3, script=f'\nftrun --ft-rendezvous torch {ft} -n5 sh "$STORY/rank.sh"\n'), "shrink-uneven")
+    wait_beats(told, 1, 5)
+    before = {rank: start.node for rank, start in told.of_attempt(1).items()}
+    assert [before[rank] == before[0] for rank in range(5)] == [True, True, False, False, False] and before[4] != before[3]
+    breaks(told, before[2])
+    wait_beats(told, 2, 3)
+    assert {rank: start.node for rank, start in told.of_attempt(2).items()} == {0: before[0], 1: before[0], 2: before[4]}
+    for rank, node_rank, local_rank in ((0, 0, 0), (1, 0, 1), (2, 1, 0)):
+        env = environ(told, rank, 2)
+        assert (env["RANK"], env["WORLD_SIZE"], env["NODE_RANK"], env["LOCAL_RANK"]) == (str(rank), "3", str(node_rank), str(local_rank))
+        assert (env["SLURM_NTASKS"], env["SLURM_NNODES"], env["SLURM_TASKS_PER_NODE"]) == ("3", "2", "2,1")
+        assert env["MASTER_ADDR"] == environ(told, 0, 2)["MASTER_ADDR"]
+    finish(told)
+    breaks_no_more(told, before[2])
+
+
+# In srun's place: names its nodes the other way round once $STORY/astray is there.
+ASTRAY = """#!/bin/bash
+for word; do
+    case $word in --nodelist=*,*) [ ! -e "$STORY/astray" ] || word=--nodelist=$(tr , "\\n" <<<"${word#*=}" | tac | paste -sd,) ;; esac
+    words+=("$word")
+done
+PATH=${PATH#"$STORY/bin:"} exec srun "${words[@]}"
+"""
+
+
+def test_no_rank_starts_where_it_was_not_meant_to(place: Stage) -> None:
+    script = '\nexport PATH="$STORY/bin:$PATH"\nftrun --ft-spares 1 --ft-set max_restarts=1 sh "$STORY/rank.sh"\n'
+    told = place.prepare(plan("", 2, script=script), "astray")
+    (told.folder / "bin").mkdir()
+    (told.folder / "bin/srun").write_text(ASTRAY)
+    (told.folder / "bin/srun").chmod(0o755)
+    (told.folder / "bin").chmod(0o755)
+    argv = ["--nodes=3", "--ntasks-per-node=2", "--time=5", "--no-requeue", f"--output={told.folder}/output"]
+    told.id = place.cluster.submit(told.folder / "script.sh", *argv, cwd=told.folder, env=told.env)
+    wait_beats(told, 1, 4)
+    meant, spare = node_of(told, 1, 0), (set(nodes_in(told.cluster, told.job()["NodeList"])) - {node_of(told, 1, 0), node_of(told, 1, 2)}).pop()
+    (told.folder / "astray").touch()
+    breaks(told, node_of(told, 1, 2))
+    told.ended("FAILED")
+    assert f"rank 0 came up on {spare} and was meant for {meant}" in told.output()
+    assert not told.of_attempt(2)
+    told.wait_nothing_left()
+    breaks_no_more(told, node_of(told, 1, 2))
+
+
 def test_the_next_ftrun_of_the_script_keeps_off_the_node_that_was_left(place: Stage) -> None:
     script = '\nftrun --ft-spares 1 sh "$STORY/rank.sh" || exit 9\nftrun --ft-spares 1 sh "$STORY/again.sh"\n'
     told = place.prepare(plan("", 2, 1, script=script), "two-runs")
@@ -344,6 +392,25 @@ def test_ftrun_called_again_after_a_kill_starts_nothing_beside_what_still_runs(p
     assert bad not in {start.node for start in told.of_attempt(3).values()}
     finish(told)
     breaks_no_more(told, bad)
+
+
+def test_a_donor_that_an_ftrun_waited_for_when_it_was_killed_is_ended_by_the_next(place: Stage) -> None:
+    ft = (
+        "--ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=2"
+        " --ft-set nodes.donor_options=--begin=now+1hour"
+    )
+    script = f'\nftrun {ft} sh "$STORY/rank.sh"\nftrun {ft} -N1 -n1 sh -c ": >$STORY/second; sleep 600"\n'
+    told = place.tell(plan(ft, 2, 1, script=script), "killed-waiting")
+    wait_beats(told, 1, 2)
+    breaks(told, node_of(told, 1, 1))
+    listing = ["squeue", "-h", f"--name=ftslurm-donor-{told.id}", "-o", "%i %T"]
+    told.wait_for(lambda: told.cluster.answer(listing).endswith("PENDING"), "the donor to wait")
+    ftrun = next(pid for pid, command in told.processes().items() if "/ftrun " in command)
+    subprocess.run(["kill", "-9", str(ftrun)], check=True)
+    told.wait_for(lambda: not told.cluster.answer(listing), "the donor to end", 30.0)
+    assert told.job()["JobState"] == "RUNNING", told.describe()
+    told.cluster.cancel(told.id)
+    told.wait_nothing_left(60.0)
 
 
 @pytest.mark.parametrize(("words", "said"), [
