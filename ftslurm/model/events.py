@@ -258,7 +258,7 @@ class SlurmAnswered:
     bad_nodes: (name, Slurm's words) of the job's nodes that are down or failing. usable: all nodes of the job's
     partition that could run it, None if not known. epilog: the site has one, so that a clean-up takes longer. away: of an
     error that the return of slurmctld may mend. late_s: how long the answer took. up_since: of slurmctld, Unix seconds, 0 if
-    not known. loans_over: donor jobs of ours that have ended, or are about to.
+    not known. loans_over: donor jobs of ours that have ended, or are about to. excluded: nodes that the job is kept off now.
     """
 
     state: str = ""
@@ -274,6 +274,7 @@ class SlurmAnswered:
     late_s: float = 0.0
     up_since: int = 0
     loans_over: frozenset[int] = frozenset()
+    excluded: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

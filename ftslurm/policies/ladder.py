@@ -83,6 +83,13 @@ class Situation:
         return max(self.slurm.node_count if self.slurm else 0, self.history.size)
 
     @property
+    def usable(self) -> frozenset[str] | None:
+        """Nodes that the job could run on but for our exclusions, None if not known. The user's own (`--exclude`) stay."""
+        if self.slurm is None or self.slurm.usable is None:
+            return None
+        return self.slurm.usable - (self.slurm.excluded - self.history.isolated.keys())
+
+    @property
     def kept_out(self) -> dict[str, float]:
         """node -> since when (Unix seconds), of those isolated and those blamed now."""
         before = self.history.kept_out(self.now, self.settings.isolation_expires_s)
@@ -380,10 +387,10 @@ def _not_requeueable(s: Situation) -> str:
 
 def _too_few_left(s: Situation) -> str:
     """Too many exclusions leave a job pending for ever, so those that would remain are counted first."""
-    if s.slurm is None or s.slurm.usable is None:
+    if s.usable is None:
         return ""
     kept_out = s.kept_out
-    left = len(s.slurm.usable - kept_out.keys())
+    left = len(s.usable - kept_out.keys())
     if left >= s.size:
         return ""
     return f"the job needs {s.size} nodes and only {left} would be left without {', '.join(sorted(kept_out))}"
@@ -391,11 +398,11 @@ def _too_few_left(s: Situation) -> str:
 
 def let_in(s: Situation) -> tuple[str, ...]:
     """Nodes without which a requeued job could never start: as few as need be, those kept out the longest first."""
-    if s.slurm is None or s.slurm.usable is None:
+    if s.usable is None:
         return ()
     kept_out = s.kept_out
-    oldest = sorted(kept_out.keys() & s.slurm.usable, key=lambda node: (kept_out[node], node))
-    return tuple(oldest[: max(0, s.size - len(s.slurm.usable - kept_out.keys()))])
+    oldest = sorted(kept_out.keys() & s.usable, key=lambda node: (kept_out[node], node))
+    return tuple(oldest[: max(0, s.size - len(s.usable - kept_out.keys()))])
 
 
 def _fail(s: Situation) -> Answer:

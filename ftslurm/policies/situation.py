@@ -129,9 +129,9 @@ def avoidable(shown: tuple[Fault, ...], s: Situation, remembered: Mapping[str, s
 
     remembered: node -> why earlier jobs left it.
     """
-    if s.slurm is None or s.slurm.usable is None:
+    if s.usable is None:
         return {}
-    left = s.slurm.usable - s.kept_out.keys()
+    left = s.usable - s.kept_out.keys()
     wanted = {fault.node: str(fault) for fault in shown if fault.fault_class is FaultClass.AVOID}
     found: dict[str, str] = {}
     for node, why in {**(remembered or {}), **wanted}.items():

@@ -196,7 +196,8 @@ def answer(job: JobView, nodes: Sequence[NodeView], epilog: bool = False) -> Slu
     # While it cleans up Slurm shows nothing but that (unless the job waits to run again).
     state = "COMPLETING" if job.completing and job.state is JobState.UNKNOWN else job.state.value
     return SlurmAnswered(
-        state, job.batch, job.requeue, job.end_time, bad, usable, max(job.node_count, len(mine), 1), epilog=epilog
-    )
+        state, job.batch, job.requeue, job.end_time, bad, usable, max(job.node_count, len(mine), 1), epilog=epilog,
+        excluded=job.excluded,
+    )  # fmt: skip
 
 

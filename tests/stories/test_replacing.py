@@ -600,6 +600,16 @@ def test_a_node_that_was_let_in_runs_ranks_where_nothing_else_will_do(replaces: 
     assert second.rungs[-1] == "fail" and not second.did(do.Requeue), "a node to blame is not let in"
 
 
+@pytest.mark.parametrize(("own", "rungs"), [(frozenset(), ["isolated-requeue"]), (frozenset({"n4"}), [])])
+def test_nodes_that_the_user_has_excluded_cannot_be_counted_on(own: frozenset[str], rungs: list[str]) -> None:
+    """Those of ours are in Slurm's list too, and are counted once. Ranks that no rung could start again are let run."""
+    past = [left("n2", START.unix)]
+    job = in_a_cluster_of(4, Job(nodes=("n1", "n3"), past=past, schedule=1)).begin()
+    job.slurm = replace(job.slurm, excluded=own | {"n2"})
+    job.shows(fault("n3", graded=FaultClass.ISOLATE))
+    assert job.rungs == rungs
+
+
 def test_a_node_that_was_let_in_is_not_used_where_fewer_are_enough() -> None:
     past = [replace(left("n2", START.unix), exclude=())]
     job = Job(replace(SMALLER, min_nodes=1), can=CAN, width=2, past=past, schedule=1).begin()
