@@ -128,9 +128,10 @@ class Chaos:
                 yield ev.RankUnstartable(rank, attempt, 127, "not found")
         for rank, attempt in truth.stops.items():
             yield from [ev.RankStopped(rank, attempt, (4711,) if number % 13 == 0 else (), 30000)] * 3
-        if truth.attempts and number % 17 == 0:  # stragglers
-            yield ev.RankExited(0, max(truth.attempts) - 1, ExitStatus(1), self.job.now.unix)
-            yield ev.RankStopped(0, max(truth.attempts) - 1, (), 30001)
+        before = truth.starts.get(0, 0) - 1
+        if before > 0 and number % 17 == 0:  # stragglers
+            yield ev.RankExited(0, before, ExitStatus(1), self.job.now.unix)
+            yield ev.RankStopped(0, before, (), 30001)
         for rank in truth.shims if number % 8 == 0 else ():
             yield ev.ShimLost(rank, "it hung up")
             yield ev.SignalSeen((15, 10)[number // 8 % 2], rank)
