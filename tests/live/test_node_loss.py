@@ -103,7 +103,6 @@ def test_connections_that_break_while_ranks_run_are_nobodys_end(told: Story) -> 
     assert sorted((rank, words) for rank, *_, words in told.said()) == [(rank, words) for rank in range(4) for words in ("began", "ended")]
 
 
-@pytest.mark.slurms
 @story(nodes=2, ft=QUICK_LEASE, rank="say began; await go; say ended")
 def test_silence_alone_is_no_proof_and_a_node_that_is_heard_again_has_lost_nothing(told: Story) -> None:
     """All that speaks for a node is stopped, and its slurmd answers."""

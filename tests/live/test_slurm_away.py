@@ -52,8 +52,7 @@ def says(told: Story, words: str, timeout_s: float = WAITS_S) -> None:
     told.wait_for(lambda: words in told.output(), f"`{words}` on stderr", timeout_s)
 
 
-@pytest.mark.slurms
-@pytest.mark.parametrize("away", [killed, stopped])
+@pytest.mark.parametrize("away", [pytest.param(killed, marks=pytest.mark.slurms), stopped])
 def test_a_node_to_be_replaced_waits_for_slurmctld_and_nothing_dearer_is_done_meanwhile(own_stage: Stage, away: object) -> None:
     plan = Plan(nodes=2, sbatch=("--nodes=3",), ft=f"{QUICKLY} --ft-spares 1", rank="""
 if [ $MA_PROC_START_CNT$MA_SCHEDULE_CNT = 11 ]; then await away; [ $SLURM_PROCID = 1 ] && fault 0.0 80E18402; exec sleep 100; fi
