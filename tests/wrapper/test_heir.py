@@ -182,7 +182,8 @@ def test_a_batch_node_that_slurm_has_taken_from_the_job_is_not_looked_at(job: Jo
 
 # --- what that step looks for
 
-ON_N1 = {"SLURM_JOB_ID": "77000001", "SLURMD_NODENAME": "n1", "SLURM_CLUSTER_NAME": "c", "SLURM_CONF": "/etc/slurm.conf"}
+# A job of this process alone: others may look for theirs at the same time.
+ON_N1 = {"SLURM_JOB_ID": f"77{os.getpid()}", "SLURMD_NODENAME": "n1", "SLURM_CLUSTER_NAME": "c", "SLURM_CONF": "/etc/slurm.conf"}
 
 
 def looked_for(script: int = 4711, **other: str) -> bool | None:
@@ -205,7 +206,7 @@ def looked_for(script: int = 4711, **other: str) -> bool | None:
         ({"SLURM_STEP_ID": "0"}, True),  # the job was submitted from within a step of another
         ({"SLURM_TASK_PID": "4712"}, False),  # a task of a step
         ({"SLURM_TASK_PID": ""}, False),
-        ({"SLURM_JOB_ID": "77000002"}, False),
+        ({"SLURM_JOB_ID": f"78{os.getpid()}"}, False),
         ({"SLURM_JOB_ID": ""}, False),
         ({"SLURMD_NODENAME": "n2"}, False),
         ({"SLURM_CONF": "/other/slurm.conf"}, False),
