@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 # Slurm shows SIGNALING while it sends the signal that a job has asked for.
 UNDER_WAY = ("PENDING", "CONFIGURING", "RUNNING", "SIGNALING", "SUSPENDED", "COMPLETING")
-END_TIMEOUT_S = 75.0  # from when a test begins to wait; the jobs of a module share two cores and six nodes
+END_TIMEOUT_S = 95.0  # from when a test begins to wait; the jobs of a module share two cores and six nodes
 START_TIMEOUT_S = 45.0
 GONE_TIMEOUT_S = 15.0
 HELD_BACK_S = 15.0  # longer than anything here asks for itself
