@@ -321,6 +321,8 @@ class Sources:
             caller = callers[owner] = Caller(owner, node, hello.talk, self._lease_s, self._silence_s)
         elif not caller.is_called(hello.talk):
             raise WireError(f"a second connection for {owner}")
+        elif caller.let_go and callers is not self._leaving:
+            raise WireError(f"{owner} could not be understood and is lost")
         peer.owner = caller
         now = self._clock.mono()
         news = self._contact.came(owner, node, now)

@@ -266,6 +266,25 @@ def test_whoever_cannot_be_understood_is_lost_at_once(stage: Stage) -> None:
     assert isinstance(event, ShimLost) and "dance" in event.why
 
 
+def test_whoever_cannot_be_understood_is_lost_even_if_it_calls_again_first(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    caller = stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+    contact, introduced, again = stage.sources._contact, stage.sources._introduced, []
+
+    def introduce(peer: Any, message: Any) -> Any:
+        again.append(peer)
+        return introduced(peer, message)
+
+    due = contact.due
+    # As where this process gets no CPU between the break and the look at who is gone.
+    monkeypatch.setattr(contact, "due", lambda now: due(now) if again else ())
+    monkeypatch.setattr(stage.sources, "_introduced", introduce)
+    caller.say(t="dance")
+    event = stage.next()
+    assert isinstance(event, ShimLost) and "dance" in event.why
+    stage.until(lambda: not caller.may_run)
+
+
 def test_shims_of_the_step_before_are_no_word_about_the_next(stage: Stage) -> None:
     old = stage.call(hello(0))
     assert isinstance(stage.next(), TaskArrived)
