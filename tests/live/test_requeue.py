@@ -240,7 +240,7 @@ FTSLURM_STATE_DIR=$STORY/again ftrun sh -c 'echo $MA_SCHEDULE_CNT $MA_PROC_START
 
 CLEAN = """
 echo here >>"$STORY/cleaned.$SLURMD_NODENAME"
-[ -z "$1" ] || sleep "$1"
+[ -z "$1" ] || sleep "$1" || exit 9 # Slurm may end it before it ends us
 touch "$STORY/clean.$SLURMD_NODENAME"
 echo "unmounting failed" >&2
 exit 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.live.stories import PLAIN, Plan, Story, story
+from tests.live.stories import END_TIMEOUT_S, PLAIN, Plan, Story, story
 
 pytestmark = pytest.mark.live
 
@@ -50,7 +50,7 @@ def vars_of(plan: Plan) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", [shape(name) for name in SHAPES])
 def test_restarts_in_place_and_requeues(told: Story, name: str) -> None:
-    job = told.ended("COMPLETED")
+    job = told.ended("COMPLETED", 2 * END_TIMEOUT_S)  # of so many jobs at once one is the last
     assert (job["Restarts"], job["ExcNodeList"]) == ("1", "(null)")
     ranks = 3 if name == "uneven" else told.plan.nodes * told.plan.tasks
     assert {attempt: len(told.of_attempt(attempt)) for attempt in (1, 2, 3)} == {1: ranks, 2: ranks, 3: ranks}
