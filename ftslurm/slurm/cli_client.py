@@ -65,6 +65,9 @@ class CliSlurmClient:
     def exclude(self, number: int, nodes: Iterable[str]) -> None:
         self._ask(commands.exclude_argv(self._address(number), nodes))
 
+    def require(self, number: int, nodes: Iterable[str]) -> None:
+        self._ask(commands.require_argv(self._address(number), nodes))
+
     def start_at(self, number: int, unix_s: int | None) -> None:
         self._ask(commands.start_at_argv(self._address(number), unix_s))
 

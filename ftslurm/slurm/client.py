@@ -37,7 +37,8 @@ class JobView:
     """One look at a job. Times in Unix seconds, 0 where Slurm says Unknown.
 
     held: waits for a `release`. completing: the nodes still clean up after the last scheduling.
-    nodes, excluded: expanded. nodes is empty while the job waits. node_count: what the job asks for.
+    nodes, excluded, required: expanded. nodes is empty while the job waits. required: asked for by name (--nodelist).
+    node_count: what the job asks for.
     start_time: of this scheduling; while the job waits, the earliest it can be. end_time: 0 while the job waits.
     reason: Slurm's word or words, joined by `_`. features: its --constraint. gres: what it
     has asked for on each node, as --gres takes it; min_cpus: its --mincpus, 0 if not told. expedited: submitted with
@@ -58,6 +59,7 @@ class JobView:
     submit_time: int = 0
     nodes: tuple[str, ...] = ()
     excluded: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
     node_count: int = 0
     partition: str = ""
     name: str = ""
@@ -111,6 +113,12 @@ class SlurmClient(Protocol):
 
     def exclude(self, number: int, nodes: Iterable[str]) -> None:
         """Keep a pending job off `nodes`; replaces the list it had, an empty one clears it."""
+
+    def require(self, number: int, nodes: Iterable[str]) -> None:
+        """The nodes that a pending job asks for by name, beside others; replaces the list, an empty one clears it.
+
+        With one that is excluded too, Slurm would let the job wait for ever (BadConstraints; seen on 22.05).
+        """
 
     def start_at(self, number: int, unix_s: int | None) -> None:
         """Earliest start of a pending job, Unix seconds; None means now.

@@ -24,7 +24,7 @@ _JOB_LINES: Mapping[str, tuple[str, ...]] = {
     "SubmitTime": ("SubmitTime", "EligibleTime"),
     "StartTime": ("StartTime", "EndTime"),
     "Partition": ("Partition",),
-    "ReqNodeList": ("ExcNodeList",),
+    "ReqNodeList": ("ReqNodeList", "ExcNodeList"),
     "NodeList": ("NodeList",),
     "NumNodes": ("NumNodes",),
     "TRES": ("TRES", "ReqTRES"),  # ReqTRES from 23.02 on
@@ -114,6 +114,7 @@ def _read_job(lines: Sequence[str], number: int) -> JobView:
         submit_time=unix_time(fields.get("SubmitTime", "")),
         nodes=node_names(fields.get("NodeList", "")),
         excluded=frozenset(node_names(fields.get("ExcNodeList", ""))),
+        required=frozenset(node_names(fields.get("ReqNodeList", ""))),
         node_count=_node_count(fields, completing=word in states.COMPLETING_WORDS),
         partition=_text(fields.get("Partition", "")),
         name=_block(lines, 0, _AFTER_NAME).partition("JobName=")[2],

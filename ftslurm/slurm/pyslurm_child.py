@@ -69,6 +69,9 @@ class ChildSlurmClient:
     def exclude(self, number: int, nodes: Iterable[str]) -> None:
         self._ask("exclude", number, tuple(nodes))
 
+    def require(self, number: int, nodes: Iterable[str]) -> None:
+        self._ask("require", number, tuple(nodes))
+
     def start_at(self, number: int, unix_s: int | None) -> None:
         self._ask("start_at", number, unix_s)
 

@@ -40,7 +40,7 @@ def load_pyslurm() -> ModuleType | None:
 class PyslurmSlurmClient:
     """SlurmClient over the module `pyslurm`.
 
-    cli: does what pyslurm cannot: clear a list of excluded nodes (it takes an empty list for "leave it"), hold for the
+    cli: does what pyslurm cannot: clear a list of nodes (it takes an empty list for "leave it"), hold for the
     user, name one task of a job array whose number is that of the array, tell an expedited job and what a job needs (asked once),
     `scontrol show config` (pyslurm renames the keys), and cancel, where pyslurm judges by an errno that a request which
     went well leaves as it was.
@@ -97,6 +97,12 @@ class PyslurmSlurmClient:
         if not names or self._shared(number):
             return self._cli.exclude(number, names)
         self._modify(number, excluded_nodes=[fold(names)])
+
+    def require(self, number: int, nodes: Iterable[str]) -> None:
+        names = sorted(nodes)
+        if not names or self._shared(number):
+            return self._cli.require(number, names)
+        self._modify(number, required_nodes=[fold(names)])
 
     def start_at(self, number: int, unix_s: int | None) -> None:
         if self._shared(number):
@@ -162,6 +168,7 @@ def read_job(job: Any) -> JobView:
         submit_time=_seconds(job.submit_time),
         nodes=parse.node_names(job.allocated_nodes or ""),
         excluded=frozenset(parse.node_names(job.excluded_nodes or "")),
+        required=frozenset(parse.node_names(job.required_nodes or "")),
         node_count=job.num_nodes or 0,
         partition=job.partition or "",
         name=job.name or "",

@@ -66,13 +66,18 @@ def give_back(client: SlurmClient, number: int, plan: Plan, clock: Callable[[], 
     elif not job.completing:
         start_in_s = SOON_S
     excluded = (job.excluded - plan.ours) | plan.exclude
+    named = job.required & plan.exclude  # by the user; Slurm would let the job wait for them for ever
+    if named:
+        client.require(number, sorted(job.required - named))
     if excluded != job.excluded:
         client.exclude(number, sorted(excluded))
     # From here, not from the beginning: on a busy machine each word with Slurm takes its time. It counts whole seconds.
     said = "" if job.expedited else _start_at(client, number, int(clock() + start_in_s))
     if client.job(number).held:
         client.release(number)
-    return f"requeued{' without ' + ', '.join(sorted(plan.exclude)) if plan.exclude else ''}{said}"
+    without = f" without {', '.join(sorted(plan.exclude))}" if plan.exclude else ""
+    taken = f" ({', '.join(sorted(named))} taken off its --nodelist)" if named else ""
+    return f"requeued{without}{taken}{said}"
 
 
 def takes_changes(client: SlurmClient, number: int) -> bool:

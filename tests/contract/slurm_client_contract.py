@@ -95,6 +95,8 @@ class SlurmClientContract:
         with pytest.raises(UnknownJob):
             world.client.exclude(UNKNOWN_JOB, [world.nodes[0]])
         with pytest.raises(UnknownJob):
+            world.client.require(UNKNOWN_JOB, [world.nodes[0]])
+        with pytest.raises(UnknownJob):
             world.client.start_at(UNKNOWN_JOB, None)
 
     def test_requeues_on_other_nodes_within_seconds(self, world: World) -> None:
@@ -178,6 +180,17 @@ class SlurmClientContract:
         assert client.job(number).excluded == frozenset(world.nodes[1:3])
         client.exclude(number, [])
         assert client.job(number).excluded == frozenset()
+
+    def test_replaces_and_clears_the_nodes_asked_for_by_name(self, world: World) -> None:
+        client, number = world.client, world.submit(hold=True)
+        assert client.job(number).required == frozenset()
+        client.require(number, world.nodes[1:2])
+        assert client.job(number).required == frozenset(world.nodes[1:2])
+        client.release(number)
+        assert until_running(client, number).nodes == world.nodes[1:2]
+        client.requeue_held(number)
+        client.require(number, [])
+        assert client.job(number).required == frozenset()
 
     def test_does_not_exclude_from_a_running_job(self, world: World) -> None:
         number = world.submit()

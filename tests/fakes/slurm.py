@@ -158,6 +158,14 @@ class FakeSlurm:
             raise SlurmRefused(f"job {number}: Invalid node name specified")
         job.view = replace(job.view, excluded=names)
 
+    def require(self, number: int, nodes: Iterable[str]) -> None:
+        names = frozenset(nodes)
+        job = self._begin_change("require", number, names)
+        _require_pending(job)
+        if names - self._nodes.keys():
+            raise SlurmRefused(f"job {number}: Invalid node name specified")
+        job.view = replace(job.view, required=names)
+
     def start_at(self, number: int, unix_s: int | None) -> None:
         job = self._begin_change("start_at", number, unix_s)
         _require_pending(job)
@@ -226,8 +234,11 @@ class FakeSlurm:
         running = [other.view for other in self._jobs.values() if other.view.state is JobState.RUNNING]
         taken = job.view.excluded.union(*(view.nodes for view in running))
         free = [name for name, node in self._nodes.items() if node.state is NodeState.GOOD and name not in taken]
-        if len(free) >= job.view.node_count:
-            nodes = tuple(free[: job.view.node_count])
+        free.sort(key=lambda name: name not in job.view.required)
+        if job.view.required & job.view.excluded:
+            job.view = replace(job.view, reason="BadConstraints")
+        elif len(free) >= job.view.node_count and job.view.required <= {*free}:
+            nodes = tuple(sorted(free[: job.view.node_count]))
             job.view = replace(job.view, state=JobState.RUNNING, nodes=nodes, start_time=int(now), reason="")
 
 

@@ -85,6 +85,19 @@ def test_exclusions_last_over_later_requeues_and_keep_the_users_own(told: Story)
     assert {start.excluded for start in told.of_attempt(3).values()} == {sick}
 
 
+@story(nodes=2, sbatch=("--nodelist=n[5-6]",), rank="""
+[ $MA_SCHEDULE_CNT = 1 ] || exit 0
+[ $SLURM_PROCID = 1 ] && fault 0.0 80E18402
+exec sleep 100
+""")
+def test_a_sick_node_that_the_job_asks_for_by_name_is_asked_for_no_more(told: Story) -> None:
+    """Slurm would let it wait for that node for ever: BadConstraints."""
+    job = told.ended("COMPLETED")
+    assert (job["Restarts"], job["ReqNodeList"], job["ExcNodeList"]) == ("1", "n5", "n6")
+    assert {"n5"} < {start.node for start in told.of_attempt(2).values()}
+    assert "n6 taken off its --nodelist" in told.ftslurm("history", str(told.id))
+
+
 @story(sbatch=("--array=3-4",), rank="[ $SLURM_ARRAY_TASK_ID.$MA_SCHEDULE_CNT = 3.1 ] && exit 6; exit 0")
 def test_tasks_of_an_array_have_counters_and_ledgers_of_their_own(told: Story) -> None:
     crashed, smooth = (told.ended("COMPLETED", number=f"{told.id}_{task}") for task in (3, 4))

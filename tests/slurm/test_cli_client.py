@@ -121,6 +121,7 @@ def test_looks_up_how_to_address_a_job_once() -> None:
     slurm = Slurm((0, text, ""), OK)
     client = slurm.client()
     client.exclude(number, ["n2", "n1"])
+    client.require(number, ["n3"])
     client.start_at(number, 1_795_256_261)
     client.release(number)
     client.allow_requeue(number)
@@ -128,6 +129,7 @@ def test_looks_up_how_to_address_a_job_once() -> None:
     assert slurm.asked == [
         f"scontrol --all show job {number}",
         f"scontrol update JobId={number}_2 ExcNodeList=n[1-2]",
+        f"scontrol update JobId={number}_2 ReqNodeList=n3",
         f"scontrol update JobId={number}_2 StartTime=uts1795256261",
         f"scontrol release {number}_2",
         f"scontrol update JobId={number}_2 Requeue=1",

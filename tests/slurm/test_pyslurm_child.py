@@ -54,7 +54,8 @@ def test_answers(start: Start) -> None:
     client.requeue_held(1)
     client.exclude(1, {"n1"})
     client.start_at(1, None)
-    assert client.job(1).excluded == {"n1"}
+    client.require(1, {"n2"})
+    assert client.job(1).excluded == {"n1"} and client.job(1).required == {"n2"}
     assert len(client.nodes()) == 4
 
 

@@ -24,7 +24,8 @@ def job(number: int = 7, **changes: Any) -> SimpleNamespace:
     fields: dict[str, Any] = {
         "id": number, "state": "RUNNING", "state_reason": None, "run_time": 5, "start_time": 1000, "end_time": 4600,
         "eligible_time": 999, "submit_time": 998, "time_limit": 60, "is_batch_job": True, "is_requeueable": True,
-        "requeue_count": 0, "allocated_nodes": "n[1-2]", "excluded_nodes": None, "num_nodes": 2, "partition": "main",
+        "requeue_count": 0, "allocated_nodes": "n[1-2]", "excluded_nodes": None, "required_nodes": None,
+        "num_nodes": 2, "partition": "main",
         "name": "x", "user_id": 1000, "comment": None, "priority": 4, "array_id": None, "array_task_id": None,
         "array_tasks_waiting": None,
     }  # fmt: skip
@@ -120,12 +121,14 @@ def test_makes_the_changes() -> None:
     slurm = client(module)
     slurm.requeue_held(7)
     slurm.exclude(7, {"n2", "n1"})
+    slurm.require(7, {"n3"})
     slurm.start_at(7, 1234)
     slurm.release(7)
     slurm.allow_requeue(7)
     assert module.done == [
         ("requeue", 7, True),
         ("modify", 7, {"excluded_nodes": ["n[1-2]"]}),
+        ("modify", 7, {"required_nodes": ["n3"]}),
         ("modify", 7, {"begin_time": 1234}),
         ("release", 7),
         ("modify", 7, {"is_requeueable": True}),

@@ -99,6 +99,19 @@ def test_a_requeue_that_isolates_nothing_leaves_the_user_s_own_exclusions() -> N
     assert cluster.slurm.job(job).excluded == {"n1", "n5"}
 
 
+def test_a_node_that_was_asked_for_by_name_is_taken_off_that_list() -> None:
+    cluster = Cluster()
+    job = cluster.slurm.submit(2, hold=True)
+    cluster.slurm.require(job, ["n1", "n3"])
+    cluster.slurm.release(job)
+    assert cluster.slurm.job(job).nodes == ("n1", "n3")
+    said = cluster.give_back(job, ["n1"])
+    assert "n1 taken off its --nodelist" in said
+    cluster.runs_within(job, 10)
+    view = cluster.slurm.job(job)
+    assert (view.nodes, view.required) == (("n2", "n3"), {"n3"})
+
+
 def test_nodes_that_were_ours_and_may_come_back_come_back() -> None:
     cluster = Cluster()
     job = cluster.slurm.submit(2)
