@@ -96,6 +96,11 @@ def exclude_argv(job: JobId, nodes: Iterable[str]) -> tuple[str, ...]:
     return ("scontrol", "update", f"JobId={job}", f"ExcNodeList={fold(nodes)}")
 
 
+def require_argv(job: JobId, nodes: Iterable[str]) -> tuple[str, ...]:
+    """As `exclude_argv`."""
+    return ("scontrol", "update", f"JobId={job}", f"ReqNodeList={fold(nodes)}")
+
+
 def start_at_argv(job: JobId, unix_s: int | None) -> tuple[str, ...]:
     """None is now.
 
@@ -136,11 +141,11 @@ def donors_argv(number: int) -> tuple[str, ...]:
 
 
 def donor_argv(
-    ours: JobView, exclude: Iterable[str], time_left_s: float, inherited: Mapping[str, str], further: Iterable[str]
+    ours: JobView, gres: str, exclude: Iterable[str], time_left_s: float, inherited: Mapping[str, str], further: Iterable[str]
 ) -> tuple[str, ...]:
     """A job of one whole node like those of ours, its script from stdin. time_left_s: of our own job, 0 if that has no end.
 
-    inherited: option -> value, as of our own job. further: options of the user's, which win.
+    gres: see `gres_of`. inherited: option -> value, as of our own job. further: options of the user's, which win.
     """
     minutes = max(1, math.ceil(time_left_s / 60))
     return (
@@ -148,11 +153,25 @@ def donor_argv(
         f"--exclude={fold(exclude)}", f"--job-name={donor_name(ours.number)}", "--output=/dev/null", "--chdir=/tmp",
         *((f"--partition={ours.partition}",) if ours.partition else ()),
         *((f"--constraint={ours.features}",) if ours.features else ()),
-        *((f"--gres={ours.gres}",) if ours.gres else ()),
+        *((f"--gres={gres}",) if gres else ()),
         *((f"--mincpus={ours.min_cpus}",) if ours.min_cpus > 1 else ()),
         *((f"--time={minutes}",) if 0 < time_left_s < _NO_END_S else ()),
         *(f"--{option}={value}" for option, value in inherited.items()), *further,
     )  # fmt: skip
+
+
+def gres_of(ours: JobView, env: Mapping[str, str]) -> str:
+    """What a node like those of ours has, as --gres takes it. env: of the batch script.
+
+    GPUs that were asked for by job or by task (--gpus, --gpus-per-task) are not among those that the job asks for on each
+    node; of them the batch node's count. Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+    """
+    count = env.get("SLURM_GPUS_ON_NODE", "")
+    if not re.fullmatch("[1-9][0-9]{0,3}", count) or any(word.partition(":")[0] == "gpu" for word in ours.gres.split(",")):
+        return ours.gres
+    asked = env.get("SLURM_GPUS_PER_TASK") or env.get("SLURM_GPUS") or ""
+    found = re.fullmatch("([A-Za-z0-9_.-]+):[0-9]+", asked)
+    return ",".join(filter(None, (ours.gres, f"gpu:{found[1]}:{count}" if found else f"gpu:{count}")))
 
 
 def submitted(status: int | None, stdout: str, stderr: str) -> int:

@@ -96,7 +96,8 @@ class Lenders:
     def _submit(self, ours: JobView, exclude: Sequence[str]) -> int:
         """Raises: FtslurmError."""
         time_left_s = ours.end_time - time.time() if ours.end_time else 0.0
-        argv = commands.donor_argv(ours, exclude, time_left_s, self._inherited(), self.settings.donor_options)
+        gres = commands.gres_of(ours, self.env)
+        argv = commands.donor_argv(ours, gres, exclude, time_left_s, self._inherited(), self.settings.donor_options)
         words = (str(self.job), str(self.restarts), f"{self.settings.slurm_timeout_s:g}")
         script = f"#!/bin/sh\nexec {shlex.join(self.python.module_argv('ftslurm.wrapper.donor', *words))}\n"
         done = self.run(argv, self.settings.slurm_timeout_s, stdin=script, env=plain_env(self.env))

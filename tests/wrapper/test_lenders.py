@@ -122,6 +122,24 @@ def test_a_donor_asks_for_what_our_own_nodes_have(needs: dict[str, Any], asked: 
     assert words == asked
 
 
+@pytest.mark.parametrize(("gres", "env", "asked"), [
+    ("", {"SLURM_GPUS_ON_NODE": "2", "SLURM_GPUS_PER_TASK": "a100:1"}, "gpu:a100:2"),
+    ("", {"SLURM_GPUS_ON_NODE": "3", "SLURM_GPUS": "4"}, "gpu:3"),
+    ("", {"SLURM_GPUS_ON_NODE": "3", "SLURM_GPUS": "a100:2,v100:4"}, "gpu:3"),
+    ("nic:1", {"SLURM_GPUS_ON_NODE": "8", "SLURM_GPUS": "16"}, "nic:1,gpu:8"),
+    ("gpu:a100:3", {"SLURM_GPUS_ON_NODE": "3", "SLURM_GPUS_PER_NODE": "a100:3"}, "gpu:a100:3"),  # --gres, --gpus-per-node
+    ("gpu", {"SLURM_GPUS_ON_NODE": "1"}, "gpu"),
+    ("", {"SLURM_GPUS_ON_NODE": "0"}, ""),
+    ("", {"SLURM_GPUS_ON_NODE": "8;id"}, ""),
+])  # fmt: skip
+def test_a_donor_asks_for_gpus_however_the_job_did(gres: str, env: dict[str, str], asked: str) -> None:
+    """The variables as seen in batch scripts of 22.05, on nodes with `Gres=gpu:a100:4`."""
+    world = World()
+    world.slurm.needs(world.ours, gres=gres)
+    replace(world.lenders, env={**world.lenders.env, **env}).borrow(1, [], 60.0)
+    assert [word for word in world.ran[0][0] if word.startswith("--gres")] == ([f"--gres={asked}"] if asked else [])
+
+
 def test_a_donor_that_nobody_wants_any_more_when_it_is_submitted_is_ended() -> None:
     world = World()
     submit = world.answers["sbatch"]
