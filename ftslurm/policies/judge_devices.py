@@ -29,6 +29,8 @@ class Devices(Settling):
 
     def _agent_meanwhile(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
         """No rank runs that it could be told of."""
+        if event.node in self._guards:
+            return []
         if event.node not in self._agents:  # it was asked for, and its node has been left since
             return [DismissAgents((event.node,))]
         self._agents[event.node] = event.kinds
@@ -39,6 +41,7 @@ class Devices(Settling):
     def _agent_lost(self, event: ev.AgentLost, now: Now) -> list[Decision]:
         """Nobody is blamed for it; what it watched is unknown from here on, until another one has come up."""
         self._agents.pop(event.node, None)
+        self._guards.discard(event.node)
         self._still.lose(event.node)
         self._agents_due.pop(event.node, None)
         if now.mono - self._agents_came.pop(event.node, now.mono) > AGENT_MAX_S:

@@ -349,6 +349,7 @@ class Replacing(Starting):
             self._agents.pop(node, None)
             self._agents_due.pop(node, None)
             self._fence.silent.pop(node, None)
+        self._guards.difference_update(out)
         self._faults = {key: fault for key, fault in self._faults.items() if key[0] not in out}
         return [DismissAgents(out)] if out else []
 
@@ -366,6 +367,7 @@ class Replacing(Starting):
 
     def _released(self, event: ev.NodesReleased, now: Now) -> list[Decision]:
         if event.ok:
-            return []
+            relieved = self._forget(self._guards.intersection(event.nodes))
+            return [*relieved, *(self._watch(now) if relieved and self.phase is Phase.RUNNING else [])]
         what = f"{fold_nodes(event.nodes)} could not be given back: {event.why}"
         return [Say(f"{what}; without `sbatch --no-kill` Slurm ends the job when it notices that a node is down")]

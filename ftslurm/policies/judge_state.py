@@ -4,7 +4,7 @@ it, to write something down, to ask agents and Slurm. No event is answered in he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -12,6 +12,7 @@ from ftslurm.model.decisions import (
     AskSlurm,
     CheckNode,
     Decision,
+    DismissAgents,
     DrillDevice,
     ProbeNodes,
     Remember,
@@ -73,6 +74,7 @@ class JudgeState:
         self._tasks: dict[int, Task] = {}
         self._step = ""
         self._agents: dict[str, tuple[str, ...] | None] = {}  # node -> device kinds, None until it has arrived
+        self._guards: set[str] = set()  # nodes without ranks that have an agent all the same, in case our own dies
         self._agents_lost: dict[str, int] = {}  # node -> how many
         self._agents_came: dict[str, float] = {}  # node -> when, monotonic
         self._agents_due: dict[str, float] = {}  # node -> until when its agent should call, monotonic; none once it has
@@ -321,11 +323,23 @@ class JudgeState:
 
     def _watch(self, now: Now, nodes: Iterable[str] | None = None) -> list[Decision]:
         """nodes: where ranks are to come, None: where they are."""
-        unwatched = tuple(node for node in (self._step_nodes() if nodes is None else nodes) if node not in self._agents)
+        nodes = self._step_nodes() if nodes is None else tuple(nodes)
+        unwatched = tuple(node for node in nodes if node not in self._agents)
+        relieved = tuple(sorted(self._guards & {*unwatched}))  # what it saw of the devices there was not listened to
+        guards = self._more_guards(nodes, now)
+        self._guards = (self._guards | {*guards}) - {*relieved}
         self._agents.update(dict.fromkeys(unwatched))
         self._agents_due.update({node: now.mono + self._doubled(AGENT_COMES_S, node) for node in unwatched})
         lent = {node: job for node, job in self._lent().items() if node in unwatched}
-        return [WatchNodes(unwatched, lent)] if unwatched else []
+        asked: list[Decision] = [DismissAgents(relieved)] if relieved else []
+        return [*asked, WatchNodes((*unwatched, *guards), lent)] if unwatched or guards else asked
+
+    def _more_guards(self, nodes: Collection[str], now: Now) -> tuple[str, ...]:
+        """Where no agent on a node of the job could succeed us, as all ranks are on our own, one comes up on a spare."""
+        f = self.facts
+        others = {*f.nodes} - {f.batch_node}
+        spares = () if f.batch_node not in f.nodes or not nodes or others & {*nodes} else self._spares(now)
+        return () if self._guards & {*spares} else spares[:1]
 
     def _doubled(self, first_s: float, node: str) -> float:
         """More with every agent that was lost there: slurmctld may be away for long, and a node on which none stays shall not

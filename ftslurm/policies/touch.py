@@ -2,7 +2,7 @@
 
 A controller that is cut off from the others still reaches the ranks on its own node, and would keep them alive for ever,
 beside what a successor starts on the other side. So it renews, for all alike, only while it has lately been in touch with
-more than half of the nodes of its step, or with slurmctld, without which nobody can requeue the job.
+more than half of the nodes where it has shims or agents, or with slurmctld, without which nobody can requeue the job.
 
 In touch with a node at a time is who sent it something then that has arrived: the acknowledgement proves it. What was
 only read says nothing, it may have waited in a socket for as long as the controller stood still.
@@ -15,7 +15,7 @@ for that, and M (succession.py). Seconds are monotonic.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
 from ftslurm.model.settings import Settings
@@ -39,9 +39,15 @@ class Touch:
     _slurm_at: float = float("-inf")
     _asked_at: float = float("-inf")
 
-    def new_step(self) -> None:
-        """Its nodes may be others."""
-        self._nodes, self._answered = {}, {}
+    def new_step(self, agents: Collection[str]) -> None:
+        """Its nodes may be others. agents: nodes whose agents stay; their conversations go on."""
+        self._nodes = {node: at for node, at in self._nodes.items() if node in agents}
+        self._answered = {caller: beats for caller, beats in self._answered.items() if caller in agents}
+
+    def forget(self, node: str) -> None:
+        """It has neither shims nor an agent of ours any more, and nobody is there who could succeed us."""
+        self._nodes.pop(node, None)
+        self._answered.pop(node, None)
 
     def came(self, caller: Hashable, node: str, now: float) -> None:
         """It has proven that it heard us: the greeting is a question and its answer."""
@@ -51,7 +57,7 @@ class Touch:
     def beat(self, caller: Hashable, node: str, number: int, has: int, now: float) -> None:
         """A beat that is about to be answered. has: the last one whose answer has arrived there."""
         beats = self._answered.get(caller)
-        if beats is None:
+        if beats is None or node not in self._nodes:
             return
         if has in beats:
             self._nodes[node] = max(self._nodes[node], beats[has])

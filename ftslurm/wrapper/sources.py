@@ -151,7 +151,7 @@ class Sources:
             caller.let_go = True
             self._contact.forget(caller.owner)
         self.shims, self._leaving = {}, {}
-        self._touch.new_step()
+        self._touch.new_step(self.agents.keys())
         return self._launch
 
     def dismiss_agents(self, nodes: Sequence[str] | None = None) -> None:
@@ -163,6 +163,8 @@ class Sources:
             self._contact.forget(caller.owner)
             caller.close("nothing is left to do for it")
             del self.agents[caller.node]
+            if all(shim.node != caller.node for shim in self.shims.values()):
+                self._touch.forget(caller.node)
 
     def close(self) -> None:
         self.server.close()

@@ -32,27 +32,28 @@ LONGEST_S = LEASE_S + 2 * SILENCE_S + MARGIN_S
 TURN_S = 30.0
 BUSY_S = 60.0  # more than all else, on a machine that others use as well
 # Writes until it is told that it is enough, or that attempt's turn is over.
+SPARE = "--ft-spares 1"
 BEATS = {"beat.sh": BEAT + "exit 0\n"}
 
 
 @contextmanager
 def told_on(
-    nodes: int, path: tuple[Path, ...], name: str, ft: str = "", arrange: Callable[[Cluster], None] = lambda own: None, **plan: Any
+    nodes: int, path: tuple[Path, ...], name: str, ft: str = "", /, arrange: Callable[[Cluster], None] = lambda own: None, **plan: Any
 ) -> Iterator[tuple[Cluster, Story]]:
     """A job on three nodes whose ranks write, with its agents in place; on a cluster of its own. arrange: it, before that."""
     how = {"nodes": 3, "rank": MAKE_PIPE + RANK, "files": BEATS, **plan}
     with booted(nodes=nodes) as own, new_stage(own, path) as stage:
         arrange(own)
         told = stage.tell(Plan(ft=f"{QUICK_LEASE} {ft}", **how), name)
-        told.wait_started()
-        told.wait_for(lambda: beating(told, 1), "all ranks to write")
+        told.wait_for(lambda: beating(told, 1), "all ranks to write", BUSY_S)
         told.wait_for(lambda: sum(map(connected, ours(told, "wrapper.agent"))) == how["nodes"], "the agents to call", BUSY_S)
         time.sleep(SILENCE_S)  # there is no sign of it that ftrun has answered
         yield own, told
 
 
 def beating(told: Story, attempt: int) -> bool:
-    return {beat.rank for beat in beats(told.folder) if beat.attempt == attempt} == set(range(told.plan.nodes))
+    ranks = told.plan.nodes - told.plan.ft.count(SPARE)
+    return {beat.rank for beat in beats(told.folder) if beat.attempt == attempt} == set(range(ranks))
 
 
 def ours(told: Story, *marks: str) -> dict[int, str]:
@@ -130,6 +131,19 @@ def test_with_no_kill_the_first_of_the_others_requeues_without_the_dead_batch_no
         assert len(records(told, "Decided")) == 1 and [done["ok"] for done in records(told, "CarriedOut")] == [True]
         assert "the batch node n1 is dead" in told.ftslurm("history", str(told.id))
         assert told.job()["Restarts"] == "1"
+
+
+@pytest.mark.timeout(500)
+def test_a_spare_takes_over_where_all_ranks_are_on_the_batch_node(job_path: tuple[Path, ...]) -> None:
+    with told_on(3, job_path, "spare", SPARE, nodes=2, sbatch=("--no-kill",)) as (own, told):
+        own.tool("node-crash", "n1")
+        told.wait_for(lambda: records(told, "Decided"), "one to take over", LONGEST_S + BUSY_S)
+        (decided,) = records(told, "Decided")
+        assert decided["exclude"] == ["n1"] and "decided on n2" in decided["why"]
+        requeued(told)
+        down(own, "n1")
+        goes_on_and_ends(told)
+        assert told.attempts() == {1: {(1, 1, 1)}, 2: {(2, 1, 2)}} and told.job()["Restarts"] == "1"
 
 
 @pytest.mark.timeout(500)
@@ -309,11 +323,14 @@ def nowhere_else(address: str) -> Iterator[None]:
 
 @pytest.mark.skipif(not can_cut(), reason="network namespaces are root's, with ip of iproute2")
 @pytest.mark.timeout(600)
-def test_a_batch_node_that_is_cut_off_ends_its_own_rank_and_never_comes_between(job_path: tuple[Path, ...]) -> None:
+@pytest.mark.parametrize(("nodes", "ft"), [(3, ""), (2, SPARE)], ids=["ranks-elsewhere", "spare-alone"])
+def test_a_batch_node_that_is_cut_off_ends_its_own_rank_and_never_comes_between(
+    nodes: int, ft: str, job_path: tuple[Path, ...]
+) -> None:
     """Its ftrun goes on on the wrong side of the cut, and comes back when the job has long run elsewhere."""
     name = f"ftb{os.getpid()}"
     with second_network(name) as ours_address, nowhere_else(ours_address), told_on(
-        4, job_path, "apart", sbatch=("--no-kill",), arrange=lambda own: move_apart(own, name, ours_address)
+        4, job_path, "apart", ft, nodes=nodes, sbatch=("--no-kill",), arrange=lambda own: move_apart(own, name, ours_address)
     ) as (own, told):  # fmt: skip
         assert batch_pid_is_apart(told, name)
         subprocess.run(["ip", "link", "set", name, "down"], check=True)
@@ -330,7 +347,7 @@ def test_a_batch_node_that_is_cut_off_ends_its_own_rank_and_never_comes_between(
         told.allow("enough")
         told.ended("COMPLETED", 60.0 + BUSY_S)
         assert overlaps(beats(told.folder)) == []
-        assert told.counters()[:2] == [(1, 1, 1), (2, 1, 2)]
+        assert (told.attempts()[1], told.attempts()[2]) == ({(1, 1, 1)}, {(2, 1, 2)})
         assert [record["id"] for record in records(told, "Decided") if record["id"].startswith(first_run(told))] == [taken[0]["id"]]
         assert "no lease is renewed" in told.output()
 

@@ -107,12 +107,30 @@ def test_nodes_that_are_heard_and_hear_nothing_do_not_count() -> None:
 
 def test_the_next_step_has_nodes_of_its_own() -> None:
     stage = Stage("n1", "n2", "n3").beats(20.0, "n1", "n2", "n3")
-    stage.touch.new_step()
+    stage.touch.new_step([])
     for node in ("n1", "n4"):
         stage.touch.came(node, node, stage.now)
     stage.said, stage.has = dict.fromkeys(("n1", "n4"), 0), dict.fromkeys(("n1", "n4"), 0)
     assert not stage.beats(60.0, "n1", "n4").cut_off
     stage.touch.beat("n2", "n2", 99, 98, stage.now)  # one of the step before has nothing to say
+    assert not stage.cut_off
+
+
+def test_the_agents_that_stay_count_in_the_next_step_too() -> None:
+    """One on a spare, with all ranks on our own node: it may succeed us."""
+    stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
+    stage.touch.new_step(["n1", "n2"])
+    stage.touch.came(0, "n1", stage.now)
+    assert not stage.beats(60.0, "n1", "n2").cut_off
+    assert stage.beats(LIMIT_S + BEAT_S, "n1").cut_off
+
+
+def test_a_node_that_is_given_up_cuts_nobody_off() -> None:
+    stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
+    stage.touch.forget("n2")
+    assert not stage.beats(60.0, "n1").cut_off
+    stage.touch.beat("n2", "n2", 99, 98, stage.now)
+    stage.touch.beat(7, "n2", 99, 98, stage.now)
     assert not stage.cut_off
 
 

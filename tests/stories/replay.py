@@ -279,6 +279,7 @@ class Job:
         nodes: Sequence[str] = ("n1", "n2"), per_node: int = 2, can: Iterable[str] = ("ask", "requeue"),
         step_key: str = "train", user_env: Iterable[str] = (), now: Now = START, diagnose: Diagnose | None = None,
         remembered: Mapping[str, str] | None = None, width: int = 0, no_swap: str = "", granted: Sequence[str] = (),
+        batch_node: str = "",
     ) -> None:  # fmt: skip
         self.diagnose = diagnose
         self.settings = settings or Settings()
@@ -290,7 +291,7 @@ class Job:
         runs = sum(isinstance(record, rec.RunBegan) for record in self.ledger)
         self.facts = RunFacts(
             f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, user_env=frozenset(user_env), can=frozenset(can),
-            remembered=remembered or {}, width=width, number=7, no_swap=no_swap, granted=tuple(granted),
+            remembered=remembered or {}, width=width, number=7, no_swap=no_swap, granted=tuple(granted), batch_node=batch_node,
         )  # fmt: skip
         self.judge = Judge(self.settings, history, self.facts, diagnose)
         self.tasks = tasks_on(self.nodes, per_node)

@@ -10,11 +10,13 @@ import pytest
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
+from ftslurm.model.devices import FaultClass
 from ftslurm.model.settings import Settings
 from ftslurm.policies.fence import died_alone, killed_before, loans_left, steps_over
+from ftslurm.policies.judge import Phase
 from ftslurm.policies.judge_launching import LOOK_AGAIN_S
 from ftslurm.policies.judge_settling import LAUNCHES_AGAIN
-from ftslurm.policies.judge_state import SIGINT, SIGTERM
+from ftslurm.policies.judge_state import IDLE_LOOK, SIGINT, SIGTERM
 from ftslurm.policies.touch import longest_s
 from tests.stories.replay import RUNNING, SILENT, Job, fault
 
@@ -230,3 +232,66 @@ def test_steps_that_are_over_are_those_of_this_scheduling_whose_ftrun_is() -> No
     records = [*run("before", 0, "7.0"), *run("killed", 1, "7.0"), *run("runs", 1, "7.1"), *run("ended", 1, "7.2")]
     records.append(rec.Finished(3.0, "ended", 0, "done"))
     assert steps_over(records, 1, lambda began: began.run == "killed") == {"7.0", "7.2"}
+
+
+# --- all ranks are on our own node: who would succeed us?
+
+ALONE = Settings(node_replacement=True, node_replacements=4, spares=2, donor=False)
+
+
+def alone(**how: Any) -> Job:
+    """Ranks on the batch node, n1; n2 and n3 are spares."""
+    can = ("ask", "requeue", "probe", "replace", "release")
+    return Job(how.pop("policy", ALONE), nodes=("n1", "n2", "n3"), can=can, width=1, batch_node="n1", **how).begin()
+
+
+def watched(job: Job) -> list[tuple[str, ...]]:
+    return [watch.nodes for watch in job.did(do.WatchNodes)]
+
+
+def test_an_agent_comes_up_on_a_spare_where_no_other_node_has_one() -> None:
+    assert watched(alone()) == [("n1", "n2")]
+    two = Job(ALONE, nodes=("n1", "n2", "n3", "n4"), can=("replace",), width=2, batch_node="n1").begin()
+    assert watched(two) == [("n1", "n2")], "n2 has ranks and an agent, and n3 and n4 are left alone"
+
+
+def test_what_it_sees_of_that_node_is_nobody_s_trouble() -> None:
+    job = alone()
+    job.tell(ev.DevicesSeen("n2", (fault("n2", graded=FaultClass.ISOLATE),)))
+    assert not job.rungs and job.judge.phase is Phase.RUNNING
+    job.shows(fault("n1"))
+    assert job.rungs == ["in-place-restart"] and job.judge.phase is Phase.RUNNING
+    assert watched(job) == [("n1", "n2")]
+
+
+def test_it_is_replaced_when_it_is_lost_and_on_a_node_that_answers() -> None:
+    job = alone()
+    job.tell(ev.AgentLost("n2", "it hung up"))
+    job.wait(30.0)
+    assert watched(job) == [("n1", "n2"), ("n2",)]
+    job.tell(ev.NodeSilent("n2", 15.0))
+    job.tell(ev.AgentLost("n2", "it hung up"))
+    job.wait(60.0)
+    assert watched(job)[2:] == [("n3",)]
+    assert not job.rungs and job.judge.phase is Phase.RUNNING
+
+
+def test_one_that_is_given_back_is_followed_by_the_next() -> None:
+    job = alone()
+    job.silent = {do.ProbeNodes}
+    for _ in range(2):
+        job.wait(IDLE_LOOK * job.settings.silence_s)
+        job.tell(ev.NodeProbed("n2", False, "nobody answers"))
+    assert job.did(do.ReleaseNodes) == [do.ReleaseNodes(("n2",))] and job.did(do.DismissAgents) == [do.DismissAgents(("n2",))]
+    assert watched(job) == [("n1", "n2"), ("n3",)]
+
+
+def test_where_ranks_come_to_its_node_one_comes_up_anew_that_is_listened_to() -> None:
+    job = alone()
+    job.shows(fault("n1", graded=FaultClass.ISOLATE))
+    assert job.rungs == ["node-replacement"] and {task.node for task in job.tasks} == {"n2"}
+    job.wait(5.0)
+    assert do.DismissAgents(("n2",)) in job.did(do.DismissAgents)
+    assert watched(job)[-1] == ("n2",)
+    job.shows(fault("n2", graded=FaultClass.ISOLATE))
+    assert job.rungs == ["node-replacement", "node-replacement"]

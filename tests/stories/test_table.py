@@ -59,7 +59,8 @@ class Chaos:
 
     def __init__(self, policy: Settings, can: tuple[str, ...], script: list[int]) -> None:
         nodes = tuple(f"n{number}" for number in range(1, 3 + policy.spares))
-        self.job = Job(policy, can=can, nodes=nodes, per_node=1, width=2 if "replace" in can else 0)
+        width = (2 - script[-1] % 2 if policy.spares else 2) if "replace" in can else 0
+        self.job = Job(policy, can=can, nodes=nodes, per_node=1, width=width, batch_node="n1")
         self.job.silent = {kind for kind in get_args(do.Decision) if kind is not do.Remember}
         self._script = iter(script)
         self._donors = 10
