@@ -16,7 +16,8 @@ class RunBegan:
     step_key: which ftrun of the script this is (a digest of its command). start_time: of the scheduling, by Slurm.
     budgets: name -> limit, of the policy in force. number: of the job, as scontrol takes it. cleanup_grace_s: for how long
     a clean-up before the next scheduling may hold it up, -1 without end. batch_node: where ftrun and the script run.
-    pid_space: of `pid`, as the kernel names it: in a container the same number is another process. size: nodes of the job as
+    pid_space: of `pid`, as the kernel names it: in a container the same number is another process. started: of that process, in
+    clock ticks since the machine did: the number may be another's later; 0 if not told. size: nodes of the job as
     Slurm has scheduled it, those with which it is scheduled again; 0 if not told.
     """
 
@@ -40,6 +41,7 @@ class RunBegan:
     batch_node: str = ""
     pid_space: str = ""
     size: int = 0
+    started: int = 0
 
 
 @dataclass(frozen=True, slots=True)

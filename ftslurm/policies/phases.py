@@ -68,6 +68,7 @@ class RunFacts:
     host: str = ""
     pid: int = 0
     pid_space: str = ""
+    started: int = 0
     number: int = 0
     user_env: frozenset[str] = frozenset()
     can: frozenset[str] = frozenset()

@@ -38,6 +38,7 @@ from ftslurm.policies.fence import begun_anew, died_alone, killed_before, left_b
 from ftslurm.policies.judge import Judge
 from ftslurm.policies.phases import RunFacts
 from ftslurm.policies.succession import cut_short, may_succeed
+from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobState, JobView, NodeState, SlurmClient
 from ftslurm.slurm.env import read_allocation
@@ -293,7 +294,8 @@ def _remembered(memory: NodeMemory, facts: RunFacts, settings: Settings) -> Mapp
 def _is_gone(began: RunBegan) -> bool:
     """Has that ftrun ended? Nobody knows of one on another machine, or in another container."""
     here = (began.host, began.pid_space) == (socket.gethostname(), _pid_space())
-    return here and not Path(f"/proc/{began.pid}").exists()
+    started = start_ticks(began.pid) if here else None
+    return here and (started is None or started != (began.started or started))
 
 
 def _pid_space() -> str:
@@ -358,6 +360,7 @@ def _facts(
         host=socket.gethostname(),
         pid=os.getpid(),
         pid_space=_pid_space(),
+        started=start_ticks(os.getpid()) or 0,
         number=allocation.job.number,
         user_env=frozenset(order.env),
         can=can - ({"replace"} if no_swap else set()),
