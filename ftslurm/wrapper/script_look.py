@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from ftslurm.system.processes import PROC
 from ftslurm.wrapper.node_check import answer_text
+from ftslurm.wrapper.shim import environ_of
 
 # What Slurm gives the script and every step of its job alike; a machine may be several nodes, of several clusters.
 SAME = ("SLURM_CLUSTER_NAME", "SLURM_CONF", "SLURMD_NODENAME")
@@ -40,7 +41,7 @@ def _environments() -> Iterator[tuple[int, dict[str, str]]]:
     for place in PROC.iterdir():
         with suppress(OSError):
             if place.name.isdecimal() and place.stat().st_uid == os.geteuid():
-                words = (place / "environ").read_bytes().decode(errors="replace").split("\0")
+                words = [word.decode(errors="replace") for word in environ_of(int(place.name))]
                 yield int(place.name), dict(word.split("=", 1) for word in words if "=" in word)
 
 

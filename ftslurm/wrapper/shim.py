@@ -71,6 +71,7 @@ PAUSE_S = 10.0
 # Without a controller nobody asks for a grace; the ranks get the default of `stop.grace` and `stop.kill_wait`.
 ORPHAN_GRACE_S, ORPHAN_KILL_WAIT_S = 20.0, 30.0
 LEFT_WAIT_S = 3.0  # for what an older attempt left, after SIGKILL; no beat is sent meanwhile
+EXEC_LOOKS, EXEC_S = 20, 0.005  # a process may have no environment at all, so not for long
 RESCAN_S = 0.02  # between two SIGKILL rounds: children of the killed become ours only once they are reaped
 OWN_FAILURE = 71  # EX_OSERR: the shim itself could not do its work
 
@@ -1123,15 +1124,28 @@ def left_before(page: str, env) -> list[int]:
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
-        try:
-            with open(f"/proc/{name}/environ", "rb") as variables:
-                words = variables.read().split(b"\0")
-        except OSError:
-            continue  # somebody else's, or it has ended
+        words = environ_of(int(name))
         pages = [os.fsdecode(word[len(mark) :]) for word in words if word.startswith(mark)]
         if len(same) == 2 and same <= set(words) and any(_is_older(other, page) for other in pages):
             found.append(int(name))
     return found
+
+
+def environ_of(pid: int) -> list[bytes]:
+    """`name=value`, empty for a process that is somebody else's or has ended. In the midst of execve(2) it has none for a
+    moment: then it is asked again."""
+    try:
+        for _ in range(EXEC_LOOKS):
+            with open(f"/proc/{pid}/environ", "rb") as variables:
+                if data := variables.read():
+                    return data.split(b"\0")
+            with open(f"/proc/{pid}/statm", "rb") as memory:
+                if memory.read().startswith(b"0 "):
+                    break  # a zombie, or a thread of the kernel's
+            time.sleep(EXEC_S)
+    except OSError:
+        pass
+    return []
 
 
 def _is_older(page: str, than: str) -> bool:

@@ -623,8 +623,7 @@ def orphaned(shims: Shims) -> tuple[Shim, int]:
 
 
 def page_of(pid: int) -> str:
-    words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return next(word.decode() for word in words if word.startswith(b"FTSLURM_PAGE="))
+    return next(word.decode() for word in shim_module.environ_of(pid) if word.startswith(b"FTSLURM_PAGE="))
 
 
 def test_what_outlived_its_shim_is_ended_before_the_next_step_starts_anything(shims: Shims) -> None:
@@ -663,6 +662,18 @@ def test_what_runs_beside_it_in_the_same_attempt_is_not_of_an_older_one(shims: S
     folder = f"/dev/shm/ftslurm.{os.getuid()}.7.4.{mark}"
     assert shim_module.left_before(f"{folder}/1.1", env) == []
     assert shim_module.left_before(f"{folder}/1.2", env) == [left]
+
+
+def test_a_process_that_is_just_being_loaded_has_an_environment_all_the_same() -> None:
+    """execve(2) over and over, thousands of times a second."""
+    again = "[ $1 -gt 0 ] && exec sh -c \"$0\" \"$0\" $(($1 - 1)); exec sleep 100"
+    with subprocess.Popen(["sh", "-c", again, again, "3000"], env={"MARK": "here", "PATH": os.environ["PATH"]}) as process:
+        try:
+            while not Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"sleep"):
+                assert b"MARK=here" in shim_module.environ_of(process.pid)
+        finally:
+            process.kill()
+    assert shim_module.environ_of(2) == shim_module.environ_of(process.pid) == []
 
 
 # --- the way there
