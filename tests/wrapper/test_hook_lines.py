@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,25 @@ def test_only_the_module_s_own_word_fails_a_prolog(tmp_path: Path, status: int, 
     assert run_script(tmp_path, "prolog", str(python)).returncode == ends
     assert run_script(tmp_path, "prolog", "/nonexistent/python").returncode == 0
     assert hook_scripts.BAD_NODE_STATUS == BAD_NODE_STATUS
+
+
+@pytest.mark.parametrize("name", [*hook_scripts.LIMITS_S, "task_prolog"])
+def test_one_that_hangs_is_cut_off_and_decides_nothing(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a limit of a second in place of the site's; what is started heeds no SIGTERM."""
+    assert hook_scripts.LIMITS_S == {"prolog": 30, "epilog": 900, "health_check": 50, "epilog_slurmctld": 90}
+    monkeypatch.setattr(hook_scripts, "LIMITS_S", dict.fromkeys(hook_scripts.LIMITS_S, 1))
+    monkeypatch.setattr(hook_scripts, "TASK_LIMIT_S", 1)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ntrap '' TERM\ntouch {tmp_path}/began\nsleep 50\necho late\nexit {BAD_NODE_STATUS}\n")
+    python.chmod(0o755)
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/c.7.jsonl").touch()
+    env = {"SLURM_JOB_ID": "7", "SLURM_JOB_RESTART_COUNT": "1", "FTSLURM_STATE_DIR": str(tmp_path)}
+    began = time.monotonic()
+    done = run_script(tmp_path, name, str(python), **env)
+    assert (tmp_path / "began").exists() and time.monotonic() - began < 40
+    assert done.returncode == 0 and "late" not in done.stdout
+    assert ("export MA_SCHEDULE_CNT=1" in done.stdout) == (name == "task_prolog")
 
 
 def run_script(folder: Path, name: str, python: str, **env: str) -> subprocess.CompletedProcess[str]:
