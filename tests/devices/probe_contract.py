@@ -77,7 +77,7 @@ class ProbeContract:
         stage.hang()
         began = time.monotonic()
         assert stage.probe.present()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 5
 
     def test_well_devices_are_good(self, stage: Stage) -> None:
         reports = self.reports(stage)
@@ -116,7 +116,7 @@ class ProbeContract:
         for _ in range(2):
             began = time.monotonic()
             answer = stage.probe.read(0.5)
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 10
             assert answer.reports == ()
             assert answer.error
         assert stage.probe.utilisation(0.5) == ()

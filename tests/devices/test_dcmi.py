@@ -299,12 +299,12 @@ def test_a_hanging_library_costs_half_the_time_and_the_tool_answers(make: Make) 
     bench.reports()
     bench.sim("dcmi", "hang")
     began = time.monotonic()
-    answer = bench.probe.read(4)
-    assert time.monotonic() - began < 4
+    answer = bench.probe.read(8)
+    assert time.monotonic() - began < 8
     assert len(answer.reports) == 2
     began = time.monotonic()
-    assert len(bench.probe.read(4).reports) == 2
-    assert time.monotonic() - began < 1.5  # it is left alone for a while
+    assert len(bench.probe.read(8).reports) == 2
+    assert time.monotonic() - began < 3.5  # it is left alone for a while
 
 
 def test_library_and_tool_both_hanging_say_so_each_time(make: Make) -> None:

@@ -273,7 +273,7 @@ def test_a_call_that_no_signal_ends_is_not_joined_by_another(stage: NvidiaStage,
     assert "gave no answer" in stage.probe.read(0.2).error
     began = time.monotonic()
     assert stage.probe.read(5).error == f"an earlier call of NVML still hangs in the driver (process {process.pid})"
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 4
     monkeypatch.undo()
     process.kill()
     process.wait()

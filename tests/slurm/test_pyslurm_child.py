@@ -71,7 +71,7 @@ def test_ends_a_child_that_hangs_and_starts_another(start: Start, monkeypatch: p
     began = time.monotonic()
     with pytest.raises(SlurmUnavailable, match="time limit"):
         client.release(1)
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 15.0
     assert client.job(1).number == 1
 
 
