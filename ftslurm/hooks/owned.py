@@ -14,8 +14,8 @@ from ftslurm.policies.health import one_line
 from ftslurm.system.owner import PATH, owner_of, run_as
 from ftslurm.wrapper.hook_scripts import LIMITS_S
 
-# Of one who finishes a requeue: job, exclude, start, job, release, and the one that sees that it is held.
-REQUESTS = 6
+# Of one who finishes a requeue: job, require, exclude, start, job, release, and the one that sees that it is held.
+REQUESTS = 7
 # Before the installed script cuts us off: for what we ask ourselves, and to say what came of it.
 SPARE_S = 20.0
 

@@ -30,7 +30,8 @@ from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.keeper import keep
 from ftslurm.wrapper.lenders import Lenders
 
-# Above all the waits of the keeper's own requests (five of them), which end by themselves.
+# Of the keeper: job, hold, require, exclude, start, job, release; and above all their waits, which end by themselves.
+KEEPER_REQUESTS = 7
 KEEPER_MARGIN_S = 30.0
 # That are tried, one after the other, before a node that does not answer is blamed for it.
 ASK_OTHERS = 3
@@ -133,7 +134,7 @@ class SlurmScheduler:
         argv = self.keeper_argv(healthy[0], start_in_s, allow_first)
         try:
             self.client.job(self.job)  # nothing is begun while slurmctld is away
-            result = self.run(argv, 5 * self.timeout_s + KEEPER_MARGIN_S, env=own_step_env(self.env))
+            result = self.run(argv, KEEPER_REQUESTS * self.timeout_s + KEEPER_MARGIN_S, env=own_step_env(self.env))
             if result.status == 0:
                 return RequeueEnded(True, result.stdout.strip())
             if self._went():
