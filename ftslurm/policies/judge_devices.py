@@ -30,6 +30,7 @@ class Devices(Settling):
     def _agent_meanwhile(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
         """No rank runs that it could be told of."""
         if event.node in self._guards:
+            self._agents_came[event.node] = now.mono
             return []
         if event.node not in self._agents:  # it was asked for, and its node has been left since
             return [DismissAgents((event.node,))]

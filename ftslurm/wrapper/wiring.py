@@ -294,8 +294,10 @@ def _remembered(memory: NodeMemory, facts: RunFacts, settings: Settings) -> Mapp
 def _is_gone(began: RunBegan) -> bool:
     """Has that ftrun ended? Nobody knows of one on another machine, or in another container."""
     here = (began.host, began.pid_space) == (socket.gethostname(), _pid_space())
-    started = start_ticks(began.pid) if here else None
-    return here and (started is None or started != (began.started or started))
+    if not here:
+        return False
+    started = start_ticks(began.pid)
+    return started is None or began.started not in (0, started)
 
 
 def _pid_space() -> str:

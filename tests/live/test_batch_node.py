@@ -31,8 +31,8 @@ QUICK_LEASE = (
 LONGEST_S = LEASE_S + 2 * SILENCE_S + MARGIN_S
 TURN_S = 30.0
 BUSY_S = 60.0  # more than all else, on a machine that others use as well
-# Writes until it is told that it is enough, or that attempt's turn is over.
 SPARE = "--ft-spares 1"
+# Writes until it is told that it is enough, or that attempt's turn is over.
 BEATS = {"beat.sh": BEAT + "exit 0\n"}
 
 

@@ -33,7 +33,7 @@ def main(folder, steps):
             client.load_state_dict(json.load(file))
     print("FT: initialized. Timeouts:", client.section_timeouts)
     client.start_section("setup")
-    time.sleep(0.02)
+    time.sleep(0.5)  # far more than a step, on a busy machine too
     latest = os.path.join(folder, "latest.json")
     first = 0
     if os.path.exists(latest):

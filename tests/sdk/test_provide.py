@@ -70,7 +70,7 @@ def test_a_megatron_style_program_runs_unchanged(
     assert (control.action, control.reason, control.pid) == ("continue", "all is well", state.pid)
     last = calculated[-1]
     assert isinstance(last, notes.Limits) and set(dict(last.sections)) == {"setup", "step", "checkpointing"}
-    assert last.out_of_section_s and all(limit_s > 0 for limit_s in dict(last.sections).values())
+    assert last.out_of_section_s and 0 < dict(last.sections)["step"] < dict(last.sections)["setup"]
 
     saved = json.loads((tmp_path / "ft_state.json").read_text())["current_timeouts"]["section"]
     second = rank(str(PROGRAM), str(tmp_path), "40", "--leave", FTSLURM_FT_CONFIG=configuration)
