@@ -1,7 +1,7 @@
 # make demo     a training job survives a device fault, a crash and a sick node; no Slurm, no root
 # make test     everything, on a real Slurm cluster that the tests boot themselves
 # make cluster  such a cluster for yourself; make cluster-down ends it
-# make score    how many failing runs of the corpus are understood
+# make score    how many failing runs of the corpus are understood; those of public threads in two halves, apart
 # make chaos    hundreds of faults of all kinds over real jobs (CHAOS_ARGS="--seed 7" repeats a run)
 # make bench    the numbers of the README, measured here
 VENV ?= .venv
