@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -15,8 +16,11 @@ import yaml
 from ftslurm.model.verdict import ErrorClass, Retriable
 
 CORPUS = Path(__file__).parent / "corpus"
-FILES = sorted(CORPUS.glob("*.yaml"))
+OWN_FILES = sorted(CORPUS.glob("*.yaml"))
+PUBLIC_FILES = sorted((CORPUS / "public").glob("*.yaml"))
+FILES = OWN_FILES + PUBLIC_FILES
 KEYS = {"what", "source", "made_by", "recipe", "after", "nodes", "ranks", "faults", "bad_nodes", "expect", "why"}
+PUBLIC_KEYS = (KEYS - {"made_by", "recipe", "after"}) | {"url", "thread", "decisive", "decisive_rank"}
 RANK_KEYS = {"rank", "status", "signal", "at", "stopped", "lost", "oom", "log"}
 EXPECT_KEYS = {"class", "retriable", "suspects", "isolate", "program", "signature", "open"}
 # Beginnings of names: what a corpus without them could not show.
@@ -25,6 +29,12 @@ KINDS = (
     "ib-", "cuda-oom-", "cuda-illegal-access-everywhere", "hccl-", "npu-", "xid-79", "xid-31", "slurm-", "status-137", "status-127-one",
     "storage-", "hostile-", "noise-",
 )  # fmt: skip
+
+
+# What a thread may have shown and a file must not repeat: addresses of people and machines, tokens.
+EMAIL = re.compile(r"[\w.+-]+@[\w-]+\.[a-z]{2,}")
+TOKEN = re.compile(r"\b(?:hf|ghp|gho|sk|xox[bp])[_-][A-Za-z0-9]{16,}")
+ADDRESS = re.compile(r"(?<![\w.=-])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -46,8 +56,9 @@ def test_a_file_is_well_formed(path: Path) -> None:
     told = read(path)
     nodes, expect = told["nodes"], told["expect"]
     ranks = [rank for ranks in nodes.values() for rank in ranks]
-    assert set(told) <= KEYS and told["what"] and told["why"]
-    assert ("made_by" in told and "recipe" in told) if told["source"] == "recorded" else (told["source"] == "written" and told["after"])
+    assert set(told) <= (PUBLIC_KEYS if path in PUBLIC_FILES else KEYS) and told["what"] and told["why"]
+    of_source = {"recorded": {"made_by", "recipe"}, "written": {"after"}, "public": {"url"}}
+    assert of_source[told["source"]] <= set(told) and (told["source"] == "public") == (path in PUBLIC_FILES)
     assert sorted(ranks) == list(range(len(ranks)))
     listed = [rank["rank"] for rank in told["ranks"]]
     assert set(listed) <= set(ranks) and len(set(listed)) == len(listed)
@@ -62,6 +73,38 @@ def test_a_file_is_well_formed(path: Path) -> None:
     assert expect["class"] in {one.value for one in ErrorClass} and expect["retriable"] in {one.value for one in Retriable}
     assert set(expect["isolate"]) <= set(expect["suspects"]) <= set(nodes)
     assert isinstance(expect["program"], bool) and not (expect["program"] and expect["suspects"])
+
+
+@pytest.mark.parametrize("path", PUBLIC_FILES, ids=lambda path: path.stem)
+def test_a_public_run_tells_its_thread_and_the_line_that_decides(path: Path) -> None:
+    told = read(path)
+    assert told["url"].startswith("https://")
+    assert re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", told.get("thread", "")) if told["url"].startswith("https://github.com/") else True
+    if "decisive" in told:
+        words = {rank["rank"]: "".join(text for _, _, text in rank["log"]) for rank in told["ranks"]}
+        facts = [fault["code"] for fault in told.get("faults", [])] + list(told.get("bad_nodes", {}).values())
+        lines = words.get(told.get("decisive_rank"), "").splitlines() or facts
+        parts = [told["decisive"]] if isinstance(told["decisive"], str) else told["decisive"]
+        assert parts and all(part and any(part in line for line in lines) for part in parts)
+
+
+@pytest.mark.parametrize("path", PUBLIC_FILES, ids=lambda path: path.stem)
+def test_a_public_run_names_nobody(path: Path) -> None:
+    text = path.read_text()
+    assert not EMAIL.findall(text) and not TOKEN.findall(text)
+    public = [at[0] for at in ADDRESS.finditer(text) if not private(*map(int, at[0].split(".")))]
+    assert not public
+
+
+def private(first: int, second: int, *rest: int) -> bool:
+    """Of an address that says nothing of anybody; or no address at all, but a version."""
+    return (
+        first in (0, 10, 127)
+        or first > 239
+        or max(second, *rest) > 255
+        or (first, second) in {(192, 168), (169, 254)}
+        or (first == 172 and 16 <= second <= 31)
+    )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -80,12 +123,27 @@ def test_a_file_is_read_into_the_classifiers_values(path: Path) -> None:
 
 
 def test_the_corpus_has_each_kind_of_run() -> None:
-    names = [path.stem for path in FILES]
-    sources = Counter(read(path)["source"] for path in FILES)
-    classes = Counter(read(path)["expect"]["class"] for path in FILES)
-    assert len(FILES) >= 80 and sources["recorded"] >= 25
+    names = [path.stem for path in OWN_FILES]
+    sources = Counter(read(path)["source"] for path in OWN_FILES)
+    classes = Counter(read(path)["expect"]["class"] for path in OWN_FILES)
+    assert len(OWN_FILES) >= 80 and sources["recorded"] >= 25
     assert set(classes) == {one.value for one in ErrorClass}
     assert not [kind for kind in KINDS if not any(name.startswith(kind) for name in names)]
+
+
+def test_no_two_runs_have_one_name() -> None:
+    assert len({path.stem for path in FILES}) == len(FILES)
+
+
+def test_no_thread_is_told_twice() -> None:
+    """Of two runs of one thread one could be seen and the other unseen."""
+    told = Counter(read(path)["url"].replace("/pull/", "/issues/").lower() for path in PUBLIC_FILES)
+    assert not [url for url, times in told.items() if times > 1]
+
+
+def test_a_hash_of_the_name_draws_the_half_of_a_public_run() -> None:
+    drawn = [(name, loader().half_of(name)) for name in ("one-run", "another-run", "third-run", "fourth-run")]
+    assert drawn == [("one-run", "seen"), ("another-run", "unseen"), ("third-run", "unseen"), ("fourth-run", "seen")]
 
 
 def test_nothing_of_the_recording_machine_is_left() -> None:

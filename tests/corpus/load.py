@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import ErrorClass, Piece, RankEnd, Retriable
 
 CORPUS = Path(__file__).parent
+PUBLIC = CORPUS / "public"
+SEEN, UNSEEN = "seen", "unseen"
 # The runs are told in seconds from any origin; a classifier is given Unix seconds, and takes 0 for "not known".
 ORIGIN = 1_700_000_000.0
 
@@ -42,7 +45,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One failing run. bad_nodes: node to what Slurm calls its state."""
+    """One failing run. bad_nodes: node to what Slurm calls its state. decisive: parts of lines, each of which tells the cause as well."""
 
     name: str
     source: str
@@ -50,11 +53,23 @@ class Case:
     faults: tuple[Fault, ...]
     bad_nodes: Mapping[str, str]
     expect: Expected
+    decisive: tuple[str, ...] = ()
 
 
 def load_all() -> Iterator[Case]:
     for path in sorted(CORPUS.glob("*.yaml")):
         yield load(path)
+
+
+def load_public() -> Iterator[Case]:
+    """The runs from public threads, in no half's order; `half_of` tells which half a run is in."""
+    for path in sorted(PUBLIC.glob("*.yaml")):
+        yield load(path)
+
+
+def half_of(name: str) -> str:
+    """SEEN, or UNSEEN: the runs that nobody looks at who writes patterns. A hash draws them, so no one chooses."""
+    return SEEN if sha256(name.encode()).digest()[0] % 2 == 0 else UNSEEN
 
 
 def load(path: Path) -> Case:
@@ -66,7 +81,10 @@ def load(path: Path) -> Case:
         for number, node in sorted((number, node) for node, numbers in told["nodes"].items() for number in numbers)
     )
     faults = tuple(Fault(f["node"], f["device"], f["code"], ORIGIN + f["at"]) for f in told.get("faults", []))
-    return Case(path.stem, told["source"], ends, faults, told.get("bad_nodes", {}), read_expected(told["expect"]))
+    expected = read_expected(told["expect"])
+    decisive = told.get("decisive", [])
+    parts = (decisive,) if isinstance(decisive, str) else tuple(decisive)
+    return Case(path.stem, told["source"], ends, faults, told.get("bad_nodes", {}), expected, parts)
 
 
 def read_end(node: str, rank: Mapping[str, Any]) -> RankEnd:

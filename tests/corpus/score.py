@@ -1,7 +1,9 @@
 """Scores the classification against the corpus: `python -m tests.corpus.score` (or `make score`).
 
-A run counts as right when class, retriable, suspects, nodes to exclude and `program` are all as expected, and the
-signature where one is expected. `--why NAME` shows one run's verdict with its evidence.
+A run of our own counts as right when class, retriable, suspects, nodes to exclude and `program` are all as expected, and
+the signature where one is expected. The runs from public threads are scored field by field, in two halves. The unseen half
+gives numbers only: its differences, and its runs with `--why`, are shown with `--reveal`, and a pattern that was written
+after that has not been tested on it. `--why NAME` shows one run's verdict with its evidence.
 """
 
 from __future__ import annotations
@@ -9,16 +11,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from ftslurm.model.devices import Fault, Severity
-from ftslurm.model.verdict import Blame, Verdict
+from ftslurm.model.verdict import Blame, Retriable, Verdict
 from ftslurm.policies.classify import Facts, classify
 from ftslurm.policies.codebook import CodeBook
 from ftslurm.policies.patterns import PatternBook
 from ftslurm.wrapper.catalogs import load_code_book, load_pattern_book
-from tests.corpus.load import Case, load_all
+from tests.corpus.load import SEEN, UNSEEN, Case, half_of, load_all, load_public
 
 FIELDS = ("class", "retriable", "suspects", "isolate", "program", "signature")
+# Of a run from a public thread. `another try` is `retriable` with no difference between the answers that allow one.
+MEASURES = ("class", "retriable", "another try", "decisive line")
 
 
 def verdict_of(case: Case, patterns: PatternBook, codes: CodeBook) -> Verdict:
@@ -43,31 +49,125 @@ def differences(case: Case, v: Verdict) -> dict[str, str]:
         "class": e.error_class.value, "retriable": e.retriable.value, "suspects": " ".join(sorted(e.suspects)),
         "isolate": " ".join(sorted(e.isolate)), "program": str(e.program), "signature": e.signature or v.signature,
     }  # fmt: skip
-    return {name: f"{want[name] or '-'}, not {got[name] or '-'}" for name in FIELDS if got[name] != want[name] and name not in e.open}
+    return {
+        name: f"{want[name] or '-'}, not {got[name] or '-'}" for name in FIELDS if got[name] != want[name] and name not in e.open
+    }
+
+
+def misses(case: Case, v: Verdict) -> dict[str, str]:
+    """measure -> `expected, not got`, for what counts against the verdict on a run from a public thread."""
+    found = {name: words for name, words in differences(case, v).items() if name in ("class", "retriable")}
+    if "retriable" in found and (case.expect.retriable is Retriable.NO) is not (v.retriable is Retriable.NO):
+        found["another try"] = found["retriable"]
+    first = v.evidence[0] if v.evidence else ""
+    if case.decisive and not any(one_space(part) in one_space(first) for part in case.decisive):
+        found["decisive line"] = f"{' or '.join(map(repr, case.decisive))}, not {first!r}"
+    return found
+
+
+def one_space(text: str) -> str:
+    return " ".join(text.split())
+
+
+def falsely_held(case: Case, v: Verdict) -> dict[str, frozenset[str]]:
+    """`convicted` and `suspected` -> the nodes against which the verdict holds what people do not."""
+    found = {
+        "convicted": ("isolate", {s.node for s in v.suspects if s.blame is Blame.YES} - case.expect.isolate),
+        "suspected": ("suspects", {s.node for s in v.suspects} - case.expect.suspects),
+    }
+    return {name: frozenset(nodes) for name, (expected, nodes) in found.items() if nodes and expected not in case.expect.open}
+
+
+def rate(right: int, total: int) -> str:
+    return f"{right}/{total} = {right / total:.3f}" if total else "none"
+
+
+@dataclass(slots=True)
+class Half:
+    """The count of one half of the public runs. held: `convicted` or `suspected` to how many runs have such a node falsely."""
+
+    cases: int = 0
+    with_decisive: int = 0
+    missed: Counter[str] = field(default_factory=Counter)
+    held: Counter[str] = field(default_factory=Counter)
+    details: list[str] = field(default_factory=list)
+
+    def add(self, case: Case, v: Verdict) -> None:
+        self.cases += 1
+        self.with_decisive += bool(case.decisive)
+        found, held = misses(case, v), falsely_held(case, v)
+        self.missed.update(found.keys())
+        self.held.update(held.keys())
+        words = [f"{name}: {told}" for name, told in found.items() if name != "another try"]
+        words += [f"falsely {name}: {' '.join(sorted(nodes))}" for name, nodes in held.items()]
+        if words:
+            self.details.append(f"{case.name}: " + "; ".join(words))
+
+    def lines(self, name: str) -> list[str]:
+        totals = {measure: self.with_decisive if measure == "decisive line" else self.cases for measure in MEASURES}
+        right = (f"{m} {rate(totals[m] - self.missed[m], totals[m])}" for m in MEASURES)
+        held = ", ".join(f"falsely {one} in {self.held[one]}" for one in ("convicted", "suspected"))
+        return [f"{name:10} {self.cases:3} runs: " + ", ".join(right), f"{'':10} nodes {held} of {self.cases} runs"]
+
+
+def score_public(cases: Iterable[Case], judge: Callable[[Case], Verdict], halves: Sequence[str], reveal: bool) -> list[str]:
+    """What to print of the public runs in these halves; the unseen half's differences only where `reveal`."""
+    counts = {name: Half() for name in halves}
+    for case in cases:
+        if half_of(case.name) in counts:
+            counts[half_of(case.name)].add(case, judge(case))
+    lines = []
+    for name, half in counts.items():
+        lines += half.details if name == SEEN or reveal else []
+        lines += half.lines(name)
+    return lines
+
+
+def score_own(cases: Sequence[Case], judge: Callable[[Case], Verdict]) -> list[str]:
+    """What to print of the runs that we recorded or wrote."""
+    wrong: Counter[str] = Counter()
+    right: Counter[str] = Counter()
+    lines = []
+    for case in cases:
+        found = differences(case, judge(case))
+        wrong.update(found.keys())
+        right[case.source] += not found
+        if found:
+            lines.append(f"{case.name}: " + "; ".join(f"{name}: {words}" for name, words in found.items()))
+    total = Counter(case.source for case in cases)
+    lines += [f"{source:10} {right[source]:3} of {total[source]:3} right" for source in sorted(total)]
+    lines.append("by field   " + ", ".join(f"{name} {len(cases) - wrong[name]}/{len(cases)}" for name in FIELDS))
+    lines.append(f"score      {sum(right.values())}/{len(cases)} = {sum(right.values()) / max(1, len(cases)):.3f}")
+    return lines
+
+
+def hidden(name: str, reveal: bool) -> bool:
+    """A run of the unseen half that nobody asked to reveal."""
+    return not reveal and half_of(name) == UNSEEN and any(case.name == name for case in load_public())
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--why", metavar="NAME", help="one run: its verdict and evidence")
+    parser.add_argument("--half", choices=(SEEN, UNSEEN), help="only this half of the runs from public threads")
+    parser.add_argument("--reveal", action="store_true", help="show the differences of the unseen half, too")
     asked = parser.parse_args()
     patterns, codes = load_pattern_book(()).of_ranks(), load_code_book(())
-    cases = [case for case in load_all() if asked.why in (None, case.name)]
-    wrong: Counter[str] = Counter()
-    right: Counter[str] = Counter()
-    for case in cases:
-        v = verdict_of(case, patterns, codes)
-        found = differences(case, v)
-        wrong.update(found.keys())
-        right[case.source] += not found
-        if asked.why:
-            print(v)
-        if found:
-            print(f"{case.name}: " + "; ".join(f"{name}: {words}" for name, words in found.items()))
-    total = Counter(case.source for case in cases)
-    for source in sorted(total):
-        print(f"{source:10} {right[source]:3} of {total[source]:3} right")
-    print("by field   " + ", ".join(f"{name} {len(cases) - wrong[name]}/{len(cases)}" for name in FIELDS))
-    print(f"score      {sum(right.values())}/{len(cases)} = {sum(right.values()) / max(1, len(cases)):.3f}")
+
+    def judge(case: Case) -> Verdict:
+        return verdict_of(case, patterns, codes)
+
+    if asked.why:
+        if hidden(asked.why, asked.reveal):
+            sys.exit(f"{asked.why} is in the unseen half; whoever writes patterns does not look at it. --reveal shows it.")
+        for case in [*load_all(), *load_public()]:
+            if case.name == asked.why:
+                print(judge(case))
+                print({**differences(case, judge(case)), **misses(case, judge(case))} or "as expected")
+        return 0
+    if not asked.half:
+        print("\n".join(score_own(list(load_all()), judge)))
+    print("\n".join(score_public(load_public(), judge, [asked.half] if asked.half else [SEEN, UNSEEN], asked.reveal)))
     return 0
 
 
