@@ -78,5 +78,11 @@ class SlurmRefused(FtslurmError):
     exit_status = 77  # EX_NOPERM
 
 
+class CalledItself(FtslurmError):
+    """The only `srun` (or another command of Slurm) to be found is ftrun under that name."""
+
+    exit_status = 78  # EX_CONFIG
+
+
 # Not an error: the job has been given back to Slurm and will run again.
 REQUEUED_STATUS = 75  # EX_TEMPFAIL

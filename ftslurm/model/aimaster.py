@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.settings import Layer, choice, count, from_c4d, share, suggestion, switch
+from ftslurm.model.values import dataclass
 
 HINT = "AIMaster's flags are written --name=value"
 

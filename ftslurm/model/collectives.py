@@ -6,13 +6,13 @@ The four classes are those of C4D (Alibaba Cloud PAI, "Use C4D"): hung or slow, 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Any
 
 from ftslurm.errors import WireError
 from ftslurm.model.exits import ExitStatus
+from ftslurm.model.values import dataclass
 
 RANKS_MAX = 1 << 20
 GROUPS_MAX, SOCKETS_MAX, STAYS_MAX, RECENT_MAX = 512, 256, 4096, 16
@@ -109,7 +109,8 @@ class RankView:
     cpu_percent, io_bytes_s: of the process tree. children: processes alive below it. exact: `inside` tells all waits there
     are, so a rank that is not inside waits for nobody. stack_inside: what the main thread's stack says, for a rank without
     such words.
-    probed: the counters are the rank's own; False: it has no probe, and is seen from outside only.
+    probed: the counters are the rank's own; False: it has no probe, and is seen from outside only. left: it has given up all
+    its process groups, or its program is over. idle_s: since its process tree last did any work.
     """
 
     rank: int
@@ -129,6 +130,8 @@ class RankView:
     stack_inside: bool | None = None
     sockets: tuple[Socket, ...] = ()
     probed: bool = False
+    left: bool = False
+    idle_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +262,8 @@ def view_record(view: RankView) -> dict[str, Any]:
         "stack_inside": view.stack_inside,
         "sockets": [[s.local, s.remote, s.trouble, s.queued_bytes, s.retries] for s in view.sockets[:SOCKETS_MAX]],
         "probed": view.probed,
+        "left": view.left or None,
+        "idle": view.idle_s,
     }
     # Not `in (..., False)`: rank 0 is equal to False.
     return {name: value for name, value in record.items() if not (value is None or value == "" or value == [])}
@@ -295,6 +300,8 @@ def parse_view(record: Any) -> RankView:
         stack_inside=_truth(record.get("stack_inside")),
         sockets=tuple(_parse_socket(socket) for socket in _items(record.get("sockets"), 0, SOCKETS_MAX)),
         probed=record.get("probed") is True,
+        left=record.get("left") is True,
+        idle_s=_amount(record.get("idle")),
     )
 
 

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ftslurm.model.layout import Layout
 from ftslurm.model.record import Record
+from ftslurm.model.shares import Share
+from ftslurm.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +26,13 @@ class Remember:
 class LaunchStep:
     """Bring up one shim a task with the user's srun options. layout: where each runs, None as srun places them.
 
-    overlap: beside steps that Slurm still lists, and which nothing is left of.
+    overlap: beside steps that Slurm still lists, and which nothing is left of. shares: by slot, what the step had of its node
+    when it first ran; empty where nobody knows.
     """
 
     layout: Layout | None = None
     overlap: bool = False
+    shares: tuple[Share, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +168,23 @@ class ReleaseNodes:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """When the job may start again, in seconds from the requeue. watch_s: 0, or for how long the other nodes may be watched
+    first, since nothing is known of their clean-up. epilog: does a program clean up on each node?
+    """
+
+    in_s: float
+    watch_s: float = 0.0
+    epilog: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Requeue:
     """Give the job back to Slurm, kept off `exclude`. decision: id of the record it carries out. clean_up: before that."""
 
     decision: str
     exclude: tuple[str, ...]
-    start_in_s: float
+    start: Start
     allow_first: bool = False
     clean_up: CleanUp | None = None
 
@@ -235,9 +250,12 @@ class KeepEvidence:
 
 @dataclass(frozen=True, slots=True)
 class TellOthers:
-    """Let later jobs of this user know that the job leaves these nodes for a fault. nodes: node -> why."""
+    """Let later jobs of this user know that the job leaves these nodes for a fault. nodes: node -> why. reinstated: nodes that
+    it uses again, so that what it has said of them counts no more.
+    """
 
     nodes: Mapping[str, str]
+    reinstated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from ftslurm.model.collectives import Enters, RankView, Waits
 from ftslurm.model.devices import Fault, HealResult
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
+from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Piece
 
 
@@ -381,11 +382,12 @@ class ProgramSaid:
 class StallSeen:
     """How the ranks of `node` get on with their collectives, as their probes tell; said again when it changes.
 
-    probed: how many ranks have a probe and a process group. stalled_s: since none of them has got on, 0: they do.
-    paused_s: with stalled_s 0, how long the stall was that has just ended. begun: has any got on since its start?
-    usual_s: the median time between two signs of it, None while there were too few. stage_s: the hang interval that a
-    program has set for where it is now, -1: it has switched detection off, None: it has not. reports: a program tells its
-    life itself, and is judged by that.
+    probed: how many ranks have a probe and a process group; left: of these, how many have given up all their groups.
+    stalled_s: since none of them has got on, 0: they do. paused_s: with stalled_s 0, how long the stall was that has just
+    ended. begun: has any got on since its start? usual_s: the median time between two signs of it, None while there were
+    too few. stage_s: the hang interval that a program has set for where it is now, -1: it has switched detection off,
+    None: it has not. reports: a program tells its life itself, and is judged by that. meets_s: for how long ranks wait where
+    groups are made, or in a store, since the last of them came; 0: none does, or not for long.
     """
 
     node: str
@@ -396,6 +398,8 @@ class StallSeen:
     usual_s: float | None = None
     stage_s: float | None = None
     reports: bool = False
+    left: int = 0
+    meets_s: float = 0.0
     attempt: int = 0
 
 
@@ -428,6 +432,15 @@ class Progressed:
 
 
 @dataclass(frozen=True, slots=True)
+class RanksAlive:
+    """signs: rank of `node` -> seconds since its last sign of life but output, and what that was."""
+
+    node: str
+    signs: Mapping[int, tuple[float, str]]
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class EvidenceTaken:
     """What the agent of `node` has found out about its ranks before they are stopped. text: for people; views: each rank."""
 
@@ -451,7 +464,8 @@ class TimePassed:
 
 # What agents tell of ranks. Their connections are not those of the shims, so it may arrive when other ranks run already.
 AgentTold = (
-    QuietSeen | UseSampled | BeatOverdue | ProgramSaid | StallSeen | RanksCompared | StageSet | Progressed | EvidenceTaken
+    QuietSeen | UseSampled | BeatOverdue | ProgramSaid | StallSeen | RanksCompared | StageSet | Progressed | RanksAlive
+    | EvidenceTaken
 )
 
 Event = (
@@ -495,6 +509,7 @@ Event = (
     | RanksCompared
     | StageSet
     | Progressed
+    | RanksAlive
     | EvidenceTaken
     | StoodStill
     | TimePassed

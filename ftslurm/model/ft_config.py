@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.exits import signal_name
 from ftslurm.model.settings import choice, count, suggestion, switch
+from ftslurm.model.values import dataclass
 
 RANK_VARIABLE = "FTSLURM_FT_CONFIG"  # as JSON, for the client in the rank
 CONFIG_FLAGS = ("--ft-cfg-path", "--fault-tol-cfg-path")

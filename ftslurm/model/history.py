@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import reduce
 
+from ftslurm.errors import UsageError
+from ftslurm.model.nodes import expand
 from ftslurm.model.record import (
     AttemptBegan,
     AttemptEnded,
     CarriedOut,
+    CleanUpBegan,
     CulpritSeen,
     Decided,
     Diagnosed,
@@ -20,10 +23,13 @@ from ftslurm.model.record import (
     Paused,
     RankBegan,
     Record,
+    Reinstated,
     RunBegan,
     SlotsChanged,
     TroubleSeen,
 )
+from ftslurm.model.shares import Share, unfold_shares
+from ftslurm.model.values import dataclass
 
 REQUEUES = frozenset({"isolated-requeue", "unconditional-requeue", "requeue-on-warning"})
 # What the job has from Slurm, or from people by way of it, as a rung; and the cause of one that ftrun knew nothing of before.
@@ -31,36 +37,61 @@ BY_SLURM, OUTSIDE = "requeue-by-slurm", "outside"
 # What the next scheduling may find behind it (succession.cut_short).
 SLURM_S_CAUSES = frozenset({"node", "lost"})
 SWAPS = frozenset({"node-replacement", "shrink"})
-# What breaks "consecutive" (ModelArts): a verdict with such a cause, or a fault of such a class whatever was done about it.
-EXPLICIT_FAULTS = frozenset({"device", "node", "hardware"})
+# What breaks "consecutive" (ModelArts): a decision with such a cause, or a fault of such a class whatever was done about it.
+# What ranks only printed ("hardware") does not: our own remedy for it would set the count back, and a bug never end.
+EXPLICIT_FAULTS = frozenset({"device", "node"})
 EXPLICIT_CLASSES = frozenset({"self-healing", "isolate"})
 HANGS = frozenset({"RankCommHang", "RankNonCommHang"})
-# Slurm adds 121 s to a start time that has passed when the clean-up ends; it may also be that no nodes were free.
-SLOW_REQUEUE_S = 100.0
+# As many of a job's latest clean-ups are remembered, and none that took longer: that was no clean-up, but a slurmctld away.
+CLEAN_UPS_MAX = 20
+CLEAN_UP_MAX_S = 900.0
+# By this a hang goes among the signatures of words.
+HANG = "hang"
+# A program that tells no steps has come further if it has lived for so many times as long as in any try before, and for
+# this long at least: the start of Python from a cold file system takes some seconds more than from a warm one.
+LIVED_FACTOR, LIVED_LEAST_S = 2.0, 30.0
+# A failure on thousands of ranks is nobody's in particular; of those that matter a few ranks tell.
+SIGHTINGS_MAX = 1024
 # As many of a job's longest pauses are remembered; its limits are learned from them.
 PAUSES_MAX = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A rank on a node printed words that make its node a suspect. step: to which the training had come; 0: not told."""
+
+    at: float
+    signature: str
+    rank: int
+    node: str
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
 class History:
     """spent: budget name -> how much. isolated: node -> (reason, when). starts: (schedule, step key) -> runs of it.
 
-    faults: (node, device, code) -> times seen. unconditional_in_a_row: without an explicit fault between.
+    faults: (node, device, code) -> times seen. unconditional_in_a_row: without an explicit fault or progress between.
     open_requeue: a requeue that was decided and of which nobody wrote that it was done. requeue_left: the ftrun that decided
     it has ended since. open_swaps: id -> decision, of which nobody wrote what became of them. rank_starts: (schedule, step key,
-    rank) -> starts of that rank alone. hangs_in_a_row: hang restarts with no other remedy between. diagnosis, same_in_a_row:
-    the last verdict, and how many in a row had its signature. errors: (rank, signature) -> how often. failed_ranks: that
+    rank) -> starts of that rank alone. hangs_in_a_row: as unconditional_in_a_row. diagnosis, same_in_a_row: the last verdict,
+    and how many in a row had its signature, without progress between. errors: (rank, signature) -> how often. failed_ranks: that
     ever failed by themselves. suspicions: node -> (when, signature). quiet_pauses, busy_pauses: seconds, the longest first.
     furthest: the training step that any attempt has come to. culprits: attempt -> nodes of the hang that ended it.
     hung: attempt and nodes of the last hang that was seen, whatever came of it.
     rescheduled: slot -> how often it alone got another node. bases: slot -> the starts, as `starts` has them, when it last
     did. places: the nodes by slot, once they were changed in this scheduling. lent: node -> donor job, of those nobody has
     ended for sure.
-    slow_requeues: after which it took so long to run again that the start time had passed before the clean-up ended.
+    clean_ups: seconds, of the nodes after a requeue of ours, the latest last. cleaning: what is known of the one that goes on.
     requeue: the last one decided in this scheduling, unless it failed. scheduled_by: (rung, cause) of what led to this
     scheduling, empty for the first. trouble: the cause of the last one in this attempt.
     size: nodes of the job as it was scheduled, 0 if nobody wrote it; some may have been lost or given back since. let_in: nodes
     isolated that the last requeue did not keep out, since the job could not have started without them.
+    sightings: of words that make their node a suspect. left_on_words: node -> signature, of all nodes that the job has ever
+    left on nothing but words, but for those that a fact spoke against later; reinstated: of those that it may use again.
+    began_at, longest_s: of the attempt, and the longest life of one since progress was last made. progress_at: when that
+    was, or an attempt lived so much longer. last_step: of the attempt that ended last. dead: nodes known dead when they were
+    isolated, on which no rank has run since. shares: (schedule, step key) -> by slot, what the step has of its node.
     """
 
     attempts: int = 0
@@ -87,7 +118,8 @@ class History:
     quiet_pauses: tuple[float, ...] = ()
     busy_pauses: tuple[float, ...] = ()
     furthest: int = 0
-    slow_requeues: int = 0
+    clean_ups: tuple[float, ...] = ()
+    cleaning: CleanUpBegan | None = None
     requeue: Decided | None = None
     scheduled_by: tuple[str, str] = ("", "")
     trouble: str = ""
@@ -99,6 +131,20 @@ class History:
     places: tuple[str, ...] = ()
     size: int = 0
     let_in: frozenset[str] = frozenset()
+    sightings: tuple[Sighting, ...] = ()
+    left_on_words: Mapping[str, str] = field(default_factory=dict)
+    reinstated: frozenset[str] = frozenset()
+    began_at: float = 0.0
+    longest_s: float = 0.0
+    progress_at: float = 0.0
+    last_step: int = 0
+    dead: frozenset[str] = frozenset()
+    shares: Mapping[tuple[int, str], tuple[Share, ...]] = field(default_factory=dict)
+
+    @property
+    def ours(self) -> frozenset[str]:
+        """Nodes that Slurm may keep the job off because we have said so."""
+        return self.reinstated.union(self.isolated)
 
     def add(self, record: Record) -> History:
         """This history and one record more."""
@@ -145,25 +191,55 @@ def fold(records: Iterable[Record]) -> History:
 def _run_began(past: History, run: RunBegan) -> History:
     # A later scheduling of the job is proof that the requeue happened, whoever finished it.
     again = past.last_run is not None and run.schedule > past.last_run.schedule
-    decided = past.last_decision
-    slow = again and decided is not None and decided.rung in REQUEUES and run.at - decided.at > SLOW_REQUEUE_S
     return replace(
         past, last_run=run, finished=None, open_requeue=None if again else past.open_requeue,
         requeue_left=past.requeue_left and not again, open_swaps={} if again else past.open_swaps,
         places=() if again else past.places, size=max(run.size, 0 if again else past.size),
         requeue=None if again else past.requeue, scheduled_by=past.why_scheduled(run.schedule), trouble="",
-        slow_requeues=past.slow_requeues + slow,
+        clean_ups=(*past.clean_ups, *clean_up_s(past, run))[-CLEAN_UPS_MAX:], cleaning=None if again else past.cleaning,
     )  # fmt: skip
+
+
+def clean_up_s(past: History, run: RunBegan) -> tuple[float, ...]:
+    """How long the nodes took to clean up before the scheduling of `run`; empty where that is not known.
+
+    Slurm tells its end in whole seconds, cut off: the moment lies up to one later.
+    """
+    began, last = past.cleaning, past.last_run
+    if began is None or not began.usual or last is None or run.schedule != last.schedule + 1:
+        return ()
+    seconds = run.submit_time + 1 - began.since
+    return (seconds,) if 0 < seconds <= CLEAN_UP_MAX_S else ()
 
 
 def _attempt_began(past: History, begun: AttemptBegan) -> History:
     key = (begun.schedule, begun.step_key)
     starts = {**past.starts, key: max(begun.starts, past.starts.get(key, 0))}
-    return replace(past, attempts=max(past.attempts, begun.attempt), starts=starts, trouble="")
+    shares = {**past.shares, key: unfold_shares(begun.cpus, begun.gpus)}
+    dead = past.dead - _named(begun.nodes) if past.dead else past.dead
+    attempts = max(past.attempts, begun.attempt)
+    return replace(past, attempts=attempts, starts=starts, trouble="", began_at=begun.at, shares=shares, dead=dead)
+
+
+def _named(nodes: str) -> set[str]:
+    try:
+        return {*expand(nodes)}
+    except UsageError:  # a damaged ledger
+        return set()
 
 
 def _trouble_seen(past: History, seen: TroubleSeen) -> History:
-    return replace(past, trouble=seen.cause)
+    """An attempt has lived until its trouble began; how long its ranks took to stop tells nothing."""
+    lived_s = seen.at - past.began_at if past.began_at else 0.0
+    past = replace(past, trouble=seen.cause, began_at=0.0)
+    if past.longest_s and lived_s >= max(LIVED_FACTOR * past.longest_s, LIVED_LEAST_S):
+        past = _progress(past, seen.at)
+    return replace(past, longest_s=max(past.longest_s, lived_s))
+
+
+def _progress(past: History, at: float) -> History:
+    """Breaks whatever counts in a row."""
+    return replace(past, unconditional_in_a_row=0, hangs_in_a_row=0, same_in_a_row=0, longest_s=0.0, progress_at=at)
 
 
 def _slots_changed(past: History, changed: SlotsChanged) -> History:
@@ -174,11 +250,14 @@ def _slots_changed(past: History, changed: SlotsChanged) -> History:
     for slot in (int(text) for text in changed.filled if text.isdecimal()):
         rescheduled[slot] = rescheduled.get(slot, 0) + 1
         bases[slot] = dict(past.starts)
+    shares = past.shares
+    if changed.kept:
+        shares = {key: tuple(all_[was] for was in changed.kept if was < len(all_)) for key, all_ in shares.items()}
     alone = {key: number for key, number in past.rank_starts.items() if key[2] not in changed.ranks}
     if changed.moved:
         place = {was: now for now, was in enumerate(changed.moved)}
         alone = {(schedule, step, place[rank]): n for (schedule, step, rank), n in alone.items() if rank in place}
-    return replace(past, rescheduled=rescheduled, bases=bases, rank_starts=alone, places=changed.nodes)
+    return replace(past, rescheduled=rescheduled, bases=bases, rank_starts=alone, places=changed.nodes, shares=shares)
 
 
 def _node_lent(past: History, lent: NodeLent) -> History:
@@ -187,7 +266,8 @@ def _node_lent(past: History, lent: NodeLent) -> History:
 
 def _node_refused(past: History, refused: NodeRefused) -> History:
     isolated = {**past.isolated, refused.node: (refused.why, refused.at)}
-    return replace(past, isolated=isolated, let_in=past.let_in - {refused.node})
+    words = {node: sign for node, sign in past.left_on_words.items() if node != refused.node}
+    return replace(past, isolated=isolated, let_in=past.let_in - {refused.node}, left_on_words=words)
 
 
 def _rank_began(past: History, begun: RankBegan) -> History:
@@ -203,17 +283,37 @@ def _diagnosed(past: History, found: Diagnosed) -> History:
         errors[rank, found.signature] = errors.get((rank, found.signature), 0) + 1
     for node in {*found.suspects, *found.blamed}:
         suspicions[node] = (*suspicions.get(node, ()), (found.at, found.signature))
+    shown = {int(rank): node for rank, node in found.shown.items() if _is_rank(rank)}
+    new = (Sighting(found.at, found.signature, rank, node, past.last_step) for rank, node in shown.items())
+    past = replace(past, sightings=(*past.sightings, *new)[-SIGHTINGS_MAX:])
     return replace(
         past, diagnosis=found, same_in_a_row=past.same_in_a_row + 1 if same else 1, errors=errors,
         failed_ranks=past.failed_ranks | {*found.ranks}, suspicions=suspicions,
     )  # fmt: skip
 
 
+def _is_rank(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10
+
+
+def _reinstated(past: History, found: Reinstated) -> History:
+    """left_on_words stays as it is: such words have cost what they may, and have proven wrong."""
+    nodes = {node for node in found.nodes if past.left_on_words.get(node) == found.signature and node in past.isolated}
+    isolated = {node: told for node, told in past.isolated.items() if node not in nodes}
+    suspicions = dict(past.suspicions)
+    for node in found.nodes:
+        suspicions[node] = tuple(told for told in suspicions.get(node, ()) if told[1] != found.signature)
+    return replace(
+        past, isolated=isolated, suspicions=suspicions, reinstated=past.reinstated | nodes, let_in=past.let_in - nodes
+    )
+
+
 def _fault_seen(past: History, fault: FaultSeen) -> History:
     key = (fault.node, fault.device, fault.code)
-    row = 0 if fault.fault_class in EXPLICIT_CLASSES else past.unconditional_in_a_row
+    explicit = fault.fault_class in EXPLICIT_CLASSES
+    row, hangs = (0, 0) if explicit else (past.unconditional_in_a_row, past.hangs_in_a_row)
     faults = {**past.faults, key: (*past.faults.get(key, ()), fault.at)}
-    return replace(past, faults=faults, unconditional_in_a_row=row)
+    return replace(past, faults=faults, unconditional_in_a_row=row, hangs_in_a_row=hangs)
 
 
 def _decided(past: History, decided: Decided) -> History:
@@ -224,6 +324,8 @@ def _decided(past: History, decided: Decided) -> History:
     if decided.cause == "hang" and past.hung[0] == decided.attempt:
         culprits = {**culprits, decided.attempt: past.hung[1]}
     isolated = {**past.isolated, **{node: (why, decided.at) for node, why in decided.isolate.items()}}
+    words = {node: sign for node, sign in past.left_on_words.items() if node not in decided.isolate or node in decided.words}
+    words |= {node: sign for node, sign in decided.words.items() if node in decided.isolate}
     requeues = decided.rung in REQUEUES
     swaps = {key: swap for key, swap in past.open_swaps.items() if _run_of(swap) != _run_of(decided)}
     if decided.rung in SWAPS:
@@ -237,11 +339,14 @@ def _decided(past: History, decided: Decided) -> History:
         requeue=requeue if past.open_requeue is not None else requeue or past.requeue,
         requeue_left=past.requeue_left and requeue is past.open_requeue,
         open_swaps=swaps,
-        unconditional_in_a_row=_in_a_row(past.unconditional_in_a_row, decided),
-        hangs_in_a_row=past.hangs_in_a_row + 1 if decided.cause == "hang" else 0,
+        unconditional_in_a_row=_in_a_row(past.unconditional_in_a_row, decided, decided.rung == "unconditional-requeue"),
+        hangs_in_a_row=_in_a_row(past.hangs_in_a_row, decided, decided.cause == "hang"),
+        left_on_words=words,
+        reinstated=past.reinstated.difference(isolated),
         culprits=culprits,
         spent=spent,
         isolated=isolated,
+        dead=past.dead | {*decided.dead},
         let_in=frozenset(isolated.keys() - {*decided.exclude}) if requeues else past.let_in.difference(decided.isolate),
     )
 
@@ -258,10 +363,12 @@ def _still_open(past: History, decided: Decided) -> Decided | None:
     return before if before is not None and not past.requeue_left and _run_of(before) != _run_of(decided) else None
 
 
-def _in_a_row(before: int, decided: Decided) -> int:
-    if decided.cause in EXPLICIT_FAULTS:
-        return 0
-    return before + (decided.rung == "unconditional-requeue")
+def _in_a_row(before: int, decided: Decided, one_more: bool) -> int:
+    return 0 if decided.cause in EXPLICIT_FAULTS else before + one_more
+
+
+def _clean_up_began(past: History, began: CleanUpBegan) -> History:
+    return replace(past, cleaning=began)
 
 
 def _carried_out(past: History, done: CarriedOut) -> History:
@@ -285,15 +392,16 @@ def _as_if_not(past: History, swap: Decided) -> History:
 
 def _attempt_ended(past: History, ended: AttemptEnded) -> History:
     """Progress beyond the point of the last failure breaks what counts in a row."""
-    if ended.step <= past.furthest:
-        return past
-    return replace(past, furthest=ended.step, unconditional_in_a_row=0, hangs_in_a_row=0)
+    past = replace(past, last_step=ended.step)
+    return _progress(replace(past, furthest=ended.step), ended.at) if ended.step > past.furthest else past
 
 
 def _culprit_seen(past: History, found: CulpritSeen) -> History:
     if found.sign not in HANGS:
         return past
-    return replace(past, hung=(found.attempt, frozenset(found.nodes)))
+    ranks = found.ranks if len(found.nodes) == 1 else ()
+    new = (Sighting(found.at, HANG, rank, found.nodes[0], 0) for rank in ranks)
+    return replace(past, hung=(found.attempt, frozenset(found.nodes)), sightings=(*past.sightings, *new)[-SIGHTINGS_MAX:])
 
 
 def _paused(past: History, pause: Paused) -> History:
@@ -319,6 +427,7 @@ _ADDERS: Mapping[type, Callable[..., History]] = {
     TroubleSeen: _trouble_seen,
     AttemptEnded: _attempt_ended,
     Diagnosed: _diagnosed,
+    Reinstated: _reinstated,
     CulpritSeen: _culprit_seen,
     Paused: _paused,
     SlotsChanged: _slots_changed,
@@ -326,6 +435,7 @@ _ADDERS: Mapping[type, Callable[..., History]] = {
     NodeRefused: _node_refused,
     FaultSeen: _fault_seen,
     Decided: _decided,
+    CleanUpBegan: _clean_up_began,
     CarriedOut: _carried_out,
     Finished: _finished,
 }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.settings import count, duration, lasting, suggestion, switch, text, words_of
+from ftslurm.model.values import dataclass
 
 
 def argv(value: Any) -> tuple[str, ...]:

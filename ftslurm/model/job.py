@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import field, replace
+
+from ftslurm.model.shares import Share
+from ftslurm.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,7 +55,7 @@ class Task:
     """One task of the step, as its shim introduced it.
 
     slot: index of its node in the step. address: how other nodes reach its node. pid: of the shim.
-    free_port: a TCP port that was free there a moment ago.
+    free_port: a TCP port that was free there a moment ago. share: what its step has of the node.
     """
 
     rank: int
@@ -62,6 +65,7 @@ class Task:
     address: str = ""
     pid: int = 0
     free_port: int = 0
+    share: Share = field(default_factory=Share)
 
     def with_port(self, free_port: int) -> Task:
         return replace(self, free_port=free_port)

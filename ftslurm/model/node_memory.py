@@ -1,14 +1,18 @@
-"""What later jobs of a user remember of nodes: which were left for a fault, by which jobs, and for how long that counts."""
+"""What later jobs of a user remember of nodes: which were left for a fault, by which jobs, and for how long that counts.
+
+Facts alone are remembered. What the ranks of one job printed may be its program's doing, and is no reason for another job.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from ftslurm.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLeft:
-    """A job isolated a node. at: Unix seconds. why: one sentence."""
+    """A job left a node for a fact. at: Unix seconds. why: one sentence."""
 
     at: float
     cluster: str
@@ -27,6 +31,20 @@ class NodeCleared:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeReinstated:
+    """What that job has told of the node counts no more: it uses it again. why: one sentence."""
+
+    at: float
+    cluster: str
+    node: str
+    job: str
+    why: str
+
+
+Told = NodeLeft | NodeReinstated | NodeCleared
+
+
+@dataclass(frozen=True, slots=True)
 class Remembered:
     """One node. jobs: that left it, the latest last; why: of the latest. expires: Unix seconds, of the latest."""
 
@@ -40,7 +58,7 @@ class Remembered:
 
 
 def remembered(
-    records: Iterable[NodeLeft | NodeCleared], now: float, memory_s: float, suspect_from: int
+    records: Iterable[Told], now: float, memory_s: float, suspect_from: int
 ) -> tuple[Remembered, ...]:
     """All nodes of which something still counts. suspect_from: as many jobs make a node suspect. now: Unix seconds."""
     left: dict[tuple[str, str], list[NodeLeft]] = {}
@@ -48,9 +66,11 @@ def remembered(
         key = (record.cluster, record.node)
         if isinstance(record, NodeCleared):
             left.pop(key, None)
+        elif isinstance(record, NodeReinstated):
+            left[key] = [told for told in left.get(key, []) if told.job != record.job]
         elif now - record.at < memory_s:
             left.setdefault(key, []).append(record)
-    return tuple(_one(found, memory_s, suspect_from) for _, found in sorted(left.items()))
+    return tuple(_one(found, memory_s, suspect_from) for _, found in sorted(left.items()) if found)
 
 
 def _one(found: list[NodeLeft], memory_s: float, suspect_from: int) -> Remembered:

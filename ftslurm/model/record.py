@@ -6,7 +6,9 @@ A job's past is the fold of these (history.py); nothing else about it is stored 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ftslurm.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,8 @@ class RunBegan:
     a clean-up before the next scheduling may hold it up, -1 without end. batch_node: where ftrun and the script run.
     pid_space: of `pid`, as the kernel names it: in a container the same number is another process. started: of that process, in
     clock ticks since the machine did: the number may be another's later; 0 if not told. size: nodes of the job as
-    Slurm has scheduled it, those with which it is scheduled again; 0 if not told.
+    Slurm has scheduled it, those with which it is scheduled again; 0 if not told. submit_time: of the job, after a requeue
+    the end of the clean-up, by slurmctld's clock; 0 if not told.
     """
 
     at: float
@@ -42,11 +45,15 @@ class RunBegan:
     pid_space: str = ""
     size: int = 0
     started: int = 0
+    submit_time: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptBegan:
-    """The command is about to run on every slot. attempt: over the whole life of the job, from 1."""
+    """The command is about to run on every slot. attempt: over the whole life of the job, from 1.
+
+    cpus, gpus: what the step has on the node of each slot, as Slurm writes such lists, `4(x3),2`; empty where nobody said it.
+    """
 
     at: float
     run: str
@@ -57,6 +64,8 @@ class AttemptBegan:
     nodes: str
     tasks: int
     step: str = ""
+    cpus: str = ""
+    gpus: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +147,7 @@ class Diagnosed:
     """What is behind the end of the attempt (verdict.Verdict says what the words mean). ranks: that failed by themselves.
 
     blamed, suspects: node -> why; tasks: how many ranks the attempt had. drill: it was injected on purpose.
+    shown: of a suspicion by words, rank (as text) -> node, for every rank that printed them.
     """
 
     at: float
@@ -154,6 +164,19 @@ class Diagnosed:
     tasks: int = 0
     program: bool = False
     drill: bool = False
+    shown: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reinstated:
+    """Nodes that words spoke against, and that are not to blame after all. signature: of the words. nodes: node -> why; those
+    that the job has left for them it may use again.
+    """
+
+    at: float
+    attempt: int
+    signature: str
+    nodes: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +265,8 @@ class Decided:
 
     id: unique in the ledger. rung, cause: by name. why: one sentence. passed: each rung before it and why not that one.
     isolate: node -> reason, from now on kept out of the job. exclude: all nodes to keep out at this requeue.
-    cost: the budget it is taken from, or empty. ends: exit status if the job ends here.
+    cost: the budget it is taken from, or empty. status: exit status if the job ends here. words: of isolate, those that
+    nothing but words speaks against, with the signature of those words. dead: nodes that do not live now.
     """
 
     at: float
@@ -256,6 +280,21 @@ class Decided:
     exclude: tuple[str, ...] = ()
     cost: str = ""
     status: int = 0
+    words: Mapping[str, str] = field(default_factory=dict)
+    dead: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUpBegan:
+    """The job was requeued by decision `id`, and its nodes clean up. since: Unix seconds by slurmctld's clock.
+
+    usual: no node was dead, for which Slurm waits much longer.
+    """
+
+    at: float
+    id: str
+    since: float
+    usual: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,10 +334,10 @@ class Finished:
 
 
 Record = (
-    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | HangSeen | Paused | Advised | CulpritSeen
-    | ProgramSaid
+    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | Reinstated | HangSeen | Paused | Advised
+    | CulpritSeen | ProgramSaid
     | SlotsChanged | NodeLent | NodeRefused
-    | Drilled | Signalled | Decided | CarriedOut | AttemptEnded | Finished
+    | Drilled | Signalled | Decided | CleanUpBegan | CarriedOut | AttemptEnded | Finished
 )
 KINDS: Mapping[str, type] = {
     kind.__name__: kind
@@ -312,6 +351,7 @@ KINDS: Mapping[str, type] = {
         FaultSeen,
         TroubleSeen,
         Diagnosed,
+        Reinstated,
         HangSeen,
         Paused,
         Advised,
@@ -320,6 +360,7 @@ KINDS: Mapping[str, type] = {
         Drilled,
         Signalled,
         Decided,
+        CleanUpBegan,
         CarriedOut,
         AttemptEnded,
         Finished,

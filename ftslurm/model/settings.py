@@ -6,12 +6,12 @@ default, profile, site policy, job policy, annotations, environment, command lin
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 from ftslurm.errors import PolicyError
+from ftslurm.model.values import dataclass
 
 RUNG_NAMES = (
     "rank-restart",
@@ -149,6 +149,19 @@ def text(value: Any) -> str:
     return str(value)
 
 
+def port_range(value: Any) -> tuple[int, int] | None:
+    """`60000-60100` -> both ends, both included; empty, or 0-0 as Slurm writes it: None."""
+    raw = str(value).strip()
+    if raw in ("", "0-0"):
+        return None
+    low, dash, high = raw.partition("-")
+    if not (dash and low.isascii() and low.isdecimal() and high.isascii() and high.isdecimal()):
+        raise ValueError(f"`{raw}` is no range of ports; write 60000-60100")
+    if not 1024 <= int(low) <= int(high) <= 65535:
+        raise ValueError(f"`{raw}` is no range of ports between 1024 and 65535")
+    return int(low), int(high)
+
+
 def table(value: Any) -> str:
     """A mapping, or JSON of one, as JSON."""
     import json
@@ -163,6 +176,8 @@ def table(value: Any) -> str:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
+    import difflib
+
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean `{near[0]}`?" if near else ""
 
@@ -209,7 +224,7 @@ class Settings:
         "rungs.unconditional-requeue.enabled", switch, True, "requeue when the command fails and nothing explains it"
     )
     unconditional_in_a_row: int = _leaf(
-        "rungs.unconditional-requeue.in_a_row", count(1, 128), 3, "as many without a fault between, then the job fails"
+        "rungs.unconditional-requeue.in_a_row", count(1, 128), 3, "as many without progress or a fact between, then the job fails"
     )
 
     retry_policy: str = _leaf(
@@ -277,7 +292,9 @@ class Settings:
     hang_work_s: float = _leaf(
         "hang.stall_at_work", lasting, 1800.0, "the same while ranks that are waited for do work (less once pauses are known)"
     )
-    hang_start_s: float = _leaf("hang.start", lasting, 600.0, "from the first process group to the first collective")
+    hang_start_s: float = _leaf(
+        "hang.start", lasting, 600.0, "until the first collective, since the last of those ranks came that wait for others"
+    )
     hang_compare_s: float = _leaf("hang.compare", lasting, 60.0, "between two looks for slower ranks; 0s: none")
 
     stop_grace_s: float = _leaf(
@@ -291,8 +308,8 @@ class Settings:
         "requeue.start_in",
         lasting_or_auto,
         0.0,
-        "earliest start after a requeue, beyond its clean-up; doubled where that took longer; "
-        "auto: 2s, with an Epilog 8s, and so much behind the clean-up's grace",
+        "from a requeue to the earliest start, later where earlier clean-ups took longer; auto: just behind the clean-up, as long"
+        " as earlier ones took; before one is known the other nodes are watched, or 6s, with an Epilog 45s",
     )
     cleanup: tuple[str, ...] = _leaf(
         "requeue.cleanup", words_of(), (), "the job's own clean-up: program and arguments, run once on each node before a requeue"
@@ -310,7 +327,12 @@ class Settings:
     memory_s: float = _leaf(
         "isolation.memory", duration, 7 * 86400.0, "for so long later jobs know which nodes were left for a fault; 0: not at all"
     )
-    memory_jobs: int = _leaf("isolation.memory_jobs", count(1, 1000), 2, "as many jobs left a node: suspect for the next")
+    memory_jobs: int = _leaf(
+        "isolation.memory_jobs", count(1, 1000), 2, "as many jobs left a node for a fact: suspect for the next"
+    )
+    blame_on_words: int = _leaf(
+        "blame.on_words", count(0, 128), 1, "nodes that one job may leave for what ranks printed, no fact agreeing; 0: none"
+    )
 
     warning_signals: tuple[str, ...] = _leaf(
         "warning.signals", words_of(*_SIGNALS), ("TERM",), "sent by Slurm ahead of a time limit or preemption"
@@ -345,6 +367,14 @@ class Settings:
         600.0,
         "for the next task of a step that has come up in part, before a node is looked at and the step given up; 0s: no limit",
     )
+    address: str = _leaf(
+        "nodes.address", text, "",
+        "of ftrun's node, where the others call: an address, a network (10.1.0.0/16) or an interface (ib0); "
+        "empty: by which Slurm reaches it",
+    )  # fmt: skip
+    ports: tuple[int, int] | None = _leaf(
+        "nodes.ports", port_range, None, "where ftrun listens on one, as 60000-60100; empty: in SrunPortRange, if that is set"
+    )
     check_s: float = _leaf("nodes.check_timeout", lasting, 30.0, "for looking at a node before ranks go there")
     min_nodes: int = _leaf("nodes.min", count(0, 65536), 0, "with as many nodes the job can still run (shrink); 0: with all only")
 
@@ -362,16 +392,16 @@ class Settings:
     )
 
     slurm_client: str = _leaf("slurm.client", choice("auto", "cli", "pyslurm"), "auto", "how Slurm is asked")
+    slurm_bin: str = _leaf("slurm.bin", text, "", "folder of Slurm's commands (srun, scontrol, ...); empty: searched on PATH")
     slurm_timeout_s: float = _leaf("slurm.timeout", lasting, 60.0, "for an answer of slurmctld")
     slurm_patience_s: float = _leaf(
         "slurm.patience", duration, 4 * 3600.0, "a slurmctld that is away is waited for before the job is given up; 0: not at all"
     )
 
-    launcher: str = _leaf("launcher", choice("auto", "srun", "local"), "auto", "auto: srun inside an allocation")
+    launcher: str = _leaf("launcher", choice("auto", "srun", "local"), "auto", "auto: srun, or local where there is no Slurm")
     local_nodes: int = _leaf("local_nodes", count(0, 4096), 0, "nodes the local launcher simulates; 0: as many as -N")
     restart_via: str = _leaf("restart_via", choice("shim", "step"), "shim", "step: a new srun (MPI and PMIx need it)")
     rendezvous: str = _leaf("rendezvous", choice("none", "torch"), "none", "torch: MASTER_ADDR, RANK, WORLD_SIZE, ...")
-    address: str = _leaf("address", text, "", "of this node, where shims and agents call; empty: found out")
     python: str = _leaf("python", text, "", "interpreter for shims and agents on the nodes; empty: ftrun's own")
 
 
@@ -396,6 +426,8 @@ def in_words(leaf: Any, value: Any) -> str:
         return next((f"{value / size:g}{unit}" for unit, size in _LARGE_FIRST if value and value % size == 0), f"{value:g}s")
     if isinstance(value, bool):
         return "true" if value else "false"
+    if leaf.metadata["kind"] is port_range:
+        return "-".join(map(str, value)) if value else "(empty)"
     if isinstance(value, tuple):
         return ", ".join(value) or "none"
     return str(value) if value != "" else "(empty)"
@@ -437,8 +469,10 @@ _SHRINKS = 8
 
 
 def _implied(settings: Settings, places: dict[str, str]) -> Settings:
-    """Spare nodes switch node-replacement on, and nodes.min shrink."""
+    """Spare nodes switch node-replacement on, nodes.min shrink, and a timeout for heartbeats or sections hang-restart."""
     changes: dict[str, Any] = {}
+    if places["rungs.hang-restart.enabled"] == "default" and _has_timeouts(settings.ft_config):
+        changes["hang_restart"], places["rungs.hang-restart.enabled"] = True, places["fault_tolerance"]
     budget, unsaid = 0, places["rungs.node-replacement.budget"] == "default"
     for leaf, given, rung, worth in (
         ("nodes.spares", settings.spares, "node-replacement", settings.spares),
@@ -452,6 +486,19 @@ def _implied(settings: Settings, places: dict[str, str]) -> Settings:
     if budget:
         changes["node_replacements"] = min(budget, 128)
     return replace(settings, **changes)
+
+
+_TIMEOUTS = (
+    "initial_rank_heartbeat_timeout", "rank_heartbeat_timeout", "rank_section_timeouts", "rank_out_of_section_timeout",
+)  # fmt: skip
+
+
+def _has_timeouts(ft_config: str) -> bool:
+    """Does ft_launcher's configuration set one? There a rank that misses it is killed, and all start again."""
+    import json
+
+    given = json.loads(ft_config) if ft_config else {}
+    return any(given.get(name) not in (None, "", "none", "null", "None", {}) for name in _TIMEOUTS)
 
 
 def _check_lease(settings: Settings, places: Mapping[str, str]) -> None:

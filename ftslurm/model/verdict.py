@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import field
 from enum import Enum
 
 from ftslurm.model.exits import ExitStatus
+from ftslurm.model.values import dataclass
 
 
 class ErrorClass(str, Enum):
@@ -69,6 +71,7 @@ class RankEnd:
 
     status: None if it is not known (the shim is gone). at: Unix seconds, 0 if not known. stopped: it ended after it had
     been told to stop, so its status says nothing. lost: its shim vanished. oom: the kernel says that it was killed for memory.
+    alive: when it last did IO or gave a sign of life, as far as its agent has seen, Unix seconds; alive_by: which of them.
     """
 
     rank: int
@@ -79,6 +82,8 @@ class RankEnd:
     lost: bool = False
     oom: bool = False
     output: tuple[Piece, ...] = ()
+    alive: float = 0.0
+    alive_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,9 @@ class Verdict:
     signature: what the same failure is known by (`py-import`, `exit 1`, `SIGSEGV`). program: the same everywhere, so it is
     the program or its data and no node. confirm: tries worth spending although `retriable` is NO. heals: a device error
     that a restart in place may answer. evidence: the lines and facts that count, for people, the one that decides first.
+    shown: rank -> node, of the ranks whose words decide. setup: one node failed before any rank had begun its work, so
+    its installation is to be doubted. follows: what the error follows from node to node, where it is the program's for that.
+    called: words of the user's own call it retriable, whatever else it is.
     """
 
     error_class: ErrorClass
@@ -110,3 +118,7 @@ class Verdict:
     program: bool = False
     confirm: int = 0
     heals: bool = False
+    shown: Mapping[int, str] = field(default_factory=dict)
+    setup: bool = False
+    follows: str = ""
+    called: bool = False

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from ftslurm.model.settings import Settings
+from ftslurm.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

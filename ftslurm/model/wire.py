@@ -7,7 +7,7 @@ shim may be of another version, and a message that is nearly right is worse than
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ftslurm.errors import WireError
@@ -29,6 +29,7 @@ from ftslurm.model.events import (
     ProgramSaid,
     Progressed,
     RankExited,
+    RanksAlive,
     RanksCompared,
     RankSilent,
     RankStarted,
@@ -40,6 +41,8 @@ from ftslurm.model.events import (
 )
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
+from ftslurm.model.shares import Share
+from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Piece
 
 Message = Mapping[str, Any]
@@ -113,7 +116,7 @@ class EvidenceReported:
 ShimReport = RankStarted | RankExited | RankStopped | RankUnstartable | RankSilent | SignalSeen
 AgentReport = (
     DevicesReported | HealingReported | QuietReported | UseReported | EvidenceReported | BeatOverdue | ProgramSaid
-    | StallSeen | RanksCompared | StageSet | Progressed
+    | StallSeen | RanksCompared | StageSet | Progressed | RanksAlive
 )  # fmt: skip
 
 
@@ -131,6 +134,7 @@ def hello(message: Message) -> ShimHello | AgentHello | DrillAsked:
     task = Task(
         _number(message, "rank"), _text(message, "node", 256), _number(message, "slot"), _number(message, "local"),
         _text(message, "address", 256), _number(message, "pid"), _number(message, "free_port", high=65535),
+        Share(*(_number(message, name) if name in message else 0 for name in ("cpus", "gpus"))),
     )  # fmt: skip
     return ShimHello(
         task, _number(message, "expected", low=1), _text(message, "step", 64), _text(message, "talk", 64), _number(message, "a"),
@@ -192,7 +196,7 @@ def agent_report(message: Message) -> AgentReport:
             return StallSeen(
                 "", _number(message, "probed"), _seconds(message, "stalled_s"), _seconds(message, "paused_s"),
                 message.get("begun") is True, _maybe_seconds(message, "usual_s"), _stage(message), message.get("reports") is True,
-                _number(message, "attempt"),
+                _number(message, "left"), _seconds(message, "meets_s"), _number(message, "attempt"),
             )  # fmt: skip
         case "compared":
             waits = tuple(parse_waits(item) for item in _list(message, "waits"))
@@ -202,6 +206,8 @@ def agent_report(message: Message) -> AgentReport:
             return StageSet(_number(message, "rank"), _stage(message), _number(message, "attempt"))
         case "progress":
             return Progressed("", _number(message, "step"), _number(message, "attempt"))
+        case "alive":
+            return RanksAlive("", dict(_sign_of_life(item) for item in _list(message, "ranks")), _number(message, "attempt"))
         case "evidence":
             views = tuple(parse_view(view) for view in (_list(message, "views") if "views" in message else ()))
             return EvidenceReported(_text(message, "text", EVIDENCE_MAX), views, _number(message, "attempt"))
@@ -232,8 +238,13 @@ def evidence_message(text: str, views: Iterable[RankView] = ()) -> dict[str, Any
     return {"t": "evidence", "text": text[:EVIDENCE_MAX], "views": [view_record(view) for view in views]}
 
 
+def alive_message(signs: Mapping[int, tuple[float, str]]) -> dict[str, Any]:
+    """signs: rank -> seconds since its last sign of life, and what that was."""
+    return {"t": "alive", "ranks": [[rank, round(ago_s, 3), what] for rank, (ago_s, what) in sorted(signs.items())]}
+
+
 def stall_message(stall: StallSeen) -> dict[str, Any]:
-    names = ("probed", "stalled_s", "paused_s", "begun", "usual_s", "stage_s", "reports")
+    names = ("probed", "stalled_s", "paused_s", "begun", "usual_s", "stage_s", "reports", "left", "meets_s")
     return {"t": "stall", **{name: getattr(stall, name) for name in names}}
 
 
@@ -355,6 +366,13 @@ def _list(message: Message, name: str) -> list[Any]:
     if not isinstance(value, list) or len(value) > _ENV_MAX:
         raise WireError(f"`{name}` should be a list")
     return value
+
+
+def _sign_of_life(item: Any) -> tuple[int, tuple[float, str]]:
+    if not isinstance(item, list) or len(item) != 3:
+        raise WireError(f"a sign of life was expected, not {_shown(item)}")
+    told = dict(zip(("rank", "ago_s", "what"), item, strict=True))
+    return _number(told, "rank"), (_seconds(told, "ago_s"), _text(told, "what", 64))
 
 
 def _texts(message: Message, name: str) -> tuple[str, ...]:

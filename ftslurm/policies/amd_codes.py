@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ftslurm.model.devices import CodeMeaning, Remedy, Severity
+from ftslurm.model.values import dataclass
 from ftslurm.policies.remedies import CLASS_OF
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ftslurm.model.exits import signal_name
+from ftslurm.model.values import dataclass
 from ftslurm.policies.codes import is_code
 from ftslurm.policies.codes import normalise as ascend_code
 

@@ -27,7 +27,7 @@ class Attempt:
     further reason why the ranks cannot be started again here. written: the end of the attempt stands in the ledger.
     verdict: once it is known. advised: hints were given. evidence, views: node -> what its agent found while the ranks hung.
     hung: node -> why a hang is held against it. stages: rank -> the hang interval that its program has set. step: of the
-    training, as far as its program tells.
+    training, as far as its program tells. port: that we chose for its rendezvous, 0: none.
     said: (rank, what, words) of its program, by the program interface.
     drills: what was injected on purpose, in words; drilled_away: node -> why it is taken for lost.
     started: ranks whose command was told to run. closed: those whose shim has hung up; reset: by a reset; departed:
@@ -36,7 +36,8 @@ class Attempt:
     ourselves). unended: why the old step may still be there, and no other may start. gone: node -> why it is lost, with a
     second proof. doubted: nodes that have to be asked a second time for that. unreplaced: why no other node is to be had for a
     bad one; unfilled: likewise, unless Slurm was away meanwhile. called_back: nodes on loan whose ranks were told by Slurm to
-    end. returned: those of them that we have no more, and why.
+    end. returned: those of them that we have no more, and why. left_before: of those gone, nodes that the job had left
+    already, and yet was given again. alive: rank -> its last sign of life but output, Unix seconds, and what it was.
     """
 
     number: int = 0
@@ -51,6 +52,7 @@ class Attempt:
     hung: dict[str, str] = field(default_factory=dict)
     stages: dict[int, float] = field(default_factory=dict)
     step: int = 0
+    port: int = 0
     evidence: dict[str, str] = field(default_factory=dict)
     said: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)
     drills: list[str] = field(default_factory=list)
@@ -76,6 +78,8 @@ class Attempt:
     unfilled: str = ""
     called_back: set[str] = field(default_factory=set)
     returned: dict[str, str] = field(default_factory=dict)
+    left_before: frozenset[str] = frozenset()
+    alive: dict[int, tuple[float, str]] = field(default_factory=dict)
     unended: str = ""
     killed: bool = False
     culprit: bool = False
@@ -160,7 +164,8 @@ class Attempt:
         end = self.ends.get(rank)
         if end is None:
             return RankEnd(rank, task.node, self.exits.get(rank), lost=lost, stopped=not lost)
-        return RankEnd(rank, task.node, end.status, end.at, rank in self.late, False, end.oom, end.output)
+        alive, alive_by = self.alive.get(rank, (0.0, ""))
+        return RankEnd(rank, task.node, end.status, end.at, rank in self.late, False, end.oom, end.output, alive, alive_by)
 
     def stop(self, event: RankStopped) -> bool:
         if not self.belongs(event.rank, event.attempt):

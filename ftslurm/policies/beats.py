@@ -10,10 +10,11 @@ programs with names of their own, too; a change of the staged interval sets ever
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from ftslurm.model.ft_config import BeatLimits
+from ftslurm.model.values import dataclass
 
 OFF = -1.0  # of a staged interval: nothing is a hang
 

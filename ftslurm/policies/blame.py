@@ -1,22 +1,17 @@
-"""Which nodes to blame: by facts and by what happened there before, never on a symptom or for the program's own error."""
+"""Codes that are nobody's fault though a device shows them, and words that the program itself calls retriable."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.history import History
-from ftslurm.model.settings import Settings
-from ftslurm.model.verdict import Blame, ErrorClass, RankEnd, Retriable, Verdict
+from ftslurm.model.verdict import RankEnd, Retriable, Verdict
 
 # Several chips that raise the same code in the same moment have been given the same bad work. Source: MindCluster's
 # ClusterD, which does not count such a code as a suspicion against hardware.
 SAME_MOMENT_S = 30.0
-# A suspicion that comes back on the same node within the window of the 24-hour rule is one too many.
-SUSPECT_LIMIT = 2
-# What a node can be behind, so that the memory of its past counts.
-_NODES_OWN = frozenset({ErrorClass.HARDWARE, ErrorClass.NETWORK, ErrorClass.UNKNOWN})
 
 
 def common_codes(faults: Iterable[Fault], history: History) -> frozenset[str]:
@@ -49,25 +44,6 @@ def with_own_words(verdict: Verdict, ends: Iterable[RankEnd], words: Iterable[st
             continue
         text = "".join(piece.text for piece in end.output)
         if found := next((word for word in wanted if word in text), ""):
-            return replace(verdict, retriable=Retriable.YES, evidence=(*verdict.evidence[:5], f"called retriable: `{found}`"))
+            evidence = (*verdict.evidence[:5], f"called retriable: `{found}`")
+            return replace(verdict, retriable=Retriable.YES, evidence=evidence, called=True)
     return verdict
-
-
-def blamed_by(
-    verdict: Verdict, history: History, settings: Settings, now: float, remembered: Mapping[str, str], first_node: str
-) -> dict[str, str]:
-    """node -> why, from the verdict. history: with this verdict in it. now: Unix seconds.
-
-    remembered: node -> why earlier jobs left it. first_node: where the first rank failed.
-    """
-    blamed = {suspect.node: suspect.why for suspect in verdict.suspects if suspect.blame is Blame.YES}
-    limit = settings.same_code_limit if verdict.heals else SUSPECT_LIMIT
-    for suspect in verdict.suspects:
-        times = history.suspected(suspect.node, now - settings.same_code_window_s)
-        if suspect.node not in blamed and times >= limit:
-            blamed[suspect.node] = f"{suspect.why}; held against it {times} times in {settings.same_code_window_s / 3600:g} h"
-    if verdict.error_class in _NODES_OWN and not verdict.program:
-        for node in dict.fromkeys([*(suspect.node for suspect in verdict.suspects), first_node]):
-            if node in remembered and node not in blamed:
-                blamed[node] = f"{verdict.what}; {remembered[node]}"
-    return blamed

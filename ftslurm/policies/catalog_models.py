@@ -16,7 +16,7 @@ from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 SCHEMA_VERSION = 1
 
 
-def _yes_no(value: object) -> object:
+def yes_no(value: object) -> object:
     # To a YAML reader an unquoted yes or no is true or false.
     return ("no", "yes")[value] if isinstance(value, bool) else value
 
@@ -38,11 +38,12 @@ class PatternEntry(Strict):
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
     name: Text
     error_class: ErrorClass = Field(alias="class")
-    retriable: Annotated[Retriable, BeforeValidator(_yes_no)]
-    isolate: Annotated[Blame, BeforeValidator(_yes_no)] = Blame.NO
+    retriable: Annotated[Retriable, BeforeValidator(yes_no)]
+    isolate: Annotated[Blame, BeforeValidator(yes_no)] = Blame.NO
     role: Role = Role.ROOT
     where: Literal["log", "kernel", "sched", "tool", "any"] = "log"
     budget: Annotated[int, Field(ge=0, le=100)] = 0
+    defers: bool = False
     remedy: Remedy | None = None
     source: Sources = ("site",)
     needs: str = ""
@@ -56,8 +57,8 @@ class ExitEntry(Strict):
 
     meaning: Text
     error_class: ErrorClass = Field(alias="class")
-    retriable: Annotated[Retriable, BeforeValidator(_yes_no)]
-    isolate: Annotated[Blame, BeforeValidator(_yes_no)] = Blame.NO
+    retriable: Annotated[Retriable, BeforeValidator(yes_no)]
+    isolate: Annotated[Blame, BeforeValidator(yes_no)] = Blame.NO
     remedy: Remedy | None = None
     source: Sources = ("site",)
     note: str = ""

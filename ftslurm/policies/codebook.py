@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from ftslurm.model.devices import CodeMeaning, FaultClass, Severity
+from ftslurm.model.values import dataclass
 from ftslurm.policies.amd_codes import AmdCatalog
 from ftslurm.policies.codes import AscendCatalog
 from ftslurm.policies.xids import NvidiaCatalog

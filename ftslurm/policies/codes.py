@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ftslurm.model.devices import CodeMeaning, Remedy, Severity
+from ftslurm.model.values import dataclass
 from ftslurm.policies.remedies import CLASS_OF
 
 # Event codes have 32 bits; the codes that MindCluster's services make up themselves have nine digits. A switch's alarm is

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ftslurm.model.decisions import DrillDevice, DrillRanks
 from ftslurm.model.events import DrillAsked
 from ftslurm.model.exits import signal_name
 from ftslurm.model.job import Task
+from ftslurm.model.values import dataclass
 
 # The user's word -> the shim's.
 _TO_SHIMS = {"rank-crash": "crash", "hang": "hang", "slow-rank": "slow", "lost-node": "lost", "end": "end"}

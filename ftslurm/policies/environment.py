@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from ftslurm.model.job import Counters, Task
 from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold_in_order
+from ftslurm.model.shares import fold_counts
 
 
 def counters_env(counters: Counters) -> dict[str, str]:
@@ -26,8 +27,8 @@ def restart_env(rung: str, cause: str, excluded: str) -> dict[str, str]:
 def torch_env(tasks: Mapping[int, Task], master: str, users: Collection[str]) -> dict[int, dict[str, str]]:
     """rank -> the variables torch.distributed reads (env:// rendezvous), without those the user has set.
 
-    master: address of rank 0's node. The port is one that was free there a moment ago: never the last attempt's,
-    which may still be in TIME_WAIT.
+    master: address of rank 0's node. The port is one that was free there a moment ago, and of a range from which no
+    connection takes one: never the last attempt's, which may still be in TIME_WAIT.
     """
     per_node: dict[str, int] = {}
     for task in tasks.values():
@@ -65,7 +66,7 @@ def placed_env(
         **dict.fromkeys(("SLURM_NODELIST", "SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST"), nodes),
         **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_STEP_NUM_NODES"), str(len(layout.nodes))),
         **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), str(len(tasks))),
-        **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), _runs(per_slot)),
+        **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), fold_counts(per_slot)),
         # Ours is arbitrary, which is no use to a program that starts another srun: that has a list for it.
         "SLURM_DISTRIBUTION": job.get("SLURM_DISTRIBUTION", "block"),
     }
@@ -85,14 +86,3 @@ def placed_env(
         }
         for rank, task in tasks.items()
     }
-
-
-def _runs(numbers: Sequence[int]) -> str:
-    """`2,2,2,1` as Slurm writes it: `2(x3),1`."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and found[-1][0] == number:
-            found[-1][1] += 1
-        else:
-            found.append([number, 1])
-    return ",".join(f"{number}(x{times})" if times > 1 else str(number) for number, times in found)

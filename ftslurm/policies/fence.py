@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ftslurm.model import record as rec
+from ftslurm.model.history import REQUEUES
 from ftslurm.model.job import Task
 from ftslurm.model.nodes import expand
 from ftslurm.model.settings import Settings
@@ -48,11 +49,19 @@ class Fence:
 
 def left_behind(records: Iterable[rec.Record], schedule: int) -> frozenset[str]:
     """Nodes on which an earlier scheduling of the job started ranks and its ftrun never said how that ended: it was
-    requeued by somebody else. Where Slurm could not clean up either, they may still run."""
+    requeued by somebody else. Where Slurm could not clean up either, they may still run.
+
+    Whoever requeues the job for ftrun has waited for them before. ftrun itself seldom lives to say so after that: Slurm kills
+    all of a batch step as soon as its script has ended (proctrack/cgroup)."""
     begun: dict[str, frozenset[str]] = {}
+    requeues: set[str] = set()
     for record in records:
         if isinstance(record, rec.AttemptBegan) and record.schedule < schedule:
             begun[record.run] = frozenset(expand(record.nodes))
+        elif isinstance(record, rec.Decided) and record.rung in REQUEUES:
+            requeues.add(record.id)
+        elif isinstance(record, rec.CarriedOut) and record.ok and record.id in requeues:
+            begun.pop(record.id.partition("-")[0], None)
         elif isinstance(record, rec.Finished):
             begun.pop(record.run, None)
     return frozenset().union(*begun.values())

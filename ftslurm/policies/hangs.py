@@ -6,9 +6,10 @@ Source: ModelArts, hang detection (IO first, then use), AIMaster, fault toleranc
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ftslurm.model.events import QuietSeen, RankSilent, UseSampled
+from ftslurm.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

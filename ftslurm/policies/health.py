@@ -6,10 +6,10 @@ No proof, no drain: only a finding that is BAD speaks against the node, UNKNOWN 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from ftslurm.model.devices import CodeMeaning, DeviceHealth, FaultClass, ProbeAnswer, Severity
+from ftslurm.model.values import dataclass
 
 # By it we know again what we have drained ourselves; another's reason is never touched.
 PREFIX = "ftslurm: "

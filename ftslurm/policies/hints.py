@@ -6,11 +6,11 @@ Source: the common cases of ModelArts' hang detection (ModelArts, hang detection
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 import re2
 
+from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import RankEnd
 
 LINE_CHARS = 200

@@ -223,6 +223,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
         for kind in (ev.QuietSeen, ev.UseSampled, ev.RankSilent, ev.BeatOverdue, ev.StallSeen, ev.RanksCompared, ev.StageSet)
     },
     **{(phase, ev.Progressed): Judge._progressed for phase in (_L, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.RanksAlive): Judge._ranks_alive for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.ProgramSaid): Judge._program_said for phase in (_L, _S, _H, _P, _E, _Q)},
     **{(phase, ev.EvidenceTaken): Judge._evidence_taken for phase in (_L, _S, _H, _P, _E, _Q)},
     # drills: only while ranks run

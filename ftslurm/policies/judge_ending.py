@@ -16,7 +16,7 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.policies.judge_patience import Patience
 from ftslurm.policies.judge_state import SIGINT, SIGTERM
 from ftslurm.policies.phases import Phase
-from ftslurm.policies.start_time import start_in_s
+from ftslurm.policies.start_time import plan_start
 
 # From letting the shims go to killing the step, and from there to going on without it; srun waits for its stepds.
 STEP_END_WAIT_S = 20.0
@@ -158,9 +158,9 @@ class Ending(Patience):
         assert self._decided is not None
         self.phase, self._waits = Phase.REQUEUEING, {}
         st = self.settings
-        in_s = start_in_s(st, self._slurm is not None and self._slurm.epilog, self.history.slow_requeues)
+        start = plan_start(st, self._slurm is not None and self._slurm.epilog, self.facts.clean_ups or self.history.clean_ups)
         clean_up, self._cleaned = self._clean_up(), True
-        return [*self._all_loans_end(), Requeue(self._decided.id, self._decided.exclude, in_s, st.even_if_no_requeue, clean_up)]
+        return [*self._all_loans_end(), Requeue(self._decided.id, self._decided.exclude, start, st.even_if_no_requeue, clean_up)]
 
     def _clean_up(self) -> CleanUp | None:
         """The job's own, once, on the nodes of ours where ranks were and a step comes up."""

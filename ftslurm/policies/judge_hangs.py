@@ -11,6 +11,8 @@ from ftslurm.model import record as rec
 from ftslurm.model.collectives import Finding, Kind, Level
 from ftslurm.model.decisions import Decision, KeepEvidence, SampleUse, Say, TakeEvidence
 from ftslurm.model.events import Now
+from ftslurm.model.history import HANG
+from ftslurm.policies.contrast import Contrast, contrast
 from ftslurm.policies.hangs import HangWatch
 from ftslurm.policies.judge_settling import Settling
 from ftslurm.policies.judge_state import LATER_S, MARGIN_S
@@ -109,7 +111,15 @@ class Hangs(Settling):
         return []
 
     def _progressed(self, event: ev.Progressed, now: Now) -> list[Decision]:
-        self._attempt.step = max(self._attempt.step, event.step)
+        if event.step > self._attempt.step:
+            self._attempt.step = event.step
+            self._still.lives(now.mono)
+        return []
+
+    def _ranks_alive(self, event: ev.RanksAlive, now: Now) -> list[Decision]:
+        """Told when a trouble begins: who was at work until then is not who the others waited for in vain."""
+        signs = {rank: (now.unix - ago_s, what) for rank, (ago_s, what) in event.signs.items() if rank in self._attempt.ranks}
+        self._attempt.alive.update(signs)
         return []
 
     def _stage_set(self, event: ev.StageSet, now: Now) -> list[Decision]:
@@ -137,12 +147,12 @@ class Hangs(Settling):
         if not (self.settings.hang_restart or self._without(found, now)):
             told = f" ({found})" if found is not None else ""
             return [seen, Say(f"the job seems to hang: {what}{told}; hang-restart is switched off, the ranks are left alone")]
-        if found is not None and found.level is Level.ERROR:
-            self._attempt.hung = {node: str(found) for node in found.blamed}
+        self._attempt.hung, cleared = self._held_against(found, now)
+        seen_of = self._reinstate(HANG, cleared, now) if cleared is not None else []
         if found is not None:
             self._hung = Trouble(Cause.HANG, f"hang: {what}", 1)
             keep = [KeepEvidence(self._attempt.number, node, text) for node, text in self._attempt.evidence.items()]
-            return [seen, *keep, *self._into_hang(self._hung, now, found)]
+            return [seen, *seen_of, *keep, *self._into_hang(self._hung, now, found)]
         self._hung = Trouble(Cause.HANG, f"hang: {what}", 1)
         if not self._watching():
             return [seen, *self._into_trouble(self._hung, now)]
@@ -151,12 +161,19 @@ class Hangs(Settling):
 
     def _without(self, found: Finding | None, now: Now) -> bool:
         """Can the job go on without the nodes that the finding convicts?"""
-        if found is None or found.level is not Level.ERROR or not found.blamed:
+        hung, _ = self._held_against(found, now)
+        if not hung:
             return False
-        situation = self._situation(Trouble(Cause.HANG, str(found), 1), now)
-        convicted = {node: str(found) for node in found.blamed}
-        rung = choose(replace(situation, blamed={**situation.blamed, **convicted})).rung
+        rung = choose(self._situation(Trouble(Cause.HANG, str(found), 1), now, replace(self._attempt, hung=hung))).rung
         return rung in ("node-replacement", "shrink", "isolated-requeue")
+
+    def _held_against(self, found: Finding | None, now: Now) -> tuple[dict[str, str], Contrast | None]:
+        """node -> why, of an Error; and what speaks for the program instead: the same rank has hung on another node."""
+        if found is None or found.level is not Level.ERROR or not found.blamed:
+            return {}, None
+        ranks = dict.fromkeys(found.ranks, found.nodes[0]) if len(found.nodes) == 1 else {}
+        cleared = contrast(HANG, ranks, self.history, now.unix - self.settings.same_code_window_s)
+        return ({}, cleared) if cleared is not None else ({node: str(found) for node in found.blamed}, None)
 
     def _into_hang(self, trouble: Trouble, now: Now, found: Finding | None = None) -> list[Decision]:
         """With the rank it begins with, if that can be told from what all ranks were doing."""

@@ -4,6 +4,7 @@ waited for, the tasks of the step as they arrive, and a step that does not come 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from ftslurm.model import events as ev
@@ -28,14 +29,19 @@ AT_A_TIME, ABSENT_MOST = 8, 2
 LOOK_AGAIN_S = 3.0
 
 
+def _beside(steps: Collection[str]) -> Say:
+    held = ", ".join(sorted(steps))
+    return Say(f"Slurm holds the nodes for {held}, of which nothing is left: the step is launched beside (--overlap)")
+
+
 class Launching(Settling):
     def _begun(self, _: ev.Begun, now: Now) -> list[Decision]:
         f = self.facts
-        self._begun_at = now.mono
+        self._begun_at, self._overlap = now.mono, f.beside
         began = rec.RunBegan(
             now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
             f.name, f.launcher, f.version, f.host, f.pid, budgets(self.settings), f.number,
-            self.settings.cleanup_grace_s, f.batch_node, f.pid_space, len({*f.nodes, *f.granted}), f.started,
+            self.settings.cleanup_grace_s, f.batch_node, f.pid_space, len({*f.nodes, *f.granted}), f.started, f.submit_time,
         )  # fmt: skip
         last = self.history.last_run
         forgotten = self.history.lent.values() if last is not None and f.schedule > last.schedule else ()
@@ -75,7 +81,10 @@ class Launching(Settling):
 
     def _others_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
         """Where none is, it remains that no node is down, which could not say anything."""
-        if not self._slurm_knows_of_others or event.steps is None or event.steps & self.facts.steps_over or "ask" in self._waits:
+        if not self._slurm_knows_of_others or event.steps is None:
+            return []
+        self._others_hold = event.steps if event.steps <= self.facts.steps_over else frozenset()
+        if event.steps & self.facts.steps_over or "ask" in self._waits:
             return []
         self._others_unlisted = True
         return [self._ask_slurm(now)]
@@ -89,7 +98,13 @@ class Launching(Settling):
         return self._first_launch(now)
 
     def _others_over(self, now: Now) -> list[Decision]:
-        return self._first_launch(now) if self.phase is Phase.LAUNCHING else []
+        """Every lease has run out. What Slurm lists still is held by a node that could not say that nothing is left there."""
+        if self.phase is not Phase.LAUNCHING:
+            return []
+        if not self._others_hold:
+            return self._first_launch(now)
+        self._overlap = True
+        return [_beside(self._others_hold), *self._first_launch(now)]
 
     def _task_arrived(self, event: ev.TaskArrived, now: Now) -> list[Decision]:
         self._tasks[event.task.rank] = task = self._in_its_slot(event.task)
@@ -157,9 +172,7 @@ class Launching(Settling):
         if not theirs <= self.facts.steps_over or (theirs and not leases_over):
             return []  # a step of somebody else is waited for, as srun does
         self._overlap = True
-        held = ", ".join(sorted(event.steps))
-        said = Say(f"Slurm holds the nodes for {held}, of which nothing is left: the step is launched beside (--overlap)")
-        return [said, *self._kill_step(self._launch, now, self._launcher_stays)]
+        return [_beside(event.steps), *self._kill_step(self._launch, now, self._launcher_stays)]
 
     def _ask_for_a_step_again(self, now: Now) -> list[Decision]:
         """Nothing holds the nodes against it, and it has not come up: it was asked for when a slurmctld that had just come

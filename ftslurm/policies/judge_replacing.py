@@ -120,7 +120,8 @@ class Replacing(Starting):
     ) -> list[Decision]:
         """found: what fills a slot already."""
         until = now.mono + self.settings.replacement_wait_s
-        gone = frozenset(self._attempt.gone.keys() & set(out.values()))
+        dead = self._decided.dead if decision and self._decided is not None else ()
+        gone = frozenset({*self._attempt.gone, *dead} & set(out.values()))
         self._filling = Filling(decision, dict(out), until, gone, dict(found or {}))
         return self._fill(now)
 
@@ -294,6 +295,7 @@ class Replacing(Starting):
         why = dict.fromkeys(self.facts.missing, "it is not in the job any more")
         why |= {node: self.history.isolated[node][0] for node in self._kept_out(now)}
         self._attempt.gone = {node: why[node] for node in missing if node in why}
+        self._attempt.left_before = frozenset(self._attempt.gone.keys() & {*self._kept_out(now)})
         return self._into_trouble(Trouble(Cause.LAUNCH, what, 1), now)
 
     def _replacing_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:

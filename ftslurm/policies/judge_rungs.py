@@ -48,6 +48,8 @@ class Rungs(Replacing):
             now.unix, f"{self.facts.run}-{self.history.decisions + 1}", self._attempt.number, choice.rung,
             s.cause.value, f"{s.what}; {choice.why}", choice.passed, isolated,
             tuple(sorted({*self._kept_out(now), *isolated} - {*spared})), choice.cost, s.status,
+            {node: sign for node, sign in s.on_words.items() if node in isolated},
+            tuple(sorted(s.dead & isolated.keys())),
         )  # fmt: skip
         return self._note(self._decided, vital=True)
 
@@ -157,8 +159,9 @@ class Rungs(Replacing):
         return [decided, said, *tell, *self._end_step(0, self._hand_over, now)]
 
     def _tell(self, s: Situation) -> list[Decision]:
-        real = s.bad and self.settings.memory_s and not self._attempt.drills
-        return [TellOthers(s.bad)] if real else []
+        """Facts alone: what words have cost this job they cost no other."""
+        left = {node: why for node, why in s.bad.items() if node in s.proven}
+        return [TellOthers(left)] if left and self.settings.memory_s and not self._attempt.drills else []
 
     def _left(self, budget: str) -> int:
         return self.settings.max_restarts - self.history.spent.get(budget, 0)

@@ -8,21 +8,25 @@ from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision, LookAtDevices, Say, StopRanks
+from ftslurm.model.decisions import Decision, LookAtDevices, Say, StopRanks, TellOthers
 from ftslurm.model.events import Now
 from ftslurm.model.history import SWAPS
 from ftslurm.model.verdict import Blame
 from ftslurm.policies.blame import with_own_words
+from ftslurm.policies.contrast import Contrast, contrast, in_words, shown_by, with_contrast
 from ftslurm.policies.judge_rungs import Rungs
 from ftslurm.policies.judge_state import MARGIN_S, SIGINT, SIGKILL, SIGTERM
 from ftslurm.policies.ladder import Cause, choose
 from ftslurm.policies.phases import ENDING_STATES, Phase, Trouble
 from ftslurm.policies.situation import ACTS, acting, bad_nodes
+from ftslurm.policies.spread import BEGUN_S, with_spread
 
 # A rank killed so may have been killed by Slurm (a cancelled job), before anybody could see the signal itself.
 _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
 # An answer that took so long was one of a slurmctld that had been away; srun gives up after about ten seconds.
 AWAY_S = 3.0
+# Of the ranks that show an error so many go into the ledger.
+SHOWN_MAX = 64
 # A step that does not come up may have another reason.
 LAUNCHES_AGAIN = 3
 # A slurmctld that has come up so lately may not know yet what nodes and jobs have (srun: "Memory required by task is not
@@ -54,6 +58,8 @@ class Settling(Rungs):
         if self._unlooked():
             self._waits["look"] = now.mono + self.settings.answer_wait_s
             found.append(LookAtDevices())
+        elif any(kinds is not None for kinds in self._agents.values()):
+            found.append(LookAtDevices())  # with no device to wait for; they also tell which ranks were at work
         if self._needs_slurm(trouble, now):
             found.append(self._ask_slurm(now))
         self._probed.clear()
@@ -206,7 +212,10 @@ class Settling(Rungs):
         faults = acting(self._shown(), self.history)
         ends = attempt.rank_ends(self._tasks, rank)
         v = self._diagnose(ends, faults, bad_nodes(self._slurm, attempt, self._chosen()))
-        v = attempt.verdict = with_own_words(v, ends, attempt.own_words())
+        v = with_spread(with_own_words(v, ends, attempt.own_words()), ends, rank is not None or self._has_progressed())
+        shown, window_s = shown_by(v), self.settings.same_code_window_s
+        cleared = contrast(v.signature, shown, self.history, now.unix - window_s, self.history.last_step)
+        v = attempt.verdict = v if cleared is None else with_contrast(v, cleared)
         against = {
             blame: {suspect.node: suspect.why for suspect in v.suspects if suspect.blame is blame}
             for blame in (Blame.YES, Blame.SUSPECT)
@@ -215,8 +224,23 @@ class Settling(Rungs):
         found = rec.Diagnosed(
             now.unix, attempt.number, v.signature, v.error_class.value, v.retriable.value, v.confidence.value, v.what, v.evidence,
             against[Blame.YES], against[Blame.SUSPECT], ranks, len(attempt.ranks), v.program, bool(attempt.drills),
+            {str(rank): node for rank, node in sorted(shown.items())[:SHOWN_MAX]},
         )  # fmt: skip
-        return [self._note(found)]
+        noted: list[Decision] = [self._note(found)]
+        return [*noted, *self._reinstate(v.signature, cleared, now)] if cleared is not None else noted
+
+    def _has_progressed(self) -> bool:
+        """Has the job ever got anywhere?"""
+        known = max(self._attempt.step, self.history.furthest) > 0
+        return known or self.history.longest_s >= BEGUN_S or self.history.progress_at > 0
+
+    def _reinstate(self, signature: str, found: Contrast, now: Now) -> list[Decision]:
+        """Said where it costs the job a node no longer; the message on what follows says why it is the program."""
+        told = in_words(found, self.history)
+        record = rec.Reinstated(now.unix, self._attempt.number, signature, dict.fromkeys(found.cleared, found.why))
+        back = [node for node in found.cleared if node in self.history.left_on_words and node in self.history.isolated]
+        noted: list[Decision] = [self._note(record)]
+        return [*noted, Say(told), TellOthers({}, tuple(back))] if back else noted
 
     def _attempt_ended(self, now: Now) -> list[Decision]:
         if self._attempt.written:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.collectives import Finding, Level
+from ftslurm.model.collectives import Finding, Kind, Level
 from ftslurm.model.decisions import CompareRanks, Decision, KeepEvidence, Say, TakeEvidence
 from ftslurm.model.events import Now
 from ftslurm.model.history import PAUSES_MAX
@@ -76,6 +76,8 @@ class Stalls(Hangs):
 
     def _said_of(self, finding: Finding, what: str = "") -> list[Decision]:
         if not levels_from(self.settings.hang_c4d_level)[finding.level]:
+            return []
+        if finding.kind is Kind.UNKNOWN and not finding.ranks:  # nobody can do anything with it; it is in the history
             return []
         return [Say(f"{finding.level.value}: {finding}{f' ({what})' if what else ''}")]
 

@@ -13,6 +13,7 @@ from ftslurm.model.events import Now
 from ftslurm.model.job import Counters
 from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.shares import Share, fold_shares
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.environment import counters_env, placed_env, restart_env, torch_env
 from ftslurm.policies.hangs import HangWatch
@@ -36,7 +37,7 @@ class Starting(Ending):
         self._attempt = Attempt(self._attempt.number)
         self._unlaunched = False
         self._fence.paused.clear()  # the shims of another step
-        return [LaunchStep(self._layout, self._overlap)]
+        return [LaunchStep(self._layout, self._overlap, self._shares())]
 
     def _start(self, now: Now) -> list[Decision]:
         """The attempt is written down first: a number that was handed out is never handed out twice."""
@@ -47,6 +48,8 @@ class Starting(Ending):
         self.phase = Phase.RUNNING
         self._placed = self._layout or self._as_placed()
         self._attempt = Attempt(number, frozenset(self._tasks), started=frozenset(self._tasks))
+        if self.settings.rendezvous == "torch" and "MASTER_PORT" not in self.facts.user_env:
+            self._attempt.port = self._tasks[0].free_port
         self._fence.let_go_at = None
         self._launches_again = 0
         told = self._to_be_told(now)
@@ -64,7 +67,7 @@ class Starting(Ending):
             self._waits["compare"] = now.mono + self.settings.hang_compare_s
         begun = rec.AttemptBegan(
             now.unix, f.run, number, f.schedule, f.step_key, counters.starts, fold_nodes(self._step_nodes()),
-            len(self._tasks), self._step,
+            len(self._tasks), self._step, *fold_shares(self._shares() or self._shares_told()),
         )  # fmt: skip
         started: list[Decision] = [self._note(begun), StartRanks(number, env), *self._watch_ranks(self._agents)]
         started += self._ask_after_silent(now)
@@ -73,6 +76,11 @@ class Starting(Ending):
             started += self._signalled(ev.SignalSeen(number), now)
             self._signal_at = since
         return started
+
+    def _shares_told(self) -> tuple[Share, ...]:
+        """As the tasks that are here have been told; nothing where their slots are not those of a whole step."""
+        by_slot = {task.slot: task.share for task in self._tasks.values()}
+        return tuple(by_slot[slot] for slot in sorted(by_slot)) if sorted(by_slot) == [*range(len(by_slot))] else ()
 
     def _to_be_told(self, now: Now) -> tuple[int, float] | None:
         """A signal that came while no ranks ran, or a warning that still holds: those that heard it are gone. And since when."""

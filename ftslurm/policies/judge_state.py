@@ -27,6 +27,7 @@ from ftslurm.model.history import History
 from ftslurm.model.job import Task
 from ftslurm.model.layout import Layout
 from ftslurm.model.settings import Settings
+from ftslurm.model.shares import Share
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.fence import Fence
 from ftslurm.policies.filling import Filling
@@ -105,6 +106,7 @@ class JudgeState:
         self._begun_at = 0.0  # monotonic
         self._own_steps: set[str] = set()  # all that there were
         self._others_unlisted = False  # does Slurm list no step of an ftrun that was killed?
+        self._others_hold = frozenset[str]()  # steps of an ftrun that was killed, where Slurm lists no other
         self._overlap = False  # is the step launched beside others, of which nothing is left but what Slurm remembers?
         self._layout: Layout | None = None
         self._placed: Layout | None = None  # where the ranks were when they were last started
@@ -174,12 +176,23 @@ class JudgeState:
         shown = self._faults | self._attempt.faults
         return tuple(fault for key, fault in shown.items() if key not in self._left_alone)
 
-    def _situation(self, trouble: Trouble, now: Now) -> Situation:
+    def _situation(self, trouble: Trouble, now: Now, attempt: Attempt | None = None) -> Situation:
+        """attempt: as it would be, in place of what it is."""
         return situation_of(
-            trouble, self._attempt, self._tasks, self._shown(), self._slurm, self.history, self.settings, now.unix,
+            trouble, attempt or self._attempt, self._tasks, self._shown(), self._slurm, self.history, self.settings, now.unix,
             self.facts.can, self.facts.remembered, self._held_back(now), self.facts.no_donor, self._chosen(),
-            self.facts.no_swap,
+            self.facts.no_swap or self._no_split(),
         )  # fmt: skip
+
+    def _no_split(self) -> str:
+        """Slurm would refuse the step that comes in the place of this one; the next rung needs nothing of the kind."""
+        uneven = len({share.cpus for share in self._shares()}) > 1
+        why = self.facts.no_split if uneven else ""
+        return f"its nodes have different numbers of CPUs, memory is counted by them, and {why}" if why else ""
+
+    def _shares(self) -> tuple[Share, ...]:
+        """By slot, what the step had when it first ran in this scheduling: that, and no more, it has to have again."""
+        return self.history.shares.get((self.facts.schedule, self.facts.step_key), ())
 
     def _chosen(self) -> tuple[str, ...] | None:
         """The nodes of the step: as we have chosen them, or all there are if it has never come up; None as its tasks say."""

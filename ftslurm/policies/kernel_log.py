@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftslurm.model.devices import FaultClass, Severity
+from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame
 from ftslurm.policies.health import Finding, Meaning, NodeHealth
 

@@ -6,14 +6,17 @@ Source: ModelArts, fault recovery of training jobs (rungs, triggers, degradation
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.history import History
 from ftslurm.model.settings import Settings
+from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
+
+PORTS_IN_A_ROW = 5
 
 
 class Cause(str, Enum):
@@ -30,6 +33,11 @@ class Cause(str, Enum):
     WARNING = "warning"  # Slurm announced the end of the allocation
 
 
+# By then Slurm itself has noticed that a node is dead (up to twice SlurmdTimeout, which is 300 s by default) and starts nothing
+# there; or the node is back.
+SLURM_KNOWS_S = 1800.0
+
+
 @dataclass(frozen=True, slots=True)
 class Situation:
     """All that the ladder may look at. now: Unix seconds. status: what ftrun would end with.
@@ -41,6 +49,10 @@ class Situation:
     nodes. unreplaced: why no other node was to be had for a bad one. unended: why no other step may start in this allocation.
     spares: nodes held back that nothing speaks against. no_donor: why none can be borrowed. no_swap: why no node can
     be replaced by another. returned: of the blamed, nodes on loan that were called back; nothing else speaks against them.
+    on_words: of the blamed, those that nothing but words speaks against, with the signature of those; proven: those that a fact
+    of this job speaks against. spared: node -> why it is accused and yet not blamed.
+    port_taken: the port that we chose for the rendezvous, where the ranks failed because somebody else has it; else 0.
+    dead: nodes that do not live now.
     """
 
     cause: Cause
@@ -66,6 +78,11 @@ class Situation:
     no_donor: str = ""
     no_swap: str = ""
     returned: frozenset[str] = frozenset()
+    on_words: Mapping[str, str] = field(default_factory=dict)
+    proven: frozenset[str] = frozenset()
+    spared: Mapping[str, str] = field(default_factory=dict)
+    port_taken: int = 0
+    dead: frozenset[str] = frozenset()
 
     @property
     def bad(self) -> dict[str, str]:
@@ -87,7 +104,14 @@ class Situation:
         """Nodes that the job could run on but for our exclusions, None if not known. The user's own (`--exclude`) stay."""
         if self.slurm is None or self.slurm.usable is None:
             return None
-        return self.slurm.usable - (self.slurm.excluded - self.history.isolated.keys())
+        return self.slurm.usable - (self.slurm.excluded - self.history.ours)
+
+    @property
+    def known_dead(self) -> frozenset[str]:
+        """Of the nodes kept out, those that are dead now, or were when they were left and Slurm may not have noticed."""
+        kept_out = self.kept_out
+        before = {node for node in self.history.dead & kept_out.keys() if self.now - kept_out[node] < SLURM_KNOWS_S}
+        return frozenset(before | (self.dead & kept_out.keys()))
 
     @property
     def kept_out(self) -> dict[str, float]:
@@ -168,9 +192,17 @@ def _in_place(s: Situation) -> Answer:
         if reason := _degraded(s) or _elsewhere(s):
             return _no(reason)
         return _no(s.not_in_place) if s.not_in_place else Answer(True, "the fault is one that heals")
+    if _another_port(s):
+        return _no(s.not_in_place) if s.not_in_place else Answer(True, f"port {s.port_taken}, which we chose, was taken")
     if s.cause is Cause.CRASH and s.settings.crash_restarts:
         return _crash_in_place(s)
     return _no("no device fault that heals")
+
+
+def _another_port(s: Situation) -> bool:
+    """Is it our own doing? Not for ever: what takes every port that we choose is something else."""
+    ours = s.cause is Cause.CRASH and bool(s.port_taken) and not s.shut_down
+    return ours and s.history.same_in_a_row <= PORTS_IN_A_ROW
 
 
 def _error_that_heals(s: Situation) -> Answer:
@@ -179,6 +211,10 @@ def _error_that_heals(s: Situation) -> Answer:
         return _no("no device error that a restart heals")
     if s.blamed:
         return _no("; ".join(f"{node}: {why}" for node, why in s.blamed.items()))
+    since, limit = s.now - s.settings.same_code_window_s, s.settings.same_code_limit
+    often = {suspect.node for suspect in s.verdict.suspects if s.history.suspected(suspect.node, since) >= limit}
+    if often or s.history.same_in_a_row >= limit:
+        return _no(f"it has come back {limit} times, and a restart has not healed it")
     return _no(s.not_in_place) if s.not_in_place else Answer(True, "the error is one that a restart heals")
 
 
@@ -230,7 +266,8 @@ def _proven(s: Situation, v: Verdict) -> str:
     if s.history.same_in_a_row <= tries:
         return ""
     again = f", {s.history.same_in_a_row} times in a row" if s.history.same_in_a_row > 1 else ""
-    return f"running it again cannot help: {v.signature}{' on every rank' if v.program and s.tasks > 1 else ''}{again}"
+    where = f" follows {v.follows}" if v.follows else " on every rank" if v.program and s.tasks > 1 else ""
+    return f"running it again cannot help: {v.signature}{where}{again}"
 
 
 def _crash_in_place(s: Situation) -> Answer:
@@ -289,7 +326,7 @@ def _replace(s: Situation) -> Answer:
     if s.rank is not None:
         return _no("the other ranks go on")
     if not s.blamed:
-        return _no("no node is to blame")
+        return _no(_nobody(s))
     if not s.settings.node_replacement:
         return _no("switched off")
     if reason := _not_swappable(s) or s.unreplaced:
@@ -307,6 +344,8 @@ def _not_swappable(s: Situation) -> str:
     """What a replacement and a smaller step have in common."""
     if "replace" not in s.can:
         return s.no_swap or "the launcher cannot replace a node in a running job"
+    if s.no_swap:
+        return s.no_swap
     if s.unended:
         return s.unended
     if not s.blamed.keys() & s.step:
@@ -321,7 +360,7 @@ def _shrink(s: Situation) -> Answer:
     if s.rank is not None:
         return _no("the other ranks go on")
     if not s.blamed:
-        return _no("no node is to blame")
+        return _no(_nobody(s))
     if not (s.settings.shrink and s.settings.min_nodes):
         return _no("switched off")
     if reason := _not_swappable(s):
@@ -331,11 +370,16 @@ def _shrink(s: Situation) -> Answer:
     return Answer(True, f"{s.standing} of {len(s.step)} nodes are left, and {s.settings.min_nodes} are enough")
 
 
+def _nobody(s: Situation) -> str:
+    """Why no node is to blame, in words."""
+    return "; ".join(f"{node}: {why}" for node, why in sorted(s.spared.items())) or "no node is to blame"
+
+
 def _isolated(s: Situation) -> Answer:
     if s.rank is not None:
         return _no("the other ranks go on")
     if not s.blamed:
-        return _no("no node is to blame")
+        return _no(_nobody(s))
     if not s.settings.isolated_requeue:
         return _no("switched off")
     if s.cause is Cause.HANG and s.history.hangs_in_a_row >= s.settings.hangs_in_a_row:
@@ -364,8 +408,9 @@ def _unconditional(s: Situation) -> Answer:
         return _no("switched off")
     limit = s.settings.unconditional_in_a_row
     if s.cause is not Cause.DEVICE and s.history.unconditional_in_a_row >= limit:
-        return _no(f"{limit} unconditional requeues in a row, no device or node fault between: the fault is in the program")
-    if reason := _not_requeueable(s):
+        between = "no progress, device or node fault between"
+        return _no(f"{limit} unconditional requeues in a row, {between}: the fault is in the program")
+    if reason := _not_requeueable(s) or _too_few_alive(s):
         return _no(reason)
     return Answer(True, "no node is to blame")
 
@@ -396,12 +441,25 @@ def _too_few_left(s: Situation) -> str:
     return f"the job needs {s.size} nodes and only {left} would be left without {', '.join(sorted(kept_out))}"
 
 
+def _too_few_alive(s: Situation) -> str:
+    """Could it start even if every node were let in that lives?"""
+    if s.usable is None:
+        return ""
+    dead = s.known_dead & s.usable
+    left = len(s.usable - dead)
+    if not dead or left >= s.size:
+        return ""
+    return f"the job needs {s.size} nodes and only {left} would be left without {', '.join(sorted(dead))}, known dead"
+
+
 def let_in(s: Situation) -> tuple[str, ...]:
-    """Nodes without which a requeued job could never start: as few as need be, those kept out the longest first."""
+    """Nodes without which a requeued job could never start: as few as need be, those kept out the longest first. None that is
+    known dead: Slurm may not know it yet, and would start the job there."""
     if s.usable is None:
         return ()
     kept_out = s.kept_out
-    oldest = sorted(kept_out.keys() & s.usable, key=lambda node: (kept_out[node], node))
+    alive = kept_out.keys() - s.known_dead
+    oldest = sorted(alive & s.usable, key=lambda node: (kept_out[node], node))
     return tuple(oldest[: max(0, s.size - len(s.usable - kept_out.keys()))])
 
 
@@ -437,7 +495,7 @@ LADDER: Mapping[str, Rung] = {
             price="nothing (a crash: one of crash_restarts)",
             degrades="when healing fails, or the same code comes too often on one device",
             allowed=_in_place,
-            cost=lambda s: "crash_restarts" if s.cause is Cause.CRASH else "",
+            cost=lambda s: "crash_restarts" if s.cause is Cause.CRASH and not _another_port(s) else "",
         ),
         Rung(
             "hang-restart",
@@ -475,7 +533,7 @@ LADDER: Mapping[str, Rung] = {
             "unconditional-requeue",
             trigger="the command failed and nothing explains it; a user-induced device fault too often",
             price="one of max_restarts",
-            degrades="after as many in a row as allowed without a device or node fault between",
+            degrades="after as many in a row as allowed without progress or a device or node fault between",
             allowed=_unconditional,
             cost=_one_restart,
         ),

@@ -7,9 +7,9 @@ same job again is another one: an Epilog may run twice, and the second time the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from ftslurm.model.processes import Process
+from ftslurm.model.values import dataclass
 
 INIT = 1
 # Slurm's words while a job is cleaned up. Every other is of one that runs, or new to us: SIGNALING and RESIZING run.

@@ -16,10 +16,11 @@ from ftslurm.policies.catalog_models import (
 )
 from ftslurm.policies.patterns import ExitMeaning, ExitRule, Pattern, PatternBook
 from ftslurm.policies.scanner import is_wide, mistake
+from ftslurm.policies.vocabulary_file import build_vocabulary
 
 
-def build_book(patterns: object, exits: object) -> PatternBook:
-    """The shipped files' data as a book. Raises: PolicyError naming file and entry."""
+def build_book(patterns: object, exits: object, devices: object = None) -> PatternBook:
+    """The shipped files' data as a book. devices: device-errors.yaml's. Raises: PolicyError naming file and entry."""
     words = checked(PatternFile, patterns, "log-patterns.yaml")
     statuses = checked(ExitFile, exits, "exit-codes.yaml")
     known_sources(((f"`{e.id}`", e.source) for e in words.patterns), words.sources, "log-patterns.yaml")
@@ -29,11 +30,15 @@ def build_book(patterns: object, exits: object) -> PatternBook:
     for status in range(256):
         if status not in statuses.codes and not any(rule.low <= status <= rule.high for rule in rules):
             raise wrong("exit-codes.yaml", "`rules`:", f"no rule holds {status}")
+    mine = tuple(pattern(entry) for entry in check_patterns(words.patterns, "log-patterns.yaml"))
+    vocabulary, meanings, more = build_vocabulary(devices, frozenset(each.id for each in mine))
     return PatternBook(
-        tuple(pattern(entry) for entry in check_patterns(words.patterns, "log-patterns.yaml")),
+        mine,
         {status: exit_meaning(status, entry) for status, entry in statuses.codes.items()},
         rules,
-        {"job": "the job's own keywords", "site": "the site's own file", **statuses.sources, **words.sources},
+        {"job": "the job's own keywords", "site": "the site's own file", **statuses.sources, **more, **words.sources},
+        vocabulary,
+        meanings,
     )
 
 
@@ -77,6 +82,7 @@ def pattern(entry: PatternEntry) -> Pattern:
         sample=entry.sample,
         note=entry.note,
         sources=entry.source,
+        defers=entry.defers,
     )
 
 
@@ -104,4 +110,6 @@ def laid_over(
         {**book.exits, **{status: exit_meaning(status, entry) for status, entry in exits.items()}},
         book.rules,
         book.sources,
+        book.vocabulary,
+        book.meanings,
     )

@@ -5,22 +5,27 @@ Source: catalogs/log-patterns.yaml and exit-codes.yaml, which say where each ent
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import re2
 
 from ftslurm.model.devices import Remedy
 from ftslurm.model.exits import signal_name
+from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
-from ftslurm.policies.scanner import MAX_LINE_BYTES, Scanner, Wanted
+from ftslurm.policies.scanner import MAX_LINE_BYTES, Match, Scanner, Wanted, compiled
+from ftslurm.policies.vocabulary import Vocabulary, Word
 
 # So many trials from the front of a text, and as many lines at its end (scanner.py): 1,000 tails of which every line matches take
 # a second then, and a failure's first and last words are in it.
 LIMIT = 100
 KEYWORD = "keyword:"
+# Sources that stand before all that ships.
+OWN = frozenset({"job", "site"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,7 @@ class Pattern:
     """One kind of line. name: its meaning, for people. where: who prints it: log, kernel, sched, tool, any.
 
     confirm: tries worth spending on a confirmation. needs: plain words that each line it matches holds, or empty.
-    sources: words that the catalogue's table of sources explains.
+    sources: words that the catalogue's table of sources explains. defers: to any other root of the same rank, for it is a header.
     """
 
     id: str
@@ -45,6 +50,7 @@ class Pattern:
     sample: str = ""
     note: str = ""
     sources: tuple[str, ...] = ()
+    defers: bool = False
 
     @property
     def heals(self) -> bool:
@@ -53,11 +59,16 @@ class Pattern:
 
 
 class Found(NamedTuple):
-    """A line that a pattern matches. offset: of the line in the text, bytes. line: without its end, 4 KB of it at most."""
+    """A line that a pattern matches. offset: of the line in the text, bytes. line: without its end, 4 KB of it at most.
+
+    start: where in the line the words begin that say so, bytes. word: the error of a device's vocabulary that it names.
+    """
 
     offset: int
     line: bytes
     pattern: Pattern
+    start: int = 0
+    word: Word | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +98,9 @@ class ExitRule:
 class PatternBook:
     """All patterns in order, the first that matches a line wins, and all exit statuses. Made by `catalogs.load_pattern_book`.
 
-    sources: word -> what it is.
+    A site's own and a job's keywords stand before the vocabulary of devices, that before the other patterns, and what any program
+    may say of the operating system (errno) comes last. sources: word -> what it is. meanings: of the vocabulary's words that are
+    no pattern's, by id.
     """
 
     def __init__(
@@ -96,21 +109,36 @@ class PatternBook:
         exits: Mapping[int, ExitMeaning],
         rules: Iterable[ExitRule],
         sources: Mapping[str, str],
+        vocabulary: Vocabulary | None = None,
+        meanings: Mapping[str, Pattern] = MappingProxyType({}),
     ) -> None:
         self.patterns = tuple(patterns)
         self.exits = dict(exits)
         self.rules = tuple(rules)
         self.sources = dict(sources)
+        self.vocabulary = vocabulary or Vocabulary(())
+        self.meanings = dict(meanings)
+        self._by_id = {**self.meanings, **{each.id: each for each in reversed(self.patterns)}}
 
-    def scan(self, text: bytes, limit: int = LIMIT) -> list[Found]:
+    def scan(self, text: bytes, limit: int = LIMIT, counts: Callable[[Found], bool] | None = None) -> list[Found]:
         """The lines of `text` that tell of a failure, in order; what is CONTEXT is left out (see `hints`).
+
+        counts: may leave a line to the next pattern that matches it.
 
         From the front until `limit` trials are spent, then of the last `limit` lines. A line longer than 4 KB is looked at in
         pieces. Time, for 1,000 texts of 100 KB on one core (bench/patterns.py): ordinary logs, no newline at all, random bytes,
         NULs: 0.3 to 0.6 s; every line a match: 1 to 1.5 s; made of pieces of the patterns' own words, the worst that was found:
         2 s, and 3 s where other programs fill the cache, for then it is the cache that counts.
         """
-        return [Found(hit.offset, hit.line, self._telling[hit.number]) for hit in self._scanner.scan(text, limit)]
+        if counts is None:
+            return [self._found(hit) for hit in self._scanner.scan(text, limit)]
+        found: dict[Match, Found] = {}
+
+        def asked(match: Match) -> bool:
+            found[match] = self._found(match)
+            return counts(found[match])
+
+        return [found[match] for match in self._scanner.scan(text, limit, asked)]
 
     def hints(self, text: bytes, limit: int = LIMIT) -> list[Found]:
         """The lines that are no failure and may explain one, in the same way."""
@@ -118,11 +146,25 @@ class PatternBook:
 
     def line(self, text: bytes | str) -> Pattern | None:
         """The first pattern, of any role, that matches this one line; of its first 4 KB."""
+        found = self.look(text)
+        return found.pattern if found else None
+
+    def look(self, text: bytes | str) -> Found | None:
+        """The same, with where the line says it."""
         line = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+        line = line[:MAX_LINE_BYTES]
         told, hint = self._scanner.first(line), self._hint_scanner.first(line)
-        found = [self._telling[told]] if told is not None else []
-        found += [self._context[hint]] if hint is not None else []
-        return min(found, key=self.patterns.index, default=None)
+        found = [self._found(Match(0, line, told))] if told is not None else []
+        found += [Found(0, line, self._context[hint])] if hint is not None else []
+        # Words of devices that stand between the patterns have no place among them: they win, as they are not CONTEXT.
+        return min(found, key=lambda each: self._places.get(each.pattern.id, 0), default=None)
+
+    def named(self, id: str) -> Pattern | None:
+        """The pattern or the meaning of that name."""
+        return self._by_id.get(id)
+
+    def means(self, word: Word) -> Pattern:
+        return self._by_id[word.means]
 
     def exit(self, status: int) -> ExitMeaning:
         """What `status` says; -n and 256-n are the same. A status that is not listed goes by the first rule that holds it."""
@@ -136,28 +178,70 @@ class PatternBook:
     def with_keywords(self, words: Iterable[str]) -> PatternBook:
         """A user's own words for errors that are worth another try, as they stand, before all other patterns."""
         mine = [_keyword(word) for word in dict.fromkeys(words) if 0 < len(word) <= MAX_LINE_BYTES]
-        return PatternBook((*mine, *self.patterns), self.exits, self.rules, self.sources) if mine else self
+        return self._with((*mine, *self.patterns)) if mine else self
 
     def of_ranks(self) -> PatternBook:
         """Without lines that the kernel, Slurm and other tools print: of a rank's own output those count for nothing."""
         mine = [each for each in self.patterns if each.where in ("log", "any")]
-        return PatternBook(mine, self.exits, self.rules, self.sources)
+        return self._with(mine)
+
+    def _with(self, patterns: Iterable[Pattern]) -> PatternBook:
+        return PatternBook(patterns, self.exits, self.rules, self.sources, self.vocabulary, self.meanings)
+
+    def _found(self, match: Match) -> Found:
+        offset, line, what = match.offset, match.line, self._telling[match.number]
+        if isinstance(what, Vocabulary):
+            reading = what.read(line)
+            assert reading is not None
+            return Found(offset, line, self.means(reading.word), reading.start, reading.word)
+        return Found(offset, line, what, self._start(what, line))
+
+    def _start(self, pattern: Pattern, line: bytes) -> int:
+        """Where in the line the pattern matches."""
+        expression = self._expressions.get(pattern.id)
+        if expression is None:
+            expression = self._expressions[pattern.id] = compiled(pattern.pattern)
+        hit = expression.search(line)
+        return hit.start() if hit else 0
 
     @cached_property
-    def _telling(self) -> tuple[Pattern, ...]:
-        return tuple(pattern for pattern in self.patterns if pattern.role is not Role.CONTEXT)
+    def _expressions(self) -> dict[str, Any]:
+        return {}
+
+    @cached_property
+    def _telling(self) -> tuple[Pattern | Vocabulary, ...]:
+        told = [pattern for pattern in self.patterns if pattern.role is not Role.CONTEXT]
+        first = [pattern for pattern in told if OWN.intersection(pattern.sources)]
+        rest = [pattern for pattern in told if not OWN.intersection(pattern.sources)]
+        # A site may have removed what a word means: then the word says nothing any more.
+        known = Vocabulary(word for word in self.vocabulary.words if word.means in self._by_id)
+        if not known.words:
+            return (*first, *rest)
+        # A text says more than a number beside it, which may be a header's: patterns stand between the two.
+        devices, numbers = known.part(system=False, numbers=False), known.part(system=False, numbers=True)
+        return (*first, devices, *rest, numbers, known.part(system=True))
 
     @cached_property
     def _context(self) -> tuple[Pattern, ...]:
         return tuple(pattern for pattern in self.patterns if pattern.role is Role.CONTEXT)
 
     @cached_property
+    def _places(self) -> Mapping[str, int]:
+        return {pattern.id: place for place, pattern in enumerate(self.patterns)}
+
+    @cached_property
     def _scanner(self) -> Scanner:
-        return Scanner([Wanted(each.pattern, each.needs) for each in self._telling])
+        return Scanner([_wanted(each) for each in self._telling])
 
     @cached_property
     def _hint_scanner(self) -> Scanner:
-        return Scanner([Wanted(each.pattern, each.needs) for each in self._context])
+        return Scanner([_wanted(each) for each in self._context])
+
+
+def _wanted(each: Pattern | Vocabulary) -> Wanted:
+    if isinstance(each, Vocabulary):
+        return Wanted(each.hints, "", each.read)
+    return Wanted(each.pattern, each.needs)
 
 
 def _keyword(word: str) -> Pattern:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from ftslurm.model.devices import Fault
 from ftslurm.model.record import Record
+from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import RankEnd, Verdict
 from ftslurm.policies.ladder import Cause
 
@@ -41,13 +42,18 @@ class RunFacts:
     """What is fixed for one ftrun.
 
     width: nodes of the step; 0: not ours to know. no_donor: why no node can be borrowed. no_swap: why none can be
-    replaced by any other (then `can` has no `replace`). batch_node: where ftrun runs.
+    replaced by any other (then `can` has no `replace`). no_split: why nodes that have different numbers of CPUs cannot have an
+    srun each, where memory by CPU asks for that. batch_node: where ftrun runs.
     slurm_env: what the batch script's environment says of the job (SLURM_*). granted: the nodes that Slurm gave the job, in
     its order, some of which may have been lost or given back before this ftrun began; empty if not told.
     unproven: node -> why ranks of an earlier ftrun may still run there. killed: those of them where they have ended when
     Slurm lists no step of theirs, since all that is known against them is that their ftrun was killed. cut_short: how the
     scheduling before ended, where its ftrun did not live to write it. steps_over: of earlier ftruns in this scheduling,
     whatever Slurm thinks of them (their leases, though, may outlive their ftrun). loans_left: donor jobs that nobody has ended.
+    beside: does Slurm list steps, and none but those of steps_over, in a job that has lost a node? The node cannot say that
+    nothing is left there.
+    submit_time: of the job or its last requeue, by slurmctld's clock. clean_ups: seconds that nodes of this cluster needed after
+    earlier requeues, this user's jobs', the latest last.
     number: of the job, as scontrol takes it. remembered: node -> why earlier jobs of this user left it. sdk_env: what the
     program interface in the ranks has to know.
     user_env: names of the variables the user has set. can: what the launcher is able to do: `ask` (the state of job
@@ -81,10 +87,14 @@ class RunFacts:
     width: int = 0
     no_donor: str = ""
     no_swap: str = ""
+    no_split: str = ""
     batch_node: str = ""
     slurm_env: Mapping[str, str] = field(default_factory=dict)
     cut_short: tuple[Record, ...] = ()
     granted: tuple[str, ...] = ()
+    beside: bool = False
+    submit_time: int = 0
+    clean_ups: tuple[float, ...] = ()
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
+
+from ftslurm.model.values import dataclass
 
 # A single background poller (a heartbeat monitor that asks a store once a second) does some 100 B/s for ever, and without a
 # floor would hide every hang; a training that lives does megabytes. Bytes a second, of one rank's processes.
@@ -35,9 +37,13 @@ class Sample:
 
 @dataclass(slots=True)
 class Quiet:
-    """How long the ranks of a node have done no IO worth the name. Times in monotonic seconds."""
+    """How long the ranks of a node have done no IO worth the name. Times in monotonic seconds.
+
+    did: rank -> when it was last seen to have done some.
+    """
 
     since: float
+    did: dict[int, float] = field(default_factory=dict)
     _last: dict[int, tuple[float, Sample]] = field(default_factory=dict)
 
     def observe(self, ranks: Mapping[int, Sample], now: float) -> float:
@@ -52,7 +58,7 @@ class Quiet:
                 self.since = now
             done = sum(max(0, now_bytes - old.io.get(key, 0)) for key, now_bytes in sample.io.items())
             if now > at and done / (now - at) > FLOOR_BYTES_S:
-                self.since = now
+                self.since = self.did[rank] = now
         return now - self.since
 
 

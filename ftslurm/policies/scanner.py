@@ -14,11 +14,12 @@ byte (measured: 0.3 MB/s, where all patterns stood in one expression). Hence thr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import re2
+
+from ftslurm.model.values import dataclass
 
 # A longer line is looked at in pieces around what was found in it. What tells of failures is shorter; tensors printed on one line
 # are not, and a program that prints no newline at all is no reason to spend more.
@@ -42,10 +43,14 @@ _LITERAL = re.compile(r"[^\\.^$|?*+(){}\[\]]|\\[^A-Za-z0-9]", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An expression to look for, in RE2 syntax. needs: plain words that every line it matches holds; empty: it is plain."""
+    """An expression to look for, in RE2 syntax. needs: plain words that every line it matches holds; empty: it is plain.
+
+    reads: asked about a line that the expression matches: does it say what is wanted? None: yes.
+    """
 
     pattern: str
     needs: str = ""
+    reads: Callable[[bytes], object] | None = None
 
 
 class Match(NamedTuple):
@@ -56,16 +61,20 @@ class Match(NamedTuple):
     number: int
 
 
+Counts = Callable[[Match], bool]
+
+
 class Scanner:
     """Looks for many expressions at once. Raises: re2.error for one that RE2 refuses."""
 
     def __init__(self, wanted: Sequence[Wanted]) -> None:
         self._patterns = [each.pattern for each in wanted]
+        self._reads = [each.reads for each in wanted]
         words = [_words(each.needs or each.pattern) for each in wanted]
         self._which = _set("|".join(some) for some in words)
         # Sorted, so that RE2 finds the beginnings they share: that makes each step of the automaton cheaper.
         every = sorted({word for some in words for word in some}, key=str.lower)
-        self._any = _compiled("|".join(every)) if every else None
+        self._any = compiled("|".join(every)) if every else None
         self._exact: list[Any] = [None] * len(self._patterns)
 
     def first(self, line: bytes) -> int | None:
@@ -73,24 +82,25 @@ class Scanner:
         line = line[:MAX_LINE_BYTES]
         return next((index for index in self._may_match(line) if self._matches(index, line)), None)
 
-    def scan(self, text: bytes, limit: int) -> list[Match]:
+    def scan(self, text: bytes, limit: int, counts: Counts | None = None) -> list[Match]:
         """Lines that match, in order: as many from the front as `limit` trials reach, then of the last `limit` lines.
 
-        A trial is one pattern tried on a line, and a quarter KB of a line beyond its first.
+        A trial is one pattern tried on a line, and a quarter KB of a line beyond its first. counts: asked about each match; if
+        it does not count, the next of the wanted is tried.
         """
-        found, looked_to = self._look(text, 0, limit)
+        found, looked_to = self._look(text, 0, limit, counts)
         if looked_to < len(text):
             # Lines that many patterns may match are no reason to miss the very last one.
-            found += self._look(text, max(looked_to, _last_lines(text, limit)), 2 * limit)[0]
+            found += self._look(text, max(looked_to, _last_lines(text, limit)), 2 * limit, counts)[0]
         return found
 
-    def _look(self, text: bytes, begin: int, limit: int) -> tuple[list[Match], int]:
+    def _look(self, text: bytes, begin: int, limit: int, counts: Counts | None) -> tuple[list[Match], int]:
         """What matches from `begin` on, and how far the limit reached."""
         found = []
         for offset, line, may in self._lines(text, begin):
             limit -= 1 + (len(line) >> 8)
             for index in may:
-                if self._matches(index, line):
+                if self._matches(index, line) and (counts is None or counts(Match(offset, line, index))):
                     found.append(Match(offset, line, index))
                     break
                 limit -= 1
@@ -124,19 +134,20 @@ class Scanner:
     def _matches(self, index: int, line: bytes) -> bool:
         if self._exact[index] is None:
             self._exact[index] = _set([f"(?m:{self._patterns[index]})"])  # a set of one: to ask it costs a third of a search, too
-        return bool(self._exact[index].Match(line))
+        reads = self._reads[index]
+        return bool(self._exact[index].Match(line)) and (reads is None or reads(line) is not None)
 
 
 def mistake(pattern: str, sample: str) -> str:
     """What is wrong with an expression that should match `sample` and no empty line, or nothing."""
     try:
-        compiled = _compiled(pattern)
+        expression = compiled(pattern)
     except re2.error as error:
         reason = error.args[0]
         return f"is refused by RE2: {reason.decode('utf-8', 'replace') if isinstance(reason, bytes) else reason}"
-    if compiled.search(b"") is not None:
+    if expression.search(b"") is not None:
         return "matches the empty line, so it would match every line"
-    return "" if compiled.search(_bytes(sample)) is not None else "does not match its `sample`"
+    return "" if expression.search(_bytes(sample)) is not None else "does not match its `sample`"
 
 
 def is_wide(pattern: str) -> bool:
@@ -144,7 +155,7 @@ def is_wide(pattern: str) -> bool:
     return _WIDE.search(pattern) is not None
 
 
-def _compiled(pattern: str) -> Any:
+def compiled(pattern: str) -> Any:
     # `^` and `$` are a line's.
     return re2.compile(_bytes(f"(?m:{pattern})"), _options())
 

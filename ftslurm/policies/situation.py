@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 
 from ftslurm.model.devices import Fault, FaultClass
@@ -9,11 +10,14 @@ from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.history import History
 from ftslurm.model.job import Task
 from ftslurm.model.settings import Settings
+from ftslurm.model.verdict import Verdict
 from ftslurm.policies.attempt import Attempt
-from ftslurm.policies.blame import blamed_by, common_codes, without_common
+from ftslurm.policies.blame import common_codes, without_common
+from ftslurm.policies.harm import charges
 from ftslurm.policies.ladder import Cause, Situation, repeated
 from ftslurm.policies.phases import Trouble
 
+ADDRESS_IN_USE = "address-in-use"  # of the catalog of log patterns
 # The classes of faults that ask for a remedy; the others are recorded, or avoided at the next scheduling.
 ACTS = frozenset({FaultClass.SELF_HEALING, FaultClass.ISOLATE})
 
@@ -34,7 +38,7 @@ def situation_of(
     placed: Collection[str] | None = None,
     no_swap: str = "",
 ) -> Situation:
-    """shown: what the devices show now. now: Unix seconds. remembered: node -> why earlier jobs left it.
+    """shown: what the devices show now. now: Unix seconds. remembered: node -> why earlier jobs left it, for facts.
 
     spares: nodes held back and not kept out. no_donor, no_swap: see RunFacts. placed: the
     nodes of the step where we have chosen them; None: srun has.
@@ -43,14 +47,16 @@ def situation_of(
     verdict = attempt.verdict
     stuck = attempt.stuck_nodes(tasks)
     bad = bad_nodes(slurm, attempt, placed)
-    said = (
-        blamed_by(verdict, history, settings, now, remembered or {}, tasks[attempt.first].node) if verdict is not None else {}
-    )
-    held = {**said, **attempt.hung, **attempt.leave(tasks)}
-    blamed = _blamed(faults, {**held, **attempt.unhealed, **stuck, **bad}, history, settings, now)
     step = frozenset(placed if placed is not None else {task.node for task in tasks.values()})
+    said = charges(verdict, attempt.hung, attempt.leave(tasks), history, settings, now, remembered or {}, step)
+    # A node that the job had left on words, and was given again, is no fact for being there.
+    again = {node: sign for node, sign in history.left_on_words.items() if node in attempt.left_before}
+    seen = {node: why for node, why in {**attempt.unhealed, **stuck, **bad}.items() if node not in again}
+    blamed = _blamed(faults, {**said.blamed, **bad, **seen}, history, settings, now)
+    on_words = {node: sign for node, sign in (said.on_words | again).items() if node in blamed and node not in seen}
+    unproven = {*on_words, *said.orders, *said.named} - seen.keys()
     down = {node for node, _ in slurm.bad_nodes} if slurm else set()
-    cause = _cause(trouble, attempt, bool(faults), bool(stuck or bad), bool(said or attempt.leave(tasks)))
+    cause = _cause(trouble, attempt, bool(faults), bool(stuck or bad), bool(said.blamed))
     return Situation(
         cause=cause,
         what=_what(trouble, cause, faults),
@@ -61,6 +67,9 @@ def situation_of(
         faults=faults,
         unhealed=dict(attempt.unhealed),
         blamed=blamed,
+        on_words=on_words,
+        proven=frozenset(blamed.keys() - unproven),
+        spared=said.spared,
         shut_down=attempt.shut_down,
         not_in_place=_not_in_place(attempt, {**stuck, **bad}, settings),
         slurm=slurm,
@@ -74,7 +83,21 @@ def situation_of(
         spares=len(frozenset(spares) - blamed.keys() - down),
         no_donor=no_donor,
         no_swap=no_swap,
+        port_taken=_port_taken(verdict, attempt.port),
+        dead=_dead(attempt, history) | down,
     )
+
+
+def _port_taken(verdict: Verdict | None, port: int) -> int:
+    """The port that we chose, if the attempt failed because somebody else has it; else 0."""
+    if verdict is None or verdict.signature != ADDRESS_IN_USE or not port:
+        return 0
+    return port if any(re.search(rf"\b{port}\b", line) for line in (verdict.what, *verdict.evidence)) else 0
+
+
+def _dead(attempt: Attempt, history: History) -> frozenset[str]:
+    """Proven so by ftslurm: not what was left for another reason, and could not be done without."""
+    return frozenset(node for node in attempt.gone if node not in history.isolated or node in history.dead)
 
 
 def bad_nodes(slurm: SlurmAnswered | None, attempt: Attempt, placed: Collection[str] | None = None) -> dict[str, str]:

@@ -11,11 +11,12 @@ Not seen: a link that is slow from the first step, and what is equally slow ever
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from statistics import fmean, median
 
 from ftslurm.model.collectives import Enters, Finding, Kind, Level, Waits, fold
 from ftslurm.model.events import RanksCompared
+from ftslurm.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,9 @@ class SlowLimits:
     transfer_windows: int = 4
     link_ratio: float = 1.25  # busy time per MB sent, to the others' median
     lateness_ratio: float = 3.0
+
+
+LIMITS = SlowLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class SlowMemory:
     late: tuple[int, ...] = ()
 
 
-def window(waits: Iterable[Waits], limits: SlowLimits = SlowLimits()) -> Window | None:
+def window(waits: Iterable[Waits], limits: SlowLimits = LIMITS) -> Window | None:
     """The ranks' waits side by side; None if a rank has too few of them to tell."""
     by_rank = {each.rank: each for each in waits}
     if len(by_rank) < 2 or any(each.count < limits.waits for each in by_rank.values()):
@@ -104,7 +108,7 @@ def _transfer_s(waits: Iterable[Waits]) -> float | None:
     return fmean(shortest) / 1e6 if shortest else None
 
 
-def see(memory: SlowMemory, seen: Window, limits: SlowLimits = SlowLimits()) -> tuple[SlowMemory, Finding | None]:
+def see(memory: SlowMemory, seen: Window, limits: SlowLimits = LIMITS) -> tuple[SlowMemory, Finding | None]:
     """Call with each window, in order."""
     memory = replace(memory, seen=memory.seen + 1)
     memory, finding = _outside(memory, seen, limits)
@@ -175,7 +179,7 @@ def _cost_per_mb(usual: Baseline, seen: Window) -> dict[int, float]:
 
 
 def see_enters(
-    memory: SlowMemory, enters: Sequence[Enters], limits: SlowLimits = SlowLimits()
+    memory: SlowMemory, enters: Sequence[Enters], limits: SlowLimits = LIMITS
 ) -> tuple[SlowMemory, Finding | None]:
     """RankNonCommSlow from the moments at which the ranks entered; call every few seconds with all of them."""
     late, spacing_s = lateness(enters, limits)
@@ -193,7 +197,7 @@ def see_enters(
     return memory, _finding(Kind.NON_COMM_SLOW, (worst,), nodes, cause)
 
 
-def lateness(enters: Iterable[Enters], limits: SlowLimits = SlowLimits()) -> tuple[dict[int, float], float]:
+def lateness(enters: Iterable[Enters], limits: SlowLimits = LIMITS) -> tuple[dict[int, float], float]:
     """Rank -> seconds that it is later than the first, on average; and the time between two collectives.
 
     Of the group with the most members of all that have enough collectives in common.

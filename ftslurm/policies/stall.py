@@ -9,10 +9,12 @@ checkpoints live in the tail.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from math import log
 from statistics import median
+
+from ftslurm.model.values import dataclass
 
 WARM_INTERVALS = 30
 PAUSE_FACTOR = 4.0  # as many times the median interval is no step any more, but a pause
@@ -131,12 +133,18 @@ def factor(top: tuple[float, ...]) -> float:
 def limit_s(memory: StallMemory, busy: bool, limits: StallLimits) -> float:
     """The longest stall of this class that is no hang yet, in seconds."""
     known = memory.of(busy)
-    if memory.median_s is None or (busy and len(known.top) < BUSY_PAUSES):
+    if not _is_known(memory, busy):
         learned = limits.cap_s
     else:
-        longest = known.longest_s if busy else max(known.longest_s, PAUSE_FACTOR * memory.median_s)
+        # Pauses that are known from before a restart count before the usual interval is known anew.
+        longest = known.longest_s if busy else max(known.longest_s, PAUSE_FACTOR * (memory.median_s or 0.0))
         learned = min(limits.cap_s, max(limits.floor_s, factor(known.top) * longest))
     return learned * _doubled(known)
+
+
+def _is_known(memory: StallMemory, busy: bool) -> bool:
+    known = memory.of(busy)
+    return len(known.top) >= BUSY_PAUSES if busy else memory.median_s is not None or known.longest_s > 0
 
 
 def _doubled(pauses: Pauses) -> float:
@@ -152,11 +160,13 @@ def false_alarm(memory: StallMemory, busy: bool) -> StallMemory:
 def judge(memory: StallMemory, stalled_s: float, busy: bool, phase: Phase, limits: StallLimits) -> StallVerdict:
     """Is a stall of `stalled_s` seconds worth a word, or a hang? stalled_s: since the last sign of progress."""
     if phase is Phase.STARTING:
-        act_s, of_what = limits.starting_s, "since the start"
+        act_s, of_what = max(limits.starting_s, limits.cap_s if busy else 0.0), "since the start"
     elif phase is Phase.ENDING:
         act_s, of_what = limits.ending_s, "since ranks have ended"
     else:
-        act_s = max(limits.act_floor_s * _doubled(memory.of(busy)), limit_s(memory, busy, limits))
+        # A quiet stall is a hang after act_floor_s, whatever is known; only pauses that the job has made say otherwise.
+        learned = limit_s(memory, busy, limits) if busy or _is_known(memory, busy) else 0.0
+        act_s = max(limits.act_floor_s * _doubled(memory.of(busy)), learned)
         of_what = "with work going on in the ranks waited for" if busy else "without any work in the ranks waited for"
     learned = limit_s(memory, busy, limits) if phase is Phase.RUNNING else act_s
     warn_s = min(act_s, max(limits.warn_floor_s, learned / 3))

@@ -7,16 +7,18 @@ Source: C4D (Alibaba Cloud PAI, "Use C4D") for levels and times.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from statistics import median
 
 from ftslurm.model.collectives import Finding, Kind, Level, RankView
 from ftslurm.model.events import StallSeen
 from ftslurm.model.history import History
 from ftslurm.model.settings import Settings
-from ftslurm.policies.stall import PAUSE_FACTOR, Pauses, Phase, Stall, StallLimits, StallMemory, judge
-from ftslurm.policies.whohangs import HangLimits, Held, hold, is_busy, judged, who_hangs
+from ftslurm.model.values import dataclass
+from ftslurm.policies.stall import PAUSE_FACTOR, Pauses, Phase, Stall, StallLimits, StallMemory, StallVerdict, judge
+from ftslurm.policies.whohangs import HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
 
 # A stall that lasts is looked at again after this share of its length, so that a long evaluation is not disturbed.
 AGAIN_SHARE = 0.1
@@ -65,11 +67,12 @@ class Standstill:
     _unsure: int = 0  # looks in a row that did not find the same
     _early: int = 0  # how often something was told before the job's own limits called for it
     _busy: bool | None = None
+    _lived_at: float = -math.inf
 
     def seen(self, event: StallSeen, now: float) -> Pause | None:
         """Take it in; the pause that it ends, if the job had been looked at in it."""
         self._nodes[event.node] = (event, now)
-        if event.stalled_s > 0 or self._busy is None:
+        if event.stalled_s > 0 or event.meets_s > 0 or self._busy is None:
             return None
         pause = Pause(event.paused_s, self._busy)
         self._held = self._told = self._busy = None
@@ -80,11 +83,19 @@ class Standstill:
     def stalled_s(self, nodes: Collection[str], ranks: int, now: float) -> float:
         """Since when no rank has got on; 0 while one does, while one has no probe, or where detection is switched off."""
         told = [self._nodes[node] for node in nodes if node in self._nodes]
+        meets = [event.meets_s + now - at for event, at in told if event.meets_s > 0]
+        if meets:  # before there is a group, or where another one is made: since the last of those that wait there has come
+            lives = any(event.stage_s == -1 or (event.probed and event.stalled_s <= 0) for event, _ in told)
+            return 0.0 if lives else min(now - self._lived_at, *meets)
         if not told or sum(event.probed for event, _ in told) < ranks:
             return 0.0
-        if any(event.stalled_s <= 0 or event.stage_s == -1 for event, _ in told):
+        if any(event.stalled_s <= 0 or event.stage_s == -1 for event, _ in told) or sum(event.left for event, _ in told) >= ranks:
             return 0.0
-        return min(event.stalled_s + now - at for event, at in told)
+        return min(now - self._lived_at, *(event.stalled_s + now - at for event, at in told))
+
+    def lives(self, now: float) -> None:
+        """A program has said that it gets on."""
+        self._lived_at = now
 
     def ask(self) -> None:
         """All nodes are about to be looked at anew."""
@@ -104,31 +115,45 @@ class Standstill:
         views = [view for views in self._views.values() for view in views]
         self._views.clear()
         finding = who_hangs(views)
-        busy = finding is None or finding.kind is Kind.UNKNOWN or is_busy(finding, views)
-        self._busy = busy
+        at_work, idle = is_busy(finding, views), idle_s(views, stalled_s)
+        unknown = finding is None or finding.kind is Kind.UNKNOWN
+        busy = unknown or at_work
+        # A pause is one of work if there was some in most of it.
+        self._busy = busy or idle < stalled_s / 2
         self._held = hold(self._held, finding, now)
         graded = judged(self._held, now, stalled_s, self.c4d, self._repeated(history))
-        verdict = judge(self._memory(history), stalled_s, busy, self._phase, self._limits)
+        verdict = self._verdict(history, stalled_s, busy, idle)
         confirmed = self._held is not None and now - self._held.since >= self.c4d.confirm_s
         # A hang outside of communication is an Error by its coming back alone, so the job's own limits hold as well.
-        error = graded is not None and graded.level is Level.ERROR and graded.kind is Kind.COMM_HANG and not busy
+        long = idle >= self.c4d.timeout_s * (self.c4d.times - 1)
+        error = graded is not None and graded.level is Level.ERROR and graded.kind is Kind.COMM_HANG and not busy and long
         judge_themselves = any(event.reports and event.stage_s is None for event, _ in self._nodes.values())
         self._unsure = 0 if confirmed else self._unsure + 1
         if verdict.stall is Stall.ACT and self._unsure >= UNSURE_MAX:  # it hangs, though nobody can say where
             graded, finding = None, None
-        act = (verdict.stall is Stall.ACT or error) and (confirmed or finding is None) and not judge_themselves
-        worth = verdict.stall is not Stall.NONE or (not busy and self._early < EARLY_MAX)
+        act = (verdict.stall is Stall.ACT or error) and (confirmed or finding is None) and not (judge_themselves or at_end(views))
+        # Ranks do not start in the same moment; that is nobody's trouble.
+        early = not busy and self._early < EARLY_MAX and self._phase is Phase.RUNNING
+        worth = verdict.stall is not Stall.NONE or early
         tell = worth and graded is not None and (not graded.same(self._told) or graded.level is not self._told_level)
         if tell and graded is not None:
             self._told, self._told_level = graded, graded.level
             self._early += verdict.stall is Stall.NONE
-        left_s = verdict.act_s - stalled_s
+        left_s = verdict.act_s - (stalled_s if busy else idle)
         again_s = max(self.c4d.timeout_s, AGAIN_SHARE * stalled_s)
         if finding is not None and not confirmed:
             again_s = CONFIRM_MARGIN * self.c4d.confirm_s if self._unsure < UNSURE_MAX else again_s
         elif left_s > 0:
             again_s = min(again_s, max(left_s, self.c4d.confirm_s))
         return Opinion(act, tell, graded or finding, verdict.reason, again_s)
+
+    def _verdict(self, history: History, stalled_s: float, busy: bool, idle: float) -> StallVerdict:
+        """The short limit counts from when the ranks that hold up the others last did any work, the long one from the stall."""
+        memory = self._memory(history)
+        at_work = judge(memory, stalled_s, True, self._phase, self._limits)
+        if busy or at_work.stall is Stall.ACT:
+            return at_work
+        return judge(memory, idle, False, self._phase, self._limits)
 
     def _repeated(self, history: History) -> frozenset[str]:
         """Nodes that earlier attempts hung on."""

@@ -1,24 +1,68 @@
-"""When a job that is given back shall start again: behind its clean-up, or Slurm adds 121 s, and not much later."""
+"""When a job that is given back shall start again: behind its clean-up, or Slurm adds 121 s, and not much later.
+
+How long the clean-up takes is measured (the SubmitTime of a requeued job is when it ended), written to the ledger and
+remembered for the user's next jobs on the cluster. Until it is known the other nodes are watched, where there are any.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ftslurm.model.decisions import Start
 from ftslurm.model.settings import Settings
 
-# As long as nobody says. A plain script and its steps are gone within a second (seen on 22.05 to 26.05); below 2 s a node may
-# find the credential of the new start revoked.
-NO_EPILOG_S, EPILOG_S = 2.0, 8.0
+# As long as nothing is known. With proctrack/cgroup the processes of a plain script are gone after 0.7 to 3.7 s (seen on 22.05).
+NO_EPILOG_S, EPILOG_S = 6.0, 45.0
 # What Slurm adds to a start time that has passed when the clean-up ends: cred_expire (120 s) and 1, slurm.conf(5), AuthInfo.
 SLURMS_OWN_S = 121.0
-# From requeue.start_in up to eight times of it.
-DOUBLED_MAX = 3
+# slurmd looks every second whether the job's processes are gone, and every ten seconds after the first ten; whoever watches
+# until then keeps its own node from being clean soon after. Source: slurmd's _pause_for_job_completion(), 22.05.
+WATCH_S = 9.0
+# What the own node needs when whoever watched has ended: its step, and slurmd's next look (up to 2.9 s on a busy machine, 22.05).
+OWN_S = 4.0
+# The clock of SubmitTime and StartTime counts whole seconds.
+MARGIN_S = 0.5
+# Of the latest this many clean-ups the longest counts.
+KNOWN_MAX = 10
+# The requests of the recipe take 0.1 s on a quiet machine. One that is slow to answer is slow to clean up.
+SLOW_FACTOR = 4.0
 
 
-def start_in_s(settings: Settings, epilog: bool, slow_requeues: int) -> float:
-    """Seconds ahead. epilog: has the site one, or may it have? slow_requeues: that took longer than they should have."""
-    usual_s = settings.start_in_s or (EPILOG_S if epilog else NO_EPILOG_S)
-    if epilog:
-        usual_s = max(usual_s, _behind_grace_s(settings.cleanup_grace_s))
-    return usual_s * 2.0 ** min(slow_requeues, DOUBLED_MAX)
+def plan_start(settings: Settings, epilog: bool, known: Sequence[float]) -> Start:
+    """epilog: has the site one, or may it have? known: seconds that earlier clean-ups took, the latest last."""
+    grace_s = _behind_grace_s(settings.cleanup_grace_s) if epilog else 0.0
+    if told_s := max(settings.start_in_s, behind(known), grace_s):
+        return Start(told_s, epilog=epilog)
+    return Start(EPILOG_S if epilog else NO_EPILOG_S, WATCH_S, epilog)
+
+
+def behind(known: Sequence[float]) -> float:
+    """Seconds within which the next clean-up ends, if it is like those before; 0 where there was none.
+
+    One that took so much longer than the usual one that Slurm's own delay is cheaper is not waited for.
+    """
+    if not known:
+        return 0.0
+    from statistics import median  # 5 ms to load, and most runs are never requeued
+
+    usual_s = median(known)
+    counted = [seconds for seconds in known[-KNOWN_MAX:] if seconds <= usual_s + SLURMS_OWN_S]
+    longest_s = max(counted)
+    spread_s = longest_s - min(counted) if len(counted) > 1 else longest_s
+    return longest_s + MARGIN_S + min(spread_s, longest_s / 4 + MARGIN_S)
+
+
+def after_watch(start: Start, watched_s: float, all_clean: bool) -> float:
+    """Seconds from now, when the other nodes were watched for `watched_s` and are clean, or `all_clean` is False: for what the
+    own node still needs. An Epilog takes as long there as it took on the others."""
+    if not all_clean:
+        return max(start.in_s, 2 * watched_s)
+    return OWN_S + (1.25 * watched_s if start.epilog else 0.0)
+
+
+def for_slowness(requests_s: float) -> float:
+    """Seconds more, on a machine on which the requests so far took `requests_s`."""
+    return SLOW_FACTOR * requests_s
 
 
 def _behind_grace_s(grace_s: float) -> float:
@@ -26,5 +70,5 @@ def _behind_grace_s(grace_s: float) -> float:
 
     Most clean-ups are shorter: to start behind a grace longer than Slurm's own delay would cost more than it could save.
     """
-    behind_s = grace_s + EPILOG_S
+    behind_s = grace_s + 8.0
     return behind_s if grace_s > 0 and behind_s < SLURMS_OWN_S else 0.0

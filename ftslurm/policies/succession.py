@@ -10,15 +10,15 @@ that the controller may have renewed has run out everywhere (touch.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from ftslurm.model import record as rec
 from ftslurm.model.events import SlurmAnswered
-from ftslurm.model.history import REQUEUES, History, fold
+from ftslurm.model.history import OUTSIDE, REQUEUES, SLURM_S_CAUSES, History, fold
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import Record
 from ftslurm.model.settings import Settings
+from ftslurm.model.values import dataclass
 from ftslurm.model.will import Will
 from ftslurm.policies.ladder import Cause, Choice, Situation
 from ftslurm.policies.touch import longest_s
@@ -206,10 +206,14 @@ def cut_short(records: Sequence[Record], schedule: int, down: Mapping[str, str],
         return ()
     node = runs[-1].batch_node
     if node in down:
-        cause, what = Cause.NODE, f"the batch node {node} died ({down[node]}), and Slurm requeued the job"
+        cause, what = Cause.NODE.value, f"the batch node {node} died ({down[node]}), and Slurm requeued the job"
     else:
-        cause, what = Cause.LOST, f"ftrun{f' on {node}' if node else ''} ended without a word, and the job was requeued"
-    return unended(records, cause.value, what, now)
+        # Where Slurm tracks processes by cgroups it ends a job at once, ftrun too: so does every preemption, and an operator's
+        # requeue. Only what that ftrun had seen before it ended tells of another reason.
+        seen = fold(records).trouble
+        cause = seen if seen in SLURM_S_CAUSES else OUTSIDE
+        what = f"ftrun{f' on {node}' if node else ''} ended without a word, and the job was requeued"
+    return unended(records, cause, what, now)
 
 
 def situation(will: Will, why: str, history: History, slurm: SlurmAnswered, now: float) -> Situation:

@@ -10,6 +10,7 @@ a list of missing ranks a group, as a recorder's analyser prints it, names all t
 | all are stopped | the job is suspended: nobody hangs |
 | some are stopped | inside a collective: RankCommHang, outside: RankNonCommHang |
 | ranks that are waited for and wait nowhere | RankNonCommHang, with what they do |
+| ranks wait where groups are made, or in a store | RankNonCommHang: those that wait nowhere |
 | some ended well, the rest is in no collective | ExitHang |
 | all entered, some not begun on the device | RankNonCommHang: the device works on something else |
 | all entered, one another operation | RankNonCommHang: the odd one out |
@@ -21,14 +22,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ftslurm.model.collectives import Finding, GroupView, Kind, Level, ProcessState, RankView, fold
+from ftslurm.model.values import dataclass
 
 # Of the whole process tree. A thread that checks the rendezvous store once a second makes 107 B/s for ever, and a rank
 # that waits in a blocking collective 0.2 % (measured); less than this is no work.
 BUSY_IO_BYTES_S = 4096.0
-BUSY_CPU_PERCENT = 20.0
+# Who waits uses 2 at most (policies/quiet.py); on a crowded node, who computes may get no more than a few.
+BUSY_CPU_PERCENT = 5.0
+# Of gloo's: made of sends and receives that no recorder counts, and nobody gets through before all have come.
+BARRIER = "monitored_barrier"
+# Where ranks wait for others without a group that would tell for whom. Source: sdk/probe.py.
+MEETINGS = ("init_process_group", "new_group", "store_wait", "store_get")
 # The state of a job that goes on again is seen half old and half new for a moment.
 CONFIRM_S = 1.0
 CLOCKS_S = 0.02  # between nodes, with NTP
@@ -84,12 +91,31 @@ def judged(
     return finding
 
 
-def is_busy(finding: Finding, views: Iterable[RankView]) -> bool:
-    """Do the named ranks work (a checkpoint, an evaluation, a compilation)? Then the long limit holds for them."""
-    if finding.kind not in (Kind.NON_COMM_HANG, Kind.EXIT_HANG, Kind.UNKNOWN):
-        return False
-    named = set(finding.ranks)
-    return any(works(view) for view in views if not named or view.rank in named)
+def is_busy(finding: Finding | None, views: Iterable[RankView]) -> bool:
+    """Does a rank work (a checkpoint, an evaluation, a compilation) that may hold up the others? Then the long limit holds.
+
+    That is every rank that is not known to wait in communication itself, whoever is named: they may wait for it in a way
+    that nothing shows (a store, a file). What a rank does beside its wait, or by polling in it, holds up nobody.
+    """
+    state = JobState.of(views)
+    return any(works(view) for view in _free(state))
+
+
+def idle_s(views: Iterable[RankView], stalled_s: float) -> float:
+    """For how long no rank that may hold up the others has done any work, `stalled_s` at most."""
+    known = (view.idle_s for view in _free(JobState.of(views)) if view.idle_s is not None)
+    return min(stalled_s, *known, stalled_s)
+
+
+def at_end(views: Iterable[RankView]) -> bool:
+    """Has a rank given up its groups, while nobody waits for anybody? What a program does then is its own affair."""
+    state = JobState.of(views)
+    return not state.waiting and any(view.left for view in state.views.values())
+
+
+def _free(state: JobState) -> list[RankView]:
+    waiting = state.waiting
+    return [view for rank, view in state.views.items() if rank not in waiting and _alive(view)]
 
 
 def works(view: RankView) -> bool:
@@ -107,7 +133,7 @@ def who_hangs(views: Iterable[RankView]) -> Finding | None:
     if not state.views:
         return None
     rules = (
-        _bad_exits, _stopped, _roots, _left_behind, _not_begun_on_device, _odd_one_out, _none_completes, _circle,
+        _bad_exits, _stopped, _roots, _not_come, _left_behind, _not_begun_on_device, _odd_one_out, _none_completes, _circle,
         _nobody_waits,
     )  # fmt: skip
     return next((finding for rule in rules if (finding := rule(state)) is not None), None)
@@ -118,12 +144,16 @@ def who_hangs(views: Iterable[RankView]) -> Finding | None:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A collective that ranks wait in: number `number` of the group `key`. missing: members that have not entered it."""
+    """A collective that ranks wait in: number `number` of the group `key`. missing: members that have not entered it.
+
+    number: 0 for what is not counted; operation: its name then.
+    """
 
     key: str
     number: int
     waiting: tuple[int, ...]
     missing: tuple[int, ...]
+    operation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +175,22 @@ class JobState:
         peers = {
             rank: view.inside.peer
             for rank, view in by_rank.items()
-            if view.inside and view.inside.point_to_point and _alive(view)
+            if view.inside and view.inside.point_to_point and _alive(view) and not _in_barrier(view)
         }
-        gates = tuple(gate for key, members in groups.items() for gate in _gates(key, members, by_rank, peers))
+        gates = tuple(
+            gate for key, members in groups.items()
+            for gate in (*_gates(key, members, by_rank, peers), *_barrier(key, members, by_rank))
+        )  # fmt: skip
         return cls(by_rank, groups, gates, peers)
 
     @property
     def waiting(self) -> frozenset[int]:
-        return frozenset(rank for gate in self.gates for rank in gate.waiting) | frozenset(self.peers)
+        return frozenset(rank for gate in self.gates for rank in gate.waiting) | frozenset(self.peers) | self.meeting
+
+    @property
+    def meeting(self) -> frozenset[int]:
+        """Ranks that wait for others where groups are made, or in a store."""
+        return frozenset(rank for rank, view in self.views.items() if _meets(view))
 
     @property
     def waited_for(self) -> frozenset[int]:
@@ -164,6 +202,8 @@ class JobState:
 
     def operation_of(self, gates: Iterable[Gate]) -> str:
         for gate in gates:
+            if gate.operation:
+                return gate.operation
             members = self.groups[gate.key]
             told = next((members[rank].operation for rank in gate.waiting if members[rank].operation), "")
             return told or f"collective {gate.number} of group {gate.key}"
@@ -178,14 +218,12 @@ def _gates(
     waiting: dict[int, list[int]] = {}
     for rank, group in members.items():
         view = views[rank]
-        number = 0 if rank in peers or not _alive(view) else _waits_in(view, group, lowest)
+        number = 0 if rank in peers or _in_barrier(view) or view.left or not _alive(view) else _waits_in(view, group, lowest)
         if number:
             waiting.setdefault(number, []).append(rank)
     if not waiting:
         return
-    # Whoever of the members has not made the group yet, or has no probe, has entered nothing as far as one can see.
-    told = {id(group.members): group.members for group in members.values()}  # one value for all, mostly
-    everyone = set(members).union(*told.values())
+    everyone = _everyone(members)
     behind = sorted(everyone, key=lambda rank: members[rank].entered if rank in members else 0)
     for number, ranks in waiting.items():
         missing = []
@@ -194,6 +232,28 @@ def _gates(
                 break
             missing.append(rank)
         yield Gate(key, number, tuple(ranks), tuple(sorted(missing)))
+
+
+def _everyone(members: Mapping[int, GroupView]) -> set[int]:
+    """Whoever of the members has not made the group yet, or has no probe, has entered nothing as far as one can see."""
+    told = {id(group.members): group.members for group in members.values()}  # one value for all, mostly
+    return set(members).union(*told.values())
+
+
+def _meets(view: RankView) -> bool:
+    return _alive(view) and view.inside is not None and view.inside.operation in MEETINGS
+
+
+def _in_barrier(view: RankView) -> bool:
+    return view.inside is not None and view.inside.operation == BARRIER
+
+
+def _barrier(key: str, members: Mapping[int, GroupView], views: Mapping[int, RankView]) -> Iterator[Gate]:
+    """The monitored barrier of one group that somebody waits in."""
+    here = [rank for rank in members if _alive(views[rank]) and (stay := views[rank].inside) and stay.group == key]
+    waiting = tuple(rank for rank in here if _in_barrier(views[rank]))
+    if waiting:
+        yield Gate(key, 0, waiting, tuple(sorted(_everyone(members).difference(waiting))), BARRIER)
 
 
 def _waits_in(view: RankView, group: GroupView, lowest: int) -> int:
@@ -331,12 +391,30 @@ def _roots(state: JobState) -> Finding | None:
     roots = [rank for rank in roots if state.views[rank].probed] or roots
     held = [gate for gate in state.gates if not set(roots).isdisjoint(gate.missing)]
     views = [state.views[rank] for rank in roots]
-    words = "; ".join(dict.fromkeys(what_it_does(view) for view in views[:EVIDENCE_MAX]))
+    words = "; ".join(
+        dict.fromkeys(
+            f"{'it has given up its process groups, ' * view.left}{what_it_does(view)}" for view in views[:EVIDENCE_MAX]
+        )
+    )
     seen = tuple(
         f"rank {fold(gate.waiting)} waits in {state.operation_of([gate])} for rank {fold(gate.missing)}" for gate in held
     )
     blamed = [view for view in views if view.process is ProcessState.DISK]
     return _finding(state, Kind.NON_COMM_HANG, roots, words, held, seen, [view.node for view in blamed])
+
+
+def _not_come(state: JobState) -> Finding | None:
+    """Ranks that wait nowhere, while others wait for somebody to come to where a group is made, or to a store."""
+    here = sorted(state.meeting)
+    absent = [view for view in _free(state) if not view.left]
+    if not here or not absent:
+        return None
+    operation = next(stay.operation for rank in here if (stay := state.views[rank].inside))
+    words = "; ".join(dict.fromkeys(what_it_does(view) for view in absent[:EVIDENCE_MAX]))
+    ranks = [view.rank for view in absent]
+    seen = (f"rank {fold(here)} waits in {operation}; rank {fold(ranks)} has not come",)
+    blamed = [view.node for view in absent if view.process is ProcessState.DISK]
+    return replace(_finding(state, Kind.NON_COMM_HANG, ranks, words, (), seen, blamed), operation=operation)
 
 
 def what_it_does(view: RankView) -> str:
@@ -393,6 +471,8 @@ def _not_begun_on_device(state: JobState) -> Finding | None:
 
 def _odd_one_out(state: JobState) -> Finding | None:
     for gate in _full(state):
+        if not gate.number:
+            continue
         members = state.groups[gate.key]
         # Of those that completed it as well: the root of a broadcast is through at once.
         names = {rank: name for rank, group in members.items() if (name := group.operation_at(gate.number))}
@@ -513,6 +593,8 @@ def _nobody_waits(state: JobState) -> Finding | None:
     if not any(view.probed for view in alive):
         return _finding(state, Kind.UNKNOWN, (), "stalled; no rank has a probe, so nobody knows who waits for whom")
     words = "no rank is inside a collective"
+    if state.meeting:
+        words = "all ranks that are left wait where groups are made or in a store, and none gets on"
     told = tuple(f"rank {view.rank}: {what_it_does(view)}" for view in alive)
     return _finding(state, Kind.UNKNOWN, (), words, evidence=told)
 

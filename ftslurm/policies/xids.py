@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ftslurm.model.devices import CodeMeaning, Remedy, Severity
+from ftslurm.model.values import dataclass
 from ftslurm.policies.remedies import CLASS_OF
 
 # `XID 79`, `xid79`, `Xid: 79`; of NVLink 5 also `XID 145 RLW_REMAP 0x00000040`.

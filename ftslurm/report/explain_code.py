@@ -6,13 +6,14 @@ The rungs are named as the ladder names them; which of them are on, and how ofte
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, NamedTuple, Protocol
 
 from rich.console import Console
 
 from ftslurm.model.devices import CodeMeaning, FaultClass, Remedy
 from ftslurm.model.settings import LEAVES, Settings, in_words, is_on
+from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from ftslurm.report.facts import print_facts, printable
 
@@ -120,8 +121,11 @@ def of_device(asked: str, meaning: CodeMeaning, known: bool, more: Background, s
     )  # fmt: skip
 
 
-def of_line(line: str, pattern: LinePattern, sources: tuple[str, ...], settings: Settings, code: str = "") -> Explained:
-    """A line of output that a pattern knows. code: what it names; that is looked up by itself."""
+def of_line(
+    line: str, pattern: LinePattern, sources: tuple[str, ...], settings: Settings, code: str = "", part: str = ""
+) -> Explained:
+    """A line of output that a pattern knows. code: what it names; that is looked up by itself. part: which word of a
+    vocabulary it is, or the place in the code that it tells."""
     fault = _FAULT[pattern.error_class] + _BLAME[pattern.blame]
     does: Steps
     if code:
@@ -135,7 +139,7 @@ def of_line(line: str, pattern: LinePattern, sources: tuple[str, ...], settings:
     else:
         does = _healed(settings) if pattern.heals else _again(pattern, pattern.confirm, settings)
     why = f"class {pattern.error_class.value}, {_retriable(pattern)}"
-    return Explained(line, LINE, pattern.id, pattern.name, True, fault, does, why, sources, "", pattern.note)
+    return Explained(line, LINE, pattern.id, pattern.name, True, fault, does, why, sources, part, pattern.note)
 
 
 def of_exit(status: int, meaning: str, finding: Finding, listed: bool, sources: tuple[str, ...], settings: Settings) -> Explained:
@@ -224,7 +228,7 @@ def _again(finding: Finding, confirm: int, s: Settings) -> Steps:
     if s.retry_policy == "Never":
         return _NEVER
     if finding.blame is Blame.YES:
-        return _without_node(s)
+        return _on_words(s, _without_node(s), _requeues(s))
     if finding.retriable is Retriable.NO and s.retry_policy != "OnFailure":
         return _hopeless(confirm, s)
     if s.retry_policy == "ExitCodeAndErrorMsg" and finding.retriable is Retriable.UNKNOWN:
@@ -232,8 +236,18 @@ def _again(finding: Finding, confirm: int, s: Settings) -> Steps:
     steps = _requeues(s)
     if finding.blame is Blame.SUSPECT:
         then = _without_node(s)[0]
-        steps = (*steps, Step(then.rung, f"again on the same node within {_hours(s.same_code_window_s)}: {then.what}"))
+        again = Step(then.rung, f"again on the same node within {_hours(s.same_code_window_s)}: {then.what}")
+        return _on_words(s, (*steps, again), steps)
     return steps
+
+
+def _on_words(s: Settings, may: Steps, may_not: Steps) -> Steps:
+    """may: what follows while words may still cost the job a node; may_not: when they may not."""
+    if not s.blame_on_words:
+        return (*may_not, Step("", "no node is left for what ranks print (blame.on_words 0)"))
+    most = f"{s.blame_on_words} node{'' if s.blame_on_words == 1 else 's'}"
+    limit = f"what ranks print costs a job {most} at the most (blame.on_words)"
+    return (*may, Step("", f"{limit}; with the same rank on another node it is the program, and the first is reinstated"))
 
 
 def _hopeless(confirm: int, s: Settings) -> Steps:
@@ -259,7 +273,7 @@ def _requeues(s: Settings) -> Steps:
     if is_on(s, "unconditional-requeue"):
         told = f"requeue the job (unconditional-requeue, one of max_restarts {s.max_restarts})"
         steps.append(Step("unconditional-requeue", told))
-        steps.append(Step("fail", f"after {s.unconditional_in_a_row} in a row without another fault between: the job fails"))
+        steps.append(Step("fail", f"after {s.unconditional_in_a_row} in a row without progress or a fact between: the job fails"))
     return tuple(steps) or (Step("fail", "the job fails: unconditional-requeue is switched off"),)
 
 

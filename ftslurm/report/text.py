@@ -42,7 +42,7 @@ def print_status(console: Console, view: Status) -> None:
         ("last rung", f"{view.rung} ({view.cause}): {view.why}" if view.rung else "none: nothing has gone wrong yet"),
         ("excluded", "; ".join(f"{node}: {why}" for node, why in view.excluded.items()) or "none"),
         ("budgets", ", ".join(f"{name} {left} of {limit} left" for name, (left, limit) in view.left.items())),
-        ("in a row", f"{view.unconditional_in_a_row} unconditional requeues without a fault between"),
+        ("in a row", f"{view.unconditional_in_a_row} unconditional requeues without progress or a fact between"),
         ("last word", moment(view.at)),
     ]
     if view.requeue_open:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ftslurm.model import record as rec
 from ftslurm.model.history import REQUEUES, fold
+from ftslurm.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +214,8 @@ def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record
             view.notes.append(f"DRILL {record.fault} on {record.target}: {record.how}")
         case rec.Diagnosed():
             view.verdicts.append(_verdict(record))
+        case rec.Reinstated():
+            view.notes += [f"{node} is not to blame: {why}" for node, why in record.nodes.items()]
         case rec.TroubleSeen():
             view.cause = view.cause or record.what
         case rec.Signalled():

@@ -18,7 +18,7 @@ from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.ledger.records import from_line, to_line
 from ftslurm.ledger.store import Identity, Store
 from ftslurm.model.history import History, fold
-from ftslurm.model.node_memory import NodeCleared, NodeLeft, Remembered, remembered, suspects
+from ftslurm.model.node_memory import Remembered, Told, remembered, suspects
 from ftslurm.model.record import KINDS, Record
 from ftslurm.report import text as report
 from ftslurm.report import view
@@ -67,9 +67,10 @@ def _printed(data: bytes) -> str:
 
 
 NODE_LINES = [
-    '{"v":1,"kind":"left","at":1795257741.5,"cluster":"c","node":"n1","job":"7","why":"a fault"}',
-    '{"v":1,"kind":"left","at":1795257742,"cluster":"c","node":"n1","job":"8","why":""}',
-    '{"v":1,"kind":"cleared","at":1795257743.5,"cluster":"c","node":"n1"}',
+    '{"v":2,"kind":"left","at":1795257741.5,"cluster":"c","node":"n1","job":"7","why":"a fault"}',
+    '{"v":2,"kind":"left","at":1795257742,"cluster":"c","node":"n1","job":"8","why":""}',
+    '{"v":2,"kind":"reinstated","at":1795257742.5,"cluster":"c","node":"n1","job":"8","why":"it is the program"}',
+    '{"v":2,"kind":"cleared","at":1795257743.5,"cluster":"c","node":"n1"}',
 ]
 NODE_FILES = st.lists(
     as_bytes(mutated(NODE_LINES, ("NaN", "[]", "{}", "1e400")))
@@ -77,7 +78,7 @@ NODE_FILES = st.lists(
     | st.sampled_from(NODE_LINES).map(str.encode),
     max_size=8,
 ).map(b"\n".join)
-Memory = tuple[tuple[NodeLeft | NodeCleared, ...], tuple[Remembered, ...], Mapping[str, str]]
+Memory = tuple[tuple[Told, ...], tuple[Remembered, ...], Mapping[str, str]]
 
 
 def _memory(data: bytes) -> Memory:

@@ -54,6 +54,7 @@ AGENT_REPORTS = [
                              (Enters(3, "n1", "0#1", 7, (1, 2, 3)),)), "attempt": 2},
     {"t": "stage", "attempt": 2, "rank": 3, "stage_s": 60.0},
     {"t": "progress", "attempt": 2, "step": 700},
+    {**wire.alive_message({3: (1.5, "it did IO")}), "attempt": 2},
     {"t": "overdue", "attempt": 2, "rank": 3, "why": "no heartbeat for 61 s"},
     {"t": "said", "attempt": 2, "rank": 3, "what": "message", "words": ["half way"]},
 ]

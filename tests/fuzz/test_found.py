@@ -103,7 +103,7 @@ def test_a_number_that_cannot_be_printed_once_it_has_grown_is_kept_out() -> None
     assert from_line(b'{"v":1,"kind":"Finished","at":1,"run":"r","status":' + b"9" * 4300 + b',"what":"x"}') is None
 
 
-LEFT = {"v": 1, "kind": "left", "at": 1.0, "cluster": "c", "node": "n1", "job": "7", "why": "x"}
+LEFT = {"v": 2, "kind": "left", "at": 1.0, "cluster": "c", "node": "n1", "job": "7", "why": "x"}
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import reduce
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +29,20 @@ def verdict(rung: str, cause: str = "crash", at: float = 10.0, cost: str = "max_
 
 def seen(at: float, key: tuple[str, str, str] = KEY) -> rec.FaultSeen:
     return rec.FaultSeen(at, *key, "HBM", "self-healing")
+
+
+def requeued(submit_time: int, usual: bool = True, schedule: int = 1) -> History:
+    decided = rec.Decided(100.0, "d", 1, "isolated-requeue", "device", "because")
+    began = rec.CleanUpBegan(101.0, "d", 1000.0, usual)
+    again = rec.RunBegan(2.0, "r2", "7", "c", schedule, "train", "train", "n[1-2]", submit_time=submit_time)
+    return fold([rec.RunBegan(1.0, "r1", "7", "c", 0, "train", "train", "n[1-2]"), decided, began, again])
+
+
+@pytest.mark.parametrize(("past", "clean_ups"), [
+    (requeued(1014), (15.0,)), (requeued(1014, usual=False), ()), (requeued(1014, schedule=2), ()), (requeued(0), ()), (requeued(9999), ()),
+])
+def test_how_long_a_clean_up_took_is_known_in_the_scheduling_after_it(past: History, clean_ups: tuple[float, ...]) -> None:
+    assert past.clean_ups == clean_ups
 
 
 def test_nothing_has_no_past() -> None:

@@ -306,3 +306,20 @@ def test_what_is_implied_stands_where_it_was_implied() -> None:
     places = resolve((layer("--ft-spares", nodes__spares="2"), layer("policy.yaml", nodes__min="3"))).places
     assert places["rungs.node-replacement.enabled"] == "--ft-spares" and places["rungs.shrink.enabled"] == "policy.yaml"
     assert places["rungs.node-replacement.budget"] in ("--ft-spares", "policy.yaml")
+
+
+@pytest.mark.parametrize(
+    ("given", "on"),
+    [
+        ({"rank_heartbeat_timeout": 60}, True), ({"rank_section_timeouts": {"step": 30.0}}, True),
+        ({"rank_out_of_section_timeout": "60"}, True), ({"initial_rank_heartbeat_timeout": 600}, True),
+        ({"rank_heartbeat_timeout": None, "rank_section_timeouts": {}}, False), ({"safety_factor": 4.0}, False),
+    ],
+)  # fmt: skip
+def test_who_sets_a_timeout_for_heartbeats_or_sections_means_a_restart(given: dict[str, Any], on: bool) -> None:
+    config = Layer({"fault_tolerance": given}, {"fault_tolerance": "--ft-cfg-path"})
+    resolved = resolve((config,))
+    assert resolved.settings.hang_restart is on
+    assert resolved.places["rungs.hang-restart.enabled"] == ("--ft-cfg-path" if on else "default")
+    off = Layer({"rungs.hang-restart.enabled": "false"}, {"rungs.hang-restart.enabled": "a policy"})
+    assert not resolve((off, config)).settings.hang_restart and not resolve((config, off)).settings.hang_restart

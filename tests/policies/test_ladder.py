@@ -15,7 +15,7 @@ from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.history import History, fold
 from ftslurm.model.settings import RUNG_NAMES, Settings
-from ftslurm.policies.ladder import LADDER, Cause, Choice, Situation, choose, rung_texts
+from ftslurm.policies.ladder import LADDER, SLURM_KNOWS_S, Cause, Choice, Situation, choose, let_in, rung_texts
 
 NOW = 1_700_000_000.0
 HOUR_S = 3600.0
@@ -219,3 +219,33 @@ def test_any_choice_is_on_the_ladder_paid_and_explained(
     assert [name for name, _ in answer.passed] == asked and all(why for _, why in answer.passed)
     if answer.rung.endswith("requeue"):
         assert slurm is not None and slurm.batch and slurm.requeueable
+
+
+# --- a node that is known dead
+
+
+def left_dead(*dead: str, ago_s: float = 60.0) -> list[rec.Record]:
+    """n2 and n3 were isolated, n2 before n3."""
+    return [
+        rec.Decided(NOW - ago_s - 1.0, "r-1", 1, REPLACE, "node", "because", isolate={"n2": "x"}, dead=tuple({"n2"} & {*dead})),
+        rec.Decided(NOW - ago_s, "r-2", 1, REPLACE, "node", "because", isolate={"n3": "x"}, dead=tuple({"n3"} & {*dead})),
+    ]
+
+
+def test_the_node_left_longest_ago_is_let_in_but_none_that_is_known_dead() -> None:
+    assert let_in(situation(Cause.LOST, left_dead())) == ("n2",)
+    assert let_in(situation(Cause.LOST, left_dead("n2"))) == ("n3",)
+    assert let_in(situation(Cause.LOST, left_dead("n2", "n3"))) == ()
+
+
+def test_a_job_that_only_a_dead_node_could_complete_is_not_requeued_onto_it() -> None:
+    choice = choose(situation(Cause.LOST, left_dead("n2", "n3")))
+    assert choice.rung == FAIL
+    assert "only 1 would be left without n2, n3, known dead" in dict(choice.passed)[UNCONDITIONAL]
+    assert choose(situation(Cause.LOST, left_dead("n2"))).rung == UNCONDITIONAL
+
+
+def test_dead_is_dead_until_slurm_must_know_it_or_a_rank_runs_there() -> None:
+    assert let_in(situation(Cause.LOST, left_dead("n2", ago_s=SLURM_KNOWS_S))) == ("n2",)
+    ran = rec.AttemptBegan(NOW - 1.0, "r", 2, 0, "k", 2, "n[1-2]", 2)
+    assert let_in(situation(Cause.LOST, [*left_dead("n2"), ran])) == ("n2",)

@@ -34,10 +34,16 @@ def taught(*lengths: tuple[float, bool]) -> StallMemory:
     return memory
 
 
-def test_before_anything_is_known_the_cap_holds() -> None:
-    verdict = judge(StallMemory(), 1799.0, False, Phase.RUNNING, LIMITS)
-    assert (verdict.stall, verdict.warn_s, verdict.act_s) == (Stall.WARN, 600.0, 1800.0)
-    assert judge(StallMemory(), 1800.0, False, Phase.RUNNING, LIMITS).stall is Stall.ACT
+def test_before_anything_is_known_the_floor_holds_for_quiet_stalls_and_the_cap_for_busy_ones() -> None:
+    for busy, act_s in ((False, 180.0), (True, 1800.0)):
+        verdict = judge(StallMemory(), act_s - 1, busy, Phase.RUNNING, LIMITS)
+        assert (verdict.stall, verdict.act_s) == (Stall.WARN if busy else Stall.NONE, act_s)
+        assert judge(StallMemory(), act_s, busy, Phase.RUNNING, LIMITS).stall is Stall.ACT
+
+
+def test_one_pause_is_known_before_the_usual_interval_is() -> None:
+    memory = StallMemory(quiet=Pauses(160.0, (160.0,)))
+    assert judge(memory, 0.0, False, Phase.RUNNING, LIMITS).act_s == pytest.approx(160 * 0.05 ** (-1 / 2))
 
 
 def test_a_steady_job_that_stands_still_without_work() -> None:

@@ -266,7 +266,9 @@ def test_the_next_scheduling_writes_down_how_the_one_before_ended() -> None:
 
 def test_of_a_batch_node_that_lives_it_says_only_what_it_knows() -> None:
     found = cut_short([run("r1"), begun()], 1, {}, 1000.0)
-    assert found[0].cause == "lost" and "ended without a word" in found[0].what  # type: ignore[union-attr]
+    assert found[0].cause == "outside" and "ended without a word" in found[0].what  # type: ignore[union-attr]
+    seen = rec.TroubleSeen(3.0, 1, "lost", "rank 3 on n2 is out of reach")
+    assert cut_short([run("r1"), begun(), seen], 1, {}, 1000.0)[0].cause == "lost"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from ftslurm.model.collectives import (
     view_record,
 )
 from ftslurm.model.exits import ExitStatus
-from ftslurm.policies.whohangs import HangLimits, Held, hold, is_busy, judged, who_hangs
+from ftslurm.policies.whohangs import HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
 from tests.hang.simulated import missing_ranks, trial
 
 WORLD = (0, 1, 2, 3)
@@ -312,6 +312,37 @@ def test_work_in_the_ranks_waited_for_asks_for_the_long_limit(state: dict[str, o
     views = [waiting(0, cpu_percent=99.0), rank(1, **state), waiting(2), waiting(3)]
     found = who_hangs(views)
     assert found is not None and is_busy(found, views) is busy
+
+
+def test_a_monitored_barrier_is_seen_by_who_waits_in_it() -> None:
+    """Of sends and receives that no counter shows; who is not in it holds it up, be that rank 0 or another."""
+    inside = Stay("monitored_barrier", "world", 0, 20.0, None, True)
+    here = [rank(number, inside=inside) for number in range(4)]
+    assert told(rank(0), *here[1:]) == ("RankNonCommHang", (0,))
+    assert told(here[0], rank(1), *here[2:]) == ("RankNonCommHang", (1,))
+    assert told(here[0], here[1], waiting(2), rank(3)) == ("RankNonCommHang", (3,)), "and he waits in a collective for another"
+    found = who_hangs(here)
+    assert found is not None and (found.kind, found.operation) == (Kind.COMM_HANG, "monitored_barrier")
+
+
+def test_ranks_that_wait_in_a_store_for_whom_nothing_names() -> None:
+    store = Stay("store_wait", "", 0, 20.0)
+    here = [rank(number, inside=store) for number in range(4)]
+    assert told(rank(0), *here[1:]) == ("RankNonCommHang", (0,))
+    assert told(rank(0, left=True), *here[1:])[0] == "unknown", "who has given up its groups does not come any more"
+    assert told(*here) == ("unknown", ())
+
+
+def test_a_rank_that_has_given_up_its_groups_waits_for_nobody() -> None:
+    """Whatever its last numbers say."""
+    views = [rank(number, 6, 5, left=True) for number in range(4)]
+    assert told(*views) == ("unknown", ()) and at_end(views)
+    assert told(*views[:3], waiting(3)) == ("RankCommHang", (3,)) and not at_end([*views[:3], waiting(3)])
+
+
+def test_for_how_long_nobody_that_may_hold_up_the_others_has_worked() -> None:
+    assert idle_s([waiting(0, idle_s=1.0), rank(1, idle_s=50.0), rank(2, idle_s=None)], 90.0) == 50.0
+    assert idle_s([waiting(0, idle_s=1.0)], 90.0) == 90.0 and idle_s([rank(0, idle_s=200.0)], 90.0) == 90.0
 
 
 # --- at scale

@@ -84,6 +84,8 @@ def test_the_limits_in_force_are_told() -> None:
         ({"retriable": Retriable.UNKNOWN}, {"retry_policy": "ExitCodeAndErrorMsg"}, ["fail"]),
         ({"blame": Blame.YES}, {}, ["isolated-requeue"]),
         ({"blame": Blame.SUSPECT}, {}, ["unconditional-requeue", "fail", "isolated-requeue"]),
+        ({"blame": Blame.YES}, {"blame_on_words": 0}, ["unconditional-requeue", "fail"]),
+        ({"blame": Blame.SUSPECT}, {"blame_on_words": 0}, ["unconditional-requeue", "fail"]),
         ({"error_class": ErrorClass.HARDWARE}, {}, ["in-place-restart", "isolated-requeue"]),  # it heals
         ({"role": Role.SYMPTOM}, {}, ["unconditional-requeue", "fail"]),
         ({"role": Role.CONTEXT}, {}, []),
@@ -91,6 +93,11 @@ def test_the_limits_in_force_are_told() -> None:
 )
 def test_lines(given: dict[str, Any], changes: dict[str, Any], expected: list[str]) -> None:
     assert rungs(line(**given, **changes)) == expected
+
+
+def test_what_words_may_cost_is_told_with_what_takes_it_back() -> None:
+    (*_, last) = line(blame=Blame.YES, blame_on_words=2).does
+    assert "costs a job 2 nodes at the most (blame.on_words)" in last.what and "the first is reinstated" in last.what
 
 
 def test_a_status_decides_only_where_nothing_else_does() -> None:

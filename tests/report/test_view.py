@@ -74,6 +74,14 @@ def test_budgets_and_excluded_nodes() -> None:
     assert (seen.rung, seen.cause, seen.state) == ("isolated-requeue", "device", "requeued")
 
 
+def test_nodes_that_are_reinstated_are_excluded_no_more_and_the_history_says_why() -> None:
+    decided = rec.Decided(2.0, "r-1", 1, "isolated-requeue", "hardware", "", isolate={"n2": "x"}, words={"n2": "ecc"})
+    past = Job().begin()
+    past.ledger += [decided, rec.Reinstated(3.0, 1, "ecc", {"n2": "it is the program"})]
+    assert not view(past).excluded
+    assert attempts(past.ledger)[-1].notes[-1] == "n2 is not to blame: it is the program"
+
+
 def test_unconditional_requeues_in_a_row() -> None:
     job = Job().begin()
     job.exits(0, 1)

@@ -24,6 +24,7 @@ from ftslurm.model.history import fold
 from ftslurm.model.job import Task
 from ftslurm.model.layout import Layout
 from ftslurm.model.settings import Settings
+from ftslurm.model.shares import Share
 from ftslurm.policies.judge import Judge, Phase, RunFacts
 from ftslurm.policies.phases import Diagnose
 
@@ -271,7 +272,7 @@ class Job:
 
     past: the ledger so far. devices: node -> faults its chips show. heals: what becomes of healing (None: not known).
     slurm: its answer. silent: kinds of decisions that nobody answers. stuck: rank -> pids that outlive SIGKILL.
-    full: the ledger cannot be written.
+    full: the ledger cannot be written. shares: what a step has of each of its nodes.
     """
 
     def __init__(
@@ -279,7 +280,8 @@ class Job:
         nodes: Sequence[str] = ("n1", "n2"), per_node: int = 2, can: Iterable[str] = ("ask", "requeue"),
         step_key: str = "train", user_env: Iterable[str] = (), now: Now = START, diagnose: Diagnose | None = None,
         remembered: Mapping[str, str] | None = None, width: int = 0, no_swap: str = "", granted: Sequence[str] = (),
-        batch_node: str = "",
+        batch_node: str = "", submit_time: int = 0, clean_ups: Sequence[float] = (), shares: Iterable[Share] = (),
+        beside: bool = False,
     ) -> None:  # fmt: skip
         self.diagnose = diagnose
         self.settings = settings or Settings()
@@ -292,12 +294,14 @@ class Job:
         self.facts = RunFacts(
             f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, user_env=frozenset(user_env), can=frozenset(can),
             remembered=remembered or {}, width=width, number=7, no_swap=no_swap, granted=tuple(granted), batch_node=batch_node,
+            submit_time=submit_time, clean_ups=tuple(clean_ups), beside=beside,
         )  # fmt: skip
         self.judge = Judge(self.settings, history, self.facts, diagnose)
         self.tasks = tasks_on(self.nodes, per_node)
         self.truth = Truth(self.tasks, self.settings, history.spent.get("max_restarts", 0))
         self.devices: dict[str, tuple[Fault, ...]] = {}
         self.heals: bool | None = True
+        self.shares = tuple(shares)
         self.idle: bool | None = True  # has the use of devices not changed?
         self.views: tuple[RankView, ...] = ()  # what agents see of the ranks
         self.slurm = replace(RUNNING, node_count=len(self.nodes))
@@ -397,14 +401,16 @@ class Job:
         self.devices[node] = ()
         return self.tell(ev.DevicesSeen(node, ()))
 
-    def again(self, settings: Settings | None = None, nodes: Sequence[str] | None = None, gap_s: float = 5.0) -> Job:
+    def again(
+        self, settings: Settings | None = None, nodes: Sequence[str] | None = None, gap_s: float = 5.0, submit_time: int = 0
+    ) -> Job:
         """The same script in the next scheduling of the job."""
         assert self.did(do.Requeue), "the job was not requeued"
         self.jump(gap_s)
         return Job(
             settings or self.settings, past=self.ledger, schedule=self.facts.schedule + 1, nodes=nodes or self.nodes,
             per_node=self.per_node, can=self.facts.can, step_key=self.facts.step_key, user_env=self.facts.user_env, now=self.now,
-            diagnose=self.diagnose, remembered=self.facts.remembered, width=self.facts.width,
+            diagnose=self.diagnose, remembered=self.facts.remembered, width=self.facts.width, submit_time=submit_time,
         )  # fmt: skip
 
     # --- asking what it did
@@ -452,7 +458,8 @@ class Job:
         match decision:
             case do.LaunchStep(layout):
                 lent = layout.lent if layout is not None else {}
-                return [ev.TaskArrived(task, len(self.tasks), f"{lent.get(task.node, 7)}.0") for task in self.tasks]
+                tasks = [replace(task, share=self.shares[task.slot]) if self.shares else task for task in self.tasks]
+                return [ev.TaskArrived(task, len(tasks), f"{lent.get(task.node, 7)}.0") for task in tasks]
             case do.CheckNode(node):
                 return [ev.NodeChecked(node, self.unfit.get(node, True), "as told", self.there.get(node))]
             case do.BorrowNode(slot, exclude):

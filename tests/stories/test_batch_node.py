@@ -169,6 +169,16 @@ def test_after_a_kill_the_leases_are_waited_for_where_slurm_cannot_know(known: d
     assert job.did(do.LaunchStep)
 
 
+@pytest.mark.parametrize(("listed", "beside"), [({"7.0"}, True), ({"7.0", "7.1"}, False), (set(), False)])
+def test_after_a_kill_and_all_leases_a_step_that_slurm_lists_still_is_no_reason_to_wait(listed: set[str], beside: bool) -> None:
+    """Where memory is counted srun would not even wait, but fail. A step of somebody else is waited for, as srun does."""
+    job = after_a_kill()
+    job.slurm = replace(RUNNING, bad_nodes=(("n2", "DOWN*"),))
+    job.tell(ev.StepsListed(frozenset(listed)))
+    job.wait(longest_s(job.settings) + 1.0)
+    assert job.did(do.LaunchStep)[-1].overlap is beside
+
+
 @pytest.mark.parametrize("number", [SIGINT, SIGTERM])
 def test_after_a_kill_whoever_is_tired_of_waiting_need_not_wait_for_a_step_that_is_not_there(number: int) -> None:
     job = after_a_kill()

@@ -525,7 +525,7 @@ def test_an_explicit_fault_between_breaks_the_row_even_if_nothing_was_done_about
     job.slurm = replace(RUNNING, usable=frozenset({"n1", "n2"}))
     job.shows(fault(graded=graded))  # no node to spare: left alone
     job.clears("n2")
-    job.wait(HOUR_S)
+    job.wait(20.0)
     job.exits(0, 1)
     assert job.rungs == [rung]
 
@@ -1527,37 +1527,40 @@ def test_ranks_of_a_cancelled_job_are_not_asked_twice() -> None:
     assert [stop.asked for stop in job.did(do.StopRanks)] == [True]
 
 
-def test_a_requeue_that_slurm_held_up_leaves_the_next_clean_up_more_time() -> None:
-    starts = []
-    job = Job()
-    for gap_s in (5.0, 130.0, 5.0):
-        job = job.begin(watched=False)
-        job.exits(0, 1)
-        starts.append(job.did(do.Requeue)[-1].start_in_s)
-        job = job.again(gap_s=gap_s)
-    assert starts == [2.0, 2.0, 4.0]
-
-
-def test_where_the_site_has_an_epilog_the_clean_up_gets_more_time_unless_the_job_says_how_much() -> None:
-    for given_s, start_in_s in ((0.0, 8.0), (5.0, 5.0)):
-        job = Job(Settings(start_in_s=given_s)).begin()
-        job.slurm = replace(RUNNING, epilog=True)
-        job.exits(0, 1)
-        assert job.did(do.Requeue)[-1].start_in_s == start_in_s
-
-
-@pytest.mark.parametrize(("given_s", "grace_s", "epilog", "start_in_s"), [
-    (0.0, 10.0, True, 18.0), (5.0, 10.0, True, 18.0), (30.0, 10.0, True, 30.0),
-    (0.0, 10.0, False, 2.0), (0.0, -1.0, True, 8.0),
-    (0.0, 600.0, True, 8.0),  # Slurm's own delay is the shorter one
-])
-def test_a_clean_up_that_is_waited_for_so_long_is_over_before_the_start(
-    given_s: float, grace_s: float, epilog: bool, start_in_s: float
-) -> None:
-    job = Job(Settings(start_in_s=given_s, cleanup_grace_s=grace_s)).begin()
+def start_of(job: Job, epilog: bool = False) -> do.Start:
     job.slurm = replace(RUNNING, epilog=epilog)
     job.exits(0, 1)
-    assert job.did(do.Requeue)[-1].start_in_s == start_in_s
+    return job.did(do.Requeue)[-1].start
+
+
+def test_the_first_requeue_on_a_cluster_watches_the_other_nodes() -> None:
+    for epilog in (False, True):
+        start = start_of(Job().begin(), epilog)
+        assert start.watch_s > 0 and start.epilog is epilog
+
+
+def test_a_clean_up_that_was_measured_is_counted_on_at_the_next_requeue() -> None:
+    job = Job().begin()
+    assert start_of(job).watch_s > 0
+    asked = of_kind(job.ledger, rec.Decided)[-1]
+    job.ledger.append(rec.CleanUpBegan(job.now.unix, asked.id, job.now.unix))
+    job = job.again(submit_time=int(job.now.unix) + 15).begin(watched=False)
+    start = start_of(job)
+    assert start.watch_s == 0.0 and 16.0 < start.in_s < 22.0
+
+
+def test_clean_ups_that_other_jobs_have_met_are_counted_on() -> None:
+    job = Job(clean_ups=(40.2, 40.8)).begin()
+    start = start_of(job, epilog=True)
+    assert start.watch_s == 0.0 and 41.0 < start.in_s < 43.0
+
+
+@pytest.mark.parametrize(("given_s", "grace_s", "epilog", "in_s"), [
+    (5.0, -1.0, True, 5.0), (0.0, 10.0, True, 18.0), (5.0, 10.0, True, 18.0), (30.0, 10.0, True, 30.0), (5.0, 10.0, False, 5.0),
+])
+def test_what_the_job_says_of_its_clean_up_is_waited_for(given_s: float, grace_s: float, epilog: bool, in_s: float) -> None:
+    job = Job(Settings(start_in_s=given_s, cleanup_grace_s=grace_s)).begin()
+    assert start_of(job, epilog) == do.Start(in_s, 0.0, epilog)
 
 
 def launch_fails(up_s: float) -> Job:

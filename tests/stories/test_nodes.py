@@ -276,6 +276,11 @@ def test_what_an_earlier_scheduling_left_behind() -> None:
     assert left_behind([*first.ledger, *second.ledger], schedule=2) == nodes
     first.exits(0, 1)
     assert first.status == 75 and left_behind(first.ledger, schedule=1) == frozenset()
+    killed = [record for record in first.ledger if not isinstance(record, rec.Finished)]
+    (decided,) = [record for record in killed if isinstance(record, rec.Decided)]
+    undone = [record for record in killed if not isinstance(record, rec.CarriedOut)]
+    assert left_behind(undone, schedule=1) == nodes
+    assert left_behind([*undone, rec.CarriedOut(1.0, decided.id, True)], schedule=1) == frozenset()
 
 
 def test_what_slurm_has_forgotten_may_run_as_well() -> None:
@@ -578,3 +583,9 @@ def test_when_a_rank_fails_silent_nodes_are_suspects_though_no_rank_of_theirs_is
     job.exits(0, 1)
     job.wait(ALL_S)
     assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+
+
+def test_a_step_is_launched_beside_one_that_a_lost_node_lets_slurm_list_for_ever() -> None:
+    for beside in (False, True):
+        job = Job(beside=beside).begin()
+        assert [launch.overlap for launch in job.did(do.LaunchStep)] == [beside]

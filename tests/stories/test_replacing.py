@@ -16,6 +16,7 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.history import fold
 from ftslurm.model.layout import Layout
 from ftslurm.model.settings import Settings
+from ftslurm.model.shares import Share
 from ftslurm.policies.judge import Phase
 from ftslurm.policies.judge_state import IDLE_LOOK, LOOK_COUNTS_S
 from tests.stories.replay import RUNNING, SIGINT, SIGTERM, SIGUSR1, START, Job, fault, tasks_in
@@ -68,6 +69,38 @@ def test_a_spare_takes_the_slot_of_a_broken_node_and_the_ranks_keep_theirs() -> 
     assert (env["SLURM_TASKS_PER_NODE"], env["SLURM_GTIDS"], env["FTSLURM_EXCLUDED_NODES"]) == ("2(x3)", "2,3", "n2")
     assert "replaced n2 by n4 (a spare)" in job.said
     assert fold(job.ledger).spent == {"node_replacements": 1} and fold(job.ledger).isolated.keys() == {"n2"}
+
+
+def test_a_step_that_takes_another_s_place_is_to_have_what_the_first_one_had() -> None:
+    job = with_spares(shares=(Share(8, 2),) * 3)
+    had = (Share(8, 2),) * 3
+    assert job.did(do.LaunchStep)[0].shares == () and fold(job.ledger).shares[0, "train"] == had
+    job.shares = (Share(64),) * 3  # of the spare; what srun gives there is no measure
+    job.shows(BROKEN)
+    assert job.did(do.LaunchStep)[-1].shares == had == fold(job.ledger).shares[0, "train"]
+    assert job.did(do.LaunchStep)[-1].layout is not None
+
+
+def test_a_node_that_slurm_calls_down_is_given_back_as_well() -> None:
+    job = with_spares()
+    job.slurm = replace(RUNNING, bad_nodes=(("n2", "DOWN*"),))
+    job.exits(2, 1)
+    assert job.rungs == ["node-replacement"]
+    assert [nodes for release in job.did(do.ReleaseNodes) for nodes in release.nodes] == ["n2"]
+
+
+@pytest.mark.parametrize(("cpus", "rung"), [((4, 4), "node-replacement"), ((4, 2), "isolated-requeue")])
+def test_a_step_that_slurm_would_refuse_is_not_asked_for(cpus: tuple[int, int], rung: str) -> None:
+    """Memory by CPU, as many CPUs not on each node, and one srun for all: the next rung is chosen while the old step is there."""
+    job = Job(ON_LOAN, can=CAN, width=2)
+    job.judge.facts = replace(job.facts, no_split="an MPI step cannot span two jobs (--mpi)")
+    job.shares = tuple(Share(number) for number in cpus)
+    job.donors = ["n9"]
+    job.begin()
+    job.shows(BROKEN)
+    assert job.rungs == [rung]
+    passed = dict(job.recorded(rec.Decided)[-1].passed)
+    assert ("different numbers of CPUs" in passed.get("node-replacement", "")) is (rung != "node-replacement")
 
 
 def test_counters_go_on_from_there() -> None:

@@ -6,11 +6,14 @@ import math
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as quickly
+from hypothesis import strategies as st
 
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.collectives import Enters, GroupView, ProcessState, RankView, Socket
+from ftslurm.model.collectives import Enters, GroupView, ProcessState, RankView, Socket, Stay
 from ftslurm.model.settings import Settings
 from tests.stories.replay import HOUR_S, Job
 
@@ -214,6 +217,219 @@ def test_a_slow_rank_is_written_down_once() -> None:
             job.tell(ev.RanksCompared(node, (), tuple(map(enters, ranks))))
     assert [(found.sign, found.level, found.ranks) for found in job.recorded(rec.CulpritSeen)] == [("RankNonCommSlow", "Info", (1,))]
     assert job.said.count("RankNonCommSlow") == 1 and not job.rungs
+
+
+# --- a rank that does work is never hung
+
+IN_BARRIER = Stay("monitored_barrier", "0#1", 0, 20.0, None, True)
+DONE = replace(GROUP, completed=11)
+OUTSIDE = tuple(replace(view, groups=(DONE,)) for view in INSIDE)
+WORK = (
+    {"cpu_percent": 6.0}, {"io_bytes_s": 5000.0}, {"process": ProcessState.RUNNING}, {"idle_s": 100.0},
+)  # fmt: skip
+
+
+def barrier(*others: RankView) -> tuple[RankView, ...]:
+    """Rank 0 is somewhere else, the others wait for it in a barrier that no counter shows."""
+    return (*others, *(replace(view, inside=IN_BARRIER) for view in OUTSIDE[len(others) :]))
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_rank_0_at_work_while_the_others_wait_in_a_monitored_barrier(work: dict[str, object]) -> None:
+    job = standing(barrier(replace(OUTSIDE[0], **work)), seconds=20.0)  # type: ignore[arg-type]
+    job.wait(1600 if "idle_s" not in work else 60)
+    assert not job.rungs
+
+
+def test_rank_0_asleep_while_the_others_wait_in_a_monitored_barrier() -> None:
+    job = standing(barrier(replace(OUTSIDE[0], wchan="hrtimer_nanosleep")))
+    job.wait(180)
+    found = job.recorded(rec.CulpritSeen)[0]
+    assert (found.sign, found.ranks, found.operation) == ("RankNonCommHang", (0,), "monitored_barrier")
+    assert job.rungs == ["hang-restart"]
+
+
+def test_work_of_a_rank_that_nobody_is_seen_to_wait_for_counts_too() -> None:
+    """The others are said to hang in a collective; one is in none of them, and may be what they all wait for."""
+    pair = GroupView("1#2", (0, 1), 4, 3, None, "gloo:all_reduce")
+    views = (*(replace(view, groups=(pair,)) for view in INSIDE[:2]), *OUTSIDE[2:])
+    job = standing((*views[:3], replace(views[3], cpu_percent=60.0)))
+    job.wait(1600)
+    assert not job.rungs
+    job = standing(views)
+    job.wait(200)
+    assert job.rungs == ["hang-restart"], "where nobody works, they hang"
+
+
+def test_a_rank_that_polls_in_its_wait_holds_up_nobody_by_that() -> None:
+    job = standing((*(replace(view, cpu_percent=99.0) for view in SOMEBODY_LATE[:2]), LATE, INSIDE[3]))
+    job.wait(180)
+    assert job.rungs == ["hang-restart"]
+
+
+def test_the_time_without_work_counts_from_the_last_work() -> None:
+    views = (*INSIDE[:2], replace(LATE, cpu_percent=60.0), INSIDE[3])
+    job = standing(views)
+    job.wait(300)
+    job.views = (*INSIDE[:2], replace(LATE, idle_s=5.0), INSIDE[3])
+    job.wait(60)
+    assert not job.rungs, "an evaluation that writes its last file in between"
+    job.views = (*INSIDE[:2], replace(LATE, idle_s=180.0), INSIDE[3])
+    job.wait(60)
+    assert job.rungs == ["hang-restart"]
+
+
+def test_a_step_that_the_program_tells_is_life() -> None:
+    job = standing(SOMEBODY_LATE)
+    for step in range(1, 10):
+        job.wait(100)
+        job.tell(ev.Progressed("n1", step))
+    assert not job.rungs
+
+
+@pytest.mark.parametrize("views", [tuple(replace(view, left=True) for view in INSIDE), (*OUTSIDE[:3], replace(OUTSIDE[3], left=True))])
+def test_a_job_that_has_given_up_its_groups_is_at_its_end(views: tuple[RankView, ...]) -> None:
+    """An export, an upload: whatever it does then, without any group, is no standstill."""
+    job = Job(ON).begin()
+    job.views = views
+    left = [sum(view.left for view in views if view.node == node) for node in job.nodes]
+    for _ in range(20):
+        job.tell(*(ev.StallSeen(node, 2, 200.0, left=count) for node, count in zip(job.nodes, left, strict=True)))
+        job.wait(200)
+    assert not job.rungs and not job.said
+
+
+def test_who_waits_for_a_rank_that_has_given_up_its_groups_hangs() -> None:
+    gone = replace(OUTSIDE[2], groups=(replace(GROUP, entered=10, completed=10),), left=True)
+    job = standing((*INSIDE[:2], gone, INSIDE[3]), seconds=20.0)
+    job.wait(180)
+    assert job.rungs == ["hang-restart"] and "it has given up its process groups" in job.said
+
+
+def test_what_names_nobody_is_kept_and_not_said() -> None:
+    job = standing(OUTSIDE, seconds=700.0)
+    job.wait(60)
+    assert not job.said and [found.sign for found in job.recorded(rec.CulpritSeen)] == ["unknown"]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[RankView, ...]]:
+    """What a job's ranks are seen to do, look after look: whatever they wait in, one of them works, or did lately."""
+    waits = (
+        {}, {"groups": (replace(GROUP, entered=10, completed=9),)}, {"groups": (DONE,)}, {"groups": (DONE,), "inside": IN_BARRIER},
+        {"groups": (DONE,), "inside": Stay("recv", "0#1", 0, 20.0, 0, True)}, {"groups": (DONE,), "cpu_percent": 1.8},
+        {"groups": (DONE,), "process": ProcessState.DISK}, {"groups": (DONE,), "left": True},
+        {"groups": (DONE,), "inside": Stay("store_wait", "", 0, 20.0)}, {"groups": (), "inside": Stay("new_group", "", 0, 20.0)},
+    )  # fmt: skip
+    found = []
+    for _ in range(draw(st.integers(1, 16))):
+        worker = draw(st.integers(0, 3))
+        views = [replace(view, idle_s=500.0, **draw(st.sampled_from(waits))) for view in INSIDE]  # type: ignore[arg-type]
+        own = {"groups": (replace(GROUP, entered=10, completed=10),), "inside": None, **draw(st.sampled_from(WORK))}
+        views[worker] = replace(INSIDE[worker], **own)  # type: ignore[arg-type]
+        found.append(tuple(views))
+    return found
+
+
+@given(histories(), st.booleans())
+@quickly(max_examples=150, deadline=None)
+def test_a_rank_that_does_work_is_never_hung(seen: list[tuple[RankView, ...]], begun: bool) -> None:
+    job = standing(seen[0], begun=begun)
+    for views in seen:
+        job.views = views
+        job.wait(60)
+    assert not job.rungs
+
+
+# --- before there is a group
+
+
+def meets(rank: int, operation: str = "init_process_group", **more: object) -> RankView:
+    view = replace(INSIDE[rank], groups=(), inside=Stay(operation, "", 0, 20.0))
+    return replace(view, **more)  # type: ignore[arg-type]
+
+
+ABSENT = replace(INSIDE[2], groups=(), wchan="hrtimer_nanosleep", probed=False)
+
+
+def starting(views: tuple[RankView, ...], seconds: float = 10.0) -> Job:
+    """Only the node whose ranks all wait tells of it: on the other there is one without a probe."""
+    job = Job(ON).begin()
+    job.views = views
+    job.tell(ev.StallSeen("n1", 0, begun=False, meets_s=seconds))
+    return job
+
+
+def test_a_rank_that_never_comes_to_init_process_group_is_found() -> None:
+    job = starting((meets(0), meets(1), ABSENT, meets(3)))
+    job.wait(150)
+    assert not job.said, "ranks do not start in the same moment"
+    job.wait(420)
+    assert not job.rungs and "rank 2 on n2 in init_process_group: asleep in hrtimer_nanosleep" in job.said
+    job.wait(40)
+    assert job.rungs == ["hang-restart"]
+    assert "rank 0-1,3 waits in init_process_group; rank 2 has not come" in job.recorded(rec.CulpritSeen)[0].evidence
+
+
+@pytest.mark.parametrize("work", WORK[:3])
+def test_a_rank_that_prepares_its_data_before_it_comes_is_waited_for(work: dict[str, object]) -> None:
+    job = starting((meets(0), meets(1), replace(ABSENT, **work), meets(3)))  # type: ignore[arg-type]
+    job.wait(1700)
+    assert not job.rungs
+    job.wait(200)
+    assert job.rungs == ["hang-restart"]
+
+
+def test_ranks_that_wait_no_more_have_started() -> None:
+    job = starting((meets(0), meets(1), ABSENT, meets(3)))
+    job.wait(300)
+    job.tell(*(ev.StallSeen(node, 2, begun=False) for node in job.nodes))
+    job.wait(4000)
+    assert not job.rungs
+
+
+def test_a_group_that_one_rank_does_not_come_to_make() -> None:
+    later = tuple(replace(view, inside=Stay("new_group", "", 0, 20.0)) if view.rank != 2 else view for view in OUTSIDE)
+    job = standing(later)
+    job.wait(190)
+    found = job.recorded(rec.CulpritSeen)[0]
+    assert (found.sign, found.ranks, found.operation) == ("RankNonCommHang", (2,), "new_group") and job.rungs == ["hang-restart"]
+
+
+def test_while_others_get_on_nobody_hangs_in_a_store() -> None:
+    job = Job(ON).begin()
+    job.views = (meets(0, "store_wait"), *OUTSIDE[1:])
+    job.tell(ev.StallSeen("n1", 2, meets_s=30.0), ev.StallSeen("n2", 2))
+    job.wait(1000)
+    assert not job.did(do.TakeEvidence)
+
+
+# --- limits
+
+
+def test_the_limit_holds_before_anything_is_known_of_the_job() -> None:
+    """And afresh after a restart."""
+    job = standing(SOMEBODY_LATE, usual_s=None)
+    job.wait(150)
+    assert not job.rungs
+    job.wait(30)
+    assert job.rungs == ["hang-restart"]
+
+
+def test_pauses_from_before_a_restart_count_before_the_usual_interval_is_known_anew() -> None:
+    job = Job(ON).begin()
+    job.views = SOMEBODY_LATE
+    stalls(job)
+    job.wait(150)
+    goes_on(job, 160.0)
+    job.exits(0, 1)
+    job = job.again().begin()
+    job.views = SOMEBODY_LATE
+    stalls(job, usual_s=None)
+    job.wait(650)
+    assert not job.rungs
+    job.wait(100)
+    assert job.rungs == ["hang-restart"], "4.5 times the longest"
 
 
 # --- staged intervals for the other signs

@@ -67,7 +67,12 @@ def test_an_error_of_one_rank_is_tried_once_more_before_it_counts_as_the_program
 
 def test_what_one_node_s_ranks_said_first_and_another_s_next_is_the_program_s() -> None:
     """Whoever comes first stops the others before they can say the same."""
-    on = {node: verdict(retriable=Retriable.ONCE, suspects=(Suspect(node, 0, Blame.SUSPECT, "only there"),)) for node in ("n1", "n2")}
+    on = {
+        node: verdict(
+            retriable=Retriable.ONCE, suspects=(Suspect(node, ranks[0], Blame.SUSPECT, "only there"),), shown=dict.fromkeys(ranks, node)
+        )
+        for node, ranks in {"n1": (0, 1), "n2": (2, 3)}.items()
+    }
     job = requeues(Job(diagnose=told(on["n1"], on["n2"], on["n1"])), 4)
     assert job.facts.schedule == 1 and job.rungs == ["fail"]
     job = requeues(Job(diagnose=told(on["n1"])), 1).begin(watched=False)
@@ -148,7 +153,7 @@ def test_a_line_that_convicts_its_node_takes_it_out() -> None:
     job.exits(2, 1)
     assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
     assert job.recorded(rec.Decided)[0].cause == "hardware"
-    assert job.did(do.TellOthers)[0].nodes.keys() == {"n2"}
+    assert not job.did(do.TellOthers), "words of this job are nothing to others"
 
 
 def test_a_suspicion_takes_the_node_out_only_when_it_comes_back_there() -> None:
@@ -190,11 +195,12 @@ def test_a_suspect_of_earlier_jobs_is_not_blamed_for_what_is_not_a_node_s(error_
     assert job.recorded(rec.Decided)[0].cause == "crash"
 
 
-def test_an_unexplained_failure_on_a_node_that_two_jobs_left_is_held_against_it() -> None:
+def test_an_unexplained_failure_on_a_node_that_two_jobs_left_is_not_held_against_it() -> None:
     job = Job(diagnose=told(FAULT), remembered={"n2": "left by jobs 3, 4"}).begin()
     assert "n2 is suspect" in job.said
     job.exits(2, 1)
-    assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
+    assert job.rungs == ["unconditional-requeue"] and not job.did(do.TellOthers)
+    assert job.recorded(rec.Decided)[0].cause == "crash"
 
 
 def test_a_remembered_node_is_avoided_at_any_requeue_if_it_can_be_spared() -> None:
@@ -349,3 +355,41 @@ def test_words_of_a_rank_that_fell_before_the_stop_count_and_those_after_it_do_n
     job.tell(*(ev.RankStopped(rank, 1) for rank in range(4)))
     (ends,) = seen
     assert [end.stopped for end in ends] == [True, False, True, False]
+
+
+def taken(port: int) -> Verdict:
+    return verdict(
+        ErrorClass.UNKNOWN, Retriable.YES, signature="address-in-use", evidence=(f"rank 0 on n1: failed to bind to [::]:{port}",),
+    )  # fmt: skip
+
+
+def ports(job: Job) -> list[str]:
+    return [start.env[0]["MASTER_PORT"] for start in job.did(do.StartRanks)]
+
+
+@pytest.mark.parametrize(("times", "rungs"), [(5, ["in-place-restart"] * 5), (6, ["in-place-restart"] * 5 + ["unconditional-requeue"])])
+def test_a_port_of_our_own_choice_that_somebody_else_has_costs_nothing_and_another_is_tried(times: int, rungs: list[str]) -> None:
+    """Not for ever: what takes each of them is something else."""
+    jobs: list[Job] = []
+
+    def diagnose(ends: tuple[RankEnd, ...], faults: tuple[Fault, ...], bad: Mapping[str, str]) -> Verdict:
+        return taken(int(ports(jobs[0])[-1]))
+
+    job = Job(Settings(rendezvous="torch"), diagnose=diagnose)
+    jobs.append(job)
+    job.begin()
+    for _ in range(times):
+        job.exits(0, 1)
+    assert job.rungs == rungs and {d.cost for d in job.recorded(rec.Decided)[:5]} == {""}
+    assert len(set(ports(job))) == len(ports(job)) == 6
+
+
+@pytest.mark.parametrize(
+    ("seen", "more"),
+    [(30000, {}), (20000, {"user_env": ("MASTER_PORT",)}), (120000, {}), (20000, {"policy": Settings()})],
+)
+def test_a_port_that_is_not_ours_is_a_failure_as_any_other(seen: int, more: dict[str, Any]) -> None:
+    policy = more.pop("policy", Settings(rendezvous="torch"))
+    job = Job(policy, diagnose=told(taken(seen)), **more).begin()
+    job.exits(0, 1)
+    assert job.rungs == ["unconditional-requeue"]

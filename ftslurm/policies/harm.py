@@ -1,0 +1,123 @@
+"""What may cost a node, and how much of it: facts at any time, words within a budget, a memory only where it is named.
+
+Words are what ranks printed, how they ended, and what their collectives looked like while they hung: any program can bring
+them about on any node. On words alone a job leaves `blame.on_words` nodes in its whole life, reinstated ones counted; whatever
+else they accuse stays in the job. Facts are a device's own code, Slurm's word, a second proof of silence, processes that
+outlive SIGKILL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ftslurm.model.history import HANG, History
+from ftslurm.model.settings import Settings
+from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Retriable, Suspect, Verdict
+
+# A suspicion that comes back on the same node within the window of the 24-hour rule is one too many.
+SUSPECT_LIMIT = 2
+# What a node can be behind, so that what earlier jobs saw there counts.
+_NODES_OWN = frozenset({ErrorClass.HARDWARE, ErrorClass.NETWORK})
+# What a program brings about by itself far more often than a node does.
+_PROGRAMS_OWN = frozenset({ErrorClass.USER_CODE, ErrorClass.DATA, ErrorClass.OOM})
+
+
+@dataclass(frozen=True, slots=True)
+class Charges:
+    """node -> why. facts: proven. orders: what the program itself wants left. named: by words, and by what earlier jobs left
+    the node for. words: by words alone. spared: accused by words, and not left for them; why not.
+
+    signature: of the words.
+    """
+
+    facts: Mapping[str, str] = field(default_factory=dict)
+    orders: Mapping[str, str] = field(default_factory=dict)
+    named: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+    spared: Mapping[str, str] = field(default_factory=dict)
+    signature: str = ""
+
+    @property
+    def blamed(self) -> dict[str, str]:
+        """The heaviest charge of a node is the one that is told."""
+        return {**self.words, **self.named, **self.orders, **self.facts}
+
+    @property
+    def on_words(self) -> dict[str, str]:
+        """node -> signature, of those that nothing but words speaks against."""
+        others = {*self.facts, *self.orders, *self.named}
+        return {node: self.signature for node in self.words if node not in others}
+
+
+def charges(
+    verdict: Verdict | None, hung: Mapping[str, str], orders: Mapping[str, str], history: History, settings: Settings, now: float,
+    remembered: Mapping[str, str], step: Collection[str],
+) -> Charges:  # fmt: skip
+    """What speaks against nodes beside what is seen of them now. now: Unix seconds.
+
+    hung: node -> why a hang is held against it. orders: node -> why the program wants it left. remembered: node -> why earlier
+    jobs left it. step: the nodes that ranks are on. history: with this verdict in it.
+    """
+    if verdict is not None and verdict.confidence is Confidence.FACT:
+        proven = {suspect.node: suspect.why for suspect in verdict.suspects if suspect.blame is Blame.YES}
+        return Charges(facts=proven, orders=orders)  # a hang that a fact explains is held against nobody else
+    accused = convicted(verdict, history, settings, now, step) if verdict is not None else {}
+    named = _named(verdict, remembered) if verdict is not None else {}
+    signature = verdict.signature if verdict is not None and not hung else HANG
+    others = {**hung, **{node: why for node, why in accused.items() if node not in named}}
+    left = {node: others[node] for node in within_budget(others, history, settings)}
+    spared = {node: why for node, why in others.items() if node not in left}
+    return Charges({}, orders, named, left, _not_left(spared, history, settings), signature)
+
+
+def convicted(
+    verdict: Verdict, history: History, settings: Settings, now: float, step: Collection[str]
+) -> dict[str, str]:
+    """node -> why, by words that count: the hardware's own, or a suspicion that came back and has something to compare with."""
+    if verdict.program:
+        return {}
+    found = {}
+    limit = settings.same_code_limit if verdict.heals else SUSPECT_LIMIT
+    for suspect in verdict.suspects:
+        if suspect.blame is Blame.YES and (len(set(step)) > 1 or verdict.error_class is ErrorClass.HARDWARE):
+            found[suspect.node] = suspect.why
+            continue
+        times = history.suspected(suspect.node, now - settings.same_code_window_s)
+        if times >= limit and _comparable(suspect, verdict, history, step):
+            found[suspect.node] = f"{suspect.why}; held against it {times} times in {settings.same_code_window_s / 3600:g} h"
+    return found
+
+
+def _comparable(suspect: Suspect, verdict: Verdict, history: History, step: Collection[str]) -> bool:
+    """Is there a control group? In a job of one node there is none. What programs do by themselves wants another rank on the
+    same node (one rank's own error comes back with the rank, wherever it is), unless it is worth further tries anyway: then
+    the next, without the node, tells."""
+    if len(set(step)) < 2:
+        return False
+    if verdict.error_class not in _PROGRAMS_OWN or verdict.setup or verdict.retriable is Retriable.YES:
+        return True
+    there = {seen.rank for seen in history.sightings if (seen.node, seen.signature) == (suspect.node, verdict.signature)}
+    return len({*there, *(rank for rank, node in verdict.shown.items() if node == suspect.node)}) > 1
+
+
+def _named(verdict: Verdict, remembered: Mapping[str, str]) -> dict[str, str]:
+    """The failure itself accuses a node that earlier jobs left for facts. One that a restart in place answers is answered so."""
+    if verdict.error_class not in _NODES_OWN or verdict.program or verdict.heals:
+        return {}
+    return {s.node: f"{s.why}; {remembered[s.node]}" for s in verdict.suspects if s.node in remembered}
+
+
+def within_budget(accused: Iterable[str], history: History, settings: Settings) -> tuple[str, ...]:
+    """Those that words may still cost the job, the first accused first; what they have cost already they may cost again."""
+    accused = tuple(accused)
+    again = [node for node in accused if node in history.left_on_words]
+    left = max(0, settings.blame_on_words - len(history.left_on_words))
+    return (*again, *[node for node in accused if node not in history.left_on_words][:left])
+
+
+def _not_left(accused: Mapping[str, str], history: History, settings: Settings) -> dict[str, str]:
+    before = f", {', '.join(sorted(history.left_on_words))} it has left" if history.left_on_words else ""
+    most = settings.blame_on_words
+    limit = f"words alone may cost a job {most} node{'' if most == 1 else 's'} (blame.on_words){before}"
+    return {node: f"{why}; {limit}" for node, why in accused.items()}

@@ -1,0 +1,153 @@
+"""Is a line that a pattern knows evidence? Not if it quotes, guesses, advises, or tells of something that was dealt with.
+
+A line of output may hold an error's words for many reasons: a sentence of a data set, a help text, a list of possible causes,
+somebody else's log shown in quotation marks. Only where the words are said, by the program that writes the line, do they count.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import re2
+
+# So many bytes before the words say in which way they are said.
+LOOKED_BACK = 400
+_DIGITS_ALIKE = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else byte for byte in range(256))
+_TRACE_BELOW = b"traceback (most recent"
+# A list of guesses is not longer than this.
+LIST_LINES = 12
+
+
+def _compiled(pattern: str) -> Any:
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    return re2.compile(pattern.encode(), options)
+
+
+# What stands between quotation marks and the words, and belongs to them: `RuntimeError: CUDA error: ...`.
+_LEAD = _compiled(
+    r"(?:(?:\w+\.)*\w*(?:Error|Exception|Failure|Interrupt|Warning)(?:\([\w.]+\))?: ?|\[?(?i:fatal|error)\]?:? )+"
+    r"(?:\[Errno -?\d+\] )?$"
+)
+_OPENED = _compiled(r"""(?:^|[\s(\[{=:,>|])(?:[rbf]?['"]{1,3}|`+|“|\xe2\x80\x9c|\xc2\xab)$""")
+# Who quotes, and means it: a logger's JSON, a type's own form (`OSError('...')`), and the libraries that quote what they pass on.
+_PASSED_ON = _compiled(
+    r"(?i)(?:\b(?:failure|failed|error|reason|status|exception|what\(\)|code|returned|with|instance of|cause|errstr"
+    r"|message|msg|exc|exc_info|detail|stderr)"
+    r"""(?: \d+)?['"]?\)?\s*[:=(]?\s*|\w+(?:Error|Exception|Failure|Died)\((?:\d+, )?)\\?['"`]+$"""
+)
+# The GNU tools and C library end with an apostrophe what they begin with a backtick.
+_GNU_QUOTED = _compiled(r"`[^`'\n]*'")
+_IN_A_CALL = _compiled(
+    r"\b(?:raise|throw(?: new)?|return|assert|print|printf|echo|log\w*\.\w+|f?puts|console\.\w+)\b"
+    r"""[^'"`]*['"`]+$"""
+)
+# How a line of source, of a comment, of a diff or of a quotation begins.
+_SOURCE = _compiled(
+    r"^\s*(?:#(?:\D|$)|//|/\*|\* |--? |> ?|\$ |>>> |\.\.\. |\+ |@|\||<!--|;;|%)"
+    r"|^\s*(?:def|class|import|from|if|elif|else|for|while|return|raise|assert|try|except|with|throw|catch|case|switch"
+    r"|function|fn|let|const|var|pub|use|static|print|echo|grep|sed|awk|pattern|regex)\b[^:]*[('\"`=/]"
+    r"""|^\s*[\w.\[\]]+ (?:=|\+=|==) |^\s*['"]\w+['"]: ['"]"""
+)
+# What a sentence, a data set or a chat says right before it shows some text.
+_TOLD = _compiled(
+    r"(?i)(?:^|[^\w-])(?:e\.g\.|i\.e\.|for example|such as|like|called|named|known as|said|says|saying|reads|prints|printed"
+    r"|mentions|the words?|the text|the line|means|what is|explains?|question|answer|prompt|response|instruction|input|output"
+    r"|sample|text|content|caption|document|article|title|user|assistant)\b:?[ '\"`]*$"
+)
+_HEDGED = _compiled(
+    r"(?i)\b(?:may|might|could|would|can|should)(?: have| also| still)?"
+    r"(?: be| been| lead| cause| result| indicate| mean| happen| get| see| fail| hit)\b"
+    r"|\b(?:possibl[ey]|probably|perhaps|maybe|potential(?:ly)?|likely|typically|usually|often|sometimes|commonly)\b"
+    r"|\bif (?:you|this|it|your|there)\b|\bin case\b|\bwhen you\b|\bto avoid\b|\bin order to\b"
+    r"|\b(?:if|when|unless|whenever|against|on|for)\W*$"
+    r"|^\W*(?:please|try|consider|make sure|ensure|check|verify|see|note that|note|hint|tip|refer to|help|usage|advice)\b"
+    r"|\bretr(?:y|ies) (?:on|for)\b"
+)
+_GUESSES = _compiled(
+    r"(?i)\b(?:(?:potential|possible|common|likely|typical|usual|frequent) (?:root )?"
+    r"(?:causes?|reasons?|solutions?|fix(?:es)?|issues?)|troubleshooting|reasons? (?:include|are|may)"
+    r"|caused by (?:one of|any of)|one of the following|known issues|hints?:|tips?:"
+    r"|suggestions?:|things to (?:try|check)|faq|usage:|options:|examples?:)"
+)
+_ITEM = _compiled(r"^\s*(?:\(?\d{1,2}[.):]|[-*]|\xe2\x80\xa2)\s|^\s{2,}\S")
+_MILD = _compiled(
+    r"^(?:[^\n]*?[\s\[(|:]|)(?:WARN(?:ING)?|INFO|DEBUG|TRACE|NOTICE|[\w.]*Warning)"
+    r"(?:[\]|:),]| -|\s{1,8}[|\[(-]|\s+\d|\s+[\w.]+:)|^[IW]\d{4} \d\d:|^\[[IW]\b"
+)
+_LIBRARIES = _compiled(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR)")  # the worst that these ever say
+_DEALT_WITH = _compiled(
+    r"(?i)\b(?:retrying|will retry|will try again|trying again|retry in|retry \d+ of|attempt \d+ of|falling back|fall back"
+    r"|fallback|ignored|ignoring|skipping|skipped|suppressed|recovered|recovering|continuing|non-fatal"
+    r"|disabled|using .* instead)\b"
+)
+
+
+def is_evidence(text: bytes, offset: int, line: bytes, start: int) -> bool:
+    """Are the words said? text: all of it. offset: of the line in it. start: in the line, where the words begin."""
+    before = line[max(0, start - LOOKED_BACK) : start]
+    return _is_said(before.translate(_DIGITS_ALIKE)) and not _in_a_list(text, offset, line)
+
+
+# A cascade prints one line a thousand times, with other numbers.
+@lru_cache(maxsize=2048)
+def _is_said(before: bytes) -> bool:
+    return not (_quotes(before) or _guesses(before))
+
+
+def is_mild(line: bytes) -> bool:
+    """Said at a level below an error, or as something that the program got over by itself."""
+    if _LIBRARIES.search(line):
+        return False
+    return _MILD.search(line[:200]) is not None or is_dealt_with(line)
+
+
+def is_dealt_with(line: bytes) -> bool:
+    """Said of something that the program got over by itself."""
+    return _DEALT_WITH.search(line[:1000]) is not None
+
+
+def is_source(line: bytes) -> bool:
+    """Does it look like a line of a program, of a comment or of a quotation?"""
+    return _SOURCE.search(line[:LOOKED_BACK]) is not None
+
+
+def _quotes(before: bytes) -> bool:
+    lead = _LEAD.search(before)
+    outside = before[: lead.start()] if lead else before
+    if _OPENED.search(outside) or _inside(outside):
+        return _PASSED_ON.search(outside) is None or _IN_A_CALL.search(outside) is not None
+    return _TOLD.search(outside) is not None or (outside.strip() != b"" and _SOURCE.search(outside) is not None)
+
+
+def _inside(outside: bytes) -> bool:
+    """Has a quotation begun before that has not ended? An apostrophe within a word begins none."""
+    opened = outside.count(b"`") - len(_GNU_QUOTED.findall(outside))
+    return opened % 2 == 1 or outside.count(b'"') % 2 == 1
+
+
+def _guesses(before: bytes) -> bool:
+    if _GUESSES.search(before):
+        return True
+    sentence = before[max(before.rfind(b". "), before.rfind(b"; "), before.rfind(b"! ")) + 1 :]
+    return _HEDGED.search(sentence) is not None
+
+
+def _in_a_list(text: bytes, offset: int, line: bytes) -> bool:
+    """An item of a list whose first line says that these are guesses."""
+    if _ITEM.search(line[:80]) is None:
+        return False
+    end = offset
+    for _ in range(LIST_LINES):
+        begin = text.rfind(b"\n", max(0, end - 2000), max(0, end - 1)) + 1
+        above = text[begin : max(begin, end - 1)]
+        if _TRACE_BELOW in above[:LOOKED_BACK].lower():
+            return False  # CANN's, below its possible causes and solutions: what follows has happened
+        if _GUESSES.search(above[:LOOKED_BACK]):
+            return True
+        if begin == 0 or (above.strip() and _ITEM.search(above[:80]) is None):
+            return False
+        end = begin
+    return False

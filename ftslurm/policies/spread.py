@@ -1,0 +1,63 @@
+"""Where an error showed, and how early: on most ranks at once, or on one node before anybody had begun.
+
+The same root on most ranks or nodes before any progress is the program's or its environment's: one more try, then no. On
+one node only, before any other rank printed anything, it is that node's set-up: other nodes are worth a try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ftslurm.model.verdict import Blame, Confidence, RankEnd, Retriable, Suspect, Verdict
+
+# An attempt that has lived for so long has begun its work, whether its program tells steps or not (hang.start).
+BEGUN_S = 600.0
+
+
+def with_spread(verdict: Verdict, ends: Sequence[RankEnd], progressed: bool) -> Verdict:
+    """progressed: has the job ever got anywhere? Then what all ranks meet now may have come from outside, and pass."""
+    if progressed or verdict.confidence is not Confidence.STRONG or verdict.called:
+        return verdict
+    if on_most(verdict.shown, ends):
+        return _on_most(verdict)
+    if node := _set_up(verdict, ends):
+        return _setup(verdict, node)
+    return verdict
+
+
+def on_most(shown: Mapping[int, str], ends: Sequence[RankEnd]) -> bool:
+    """Half of the ranks at the least, on several nodes; or ranks on most nodes."""
+    nodes, all_nodes = set(shown.values()), {end.node for end in ends}
+    if len(nodes) < 2:
+        return len(all_nodes) == 1 and 1 < len(shown) == len(ends)
+    return 2 * len(shown) >= len(ends) or 2 * len(nodes) > len(all_nodes)
+
+
+def _on_most(verdict: Verdict) -> Verdict:
+    """What is not worth another try stays so: on every rank at once, else after one more."""
+    if verdict.retriable is Retriable.NO:
+        return replace(verdict, suspects=())
+    return replace(verdict, retriable=Retriable.ONCE, confirm=max(1, verdict.confirm), suspects=(), program=True, heals=False)
+
+
+def _set_up(verdict: Verdict, ends: Sequence[RankEnd]) -> str:
+    """The node all of whose ranks failed so, while no other rank had printed anything yet; else empty."""
+    nodes = set(verdict.shown.values())
+    mine = {end.rank for end in ends if end.node in nodes}
+    others = [end for end in ends if end.rank not in mine]
+    if len(nodes) != 1 or mine != verdict.shown.keys() or not others or _printed(others):
+        return ""
+    return nodes.pop()
+
+
+def _printed(ends: Sequence[RankEnd]) -> bool:
+    return any(piece.text.strip() for end in ends for piece in end.output)
+
+
+def _setup(verdict: Verdict, node: str) -> Verdict:
+    rank = min(verdict.shown)
+    why = f"rank {rank} on {node} failed on that node only, before any other rank had printed anything: its set-up may be wrong"
+    suspects = verdict.suspects or (Suspect(node, rank, Blame.SUSPECT, why),)
+    retriable = Retriable.ONCE if verdict.retriable is Retriable.NO else verdict.retriable
+    return replace(verdict, suspects=suspects, retriable=retriable, setup=True, evidence=(*verdict.evidence, why)[:6])

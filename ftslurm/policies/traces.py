@@ -1,0 +1,383 @@
+"""What in an output is quoted and what is said: stack traces of many languages, told apart from the errors they end with.
+
+A trace quotes the source: a frame names a file, the line below it shows the program's text, a caret points into it. None of
+that is evidence, whatever words stand there: a program that compares with "uncorrectable ECC error" has not met one. What is
+evidence is the line that a trace ends with (Python, Julia), or that it begins with (Java, Go, Rust, JavaScript). So a text is
+walked through once, from the first line that looks like a part of a trace; quoted lines become blanks, and each error is told
+with the place in the user's own code that it came from.
+
+Text is hostile. Where a walk begins is found with RE2. Within it, each line is looked at once, LOOKED_BYTES of it, by
+expressions of `re` (a call of RE2 from Python costs ten times as much, and a tail may be nothing but frames): all of them
+begin at the line's beginning, and a literal is asked for before those that could try more than a few ways. What a walk
+remembers does not grow with the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import re2
+
+# Of a line so much is looked at: paths are shorter, and prefixes much shorter.
+LOOKED_BYTES = 1024
+MESSAGE_CHARS = 300
+# Processes that write into one output at once; of more than this the one that wrote longest ago is forgotten.
+MAX_WRITERS = 64
+# An error after a trace's last frame comes at once; after so many lines in between the trace was cut off.
+PATIENCE_LINES = 40
+# A block of code between fences (```) that is longer has no end.
+FENCED_LINES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An error as its runtime told it.
+
+    offset: of its line, bytes. kind: the type, `ValueError`, or `panic`, `abort`. place: `train.py:175`, the deepest frame of the
+    user's own code, else the deepest; may be empty. own: it is the user's own. led: another error says that this one led to it.
+    ignored: the runtime says that nobody cares (`Exception ignored in`). thrown: by a `raise` or `assert` in the user's own
+    code, so its words are the program's, whatever they say.
+    """
+
+    offset: int
+    kind: str
+    message: str
+    place: str = ""
+    own: bool = False
+    led: bool = False
+    ignored: bool = False
+    thrown: bool = False
+
+    def __str__(self) -> str:
+        said = f"{self.kind}: {self.message}" if self.message else self.kind
+        return f"{said} (at {self.place})" if self.place else said
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """said: the text with all that is quoted blanked out, as long as it was. raised: in the order of the text."""
+
+    said: bytes
+    raised: tuple[Raised, ...] = ()
+
+
+def outline(text: bytes) -> Outline:
+    """Time is linear in the length of the text."""
+    if _MARK.search(text) is None:
+        return Outline(text)
+    walk = _Walk(text)
+    walk.through()
+    return Outline(bytes(walk.said), tuple(walk.raised))
+
+
+_OPTIONS = re2.Options()
+_OPTIONS.encoding = re2.Options.Encoding.LATIN1
+_OPTIONS.log_errors = False
+
+
+def _compiled(pattern: str) -> re.Pattern[bytes]:
+    return re.compile(pattern.encode())
+
+
+# Where a walk begins: anything that only stands in a trace, or that announces one.
+_MARK = re2.compile(
+    "|".join(
+    (
+        r"Traceback \(most recent call last\)", r'File \\?"[^"\n]{1,400}", line \d', "most recent call first", "above exception",
+        "Exception ignored", r"\n[^\n]{0,80}[ \t]\^+[~^ ]*\r?\n", r"^\s*\^", r"\n\s+at ", r"\n\s+@ ", r"\npanic: ", "^panic: ",
+        r"goroutine \d", "panicked at ", "stack backtrace", "Stacktrace:", "terminate called", r"\nframe #\d", r"\]: frame #\d",
+        "LoadError", "[Ee]xception in thread", "Caused by: ", r"\n\s+from \S+:\d+:in ", r"\.rb:\d+:in ", r"\n\s*#\d+ +0x",
+        "Check failure stack trace", r"\n\s*\d+ \| ", r"\n\s*--> ", r" line \d+\.\r?\n", r": line \d+: ", "\n```", "^```",
+    )
+    ).encode(),
+    _OPTIONS,
+)  # fmt: skip
+# Who writes: torchrun, Ray, srun -l, mpirun, pdsh, and what a vLLM process says of itself.
+_WHO = (
+    r"\[(?:rank|default)? ?\d{1,6}\]:? ?|\([\w.:/-]{1,60} pid=\d+(?:, [^)\n]{1,80})?\) |\(\w[\w.-]{0,60}\) |\d{1,6}: "
+    r"|\[\d+,\d+\]<std(?:err|out)>: ?|[a-z][\w.-]{0,60}\d: "
+)
+_WHEN = (
+    r"\[?\d{4}[-/]\d\d[-/]\d\d[T _-]\d\d:\d\d:\d\d(?:[.,:]\d{1,9}){0,3}(?:Z|[+-]\d\d:?\d\d)?\]?[:,]? ?"
+    r"|\[?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\]? |\d\d-\d\d \d\d:\d\d:\d\d |\d{2}/\d{2}(?:/\d{2,4})? \d\d:\d\d:\d\d "
+)
+_WORST = "ERROR|WARNING|WARN|INFO|CRITICAL|FATAL|DEBUG|TRACE"
+_LEVEL = (
+    r"\[?[IWEFD]\d{4} \d\d:\d\d:\d\d\.\d{1,9} +(?:\d+ )?[\w./<>-]{1,120}:\d+\] ?"
+    rf"|\[(?:{_WORST})\]:? ?|(?:{_WORST})(?::| +-| +\|)? "
+    r"|\[\w[\w./-]{0,80}\.(?:py|cc|cpp|h|go|rs):\d+(?::\w{1,60})?\] |\w[\w./-]{0,80}\.py:\d+\] |- |\| "
+)
+_PREFIX = _compiled(rf"^(?:{_WHO}|{_WHEN}|{_LEVEL})+")
+_WHO_ONLY = _compiled(_WHO)
+_GROUP_MARGIN = _compiled(r"^[ \t]*(?:\|[ \t]?|\+-\+?-{2,}[^\n]*$)")
+_FRAME = _compiled(r'^(\s*)File \\?"([^"\\]{1,400})\\?", line (\d{1,9})')  # in JSON the quotes are escaped
+# `ValueError: bad`, `torch.OutOfMemoryError: CUDA ...`, `KeyboardInterrupt`, `queue.Empty`: what types of errors look like, and
+# not `done` or `INFO: next`, which another process may print in between.
+_ENDS = _compiled(
+    r"^((?:\w+\.)*\w*(?:Error|Exception|Warning|Exit|Interrupt|Failure|Failed|Timeout|Expired|Exceeded|Died|NotFound|Group|Stop\w*|Abort\w*)"
+    r"(?:\([\w.]{1,80}\))?|(?:[A-Za-z_]\w*\.)+[A-Z]\w+|[A-Z][a-z0-9]+[A-Z]\w*)(?:: ?(.*))?$"
+)
+# Right below the last frame any name will do.
+_ENDS_HERE = _compiled(r"^((?:\w+\.)*_{0,2}[A-Z]\w*[a-z]\w*)(?:: ?(.*))?$")
+_OTHER_LANGUAGE = _compiled(
+    r"^\s+at [\w.$/<>\[\] ]{1,200}\(.*\)$|^\s+\.\.\. \d+ more$"  # Java
+    r"|^\s+at (?:async )?(?:\S+ \()?[\w@./:-]{1,300}:\d+:\d+\)?$"  # JavaScript
+    r"|^\s+@ +\S+|^\s+\[\d+\] .*(?:\(|$)|^\s+\[ ?\d+\] .*0x"  # glog, Julia, Open MPI
+    r"|^goroutine \d+ \[|^\t?/\S+\.go:\d+|^created by |^[\w./*()-]{1,160}\(0x.*\)$"  # Go
+    r"|^\s+\d+: +(?:0x[0-9a-f]+ - )?\S+|^\s+at /?\S+\.rs:\d+"  # Rust
+    r"|^\s+from \S+:\d+:in "  # Ruby
+    r"|^frame #\d+: |^\s*#\d+ +0x[0-9a-f]+ |^\s*\d+ 0x[0-9a-f]{8,} "  # PyTorch's C++, gdb, UCX
+)
+_THROWS = _compiled(r"(?:^\s*|[:;] *)(?:raise|assert)\b")
+_CARET = _compiled(r"^[\s|:]*[~-]*\^[\^~\s-]*\S{0,40}$|^\s*~+\^*~*\s*$")
+_LISTING = _compiled(r"^\s*\d{0,6} \| |^\s*--> \S+:\d+|^\s*\.\.\. \|")
+_JS_PLACE = _compiled(r"^(?:file://)?[\w@./-]{1,300}\.[cm]?[jt]sx?:\d+$")
+_LED_TO = _compiled(r"During handling of the above exception|direct cause of the following exception")
+_IGNORED = _compiled(r"^Exception ignored in|^--- Logging error ---|^Exception ignored on calling")
+_FIRST_CALL = _compiled(r"most recent call first|\*\*\* Check failure stack trace")
+# Errors of other languages, each in one line: (expression, kind or empty for group 1, group of the message, group of the place).
+_ONE_LINE = tuple(
+    (literal, _compiled(pattern), kind, message, place)
+    for literal, pattern, kind, message, place in (
+        (b"terminate called after", r"^terminate called after throwing an instance of '([^']{1,200})'", "", 0, 0),
+        (b"terminate called without", r"^(terminate) called without an active exception", "", 0, 0),
+        (b"panic: ", r"^panic: (.{0,300})", "panic", 1, 0),
+        (b"fatal error: ", r"^fatal error: (all goroutines are asleep.{0,100})", "panic", 1, 0),
+        (b"panicked at '", r"^thread '[^']{0,80}'.{0,20} panicked at '(.{0,300})', (\S{1,200}?:\d+)(?::\d+)?$", "panic", 1, 2),
+        (b"panicked at ", r"^thread '[^']{0,80}'.{0,20} panicked at (\S{1,200}?:\d+)(?::\d+)?:$", "panic", 0, 1),
+        (b"Exception in thread", r"^Exception in thread \"[^\"]{0,120}\" ([\w.$]{1,200}):? ?(.{0,300})", "", 2, 0),
+        (b"Caused by: ", r"^Caused by: ([\w.$]{1,200}):? ?(.{0,300})", "", 2, 0),
+        (b"ERROR: ", r"^ERROR: (?:LoadError: |InitError: )?(\w{1,80}(?:Error|Exception))(?:: |\()?(.{0,300})", "", 2, 0),
+        (b"ERROR: LoadError: ", r"^ERROR: LoadError: (.{0,300})", "LoadError", 1, 0),
+        (b".rb:", r"^(?:\S{1,200}/)?([\w.-]{1,100}\.rb:\d+):in .{1,100}: (.{0,300}) \(([\w:]{2,100})\)$", "ruby", 2, 1),
+        (b"Error: ", r"^((?:Uncaught )?[A-Z]\w{0,80}Error): (.{0,300})", "", 2, 0),
+        (b" line ", r"^(.{1,300}) at (\S{1,200}\.p[lm] line \d+)\.$", "die", 1, 2),
+        (b": line ", r"^([\w./-]{1,200}: line \d+): (.{1,300})", "shell", 2, 1),
+    )
+)
+_WHAT = _compiled(r"^\s*what\(\): +(.{0,300})")
+_PLACE_BELOW = (
+    _compiled(r"^\s+at [\w.$/<>]{1,200}\(([\w.]{1,80}:\d+)\)"),  # Java
+    _compiled(r"^\s+at (?:async )?(?:.{1,200} \()?(?:file://)?([\w@./-]{1,300}:\d+):\d+\)?$"),  # JavaScript
+    _compiled(r"^\s+(/\S{1,300}\.go:\d+)"),
+    _compiled(r"^\s+@ (?:\S+ )?(\S{1,300}\.jl:\d+)"),
+    _compiled(r"^\s+at (\S{1,300}\.rs:\d+)"),
+)
+_LIBRARY = _compiled(
+    r"site-packages|dist-packages|/lib/python\d|/lib64/python\d|^<|/pyenv/versions|[/\\]torch[/\\]|/usr/lib|/rustc/|/node_modules/|^node:|/usr/local/go/"
+    r"|\.julia/packages|^\./\w+\.jl|at (?:java|javax|jdk|sun|scala|org\.apache)[.\w]*[./]"
+)
+
+
+@dataclass(slots=True)
+class _Writer:
+    """What one process was in the middle of.
+
+    indent: of the last frame; -1: in no trace. left: lines that the trace may still take.
+    """
+
+    indent: int = -1
+    own: str = ""
+    any: str = ""
+    throws: bool = False  # the line of the program below the last frame raises
+    left: int = 0
+    fenced: int = 0  # so many more lines may stand in a block of code
+    ignored: bool = False
+    chained: bool = False  # the next trace was led to by the one before
+    last: int = -1  # number of its last error in `raised`
+    below: int = -1  # number of the error whose frames are printed below it, and are not at an end
+    bare: int = -1  # number of the error whose message is on the next line
+    before: tuple[int, int] = (-1, -1)  # its line before, which a caret may point at
+
+
+@dataclass(slots=True)
+class _Walk:
+    text: bytes
+    said: bytearray = field(default_factory=bytearray)
+    raised: list[Raised] = field(default_factory=list)
+    writers: dict[bytes, _Writer] = field(default_factory=dict)
+    prefix: bytes = b""
+    who: bytes = b""
+
+    def through(self) -> None:
+        self.said = bytearray(self.text)
+        position = 0
+        while (mark := _MARK.search(self.text, position)) is not None:
+            begin = max(position, self.text.rfind(b"\n", position, mark.start()) + 1)
+            # A caret points at the line before it.
+            begin = max(position, self.text.rfind(b"\n", position, max(position, begin - 1)) + 1)
+            position = self._from(begin, mark.end())
+
+    def _from(self, begin: int, marked: int) -> int:
+        """Lines from `begin` on, until no writer is in a trace any more and `marked` is behind. Gives where it stopped."""
+        for start, stop in _lines(self.text, begin):
+            self._line(start, stop)
+            if stop >= marked and not any(writer.left > 0 for writer in self.writers.values()):
+                return min(stop + 1, len(self.text))
+        return len(self.text)
+
+    def _line(self, start: int, stop: int) -> None:
+        line = self.text[start : min(stop, start + LOOKED_BYTES)].rstrip(b"\r")
+        prefix = self._prefix(line)
+        body = line[len(prefix) :]
+        at = start + len(prefix)
+        if not body.strip():
+            return
+        writer = self._writer()
+        if margin := _GROUP_MARGIN.match(body):
+            body = body[margin.end() :]
+        if self._quoted(writer, body, at, stop):
+            self._blank(at, stop)
+        writer.left -= writer.left > 0
+        writer.before = (at, stop)
+
+    def _prefix(self, line: bytes) -> bytes:
+        """What logs and launchers put before the line itself; and from now on it is its writer who writes."""
+        if self.prefix and line.startswith(self.prefix) and line[len(self.prefix) :][:1] == b" ":
+            return self.prefix
+        found = _PREFIX.match(line)
+        self.prefix = found.group() if found else b""
+        self.who = b"".join(_WHO_ONLY.findall(self.prefix)) if found else b""
+        return self.prefix
+
+    def _writer(self) -> _Writer:
+        found = self.writers.get(self.who)
+        if found is None:
+            while len(self.writers) >= MAX_WRITERS:
+                del self.writers[next(iter(self.writers))]
+            found = self.writers[self.who] = _Writer()
+        return found
+
+    def _blank(self, start: int, stop: int) -> None:
+        self.said[start:stop] = b" " * (stop - start)
+
+    def _quoted(self, w: _Writer, body: bytes, at: int, stop: int) -> bool:
+        """Is the line a part of a trace that only quotes? Notes on the way what else it tells."""
+        if body.startswith(b"```"):
+            w.fenced = 0 if w.fenced else FENCED_LINES
+            w.left = FENCED_LINES if w.fenced else 0
+            return True
+        if w.fenced:
+            w.fenced -= 1
+            return True
+        if b'File ' in body and (frame := _FRAME.match(body)):
+            self._frame(w, frame)
+            return True
+        if b"Traceback (most recent call last)" in body:
+            ignored = w.ignored
+            self._begin(w)
+            w.ignored = ignored
+            return True
+        if (b"^" in body or b"~" in body) and _CARET.match(body):
+            if w.indent >= 0:
+                w.left = PATIENCE_LINES
+            elif w.before[0] >= 0:
+                self._blank(*w.before)
+            return True
+        if w.indent >= 0:
+            if body[: w.indent + 1].isspace():
+                w.left = PATIENCE_LINES
+                w.throws = w.throws or _THROWS.search(body) is not None
+                return True
+            if self._ends(w, body, at):
+                return w.ignored
+        return self._of_other_language(w, body, at)
+
+    def _begin(self, w: _Writer) -> None:
+        w.indent, w.own, w.any, w.left, w.below = 0, "", "", PATIENCE_LINES, -1
+
+    def _frame(self, w: _Writer, frame: re.Match[bytes]) -> None:
+        if w.indent < 0:
+            self._begin(w)
+        w.indent, w.left = len(frame.group(1)), PATIENCE_LINES
+        file = frame.group(2)
+        place = f"{file.decode(errors='replace')}:{int(frame.group(3))}"
+        w.any, w.throws = place, False
+        if _LIBRARY.search(file) is None:
+            w.own = place
+
+    def _ends(self, w: _Writer, body: bytes, at: int) -> bool:
+        """Does the line end a Python trace?"""
+        body = body.rstrip() if w.indent and body[: w.indent].isspace() else body.strip()
+        found = _ENDS.match(body) or (_ENDS_HERE.match(body) if w.left == PATIENCE_LINES - 1 else None)
+        if found is None:
+            return False
+        message = (found.group(2) or b"").decode(errors="replace").strip()[:MESSAGE_CHARS]
+        if w.chained and w.last >= 0:
+            self.raised[w.last] = replace(self.raised[w.last], led=True)
+        thrown = w.throws and w.any == w.own
+        self._raise(w, Raised(at, found.group(1).decode(), message, w.own or w.any, bool(w.own), False, w.ignored, thrown))
+        w.indent, w.chained, w.left = -1, False, 0
+        return True
+
+    def _raise(self, w: _Writer, raised: Raised) -> None:
+        w.last = len(self.raised)
+        self.raised.append(raised)
+
+    def _of_other_language(self, w: _Writer, body: bytes, at: int) -> bool:
+        if _LED_TO.search(body):
+            w.chained, w.left = True, PATIENCE_LINES
+            return True
+        if _IGNORED.search(body):
+            w.ignored, w.left = True, PATIENCE_LINES
+            return True
+        w.ignored = w.ignored and w.indent >= 0
+        if _FIRST_CALL.search(body):  # faulthandler, C++: frames follow, the error stood before
+            w.left = PATIENCE_LINES
+            return False
+        if _OTHER_LANGUAGE.match(body):
+            self._below(w, body)
+            return True
+        if _LISTING.match(body) or _JS_PLACE.match(body):
+            w.left = max(w.left, 4)
+            return True
+        if w.bare >= 0:  # C++ and Rust: what it says stands in the next line
+            said = _WHAT.match(body)
+            text = (said.group(1) if said else body).decode(errors="replace").strip()[:MESSAGE_CHARS]
+            self.raised[w.bare] = replace(self.raised[w.bare], message=text)
+            w.bare, w.left = -1, PATIENCE_LINES
+            return False
+        self._one_line(w, body, at)
+        return False
+
+    def _below(self, w: _Writer, body: bytes) -> None:
+        """A frame of an error that was told before it."""
+        w.left = PATIENCE_LINES
+        if w.below < 0 or self.raised[w.below].own:
+            return
+        for pattern in _PLACE_BELOW:
+            if found := pattern.match(body):
+                place = found.group(1)
+                mine = _LIBRARY.search(place) is None and _LIBRARY.search(body) is None
+                if mine or not self.raised[w.below].place:
+                    told = place.decode(errors="replace")
+                    self.raised[w.below] = replace(self.raised[w.below], place=told, own=mine)
+                return
+
+    def _one_line(self, w: _Writer, body: bytes, at: int) -> None:
+        """An error that is told in one line, before its frames or without any."""
+        for literal, pattern, kind, message, place in _ONE_LINE:
+            found = pattern.match(body) if literal in body else None
+            if found is None:
+                continue
+            groups = ["", *(_text(group) for group in found.groups())]
+            name = {"": groups[1], "ruby": groups[-1]}.get(kind, kind)
+            where = groups[place].replace(": line ", ":").replace(" line ", ":")
+            self._raise(w, Raised(at, name, groups[message][:MESSAGE_CHARS], where, bool(where)))
+            w.below, w.left = w.last, PATIENCE_LINES
+            w.bare = w.last if not message and name != "terminate" else -1
+            return
+
+
+def _lines(text: bytes, begin: int) -> Iterator[tuple[int, int]]:
+    while begin < len(text):
+        stop = text.find(b"\n", begin)
+        stop = len(text) if stop < 0 else stop
+        yield begin, stop
+        begin = stop + 1
+
+
+def _text(group: bytes | None) -> str:
+    return (group or b"").decode(errors="replace").strip()

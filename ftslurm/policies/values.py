@@ -1,0 +1,89 @@
+"""What the numbers and paths in a line say: who holds the memory, how many joined, which port, where a file should be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+# PyTorch says it in two ways, by its age; MiB and GiB as printed.
+_SIZE = r"(\d{1,7}(?:\.\d{1,3})?) ?([KMGT])iB"
+_TOTAL = re.compile(rf"(?:total capacity of {_SIZE}|; {_SIZE} total capacity)")
+_FREE = re.compile(rf"(?:of which {_SIZE} is free|; {_SIZE} free)")
+_MINE = re.compile(rf"this process has {_SIZE} memory in use|{_SIZE} reserved in total|; {_SIZE} already allocated")
+_OTHERS = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
+_LESS_THAN_WANTED = re.compile(r"Free memory on device .{0,60}is less than desired")
+_WORLD = re.compile(r"world_size=(\d{1,9}), worker_count=(\d{1,9})")
+_PORT = re.compile(r"(?:\]:|\bport[ :=]{1,3}|:)(\d{2,5})\b")
+_PATH = re.compile(r"(?:'|\"|: |^|\s)(/[^\s'\":,;)]{2,300})")
+_CACHE = re.compile(
+    r"/\.triton/|/triton_?cache|torchinductor|torch_extensions|/\.nv/ComputeCache|torch_compile_cache|kernel_meta"
+    r"|/neuron-compile-cache|/modules/transformers_modules|jax_?cache"
+    r"|/\.cache/(?:torch|vllm|flashinfer|huggingface|tilelang|deep_gemm)|\.lock$"
+)
+_OF_THE_NODE = re.compile(
+    r"^/(?:dev|tmp|run|local|scratch/local|localscratch|raid|nvme\d*|ssd\d*|mnt/(?:local|nvme|ssd)\w*)(?:/|$)"
+)
+_TEMPORARY = "temp file"  # as a shell calls its own, which it makes below /tmp
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+# The runtime and its libraries take up to so much for themselves.
+OVERHEAD_BYTES = 2 * 2**30
+# Below this share of the device it may be a small service, and the program would not have fitted either.
+SHARE = 0.25
+
+
+def held_by_another(line: str) -> bool:
+    """Does somebody else hold so much of a device's memory that this program's share alone does not explain the lack of it?"""
+    if _LESS_THAN_WANTED.search(line):
+        return True
+    total, free, mine = (_size(pattern, line) for pattern in (_TOTAL, _FREE, _MINE))
+    if not total:
+        return False
+    others = sum(_bytes(number, unit) for number, unit in _OTHERS.findall(line))
+    rest = total - free - mine - OVERHEAD_BYTES if mine or free else 0.0
+    return max(others, rest) > SHARE * total
+
+
+def too_many_joined(line: str) -> bool:
+    found = _WORLD.search(line)
+    return found is not None and int(found.group(2)) > int(found.group(1))
+
+
+def port_in(line: str) -> str:
+    """The port that is in use; empty if none is named."""
+    found = _PORT.search(line)
+    return found.group(1) if found else ""
+
+
+def path_in(line: str) -> str:
+    """The last path that a line names."""
+    found = _PATH.findall(line)
+    return found[-1] if found else ""
+
+
+def in_a_cache(line: str) -> bool:
+    """Is it about a file that several processes make for each other?"""
+    return _CACHE.search(path_in(line)) is not None
+
+
+def of_the_node(line: str, device: bool = False) -> bool:
+    """Is it about a file that every node has for itself? device: below /dev, where no program makes folders of its own."""
+    path = path_in(line)
+    return path.startswith("/dev/") if device else _OF_THE_NODE.search(path) is not None or _TEMPORARY in line
+
+
+# Pattern -> (what to look at, what it means if so).
+MEANS: dict[str, tuple[Callable[[str], bool], str]] = {
+    **dict.fromkeys(("cuda-oom", "hip-oom", "npu-oom", "py-value"), (held_by_another, "gpu-memory-taken")),
+    **dict.fromkeys(("file-missing", "file-race", "io-error", "stale-nfs"), (in_a_cache, "cache-race")),
+    "store-barrier": (too_many_joined, "world-overfull"),
+}
+
+
+def _size(pattern: re.Pattern[str], line: str) -> float:
+    found = pattern.search(line)
+    groups = [group for group in found.groups() if group is not None] if found else []
+    return _bytes(groups[0], groups[1]) if groups else 0.0
+
+
+def _bytes(number: str, unit: str) -> float:
+    return float(number) * _UNITS[unit]

@@ -1,0 +1,206 @@
+"""What devices and the libraries around them call their errors: by number, by name and by text, in the frames that print them.
+
+One error has many faces: `cudaErrorLaunchFailure`, `CUDA_ERROR_LAUNCH_FAILED`, `CUDA error 719`, `Cuda failure 'unspecified
+launch failure'` are the same. `Vocabulary.read` finds what a line says in any of them. The words are data
+(catalogs/device-errors.yaml); the frames are here, as they are few and frameworks make up new ones only slowly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import re2
+
+# A text of so many words says by itself what it is; shorter ones (`out of memory`) need a frame.
+TELLING_WORDS = 4
+# Families that the operating system or a library over it prints, for any reason: read after all patterns.
+SYSTEM = frozenset({"errno"})
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One error. means: a meaning, the id of a pattern."""
+
+    family: str
+    number: int | None
+    names: tuple[str, ...]
+    texts: tuple[str, ...]
+    means: str
+
+    def __str__(self) -> str:
+        number = "" if self.number is None else f" {self.number}"
+        return f"{self.family}{number}: {', '.join(self.names)}"
+
+
+class Reading(NamedTuple):
+    """A word that stands in a line. start: of what says so, bytes."""
+
+    word: Word
+    start: int
+
+
+_NAMES = {
+    "cuda": r"\bcudaError[A-Z]\w+|\bCUDA_ERROR_[A-Z_]+",
+    "hip": r"\bhipError[A-Z]\w+|\bHSA_STATUS_ERROR_[A-Z_]+",
+    "acl": r"\bACL(?:NN)?_(?:ERR|ERROR|CLEAR|STRESS)_[A-Z_]+",
+    "hccl": r"\bHCCL_E_[A-Z_]+",
+    "nccl": r"\bnccl[A-Z]\w+",
+    "ucx": r"\bUCS_ERR_[A-Z_]+",
+    "errno": r"\bE[A-Z0-9]{2,14}\b",
+}
+_CUDA_FRAME = (
+    r"(?i:\b(?:cuda|hip|rocm)[ _-]?(?:driver|runtime|api|kernel)?[ _-]?(?:api|call)?[ _-]?(?:error|failure|failed|errno|err)\b)"
+    r"|\bTriton Error \[(?:CUDA|HIP)\]|\bfrom (?:cuda|hip)Get\w+\(\)"
+    r"|\b(?:cuda|hip|cu)[A-Z]\w+\(?[^\n]*?\)? (?:returned|failed)"
+)
+# (families, expression with one group: the number).
+_NUMBERS = (
+    (("cuda", "hip"), rf"(?:{_CUDA_FRAME})[ :=#(\[]{{0,4}}(?:code[ :=]{{0,2}})?(\d{{1,4}})\b"),
+    (("cuda", "hip"), r"\bfrom (?:cuda|hip)Get[^\n]*\bError (\d{1,4}): "),
+    (("acl",), r"(?i:\b(?:error ?code|err_?code|errno|error|ret ?code|return ?code|result|rt_?ret|ret|status|acl ?error)\b)"
+               r"(?: is)?[^\w\n]{0,4}(?:is[ :]{1,3})?([1235]\d{5})\b"),
+    (("hccl",), r"(?:HCCL|hccl|Hccl)[^\n]*\b(?i:error code is|hcclRet ->|ret(?:code)?) ?[:=(\[]? ?(\d{1,2})\b"),
+    (("nccl",), r"\bNCCL (?:[Ee]rror|failure) (\d)\b"),
+    (("errno",), r"(?:\[Errno |\(errno:? |\berrno[ =:]{1,3}|\(os error |\bError\()(\d{1,3})\b"),
+)  # fmt: skip
+# What must stand before a short text.
+_TEXT_FRAMES = {
+    "cuda": _CUDA_FRAME,
+    "hip": _CUDA_FRAME.replace("cuda|hip", "hip").replace("CUDA|HIP", "HIP"),
+    "acl": r"reason|retCode|retcode: \d+|\bACL\b|\bacl[A-Z]\w+",
+    "nccl": r"\b(?:NCCL|RCCL)\b|nccl[A-Z]\w+|failure at",
+    "ucx": r"\bUCX\b|\buc[pt]_\w+",
+    "errno": r"(?i:error|failed|fail|cannot|can't|could not|unable|errno|fatal)|\w: ",
+}
+# For the scanner: plain words, one of which every line holds that `read` may understand.
+_HINTS = {
+    "cuda": (
+        r"cudaError|CUDA_ERROR_|cuda error|cuda failure|cuda failed|cuda driver error|cuda runtime error|cuda api error"
+        r"|cuda runtime api|cuda err|from cudaGet|hipError|HSA_STATUS_ERROR|hip error|hip failure|hip runtime error|from hipGet"
+        r"|rocm error|Triton Error|\) returned|\) failed"
+    ),
+    "acl": (
+        r"(?:code|errno|ret|result|status|error)(?: is)?[ :=(\[]{1,4}(?:is[ :]{1,3})?[1235]\d{5}\b"
+        r"|reason=\[|retCode=|retcode: |ACL_ERROR_|ACLNN_"
+    ),
+    "hccl": r"HCCL_E_|hcclRet|HCCL function error",
+    "nccl": r"nccl(?:Unhandled|System|Internal|Invalid|Remote)|NCCL error|NCCL failure|failure at",
+    "ucx": r"UCS_ERR_",
+    "errno": r"\[Errno |\(errno|errno[ =:]|os error|Error\(\d",
+}
+
+
+class Vocabulary:
+    """Made by `vocabulary_file.build_vocabulary`. words: in order, the first that fits a text wins."""
+
+    def __init__(self, words: Iterable[Word], only_numbers: bool | None = None) -> None:
+        """only_numbers: read what numbers alone say, nothing else; False: all but that; None: everything."""
+        self.words = tuple(words)
+        self._only_numbers = only_numbers
+        self.families = tuple(dict.fromkeys(word.family for word in self.words))
+        self._by_name = {name: word for word in self.words for name in word.names}
+        self._by_number = {(word.family, word.number): word for word in self.words if word.number is not None}
+
+    def part(self, system: bool, numbers: bool | None = None) -> Vocabulary:
+        """Of the operating system, or of devices and their libraries. numbers: see `only_numbers`."""
+        return Vocabulary((word for word in self.words if (word.family in SYSTEM) is system), numbers)
+
+    def read(self, line: bytes) -> Reading | None:
+        """What the line says, by name, by text, or by a number alone, which has meant different things over the years."""
+        if self._only_numbers:
+            return self._numbered(line)
+        found = self._named(line) or self._in_words(line)
+        return found or (self._numbered(line) if self._only_numbers is None else None)
+
+    def code(self, words: str) -> Word | None:
+        """What people ask for: a name, or a number that is one in one family only (`507015`)."""
+        if found := self._by_name.get(words):
+            return found
+        same = [word for word in self.words if words.isdigit() and len(words) == 6 and word.number == int(words)]
+        return same[0] if len(same) == 1 else None
+
+    @cached_property
+    def hints(self) -> str:
+        """Plain words for the scanner, in RE2 syntax: what a line holds that `read` understands."""
+        told = [_HINTS[family] for family in self.families if family in _HINTS]
+        if self._only_numbers:
+            return "(?i)" + "|".join(dict.fromkeys(told))
+        told += [re2.escape(text) for text in self._texts(telling=True)]
+        if "errno" in self.families:
+            told += [rf"\b{name}\b" for word in self.words for name in word.names if word.family == "errno"]
+        return "(?i)" + "|".join(dict.fromkeys(told))
+
+    def _texts(self, telling: bool) -> list[str]:
+        return [
+            text
+            for word in self.words
+            for text in word.texts
+            if (len(text.split()) >= TELLING_WORDS or word.family in SYSTEM) is telling
+        ]
+
+    def _named(self, line: bytes) -> Reading | None:
+        for hit in self._name_pattern.finditer(line):
+            if word := self._by_name.get(hit.group().decode("latin-1")):
+                return Reading(word, hit.start())
+        return None
+
+    def _in_words(self, line: bytes) -> Reading | None:
+        for framed, telling, by_text in self._text_patterns:
+            for pattern in (framed, telling):
+                hit = pattern.search(line) if pattern is not None else None
+                if hit is not None:
+                    word = by_text[hit.group(1).decode("latin-1").lower()]
+                    # A device's frame belongs to what is said; the system's is any word of failure before it.
+                    return Reading(word, hit.start(1 if word.family in SYSTEM else 0))
+        return None
+
+    def _numbered(self, line: bytes) -> Reading | None:
+        for families, pattern in self._number_patterns:
+            hit = pattern.search(line)
+            if hit is None:
+                continue
+            # A line that speaks of HIP means HIP's errors; the numbers are mostly the same.
+            ordered: Sequence[str] = families if b"hip" not in line.lower() else families[::-1]
+            for family in ordered:
+                if word := self._by_number.get((family, int(hit.group(1)))):
+                    return Reading(word, hit.start())
+        return None
+
+    @cached_property
+    def _name_pattern(self) -> Any:
+        return _compiled("|".join(_NAMES[family] for family in self.families))
+
+    @cached_property
+    def _number_patterns(self) -> list[tuple[tuple[str, ...], Any]]:
+        return [(families, _compiled(pattern)) for families, pattern in _NUMBERS if set(families) & set(self.families)]
+
+    @cached_property
+    def _text_patterns(self) -> list[tuple[Any, Any, Mapping[str, Word]]]:
+        """Pattern with a frame, pattern without or None, lower-case text -> word."""
+        found: list[tuple[Any, Any, Mapping[str, Word]]] = []
+        for family in sorted(self.families, key=("hip", *self.families).index):
+            by_text: dict[str, Word] = {}
+            for word in self.words:
+                for text in word.texts if word.family == family else ():
+                    by_text.setdefault(text.lower(), word)
+            if not by_text:
+                continue
+            # The longest first: `unspecified launch failure in prior launch`.
+            every = "|".join(re2.escape(text) for text in sorted(by_text, key=len, reverse=True))
+            long = [text for text in by_text if len(text.split()) >= TELLING_WORDS]
+            telling = "|".join(re2.escape(text) for text in sorted(long, key=len, reverse=True))
+            between = r"""[^\n]*?(?:[:'"(\[\]=,]|\b\d{1,6}|returned|failed)[ '"]{0,3}"""
+            framed = _compiled(f"(?:{_TEXT_FRAMES[family]}){between}((?i:{every}))")
+            bare = _compiled(rf"((?i:{telling}))") if telling and family not in ("hip", "ucx", "acl") else None
+            found.append((framed, bare, by_text))
+        return found
+
+
+def _compiled(pattern: str) -> Any:
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    return re2.compile(pattern.encode(), options)

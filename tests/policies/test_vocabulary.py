@@ -1,0 +1,133 @@
+"""The vocabulary of device errors: one error in all the frames that print it, and files that are wrong."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftslurm.errors import PolicyError
+from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
+from ftslurm.policies.pattern_files import build_book
+from ftslurm.policies.vocabulary import Vocabulary
+from ftslurm.policies.vocabulary_file import build_vocabulary
+from ftslurm.wrapper.catalogs import _shipped, load_pattern_book
+
+BOOK = load_pattern_book(()).of_ranks()
+WORDS = BOOK.vocabulary.words
+PLAIN_TEXT = {word.names[0]: word.texts[0] for word in WORDS if word.texts}
+
+
+def id_of(line: str) -> str:
+    found = BOOK.line(line)
+    return found.id if found else ""
+
+
+def test_the_families_are_whole() -> None:
+    families = {word.family for word in WORDS}
+    assert families == {"cuda", "hip", "acl", "hccl", "nccl", "ucx", "errno"}
+    assert len(WORDS) > 330
+
+
+@pytest.mark.parametrize("word", [w for w in WORDS if w.family not in ("errno",)], ids=lambda w: w.names[0])
+def test_every_name_is_read_wherever_it_stands(word: Any) -> None:
+    for name in word.names:
+        assert BOOK.vocabulary.code(name) == word
+        found = BOOK.look(f"[rank3]: something failed: {name}: and more")
+        assert found is not None and found.pattern.id == word.means
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "RuntimeError: CUDA error: {text}", "NCCL WARN Cuda failure '{text}'", "Cuda failure {number} '{text}'", "CUDA error {number}",
+        "CUDA error: {number}", "Cuda failure {number}", "CUDA Runtime API error {number}: {text}", "CUDA driver error: {text}",
+        "RuntimeError: Triton Error [CUDA]: {text}", "cudaGetDeviceCount() returned {number}", "CUDA runtime error in cudaMalloc: {text} (x.cpp:3)",
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before? Error {number}: {text}",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("word", [w for w in WORDS if w.family == "cuda" and w.texts], ids=lambda w: w.names[0])
+def test_every_cuda_error_is_read_in_every_frame(word: Any, frame: str) -> None:
+    assert id_of(frame.format(text=word.texts[0], number=word.number)) == word.means
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("INTERNAL: CUDA error: Could not synchronize CUDA stream: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access", "illegal-memory"),
+        ("cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorMemoryAllocation: out of memory", "cuda-oom"),
+        ("failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected", "cuda-no-device"),
+        ("RuntimeError: HIP error: invalid device function", "user-no-kernel"),
+        ("Hip failure 'out of memory'", "hip-oom"),
+        ("hipErrorNoBinaryForGpu: Unable to find code object for all current devices!", "user-no-kernel"),
+        ("NPU function error: c10_npu::acl::AclrtSynchronizeStreamWithTimeout(copy_stream), error code is 507035", "acl-507035"),
+        ("aclrtSetDevice: open device 0 failed, runtime result = 507033", "acl-507033"),
+        ("Aicore kernel execute failed, device_id=0, errorCode=507015", "acl-507015"),
+        ("ret = 507018", "acl-507018"),
+        ("RuntimeError: SUSPECT MEM ERROR, error code is 507057", "npu-suspect-mem"),  # the text beats the number beside it
+        ("[n1:12] UCX  ERROR UCS_ERR_UNREACHABLE", "ucx-error"),
+        ("OSError: [Errno 28] No space left on device", "enospc"),
+        ("OSError: [Errno 107] mount", "endpoint-shutdown"),
+        ("Error: ENOSPC: write", "enospc"),
+        ("failed to bind (errno: 98)", "address-in-use"),
+        ("thread panicked: Os { code: 28 } (os error 28)", "enospc"),
+        ("iteration 507015 | loss 2.3", ""),
+        ("step 719: CUDA graphs are on", ""),
+        ("CUDA error 4242", ""),
+        ("Operation not permitted by the licence of this data set", ""),
+    ],
+)
+def test_lines_as_frameworks_print_them(line: str, name: str) -> None:
+    assert id_of(line) == name
+
+
+def test_what_a_word_means_is_told_once() -> None:
+    ecc = BOOK.look("cudaErrorECCUncorrectable")
+    assert ecc is not None and (ecc.pattern.blame, ecc.pattern.error_class) == (Blame.YES, ErrorClass.HARDWARE)
+    assert str(ecc.word) == "cuda 214: cudaErrorECCUncorrectable, CUDA_ERROR_ECC_UNCORRECTABLE"
+    call = BOOK.look("CUDA error: invalid argument")
+    assert call is not None and (call.pattern.retriable, call.pattern.role) == (Retriable.NO, Role.ROOT)
+
+
+def test_a_code_is_known_by_a_number_that_is_one_in_one_family_only() -> None:
+    assert BOOK.vocabulary.code("507015").names == ("ACL_ERROR_RT_AICORE_EXCEPTION",)  # type: ignore[union-attr]
+    assert BOOK.vocabulary.code("719") is None and BOOK.vocabulary.code("hello") is None
+
+
+def test_a_word_whose_meaning_a_site_removed_says_nothing() -> None:
+    without = [pattern for pattern in BOOK.patterns if pattern.id != "illegal-memory"]
+    assert BOOK._with(without).line("cudaErrorIllegalAddress") is None
+
+
+@given(st.lists(st.sampled_from([*PLAIN_TEXT.values(), *PLAIN_TEXT, "CUDA error", ": ", "'", " ", "507", "015", "error code is "]), max_size=12))
+def test_what_is_read_was_hinted_at(pieces: list[str]) -> None:
+    line = " ".join(pieces).encode()
+    for part in (BOOK.vocabulary.part(False, False), BOOK.vocabulary.part(False, True), BOOK.vocabulary.part(True)):
+        if part.read(line) is not None:
+            assert re.search(part.hints.removeprefix("(?i)"), line.decode(), re.IGNORECASE)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"means": "nothing"}, "`means` is 'nothing', which nothing explains"),
+        ({"names": ["cudaErrorInvalidValue"]}, "`cudaErrorInvalidValue` stands in `errors` twice"),
+        ({"names": []}, "`names` is empty"),
+        ({"nmae": 1}, "there is no `nmae` here"),
+    ],
+)
+def test_a_wrong_file_is_refused_and_named(change: dict[str, Any], named: str) -> None:
+    data = copy.deepcopy(_shipped("device-errors.yaml"))
+    data["errors"]["cuda"][5] |= change
+    with pytest.raises(PolicyError, match=re.escape(named)) as error:
+        build_book(_shipped("log-patterns.yaml"), _shipped("exit-codes.yaml"), data)
+    assert str(error.value).startswith("device-errors.yaml: ")
+
+
+def test_without_a_file_there_are_no_words() -> None:
+    vocabulary, meanings, sources = build_vocabulary(None, frozenset())
+    assert isinstance(vocabulary, Vocabulary) and not vocabulary.words and not meanings and not sources
