@@ -13,7 +13,7 @@ L2: the methods of ProcessGroup and Work are wrapped as well: exact words on whe
 | words | name | what |
 |---|---|---|
 | 256 | PROBE_MAGIC | written last |
-| 257 | LEVEL | 1 or 2, plus 256: the worker server listens, plus 512: the recorder counts |
+| 257 | LEVEL | 1 or 2, plus 256: the worker server listens, 512: the recorder counts, 1024: no group is left |
 | 258 to 260 | STARTED, BEATS, BEAT_AT | ns when it began; beats so far, ns of the last |
 | 261 | BEAT_COST | ns that the last beat took |
 | 262 | GROUPS_SEEN | process groups so far, those without a slot too |
@@ -28,6 +28,7 @@ L2: the methods of ProcessGroup and Work are wrapped as well: exact words on whe
 | 288 to 383 | GROUPS | 24 groups of 4 words: NAME, RECORDED, ENTERED, ISSUED |
 | 384 to 511 | RING | the last 128 waits |
 
+No group is left when all were destroyed, or the program is over.
 Of a group: NAME is CRC-32 of name and ranks + 2^32 * torch's id of it in this process + 2^63. RECORDED is the recorder's
 last number + 2^32 * (last completed + 1), 0 if it does not count; point-to-point operations count there, too. ENTERED is
 the number of collectives alone, plus 1. ISSUED is how many went through the wrappers + 2^32 * point-to-point operations.
@@ -66,7 +67,7 @@ NAME, RECORDED, ENTERED, ISSUED = range(4)
 RING, RING_COUNT = 384, 128
 
 MAGIC_NUMBER = 0x3145424F52505446
-SERVES, COUNTS = 256, 512
+SERVES, COUNTS, LEFT = 256, 512, 1024
 DIRECT = 1 << 16  # in IN_WHAT
 LOW = (1 << 32) - 1
 UNIT_SHIFT, UNITS_MAX = 11, (1 << 24) - 1
@@ -81,7 +82,8 @@ COLLECTIVES = (
     "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base", "barrier",
 )  # fmt: skip
 DIRECTS = ("send", "recv", "recv_anysource", "monitored_barrier")
-OPERATIONS = ("", *COLLECTIVES, *DIRECTS)  # an operation's number is its place here; append only
+MEETINGS = ("init_process_group", "new_group", "store_wait", "store_get")  # who is in it waits for ranks that nothing names
+OPERATIONS = ("", *COLLECTIVES, *DIRECTS, *MEETINGS)  # an operation's number is its place here; append only
 
 _words: Any = None  # the page; None: nothing is written, as in a forked child
 _probe: _Probe | None = None
@@ -200,6 +202,7 @@ class _Probe:
         atexit.register(self.finish)
         os.register_at_fork(after_in_child=self.forked)
         _wrap(COLLECTIVES + DIRECTS if self.level > 1 else DIRECTS)
+        _wrap_meetings()
         start_new_thread(self._run, ())
 
     def _truncate(self) -> None:
@@ -252,10 +255,23 @@ class _Probe:
         world = getattr(module, "_world", None)
         groups = getattr(world, "pg_map", None)
         if groups:
+            words[LEVEL] &= ~LEFT
+            if len(self._laid) > len(groups):
+                self._drop(groups)
             self._count(groups)
             if not self._served and not self.ending:
                 self._serve()
+        elif self._laid and not words[LEVEL] & LEFT:  # destroyed; their numbers stay, as the last that is known of them
+            words[LEVEL] |= LEFT
+            words[PROGRESS] += 1
         words[BEAT_COST] = monotonic_ns() - begun
+
+    def _drop(self, groups: Any) -> None:
+        """Groups that were destroyed while somebody (DDP) still holds them: nobody counts for them any more."""
+        there = {id(group) for group in list(groups)}
+        with self._laying:
+            for own in [each for each in self._laid if each not in there]:
+                self._gone(own)
 
     def _count(self, groups: Any) -> None:
         words, known = self.words, _at
@@ -429,6 +445,7 @@ class _Probe:
         self._beating.acquire(True, END_WAIT_S)
         try:
             self.beat()  # the last words
+            self.words[LEVEL] |= LEFT
         except Exception:
             pass
         self._shut()
@@ -532,6 +549,37 @@ def _wrap(names: tuple[str, ...]) -> None:
             method = getattr(work, name, None)
             if method is not None and not hasattr(method, "_ftslurm"):
                 setattr(work, name, _named(_waiting(method), method))
+
+
+def _wrap_meetings() -> None:
+    """Where ranks wait for each other before there is a group, or to make one."""
+    from torch._C import _distributed_c10d as native  # type: ignore[import-not-found, unused-ignore]
+
+    module, store = sys.modules.get(MODULE), getattr(native, "Store", None)
+    for place, name, method in (
+        (module, "init_process_group", "init_process_group"), (module, "new_group", "new_group"),
+        (store, "store_wait", "wait"), (store, "store_get", "get"),
+    ):  # fmt: skip
+        own = getattr(place, method, None)
+        if own is not None and not hasattr(own, "_ftslurm"):
+            wrapper = _named(_meeting(own, OPERATIONS.index(name)), own)
+            wrapper.__module__, wrapper.__wrapped__ = getattr(own, "__module__", None), own
+            setattr(place, method, wrapper)
+
+
+def _meeting(function: Any, operation: int) -> Any:
+    def meet(*args: Any, **kwargs: Any) -> Any:
+        words = _words
+        if words is None or words[IN] or _get_ident() != _main_ident():
+            return function(*args, **kwargs)
+        words[IN_WHAT], words[IN_NUMBER], words[IN_PEER] = operation, 0, 0
+        words[IN] = monotonic_ns()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            words[IN] = 0
+
+    return meet
 
 
 def _named(wrapper: Any, method: Any) -> Any:

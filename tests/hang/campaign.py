@@ -39,8 +39,12 @@ def _perform(plan: Plan, folder: Path, net: network.Network | None) -> Iterator[
     env = {"SIZE": "262144", "BUCKETS": "4"} if net else {}
     if plan.computing:
         env["COMPUTES"] = "1"
+    absent = next((case for case in plan.cases if case.act in cases.ABSENT), None)
+    if absent is not None:
+        env["ABSENT"] = f"{absent.victim} {absent.act}"
     with Job(folder, plan.world, plan.level, net, MODE=plan.mode, WORKERS=str(plan.workers), **env) as job:
-        job.wait_until_ready()
+        if absent is None:
+            job.wait_until_ready()
         for case in plan.cases:
             yield cases.run(job, plan, case)
 

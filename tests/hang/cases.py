@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ftslurm.model.collectives import Kind
-from tests.hang.rig import BUSY_S, QUIET_S, Job, Verdict, right
+from tests.hang.rig import BUSY_S, QUIET_S, START_S, Job, Verdict, right
 from tests.hang.slowness import watch_slow
 
 SLOW_KINDS = (Kind.COMM_SLOW, Kind.NON_COMM_SLOW)
@@ -119,6 +119,40 @@ def _leave_all(job: Job, case: Case) -> Undo:
     return lambda: None
 
 
+def _all_at(job: Job, orders: Sequence[str], noted: str) -> None:
+    """All of them in the same step, some seconds ahead. noted: what the ranks note then."""
+    steps = [int(line.split()[-1]) for rank in range(job.world) for line in job.notes(rank).splitlines() if " goes on " in line]
+    before = [job.notes(rank).count(noted) for rank in range(job.world)]
+    for rank, kind in enumerate(orders):
+        job.order(rank, kind, max(steps) + STEPS_AHEAD)
+    until = time.monotonic() + 60
+    while any(job.notes(rank).count(noted) == count for rank, count in enumerate(before)):
+        assert time.monotonic() < until, f"the ranks do not come to {noted}"
+        time.sleep(0.1)
+
+
+def _meeting(job: Job, case: Case) -> Undo:
+    """`meet PLACE BEFORE`: all come to a place where they wait for each other, one only after something else."""
+    _, place, before = case.act.split()
+    _all_at(job, [f"meet-{place}-{before if rank == case.victim else ''}" for rank in range(job.world)], "begin meeting")
+    return lambda: None
+
+
+def _export(job: Job, case: Case) -> Undo:
+    """The training is over and its groups are gone; rank 0 has something to compute yet."""
+    _all_at(job, ["export"] * job.world, "begin export")
+    return lambda: None
+
+
+def _absent(job: Job, case: Case) -> Undo:
+    """It has been so from the start."""
+    until = time.monotonic() + START_S
+    while not all("begin init" in job.notes(rank) for rank in range(job.world)):
+        assert time.monotonic() < until, "the job does not start:\n" + job.log(0)
+        time.sleep(0.05)
+    return lambda: None
+
+
 def _loader(job: Job, case: Case) -> Undo:
     (job.folder / f"loader.{case.victim}").touch()
     return lambda: None
@@ -211,11 +245,15 @@ ACTS: dict[str, Callable[[Job, Case], Undo]] = {
     "hiccup": _pause(1.0), "nothing": _nothing, "suspend": _suspend, "debug": _debug, "slow loader": _slowly_loading,
     "uneven": _uneven, "below": _below, "slow": _slow, "slow link": _slow_link,
     "exit": _order, "crash": _order, "kill": _kill, "order": _order, "odd": _order, "stay": _leave_all, "loader": _loader,
-    "cut": _cut, "cut between": _cut_between,
+    "cut": _cut, "cut between": _cut_between, "export": _export, "absent": _absent, "absent at work": _absent,
+    **{f"meet {place} {before}": _meeting for place in ("monitored", "store", "group") for before in ("work", "sleep")},
 }  # fmt: skip
 HANGS = ("sleep", "deadlock", "native", "loop", "fifo", "spawn")
 STOPS = ("stop inside", "stop outside")
-PAUSES = ("evaluate", "checkpoint", "compile", "trickle", "hiccup", "nothing", "suspend", "debug", "slow loader", "uneven", "below")
+MEETINGS_AT_WORK = tuple(f"meet {place} work" for place in ("monitored", "store", "group"))
+MEETINGS = tuple(f"meet {place} sleep" for place in ("monitored", "store", "group"))
+ABSENT = ("absent", "absent at work")  # before the first step
+PAUSES = (*MEETINGS_AT_WORK, "export", "absent at work", "evaluate", "checkpoint", "compile", "trickle", "hiccup", "nothing", "suspend", "debug", "slow loader", "uneven", "below")
 ENDS = ("exit", "crash", "kill", "stay")
 COLLECTIVE_ENDS = ("order", "odd")  # only where a step is made of collectives that the program issues itself
 CUTS = ("cut", "cut between")
@@ -224,7 +262,7 @@ COMPARED = ("slow", "slow link", "uneven", "below")  # the rules on slowness loo
 # As often is each drawn.
 FAULTS = {
     "sleep": 2, "deadlock": 2, "native": 2, "loop": 2, "fifo": 2, "spawn": 2, "stop outside": 3, "loader": 2, "order": 2, "odd": 2,
-    "stop inside": 6, "cut": 3, "cut between": 2, "slow": 5, "slow link": 4, "exit": 1, "crash": 1, "kill": 1, "stay": 1,
+    **dict.fromkeys(MEETINGS, 2), "absent": 3, "stop inside": 6, "cut": 3, "cut between": 2, "slow": 5, "slow link": 4, "exit": 1, "crash": 1, "kill": 1, "stay": 1,
 }  # fmt: skip
 HEALTHY = dict.fromkeys(PAUSES, 4)
 
@@ -253,7 +291,8 @@ def make(act: str, victim: int, world: int, other: int | None = None) -> Case:
 
 
 def run(job: Job, plan: Plan, case: Case) -> Result:
-    job.wait_for_progress()
+    if case.act not in ABSENT:
+        job.wait_for_progress()
     if case.act in COMPARED:
         budget_s = 45.0 if case.expected else 22.0
         return Result(plan, case, watch_slow(job, lambda: ACTS[case.act](job, case), budget_s))
@@ -284,7 +323,7 @@ def deck(rng: random.Random, faults: int, healthy: int, network: bool) -> list[P
         if act == "loader":
             bodies, others = [*loading[:2], *others[:2]], others[2:]
             loading = loading[2:]
-        elif act == "slow link":
+        elif act in ("slow link", *ABSENT):
             bodies = []
         else:
             bodies, others = others[:3], others[3:]
@@ -296,7 +335,7 @@ def deck(rng: random.Random, faults: int, healthy: int, network: bool) -> list[P
 
 def _ends(act: str) -> bool:
     """Is the job good for nothing after it?"""
-    return act in (*ENDS, *COLLECTIVE_ENDS, *CUTS, "loader", "slow link")
+    return act in (*ENDS, *COLLECTIVE_ENDS, *CUTS, *ABSENT, "loader", "slow link", "export")
 
 
 def _drawn(rng: random.Random, weights: dict[str, int], count: int, network: bool) -> list[str]:

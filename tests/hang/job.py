@@ -6,6 +6,7 @@ Every rank looks before each step for `<OUT>/order.<rank>`: `kind argument`. MOD
 from __future__ import annotations
 
 import ctypes
+import datetime
 import os
 import random
 import subprocess
@@ -154,6 +155,27 @@ PAUSES = {
 }  # fmt: skip
 
 
+def in_store(seconds: str) -> None:
+    """One tells all others that it is ready."""
+    store, key = dist.distributed_c10d._get_default_store(), f"met.{number}"
+    store.set(key, "x") if seconds else store.wait([key])
+
+
+MEETINGS = {
+    "monitored": lambda _: dist.monitored_barrier(timeout=datetime.timedelta(seconds=300)),
+    "store": in_store, "group": lambda _: dist.new_group(list(range(WORLD))),
+}  # fmt: skip
+
+
+def meet(kind: str) -> None:
+    """`meet-PLACE-BEFORE`: come to a place where all wait for each other, after work, or after nothing at all."""
+    _, place, before = kind.split("-")
+    note(f"begin meeting {before}")
+    if before:
+        (compute if before == "work" else time.sleep)(6.0 if before == "work" else 14.0)
+    MEETINGS[place](before)
+
+
 def step(kind: str) -> None:
     """The collectives of one step. kind: the order that changes them."""
     if MODE == "ddp":
@@ -188,6 +210,9 @@ def step(kind: str) -> None:
 
 
 torch.set_num_threads(1)
+note("begin init")
+if os.environ.get("ABSENT", "").partition(" ")[0] == str(RANK):
+    (compute if os.environ["ABSENT"].endswith("work") else time.sleep)(6.0 if os.environ["ABSENT"].endswith("work") else 1000)
 dist.init_process_group("gloo")
 pairs = [dist.new_group([low, low + 1]) for low in range(0, WORLD - 1, 2)]
 pair = pairs[RANK // 2] if len(pairs) > RANK // 2 else None
@@ -208,10 +233,12 @@ for number in range(STEPS):
         noted_at = time.monotonic()
         note(f"goes on {number}")
     kind, argument = order()
-    if kind in ("stay", "leave"):
+    if kind in ("stay", "leave", "export") or kind.startswith("meet-"):
         later, kind = (kind, int(argument)), ""
     if later[0] and number >= later[1]:
-        kind = later[0]
+        kind, later = later[0], ("", 0)
+    if kind.startswith("meet-"):
+        meet(kind)
     if kind in PAUSES:
         PAUSES[kind](float(argument or 1000))
         note(f"end {kind}")
@@ -219,9 +246,12 @@ for number in range(STEPS):
         break
     if kind == "stay":
         threading.Thread(target=time.sleep, args=(1000,), daemon=False).start()
-    if kind in ("stay", "leave"):
+    if kind in ("stay", "leave", "export"):
         dist.barrier()
         dist.destroy_process_group()
+        if kind == "export":
+            note("begin export")
+            (compute if RANK == 0 else time.sleep)(7.0)
         break
     step(kind)
 note("over")

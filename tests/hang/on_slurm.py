@@ -2,7 +2,7 @@
 
     python -m tests.hang.on_slurm --cases 12 --healthy 12 --seed 1 [--only ACT] [--level L0|L1|L2]
 
-Links are not cut here: all nodes of such a cluster are one machine, and the jobs are an ordinary user's.
+Links are not cut here, as a whole node would be; the jobs are an ordinary user's.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class SlurmJob(Orders):
 
     def signal(self, rank: int, number: signal.Signals) -> None:
         told = [line.split()[2] for line in self.notes(rank).splitlines() if " ready " in line]
-        os.kill(int(told[-1]), number)
+        node = self.told.of_attempt(self.told.starts()[-1].attempt)[rank].node
+        os.kill(self.told.pids()[node, int(told[-1])], number)
 
     def wait_until_ready(self) -> None:
         self._wait("ready", 1, START_S)
@@ -132,7 +133,7 @@ def deck(rng: random.Random, faults: int, healthy: int, level: str | None, only:
 
 
 def story_of(plan: Plan) -> JobPlan:
-    env = {"MODE": plan.mode, "WORKERS": str(plan.workers), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
+    env = {"MODE": plan.mode, "WORKERS": str(plan.workers), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0" if os.geteuid() == 0 else "lo",
            "TRAIN_PYTHON": sys.executable}  # fmt: skip
     limits = LIMITS + (COMPARE if plan.alone else "")
     return JobPlan(rank=RANK, nodes=NODES, tasks=TASKS, ft=f"{limits} --ft-watch {plan.level}", env=env,
@@ -159,8 +160,7 @@ def carry_out(stage: Stage, plan: Plan) -> tuple[list[tuple[Told, float]], str]:
 @contextmanager
 def stage_on_a_cluster(nodes: int) -> Iterator[Stage]:
     """As the live tests have it; the programs must lie where the job user can reach them."""
-    # Clusters that share a machine share its /dev/shm: jobs of the same number would share their pages.
-    with live.booted(nodes=nodes, conf=[f"FirstJobId={1000 + os.getpid() % 900000}"]) as cluster:
+    with live.booted(nodes=nodes) as cluster:
         commands = Path(sys.executable).parent
         if not live.answers(cluster, commands):
             raise SystemExit(f"{live.job_user()} cannot run {commands / 'ftrun'}: put the project into a folder that is open")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ftslurm.model.collectives import Finding, Kind, ProcessState, RankView
 from ftslurm.model.exits import from_returncode
-from ftslurm.policies.whohangs import HangLimits, Held, hold, is_busy, judged, who_hangs
+from ftslurm.policies.whohangs import HangLimits, Held, at_end, hold, is_busy, judged, who_hangs
 from ftslurm.wrapper.evidence import NodeWatch
 from tests.hang.network import Network
 
@@ -172,7 +172,8 @@ class Job(Orders):
                 views = self.with_exits(examined.views)
                 finding = who_hangs(views)
                 wait = finding is not None and is_busy(finding, views) and stalled_s < busy_s
-                held = hold(held, None if wait else finding, time.monotonic())
+                ends = at_end(views) and 0 not in statuses  # with ranks that have ended it is the exit hang's
+                held = hold(held, None if wait or ends else finding, time.monotonic())
                 found = judged(held, time.monotonic(), stalled_s, HangLimits(timeout_s=quiet_s))
                 if found is not None and time.monotonic() - self.node.progress_at >= quiet_s:
                     return Verdict(found, time.monotonic() - begun, views, examined.text, verdict.examine_s)

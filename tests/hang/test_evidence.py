@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -32,6 +33,7 @@ from ftslurm.wrapper.evidence import (
     process_line,
     stack_inside,
 )
+from ftslurm.wrapper.shim import descendants
 
 # --- the kernel
 
@@ -268,3 +270,46 @@ def test_what_a_process_reads_from_is_told() -> None:
     finally:
         child.kill()
         child.communicate()
+
+
+def test_work_of_a_rank_and_of_whatever_is_below_it_is_remembered(tmp_path: Path) -> None:
+    """What it prints goes through its shim, and counts; so does the work of a child."""
+    clock = [1000.0]
+    node = NodeWatch("n1", clock=lambda: clock[0])
+    echo = 'while read line; do echo "$line"; done'
+    child = (
+        "import subprocess, sys; print('ready', flush=True); sys.stdin.readline();"
+        "subprocess.run([sys.executable, '-c', 'while True: pass'], timeout=60)"
+    )
+    with (
+        subprocess.Popen(["sh", "-c", echo], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as prints,
+        subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as works,
+    ):
+        assert works.stdin and works.stdout and prints.stdin and prints.stdout
+        try:
+            assert works.stdout.readline() == "ready\n"
+            node.watch(0, str(tmp_path / "0"), prints.pid, shim=prints.pid)
+            node.watch(1, str(tmp_path / "1"), works.pid)
+
+            def idle() -> list[float | None]:
+                clock[0] += 5.0
+                return [view.idle_s for view in node.look()]
+
+            node.look()
+            while min(each or 0.0 for each in idle()) < 15.0:
+                assert clock[0] < 1100
+            prints.stdin.write("a line\n")
+            prints.stdin.flush()
+            assert prints.stdout.readline() == "a line\n"
+            printed, quiet = idle()
+            assert printed == 0.0 and quiet and quiet >= 20.0
+            works.stdin.write("go\n")
+            works.stdin.flush()
+            until = time.monotonic() + 60
+            while idle()[1] != 0.0:
+                assert time.monotonic() < until
+                time.sleep(0.2)
+        finally:
+            prints.kill()
+            for pid in (*descendants(works.pid), works.pid):
+                os.kill(pid, signal.SIGKILL)

@@ -250,6 +250,27 @@ def test_a_group_that_is_destroyed_leaves_its_slot(tmp_path: Path) -> None:
     assert len(state.groups) == 1 and state.groups_seen == 40 and state.groups[0].issued == 1
 
 
+def test_a_group_that_is_destroyed_but_held_leaves_its_slot_too(tmp_path: Path) -> None:
+    """DDP keeps its group beyond destroy_process_group, and nobody counts for it any more."""
+    program = WORDS + """
+from torch.distributed.distributed_c10d import new_group, _world
+held, other = new_group("0", [0, 1]), new_group("1", [0, 1])
+wait_for_beats(2)
+del _world.pg_map[held]
+wait_for_beats(2)
+held.allreduce([])
+print(sum(words[at] > 0 for at in range(probe.GROUPS, 384, 4)))
+del _world.pg_map[other]
+wait_for_beats(2)
+print(bool(words[probe.LEVEL] & probe.LEFT), sum(words[at] > 0 for at in range(probe.GROUPS, 384, 4)))
+again = new_group("2", [0, 1])
+wait_for_beats(2)
+print(bool(words[probe.LEVEL] & probe.LEFT))
+"""
+    assert fine(run(tmp_path, program)) == "1\nTrue 1\nFalse\n"
+    assert page(tmp_path).left, "the program is over"
+
+
 def test_more_groups_than_slots(tmp_path: Path) -> None:
     program = """
         from torch.distributed.distributed_c10d import new_group
@@ -398,6 +419,44 @@ print("7 of 7")
 sys.exit(0)
 """
     assert fine(run(tmp_path, program, stand_in=False)) == "7 of 7\n"
+
+
+OTHER = """
+import datetime, sys, torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", int(sys.argv[1]))
+sys.stdin.readline()
+dist.init_process_group("gloo", store=store, rank=1, world_size=2)
+sys.stdin.readline()
+store.set("key", "x")
+sys.stdin.readline()
+"""
+
+
+def test_who_waits_in_a_store_or_to_make_a_group_says_so(tmp_path: Path) -> None:
+    program = """
+import os, subprocess, sys, threading, time, datetime
+import torch, torch.distributed as dist
+from ftslurm.wrapper.evidence import parse_probe
+def state(): return parse_probe(open(os.environ["FTSLURM_PAGE"], "rb").read())
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+argv, env = [sys.executable, "-W", "ignore", "-c", os.environ["OTHER"], str(store.port)], {**os.environ, "FTSLURM_WATCH": "L0"}
+other = subprocess.Popen(argv, stdin=subprocess.PIPE, env=env, text=True)
+def late():
+    for where in ("init_process_group", "store_wait"):
+        while state().operation != where or not state().in_ns: time.sleep(0.02)
+        other.stdin.write("go\\n")
+        other.stdin.flush()
+thread = threading.Thread(target=late)
+thread.start()
+dist.init_process_group("gloo", store=store, rank=0, world_size=2)
+print(state().in_ns)
+store.wait(["key"], datetime.timedelta(seconds=90))
+print(state().in_ns, dist.init_process_group.__name__, dist.new_group.__module__, flush=True)
+other.kill()
+os._exit(0)
+"""
+    done = run(tmp_path, program, stand_in=False, OTHER=OTHER, GLOO_SOCKET_IFNAME="lo")
+    assert done.stdout == "0\n0 init_process_group torch.distributed.distributed_c10d\n", done.stderr
 
 
 def test_children_of_a_rank_with_a_server_end_as_they_would(tmp_path: Path) -> None:
