@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import ftslurm
-from ftslurm.errors import FtslurmError, UsageError
+from ftslurm.errors import CommandMissing, FtslurmError, UsageError
 from ftslurm.launchers.srun_options import CommandLine, has_flag, join_components, split_command_line
+from ftslurm.system.programs import mistaken_for, real_program
 
 # Which of our own options take no value; ftrun_options.py has them all, and a test holds the two together. Named here so
 # that a command line without any of ours, the most frequent one, is read without loading click (25 ms).
@@ -28,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Raises: FtslurmError."""
+    if tried := mistaken_for(env):
+        _give_way(Path(tried[-1]).name, argv, env)
     line = split_command_line(argv, FLAGS)
     asked, values = _own(line)
     if asked.get("ft_help") or tuple(argv) in (("--help",), ("-h",), ()):
@@ -39,10 +44,26 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
         print(f"ftslurm {ftslurm.__version__}")
         return 0
     if not line.components[0].command:
-        return _no_command(argv, line)
+        return _no_command(argv, line, env)
     if any(has_flag(component.options, "test-only", "help", "usage", "version") for component in line.components):
-        os.execvp("srun", ["srun", *join_components(line.components)])  # nothing would run
+        _become("srun", join_components(line.components), env)  # nothing would run
     return _run(line, asked, values, env)
+
+
+def _give_way(program: str, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Another ftrun wanted `program` of Slurm's and got us, through a wrapper of that name: become the real one.
+
+    What the wrapper added for ftrun is left out. Raises: CalledItself where there is no other.
+    """
+    if program == "srun":
+        argv = join_components(split_command_line(argv, FLAGS).components)
+    _become(program, argv, env)
+
+
+def _become(program: str, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Slurm's own program in our place. Raises: CommandMissing, CalledItself, OSError."""
+    path, its_env = real_program((program,), env)
+    os.execve(path, [program, *argv], its_env)
 
 
 def _own(line: CommandLine) -> tuple[Mapping[str, Any], Mapping[str, tuple[Any, str]]]:
@@ -59,9 +80,12 @@ def _own(line: CommandLine) -> tuple[Mapping[str, Any], Mapping[str, tuple[Any, 
 def _run(
     line: CommandLine, asked: Mapping[str, Any], values: Mapping[str, tuple[Any, str]], env: Mapping[str, str]
 ) -> int:
+    gc.disable()  # nothing that loading makes is garbage, and to look for some would take a tenth of the time
     from ftslurm.wrapper.settings_files import Request
     from ftslurm.wrapper.wiring import Order, dry_run, run_job
 
+    gc.freeze()
+    gc.enable()
     if asked.get("ft_state_dir"):
         env = {**env, "FTSLURM_STATE_DIR": asked["ft_state_dir"]}
     verbose = asked.get("ft_verbose") or env.get("FTRUN_VERBOSE", "") not in ("", "0")
@@ -73,20 +97,20 @@ def _run(
         asked.get("ft_policy") or "", asked.get("ft_profile") or "", asked.get("ft_annotations") or "", values,
         asked.get("ft_aimaster") or "",
     )  # fmt: skip
-    order = Order(line.components, request, dict(env), verbose)
+    order = Order(line.components, request, dict(env), bool(verbose), line.ft)
     if asked.get("ft_dry_run"):
         print(dry_run(order))
         return 0
     return run_job(order)
 
 
-def _no_command(argv: Sequence[str], line: CommandLine) -> int:
+def _no_command(argv: Sequence[str], line: CommandLine, env: Mapping[str, str]) -> int:
     """`ftrun --version`, `ftrun --usage`, or a command forgotten: srun's to answer, in its own words."""
     if line.ft:
         raise UsageError("no command to run", hint="ftrun [options] COMMAND [ARGS]; `ftrun --ft-help`")
     try:
-        os.execvp("srun", ["srun", *argv])
-    except OSError:
+        _become("srun", argv, env)
+    except (OSError, CommandMissing):
         raise UsageError("no command to run", hint="ftrun [options] COMMAND [ARGS]; `ftrun --ft-help`") from None
 
 

@@ -49,7 +49,7 @@ LEAVES = {
     epilog="All other options are srun's own; see srun --help. Every setting has a variable FTRUN_NAME as well; "
     "`ftslurm explain` lists settings, values and where they come from. "
     "Own exit statuses: 64 usage, 65 policy, 69 Slurm does not answer, 71 launch failed, 72 no srun, 73 state folder, "
-    "75 requeued, 77 Slurm refused; any other is the program's.",
+    "75 requeued, 77 Slurm refused, 78 the only srun is ftrun; any other is the program's.",
 )
 @click.option("--ft-policy", metavar="FILE", help="Ladder and budgets, YAML.  [FTRUN_POLICY]")
 @click.option(
@@ -66,7 +66,7 @@ LEAVES = {
 @click.option("--ft-max-restarts", metavar="N", help="Requeues the job may cost, 1 to 128.")
 @click.option("--ft-spares", metavar="N", help="Leave N nodes of the allocation free, to replace bad ones.")
 @click.option("--ft-min-nodes", metavar="N", help="Go on with as few nodes, where a bad one cannot be replaced.")
-@click.option("--ft-launcher", metavar="srun|local", help="Default: srun inside an allocation, else local.")
+@click.option("--ft-launcher", metavar="srun|local", help="Default: srun where there is a Slurm, else local.")
 @click.option("--ft-local-nodes", metavar="N", help="Nodes the local launcher simulates.")
 @click.option("--ft-restart-via", metavar="shim|step", help="step: a new srun a restart, for MPI and PMIx.")
 @click.option("--ft-rendezvous", metavar="torch", help="Set MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, ...")

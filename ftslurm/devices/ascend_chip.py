@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ftslurm.model.devices import DeviceHealth, DeviceReport, Severity
+from ftslurm.model.values import dataclass
 
 KIND = "ascend"
 

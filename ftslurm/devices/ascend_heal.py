@@ -6,13 +6,13 @@ Conditions of a reset, and when one counts as done: the vendor's reset commands 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from ftslurm.devices.ascend_chip import Chip, Finding, NoAnswer, by_number, unlisted
 from ftslurm.devices.ascend_tool import TOOL, NpuSmi
 from ftslurm.devices.dcmi_driver import Driver
 from ftslurm.devices.npu_smi_fields import ResetAnswer, ResetOutcome
 from ftslurm.model.devices import DeviceHealth, HealResult
+from ftslurm.model.values import dataclass
 
 # The vendor's own watchers look once a second while they wait for a chip.
 LOOK_AGAIN_S = 1.0

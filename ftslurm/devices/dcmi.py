@@ -12,11 +12,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from ctypes import byref, c_char, c_int, c_ubyte, c_uint, c_ulong, c_ulonglong, c_ushort
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ftslurm.devices.dcmi_codes import NOT_SUPPORTED, words_of
+from ftslurm.model.values import dataclass
 
 Place = tuple[int, int]  # card and chip
 

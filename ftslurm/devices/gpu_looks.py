@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 
 from ftslurm.model.numbers import whole
+from ftslurm.model.values import dataclass
 
 GPU_LOST = "GPU-LOST"
 ECC_UNCORRECTABLE = "ECC-UNCORRECTABLE"

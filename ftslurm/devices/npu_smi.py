@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 
 from ftslurm.model.devices import DeviceHealth, Severity
+from ftslurm.model.values import dataclass
 
 # Nine digits hold every id and size the tool prints; longer runs of digits are noise, and int() refuses very long ones.
 _NUMBER = "[0-9]{1,9}"

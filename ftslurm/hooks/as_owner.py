@@ -10,22 +10,24 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.facts import read_settings
+from ftslurm.hooks.owned import WATCH_LIMIT_S
 from ftslurm.ledger.hostile import read_foreign
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.records import from_line
 from ftslurm.ledger.store import ledger_parts
+from ftslurm.model.decisions import Start
 from ftslurm.model.history import History, fold
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.record import CarriedOut, Decided
+from ftslurm.model.values import dataclass
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.system.owner import Owner, owner_of
-from ftslurm.wrapper.requeue import give_back, plan_for
+from ftslurm.wrapper.requeue import give_back, plan_for, slurms_clock, start_when_clean
 
 POLL_S = 0.2
 
@@ -69,27 +71,33 @@ def may_finish(job: JobView, history: History, user_id: int) -> bool:
 
 
 def finish(settings: HookSettings, owner: Owner, words: Sequence[str]) -> str:
-    """The job itself is given some time first: mostly it is just at it. Raises: FtslurmError."""
+    """The job itself is given some time first: mostly it is just at it. Raises: FtslurmError.
+
+    Of one that is on its way by a requeue of ours the start is set when its nodes are clean: from inside that is a guess.
+    """
     number, job, cluster = int(words[0]), words[1], words[2]
-    deadline = time.monotonic() + settings.finish_after_s
+    began = time.monotonic()
     client: SlurmClient | None = None
     while True:
         found = find_ledger(settings, owner, number, job, cluster)
-        if found is None or (decided := found.history.open_requeue) is None:
+        if found is None or found.history.requeue is None:
             return ""
         client = client or CliSlurmClient(timeout_s=settings.slurm_timeout_s)
         view = client.job(number)
-        if not may_finish(view, found.history, owner.user_id):
-            on_its_way = view.state is JobState.PENDING and not view.held
-            return "" if on_its_way else f"a requeue is open, but the job is {view.state.value}: left alone"
-        if time.monotonic() >= deadline:
+        decided = found.history.open_requeue
+        if decided is None or not may_finish(view, found.history, owner.user_id):
+            if view.user_id == owner.user_id and view.state is JobState.PENDING and not view.held:
+                return start_when_clean(client, number, WATCH_LIMIT_S, slurms_clock(client.config()))
+            return "" if decided is None else f"a requeue is open, but the job is {view.state.value}: left alone"
+        if time.monotonic() - began >= settings.finish_after_s:
             return _finish(settings, client, found, decided, number)
         time.sleep(POLL_S)
 
 
 def _finish(settings: HookSettings, client: SlurmClient, found: Ledger, decided: Decided, number: int) -> str:
-    plan = plan_for(found.history, decided.exclude, settings.start_in_s, allow_first=False)
-    what = give_back(client, number, plan, time.time)
+    start = Start(settings.start_in_s, WATCH_LIMIT_S, epilog=True)
+    plan = plan_for(found.history, decided.exclude, start, allow_first=False)
+    what = give_back(client, number, plan, slurms_clock(client.config()))
     Journal(found.path).append([CarriedOut(time.time(), decided.id, True, f"{what}, finished by EpilogSlurmctld")])
     return what
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ftslurm.errors import PolicyError, UsageError
 from ftslurm.model.hook_settings import HookSettings, hook_settings
 from ftslurm.model.job import JobId
+from ftslurm.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from ftslurm.errors import FtslurmError
@@ -14,6 +14,7 @@ from ftslurm.hooks.facts import JobFacts
 from ftslurm.hooks.memory import Memory, Unfinished
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.processes import Process
+from ftslurm.model.values import dataclass
 from ftslurm.policies.health import Finding, NodeHealth, drain_reason, judge, one_line
 from ftslurm.policies.leftovers import NodeJob, is_logged_in, leftover_processes, others_of_user
 from ftslurm.slurm.admin import SlurmAdmin

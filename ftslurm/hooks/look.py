@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import CommandMissing
 from ftslurm.hooks.memory import Remembered
 from ftslurm.model.devices import ProbeAnswer
 from ftslurm.model.hook_settings import HookSettings
+from ftslurm.model.values import dataclass
 from ftslurm.policies import kernel_log
 from ftslurm.policies.health import Finding, NodeHealth, command_finding, device_findings, missing_kinds
 from ftslurm.system.commands import run, run_group

@@ -8,12 +8,13 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
 from ftslurm.errors import StateError
 from ftslurm.model.processes import Process
+from ftslurm.model.values import dataclass
 from ftslurm.system.files import private_folder
 
 # Users whose last Epilogs did not come to their end here; of more the oldest are forgotten.

@@ -16,12 +16,14 @@ from ftslurm.wrapper.hook_scripts import LIMITS_S
 
 # Of one who finishes a requeue: job, require, exclude, start, job, release, and the one that sees that it is held.
 REQUESTS = 7
+# For the nodes to be clean, which sets the start (as_owner.py).
+WATCH_LIMIT_S = 600.0
 # Before the installed script cuts us off: for what we ask ourselves, and to say what came of it.
 SPARE_S = 20.0
 
 
 def finish_timeout_s(settings: HookSettings) -> float:
-    wanted_s = settings.finish_after_s + REQUESTS * settings.slurm_timeout_s
+    wanted_s = settings.finish_after_s + REQUESTS * settings.slurm_timeout_s + WATCH_LIMIT_S
     return min(wanted_s, LIMITS_S["epilog_slurmctld"] - SPARE_S)
 
 

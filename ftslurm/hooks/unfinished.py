@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.leftovers import MAX_LISTED, Case, Left, clear, left_by, settled
 from ftslurm.hooks.memory import Memory, Unfinished
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.processes import Process
+from ftslurm.model.values import dataclass
 from ftslurm.policies.health import Finding, NodeHealth
 from ftslurm.slurm.admin import SlurmAdmin
 

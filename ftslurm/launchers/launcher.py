@@ -7,6 +7,7 @@ from typing import Protocol
 
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.layout import Layout
+from ftslurm.model.shares import Share
 
 
 class StepHandle(Protocol):
@@ -45,8 +46,11 @@ class Launcher(Protocol):
     def watch_argv(self, nodes: Sequence[str]) -> tuple[str, ...]:
         """The command that brings up one agent on each of `nodes`."""
 
-    def launch(self, channel: str, layout: Layout | None = None, overlap: bool = False) -> StepHandle:
-        """Start the step. channel: for the shims, by environment. overlap: whatever other steps hold the nodes.
+    def launch(
+        self, channel: str, layout: Layout | None = None, overlap: bool = False, shares: Sequence[Share] = ()
+    ) -> StepHandle:
+        """Start the step. channel: for the shims, by environment. overlap: whatever other steps hold the nodes. shares: by slot,
+        what the ranks there are to have.
 
         Raises: CommandMissing, LaunchFailed, UsageError.
         """

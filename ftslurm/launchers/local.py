@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ftslurm.errors import CommandMissing, UsageError
 from ftslurm.launchers import placement
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
 from ftslurm.launchers.step import ProcessStep
+from ftslurm.model.decisions import Start
 from ftslurm.model.events import (
     LoansEnded,
     NodeBorrowed,
@@ -23,6 +24,8 @@ from ftslurm.model.events import (
 )
 from ftslurm.model.layout import Layout
 from ftslurm.model.numbers import whole
+from ftslurm.model.shares import Share
+from ftslurm.model.values import dataclass
 from ftslurm.system.commands import run
 
 # As many as a node list may name.
@@ -104,7 +107,7 @@ class LocalScheduler:
                 return f"the clean-up of {node} ended with status {done.status}"
         return ""
 
-    def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
+    def requeue(self, decision: str, exclude: Sequence[str], start: Start, allow_first: bool) -> RequeueEnded:
         try:
             self.pool.allocate(self.count, exclude)
         except UsageError as error:
@@ -141,8 +144,10 @@ class LocalLauncher:
     def _argv(self, arguments: tuple[str, ...]) -> tuple[str, ...]:
         return self.python.module_argv("ftslurm.launchers.local_step", *arguments)
 
-    def launch(self, channel: str, layout: Layout | None = None, overlap: bool = False) -> ProcessStep:
-        """overlap: local steps hold nothing."""
+    def launch(
+        self, channel: str, layout: Layout | None = None, overlap: bool = False, shares: Sequence[Share] = ()
+    ) -> ProcessStep:
+        """overlap, shares: local steps hold nothing."""
         return ProcessStep(self.step_argvs(layout)[0], self._env(channel))
 
     def watch(self, nodes: Sequence[str], channel: str, lent: Mapping[str, int]) -> ProcessStep:

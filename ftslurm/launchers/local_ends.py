@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import groupby
 
 from ftslurm.launchers.local_layout import Layout, Place
 from ftslurm.model.exits import ExitStatus
+from ftslurm.model.values import dataclass
 
 EXIT_REPORT_DELAY_S = 0.1  # what ends on a node within this time shares a line (_wait_for_all_tasks in slurmstepd/mgr.c)
 

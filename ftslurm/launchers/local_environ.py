@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from ftslurm.errors import UsageError
 from ftslurm.launchers.local_layout import Layout, Place, positive
 from ftslurm.launchers.srun_options import option_value
 from ftslurm.model.nodes import expand, fold
+from ftslurm.model.values import dataclass
 
 # Options that srun also takes from the environment (env_vars in srun/libsrun/opt.c), weakest first. Not the number of
 # nodes: whoever chose FTSLURM_LOCAL_NODES has read that.

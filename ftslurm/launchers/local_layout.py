@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from ftslurm.errors import FtslurmError
 from ftslurm.launchers.srun_options import option_value
 from ftslurm.model.nodes import expand
 from ftslurm.model.numbers import whole
+from ftslurm.model.values import dataclass
 
 
 class Refused(FtslurmError):

@@ -8,7 +8,6 @@ import select
 import termios
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from ftslurm.launchers.local_environ import Simulated
 from ftslurm.launchers.local_layout import Layout, Place, Refused
 from ftslurm.launchers.srun_options import has_flag, option_value
 from ftslurm.model.numbers import whole
+from ftslurm.model.values import dataclass
 
 MAX_LINE_BYTES = 1024  # longer lines are labelled in pieces (MAX_MSG_LEN in io.h)
 MAX_BUFFERED_BYTES = 1 << 20  # of one stream (STDIO_MAX_FREE_BUF messages of MAX_MSG_LEN)

@@ -25,7 +25,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -37,6 +37,7 @@ from ftslurm.launchers.local_layout import Layout, Place, Refused, lay_out
 from ftslurm.launchers.local_stdio import Stdio, expand_pattern, pattern_values
 from ftslurm.launchers.srun_options import option_value
 from ftslurm.model.exits import ExitStatus, from_returncode
+from ftslurm.model.values import dataclass
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 ABORT_WINDOW_S = 1.0  # between two SIGINTs that mean "at once" (_handle_intr in srun_job.c)

@@ -7,12 +7,15 @@ times (seen on 22.05, 24.11 and 26.05). With it 26.05 takes no --nodes, nor the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ftslurm.errors import UsageError
+from ftslurm.launchers.same_share import REPLACED, by_cpu, same_share
 from ftslurm.launchers.srun_options import Component, has_flag, option_value, without
 from ftslurm.model.layout import Layout
 from ftslurm.model.numbers import whole
+from ftslurm.model.shares import Share
+from ftslurm.model.values import dataclass
 
 _WHERE = ("nodes", "nodelist", "nodefile", "relative", "exclude", "use-min-nodes", "contiguous")
 _NAMED = ("nodelist", "nodefile", "relative", "exclude")
@@ -20,7 +23,7 @@ _HOW_MANY = ("ntasks", "distribution", "jobid")
 # What an option for all tasks would mean to each srun of several by itself.
 _PER_TASK = ("%t", "%n", "%s", "%j", "%J", "%A")
 # Of the batch script's environment: srun takes them for --nodes and --nodelist.
-NOT_WHEN_PLACED = ("SLURM_HOSTFILE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+NOT_WHEN_PLACED = ("SLURM_HOSTFILE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", *REPLACED)
 _MOST_BYTES = 128 * 1024 - 64  # of one argument with its option's name: MAX_ARG_STRLEN (execve(2))
 _SAFE_BYTES = 120_000  # of the nodes that are there: those that will take their place may have longer names
 
@@ -34,9 +37,12 @@ class Part:
     place: str = ""
 
 
-def parts(options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int, width: int) -> tuple[Part, ...]:
+def parts(
+    options: Sequence[str], env: Mapping[str, str], layout: Layout, granted: int, width: int, shares: Sequence[Share] = ()
+) -> tuple[Part, ...]:
     """The sruns that bring up a step in `layout`. granted: nodes of the allocation. width: of the step that the user asked
-    for, 0 where that is srun's to say. Raises: UsageError."""
+    for, 0 where that is srun's to say. shares: by slot, what the ranks there are to have. Raises: UsageError."""
+    shares = shares if len(shares) == len(layout.nodes) else ()
     width = width or granted
     if not (layout.lent or layout.chosen) and (not layout.slots or _too_long(layout)):
         return (Part(0, _first(options, env, layout, granted, width)),)
@@ -46,15 +52,30 @@ def parts(options: Sequence[str], env: Mapping[str, str], layout: Layout, grante
     if _too_long(layout):
         raise UsageError(f"{len(layout.slots)} tasks cannot be placed one by one", hint="switch node-replacement off")
     found = []
-    there = layout.parts()
-    for job, ranks in there:
+    there = [(job, alike) for job, ranks in layout.parts() for alike in _alike(ranks, options, env, layout, shares)]
+    for number, (job, ranks) in enumerate(there):
         names = [layout.node_of(rank) for rank in ranks]
         placed = (f"--ntasks={len(names)}", "--distribution=arbitrary", f"--nodelist={','.join(names)}", "--overlap")
-        kept = without(options, *_WHERE, *_HOW_MANY, "exclusive", "overlap")
+        theirs = [shares[slot] for slot in sorted({layout.slots[rank] for rank in ranks})] if shares else ()
+        kept = without(same_share(options, env, theirs, bool(job)), *_WHERE, *_HOW_MANY)
         place = f"{len(layout.slots)}/{_folded(ranks)}" if len(there) > 1 or job else ""
-        foreign = (f"--jobid={job}", *([] if has_flag(options, "input") else ["--input=none"])) if job else ()
-        found.append(Part(job, (*kept, *placed, *foreign), place))
+        jobid = (f"--jobid={job}",) if job else ()
+        unread = ("--input=none",) if (number or job) and not has_flag(options, "input") else ()
+        found.append(Part(job, (*kept, *placed, *jobid, *unread), place))
     return tuple(found)
+
+
+def _alike(
+    ranks: tuple[int, ...], options: Sequence[str], env: Mapping[str, str], layout: Layout, shares: Sequence[Share]
+) -> Sequence[tuple[int, ...]]:
+    """One srun asks for as much memory on each of its nodes: where that is counted by CPU, and nodes have different numbers of
+    those, there is one for each number, if several sruns can be one step."""
+    if not shares or not by_cpu(options, env) or why_not_over_two_jobs(options, env):
+        return [ranks]
+    groups: dict[int, list[int]] = {}
+    for rank in ranks:
+        groups.setdefault(shares[layout.slots[rank]].cpus, []).append(rank)
+    return [tuple(group) for group in groups.values()]
 
 
 def _too_long(layout: Layout) -> bool:

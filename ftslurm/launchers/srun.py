@@ -9,10 +9,13 @@ from dataclasses import dataclass, field, replace
 from ftslurm.launchers import placement
 from ftslurm.launchers.placement import NOT_WHEN_PLACED, Part, unfolded
 from ftslurm.launchers.python import Python
+from ftslurm.launchers.same_share import REPLACED, same_share
 from ftslurm.launchers.srun_options import Component, has_flag, join_components, option_value, without
 from ftslurm.launchers.step import JoinedSteps, ProcessStep
 from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold
+from ftslurm.model.shares import Share
+from ftslurm.system.programs import MARK
 
 CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
 # The site's KillOnBadExit and WaitTime would end the step behind our back; a failed task is for the ladder.
@@ -29,8 +32,9 @@ _SHAPES = (
 
 
 def own_step_env(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment for an srun of ours inside the user's job."""
-    return {name: value for name, value in env.items() if not name.startswith(_SHAPES)}
+    """The environment for an srun of ours inside the user's job. Without the mark of programs.py: an agent has it from ftrun, and
+    would without the number of its step be taken for one that stands in for srun."""
+    return {name: value for name, value in env.items() if not name.startswith(_SHAPES) and name != MARK}
 
 
 def beside_argv(nodes: Sequence[str], name: str, argv: Sequence[str], job: int = 0) -> tuple[str, ...]:
@@ -96,12 +100,12 @@ class SrunLauncher:
     def step_argvs(self, layout: Layout | None = None) -> tuple[tuple[str, ...], ...]:
         return tuple(argv for argv, _ in self._rendered(layout))
 
-    def _rendered(self, layout: Layout | None) -> list[tuple[tuple[str, ...], Part]]:
+    def _rendered(self, layout: Layout | None, shares: Sequence[Share] = ()) -> list[tuple[tuple[str, ...], Part]]:
         if layout is None:
             argv = ("srun", *join_components(self._component(component, component.options) for component in self.components))
             return [(argv, Part(0, ()))]
         (component,) = self.components
-        found = placement.parts(component.options, self.env, layout, self.granted, self.width)
+        found = placement.parts(component.options, self.env, layout, self.granted, self.width, shares)
         return [(("srun", *join_components([self._component(component, part.options)])), part) for part in found]
 
     def _component(self, component: Component, placed: Sequence[str]) -> Component:
@@ -114,19 +118,29 @@ class SrunLauncher:
     def watch_argv(self, nodes: Sequence[str], job: int = 0) -> tuple[str, ...]:
         return beside_argv(nodes, "ftslurm-agent", self.python.agent_argv(self.poll_s), job)
 
-    def launch(self, channel: str, layout: Layout | None = None, overlap: bool = False) -> ProcessStep | JoinedSteps:
+    def launch(
+        self, channel: str, layout: Layout | None = None, overlap: bool = False, shares: Sequence[Share] = ()
+    ) -> ProcessStep | JoinedSteps:
         parts = []
-        launcher = replace(self, components=tuple(_overlapping(each) for each in self.components)) if overlap else self
-        for argv, part in launcher._rendered(layout):
+        launcher = self._overlapping(shares) if overlap else self
+        for argv, part in launcher._rendered(layout, shares):
             env = dict(abroad_env(self.env) if part.job else self.env)
-            if layout is not None:
-                env = {name: value for name, value in env.items() if name not in NOT_WHEN_PLACED}
+            unsaid = NOT_WHEN_PLACED if layout is not None else REPLACED if overlap else ()
+            env = {name: value for name, value in env.items() if name not in unsaid}
             env[CHANNEL_VARIABLE] = placed_channel(channel, part.place)
             # SIGALRM ends an srun that waits for its step, and does nothing to one whose step runs: that one brings the ranks'
             # last words (with --wait=0, seen on 22.05, 24.11 and 26.05).
             parts.append((ProcessStep(argv, env, orphaned=signal.SIGALRM), _ranks(part.place)))
         self.launched.append(len(parts))
         return JoinedSteps(parts) if len(parts) > 1 else parts[0][0]
+
+    def _overlapping(self, shares: Sequence[Share]) -> SrunLauncher:
+        """Of several components nobody knows which nodes are whose."""
+        alike = shares if len(self.components) == 1 and len({share.cpus for share in shares}) == 1 else ()
+        components = [
+            replace(each, options=(*same_share(each.options, self.env, alike), "--overlap")) for each in self.components
+        ]
+        return replace(self, components=tuple(components))
 
     def watch(self, nodes: Sequence[str], channel: str, lent: Mapping[str, int]) -> ProcessStep | JoinedSteps:
         steps = []
@@ -141,10 +155,6 @@ class SrunLauncher:
 
 # Of the steps that ftslurm starts for itself. They take nothing from others.
 OWN_STEPS = "ftslurm-"
-
-
-def _overlapping(component: Component) -> Component:
-    return replace(component, options=(*without(component.options, "exclusive", "overlap"), "--overlap"))
 
 
 def placed_channel(channel: str, place: str) -> str:

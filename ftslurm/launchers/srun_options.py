@@ -13,10 +13,10 @@ reads its options with getopt_long(3) told to stop at the first word that is not
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from ftslurm.errors import UsageError
+from ftslurm.model.values import dataclass
 
 # ft_launcher's own name for its configuration, up to 0.4; srun has no option that begins so.
 FT_PREFIX = ("--ft-", "--fault-tol-")

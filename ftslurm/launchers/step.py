@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ftslurm.errors import CommandMissing
 from ftslurm.model.exits import ExitStatus, from_returncode
 from ftslurm.system.descriptors import restore_limit
+from ftslurm.system.programs import real_program
 
 # Two interrupts within a second end a step (srun(1)); nearer to each other the kernel would deliver one.
 _BETWEEN_INTERRUPTS_S = 0.05
@@ -41,12 +42,13 @@ class ProcessStep:
         orphaned: int = 0,
     ) -> None:  # fmt: skip
         """quiet: no terminal, no output; for steps the user did not ask for. orphaned: the signal that the launcher's process
-        gets when ours has ended in whatever way, 0 for none. Raises: CommandMissing."""
+        gets when ours has ended in whatever way, 0 for none. Raises: CommandMissing, CalledItself."""
         sink = subprocess.DEVNULL if quiet else None
         self._end = end
+        program, its_env = real_program(argv, env)
         try:
             self._process = subprocess.Popen(
-                list(argv), env=dict(env), stdin=sink, stdout=sink, stderr=sink, start_new_session=quiet,
+                list(argv), executable=program, env=its_env, stdin=sink, stdout=sink, stderr=sink, start_new_session=quiet,
                 preexec_fn=_prepare(os.getpid(), orphaned),
             )  # fmt: skip
         except (FileNotFoundError, PermissionError) as error:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ftslurm.errors import StateError
 from ftslurm.ledger.records import from_line, to_line
 from ftslurm.model.record import Record
+from ftslurm.model.values import dataclass
 from ftslurm.system.files import append, read_private
 
 # Far above any ledger (a record is some 300 bytes); what is longer was not written by us, and its end counts.
@@ -94,7 +94,7 @@ class Journal:
             ) from None
 
     def _append(self, data: bytes) -> None:
-        mine = not self.grown()
+        mine = size_of(self.path) == self._size if self.path.exists() else not self._size
         try:
             append(self.path, data)
         except OSError as error:
@@ -104,7 +104,7 @@ class Journal:
         else:
             self._keep_reserve()
         if mine:
-            self._size = self.path.stat().st_size
+            self._size = size_of(self.path)
 
     def _keep_reserve(self) -> None:
         """Hold some space back while there is some; without it things go on as well as without a reserve."""

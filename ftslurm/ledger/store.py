@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ftslurm.errors import StateError, UnknownJob
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.model.history import REQUEUES, History, fold
 from ftslurm.model.record import RunBegan
+from ftslurm.model.values import dataclass
 from ftslurm.system.files import private_folder
 
 VARIABLE = "FTSLURM_STATE_DIR"

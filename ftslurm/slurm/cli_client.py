@@ -43,7 +43,10 @@ class CliSlurmClient:
         return parse.parse_job(self._ask(commands.show_job_argv(number)), number)
 
     def nodes(self) -> tuple[NodeView, ...]:
-        return parse.parse_nodes(self._ask(commands.show_nodes_argv()))
+        try:
+            return parse.parse_nodes(self._ask(commands.show_nodes_argv()))
+        except SlurmRefused:  # PrivateData=nodes
+            return ()
 
     def config(self) -> dict[str, str]:
         return parse.parse_config(self._ask(commands.show_config_argv()))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+from ftslurm.model.values import dataclass
+
+# Not a key of Slurm's: when slurmctld gave the answer, by its own clock, in Unix seconds.
+AS_OF = "AS_OF"
 
 
 class JobState(Enum):
@@ -37,19 +41,22 @@ class JobView:
     """One look at a job. Times in Unix seconds, 0 where Slurm says Unknown.
 
     held: waits for a `release`. completing: the nodes still clean up after the last scheduling.
-    nodes, excluded, required: expanded. nodes is empty while the job waits. required: asked for by name (--nodelist).
-    node_count: what the job asks for.
+    nodes, cleaning, excluded, required: expanded. nodes is empty while the job waits. cleaning: of one that waits, the nodes
+    that still clean up. required: asked for by name (--nodelist). node_count: what the job asks for.
     start_time: of this scheduling; while the job waits, the earliest it can be. end_time: 0 while the job waits.
+    submit_time: after a requeue the moment at which its clean-up ended.
+    configuring: granted, yet its nodes still boot, or their Prolog runs: no step starts there by now.
     reason: Slurm's word or words, joined by `_`. features: its --constraint. gres: what it
     has asked for on each node, as --gres takes it; min_cpus: its --mincpus, 0 if not told. expedited: submitted with
     `--requeue=expedite` (25.11 and later), so that a requeue waits for the clean-up and no longer. array_task: None for
-    tasks that wait under the array's number.
+    tasks that wait under the array's number. exclusive: no other job may use its nodes; also where nobody says.
     """
 
     number: int
     state: JobState
     reason: str = ""
     completing: bool = False
+    configuring: bool = False
     held: bool = False
     batch: bool = False
     requeue: bool = False
@@ -58,6 +65,7 @@ class JobView:
     end_time: int = 0
     submit_time: int = 0
     nodes: tuple[str, ...] = ()
+    cleaning: tuple[str, ...] = ()
     excluded: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
     node_count: int = 0
@@ -71,6 +79,7 @@ class JobView:
     min_cpus: int = 0
     array_job: int | None = None
     array_task: int | None = None
+    exclusive: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +108,7 @@ class SlurmClient(Protocol):
         """The job as it stands."""
 
     def nodes(self) -> tuple[NodeView, ...]:
-        """Every node of the cluster that the caller may see."""
+        """Every node of the cluster that the caller may see: none where PrivateData=nodes hides them from users."""
 
     def requeue_held(self, number: int) -> None:
         """Back to PENDING, held; a job that is pending already is just held.
@@ -137,4 +146,4 @@ class SlurmClient(Protocol):
         """End the job. One that is over or that Slurm has forgotten is no error."""
 
     def config(self) -> dict[str, str]:
-        """`scontrol show config` as key -> value (KillWait, ProctrackType, RequeueExit, SLURM_VERSION, ...)."""
+        """`scontrol show config` as key -> value (KillWait, ProctrackType, RequeueExit, SLURM_VERSION, ...), and AS_OF."""

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from ftslurm.errors import SlurmRefused, UsageError
 from ftslurm.model.job import JobId
 from ftslurm.model.nodes import fold
+from ftslurm.model.numbers import whole
+from ftslurm.model.shares import unfold_counts
 from ftslurm.slurm.client import JobView
 
 # Unix seconds in every answer. The default is local time, ambiguous for an hour each autumn and wrong for
@@ -140,16 +142,31 @@ def donors_argv(number: int) -> tuple[str, ...]:
     return ("squeue", "--noheader", "--all", "--me", f"--name={donor_name(number)}", f"--states={states}", "--format=%A")
 
 
-def donor_argv(
-    ours: JobView, gres: str, exclude: Iterable[str], time_left_s: float, inherited: Mapping[str, str], further: Iterable[str]
-) -> tuple[str, ...]:
-    """A job of one whole node like those of ours, its script from stdin. time_left_s: of our own job, 0 if that has no end.
+def shape_of(ours: JobView, env: Mapping[str, str]) -> tuple[str, ...]:
+    """CPUs and memory of a node like those of ours: where our job has its nodes for itself, or that is not known, all its CPUs.
 
-    gres: see `gres_of`. inherited: option -> value, as of our own job. further: options of the user's, which win.
+    env: of the batch script. With threads left out CPUs are counted in another way than --cpus-per-task does.
+    Source: sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
+    """
+    cpus = unfold_counts(env.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    whole_node = ours.exclusive or not cpus or not {"SLURM_HINT", "SLURM_THREADS_PER_CORE"}.isdisjoint(env)
+    options = {"--mem": "SLURM_MEM_PER_NODE", "--mem-per-cpu": "SLURM_MEM_PER_CPU", "--mem-per-gpu": "SLURM_MEM_PER_GPU"}
+    memory = next((f"{option}={env[name]}" for option, name in options.items() if whole(env.get(name, ""))), "--mem=0")
+    return ("--exclusive" if whole_node else f"--cpus-per-task={max(cpus)}", memory)
+
+
+def donor_argv(
+    ours: JobView, gres: str, exclude: Iterable[str], time_left_s: float, inherited: Mapping[str, str], further: Iterable[str],
+    shape: Iterable[str] = ("--exclusive", "--mem=0"),
+) -> tuple[str, ...]:  # fmt: skip
+    """A job of one node like those of ours, its script from stdin. time_left_s: of our own job, 0 if that has no end.
+
+    gres: see `gres_of`. shape: see `shape_of`. inherited: option -> value, as of our own job. further: options of the user's,
+    which win.
     """
     minutes = max(1, math.ceil(time_left_s / 60))
     return (
-        "sbatch", "--parsable", "--nodes=1", "--ntasks=1", "--exclusive", "--mem=0", "--no-requeue",
+        "sbatch", "--parsable", "--nodes=1", "--ntasks=1", *shape, "--no-requeue",
         f"--exclude={fold(exclude)}", f"--job-name={donor_name(ours.number)}", "--output=/dev/null", "--chdir=/tmp",
         *((f"--partition={ours.partition}",) if ours.partition else ()),
         *((f"--constraint={ours.features}",) if ours.features else ()),

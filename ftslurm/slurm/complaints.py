@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ftslurm.errors import FtslurmError, SlurmRefused, SlurmUnavailable, UnknownJob
+from ftslurm.model.values import dataclass
 
 CONTROLLER_HINT = "is slurmctld up, and reachable from this node? `scontrol ping` tells"
 _CONFIG_HINT = "is slurm.conf there and readable? SLURM_CONF names it"

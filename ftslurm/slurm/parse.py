@@ -10,7 +10,7 @@ from dataclasses import replace
 from ftslurm.errors import SlurmUnavailable, UnknownJob, UsageError
 from ftslurm.model.nodes import expand
 from ftslurm.slurm import states
-from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView
+from ftslurm.slurm.client import AS_OF, JobState, JobView, NodeState, NodeView
 
 # The lines of `scontrol show job` that we read: the key each begins with, and the keys wanted of it. On none of
 # them does free text stand before a wanted key, so on each the first occurrence counts. The order and the lines
@@ -30,6 +30,7 @@ _JOB_LINES: Mapping[str, tuple[str, ...]] = {
     "TRES": ("TRES", "ReqTRES"),  # ReqTRES from 23.02 on
     "MinCPUsNode": ("MinCPUsNode",),
     "Features": ("Features",),
+    "OverSubscribe": ("OverSubscribe", "Exclusive"),  # Exclusive on 26.05, where OverSubscribe=NO says nothing of it
     "Comment": (),  # read whole
     # There only for a job that has asked for it. A comment of several lines could imitate it: then a donor would ask for that.
     "TresPerNode": ("TresPerNode",),
@@ -106,6 +107,7 @@ def _read_job(lines: Sequence[str], number: int) -> JobView:
         state=states.job_state(word, reason, waits),
         reason=_text(reason),
         completing=word in states.COMPLETING_WORDS,
+        configuring=word in states.CONFIGURING_WORDS,
         batch=fields.get("BatchFlag", "0") != "0",
         requeue=fields.get("Requeue", "0") != "0",
         restarts=_count(fields.get("Restarts", "0")),
@@ -126,6 +128,7 @@ def _read_job(lines: Sequence[str], number: int) -> JobView:
         expedited=any(_key(line) in _BEFORE_EXPEDITED and line.split()[-1] == _EXPEDITED for line in lines),
         array_job=_count(head["ArrayJobId"]) if "ArrayJobId" in head else None,
         array_task=_number(head["ArrayTaskId"]) if head.get("ArrayTaskId", "").isdecimal() else None,
+        exclusive=fields["Exclusive"] != "NO" if "Exclusive" in fields else fields.get("OverSubscribe") not in ("OK", "YES"),
     )
     held = states.is_held(word, view.state, _count(fields["Priority"]))
     return while_waiting(replace(view, held=held), unix_time(fields.get("EligibleTime", "")))
@@ -139,7 +142,7 @@ def while_waiting(view: JobView, eligible: int) -> JobView:
     """
     if view.state is not JobState.PENDING:
         return view
-    return replace(view, nodes=(), start_time=eligible, end_time=0)
+    return replace(view, nodes=(), cleaning=view.nodes, start_time=eligible, end_time=0)
 
 
 def _fields(lines: Sequence[str]) -> dict[str, str]:
@@ -313,8 +316,13 @@ def _without_stamp(reason: str) -> str:
 
 
 def parse_config(text: str) -> dict[str, str]:
-    """`scontrol show config` as key -> value, `(null)` as an empty value; units stay (`KillWait` is `30 sec`)."""
+    """`scontrol show config` as key -> value, `(null)` as an empty value; units stay (`KillWait` is `30 sec`).
+
+    AS_OF comes from the heading, `Configuration data as of 1795385302` (slurmctld's time of the answer, 22.05 to 26.05).
+    """
     config: dict[str, str] = {}
+    if heading := re.match(r"\s*Configuration data as of (\d+)$", text.partition("\n")[0]):
+        config[AS_OF] = heading[1]
     for line in text.split("\n"):
         key, found, value = line.partition("=")
         key = key.strip()

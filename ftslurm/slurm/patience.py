@@ -54,12 +54,20 @@ class Patience:
         Raises: the last NoAnswer when the time is up, and everything else at once.
         """
         deadline = self.clock() + self.limit_s
-        # Imported late: it takes 40 ms, and many a run never asks Slurm.
+        try:
+            return once(self.limit_s)
+        except NoAnswer:
+            if self.clock() + FIRST_WAIT_S >= deadline:
+                raise
+        # Loaded here: most requests are answered at once, and it takes 10 ms.
+        from random import uniform
+
         from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_random_exponential
 
         def no_time_left(state: RetryCallState) -> bool:
             return self.clock() + getattr(state, "upcoming_sleep", 0.0) >= deadline  # there since tenacity 8.3
 
+        self.sleep(uniform(0, FIRST_WAIT_S))
         tries = Retrying(
             retry=retry_if_exception_type(NoAnswer),
             wait=wait_random_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
@@ -39,10 +39,13 @@ IMPORT_HINT = "does `python -c 'import pyslurm'` work here? Else use the command
 class ChildSlurmClient:
     """SlurmClient that hands each request to the child, and ends a child that does not answer in time.
 
-    The child is started by the first request, and anew when it is gone. timeout_s: for one request.
+    The child is started by the first request, and anew when it is gone. timeout_s: for one request. env: of the child.
     """
 
-    def __init__(self, timeout_s: float = 60.0, argv: Sequence[str] = ()) -> None:
+    def __init__(
+        self, timeout_s: float = 60.0, argv: Sequence[str] = (), env: Mapping[str, str] = os.environ
+    ) -> None:
+        self._env = env
         self._timeout_s = timeout_s
         self._argv = argv or child_argv(timeout_s)
         self._child: _Child | None = None
@@ -114,7 +117,7 @@ class ChildSlurmClient:
     def _running(self) -> _Child:
         if self._child is None or self._child.process.poll() is not None:
             self._end()
-            self._child = _Child.start(self._argv)
+            self._child = _Child.start(self._argv, self._env)
             self._greet(self._child)
         return self._child
 
@@ -141,8 +144,8 @@ class _Child:
     answers: IO[bytes]
 
     @staticmethod
-    def start(argv: Sequence[str]) -> _Child:
-        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def start(argv: Sequence[str], env: Mapping[str, str]) -> _Child:
+        process = subprocess.Popen(argv, env=dict(env), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert process.stdin is not None and process.stdout is not None
         return _Child(process, process.stdin, process.stdout)
 

@@ -64,7 +64,10 @@ class PyslurmSlurmClient:
         if number not in self._told:
             self._told[number] = self._cli.job(number)
         told = self._told[number]
-        return replace(view, expedited=told.expedited, features=told.features, gres=told.gres, min_cpus=told.min_cpus)
+        return replace(
+            view, expedited=told.expedited, features=told.features, gres=told.gres, min_cpus=told.min_cpus,
+            exclusive=told.exclusive,
+        )  # fmt: skip
 
     def _load(self, number: int) -> Any:
         # Job.load() gives the first job of the answer, which for the number of a job array is any of its tasks.
@@ -72,7 +75,10 @@ class PyslurmSlurmClient:
         return job if job.id == number else self._pyslurm.Jobs.load()[number]
 
     def nodes(self) -> tuple[NodeView, ...]:
-        return self._ask("show nodes", lambda: tuple(read_node(node) for node in self._pyslurm.Nodes.load().values()))
+        try:
+            return self._ask("show nodes", lambda: tuple(read_node(node) for node in self._pyslurm.Nodes.load().values()))
+        except SlurmRefused:  # PrivateData=nodes
+            return ()
 
     def config(self) -> dict[str, str]:
         return self._cli.config()
@@ -160,6 +166,7 @@ def read_job(job: Any) -> JobView:
         state=states.job_state(word, reason, states.waits_still(bool(job.run_time), start, end)),
         reason="" if reason == "None" else "_".join(reason.split()),  # as scontrol writes it
         completing=word in states.COMPLETING_WORDS,
+        configuring=word in states.CONFIGURING_WORDS,
         batch=bool(job.is_batch_job),
         requeue=bool(job.is_requeueable),
         restarts=job.requeue_count or 0,

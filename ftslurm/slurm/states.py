@@ -36,6 +36,7 @@ _JOB_WORDS = {
     "NODE_FAIL": JobState.NODE_FAIL,
     "PREEMPTED": JobState.PREEMPTED,
 }
+CONFIGURING_WORDS = frozenset({"CONFIGURING", "POWER_UP_NODE"})
 COMPLETING_WORDS = frozenset({"COMPLETING", "STAGE_OUT"})
 _HOLDING_WORDS = frozenset({"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 # COMPLETING hides how a job ended; these reasons tell all the same.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from ftslurm.model.events import Now
+from ftslurm.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

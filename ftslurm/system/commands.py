@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from ftslurm.errors import CommandMissing
+from ftslurm.model.values import dataclass
+from ftslurm.system.programs import real_program
 
 MAX_OUTPUT_BYTES = 1 << 16
 KILL_WAIT_S = 1.0
@@ -37,14 +37,15 @@ Runner = Callable[..., CommandResult]
 def run(
     argv: Sequence[str], timeout_s: float, stdin: str = "", env: Mapping[str, str] | None = None, cwd: str | None = None
 ) -> CommandResult:
-    """Run `argv` without a shell, kill it after `timeout_s`.
+    """Run `argv` without a shell, kill it after `timeout_s`. A command of Slurm is Slurm's own, whatever PATH begins with.
 
-    Raises: CommandMissing if the program is not there or may not be executed.
+    Raises: CommandMissing if the program is not there or may not be executed; CalledItself.
     """
+    program, its_env = real_program(argv, os.environ if env is None else env)
     try:
         done = subprocess.run(
-            list(argv), input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout_s, env=env,
-            cwd=cwd,
+            list(argv), executable=program, input=stdin, capture_output=True, text=True, errors="replace", timeout=timeout_s,
+            env=its_env, cwd=cwd,
         )  # fmt: skip
     except subprocess.TimeoutExpired as late:
         return CommandResult(tuple(argv), None, _text(late.stdout), _text(late.stderr))
@@ -61,6 +62,8 @@ def run_group(argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | No
     Of its output the last 64 KB are kept. who: user, group, extra_groups, as subprocess takes them.
     Raises: CommandMissing.
     """
+    import tempfile
+
     with tempfile.TemporaryFile() as output:  # a pipe would be held open by whatever it leaves behind
         try:
             process = subprocess.Popen(

@@ -10,10 +10,10 @@ import os
 import pwd
 import resource
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ftslurm.errors import UnknownJob
+from ftslurm.model.values import dataclass
 from ftslurm.system.commands import CommandResult, run_group
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from ftslurm.devices.probe import Probe, choose_probes
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
-from ftslurm.model.wire import devices_message, evidence_message, healed_message
+from ftslurm.model.wire import alive_message, devices_message, evidence_message, healed_message
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.life import Life
 from ftslurm.wrapper.pages import Pages, limits_of, sweep
@@ -131,6 +131,8 @@ class Agent:
         thread.join(BESIDE_S)
         while thread.is_alive():
             self._keep_up()
+            if self._line.gone and self._line.ending(boot_s()):
+                raise LinkError("Slurm ends the step, and ftrun has ended")
             thread.join(BESIDE_S)
         return done.result()
 
@@ -146,6 +148,8 @@ class Agent:
         if message["t"] == "look":
             for said in self._pages.turn(time.monotonic(), at_once=True):  # what is decided then may depend on it
                 self._tell(said)
+            if signs := signs_of_life(self._life.did_io(), self._pages.beat(), time.monotonic()):
+                self._tell(alive_message(signs))
             self._look(asked=True)
         elif message["t"] == "heal":
             self._heal(message)
@@ -238,9 +242,9 @@ class Agent:
         return HealResult(device, heals, "a drill: the fault was taken back" if heals else "a drill: it does not heal")
 
     def _heal(self, message: Mapping[str, Any]) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a reset takes minutes; a cancelled job does not wait for it
+        before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a reset takes minutes; a cancelled job does not wait for it
         results = self._beside(lambda: self._heal_all(message))
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, before)
         self._say(healed_message(results))
 
     def _heal_all(self, message: Mapping[str, Any]) -> tuple[HealResult, ...]:
@@ -271,14 +275,24 @@ class Agent:
         self._line.say(message)
 
 
+def signs_of_life(io: Mapping[int, float], beats: Mapping[int, float], now: float) -> dict[int, tuple[float, str]]:
+    """rank -> how many seconds ago its last sign of life was, and what it was. All times monotonic."""
+    found = {rank: (at, "it did IO") for rank, at in io.items()}
+    found |= {rank: (at, "its heart beat") for rank, at in beats.items() if at >= found.get(rank, (at, ""))[0]}
+    return {rank: (max(0.0, now - at), what) for rank, (at, what) in found.items()}
+
+
 def merged(answers: list[ProbeAnswer]) -> ProbeAnswer:
     """All kinds of a node as one answer."""
     errors = [answer.error for answer in answers if answer.error]
     return ProbeAnswer(tuple(report for answer in answers for report in answer.reports), "; ".join(errors))
 
 
-def inherit(message: Mapping[str, Any], node: str, heard_at: float) -> None:
-    """heard_at: of the controller, as boot_s(). What it takes is loaded only now: most jobs never need it."""
+def inherit(message: Mapping[str, Any], node: str, heard_at: float, ending: bool) -> None:
+    """heard_at: of the controller, as boot_s(). ending: Slurm has asked the step to end.
+
+    What it takes is loaded only now: most jobs never need it.
+    """
     from ftslurm.errors import FtslurmError
     from ftslurm.model.will import from_message
     from ftslurm.policies.succession import may_succeed
@@ -287,7 +301,7 @@ def inherit(message: Mapping[str, Any], node: str, heard_at: float) -> None:
     will = from_message(message)
     if may_succeed(will, node):
         try:
-            say(f"the agent on {node} ends: {succeed_to(will, node, heard_at)}")
+            say(f"the agent on {node} ends: {succeed_to(will, node, heard_at, ending)}")
         except FtslurmError as error:
             say(f"the agent on {node} cannot find out what has become of ftrun: {error}")
 
@@ -305,11 +319,12 @@ def main() -> None:
         probes, poll_s = choose_probes(env, run_command), float(sys.argv[1])
         hello = {"t": "agent", "node": node, "kinds": [probe.kind for probe in probes]}
         line = Line(channel, env, *connect(channel, env, CONNECT_TIMEOUT_S), hello)
+        signal.signal(signal.SIGTERM, lambda *_: line.asked_to_end(boot_s()))
         agent = Agent(node, probes, line, poll_s, lambda step: page_folder(step, channel))
         agent.run()
         if will := agent.inherits:
             line.hang_up()
-            inherit(will, node, line.renewed)
+            inherit(will, node, line.renewed, line.ending(boot_s()))
     except (IndexError, KeyError, OSError, ValueError) as error:
         sys.exit(f"ftslurm: the agent on {node} cannot reach ftrun: {error}")
 

@@ -20,7 +20,7 @@ class Caller:
     """owner: rank or node name. let_go: nothing it says is heard any more, and its lease is not renewed. paused: it is going
     to be stopped with the whole job, and was promised that its lease does not run out before it is heard of again."""
 
-    def __init__(self, owner: int | str, node: str, talk: str, lease_s: float, silence_s: float) -> None:
+    def __init__(self, owner: int | str, node: str, talk: str, lease_s: float, silence_s: float, grace_s: float) -> None:
         self.owner = owner
         self.node = node
         self.let_go = self.paused = False
@@ -28,6 +28,7 @@ class Caller:
         self._talk = Talk()
         self._lease_s = lease_s
         self._beat_s = min(lease_s, silence_s) / BEATS
+        self._grace_s = grace_s
         self._peer: Peer | None = None
 
     @property
@@ -44,7 +45,7 @@ class Caller:
         """
         before, self._peer, self.paused = self._peer, peer, False
         self._has(heard)
-        times = {"lease_s": self._lease_s, "beat_s": self._beat_s}
+        times = {"lease_s": self._lease_s, "beat_s": self._beat_s, "grace_s": self._grace_s}
         peer.send({"t": "welcome", "a": self._talk.heard, **times, **self._word(cut_off)})
         for message in self._talk.kept:
             peer.send(message)

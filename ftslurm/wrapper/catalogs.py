@@ -47,7 +47,7 @@ class _OnceLoader(_Loader):  # type: ignore[misc]
 
 def load_pattern_book(paths: tuple[str, ...] = ()) -> PatternBook:
     """Log patterns and exit statuses. paths: of a site's own files, later ones on top. Raises: PolicyError."""
-    book = build_book(_shipped("log-patterns.yaml"), _shipped("exit-codes.yaml"))
+    book = build_book(_shipped("log-patterns.yaml"), _shipped("exit-codes.yaml"), _shipped("device-errors.yaml"))
     for path in paths:
         book = patterns_laid_over(book, _site(path), path)
     return book

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import random
 import resource
 import selectors
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ftslurm.errors import LaunchFailed
@@ -95,7 +97,8 @@ class Peer:
 
 
 class Server:
-    """Listens on every address of this node, on a port of the kernel's choice.
+    """Listens on every address of this node or on one, on a port of the kernel's choice or on one of `ports` (both ends
+    included).
 
     on_message(peer, message), on_lost(peer, why, hangup): called from within `ready`; `peer.owner` is the caller's to use.
     """
@@ -106,6 +109,7 @@ class Server:
         on_message: Callable[[Peer, Message], None],
         on_lost: Callable[[Peer, str, Hangup], None],
         address: str = "",
+        ports: tuple[int, int] | None = None,
     ) -> None:
         self._selector = selector
         self.on_message = on_message
@@ -115,13 +119,13 @@ class Server:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._highest = MAX_DESCRIPTOR if limit == resource.RLIM_INFINITY else max(limit - DESCRIPTORS_KEPT, limit // 2)
         self.secret = os.urandom(32)
-        self._listener = _listen(address)
+        self._listener = _listen(address, ports)
         self.port: int = self._listener.getsockname()[1]
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
-    def channel_text(self, addresses: list[str]) -> str:
-        """For the shims and agents, by environment only. Format: Channel in shim.py."""
-        return f"1:{self.port}:{self.secret.hex()}:{','.join(addresses)}"
+    def channel_text(self, addresses: list[str], only: bool = False) -> str:
+        """For the shims and agents, by environment only. Format: Channel in shim.py. only: no other address will do."""
+        return f"1:{self.port}:{self.secret.hex()}:{'=' if only else ''}{','.join(addresses)}"
 
     def _accept(self, _: int) -> None:
         try:
@@ -199,21 +203,44 @@ def _end_by(error: OSError) -> Hangup:
     return Hangup.RESET if isinstance(error, ConnectionError) else Hangup.NONE
 
 
-def _listen(address: str) -> socket.socket:
-    try:
-        if address:
-            return socket.create_server((address, 0), family=_family(address), backlog=4096)
-        if socket.has_dualstack_ipv6():
-            try:
-                return socket.create_server(("", 0), family=socket.AF_INET6, backlog=4096, dualstack_ipv6=True)
-            except OSError:
-                pass  # IPv6 is compiled in and switched off
-        return socket.create_server(("", 0), backlog=4096)
-    except OSError as error:
-        raise LaunchFailed(
-            f"cannot listen for the shims on {address or 'any address'}: {error.strerror}",
-            hint="--ft-set address=ADDRESS names another address of this node",
-        ) from None
+def _listen(address: str, ports: tuple[int, int] | None) -> socket.socket:
+    """Raises: LaunchFailed."""
+    taken: OSError | None = None
+    for port in _in_any_order(ports):
+        try:
+            return _listen_on(address, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or ports is None:
+                raise LaunchFailed(
+                    f"cannot listen for the shims on {address or 'any address'}: {error.strerror}",
+                    hint="--ft-set nodes.address=ADDRESS names another address of this node",
+                ) from None
+            taken = error
+    assert taken is not None and ports is not None
+    raise LaunchFailed(
+        f"every port from {ports[0]} to {ports[1]} is taken on this node", hint="--ft-set nodes.ports=LOW-HIGH names others"
+    ) from taken
+
+
+def _in_any_order(ports: tuple[int, int] | None) -> Sequence[int]:
+    """Several programs look for one in the same range, srun among them. 0: the kernel's choice."""
+    if ports is None:
+        return (0,)
+    low, high = ports
+    return random.sample(range(low, high + 1), high - low + 1)
+
+
+def _listen_on(address: str, port: int) -> socket.socket:
+    if address:
+        return socket.create_server((address, port), family=_family(address), backlog=4096)
+    if socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(("", port), family=socket.AF_INET6, backlog=4096, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise
+            # IPv6 is compiled in and switched off
+    return socket.create_server(("", port), backlog=4096)
 
 
 def _family(address: str) -> socket.AddressFamily:

@@ -11,19 +11,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ftslurm
-from ftslurm.errors import FtslurmError, LaunchFailed, SlurmRefused, WireError
+from ftslurm.errors import CommandMissing, FtslurmError, LaunchFailed, SlurmRefused, WireError
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import beside_argv, own_step_env
 from ftslurm.ledger.store import Store
 from ftslurm.model import record as rec
 from ftslurm.model.events import DrillAsked
 from ftslurm.model.nodes import expand
+from ftslurm.model.values import dataclass
 from ftslurm.model.wire import drill_order, hello
+from ftslurm.system.programs import real_program
 from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, LinkError, connect
 
 CONNECT_TIMEOUT_S = 10.0
@@ -64,11 +65,12 @@ def order_drill(target: Target, order: DrillAsked, env: Mapping[str, str]) -> st
     ))  # fmt: skip
     argv = (argv[0], f"--jobid={target.number}", *argv[1:])
     try:
+        program, its_env = real_program(argv, own_step_env(env))
         done = subprocess.run(
-            argv, env=own_step_env(env), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            argv, executable=program, env=its_env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
             timeout=STEP_TIMEOUT_S, check=False,
         )  # fmt: skip
-    except FileNotFoundError:
+    except (FileNotFoundError, CommandMissing):
         raise LaunchFailed("there is no srun here", hint="run `ftslurm drill` where you submit jobs") from None
     except subprocess.TimeoutExpired:
         raise LaunchFailed(f"no step of job {target.number} came up in {STEP_TIMEOUT_S:g} s", hint="is its node well?") from None

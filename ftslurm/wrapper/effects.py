@@ -63,7 +63,7 @@ class Scheduler(Protocol):
     def clean_up(self, nodes: Sequence[str], argv: Sequence[str], limit_s: float) -> str:
         """Run `argv` once on each node; gives what went wrong, empty for nothing. Never raises."""
 
-    def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
+    def requeue(self, decision: str, exclude: Sequence[str], start: do.Start, allow_first: bool) -> RequeueEnded:
         """Give the job back. Never raises."""
 
 
@@ -74,7 +74,7 @@ class Effects:
         self, sources: Sources, launcher: Launcher, scheduler: Scheduler, signals: Signals, clock: Clock,
         channel: str, verbose: bool = False, err: TextIO | None = None,
         programs: Callable[[int], Mapping[int, tuple[str, ...]]] = lambda tasks: {},
-        prepare: Callable[[], None] = lambda: None, left: Callable[[Mapping[str, str]], None] = lambda nodes: None,
+        prepare: Callable[[], None] = lambda: None, left: Callable[[do.TellOthers], None] = lambda told: None,
         tail_bytes: int = 0, silence_s: float = 0.0, beat_limits: Mapping[str, Any] | None = None, inject: str = "",
         keep: Callable[[int, str, str], Any] = lambda attempt, node, text: None,
     ) -> None:  # fmt: skip
@@ -105,7 +105,7 @@ class Effects:
 
     def _launch(self, decision: do.LaunchStep) -> None:
         channel = for_launch(self._channel, self._sources.new_step())
-        self._step = self._sources.step = self._launcher.launch(channel, decision.layout, decision.overlap)
+        self._step = self._sources.step = self._launcher.launch(channel, decision.layout, decision.overlap, decision.shares)
 
     def _start(self, decision: do.StartRanks) -> None:
         programs = self._programs(len(self._sources.shims))
@@ -262,7 +262,7 @@ class Effects:
     def _give_back(self, d: do.Requeue) -> RequeueEnded:
         if d.clean_up is not None and (said := self._clean_up(d.clean_up)):
             self.say(said)
-        return self._scheduler.requeue(d.decision, d.exclude, d.start_in_s, d.allow_first)
+        return self._scheduler.requeue(d.decision, d.exclude, d.start, d.allow_first)
 
     def _clean_up(self, d: do.CleanUp) -> str:
         """What people should know of it. What is not waited for goes on until Slurm ends the job's processes."""
@@ -277,7 +277,7 @@ class Effects:
 
     def _tell_others(self, decision: do.TellOthers) -> None:
         try:
-            self._left(decision.nodes)
+            self._left(decision)
         except StateError as error:
             self.say(f"{error}; later jobs will not know which nodes were left")
 

@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from ipaddress import IPv4Address, IPv6Address
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -40,6 +40,8 @@ from ftslurm.model.collectives import (
     Waits,
     unfold,
 )
+from ftslurm.model.values import dataclass
+from ftslurm.policies.whohangs import works
 from ftslurm.sdk import probe as layout
 from ftslurm.sdk.page import SIZE, PageState, page_paths, parse_page, pid_namespace, start_ticks
 from ftslurm.system.commands import Runner, run
@@ -122,6 +124,7 @@ class ProbeState(NamedTuple):
     peer: int | None
     waits: int
     failed: bool  # the last wait raised
+    left: bool  # no group is left, or the program is over
     groups: tuple[ProbeGroup, ...]
     ring: tuple[Wait, ...]
 
@@ -155,6 +158,7 @@ def parse_probe(data: bytes) -> ProbeState | None:
         peer=peer - 1 if 0 < peer <= layout.LOW else None,
         waits=words[layout.WAITS],
         failed=0 < words[layout.WAITS] == words[layout.FAILED],
+        left=bool(level & layout.LEFT),
         groups=tuple(_groups(words)),
         ring=tuple(_ring(words)),
     )
@@ -452,6 +456,7 @@ class _Rank:
     seen: dict[str, tuple[Any, float]] = field(default_factory=dict)
     samples: deque[tuple[float, dict[tuple[int, float], int], float]] = field(default_factory=lambda: deque(maxlen=16))
     children: int = 0
+    worked_at: float | None = None  # None: it was not looked at yet
     names: dict[int, GroupName] = field(default_factory=dict)
     names_size: int = -1
     told_waits: int = 0
@@ -610,6 +615,11 @@ class NodeWatch:
             each.children = len(below)
             io, cpu_s = usage([each.pid, *below])
             each.samples.append((now, io, cpu_s))
+            cpu_percent, io_bytes_s = _rates(each.samples)
+            seen = RankView(each.rank, self._node, main_thread(each.pid)[0], cpu_percent=cpu_percent, io_bytes_s=io_bytes_s)
+            printed = each.note("printed", _passed_on(self._roots[each.root].shim), now) and len(each.samples) > 1
+            if each.worked_at is None or printed or works(seen):
+                each.worked_at = now
 
     # --- views
 
@@ -620,8 +630,9 @@ class NodeWatch:
             process = ProcessState.EXITED
         cpu_percent, io_bytes_s = _rates(each.samples)
         view = RankView(
-            each.rank, self._node, process, wchan, cpu_percent=cpu_percent, io_bytes_s=io_bytes_s, children=each.children
-        )
+            each.rank, self._node, process, wchan, cpu_percent=cpu_percent, io_bytes_s=io_bytes_s, children=each.children,
+            idle_s=now - each.worked_at if each.worked_at is not None else None,
+        )  # fmt: skip
         if state is None:
             return view
         running = process not in (ProcessState.STOPPED, ProcessState.EXITED, ProcessState.UNKNOWN)
@@ -629,6 +640,7 @@ class NodeWatch:
         return replace(
             view,
             probed=True,
+            left=state.left,
             groups=groups,
             main_fresh=each.age("main", now) < MAIN_FRESH_S if running else None,
             gil_held=each.age("beats", now) > LOCK_HELD_S if running else None,
@@ -776,6 +788,12 @@ def _rates(samples: Sequence[tuple[float, dict[tuple[int, float], int], float]])
     # A process that is new counts from nothing; one that has gone took its count along.
     moved = sum(max(0, count - then[1].get(process, 0)) for process, count in io.items())
     return max(0.0, cpu_s - then[2]) / passed * 100, moved / passed
+
+
+def _passed_on(shim: int | None) -> int:
+    """Bytes that a shim has written: what its rank prints goes through it, and it writes nothing else of its own accord."""
+    found = re.search(r"^wchar:\s*(\d+)", _text(f"/proc/{shim}/io"), re.M) if shim else None
+    return int(found[1]) if found else 0
 
 
 def _key(group: ProbeGroup, names: Mapping[int, GroupName]) -> str:

@@ -11,7 +11,8 @@ from ftslurm.policies import xids
 from ftslurm.policies.asked import Asked, asked, codes_in
 from ftslurm.policies.codebook import CodeBook
 from ftslurm.policies.codes import normalise
-from ftslurm.policies.patterns import Found, PatternBook
+from ftslurm.policies.findings import Finding, findings
+from ftslurm.policies.patterns import PatternBook
 from ftslurm.report.explain_code import Background, Explained, of_device, of_exit, of_line, unknown
 from ftslurm.wrapper.catalogs import load_code_book, load_pattern_book
 
@@ -40,14 +41,13 @@ class Explainer:
 
     def text(self, data: bytes) -> list[Explained]:
         """Some lines of output: what is known among them, each kind once, in order."""
-        found = sorted([*self._patterns.scan(data), *self._patterns.hints(data)], key=lambda hit: hit.offset)
-        first: dict[str, Found] = {}
-        for hit in found:
+        hints = [Finding(hit.offset, hit.line, hit.pattern) for hit in self._patterns.hints(data)]
+        first: dict[str, Finding] = {}
+        for hit in sorted([*findings(data, self._patterns), *hints], key=lambda hit: hit.offset):
             first.setdefault(hit.pattern.id, hit)
-        lines = [hit.line.decode("utf-8", "replace").strip() for hit in list(first.values())[:MAX_LINES]]
-        if not lines:
+        if not first:
             return [unknown(data.decode("utf-8", "replace").strip().partition("\n")[0][:MAX_SHOWN], self._settings)]
-        return [each for line in lines for each in self._line(line)]
+        return [each for hit in list(first.values())[:MAX_LINES] for each in self._found(hit)]
 
     def _named(self, word: str) -> Sequence[Asked]:
         """What a word names: a condition of a vendor or of ModelArts, the id of a pattern."""
@@ -69,12 +69,18 @@ class Explainer:
         return [self._device(each.kind, each.words)]
 
     def _line(self, line: str) -> list[Explained]:
-        pattern = self._patterns.line(line)
-        if pattern is None:
+        found = self._patterns.look(line)
+        if found is None:
             return [unknown(line[:MAX_SHOWN], self._settings)]
+        return self._found(Finding(0, line.encode("utf-8", "surrogateescape"), found.pattern, word=found.word))
+
+    def _found(self, found: Finding) -> list[Explained]:
+        line = found.line.decode("utf-8", "replace").strip()
         codes = [self._device(each.kind, each.words) for each in codes_in(line)]
         named = codes[0].code if codes else ""
-        return [of_line(line[:MAX_SHOWN], pattern, self._sources(pattern.sources), self._settings, named), *codes]
+        sources = self._sources(found.pattern.sources)
+        part = str(found.word) if found.word else found.place
+        return [of_line(line[:MAX_SHOWN], found.pattern, sources, self._settings, named, part), *codes]
 
     def _exit(self, status: int) -> Explained:
         m = self._patterns.exit(status)

@@ -6,12 +6,14 @@ import time
 from collections.abc import Mapping
 
 from ftslurm.errors import SlurmRefused
+from ftslurm.ledger.clean_ups import known_clean_ups
 from ftslurm.ledger.store import Store
 from ftslurm.model.history import fold
 from ftslurm.model.record import CarriedOut
-from ftslurm.policies.start_time import start_in_s
+from ftslurm.policies.start_time import plan_start
 from ftslurm.slurm.choice import choose_client
-from ftslurm.wrapper.requeue import give_back, plan_for
+from ftslurm.system.programs import with_folder
+from ftslurm.wrapper.requeue import give_back, plan_for, slurms_clock
 from ftslurm.wrapper.settings_files import Request, settings_in_force
 
 
@@ -25,11 +27,11 @@ def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:
     if run.launcher == "local":
         raise SlurmRefused(f"job {job} is a local one: only its own ftrun could requeue it", hint="start it again")
     settings = settings_in_force(Request(), env).settings
-    client = choose_client(settings.slurm_client, settings.slurm_timeout_s)
+    client = choose_client(settings.slurm_client, settings.slurm_timeout_s, with_folder(env, settings.slurm_bin))
     _same_job(client.job(run.number).restarts, run.schedule, job)
-    in_s = start_in_s(settings, True, history.slow_requeues)
-    plan = plan_for(history, decided.exclude, in_s, settings.even_if_no_requeue)
-    what = give_back(client, run.number, plan, time.time)
+    start = plan_start(settings, True, known_clean_ups(store.root, run.cluster, history))
+    plan = plan_for(history, decided.exclude, start, settings.even_if_no_requeue)
+    what = give_back(client, run.number, plan, slurms_clock(client.config()))
     journal.append([CarriedOut(time.time(), decided.id, True, f"{what}, finished from outside")])
     return f"job {job}: {what}"
 

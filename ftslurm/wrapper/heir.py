@@ -17,6 +17,7 @@ import ftslurm
 from ftslurm.errors import REQUEUED_STATUS, FtslurmError, StateError
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import CHANNEL_VARIABLE, beside_argv, beside_env
+from ftslurm.ledger.clean_ups import known_clean_ups
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model import record as rec
@@ -24,7 +25,7 @@ from ftslurm.model.history import REQUEUES, fold
 from ftslurm.model.node_memory import NodeLeft
 from ftslurm.model.will import Will
 from ftslurm.policies.ladder import choose
-from ftslurm.policies.start_time import start_in_s
+from ftslurm.policies.start_time import plan_start
 from ftslurm.policies.succession import (
     FinishEnd,
     FinishRequeue,
@@ -59,9 +60,14 @@ SCRIPT_LOOK_S = 30.0
 
 
 class Heir:
-    """One loop, until it has acted or has nothing left to do here. heard_at: of the controller, as boot_s()."""
+    """One loop, until it has acted or has nothing left to do here. heard_at: of the controller, as boot_s().
 
-    def __init__(self, will: Will, node: str, heard_at: float, client: SlurmClient, runner: Runner = run) -> None:
+    ending: Slurm has asked the step to end.
+    """
+
+    def __init__(
+        self, will: Will, node: str, heard_at: float, client: SlurmClient, runner: Runner = run, ending: bool = False
+    ) -> None:
         assert will.place(node) is not None
         self._will, self._node = will, node
         self._before = will.before(node)
@@ -75,6 +81,8 @@ class Heir:
         self._batch_is_back = False  # without its script
         self._last = LedgerNow.UNKNOWN  # at the last look into the ledger
         self._woken = threading.Event()
+        if ending:
+            self._woken.set()
 
     def run(self) -> str:
         """Gives what came of it, in one sentence."""
@@ -234,8 +242,9 @@ class Heir:
 
     def _finish_requeue(self) -> str:
         st = self._will.settings
-        in_s = start_in_s(st, True, fold(self._journal.read().records).slow_requeues)
-        what = carry_out(self._client, self._will.number, self._journal, in_s, st.even_if_no_requeue)
+        known = known_clean_ups(self._journal.path.parent.parent, self._will.cluster, fold(self._journal.read().records))
+        start = plan_start(st, True, known)
+        what = carry_out(self._client, self._will.number, self._journal, start, st.even_if_no_requeue)
         self._close(REQUEUED_STATUS, "requeued")
         return what
 
@@ -278,7 +287,7 @@ def say(text: str) -> None:
         pass
 
 
-def succeed_to(will: Will, node: str, heard_at: float) -> str:
+def succeed_to(will: Will, node: str, heard_at: float, ending: bool = False) -> str:
     """See Heir. Raises: FtslurmError when Slurm cannot be asked at all."""
     st = will.settings
-    return Heir(will, node, heard_at, choose_client(st.slurm_client, st.slurm_timeout_s)).run()
+    return Heir(will, node, heard_at, choose_client(st.slurm_client, st.slurm_timeout_s), ending=ending).run()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from ftslurm.model.values import dataclass
 
 BAD_NODE_STATUS = 10  # of a module, see hooks/edge.py
 
 # Seconds. Slurm kills a health check after 60 s (slurm.conf(5)); a Prolog should end within MessageTimeout, 10 s by default, and
 # takes well under one when all is well. An Epilog may have a chip to reset and a clean-up to wait for.
-LIMITS_S: Mapping[str, int] = {"prolog": 30, "epilog": 900, "health_check": 50, "epilog_slurmctld": 90}
+LIMITS_S: Mapping[str, int] = {"prolog": 30, "epilog": 900, "health_check": 50, "epilog_slurmctld": 700}
 TASK_LIMIT_S = 10
 
 _HEAD = """#!/bin/sh
@@ -116,7 +117,7 @@ SETTINGS = """# What ftslurm's Prolog, Epilog, HealthCheckProgram and EpilogSlur
 # first_user_id: 1000               # jobs of users below are left alone
 # finish_requeues: true             # false: EpilogSlurmctld does nothing
 # finish_after: 3s                  # for so long it lets a job finish its requeue itself
-# start_in: 4s                      # earliest start after a requeue; must outlast the Epilog
+# start_in: 4s                      # from a Prolog that turns a job away to its earliest start elsewhere; must outlast the Epilog
 # slurm_timeout: 10s                # for one request to slurmctld
 # catalogs: []                      # files of the site's own codes and log lines
 # state: /var/lib/ftslurm           # on each node: what was seen, evidence of leftovers

@@ -6,40 +6,65 @@ does not ignore SIGTERM is gone within milliseconds. A step is a container of it
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from ftslurm.errors import FtslurmError
+from ftslurm.errors import FtslurmError, StateError
 from ftslurm.ledger.journal import Journal
+from ftslurm.model.decisions import Start
 from ftslurm.model.history import History, fold
 from ftslurm.model.nodes import expand
-from ftslurm.model.record import CarriedOut
+from ftslurm.model.record import CarriedOut, CleanUpBegan
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobState, SlurmClient
-from ftslurm.wrapper.requeue import AS_IT_IS, Plan, give_back, plan_for, runs_again, takes_changes
+from ftslurm.wrapper.requeue import AS_IT_IS, Plan, give_back, plan_for, runs_again, slurms_clock, takes_changes
+
+# Slurm waits for such a node until it takes it for down: that says nothing of how long nodes that live need.
+DEAD_NODES = frozenset({"node", "lost"})
+
+# Of KillWait: the last request, and the way out.
+SPARE_S = 3.0
 
 
-def keep(number: int, ledger: Path, start_in_s: float, allow_first: bool, client: str, timeout_s: float) -> str:
+def keep(number: int, ledger: Path, start: Start, allow_first: bool, client: str, timeout_s: float) -> str:
     """Carry out the requeue that stands open in `ledger`, and write that it is done. Raises: FtslurmError."""
-    return carry_out(choose_client(client, timeout_s), number, Journal(ledger), start_in_s, allow_first)
+    return carry_out(choose_client(client, timeout_s), number, Journal(ledger), start, allow_first)
 
 
-def carry_out(client: SlurmClient, number: int, journal: Journal, start_in_s: float, allow_first: bool) -> str:
+def carry_out(client: SlurmClient, number: int, journal: Journal, start: Start, allow_first: bool) -> str:
     """As `keep`."""
     history = fold(journal.read().records)
     decided = history.open_requeue
     if decided is None:
         return "nothing was left to do"
-    plan = plan_for(history, decided.exclude, start_in_s, allow_first)
+    config = client.config()
+    start = replace(start, watch_s=min(start.watch_s, _may_live_s(config)))
+    plan = plan_for(history, decided.exclude, start, allow_first, os.environ.get("SLURMD_NODENAME", ""))
     if _has_lost_nodes(client, number, history, plan) and not takes_changes(client, number):
         client.requeue(number)
         what = AS_IT_IS
     else:
-        what = give_back(client, number, plan, time.time)
+        usual = decided.cause not in DEAD_NODES
+
+        def write_down(since: float) -> None:
+            with suppress(StateError):  # on a full disk: only the next start is a guess again, and a held job must go on
+                journal.append([CleanUpBegan(time.time(), decided.id, since, usual)])
+
+        what = give_back(client, number, plan, slurms_clock(config), write_down)
     journal.append([CarriedOut(time.time(), decided.id, True, what)])
     return what
+
+
+def _may_live_s(config: Mapping[str, str]) -> float:
+    """How long a step whose job was requeued may go on, to the safe side."""
+    kill_wait = config.get("KillWait", "").partition(" ")[0]
+    return max(0.0, float(kill_wait) - SPARE_S) if kill_wait.isdigit() else 0.0
 
 
 def _has_lost_nodes(client: SlurmClient, number: int, history: History, plan: Plan) -> bool:
@@ -50,13 +75,19 @@ def _has_lost_nodes(client: SlurmClient, number: int, history: History, plan: Pl
     return job.state is JobState.RUNNING and fewer and (job.requeue or plan.allow_first) and not runs_again(job, plan)
 
 
+def start_words(start: Start) -> tuple[str, str, str]:
+    """On the keeper's command line."""
+    return f"{start.in_s:g}", f"{start.watch_s:g}", str(int(start.epilog))
+
+
 def main() -> None:
-    """Arguments: job number, ledger, start_in_s, allow_first (0 or 1), kind of client, timeout_s."""
+    """Arguments: job number, ledger, `start_words`, allow_first (0 or 1), kind of client, timeout_s."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # before anything: inherited by every scontrol
-    job, ledger, start_in_s, allow_first, client, timeout_s = sys.argv[1:]
+    job, ledger, in_s, watch_s, epilog, allow_first, client, timeout_s = sys.argv[1:]
+    start = Start(float(in_s), float(watch_s), epilog == "1")
     try:
-        print(keep(int(job), Path(ledger), float(start_in_s), allow_first == "1", client, float(timeout_s)))
+        print(keep(int(job), Path(ledger), start, allow_first == "1", client, float(timeout_s)))
     except FtslurmError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_status)

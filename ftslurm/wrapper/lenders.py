@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ftslurm.errors import FtslurmError, UnknownJob
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import beside_argv, beside_env
 from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesReleased
 from ftslurm.model.settings import Settings
+from ftslurm.model.values import dataclass
 from ftslurm.slurm import commands
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.slurm.patience import NoAnswer
@@ -29,8 +30,11 @@ STEP_MARGIN_S = 30.0
 # Reasons to wait that no time cures. Source: squeue(1), JOB REASON CODES.
 HOPELESS = frozenset(
     {"BadConstraints", "PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "PartitionInactive", "AccountNotAllowed",
-     "InvalidAccount", "QOSNotAllowed", "InvalidQOS", "ReservationDeleted", "AssocMaxNodePerJobLimit", "QOSMaxNodePerJobLimit"}
+     "InvalidAccount", "QOSNotAllowed", "InvalidQOS", "ReservationDeleted"}
 )  # fmt: skip
+# A limit for each user, account or job, such as QOSMaxJobsPerUserLimit. Our own job is part of what fills it, and its nodes
+# go back with a requeue; a limit of a whole group (QOSGrpNodeLimit) others may leave room in.
+_OWN_LIMIT = re.compile(r"(QOS|Assoc|Association)Max\w*Limit")
 # UNKNOWN: a word that this version does not know is no proof that a donor has ended.
 _LIVES = frozenset({JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN})
 
@@ -87,17 +91,17 @@ class Lenders:
         except FtslurmError as error:
             stays = max(self._end([job] if job else []), default=0)
             return NodeBorrowed(slot, "", stays, str(error), isinstance(error, NoAnswer))
-        if donor.state is JobState.RUNNING and donor.nodes:
+        if donor.state is JobState.RUNNING and donor.nodes and not donor.configuring:
             return NodeBorrowed(slot, donor.nodes[0], job)
         left = self._end([job])
-        waits = f": {donor.reason}" if donor.reason else ""
-        return NodeBorrowed(slot, "", max(left, default=0), f"donor job {job} was {donor.state.value} after {wait_s:g} s{waits}")
+        return NodeBorrowed(slot, "", max(left, default=0), why_not_lent(donor, wait_s))
 
     def _submit(self, ours: JobView, exclude: Sequence[str]) -> int:
         """Raises: FtslurmError."""
         time_left_s = ours.end_time - time.time() if ours.end_time else 0.0
         gres = commands.gres_of(ours, self.env)
-        argv = commands.donor_argv(ours, gres, exclude, time_left_s, self._inherited(), self.settings.donor_options)
+        shape = commands.shape_of(ours, self.env)
+        argv = commands.donor_argv(ours, gres, exclude, time_left_s, self._inherited(), self.settings.donor_options, shape)
         words = (str(self.job), str(self.restarts), f"{self.settings.slurm_timeout_s:g}")
         script = f"#!/bin/sh\nexec {shlex.join(self.python.module_argv('ftslurm.wrapper.donor', *words))}\n"
         done = self.run(argv, self.settings.slurm_timeout_s, stdin=script, env=plain_env(self.env))
@@ -117,9 +121,13 @@ class Lenders:
         """The donor once it runs, has ended or waits for nothing, or as it stands after `wait_s`. Raises: FtslurmError."""
         from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_exponential
 
-        waits = retry_if_result(lambda view: view.state is JobState.PENDING and view.reason not in HOPELESS)
+        def waits(view: JobView) -> bool:
+            if view.state is JobState.RUNNING:
+                return view.configuring  # its node boots (power saving): a step would wait there, and not be told of
+            return view.state is JobState.PENDING and not hopeless(view.reason)
+
         tries = Retrying(
-            retry=waits | retry_if_exception_type(NoAnswer),  # slurmctld may be back before the time is up
+            retry=retry_if_result(waits) | retry_if_exception_type(NoAnswer),  # slurmctld may be back before the time is up
             wait=wait_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
             stop=stop_after_delay(wait_s),
             sleep=self.sleep,
@@ -202,12 +210,28 @@ class Lenders:
             kept = [node for node in ours.nodes if node not in set(nodes)]
             if len(kept) == len(ours.nodes):
                 return NodesReleased(tuple(nodes), True, "Slurm has taken them already")
+            import tempfile
+
             with tempfile.TemporaryDirectory() as folder:  # scontrol leaves two scripts where it runs
                 argv = commands.keep_nodes_argv(ours, kept)
                 done = self.run(argv, self.settings.slurm_timeout_s, env=dict(self.env), cwd=folder)
         except FtslurmError as error:
             return NodesReleased(tuple(nodes), False, str(error))
         return NodesReleased(tuple(nodes), done.status == 0, (done.stderr or done.stdout).strip())
+
+
+def hopeless(reason: str) -> bool:
+    """Does no time cure what a donor waits for? reason: Slurm's word."""
+    return reason in HOPELESS or _OWN_LIMIT.fullmatch(reason) is not None
+
+
+def why_not_lent(donor: JobView, wait_s: float) -> str:
+    if hopeless(donor.reason):
+        return f"donor job {donor.number} could not start beside this job: {donor.reason}"
+    if donor.configuring:
+        return f"{', '.join(donor.nodes)} of donor job {donor.number} still booted after {wait_s:g} s (nodes.replacement_wait)"
+    when = f" after {wait_s:g} s" if donor.state is JobState.PENDING else ""
+    return f"donor job {donor.number} was {donor.state.value}{when}{f': {donor.reason}' if donor.reason else ''}"
 
 
 def plain_env(env: Mapping[str, str]) -> dict[str, str]:

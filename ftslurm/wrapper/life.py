@@ -79,6 +79,10 @@ class Life:
             told += self._sample(self._use, now)
         return told
 
+    def did_io(self) -> Mapping[int, float]:
+        """rank -> when it was last seen to have done IO, monotonic; of those that have, since they are watched."""
+        return self._quiet.did if self._quiet is not None else {}
+
     def _samples(self) -> dict[int, Sample]:
         return {rank: Sample(*self._look(pid)) for rank, pid in self._ranks.items()}
 

@@ -85,6 +85,15 @@ class Pages:
         set_ = [rank.stage_s for rank in self._ranks.values() if rank.stage_s is not None]
         return OFF if OFF in set_ else max(set_, default=None)
 
+    def beat(self) -> Mapping[int, float]:
+        """rank -> when its last beat was read, monotonic; of those that beat."""
+        found: dict[int, float] = {}
+        for number, rank in self._ranks.items():
+            beats = [watch.beats.at for watch in rank.watches.values() if watch is not None and watch.beats.word]
+            if beats:
+                found[number] = max(beats)
+        return found
+
     def _progress(self) -> list[Message]:
         step = max((rank.step for rank in self._ranks.values() if rank.step is not None), default=0)
         if step <= self._step:

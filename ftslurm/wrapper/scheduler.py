@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from ftslurm.errors import FtslurmError
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import OWN_STEPS, beside_argv, own_step_env
+from ftslurm.model.decisions import Start
 from ftslurm.model.events import (
     LoansEnded,
     NodeBorrowed,
@@ -27,12 +29,16 @@ from ftslurm.slurm.commands import steps_argv
 from ftslurm.slurm.parse import parse_steps, unix_time
 from ftslurm.slurm.patience import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
-from ftslurm.wrapper.keeper import keep
+from ftslurm.wrapper.keeper import keep, start_words
 from ftslurm.wrapper.lenders import Lenders
+from ftslurm.wrapper.requeue import AS_IT_IS
 
-# Of the keeper: job, hold, require, exclude, start, job, release; and above all their waits, which end by themselves.
-KEEPER_REQUESTS = 7
+# Of the keeper: job, hold, job, require, exclude, start, job, release, and one while it watches; and above all their waits,
+# which end by themselves.
+KEEPER_REQUESTS = 9
 KEEPER_MARGIN_S = 30.0
+# Steps that are tried for a requeue, one after the other.
+KEEPERS_MOST = 3
 # That are tried, one after the other, before a node that does not answer is blamed for it.
 ASK_OTHERS = 3
 
@@ -126,38 +132,58 @@ class SlurmScheduler:
             return f"the clean-up could not be run: {error}"
         return ill_end(done)
 
-    def requeue(self, decision: str, exclude: Sequence[str], start_in_s: float, allow_first: bool) -> RequeueEnded:
-        """By a keeper step; by ourselves if Slurm gives us none and the job still runs."""
-        healthy = [node for node in self.nodes if node not in set(exclude)] or list(self.nodes)
+    def requeue(self, decision: str, exclude: Sequence[str], start: Start, allow_first: bool) -> RequeueEnded:
+        """By a keeper step, elsewhere if it fails; by ourselves, or plainly, if Slurm gives us none and the job still runs."""
         if self._anew():
             return RequeueEnded(False, "the job was requeued by somebody else and runs anew")
-        argv = self.keeper_argv(healthy[0], start_in_s, allow_first)
         try:
-            self.client.job(self.job)  # nothing is begun while slurmctld is away
-            result = self.run(argv, KEEPER_REQUESTS * self.timeout_s + KEEPER_MARGIN_S, env=own_step_env(self.env))
-            if result.status == 0:
-                return RequeueEnded(True, result.stdout.strip())
-            if self._went():
-                return RequeueEnded(True, "requeued; the keeper was ended with the job")
-            return RequeueEnded(True, keep(self.job, self.ledger, start_in_s, allow_first, self.kind, self.timeout_s))
+            for node in self._keepers_places(exclude):
+                view = self.client.job(self.job)  # nothing is begun while slurmctld is away
+                if view.state is JobState.PENDING and not view.held:
+                    return RequeueEnded(True, "requeued; the keeper was ended with the job")
+                if view.state is JobState.PENDING:
+                    break  # in which no step starts any more
+                argv = self.keeper_argv(node, start, allow_first)
+                result = self.run(argv, KEEPER_REQUESTS * self.timeout_s + KEEPER_MARGIN_S, env=own_step_env(self.env))
+                if result.status == 0:
+                    return RequeueEnded(True, result.stdout.strip())
+            return RequeueEnded(True, self._requeue_without_keeper(start, allow_first))
         except FtslurmError as error:
             return RequeueEnded(False, str(error), isinstance(error, NoAnswer))
 
-    def keeper_argv(self, node: str, start_in_s: float, allow_first: bool) -> tuple[str, ...]:
+    def _requeue_without_keeper(self, start: Start, allow_first: bool) -> str:
+        """The whole recipe, if we live long enough for it. A job that is left held waits for somebody's help, one that comes
+        back plainly only waits longer; where a node that it left comes back with it, it is left once more."""
+        view = self.client.job(self.job)
+        if view.state is JobState.RUNNING and not self._outlives_the_script():
+            self.client.requeue(self.job)
+            return f"{AS_IT_IS}: no step of ours came up"
+        return keep(self.job, self.ledger, start, allow_first, self.kind, self.timeout_s)
+
+    def _outlives_the_script(self) -> bool:
+        """The requeue's SIGTERM ends the script. Slurm then ends all that the script has started, where it tracks it by cgroups;
+        unless the script has become this very ftrun (exec), which ignores it."""
+        tracked = "cgroup" in self.client.config().get("ProctrackType", "cgroup")
+        return not tracked or self.env.get("SLURM_TASK_PID") == str(os.getpid())
+
+    def keeper_argv(self, node: str, start: Start, allow_first: bool) -> tuple[str, ...]:
         """The step that carries the requeue out; nothing secret in it."""
-        words = (str(self.job), str(self.ledger), f"{start_in_s:g}", str(int(allow_first)), self.kind, f"{self.timeout_s:g}")
+        words = (str(self.job), str(self.ledger), *start_words(start), str(int(allow_first)), self.kind, f"{self.timeout_s:g}")
         return beside_argv([node], "ftslurm-requeue", self.python.module_argv("ftslurm.wrapper.keeper", *words))
+
+    def _keepers_places(self, exclude: Sequence[str]) -> list[str]:
+        """In turn. First not where the script and ftrun end, if there is another: that clean-up takes longest, and can be
+        watched then."""
+        healthy = [node for node in self.nodes if node not in set(exclude)] or list(self.nodes)
+        batch_node = self.env.get("SLURMD_NODENAME")
+        places = sorted(healthy, key=lambda node: node == batch_node)
+        return [places[number % len(places)] for number in range(KEEPERS_MOST)]
 
     def _anew(self) -> bool:
         try:
             return self.client.job(self.job).restarts > self.schedule
         except FtslurmError:
             return False  # whoever carries the requeue out asks as well
-
-    def _went(self) -> bool:
-        """Is the job on its way in spite of a keeper that failed?"""
-        view = self.client.job(self.job)
-        return view.state is JobState.PENDING and not view.held
 
 
 def ill_end(done: CommandResult) -> str:

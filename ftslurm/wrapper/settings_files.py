@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from ftslurm.model.settings import (
     resolve,
     suggestion,
 )
+from ftslurm.model.values import dataclass
 
 SITE_POLICY = Path("/etc/ftslurm/policy.yaml")
 MAX_POLICY_BYTES = 1 << 20

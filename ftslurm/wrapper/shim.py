@@ -51,6 +51,7 @@ from _operator import itemgetter
 
 PROTOCOL = b"FTS1"
 CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
+MARK = "FTSLURM_CALLED"  # see system/programs.py
 PAGE_VARIABLE = "FTSLURM_PAGE"
 MAX_LINE = 4 << 20  # an argv or environment of this size would not be executed either
 MAX_GREETING = 200
@@ -60,6 +61,9 @@ SEND_TIMEOUT_S = 5.0
 REDIAL_S = 3.0  # for one try; the first lost SYN is sent again after one second
 # The controller's host answers, and nobody listens there: ftrun has ended. Longer than a reload of a firewall's rules.
 REFUSED_S = 5.0
+# When Slurm has just asked the step to end, it has asked the batch script too, and ftrun most likely ended with it: Slurm kills
+# all that a script leaves in its cgroup. As long after SIGTERM; SIGKILL follows within KillWait, 30 s by default.
+ENDING_S, ENDING_REFUSED_S = 60.0, 0.5
 CUT_OFF = "cut off from ftrun for longer than the lease"
 MISSED_BEATS = 2  # as many without an answer, and the connection is taken for dead: TCP itself would wait for minutes
 # From the end of the lease to the kernel's own SIGKILL, for the case that the shim cannot act: it kills the shim as well.
@@ -68,7 +72,8 @@ GUARD_S = 1.0
 # From Slurm's announcement that it will stop the job to taking it that it did not, by a clock that goes on meanwhile.
 # slurmd sends the SIGSTOP two seconds after the SIGTSTP; seen on 22.05.
 PAUSE_S = 10.0
-# Without a controller nobody asks for a grace; the ranks get the default of `stop.grace` and `stop.kill_wait`.
+# Without a controller nobody asks for a grace: the ranks get that of `stop.grace`, which it told, or the default, and the
+# default of `stop.kill_wait`.
 ORPHAN_GRACE_S, ORPHAN_KILL_WAIT_S = 20.0, 30.0
 LEFT_WAIT_S = 3.0  # for what an older attempt left, after SIGKILL; no beat is sent meanwhile
 EXEC_LOOKS, EXEC_S = 20, 0.005  # a process may have no environment at all, so not for long
@@ -86,6 +91,9 @@ ERRORS_MAX, ERROR_LINE_MAX = 8192, 1024  # of one stream in one attempt
 ERROR_WORDS = (b"rror", b"ERR", b"Traceback", b"atal", b"xception")
 ERROR_PARTS = (b"rror", b"ERR", b"aceb", b"atal", b"xcep")  # of those; searched for twice as fast
 READ_BYTES = 1 << 16  # what a pipe holds
+# For rank 0's rendezvous, from so many below the ports of connections (on Linux 20768 to 32767), not those of others' defaults.
+PORTS, LOWEST_PORT, PORTS_LEAST, PORT_TRIES, PORT_STRIDE = 12000, 10000, 100, 200, 7919
+POPULAR_PORTS = (25565, 27017, 29400, 29500)  # the last two are torchrun's
 STACK_BYTES = 256 << 10  # of a pump's thread; only what is touched becomes resident
 # From a rank's end to the report, for what it wrote before to be read: a pump needs far less, but one that waits for a
 # reader (srun is suspended) shall not hold the answer to a failure up.
@@ -284,7 +292,7 @@ class Talk:
 
 class Channel:
     """How to reach the controller: `1:port/launch:secret:address,address`, kept out of every command line. launch: which of
-    its steps this is, counted from 1; 0 or missing for others than shims.
+    its steps this is, counted from 1; 0 or missing for others than shims. `=address`: it listens there alone.
 
     A step over the nodes of several jobs has several sruns, and each counts its tasks from 0: then it is
     `2:8/0-3,6-7:port:...`, how many tasks there are in all, and the ranks of this srun's in order.
@@ -303,7 +311,8 @@ class Channel:
         port, _, launch = port.partition("/")
         self.port, self.launch = int(port), int(launch or 0)
         self.secret = bytes.fromhex(secret)
-        self.addresses = [address for address in addresses.split(",") if address]
+        self.only = addresses.startswith("=")
+        self.addresses = [address for address in addresses.lstrip("=").split(",") if address]
 
 
 def unfolded(text: str) -> list[int]:
@@ -321,7 +330,7 @@ def connect(channel: Channel, env, timeout_s: float) -> tuple[socket.socket, Lin
     Raises: OSError when there is none in time, NobodyListens when it was refused to the last.
     """
     launcher = env.get("SLURM_LAUNCH_NODE_IPADDR")  # where srun runs, as this node reaches it: the controller's node
-    addresses = list(dict.fromkeys(([launcher] if launcher else []) + channel.addresses))
+    addresses = list(dict.fromkeys(([launcher] if launcher and not channel.only else []) + channel.addresses))
     deadline, last = time.monotonic() + timeout_s, OSError("no address")
     while time.monotonic() < deadline:
         refused = set()
@@ -477,6 +486,7 @@ class Line:
         self.why = CUT_OFF  # it has ended
         self.renewed = 0.0  # when the last answer that renewed it was asked for
         self.gone = ""  # why there is no controller any more
+        self.grace_s = ORPHAN_GRACE_S
         self._lease_s = 0.0
         self._beat_s = 0.0
         self._next_beat = float("inf")
@@ -488,6 +498,7 @@ class Line:
         self._has = 0  # the last beat whose answer came
         self._welcome = False
         self._refused_at: float | None = None
+        self._ends_by = 0.0  # until when the end of ftrun is to be expected
         self._found: tuple[socket.socket, Link] | OSError | None = None  # by the thread that dials
         self._sock: socket.socket | None = None
         # Given up, and still open: closed they would say that this process has ended.
@@ -527,8 +538,19 @@ class Line:
             self._beat(now)
         if self._pause_at is not None and now - self._pause_at >= PAUSE_S:
             self.resume(now)
-        if self._refused_at is not None and now - self._refused_at >= REFUSED_S:
+        if self._refused_at is not None and now - self._refused_at >= self._patience_s(now):
             self.gone = self.gone or "ftrun has ended"
+
+    def asked_to_end(self, now: float) -> None:
+        """Slurm has asked the step to end."""
+        self._ends_by = now + ENDING_S
+
+    def ending(self, now: float) -> bool:
+        """Has Slurm asked for it just now?"""
+        return now < self._ends_by
+
+    def _patience_s(self, now: float) -> float:
+        return ENDING_REFUSED_S if self.ending(now) else REFUSED_S
 
     def pause(self, now: float) -> None:
         """We are going to be stopped, and the controller most likely as well. Asks it to wait for us."""
@@ -573,7 +595,7 @@ class Line:
         """Seconds, infinite for never."""
         if self.gone:
             return float("inf")
-        refused = float("inf") if self._refused_at is None else self._refused_at + REFUSED_S
+        refused = float("inf") if self._refused_at is None else self._refused_at + self._patience_s(now)
         paused = float("inf") if self._pause_at is None else self._pause_at + PAUSE_S
         return max(0.0, min(self._next_beat, float("inf") if self.paused else self.until, refused, paused) - now)
 
@@ -621,6 +643,7 @@ class Line:
     def _welcomed(self, message: dict) -> None:
         self._talk.has(message.get("a"))
         self._lease_s, self._beat_s = (_within(message[name], 0, 1e9, (int, float)) for name in ("lease_s", "beat_s"))
+        self.grace_s = _within(message.get("grace_s", ORPHAN_GRACE_S), 0, 1e9, (int, float))
         self._welcome, self._refused_at = True, None
         self._close_given_up()
         self._next_beat = boot_s() + self._beat_s if self._beat_s else float("inf")
@@ -680,7 +703,7 @@ class Line:
 
     def _dialling(self) -> None:
         try:
-            self._found = connect(self._channel, self._env, REDIAL_S)
+            self._found = connect(self._channel, self._env, min(REDIAL_S, self._patience_s(boot_s())))
         except OSError as error:
             self._found = error
         os.write(self._wake_write, b"!")
@@ -1176,17 +1199,56 @@ def send_signal(pid: int, number: int) -> None:
         pass  # gone already; or it changed its user (setuid), which only root could end
 
 
-def free_port() -> int:
-    """A TCP port that nobody has bound now and that is not in TIME_WAIT; 0 if there is none."""
+def count_in(env, name: str) -> int:
+    """A number that Slurm has put there; 0 where it has not."""
+    text = env.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
+
+
+def free_port(of: str) -> int:
+    """A TCP port that nobody has bound now and that is not in TIME_WAIT; 0 if there is none. of: whose, the same gives the same.
+
+    Not one that the kernel gives to connections (ip_local_port_range in ip(7)): it takes seconds until rank 0 listens.
+    """
+    from binascii import crc32
+
+    low, high = _ports_of_connections()
+    first, span = max(LOWEST_PORT, low - PORTS), min(PORTS, low - LOWEST_PORT)
+    if span < PORTS_LEAST:
+        first, span = high + 1, min(PORTS, 65535 - high)
+    start = crc32(of.encode())
+    for number in range(PORT_TRIES if span >= PORTS_LEAST else 0):
+        port = first + (start + number * PORT_STRIDE) % span
+        if port not in POPULAR_PORTS and _bound(port):
+            return port
+    return _bound(0)
+
+
+def _ports_of_connections() -> tuple[int, int]:
     try:
-        probe = socket.socket()
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            low, high = file.read().split()
+        return int(low), int(high)
+    except (OSError, ValueError):
+        return 32768, 60999
+
+
+def _bound(port: int) -> int:
+    """`port`, or any for 0, if it can be bound for both families of addresses, as torch's store does; else 0."""
+    for family, anywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "")):
         try:
-            probe.bind(("", 0))
+            probe = socket.socket(family)
+        except OSError:  # the kernel has no such family
+            continue
+        try:
+            probe.bind((anywhere, port))
             return probe.getsockname()[1]
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                return 0
         finally:
             probe.close()
-    except OSError:
-        return 0
+    return 0
 
 
 def find_program(name: str, path: str) -> str:
@@ -1679,7 +1741,8 @@ class Shim:
         The grace ends with the lease, which the kernel goes on watching.
         """
         left_s = 0.0 if self._held else self._line.until - boot_s()
-        self._command.stop(time.monotonic(), max(0.0, min(ORPHAN_GRACE_S, left_s)), ORPHAN_KILL_WAIT_S)
+        asked = self._line.ending(boot_s())  # by Slurm; a second SIGTERM might disturb who writes a checkpoint
+        self._command.stop(time.monotonic(), max(0.0, min(self._line.grace_s, left_s)), ORPHAN_KILL_WAIT_S, asked)
         self._alone()
 
     def _alone(self) -> None:
@@ -1707,10 +1770,16 @@ class Shim:
             "address": address,
             "pid": os.getpid(),
             "free_port": self._free_port(),
+            "cpus": count_in(env, "SLURM_CPUS_ON_NODE"),
+            "gpus": count_in(env, "SLURM_GPUS_ON_NODE"),
         }
 
     def _free_port(self) -> int:
-        return free_port() if self._rank == 0 else 0
+        """For the next start: another one than for the last, which may still be in TIME_WAIT, or taken by somebody else."""
+        if self._rank:
+            return 0
+        job, step = self._env.get("SLURM_JOB_ID", ""), self._env.get("SLURM_STEP_ID", "")  # the same outside of Slurm
+        return free_port(f"{job}.{step}.{os.getpid()}.{self._command.attempt}")
 
     def _report_exit(self) -> None:
         status = self._command.status or 0
@@ -1770,6 +1839,8 @@ class Shim:
                 self._line.pause(boot_s())
             elif number == signal.SIGCONT:
                 self._resumed()
+            elif number == signal.SIGTERM:
+                self._line.asked_to_end(boot_s())
             if number in ANNOUNCING and self._passes_on and not self._held:
                 self._command.signal(number)
             if number in FORWARDED:
@@ -1832,6 +1903,7 @@ def main() -> None:
     rank = env.get("SLURM_PROCID", "?")
     try:
         channel = Channel(env.pop(CHANNEL_VARIABLE))
+        env.pop(MARK, None)
         sock, link = connect(channel, env, CONNECT_TIMEOUT_S)
         local = passes_signals_on(env)
         env.pop("FTSLURM_LOCAL", None)
@@ -1839,7 +1911,7 @@ def main() -> None:
     except (IndexError, KeyError, OSError, ValueError) as error:
         print(
             f"ftslurm: rank {rank} on {socket.gethostname()} cannot reach ftrun, so its command was not started: {error}"
-            " (a firewall between the nodes? FTRUN_ADDRESS names the address to use)",
+            " (a firewall between the nodes? FTRUN_NODES_PORTS and FTRUN_NODES_ADDRESS say what it lets through)",
             file=sys.stderr,
         )
         os._exit(OWN_FAILURE)

@@ -31,6 +31,7 @@ from ftslurm.model.events import (
     Progressed,
     QuietSeen,
     RankPaused,
+    RanksAlive,
     RanksCompared,
     ShimLeft,
     ShimLost,
@@ -67,13 +68,14 @@ class Sources:
     """The one queue. `next` is the only place where ftrun waits.
 
     shims: rank -> its caller. agents: node -> its caller. askers: number -> connection of an order for a drill.
-    meaning: looks a fault code up (and loads the catalogue then). lease_s, silence_s: see the settings. runs: does
+    meaning: looks a fault code up (and loads the catalogue then). lease_s, silence_s, grace_s: see the settings. runs: does
     slurmctld say that the job runs? It may take long. will: what an agent of that node is told for the case that we die.
     """
 
     def __init__(
-        self, clock: Clock, signals: Signals, meaning: Meaning, address: str = "", lease_s: float = 60.0, silence_s: float = 15.0
-    ) -> None:
+        self, clock: Clock, signals: Signals, meaning: Meaning, address: str = "", lease_s: float = 60.0, silence_s: float = 15.0,
+        grace_s: float = 20.0, ports: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
         self._clock = clock
         self._meaning = meaning
         self._selector = selectors.DefaultSelector()
@@ -83,11 +85,11 @@ class Sources:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, lambda _: os.read(self._wake_read, 4096))
-        self.server = Server(self._selector, self._message, self._lost, address)
+        self.server = Server(self._selector, self._message, self._lost, address, ports)
         self.shims: dict[int, Caller] = {}
         self.agents: dict[str, Caller] = {}
         self._leaving: dict[int, Caller] = {}  # shims that were let go and are still there
-        self._lease_s, self._silence_s = lease_s, silence_s
+        self._lease_s, self._silence_s, self._grace_s = lease_s, silence_s, grace_s
         self._contact = Contact(silence_s)
         self._touch = Touch(silence_s)
         self._cut_off = False
@@ -280,7 +282,7 @@ class Sources:
             return (UseSampled(owner, report.unchanged, report.what, report.attempt),)
         if isinstance(report, wire.EvidenceReported):
             return (EvidenceTaken(owner, report.text, report.views, report.attempt),)
-        if isinstance(report, (StallSeen, RanksCompared, Progressed)):
+        if isinstance(report, (StallSeen, RanksCompared, Progressed, RanksAlive)):
             return (replace(report, node=owner),)
         return (DevicesSeen(owner, self._graded(owner, report.answer), report.asked, report.answer.error, there=report.there),)
 
@@ -320,7 +322,7 @@ class Sources:
         if caller is None:
             if hello.has:
                 raise WireError(f"{owner} goes on with a conversation that has ended")
-            caller = callers[owner] = Caller(owner, node, hello.talk, self._lease_s, self._silence_s)
+            caller = callers[owner] = Caller(owner, node, hello.talk, self._lease_s, self._silence_s, self._grace_s)
         elif not caller.is_called(hello.talk):
             raise WireError(f"a second connection for {owner}")
         elif caller.let_go and callers is not self._leaving:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from ftslurm.model.events import StallSeen
 from ftslurm.model.wire import compared_message, stall_message
+from ftslurm.policies.whohangs import MEETINGS
 from ftslurm.wrapper.evidence import NodeWatch
 
 LOOK_S = 1.0
@@ -58,14 +60,18 @@ class Stalls:
             return []
         self.wakes_at = now + min(LOOK_S, self._stall_s / LOOKS)
         views = self.node.look()
-        probed = sum(1 for view in views if view.probed and view.groups)
+        probed = sum(1 for view in views if view.probed and (view.groups or view.left))
+        left = sum(1 for view in views if view.left)
         if now - self._looked_at > STOPPED_S:
             self.node.progress_at = self._progress_at = now
         self._looked_at = now
         paused_s = self._learn()
         stalled_s = max(0.0, now - self.node.progress_at)
         stalled_s = stalled_s if probed and stalled_s >= self._stall_s else 0.0
-        return self._news(StallSeen("", probed, stalled_s, 0.0, self.node.begun, self._usual_s, stage_s, reports), paused_s)
+        meets_s = min((view.inside.for_s for view in views if view.inside and view.inside.operation in MEETINGS), default=0.0)
+        meets_s = meets_s if meets_s >= self._stall_s else 0.0
+        seen = StallSeen("", probed, stalled_s, 0.0, self.node.begun, self._usual_s, stage_s, reports, left, meets_s)
+        return self._news(seen, paused_s)
 
     def _learn(self) -> float:
         """The time between the last two signs of progress, if there is a new one."""
@@ -79,14 +85,15 @@ class Stalls:
 
     def _news(self, stall: StallSeen, paused_s: float) -> list[Message]:
         told = self._told
-        known = told is not None and (told.probed, told.stalled_s > 0) == (stall.probed, stall.stalled_s > 0)
-        if known and told and (stall.stalled_s <= 0 or (told.stage_s, told.reports) == (stall.stage_s, stall.reports)):
+        known = told and _kind(told) == _kind(stall)
+        stands = stall.stalled_s > 0 or stall.meets_s > 0
+        if known and told and (not stands or (told.stage_s, told.reports) == (stall.stage_s, stall.reports)):
             return []
-        if not stall.probed and told is None:
+        if not stall.probed and not stands and told is None:
             return []
         self._told = stall
         if told is not None and told.stalled_s > 0 and stall.stalled_s <= 0:
-            stall = StallSeen("", stall.probed, 0.0, paused_s, stall.begun, stall.usual_s, stall.stage_s, stall.reports)
+            stall = replace(stall, stalled_s=0.0, paused_s=paused_s)
         return [stall_message(stall)]
 
     def compare(self) -> Message:
@@ -95,3 +102,7 @@ class Stalls:
         if probed and all(view.exact for view in probed):
             return compared_message(self.node.waits(with_links=True), ())
         return compared_message((), self.node.enters(COMPARE_S) if probed else ())
+
+
+def _kind(stall: StallSeen) -> tuple[int, int, bool, bool]:
+    return stall.probed, stall.left, stall.stalled_s > 0, stall.meets_s > 0

@@ -8,31 +8,36 @@ import shlex
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
+from enum import Enum
 from hashlib import blake2s
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ftslurm
 from ftslurm.errors import REQUEUED_STATUS, FtslurmError, SlurmUnavailable, StateError, UsageError
 from ftslurm.launchers import multi_prog
 from ftslurm.launchers.launcher import Launcher
-from ftslurm.launchers.local import LocalLauncher, LocalPool, LocalScheduler, nodes_wanted
 from ftslurm.launchers.placement import why_no_swap, why_not_over_two_jobs, why_not_placed, width
 from ftslurm.launchers.python import Python
+from ftslurm.launchers.same_share import by_cpu
 from ftslurm.launchers.srun import SrunLauncher
-from ftslurm.launchers.srun_options import Component, has_flag
+from ftslurm.launchers.srun_options import Component, has_flag, join_components, option_value
 from ftslurm.ledger import evidence
+from ftslurm.ledger.clean_ups import CleanUps, known_clean_ups
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.ledger.store import Identity, Store, state_folder
-from ftslurm.model.history import History, fold
+from ftslurm.model.decisions import TellOthers
+from ftslurm.model.history import History, clean_up_s, fold
 from ftslurm.model.job import Allocation, JobId
 from ftslurm.model.layout import Layout
-from ftslurm.model.node_memory import NodeLeft, remembered, suspects
+from ftslurm.model.node_memory import NodeLeft, NodeReinstated, Told, remembered, suspects
 from ftslurm.model.numbers import whole
 from ftslurm.model.record import RunBegan
-from ftslurm.model.settings import Resolved, Settings
+from ftslurm.model.settings import Resolved, Settings, port_range
+from ftslurm.model.values import dataclass
 from ftslurm.model.will import Will, to_message
 from ftslurm.policies.fence import begun_anew, died_alone, killed_before, left_before, left_behind, loans_left, steps_over
 from ftslurm.policies.judge import Judge
@@ -46,6 +51,8 @@ from ftslurm.slurm.patience import Patience
 from ftslurm.system.clock import Clock
 from ftslurm.system.commands import run as run_command
 from ftslurm.system.descriptors import raise_limit
+from ftslurm.system.programs import with_folder
+from ftslurm.wrapper.addresses import chosen, of_this_node
 from ftslurm.wrapper.controller import Controller
 from ftslurm.wrapper.diagnosis import Diagnosis
 from ftslurm.wrapper.effects import Effects, Scheduler
@@ -56,6 +63,11 @@ from ftslurm.wrapper.settings_files import Request, settings_in_force
 from ftslurm.wrapper.signals import Signals
 from ftslurm.wrapper.sources import Sources
 
+if TYPE_CHECKING:
+    from ftslurm.launchers.allocation import NewAllocation
+
+# What only a run outside an allocation, or without Slurm, needs is loaded there: the others start sooner.
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -65,6 +77,7 @@ class Order:
     request: Request
     env: Mapping[str, str]
     verbose: bool = False
+    own: tuple[str, ...] = ()  # our options, as given
 
     @property
     def command(self) -> str:
@@ -72,14 +85,26 @@ class Order:
         return " : ".join(shlex.join(component.command) for component in self.components)
 
 
+class Place(Enum):
+    """Where ftrun finds itself."""
+
+    ALLOCATION = "in an allocation"
+    OUTSIDE = "where one can be asked for"
+    LOCAL = "where tasks are processes of this machine"
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where the job runs. client, view: None outside Slurm."""
+    """Where the job runs. env: for all that is started there. allocation, client, view: in an allocation, else None.
+    no_slurm: why the local launcher serves though nobody has asked for it."""
 
     resolved: Resolved
-    allocation: Allocation | None
+    env: Mapping[str, str]
+    place: Place
+    allocation: Allocation | None = None
     client: SlurmClient | None = None
     view: JobView | None = None
+    no_slurm: str = ""
 
     @property
     def settings(self) -> Settings:
@@ -87,22 +112,20 @@ class Site:
 
     @property
     def local(self) -> bool:
-        chosen = self.settings.launcher
-        return chosen == "local" or (chosen == "auto" and self.allocation is None)
+        return self.place is Place.LOCAL
 
 
 def survey(order: Order) -> Site:
     """Settings in force and the allocation, if any. Raises: FtslurmError."""
     resolved = settings_in_force(order.request, order.env)
-    site = Site(resolved, read_allocation(order.env))
-    if site.local:
-        return replace(site, allocation=None)
+    settings = resolved.settings
+    env = _of_job_named(order, with_folder(order.env, settings.slurm_bin))
+    if settings.launcher == "local":
+        return Site(resolved, env, Place.LOCAL)
+    site = Site(resolved, env, Place.ALLOCATION, read_allocation(env))
     if site.allocation is None:
-        raise UsageError(
-            "--ft-launcher srun needs an allocation, and there is none",
-            hint="call ftrun in a script for sbatch, or within salloc; or leave --ft-launcher out",
-        )
-    client = choose_client(resolved.settings.slurm_client, resolved.settings.slurm_timeout_s)
+        return _survey_outside(site)
+    client = choose_client(resolved.settings.slurm_client, resolved.settings.slurm_timeout_s, env)
     number = site.allocation.job.number
     patience = Patience(resolved.settings.slurm_patience_s)
     view = patience.keep_asking(lambda: client.job(number), lambda text: print(f"ftrun: {text}", file=sys.stderr, flush=True))
@@ -111,12 +134,41 @@ def survey(order: Order) -> Site:
         site.allocation, nodes=view.nodes or site.allocation.nodes, restarts=view.restarts, start_time=view.start_time,
         batch=view.batch, granted=site.allocation.nodes, submit_time=view.submit_time,
     )  # fmt: skip
-    return Site(resolved, allocation, client, view)
+    return replace(site, resolved=resolved, allocation=allocation, client=client, view=view)
+
+
+def _of_job_named(order: Order, env: Mapping[str, str]) -> Mapping[str, str]:
+    """--jobid puts the step into a job that runs, wherever srun is called from; it is named by the program, and not by ours."""
+    component = order.components[0]
+    number = option_value(component.options, "jobid")
+    if not number or "SLURM_JOB_ID" in env:
+        return env
+    return {"SLURM_JOB_NAME": component.command[0].rpartition("/")[2], **env, "SLURM_JOB_ID": number}
+
+
+def _survey_outside(site: Site) -> Site:
+    """Raises: UsageError where an allocation is wanted and nobody can give one."""
+    from ftslurm.slurm.presence import why_no_slurm
+
+    why = why_no_slurm(run_command, site.env, site.settings.slurm_timeout_s)
+    if not why:
+        return replace(site, place=Place.OUTSIDE)
+    if site.settings.launcher == "srun":
+        raise UsageError(
+            f"--ft-launcher srun needs an allocation, and nobody gives one here: {why}",
+            hint="call ftrun where you submit jobs; or leave --ft-launcher out",
+        )
+    return replace(site, place=Place.LOCAL, no_slurm=why)
 
 
 def run_job(order: Order) -> int:
     """Run the job to its end, or to its requeue. Gives the exit status. Raises: FtslurmError before it has begun."""
     site = survey(order)
+    order = replace(order, env=site.env)
+    if site.place is Place.OUTSIDE:
+        from ftslurm.wrapper.allocating import run_in_new_allocation
+
+        return run_in_new_allocation(_request(order, site.settings), order.own, _python(site.settings))
     store = Store(state_folder(order.env))
     if not site.local:
         return _run_on_slurm(order, site, store)
@@ -127,6 +179,18 @@ def run_job(order: Order) -> int:
         pass  # the same command again in a new allocation, as Slurm would run the script again
     journal.close()
     return status
+
+
+def _request(order: Order, settings: Settings) -> NewAllocation:
+    """Raises: UsageError."""
+    if len(order.components) > 1:
+        raise UsageError(
+            "a heterogeneous step (`:`) outside an allocation needs one of several parts, for which ftrun cannot ask",
+            hint="call ftrun in a script for sbatch, or within salloc",
+        )
+    from ftslurm.launchers.allocation import new_allocation
+
+    return new_allocation(order.components[0], order.env, settings.spares)
 
 
 def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
@@ -147,8 +211,10 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
         schedule=allocation.restarts,
     )  # fmt: skip
     can = frozenset({"ask", "requeue", "probe", "replace", "release", "steps"})
-    facts = _facts(order, allocation, "srun", can, site.settings, _mpi_default(site.settings, client))
+    config = _config(client)
+    facts = _facts(order, allocation, "srun", can, site.settings, _mpi_default(site.settings, config))
     memory = NodeMemory(store.root)
+    facts = replace(facts, clean_ups=_clean_ups(store.root, facts, history))
     facts = replace(facts, remembered=_remembered(memory, facts, site.settings))
     records = journal.read().records
     before = left_before(records, allocation.restarts, site.settings, Clock().now().unix)
@@ -167,12 +233,15 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
         steps_over=steps_over(records, allocation.restarts, _is_gone),
         loans_left=tuple(dict.fromkeys((*loans_left(records, _is_gone), *orphans))),
     )
+    if facts.steps_over and facts.missing:
+        listed = scheduler.steps().steps or frozenset()
+        facts = replace(facts, beside=bool(listed) and listed <= facts.steps_over)
     if history.last_run is not None and history.last_run.schedule < allocation.restarts:
         down = _down(frozenset({history.last_run.batch_node}), client)
         facts = replace(facts, cut_short=cut_short(records, allocation.restarts, down or {}, Clock().now().unix))
     controller = _controller(
         order, site.settings, history, facts, journal, launcher, scheduler, [socket.gethostname()], memory,
-        lambda: _runs(client, allocation),
+        lambda: _runs(client, allocation), ports=site.settings.ports or srun_ports(config),
     )  # fmt: skip
     status = controller.run()
     if status != REQUEUED_STATUS:
@@ -181,6 +250,8 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
 
 
 def _run_locally(order: Order, site: Site, number: int, journal: Journal) -> int:
+    from ftslurm.launchers.local import LocalLauncher, LocalPool, LocalScheduler, nodes_wanted
+
     history = fold(journal.read().records)
     options = order.components[0].options
     wanted = nodes_wanted(options)
@@ -194,7 +265,10 @@ def _run_locally(order: Order, site: Site, number: int, journal: Journal) -> int
     )  # fmt: skip
     facts = _facts(order, allocation, "local", frozenset({"ask", "requeue", "replace"}), site.settings)
     scheduler = LocalScheduler(pool, granted)
-    return _controller(order, site.settings, history, facts, journal, launcher, scheduler, ["127.0.0.1"]).run()
+    controller = _controller(order, site.settings, history, facts, journal, launcher, scheduler, ["127.0.0.1"])
+    if site.no_slurm and not history.requeues_done:
+        print(f"ftrun: {site.no_slurm}: the command runs on this machine alone", file=sys.stderr, flush=True)
+    return controller.run()
 
 
 def local_allocation(number: int, nodes: tuple[str, ...], history: History) -> Allocation:
@@ -204,19 +278,22 @@ def local_allocation(number: int, nodes: tuple[str, ...], history: History) -> A
 def _controller(
     order: Order, settings: Settings, history: History, facts: RunFacts, journal: Journal, launcher: Launcher,
     scheduler: Scheduler, addresses: list[str], memory: NodeMemory | None = None, runs: Callable[[], bool] = lambda: True,
+    ports: tuple[int, int] | None = None,
 ) -> Controller:  # fmt: skip
-    """memory: of nodes, for later jobs; None where node names mean nothing. runs: does slurmctld say that the job does?"""
+    """memory: of nodes, for later jobs; None where node names mean nothing. runs: does slurmctld say that the job does?
+    ports: one of them is ours."""
     clock, signals, diagnosis = Clock(), Signals(), Diagnosis(settings)
     if settings.catalogs:
         diagnosis.load()  # what is wrong with a site's own file is said before the job begins
     meaning = lazy_meaning(settings.user_induced, settings.catalogs)
     raise_limit()
-    sources = Sources(clock, signals, meaning, settings.address, settings.lease_s, settings.silence_s)
+    address = chosen(settings.address, of_this_node()) if settings.address else ""
+    sources = Sources(clock, signals, meaning, address, settings.lease_s, settings.silence_s, settings.stop_grace_s, ports)
     sources.runs, sources.will = runs, will_for(facts, settings, journal.path, whole(order.env.get("SLURM_TASK_PID", "")) or 0)
-    channel = sources.server.channel_text([settings.address] if settings.address else addresses)
+    channel = sources.server.channel_text([address] if address else addresses, only=bool(address))
     effects = Effects(
         sources, launcher, scheduler, signals, clock, channel, order.verbose, programs=programs(order.components),
-        prepare=diagnosis.prepare, left=lambda nodes: _left(memory, facts, nodes),
+        prepare=diagnosis.prepare, left=lambda told: _left(memory, facts, told),
         keep=lambda attempt, node, text: evidence.keep(journal.path, attempt, node, text),
         tail_bytes=settings.tail_bytes,
         beat_limits=beat_config(settings), inject=inject_folder(settings),
@@ -291,6 +368,17 @@ def _remembered(memory: NodeMemory, facts: RunFacts, settings: Settings) -> Mapp
     return suspects(known, facts.cluster, facts.job, settings.memory_jobs)
 
 
+def _clean_ups(root: Path, facts: RunFacts, history: History) -> tuple[float, ...]:
+    """Those known, with the one before this scheduling, which is remembered from now on; that it cannot be is no harm."""
+    began = RunBegan(0.0, "", facts.job, facts.cluster, facts.schedule, "", "", "", submit_time=facts.submit_time)
+    new = clean_up_s(history, began)
+    known = known_clean_ups(root, facts.cluster, history)
+    with suppress(StateError):
+        for seconds in new:
+            CleanUps(root).add(facts.cluster, facts.job, Clock().now().unix, seconds)
+    return (*known, *new)
+
+
 def _is_gone(began: RunBegan) -> bool:
     """Has that ftrun ended? Nobody knows of one on another machine, or in another container."""
     here = (began.host, began.pid_space) == (socket.gethostname(), _pid_space())
@@ -322,22 +410,42 @@ def _down(nodes: frozenset[str], client: SlurmClient) -> dict[str, str] | None:
     return {node: f"Slurm says {views[node].words}" for node in nodes & views.keys() if views[node].state is NodeState.BAD}
 
 
-def _left(memory: NodeMemory | None, facts: RunFacts, nodes: Mapping[str, str]) -> None:
-    """Raises: StateError."""
-    if memory is not None:
-        at = Clock().now().unix
-        memory.add([NodeLeft(at, facts.cluster, node, facts.job, why) for node, why in nodes.items()])
+def _left(memory: NodeMemory | None, facts: RunFacts, told: TellOthers) -> None:
+    """Of a node that is reinstated, what this job has said, if it has. Raises: StateError."""
+    if memory is None:
+        return
+    at = Clock().now().unix
+    records: list[Told] = [NodeLeft(at, facts.cluster, node, facts.job, why) for node, why in told.nodes.items()]
+    known = memory.read() if told.reinstated else ()
+    said = {r.node for r in known if isinstance(r, NodeLeft) and (r.cluster, r.job) == (facts.cluster, facts.job)}
+    again = [node for node in told.reinstated if node in said]
+    records += [NodeReinstated(at, facts.cluster, node, facts.job, "it is the program") for node in again]
+    if records:
+        memory.add(records)
 
 
-def _mpi_default(settings: Settings, client: SlurmClient) -> str:
-    """Asked only for programs of which a new step each time is asked, as those with MPI need it, and where donors may come.
+def _config(client: SlurmClient) -> Mapping[str, str]:
+    """Empty where slurmctld does not tell."""
+    try:
+        return client.config()
+    except FtslurmError:
+        return {}
+
+
+def srun_ports(config: Mapping[str, str]) -> tuple[int, int] | None:
+    """Those that srun keeps to, since a firewall may let no others through. Source: slurm.conf(5), SrunPortRange."""
+    try:
+        return port_range(config.get("SrunPortRange", ""))
+    except ValueError:
+        return None
+
+
+def _mpi_default(settings: Settings, config: Mapping[str, str]) -> str:
+    """Of weight only for programs of which a new step each time is asked, as those with MPI need it, and where donors may come.
     Others start with it and take no notice."""
     if settings.restart_via != "step" or not (settings.node_replacement and settings.donor):
         return ""
-    try:
-        return client.config().get("MpiDefault", "")
-    except FtslurmError:
-        return ""
+    return config.get("MpiDefault", "")
 
 
 def _facts(
@@ -367,12 +475,14 @@ def _facts(
         user_env=frozenset(order.env),
         can=can - ({"replace"} if no_swap else set()),
         no_swap=no_swap,
+        no_split=no_donor if by_cpu(order.components[0].options, order.env) else "",
         sdk_env=sdk_env(settings),
         width=wide,
         no_donor=no_donor if launcher == "srun" else "there is no Slurm",
         batch_node=order.env.get("SLURMD_NODENAME", ""),
         slurm_env={name: value for name, value in order.env.items() if name.startswith(_OF_THE_JOB)},
         granted=allocation.granted,
+        submit_time=allocation.submit_time,
     )
 
 
@@ -425,9 +535,16 @@ def programs(components: tuple[Component, ...]) -> Callable[[int], Mapping[int, 
 def dry_run(order: Order) -> str:
     """What would run, as text: one command a line, then what is in force."""
     site = survey(order)
+    order = replace(order, env=site.env)
     python = _python(site.settings)
+    if site.place is Place.OUTSIDE:
+        request = _request(order, site.settings)
+        argv = ("salloc", *request.salloc, "ftrun", *order.own, *join_components([request.component]))
+        return f"# an allocation is asked for, and ftrun runs in it:\n{shlex.join(argv)}"
     lines = [f"# launcher: {'local' if site.local else 'srun'}, restart via {site.settings.restart_via}"]
     if site.local:
+        from ftslurm.launchers.local import LocalLauncher, LocalPool, nodes_wanted
+
         granted = nodes_wanted(order.components[0].options) + site.settings.spares
         nodes = LocalPool(site.settings.local_nodes or granted).allocate(granted, ())
         wide = _width(order, Allocation(JobId(1), "local", nodes), site.settings)

@@ -18,7 +18,7 @@ from ftslurm.model.history import History, fold
 from tests.chaos.evidence import Blow, Evidence, Help, read_beats, read_ledger, read_pairs, read_result, read_steps, read_text
 from tests.chaos.plan import JobPlan, Strike
 from tests.chaos.world import World
-from tests.live.stories import Plan, Story, is_alive, processes_with
+from tests.live.stories import Plan, Story, processes_with
 
 PROGRAM = Path(__file__).with_name("program.py")
 SMALL_DISK = "size=3m,mode=0777"
@@ -229,8 +229,9 @@ class Job:
 
     def running(self) -> dict[int, int]:
         """rank -> pid of its program, in the newest attempt, alive."""
-        found = {start.rank: start.pid for start in self.told.starts() if start.attempt == str(self.attempt())}
-        return {rank: pid for rank, pid in found.items() if is_alive(pid)}
+        pids = self.told.pids()
+        newest = [start for start in self.told.starts() if start.attempt == str(self.attempt())]
+        return {start.rank: pid for start in newest if (pid := pids.get((start.node, start.pid)))}
 
     def wait_running(self, timeout_s: float = 8.0) -> dict[int, int]:
         """Raises: Missed."""

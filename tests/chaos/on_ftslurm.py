@@ -11,6 +11,7 @@ from tests.chaos.on_devices import SELF_HEALING
 from tests.chaos.on_ranks import signalled
 from tests.chaos.plan import LEASE_S
 from tests.chaos.victims import AGENT, FTRUN, any_rank, not_an_heir, room_to_isolate
+from tests.live.stories import on_network_of, own_number
 
 # As AGENT and FTRUN.
 SHIM = ("from shim import main", "python", "-I -S")
@@ -52,10 +53,15 @@ def agent_cut(job: Job) -> str:
 
 def cut(job: Job, pid: int, what: str) -> str:
     """A reset for both ends of its connections to ftrun."""
-    lines = subprocess.run(["ss", "-Htnp", "state", "established"], capture_output=True, text=True, check=True).stdout.splitlines()
-    ports = {line.split()[2].rpartition(":")[2] for line in lines if f"pid={pid}," in line}
+    def ss(at: int, *argv: str) -> list[str]:
+        return subprocess.run(on_network_of(at, "ss", *argv), capture_output=True, text=True, check=True).stdout.splitlines()
+
+    ends = [line.split()[2:4] for line in ss(pid, "-Htnp", "state", "established") if f"pid={pid}," in line]
+    ports = [end.rpartition(":")[2] for end, _ in ends]
     for port in ports:
-        subprocess.run(["ss", "-HKtn", "state", "established", "sport", "=", f":{port}"], capture_output=True, check=True)
+        ss(pid, "-HKtn", "state", "established", "sport", "=", f":{port}")
+        for other in job.processes(FTRUN):
+            ss(other, "-HKtn", "state", "established", "dport", "=", f":{port}")
     if not ports:
         raise Missed(f"the {what} has no connection")
     return f"{what} {pid}"
@@ -84,8 +90,9 @@ def kill_quietly(job: Job, pid: int, number: signal.Signals) -> None:
 
 def ftrun_killed(job: Job) -> str:
     pid = ftrun(job)
+    _, number = own_number(pid)  # by which the ledger knows it
     job.kill(pid)
-    return f"ftrun {pid}"
+    return f"ftrun {number}"
 
 
 def ftrun(job: Job) -> int:

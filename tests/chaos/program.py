@@ -104,8 +104,8 @@ class Rank:
         """Rank 0 listens; all others know where by a file of this attempt."""
         address = self.path(f"address.{self.attempt}")
         if self.rank == 0:
-            server = socket.create_server(("127.0.0.1", 0), backlog=self.size)
-            write_whole(address, str(server.getsockname()[1]))
+            server = socket.create_server(("", 0), backlog=self.size)
+            write_whole(address, f"{own_address()} {server.getsockname()[1]}")
             found: dict[int, Peer] = {}
             while len(found) < self.size - 1:
                 peer = Peer(server.accept()[0])
@@ -118,7 +118,8 @@ class Rank:
                 raise ConnectionError(f"rank 0 has not opened its store within {CONNECT_S:g} s")
             time.sleep(0.05)
         with open(address) as file:
-            self.peers = [Peer(socket.create_connection(("127.0.0.1", int(file.read()))))]
+            host, port = file.read().split()
+        self.peers = [Peer(socket.create_connection((host, int(port))))]
         self.peers[0].send(str(self.rank))
 
     def together(self, mine: str, head: str) -> tuple[str, list[str]]:
@@ -213,6 +214,14 @@ def write_whole(path: str, text: str) -> None:
 def append(path: str, line: str) -> None:
     with open(path, "a") as file:
         file.write(line + "\n")
+
+
+def own_address() -> str:
+    """By which the other nodes reach this one; where its name is nobody's, all nodes are this machine."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"
 
 
 class Peer:

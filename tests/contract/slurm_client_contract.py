@@ -13,12 +13,13 @@ from typing import Protocol, TypeVar
 import pytest
 
 from ftslurm.errors import SlurmRefused, SlurmUnavailable, UnknownJob
-from ftslurm.slurm.client import JobState, JobView, NodeState, SlurmClient
+from ftslurm.slurm.client import AS_OF, JobState, JobView, NodeState, SlurmClient
 from ftslurm.slurm.states import is_over
 
 T = TypeVar("T")
 
 UNKNOWN_JOB = 66_000_000  # below MaxJobId, so it is a number Slurm might give
+CLOCK_S = 5.0  # Slurm tells whole seconds, and a busy machine takes its time to answer
 SOON_S = 20.0  # far more than any of this takes; the 121 s of a plain requeue are far more than this
 # Unlike a plain name: what a careless reader of `key=value` would take for the truth.
 LYING_NAME = "x JobState=COMPLETED Requeue=0 NodeList=n9"
@@ -59,9 +60,9 @@ def wait(look: Callable[[], T], ready: Callable[[T], bool], what: str, limit_s: 
     return seen
 
 
-def until_running(client: SlurmClient, number: int, restarts: int = 0) -> JobView:
+def until_running(client: SlurmClient, number: int, restarts: int = 0, limit_s: float = SOON_S) -> JobView:
     return wait(lambda: client.job(number), lambda view: view.state is JobState.RUNNING and view.restarts == restarts,
-                f"job {number} to run, after {restarts} restarts")  # fmt: skip
+                f"job {number} to run, after {restarts} restarts", limit_s)  # fmt: skip
 
 
 class SlurmClientContract:
@@ -107,13 +108,15 @@ class SlurmClientContract:
         view = client.job(number)
         assert (view.state, view.held, view.restarts) == (JobState.PENDING, True, 1)
         assert (view.nodes, view.node_count) == ((), 2)
+        assert view.completing == bool(view.cleaning) and set(view.cleaning) <= set(old)
         client.exclude(number, old)
         start = int(time.time()) + 8
         client.start_at(number, start)
         client.release(number)
-        view = client.job(number)
-        assert (view.state, view.held, view.requeue) == (JobState.PENDING, False, True)
+        view = wait(lambda: client.job(number), lambda view: not view.completing, "the clean-up")
+        assert (view.state, view.held, view.requeue, view.nodes, view.cleaning) == (JobState.PENDING, False, True, (), ())
         assert (view.excluded, view.start_time) == (frozenset(old), start)
+        assert abs(view.submit_time - time.time()) < CLOCK_S, "when the clean-up ended"
         view = until_running(client, number, restarts=1)
         assert not set(view.nodes) & set(old)
         assert len(view.nodes) == 2
@@ -151,7 +154,7 @@ class SlurmClientContract:
             client.allow_requeue(number)
         for _ in range(2):
             client.release(number)
-        view = client.job(number)
+        view = wait(lambda: client.job(number), lambda view: not view.completing, "the clean-up")
         assert (view.restarts, view.held) == (1, False)
         assert (view.excluded, view.start_time) == (frozenset(world.nodes[:1]), start)
         for _ in range(2):
@@ -278,6 +281,7 @@ class SlurmClientContract:
 
     def test_tells_the_configuration(self, world: World) -> None:
         config = world.client.config()
+        assert abs(int(config[AS_OF]) - time.time()) < CLOCK_S
         assert config["SLURM_VERSION"][:2].isdigit()
         assert config["KillWait"].endswith(" sec")
         assert config["RequeueExit"] == ""

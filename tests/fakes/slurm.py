@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ftslurm.errors import SlurmRefused, SlurmUnavailable, UnknownJob
-from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView
+from ftslurm.slurm.client import AS_OF, JobState, JobView, NodeState, NodeView
 from ftslurm.slurm.states import is_over, node_state
 
 # slurmctld's cred_expire + 1, added when a job that was requeued has cleaned up and its begin time is past.
@@ -28,17 +28,17 @@ CONFIG = {
 
 @dataclass
 class _Job:
-    """begin: Unix seconds, the earliest start. clean_at: when the nodes of the last run are clean, 0 when they are."""
+    """begin: Unix seconds, the earliest start. clean_at: node -> when it is clean after the last run, empty when all are."""
 
     view: JobView
     begin: float
-    clean_at: float = 0.0
+    clean_at: dict[str, float] = field(default_factory=dict)
 
 
 class FakeSlurm:
     """away: slurmctld does not answer. requests: every request so far, as (name, arguments...).
 
-    clean_up_s: how long nodes stay completing after a run. clock: Unix seconds. user_id: who asks; 0 may do everything.
+    clean_up_s: how long nodes stay completing after a run; slow: of those that take their own time. clock: Unix seconds. user_id: who asks; 0 may do everything.
     """
 
     def __init__(
@@ -53,6 +53,8 @@ class FakeSlurm:
         self.requests: list[tuple[object, ...]] = []
         self.clock = clock
         self.clean_up_s = clean_up_s
+        self.slow: dict[str, float] = {}
+        self.settings = dict(CONFIG)
         self.user_id = user_id
         self._nodes = {name: NodeView(name, NodeState.GOOD, "IDLE", partitions=frozenset({"main"})) for name in nodes}
         self._jobs: dict[int, _Job] = {}
@@ -127,7 +129,7 @@ class FakeSlurm:
 
     def config(self) -> dict[str, str]:
         self._arrive("config")
-        return dict(CONFIG)
+        return {**self.settings, AS_OF: str(int(self.clock()))}
 
     def requeue(self, number: int) -> None:
         self._requeue(self._begin("requeue", number), held=False)
@@ -148,6 +150,7 @@ class FakeSlurm:
             self._leave_nodes(job)
             restarts = job.view.restarts + 1
             job.view = replace(job.view, state=JobState.PENDING, nodes=(), restarts=restarts, start_time=0, end_time=0)
+            self._show_clean_up(job)
         job.view = replace(job.view, held=held)
 
     def exclude(self, number: int, nodes: Iterable[str]) -> None:
@@ -211,24 +214,34 @@ class FakeSlurm:
 
     def _leave_nodes(self, job: _Job) -> None:
         if job.view.state is JobState.RUNNING:
-            job.clean_at = self.clock() + self.clean_up_s
+            now = self.clock()
+            job.clean_at = {node: now + self.slow.get(node, self.clean_up_s) for node in job.view.nodes}
             job.view = replace(job.view, completing=True)
+
+    def _show_clean_up(self, job: _Job) -> None:
+        """Of a job that waits: the nodes that are not clean yet."""
+        now = self.clock()
+        job.view = replace(job.view, cleaning=tuple(node for node, at in job.clean_at.items() if at > now))
 
     def _settle(self) -> None:
         now = self.clock()
         for job in self._jobs.values():
-            if job.view.completing and job.clean_at <= now:
+            if job.view.completing and max(job.clean_at.values(), default=0.0) <= now:
                 self._clean(job)
+            elif job.view.completing and job.view.state is JobState.PENDING:
+                self._show_clean_up(job)
         for job in self._jobs.values():
             if _may_start(job, now):
                 self._schedule(job, now)
 
     def _clean(self, job: _Job) -> None:
-        if job.view.state is JobState.PENDING and job.begin <= job.clean_at:
-            job.begin = 0 if job.view.expedited else job.clean_at + REQUEUE_DELAY_S
-            job.view = replace(job.view, start_time=int(job.begin))
+        ended = max(job.clean_at.values(), default=self.clock())
+        if job.view.state is JobState.PENDING:
+            if job.begin <= ended:
+                job.begin = 0 if job.view.expedited else ended + REQUEUE_DELAY_S
+            job.view = replace(job.view, start_time=int(job.begin), submit_time=int(ended), cleaning=())
         job.view = replace(job.view, completing=False)
-        job.clean_at = 0.0
+        job.clean_at = {}
 
     def _schedule(self, job: _Job, now: float) -> None:
         running = [other.view for other in self._jobs.values() if other.view.state is JobState.RUNNING]

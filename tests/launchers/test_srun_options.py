@@ -344,3 +344,11 @@ def accepts(word):
         return False
     [(name, _)] = parse_options(line.components[0].options)
     return SRUN_OPTIONS[name] is not Takes.NOTHING
+
+
+def test_an_agent_s_own_srun_is_not_taken_for_one_that_stands_in_for_srun() -> None:
+    from ftslurm.launchers.srun import own_step_env
+    from ftslurm.system.programs import MARK, mistaken_for
+
+    agent = {MARK: "7. /usr/bin/srun", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}
+    assert mistaken_for(agent) == () == mistaken_for(own_step_env(agent))

@@ -372,3 +372,38 @@ def test_what_must_be_next_is_written_only_if_nobody_else_has_written(journal: J
     assert other.append_next([word(2)]) and not mine.append_next([word(3)])
     assert statuses(mine) == [1, 2] and mine.append_next([word(4)])
     assert statuses(journal) == [1, 2, 4]
+
+
+@pytest.fixture
+def remembering(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A file system that answers `stat` from what it remembers until this side itself writes, as NFS does between nodes; what is
+    opened it asks its server for (nfs(5), close-to-open)."""
+    known: dict[Path, os.stat_result] = {}
+    ask, write = Path.stat, journal_module.append
+
+    def remembered(path: Path, **how: bool) -> os.stat_result:
+        if path not in known:
+            known[path] = ask(path, **how)  # type: ignore[arg-type]
+        return known[path]
+
+    def written(path: Path, data: bytes) -> None:
+        write(path, data)
+        known.pop(path, None)
+
+    monkeypatch.setattr(Path, "stat", remembered)
+    monkeypatch.setattr(journal_module, "append", written)
+    yield
+
+
+def test_another_node_s_words_are_not_taken_for_read_where_sizes_are_remembered(journal: Journal, remembering: None) -> None:
+    journal.append([word(1)])
+    journal.read()
+    assert not journal.grown()
+    write_elsewhere = to_line(word(2))
+    with journal.path.open("ab") as other:
+        other.write(write_elsewhere)
+    assert not journal.append_next([word(3)]), "nobody here has read the second"
+    journal.append([word(4)])
+    assert not journal.append_next([word(5)]), "nor now"
+    assert statuses(journal) == [1, 2, 4]
+    assert journal.append_next([word(6)])

@@ -165,3 +165,8 @@ def test_waits_grow_and_differ() -> None:
     assert max(slept) <= 5.0
     assert max(slept) > 1.0
     assert len(set(slept)) > len(slept) / 2
+
+
+def test_nodes_that_private_data_hides_are_none() -> None:
+    """PrivateData=nodes; what is known of the job is enough."""
+    assert Slurm(fails("slurm_load_node error: Access/permission denied\n")).client().nodes() == ()

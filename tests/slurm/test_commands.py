@@ -48,3 +48,22 @@ def test_names_a_task_of_an_array_by_its_place() -> None:
     assert str(commands.address(JobView(14, JobState.RUNNING))) == "14"
     with pytest.raises(SlurmRefused, match="job array"):
         commands.address(JobView(14, JobState.PENDING, array_job=14))
+
+
+@pytest.mark.parametrize(
+    ("exclusive", "env", "shape"),
+    [
+        (False, {"SLURM_JOB_CPUS_PER_NODE": "4(x3)", "SLURM_MEM_PER_CPU": "1024"}, ("--cpus-per-task=4", "--mem-per-cpu=1024")),
+        (False, {"SLURM_JOB_CPUS_PER_NODE": "4,8", "SLURM_MEM_PER_NODE": "3000"}, ("--cpus-per-task=8", "--mem=3000")),
+        (False, {"SLURM_JOB_CPUS_PER_NODE": "4", "SLURM_MEM_PER_GPU": "500"}, ("--cpus-per-task=4", "--mem-per-gpu=500")),
+        (False, {"SLURM_JOB_CPUS_PER_NODE": "4"}, ("--cpus-per-task=4", "--mem=0")),
+        (True, {"SLURM_JOB_CPUS_PER_NODE": "4", "SLURM_MEM_PER_CPU": "1024"}, ("--exclusive", "--mem-per-cpu=1024")),
+        (False, {"SLURM_JOB_CPUS_PER_NODE": "8", "SLURM_HINT": "nomultithread"}, ("--exclusive", "--mem=0")),
+        (False, {}, ("--exclusive", "--mem=0")),
+    ],
+)
+def test_a_donor_asks_for_what_a_node_of_ours_has(exclusive: bool, env: dict[str, str], shape: tuple[str, ...]) -> None:
+    ours = JobView(7, JobState.RUNNING, exclusive=exclusive)
+    assert commands.shape_of(ours, env) == shape
+    argv = commands.donor_argv(ours, "", ["n2"], 0.0, {}, (), shape)
+    assert argv[argv.index("--ntasks=1") + 1 :][:2] == shape

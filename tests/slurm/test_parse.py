@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -267,6 +268,20 @@ def test_reads_what_each_node_was_asked_for(version: str, told: str, gres: str) 
     more = text.rstrip().replace("MinCPUsNode=1", "MinCPUsNode=16") + f"\n   {told}\n"
     view = parse_job(more, before.number)
     assert (view.gres, view.min_cpus, view.comment) == (gres, 16, before.comment)
+
+
+@pytest.mark.parametrize(
+    ("version", "told", "exclusive"),
+    [
+        *((version, told, told in ("NO", "USER")) for version in ("22.05", "24.11") for told in ("NO", "OK", "YES", "USER")),
+        *(("26.05", f"{shared} Exclusive={own}", own != "NO") for shared in ("NO", "YES") for own in ("NO", "NODE", "USER")),
+    ],
+)
+def test_reads_whether_its_nodes_are_its_own(version: str, told: str, exclusive: bool) -> None:
+    text, before = recorded(version, "job-running"), read(version, "job-running")
+    assert before.exclusive is True
+    (line,) = re.findall(r"OverSubscribe=\S+(?: Exclusive=\S+)?", text)
+    assert parse_job(text.replace(line, f"OverSubscribe={told}"), before.number).exclusive is exclusive
 
 
 @every_version

@@ -50,7 +50,7 @@ class Shim:
 
     def __init__(
         self, command: Sequence[str], rank: int = 0, env: Mapping[str, str] | None = None, tail: int = 0,
-        lease_s: float = 0.0, place: str = "", secret: bytes = b"", launch: int = 0, without: str = "",
+        lease_s: float = 0.0, place: str = "", secret: bytes = b"", launch: int = 0, without: str = "", grace_s: float = 20.0,
         **how: Any,
     ) -> None:  # fmt: skip
         """tail: bytes that it keeps of each output stream, in every attempt. lease_s: 0: it has none, and sends no beats. place: of its srun's ranks among all, as Channel reads it. secret: of the ftrun. launch: of its steps, which this is. without: a function of its module that finds nothing."""
@@ -78,7 +78,7 @@ class Shim:
         self.process = subprocess.Popen(
             argv, env=self.env, **({"stdout": subprocess.PIPE, "stdin": subprocess.DEVNULL, "preexec_fn": as_in_a_terminal} | how)
         )
-        self.lease_s = lease_s
+        self.lease_s, self.grace_s = lease_s, grace_s
         self.answers = True
         self.talk = Talk()
         self._heard: list[Message] = []
@@ -106,7 +106,7 @@ class Shim:
     # --- saying
 
     def welcome(self) -> None:
-        self._send({"t": "welcome", "a": self.talk.heard, "lease_s": self.lease_s, "beat_s": self.lease_s / 5})
+        self._send({"t": "welcome", "a": self.talk.heard, "lease_s": self.lease_s, "beat_s": self.lease_s / 5, "grace_s": self.grace_s})
         for message in self.talk.kept:
             self._send(message)
 

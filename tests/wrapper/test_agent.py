@@ -15,7 +15,7 @@ import pytest
 from ftslurm.model import wire
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer
-from ftslurm.wrapper.agent import Agent
+from ftslurm.wrapper.agent import Agent, signs_of_life
 from ftslurm.wrapper.evidence import Examined
 from ftslurm.wrapper.shim import LinkError
 
@@ -69,6 +69,23 @@ def test_what_it_tells_of_ranks_names_the_latest_start(folder: Path) -> None:
         line.said, told = [], line.said
         assert {message["t"] for message in told} == {"evidence", "compared"}
         assert {wire.agent_report(message).attempt for message in told} == {latest}  # type: ignore[union-attr]
+
+
+def test_before_it_looks_at_devices_it_tells_when_ranks_were_last_at_work(folder: Path) -> None:
+    """The younger of its last IO and its last beat; nothing of a rank that has shown neither."""
+    line, chips = Told(), Chips()
+    agent = Agent("n1", (chips,), line, 10.0, lambda step: str(folder))  # type: ignore[arg-type]
+    agent._told(watch(1))
+    agent._told({"t": "look"})
+    assert [message["t"] for message in line.said] == ["devices"]
+    assert agent._life._quiet is not None
+    agent._life._quiet.did[0] = time.monotonic() - 5.0
+    agent._told({"t": "look"})
+    (alive,) = [wire.agent_report(message) for message in line.said if message["t"] == "alive"]
+    assert alive.attempt == 1 and alive.signs[0][0] == pytest.approx(5.0, abs=2.0)  # type: ignore[union-attr]
+    assert signs_of_life({0: 10.0, 1: 30.0}, {1: 20.0, 2: 39.0}, 40.0) == {
+        0: (30.0, "it did IO"), 1: (10.0, "it did IO"), 2: (1.0, "its heart beat")
+    }  # fmt: skip
 
 
 def test_one_that_comes_while_a_program_has_switched_detection_off_watches_once_it_is_on_again(folder: Path) -> None:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,6 @@ from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model import record as rec
 from ftslurm.model.settings import Settings
 from ftslurm.model.will import Will
-from ftslurm.policies.start_time import EPILOG_S
 from ftslurm.policies.touch import longest_s
 from ftslurm.slurm.client import JobState
 from ftslurm.system.commands import CommandResult
@@ -90,9 +90,9 @@ class Job:
     def at(self, node: str, port: int) -> None:
         self.slurm._nodes[node] = replace(self.slurm._nodes[node], address="127.0.0.1", port=port)
 
-    def heir(self, node: str, silent_s: float = LONG_AGO_S) -> Heir:
+    def heir(self, node: str, silent_s: float = LONG_AGO_S, ending: bool = False) -> Heir:
         will = Will(str(self.journal.path), self.number, 0, "r1", "1", "c", "n1", ("n1", "n2", "n3"), self.settings, 4711)
-        return Heir(will, node, boot_s() - silent_s, self.slurm, self.run)
+        return Heir(will, node, boot_s() - silent_s, self.slurm, self.run, ending)
 
     def run(self, argv: Sequence[str], timeout_s: float, env: dict[str, str]) -> CommandResult:
         self.looks.append(argv)
@@ -116,12 +116,20 @@ def test_it_requeues_the_job_without_the_dead_node_and_closes_the_run(job: Job) 
     assert "without n1" in job.heir("n2").run()
     view = job.slurm.job(job.number)
     assert (view.restarts, view.excluded, view.held) == (1, {"n1"}, False)
-    assert view.start_time >= asked_at + EPILOG_S - 1, "behind the clean-up: nobody has asked whether there is an Epilog"
+    assert asked_at < view.start_time < asked_at + 10, "behind the clean-up, which was watched"
     (decided,) = job.written(rec.Decided)
     assert decided.rung == "isolated-requeue" and "Connection refused" in decided.isolate["n1"]
     (done,), (finished,) = job.written(rec.CarriedOut), job.written(rec.Finished)
     assert done.ok and (finished.run, finished.what) == ("r1", "requeued")
     assert [left.node for left in NodeMemory(job.folder / "state").read()] == ["n1"]
+
+
+def test_whoever_was_asked_to_end_looks_at_once(job: Job) -> None:
+    job.settings = replace(job.settings, silence_s=60.0)
+    job.slurm.cancel(job.number)
+    began = time.monotonic()
+    job.heir("n2", silent_s=1.0, ending=True).run()
+    assert time.monotonic() - began < 30.0 and not job.written(rec.Decided)
 
 
 def test_the_next_one_finds_it_done(job: Job) -> None:

@@ -72,7 +72,7 @@ def test_only_the_module_s_own_word_fails_a_prolog(tmp_path: Path, status: int, 
 @pytest.mark.parametrize("name", [*hook_scripts.LIMITS_S, "task_prolog"])
 def test_one_that_hangs_is_cut_off_and_decides_nothing(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a limit of a second in place of the site's; what is started heeds no SIGTERM."""
-    assert hook_scripts.LIMITS_S == {"prolog": 30, "epilog": 900, "health_check": 50, "epilog_slurmctld": 90}
+    assert hook_scripts.LIMITS_S == {"prolog": 30, "epilog": 900, "health_check": 50, "epilog_slurmctld": 700}
     monkeypatch.setattr(hook_scripts, "LIMITS_S", dict.fromkeys(hook_scripts.LIMITS_S, 1))
     monkeypatch.setattr(hook_scripts, "TASK_LIMIT_S", 1)
     python = tmp_path / "python"

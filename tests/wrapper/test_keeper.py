@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from ftslurm.errors import StateError
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import private_folder
 from ftslurm.model import record as rec
+from ftslurm.model.decisions import Start
 from ftslurm.slurm.client import JobState
 from ftslurm.wrapper.keeper import carry_out
 from ftslurm.wrapper.requeue import AS_IT_IS, RUNS_AGAIN
@@ -29,7 +31,7 @@ class Job:
         self.journal.append([BEGAN, *before, DECIDED])
 
     def keep(self) -> str:
-        said = carry_out(self.slurm, self.number, self.journal, 4.0, False)
+        said = carry_out(self.slurm, self.number, self.journal, Start(4.0), False)
         done = self.journal.read().records[-1]
         assert isinstance(done, rec.CarriedOut) and (done.id, done.ok, done.what) == ("r1-2", True, said)
         return said
@@ -42,7 +44,7 @@ def test_a_requeue_is_carried_out_once(tmp_path: Path) -> None:
     job = Job(tmp_path)
     assert "without n1, n2" in job.keep()
     assert job.changes() == ["requeue_held", "exclude", "start_at", "release"]
-    assert carry_out(job.slurm, job.number, job.journal, 4.0, False) == "nothing was left to do"
+    assert carry_out(job.slurm, job.number, job.journal, Start(4.0), False) == "nothing was left to do"
 
 
 @pytest.mark.parametrize("before", [(), (SWAPPED,)])
@@ -72,3 +74,16 @@ def test_a_job_that_somebody_requeued_meanwhile_and_that_runs_again_goes_on(tmp_
     job.slurm.requests.clear()
     assert job.keep() == RUNS_AGAIN
     assert job.changes() == [] and job.slurm.job(job.number).restarts == 1
+
+
+def test_a_ledger_that_takes_no_more_leaves_no_job_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(tmp_path)
+
+    def full(records: object) -> None:
+        raise StateError("no space left on device")
+
+    monkeypatch.setattr(job.journal, "append", full)
+    with pytest.raises(StateError):  # that it is done cannot be written, which is said
+        carry_out(job.slurm, job.number, job.journal, Start(4.0), False)
+    view = job.slurm.job(job.number)
+    assert (view.state, view.held, view.excluded) == (JobState.PENDING, False, {"n1", "n2"})

@@ -109,6 +109,38 @@ def test_a_donor_that_runs_lends_its_node() -> None:
     assert lines[0] == "#!/bin/sh" and shlex.split(lines[1])[-3:] == [str(world.ours), "0", "60"]
 
 
+BOOTING = {**RUNNING, "configuring": True}
+
+
+def test_a_node_that_boots_is_waited_for() -> None:
+    """Slurm shows such a job as CONFIGURING, and a step there would be given up on."""
+    world = World()
+    world.shows(2, PENDING, BOOTING, BOOTING, RUNNING)
+    assert world.lenders.borrow(1, ["n1"], 60.0) == NodeBorrowed(1, "n3", 2)
+
+
+def test_a_node_that_boots_for_too_long_is_told_as_that() -> None:
+    world = World()
+    world.shows(2, BOOTING)
+    answer = world.lenders.borrow(1, ["n1"], 0.0)
+    assert (answer.node, answer.why) == ("", "n3 of donor job 2 still booted after 0 s (nodes.replacement_wait)")
+    assert world.slurm.state_of(2) is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("reason", ["QOSMaxJobsPerUserLimit", "AssocMaxNodePerJobLimit", "AssociationMaxJobsLimit", "QOSMaxNodePerUserLimit"])
+def test_a_limit_that_our_own_job_fills_is_not_waited_for(reason: str) -> None:
+    world = World()
+    world.shows(2, {"state": JobState.PENDING, "reason": reason})
+    answer = world.lenders.borrow(1, ["n1"], 1e6)
+    assert answer.why == f"donor job 2 could not start beside this job: {reason}"
+
+
+def test_a_limit_of_a_group_may_have_room_later() -> None:
+    world = World()
+    world.shows(2, {"state": JobState.PENDING, "reason": "QOSGrpNodeLimit"}, RUNNING)
+    assert world.lenders.borrow(1, ["n1"], 60.0).node == "n3"
+
+
 @pytest.mark.parametrize(("needs", "asked"), [
     ({}, set()),
     ({"min_cpus": 1}, set()),

@@ -57,6 +57,17 @@ def test_quiet_is_told_once_and_life_once_again() -> None:
     assert [one["quiet_s"] for one in world.run(life, 10)] == [0.0]
 
 
+def test_it_knows_which_rank_did_io_and_when() -> None:
+    world = World(0, 1)
+    life = watching(world)
+    world.run(life, 20)
+    assert not life.did_io()
+    world.io[1] += 1 << 20
+    at = world.now
+    world.run(life, 40)
+    assert life.did_io().keys() == {1} and at <= life.did_io()[1] <= at + 10
+
+
 def test_a_look_now_and_then_is_enough_for_half_an_hour() -> None:
     world = World(0)
     life = watching(world, 1800.0)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pytest
 
 from ftslurm.errors import SlurmRefused, SlurmUnavailable, UnknownJob
+from ftslurm.model.decisions import Start
 from ftslurm.model.history import fold
-from ftslurm.model.record import Decided, RunBegan
+from ftslurm.model.record import Decided, Reinstated, RunBegan
 from ftslurm.slurm.client import JobState
-from ftslurm.wrapper.requeue import RUNS_AGAIN, Plan, give_back, plan_for
+from ftslurm.wrapper.requeue import RUNS_AGAIN, Plan, give_back, plan_for, slurms_clock, start_when_clean
 from tests.fakes.slurm import FakeSlurm
 
 NOBODY: frozenset[str] = frozenset()
@@ -37,7 +39,7 @@ class Cluster:
         self.slurm = FakeSlurm([f"n{n}" for n in range(1, 7)], self.time, clean_up_s=2.0)
 
     def give_back(self, job: int, exclude: Iterable[str] = (), ours: Iterable[str] = (), allow_first: bool = False) -> str:
-        return give_back(self.slurm, job, Plan(frozenset(exclude), frozenset(ours), 4.0, allow_first), lambda: self.time.now)
+        return give_back(self.slurm, job, Plan(frozenset(exclude), frozenset(ours), Start(4.0), allow_first), lambda: self.time.now)
 
     def runs_within(self, job: int, seconds: float) -> float:
         """Seconds until the job runs again."""
@@ -220,7 +222,7 @@ class Moody(FakeSlurm):
 def test_a_job_left_half_way_is_held_and_the_next_try_finishes_it(request_: str, error: Exception) -> None:
     slurm = Moody(request_, error)
     job = slurm.submit(2)
-    plan = Plan(frozenset({"n2"}), NOBODY, 4.0)
+    plan = Plan(frozenset({"n2"}), NOBODY, Start(4.0))
     with pytest.raises(type(error)):
         give_back(slurm, job, plan, slurm.clock)
     assert slurm.job(job).held, "not on a bad node, and not lost"
@@ -231,20 +233,23 @@ def test_a_job_left_half_way_is_held_and_the_next_try_finishes_it(request_: str,
 def test_a_start_time_that_slurm_refuses_costs_time_and_not_the_job() -> None:
     slurm = Moody("start_at", SlurmRefused("Requested start time is invalid"))
     job = slurm.submit(2)
-    said = give_back(slurm, job, Plan(frozenset({"n2"}), NOBODY, 4.0), slurm.clock)
+    said = give_back(slurm, job, Plan(frozenset({"n2"}), NOBODY, Start(4.0)), slurm.clock)
     assert "start time is invalid" in said and not slurm.job(job).held
 
 
 def test_the_plan_comes_from_the_ledger() -> None:
     past = fold([Decided(1.0, "d1", 1, "isolated-requeue", "node", "because", isolate={"n1": "down", "n2": "hot"})])
-    plan = plan_for(past, ("n2",), 4.0, True)
-    assert plan == Plan(frozenset({"n2"}), frozenset({"n1", "n2"}), 4.0, True)
+    plan = plan_for(past, ("n2",), Start(4.0), True)
+    assert plan == Plan(frozenset({"n2"}), frozenset({"n1", "n2"}), Start(4.0), True)
+    by_words = past.add(Decided(2.0, "d2", 2, "isolated-requeue", "hardware", "because", isolate={"n3": "x"}, words={"n3": "ecc"}))
+    again = by_words.add(Reinstated(3.0, 3, "ecc", {"n3": "it is the program"}))
+    assert plan_for(again, (), Start(4.0), True).ours == {"n1", "n2", "n3"}, "what is reinstated comes off Slurm's list"
     began = RunBegan(1.0, "r1", "7", "c", 3, "k", "train", "n[1-2]")
-    assert plan_for(fold([began]), ("n2",), 4.0, False).schedule == 3
+    assert plan_for(fold([began]), ("n2",), Start(4.0), False).schedule == 3
 
 
 def in_scheduling(schedule: int | None) -> Plan:
-    return Plan(frozenset({"n2"}), NOBODY, 4.0, schedule=schedule)
+    return Plan(frozenset({"n2"}), NOBODY, Start(4.0), schedule=schedule)
 
 
 def test_a_job_that_was_requeued_and_runs_again_is_left_alone() -> None:
@@ -267,3 +272,95 @@ def test_one_that_runs_as_it_did_when_it_was_decided_is_requeued(schedule: int |
     cluster.runs_within(job, 10)
     assert "without n2" in give_back(cluster.slurm, job, in_scheduling(schedule), cluster.time)
     assert cluster.slurm.job(job).restarts == 2
+
+
+# ---- where nothing is known of the clean-up ----
+
+
+def watched(cluster: Cluster, job: int, watch_s: float = 9.0, epilog: bool = False, here: str = "n1") -> tuple[str, float]:
+    """What was done, and for how long; the keeper's own node is not clean before the keeper has ended."""
+    began = cluster.time.now
+
+    def pause(seconds: float) -> None:
+        cluster.time.now += seconds
+
+    plan = Plan(NOBODY, NOBODY, Start(6.0, watch_s, epilog), here=here)
+    said = give_back(cluster.slurm, job, plan, cluster.time, pause=pause)
+    return said, cluster.time.now - began
+
+
+@pytest.mark.parametrize(("others_s", "own_s"), [(0.3, 1.0), (2.7, 3.2), (7.0, 3.5)])
+def test_the_others_are_watched_and_the_start_is_moved_behind_the_own_node(others_s: float, own_s: float) -> None:
+    cluster = Cluster()
+    cluster.slurm.clean_up_s, cluster.slurm.slow = others_s, {"n1": others_s + own_s}
+    job = cluster.slurm.submit(3)
+    said, took_s = watched(cluster, job)
+    assert said == "requeued" and others_s <= took_s < others_s + 0.6
+    assert cluster.changes() == ["requeue_held", "start_at", "release", "start_at"]
+    assert cluster.runs_within(job, 6) <= 5.5
+
+
+def test_an_epilog_takes_as_long_on_the_own_node_as_on_the_others() -> None:
+    cluster = Cluster()
+    cluster.slurm.clean_up_s, cluster.slurm.slow = 5.0, {"n1": 10.5}
+    job = cluster.slurm.submit(2)
+    watched(cluster, job, epilog=True)
+    assert cluster.runs_within(job, 12) <= 11.5
+
+
+def test_a_clean_up_that_takes_long_is_watched_for_a_while_only() -> None:
+    cluster = Cluster()
+    cluster.slurm.clean_up_s = 16.0
+    job = cluster.slurm.submit(2)
+    _, took_s = watched(cluster, job)
+    assert 9.0 <= took_s < 10.0
+    assert cluster.runs_within(job, 20) <= 19.0, "twice as long as it was watched"
+
+
+def test_where_there_is_no_other_node_nothing_can_be_watched() -> None:
+    cluster = Cluster()
+    job = cluster.slurm.submit(1)
+    _, took_s = watched(cluster, job)
+    assert took_s == 0.0 and cluster.changes() == ["requeue_held", "start_at", "release"]
+    assert 5.0 <= cluster.runs_within(job, 10) <= 7.5
+
+
+def test_whoever_dies_while_watching_leaves_a_start_below_slurm_s_own() -> None:
+    cluster = Cluster()
+    cluster.slurm.clean_up_s = 5.0
+    job = cluster.slurm.submit(2)
+
+    def killed(_: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        give_back(cluster.slurm, job, Plan(NOBODY, NOBODY, Start(6.0, 9.0), here="n1"), cluster.time, pause=killed)
+    assert not cluster.slurm.job(job).held
+    assert 90 < cluster.runs_within(job, 110) <= 101
+
+
+def test_somebody_on_none_of_the_nodes_needs_no_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    cluster.slurm.clean_up_s = 250.0
+
+    def pause(seconds: float) -> None:
+        cluster.time.now += seconds
+
+    monkeypatch.setattr("time.sleep", pause)
+    job = cluster.slurm.submit(2)
+    give_back(cluster.slurm, job, Plan(NOBODY, NOBODY, Start(6.0)), cluster.time)
+    cluster.slurm.start_at(job, int(cluster.time.now) + 100)
+    assert "clean" in start_when_clean(cluster.slurm, job, 600.0, cluster.time)
+    assert cluster.runs_within(job, 5) <= 3.0
+    assert start_when_clean(cluster.slurm, job, 600.0, cluster.time) == "", "one that runs is left alone"
+
+
+@pytest.mark.parametrize("ahead_s", [-90.0, -1.0, 0.0, 1.0, 90.0])
+def test_start_times_are_slurmctld_s_whatever_the_node_s_clock_says(ahead_s: float) -> None:
+    clock = slurms_clock({"AS_OF": str(int(time.time() + ahead_s))})
+    assert abs(clock() - time.time() - ahead_s) < 2.5
+    assert (clock is time.time) == (abs(ahead_s) < 2)
+
+
+def test_a_clock_that_slurm_does_not_show_is_taken_for_right() -> None:
+    assert slurms_clock({}) is time.time is slurms_clock({"AS_OF": "soon"})

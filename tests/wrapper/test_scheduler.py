@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from ftslurm.slurm.client import NodeState, NodeView
-from ftslurm.wrapper.scheduler import SlurmScheduler
+from ftslurm.ledger.journal import Journal
+from ftslurm.ledger.store import private_folder
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import Start
+from ftslurm.slurm.client import JobState, NodeState, NodeView
+from ftslurm.system.commands import CommandResult
+from ftslurm.wrapper.requeue import AS_IT_IS
+from ftslurm.wrapper.scheduler import KEEPERS_MOST, SlurmScheduler
+from tests.fakes.slurm import FakeSlurm
 
 LIMIT_S = 5.0
 
@@ -68,3 +76,52 @@ def test_where_slurm_calls_no_other_node_well_the_node_s_own_silence_counts(monk
 
 def test_a_node_that_answers_is_alive_whatever_the_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probe(cluster(), "n2", monkeypatch, frozenset({2}))[0] is True
+
+
+# ---- a requeue
+
+
+class Requeue:
+    """A job on n1 to n3 whose ftrun, on n1, gives it back; steps of ours do not come up, and leave the job as `before` does."""
+
+    def __init__(self, folder: Path, env: dict[str, str], proctrack: str = "proctrack/cgroup") -> None:
+        self.slurm = FakeSlurm([f"n{n}" for n in range(1, 8)], clean_up_s=60.0)
+        self.slurm.settings["ProctrackType"] = proctrack
+        self.number = self.slurm.submit(3)
+        journal = Journal(private_folder(folder / "state/jobs") / "c.1.jsonl")
+        journal.append([rec.RunBegan(1.0, "r1", "1", "c", 0, "k", "train", "n[1-3]"),
+                        rec.Decided(3.0, "r1-2", 2, "isolated-requeue", "device", "broken", exclude=("n2",))])
+        self.places: list[str] = []
+        python = cast(Any, type("Python", (), {"module_argv": lambda self, *words: words})())
+        self.scheduler = SlurmScheduler(cast(Any, self.slurm), self.number, ("n1", "n2", "n3"), journal.path,
+                                        {"SLURMD_NODENAME": "n1", **env}, python, self.run, "cli", 1.0, cast(Any, None))
+
+    def run(self, argv: Sequence[str], timeout_s: float, **_: Any) -> CommandResult:
+        self.places += [word.partition("=")[2] for word in argv if word.startswith("--nodelist=")]
+        return CommandResult(tuple(argv), 1, "", "srun: error: Unable to create step")
+
+    def give_back(self, monkeypatch: pytest.MonkeyPatch) -> str:
+        monkeypatch.setattr("ftslurm.wrapper.keeper.choose_client", lambda kind, timeout_s: self.slurm)
+        ended = self.scheduler.requeue("r1-2", ["n2"], Start(4.0), False)
+        assert ended.ok
+        return ended.why
+
+
+def test_where_no_step_comes_up_a_job_is_requeued_plainly_rather_than_left_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm ends ftrun with the script: between the hold and the release there would be nobody."""
+    job = Requeue(tmp_path, {"SLURM_TASK_PID": "1"})
+    assert job.give_back(monkeypatch).startswith(AS_IT_IS)
+    view = job.slurm.job(job.number)
+    assert (view.state, view.held) == (JobState.PENDING, False)
+    assert len(job.places) == KEEPERS_MOST and job.places[:2] == ["n3", "n1"], "not on the batch node first, nor on the bad one"
+
+
+@pytest.mark.parametrize(("env", "proctrack"), [({"SLURM_TASK_PID": str(os.getpid())}, "proctrack/cgroup"), ({}, "proctrack/linuxproc")])
+def test_an_ftrun_that_outlives_the_script_follows_the_whole_recipe_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], proctrack: str
+) -> None:
+    job = Requeue(tmp_path, env, proctrack)
+    assert "without n2" in job.give_back(monkeypatch)
+    assert job.slurm.job(job.number).excluded == {"n2"}

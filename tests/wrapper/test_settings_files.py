@@ -121,7 +121,8 @@ except PolicyError as error:
 """
 
 
-@pytest.mark.parametrize("text", ["x: " + "[" * 100_000, "x: " + "{a: " * 20_000, "- " * 100_000])
+# Names: pytest hands them to every child in one variable, which has its limit.
+@pytest.mark.parametrize("text", ["x: " + "[" * 100_000, "x: " + "{a: " * 20_000, "- " * 100_000], ids=["lists", "mappings", "dashes"])
 def test_yaml_without_bottom_is_refused(policy: Write, text: str) -> None:
     """In a process of its own: a C parser that recurses may end in a segmentation fault."""
     path = policy(text)
@@ -134,7 +135,7 @@ def test_the_first_mistake_in_the_file_is_the_one_that_is_named(policy: Write) -
     assert ", line 1: " in complaint(policy("max_restarts: 0\nstop:\n  grace: 20\nlanucher: srun\n"))
 
 
-@pytest.mark.parametrize("leaf", ["address", "python", "devices.user_induced"])
+@pytest.mark.parametrize("leaf", ["nodes.address", "python", "devices.user_induced"])
 def test_a_name_with_nothing_behind_it_sets_nothing_of_the_name_None(policy: Write, leaf: str) -> None:
     """`address:` alone is YAML for null; an address or interpreter called `None` is what nobody meant."""
     *folders, name = leaf.split(".")
@@ -244,6 +245,10 @@ def test_the_profile_modelarts_is_the_ladder_of_the_seed() -> None:
     s = settings_in_force(Request(profile="modelarts"), {}, site=NO_SITE).settings
     assert s.in_place and s.hang_restart and s.node_replacement and s.isolated_requeue and s.unconditional_requeue
     assert (s.same_code_limit, s.same_code_window_s, s.unconditional_in_a_row) == (3, 86400.0, 3)
+
+
+def test_the_profile_ft_launcher_answers_hangs_as_ft_launcher_does() -> None:
+    assert settings_in_force(Request(profile="ft-launcher"), {}, site=NO_SITE).settings.hang_restart
 
 
 def test_a_policy_may_stand_on_a_profile(policy: Write) -> None:

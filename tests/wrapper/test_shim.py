@@ -17,7 +17,7 @@ import pytest
 
 from ftslurm.model import wire
 from ftslurm.wrapper import shim as shim_module
-from ftslurm.wrapper.shim import REDIAL_S, Channel, Command, connect
+from ftslurm.wrapper.shim import REDIAL_S, REFUSED_S, Channel, Command, connect
 from tests.wrapper.shim_controller import SOON_S, Shim, as_in_a_terminal, is_gone, until
 
 pytestmark = pytest.mark.timeout(60)
@@ -534,6 +534,43 @@ def test_without_a_controller_the_rank_ends(shims: Shims) -> None:
     vanished(shim, *pids)
 
 
+# As with proctrack/cgroup: Slurm signals the shim, which passes it on.
+SIGNALLED_ALONE = {"FTSLURM_LOCAL": "1"}
+
+
+def test_when_slurm_ends_the_job_a_controller_that_went_with_it_is_not_waited_for(shims: Shims) -> None:
+    """Slurm kills ftrun, which waits for its ranks, as soon as the batch script has ended."""
+    shim = shims("trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done", env=SIGNALLED_ALONE)
+    shim.start()
+    assert shim.words() == ["ready"]
+    shim.process.send_signal(signal.SIGTERM)
+    shim.hear("signal")
+    shim.hang_up()
+    shim.process.wait(REFUSED_S)
+
+
+def test_a_rank_that_slurm_has_asked_to_end_is_not_asked_again(shims: Shims) -> None:
+    script = "trap 'echo asked; n=0; while [ $n -lt 30 ]; do sleep 0.1; n=$((n+1)); done; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
+    shim = shims(script, env=SIGNALLED_ALONE)
+    shim.start()
+    assert shim.words() == ["ready"]
+    shim.process.send_signal(signal.SIGTERM)
+    assert shim.words() == ["asked"]
+    shim.hang_up()
+    assert shim.words() == ["saved"]
+    shim.process.wait(SOON_S)
+
+
+def test_without_a_controller_a_rank_has_the_grace_that_was_set(shims: Shims) -> None:
+    shim = shims("trap '' TERM; echo $$; while :; do sleep 0.1; done", grace_s=0.5)
+    shim.start()
+    pid = shim.pid()
+    shim.process.send_signal(signal.SIGTERM)
+    shim.hear("signal")
+    shim.hang_up()
+    vanished(shim, pid)
+
+
 def test_without_a_controller_the_shim_waits_for_the_rank_to_end_and_does_nothing_else(shims: Shims) -> None:
     shim = shims("trap 'echo asked' TERM; while :; do sleep 0.1; done")
     shim.start()
@@ -746,3 +783,26 @@ def shim_argv() -> list[str]:
     from tests.wrapper.shim_controller import REPOSITORY
 
     return list(Python(sys.executable, str(REPOSITORY)).shim_argv(()))
+
+
+def test_a_port_for_the_rendezvous_is_none_that_a_connection_gets() -> None:
+    """The same job and start get the same, another start another; what is bound, by either family, is passed over."""
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    first, again, other = (shim_module.free_port(of) for of in ("7.0.1.0", "7.0.1.0", "7.0.1.1"))
+    assert first == again != other and not low <= first <= high
+    with socket.create_server(("127.0.0.1", first)):
+        assert shim_module.free_port("7.0.1.0") not in (0, first)
+    assert shim_module.free_port("7.0.1.0") == first
+
+
+@pytest.mark.parametrize(("connections", "least", "most"), [((1024, 60999), 61000, 65535), ((15000, 60999), 10000, 14999)])
+def test_a_port_where_the_site_gives_connections_another_range(
+    monkeypatch: pytest.MonkeyPatch, connections: tuple[int, int], least: int, most: int
+) -> None:
+    monkeypatch.setattr(shim_module, "_ports_of_connections", lambda: connections)
+    assert all(least <= shim_module.free_port(f"7.0.1.{number}") <= most for number in range(50))
+
+
+def test_where_all_ports_are_those_of_connections_any_is_better_than_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shim_module, "_ports_of_connections", lambda: (1024, 65535))
+    assert shim_module.free_port("7.0.1.0") > 0

@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ftslurm.model.collectives import GroupView, ProcessState, RankView
+from ftslurm.model.collectives import GroupView, ProcessState, RankView, Stay
 from ftslurm.wrapper import stalls as module
 from ftslurm.wrapper.shim import descendants
 from ftslurm.wrapper.stalls import Stalls
@@ -79,6 +80,26 @@ def test_a_stall_is_told_once_and_its_end_with_its_length(stalls: Stalls) -> Non
 def test_ranks_without_a_probe_or_a_group_do_not_stall(stalls: Stalls) -> None:
     stalls.node.views = (RankView(0, "n1", probed=True), RankView(1, "n1"))  # type: ignore[attr-defined]
     assert not turns(stalls, 0, 100)
+
+
+def test_ranks_that_have_given_up_their_groups_are_told(stalls: Stalls) -> None:
+    stalls.node.views = (RankView(0, "n1", probed=True, left=True), VIEW)  # type: ignore[attr-defined]
+    (told,) = turns(stalls, 0, 5)
+    assert (told["probed"], told["left"]) == (2, 1)
+
+
+def test_ranks_that_wait_for_others_to_start_are_told_without_any_group(stalls: Stalls) -> None:
+    """Since the last of them came; and when they wait no more."""
+    waits = (RankView(0, "n1", probed=True, inside=Stay("init_process_group", "", 0, 30.0)),)
+    stalls.node.views = (*waits, replace(waits[0], rank=1, inside=Stay("init_process_group", "", 0, 9.0)))  # type: ignore[attr-defined]
+    assert not turns(stalls, 0, 5)
+    stalls.node.views = (*waits, replace(waits[0], rank=1, inside=Stay("init_process_group", "", 0, 12.0)))  # type: ignore[attr-defined]
+    (told,) = turns(stalls, 5, 10)
+    assert (told["probed"], told["meets_s"], told["stalled_s"]) == (0, 12.0, 0.0)
+    stalls.node.views = (VIEW,)  # type: ignore[attr-defined]
+    stalls.node.progress_at = 10.0
+    (told,) = turns(stalls, 10, 12)
+    assert (told["probed"], told["meets_s"]) == (1, 0.0)
 
 
 def test_another_stage_is_told_while_it_lasts(stalls: Stalls) -> None:

@@ -8,12 +8,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from ftslurm.ledger.nodes import NodeMemory
+from ftslurm.model.decisions import TellOthers
+from ftslurm.model.node_memory import NodeLeft, NodeReinstated
 from ftslurm.model.record import RunBegan
+from ftslurm.policies.phases import RunFacts
 from ftslurm.sdk.page import start_ticks
-from ftslurm.wrapper.wiring import _is_gone, _pid_space
+from ftslurm.wrapper.wiring import _is_gone, _left, _pid_space
 
 
 @pytest.fixture
@@ -49,3 +54,18 @@ def test_nobody_knows_of_one_elsewhere(elsewhere: dict[str, str], process: subpr
     process.kill()
     process.wait()
     assert not _is_gone(run)
+
+
+def test_what_this_job_has_told_of_a_node_is_taken_back_when_it_is_reinstated(tmp_path: Path) -> None:
+    memory, facts = NodeMemory(tmp_path / "state"), RunFacts("r", "7", "c", 0, "", "train", ("n1", "n2"))
+    _left(memory, facts, TellOthers({"n1": "Slurm says DOWN"}))
+    _left(memory, facts, TellOthers({}, ("n1", "n2")))
+    assert [(type(told), told.node) for told in memory.read()] == [(NodeLeft, "n1"), (NodeReinstated, "n1")]
+
+
+def test_a_memory_of_an_older_version_did_not_know_facts_from_words_and_counts_for_nothing(tmp_path: Path) -> None:
+    memory = NodeMemory(tmp_path / "state")
+    memory.add([NodeLeft(1.0, "c", "n1", "7", "Slurm says DOWN")])
+    line = memory.path.read_text()
+    memory.path.write_text(line.replace('"v":2', '"v":1') + line)
+    assert len(memory.read()) == 1

@@ -1,0 +1,106 @@
+"""Where Slurm's own commands are: in the folder that `slurm.bin` names, else on PATH, and never ftrun itself.
+
+ftrun may be linked, copied or wrapped under the name `srun`, first on PATH, so that a launcher which knows nothing of it
+(submitit, snakemake, Hydra) starts it. An ftrun that then asked PATH for `srun` would start itself, and that one again.
+Two things prevent it. A file that is seen to be ftrun is passed over. And whatever is started in Slurm's stead carries a
+mark in its environment: an ftrun that finds the mark stands behind a wrapper nobody could look into, and gives way to the
+next program of that name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ftslurm.errors import CalledItself, CommandMissing
+
+# Of the setting slurm.bin; ftrun sets it for all that it starts, where a policy has named the folder.
+FOLDER_VARIABLE = "FTRUN_SLURM_BIN"
+# "PLACE PATH:PATH...": who was started as a command of Slurm, by an ftrun at which place; the last one is the latest.
+MARK = "FTSLURM_CALLED"
+SLURM_PROGRAMS = frozenset({"sacct", "salloc", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun"})
+# Of a script, its head: the line that imports ftrun is one of the first in what pip and setuptools write.
+_HEAD_BYTES = 4096
+_OUR_DOOR = b"ftslurm.cli.ftrun"
+
+
+def real_program(argv: Sequence[str], env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The file to execute for `argv`, and the environment to do it in. Only commands of Slurm are looked for.
+
+    Raises: CommandMissing, CalledItself.
+    """
+    if argv[0] not in SLURM_PROGRAMS:
+        return argv[0], dict(env)
+    path = find_program(argv[0], env)
+    tried = ":".join((*mistaken_for(env), path))
+    return path, {**env, MARK: f"{_place(env)} {tried}"}
+
+
+def find_program(name: str, env: Mapping[str, str]) -> str:
+    """The first command of Slurm of that name that is not ftrun. Raises: CommandMissing, CalledItself."""
+    passed_over = list(mistaken_for(env))
+    for path in _candidates(name, env):
+        if any(_same_file(path, other) for other in passed_over):
+            continue
+        if not _is_ftrun(path):
+            return path
+        passed_over.append(path)
+    folder = env.get(FOLDER_VARIABLE, "")
+    if passed_over:
+        raise CalledItself(
+            f"`{name}` is ftrun itself ({passed_over[-1]}), and {folder or 'PATH'} has no other {name}",
+            hint="name the folder of Slurm's commands: slurm.bin in the policy, or FTRUN_SLURM_BIN",
+        )
+    raise CommandMissing(
+        f"`{name}` is not {f'in {folder}, which slurm.bin names' if folder else 'on PATH'}",
+        hint="is Slurm installed here? FTRUN_SLURM_BIN names the folder of its commands;"
+        " --ft-launcher local runs without Slurm",
+    )
+
+
+def mistaken_for(env: Mapping[str, str]) -> tuple[str, ...]:
+    """Of an ftrun that another ftrun has started for a command of Slurm: the programs tried so far, the last one this.
+
+    Empty for every other process. A rank, or what salloc has started, has the mark from another place than its own.
+    """
+    place, _, tried = env.get(MARK, "").partition(" ")
+    return tuple(tried.split(":")) if tried and place == _place(env) else ()
+
+
+def with_folder(env: Mapping[str, str], folder: str) -> dict[str, str]:
+    """folder: of Slurm's commands, as the settings in force have it; empty where PATH is to be searched."""
+    others = {name: value for name, value in env.items() if name != FOLDER_VARIABLE}
+    return {**others, FOLDER_VARIABLE: folder} if folder else others
+
+
+def _place(env: Mapping[str, str]) -> str:
+    """Job and step that a process is in. What Slurm starts is in another than its starter; a wrapper is in the same."""
+    return f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
+
+
+def _candidates(name: str, env: Mapping[str, str]) -> Iterator[str]:
+    folder = env.get(FOLDER_VARIABLE, "")
+    for each in [folder] if folder else os.get_exec_path(env):
+        path = os.path.join(each, name)  # noqa: PTH118 -- before every start of ftrun's; pathlib is slow
+        if os.access(path, os.X_OK) and not os.path.isdir(path):  # noqa: PTH112
+            yield path
+
+
+def _is_ftrun(path: str) -> bool:
+    """Does the file tell by itself? By its inode, or as the short script that an installer writes."""
+    if _same_file(path, sys.argv[0]):
+        return True
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(2) == b"#!" and _OUR_DOOR in file.read(_HEAD_BYTES)
+    except OSError:
+        return False
+
+
+def _same_file(path: str, other: str) -> bool:
+    try:
+        return os.path.samefile(path, other)  # noqa: PTH121
+    except OSError:
+        return False
