@@ -61,10 +61,14 @@ def slurm_cluster(*argv: str | Path) -> subprocess.CompletedProcess[str]:
                           capture_output=True, timeout=TOOL_TIMEOUT_S, check=False)
 
 
+# What all nodes see: /tmp and /dev/shm are each node's own. Sockets want short paths.
+SHARED_DISK = "/var/tmp"
+
+
 @contextmanager
-def user_folder(user: str) -> Iterator[Path]:
-    """A new folder that belongs to `user`, below /tmp: pytest's own folders let nobody else pass."""
-    outer = Path(tempfile.mkdtemp(prefix="ftslurm-", dir="/tmp"))
+def user_folder(user: str, where: str | Path = SHARED_DISK) -> Iterator[Path]:
+    """A new folder that belongs to `user`, which all nodes see: pytest's own folders let nobody else pass."""
+    outer = Path(tempfile.mkdtemp(prefix="ftslurm-", dir=where))
     outer.chmod(0o755)
     folder = outer / "home"
     folder.mkdir(mode=0o755)
@@ -74,6 +78,20 @@ def user_folder(user: str) -> Iterator[Path]:
         yield folder
     finally:
         remove(outer)
+
+
+@contextmanager
+def shared_mounts(folder: Path) -> Iterator[None]:
+    """What is mounted below `folder`, nodes see that are booted meanwhile: as they do a disk that a site mounts everywhere."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for how in ("--bind", folder, folder), ("--make-shared", folder):
+        subprocess.run(["mount", *how], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def remove(folder: Path) -> None:
@@ -183,14 +201,20 @@ def check_booted(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 0, f"slurm-cluster up: status {done.returncode}\n{done.stderr}"
 
 
+def shared_options() -> list[str]:
+    """The tests' own code and Python, where they lie in what nodes have for themselves."""
+    return [f"--shared={path}" for path in dict.fromkeys((str(REPO), sys.prefix)) if path.startswith(("/tmp/", "/dev/shm/"))]
+
+
 @contextmanager
-def booted(nodes: int = 6, conf: Sequence[str] = ()) -> Iterator[Cluster]:
-    """A cluster of its own, with further slurm.conf lines; gone afterwards, whatever happened."""
+def booted(nodes: int = 6, conf: Sequence[str] = (), options: Sequence[str] = ()) -> Iterator[Cluster]:
+    """A cluster of its own, with further slurm.conf lines and options of `up`; gone afterwards, whatever happened."""
     names = tuple(f"n{number}" for number in range(1, nodes + 1))
-    folder = Path(tempfile.mkdtemp(prefix="ftslurm-cluster-", dir="/tmp"))
-    with user_folder(job_user()) as home:  # outside: the jobs in it end with the cluster
+    folder = Path(tempfile.mkdtemp(prefix="ftslurm-cluster-", dir=SHARED_DISK))
+    with user_folder(job_user()) as home, shared_mounts(home.parent):  # outside: the jobs in it end with the cluster
         try:
-            check_booted(slurm_cluster("up", "--dir", folder, "--nodes", str(nodes), *(f"--conf={line}" for line in conf)))
+            check_booted(slurm_cluster("up", "--dir", folder, "--nodes", str(nodes), *shared_options(), *options,
+                                       *(f"--conf={line}" for line in conf)))
             yield Cluster(folder / "slurm.conf", names, home)
         finally:
             stopped = slurm_cluster("down", "--dir", folder)
@@ -222,6 +246,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "story(plan): the batch job that the test reads, see stories.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A second try, which the report names, by itself: twenty jobs at a time share the cores, and whoever else is there."""
     for item in items:
@@ -290,7 +315,7 @@ def copied_commands(tools: Path, leave_out: Sequence[str] = ()) -> Path:
 
 @contextmanager
 def new_stage(cluster: Cluster, path: tuple[Path, ...]) -> Iterator[Stage]:
-    with user_folder(job_user()) as home:
+    with user_folder(job_user(), cluster.home.parent) as home:
         stage = Stage(cluster, home, path)
         try:
             yield stage

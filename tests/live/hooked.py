@@ -1,13 +1,14 @@
 """A cluster whose slurm.conf names ftslurm's scripts, in a namespace of its own.
 
-The nodes of such a cluster share one machine, and an Epilog ends all that a user has left on its node. So the cluster has
-its own processes and its own /dev/shm: it sees nobody else's.
+Its nodes are apart; slurmctld, which runs EpilogSlurmctld, has namespaces of its own as well, with what hooks remember of a
+node (/var/lib) and whom sudo lets do what (/etc/sudoers.d).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import select
 import subprocess
@@ -18,7 +19,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.live.conftest import REPO, TOOL, TOOL_TIMEOUT_S, Cluster, check_booted, copied_commands, job_user, remove, user_folder
+from tests.live.conftest import (
+    REPO,
+    SHARED_DISK,
+    TOOL,
+    TOOL_TIMEOUT_S,
+    Cluster,
+    check_booted,
+    copied_commands,
+    job_user,
+    remove,
+    shared_options,
+    user_folder,
+)
 from tests.live.stories import Stage
 
 BOOT_WAIT_S = 30.0
@@ -26,7 +39,7 @@ HOOK_TIMEOUT_S = 300.0
 IDLE_TIMEOUT_S = 240.0
 # /var/lib: where hooks remember what they saw while their settings are broken. bash waits for every child that is handed to
 # it; kill -9 of it ends the whole namespace.
-INIT = "mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs tmpfs /var/lib && echo ready && while :; do sleep 1; done"
+INIT = "mount -t tmpfs tmpfs /var/lib && echo ready && while :; do sleep 1; done"
 
 
 @dataclass(frozen=True)
@@ -42,9 +55,6 @@ class Space:
     def run(self, *command: str | Path, timeout_s: float = TOOL_TIMEOUT_S, **how: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.argv(*command), stdin=subprocess.DEVNULL, text=True, capture_output=True,
                               timeout=timeout_s, check=False, **how)  # type: ignore[call-overload]
-
-    def shared_memory(self) -> set[str]:
-        return set(self.run("ls", "-A", "/dev/shm").stdout.split())
 
 
 @contextmanager
@@ -109,10 +119,24 @@ class Hooked:
         with (self.folder / f"kmsg.{node}").open("a") as file:
             file.write(f"{priority},{sequence},1,-;{text}\n")
 
+    def on(self, node: str, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        """A command on that node, as root."""
+        return self.space.run(sys.executable, TOOL, "node-shell", "--dir", self.cluster.folder, node, "--", *command,
+                              timeout_s=HOOK_TIMEOUT_S)
+
+    def as_user(self, node: str, script: str) -> subprocess.CompletedProcess[str]:
+        """What the job user does on the node outside of any job, as one who has logged in there: in no cgroup of Slurm's."""
+        user = pwd.getpwnam(job_user())
+        return self.on(node, "setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "sh", "-c", script)
+
+    def shared_memory(self, node: str = "n1") -> set[str]:
+        return set(self.on(node, "ls", "-A", "/dev/shm").stdout.split())
+
     def hook(self, name: str, node: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run an installed script by hand, as slurmd would."""
-        return self.space.run(self.folder / "hooks" / name, timeout_s=HOOK_TIMEOUT_S, env={
-            "SLURM_CONF": str(self.cluster.conf), "SLURMD_NODENAME": node, "SLURM_CLUSTER_NAME": "local", **(env or {})})
+        """Run an installed script by hand, as slurmd would; where no node is named, as slurmctld would."""
+        variables = {"SLURM_CONF": str(self.cluster.conf), "SLURMD_NODENAME": node, "SLURM_CLUSTER_NAME": "local", **(env or {})}
+        command = ("env", "-i", *(f"{name}={value}" for name, value in variables.items()), self.folder / "hooks" / name)
+        return self.on(node, *command) if node else self.space.run(*command, timeout_s=HOOK_TIMEOUT_S)
 
     def said(self, hook: str, node: str) -> str:
         """What the hook's last run on that node came to."""
@@ -150,7 +174,7 @@ def hooked_cluster(nodes: int, conf: Sequence[str]) -> Iterator[Hooked]:
         (folder / "npu").chmod(0o777)
         subprocess.run(["cp", "-r", REPO / "tests/fakes", folder / "fakes"], check=True)
         commands = copied_commands(folder, leave_out=("torch*", "functorch", "sympy*", "networkx*"))
-        where = Path(tempfile.mkdtemp(prefix="ftslurm-cluster-", dir="/tmp"))
+        where = Path(tempfile.mkdtemp(prefix="ftslurm-cluster-", dir=SHARED_DISK))
         lines = installed_lines(commands, folder, where / "slurm.conf")
         cluster = Cluster(where / "slurm.conf", names, home)
         hooked = Hooked(cluster, Stage(cluster, home, (commands, folder / "fakes/bin")), space, folder, home / "state")
@@ -159,7 +183,7 @@ def hooked_cluster(nodes: int, conf: Sequence[str]) -> Iterator[Hooked]:
             (folder / f"kmsg.{node}").write_text("")
         try:
             flags = [f"--conf={line}" for line in (*lines, *conf)]
-            check_booted(space.run(sys.executable, TOOL, "up", "--dir", where, "--nodes", str(nodes), *flags))
+            check_booted(space.run(sys.executable, TOOL, "up", "--dir", where, "--nodes", str(nodes), *shared_options(), *flags))
             yield hooked
             hooked.stage.close()
         finally:

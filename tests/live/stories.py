@@ -21,7 +21,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -117,7 +117,10 @@ def story(**plan: Any) -> pytest.MarkDecorator:
 
 @dataclass(frozen=True)
 class Start:
-    """What a rank wrote when it started. counters: (MA_SCHEDULE_CNT, MA_PROC_START_CNT, FTSLURM_ATTEMPT)."""
+    """What a rank wrote when it started. counters: (MA_SCHEDULE_CNT, MA_PROC_START_CNT, FTSLURM_ATTEMPT).
+
+    pid: the number that it has on its node, which counts for itself; see Story.pids.
+    """
 
     rank: int
     node: str
@@ -270,6 +273,19 @@ class Story:
         """All that runs and has this story in its environment: pid to command line. Slurm's own daemons have not."""
         return processes_with(f"STORY={self.folder}")
 
+    def pids(self) -> dict[tuple[str, int], int]:
+        """Node and the number that a process has there, to the number that it has here: of all that runs of this story."""
+        return {own_number(pid): pid for pid in self.processes()}
+
+    def pid(self, start: Start) -> int:
+        """Of a rank that runs, as seen from here; KeyError if it does not."""
+        return self.pids()[start.node, start.pid]
+
+    def alive(self, starts: Iterable[Start]) -> list[Start]:
+        """Those whose process is still there."""
+        pids = self.pids()
+        return [start for start in starts if (start.node, start.pid) in pids]
+
     def wait_nothing_left(self, timeout_s: float = GONE_TIMEOUT_S) -> None:
         self.wait_for(lambda: not self.processes(), f"its processes to be gone, left: {self.processes()}", timeout_s)
 
@@ -285,7 +301,8 @@ class Story:
         said = "\n".join(f"  {path.name}: {line}" for path in sorted(self.folder.glob("*"))
                          if path.name.startswith(("rank.", "batch", "said")) and path.suffix != ".sh"
                          for line in path.read_text(errors="replace").splitlines()[-40:])
-        return f"--- {self.folder.name}, job {self.id}\n{said}\n--- output\n{self.output()[-3000:]}"
+        ledger = "\n".join(path.read_text(errors="replace") for path in self.folder.glob("state/jobs/*.jsonl"))
+        return f"--- {self.folder.name}, job {self.id}\n{said}\n--- output\n{self.output()[-3000:]}\n{ledger}"
 
 
 def processes_with(mark: str) -> dict[int, str]:
@@ -298,6 +315,23 @@ def processes_with(mark: str) -> dict[int, str]:
                     words = Path(entry.path, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                     found[int(entry.name)] = words.strip()
     return found
+
+
+def own_number(pid: int) -> tuple[str, int]:
+    """Node of a process, and its number there: nodes that are apart count for themselves. ("", 0) if it has ended."""
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return "", 0
+    node = next((word for word in environ if word.startswith(b"SLURMD_NODENAME=")), b"=").partition(b"=")[2].decode()
+    (numbers,) = (line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:"))
+    return node, int(numbers[-1])
+
+
+def on_network_of(pid: int, *argv: str) -> list[str]:
+    """`argv` where `pid` has its connections: each node that is apart has a network of its own."""
+    return ["nsenter", f"--target={pid}", "--net", "--", *argv]
 
 
 def admin() -> str:

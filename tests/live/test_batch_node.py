@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.live.conftest import TOOL, TOOL_TIMEOUT_S, Cluster, booted, new_stage
+from tests.live.conftest import Cluster, booted, new_stage
 from tests.live.overlap import BEAT, MAKE_PIPE, RANK, beats, overlaps
 from tests.live.stories import Plan, Story, admin, kill
-from tests.live.test_node_loss import can_cut, second_network
 
 pytestmark = pytest.mark.live
 
@@ -38,12 +34,11 @@ BEATS = {"beat.sh": BEAT + "exit 0\n"}
 
 @contextmanager
 def told_on(
-    nodes: int, path: tuple[Path, ...], name: str, ft: str = "", /, arrange: Callable[[Cluster], None] = lambda own: None, **plan: Any
+    nodes: int, path: tuple[Path, ...], name: str, ft: str = "", /, options: Sequence[str] = (), **plan: Any
 ) -> Iterator[tuple[Cluster, Story]]:
-    """A job on three nodes whose ranks write, with its agents in place; on a cluster of its own. arrange: it, before that."""
+    """A job on three nodes whose ranks write, with its agents in place; on a cluster of its own. options: of the cluster."""
     how = {"nodes": 3, "rank": MAKE_PIPE + RANK, "files": BEATS, **plan}
-    with booted(nodes=nodes) as own, new_stage(own, path) as stage:
-        arrange(own)
+    with booted(nodes=nodes, options=options) as own, new_stage(own, path) as stage:
         told = stage.tell(Plan(ft=f"{QUICK_LEASE} {ft}", **how), name)
         told.wait_for(lambda: beating(told, 1), "all ranks to write", BUSY_S)
         told.wait_for(lambda: sum(map(connected, ours(told, "wrapper.agent"))) == how["nodes"], "the agents to call", BUSY_S)
@@ -290,50 +285,15 @@ def test_where_slurm_was_faster_and_has_cut_the_node_out_the_job_is_requeued_as_
 # --- a batch node behind a cable that is pulled
 
 
-def move_apart(own: Cluster, name: str, ours: str) -> None:
-    """n1 goes into the network namespace `name`, the rest stays. ours: our address on the cable between them."""
-    theirs = f"{ours.rpartition('.')[0]}.2"
-    own.tool("ctld-stop")
-    for node in own.nodes:
-        own.tool("node-down", node)
-    conf = own.conf.read_text().replace("(127.0.0.1)", f"({ours})")
-    line = next(line for line in conf.splitlines() if line.startswith("NodeName="))
-    first, latest = re.findall(r"Port=\[(\d+)-(\d+)\]", line)[0]
-    rest = line.replace("n[1-", "n[2-").replace("127.0.0.1", ours).replace(f"[{first}-", f"[{int(first) + 1}-")
-    apart = re.sub(r"n\[1-\d+\]", "n1", line).replace("127.0.0.1", theirs).replace(f"[{first}-{latest}]", first)
-    own.conf.write_text(conf.replace(line, f"{apart}\n{rest}"))
-    subprocess.run(["ip", "-n", name, "link", "set", "lo", "up"], check=True)
-    own.tool("ctld-start")
-    for node in own.nodes[1:]:
-        own.tool("node-up", node)
-    inside = ["nsenter", f"--net=/run/netns/{name}", sys.executable, str(TOOL), "node-up", "--dir", str(own.folder), "n1"]
-    subprocess.run(inside, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=TOOL_TIMEOUT_S)
-
-
-@contextmanager
-def nowhere_else(address: str) -> Iterator[None]:
-    """What does not go over the cable goes nowhere: by the default route somebody else might answer."""
-    route = ["unreachable", f"{address.rpartition('.')[0]}.0/30", "metric", "4000"]
-    subprocess.run(["ip", "route", "add", *route], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["ip", "route", "delete", *route], check=False)
-
-
-@pytest.mark.skipif(not can_cut(), reason="network namespaces are root's, with ip of iproute2")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make nodes that are apart")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("nodes", "ft"), [(3, ""), (2, SPARE)], ids=["ranks-elsewhere", "spare-alone"])
 def test_a_batch_node_that_is_cut_off_ends_its_own_rank_and_never_comes_between(
     nodes: int, ft: str, job_path: tuple[Path, ...]
 ) -> None:
     """Its ftrun goes on on the wrong side of the cut, and comes back when the job has long run elsewhere."""
-    name = f"ftb{os.getpid()}"
-    with second_network(name) as ours_address, nowhere_else(ours_address), told_on(
-        4, job_path, "apart", ft, nodes=nodes, sbatch=("--no-kill",), arrange=lambda own: move_apart(own, name, ours_address)
-    ) as (own, told):  # fmt: skip
-        assert batch_pid_is_apart(told, name)
-        subprocess.run(["ip", "link", "set", name, "down"], check=True)
+    with told_on(4, job_path, "apart", ft, nodes=nodes, sbatch=("--no-kill",)) as (own, told):
+        own.tool("node-cut", "n1")
         cut_at = time.time()
         told.wait_for(lambda: records(told, "Decided"), "one to take over", LONGEST_S + BUSY_S)
         taken = [record for record in records(told, "Decided") if "decided on n2" in record["why"]]
@@ -342,7 +302,7 @@ def test_a_batch_node_that_is_cut_off_ends_its_own_rank_and_never_comes_between(
         requeued(told)
         down(own, "n1")
         told.wait_for(lambda: runs_again(told), "attempt 2 to write", 90.0 + BUSY_S)
-        subprocess.run(["ip", "link", "set", name, "up"], check=True)
+        own.tool("node-mend", "n1")
         told.wait_for(lambda: not first(told), "what was cut off to be gone", 60.0 + BUSY_S)
         told.allow("enough")
         told.ended("COMPLETED", 60.0 + BUSY_S)
@@ -350,10 +310,6 @@ def test_a_batch_node_that_is_cut_off_ends_its_own_rank_and_never_comes_between(
         assert (told.attempts()[1], told.attempts()[2]) == ({(1, 1, 1)}, {(2, 1, 2)})
         assert [record["id"] for record in records(told, "Decided") if record["id"].startswith(first_run(told))] == [taken[0]["id"]]
         assert "no lease is renewed" in told.output()
-
-
-def batch_pid_is_apart(told: Story, name: str) -> bool:
-    return Path(f"/proc/{ftrun_of(told)}/ns/net").stat().st_ino == Path(f"/run/netns/{name}").stat().st_ino
 
 
 # --- ftrun alone

@@ -11,7 +11,7 @@ import pytest
 
 from ftslurm.errors import SlurmRefused, UnknownJob
 from tests.live.conftest import new_stage
-from tests.live.stories import Plan, Story, is_alive, nodes_in, story
+from tests.live.stories import Plan, Story, nodes_in, story
 
 if TYPE_CHECKING:
     from conftest import Cluster
@@ -177,7 +177,28 @@ def test_a_line_that_convicts_its_node_takes_the_node_out(told: Story) -> None:
     job = told.ended("COMPLETED")
     assert (job["Restarts"], job["ExcNodeList"]) == ("1", node)
     assert {start.cause for start in told.of_attempt(2).values()} == {"hardware"}
-    assert node in told.ftslurm("nodes")
+    assert told.ftslurm("nodes") == "", "what one job's ranks print is nothing to others"
+
+
+ALWAYS_ECC = """
+import os, sys, time
+if os.environ["SLURM_PROCID"] == "1":
+    time.sleep(1)
+    print("RuntimeError: CUDA error: uncorrectable ECC error encountered", file=sys.stderr, flush=True)
+    sys.exit(1)
+time.sleep(100)
+"""
+
+
+@story(nodes=2, rank=PYTHON, files={"train.py": ALWAYS_ECC})
+def test_what_comes_with_its_rank_to_another_node_gives_the_first_node_back(told: Story) -> None:
+    """By words alone the first node is left; the error comes along, and Slurm keeps the job off that node no more."""
+    job = told.ended("FAILED")
+    first, second = (told.of_attempt(number)[1].node for number in (1, 2))
+    assert first != second and (job["Restarts"], job["ExcNodeList"]) == ("2", "(null)")
+    assert f"it is the program; {first} is reinstated" in told.output()
+    assert {start.excluded for start in told.of_attempt(3).values()} == {""}
+    assert any(f"{first} is not to blame" in line for line in told.ftslurm("history", str(told.id)).splitlines())
 
 
 FLAKY = '[ $MA_SCHEDULE_CNT.$MA_PROC_START_CNT = 1.1 ] || exit 0; together; echo "my own hiccup" >&2; exit 1'
@@ -211,7 +232,7 @@ def test_only_the_failed_rank_of_an_async_job_starts_again(told: Story) -> None:
     told.wait_for(lambda: len(told.starts()) == 5, "rank 2 to start again")
     again = told.starts()[-1]
     assert (again.rank, again.counters) == (2, (1, 2, 2)) and again.node == first[2].node
-    assert all(is_alive(first[rank].pid) for rank in (0, 1, 3)), "the others were not touched"
+    assert len(told.alive(first[rank] for rank in (0, 1, 3))) == 3, "the others were not touched"
     told.allow("done")
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert len(told.starts()) == 5
@@ -231,15 +252,18 @@ def test_an_instance_that_fails_with_the_same_error_too_often_ends_an_async_job(
 def test_a_node_that_two_jobs_left_is_suspect_to_the_third(
     boot_cluster: Callable[..., AbstractContextManager[Cluster]], job_path: tuple[Path, ...]
 ) -> None:
-    """The third job fails without a word on that node, which is held against it now. Slurm fills nodes from the first."""
+    """For a fact. The third job fails without a word there and is requeued; as another node is free, it goes there. Slurm fills
+    nodes from the first."""
     with boot_cluster(nodes=2) as own, new_stage(own, job_path) as stage:
         shared = {"FTSLURM_STATE_DIR": f"{stage.home}/shared-state"}
-        broken = Plan(rank=PYTHON, files={"train.py": ECC.replace('"SLURM_PROCID"] == "1"', '"SLURM_PROCID"] == "0"')}, env=shared)
+        broken = Plan(rank="[ $MA_SCHEDULE_CNT = 1 ] || exit 0; fault 0.0 80E18402; exec sleep 100", env=shared)
         for number in (1, 2):
-            assert stage.tell(broken, f"broken-{number}").ended("COMPLETED")["ExcNodeList"] == "n1"
+            told = stage.tell(broken, f"broken-{number}")
+            assert told.ended("COMPLETED")["ExcNodeList"] == "n1"
+            told.cluster.answer(["npu-sim", "clear", "--node", "n1"], env=told.env)
         third = stage.tell(Plan(rank="[ $MA_SCHEDULE_CNT = 1 ] && exit 3; exit 0", env=shared), "third")
         assert third.ended("COMPLETED")["ExcNodeList"] == "n1"
-        assert "node n1 is suspect" in third.output()
-        assert len(third.json("nodes")[0]["jobs"]) == 3 and "suspect" in third.ftslurm("nodes")
+        assert "node n1 is suspect" in third.output() and "unconditional-requeue without n1" in third.output()
+        assert len(third.json("nodes")[0]["jobs"]) == 2 and "suspect" in third.ftslurm("nodes")
         third.ftslurm("nodes", "--clear", "n1")
         assert third.ftslurm("nodes") == ""

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from slurm_cluster.users import site_user
 
 from tests.live.conftest import as_user, job_user
 from tests.live.hooked import Hooked, hooked_cluster
@@ -32,7 +33,8 @@ NODES = ("n1", "n2", "n3")
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Hooked]:
-    with hooked_cluster(len(NODES), ["HealthCheckInterval=3600"]) as hooked:
+    # One of slurm's own is test_a_slurmctld_that_is_not_root_s….
+    with hooked_cluster(len(NODES), ["HealthCheckInterval=3600", "SlurmUser=root"]) as hooked:
         yield hooked
 
 
@@ -101,7 +103,7 @@ def test_a_hanging_health_command_is_cut_off_with_all_it_started_and_the_node_st
     assert ended(hooked, job)["Restarts"] == "0"
     assert output(hooked, job) == "ran\n"
     assert "cut off after 1 s" in hooked.said("prolog", "n1")
-    assert hooked.space.run("kill", "-0", pid_file.read_text().strip()).returncode != 0
+    assert hooked.on("n1", "kill", "-0", pid_file.read_text().strip()).returncode != 0
     assert "DRAIN" not in hooked.cluster.node("n1")["State"]
 
 
@@ -143,11 +145,19 @@ def test_a_python_that_is_gone_leaves_node_and_job_alone(hooked: Hooked) -> None
 # ---- Epilog
 
 
-ESCAPE = """
-(setsid sh -c 'echo $$ >{home}/escaped; exec sleep 1000' </dev/null >/dev/null 2>&1 &)
+# What the user has started there by another way (ssh, say) is in none of the job's cgroups; the job waits until it runs.
+LEAVES = """
 until [ -s {home}/escaped ]; do sleep 0.1; done
 echo big >/dev/shm/left-by-job; mkdir /dev/shm/folder; echo x >/dev/shm/folder/x; ln -s {home}/precious /dev/shm/link
 """
+
+
+def escape(hooked: Hooked, job: int, before: str = "") -> None:
+    """The job user's process on n1 that is not the job's."""
+    hooked.cluster.wait_for_state(job, "RUNNING", timeout_s=WAIT_S)
+    script = f"{before}echo $$ >{hooked.cluster.home}/escaped; exec sleep 1000"
+    started = hooked.as_user("n1", f"setsid sh -c '{script}' </dev/null >/dev/null 2>&1 &")
+    assert started.returncode == 0, started.stderr
 
 
 @pytest.mark.slurms
@@ -156,16 +166,17 @@ def test_what_a_job_leaves_is_gone_after_its_epilog_and_another_user_s_is_not_to
     for name in ("escaped", "precious"):
         (home / name).unlink(missing_ok=True)
     (home / "precious").write_text("kept")
-    others = hooked.space.run("setpriv", "--reuid=games", "--regid=games", "--clear-groups", "sh", "-c",
+    others = hooked.on("n1", "setpriv", "--reuid=games", "--regid=games", "--clear-groups", "sh", "-c",
                               "echo theirs >/dev/shm/of-games; setsid sleep 1001 >/dev/null 2>&1 </dev/null & echo $!")
     assert others.returncode == 0, others.stderr
-    job = run(hooked, ESCAPE.format(home=home), "--nodelist=n1")
+    job = run(hooked, LEAVES.format(home=home), "--nodelist=n1")
+    escape(hooked, job)
     ended(hooked, job)
     hooked.cluster.wait_for(lambda: "are gone" in hooked.said("epilog", "n1"), WAIT_S, "the Epilog to have cleaned")
-    assert hooked.space.run("kill", "-0", others.stdout.strip()).returncode == 0
-    hooked.space.run("kill", others.stdout.strip())
-    assert hooked.space.shared_memory() == {"of-games"}
-    hooked.space.run("rm", "/dev/shm/of-games")
+    assert hooked.on("n1", "kill", "-0", others.stdout.strip()).returncode == 0
+    hooked.on("n1", "kill", others.stdout.strip())
+    assert hooked.shared_memory() == {"of-games"}
+    hooked.on("n1", "rm", "/dev/shm/of-games")
     assert (home / "precious").read_text() == "kept"
     assert not alive(hooked, home / "escaped")
     (evidence,) = (hooked.folder / "state.n1/evidence").iterdir()
@@ -173,8 +184,8 @@ def test_what_a_job_leaves_is_gone_after_its_epilog_and_another_user_s_is_not_to
 
 
 def alive(hooked: Hooked, pid_file: Path) -> bool:
-    """The process of a pid file of the namespace; zombies do not count."""
-    status = hooked.space.run("grep", "State:", f"/proc/{pid_file.read_text().strip()}/status")
+    """The process of a pid file of n1's; zombies do not count."""
+    status = hooked.on("n1", "grep", "State:", f"/proc/{pid_file.read_text().strip()}/status")
     return status.returncode == 0 and "Z" not in status.stdout
 
 
@@ -182,16 +193,17 @@ def test_what_an_epilog_that_was_cut_off_left_goes_with_the_next_prolog(hooked: 
     home = hooked.cluster.home
     (home / "escaped").unlink(missing_ok=True)
     hooked.settings(kill_grace="200s")
-    job = run(hooked, ESCAPE.replace("sh -c '", "sh -c 'trap \"\" TERM; ").format(home=home), "--nodelist=n1")
+    job = run(hooked, LEAVES.format(home=home), "--nodelist=n1")
+    escape(hooked, job, before='trap "" TERM; ')
     remembered = hooked.folder / "state.n1/node.json"
     hooked.cluster.wait_for(lambda: remembered.exists() and f'"job": "{job}"' in remembered.read_text(), WAIT_S, "the Epilog to begin")
-    epilog = hooked.space.run("pgrep", "-f", "ftslurm.hooks.epilog /").stdout.split()
-    assert epilog and hooked.space.run("kill", "-9", *epilog).returncode == 0
+    epilog = hooked.on("n1", "pgrep", "-f", "ftslurm.hooks.epilog /").stdout.split()
+    assert epilog and hooked.on("n1", "kill", "-9", *epilog).returncode == 0
     ended(hooked, job)
     assert alive(hooked, home / "escaped")
     hooked.settings()
     assert hooked.hook("prolog", "n1", {"SLURM_JOB_ID": "1", "SLURM_JOB_UID": "65534"}).returncode == 0
-    assert not alive(hooked, home / "escaped") and not hooked.space.shared_memory()
+    assert not alive(hooked, home / "escaped") and not hooked.shared_memory()
     assert f'"job": "{job}"' not in remembered.read_text()
 
 
@@ -200,29 +212,31 @@ def test_nothing_is_touched_while_the_user_has_another_job_on_the_node(hooked: H
     (home / "escaped").unlink(missing_ok=True)
     other = run(hooked, "exec sleep 200", "--nodelist=n1")
     hooked.cluster.wait_for_state(other, "RUNNING", timeout_s=WAIT_S)
-    job = run(hooked, ESCAPE.format(home=home), "--nodelist=n1")
+    job = run(hooked, LEAVES.format(home=home), "--nodelist=n1")
+    escape(hooked, job)
     ended(hooked, job)
     hooked.cluster.wait_for(lambda: f"job {job} on" in hooked.said("epilog", "n1"), WAIT_S, "the Epilog to be over")
     assert f"job {other} of the same user is here" in hooked.said("epilog", "n1")
-    assert alive(hooked, home / "escaped") and "left-by-job" in hooked.space.shared_memory()
+    assert alive(hooked, home / "escaped") and "left-by-job" in hooked.shared_memory()
     hooked.cluster.cancel(other)
-    hooked.cluster.wait_for(lambda: not hooked.space.shared_memory(), WAIT_S, "the last job's Epilog to clean")
+    hooked.cluster.wait_for(lambda: not hooked.shared_memory(), WAIT_S, "the last job's Epilog to clean")
     assert not alive(hooked, home / "escaped")
 
 
 def test_the_epilog_run_again_for_a_job_that_runs_again_touches_nothing(hooked: Hooked) -> None:
     home = hooked.cluster.home
     (home / "escaped").unlink(missing_ok=True)
-    job = run(hooked, ESCAPE.format(home=home) + "exec sleep 200", "--nodelist=n1")
-    hooked.cluster.wait_for(lambda: "link" in hooked.space.shared_memory(), WAIT_S, "the job to be there")
+    job = run(hooked, LEAVES.format(home=home) + "exec sleep 200", "--nodelist=n1")
+    escape(hooked, job)
+    hooked.cluster.wait_for(lambda: "link" in hooked.shared_memory(), WAIT_S, "the job to be there")
     user = as_user(job_user())["user"]
     again = hooked.hook("epilog", "n1", {"SLURM_JOB_ID": str(job), "SLURM_JOB_UID": str(user)})
     assert again.returncode == 0
     assert f"job {job} of the same user is here" in hooked.said("epilog", "n1")
-    assert alive(hooked, home / "escaped") and "left-by-job" in hooked.space.shared_memory()
+    assert alive(hooked, home / "escaped") and "left-by-job" in hooked.shared_memory()
     assert hooked.cluster.job(job)["JobState"] == "RUNNING"
     hooked.cluster.cancel(job)
-    hooked.cluster.wait_for(lambda: not hooked.space.shared_memory(), WAIT_S, "the Epilog to clean")
+    hooked.cluster.wait_for(lambda: not hooked.shared_memory(), WAIT_S, "the Epilog to clean")
 
 
 def test_a_chip_is_reset_once_nobody_uses_the_node(hooked: Hooked) -> None:
@@ -383,14 +397,23 @@ def start_now(hooked: Hooked, job: int, restarts: str) -> dict[str, str]:
     return fields
 
 
+def test_a_job_on_its_way_starts_when_its_nodes_are_clean_whatever_start_was_guessed(hooked: Hooked) -> None:
+    told = story(hooked, Plan(nodes=2, rank="[ $MA_SCHEDULE_CNT = 2 ] && exit 0; together; exit 3",
+                              env={"FTRUN_REQUEUE_START_IN": "900s"})).submit()
+    assert told.ended("COMPLETED", WAIT_S)["Restarts"] == "1"
+    first, second = (min(start.time for start in told.starts() if start.schedule == schedule) for schedule in "12")
+    assert second - first < 120.0
+
+
 def test_a_slurmctld_that_is_not_root_s_finishes_it_by_sudo() -> None:
     """By the one rule that install-hooks prints; without it the hook says what is missing."""
-    with hooked_cluster(len(NODES), ["SlurmUser=daemon"]) as own:
+    with hooked_cluster(len(NODES), []) as own:
+        user = site_user()
         folder = own.folder
         command = [next(folder.glob("venv/bin/ftslurm")), "install-hooks", "--dry-run", folder / "hooks", "--config", folder / "hooks.yaml"]
-        (rule,) = re.findall(r"^#   (daemon ALL=.*)$", own.admin(*map(str, command)), re.MULTILINE)
+        (rule,) = re.findall(rf"^#   ({user} ALL=.*)$", own.admin(*map(str, command)), re.MULTILINE)
         env = {"SLURM_JOB_ID": "1", "SLURM_JOB_UID": str(own.cluster.home.stat().st_uid), "SLURM_JOB_RESTART_COUNT": "1"}
-        refused = own.space.run("runuser", "-u", "daemon", "--", folder / "hooks/epilog_slurmctld", env={
+        refused = own.space.run("runuser", "-u", user, "--", folder / "hooks/epilog_slurmctld", env={
             **env, "PATH": "/usr/bin:/bin:/usr/sbin", "SLURM_CONF": str(own.cluster.conf), "SLURM_CLUSTER_NAME": "local"})
         assert "password is required" in refused.stderr, refused
         own.allow_by_sudo(rule)
@@ -398,7 +421,7 @@ def test_a_slurmctld_that_is_not_root_s_finishes_it_by_sudo() -> None:
         job = told.ended("COMPLETED", WAIT_S)
         (sick,) = {words.split()[1] for *_, words in told.said()}
         assert (job["Restarts"], job["ExcNodeList"]) == ("1", sick) and told.counters() == [(1, 1, 1), (2, 1, 2)]
-        assert own.space.run("ps", "-o", "user=", "-C", "slurmctld").stdout.split()[0] == "daemon"
+        assert own.space.run("ps", "-o", "user=", "-C", "slurmctld").stdout.split()[0] == user
 
 
 def test_a_held_job_of_a_user_is_left_held(hooked: Hooked) -> None:

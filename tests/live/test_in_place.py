@@ -17,6 +17,7 @@ exec sleep 100
 FAULT = "80C98008"  # multi-bit ECC of an AI Core: heals
 
 
+@pytest.mark.flat
 @pytest.mark.slurms
 @story(nodes=4, tasks=2, rank=FAULT_ONCE)
 def test_a_fault_is_healed_in_place(told: Story) -> None:

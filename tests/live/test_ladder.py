@@ -47,6 +47,7 @@ def test_the_third_80C98002_requeues_and_isolates_nobody(told: Story) -> None:
     assert {(start.rung, start.excluded) for start in told.of_attempt(4).values()} == {("unconditional-requeue", "")}
 
 
+@pytest.mark.flat
 @story(nodes=3, rank="""
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
 [ $SLURM_PROCID = 2 ] && { fault 1.0 80E18402; say sick $SLURMD_NODENAME; }

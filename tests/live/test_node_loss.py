@@ -6,17 +6,15 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.live.conftest import booted, new_stage
 from tests.live.overlap import BEAT, MAKE_PIPE, RANK, beats, overlaps
-from tests.live.stories import Plan, Story, admin, processes_with, story
+from tests.live.stories import Plan, Story, admin, on_network_of, processes_with, story
 
 pytestmark = pytest.mark.live
 
@@ -25,6 +23,7 @@ LEASE_S, SILENCE_S = 20.0, 4.0
 QUICK_LEASE = f"--ft-set lease.time={LEASE_S:g}s --ft-set nodes.silence={SILENCE_S:g}s --ft-set nodes.probe_timeout=2s"
 
 
+@pytest.mark.flat
 @pytest.mark.slurms
 @pytest.mark.timeout(400)
 def test_a_frozen_node_is_left_and_nothing_of_it_runs_again_when_it_is_back(job_path: tuple[Path, ...]) -> None:
@@ -76,15 +75,23 @@ def can_break() -> bool:
 
 
 def break_connections(told: Story) -> int:
-    """Both ends of every connection to this story's ftrun get a reset; gives how many there were, 0 when it has ended."""
-    ours = {f"pid={pid}," for pid, command in told.processes().items() if "/ftrun " in command}
-    listening = subprocess.run(["ss", "-Htlnp"], capture_output=True, text=True, check=True).stdout.splitlines()
-    ports = {line.split()[3].rpartition(":")[2] for line in listening if any(pid in line for pid in ours)}
+    """Every connection to this story's ftrun gets a reset at both ends; gives how many there were, 0 when it has ended."""
+    def ss(at: int, *argv: str) -> list[str]:
+        return subprocess.run(on_network_of(at, "ss", *argv), capture_output=True, text=True, check=True).stdout.splitlines()
+
+    ours = [pid for pid, command in told.processes().items() if "/ftrun " in command]
+    ports = {line.split()[3].rpartition(":")[2] for pid in ours for line in ss(pid, "-Htlnp") if f"pid={pid}," in line}
     if not ports:
         return 0
     (port,) = ports
-    killed = subprocess.run(["ss", "-HKtn", "state", "established", "sport", "=", f":{port}"], capture_output=True, text=True, check=True)
-    return len(killed.stdout.splitlines())
+    networks: dict[int, int] = {}
+    for pid, command in told.processes().items():
+        with suppress(OSError):  # it has just ended
+            if "shim import" in command or pid in ours:
+                networks[os.stat(f"/proc/{pid}/ns/net").st_ino] = pid
+    for pid in networks.values():
+        ss(pid, "-HKtn", "state", "established", "dport", "=", f":{port}")
+    return len(ss(ours[0], "-HKtn", "state", "established", "sport", "=", f":{port}"))
 
 
 @pytest.mark.skipif(not can_break(), reason="only root may break connections, with ss of iproute2")
@@ -141,92 +148,32 @@ def test_a_step_that_comes_up_in_part_is_given_up_and_the_reason_names_the_node(
     assert {start.attempt for start in told.starts()} == {"1"}, "nothing was started of the first one"
 
 
-# --- a network that is cut, without Slurm
-
-
-@contextmanager
-def second_network(name: str) -> Iterator[str]:
-    """A network namespace with one cable to ours; gives our address on it. It lasts as long as the test."""
-    number = os.getpid() % 200
-    ours, theirs = f"10.213.{number}.1", f"10.213.{number}.2"
-    try:
-        for line in (
-            f"ip netns add {name}",
-            f"ip link add {name} type veth peer name eth0 netns {name}",
-            f"ip address add {ours}/30 dev {name}",
-            f"ip link set {name} up",
-            f"ip -n {name} address add {theirs}/30 dev eth0",
-            f"ip -n {name} link set eth0 up",
-        ):
-            subprocess.run(line.split(), check=True, capture_output=True)
-        yield ours
-    finally:
-        subprocess.run(["ip", "netns", "delete", name], check=False)
-        subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)
-
-
-def can_cut() -> bool:
-    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("nsenter") is None:
-        return False
-    probe = f"ftp{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", probe], check=False, capture_output=True).returncode == 0
-    subprocess.run(["ip", "netns", "delete", probe], check=False, capture_output=True)
-    return made
-
-
-@pytest.mark.skipif(not can_cut(), reason="network namespaces are root's, with ip of iproute2")
-@pytest.mark.timeout(300)
-def test_a_node_whose_network_is_cut_ends_its_rank_by_itself_before_any_other_starts(tmp_path: Path) -> None:
-    name, lease_s = f"ftn{os.getpid()}", 6.0
-    with second_network(name) as address:
-        wrapper = tmp_path / "python"
-        wrapper.write_text(
-            f'#!/bin/sh\n[ "$SLURMD_NODENAME" = local2 ] && exec nsenter --net=/run/netns/{name} {sys.executable} "$@"\nexec {sys.executable} "$@"\n'
-        )
-        wrapper.chmod(0o755)
-        (tmp_path / "beat.sh").write_text(BEAT)
-        (tmp_path / "rank.sh").write_text(BEATS)
-        sets = {"address": address, "python": str(wrapper), "lease.time": f"{lease_s:g}s", "nodes.silence": "2s", "stop.grace": "2s",
-                "nodes.probe_timeout": "1s", "lease.margin": "2s"}  # fmt: skip
-        argv = [str(Path(sys.executable).parent / "ftrun"), "--ft-launcher", "local", "-N2", "--ntasks-per-node=1"]
-        argv += [word for key, value in sets.items() for word in ("--ft-set", f"{key}={value}")]
-        env = {**os.environ, "STORY": str(tmp_path), "FTSLURM_STATE_DIR": str(tmp_path / "state")}
-        with (tmp_path / "output").open("w") as output:
-            ftrun = subprocess.Popen([*argv, "sh", str(tmp_path / "rank.sh")], env=env, stdout=output, stderr=output)
-        try:
-            await_beats(tmp_path, 1)
-            subprocess.run(["ip", "link", "set", name, "down"], check=True)
-            cut_at = time.time()
-            until(lambda: time.time() - last_beat(tmp_path, rank=1) > 1.0 and time.time() - cut_at > lease_s, "rank 1 to end")
-            subprocess.run(["ip", "link", "set", name, "up"], check=True)
-            await_beats(tmp_path, 2)
-            (tmp_path / "enough").touch()
-            assert ftrun.wait(60) == 0, (tmp_path / "output").read_text()
-        finally:
-            if ftrun.poll() is None:
-                ftrun.send_signal(signal.SIGINT)
-                ftrun.wait(60)
-        seen = beats(tmp_path)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make nodes that are apart")
+@pytest.mark.slurms
+@pytest.mark.timeout(400)
+def test_a_node_whose_cable_is_cut_ends_its_rank_by_itself_before_any_other_starts(job_path: tuple[Path, ...]) -> None:
+    """It knows of nothing but its lease, and when it is back the job has long run elsewhere."""
+    plan = Plan(nodes=2, rank=BEATS, files={"beat.sh": BEAT}, ft=QUICK_LEASE)
+    with booted(nodes=3) as own, new_stage(own, job_path) as stage:
+        told = stage.tell(plan, "cut")
+        told.wait_for(lambda: {beat.rank for beat in beats(told.folder)} == {0, 1}, "both ranks to write", 60.0)
+        cut = next(start for start in told.of_attempt(1).values() if start.node != batch_node(told))
+        own.tool("node-cut", cut.node)
+        cut_at = time.time()
+        told.wait_for(lambda: told.job()["ExcNodeList"] == cut.node, "the requeue without it", LEASE_S + 100.0)
+        assert not told.alive([cut]), "it ended behind the cut"
+        own.answer(["scontrol", "update", f"NodeName={cut.node}", "State=DOWN", "Reason=cut off"], user=admin())
+        told.wait_for(lambda: starts_now(told), "the job to run again", 90.0)
+        own.tool("node-mend", cut.node)
+        told.wait_for(lambda: {beat.rank for beat in beats(told.folder) if beat.attempt == 2} == {0, 1}, "attempt 2 to write", 60.0)
+        told.wait_for(lambda: not old_ranks(told), "what was cut off to be gone", 60.0)
+        told.allow("enough")
+        told.ended("COMPLETED")
+        seen = beats(told.folder)
         assert overlaps(seen) == []
-        ended = max(beat.time for beat in seen if (beat.rank, beat.attempt) == (1, 1))
-        assert lease_s - 2.0 - 1.0 < ended - cut_at, "it lived on as long as it might"
-        until(lambda: not processes_with(f"STORY={tmp_path}"), "all processes to be gone")
-
-
-def last_beat(folder: Path, rank: int) -> float:
-    return max(beat.time for beat in beats(folder) if beat.rank == rank)
-
-
-def await_beats(folder: Path, attempt: int) -> None:
-    until(lambda: {beat.rank for beat in beats(folder) if beat.attempt == attempt} == {0, 1}, f"attempt {attempt} to write", folder)
-
-
-def until(ready: object, what: str, folder: Path | None = None) -> None:
-    deadline = time.monotonic() + 90.0
-    while not ready():  # type: ignore[operator]
-        said = (folder / "output").read_text() if folder is not None else ""
-        assert time.monotonic() < deadline, f"waited for {what}\n{said}"
-        time.sleep(0.05)
+        ended = max(beat.time for beat in seen if (beat.node, beat.attempt) == (cut.node, 1))
+        assert ended - cut_at > LEASE_S - SILENCE_S - 3.0, "it lived on as long as it might"
+        assert {start.rung for start in told.of_attempt(2).values()} == {"isolated-requeue"}
 
 
 def test_the_checker_finds_an_overlap(tmp_path: Path) -> None:

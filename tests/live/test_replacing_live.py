@@ -16,7 +16,7 @@ import pytest
 
 from tests.live.conftest import Cluster, booted, new_stage
 from tests.live.overlap import BEAT, MAKE_PIPE, RANK, beats, overlaps
-from tests.live.stories import Plan, Stage, Story, admin, nodes_in
+from tests.live.stories import Plan, Stage, Story, admin, kill, nodes_in
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -33,7 +33,8 @@ BEATS = PLACE + MAKE_PIPE + RANK
 @pytest.fixture(scope="module")
 def own() -> Iterator[Cluster]:
     """Nodes die here, and Slurm notices within seconds."""
-    with booted(nodes=7, conf=["SlurmdTimeout=10", "GresTypes=npu", "NodeName=DEFAULT Gres=npu:2"]) as cluster:
+    conf = ["SlurmdTimeout=10", "GresTypes=npu", "NodeName=DEFAULT Gres=npu:2"]
+    with booted(nodes=7, conf=conf, options=["--gpus=0"]) as cluster:
         yield cluster
 
 
@@ -191,7 +192,7 @@ def test_a_lent_node_restarts_in_place_with_the_others_and_can_be_replaced_too(p
     wait_beats(told, 1, 2)
     breaks(told, node_of(told, 1, 1))
     wait_beats(told, 2, 2)
-    told.cluster.run(["kill", "-9", str(told.of_attempt(2)[0].pid)], user="root")
+    kill(told.pid(told.of_attempt(2)[0]))
     wait_beats(told, 3, 2)
     assert counters(told, 3) == {0: (1, 3, 3), 1: (2, 2, 3)}
     breaks(told, node_of(told, 3, 1))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.live.conftest import Cluster, booted, new_stage
 from tests.live.overlap import beats, overlaps
-from tests.live.stories import Stage, Story, nodes_in
+from tests.live.stories import Stage, Story, kill, nodes_in
 from tests.live.test_replacing_live import (
     QUICK_LOSS,
     breaks,
@@ -136,7 +136,7 @@ def test_restarts_in_place_and_replacements_mix(place: Stage, ft: str) -> None:
     told = told_with_spares(place, 1, f"mix-{ft[-4:]}", nodes=2, ft=f"{ft} {more}")
     alone = "async" in ft
     wait_beats(told, 1, 4)
-    told.cluster.run(["kill", "-9", str(told.of_attempt(1)[3].pid)], user="root")
+    kill(told.pid(told.of_attempt(1)[3]))
     wait_beats(told, 2, 1 if alone else 4)
     assert counters(told, 2) == ({3: (1, 2, 2)} if alone else dict.fromkeys(range(4), (1, 2, 2)))
     breaks(told, node_of(told, 1, 0))

@@ -21,7 +21,8 @@ SHAPES: dict[str, Plan] = {
     "exclusive": Plan(nodes=2, tasks=2, sbatch=("--exclusive",)),
     "all-cpus": Plan(nodes=1, tasks=8),
     "cpus-per-task": Plan(nodes=2, tasks=2, sbatch=("--cpus-per-task=3",), ft="--cpus-per-task=3"),
-    "memory": Plan(nodes=2, tasks=1, sbatch=("--mem-per-cpu=50M",), ft="--mem-per-cpu=50M"),
+    # Counted, and no more than that: ftrun itself runs in the batch step.
+    "memory": Plan(nodes=2, tasks=1, sbatch=("--mem-per-cpu=200M",), ft="--mem-per-cpu=200M"),
     "uneven": Plan(nodes=1, tasks=3, sbatch=("--nodes=2", "--ntasks=3", "--ntasks-per-node=2")),
     "cyclic": Plan(nodes=2, tasks=2, sbatch=("--distribution=cyclic",)),
     "export-none": Plan(nodes=1, tasks=2, sbatch=("--export=NONE",), ft="--export=ALL"),  # srun, too, would export nothing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.live.stories import Story, admin, is_alive, story
+from tests.live.stories import Story, admin, story
 
 pytestmark = pytest.mark.live
 
@@ -26,7 +26,7 @@ def nothing_of_the_first_after_the_second_began(told: Story) -> None:
     heard = beats(told).get(1, [])
     assert len(heard) > 3, f"nothing to tell from\n{told.describe()}"
     assert max(heard) < second_began
-    assert not [start.pid for start in first.values() if is_alive(start.pid)]
+    assert not told.alive(first.values())
 
 
 @pytest.mark.slurms
@@ -53,8 +53,10 @@ END
 """
 
 
-def daemon_pid(told: Story, rank: int, attempt: int) -> int:
-    return int((told.folder / f"daemon-pid.{rank}.{attempt}").read_text())
+def daemons(told: Story) -> dict[int, str]:
+    """Those that run, by the script that they were given."""
+    assert list(told.folder.glob("daemon-pid.*")), f"no daemon ran\n{told.describe()}"
+    return {pid: words for pid, words in told.processes().items() if f"{told.folder}/daemon." in words}
 
 
 @story(tasks=2, rank=DAEMON.replace("%TRAP%", "") + ONE_FAULT + "[ $MA_PROC_START_CNT = 1 ] && exec sleep 100; sleep 1; exit 0")
@@ -62,14 +64,14 @@ def test_a_daemon_of_the_old_attempt_is_gone_before_the_new_one_starts(told: Sto
     told.ended("COMPLETED")
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
     nothing_of_the_first_after_the_second_began(told)
-    assert not [(rank, attempt) for rank in (0, 1) for attempt in (1, 2) if is_alive(daemon_pid(told, rank, attempt))]
+    assert not daemons(told)
 
 
 @story(rank=DAEMON.replace("%TRAP%", "trap '' TERM HUP INT") + ONE_FAULT + "[ $MA_PROC_START_CNT = 1 ] && exec sleep 100; sleep 1; exit 0")
 def test_so_is_one_that_ignores_every_signal_it_can(told: Story) -> None:
     told.ended("COMPLETED")
     nothing_of_the_first_after_the_second_began(told)
-    assert not [attempt for attempt in (1, 2) if is_alive(daemon_pid(told, 0, attempt))]
+    assert not daemons(told)
 
 
 @story(rank=DAEMON.replace("%TRAP%", "trap '' TERM HUP INT") + """
@@ -86,7 +88,7 @@ def test_a_daemon_that_outlives_its_crashed_rank_is_ended_as_well(told: Story) -
 @story(rank=DAEMON.replace("%TRAP%", "trap '' TERM HUP INT") + 'until [ -e "$STORY/daemon-pid.0.1" ]; do sleep 0.1; done; exit 0')
 def test_a_daemon_left_by_a_program_that_ended_well_holds_nothing_up(told: Story) -> None:
     told.ended("COMPLETED")
-    assert not is_alive(daemon_pid(told, 0, 1))
+    assert not daemons(told)
     assert told.output() == ""
 
 
@@ -149,7 +151,7 @@ def test_a_shim_that_is_killed_takes_its_rank_along_and_the_job_is_requeued(told
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
     second_began = min(start.time for start in told.of_attempt(2).values())
     assert max(beats(told).get(1, [0.0])) < second_began
-    assert not [start.pid for start in told.of_attempt(1).values() if is_alive(start.pid)]
+    assert not told.alive(told.of_attempt(1).values())
 
 
 @story(tasks=2, ft="--ft-restart-via step", rank="""

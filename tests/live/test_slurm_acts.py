@@ -46,7 +46,8 @@ ON_WARNING = "--ft-set warning.requeue=true"
 @pytest.fixture(scope="module")
 def own_stage(job_path: tuple[Path, ...]) -> Iterator[Stage]:
     """Four nodes of our own: what happens here to nodes and daemons is no other test's business."""
-    with booted(nodes=4, conf=CONF) as own, new_stage(own, job_path) as stage:
+    # Exclusive jobs take all GPUs, and Slurm gives those of a suspended job to nobody.
+    with booted(nodes=4, conf=CONF, options=["--gpus=0"]) as own, new_stage(own, job_path) as stage:
         yield stage
 
 
@@ -151,8 +152,7 @@ def test_a_job_that_preemption_suspends_goes_on_afterwards(tell: Callable[..., S
 def suspended(told: Story, seconds: float) -> None:
     scontrol(told, "suspend", str(told.id))
     told.cluster.wait_for_state(told.id, "SUSPENDED")
-    stopped = {pid for pid in told.processes() if pid in {start.pid for start in told.starts()}}
-    told.wait_for(lambda: all(state_of(pid) == "T" for pid in stopped), "the ranks to be stopped")
+    told.wait_for(lambda: states(told) <= STOPPED, "the ranks to be stopped")
     told.wait_for(lambda: suspended_s(told) >= seconds, "the time to pass", seconds + 20.0)
 
 
@@ -168,12 +168,22 @@ def state_of(pid: int) -> str:
         return "gone"
 
 
+# By a signal, or by the cgroup's freezer.
+STOPPED = {"T", "D"}
+
+
+def states(told: Story) -> set[str]:
+    """Of all ranks; `gone` if one has ended."""
+    pids = told.pids()
+    return {state_of(pids.get((start.node, start.pid), 0)) for start in told.starts()}
+
+
 def test_a_suspension_longer_than_the_lease_is_survived(tell: Callable[..., Story]) -> None:
     told = tell(nodes=3, tasks=2, rank=WAITS, ft=SHORT_LEASE)
     ready(told)
     for _ in range(2):
         suspended(told, 2 * LEASE_S)
-        assert {state_of(start.pid) for start in told.starts()} == {"T"}, told.describe()
+        assert states(told) <= STOPPED, told.describe()
         scontrol(told, "resume", str(told.id))
         told.cluster.wait_for_state(told.id, "RUNNING")
     told.allow("end")
@@ -192,7 +202,7 @@ def test_an_ftrun_outside_the_job_waits_for_its_suspended_ranks(own_stage: Stage
         suspended(told, 3 * LEASE_S)
         scontrol(told, "resume", str(told.id))
         told.cluster.wait_for_state(told.id, "RUNNING")
-        told.wait_for(lambda: {state_of(start.pid) for start in told.starts()} <= {"R", "S"}, "the ranks to run")
+        told.wait_for(lambda: states(told) <= {"R", "S"}, "the ranks to run")
         told.allow("end")
         assert shell.wait() == 0, shell.seen
     assert told.counters() == [(1, 1, 1)]
@@ -240,8 +250,7 @@ def test_a_node_that_is_cut_off_while_the_job_is_suspended_is_not_waited_for_for
     finally:
         own.tool("node-thaw", cut)
     thawed_at = time.time()
-    old = {start.pid for start in told.of_attempt(1).values()}
-    told.wait_for(lambda: not old & told.processes().keys(), "what stood still to be gone", 60.0)
+    told.wait_for(lambda: not told.alive(told.of_attempt(1).values()), "what stood still to be gone", 60.0)
     told.allow("enough")
     assert told.ended("COMPLETED")["Restarts"] == "1"
     back(told, cut)
@@ -405,7 +414,7 @@ def test_reconfigure_and_new_daemons_disturb_no_rank(tell: Callable[..., Story])
     for node in sorted({start.node for start in told.starts()}):
         told.cluster.tool("node-down", node)  # slurmd alone: its steps live on
         told.cluster.tool("node-up", node)
-    assert {state_of(start.pid) in "RS" for start in told.starts()} == {True}, told.describe()
+    assert states(told) <= {"R", "S"}, told.describe()
     told.allow("end")
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1)]
@@ -459,7 +468,7 @@ def test_a_shorter_time_limit_ends_the_job_and_costs_nothing(told: Story) -> Non
 
 def shims_on(told: Story, node: str) -> list[int]:
     """The parents of the ranks' commands."""
-    return [int(Path(f"/proc/{start.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return [int(Path(f"/proc/{told.pid(start)}/stat").read_text().rpartition(")")[2].split()[1])
             for start in told.of_attempt(1).values() if start.node == node]
 
 

@@ -239,7 +239,7 @@ client = choose_client({kind!r})
 client.job(here.job.number)
 client.requeue_held(here.job.number)
 client.exclude(here.job.number, here.nodes)
-client.start_at(here.job.number, int(time.time()) + 5)
+client.start_at(here.job.number, int(time.time()) + 12)  # behind the clean-up, which takes 3 to 5 s with proctrack/cgroup
 client.release(here.job.number)
 print("all done", flush=True)
 END
@@ -257,26 +257,29 @@ def test_a_job_requeues_itself_onto_other_nodes(world: RealWorld, kind: str, num
     options = ("--nodes=2", "--exclusive", "--open-mode=append", f"--output={output}")
     number = world.note(world.cluster.submit(script, *options))
     try:
-        view = until_running(world.client, number, restarts=1)
+        view = until_running(world.client, number, restarts=1, limit_s=50.0)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{output.read_text()}") from None
     assert len(view.nodes) == 2
     assert len(view.excluded) == 2, "the two nodes of the first run"
     assert not set(view.nodes) & view.excluded
     assert "all done" in output.read_text()
-    assert time.monotonic() - began < 20.0
+    assert time.monotonic() - began < 60.0  # Slurm's own delay is 121 s
 
 
 @pytest.mark.parametrize("kind", ["cli", pytest.param("pyslurm", marks=needs_pyslurm)])
 def test_every_node_is_found_where_its_slurmd_listens(world: RealWorld, kind: str) -> None:
-    """Each has a port of its own here. At a wrong one nobody answers, as on a dead node."""
-    views = AsJobUser(world.cluster, partial(choose_client, kind, 40.0)).nodes()
-    assert {view.name: slurmd.answers(view.address, view.port, 10.0)[0] for view in views} == dict.fromkeys(world.nodes, True)
+    """The port is the cluster's own, which no node names. At a wrong one nobody answers, as on a dead node."""
+    client = AsJobUser(world.cluster, partial(choose_client, kind, 40.0))
+    port = slurmd.port_of(client)  # type: ignore[arg-type] -- it asks like one
+    assert port != slurmd.DEFAULT_PORT
+    found = {view.name: slurmd.answers(view.address, view.port or port, 10.0)[0] for view in client.nodes()}
+    assert found == dict.fromkeys(world.nodes, True)
 
 
 WITH_STEPS = """#!/bin/sh
 srun --job-name=train sleep 600 &
-srun --overlap --job-name=ftslurm-agent sleep 600 &
+srun --overlap --mem=0 --job-name=ftslurm-agent sleep 600 &
 wait
 """
 

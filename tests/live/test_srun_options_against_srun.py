@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ftslurm.launchers.allocation import STEP_ONLY
 from ftslurm.launchers.srun_options import SHORT_OPTIONS, SRUN_OPTIONS, Takes, parse_options, split_command_line
 
 pytestmark = pytest.mark.slurms
@@ -103,6 +104,19 @@ def test_every_long_option_takes_what_our_table_says(srun: Srun) -> None:
     assert len(known) > 120
     found = {name: takes(srun, name) for name in known}
     assert {name: theirs for name, theirs in found.items() if not agrees(SRUN_OPTIONS.get(name), theirs)} == {}
+
+
+# salloc has the first for itself: where it runs, and what of. The tasks shall. The others it takes on some releases, to no end.
+WITHHELD = frozenset({"chdir", "container", "container-id", "autocomplete", "mem-update", "resv-ports"})
+
+
+def test_salloc_takes_every_option_that_is_not_the_step_s(srun: Srun) -> None:
+    """Outside an allocation it is given all others."""
+    salloc = Srun(str(Path(srun.path).with_name("salloc")), srun.conf)
+    known, taken = (options_in_complaints(each) | options_in_help(each("--help")).keys() for each in (srun, salloc))
+    assert len(taken) > 80
+    assert known - STEP_ONLY - taken == set()
+    assert STEP_ONLY & taken <= WITHHELD
 
 
 def test_every_letter_takes_what_our_table_says(srun: Srun) -> None:

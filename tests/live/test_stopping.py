@@ -17,7 +17,7 @@ BATCH_PID = 'echo $$ >"$STORY/ftrun.pid"; exec %RUN%'
 
 
 def ftrun_pid(told: Story) -> int:
-    return int((told.folder / "ftrun.pid").read_text())
+    return told.pids()[told.job()["BatchHost"], int((told.folder / "ftrun.pid").read_text())]
 
 
 def ends_at_once(told: Story, state: str) -> dict[str, str]:
@@ -31,6 +31,7 @@ def ends_at_once(told: Story, state: str) -> dict[str, str]:
     return job
 
 
+@pytest.mark.flat
 @pytest.mark.slurms
 @story(nodes=4, tasks=2, ft="--ft-set warning.requeue=true", rank=FOR_EVER)
 def test_scancel_ends_everything_at_once(told: Story) -> None:
@@ -100,6 +101,7 @@ def test_sigterm_to_ftrun_reaches_the_ranks_and_ends_the_job(told: Story) -> Non
     assert ends_at_once(told, "FAILED")["ExitCode"] == "143:0"
 
 
+@pytest.mark.flat
 @pytest.mark.slurms
 @story(nodes=2, tasks=2, script=BATCH_PID, rank="setsid sh -c 'sleep 600' &\nexec sleep 600")
 def test_a_killed_ftrun_leaves_nothing_behind(told: Story) -> None:

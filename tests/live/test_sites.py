@@ -1,0 +1,376 @@
+"""What sites set: each on a small cluster of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.live.conftest import job_user
+from tests.live.sites import ALL_RUNGS, RUNGS, all_rungs, ended_well, on, rungs, shared_folder, site, went_through_all_rungs
+from tests.live.stories import Plan, Stage, Story, terminal
+
+if TYPE_CHECKING:
+    from tests.live.conftest import Cluster
+
+    Boot = Callable[..., AbstractContextManager[Cluster]]
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+
+
+def test_nodes_that_have_no_slurm_conf(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    with site(boot_cluster, job_path, options=["--configless"]) as stage:
+        went_through_all_rungs(stage.tell(all_rungs(), "configless"))
+
+
+def test_host_names_that_are_not_names_of_nodes(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    with site(boot_cluster, job_path, options=["--host-names=host"]) as stage:
+        went_through_all_rungs(stage.tell(all_rungs(), "names"))
+
+
+def test_addresses_of_ipv6_alone(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    with site(boot_cluster, job_path, options=["--ipv6"]) as stage:
+        went_through_all_rungs(stage.tell(all_rungs(), "ipv6"))
+
+
+def test_a_slurm_that_shows_users_nothing_of_others(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    with site(boot_cluster, job_path, "PrivateData=accounts,events,jobs,nodes,partitions,reservations,usage,users") as stage:
+        went_through_all_rungs(stage.tell(all_rungs(), "private"))
+
+
+@contextmanager
+def on_one_core() -> Iterator[None]:
+    """Slurm's plugin mounts a namespace that it has just made, which the kernel allows only if that counts as younger than the
+    own one; Linux 6.18 numbers namespaces in batches of each core's."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def test_a_tmp_and_shared_memory_of_each_job_s_own(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    """job_container/tmpfs: ranks, shims and agent of a job see the same, and on a node on loan that of the donor."""
+    keep = 'ls /tmp /dev/shm >"$STORY/seen.$SLURM_PROCID.$FTSLURM_ATTEMPT"; touch /tmp/kept.$FTSLURM_ATTEMPT /dev/shm/kept.$FTSLURM_ATTEMPT\n'
+    with shared_folder() as folder:
+        containers = folder / "job_container.conf"
+        containers.write_text("AutoBasePath=true\n" + "".join(f"NodeName=n{n} BasePath={folder}/n{n}\n" for n in range(1, 5)))
+        conf = "JobContainerType=job_container/tmpfs"
+        with on_one_core(), site(boot_cluster, job_path, conf, options=[f"--file={containers}"]) as stage:
+            told = stage.tell(all_rungs(rank=keep + ALL_RUNGS), "tmpfs")
+            went_through_all_rungs(told)
+            seen = {(rank, attempt): (told.folder / f"seen.{rank}.{attempt}").read_text()
+                    for rank in (0, 1) for attempt in (1, 2, 3, 4)}
+    assert "kept" not in seen[0, 1] and seen[0, 2].count("kept.1") == 2, "what a restart in place finds"
+    assert seen[0, 3].count("kept.2") == 2 and "kept" not in seen[1, 3], "the donor's is another one"
+    assert "kept" not in seen[0, 4] + seen[1, 4], "all of that ended with the job"
+
+
+def test_x11(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    with site(boot_cluster, job_path, "PrologFlags=Contain,X11", "X11Parameters=home_xauthority") as stage:
+        went_through_all_rungs(stage.tell(all_rungs(), "x11"))
+
+
+# What a node lets in: its slurmd, srun's range, and what it has asked for itself.
+FIREWALL = """table inet site {{
+    chain input {{
+        type filter hook input priority 0; policy drop;
+        iif lo accept
+        ct state established,related accept
+        meta l4proto {{ icmp, ipv6-icmp }} accept
+        tcp dport {{ {slurmd}, 60000-60100 }} accept
+    }}
+}}
+"""
+
+
+@pytest.mark.skipif(shutil.which("nft", path="/usr/sbin:/usr/bin:/sbin") is None and os.environ.get("FTSLURM_REQUIRE_SLURM") != "1",
+                    reason="nft is not installed (nftables)")
+def test_a_firewall_that_lets_srun_s_ports_through_and_no_others(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    with site(boot_cluster, job_path, "SrunPortRange=60000-60100") as stage:
+        slurmd = stage.cluster.answer(["scontrol", "show", "config"]).partition("SlurmdPort")[2].split()[1]
+        rules = stage.home.parent / "rules"
+        rules.write_text(FIREWALL.format(slurmd=slurmd))
+        for node in stage.cluster.nodes:
+            on(stage, node, "nft", "--file", str(rules))
+        told = stage.tell(all_rungs(), "firewall")
+        went_through_all_rungs(told)
+
+
+def second_network(stage: Stage, answers: bool) -> None:
+    """10.99.0.N on each node, which its host name means from now on. answers: do the other nodes?"""
+    hosts = stage.cluster.folder / "hosts"
+    numbers = range(1, len(stage.cluster.nodes) + 1)
+    hosts.write_text("127.0.0.1 localhost\n" + "".join(f"10.99.0.{number} n{number}\n" for number in numbers))
+    for number in numbers:
+        if not answers:
+            on(stage, f"n{number}", "ip", "link", "add", "ib0", "type", "veth", "peer", "name", "nobody")
+            on(stage, f"n{number}", "ip", "link", "set", "nobody", "up")
+            on(stage, f"n{number}", "ip", "link", "set", "ib0", "up")
+        on(stage, f"n{number}", "ip", "addr", "add", f"10.99.0.{number}/24", "dev", "eth0" if answers else "ib0")
+
+
+def test_a_host_name_that_means_a_network_on_which_nobody_answers(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    with site(boot_cluster, job_path) as stage:
+        second_network(stage, answers=False)
+        went_through_all_rungs(stage.tell(all_rungs(), "networks"))
+
+
+def test_a_network_of_choice(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    """Its own; Slurm's would do as well."""
+    look = 'ss -Htn state established >"$STORY/ss.$SLURM_PROCID"; echo "$MASTER_ADDR" >"$STORY/master.$SLURM_PROCID"'
+    with site(boot_cluster, job_path, nodes=2) as stage:
+        second_network(stage, answers=True)
+        plan = Plan(nodes=2, ft="--ft-rendezvous torch --ft-set nodes.address=10.99.0.0/24", rank=look)
+        told = stage.tell(plan, "network")
+        told.ended("COMPLETED")
+        assert (told.folder / "master.1").read_text() == "10.99.0.1\n"
+        peers = {line.split()[-1].rpartition(":")[0] for line in (told.folder / "ss.1").read_text().splitlines()}
+        assert "10.99.0.1" in peers, "ftrun's, which listens there alone"
+
+
+# A node that is lost for good in the first attempt.
+ONE_IS_BROKEN = '[ $FTSLURM_ATTEMPT = 1 ] || { together; exit 0; }; together; [ $SLURM_PROCID != 1 ] || fault 0.0 80E18402; exec sleep 300'
+
+
+def test_limits_that_forbid_a_donor_are_told_and_the_next_rung_is_taken_at_once(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    with site(boot_cluster, job_path, options=["--accounting"], nodes=6) as stage:
+        for qos, limit in (("submits", "MaxSubmitJobsPerUser=1"), ("runs", "MaxJobsPerUser=1"), ("nodes", "MaxTRESPerUser=node=2")):
+            stage.cluster.answer(["sacctmgr", "--immediate", "add", "qos", qos, limit], user="root")
+            stage.cluster.answer(["sacctmgr", "--immediate", "modify", "user", job_user(), "set", f"qos+={qos}"], user="root")
+        plan = all_rungs(rank=ONE_IS_BROKEN)
+        told = {qos: stage.tell(replace(plan, sbatch=(f"--qos={qos}",)), qos) for qos in ("submits", "runs")}
+        words = {"submits": "a donor job was refused: ", "runs": "could not start beside this job: QOSMaxJobsPerUserLimit"}
+        for qos, story in told.items():
+            ended_well(story)
+            assert rungs(story) == ["isolated-requeue"], story.describe()
+            assert words[qos] in story.output() + story.ftslurm("history", str(story.id)), story.describe()
+        last = stage.tell(replace(plan, sbatch=("--qos=nodes",)), "nodes")
+        ended_well(last)
+        assert rungs(last) == ["isolated-requeue"], last.describe()
+
+
+@contextmanager
+def booting(stage: Stage, node: str, asked: Path, takes_s: float) -> Iterator[None]:
+    """Switches the node's slurmd on `takes_s` after ResumeProgram was called for it."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.1):
+            if asked.exists() and node in asked.read_text().split():
+                if not over.wait(takes_s):
+                    on(stage, node, "slurmd", "-f", str(stage.cluster.conf), "-N", node, "-b")  # -b: as one that has just booted
+                return
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_donor_s_node_that_has_to_boot_is_waited_for(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    """Power saving. A step would give up on it after a minute and less."""
+    with shared_folder() as folder:
+        for name, line in (("resume", f'scontrol show hostnames "$1" >>{folder}/asked'), ("suspend", ":")):
+            (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+            (folder / name).chmod(0o755)
+        folder.chmod(0o777)
+        saving = [f"ResumeProgram={folder}/resume", f"SuspendProgram={folder}/suspend", "SuspendTime=3600", "SuspendTimeout=1",
+                  "ResumeTimeout=120", "SlurmdTimeout=0"]
+        with site(boot_cluster, job_path, *saving, nodes=3) as stage, booting(stage, "n3", folder / "asked", 20.0):
+            stage.cluster.answer(["scontrol", "update", "NodeName=n3", "State=POWER_DOWN"], user="root")
+            stage.cluster.tool("node-down", "n3")
+            stage.cluster.wait_for(lambda: "POWERED_DOWN" in stage.cluster.node("n3")["State"], 60.0, "n3 to be off")
+            told = stage.tell(all_rungs(rank=ONE_IS_BROKEN, sbatch=("--nodelist=n[1-2]",)), "power")
+            told.ended("COMPLETED")
+            assert rungs(told) == ["node-replacement"], told.describe()
+            assert told.of_attempt(2)[1].node == "n3"
+
+
+def test_in_the_interactive_step_of_salloc(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    rank = ALL_RUNGS.replace("exit 7", "exit 0")
+    with site(boot_cluster, job_path, "LaunchParameters=use_interactive_step") as stage:
+        told = stage.prepare(all_rungs(rank=rank), "interactive")
+        argv = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", "--time=5"]
+        (told.folder / "run.sh").write_text(told.plan.script_text())
+        told.env["SHELL"] = "/bin/sh"
+        with terminal(told, argv) as there:
+            there.write(f"sh {told.folder}/run.sh; echo status $?, on $(hostname)\n")
+            there.read_until("status 0, on n1", 90.0)
+            there.write("exit\n")
+            there.wait()
+        assert rungs(told) == ["in-place-restart", "node-replacement"], told.describe()
+
+
+# date(1), slurmd, scontrol and Python ask one of these for the time of day; waits until a time of day are moved back.
+CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sys/time.h>
+#include <time.h>
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+int clock_gettime(clockid_t id, struct timespec *at) {
+    int status = REAL(clock_gettime)(id, at);
+    if (!status && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) at->tv_sec += AHEAD_S;
+    return status;
+}
+time_t time(time_t *at) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return at ? *at = now.tv_sec : now.tv_sec;
+}
+int gettimeofday(struct timeval *restrict at, void *restrict zone) {
+    int status = REAL(gettimeofday)(at, zone);
+    at->tv_sec += AHEAD_S;
+    return status;
+}
+int pthread_cond_timedwait(pthread_cond_t *restrict c, pthread_mutex_t *restrict m, const struct timespec *restrict at) {
+    struct timespec real = {at->tv_sec - AHEAD_S, at->tv_nsec};
+    return ((__typeof__(&pthread_cond_timedwait))dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2"))(c, m, &real);
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None and os.environ.get("FTSLURM_REQUIRE_SLURM") != "1", reason="no C compiler to make a clock that is wrong with")
+@pytest.mark.parametrize("ahead_s", [90, -90])
+def test_a_batch_node_whose_clock_is_wrong(boot_cluster: Boot, job_path: tuple[Path, ...], ahead_s: int) -> None:
+    """slurmd's, the script's, ftrun's and the ranks' there."""
+    with shared_folder() as folder:
+        clock = folder / "clock.so"
+        command = ["cc", "-shared", "-fPIC", f"-DAHEAD_S=({ahead_s})", "-x", "c", "-", "-o", str(clock), "-ldl"]
+        subprocess.run(command, input=CLOCK, text=True, check=True)
+        prolog = folder / "task_prolog"
+        # srun takes the script's along to the other nodes.
+        prolog.write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" = n1 ] && echo export LD_PRELOAD={clock} || echo unset LD_PRELOAD\n')
+        prolog.chmod(0o755)
+        with site(boot_cluster, job_path, f"TaskProlog={prolog}") as stage:
+            stage.cluster.tool("node-down", "n1")
+            on(stage, "n1", "env", f"LD_PRELOAD={clock}", "slurmd", "-f", str(stage.cluster.conf), "-N", "n1")
+            told = stage.tell(all_rungs(), "clock")
+            went_through_all_rungs(told)
+            first = told.of_attempt(1)
+            assert 80 < abs(first[0].time - first[1].time) < 100, "the clocks differ"
+
+
+def test_a_backup_slurmctld_takes_over_while_a_requeue_is_carried_out(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    rank = '[ "$FTSLURM_ATTEMPT" = 1 ] || exit 0; together; await go; exit 7'
+    with site(boot_cluster, job_path, "SlurmctldTimeout=5", options=["--backup"], nodes=3) as stage:
+        stage.cluster.tool("epilog", "3")
+        told = stage.tell(all_rungs(rank=rank), "backup")
+        told.wait_started()
+        told.allow("go")
+        told.wait_for(lambda: told.job()["JobState"] != "RUNNING", "the requeue to begin")
+        stage.cluster.tool("ctld-stop")
+        told.wait_for(lambda: "backup) at backup is UP" in stage.cluster.run(["scontrol", "ping"]).stdout, "it to answer")
+        told.wait_for(lambda: told.job()["Restarts"] == "1", "the clean-up to end", 120.0)
+        # When the new slurmctld has seen all nodes again, and starts it, is Slurm's.
+        told.wait_for(lambda: any(line.get("kind") == "CarriedOut" for line in ledger(told)), "the requeue to be written down")
+        assert [line["ok"] for line in ledger(told) if line["kind"] == "CarriedOut"] == [True]
+        job = told.job()
+        assert job["Priority"] != "0" and job["EligibleTime"] != "Unknown", "it is not held, and has a start"
+
+
+def ledger(told: Story) -> list[dict[str, Any]]:
+    (path,) = told.folder.glob("state/jobs/*.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_home_that_cannot_be_written_is_told_with_the_mend(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    script = 'unset FTSLURM_STATE_DIR\nexport HOME=$STORY/home\n%RUN%\necho "status $?"\nexport FTSLURM_STATE_DIR=$STORY/state\n%RUN%\n'
+    with site(boot_cluster, job_path, nodes=2) as stage:
+        told = stage.prepare(Plan(script=script), "home")
+        home = told.folder / "home"
+        home.mkdir()
+        for node in stage.cluster.nodes:
+            on(stage, node, "mount", "--bind", str(home), str(home))
+            on(stage, node, "mount", "-o", "remount,bind,ro", str(home))
+        told.submit()
+        told.ended("COMPLETED")
+        assert f"the state folder {home}/.ftslurm cannot be made: Read-only file system" in told.output()
+        assert "FTSLURM_STATE_DIR" in told.output() and "status 73" in told.output()
+        assert len(told.of_attempt(1)) == 1
+
+
+def test_what_was_adopted_into_the_job_is_not_ours_to_end(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    """pam_slurm_adopt: somebody has logged in to a node, to look."""
+    with site(boot_cluster, job_path, nodes=2) as stage:
+        rank = '[ "$FTSLURM_ATTEMPT" = 1 ] || { together; await go; exit 0; }; together; [ "$SLURM_PROCID" != 0 ] || fault 0.0 80C98008; exec sleep 300'
+        told = stage.tell(Plan(nodes=2, rank=rank), "adopted")
+        told.wait_started()
+        uid = pwd.getpwnam(job_user()).pw_uid
+        extern = f"/sys/fs/cgroup/*/slurm_n1/uid_{uid}/job_{told.id}/step_extern"
+        adopt = f'for each in {extern}; do echo $$ >$each/cgroup.procs 2>/dev/null || echo $$ >$each/task_0/cgroup.procs; done'
+        on(stage, "n1", "setsid", "--fork", "sh", "-c", f"{adopt}; exec setpriv --reuid={uid} --clear-groups sleep 7777 >/dev/null 2>&1")
+        there = ["sleep", "7777"]
+        told.wait_started(2)
+        assert running(there), "it has outlived the restart"
+        told.allow("go")
+        told.ended("COMPLETED")
+        told.wait_for(lambda: not running(there), "Slurm to end it with the job")
+
+
+def running(argv: list[str]) -> bool:
+    wanted = "\0".join([*argv, ""]).encode()
+    found = [path for path in Path("/proc").glob("[0-9]*/cmdline") if read_quietly(path) == wanted]
+    return bool(found)
+
+
+def read_quietly(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_nodes_that_two_jobs_share(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+    """OverSubscribe: the stop of one job's ranks leaves the other's alone, and so does the search for its nodes."""
+    shared = "PartitionName=shared Nodes=n[1-4] OverSubscribe=FORCE:2 DefMemPerCPU=100"
+    waits = '[ "$FTSLURM_ATTEMPT" = 1 ] && { together; await enough; }'
+    with site(boot_cluster, job_path, shared, nodes=4) as stage:
+        other = stage.tell(Plan(nodes=2, rank=waits, sbatch=("--partition=shared", "--nodelist=n[1-2]", "--cpus-per-task=2")), "other")
+        other.wait_started()
+        told = stage.tell(all_rungs(sbatch=("--partition=shared", "--nodelist=n[1-2]", "--cpus-per-task=2")), "sharing")
+        told.wait_started(3, 90.0)
+        ended_well(told)
+        assert rungs(told) == RUNGS, told.describe()
+        other.allow("enough")
+        other.ended("COMPLETED")
+        assert other.counters() == [(1, 1, 1)]
+
+
+# Not SUSPEND: what is suspended keeps its memory, of which a donor has all, so where memory is counted no other can come.
+@pytest.mark.parametrize("mode", ["CANCEL", "REQUEUE"])
+def test_a_donor_that_is_preempted(boot_cluster: Boot, job_path: tuple[Path, ...], mode: str) -> None:
+    conf = ["PreemptType=preempt/partition_prio", f"PreemptMode={mode}", "PartitionName=low Nodes=n[1-4] PriorityTier=1 Default=YES",
+            "PartitionName=high Nodes=n[1-4] PriorityTier=9"]
+    rank = """
+case $FTSLURM_ATTEMPT in
+1) together; [ $SLURM_PROCID != 1 ] || fault 0.0 80E18402; exec sleep 300 ;;
+esac
+together; await enough
+"""
+    with site(boot_cluster, job_path, *conf) as stage:
+        told = stage.tell(all_rungs(rank=rank, ft="--ft-set lease.time=30s", sbatch=("--partition=low", "--nodelist=n[1-2]")), mode)
+        told.wait_started(2)
+        lent = told.of_attempt(2)[1].node
+        stage.cluster.submit("#!/bin/sh\nexec sleep 15\n", "--partition=high", f"--nodelist={lent}", "--exclusive", "--mem=0", "--output=/dev/null")
+        told.wait_started(3, 120.0)
+        told.allow("enough")
+        ended_well(told)
+        assert rungs(told)[0] == "node-replacement" and told.of_attempt(3)[0].counters[0] == 1, told.describe()
+        assert lent not in told.json("status", str(told.id)).get("excluded", [])
