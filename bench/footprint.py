@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 from in_place import FTRUN
-from measure import ROOT, Series, run
+from measure import ROOT, Series, run, shared_folder
 
 WATCHED_S = 60.0
 RANKS = 8
@@ -24,7 +23,7 @@ exec {ftrun} sleep 1000
 
 def measure(env: Mapping[str, str]) -> list[Series]:
     """One node, eight ranks that sleep, a device to look at every ten seconds."""
-    with tempfile.TemporaryDirectory() as temporary:
+    with shared_folder() as temporary:
         folder = Path(temporary)
         (folder / "job.sh").write_text(SCRIPT.format(folder=folder, ftrun=FTRUN, sim=ROOT / "tests/fakes/bin"))
         job = run(["sbatch", "--parsable", "-N1", f"-n{RANKS}", "-o", "/dev/null", str(folder / "job.sh")], env).strip()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from measure import ROOT, Series, batch, run
+from measure import ROOT, Series, batch, run, shared_folder
 
 RANKS = 8
 FAILURES = 30
@@ -31,7 +30,7 @@ def restart_times_s(folder: Path) -> tuple[float, ...]:
 
 
 def on_slurm(env: Mapping[str, str]) -> Series:
-    with tempfile.TemporaryDirectory() as temporary:
+    with shared_folder() as temporary:
         folder, marks = Path(temporary), Path(temporary) / "marks"
         marks.mkdir()
         command = f"{FTRUN} --ft-set rungs.in-place-restart.crash_restarts=1000 bash {RANK} {marks} {FAILURES}"
@@ -40,7 +39,7 @@ def on_slurm(env: Mapping[str, str]) -> Series:
 
 
 def locally() -> Series:
-    with tempfile.TemporaryDirectory() as temporary:
+    with shared_folder() as temporary:
         marks = Path(temporary) / "marks"
         marks.mkdir()
         options = ["--ft-launcher", "local", "--ft-set", "rungs.in-place-restart.crash_restarts=1000", f"-n{RANKS}"]
@@ -53,7 +52,7 @@ def torchrun() -> Series:
     program = shutil.which("torchrun", path=str(Path(sys.executable).parent))
     if program is None:
         return Series(f"{name} (pip install torch)", (), "ms")
-    with tempfile.TemporaryDirectory() as temporary:
+    with shared_folder() as temporary:
         marks = Path(temporary) / "marks"
         marks.mkdir()
         options = ["--standalone", f"--nproc-per-node={RANKS}", f"--max-restarts={FAILURES}", "--no-python"]

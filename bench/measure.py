@@ -13,6 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 300
+# /tmp is each node's own.
+tempfile.tempdir = "/var/tmp"
 
 
 @dataclass(frozen=True)
@@ -31,20 +33,32 @@ class Series:
         return f"{self.name:<58} {median:9.3f} {self.unit:<3} median of {len(self.values)}, {low:.3f} to {high:.3f}"
 
 
-def run(argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
+def run(
+    argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout_s: float = TIMEOUT_S
+) -> str:
     """stdout; raises CalledProcessError with what was said."""
     done = subprocess.run(
-        list(argv), env={**os.environ, **(env or {})}, cwd=cwd, capture_output=True, text=True, timeout=TIMEOUT_S
+        list(argv), env={**os.environ, **(env or {})}, cwd=cwd, capture_output=True, text=True, timeout=timeout_s
     )
     if done.returncode != 0:
         raise SystemExit(f"bench: {' '.join(argv)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout
 
 
+# What all nodes see: /tmp is each node's own.
+SHARED_DISK = "/var/tmp"
+
+
+def shared_folder() -> tempfile.TemporaryDirectory[str]:
+    """A new folder that is the same on all nodes, gone after use."""
+    return tempfile.TemporaryDirectory(prefix="ftslurm-bench-", dir=SHARED_DISK)
+
+
 @contextlib.contextmanager
 def cluster(nodes: int, *conf: str) -> Iterator[dict[str, str]]:
     """A real Slurm cluster; gives the environment to use it. conf: further lines of slurm.conf."""
     with tempfile.TemporaryDirectory(prefix="ftslurm-bench-") as folder:
+        Path(folder).chmod(0o755)  # slurmctld is not root's
         place = f"{folder}/cluster"
         tool = str(ROOT / "tools" / "slurm-cluster")
         run([tool, "up", "--dir", place, "--nodes", str(nodes), *(f"--conf={line}" for line in conf)])
@@ -54,11 +68,11 @@ def cluster(nodes: int, *conf: str) -> Iterator[dict[str, str]]:
             run([tool, "down", "--dir", place])
 
 
-def batch(script: str, env: Mapping[str, str], folder: Path, *options: str) -> str:
+def batch(script: str, env: Mapping[str, str], folder: Path, *options: str, timeout_s: float = TIMEOUT_S) -> str:
     """Submit `script`, wait for its end, give its output."""
     file = folder / "job.sh"
     file.write_text(script)
     output = folder / "job.out"
     output.unlink(missing_ok=True)
-    run(["sbatch", "--wait", "--open-mode=append", f"--output={output}", *options, str(file)], env, folder)
+    run(["sbatch", "--wait", "--open-mode=append", f"--output={output}", *options, str(file)], env, folder, timeout_s)
     return output.read_text()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from in_place import FTRUN
-from measure import Series, batch
+from measure import Series, batch, shared_folder
 
 ROUNDS = 15
 
@@ -20,7 +19,7 @@ done
 
 
 def measure(env: Mapping[str, str]) -> list[Series]:
-    with tempfile.TemporaryDirectory() as folder:
+    with shared_folder() as folder:
         script = SCRIPT.format(rounds=ROUNDS, ftrun=FTRUN)
         output = batch(script, env, Path(folder), "-N4", "--ntasks-per-node=2")
     rounds = [tuple(map(float, line.split())) for line in output.splitlines()]

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from in_place import FTRUN
-from measure import ROOT, TIMEOUT_S, Series, cluster, run
+from measure import ROOT, TIMEOUT_S, Series, cluster, run, shared_folder
 
 ROUNDS = 7
 NODES, PER_NODE = 4, 2
@@ -60,7 +59,7 @@ Lose = Callable[[Mapping[str, str], Path, str], None]
 
 def _lost(env: Mapping[str, str], launcher: str, spares: int, lose: Lose) -> tuple[float, float]:
     """Seconds from the loss to its being known, and from there to all ranks running."""
-    with tempfile.TemporaryDirectory() as temporary:
+    with shared_folder() as temporary:
         folder = Path(temporary)
         job = _submit(env, folder, launcher, NODES + spares)
         node = _started(folder, "1")["2"]
@@ -79,7 +78,7 @@ def _lost(env: Mapping[str, str], launcher: str, spares: int, lose: Lose) -> tup
 
 
 def _plain(env: Mapping[str, str]) -> float:
-    with tempfile.TemporaryDirectory() as temporary:
+    with shared_folder() as temporary:
         folder = Path(temporary)
         job = _submit(env, folder, "srun", NODES)
         node = _started(folder, "0")["2"]

@@ -1,59 +1,151 @@
-"""From a failure to running again on other nodes: ftrun beside plain `scontrol requeue`, which cannot change the nodes."""
+"""From a rank's failure to the first rank of the next scheduling: ftrun beside plain `scontrol requeue`.
+
+    bench/requeue.py --rounds 20 --epilog none 0 5 15 40 --nodes 1 2 4 --busy 8
+
+Each job fails at once, as often as `--rounds` says, and remembers what it learns of clean-ups for itself alone: the first
+requeue of each knows nothing. A requeue that fell into Slurm's own delay takes more than 121 s. --busy: as many endless
+loops beside. The jobs of one cluster run at once, and so do the clusters.
+"""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping
+import argparse
+import json
+import statistics
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from in_place import FTRUN
-from measure import ROOT, Series, batch
+from measure import ROOT, Series, batch, cluster, shared_folder
 
-ROUNDS = 5
-SIM = ROOT / "tests" / "fakes" / "bin"
+SLURMS_OWN_S = 121.0
+EVER_S = 4000
 
-# A critical fault on the first node while the ranks run; the second scheduling must be elsewhere.
 OURS = """#!/bin/bash
-export FTSLURM_NPU_SIM={folder}/npu PATH={sim}:$PATH
-mkdir -p $FTSLURM_NPU_SIM
-echo "$EPOCHREALTIME start ${{SLURM_RESTART_COUNT:-0}} $SLURM_JOB_NODELIST" >>{folder}/marks
-if [ -z "$SLURM_RESTART_COUNT" ]; then
-    exec {ftrun} --ft-set devices.poll=500ms bash -c '
-        if [ $SLURM_PROCID = 0 ]; then
-            sleep 2
-            echo "$EPOCHREALTIME fault" >>{folder}/marks
-            npu-sim --dir $FTSLURM_NPU_SIM inject --node $SLURMD_NODENAME --device 0.0 --code 80E18402
-            exit 1
-        fi
-        exec sleep 100'
-fi
+export FTSLURM_STATE_DIR={folder}/state
+{ftrun} --ft-set max_restarts=128 --ft-set rungs.unconditional-requeue.in_a_row=128 --ft-set retry.policy=OnFailure \
+    --ft-set retry.same_error=1000 bash -c '
+    [ $SLURM_PROCID = 0 ] || exec sleep 100
+    echo "$EPOCHREALTIME start $MA_SCHEDULE_CNT" >>{folder}/marks
+    [ $MA_SCHEDULE_CNT -le {rounds} ] || exit 0
+    sleep 1
+    echo "$EPOCHREALTIME fault $MA_SCHEDULE_CNT" >>{folder}/marks
+    exit 3'
 """
 PLAIN = """#!/bin/bash
-echo "$EPOCHREALTIME start ${{SLURM_RESTART_COUNT:-0}} $SLURM_JOB_NODELIST" >>{folder}/marks
-if [ -z "$SLURM_RESTART_COUNT" ]; then
-    echo "$EPOCHREALTIME fault" >>{folder}/marks
+number=$((${{SLURM_RESTART_COUNT:-0}} + 1))
+echo "$EPOCHREALTIME start $number" >>{folder}/marks
+if [ $number = 1 ]; then
+    echo "$EPOCHREALTIME fault $number" >>{folder}/marks
     scontrol requeue $SLURM_JOB_ID
     sleep 100
 fi
 """
 
 
-def measure(env: Mapping[str, str]) -> list[Series]:
-    ours = tuple(_once(OURS, env) for _ in range(ROUNDS))
-    plain = (_once(PLAIN, env),)  # one is enough: it is Slurm's own constant (cred_expire + 1)
-    return [
-        Series("requeue without the bad node, ftrun", ours, "s"),
-        Series("requeue, plain scontrol requeue", plain, "s"),
-    ]
+@dataclass(frozen=True)
+class Cell:
+    """epilog: how long it takes, None where there is none."""
+
+    epilog: float | None
+    nodes: int
+    times_s: tuple[float, ...]
+    clean_ups_s: tuple[float, ...]
+
+    def __str__(self) -> str:
+        name = "no Epilog" if self.epilog is None else f"Epilog {self.epilog:g} s"
+        late = sum(seconds > SLURMS_OWN_S for seconds in self.times_s)
+        first, rest = self.times_s[0], self.times_s[1:] or self.times_s
+        clean = f"{statistics.median(self.clean_ups_s):5.1f}" if self.clean_ups_s else "    ?"
+        return (f"{name:<13} {self.nodes} nodes  {len(self.times_s):3} requeues: median {statistics.median(self.times_s):5.1f} s,"
+                f" first {first:5.1f}, then {min(rest):5.1f} to {max(rest):5.1f}; clean-up {clean} s; {late} fell into 121 s")
 
 
-def _once(script: str, env: Mapping[str, str]) -> float:
-    with tempfile.TemporaryDirectory() as temporary:
+def times_s(marks: Path) -> tuple[float, ...]:
+    """Of each requeue, in order."""
+    found: dict[tuple[str, int], float] = {}
+    for line in marks.read_text().splitlines():
+        at, what, number = line.split()
+        found[what, int(number)] = float(at)
+    faults = sorted(number for what, number in found if what == "fault")
+    return tuple(found["start", number + 1] - found["fault", number] for number in faults if ("start", number + 1) in found)
+
+
+def clean_ups_s(state: Path) -> tuple[float, ...]:
+    try:
+        lines = (state / "clean-ups.jsonl").read_text().splitlines()
+    except FileNotFoundError:
+        return ()
+    return tuple(json.loads(line)["seconds"] for line in lines)
+
+
+def once(script: str, env: Mapping[str, str], epilog: float | None, nodes: int, rounds: int) -> Cell:
+    with shared_folder() as temporary:
         folder = Path(temporary)
-        batch(script.format(folder=folder, ftrun=FTRUN, sim=SIM), env, folder, "-N2", "--ntasks-per-node=1")
-        marks = [line.split() for line in (folder / "marks").read_text().splitlines()]
-    fault = next(float(mark[0]) for mark in marks if mark[1] == "fault")
-    first, second = (mark for mark in marks if mark[1] == "start")
-    if script is OURS and first[3] == second[3]:
-        raise SystemExit(f"bench: the job ran again on the same nodes, {first[3]}")
-    return float(second[0]) - fault
+        text = script.format(folder=folder, ftrun=FTRUN, rounds=rounds)
+        batch(text, env, folder, f"-N{nodes}", "--ntasks-per-node=1", timeout_s=EVER_S)
+        return Cell(epilog, nodes, times_s(folder / "marks"), clean_ups_s(folder / "state"))
+
+
+@contextmanager
+def busy(loops: int) -> Iterator[None]:
+    """So many processes that do nothing but compute."""
+    running = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def cluster_with(epilog: float | None, nodes: int) -> Iterator[dict[str, str]]:
+    with cluster(nodes, *(("Epilog=",) if epilog is None else ())) as env:
+        if epilog is not None:
+            folder = str(Path(env["SLURM_CONF"]).parent)
+            subprocess.run([ROOT / "tools/slurm-cluster", "epilog", "--dir", folder, f"{epilog:g}"], check=True)
+        yield env
+
+
+def cells(epilogs: Sequence[float | None], sizes: Sequence[int], rounds: int, loops: int) -> list[Cell]:
+    with ExitStack() as stack:
+        envs = [stack.enter_context(cluster_with(epilog, sum(sizes))) for epilog in epilogs]
+        stack.enter_context(busy(loops))
+        pool = stack.enter_context(ThreadPoolExecutor(len(epilogs) * len(sizes)))
+        asked = [pool.submit(once, OURS, env, epilog, size, rounds)
+                 for epilog, env in zip(epilogs, envs, strict=True) for size in sizes]
+        return [one.result() for one in asked]
+
+
+def measure() -> list[Series]:
+    """For all benchmarks in one run: few rounds, each kind alone."""
+    found = []
+    for epilog in (None, 5.0):
+        (cell,) = cells([epilog], [2], 5, 0)
+        name = "no Epilog" if epilog is None else f"Epilog {epilog:g} s"
+        found.append(Series(f"requeue, ftrun, 2 nodes, {name}", cell.times_s, "s"))
+        found.append(Series("    of it Slurm's clean-up", cell.clean_ups_s, "s"))
+    with cluster_with(None, 2) as env:
+        plain = once(PLAIN, env, None, 2, 1)  # one is enough: it is Slurm's own constant (cred_expire + 1)
+    return [*found, Series("requeue, plain scontrol requeue, no Epilog", plain.times_s, "s")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--epilog", nargs="+", default=["none", "0", "5"], metavar="SECONDS")
+    parser.add_argument("--nodes", nargs="+", type=int, default=[1, 2, 4])
+    parser.add_argument("--busy", type=int, default=0, metavar="LOOPS")
+    asked = parser.parse_args()
+    epilogs = [None if text == "none" else float(text) for text in asked.epilog]
+    for cell in cells(epilogs, asked.nodes, asked.rounds, asked.busy):
+        print(cell, flush=True)
+
+
+if __name__ == "__main__":
+    main()

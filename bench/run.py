@@ -13,9 +13,10 @@ import lease
 import overhead
 import replace
 import requeue
+import start
 from measure import Series, cluster
 
-BENCHES = ("in-place", "overhead", "requeue", "footprint", "classify", "hang", "lease", "replace")
+BENCHES = ("in-place", "overhead", "start", "requeue", "footprint", "classify", "hang", "lease", "replace")
 
 
 def main(wanted: list[str]) -> None:
@@ -31,15 +32,17 @@ def main(wanted: list[str]) -> None:
         show(lease.measure())
     if "replace" in chosen:
         show(replace.measure())
+    if "requeue" in chosen:
+        show(requeue.measure())
     with cluster(nodes=6) as env:
         if "in-place" in chosen:
             show([in_place.locally(), in_place.on_slurm(env), in_place.torchrun()])
         if "overhead" in chosen:
             show(overhead.measure(env))
+        if "start" in chosen:
+            show(start.measure(env))
         if "footprint" in chosen:
             show(footprint.measure(env))
-        if "requeue" in chosen:
-            show(requeue.measure(env))
 
 
 def show(series: list[Series]) -> None:
