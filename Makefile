@@ -17,7 +17,7 @@ demo: $(VENV)/.ready-demo
 	demo/run $(VENV)/bin
 
 test: $(VENV)/.ready-test lint
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(VENV)/.ready-test
 	$(VENV)/bin/ruff check .

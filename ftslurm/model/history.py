@@ -310,7 +310,7 @@ def _reinstated(past: History, found: Reinstated) -> History:
 
 def _fault_seen(past: History, fault: FaultSeen) -> History:
     key = (fault.node, fault.device, fault.code)
-    explicit = fault.fault_class in EXPLICIT_CLASSES
+    explicit = fault.fault_class in EXPLICIT_CLASSES and not fault.user_induced
     row, hangs = (0, 0) if explicit else (past.unconditional_in_a_row, past.hangs_in_a_row)
     faults = {**past.faults, key: (*past.faults.get(key, ()), fault.at)}
     return replace(past, faults=faults, unconditional_in_a_row=row, hangs_in_a_row=hangs)

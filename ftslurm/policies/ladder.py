@@ -23,6 +23,7 @@ class Cause(str, Enum):
     """What stands behind a trouble, as far as it is known."""
 
     DEVICE = "device"  # a graded fault code on a node of the job
+    INDUCED = "user-induced"  # such codes, all of them the doing of the program or its data
     NODE = "node"  # Slurm says that a node of the job is down or failing, or it cannot end its processes
     HARDWARE = "hardware"  # what a rank printed before it failed tells of a broken device or link of its node
     CRASH = "crash"  # a rank failed, and no device or node is behind it as far as is known
@@ -32,6 +33,8 @@ class Cause(str, Enum):
     HANG = "hang"  # the ranks stand still
     WARNING = "warning"  # Slurm announced the end of the allocation
 
+
+_FAULTS = (Cause.DEVICE, Cause.INDUCED)
 
 # By then Slurm itself has noticed that a node is dead (up to twice SlurmdTimeout, which is 300 s by default) and starts nothing
 # there; or the node is back.
@@ -188,7 +191,7 @@ def _in_place(s: Situation) -> Answer:
         return _no("switched off")
     if s.cause is Cause.HARDWARE:
         return _error_that_heals(s)
-    if s.cause is Cause.DEVICE:
+    if s.cause in _FAULTS:
         if reason := _degraded(s) or _elsewhere(s):
             return _no(reason)
         return _no(s.not_in_place) if s.not_in_place else Answer(True, "the fault is one that heals")
@@ -403,8 +406,8 @@ def _unconditional(s: Situation) -> Answer:
     if s.cause is Cause.CRASH and (reason := hopeless(s)):
         return _no(reason)
     # A user-induced device fault is rescheduled without blaming the node (ModelArts); the automatic restart pays for
-    # that, so it holds even where the unconditional one is switched off.
-    if not (s.settings.unconditional_requeue or (s.cause is Cause.DEVICE and s.settings.isolated_requeue)):
+    # that, so it holds even where the unconditional one is switched off. In a row it counts as the program's other failures.
+    if not (s.settings.unconditional_requeue or (s.cause in _FAULTS and s.settings.isolated_requeue)):
         return _no("switched off")
     limit = s.settings.unconditional_in_a_row
     if s.cause is not Cause.DEVICE and s.history.unconditional_in_a_row >= limit:

@@ -56,7 +56,7 @@ def situation_of(
     on_words = {node: sign for node, sign in (said.on_words | again).items() if node in blamed and node not in seen}
     unproven = {*on_words, *said.orders, *said.named} - seen.keys()
     down = {node for node, _ in slurm.bad_nodes} if slurm else set()
-    cause = _cause(trouble, attempt, bool(faults), bool(stuck or bad), bool(said.blamed))
+    cause = _cause(trouble, attempt, faults, bool(stuck or bad), bool(said.blamed))
     return Situation(
         cause=cause,
         what=_what(trouble, cause, faults),
@@ -116,9 +116,10 @@ def acting(shown: Iterable[Fault], history: History) -> tuple[Fault, ...]:
     return without_common(faults, common_codes(faults, history))
 
 
-def _cause(trouble: Trouble, attempt: Attempt, faults: bool, bad_nodes: bool, said: bool) -> Cause:
+def _cause(trouble: Trouble, attempt: Attempt, faults: tuple[Fault, ...], bad_nodes: bool, said: bool) -> Cause:
     if faults:
-        return Cause.DEVICE
+        induced = all(fault.user_induced for fault in faults) and not (bad_nodes or attempt.unhealed)
+        return Cause.INDUCED if induced else Cause.DEVICE
     if bad_nodes:
         return Cause.NODE
     if attempt.nothing_started:
@@ -128,7 +129,7 @@ def _cause(trouble: Trouble, attempt: Attempt, faults: bool, bad_nodes: bool, sa
 
 
 def _what(trouble: Trouble, cause: Cause, faults: tuple[Fault, ...]) -> str:
-    if cause is trouble.cause or not faults:
+    if trouble.cause is Cause.DEVICE or not faults:
         return trouble.what
     return f"{trouble.what}; {'; '.join(map(str, faults))}"
 

@@ -18,19 +18,26 @@ from tests.live.stories import processes_with
 pytestmark = pytest.mark.live
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
-LAST_LINES = 200  # of hundreds of tests
+LAST_LINES = 300  # of hundreds of tests
+ARGUMENTS = ("-m", "slurms", "tests/live")
 EX_UNAVAILABLE = 69  # slurm-root's word for "this machine cannot do it"
 
 
 @pytest.mark.timeout(2400)
 @pytest.mark.flaky(reruns=0)  # those that it runs have their second try
 @pytest.mark.parametrize("release", [pytest.param("trixie", id="24.11"), pytest.param("forky", id="26.05")])
-def test_what_faces_slurm_works_on(release: str) -> None:
+def test_what_faces_slurm_works_on(release: str, tmp_path: Path) -> None:
     build(release)
-    done = subprocess.run([TOOLS / "test-slurm", release], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, check=False)  # fmt: skip
-    last_words = "\n".join(done.stdout.splitlines()[-LAST_LINES:])
-    assert done.returncode == 0, f"tools/test-slurm {release}: status {done.returncode}; its last words:\n{last_words}"
+    output = tmp_path / "output"
+    status: int | None = None
+    try:
+        with output.open("wb") as opened:
+            status = subprocess.run([TOOLS / "test-slurm", release, "-v", *ARGUMENTS], stdin=subprocess.DEVNULL, stdout=opened,
+                                    stderr=subprocess.STDOUT, check=False).returncode  # fmt: skip
+    finally:
+        if status != 0:  # also where time was up: the last line names the test that ran
+            print(*output.read_text(errors="replace").splitlines()[-LAST_LINES:], sep="\n")
+    assert status == 0, f"tools/test-slurm {release}: status {status}; its last words are the output below"
 
 
 @pytest.mark.timeout(2400)

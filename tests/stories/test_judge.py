@@ -321,6 +321,22 @@ def test_the_third_fault_that_the_user_caused_requeues_and_isolates_nothing(code
     assert job.status == REQUEUED
 
 
+def test_a_program_that_brings_a_fault_about_each_time_fails_as_one_that_crashes_each_time() -> None:
+    """Seen on a real GPU: an assertion in a kernel is an Xid 43, and it was restarted and requeued until all was spent."""
+    job = Job().begin()
+    fates: list[str] = []
+    for _ in range(12):
+        job.devices["n2"] = (users("XID 43"),)
+        job.exits(3, 1)
+        if job.status is not None:
+            fates += job.rungs
+            if job.status != REQUEUED:
+                break
+            job = job.again().begin()
+    assert fates == ["in-place-restart"] * 2 + ["unconditional-requeue"] * 3 + ["fail"]
+    assert "3 unconditional requeues in a row" in dict(job.recorded(rec.Decided)[-1].passed)["unconditional-requeue"]
+
+
 def test_healing_that_fails_takes_the_node_out() -> None:
     job = Job().begin()
     job.heals = False

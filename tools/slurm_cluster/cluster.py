@@ -21,6 +21,9 @@ OWN_NAMESPACES = (
     "unshare", "--mount", "--propagation=slave", "--pid", "--ipc", "--uts", "--net", "--fork", "--kill-child", "--mount-proc",
 )  # fmt: skip
 
+# The next word is the file to be seen as /etc/hosts.
+OWN_HOSTS = ("unshare", "--mount", "--propagation=slave", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"')
+
 
 @dataclass(frozen=True)
 class Daemon:
@@ -102,8 +105,11 @@ class Cluster:
 
     @property
     def slurmctld(self) -> Daemon:
+        """From 24.11 on it asks for the name of whoever connects to it, and answers nobody meanwhile: for 5 s each time where the
+        machine's name server keeps silent about our nodes. So it has their /etc/hosts."""
         argv = (program("slurmctld"), "-f", str(self.conf))
-        return Daemon("slurmctld", argv, self.folder / "run/slurmctld.pid", self.folder / "log/slurmctld.log")
+        start = (*OWN_HOSTS, f"{self.folder}/hosts", *argv) if self.spec.apart else ()
+        return Daemon("slurmctld", argv, self.folder / "run/slurmctld.pid", self.folder / "log/slurmctld.log", start)
 
     @property
     def mariadbd(self) -> Daemon:
