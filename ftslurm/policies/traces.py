@@ -166,7 +166,7 @@ _PLACE_BELOW = (
     _compiled(r"^\s+at (\S{1,300}\.rs:\d+)"),
 )
 _LIBRARY = _compiled(
-    r"site-packages|dist-packages|/lib/python\d|/lib64/python\d|^<|/pyenv/versions|[/\\]torch[/\\]|/usr/lib|/rustc/|/node_modules/|^node:|/usr/local/go/"
+    r"site-packages|dist-packages|/lib/python\d|/lib64/python\d|^<|/pyenv/versions|[/\\]torch[/\\]|[/\\]ftslurm[/\\]sdk[/\\]|\.pyx\b|/usr/lib|/rustc/|/node_modules/|^node:|/usr/local/go/"
     r"|\.julia/packages|^\./\w+\.jl|at (?:java|javax|jdk|sun|scala|org\.apache)[.\w]*[./]"
 )
 

@@ -164,6 +164,18 @@ def test_of_a_chain_the_first_led_to_the_second() -> None:
     assert [raised.led for raised in outline(CHAINED.encode()).raised] == [True, False]
 
 
+def test_frames_of_compiled_libraries_and_of_ftslurm_are_not_the_user_s_own() -> None:
+    text = b"""Traceback (most recent call last):
+  File "/home/u/train.py", line 6, in <module>
+    cupy.cuda.Device().synchronize()
+  File "/opt/ftslurm/sdk/probe.py", line 578, in watched
+    return call(*args)
+  File "cupy_backends/cuda/api/runtime.pyx", line 146, in cupy_backends.cuda.api.runtime.check_status
+cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorMisalignedAddress: misaligned address
+"""
+    assert [raised.place for raised in outline(text).raised] == ["/home/u/train.py:6"]
+
+
 def test_what_the_runtime_itself_ignores_is_ignored() -> None:
     text = "Exception ignored in: <function X.__del__>\n" + PYTHON.split("\n", 1)[1]
     (raised,) = outline(text.encode()).raised
