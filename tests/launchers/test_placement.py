@@ -52,6 +52,14 @@ def test_as_many_tasks_on_each_node_as_were_asked_for(options: str, env: dict[st
     assert f"--nodes=3 --nodelist=n1,n2,n3 --ntasks={tasks}" in only(options, FIRST, env)
 
 
+def test_the_gpus_that_the_script_asked_for_are_those_of_spares_too() -> None:
+    """Of four nodes, of which the step has three."""
+    assert "--gpus=6" in only("-n3", FIRST, {"SLURM_GPUS": "8"}).split()
+    assert "--gpus=a100:6" in only("-n3", FIRST, {"SLURM_GPUS": "a100:8"}).split()
+    assert "--gpus=" not in only("-n3", FIRST, {"SLURM_GPUS": "7"}), "nobody knows which nodes have more"
+    assert only("-n3 --gpus=5", FIRST, {"SLURM_GPUS": "8"}).count("--gpus=") == 1
+
+
 def test_tasks_that_do_not_come_out_even_are_not_guessed() -> None:
     with pytest.raises(UsageError, match="6 tasks for 4 nodes"):
         told("", FIRST, {"SLURM_NTASKS": "6"})
