@@ -6,8 +6,8 @@
 # make bench    the numbers of the README, measured here
 VENV ?= .venv
 PYTEST_ARGS ?=
-# Tests beside each other: they wait far more than they compute.
-WORKERS ?= 3
+# Tests beside each other: they wait far more than they compute. Two are the other releases of Slurm.
+WORKERS ?= 5
 CHAOS_ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
