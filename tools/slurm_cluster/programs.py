@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from slurm_cluster.trouble import EX_UNAVAILABLE, Trouble, say
 
 APT_PACKAGES = "slurm-wlm slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins iproute2 util-linux"
-DATABASE_APT_PACKAGES = "slurmdbd mariadb-server-core"
+# mariadb-install-db calls my_print_defaults, which Debian has among the clients.
+DATABASE_APT_PACKAGES = "slurmdbd mariadb-server-core mariadb-client-core"
 APT_INSTALL = f"apt-get install --no-install-recommends {APT_PACKAGES}"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "sbatch", "srun")
 # Nodes that are apart, as root.
 APART_PROGRAMS = ("ip", "nsenter", "unshare")
-DATABASE_PROGRAMS = ("mariadbd", "mariadb-install-db", "slurmdbd", "sacctmgr")
+DATABASE_PROGRAMS = ("mariadbd", "mariadb-install-db", "my_print_defaults", "slurmdbd", "sacctmgr")
 
 
 def program(name: str) -> str:
