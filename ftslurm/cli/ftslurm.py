@@ -77,7 +77,7 @@ def status(job: str | None, as_json: bool) -> None:
         contents = _store().find(job)[1]
         found = _begun(job, view.status(contents.records, contents.damaged))
         return _print_json(asdict(found)) if as_json else text.print_status(_console(), found)
-    every = [view.status(contents.records, contents.damaged) for _, contents in _store().all()]
+    every = [view.status(contents.records, contents.damaged, with_card=as_json) for _, contents in _store().all()]
     views = [one for one in every if one is not None]
     if as_json:
         return _print_json([asdict(one) for one in views])
@@ -88,9 +88,10 @@ def status(job: str | None, as_json: bool) -> None:
 
 @group.command()
 @click.argument("job")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def history(job: str, as_json: bool) -> None:
-    """The attempts of JOB: cause, remedy and why, nodes, times."""
+@click.option("-v", "--verbose", is_flag=True, help="All that was known, and why not the rungs before.")
+@click.option("--json", "as_json", is_flag=True, help="For programs; with all that is known.")
+def history(job: str, verbose: bool, as_json: bool) -> None:
+    """The attempts of JOB: nodes, times, what failed, why, what was done and what that cost."""
     from ftslurm.ledger.evidence import kept
     from ftslurm.report import text, view
 
@@ -102,7 +103,7 @@ def history(job: str, as_json: bool) -> None:
         return _print_json(
             {"job": asdict(found), "attempts": [asdict(attempt) for attempt in attempts], "evidence": evidence}
         )
-    text.print_history(_console(), found, attempts)
+    text.print_history(_console(), found, attempts, verbose)
     text.print_files(_console(), "what hung ranks were doing", evidence)
 
 

@@ -299,6 +299,13 @@ class Say:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowCard:
+    """What has just been written down of a failure and its answer, for the user, as a card. quiet: as in Say."""
+
+    quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """ftrun ends with `status`."""
 
@@ -337,5 +344,6 @@ Decision = (
     | DrillDevice
     | AnswerDrill
     | Say
+    | ShowCard
     | Finish
 )

@@ -19,7 +19,9 @@ class RunBegan:
     budgets: name -> limit, of the policy in force. number: of the job, as scontrol takes it. cleanup_grace_s: for how long
     a clean-up before the next scheduling may hold it up, -1 without end. batch_node: where ftrun and the script run.
     pid_space: of `pid`, as the kernel names it: in a container the same number is another process. started: of that process, in
-    clock ticks since the machine did: the number may be another's later; 0 if not told. size: nodes of the job as
+    clock ticks since the machine did: the number may be another's later; 0 if not told. log: where the ranks' errors go, a
+    pattern of which `%t` (rank) and `%N` (node) are left; empty where it is no file. labels: does srun write the rank before
+    each line? size: nodes of the job as
     Slurm has scheduled it, those with which it is scheduled again; 0 if not told. submit_time: of the job, after a requeue
     the end of the clean-up, by slurmctld's clock; 0 if not told.
     """
@@ -46,6 +48,8 @@ class RunBegan:
     size: int = 0
     started: int = 0
     submit_time: int = 0
+    log: str = ""
+    labels: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,7 @@ class Diagnosed:
 
     blamed, suspects: node -> why; tasks: how many ranks the attempt had. drill: it was injected on purpose.
     shown: of a suspicion by words, rank (as text) -> node, for every rank that printed them.
+    rank, node, said, meaning, place, spread, advice: what it goes by (verdict.Lead); empty in ledgers of before.
     """
 
     at: float
@@ -165,6 +170,13 @@ class Diagnosed:
     program: bool = False
     drill: bool = False
     shown: Mapping[str, str] = field(default_factory=dict)
+    rank: int = -1
+    node: str = ""
+    said: str = ""
+    meaning: str = ""
+    place: str = ""
+    spread: str = ""
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +193,15 @@ class Reinstated:
 
 @dataclass(frozen=True, slots=True)
 class HangSeen:
-    """The attempt stands still. sign: io (no IO, no change of use), silence, exit, beat, stall. evidence: what speaks for it."""
+    """The attempt stands still. sign: io (no IO, no change of use), silence, exit, beat, stall. evidence: what speaks for it.
+    culprit: who hangs, where that is known already."""
 
     at: float
     attempt: int
     sign: str
     what: str
     evidence: tuple[str, ...] = ()
+    culprit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +281,7 @@ class Decided:
     isolate: node -> reason, from now on kept out of the job. exclude: all nodes to keep out at this requeue.
     cost: the budget it is taken from, or empty. status: exit status if the job ends here. words: of isolate, those that
     nothing but words speaks against, with the signature of those words. dead: nodes that do not live now.
+    reason: of `why`, what the rung itself says; empty in ledgers of before.
     """
 
     at: float
@@ -282,6 +297,7 @@ class Decided:
     status: int = 0
     words: Mapping[str, str] = field(default_factory=dict)
     dead: tuple[str, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,27 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
+class Lead:
+    """What a verdict goes by, taken apart for people. rank: -1 where it is the word of a device, a node or Slurm.
+
+    said: the line, code or status itself. meaning: what the catalogues say of it, empty where no pattern knows it.
+    place: `train.py:175` in the user's own code, or the device. spread: on how many ranks, or how far it is the cause at all.
+    advice: what a person can do.
+    """
+
+    rank: int = -1
+    node: str = ""
+    said: str = ""
+    meaning: str = ""
+    place: str = ""
+    spread: str = ""
+    advice: str = ""
+
+
+NO_LEAD = Lead()
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What is behind a failure.
 
@@ -122,3 +143,4 @@ class Verdict:
     setup: bool = False
     follows: str = ""
     called: bool = False
+    lead: Lead = NO_LEAD

@@ -10,7 +10,8 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from ftslurm.model.verdict import Confidence, ErrorClass, Piece, RankEnd, Retriable, Verdict
+from ftslurm.model.text import visible
+from ftslurm.model.verdict import Confidence, ErrorClass, Lead, Piece, RankEnd, Retriable, Verdict
 
 SIGNATURE = "long-phase"
 # A rank that hangs has shown no life since the wait began, or little later; one at work has in its last quarter.
@@ -73,7 +74,7 @@ def at_work(
             continue
         said = [piece for piece in end.output if late <= piece.at <= gave_up and piece.text.strip()]
         if said:
-            line = said[-1].text.strip().splitlines()[-1].strip()[-LINE_CHARS:]
+            line = visible(said[-1].text.strip().splitlines()[-1].strip()[-LINE_CHARS:])
             ago = f"it printed `{line}` {gave_up - said[-1].at:.0f} s before"
             return LongPhase(end.rank, end.node, _doing(said), ago, _SETTINGS.get(pattern, _TORCH))
         if late <= end.alive:
@@ -107,4 +108,5 @@ def long_phase(found: LongPhase, evidence: Sequence[str]) -> Verdict:
     called = (f"{_TORCH}: {_TORCH_ELSEWHERE}",) if found.setting == _TORCH else ()
     return Verdict(
         ErrorClass.USER_CODE, Retriable.ONCE, Confidence.WEAK, SIGNATURE, what, (), (first, *called, *evidence)[:6],
+        lead=Lead(found.rank, found.node, slow, f"{found.sign} the others gave up", advice=f"set {found.setting} higher"),
     )  # fmt: skip

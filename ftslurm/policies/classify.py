@@ -23,8 +23,9 @@ from typing import Protocol
 
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus, signal_name
+from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
-from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Role, Suspect, Verdict
+from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Role, Suspect, Verdict
 from ftslurm.policies.alive import LongPhase, at_work, long_phase
 from ftslurm.policies.contrast import without_control
 from ftslurm.policies.findings import Finding, findings
@@ -46,6 +47,7 @@ EXCERPT_BEFORE = 80
 BEGINNING_CHARS = 80
 # Says nothing by itself: Python's status for any exception, and false(1)'s.
 GENERAL_ERROR = 1
+_LESS_MEMORY = "ask for more (--mem), or use less: fewer loader workers, smaller batches"
 # As a shell passes on a signal: 128 and its number.
 SHELLS_OWN = range(128, 160)
 
@@ -203,17 +205,27 @@ def _by_facts(hits: Sequence[Hit], facts: Facts) -> Verdict | None:
         error_class = ErrorClass.USER_CODE
         signature = next((hit.pattern.id for hit in roots if hit.pattern.error_class is error_class), signature)
     program = error_class is ErrorClass.USER_CODE and len({(fault.node, fault.device) for fault in acting}) > 1
+    lead = Lead(-1, *next(iter(blamed.items()))) if blamed else _of_fault(acting[0])
     return Verdict(
         error_class, Retriable.YES, Confidence.FACT, signature, evidence[0], tuple(suspects), tuple(evidence[:EVIDENCE_LINES]),
-        program,
+        program, lead=lead,
     )  # fmt: skip
+
+
+def _of_fault(fault: Fault) -> Lead:
+    return Lead(-1, fault.node, fault.code, fault.name, f"device {fault.device} of {fault.node}")
 
 
 def _out_of_memory(killed: Sequence[RankEnd]) -> Verdict:
     """The job's own doing, whichever node it happens on: nobody is excluded for it."""
     evidence = tuple(f"rank {end.rank} on {end.node}: killed by the kernel for want of memory" for end in killed)
+    lead = Lead(
+        killed[0].rank, killed[0].node, "killed by the kernel for want of memory",
+        spread=f"{len(killed)} ranks so" if len(killed) > 1 else "", advice=_LESS_MEMORY,
+    )  # fmt: skip
     return Verdict(
-        ErrorClass.OOM, Retriable.NO, Confidence.FACT, "oom-kill", evidence[0], (), evidence[:EVIDENCE_LINES], confirm=1
+        ErrorClass.OOM, Retriable.NO, Confidence.FACT, "oom-kill", evidence[0], (), evidence[:EVIDENCE_LINES], confirm=1,
+        lead=lead,
     )  # fmt: skip
 
 
@@ -234,7 +246,7 @@ def _hits(end: RankEnd, book: Book) -> list[Hit]:
             total += len(text)
         for hit in _ends_of_runs(findings(b"".join(texts), book)):
             piece = pieces[bisect_right(begins, hit.offset) - 1]
-            found.append(Hit(end, piece.at, _excerpt(hit), hit.pattern, False, hit.place, hit.mild, hit.settled))
+            found.append(Hit(end, piece.at, _excerpt(hit), hit.pattern, False, visible(hit.place), hit.mild, hit.settled))
     found.sort(key=lambda hit: hit.at)
     return _marked(end, found)
 
@@ -243,7 +255,7 @@ def _excerpt(hit: Finding) -> str:
     """The line, for people; of a long one the part that says it."""
     begin = hit.start - EXCERPT_BEFORE if hit.start > EVIDENCE_CHARS - EXCERPT_BEFORE else 0
     text = hit.line[begin:].decode(errors="replace").strip()[:EVIDENCE_CHARS]
-    return f"... {text}" if begin else text
+    return visible(f"... {text}" if begin else text)
 
 
 def _ends_of_runs(found: Sequence[Finding]) -> list[Finding]:
@@ -307,7 +319,11 @@ def _by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit])
     if alone:
         suspects = (Suspect(alone, first.end.rank, Blame.SUSPECT, f"{first}; on that node only"),)
     others = Counter(hit.pattern.id for hit in hits if hit.pattern.id != p.id)
-    where = "on every rank" if len(same) == len(ends) > 1 else f"on {len(same)} of {len(ends)} ranks" if len(ends) > 1 else ""
+    where = _spread(same, ends)
+    lead = Lead(
+        first.end.rank, first.end.node, _words_of(first, hits), p.name if p.pattern else "", first.place, where,
+        p.note if p.pattern else "",
+    )  # fmt: skip
     evidence = [_with_own_words(first, hits)]
     evidence += [str(hit) for hit in _one_a_rank(roots) if hit.end.rank != first.end.rank and hit.pattern.id == p.id]
     if others:
@@ -316,7 +332,7 @@ def _by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit])
     return Verdict(
         error_class, Retriable.ONCE if alone else retriable, Confidence.STRONG, p.id,
         f"{p.name}{f', {where}' if where else ''} ({first})", suspects, tuple(evidence[:EVIDENCE_LINES]),
-        everywhere and error_class in _PROGRAMS, p.confirm, not everywhere and p.heals, _places(same),
+        everywhere and error_class in _PROGRAMS, p.confirm, not everywhere and p.heals, _places(same), lead=lead,
     )  # fmt: skip
 
 
@@ -398,6 +414,10 @@ def _by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
     return Verdict(
         first.pattern.error_class, first.pattern.retriable, Confidence.WEAK, first.pattern.id,
         f"{first.pattern.name} ({first}); a consequence, its cause was not seen", suspects, tuple(evidence[:EVIDENCE_LINES]),
+        lead=Lead(
+            first.end.rank, first.end.node, _words_of(first, symptoms), first.pattern.name, first.place,
+            "a consequence: its cause was not seen", first.pattern.note,
+        ),
     )  # fmt: skip
 
 
@@ -422,6 +442,7 @@ def _out_of_step(ends: Sequence[RankEnd], timeouts: Sequence[Hit]) -> Verdict | 
         ErrorClass.USER_CODE, Retriable.NO, Confidence.WEAK, "out-of-step",
         f"the ranks waited for each other in different collectives ({evidence[0]})", (), tuple(evidence[:EVIDENCE_LINES]),
         confirm=1, shown=_places({rank: hit.end for rank, hit in lines.items()}),
+        lead=_lead(next(iter(lines.values())), "the ranks waited for each other in different collectives"),
     )  # fmt: skip
 
 
@@ -466,6 +487,7 @@ def _by_loss(lost: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
     return Verdict(
         ErrorClass.UNKNOWN, Retriable.YES, Confidence.WEAK, "lost", evidence[0],
         suspects if len(suspects) == 1 else (), tuple(evidence[:EVIDENCE_LINES]),
+        lead=Lead(lost[0].rank, lost[0].node, "vanished", "nobody knows why"),
     )  # fmt: skip
 
 
@@ -487,7 +509,7 @@ def _by_status(
     known = first.status.code != GENERAL_ERROR or number
     itself = _own_words(first, [_beginning(hit) for hit in symptoms if hit.end.rank == first.rank])
     if itself and _gave_up(first.status) and not (m.listed and number == 0 and known):
-        return _by_last_words(first, same, everywhere, signature, itself, symptoms)
+        return _by_last_words(first, same, everywhere, signature, itself, symptoms, _spread(same, ends))
     what = f"rank {first.rank} on {first.node} {first.status}"
     alone = signature in _NODES_SETUP and _one_node(same, ends)
     held = bool(alone) or (known and not everywhere and m.blame is not Blame.NO)
@@ -505,6 +527,10 @@ def _by_status(
         Confidence.WEAK if known else Confidence.NONE, signature, evidence[0],
         (Suspect(first.node, first.rank, Blame.SUSPECT, what),) if held else (), tuple(evidence[:EVIDENCE_LINES]),
         everywhere and bool(known), confirm=1 if crash else 0, shown=_places(same),
+        lead=Lead(
+            first.rank, first.node, f"{signature}{words}", m.meaning if known else "" if words else "it printed nothing",
+            spread=_spread(same, ends),
+        ),
     )  # fmt: skip
 
 
@@ -514,23 +540,44 @@ def _gave_up(status: ExitStatus) -> bool:
 
 
 def _by_last_words(
-    first: RankEnd, same: Mapping[int, RankEnd], everywhere: bool, signature: str, words: str, symptoms: Sequence[Hit]
-) -> Verdict:
+    first: RankEnd, same: Mapping[int, RankEnd], everywhere: bool, signature: str, words: str, symptoms: Sequence[Hit],
+    spread: str,
+) -> Verdict:  # fmt: skip
     """A program that says an error and ends itself has met what it does not take: the next start meets it again, mostly."""
     what = f"rank {first.rank} on {first.node} {first.status}; it said: {words}"
     evidence = [what, *(str(hit) for hit in _one_a_rank(symptoms))]
     return Verdict(
         ErrorClass.USER_CODE, Retriable.NO, Confidence.WEAK, signature, what, (), tuple(evidence[:EVIDENCE_LINES]),
-        everywhere, confirm=1, shown=_places(same),
+        everywhere, confirm=1, shown=_places(same), lead=Lead(first.rank, first.node, words, spread=spread),
     )  # fmt: skip
 
 
 def _with_own_words(hit: Hit, hits: Sequence[Hit]) -> str:
     """A header or a symptom with what its rank has said besides, which may be the cause that no pattern knows."""
-    if " ... " in hit.line or (not hit.pattern.defers and hit.pattern.role is Role.ROOT):
-        return str(hit)  # its detail is there already, or it needs none
-    own = _own_words(hit.end, [_beginning(each) for each in hits if each.end.rank == hit.end.rank])
+    own = _beside(hit, hits)
     return f"{hit}; it said: {own}" if own else str(hit)
+
+
+def _words_of(hit: Hit, hits: Sequence[Hit]) -> str:
+    """The same without rank and place."""
+    own = _beside(hit, hits)
+    return f"{own}; {hit.line}" if own else hit.line
+
+
+def _beside(hit: Hit, hits: Sequence[Hit]) -> str:
+    if " ... " in hit.line or (not hit.pattern.defers and hit.pattern.role is Role.ROOT):
+        return ""  # its detail is there already, or it needs none
+    return _own_words(hit.end, [_beginning(each) for each in hits if each.end.rank == hit.end.rank])
+
+
+def _lead(hit: Hit, meaning: str) -> Lead:
+    return Lead(hit.end.rank, hit.end.node, hit.line, meaning, hit.place)
+
+
+def _spread(same: Mapping[int, RankEnd], ends: Sequence[RankEnd]) -> str:
+    if len(ends) < 2:
+        return ""
+    return "on every rank" if len(same) == len(ends) else f"on {len(same)} of {len(ends)} ranks"
 
 
 def _beginning(hit: Hit) -> str:
@@ -540,7 +587,7 @@ def _beginning(hit: Hit) -> str:
 
 def _own_words(end: RankEnd, but: Collection[str]) -> str:
     """What the program itself may have meant to be the reason. but: beginnings of lines that are not meant."""
-    return next((line for text in _said(end) if (line := told_error(text, but, reports=False))), "")
+    return visible(next((line for text in _said(end) if (line := told_error(text, but, reports=False))), ""))
 
 
 def _last_words(end: RankEnd) -> str:
@@ -548,9 +595,9 @@ def _last_words(end: RankEnd) -> str:
     number = end.status.signal or max(0, end.status.code - SHELLS_OWN.start) if end.status else 0
     for said in _said(end):
         if found := signal_line(said, number) or (child_line(said) if number else "") or told_error(said):
-            return f"; it said: {found}"
+            return visible(f"; it said: {found}")
     if last := next((line.strip() for text in _said(end) for line in reversed(text.splitlines()) if line.strip()), ""):
-        return f"; the last that it said: {last[:EVIDENCE_CHARS]}"
+        return visible(f"; the last that it said: {last[:EVIDENCE_CHARS]}")
     return ""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from ftslurm.model.history import History, Sighting
 from ftslurm.model.nodes import fold
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Verdict
+from ftslurm.policies.spread import SETUP
 
 # What the hardware or the network says of itself is worth one try more before it is called the program's.
 _WORTH_MORE = frozenset({ErrorClass.HARDWARE, ErrorClass.NETWORK})
@@ -80,9 +81,10 @@ def with_contrast(verdict: Verdict, found: Contrast) -> Verdict:
     confirm = 2 if verdict.error_class in _WORTH_MORE else max(1, verdict.confirm)
     error_class = verdict.error_class if verdict.error_class in _KEPT else ErrorClass.USER_CODE
     retriable = Retriable.YES if verdict.called else Retriable.NO
+    evidence = [piece for piece in verdict.evidence if not piece.endswith(SETUP)]
     return replace(
         verdict, error_class=error_class, retriable=retriable, confidence=Confidence.STRONG,
-        what=f"{found.why} ({verdict.what})", suspects=(), evidence=(found.why, *verdict.evidence)[:EVIDENCE_LINES],
+        what=f"{found.why} ({verdict.what})", suspects=(), evidence=(found.why, *evidence)[:EVIDENCE_LINES],
         confirm=confirm, heals=False, follows=found.follows,
     )  # fmt: skip
 
@@ -103,11 +105,3 @@ def shown_by(verdict: Verdict) -> dict[int, str]:
     accused = {suspect.node for suspect in verdict.suspects}
     ranks = {rank: node for rank, node in verdict.shown.items() if node in accused}
     return ranks or {suspect.rank: suspect.node for suspect in verdict.suspects if suspect.rank >= 0}
-
-
-def in_words(found: Contrast, history: History) -> str:
-    """For people. history: before those nodes are reinstated."""
-    back = [node for node in found.cleared if node in history.left_on_words and node in history.isolated]
-    if not back:
-        return found.why
-    return f"{found.why}; {fold(back)} {'is' if len(back) == 1 else 'are'} reinstated"

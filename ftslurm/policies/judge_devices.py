@@ -94,8 +94,7 @@ class Devices(Settling):
         if "ask" in self.facts.can and not self._heard_lately(now):
             return [] if "ask" in self._waits else [self._ask_slurm(now)]
         self._left_alone.update(fault.key for fault in acting)
-        reasons = "; ".join(f"{rung}: {why}" for rung, why in choice.passed)
-        return [Say(f"{trouble.what}: no remedy ({reasons}); the ranks still run and are left alone")]
+        return [Say(f"{trouble.what}: no remedy ({choice.why}); the ranks still run and are left alone")]
 
 
 def _fault_record(fault: Fault, now: Now) -> rec.FaultSeen:

@@ -178,7 +178,7 @@ class Ending(Patience):
             return waiting  # the decision stands open, and is paid for once
         done = self._note(rec.CarriedOut(now.unix, self._decided.id, False, event.why))
         what = f"{self._decided.why}; the requeue failed: {event.why}"
-        return [done, Say(what), *self._finish(what, self._decided.status or 1, now)]
+        return [done, Say(f"the requeue failed: {event.why}"), *self._finish(what, self._decided.status or 1, now)]
 
     def _ledger_failed(self, event: ev.LedgerFailed, now: Now) -> list[Decision]:
         """What could not be written is not done: the job ends as if there were no ladder."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.collectives import Finding, Kind, Level
-from ftslurm.model.decisions import Decision, KeepEvidence, SampleUse, Say, TakeEvidence
+from ftslurm.model.decisions import Decision, KeepEvidence, SampleUse, Say, ShowCard, TakeEvidence
 from ftslurm.model.events import Now
 from ftslurm.model.history import HANG
 from ftslurm.policies.contrast import Contrast, contrast
@@ -143,10 +143,9 @@ class Hangs(Settling):
 
         found: it has been looked at.
         """
-        seen = self._note(rec.HangSeen(now.unix, self._attempt.number, kind, what, evidence))
+        seen = self._note(rec.HangSeen(now.unix, self._attempt.number, kind, what, evidence, str(found or "")))
         if not (self.settings.hang_restart or self._without(found, now)):
-            told = f" ({found})" if found is not None else ""
-            return [seen, Say(f"the job seems to hang: {what}{told}; hang-restart is switched off, the ranks are left alone")]
+            return [seen, ShowCard()]
         self._attempt.hung, cleared = self._held_against(found, now)
         seen_of = self._reinstate(HANG, cleared, now) if cleared is not None else []
         if found is not None:

@@ -42,6 +42,7 @@ class Launching(Settling):
             now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
             f.name, f.launcher, f.version, f.host, f.pid, budgets(self.settings), f.number,
             self.settings.cleanup_grace_s, f.batch_node, f.pid_space, len({*f.nodes, *f.granted}), f.started, f.submit_time,
+            f.log, f.labels,
         )  # fmt: skip
         last = self.history.last_run
         forgotten = self.history.lent.values() if last is not None and f.schedule > last.schedule else ()

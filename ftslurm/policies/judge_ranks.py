@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision, Say, StopRanks
+from ftslurm.model.decisions import Decision, ShowCard, StopRanks
 from ftslurm.model.events import Now
-from ftslurm.policies.judge_rungs import behind
 from ftslurm.policies.judge_signals import Signals
 from ftslurm.policies.judge_state import MARGIN_S
 from ftslurm.policies.ladder import Cause, choose
@@ -90,8 +89,7 @@ class Ranks(Signals):
         if choice.rung != "rank-restart":
             return [*found, *self._into_trouble(trouble, now)]
         self._attempt.verdict = None
-        said = Say(f"{situation.what}: starting rank {event.rank} again ({choice.why}){behind(situation)}")
-        return [*found, self._decision(choice, situation, now), said, *self._start_alone(event.rank, now)]
+        return [*found, self._decision(choice, situation, now), ShowCard(), *self._start_alone(event.rank, now)]
 
     def _mend_overdue(self, now: Now) -> list[Decision]:
         late = [rank for rank, (_, until) in self._mending.items() if until <= now.mono]

@@ -9,19 +9,16 @@ from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision, HealDevices, Remember, Say, TellOthers
+from ftslurm.model.decisions import Decision, HealDevices, Remember, ShowCard, TellOthers
 from ftslurm.model.events import Now
 from ftslurm.model.history import SWAPS
 from ftslurm.model.nodes import fold as fold_nodes
-from ftslurm.model.verdict import Confidence
 from ftslurm.policies.judge_ending import STEP_END_WAIT_S
 from ftslurm.policies.judge_replacing import Replacing
 from ftslurm.policies.judge_state import MARGIN_S, SIGTERM
 from ftslurm.policies.ladder import Cause, Choice, Situation, choose, let_in
 from ftslurm.policies.phases import ENDING_STATES, Phase, Trouble
 from ftslurm.policies.situation import avoidable
-
-_IN_WORDS = {"in-place-restart": "restarting in place", "hang-restart": "starting all ranks again in place"}
 
 
 class Rungs(Replacing):
@@ -49,12 +46,12 @@ class Rungs(Replacing):
             s.cause.value, f"{s.what}; {choice.why}", choice.passed, isolated,
             tuple(sorted({*self._kept_out(now), *isolated} - {*spared})), choice.cost, s.status,
             {node: sign for node, sign in s.on_words.items() if node in isolated},
-            tuple(sorted(s.dead & isolated.keys())),
+            tuple(sorted(s.dead & isolated.keys())), choice.why,
         )  # fmt: skip
         return self._note(self._decided, vital=True)
 
     def _in_place(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
-        said = Say(f"{s.what}: {_IN_WORDS[choice.rung]} ({choice.why}){behind(s)}")
+        said = ShowCard()
         decided = self._decision(choice, s, now)
         if not s.faults:
             return [decided, said, *self._restart(now)]
@@ -150,25 +147,18 @@ class Rungs(Replacing):
             why = f"{choice.why}; too few nodes would be left without {fold_nodes(spared)}, so the job may go there"
             choice = replace(choice, why=why)
         decided = self._decision(choice, s, now, isolate=True, avoid=avoid, spared=spared)
-        assert self._decided is not None
-        budget = f", {self._left('max_restarts')} of {self.settings.max_restarts} left" if choice.cost else ""
-        without = f" without {fold_nodes(self._decided.exclude)}" if self._decided.exclude else ""
-        said = Say(f"{s.what}: {choice.rung}{without}{budget}{behind(s)}")
         tell = self._tell(s) if choice.rung == "isolated-requeue" else []
         # The job goes on, so nothing is said of ranks that were only stopped.
-        return [decided, said, *tell, *self._end_step(0, self._hand_over, now)]
+        return [decided, ShowCard(), *tell, *self._end_step(0, self._hand_over, now)]
 
     def _tell(self, s: Situation) -> list[Decision]:
         """Facts alone: what words have cost this job they cost no other."""
         left = {node: why for node, why in s.bad.items() if node in s.proven}
         return [TellOthers(left)] if left and self.settings.memory_s and not self._attempt.drills else []
 
-    def _left(self, budget: str) -> int:
-        return self.settings.max_restarts - self.history.spent.get(budget, 0)
-
     def _replace(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         """The search for other nodes begins at once, beside the end of the old step."""
-        begun = self._swap(choice, s, "replacing", now)
+        begun = self._swap(choice, s, now)
         assert self._layout is not None and self._decided is not None
         out = {slot: node for slot, node in enumerate(self._layout.nodes) if node in s.blamed}
         ended = [] if self._attempt.step_gone else self._end_step(0, self._without_step, now, self._step_stays)
@@ -176,23 +166,18 @@ class Rungs(Replacing):
         return [*begun, *searched, *(ended or self._end_step(0, self._without_step, now, self._step_stays))]
 
     def _shrink(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
-        begun = self._swap(choice, s, "going on without", now)
+        begun = self._swap(choice, s, now)
         return [*begun, *self._end_step(0, lambda at: self._smaller(frozenset(s.blamed), at), now, self._step_stays)]
 
-    def _swap(self, choice: Choice, s: Situation, doing: str, now: Now) -> list[Decision]:
+    def _swap(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         decided = self._decision(choice, s, now, isolate=True)
         self._layout = self._step_layout()
-        most = self.settings.node_replacements
-        budget = f"{most - self.history.spent.get('node_replacements', 0)} of {most} replacements left"
-        said = Say(f"{s.what}: {doing} {fold_nodes(s.blamed)} ({choice.why}), {budget}{behind(s)}")
-        return [decided, said, *self._tell(s)]
+        return [decided, ShowCard(), *self._tell(s)]
 
     def _fail(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         decided = self._decision(choice, s, now)
-        reasons = "; ".join(f"{rung}: {why}" for rung, why in choice.passed)
         quiet = s.cause is Cause.LAUNCH  # srun has said why in its own words
-        said = Say(f"{s.what}{behind(s)}. No rung of the ladder helps: {reasons}", quiet)
-        return [decided, said, *self._end_step(s.status, lambda at: self._finish(s.what, s.status, at), now)]
+        return [decided, ShowCard(quiet), *self._end_step(s.status, lambda at: self._finish(s.what, s.status, at), now)]
 
     def _after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:
         """No failure, so no budget. Requeued only if the job asked for it and the signal was really a warning."""
@@ -207,11 +192,3 @@ class Rungs(Replacing):
         if self._meaning != "warning" or trouble.cause is not Cause.WARNING:
             return trouble.status
         return max(self._warned().status, 0 if self._attempt.all_ended else 128 + SIGTERM)
-
-
-def behind(s: Situation) -> str:
-    """What is behind it, for people; nothing where only the status is known, which is said already."""
-    v = s.verdict
-    if v is None or v.confidence is Confidence.NONE or v.what in s.what:
-        return ""
-    return f" [{v.error_class.value}: {v.what}]"

@@ -13,7 +13,7 @@ from ftslurm.model.events import Now
 from ftslurm.model.history import SWAPS
 from ftslurm.model.verdict import Blame
 from ftslurm.policies.blame import with_own_words
-from ftslurm.policies.contrast import Contrast, contrast, in_words, shown_by, with_contrast
+from ftslurm.policies.contrast import Contrast, contrast, shown_by, with_contrast
 from ftslurm.policies.judge_rungs import Rungs
 from ftslurm.policies.judge_state import MARGIN_S, SIGINT, SIGKILL, SIGTERM
 from ftslurm.policies.ladder import Cause, choose
@@ -131,9 +131,7 @@ class Settling(Rungs):
         if waiting := self._patience_with_slurm(self._unlaunched or self._answer_would_help(trouble, now), now):
             return [*ended, *found, *waiting]
         self._search_has_failed(again=False)
-        hints = [decision for decision in found if isinstance(decision, Say)]
-        notes = [decision for decision in found if not isinstance(decision, Say)]
-        return [*ended, *notes, *self._climb(self._situation(trouble, now), now), *hints]
+        return [*ended, *found, *self._climb(self._situation(trouble, now), now)]
 
     def _patience_with_slurm(self, mends: bool, now: Now) -> list[Decision]:
         """Asks it again while it is away and its answer could still mend something."""
@@ -201,8 +199,7 @@ class Settling(Rungs):
             for hint in self._advise(self._attempt.rank_ends(self._tasks), self._attempt.evidence)
             if not (entered and hint[0] == "before-first-collective")
         ]
-        notes = [self._note(rec.Advised(now.unix, self._attempt.number, *hint)) for hint in found]
-        return [*notes, *(Say(f"hint: {what}: {advice}") for _, what, advice, _ in found)]
+        return [self._note(rec.Advised(now.unix, self._attempt.number, *hint)) for hint in found]
 
     def _verdict(self, now: Now, rank: int | None = None) -> list[Decision]:
         """What is behind it, once an attempt; `rank`: behind the end of that one alone."""
@@ -225,6 +222,7 @@ class Settling(Rungs):
             now.unix, attempt.number, v.signature, v.error_class.value, v.retriable.value, v.confidence.value, v.what, v.evidence,
             against[Blame.YES], against[Blame.SUSPECT], ranks, len(attempt.ranks), v.program, bool(attempt.drills),
             {str(rank): node for rank, node in sorted(shown.items())[:SHOWN_MAX]},
+            v.lead.rank, v.lead.node, v.lead.said, v.lead.meaning, v.lead.place, v.lead.spread, v.lead.advice,
         )  # fmt: skip
         noted: list[Decision] = [self._note(found)]
         return [*noted, *self._reinstate(v.signature, cleared, now)] if cleared is not None else noted
@@ -235,12 +233,11 @@ class Settling(Rungs):
         return known or self.history.longest_s >= BEGUN_S or self.history.progress_at > 0
 
     def _reinstate(self, signature: str, found: Contrast, now: Now) -> list[Decision]:
-        """Said where it costs the job a node no longer; the message on what follows says why it is the program."""
-        told = in_words(found, self.history)
+        """The card of what follows says it."""
         record = rec.Reinstated(now.unix, self._attempt.number, signature, dict.fromkeys(found.cleared, found.why))
         back = [node for node in found.cleared if node in self.history.left_on_words and node in self.history.isolated]
         noted: list[Decision] = [self._note(record)]
-        return [*noted, Say(told), TellOthers({}, tuple(back))] if back else noted
+        return [*noted, TellOthers({}, tuple(back))] if back else noted
 
     def _attempt_ended(self, now: Now) -> list[Decision]:
         if self._attempt.written:

@@ -125,10 +125,11 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A rung's answer: `yes` or not, and why."""
+    """A rung's answer: `yes` or not, and why. fits: is it meant for such a trouble at all?"""
 
     yes: bool
     why: str
+    fits: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,8 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The rung that answers. passed: each rung asked before it and why it was not taken."""
+    """The rung that answers. passed: each rung asked before it and why it was not taken. Where nothing answers, `why` is the
+    reason of the last rung that is meant for such a trouble."""
 
     rung: str
     why: str
@@ -156,39 +158,50 @@ class Choice:
 def choose(situation: Situation) -> Choice:
     """The first rung, in the order of the policy's ladder, that is switched on, fits and can be paid."""
     passed: list[tuple[str, str]] = []
+    decisive = ""
     for name in (*situation.settings.ladder, "fail"):
         if name == "rank-restart" and situation.settings.mode == "sync":
             continue  # of another kind of job: not worth a word in every history
         rung = LADDER[name]
         answer = rung.allowed(situation)
         if answer.yes:
-            return Choice(name, answer.why, rung.cost(situation), tuple(passed))
+            return Choice(name, decisive or answer.why if name == "fail" else answer.why, rung.cost(situation), tuple(passed))
         passed.append((name, answer.why))
+        if answer.fits:
+            decisive = f"{name} is switched off" if answer.why == _OFF else answer.why
     raise AssertionError("`fail` is always allowed")
 
 
 # --- guards
 
 
+_OFF = "switched off"
+
+
 def _no(why: str) -> Answer:
     return Answer(False, why)
 
 
+def _not_meant(why: str) -> Answer:
+    """The rung is for another kind of trouble."""
+    return Answer(False, why, fits=False)
+
+
 def _rank_alone(s: Situation) -> Answer:
     if s.settings.mode != "async":
-        return _no("the ranks are not independent (mode sync)")
+        return _not_meant("the ranks are not independent (mode sync)")
     if s.rank is None:
-        return _no("it is not one rank's trouble")
+        return _not_meant("it is not one rank's trouble")
     if s.cause is not Cause.CRASH:
-        return _no("a device or node is behind it")
+        return _not_meant("a device or node is behind it")
     return _no(reason) if (reason := hopeless(s)) else Answer(True, "the ranks are independent")
 
 
 def _in_place(s: Situation) -> Answer:
     if s.rank is not None:
-        return _no("the other ranks go on")
+        return _not_meant("the other ranks go on")
     if not s.settings.in_place:
-        return _no("switched off")
+        return Answer(False, _OFF, fits=s.cause in _FAULTS)
     if s.cause is Cause.HARDWARE:
         return _error_that_heals(s)
     if s.cause in _FAULTS:
@@ -199,7 +212,7 @@ def _in_place(s: Situation) -> Answer:
         return _no(s.not_in_place) if s.not_in_place else Answer(True, f"port {s.port_taken}, which we chose, was taken")
     if s.cause is Cause.CRASH and s.settings.crash_restarts:
         return _crash_in_place(s)
-    return _no("no device fault that heals")
+    return _not_meant("no device fault that heals")
 
 
 def _another_port(s: Situation) -> bool:
@@ -211,7 +224,7 @@ def _another_port(s: Situation) -> bool:
 def _error_that_heals(s: Situation) -> Answer:
     """A device error that a rank printed and that a restart of the processes may answer; too often, and a node is blamed."""
     if s.verdict is None or not s.verdict.heals:
-        return _no("no device error that a restart heals")
+        return _not_meant("no device error that a restart heals")
     if s.blamed:
         return _no("; ".join(f"{node}: {why}" for node, why in s.blamed.items()))
     since, limit = s.now - s.settings.same_code_window_s, s.settings.same_code_limit
@@ -314,9 +327,9 @@ def _nth(s: Situation, fault: Fault) -> str:
 
 def _hang(s: Situation) -> Answer:
     if not s.settings.hang_restart:
-        return _no("switched off")
+        return Answer(False, _OFF, fits=s.cause is Cause.HANG)
     if s.cause is not Cause.HANG:
-        return _no("no hang")
+        return _not_meant("no hang")
     without_it = [name for name in ("node-replacement", "shrink", "isolated-requeue") if name in s.settings.ladder]
     if s.blamed and any(LADDER[name].allowed(s).yes for name in without_it):
         return _no("a node is to blame, and the job can go on without it")
@@ -327,11 +340,11 @@ def _hang(s: Situation) -> Answer:
 
 def _replace(s: Situation) -> Answer:
     if s.rank is not None:
-        return _no("the other ranks go on")
+        return _not_meant("the other ranks go on")
     if not s.blamed:
-        return _no(_nobody(s))
+        return Answer(False, _nobody(s), fits=bool(s.spared))
     if not s.settings.node_replacement:
-        return _no("switched off")
+        return _not_meant(_OFF)
     if reason := _not_swappable(s) or s.unreplaced:
         return _no(reason)
     if s.spares:
@@ -361,11 +374,11 @@ def _not_swappable(s: Situation) -> str:
 
 def _shrink(s: Situation) -> Answer:
     if s.rank is not None:
-        return _no("the other ranks go on")
+        return _not_meant("the other ranks go on")
     if not s.blamed:
-        return _no(_nobody(s))
+        return Answer(False, _nobody(s), fits=bool(s.spared))
     if not (s.settings.shrink and s.settings.min_nodes):
-        return _no("switched off")
+        return _not_meant(_OFF)
     if reason := _not_swappable(s):
         return _no(reason)
     if s.standing < s.settings.min_nodes:
@@ -380,11 +393,11 @@ def _nobody(s: Situation) -> str:
 
 def _isolated(s: Situation) -> Answer:
     if s.rank is not None:
-        return _no("the other ranks go on")
+        return _not_meant("the other ranks go on")
     if not s.blamed:
-        return _no(_nobody(s))
+        return Answer(False, _nobody(s), fits=bool(s.spared))
     if not s.settings.isolated_requeue:
-        return _no("switched off")
+        return _no(_OFF)
     if s.cause is Cause.HANG and s.history.hangs_in_a_row >= s.settings.hangs_in_a_row:
         return _no(f"{s.settings.hangs_in_a_row} answers to hangs in a row have not helped")
     if reason := _not_requeueable(s) or _too_few_left(s):
@@ -394,21 +407,21 @@ def _isolated(s: Situation) -> Answer:
 
 def _unconditional(s: Situation) -> Answer:
     if s.rank is not None:
-        return _no("the other ranks go on")
+        return _not_meant("the other ranks go on")
     if s.cause is Cause.UNSTARTABLE:
         return _no("the command cannot be executed on any node, so running it again cannot help")
     if s.cause is Cause.HANG:
-        return _no("a hang is answered in place, or ends the job")
+        return _not_meant("a hang is answered in place, or ends the job")
     if s.cause is Cause.LAUNCH:
         return _no("the step never came up, and Slurm has said why")
     if s.blamed:
-        return _no("a node is to blame, and would be used again")
+        return _not_meant("a node is to blame, and would be used again")
     if s.cause is Cause.CRASH and (reason := hopeless(s)):
         return _no(reason)
     # A user-induced device fault is rescheduled without blaming the node (ModelArts); the automatic restart pays for
     # that, so it holds even where the unconditional one is switched off. In a row it counts as the program's other failures.
     if not (s.settings.unconditional_requeue or (s.cause in _FAULTS and s.settings.isolated_requeue)):
-        return _no("switched off")
+        return _no(_OFF)
     limit = s.settings.unconditional_in_a_row
     if s.cause is not Cause.DEVICE and s.history.unconditional_in_a_row >= limit:
         between = "no progress, device or node fault between"

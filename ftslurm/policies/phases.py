@@ -54,6 +54,7 @@ class RunFacts:
     nothing is left there.
     submit_time: of the job or its last requeue, by slurmctld's clock. clean_ups: seconds that nodes of this cluster needed after
     earlier requeues, this user's jobs', the latest last.
+    log, labels: where the ranks' errors go, as in RunBegan.
     number: of the job, as scontrol takes it. remembered: node -> why earlier jobs of this user left it. sdk_env: what the
     program interface in the ranks has to know.
     user_env: names of the variables the user has set. can: what the launcher is able to do: `ask` (the state of job
@@ -95,6 +96,8 @@ class RunFacts:
     beside: bool = False
     submit_time: int = 0
     clean_ups: tuple[float, ...] = ()
+    log: str = ""
+    labels: bool = False
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from ftslurm.model.verdict import Blame, Confidence, RankEnd, Retriable, Suspect
 
 # An attempt that has lived for so long has begun its work, whether its program tells steps or not (hang.start).
 BEGUN_S = 600.0
+SETUP = "its set-up may be wrong"
 
 
 def with_spread(verdict: Verdict, ends: Sequence[RankEnd], progressed: bool) -> Verdict:
@@ -57,7 +58,7 @@ def _printed(ends: Sequence[RankEnd]) -> bool:
 
 def _setup(verdict: Verdict, node: str) -> Verdict:
     rank = min(verdict.shown)
-    why = f"rank {rank} on {node} failed on that node only, before any other rank had printed anything: its set-up may be wrong"
+    why = f"only {node} failed, before any other rank had printed anything: {SETUP}"
     suspects = verdict.suspects or (Suspect(node, rank, Blame.SUSPECT, why),)
     retriable = Retriable.ONCE if verdict.retriable is Retriable.NO else verdict.retriable
     return replace(verdict, suspects=suspects, retriable=retriable, setup=True, evidence=(*verdict.evidence, why)[:6])

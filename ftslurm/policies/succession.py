@@ -254,7 +254,7 @@ def records_of(
     decided = rec.Decided(
         s.now, f"{will.run}-{node}-{history.decisions + 1}", history.attempts, choice.rung, s.cause.value,
         f"{s.what}; {choice.why} (decided on {node})", choice.passed, isolated,
-        tuple(sorted({*kept_out, *isolated})), choice.cost, s.status,
+        tuple(sorted({*kept_out, *isolated})), choice.cost, s.status, reason=choice.why,
     )  # fmt: skip
     return (*unended(records, s.cause.value, s.what, s.now), decided), decided
 

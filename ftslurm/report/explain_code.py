@@ -16,6 +16,7 @@ from ftslurm.model.settings import LEAVES, Settings, in_words, is_on
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from ftslurm.report.facts import print_facts, printable
+from ftslurm.report.words import FAULT
 
 
 class Step(NamedTuple):
@@ -87,15 +88,6 @@ class LinePattern(Finding, Protocol):
     def heals(self) -> bool: ...
 
 
-_FAULT: Mapping[ErrorClass, str] = {
-    ErrorClass.HARDWARE: "the hardware's",
-    ErrorClass.NETWORK: "the network's",
-    ErrorClass.USER_CODE: "the program's",
-    ErrorClass.OOM: "the program's: it wants more memory than there is",
-    ErrorClass.DATA: "the data's, or the numbers of the training",
-    ErrorClass.STORAGE: "the storage's",
-    ErrorClass.UNKNOWN: "not known from this alone",
-}
 _BLAME: Mapping[Blame, str] = {
     Blame.YES: "; the node that shows it is taken out",
     Blame.SUSPECT: "; it counts against the node that shows it",
@@ -126,14 +118,14 @@ def of_line(
 ) -> Explained:
     """A line of output that a pattern knows. code: what it names; that is looked up by itself. part: which word of a
     vocabulary it is, or the place in the code that it tells."""
-    fault = _FAULT[pattern.error_class] + _BLAME[pattern.blame]
+    fault = FAULT[pattern.error_class] + _BLAME[pattern.blame]
     does: Steps
     if code:
         does = (Step("", f"goes by {code}, which the line names"),)
     elif pattern.role is Role.CONTEXT:
         fault, does = "nobody's: a note, no failure", (Step("", "nothing"),)
     elif pattern.role is Role.SYMPTOM:
-        fault = f"{_FAULT[pattern.error_class]}; bystanders print it as well, so it blames nobody by itself"
+        fault = f"{FAULT[pattern.error_class]}; bystanders print it as well, so it blames nobody by itself"
         first = Step("", "look for the cause in the output of the other ranks and among the devices; if none is found:")
         does = (first, *_again(pattern, 0, settings))
     else:
@@ -144,7 +136,7 @@ def of_line(
 
 def of_exit(status: int, meaning: str, finding: Finding, listed: bool, sources: tuple[str, ...], settings: Settings) -> Explained:
     """An exit status, which decides only where neither a device nor the output says more. listed: not by a rule for many."""
-    fault = _FAULT[finding.error_class] + _BLAME[finding.blame]
+    fault = FAULT[finding.error_class] + _BLAME[finding.blame]
     does = (Step("", "look at devices and output first; where these say nothing:"), *_again(finding, 0, settings))
     why = f"class {finding.error_class.value}, {_retriable(finding)}"
     code = f"exit {status}"
@@ -156,7 +148,7 @@ def unknown(line: str, settings: Settings) -> Explained:
     does = _requeues(settings) if settings.retry_policy != "Never" else _NEVER
     note = "a site's own patterns are given with the setting `catalogs`, words of one job with `retry.keywords`"
     name = "unknown: would be answered from the unconditional budget"
-    return Explained(line, LINE, "", name, False, _FAULT[ErrorClass.UNKNOWN], does, "no pattern matches it", (), "", note)
+    return Explained(line, LINE, "", name, False, FAULT[ErrorClass.UNKNOWN], does, "no pattern matches it", (), "", note)
 
 
 # --- device codes
@@ -166,7 +158,7 @@ def _device_fault(fault_class: FaultClass, induced: bool) -> str:
     if induced:
         return "the program's or its data's: the node is not blamed"
     if fault_class is FaultClass.UNKNOWN:
-        return _FAULT[ErrorClass.UNKNOWN]
+        return FAULT[ErrorClass.UNKNOWN]
     return "nobody's so far" if fault_class is FaultClass.IGNORE else "the device's or its node's"
 
 

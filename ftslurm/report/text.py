@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
 
 from ftslurm.model.nodes import fold
+from ftslurm.report.card import Card, lines
 from ftslurm.report.facts import print_facts, printable
 from ftslurm.report.view import AttemptView, RemedyView, Status, VerdictView
+from ftslurm.report.words import span
 
 
 def moment(at: float) -> str:
@@ -22,24 +26,12 @@ def clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at)) if at else "?"
 
 
-def span(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 20 s`, `5 h 2 min`."""
-    if seconds < 10:
-        return f"{max(seconds, 0.0):.1f} s"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
-
-
 def print_status(console: Console, view: Status) -> None:
     facts = [
-        ("state", view.state),
+        ("state", _state(view)),
         ("attempt", f"{view.attempt}  (MA_SCHEDULE_CNT {view.schedule_count}, MA_PROC_START_CNT {view.start_count})"),
         ("nodes", view.nodes),
-        ("last rung", f"{view.rung} ({view.cause}): {view.why}" if view.rung else "none: nothing has gone wrong yet"),
+        ("last rung", "" if view.card and view.card.rung else _last_rung(view)),
         ("excluded", "; ".join(f"{node}: {why}" for node, why in view.excluded.items()) or "none"),
         ("budgets", ", ".join(f"{name} {left} of {limit} left" for name, (left, limit) in view.left.items())),
         ("in a row", f"{view.unconditional_in_a_row} unconditional requeues without progress or a fact between"),
@@ -51,6 +43,26 @@ def print_status(console: Console, view: Status) -> None:
         facts.append(("note", f"{view.damaged} damaged lines in the ledger were passed over"))
     console.print(printable(f"job {view.job} on {view.cluster or '?'}: {view.command}", style="bold"))
     print_facts(console, facts, 2)
+    if view.card is not None:
+        console.print()
+        print_card(console, view.card)
+
+
+def _state(view: Status) -> str:
+    """Where a card follows it says what the end was about."""
+    ended = view.card is not None and view.card.rung == "fail" and view.state.startswith("ended with status")
+    return view.state.partition(":")[0] if ended else view.state
+
+
+def _last_rung(view: Status) -> str:
+    return f"{view.rung} ({view.cause}): {view.why}" if view.rung else "none: nothing has gone wrong yet"
+
+
+def print_card(console: Console, card: Card, indent: int = 0) -> None:
+    """As in the log of ftrun; wrapped in a terminal, one fact a line in a pipe."""
+    width = console.width - indent if console.is_terminal else None
+    for number, line in enumerate(lines(card, width)):
+        console.print(printable(f"{' ' * indent}{line}", style="" if number else "bold"), soft_wrap=True)
 
 
 def print_all(console: Console, views: Sequence[Status]) -> None:
@@ -64,15 +76,16 @@ def print_all(console: Console, views: Sequence[Status]) -> None:
     console.print(table)
 
 
-def print_history(console: Console, view: Status, attempts: Sequence[AttemptView]) -> None:
+def print_history(console: Console, view: Status, attempts: Sequence[AttemptView], whole: bool = False) -> None:
+    """whole: with all that was known and considered, and not the cards alone."""
     console.print(printable(f"job {view.job} on {view.cluster or '?'}: {view.command}", style="bold"))
-    ended = 0.0
+    ended, told = 0.0, False
     for attempt in attempts:
-        if ended:
+        if ended and (whole or not told):
             console.print(printable(f"  {span(attempt.began - ended)} until it ran again", style="dim"))
-        ended = attempt.ended
-        _print_attempt(console, attempt)
-    console.print(printable(f"now: {view.state}", style="bold"))
+        ended, told = attempt.ended, bool(attempt.cards)
+        _print_attempt(console, attempt, whole)
+    console.print(printable(f"now: {view.state if whole else _state(view)}", style="bold"))
 
 
 def print_files(console: Console, what: str, paths: Sequence[str]) -> None:
@@ -80,12 +93,23 @@ def print_files(console: Console, what: str, paths: Sequence[str]) -> None:
         console.print(printable(f"{what}: {path}"))
 
 
-def _print_attempt(console: Console, a: AttemptView) -> None:
+# Notes that say what a card says.
+_OF_CARDS = re.compile(r"^ended with status|^\S+ is not to blame")
+
+
+def _print_attempt(console: Console, a: AttemptView, whole: bool) -> None:
     lasted = f" for {span(a.ended - a.began)}" if a.ended else ", end not recorded"
     console.print(
         printable(f"attempt {a.number}  {moment(a.began)}{lasted} on {a.nodes}, {a.tasks} tasks", style="cyan")
     )
     facts = [("counters", f"MA_SCHEDULE_CNT {a.schedule_count}, MA_PROC_START_CNT {a.start_count}, step {a.step}")]
+    if not whole:
+        facts += [("cause", a.cause)] if a.cause and not a.cards else []
+        notes = [note for note in a.notes if not (a.cards and _OF_CARDS.search(note))]
+        print_facts(console, [*facts, *(("note", note) for note in notes)], 2)
+        for card in a.cards:
+            print_card(console, replace(card, next=""), 2)
+        return
     facts += [("fault", fault) for fault in a.faults]
     facts += [("cause", a.cause)] if a.cause else []
     ranks = ", ".join(f"{count} {how.removeprefix('was ')}" for how, count in sorted(a.exits.items()))

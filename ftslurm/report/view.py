@@ -8,6 +8,7 @@ from dataclasses import field
 from ftslurm.model import record as rec
 from ftslurm.model.history import REQUEUES, fold
 from ftslurm.model.values import dataclass
+from ftslurm.report.card import Card, last_card, numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Status:
     at: float
     requeue_open: bool
     damaged: int = 0
+    card: Card | None = None
 
 
 @dataclass(slots=True)
@@ -53,6 +55,7 @@ class AttemptView:
     hints: list[HintView] = field(default_factory=list)
     remedies: list[RemedyView] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    cards: list[Card] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +108,14 @@ class RemedyView:
     done: str = ""
 
 
-def status(records: Sequence[rec.Record], damaged: int = 0) -> Status | None:
-    """None for a ledger in which nothing has begun."""
+def status(records: Sequence[rec.Record], damaged: int = 0, with_card: bool = True) -> Status | None:
+    """None for a ledger in which nothing has begun. with_card: of the last failure, which takes a look at every record."""
     history = fold(records)
     run = history.last_run
     if run is None:
         return None
     decided = history.last_decision
+    card = last_card(records) if with_card else None
     attempts = [record for record in records if isinstance(record, rec.AttemptBegan)]
     last = attempts[-1] if attempts else None
     return Status(
@@ -132,6 +136,7 @@ def status(records: Sequence[rec.Record], damaged: int = 0) -> Status | None:
         records[-1].at,
         history.open_requeue is not None,
         damaged,
+        card,
     )
 
 
@@ -148,7 +153,7 @@ def _state(records: Sequence[rec.Record]) -> str:
             return "in trouble"
         if isinstance(record, rec.HangSeen):
             return f"seems to hang: {record.what}"
-        if isinstance(record, rec.AttemptBegan):
+        if isinstance(record, rec.AttemptBegan | rec.Paused | rec.RankBegan):
             return "running"
         if isinstance(record, rec.RunBegan):
             return "starting"
@@ -164,6 +169,10 @@ def attempts(records: Sequence[rec.Record]) -> list[AttemptView]:
             found.append(_begun(record))
         elif found:
             _tell(found[-1], remedies, record)
+    by_number = {view.number: view for view in found}
+    for number, card in numbered(records):
+        if number in by_number:
+            by_number[number].cards.append(card)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,8 @@ from ftslurm.model.events import (
     SlurmAnswered,
     StepsListed,
 )
+from ftslurm.model.record import Record
+from ftslurm.model.text import visible
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.channel import for_launch
 from ftslurm.wrapper.signals import Signals
@@ -31,6 +34,8 @@ from ftslurm.wrapper.sources import Sources
 CLEANUP_LIMIT_S = 600.0
 # For agents and their srun to end after the farewell; then they are ended.
 AGENTS_END_WAIT_S = 2.0
+# Before each line of ours among the ranks' own.
+SPEAKER = "ftrun: "
 
 
 class Scheduler(Protocol):
@@ -76,8 +81,9 @@ class Effects:
         programs: Callable[[int], Mapping[int, tuple[str, ...]]] = lambda tasks: {},
         prepare: Callable[[], None] = lambda: None, left: Callable[[do.TellOthers], None] = lambda told: None,
         tail_bytes: int = 0, silence_s: float = 0.0, beat_limits: Mapping[str, Any] | None = None, inject: str = "",
-        keep: Callable[[int, str, str], Any] = lambda attempt, node, text: None,
+        keep: Callable[[int, str, str], Any] = lambda attempt, node, text: None, past: Sequence[Record] = (),
     ) -> None:  # fmt: skip
+        """past: what the ledger held when this ftrun began; what is written since it sees itself."""
         self._sources = sources
         self._launcher = launcher
         self._scheduler = scheduler
@@ -90,6 +96,7 @@ class Effects:
         self._prepare = prepare
         self._left = left
         self._keep = keep
+        self._records = list(past)
         self._tail_bytes = tail_bytes
         self._silence_s = silence_s
         self._beat_limits = beat_limits or {}
@@ -285,15 +292,33 @@ class Effects:
         if self._verbose or not decision.quiet:
             self.say(decision.text)
 
-    def say(self, text: str) -> None:
-        """A line on stderr; a reader that has gone away ends nothing."""
+    def _show_card(self, decision: do.ShowCard) -> None:
+        from ftslurm.report.card import last_card, lines
+
+        card = last_card(self._records)
+        if card is not None and (self._verbose or not decision.quiet):
+            self.say(*lines(card, self._width()))
+
+    def _width(self) -> int | None:
+        """Of the terminal, less what stands before each line; None for a file or a pipe."""
         try:
-            print(f"ftrun: {text}", file=self._err, flush=True)
+            return os.get_terminal_size(self._err.fileno()).columns - len(SPEAKER)
+        except (OSError, ValueError):
+            return None
+
+    def say(self, *texts: str) -> None:
+        """A line each on stderr, all at once; a reader that has gone away ends nothing."""
+        try:
+            print("\n".join(f"{SPEAKER}{visible(text)}" for text in texts), file=self._err, flush=True)
         except OSError:
             pass
 
+    def _remember(self, decision: do.Remember) -> None:
+        """The ledger has it already, if it takes anything; for the cards."""
+        self._records.append(decision.record)
+
     def _nothing(self, _: do.Decision) -> None:
-        """Remember is the ledger's, Finish the loop's."""
+        """Finish is the loop's."""
 
     # --- the end
 
@@ -333,7 +358,8 @@ _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
     do.DrillDevice: Effects._drill_device,
     do.AnswerDrill: Effects._answer_drill,
     do.TellOthers: Effects._tell_others,
-    do.Remember: Effects._nothing,
+    do.Remember: Effects._remember,
+    do.ShowCard: Effects._show_card,
     do.Finish: Effects._nothing,
     do.LaunchStep: Effects._launch,
     do.WatchNodes: Effects._watch,

@@ -58,6 +58,7 @@ from ftslurm.wrapper.diagnosis import Diagnosis
 from ftslurm.wrapper.effects import Effects, Scheduler
 from ftslurm.wrapper.lenders import Lenders
 from ftslurm.wrapper.meanings import lazy_meaning
+from ftslurm.wrapper.output_place import output_place, own_stderr
 from ftslurm.wrapper.scheduler import SlurmScheduler
 from ftslurm.wrapper.settings_files import Request, settings_in_force
 from ftslurm.wrapper.signals import Signals
@@ -297,7 +298,7 @@ def _controller(
         keep=lambda attempt, node, text: evidence.keep(journal.path, attempt, node, text),
         tail_bytes=settings.tail_bytes,
         beat_limits=beat_config(settings), inject=inject_folder(settings),
-        silence_s=settings.hang_interval_s if settings.hang_silence else 0.0,
+        silence_s=settings.hang_interval_s if settings.hang_silence else 0.0, past=journal.read().records,
     )  # fmt: skip
     if facts.no_swap and (settings.node_replacement or settings.shrink):
         effects.say(f"no node of the step can be replaced: {facts.no_swap}")
@@ -453,6 +454,8 @@ def _facts(
 ) -> RunFacts:
     command = order.command
     wide = _width(order, allocation, settings)
+    number, options = allocation.job.number, order.components[0].options
+    log, labels = output_place(options, order.env, number, Path.cwd(), own_stderr())
     no_swap = why_no_swap(order.components, order.env, allocation.nodes, allocation.size, wide)
     no_donor = why_not_over_two_jobs(order.components[0].options, order.env, mpi_default)
     return RunFacts(
@@ -483,6 +486,8 @@ def _facts(
         slurm_env={name: value for name, value in order.env.items() if name.startswith(_OF_THE_JOB)},
         granted=allocation.granted,
         submit_time=allocation.submit_time,
+        log=log,
+        labels=labels,
     )
 
 

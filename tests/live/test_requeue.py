@@ -95,7 +95,7 @@ def test_a_sick_node_that_the_job_asks_for_by_name_is_asked_for_no_more(told: St
     job = told.ended("COMPLETED")
     assert (job["Restarts"], job["ReqNodeList"], job["ExcNodeList"]) == ("1", "n5", "n6")
     assert {"n5"} < {start.node for start in told.of_attempt(2).values()}
-    assert "n6 taken off its --nodelist" in told.ftslurm("history", str(told.id))
+    assert "n6 taken off its --nodelist" in told.ftslurm("history", "-v", str(told.id))
 
 
 @story(sbatch=("--array=3-4",), rank="[ $SLURM_ARRAY_TASK_ID.$MA_SCHEDULE_CNT = 3.1 ] && exit 6; exit 0")

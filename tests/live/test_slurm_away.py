@@ -147,7 +147,7 @@ def test_patience_has_an_end(own_stage: Stage) -> None:
     told.wait_started()
     with killed(own_stage.cluster):
         told.allow("away")
-        says(told, "No rung of the ladder helps")
+        says(told, "nothing more: Slurm did not say how the job stands")
         told.wait_nothing_left(WAITS_S)  # srun of 26.05 does not end before it has told slurmctld, unless it is killed
     assert told.ended("FAILED")["ExitCode"] == "3:0"
 

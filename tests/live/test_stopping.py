@@ -70,7 +70,7 @@ def test_scancel_ends_those_that_do_not_obey_within_the_grace(told: Story) -> No
        ft="--ft-set rungs.in-place-restart.reset_wait=60s")
 def test_scancel_while_a_device_heals_ends_everything_at_once(told: Story) -> None:
     told.wait_started()
-    told.wait_for(lambda: "restarting in place" in told.output(), "healing to begin")
+    told.wait_for(lambda: "is restarted in place" in told.output(), "healing to begin")
     told.cluster.answer(["scancel", str(told.id)])
     ends_at_once(told, "CANCELLED")
 

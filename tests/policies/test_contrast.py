@@ -7,7 +7,7 @@ import pytest
 from ftslurm.model import record as rec
 from ftslurm.model.history import History, fold
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
-from ftslurm.policies.contrast import contrast, in_words, without_control
+from ftslurm.policies.contrast import contrast, without_control
 
 
 def seen(at: float, rank: int, node: str, step: int = 0, signature: str = "x") -> list[rec.Record]:
@@ -44,11 +44,9 @@ def test_what_an_error_follows(past: History, shown: dict[int, str], step: int, 
         assert found.cleared == ("n1",) and "it is the program" in found.why
 
 
-def test_only_what_was_left_is_reinstated() -> None:
+def test_what_was_left_is_reinstated() -> None:
     found = contrast("x", {3: "n2"}, NODE_1, 5.0)
-    assert found is not None and in_words(found, NODE_1).endswith("; n1 is reinstated")
-    suspected = fold(seen(10.0, 3, "n1"))
-    assert "reinstated" not in in_words(found, suspected)
+    assert found is not None
     again = NODE_1.add(rec.Reinstated(12.0, 2, "x", {"n1": found.why}))
     assert not again.isolated and again.ours == {"n1"} and again.left_on_words == {"n1": "x"}
     assert not again.suspected("n1", 0.0) and NODE_1.suspected("n1", 0.0) == 1

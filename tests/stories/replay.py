@@ -27,6 +27,7 @@ from ftslurm.model.settings import Settings
 from ftslurm.model.shares import Share
 from ftslurm.policies.judge import Judge, Phase, RunFacts
 from ftslurm.policies.phases import Diagnose
+from ftslurm.report.card import last_card, lines
 
 T = TypeVar("T")
 
@@ -313,6 +314,7 @@ class Job:
         self.donors: list[str] = []  # nodes that are to be had
         self.reachable: bool | None = True  # by another way: any node that is asked about
         self.decisions: list[do.Decision] = []
+        self.told: list[str] = []  # lines for people
         self._port = 20000
         self._queue: deque[Event] = deque()
 
@@ -353,6 +355,12 @@ class Job:
             if isinstance(decision, do.LaunchStep) and decision.layout is not None:
                 self.tasks = tasks_in(decision.layout, self.per_node)
                 self.truth.placed(self.tasks)
+            if isinstance(decision, do.Say):
+                self.told.append(decision.text)
+            if isinstance(decision, do.ShowCard):
+                card = last_card(self.ledger)
+                assert card is not None, "there is nothing to show"
+                self.told += lines(card)
             if isinstance(decision, do.Remember):
                 self.ledger.append(decision.record)
             elif type(decision) not in self.silent:
@@ -428,7 +436,8 @@ class Job:
 
     @property
     def said(self) -> str:
-        return "\n".join(say.text for say in self.did(do.Say))
+        """Lines and cards, as a pipe would get them."""
+        return "\n".join(self.told)
 
     @property
     def status(self) -> int | None:

@@ -39,7 +39,7 @@ def users(code: str = "80C98002", node: str = "n2") -> Fault:
 
 
 def kinds(decisions: list[do.Decision]) -> list[str]:
-    return [type(decision).__name__ for decision in decisions if not isinstance(decision, (do.Remember, do.Say, do.WatchRanks))]
+    return [type(decision).__name__ for decision in decisions if not isinstance(decision, (do.Remember, do.Say, do.ShowCard, do.WatchRanks))]
 
 
 # --- a job that runs well

@@ -1,0 +1,392 @@
+"""The failure card: what a person reads when a job fails, is moved or hangs, in at most eight lines. Pure: records in, lines out.
+
+The same card goes to the log of ftrun, to `ftslurm status` and `ftslurm history`, and to whoever else is told (`lines` makes its
+text).
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from ftslurm.model import record as rec
+from ftslurm.model.history import SWAPS, History
+from ftslurm.model.nodes import fold
+from ftslurm.model.text import cut, cut_front, visible
+from ftslurm.model.values import dataclass
+from ftslurm.model.verdict import ErrorClass
+from ftslurm.report.words import FAULT, span
+
+MAX_LINES = 8
+# Of one fact in a pipe, where lines are not wrapped. An exception's message may be as long as a page.
+MAX_CHARS = 300
+# In a terminal, who gets another row first while there are rows left, and how many at the most. A message can give way to its
+# meaning, the others have no shorter form.
+_WANTS_ROOM = ("why", "done", "what", "", "hint", "next", "where", "log")
+_MAX_ROWS = 3
+# Narrower than this nothing can be read.
+MIN_WIDTH = 40
+_PATHS = frozenset({"where", "log"})
+_INDENT, _LABEL = 2, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One failure and what was done about it. at: Unix seconds. rung: that answered; empty for a hang that is left alone.
+
+    title: what becomes of the job, and who failed (rank, node). what: exception or code; meaning: of it. where: file:line or
+    device. why: what speaks for it. done: with what it cost. hint: what a person can do. log: of that rank. next: to type.
+    """
+
+    at: float
+    rung: str
+    title: str
+    what: str = ""
+    meaning: str = ""
+    where: str = ""
+    why: str = ""
+    done: str = ""
+    hint: str = ""
+    log: str = ""
+    next: str = ""
+
+    def rows(self, most: int = MAX_CHARS) -> tuple[tuple[str, str], ...]:
+        """(label, value) of what is known, the title's label empty. most: characters of a value; a message that is longer gives
+        way to its meaning."""
+        means = f" ({self.meaning})" if self.meaning else ""
+        what = f"{cut(self.what, max(most // 2, most - len(means)))}{means}"
+        facts = (
+            ("", self.title), ("what", what), ("where", self.where), ("why", self.why), ("done", self.done),
+            ("hint", self.hint), ("log", self.log), ("next", self.next),
+        )  # fmt: skip
+        return tuple((label, visible(value)) for label, value in facts if value)
+
+
+def lines(card: Card, width: int | None = None) -> list[str]:
+    """At most MAX_LINES. width: of a terminal, columns: long values go on below themselves as long as there are lines left, and
+    the hint gives way to them. None for a pipe or a message: one fact a line, which is cut at MAX_CHARS."""
+    if width is None:
+        return [_first(label) + _short(label, value, MAX_CHARS) for label, value in card.rows()]
+    wants = {label: len(_wrapped(value, _room(label, width))) for label, value in card.rows()}
+    if sum(wants.values()) > MAX_LINES:
+        wants.pop("hint", None)
+    share, spare = dict.fromkeys(wants, 1), MAX_LINES - len(wants)
+    for label in (name for name in _WANTS_ROOM if name in wants):
+        more = min(spare, _MAX_ROWS - 1, wants[label] - 1)
+        share[label], spare = share[label] + more, spare - more
+    most = share.get("what", 1) * (_room("what", width) - 4)  # a line that ends with a whole word is not full
+    return [
+        (_first(label) if number == 0 else " " * max(_INDENT, len(_first(label)))) + line
+        for label, value in card.rows(most)
+        if label in share
+        for number, line in enumerate(_fitted(label, value, _room(label, width), share[label]))
+    ]
+
+
+def _room(label: str, width: int) -> int:
+    """For a value, columns."""
+    return max(MIN_WIDTH, width) - _INDENT - (_LABEL + 2 if label else 0)
+
+
+def _first(label: str) -> str:
+    return f"{' ' * _INDENT}{label:<{_LABEL}}  " if label else ""
+
+
+def _wrapped(value: str, width: int) -> list[str]:
+    return textwrap.wrap(value, width, break_on_hyphens=False) or [""]
+
+
+def _short(label: str, value: str, most: int) -> str:
+    return cut_front(value, most) if label in _PATHS else cut(value, most)
+
+
+def _fitted(label: str, value: str, width: int, rows: int) -> list[str]:
+    """So much of it that it takes no more rows."""
+    most = rows * width
+    while len(told := _wrapped(_short(label, value, most), width)) > rows:
+        most -= 4
+    return told
+
+
+def last_card(records: Sequence[rec.Record]) -> Card | None:
+    """Of the last failure that the records tell of."""
+    found = cards(records)
+    return found[-1] if found else None
+
+
+def cards(records: Iterable[rec.Record]) -> list[Card]:
+    """One for each decision of the ladder, and for each hang that is left alone, in order."""
+    return [card for _, card in numbered(records)]
+
+
+def numbered(records: Iterable[rec.Record]) -> list[tuple[int, Card]]:
+    """The same, each with the attempt that it ended."""
+    walk = _Walk()
+    for record in records:
+        walk.see(record)
+    return [(attempt, card) for attempt, _, card in walk.found]
+
+
+class _Walk:
+    """Goes through a ledger and makes the cards on the way. found: attempt, id of the decision, card."""
+
+    def __init__(self) -> None:
+        self.past = History()
+        self.run: rec.RunBegan | None = None
+        self.attempts = 0  # starts of all ranks
+        self.found: list[tuple[int, str, Card]] = []
+        self._next_attempt()
+
+    def _next_attempt(self, begun: rec.AttemptBegan | None = None) -> None:
+        self.attempt = begun
+        self.trouble: rec.TroubleSeen | None = None
+        self.verdict: rec.Diagnosed | None = None
+        self.hang: rec.HangSeen | None = None
+        self.culprit: rec.CulpritSeen | None = None
+        self.advice: rec.Advised | None = None
+        self.back: list[str] = []
+
+    def see(self, record: rec.Record) -> None:
+        match record:
+            case rec.RunBegan():
+                self.run = record
+            case rec.AttemptBegan():
+                self._began_again(record)
+            case rec.TroubleSeen():
+                self.trouble = record
+                if record.cause == "hang":
+                    self._drop_hang(record.attempt)
+            case rec.Diagnosed():
+                self.verdict = record
+            case rec.Reinstated():
+                self.back = [
+                    node for node in record.nodes
+                    if self.past.left_on_words.get(node) == record.signature and node in self.past.isolated
+                ]  # fmt: skip
+            case rec.HangSeen():
+                self.hang = record
+                self._drop_hang(record.attempt)
+                self.found.append((record.attempt, "", self._of_hang(record)))
+            case rec.Paused():
+                self._went_on(record)
+            case rec.CulpritSeen():
+                self.culprit = record
+            case rec.Advised():
+                self.advice = self.advice or record
+            case rec.Decided():
+                self.past = self.past.add(record)
+                self.found.append((record.attempt, record.id, self._of_decision(record)))
+                return
+            case rec.CarriedOut():
+                self._carried_out(record)
+            case _:
+                pass
+        self.past = self.past.add(record)
+
+    # --- what comes after a card
+
+    def _began_again(self, begun: rec.AttemptBegan) -> None:
+        if self.found and self.found[-1][1] and self.attempt is not None and self.found[-1][0] == self.attempt.attempt:
+            away_s = begun.at - (self.trouble.at if self.trouble else self.found[-1][2].at)
+            self._amend(f"back after {span(max(0.0, away_s))}")
+        self.attempts += 1
+        self._next_attempt(begun)
+
+    def _carried_out(self, done: rec.CarriedOut) -> None:
+        if not self.found or self.found[-1][1] != done.id:
+            return
+        if done.ok is False:
+            self._amend(f"that failed: {done.what}")
+        elif self.found[-1][2].rung in SWAPS and done.what:
+            self._amend(done.what)
+
+    def _went_on(self, pause: rec.Paused) -> None:
+        if self.found and not self.found[-1][1] and self.found[-1][0] == pause.attempt:
+            self._amend(f"went on by itself after {span(pause.seconds)}")
+
+    def _amend(self, what: str) -> None:
+        attempt, id, card = self.found[-1]
+        self.found[-1] = attempt, id, replace(card, done=f"{card.done}; {what}")
+
+    def _drop_hang(self, attempt: int) -> None:
+        """One that was announced, and is seen anew or answered: its own card comes in its place."""
+        if self.found and not self.found[-1][1] and self.found[-1][0] == attempt:
+            self.found.pop()
+
+    # --- cards
+
+    @property
+    def job(self) -> str:
+        return self.run.job if self.run else "?"
+
+    def _of_hang(self, hang: rec.HangSeen) -> Card:
+        """Announced: nothing is done about it."""
+        title = f"job {self.job} seems to hang: {hang.what}"
+        return Card(
+            hang.at, "", title, hang.culprit or self._culprit(), "", "", _pieces(hang.evidence),
+            "nothing: hang-restart is switched off, the ranks are left alone",
+            "rungs.hang-restart.enabled: true lets ftrun answer the next one", self._log(-1, ""), f"ftslurm history {self.job}",
+        )  # fmt: skip
+
+    def _of_decision(self, decided: rec.Decided) -> Card:
+        hung = decided.cause == "hang"
+        v = None if hung and self.verdict is None else self.verdict
+        return Card(
+            decided.at, decided.rung, f"{self._becomes(decided)}: {self._who(decided)}",
+            self._what(v) if v else self._culprit() if hung else "", self._meaning(v) if v else "",
+            v.place if v else "",
+            self._why(decided, v), self._done(decided), self._hint(v),
+            self._log(v.rank if v else -1, v.node if v else ""), self._then(decided),
+        )  # fmt: skip
+
+    def _becomes(self, decided: rec.Decided) -> str:
+        without = f" without {fold(decided.exclude)}" if decided.exclude else ""
+        left = f" {fold(decided.isolate)}" if decided.isolate else " a node"
+        job = f"job {self.job}"
+        return {
+            "rank-restart": f"job {self.job}: one rank is started again",
+            "in-place-restart": f"{job} is restarted in place",
+            "hang-restart": f"{job} hangs and is restarted in place",
+            "node-replacement": f"{job} replaces{left}",
+            "shrink": f"{job} goes on without{left}",
+            "fail": f"{job} failed",
+        }.get(decided.rung, f"{job} is requeued{without}")
+
+    def _who(self, decided: rec.Decided) -> str:
+        v, trouble = self.verdict, self.trouble
+        if decided.cause == "hang" and self.hang is not None:
+            return self.hang.what
+        if trouble is None:
+            return decided.why.partition("; ")[0]
+        if trouble.cause == "device" and v is not None and v.place and v.said and v.said in trouble.what:
+            return v.place
+        if v is not None and v.rank >= 0 and not f"{trouble.what} ".startswith(f"rank {v.rank} on {v.node} "):
+            return f"rank {v.rank} on {v.node} is where it began; {trouble.what}"
+        return trouble.what
+
+    def _what(self, v: rec.Diagnosed) -> str:
+        if not v.said:
+            return v.what
+        return v.meaning if v.meaning.startswith(f"{v.said}: ") else _TAGS.sub("", v.said)  # of a signal
+
+    def _meaning(self, v: rec.Diagnosed) -> str:
+        return "" if not v.said or v.meaning in v.said or v.meaning.startswith(f"{v.said}: ") else v.meaning
+
+    def _culprit(self) -> str:
+        c = self.culprit
+        if c is None:
+            return ""
+        ranks = f"rank {', '.join(map(str, c.ranks[:8]))} on {', '.join(c.nodes[:8])}" if c.ranks else "no rank in particular"
+        return f"{c.sign}: {ranks}{f' in {c.operation}' if c.operation else ''}: {c.cause}"
+
+    def _why(self, decided: rec.Decided, v: rec.Diagnosed | None) -> str:
+        told: list[str] = []
+        if v is None:
+            return _pieces((*(self.hang.evidence if self.hang else ()), *(self.culprit.evidence if self.culprit else ())))
+        known = [v.said, self.trouble.what if self.trouble else ""] if v.said else [v.what]
+        if not (v.evidence and v.evidence[0].endswith(_FOLLOWS)):  # it says whose fault it is
+            told.append(f"{_fault(v)}{f', {v.spread}' if v.spread else ''}")
+        if v.confidence == "fact" and v.rank < 0 and v.place:
+            told.append("the device itself reports it")
+        for node, why in list(decided.isolate.items())[:1]:
+            told += self._held(node, why, (*known, *v.evidence))
+        told += [piece for piece in v.evidence if not _is_told(piece, known)][:2]
+        if self.back:
+            told.append(f"{fold(self.back)} {'is' if len(self.back) == 1 else 'are'} reinstated")
+        return "; ".join(told)
+
+    def _held(self, node: str, why: str, known: Sequence[str]) -> list[str]:
+        """Why a node is left, less what the card has told already."""
+        reason, counted, times = why.partition("; held against it")
+        held = [] if _is_told(reason, known) else [reason.removeprefix(f"{node}: ")]
+        held += [f"held against it{times}"] if counted else []
+        return [f"{node}: {'; '.join(held)}"] if held else []
+
+    def _done(self, decided: rec.Decided) -> str:
+        if decided.rung == "fail":
+            told = [f"nothing more: {decided.reason or 'nothing above applies'}", *self._left(), self._lived()]
+        else:
+            known = decided.reason.startswith("without ") or decided.reason in _PLAIN
+            why = f" ({decided.reason})" if decided.reason and not known else ""
+            cost = self._cost(decided.cost) if decided.cost else "costs nothing"
+            told = [f"{decided.rung}{why}", cost, self._lived()]
+        return "; ".join(each for each in told if each)
+
+    def _cost(self, name: str) -> str:
+        limit = self._limit(name)
+        return f"{name} {limit - self.past.spent.get(name, 0)} of {limit} left" if limit else f"one of {name}"
+
+    def _left(self) -> list[str]:
+        return [self._cost(name) for name, spent in self.past.spent.items() if spent and self._limit(name)]
+
+    def _limit(self, name: str) -> int:
+        return self.run.budgets.get(name, 0) if self.run else 0
+
+    def _lived(self) -> str:
+        if self.attempt is None or self.trouble is None:
+            return ""
+        return f"it ran {span(max(0.0, self.trouble.at - self.attempt.at))}"
+
+    def _hint(self, v: rec.Diagnosed | None) -> str:
+        if self.advice is not None:
+            return f"{self.advice.what}: {self.advice.advice}"
+        return v.advice if v else ""
+
+    def _log(self, rank: int, node: str) -> str:
+        if self.run is None or not self.run.log:
+            return ""
+        path = expand(self.run.log, rank, node)
+        return f"{path}, lines labelled `{rank}:`" if self.run.labels and rank >= 0 else path
+
+    def _then(self, decided: rec.Decided) -> str:
+        if self.verdict is not None and decided.cause == "device" and self.verdict.rank < 0 and self.verdict.place:
+            return f"ftslurm explain {self.verdict.said}"
+        return f"ftslurm {'history' if decided.rung == 'fail' else 'status'} {self.job}"
+
+
+_FIELD = re.compile(r"%(?:(%)|(\d{0,4})([tnN]))")
+
+
+def expand(pattern: str, rank: int, node: str) -> str:
+    """The file of one rank, as srun names it; `*` for what is not known."""
+
+    def value_of(found: re.Match[str]) -> str:
+        if found[1]:
+            return "%"
+        if found[3] == "t":
+            return str(rank).zfill(min(int(found[2] or 0), 10)) if rank >= 0 else "*"
+        return (node or "*") if found[3] == "N" else "*"
+
+    return _FIELD.sub(value_of, pattern)
+
+
+def _fault(v: rec.Diagnosed) -> str:
+    known = {each.value: FAULT[each] for each in ErrorClass if each is not ErrorClass.UNKNOWN}
+    if v.error_class not in known:
+        return "not known whose fault"
+    whose, rest = _WHOSE.match(known[v.error_class]).groups()  # type: ignore[union-attr]
+    return f"{'probably ' if v.confidence == 'weak' else ''}{whose} fault{rest}"
+
+
+_WHOSE = re.compile(r"([^:,]*)(.*)")
+# Reasons of rungs that their names tell already.
+_PLAIN = frozenset({"no node is to blame", "the fault is one that heals", "the error is one that a restart heals"})
+# How contrast.py ends its sentence.
+_FOLLOWS = "it is the program"
+
+
+def _pieces(evidence: Sequence[str]) -> str:
+    return "; ".join(dict.fromkeys(evidence[:2]))
+
+
+# What loggers write first: `[rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] `.
+_TAGS = re.compile(r"^(?:\[[^\[\]]{1,60}\]:? ?)+(?=.{20})")
+_RANK = re.compile(r"^rank \d+ on [^ :]+: ")
+
+
+def _is_told(piece: str, known: Sequence[str]) -> bool:
+    """Does the card say that already? Other ranks with the same words add nothing."""
+    bare = _RANK.sub("", piece)
+    return any(each and (bare.startswith(each[:60]) or piece.startswith(each[:60])) for each in known)

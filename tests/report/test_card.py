@@ -1,0 +1,171 @@
+"""The failure card: what people read of a failure, from records alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ftslurm.model import decisions as do
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.devices import FaultClass
+from ftslurm.model.settings import Settings
+from ftslurm.report.card import MAX_LINES, Card, cards, expand, last_card, lines
+from tests.stories.replay import Job, fault
+from tests.stories.test_blame import ECC, Campaign
+
+TRACE = """Traceback (most recent call last):
+  File "/home/u/train.py", line 175, in step
+    raise ValueError("bad config")
+ValueError: bad config
+"""
+
+
+def facts(card: Card | None) -> dict[str, str]:
+    assert card is not None
+    return dict(card.rows())
+
+
+def test_a_program_s_own_error_who_what_where_why_done_and_what_to_type() -> None:
+    job = Campaign()
+    job.fails(1, TRACE)
+    told = facts(last_card(job.job.ledger))
+    assert told[""] == "job 7 is requeued: rank 1 on n2 exited with status 1"
+    assert told["what"].startswith("ValueError: bad config (")
+    assert told["where"] == "/home/u/train.py:175"
+    assert told["why"] == "the program's fault, on 1 of 2 ranks"
+    assert told["done"] == "unconditional-requeue; max_restarts 7 of 8 left; it ran 3.0 s"
+    assert told["next"] == "ftslurm status 7"
+
+
+def test_an_error_that_follows_its_rank_gives_back_the_node_and_says_so() -> None:
+    job = Campaign().until_over(1, ECC)
+    first, second, *_, last = (facts(card) for card in cards(job.job.ledger))
+    assert first[""].startswith("job 7 is requeued without n2: ")
+    assert "its own words" not in first["why"] and "on rank 1 on n2 and n3: it is the program; n2 is reinstated" in second["why"]
+    assert last[""].startswith("job 7 failed: rank 1 on ") and "running it again cannot help" in last["done"]
+    assert "reinstated" not in last["why"], "that has been said"
+    assert last["next"] == "ftslurm history 7"
+
+
+def test_only_what_was_left_is_called_reinstated() -> None:
+    """A node that was accused, and that the job has stayed on, is none that comes back."""
+    begun = [rec.RunBegan(1.0, "r", "7", "c", 0, "", "x", "n[1-2]"), rec.AttemptBegan(2.0, "r", 1, 0, "", 1, "n[1-2]", 2)]
+    seen = [rec.TroubleSeen(3.0, 1, "crash", "rank 1 on n2 exited with status 1"),
+            rec.Diagnosed(3.0, 1, "x", "user-code", "no", "strong", "words"),
+            rec.Reinstated(3.0, 1, "x", {"n1": "it is the program"})]  # fmt: skip
+    decided = rec.Decided(4.0, "r-1", 1, "unconditional-requeue", "crash", "")
+    assert "reinstated" not in facts(last_card([*begun, *seen, decided]))["why"]
+
+
+def test_a_device_fault_is_known_by_its_code_and_its_device() -> None:
+    job = Campaign().job
+    job.shows(fault())
+    told = facts(last_card(job.ledger))
+    assert told[""] == "job 7 is restarted in place: device 0.0 of n2" and told["where"] == "device 0.0 of n2"
+    assert told["what"] == "80E01801 (name of 80E01801)" and told["why"].startswith("the hardware's fault")
+    assert told["done"].startswith("in-place-restart; costs nothing; it ran 3.0 s")
+    assert "back after" in told["done"] and told["next"] == "ftslurm explain 80E01801"
+
+
+def test_healing_that_failed_is_said_with_what_came_of_it() -> None:
+    job = Job().begin()
+    job.heals = False
+    job.shows(fault())
+    first, second = cards(job.ledger)
+    assert "that failed: n2: device 0.0" in first.done and second.rung == "isolated-requeue"
+    assert "without n2" in second.title
+
+
+def test_a_ledger_of_before_is_told_from_the_sentence_that_it_has() -> None:
+    job = Job(Settings(unconditional_requeue=False)).begin()
+    job.exits(2, 9)
+    old = [replace(r, reason="") if isinstance(r, rec.Decided) else r for r in job.ledger]
+    old.insert(-3, rec.Diagnosed(1.0, 1, "exit 9", "unknown", "unknown", "none", "rank 2 on n2 exited with status 9"))
+    told = facts(last_card(old))
+    assert told[""] == "job 7 failed: rank 2 on n2 exited with status 9" and "nothing above applies" in told["done"]
+    assert "unconditional-requeue is switched off" in facts(last_card(job.ledger))["done"]
+
+
+def test_a_requeue_that_failed_is_told_by_the_card_that_is_made_later() -> None:
+    job = Job().begin()
+    job.silent = {do.Requeue}
+    job.exits(0, 4)
+    shown = last_card(job.ledger)
+    job.tell(ev.RequeueEnded(False, "nobody listens"))
+    later = last_card(job.ledger)
+    assert shown is not None and later == replace(shown, done=f"{shown.done}; that failed: nobody listens")
+
+
+@pytest.mark.parametrize(("cause", "rungs"), [("hang", ["hang-restart"]), ("crash", ["", "hang-restart"])])
+def test_a_hang_that_is_announced_is_a_card_until_it_is_answered(cause: str, rungs: list[str]) -> None:
+    begun = [rec.RunBegan(1.0, "r", "7", "c", 0, "", "x", "n[1-2]"), rec.AttemptBegan(2.0, "r", 1, 0, "", 1, "n[1-2]", 2)]
+    seen = rec.HangSeen(60.0, 1, "stall", "no rank gets on for 3 min", ("rank 2: asleep",), "RankNonCommHang: rank 2 on n2: asleep")
+    told = facts(last_card([*begun, seen]))
+    assert told[""] == "job 7 seems to hang: no rank gets on for 3 min" and "rank 2 on n2" in told["what"]
+    assert "left alone" in told["done"] and "hang-restart" in told["hint"]
+    on = rec.Paused(90.0, 1, 88.0, True)
+    assert facts(last_card([*begun, seen, on]))["done"].endswith("went on by itself after 1 min 28 s")
+    ended = [rec.TroubleSeen(99.0, 1, cause, "x"), rec.Decided(99.5, "r-1", 1, "hang-restart", cause, "", reason="a hang")]
+    assert [card.rung for card in cards([*begun, seen, *ended])] == rungs
+
+
+def test_a_hint_stands_in_the_card_and_goes_first_where_a_terminal_is_too_small_for_all() -> None:
+    long = Card(1.0, "fail", "job 7 failed", "x" * 200, "meaning", "a.py:1", "why " * 40, "done " * 40, "do this", "/log", "ls")
+    assert [line.split()[0] for line in lines(long)] == ["job", "what", "where", "why", "done", "hint", "log", "next"]
+    assert not any(line.strip().startswith("hint") for line in lines(long, 80))
+    short = Card(1.0, "", "job 7 seems to hang", "who", done="nothing", hint="do this")
+    assert lines(short, 80)[-1] == "  hint   do this"
+
+
+def test_the_meaning_is_seen_however_long_the_message() -> None:
+    card = Card(1.0, "fail", "t", "word " * 400, "out of memory")
+    assert lines(card)[1].endswith("... (out of memory)") and lines(card, 80)[-1].endswith("... (out of memory)")
+
+
+ANY = st.text(max_size=400)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.builds(Card, st.just(1.0), *[ANY] * 10), st.integers(1, 200))
+def test_no_text_of_a_user_reaches_the_terminal_as_anything_but_text(card: Card, width: int) -> None:
+    piped, wrapped = lines(card), lines(card, width)
+    assert len(piped) <= MAX_LINES and all(len(line) <= 320 for line in piped)
+    assert len(wrapped) <= MAX_LINES and all(len(line) <= max(40, width) for line in wrapped)
+    assert all(line.isprintable() for line in (*piped, *wrapped))
+
+
+def test_words_that_a_program_prints_to_fool_a_terminal_are_made_plain_at_the_door() -> None:
+    job = Campaign()
+    job.fails(1, "RuntimeError: \x1b]0;owned\x07 \x1b[31mred\x9b5n \u202egnp.exe\n")
+    for record in job.job.ledger:
+        if isinstance(record, rec.Diagnosed):
+            assert all(text.isprintable() for text in (record.what, record.said, record.place, *record.evidence))
+    assert "red" in facts(last_card(job.job.ledger))["what"]
+
+
+@pytest.mark.parametrize(("pattern", "rank", "node", "path"), [
+    ("/l/slurm-7.out", 3, "n1", "/l/slurm-7.out"),
+    ("/l/%t.err", 3, "n1", "/l/3.err"),
+    ("/l/%04t-%N.%n", 3, "n1", "/l/0003-n1.*"),
+    ("/l/100%%-%t", -1, "", "/l/100%-*"),
+])  # fmt: skip
+def test_the_log_of_the_rank_is_named(pattern: str, rank: int, node: str, path: str) -> None:
+    assert expand(pattern, rank, node) == path
+
+
+def test_where_ranks_share_a_file_their_label_tells_them_apart() -> None:
+    job = Campaign()
+    job.fails(1, TRACE)
+    ledger = [replace(r, log="/l/7.out", labels=True) if isinstance(r, rec.RunBegan) else r for r in job.job.ledger]
+    assert facts(last_card(ledger))["log"] == "/l/7.out, lines labelled `1:`"
+
+
+def test_an_isolated_fault_names_the_node_once() -> None:
+    job = Job().begin()
+    job.shows(fault(code="80E18402", graded=FaultClass.ISOLATE))
+    told = facts(last_card(job.ledger))
+    assert told[""].startswith("job 7 is requeued without n2: ") and "isolated-requeue" in told["done"]
