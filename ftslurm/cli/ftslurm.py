@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import click
 
 import ftslurm
+from ftslurm.cli.analyze import analyze
 from ftslurm.cli.drill import drill
 from ftslurm.cli.install_hooks import install_hooks
 from ftslurm.cli.nodes import nodes
@@ -51,13 +52,6 @@ def _store() -> Store:
     return Store(state_folder(os.environ))
 
 
-def _console() -> Any:
-    from rich.console import Console
-
-    # A pipe has no width: lines stay whole there, for grep and for logs.
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
-
-
 def _print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, sort_keys=True))
 
@@ -76,13 +70,13 @@ def status(job: str | None, as_json: bool) -> None:
     if job is not None:
         contents = _store().find(job)[1]
         found = _begun(job, view.status(contents.records, contents.damaged))
-        return _print_json(asdict(found)) if as_json else text.print_status(_console(), found)
+        return _print_json(asdict(found)) if as_json else text.print_status(text.console(), found)
     every = [view.status(contents.records, contents.damaged, with_card=as_json) for _, contents in _store().all()]
     views = [one for one in every if one is not None]
     if as_json:
         return _print_json([asdict(one) for one in views])
     if views:
-        return text.print_all(_console(), views)
+        return text.print_all(text.console(), views)
     click.echo(f"no ledger in {state_folder(os.environ)}: no job has run under ftrun yet", err=True)
 
 
@@ -103,8 +97,8 @@ def history(job: str, verbose: bool, as_json: bool) -> None:
         return _print_json(
             {"job": asdict(found), "attempts": [asdict(attempt) for attempt in attempts], "evidence": evidence}
         )
-    text.print_history(_console(), found, attempts, verbose)
-    text.print_files(_console(), "what hung ranks were doing", evidence)
+    text.print_history(text.console(), found, attempts, verbose)
+    text.print_files(text.console(), "what hung ranks were doing", evidence)
 
 
 @group.command()
@@ -127,21 +121,23 @@ def explain(code: tuple[str, ...], policy: str, profile: str, annotations: str, 
 
     from ftslurm.policies.ladder import rung_texts
     from ftslurm.report import ladder as show
+    from ftslurm.report.text import console
 
     if as_json:
         return _print_json(show.as_json(resolved))
-    show.print_ladder(_console(), resolved, rung_texts())
+    show.print_ladder(console(), resolved, rung_texts())
 
 
 def _explain_code(code: tuple[str, ...], settings: Settings, as_json: bool) -> None:
     from ftslurm.report import explain_code as show
+    from ftslurm.report.text import console
     from ftslurm.wrapper.explain_code import MAX_TEXT_BYTES, Explainer
 
     explainer = Explainer(settings)
     found = explainer.text(sys.stdin.buffer.read(MAX_TEXT_BYTES)) if code == ("-",) else explainer.words(code)
     if as_json:
         return _print_json(show.as_json(found))
-    show.print_explained(_console(), found)
+    show.print_explained(console(), found)
 
 
 @group.command()
@@ -162,6 +158,7 @@ def env() -> None:
     click.echo(export_lines(_store(), os.environ), nl=False)
 
 
+group.add_command(analyze)
 group.add_command(drill)
 group.add_command(install_hooks)
 group.add_command(nodes)

@@ -24,7 +24,7 @@ MAX_LINES = 8
 MAX_CHARS = 300
 # In a terminal, who gets another row first while there are rows left, and how many at the most. A message can give way to its
 # meaning, the others have no shorter form.
-_WANTS_ROOM = ("why", "done", "what", "", "hint", "next", "where", "log")
+_WANTS_ROOM = ("why", "again", "done", "what", "", "hint", "next", "where", "log")
 _MAX_ROWS = 3
 # Narrower than this nothing can be read.
 MIN_WIDTH = 40
@@ -38,6 +38,7 @@ class Card:
 
     title: what becomes of the job, and who failed (rank, node). what: exception or code; meaning: of it. where: file:line or
     device. why: what speaks for it. done: with what it cost. hint: what a person can do. log: of that rank. next: to type.
+    again: of a log, is another try worth it?
     """
 
     at: float
@@ -51,6 +52,7 @@ class Card:
     hint: str = ""
     log: str = ""
     next: str = ""
+    again: str = ""
 
     def rows(self, most: int = MAX_CHARS) -> tuple[tuple[str, str], ...]:
         """(label, value) of what is known, the title's label empty. most: characters of a value; a message that is longer gives
@@ -58,8 +60,8 @@ class Card:
         means = f" ({self.meaning})" if self.meaning else ""
         what = f"{cut(self.what, max(most // 2, most - len(means)))}{means}"
         facts = (
-            ("", self.title), ("what", what), ("where", self.where), ("why", self.why), ("done", self.done),
-            ("hint", self.hint), ("log", self.log), ("next", self.next),
+            ("", self.title), ("what", what), ("where", self.where), ("why", self.why), ("again", self.again),
+            ("done", self.done), ("hint", self.hint), ("log", self.log), ("next", self.next),
         )  # fmt: skip
         return tuple((label, visible(value)) for label, value in facts if value)
 
@@ -235,7 +237,7 @@ class _Walk:
         v = None if hung and self.verdict is None else self.verdict
         return Card(
             decided.at, decided.rung, f"{self._becomes(decided)}: {self._who(decided)}",
-            self._what(v) if v else self._culprit() if hung else "", self._meaning(v) if v else "",
+            what_of(v) if v else self._culprit() if hung else "", meaning_of(v) if v else "",
             v.place if v else "",
             self._why(decided, v), self._done(decided), self._hint(v),
             self._log(v.rank if v else -1, v.node if v else ""), self._then(decided),
@@ -266,14 +268,6 @@ class _Walk:
             return f"rank {v.rank} on {v.node} is where it began; {trouble.what}"
         return trouble.what
 
-    def _what(self, v: rec.Diagnosed) -> str:
-        if not v.said:
-            return v.what
-        return v.meaning if v.meaning.startswith(f"{v.said}: ") else _TAGS.sub("", v.said)  # of a signal
-
-    def _meaning(self, v: rec.Diagnosed) -> str:
-        return "" if not v.said or v.meaning in v.said or v.meaning.startswith(f"{v.said}: ") else v.meaning
-
     def _culprit(self) -> str:
         c = self.culprit
         if c is None:
@@ -287,12 +281,12 @@ class _Walk:
             return _pieces((*(self.hang.evidence if self.hang else ()), *(self.culprit.evidence if self.culprit else ())))
         known = [v.said, self.trouble.what if self.trouble else ""] if v.said else [v.what]
         if not (v.evidence and v.evidence[0].endswith(_FOLLOWS)):  # it says whose fault it is
-            told.append(f"{_fault(v)}{f', {v.spread}' if v.spread else ''}")
+            told.append(fault_of(v))
         if v.confidence == "fact" and v.rank < 0 and v.place:
             told.append("the device itself reports it")
         for node, why in list(decided.isolate.items())[:1]:
             told += self._held(node, why, (*known, *v.evidence))
-        told += [piece for piece in v.evidence if not _is_told(piece, known)][:2]
+        told += more_of(v, known)
         if self.back:
             told.append(f"{fold(self.back)} {'is' if len(self.back) == 1 else 'are'} reinstated")
         return "; ".join(told)
@@ -362,6 +356,26 @@ def expand(pattern: str, rank: int, node: str) -> str:
     return _FIELD.sub(value_of, pattern)
 
 
+def what_of(v: rec.Diagnosed) -> str:
+    if not v.said:
+        return v.what
+    return v.meaning if v.meaning.startswith(f"{v.said}: ") else _TAGS.sub("", v.said)  # of a signal
+
+
+def meaning_of(v: rec.Diagnosed) -> str:
+    return "" if not v.said or v.meaning in v.said or v.meaning.startswith(f"{v.said}: ") else v.meaning
+
+
+def fault_of(v: rec.Diagnosed) -> str:
+    """Whose it is, and how widely it was seen."""
+    return f"{_fault(v)}{f', {v.spread}' if v.spread else ''}"
+
+
+def more_of(v: rec.Diagnosed, known: Sequence[str]) -> list[str]:
+    """Of the evidence what is not known already, two pieces at the most."""
+    return [piece for piece in v.evidence if not _is_told(piece, known)][:2]
+
+
 def _fault(v: rec.Diagnosed) -> str:
     known = {each.value: FAULT[each] for each in ErrorClass if each is not ErrorClass.UNKNOWN}
     if v.error_class not in known:
@@ -383,7 +397,7 @@ def _pieces(evidence: Sequence[str]) -> str:
 
 # What loggers write first: `[rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] `.
 _TAGS = re.compile(r"^(?:\[[^\[\]]{1,60}\]:? ?)+(?=.{20})")
-_RANK = re.compile(r"^rank \d+ on [^ :]+: ")
+_RANK = re.compile(r"^rank \d+(?: on [^ :]+)?: ")
 
 
 def _is_told(piece: str, known: Sequence[str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -15,6 +16,11 @@ from ftslurm.report.card import Card, lines
 from ftslurm.report.facts import print_facts, printable
 from ftslurm.report.view import AttemptView, RemedyView, Status, VerdictView
 from ftslurm.report.words import span
+
+
+def console() -> Console:
+    """A pipe has no width: lines stay whole there, for grep and for logs."""
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def moment(at: float) -> str:

@@ -1,0 +1,133 @@
+"""What a job's log tells, as a card and for programs. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from ftslurm.model import record as rec
+from ftslurm.model.exits import ExitStatus
+from ftslurm.model.text import visible
+from ftslurm.model.values import dataclass
+from ftslurm.model.verdict import Confidence, Retriable, Verdict
+from ftslurm.report.card import Card, fault_of, meaning_of, more_of, what_of
+
+# What a node is called that nobody knows, and how a rank that nobody knows stands in a sentence (policies/joblog.py).
+NO_NODE = "?"
+_NOBODY = re.compile(r"\brank -1 on \S+?(: | (?=exited|was)|$)|(?<=rank )-1 on \?")
+_NOWHERE = re.compile(r"(?<=\d) on \?(?=\W|$)")
+AGAIN: Mapping[Retriable, str] = {
+    Retriable.YES: "yes: the same may go well the next time",
+    Retriable.ONCE: "yes, once more: if it comes back, it stays",
+    Retriable.NO: "no: the same would come again",
+    Retriable.UNKNOWN: "not known: nothing in the log tells",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """name: of the log, for people. place: file and line of the decisive words. read: bytes; skipped: of them, not looked at.
+
+    rank, node, status: who failed first, as far as the log tells. failed: does it tell of a failure at all?
+    """
+
+    name: str
+    verdict: Verdict
+    failed: bool
+    place: str = ""
+    read: int = 0
+    skipped: int = 0
+    rank: int = -1
+    node: str = ""
+    status: ExitStatus | None = None
+
+    @property
+    def card(self) -> Card:
+        if not self.failed:
+            well = self.status is not None and self.status.ok
+            what = "the job ended well (status 0)" if well else "nothing in it tells of a failure"
+            return Card(0.0, "", f"{self.name}: {what}", again="" if well else self._again(), log=self._log())
+        v = diagnosed(self.verdict)
+        more = more_of(v, [v.said, *v.said.split("; ", 1)[1:], "exited with status", "was killed by"])
+        return Card(
+            0.0, "", f"{self.name}: {self._who()}", what_of(v), meaning_of(v), v.place, "; ".join([fault_of(v), *more]),
+            again=self._again(), hint=v.advice, log=self._log(), next=self._next(v),
+        )  # fmt: skip
+
+    def _who(self) -> str:
+        where = f" on {self.node}" if self.node else ""
+        who = f"rank {self.rank}{where}" if self.rank >= 0 else "the job"
+        return f"{who} {self.status}" if self.status is not None else f"{who} failed"
+
+    def _again(self) -> str:
+        return AGAIN[self.verdict.retriable]
+
+    def _log(self) -> str:
+        gap = f" (of {_size(self.read)} the middle {_size(self.skipped)} were not read)" if self.skipped else ""
+        return f"{self.place or self.name}{gap}"
+
+    def _next(self, v: rec.Diagnosed) -> str:
+        path, colon, line = self.place.rpartition(":")
+        if colon and line.isdecimal():
+            return f"less +{line} {shlex.quote(path)}" if path != "stdin" else ""
+        known = self.status is not None and re.fullmatch(r"exit \d+|SIG[A-Z0-9]+", v.signature)
+        return f"ftslurm explain {v.signature}" if known else ""
+
+
+def diagnosed(verdict: Verdict) -> rec.Diagnosed:
+    """As it would stand in a ledger, with what nobody knows left out."""
+    lead = verdict.lead
+    return rec.Diagnosed(
+        0.0, 1, verdict.signature, verdict.error_class.value, verdict.retriable.value, verdict.confidence.value,
+        plain(verdict.what), tuple(plain(piece) for piece in verdict.evidence),
+        suspects={s.node: plain(s.why) for s in verdict.suspects if s.node != NO_NODE}, program=verdict.program,
+        rank=lead.rank, node=lead.node,
+        said=plain(lead.said), meaning=lead.meaning, place=lead.place, spread=lead.spread, advice=lead.advice,
+    )  # fmt: skip
+
+
+def plain(text: str) -> str:
+    return visible(_NOWHERE.sub("", _NOBODY.sub("", text)))
+
+
+def undecided(verdict: Verdict) -> Verdict:
+    """Where it goes by an exit status that was only assumed, it knows nothing."""
+    return replace(verdict, retriable=Retriable.UNKNOWN, confidence=Confidence.NONE)
+
+
+def as_json(analysis: Analysis) -> dict[str, Any]:
+    """another_try: true, false, or null where nobody knows."""
+    v = diagnosed(analysis.verdict)
+    known = {Retriable.YES: True, Retriable.ONCE: True, Retriable.NO: False}
+    return {
+        "log": analysis.name,
+        "failed": analysis.failed,
+        "another_try": known.get(analysis.verdict.retriable),
+        "retriable": v.retriable,
+        "class": v.error_class,
+        "confidence": v.confidence,
+        "signature": v.signature,
+        "what": v.what,
+        "said": v.said,
+        "meaning": v.meaning,
+        "place": v.place,
+        "line": analysis.place,
+        "rank": analysis.rank if analysis.rank >= 0 else None,
+        "node": analysis.node,
+        "suspects": dict(v.suspects),
+        "evidence": list(v.evidence),
+        "bytes": analysis.read,
+        "skipped": analysis.skipped,
+        "card": asdict(analysis.card),
+    }
+
+
+def _size(number: int) -> str:
+    units: Sequence[str] = ("bytes", "KiB", "MiB", "GiB", "TiB")
+    value, place = float(number), 0
+    while value >= 1024 and place < len(units) - 1:
+        value, place = value / 1024, place + 1
+    return f"{value:.3g} {units[place]}"

@@ -1,0 +1,165 @@
+"""Reads logs of any size: of a large one its head and its tail. What is no plain file is refused, but for stdin.
+
+Which rank a file is of is read from its name: the number in which the names differ, `rank3.log`, `slurm-7_3.out`; in the folder
+that torchrun writes (`--log-dir`) it is the name of the last folder, of the latest attempt.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from ftslurm.errors import UnknownJob, UsageError
+from ftslurm.model.values import dataclass
+from ftslurm.policies.joblog import NO_RANK, Part
+
+# Of all files together; of each at least so much. A quarter of it is the head: what failed first may stand there.
+TOTAL_BYTES, LEAST_BYTES = 16 << 20, 64 << 10
+MAX_FILES = 4096
+BLOCK_BYTES = 1 << 20
+STDIN = "-"
+_NUMBER = re.compile(r"\d+")
+_OF_TORCHRUN = re.compile(r"attempt_(\d{1,6})/(\d{1,6})/(stdout|stderr)\.log$")
+
+
+class LogUnreadable(UnknownJob):
+    """A log that is not there, is no plain file, or that we may not read: status 66."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """path: as given. rank: NO_RANK where it is the whole job's. size: bytes; skipped: of those, not read between head and tail.
+
+    head: characters of `text` that stand before the gap.
+    """
+
+    path: str
+    rank: int
+    stream: str
+    text: str
+    size: int
+    skipped: int = 0
+    head: int = 0
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (Part(self.rank, self.stream, self.text),)
+
+    def line_of(self, words: str) -> int:
+        """The number of the last line that holds them, from 1; 0 if there is none, or nobody knows for what was skipped."""
+        at = self.text.rfind(words) if words else -1
+        return self.text.count("\n", 0, at) + 1 if at >= 0 and (not self.skipped or at < self.head) else 0
+
+
+def read_logs(paths: Sequence[str]) -> list[LogFile]:
+    """Files, folders and `-`, in order. Raises: LogUnreadable, UsageError."""
+    found = list(_files(paths))
+    if len(found) > MAX_FILES:
+        raise UsageError(f"{len(found)} files, and {MAX_FILES} are the most that are read", hint="name some of them")
+    share = max(LEAST_BYTES, TOTAL_BYTES // max(1, len(found)))
+    ranks = _ranks([path for path, _, _ in found])
+    return [
+        _read(path, rank if rank != NO_RANK else by_name, stream, share)
+        for (path, rank, stream), by_name in zip(found, ranks, strict=True)
+    ]
+
+
+def _files(paths: Sequence[str]) -> Iterator[tuple[str, int, str]]:
+    """(path, rank if the folder tells it, stream)"""
+    for path in paths:
+        if path != STDIN and Path(path).is_dir():
+            yield from _folder(Path(path))
+        else:
+            yield path, NO_RANK, "out"
+
+
+def _folder(folder: Path) -> Iterator[tuple[str, int, str]]:
+    files = []
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        files += [Path(place) / name for name in sorted(names)]
+        if len(files) > 4 * MAX_FILES:
+            break
+    plain = [file for file in files if stat.S_ISREG(file.lstat().st_mode)]
+    torchrun = [(found, file) for file in plain if (found := _OF_TORCHRUN.search(file.as_posix()))]
+    if torchrun:
+        latest = max(int(found[1]) for found, _ in torchrun)
+        for found, file in torchrun:
+            if int(found[1]) == latest:
+                yield str(file), int(found[2]), "err" if found[3] == "stderr" else "out"
+        return
+    if not plain:
+        raise LogUnreadable(f"{folder}: there is no file in it", hint="name the log itself")
+    for file in plain:
+        yield str(file), NO_RANK, "out"
+
+
+def _ranks(paths: Sequence[str]) -> list[int]:
+    """By the last number in which their names differ; by their order, where there is none. One file is the whole job's."""
+    if len(paths) < 2:
+        return [NO_RANK] * len(paths)
+    names = [_NUMBER.findall(Path(path).name) for path in paths]
+    if len({len(numbers) for numbers in names}) == 1:
+        for place in reversed(range(len(names[0]))):
+            column = [int(numbers[place][-6:]) for numbers in names]
+            if len(set(column)) == len(paths):
+                return column
+    return list(range(len(paths)))
+
+
+def _read(path: str, rank: int, stream: str, most: int) -> LogFile:
+    if path == STDIN:
+        head, tail, size = _stream(sys.stdin.buffer, most)
+        return _log("stdin", rank, stream, head, tail, size)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)  # a FIFO would wait for a writer
+        with os.fdopen(fd, "rb") as file:
+            about = os.fstat(fd)
+            if not stat.S_ISREG(about.st_mode):
+                raise LogUnreadable(f"{path} is not a plain file", hint="`-` reads stdin: `... | ftslurm analyze -`")
+            return _log(path, rank, stream, *_ends(file, about.st_size, most))
+    except OSError as error:
+        raise LogUnreadable(f"{path} cannot be read: {error.strerror}", hint="correct the path") from None
+
+
+def _ends(file: BinaryIO, size: int, most: int) -> tuple[bytes, bytes, int]:
+    """(head, tail, size). A file that grows meanwhile is read as far as it went."""
+    if size <= most:
+        return file.read(most), b"", size
+    head = file.read(most // 4)
+    file.seek(size - (most - most // 4))
+    return head, file.read(most - most // 4), size
+
+
+def _stream(file: BinaryIO, most: int) -> tuple[bytes, bytes, int]:
+    """The same of what cannot be sought in; it is read to its end."""
+    head = file.read(most // 4)
+    tail, size, room = bytearray(), len(head), most - most // 4
+    while block := file.read(BLOCK_BYTES):
+        size += len(block)
+        tail += block
+        if len(tail) > 2 * room:
+            del tail[:-room]
+    return head, bytes(tail[-room:]), size
+
+
+def _log(path: str, rank: int, stream: str, head: bytes, tail: bytes, size: int) -> LogFile:
+    skipped = max(0, size - len(head) - len(tail)) if tail else 0
+    if not skipped:
+        return LogFile(path, rank, stream, _text(head + tail), size)
+    begin = _text(head[: head.rfind(b"\n") + 1])
+    return LogFile(path, rank, stream, begin + _text(tail[tail.find(b"\n") + 1 :]), size, skipped, len(begin))
+
+
+def _text(data: bytes) -> str:
+    """As a terminal would show it: what a carriage return overwrites, as progress bars do, is left out; so are NUL bytes, which a
+    file system that crashed leaves."""
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\0", "")
+    if "\r" in text:
+        text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return text

@@ -1,0 +1,165 @@
+"""`ftslurm analyze` over files of all kinds: which rank they are of, how much of them is read, what comes out."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ftslurm.cli.ftslurm import main
+from ftslurm.errors import UsageError
+from ftslurm.model.settings import Settings
+from ftslurm.model.verdict import Retriable
+from ftslurm.policies.joblog import NO_RANK
+from ftslurm.policies.patterns import PatternBook
+from ftslurm.report.card import MAX_LINES
+from ftslurm.wrapper import log_files
+from ftslurm.wrapper.analyze import analyze
+from ftslurm.wrapper.catalogs import load_pattern_book
+from ftslurm.wrapper.log_files import LogUnreadable, read_logs
+
+TRACE = 'Traceback (most recent call last):\n  File "/home/u/t.py", line 3, in <module>\n'
+KEY = TRACE + "KeyError: 'lr'\n"
+ECC = TRACE + "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+SRUN = "srun: error: n2: task 3: Exited with exit code 1\nsrun: error: n1: tasks 0-1: Terminated\n"
+
+
+@pytest.fixture(autouse=True)
+def _book_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ftslurm.wrapper.analyze.load_pattern_book", _book)
+
+
+@cache
+def _book(catalogs: tuple[str, ...]) -> PatternBook:
+    return load_pattern_book(catalogs)
+
+
+def write(folder: Path, **files: str) -> list[str]:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return [str(folder / name) for name in files]
+
+
+def told(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["analyze", *argv])
+    out, err = capsys.readouterr()
+    return int(end.value.code or 0), out, err
+
+
+def test_a_card_with_who_what_where_and_the_line_to_look_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (path,) = write(tmp_path, **{"slurm-7.out": "step 1\n" + KEY + SRUN})
+    status, out, _ = told([path], capsys)
+    assert status == 1 and out.splitlines() == [
+        f"{path}: rank 3 on n2 exited with status 1",
+        "  what   KeyError: 'lr' (the program looked up something that is not there)",
+        "  where  /home/u/t.py:3",
+        "  why    the program's fault",
+        "  again  no: the same would come again",
+        f"  log    {path}:4",
+        f"  next   less +4 {path}",
+    ]
+
+
+@pytest.mark.parametrize(("text", "argv", "status"), [
+    (ECC, [], 0), (KEY, [], 1), ("step 1\n", [], 3), ("step 1\n", ["--status", "0"], 1), ("step 1\n", ["--status", "3"], 0),
+    ("step 1\nError: cannot find the end of it\n", [], 3),
+    ("srun: error: Node failure on n12\n", [], 0),
+    ("slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n", [], 1),
+    ("srun: error: n1: task 0: Out Of Memory\n", [], 1),
+])  # fmt: skip
+def test_the_status_says_whether_another_try_is_worth_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, argv: list[str], status: int
+) -> None:
+    (path,) = write(tmp_path, log=text)
+    assert told([*argv, path], capsys)[0] == status
+    ended, out, _ = told([*argv, "--json", path], capsys)
+    assert ended == status and json.loads(out)["another_try"] is {0: True, 1: False, 3: None}[status]
+
+
+@pytest.mark.parametrize(("names", "ranks"), [
+    (["slurm-7.out"], [NO_RANK]),
+    (["slurm-7_0.out", "slurm-7_1.out", "slurm-7_10.out"], [0, 1, 10]),
+    (["rank3.log", "rank1.log"], [3, 1]),
+    (["a.log", "b.log"], [0, 1]),
+    (["r0-n1.log", "r1-n1.log"], [0, 1]),
+    (["1.log", "x2y3.log"], [0, 1]),
+])  # fmt: skip
+def test_which_rank_a_file_is_of(tmp_path: Path, names: list[str], ranks: list[int]) -> None:
+    assert [log.rank for log in read_logs(write(tmp_path, **dict.fromkeys(names, "x\n")))] == ranks
+
+
+def test_the_folder_that_torchrun_writes_is_read_by_rank_and_only_its_latest_attempt(tmp_path: Path) -> None:
+    old = {f"run/attempt_0/{rank}/stderr.log": ECC for rank in range(2)}
+    new = {f"run/attempt_1/{rank}/stdout.log": "step 1\n" for rank in range(2)} | {"run/attempt_1/1/stderr.log": KEY}
+    write(tmp_path, **old, **new)
+    assert {(log.rank, log.stream) for log in read_logs([str(tmp_path)])} == {(0, "out"), (1, "out"), (1, "err")}
+    found = analyze([str(tmp_path)], Settings())
+    assert found.verdict.signature == "py-key" and found.rank == 1 and found.place.endswith("attempt_1/1/stderr.log:3")
+
+
+def test_the_same_on_every_rank_is_told_so(tmp_path: Path) -> None:
+    found = analyze(write(tmp_path, **{f"rank{rank}.log": KEY for rank in range(4)}), Settings())
+    assert found.card.why == "the program's fault, on every rank" and found.verdict.program
+
+
+def test_of_a_huge_log_the_head_and_the_tail_are_read_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_files, "TOTAL_BYTES", 8192)
+    monkeypatch.setattr(log_files, "LEAST_BYTES", 1024)
+    text = "first\n" + "step\n" * 9000 + KEY
+    (path,) = write(tmp_path, log=text)
+    (log,) = read_logs([path])
+    assert log.text.startswith("first\n") and log.text.endswith(KEY) and len(log.text) <= 8192
+    assert log.size == len(text) and log.skipped == len(text) - 8192
+    found = analyze([path], Settings())
+    assert found.verdict.signature == "py-key" and found.place == path and "were not read" in found.card.log
+    early = analyze(write(tmp_path, **{"early": KEY + "step\n" * 9000}), Settings())
+    assert early.skipped and early.place.endswith("early:3")
+
+
+def test_stdin_is_read_to_its_end_within_bounds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(log_files, "TOTAL_BYTES", 8192)
+    monkeypatch.setattr(log_files, "LEAST_BYTES", 1024)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"first\n" + b"step\n" * 9000 + KEY.encode())))
+    status, out, _ = told(["-"], capsys)
+    assert status == 1 and out.startswith("stdin: ") and "were not read" in out and "less" not in out
+
+
+def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", tmp_path / "none", Path("/dev/zero")):
+        status, out, err = told([str(path)], capsys)
+        assert status == 66 and not out and len(err.splitlines()) == 1 and str(path) in err
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LogUnreadable):
+        read_logs([str(tmp_path / "empty")])
+    with pytest.raises(UsageError):
+        read_logs(["x"] * 5000)
+    assert told([], capsys)[0] == 64
+
+
+def test_bytes_that_are_no_text_do_no_harm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(bytes(range(256)) * 300 + b"\n\x1b]0;owned\x07RuntimeError: \x1b[31mboom \xe2\x80\xae\n" + b"\0" * 5000)
+    _, out, _ = told([str(path)], capsys)
+    assert len(out.splitlines()) <= MAX_LINES and all(line.isprintable() for line in out.splitlines())
+
+
+def test_what_a_progress_bar_overwrites_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"10%\r20%\r100%\r\nx\ry: done\r\n" + KEY.encode())
+    (log,) = read_logs([str(tmp_path / "log")])
+    assert log.text == "100%\ny: done\n" + KEY
+
+
+def test_a_site_s_keywords_count(tmp_path: Path) -> None:
+    path = write(tmp_path, log=KEY)
+    assert analyze(path, Settings(keywords=("KeyError: 'lr'",))).verdict.retriable is Retriable.YES
