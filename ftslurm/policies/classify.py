@@ -31,7 +31,7 @@ from ftslurm.policies.contrast import without_control
 from ftslurm.policies.findings import Finding, findings
 from ftslurm.policies.launchers import LAST_CHARS, child_line, child_status, signal_line, told_error
 from ftslurm.policies.patterns import ExitMeaning, Found, Pattern
-from ftslurm.policies.traces import outline
+from ftslurm.policies.traces import outline, plain
 from ftslurm.policies.values import of_the_node, port_in
 
 # A rank that still prints ordinary lines so long after an error has overcome it; a traceback and what libraries say of it
@@ -69,7 +69,6 @@ _WAITED = frozenset({
     "hccl-EI0002", "hccl-EI0006", "hccl-topo-timeout", "nccl-watchdog", "torch-dist-timeout", "torch-socket-timeout",
     "acl-507046", "acl-107019", "gloo-peer", "ms-timeout-node",
 })  # fmt: skip
-_COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _SEQUENCE = re.compile(r"last (?:enqueued|completed) (?:NCCL )?work:? ?(\d{1,12})|SeqNum=(\d{1,12})")
 _WATCHDOG = "nccl-watchdog"
 _COLLECTIVE = re.compile(r"SeqNum=(\d{1,12}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,18}))?")
@@ -239,7 +238,7 @@ def _hits(end: RankEnd, book: Book) -> list[Hit]:
         pieces = [piece for piece in end.output if piece.stream == stream]
         if not pieces:
             continue
-        texts = [_plain(piece.text) for piece in pieces]
+        texts = [plain(piece.text) for piece in pieces]
         begins, total = [], 0
         for text in texts:
             begins.append(total)
@@ -266,13 +265,6 @@ def _ends_of_runs(found: Sequence[Finding]) -> list[Finding]:
         if len(around) < 3 or any(other.pattern is not hit.pattern for other in around):
             kept.append(hit)
     return kept
-
-
-def _plain(text: str) -> bytes:
-    """Without colours, and with the line breaks that a JSON logger has escaped."""
-    if "\x1b" in text:
-        text = _COLOURS.sub("", text)
-    return text.replace("\\n", "\n ").encode(errors="replace")
 
 
 def _marked(end: RankEnd, hits: list[Hit]) -> list[Hit]:
@@ -605,7 +597,7 @@ def _said(end: RankEnd) -> Iterator[str]:
     """What each of its streams ends with, without what is quoted."""
     for stream in ("err", "out"):
         if text := "".join(piece.text for piece in end.output if piece.stream == stream):
-            yield outline(_plain(text[-LAST_CHARS:])).said.decode(errors="replace")
+            yield outline(plain(text[-LAST_CHARS:])).said.decode(errors="replace")
 
 
 def _nothing(ends: Sequence[RankEnd]) -> Verdict:

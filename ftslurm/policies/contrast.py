@@ -20,6 +20,15 @@ _WORTH_MORE = frozenset({ErrorClass.HARDWARE, ErrorClass.NETWORK})
 # Classes that name no machine stay what they are.
 _KEPT = frozenset({ErrorClass.DATA, ErrorClass.OOM, ErrorClass.STORAGE})
 EVIDENCE_LINES = 6
+SAME = "the same error"
+# What it is instead, where the program is not the only one that it can be.
+_INSTEAD = {
+    ErrorClass.NETWORK: "it is not the node, but the program or what it connects to",
+    ErrorClass.STORAGE: "it is not the node, but the storage or the program",
+    ErrorClass.DATA: "it is not the node, but the data or the program",
+}
+# What a program sees of the devices is up to its own environment as well: a mask (CUDA_VISIBLE_DEVICES), no --gres.
+_AS_IT_SEES = frozenset({"cuda-no-device"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,10 @@ class Contrast:
     cleared: tuple[str, ...]
 
 
-def contrast(signature: str, shown: Mapping[int, str], history: History, since: float, step: int = 0) -> Contrast | None:
+def contrast(
+    signature: str, shown: Mapping[int, str], history: History, since: float, step: int = 0,
+    error_class: ErrorClass = ErrorClass.USER_CODE,
+) -> Contrast | None:  # fmt: skip
     """What the error follows, if it is not the node. shown: rank -> node, now. history: without what is seen now.
 
     since: earlier sightings do not count, Unix seconds. step: to which the training had come, 0 if not told.
@@ -42,7 +54,8 @@ def contrast(signature: str, shown: Mapping[int, str], history: History, since: 
     for follows, nodes in (_rank(before, shown), _step(before, shown, step), _without(signature, shown, history)):
         if follows:
             accused = {seen.node for seen in before} | {n for n, sign in history.left_on_words.items() if sign == signature}
-            return Contrast(follows, f"the same error ({signature}) {nodes}: it is the program", tuple(sorted(accused)))
+            why = f"{SAME} ({signature}) {nodes}: {_INSTEAD.get(error_class, 'it is the program')}"
+            return Contrast(follows, why, tuple(sorted(accused)))
     return None
 
 
@@ -94,7 +107,7 @@ def without_control(verdict: Verdict, ends: Sequence[RankEnd]) -> Verdict:
     own word accuses it."""
     if len({end.node for end in ends}) > 1:
         return verdict
-    own = verdict.error_class is ErrorClass.HARDWARE
+    own = verdict.error_class is ErrorClass.HARDWARE and verdict.signature not in _AS_IT_SEES
     return replace(verdict, suspects=tuple(s for s in verdict.suspects if own and s.blame is Blame.YES))
 
 

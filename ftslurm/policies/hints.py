@@ -10,8 +10,10 @@ from itertools import islice
 
 import re2
 
+from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import RankEnd
+from ftslurm.policies.traces import outline, plain
 
 LINE_CHARS = 200
 
@@ -81,9 +83,17 @@ _STACKS = (
 
 def hints(ends: Sequence[RankEnd], stacks: Mapping[str, str]) -> tuple[Hint, ...]:
     """All that apply. ends: what the ranks printed. stacks: node -> the evidence taken there before they were stopped."""
-    texts = {end.rank: b"".join(piece.text.encode(errors="replace") for piece in end.output) for end in ends}
+    texts = {end.rank: _said(end) for end in ends}
     found = [_gdr(ends, texts), _error_12(ends, texts), _hccl_place(ends, texts), _epochs(ends, texts), _before_nccl(ends, texts)]
     return tuple(hint for hint in [*found, *_in_stacks(stacks)] if hint is not None)
+
+
+def _said(end: RankEnd) -> bytes:
+    """What the rank printed, one stream after the other, without colours and without what it only quotes: source lines and frames
+    of a trace."""
+    return b"".join(
+        outline(plain("".join(piece.text for piece in end.output if piece.stream == stream))).said for stream in ("out", "err")
+    )
 
 
 def _gdr(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
@@ -114,7 +124,7 @@ def _hccl_place(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | N
     places: dict[str, str] = {}
     for end in ends:
         for hit in islice(_HCCL_PLACE.finditer(texts[end.rank]), 8):
-            place, kind = (hit.group(number).decode(errors="replace") for number in (1, 2))
+            place, kind = (visible(hit.group(number).decode(errors="replace")) for number in (1, 2))
             places.setdefault(f"{kind} at {place}", f"rank {end.rank} on {end.node}: {_line(texts[end.rank], hit)}")
     if not places:
         return None
@@ -169,4 +179,4 @@ def _in_stacks(stacks: Mapping[str, str]) -> list[Hint]:
 def _line(text: bytes, hit: re2._Match) -> str:
     begin = text.rfind(b"\n", 0, hit.start()) + 1
     end = text.find(b"\n", hit.end())
-    return text[begin : end if end >= 0 else len(text)].decode(errors="replace").strip()[:LINE_CHARS]
+    return visible(text[begin : end if end >= 0 else len(text)].decode(errors="replace").strip()[:LINE_CHARS])

@@ -211,7 +211,8 @@ class Settling(Rungs):
         v = self._diagnose(ends, faults, bad_nodes(self._slurm, attempt, self._chosen()))
         v = with_spread(with_own_words(v, ends, attempt.own_words()), ends, rank is not None or self._has_progressed())
         shown, window_s = shown_by(v), self.settings.same_code_window_s
-        cleared = contrast(v.signature, shown, self.history, now.unix - window_s, self.history.last_step)
+        since = now.unix - window_s
+        cleared = contrast(v.signature, shown, self.history, since, self.history.last_step, v.error_class)
         v = attempt.verdict = v if cleared is None else with_contrast(v, cleared)
         against = {
             blame: {suspect.node: suspect.why for suspect in v.suspects if suspect.blame is blame}

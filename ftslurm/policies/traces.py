@@ -63,6 +63,16 @@ class Outline:
     raised: tuple[Raised, ...] = ()
 
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
+
+
+def plain(text: str) -> bytes:
+    """Without colours, and with the line breaks that a JSON logger has escaped."""
+    if "\x1b" in text:
+        text = _COLOURS.sub("", text)
+    return text.replace("\\n", "\n ").encode(errors="replace")
+
+
 def outline(text: bytes) -> Outline:
     """Time is linear in the length of the text."""
     if _MARK.search(text) is None:

@@ -280,7 +280,7 @@ class _Walk:
         if v is None:
             return _pieces((*(self.hang.evidence if self.hang else ()), *(self.culprit.evidence if self.culprit else ())))
         known = [v.said, self.trouble.what if self.trouble else ""] if v.said else [v.what]
-        if not (v.evidence and v.evidence[0].endswith(_FOLLOWS)):  # it says whose fault it is
+        if not (v.evidence and v.evidence[0].startswith(_SAME)):  # it says whose fault it is
             told.append(fault_of(v))
         if v.confidence == "fact" and v.rank < 0 and v.place:
             told.append("the device itself reports it")
@@ -387,8 +387,8 @@ def _fault(v: rec.Diagnosed) -> str:
 _WHOSE = re.compile(r"([^:,]*)(.*)")
 # Reasons of rungs that their names tell already.
 _PLAIN = frozenset({"no node is to blame", "the fault is one that heals", "the error is one that a restart heals"})
-# How contrast.py ends its sentence.
-_FOLLOWS = "it is the program"
+# How contrast.py begins its sentence.
+_SAME = "the same error ("
 
 
 def _pieces(evidence: Sequence[str]) -> str:

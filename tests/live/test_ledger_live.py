@@ -34,6 +34,7 @@ def test_status_and_history_agree_with_the_ranks(told: Story) -> None:
 
     status = told.json("status", str(told.id))
     assert (status["job"], status["attempt"], status["schedule_count"], status["start_count"]) == (str(told.id), 4, 3, 1)
+    assert status["card"]["log"] == str(told.folder / "output")
     assert list(status["excluded"]) == [sick] and "80E18402" in status["excluded"][sick]
     assert status["left"]["max_restarts"] == [6, 8]
     assert (status["unconditional_in_a_row"], status["requeue_open"], status["damaged"]) == (1, False, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.model import record as rec
+from ftslurm.model.exits import ExitStatus
 from ftslurm.model.history import History, fold
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
 from ftslurm.policies.contrast import contrast, without_control
@@ -65,3 +66,23 @@ def test_where_all_run_on_one_node_only_the_hardware_s_own_word_accuses_it(
     said = Verdict(error_class, Retriable.YES, Confidence.STRONG, "x", "x", (Suspect("n1", 0, blame, "x"),))
     ends = tuple(RankEnd(rank, node) for rank, node in enumerate(nodes))
     assert bool(without_control(said, ends).suspects) is accused
+
+
+@pytest.mark.parametrize(("error_class", "words"), [
+    (ErrorClass.USER_CODE, "n1 and n2: it is the program"),
+    (ErrorClass.HARDWARE, "n1 and n2: it is the program"),
+    (ErrorClass.NETWORK, "n1 and n2: it is not the node, but the program or what it connects to"),
+    (ErrorClass.STORAGE, "n1 and n2: it is not the node, but the storage or the program"),
+])  # fmt: skip
+def test_what_it_is_instead_is_not_said_more_surely_than_it_is_known(error_class: ErrorClass, words: str) -> None:
+    found = contrast("x", {3: "n2"}, NODE_1, 5.0, error_class=error_class)
+    assert found is not None and found.why.endswith(words)
+
+
+def test_that_a_program_of_one_node_sees_no_gpu_may_be_its_own_doing() -> None:
+    """A mask, or no --gres; in a job of several nodes the others are the control group."""
+    end = RankEnd(0, "n1", ExitStatus(1))
+    suspect = Suspect("n1", 0, Blame.YES, "No CUDA GPUs are available")
+    seen_none = Verdict(ErrorClass.HARDWARE, Retriable.YES, Confidence.STRONG, "cuda-no-device", "", (suspect,))
+    assert not without_control(seen_none, [end]).suspects
+    assert without_control(seen_none, [end, RankEnd(1, "n2", ExitStatus(0))]).suspects == (suspect,)

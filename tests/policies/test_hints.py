@@ -64,3 +64,13 @@ def test_stacks_tell_of_loaders_writers_copies_and_rendezvous() -> None:
     assert names("step 1\n", n1=text.format("copy_parallel (moxing/framework/file/file_io.py:9)")) == ["copying"]
     assert names("step 1\n", n1=text.format("init_process_group (torch/distributed/distributed_c10d.py:1)")) == ["rendezvous"]
     assert names("step 1\n", n1=text.format("all_reduce (torch/distributed/distributed_c10d.py:1)")) == []
+
+
+def test_what_a_trace_quotes_is_no_hint_and_no_escape_gets_through() -> None:
+    quoted = (
+        'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\n'
+        '    raise X("Got completion with error 12, epoch 7")\nX: no\n'
+    )
+    assert names(quoted, "epoch 8\n") == []
+    (hint,) = hints(ends("\x1b[31mNCCL WARN Got completion with error 12\x1b]0;x\x07\n"), {})
+    assert hint.evidence == ("rank 0 on n1: NCCL WARN Got completion with error 12?]0;x?",)
