@@ -11,8 +11,9 @@ from ftslurm.policies import xids
 from ftslurm.policies.asked import Asked, asked, codes_in
 from ftslurm.policies.codebook import CodeBook
 from ftslurm.policies.codes import normalise
-from ftslurm.policies.findings import Finding, findings
+from ftslurm.policies.findings import Finding, findings, unlisted
 from ftslurm.policies.patterns import PatternBook
+from ftslurm.policies.traces import Raised, outline, plain
 from ftslurm.report.explain_code import Background, Explained, of_device, of_exit, of_line, unknown
 from ftslurm.wrapper.catalogs import load_code_book, load_pattern_book
 
@@ -21,6 +22,16 @@ MAX_LINES = 20
 MAX_TEXT_BYTES = 1 << 20
 # Characters of a line that are shown again.
 MAX_SHOWN = 500
+
+
+# What an exception's line stands below; not right below, where anything with a colon would be taken for one.
+_ABOVE = b'Traceback (most recent call last):\n  File "-", line 1, in -\n-\n'
+
+
+def _raised(line: str) -> Raised | None:
+    """The exception that a pasted line ends a trace with; ftrun knows it by its type, as it has seen the trace."""
+    found = outline(_ABOVE + plain(line)).raised
+    return replace(found[-1], place="", own=False) if found else None
 
 
 class Explainer:
@@ -46,6 +57,9 @@ class Explainer:
         for hit in sorted([*findings(data, self._patterns), *hints], key=lambda hit: hit.offset):
             first.setdefault(hit.pattern.id, hit)
         if not first:
+            lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines()[-MAX_LINES:]]
+            if ends := [line for line in lines if line and _raised(line)]:
+                return self._line(ends[-1])
             return [unknown(data.decode("utf-8", "replace").strip().partition("\n")[0][:MAX_SHOWN], self._settings)]
         return [each for hit in list(first.values())[:MAX_LINES] for each in self._found(hit)]
 
@@ -71,7 +85,10 @@ class Explainer:
     def _line(self, line: str) -> list[Explained]:
         found = self._patterns.look(line)
         if found is None:
-            return [unknown(line[:MAX_SHOWN], self._settings)]
+            raised = _raised(line)
+            if raised is None:
+                return [unknown(line[:MAX_SHOWN], self._settings)]
+            return [of_line(line[:MAX_SHOWN], unlisted(raised), (), self._settings)]
         return self._found(Finding(0, line.encode("utf-8", "surrogateescape"), found.pattern, word=found.word))
 
     def _found(self, found: Finding) -> list[Explained]:

@@ -45,6 +45,7 @@ def test_the_fourth_hang_in_a_row_fails_the_job(told: Story) -> None:
 def test_where_it_is_switched_off_a_hang_is_shown_and_left_alone(told: Story) -> None:
     told.wait_for(lambda: "seems to hang" in told.output(), "the hang to be said")
     assert told.json("history", str(told.id))["attempts"][0]["hangs"]
+    assert told.json("status", str(told.id))["card"]["title"] in told.output(), "the same words in both"
     assert told.ended("COMPLETED")["Restarts"] == "0"
 
 

@@ -234,3 +234,14 @@ def test_a_sites_catalogue_and_settings_are_explained(write: Write) -> None:
 @given(st.text(max_size=60))
 def test_anything_can_be_explained(text: str) -> None:
     assert EXPLAINER.words([text]) and EXPLAINER.text(text.encode("utf-8", "surrogateescape"))
+
+
+@pytest.mark.parametrize(("line", "name", "fault"), [
+    ("RuntimeError: boom", "RuntimeError: an exception that no pattern knows", "the program's"),
+    ("requests.exceptions.ConnectionError: refused", "ConnectionError: an exception that no pattern knows", "the network's"),
+    ("loss: 3.2", ": unknown: would be answered from the unconditional budget", "not known from this alone"),
+])  # fmt: skip
+def test_an_exception_that_no_pattern_knows_is_explained_as_ftrun_takes_it(line: str, name: str, fault: str) -> None:
+    """As it would be called if it ended a trace, which ftrun has seen."""
+    for (found,) in (EXPLAINER.words(line.split(" ")), EXPLAINER.text(f"\nstep 1\n{line}\n".encode())):
+        assert (f"{found.code}: {found.name}", found.fault) == (name, fault)
