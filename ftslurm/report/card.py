@@ -234,7 +234,9 @@ class _Walk:
 
     def _of_decision(self, decided: rec.Decided) -> Card:
         hung = decided.cause == "hang"
-        v = None if hung and self.verdict is None else self.verdict
+        v = self.verdict
+        if v is not None and not v.said and v.confidence == "none":
+            v = None  # it knows no more than the title
         return Card(
             decided.at, decided.rung, f"{self._becomes(decided)}: {self._who(decided)}",
             what_of(v) if v else self._culprit() if hung else "", meaning_of(v) if v else "",
@@ -259,7 +261,7 @@ class _Walk:
     def _who(self, decided: rec.Decided) -> str:
         v, trouble = self.verdict, self.trouble
         if decided.cause == "hang" and self.hang is not None:
-            return self.hang.what
+            return f"it hung: {self.hang.what}" if decided.rung == "fail" else self.hang.what
         if trouble is None:
             return decided.why.partition("; ")[0]
         if trouble.cause == "device" and v is not None and v.place and v.said and v.said in trouble.what:
@@ -276,17 +278,21 @@ class _Walk:
         return f"{c.sign}: {ranks}{f' in {c.operation}' if c.operation else ''}: {c.cause}"
 
     def _why(self, decided: rec.Decided, v: rec.Diagnosed | None) -> str:
+        trouble = self.trouble.what.partition(" [drill: ")[0] if self.trouble else ""
         told: list[str] = []
         if v is None:
-            return _pieces((*(self.hang.evidence if self.hang else ()), *(self.culprit.evidence if self.culprit else ())))
-        known = [v.said, self.trouble.what if self.trouble else ""] if v.said else [v.what]
-        if not (v.evidence and v.evidence[0].startswith(_SAME)):  # it says whose fault it is
-            told.append(fault_of(v))
-        if v.confidence == "fact" and v.rank < 0 and v.place:
-            told.append("the device itself reports it")
+            evidence = (*(self.hang.evidence if self.hang else ()), *(self.culprit.evidence if self.culprit else ()))
+            known, more = [trouble], [_pieces(evidence)] if evidence else []
+        else:
+            known = [v.said, trouble] if v.said else [v.what]
+            more = more_of(v, known)
+            if not (v.evidence and v.evidence[0].startswith(_SAME)):  # it says whose fault it is
+                told.append(fault_of(v))
+            if v.confidence == "fact" and v.rank < 0 and v.place:
+                told.append("the device itself reports it")
         for node, why in list(decided.isolate.items())[:1]:
-            told += self._held(node, why, (*known, *v.evidence))
-        told += more_of(v, known)
+            told += self._held(node, why, (*known, *(v.evidence if v else ())))
+        told += more
         if self.back:
             told.append(f"{fold(self.back)} {'is' if len(self.back) == 1 else 'are'} reinstated")
         return "; ".join(told)
@@ -300,7 +306,10 @@ class _Walk:
 
     def _done(self, decided: rec.Decided) -> str:
         if decided.rung == "fail":
-            told = [f"nothing more: {decided.reason or 'nothing above applies'}", *self._left(), self._lived()]
+            reason = decided.reason or "nothing above applies"
+            spent = [name for name, n in self.past.spent.items() if n and self._limit(name) and name not in reason]
+            left = [self._cost(name) for name in spent]
+            told = [f"nothing more: {reason}", *left, self._lived()]
         else:
             known = decided.reason.startswith("without ") or decided.reason in _PLAIN
             why = f" ({decided.reason})" if decided.reason and not known else ""
@@ -311,9 +320,6 @@ class _Walk:
     def _cost(self, name: str) -> str:
         limit = self._limit(name)
         return f"{name} {limit - self.past.spent.get(name, 0)} of {limit} left" if limit else f"one of {name}"
-
-    def _left(self) -> list[str]:
-        return [self._cost(name) for name, spent in self.past.spent.items() if spent and self._limit(name)]
 
     def _limit(self, name: str) -> int:
         return self.run.budgets.get(name, 0) if self.run else 0
@@ -359,7 +365,7 @@ def expand(pattern: str, rank: int, node: str) -> str:
 def what_of(v: rec.Diagnosed) -> str:
     if not v.said:
         return v.what
-    return v.meaning if v.meaning.startswith(f"{v.said}: ") else _TAGS.sub("", v.said)  # of a signal
+    return v.meaning if v.meaning.startswith(f"{v.said}: ") else " ".join(_TAGS.sub("", v.said).split())  # of a signal
 
 
 def meaning_of(v: rec.Diagnosed) -> str:
@@ -386,7 +392,10 @@ def _fault(v: rec.Diagnosed) -> str:
 
 _WHOSE = re.compile(r"([^:,]*)(.*)")
 # Reasons of rungs that their names tell already.
-_PLAIN = frozenset({"no node is to blame", "the fault is one that heals", "the error is one that a restart heals"})
+_PLAIN = frozenset({
+    "no node is to blame", "the fault is one that heals", "the error is one that a restart heals", "the ranks are independent",
+    "a hang that no hardware fault explains",
+})  # fmt: skip
 # How contrast.py begins its sentence.
 _SAME = "the same error ("
 
@@ -397,10 +406,10 @@ def _pieces(evidence: Sequence[str]) -> str:
 
 # What loggers write first: `[rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] `.
 _TAGS = re.compile(r"^(?:\[[^\[\]]{1,60}\]:? ?)+(?=.{20})")
-_RANK = re.compile(r"^rank \d+(?: on [^ :]+)?: ")
+_WHO = re.compile(r"^(?:rank \d+(?: on [^ :]+)?|[\w.-]+): ")
 
 
 def _is_told(piece: str, known: Sequence[str]) -> bool:
     """Does the card say that already? Other ranks with the same words add nothing."""
-    bare = _RANK.sub("", piece)
+    bare = _WHO.sub("", piece, count=1)
     return any(each and (bare.startswith(each[:60]) or piece.startswith(each[:60])) for each in known)

@@ -169,3 +169,26 @@ def test_an_isolated_fault_names_the_node_once() -> None:
     job.shows(fault(code="80E18402", graded=FaultClass.ISOLATE))
     told = facts(last_card(job.ledger))
     assert told[""].startswith("job 7 is requeued without n2: ") and "isolated-requeue" in told["done"]
+
+
+def test_nothing_is_said_twice() -> None:
+    """The status, what a node is left for and what the verdict goes by are often the same words."""
+    job = Campaign()
+    job.fails(1, "")
+    told = facts(last_card(job.job.ledger))
+    assert told["what"] == "exit 1; the last that it said: step"
+    assert "exited with status" not in told["why"]
+    down = Job().begin()
+    down.slurm = replace(down.slurm, bad_nodes=(("n2", "DOWN*"),))
+    down.exits(2, 1)
+    told = facts(last_card(down.ledger))
+    assert told[""].startswith("job 7 is requeued without n2: ") and "Slurm says DOWN*" in told["why"] + told.get("what", "")
+    assert " ".join(told.values()).count("Slurm says DOWN*") == 1
+
+
+def test_a_command_that_is_not_there_has_no_verdict_worth_a_line() -> None:
+    begun = [rec.RunBegan(1.0, "r", "7", "c", 0, "", "x", "n[1-2]"), rec.AttemptBegan(2.0, "r", 1, 0, "", 1, "n[1-2]", 2)]
+    seen = [rec.TroubleSeen(2.5, 1, "crash", "rank 0 on n1 could not be started: x: No such file or directory"),
+            rec.Diagnosed(2.5, 1, "unknown", "unknown", "unknown", "none", "no rank failed by itself"),
+            rec.Decided(2.5, "r-1", 1, "fail", "unstartable", "", reason="the command cannot be executed on any node")]  # fmt: skip
+    assert list(facts(last_card([*begun, *seen]))) == ["", "done", "next"]
