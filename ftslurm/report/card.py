@@ -264,7 +264,7 @@ class _Walk:
             return f"it hung: {self.hang.what}" if decided.rung == "fail" else self.hang.what
         if trouble is None:
             return decided.why.partition("; ")[0]
-        if trouble.cause == "device" and v is not None and v.place and v.said and v.said in trouble.what:
+        if trouble.cause in _DEVICE and v is not None and v.place and v.said and v.said in trouble.what:
             return v.place
         if v is not None and v.rank >= 0 and not f"{trouble.what} ".startswith(f"rank {v.rank} on {v.node} "):
             return f"rank {v.rank} on {v.node} is where it began; {trouble.what}"
@@ -341,7 +341,7 @@ class _Walk:
         return f"{path}, lines labelled `{rank}:`" if self.run.labels and rank >= 0 else path
 
     def _then(self, decided: rec.Decided) -> str:
-        if self.verdict is not None and decided.cause == "device" and self.verdict.rank < 0 and self.verdict.place:
+        if self.verdict is not None and decided.cause in _DEVICE and self.verdict.rank < 0 and self.verdict.place:
             return f"ftslurm explain {self.verdict.said}"
         return f"ftslurm {'history' if decided.rung == 'fail' else 'status'} {self.job}"
 
@@ -396,6 +396,8 @@ _PLAIN = frozenset({
     "no node is to blame", "the fault is one that heals", "the error is one that a restart heals", "the ranks are independent",
     "a hang that no hardware fault explains",
 })  # fmt: skip
+# Causes of the ladder that a device's code is behind.
+_DEVICE = frozenset({"device", "user-induced"})
 # How contrast.py begins its sentence.
 _SAME = "the same error ("
 
