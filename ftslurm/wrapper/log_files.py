@@ -72,7 +72,7 @@ def read_logs(paths: Sequence[str]) -> list[LogFile]:
 def _files(paths: Sequence[str]) -> Iterator[tuple[str, int, str]]:
     """(path, rank if the folder tells it, stream)"""
     for path in paths:
-        if path != STDIN and Path(path).is_dir():
+        if path != STDIN and stat.S_ISDIR(_mode(Path(path))):
             yield from _folder(Path(path))
         else:
             yield path, NO_RANK, "out"
@@ -85,7 +85,7 @@ def _folder(folder: Path) -> Iterator[tuple[str, int, str]]:
         files += [Path(place) / name for name in sorted(names)]
         if len(files) > 4 * MAX_FILES:
             break
-    plain = [file for file in files if stat.S_ISREG(file.lstat().st_mode)]
+    plain = [file for file in files if stat.S_ISREG(_mode(file, links=False))]
     torchrun = [(found, file) for file in plain if (found := _OF_TORCHRUN.search(file.as_posix()))]
     if torchrun:
         latest = max(int(found[1]) for found, _ in torchrun)
@@ -97,6 +97,14 @@ def _folder(folder: Path) -> Iterator[tuple[str, int, str]]:
         raise LogUnreadable(f"{folder}: there is no file in it", hint="name the log itself")
     for file in plain:
         yield str(file), NO_RANK, "out"
+
+
+def _mode(path: Path, links: bool = True) -> int:
+    """0 for what is not there or may not be looked at: it is told when it is opened."""
+    try:
+        return path.stat(follow_symlinks=links).st_mode
+    except OSError:
+        return 0
 
 
 def _ranks(paths: Sequence[str]) -> list[int]:

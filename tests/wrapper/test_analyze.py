@@ -136,7 +136,7 @@ def test_stdin_is_read_to_its_end_within_bounds(monkeypatch: pytest.MonkeyPatch,
 
 def test_what_is_no_plain_file_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "fifo")
-    for path in (tmp_path / "fifo", tmp_path / "none", Path("/dev/zero")):
+    for path in (tmp_path / "fifo", tmp_path / "none", Path("/dev/zero"), tmp_path / ("x" * 300), tmp_path / "fifo" / "below"):
         status, out, err = told([str(path)], capsys)
         assert status == 66 and not out and len(err.splitlines()) == 1 and str(path) in err
     (tmp_path / "empty").mkdir()
