@@ -35,7 +35,7 @@ def test_a_fault_is_healed_in_place(told: Story) -> None:
 
 @story(nodes=2, tasks=2, ft="--ft-set rungs.in-place-restart.reset=never --ft-set rungs.in-place-restart.self_heal_wait=40s", rank="""
 [ $MA_PROC_START_CNT = 1 ] || exit 0
-[ $SLURM_PROCID = 0 ] && fault 0.0 80C98008 --heals-after 8 --reset refused
+[ $SLURM_PROCID = 0 ] && fault 0.0 80C98008 --heals-after 15 --reset refused
 exec sleep 100
 """)
 def test_a_fault_that_heals_by_itself_needs_no_reset(told: Story) -> None:
