@@ -11,6 +11,7 @@ from ftslurm.errors import StateError
 from ftslurm.ledger.records import from_line, to_line
 from ftslurm.model.record import Record
 from ftslurm.model.values import dataclass
+from ftslurm.system.descriptors import Spares
 from ftslurm.system.files import append, read_private
 
 # Far above any ledger (a record is some 300 bytes); what is longer was not written by us, and its end counts.
@@ -18,6 +19,8 @@ MAX_BYTES = 64 << 20
 # Given up when the disk is full, so that the decision which follows can still be written.
 RESERVE_BYTES = 64 << 10
 LOCK_TIMEOUT_S = 10.0
+# Lock, ledger, its folder; and one for the module of the lock, which is loaded by the first write.
+DESCRIPTORS_KEPT = 4
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -37,11 +40,13 @@ class Journal:
         self._reserve = path.with_suffix(".reserve")
         self._full = False
         self._size = 0  # of the file as we left it
+        self._spares = Spares(0)  # until we write
 
     def read(self) -> Contents:
         """What stands there; empty for a ledger that is not there yet. Raises: StateError."""
         try:
-            data = read_private(self.path, MAX_BYTES)
+            with self._spares.lent():
+                data = read_private(self.path, MAX_BYTES)
         except FileNotFoundError:
             return Contents(())
         except OSError as error:
@@ -72,6 +77,13 @@ class Journal:
         self._locked(b"".join(to_line(record) for record in records))
 
     def _locked(self, data: bytes, only_next: bool = False) -> bool:
+        """With descriptors of its own: whoever takes all others cannot keep a decision from being written."""
+        if self._spares.count != DESCRIPTORS_KEPT:
+            self._spares = Spares(DESCRIPTORS_KEPT)
+        with self._spares.lent():
+            return self._write_locked(data, only_next)
+
+    def _write_locked(self, data: bytes, only_next: bool) -> bool:
         from filelock import FileLock, Timeout  # 50 ms to load
 
         try:
@@ -129,6 +141,7 @@ class Journal:
         """The job is over or handed on: give the reserve back."""
         self._full = True
         self._reserve.unlink(missing_ok=True)
+        self._spares.close()
 
 
 def size_of(path: Path) -> int:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 # Of a hard limit that is none programs make tables, or close every number below it.
 ENOUGH = 1 << 17
+# This process has no descriptor left, or the whole machine has none.
+OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _AS_STARTED = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
@@ -22,3 +28,45 @@ def raise_limit() -> None:
 def restore_limit() -> None:
     """In a child, for what hands its limits on to the ranks."""
     resource.setrlimit(resource.RLIMIT_NOFILE, _AS_STARTED)
+
+
+def room() -> int:
+    """How many more this process may open, now; a limit that is none counts as ENOUGH."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = ENOUGH if limit == resource.RLIM_INFINITY else min(limit, ENOUGH)
+    try:
+        return max(0, most - len(list(Path("/proc/self/fd").iterdir())))
+    except OSError as error:
+        return 0 if error.errno in OUT_OF_DESCRIPTORS else most
+
+
+class Spares:
+    """Descriptors held back for what must not fail when all others are taken."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._held: list[int] = []
+        self._take()
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Meanwhile as many can be opened."""
+        self.close()
+        try:
+            yield
+        finally:
+            self._take()
+
+    def close(self) -> None:
+        """May be called twice."""
+        while self._held:
+            os.close(self._held.pop())
+
+    def _take(self) -> None:
+        """As many as there are: what another thread has taken meanwhile comes back another time."""
+        with suppress(OSError):
+            while len(self._held) < self.count:
+                self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def __del__(self) -> None:
+        self.close()

@@ -5,26 +5,27 @@ from __future__ import annotations
 import errno
 import os
 import random
-import resource
 import selectors
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ftslurm.errors import LaunchFailed
 from ftslurm.model.events import Hangup
+from ftslurm.system.descriptors import OUT_OF_DESCRIPTORS, Spares, room
 from ftslurm.wrapper.shim import Link, LinkError
 
 # A peer that does not read for so long that this much waits for it is treated as gone.
 MAX_UNSENT = 16 << 20
-# Connections that have not proved themselves yet. Of more, or with no descriptor left, the oldest goes: ours prove themselves
-# within a moment, and call again.
+# Connections that have not proved themselves yet. Of more, or with as many peers as there may be, the oldest goes: ours prove
+# themselves within a moment, and call again.
 MAX_STRANGERS = 4096
 STRANGER_S = 10.0
-# Kept for all else that needs one: the ledger, a launcher, Slurm's commands.
+# Kept for all else that needs one: the ledger, a launcher, Slurm's commands. Peers are counted: the number of a descriptor says
+# nothing, since the kernel gives the lowest that is free.
 DESCRIPTORS_KEPT = 128
-MAX_DESCRIPTOR = 1 << 20
 
 Message = Mapping[str, Any]
 
@@ -116,8 +117,9 @@ class Server:
         self._on_lost = on_lost
         self._peers: set[Peer] = set()
         self._strangers: dict[Peer, None] = {}  # in the order of their coming
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._highest = MAX_DESCRIPTOR if limit == resource.RLIM_INFINITY else max(limit - DESCRIPTORS_KEPT, limit // 2)
+        free = room()
+        self._most = max(free - DESCRIPTORS_KEPT, free // 2)
+        self._spares = Spares(1)
         self.secret = os.urandom(32)
         self._listener = _listen(address, ports)
         self.port: int = self._listener.getsockname()[1]
@@ -130,13 +132,13 @@ class Server:
     def _accept(self, _: int) -> None:
         try:
             sock, _address = self._listener.accept()
-        except OSError:
-            return  # it went away
-        if len(self._strangers) >= MAX_STRANGERS or sock.fileno() >= self._highest:
-            if not self._strangers:
-                sock.close()
-                return
-            self.drop(next(iter(self._strangers)), "too many others call")
+        except OSError as error:
+            if error.errno in OUT_OF_DESCRIPTORS and not self._drop_oldest_stranger():
+                self._turn_away()
+            return  # or it went away
+        if (len(self._strangers) >= MAX_STRANGERS or len(self._peers) >= self._most) and not self._drop_oldest_stranger():
+            sock.close()
+            return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -145,6 +147,18 @@ class Server:
         self._strangers[peer] = None
         self._selector.register(sock, selectors.EVENT_READ, lambda events: self._ready(peer, events))
         peer.flush()
+
+    def _drop_oldest_stranger(self) -> bool:
+        """False if there is none."""
+        if not self._strangers:
+            return False
+        self.drop(next(iter(self._strangers)), "too many others call")
+        return True
+
+    def _turn_away(self) -> None:
+        """Whoever waits to be let in, with no descriptor left: it would keep the loop awake for ever."""
+        with self._spares.lent(), suppress(OSError):
+            self._listener.accept()[0].close()
 
     def _ready(self, peer: Peer, events: int) -> None:
         if events & selectors.EVENT_WRITE and peer in self._peers:
@@ -191,6 +205,7 @@ class Server:
         if self._listener.fileno() >= 0:
             self._selector.unregister(self._listener)
             self._listener.close()
+            self._spares.close()
 
 
 def for_launch(channel: str, number: int) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -374,6 +378,78 @@ def test_strangers_keep_nobody_out_and_hide_no_silence(monkeypatch: pytest.Monke
         stage.close()
         for stranger in strangers:
             stranger.close()
+
+
+FLOOD = """
+import resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]) + 64,) * 2)
+kept = [socket.create_connection(("127.0.0.1", int(sys.argv[1])), 15) for _ in range(int(sys.argv[2]))]
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def flood(port: int, count: int) -> Iterator[None]:
+    """A neighbour's process that connects `count` times and says nothing."""
+    argv = [sys.executable, "-c", FLOOD, str(port), str(count)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as neighbour:
+        try:
+            yield
+        finally:
+            neighbour.kill()
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[int]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+    yield 512
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_idle_connections_of_a_neighbour_leave_descriptors_for_ledger_and_ranks(few_descriptors: int) -> None:
+    """Counted by the number of a descriptor they did not: to drop one frees a low number, and the next gets that."""
+    stage, files = Stage(), []
+    try:
+        stage.call(hello(0))
+        stage.await_event(TaskArrived)
+        with flood(stage.sources.server.port, 2 * few_descriptors):
+            stage.until(lambda: len(stage.sources.server._peers) >= stage.sources.server._most)
+            deadline = time.monotonic() + 1.0
+            stage.until(lambda: time.monotonic() > deadline)  # the rest of them comes meanwhile
+            assert len(stage.sources.server._peers) == stage.sources.server._most
+            stage.call(hello(1, "n2"))
+            stage.await_event(TaskArrived)
+            for _ in range(channel.DESCRIPTORS_KEPT - 32):  # the test's own callers have some
+                files.append(os.open(os.devnull, os.O_RDONLY))
+    finally:
+        for fd in files:
+            os.close(fd)
+        stage.close()
+
+
+def test_with_no_descriptor_left_a_caller_is_turned_away_and_the_loop_sleeps(few_descriptors: int) -> None:
+    stage, files = Stage(), []
+    try:
+        with flood(stage.sources.server.port, 0):
+            calls = [socket.socket() for _ in range(2)]
+            try:
+                while True:
+                    files.append(os.open(os.devnull, os.O_RDONLY))
+            except OSError:
+                pass
+            for call in calls:
+                call.settimeout(SOON_S)
+                call.connect(("127.0.0.1", stage.sources.server.port))
+            assert isinstance(stage.sources.next(time.monotonic() + 0.5), TimePassed)
+            assert [call.recv(64) for call in calls] == [b"", b""]
+    finally:
+        for fd in files:
+            os.close(fd)
+        for call in calls:
+            call.close()
+        stage.close()
 
 
 def test_silence_is_noticed_though_somebody_always_has_something_to_say() -> None:

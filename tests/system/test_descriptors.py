@@ -1,0 +1,69 @@
+"""Descriptors held back: what must not fail does not, when all others are taken."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftslurm.ledger.journal import Journal
+from ftslurm.model.record import Finished
+from ftslurm.system.descriptors import Spares, room
+from ftslurm.system.files import private_folder
+
+LIMIT = 256
+
+
+@pytest.fixture
+def few() -> Iterator[list[int]]:
+    """A process that may open few files; what the test opens is closed behind it."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, before[1]))
+    taken: list[int] = []
+    try:
+        yield taken
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def take_all(taken: list[int]) -> None:
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+
+
+def test_room_is_what_can_be_opened(few: list[int]) -> None:
+    said = room()
+    take_all(few)
+    assert abs(said - len(few)) <= 2 and room() == 0  # the look itself takes one
+
+
+def test_what_is_held_back_can_be_opened_when_nothing_else_can(few: list[int]) -> None:
+    spares = Spares(2)
+    take_all(few)
+    for _ in range(3):
+        with spares.lent():
+            held = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
+            with pytest.raises(OSError):
+                os.open(os.devnull, os.O_RDONLY)
+            for fd in held:
+                os.close(fd)
+        with pytest.raises(OSError):
+            os.open(os.devnull, os.O_RDONLY)
+    spares.close()
+
+
+def test_a_decision_is_written_and_read_though_somebody_has_taken_every_descriptor(few: list[int], tmp_path: Path) -> None:
+    journal = Journal(private_folder(tmp_path / "state") / "c.7.jsonl")
+    journal.append([Finished(1.0, "r1", 1, "x")])
+    take_all(few)
+    journal.append([Finished(2.0, "r1", 2, "x")])
+    assert [record.at for record in journal.read().records] == [1.0, 2.0]
+    journal.close()
