@@ -136,8 +136,11 @@ def hello(message: Message) -> ShimHello | AgentHello | DrillAsked:
         _text(message, "address", 256), _number(message, "pid"), _number(message, "free_port", high=65535),
         Share(*(_number(message, name) if name in message else 0 for name in ("cpus", "gpus"))),
     )  # fmt: skip
+    expected = _number(message, "expected", low=1)
+    if task.rank >= expected:
+        raise WireError(f"rank {task.rank} is none of a step of {expected} task{'s' if expected > 1 else ''}")
     return ShimHello(
-        task, _number(message, "expected", low=1), _text(message, "step", 64), _text(message, "talk", 64), _number(message, "a"),
+        task, expected, _text(message, "step", 64), _text(message, "talk", 64), _number(message, "a"),
         _number(message, "launch"),
     )  # fmt: skip
 

@@ -10,10 +10,27 @@ from pathlib import Path
 from ftslurm.errors import StateError
 
 
+def make_folder(path: Path, mode: int) -> None:
+    """`path` with `mode`, and what is missing above it with 0755: whatever the umask, nobody else may write there.
+
+    Raises: OSError.
+    """
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_folder(path.parent, 0o755)
+    try:
+        path.mkdir(mode)
+        path.chmod(mode)  # a umask takes rights away, too
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+
+
 def private_folder(path: Path) -> Path:
     """`path`, made if need be, mode 0700, owned by us and no link. Raises: StateError."""
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path, 0o700)
         info = path.lstat()
     except OSError as error:
         raise StateError(

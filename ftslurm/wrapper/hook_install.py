@@ -9,6 +9,7 @@ from pathlib import Path
 import ftslurm
 from ftslurm.errors import FtslurmError, StateError, UsageError
 from ftslurm.slurm.cli_client import CliSlurmClient
+from ftslurm.system.files import make_folder
 from ftslurm.wrapper.hook_lines import conf_lines, head_lines, sudo_lines
 from ftslurm.wrapper.hook_rights import check_only_roots, check_tree, import_path
 from ftslurm.wrapper.hook_scripts import SETTINGS, scripts
@@ -31,12 +32,12 @@ def install_hooks(folder: Path, config: Path, slurm_conf: str, dry_run: bool) ->
         if os.geteuid() != 0:
             raise StateError("the scripts are root's", hint="run it as root, or with --dry-run to see the lines")
         _check_what_runs()
-        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_folder(folder, 0o755)
         check_only_roots(folder)
         for script in found:
             _write(folder / script.name, script.text, 0o755)
         if not config.exists():
-            config.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            make_folder(config.parent, 0o755)
             _write(config, SETTINGS, 0o644)
         check_only_roots(config)
     known = _config()

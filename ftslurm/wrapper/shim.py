@@ -479,7 +479,7 @@ class Line:
         self._env = env
         self._talk = Talk()
         self._hello = {**hello, "talk": os.urandom(16).hex()}
-        self._wake_read, self._wake_write = os.pipe()
+        self._wake_read, self._wake_write = waking()
         self.poll = select.poll()
         self.poll.register(self._wake_read, select.POLLIN)
         self.until = float("inf")  # the end of the lease; before the first answer there is nothing to end
@@ -1191,6 +1191,13 @@ def end_left_before(page: str, env, limit_s: float) -> tuple[set[int], list[int]
     return found, left
 
 
+def waking() -> tuple[int, int]:
+    """An end to read and one to write, for wake-ups. Not a pipe: that any process of the user's can open by /proc, and fill or
+    empty it."""
+    ours, theirs = socket.socketpair()
+    return ours.detach(), theirs.detach()
+
+
 def send_signal(pid: int, number: int) -> None:
     """A negative `pid` means the process group."""
     try:
@@ -1478,7 +1485,7 @@ class Pages:
         """Our own pages, and the folder with the last of them."""
         try:
             for name in os.listdir(self._folder):
-                if name.startswith(f"{self._rank}."):
+                if name.startswith(f"{self._rank}.") and not os.path.isdir(f"{self._folder}/{name}"):
                     os.unlink(f"{self._folder}/{name}")
             os.rmdir(self._folder)
         except OSError:
@@ -1869,8 +1876,8 @@ def passes_signals_on(env) -> bool:
 
 
 def catch_signals() -> int:
-    """Queue every signal we pass on, and SIGCHLD, into a pipe; gives its reading end. Ignored ones stay ignored."""
-    read_end, write_end = os.pipe()
+    """Queue every signal we pass on, and SIGCHLD, for a loop; gives the end to read. Ignored ones stay ignored."""
+    read_end, write_end = waking()
     os.set_blocking(write_end, False)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     for number in (*FORWARDED, *ANNOUNCING, signal.SIGCHLD):

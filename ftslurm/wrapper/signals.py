@@ -6,6 +6,8 @@ import os
 import signal
 from types import FrameType
 
+from ftslurm.wrapper.shim import waking
+
 SIGCHLD, SIGSTOP, SIGTSTP = int(signal.SIGCHLD), int(signal.SIGSTOP), int(signal.SIGTSTP)
 # What srun passes on to its tasks, and Ctrl-C. Source: srun(1), SIGNALS.
 _HANDLED = (
@@ -15,10 +17,10 @@ _HANDLED = (
 
 
 class Signals:
-    """Number by number into a pipe whose reading end is `fd`. Signals ignored at the start stay so (nohup)."""
+    """Number by number into a pair of sockets whose reading end is `fd`. Signals ignored at the start stay so (nohup)."""
 
     def __init__(self) -> None:
-        self.fd, self._write = os.pipe()
+        self.fd, self._write = waking()
         os.set_blocking(self.fd, False)
         os.set_blocking(self._write, False)
         self._before = {number: signal.getsignal(number) for number in _HANDLED}

@@ -49,6 +49,7 @@ from ftslurm.policies.touch import Touch
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.caller import Caller
 from ftslurm.wrapper.channel import Message, Peer, Server
+from ftslurm.wrapper.shim import waking
 from ftslurm.wrapper.signals import SIGCHLD, SIGSTOP, SIGTSTP, Signals
 
 # Later than asked by so much, and we were stopped or had no CPU: then it was not the others who were silent.
@@ -82,7 +83,7 @@ class Sources:
         self._queue: deque[Event] = deque()
         self._signals = signals
         self._selector.register(signals.fd, selectors.EVENT_READ, self._signalled)
-        self._wake_read, self._wake_write = os.pipe()
+        self._wake_read, self._wake_write = waking()
         os.set_blocking(self._wake_write, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ, lambda _: os.read(self._wake_read, 4096))
         self.server = Server(self._selector, self._message, self._lost, address, ports)
@@ -94,6 +95,7 @@ class Sources:
         self._touch = Touch(silence_s)
         self._cut_off = False
         self._launch = 0  # how often a step was launched
+        self._size = 0  # tasks of the step, 0 until the first has said it
         self.runs: Callable[[], bool] = lambda: True
         self.will: Callable[[str], Message | None] = lambda node: None
         self.askers: dict[int, Peer] = {}  # who waits to hear what became of a drill
@@ -152,7 +154,7 @@ class Sources:
         for caller in (*self.shims.values(), *self._leaving.values()):
             caller.let_go = True
             self._contact.forget(caller.owner)
-        self.shims, self._leaving = {}, {}
+        self.shims, self._leaving, self._size = {}, {}, 0
         self._touch.new_step(self.agents.keys())
         return self._launch
 
@@ -304,9 +306,12 @@ class Sources:
             return self._connected(self._leaving, rank, hello.task.node, peer, hello)[1]
         if hello.launch != self._launch:  # its launcher was given up before it called
             raise WireError(f"{rank} belongs to a step that was given up")
+        if self._size not in (0, hello.expected):
+            raise WireError(f"rank {rank} says that the step has {hello.expected} tasks, and the others say {self._size}")
         before = rank in self.shims and self.shims[rank].paused
         new, news = self._connected(self.shims, rank, hello.task.node, peer, hello)
         self._leaving.pop(rank, None)
+        self._size = hello.expected
         came = (*news, *self._paused(self.shims[rank], before))
         return (*came, TaskArrived(hello.task, hello.expected, hello.step)) if new else came
 

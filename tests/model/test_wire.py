@@ -106,6 +106,8 @@ def test_orders_to_a_shim_are_plain() -> None:
         {"node": 5},
         {"node": "n" * 300},
         {"expected": 0},
+        {"rank": 4},  # of a step of four
+        {"rank": 1 << 40},
         {"free_port": 70000},
         {"step": ["7.0"]},
         {"t": "helo"},

@@ -380,6 +380,27 @@ def test_strangers_keep_nobody_out_and_hide_no_silence(monkeypatch: pytest.Monke
             stranger.close()
 
 
+@pytest.mark.parametrize("wrong", [{"rank": 2}, {"rank": 7}, {"rank": 1 << 40}, {"rank": 7, "expected": 8}, {"rank": 0, "expected": 1}])
+def test_a_rank_outside_the_step_is_refused_with_a_sentence(stage: Stage, wrong: dict[str, Any]) -> None:
+    """What it then tells of itself would be of a rank that nobody knows."""
+    stage.call(hello(1))
+    assert isinstance(stage.next(), TaskArrived)
+    stranger = stage.call(hello(0) | wrong)
+    stage.until(lambda: stranger.line is not None and not stranger.may_run)
+    assert stranger.line is not None and stranger.line.why == "ftrun has gone on without this rank"
+    stranger.end()
+    stage.call(hello(0))
+    assert isinstance(stage.next(), TaskArrived)
+
+
+def test_who_may_open_our_descriptors_cannot_send_us_signals_or_empty_our_wake_ups(stage: Stage) -> None:
+    """As any process of the same user may, by /proc."""
+    for fd in (stage.sources._signals.fd, stage.sources._signals._write, stage.sources._wake_read, stage.sources._wake_write):
+        for how in (os.O_RDONLY, os.O_WRONLY):
+            with pytest.raises(OSError, match="No such device"):
+                os.open(f"/proc/self/fd/{fd}", how | os.O_NONBLOCK)
+
+
 FLOOD = """
 import resource, socket, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]) + 64,) * 2)
