@@ -1175,9 +1175,13 @@ def _is_older(page: str, than: str) -> bool:
     """Of the same ftrun, and of another step."""
     (folder, _, place), (ours, _, our_place) = page.rpartition("/"), than.rpartition("/")
     number, our_number = place.rpartition(".")[2], our_place.rpartition(".")[2]
-    if folder == ours or folder.rpartition(".")[2] != ours.rpartition(".")[2]:
+    if folder == ours or _family(folder) != _family(ours):
         return False
     return number.isdigit() and our_number.isdigit() and int(number) < int(our_number)
+
+
+def _family(folder: str) -> str:
+    return folder.rpartition(".")[2].partition("-")[0]
 
 
 def end_left_before(page: str, env, limit_s: float) -> tuple[set[int], list[int]]:
@@ -1476,10 +1480,17 @@ class Pages:
     def __init__(self, env: dict, rank: int, channel: Channel) -> None:
         self._folder = page_folder(f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}", channel)
         self._rank = rank
+        self._complains = env.get("SLURM_LOCALID", "0") == "0"  # once a node
 
     def variables(self, attempt: int) -> dict:
-        """For the command; nothing where no folder of our own is to be had."""
-        return {PAGE_VARIABLE: f"{self._folder}/{self._rank}.{attempt}"} if private_folder(self._folder) else {}
+        """For the command; nothing where there is no folder of our own, which is said."""
+        why = why_not_private(self._folder)
+        if not why:
+            return {PAGE_VARIABLE: f"{self._folder}/{self._rank}.{attempt}"}
+        if self._complains:
+            self._complains = False
+            complain(f"ftslurm: {socket.gethostname()}: {why}: heartbeats, progress and the probe of its ranks are not seen")
+        return {}
 
     def clear(self) -> None:
         """Our own pages, and the folder with the last of them."""
@@ -1494,23 +1505,28 @@ class Pages:
 
 def page_folder(step: str, channel: Channel) -> str:
     """Where the pages of `step` (`123.0`) are on this node; agents look there as well."""
-    # Steps of several clusters, or none, may meet on a machine. private_folder() sees whether what is there is ours.
-    mark = blake2s(b"pages", key=channel.secret).hexdigest()[:12]
+    # Steps of several clusters, or none, may meet on a machine. The names of a ftrun's folders have the same family, by which
+    # _is_older() knows them; the mark is the step's own, so that nobody who sees one can take the name of the next.
+    family, mark = (blake2s(what, key=channel.secret).hexdigest() for what in (b"pages", f"pages of {step}".encode()))
     base = "/dev/shm" if os.path.isdir("/dev/shm") else "/tmp"  # noqa: S108
-    return f"{base}/ftslurm.{os.getuid()}.{step}.{mark}"
+    return f"{base}/ftslurm.{os.getuid()}.{step}.{family[:8]}-{mark[:12]}"
 
 
-def private_folder(path: str) -> bool:
-    """Is it there now, ours alone and no link?"""
+def why_not_private(path: str) -> str:
+    """Why `path` is no folder of ours alone (a link is none), though it was to be made; empty if it is."""
     try:
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:
             pass
         info = os.lstat(path)
-    except OSError:
-        return False
-    return info.st_mode & 0o170077 == 0o040000 and info.st_uid == os.getuid()
+    except OSError as error:
+        return f"{path} cannot be made ({error.strerror})"
+    if info.st_uid != os.getuid():
+        return f"{path} is user {info.st_uid}'s"
+    if info.st_mode & 0o170077 != 0o040000:
+        return f"{path} is {'open to others' if info.st_mode & 0o170000 == 0o040000 else 'no folder'}"
+    return ""
 
 
 class Silence:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -695,8 +695,8 @@ def test_what_runs_beside_it_in_the_same_attempt_is_not_of_an_older_one(shims: S
     env = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n2", "FTSLURM_PAGE": "/dev/shm/ftslurm.0.7.4.mark/1.2"}
     theirs = page_of(left).partition("=")[2]
     assert shim_module.left_before(theirs, env) == [] and not is_gone(left)
-    mark = theirs.rpartition("/")[0].rpartition(".")[2]
-    folder = f"/dev/shm/ftslurm.{os.getuid()}.7.4.{mark}"
+    family = theirs.rpartition("/")[0].rpartition(".")[2].partition("-")[0]
+    folder = f"/dev/shm/ftslurm.{os.getuid()}.7.4.{family}-0123456789ab"
     assert shim_module.left_before(f"{folder}/1.1", env) == []
     assert shim_module.left_before(f"{folder}/1.2", env) == [left]
 
@@ -711,6 +711,46 @@ def test_a_process_that_is_just_being_loaded_has_an_environment_all_the_same() -
         finally:
             process.kill()
     assert shim_module.environ_of(process.pid) == []
+
+
+# --- the folder of the pages, between users
+
+
+def test_who_sees_the_folder_of_one_step_cannot_tell_the_name_of_the_next(shims: Shims) -> None:
+    pages = []
+    for step in ("3", "4"):
+        shim = shims("echo $FTSLURM_PAGE", secret=b"of the same ftrun", env={"SLURM_STEP_ID": step})
+        shim.start()
+        pages.append(shim.words()[0].rpartition("/")[0])
+        shim.hear("exited")
+        shim.end(0)
+    one, other = (page.rpartition(".")[2].partition("-") for page in pages)
+    assert one[0] == other[0] and one[2] != other[2] and len(one[2]) == 12
+
+
+@pytest.mark.parametrize(("lay", "said"), [
+    (lambda path: path.mkdir(mode=0o777), "is open to others"),
+    (lambda path: path.touch(), "is no folder"),
+    (lambda path: path.symlink_to("/tmp"), "is no folder"),
+    pytest.param(
+        lambda path: (path.mkdir(mode=0o700), os.chown(path, 65534, 65534)), "is user 65534's",
+        marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can lay another's folder"),
+    ),
+])  # fmt: skip
+def test_a_squatted_folder_is_said_and_the_command_runs(shims: Shims, lay: Callable[[Path], Any], said: str) -> None:
+    shim = shims("echo ${FTSLURM_PAGE-none}", env={"SLURM_LOCALID": "0"}, stderr=subprocess.PIPE)
+    folder = Path(shim_module.page_folder("7.3", shim_module.Channel(shim.env["FTSLURM_CHANNEL"])))
+    before = os.umask(0)
+    try:
+        lay(folder)
+        shim.start()
+        assert shim.words() == ["none"]
+        shim.hear("exited")
+        shim.end(0)
+        assert shim.process.stderr is not None and f"{folder} {said}: heartbeats" in shim.process.stderr.read().decode()
+    finally:
+        os.umask(before)
+        folder.rmdir() if folder.is_dir() and not folder.is_symlink() else folder.unlink(missing_ok=True)
 
 
 # --- the way there
