@@ -18,6 +18,7 @@ from ftslurm.cli.install_hooks import install_hooks
 from ftslurm.cli.nodes import nodes
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.ledger.store import Store, state_folder
+from ftslurm.model.plain import plain
 from ftslurm.model.settings import Settings
 
 
@@ -33,10 +34,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         group.main(list(sys.argv[1:] if argv is None else argv), prog_name="ftslurm", standalone_mode=False)
         status = 0
     except FtslurmError as error:
-        print(f"ftslurm: {error}", file=sys.stderr)
+        print(f"ftslurm: {plain(error)}", file=sys.stderr)
         status = error.exit_status
     except click.UsageError as error:
-        error.show()
+        click.UsageError(plain(error.format_message()), error.ctx).show()
         status = UsageError.exit_status
     except click.exceptions.Exit as end:
         status = end.exit_code
@@ -71,13 +72,18 @@ def status(job: str | None, as_json: bool) -> None:
         contents = _store().find(job)[1]
         found = _begun(job, view.status(contents.records, contents.damaged))
         return _print_json(asdict(found)) if as_json else text.print_status(text.console(), found)
-    every = [view.status(contents.records, contents.damaged, with_card=as_json) for _, contents in _store().all()]
+    kept = _store().all(_passed_over)
+    every = [view.status(contents.records, contents.damaged, with_card=as_json) for _, contents in kept]
     views = [one for one in every if one is not None]
     if as_json:
         return _print_json([asdict(one) for one in views])
     if views:
         return text.print_all(text.console(), views)
-    click.echo(f"no ledger in {state_folder(os.environ)}: no job has run under ftrun yet", err=True)
+    click.echo(plain(f"no ledger in {state_folder(os.environ)}: no job has run under ftrun yet"), err=True)
+
+
+def _passed_over(error: FtslurmError) -> None:
+    click.echo(f"ftslurm: {plain(error)}: passed over", err=True)
 
 
 @group.command()
@@ -147,7 +153,7 @@ def requeue(job: str, finish: bool) -> None:
     """Finish the requeue that the ledger of JOB says was decided: exclude, set the start, release."""
     from ftslurm.wrapper.finish import finish_requeue
 
-    click.echo(finish_requeue(_store(), job, os.environ))
+    click.echo(plain(finish_requeue(_store(), job, os.environ)))
 
 
 @group.command()

@@ -22,6 +22,7 @@ from ftslurm.ledger.store import ledger_parts
 from ftslurm.model.decisions import Start
 from ftslurm.model.history import History, fold
 from ftslurm.model.hook_settings import HookSettings
+from ftslurm.model.plain import plain
 from ftslurm.model.record import CarriedOut, Decided
 from ftslurm.model.values import dataclass
 from ftslurm.slurm.cli_client import CliSlurmClient
@@ -117,9 +118,9 @@ def main() -> None:
         owner = owner_of(os.getuid())
         work = {"finish": finish, "grace": grace}[verb]
         if said := work(read_settings(Path(config)), owner, words):
-            print(said)
+            print(plain(said))
     except FtslurmError as error:
-        print(f"not done: {error}")
+        print(f"not done: {plain(error)}")
 
 
 if __name__ == "__main__":

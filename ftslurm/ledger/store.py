@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from ftslurm.errors import StateError, UnknownJob
@@ -87,7 +87,7 @@ class Store:
         """The ledger of `job` (`123`, `123_4`, `local.2`, `cluster.123`). Raises: UnknownJob, StateError."""
         wanted = [path for path in self._paths() if job in (path.stem, path.stem.partition(".")[2])]
         # The same number on several clusters and locally: Slurm's come before local ones, the latest first.
-        wanted.sort(key=lambda path: (path.stem.startswith(f"{LOCAL_CLUSTER}."), -path.stat().st_mtime))
+        wanted.sort(key=lambda path: (path.stem.startswith(f"{LOCAL_CLUSTER}."), -_changed_at(path)))
         if not wanted:
             raise UnknownJob(
                 f"there is no ledger of job {job} in {self.root}", hint=f"`ftslurm status` lists all; is {VARIABLE} set?"
@@ -95,11 +95,16 @@ class Store:
         journal = Journal(wanted[0])
         return journal, journal.read()
 
-    def all(self) -> Iterator[tuple[Journal, Contents]]:
-        """Every current ledger, the latest last."""
-        for path in sorted(self._paths(), key=lambda path: path.stat().st_mtime):
+    def all(self, bad: Callable[[StateError], None]) -> Iterator[tuple[Journal, Contents]]:
+        """Every current ledger, the latest last. bad: is told of those that cannot be read."""
+        for path in sorted(self._paths(), key=_changed_at):
             journal = Journal(path)
-            yield journal, journal.read()
+            try:
+                contents = journal.read()
+            except StateError as error:
+                bad(error)
+            else:
+                yield journal, contents
 
     def _folder(self) -> Path:
         private_folder(self.root)
@@ -153,6 +158,14 @@ def _safe(text: str) -> str:
     """A file name in which a hostile cluster name can do nothing."""
     safe = "".join(char if char.isalnum() or char in "_-" else "-" for char in text) or "cluster"
     return "cluster-local" if safe == LOCAL_CLUSTER else safe
+
+
+def _changed_at(path: Path) -> float:
+    """Unix seconds, 0 for one that is gone. Links are not followed."""
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _number(path: Path) -> int:

@@ -9,11 +9,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ftslurm.model.plain import plain
+
 
 def printable(text: str, style: str = "") -> Text:
-    """As rich prints it; bytes of an argument that are no text, and control characters, become `?`."""
-    shown = text.encode(errors="replace").decode()
-    return Text("".join(char if char.isprintable() or char == "\n" else "?" for char in shown), style=style)
+    """As rich prints it: brackets are no markup in it, and what is not printable becomes `?`."""
+    return Text(plain(text, lines=True), style=style)
 
 
 def print_facts(console: Console, facts: Iterable[tuple[str, str]], indent: int) -> None:
@@ -28,5 +29,5 @@ def print_facts(console: Console, facts: Iterable[tuple[str, str]], indent: int)
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in given:
-        grid.add_row(name, printable(value))
+        grid.add_row(printable(name), printable(value))
     console.print(Padding(grid, (0, 0, 0, indent)))

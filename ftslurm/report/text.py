@@ -76,9 +76,8 @@ def print_all(console: Console, views: Sequence[Status]) -> None:
     for title in ("JOB", "CLUSTER", "ATTEMPT", "STATE", "LAST RUNG", "LAST WORD"):
         table.add_column(title, overflow="fold")
     for view in views:
-        table.add_row(
-            view.job, view.cluster, str(view.attempt), printable(view.state), view.rung or "-", moment(view.at)
-        )
+        row = (view.job, view.cluster, str(view.attempt), view.state, view.rung or "-", moment(view.at))
+        table.add_row(*map(printable, row))
     console.print(table)
 
 

@@ -58,9 +58,12 @@ def append(path: Path, data: bytes) -> None:
 
     The caller holds a lock against other writers. Raises: OSError; then nothing of `data` stands in the file.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     try:
-        size = os.fstat(fd).st_size
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file")
+        size = info.st_size
         if size and os.pread(fd, 1, size - 1) != b"\n":
             data = b"\n" + data
         try:
@@ -85,11 +88,14 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_private(path: Path, limit: int) -> bytes:
-    """The file's bytes, `limit` at most, from its end. Follows no link and waits for no writer of a FIFO. Raises: OSError."""
+    """The file's bytes, `limit` at most, from its end. A link is not followed, a FIFO not waited for. Raises: OSError, for
+    whatever is no plain file too."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     with os.fdopen(fd, "rb") as file:
-        size = os.fstat(fd).st_size
-        if size > limit:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file")
+        if (size := info.st_size) > limit:
             file.seek(size - limit)
             file.readline()  # the rest of a line that began before
         return file.read(limit)

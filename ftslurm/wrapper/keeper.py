@@ -20,6 +20,7 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Start
 from ftslurm.model.history import History, fold
 from ftslurm.model.nodes import expand
+from ftslurm.model.plain import plain
 from ftslurm.model.record import CarriedOut, CleanUpBegan
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobState, SlurmClient
@@ -87,7 +88,7 @@ def main() -> None:
     job, ledger, in_s, watch_s, epilog, allow_first, client, timeout_s = sys.argv[1:]
     start = Start(float(in_s), float(watch_s), epilog == "1")
     try:
-        print(keep(int(job), Path(ledger), start, allow_first == "1", client, float(timeout_s)))
+        print(plain(keep(int(job), Path(ledger), start, allow_first == "1", client, float(timeout_s))))
     except FtslurmError as error:
-        print(error, file=sys.stderr)
+        print(plain(error), file=sys.stderr)
         sys.exit(error.exit_status)

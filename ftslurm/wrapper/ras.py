@@ -9,6 +9,8 @@ import socket
 import time
 from collections.abc import Mapping
 
+from ftslurm.model.plain import plain
+
 DEFAULT = ("localhost", 28028)
 ADDRESS = "NCCL_RAS_ADDR"
 # RAS collects from all processes, and waits five seconds for those that do not answer.
@@ -52,5 +54,5 @@ def findings(answer: str) -> tuple[str, ...]:
         if line.strip() and below.startswith("===") and not below.strip("="):
             inside = line.strip() in _SECTIONS
         elif inside and line.strip() and line.strip("="):
-            kept.append(line.rstrip()[:200])
+            kept.append(plain(line.rstrip())[:200])
     return tuple(kept[:FOUND_LINES])

@@ -1039,7 +1039,9 @@ def open_streams() -> tuple[int, ...]:
 
 
 def complain(text: str) -> None:
-    """A line on stderr, if it can be had without waiting: it may be said by the one who has to stop the rank."""
+    """A line on stderr, if it can be had without waiting: it may be said by the one who has to stop the rank. Nothing in it
+    rules a terminal."""
+    text = "".join(char if char.isprintable() else "?" for char in text)
     poll = select.poll()
     poll.register(2, select.POLLOUT)
     try:
@@ -1932,10 +1934,9 @@ def main() -> None:
         env.pop("FTSLURM_LOCAL", None)
         status = Shim(argv, env, channel, sock, link, wakeup, local, output).run()
     except (IndexError, KeyError, OSError, ValueError) as error:
-        print(
+        complain(
             f"ftslurm: rank {rank} on {socket.gethostname()} cannot reach ftrun, so its command was not started: {error}"
-            " (a firewall between the nodes? FTRUN_NODES_PORTS and FTRUN_NODES_ADDRESS say what it lets through)",
-            file=sys.stderr,
+            " (a firewall between the nodes? FTRUN_NODES_PORTS and FTRUN_NODES_ADDRESS say what it lets through)"
         )
         os._exit(OWN_FAILURE)
     output.deliver(DELIVER_S)

@@ -35,6 +35,7 @@ from ftslurm.model.job import Allocation, JobId
 from ftslurm.model.layout import Layout
 from ftslurm.model.node_memory import NodeLeft, NodeReinstated, Told, remembered, suspects
 from ftslurm.model.numbers import whole
+from ftslurm.model.plain import plain
 from ftslurm.model.record import RunBegan
 from ftslurm.model.settings import Resolved, Settings, port_range
 from ftslurm.model.values import dataclass
@@ -129,13 +130,17 @@ def survey(order: Order) -> Site:
     client = choose_client(resolved.settings.slurm_client, resolved.settings.slurm_timeout_s, env)
     number = site.allocation.job.number
     patience = Patience(resolved.settings.slurm_patience_s)
-    view = patience.keep_asking(lambda: client.job(number), lambda text: print(f"ftrun: {text}", file=sys.stderr, flush=True))
+    view = patience.keep_asking(lambda: client.job(number), _say)
     resolved = settings_in_force(order.request, order.env, view.comment)
     allocation = replace(
         site.allocation, nodes=view.nodes or site.allocation.nodes, restarts=view.restarts, start_time=view.start_time,
         batch=view.batch, granted=site.allocation.nodes, submit_time=view.submit_time,
     )  # fmt: skip
     return replace(site, resolved=resolved, allocation=allocation, client=client, view=view)
+
+
+def _say(text: str) -> None:
+    print(f"ftrun: {plain(text)}", file=sys.stderr, flush=True)
 
 
 def _of_job_named(order: Order, env: Mapping[str, str]) -> Mapping[str, str]:
@@ -268,7 +273,7 @@ def _run_locally(order: Order, site: Site, number: int, journal: Journal) -> int
     scheduler = LocalScheduler(pool, granted)
     controller = _controller(order, site.settings, history, facts, journal, launcher, scheduler, ["127.0.0.1"])
     if site.no_slurm and not history.requeues_done:
-        print(f"ftrun: {site.no_slurm}: the command runs on this machine alone", file=sys.stderr, flush=True)
+        _say(f"{site.no_slurm}: the command runs on this machine alone")
     return controller.run()
 
 

@@ -362,7 +362,10 @@ def test_a_record_may_be_of_any_kind(journal: Journal) -> None:
 
 def test_a_fifo_in_the_ledger_s_place_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "ledger.jsonl")
-    assert Journal(tmp_path / "ledger.jsonl").read().records == ()
+    journal = Journal(tmp_path / "ledger.jsonl")
+    for do in (journal.read, lambda: journal.append([word(1)])):
+        with pytest.raises(StateError, match="no plain file"):
+            do()
 
 
 def test_what_must_be_next_is_written_only_if_nobody_else_has_written(journal: Journal) -> None:

@@ -71,7 +71,7 @@ def test_the_site_s_command(status: int | None, health: NodeHealth) -> None:
 
 def test_the_last_line_is_the_reason_whatever_stands_in_it() -> None:
     said = command_finding(3, "checking\nfan `reboot` $(x) \x1b[31m'stands'\n\n", 9.0)
-    assert drain_reason(judge([said])) == "ftslurm: command: fan reboot (x) [31m stands"
+    assert drain_reason(judge([said])) == "ftslurm: command: fan reboot (x) ?[31m stands"
     assert len(drain_reason(judge([command_finding(3, "x" * 9999, 9.0)]), "12345")) <= MAX_REASON_CHARS
 
 

@@ -102,3 +102,8 @@ def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
     assert ask(address, 1.0) == ""
+
+
+def test_what_it_answers_rules_no_terminal() -> None:
+    answer = "Errors\n======\nrank 3 \x1b]0;owned\x07\x1b[2J is \u202egone\r\n"
+    assert findings(answer) == ("rank 3 ?]0;owned??[2J is ?gone",)

@@ -1,0 +1,98 @@
+"""What others wrote rules no terminal: the function, and that every door uses it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftslurm.model.plain import plain
+
+PACKAGE = Path(__file__).parents[2] / "ftslurm"
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("a node", "a node"),
+    ("\x1b]0;owned\x07\x1b[2J", "?]0;owned??[2J"),
+    ("\x9b31m", "?31m"),  # one byte for two, in terminals of eight bits
+    ("one\nftrun: two\ttabs", "one ftrun: two tabs"),
+    ("rank\r ok", "rank? ok"),
+    ("gnp.\u202etxt", "gnp.?txt"),  # writes backwards
+    ("\u2066a\u2069\u200b", "?a??"),
+    ("\udcff\udc9b", "??"),  # bytes of an argument that are no text
+    ("[red]no markup of ours[/red]", "[red]no markup of ours[/red]"),
+    ("größe 数", "größe 数"),
+    (ValueError("\x1b[m"), "?[m"),
+])  # fmt: skip
+def test_one_line(text: object, shown: str) -> None:
+    assert plain(text) == shown
+
+
+def test_several_lines() -> None:
+    assert plain("a\tb\r\n\x1b[31mc\n", lines=True) == "a\tb\n?[31mc\n"
+
+
+@given(st.text(), st.booleans())
+def test_nothing_gets_through(text: str, lines: bool) -> None:
+    shown = plain(text, lines)
+    assert shown.replace("\n", "").replace("\t", "").isprintable() if lines else shown.isprintable()
+    shown.encode()
+
+
+# --- every door
+
+# Where a call shows text, and what may stand in it without `plain`: our own words, and numbers of ours.
+_SHOWS = {"print", "click.echo", "sys.exit", "syslog.syslog", "sys.stdout.write", "sys.stderr.write"}
+_OURS = {
+    ("cli/ftrun.py", "print(help_text())"), ("cli/ftrun.py", "print(f'ftslurm {ftslurm.__version__}')"),
+    ("hooks/edge.py", "syslog.syslog(sentence)"), ("hooks/edge.py", "print(f'ftslurm: {sentence}', file=sys.stderr)"),  # one_line
+    # For programs: JSON, or lines that a shell evaluates.
+    ("wrapper/node_check.py", "print(answer_text(*check(Question.of(sys.argv[1]), dict(os.environ))))"),
+    ("wrapper/script_look.py", "print(answer_text(*look(int(sys.argv[1]), os.environ), {}))"),
+    ("cli/ftslurm.py", "click.echo(json.dumps(value, indent=2, sort_keys=True))"),
+    ("cli/ftslurm.py", "click.echo(export_lines(_store(), os.environ), nl=False)"),
+    ("hooks/task_prolog.py", "sys.stdout.write(lines(os.environ))"),
+    ("cli/nodes.py", "click.echo(json.dumps([asdict(node) for node in known], indent=2, sort_keys=True))"),
+}  # fmt: skip
+
+
+def doors() -> Iterator[tuple[str, ast.Call]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in _SHOWS:
+                yield str(path.relative_to(PACKAGE)), node
+
+
+def shown(call: ast.Call) -> Iterator[ast.expr]:
+    """What of a call is not ours: everything but constants, statuses, and what `plain` was asked about."""
+    for argument in call.args:
+        for part in argument.values if isinstance(argument, ast.JoinedStr) else [argument]:
+            value = part.value if isinstance(part, ast.FormattedValue) else part
+            if not (isinstance(value, ast.Constant) or (isinstance(value, ast.Call) and ast.unparse(value.func) == "plain")):
+                yield value
+
+
+def test_every_door_of_the_package_shows_plain_text() -> None:
+    """sdk: its programs run in the user's, whose terminal it is; statuses of sys.exit are numbers."""
+    numbers = {"status", "error.exit_status", "failed", "0 if fit else BAD_NODE_STATUS", "node", "self._node", "rank"}
+    open_doors = [
+        f"{place}: {ast.unparse(call)}"
+        for place, call in doors()
+        if not place.startswith("sdk/") and (place, ast.unparse(call)) not in _OURS
+        and any(ast.unparse(value) not in numbers for value in shown(call))
+    ]  # fmt: skip
+    assert open_doors == []
+
+
+def test_rich_is_given_text_and_never_strings() -> None:
+    """A string may hold markup: a link, a colour, or what ends in an error."""
+    for path in sorted((PACKAGE / "report").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("print", "add_row"):
+                for argument in node.args:
+                    made = ast.unparse(argument)
+                    assert made.startswith(("printable(", "Text(", "*map(printable,", "Padding(grid", "table")), f"{path.name}: {made}"
