@@ -3,6 +3,7 @@
 # make cluster  such a cluster for yourself; make cluster-down ends it
 # make score    how many failing runs of the corpus are understood; those of public threads in two halves, apart
 # make chaos    hundreds of faults of all kinds over real jobs (CHAOS_ARGS="--seed 7" repeats a run)
+# make test-attacks   what two hostile users try on each other and on root's hooks; as root
 # make bench    the numbers of the README, measured here
 VENV ?= .venv
 PYTEST_ARGS ?=
@@ -11,13 +12,16 @@ WORKERS ?= 5
 CHAOS_ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint cluster cluster-down score bench chaos clean
+.PHONY: demo test test-attacks lint cluster cluster-down score bench chaos clean
 
 demo: $(VENV)/.ready-demo
 	demo/run $(VENV)/bin
 
 test: $(VENV)/.ready-test lint
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-attacks: $(VENV)/.ready-test
+	FTSLURM_TEST_ATTACKS=1 $(VENV)/bin/python -m pytest tests/attacks $(PYTEST_ARGS)
 
 lint: $(VENV)/.ready-test
 	$(VENV)/bin/ruff check .

@@ -375,6 +375,11 @@ class Settings:
     ports: tuple[int, int] | None = _leaf(
         "nodes.ports", port_range, None, "where ftrun listens on one, as 60000-60100; empty: in SrunPortRange, if that is set"
     )
+    secret: str = _leaf(
+        "nodes.secret", choice("auto", "munge", "environment"), "auto",
+        "how ranks and agents learn the secret of the run: by a munge credential, or by the environment, which srun sends as it "
+        "is; auto: by munge where Slurm uses it, but for a step that begins in a container",
+    )  # fmt: skip
     check_s: float = _leaf("nodes.check_timeout", lasting, 30.0, "for looking at a node before ranks go there")
     min_nodes: int = _leaf("nodes.min", count(0, 65536), 0, "with as many nodes the job can still run (shrink); 0: with all only")
 

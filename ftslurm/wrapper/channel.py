@@ -125,9 +125,10 @@ class Server:
         self.port: int = self._listener.getsockname()[1]
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
-    def channel_text(self, addresses: list[str], only: bool = False) -> str:
-        """For the shims and agents, by environment only. Format: Channel in shim.py. only: no other address will do."""
-        return f"1:{self.port}:{self.secret.hex()}:{'=' if only else ''}{','.join(addresses)}"
+    def channel_text(self, addresses: list[str], only: bool = False, word: str = "") -> str:
+        """For the shims and agents, by environment only. Format: Channel in shim.py. only: no other address will do. word: hands
+        the secret over, which else stands there itself."""
+        return f"1:{self.port}:{word or self.secret.hex()}:{'=' if only else ''}{','.join(addresses)}"
 
     def _accept(self, _: int) -> None:
         try:

@@ -77,7 +77,7 @@ class Effects:
 
     def __init__(
         self, sources: Sources, launcher: Launcher, scheduler: Scheduler, signals: Signals, clock: Clock,
-        channel: str, verbose: bool = False, err: TextIO | None = None,
+        channel: Callable[[], str], verbose: bool = False, err: TextIO | None = None,
         programs: Callable[[int], Mapping[int, tuple[str, ...]]] = lambda tasks: {},
         prepare: Callable[[], None] = lambda: None, left: Callable[[do.TellOthers], None] = lambda told: None,
         tail_bytes: int = 0, silence_s: float = 0.0, beat_limits: Mapping[str, Any] | None = None, inject: str = "",
@@ -111,7 +111,7 @@ class Effects:
     # --- the step
 
     def _launch(self, decision: do.LaunchStep) -> None:
-        channel = for_launch(self._channel, self._sources.new_step())
+        channel = for_launch(self._channel(), self._sources.new_step())
         self._step = self._sources.step = self._launcher.launch(channel, decision.layout, decision.overlap, decision.shares)
 
     def _start(self, decision: do.StartRanks) -> None:
@@ -209,7 +209,7 @@ class Effects:
 
     def _watch(self, decision: do.WatchNodes) -> None:
         self._prepare()  # the job has come up and there is time: what a failure will need is loaded beside it
-        agents = self._launcher.watch(decision.nodes, self._channel, decision.lent)
+        agents = self._launcher.watch(decision.nodes, self._channel(), decision.lent)
         self._agents.append(agents)
         self._sources.agents_come(decision.nodes, agents)
 

@@ -290,9 +290,80 @@ class Talk:
         return list(self._kept)
 
 
+# Of libmunge, munge.h.
+MUNGE_LIBRARY = "libmunge.so.2"
+MUNGE_CIPHER, MUNGE_SOCKET, MUNGE_UID = 0, 8, 9  # options
+MUNGE_AES128 = 4
+MUNGE_NO_SOCKET, MUNGE_TIMEOUT = 6, 7  # munged does not answer
+# Expired, ahead of our clock, decoded here before (by the next rank): all that is no matter where a key is handed over, which
+# is given all the same. Who may not have it gets another answer, and nothing (seen on 0.5.15).
+MUNGE_GIVES = (0, 15, 16, 17)
+MUNGED_S = 10.0  # for munged to come back
+
+
+class Munge:
+    """munged on this node, at `socket` (empty: where munge has it)."""
+
+    def __init__(self, socket: str) -> None:
+        """Raises: OSError."""
+        self._library = library = ctypes.CDLL(MUNGE_LIBRARY)
+        library.munge_ctx_create.restype = ctypes.c_void_p
+        library.munge_strerror.restype = ctypes.c_char_p
+        self._context = ctypes.c_void_p(library.munge_ctx_create())
+        if socket:
+            self._set(MUNGE_SOCKET, ctypes.c_char_p(os.fsencode(socket)))
+
+    def encode(self, payload: bytes, user_id: int) -> bytes:
+        """For processes of this user alone. Raises: OSError."""
+        self._set(MUNGE_CIPHER, ctypes.c_int(MUNGE_AES128))
+        self._set(MUNGE_UID, ctypes.c_int(user_id))
+        text = ctypes.c_char_p()
+        self._check(self._library.munge_encode(ctypes.byref(text), self._context, payload, ctypes.c_int(len(payload))), (0,))
+        return text.value or b""
+
+    def decode(self, credential: bytes) -> tuple[bytes, int]:
+        """Payload, and whose process has encoded it. Raises: OSError."""
+        data, size, user, group = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_uint(), ctypes.c_uint()
+        deadline = time.monotonic() + MUNGED_S
+        while True:
+            status = self._library.munge_decode(
+                credential, self._context, *map(ctypes.byref, (data, size, user, group))
+            )
+            if status not in (MUNGE_NO_SOCKET, MUNGE_TIMEOUT) or time.monotonic() >= deadline:
+                break
+            time.sleep(0.2)
+        self._check(status, MUNGE_GIVES)
+        return ctypes.string_at(data, size.value), user.value
+
+    def _set(self, option: int, value) -> None:
+        self._check(self._library.munge_ctx_set(self._context, ctypes.c_int(option), value), (0,))
+
+    def _check(self, status: int, good: tuple) -> None:
+        if status not in good:
+            raise OSError(f"munge: {self._library.munge_strerror(status).decode(errors='replace')}")
+
+
+def munge_word(secret: bytes, user_id: int, socket: str) -> str:
+    """As Channel reads it. Raises: OSError."""
+    text = Munge(socket).encode(secret, user_id).decode()
+    return f"munge.{os.fsencode(socket).hex()}.{text.removeprefix('MUNGE:').removesuffix(':')}"
+
+
+def handed_over(word: str) -> bytes:
+    """The secret. Raises: OSError where munge does not give it, ValueError for what is none of our user's."""
+    if not word.startswith("munge."):
+        return bytes.fromhex(word)
+    _, socket, text = word.split(".", 2)
+    secret, user_id = Munge(os.fsdecode(bytes.fromhex(socket))).decode(f"MUNGE:{text}:".encode())
+    if user_id != os.geteuid():
+        raise ValueError(f"its secret is of user {user_id}, and not of {os.geteuid()}")
+    return secret
+
+
 class Channel:
     """How to reach the controller: `1:port/launch:secret:address,address`, kept out of every command line. launch: which of
-    its steps this is, counted from 1; 0 or missing for others than shims. `=address`: it listens there alone.
+    its steps this is, counted from 1; 0 or missing for others than shims. `=address`: it listens there alone. secret: itself,
+    or a credential of munge's for our user: `munge.socket.credential`.
 
     A step over the nodes of several jobs has several sruns, and each counts its tasks from 0: then it is
     `2:8/0-3,6-7:port:...`, how many tasks there are in all, and the ranks of this srun's in order.
@@ -310,7 +381,7 @@ class Channel:
         port, secret, addresses = rest.split(":", 2)
         port, _, launch = port.partition("/")
         self.port, self.launch = int(port), int(launch or 0)
-        self.secret = bytes.fromhex(secret)
+        self.secret = handed_over(secret)
         self.only = addresses.startswith("=")
         self.addresses = [address for address in addresses.lstrip("=").split(",") if address]
 

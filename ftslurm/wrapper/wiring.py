@@ -57,6 +57,7 @@ from ftslurm.wrapper.addresses import chosen, of_this_node
 from ftslurm.wrapper.controller import Controller
 from ftslurm.wrapper.diagnosis import Diagnosis
 from ftslurm.wrapper.effects import Effects, Scheduler
+from ftslurm.wrapper.handover import ENVIRONMENT, begins_in_a_container, munge_socket, secret_word
 from ftslurm.wrapper.lenders import Lenders
 from ftslurm.wrapper.meanings import lazy_meaning
 from ftslurm.wrapper.output_place import output_place, own_stderr
@@ -247,7 +248,7 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
         facts = replace(facts, cut_short=cut_short(records, allocation.restarts, down or {}, Clock().now().unix))
     controller = _controller(
         order, site.settings, history, facts, journal, launcher, scheduler, [socket.gethostname()], memory,
-        lambda: _runs(client, allocation), ports=site.settings.ports or srun_ports(config),
+        lambda: _runs(client, allocation), ports=site.settings.ports or srun_ports(config), munge=munge_socket(config),
     )  # fmt: skip
     status = controller.run()
     if status != REQUEUED_STATUS:
@@ -284,10 +285,10 @@ def local_allocation(number: int, nodes: tuple[str, ...], history: History) -> A
 def _controller(
     order: Order, settings: Settings, history: History, facts: RunFacts, journal: Journal, launcher: Launcher,
     scheduler: Scheduler, addresses: list[str], memory: NodeMemory | None = None, runs: Callable[[], bool] = lambda: True,
-    ports: tuple[int, int] | None = None,
+    ports: tuple[int, int] | None = None, munge: str | None = None,
 ) -> Controller:  # fmt: skip
     """memory: of nodes, for later jobs; None where node names mean nothing. runs: does slurmctld say that the job does?
-    ports: one of them is ours."""
+    ports: one of them is ours. munge: see secret_word."""
     clock, signals, diagnosis = Clock(), Signals(), Diagnosis(settings)
     if settings.catalogs:
         diagnosis.load()  # what is wrong with a site's own file is said before the job begins
@@ -296,7 +297,14 @@ def _controller(
     address = chosen(settings.address, of_this_node()) if settings.address else ""
     sources = Sources(clock, signals, meaning, address, settings.lease_s, settings.silence_s, settings.stop_grace_s, ports)
     sources.runs, sources.will = runs, will_for(facts, settings, journal.path, whole(order.env.get("SLURM_TASK_PID", "")) or 0)
-    channel = sources.server.channel_text([address] if address else addresses, only=bool(address))
+    contained = begins_in_a_container(order.components, order.env)
+
+    def channel() -> str:
+        """Each time anew: munge's key may have been exchanged since."""
+        wanted = ENVIRONMENT if facts.launcher == "local" else settings.secret  # it does not leave this machine
+        word = secret_word(sources.server.secret, wanted, munge, contained, _say)
+        return sources.server.channel_text([address] if address else addresses, only=bool(address), word=word)
+
     effects = Effects(
         sources, launcher, scheduler, signals, clock, channel, order.verbose, programs=programs(order.components),
         prepare=diagnosis.prepare, left=lambda told: _left(memory, facts, told),

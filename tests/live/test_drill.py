@@ -33,7 +33,7 @@ def last_attempt(told: Story) -> dict[str, object]:
     return told.json("history", str(told.id))["attempts"][0]  # type: ignore[no-any-return]
 
 
-@story(nodes=2, tasks=2, rank=ONCE)
+@story(nodes=2, tasks=2, rank='say $(tr "\\0" "\\n" </proc/$PPID/environ | grep ^FTSLURM_CHANNEL=)\n' + ONCE)
 def test_a_device_fault_that_heals_is_answered_in_place(told: Story) -> None:
     node = told.wait_started()[2].node
     assert "80E01801 on device 0.0" in drill(told, "device-fault", "--node", node, "--device", "0.0", "--code", "80E01801")
@@ -43,6 +43,8 @@ def test_a_device_fault_that_heals_is_answered_in_place(told: Story) -> None:
     assert any("DRILL device-fault" in note for note in first["notes"])  # type: ignore[union-attr]
     assert [remedy["rung"] for remedy in first["remedies"]] == ["in-place-restart"]  # type: ignore[union-attr]
     assert "drill: device-fault" in told.output()
+    sent = (told.folder / "said").read_text().splitlines()
+    assert len(sent) == 8 and all(":munge." in line for line in sent), "srun was given the secret itself, and sends it as it is"
 
 
 @story(nodes=2, rank=ONCE)
