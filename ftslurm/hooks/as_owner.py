@@ -1,6 +1,7 @@
 """Reads the ledger of one job and acts on it, as the owner of the job and for that job alone.
 
-Arguments: the site's file, verb (finish, grace), job number, job (`123_4` for a task of an array), cluster, slurm.conf.
+Arguments: the site's file, verb (finish, grace), job number, job (`123_4` for a task of an array), cluster. The first was
+written into the script that starts this, and so was where slurm.conf lies; the others are SlurmUser's, who could name anything.
 Prints one line, or nothing if there is nothing to say.
 """
 
@@ -12,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ftslurm.errors import FtslurmError
+from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.hooks.facts import read_settings
 from ftslurm.hooks.owned import WATCH_LIMIT_S
 from ftslurm.ledger.hostile import read_foreign
@@ -109,15 +110,21 @@ def grace(settings: HookSettings, owner: Owner, words: Sequence[str]) -> str:
     return f"{run.cleanup_grace_s:g}" if run else ""
 
 
+def work(config: str = "", verb: str = "", *words: str) -> str:
+    """Raises: FtslurmError."""
+    do = {"finish": finish, "grace": grace}.get(verb)
+    if do is None or len(words) != 3 or not (words[0].isascii() and words[0].isdecimal() and len(words[0]) < 12):
+        raise UsageError("these are no words of EpilogSlurmctld's or the Epilog's", hint="ftslurm starts this itself")
+    settings = read_settings(Path(config))
+    if os.getuid() < settings.first_user_id:
+        raise UsageError(f"user {os.getuid()} is below first_user_id ({settings.first_user_id})", hint="nothing is done for it")
+    return do(settings, owner_of(os.getuid()), words)
+
+
 def main() -> None:
-    config, verb, *words, slurm_conf = sys.argv[1:]
     os.umask(0o077)
-    if slurm_conf:
-        os.environ["SLURM_CONF"] = slurm_conf
     try:
-        owner = owner_of(os.getuid())
-        work = {"finish": finish, "grace": grace}[verb]
-        if said := work(read_settings(Path(config)), owner, words):
+        if said := work(*sys.argv[1:]):
             print(plain(said))
     except FtslurmError as error:
         print(f"not done: {plain(error)}")

@@ -55,7 +55,7 @@ def _try(name: str, part: Callable[[], str]) -> str:
 
 def _site_cleanup(settings: HookSettings, facts: JobFacts, env: Mapping[str, str]) -> str:
     """In a session of its own, so that what is not waited for goes on. Source: ModelArts, fault recovery, grace period."""
-    grace_s = cleanup_grace(settings, facts, env)
+    grace_s = cleanup_grace(settings, facts)
     config = str(Path(sys.argv[1]))
     argv = [sys.executable, "-I", "-m", "ftslurm.hooks.cleanup", config]
     child_env = {**{name: value for name, value in env.items() if name.startswith("SLURM")}, **tool_env(settings, facts.node)}

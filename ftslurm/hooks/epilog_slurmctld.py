@@ -26,7 +26,7 @@ def finish(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
     facts = job_facts(env)
     if not settings.finish_requeues or facts.user_id < settings.first_user_id or not facts.restarts:
         return True, f"job {facts.job}: not looked at"
-    said = start_elsewhere(settings, facts) or ask_owner("finish", facts, env, finish_timeout_s(settings))
+    said = start_elsewhere(settings, facts) or ask_owner("finish", facts, finish_timeout_s(settings))
     return True, f"job {facts.job}: {said or 'nothing to finish'}"
 
 

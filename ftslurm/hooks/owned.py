@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError
@@ -27,15 +26,15 @@ def finish_timeout_s(settings: HookSettings) -> float:
     return min(wanted_s, LIMITS_S["epilog_slurmctld"] - SPARE_S)
 
 
-def ask_owner(verb: str, facts: JobFacts, env: Mapping[str, str], timeout_s: float) -> str:
+def ask_owner(verb: str, facts: JobFacts, timeout_s: float) -> str:
     """The one line that the program printed; empty if it had nothing to say. Raises: UnknownJob, CommandMissing."""
     program = str(Path(sys.argv[2]) / "as_owner")
-    argv = [program, verb, str(facts.job.number), str(facts.job), facts.cluster, env.get("SLURM_CONF", "")]
+    argv = [program, verb, str(facts.job.number), str(facts.job), facts.cluster]
     done = run_as(owner_of(facts.user_id), argv, timeout_s, {"PATH": PATH, "LANG": "C.UTF-8"})
     return one_line(done.stdout if done.status is not None else f"{done.stdout} cut off after {timeout_s:g} s")
 
 
-def cleanup_grace(settings: HookSettings, facts: JobFacts, env: Mapping[str, str]) -> float:
+def cleanup_grace(settings: HookSettings, facts: JobFacts) -> float:
     """Seconds that the job wants a clean-up to be waited for; -1, without end, if nothing is known.
 
     The ledger is the user's: a clean-up that has not ended when the next job begins is the site's to allow.
@@ -43,7 +42,7 @@ def cleanup_grace(settings: HookSettings, facts: JobFacts, env: Mapping[str, str
     if not settings.cleanup_grace_of_job or facts.user_id < settings.first_user_id:
         return -1.0
     try:
-        grace_s = float(ask_owner("grace", facts, env, settings.slurm_timeout_s))
+        grace_s = float(ask_owner("grace", facts, settings.slurm_timeout_s))
     except (FtslurmError, ValueError):
         return -1.0
     return grace_s if math.isfinite(grace_s) and grace_s >= 0 else -1.0

@@ -55,8 +55,11 @@ END
 exit 0
 """
 _OWNER = """# Started by the others as the owner of a job, to read that job's ledger with no more rights than its owner.
+# Where Slurm's configuration lies was settled when this was written, and no variable gets through: whoever may start this
+# names nothing that Slurm loads a plug-in by.
 cd /
-exec {python} -I -m ftslurm.hooks.as_owner {config} "$@"
+exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 {owner_conf}\\
+    {python} -I -m ftslurm.hooks.as_owner {config} "$@"
 """
 
 
@@ -85,6 +88,7 @@ def scripts(folder: str, python: str, config: str, slurm_conf: str) -> tuple[Scr
     slurm_conf: where it is not at its usual place; slurmctld does not tell EpilogSlurmctld.
     """
     conf = f"SLURM_CONF=${{SLURM_CONF:-{shlex.quote(slurm_conf)}}}\nexport SLURM_CONF\n" if slurm_conf else ""
+    owner_conf = f"SLURM_CONF={shlex.quote(slurm_conf)} " if slurm_conf else ""
     quoted = {"folder": shlex.quote(folder), "python": shlex.quote(python), "config": shlex.quote(config)}
     made = []
     for name, key in KEYS.items():
@@ -92,7 +96,8 @@ def scripts(folder: str, python: str, config: str, slurm_conf: str) -> tuple[Scr
         limit = LIMITS_S.get(name, TASK_LIMIT_S)
         first = _NEVER_REQUEUED if name == "epilog_slurmctld" else ""
         text = (_HEAD + body).format(
-            key=key or "No line", name=name, limit=limit, first=first, conf=conf, bad=BAD_NODE_STATUS, **quoted
+            key=key or "No line", name=name, limit=limit, first=first, conf=conf, owner_conf=owner_conf, bad=BAD_NODE_STATUS,
+            **quoted,
         )
         made.append(Script(name, key, text))
     return tuple(made)

@@ -25,13 +25,13 @@ def test_a_job_cuts_the_wait_short_only_where_the_site_allows_it(
 ) -> None:
     monkeypatch.setattr(owned, "ask_owner", lambda *_: said)
     facts = JobFacts(JobId(5), 1000, "c", "n1")
-    assert owned.cleanup_grace(HookSettings(cleanup_grace_of_job=allowed), facts, {}) == grace_s
+    assert owned.cleanup_grace(HookSettings(cleanup_grace_of_job=allowed), facts) == grace_s
 
 
 @pytest.mark.parametrize("said", ["nan", "inf"])
 def test_no_number_of_seconds_is_to_the_end(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     monkeypatch.setattr(owned, "ask_owner", lambda *_: said)
-    assert owned.cleanup_grace(HookSettings(cleanup_grace_of_job=True), JobFacts(JobId(5), 1000, "c", "n1"), {}) == -1.0
+    assert owned.cleanup_grace(HookSettings(cleanup_grace_of_job=True), JobFacts(JobId(5), 1000, "c", "n1")) == -1.0
 
 
 def test_a_requeue_is_finished_also_after_a_thousand_restarts_in_place(tmp_path: Path) -> None:
