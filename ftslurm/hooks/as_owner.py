@@ -1,7 +1,8 @@
 """Reads the ledger of one job and acts on it, as the owner of the job and for that job alone.
 
-Arguments: the site's file, verb (finish, grace), job number, job (`123_4` for a task of an array), cluster. The first was
-written into the script that starts this, and so was where slurm.conf lies; the others are SlurmUser's, who could name anything.
+Arguments: the site's file, verb (finish, finish-at-once, grace), job number, job (`123_4` for a task of an array), cluster.
+The first was written into the script that starts this, and so was where slurm.conf lies; the others are SlurmUser's, who could
+name anything.
 Prints one line, or nothing if there is nothing to say.
 """
 
@@ -11,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError, UsageError
@@ -72,10 +74,16 @@ def may_finish(job: JobView, history: History, user_id: int) -> bool:
     )  # fmt: skip
 
 
-def finish(settings: HookSettings, owner: Owner, words: Sequence[str]) -> str:
+def finish_at_once(settings: HookSettings, owner: Owner, words: Sequence[str]) -> str:
+    """The job has had its time, and nobody is waited for: others are next. Raises: FtslurmError."""
+    return finish(replace(settings, finish_after_s=0.0), owner, words, watch_s=0.0)
+
+
+def finish(settings: HookSettings, owner: Owner, words: Sequence[str], watch_s: float = WATCH_LIMIT_S) -> str:
     """The job itself is given some time first: mostly it is just at it. Raises: FtslurmError.
 
     Of one that is on its way by a requeue of ours the start is set when its nodes are clean: from inside that is a guess.
+    watch_s: for how long that is waited for.
     """
     number, job, cluster = int(words[0]), words[1], words[2]
     began = time.monotonic()
@@ -88,16 +96,16 @@ def finish(settings: HookSettings, owner: Owner, words: Sequence[str]) -> str:
         view = client.job(number)
         decided = found.history.open_requeue
         if decided is None or not may_finish(view, found.history, owner.user_id):
-            if view.user_id == owner.user_id and view.state is JobState.PENDING and not view.held:
-                return start_when_clean(client, number, WATCH_LIMIT_S, slurms_clock(client.config()))
+            if watch_s and view.user_id == owner.user_id and view.state is JobState.PENDING and not view.held:
+                return start_when_clean(client, number, watch_s, slurms_clock(client.config()))
             return "" if decided is None else f"a requeue is open, but the job is {view.state.value}: left alone"
         if time.monotonic() - began >= settings.finish_after_s:
-            return _finish(settings, client, found, decided, number)
+            return _finish(settings, client, found, decided, number, watch_s)
         time.sleep(POLL_S)
 
 
-def _finish(settings: HookSettings, client: SlurmClient, found: Ledger, decided: Decided, number: int) -> str:
-    start = Start(settings.start_in_s, WATCH_LIMIT_S, epilog=True)
+def _finish(settings: HookSettings, client: SlurmClient, found: Ledger, decided: Decided, number: int, watch_s: float) -> str:
+    start = Start(settings.start_in_s, watch_s, epilog=True)
     plan = plan_for(found.history, decided.exclude, start, allow_first=False)
     what = give_back(client, number, plan, slurms_clock(client.config()))
     Journal(found.path).append([CarriedOut(time.time(), decided.id, True, f"{what}, finished by EpilogSlurmctld")])
@@ -112,7 +120,7 @@ def grace(settings: HookSettings, owner: Owner, words: Sequence[str]) -> str:
 
 def work(config: str = "", verb: str = "", *words: str) -> str:
     """Raises: FtslurmError."""
-    do = {"finish": finish, "grace": grace}.get(verb)
+    do = {"finish": finish, "finish-at-once": finish_at_once, "grace": grace}.get(verb)
     if do is None or len(words) != 3 or not (words[0].isascii() and words[0].isdecimal() and len(words[0]) < 12):
         raise UsageError("these are no words of EpilogSlurmctld's or the Epilog's", hint="ftslurm starts this itself")
     settings = read_settings(Path(config))

@@ -9,6 +9,7 @@ Runs as SlurmUser on the controller's node. Two kinds of jobs concern it, of whi
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 
@@ -22,11 +23,13 @@ from ftslurm.slurm.client import JobState
 from ftslurm.slurm.parse import node_names
 
 
-def finish(settings: HookSettings, env: Mapping[str, str]) -> tuple[bool, str]:
+def finish(settings: HookSettings, env: Mapping[str, str], later: bool = False) -> tuple[bool, str]:
+    """later: there was no slot when slurmctld called, and other jobs wait behind this one."""
     facts = job_facts(env)
     if not settings.finish_requeues or facts.user_id < settings.first_user_id or not facts.restarts:
         return True, f"job {facts.job}: not looked at"
-    said = start_elsewhere(settings, facts) or ask_owner("finish", facts, finish_timeout_s(settings))
+    verb = "finish-at-once" if later else "finish"
+    said = start_elsewhere(settings, facts) or ask_owner(verb, facts, finish_timeout_s(settings))
     return True, f"job {facts.job}: {said or 'nothing to finish'}"
 
 
@@ -45,7 +48,8 @@ def start_elsewhere(settings: HookSettings, facts: JobFacts) -> str:
 
 
 def main() -> None:
-    run_hook("epilog_slurmctld", "", finish)
+    later = sys.argv[3:] == ["later"]
+    run_hook("epilog_slurmctld", "", lambda settings, env: finish(settings, env, later))
 
 
 if __name__ == "__main__":

@@ -25,15 +25,85 @@ _HOOK = """# Its own trouble is nobody's: whatever happens in here, the status i
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 {conf}cd /
-{first}timeout --kill-after=2 {limit} {python} -I -m ftslurm.hooks.{name} {config} {folder} </dev/null
+timeout --kill-after=2 {limit} {python} -I -m ftslurm.hooks.{name} {config} {folder} </dev/null
 status=$?
 [ $status -eq {bad} ] && exit 1
 said="{name}: ended with status $status (124, 137: cut off after {limit} s); nothing was concluded"
 [ $status -eq 0 ] || logger -t ftslurm "$said" 2>/dev/null
 exit 0
 """
-_NEVER_REQUEUED = """[ "${SLURM_JOB_RESTART_COUNT:-0}" = 0 ] && exit 0  # most jobs are never requeued: no Python for them
+# slurmctld starts one for each job that ends or is requeued, however many do at once; each of ours is two Pythons of 27 MB.
+SLOTS = 4
+# Where the slots are: the first of these that we may write to. It is slurmctld's own host, and the folder nobody's but ours.
+SLOT_PLACES = "/run/slurmctld /run/slurm /run /tmp"
+_SLURMCTLD = """# Its own trouble is nobody's. Few of them look at jobs at the same time: who finds no slot leaves the job to
+# one that does so later, one job after the other, and slurmctld need not wait for that.
+# Most jobs are never requeued: no Python for them.
+[ "$1" != later ] && [ "${{SLURM_JOB_RESTART_COUNT:-0}}" = 0 ] && exit 0
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
+{conf}cd /
+look() {{
+    timeout --kill-after=2 {limit} {python} -I -m ftslurm.hooks.{name} {config} {folder} "$@" </dev/null 8>&- 9>&-
+    status=$?
+    said="{name}: ended with status $status (124, 137: cut off after {limit} s); nothing was concluded"
+    [ $status -eq 0 ] || logger -t ftslurm "$said" 2>/dev/null
+}}
+slots=
+for place in {places}; do
+    [ -d "$place" ] && [ -w "$place" ] || continue
+    slots=$place/ftslurm-epilog.$(id -u)
+    mkdir -m 0700 "$slots" 2>/dev/null
+    [ -d "$slots" ] && [ -O "$slots" ] && [ ! -L "$slots" ] && break
+    logger -t ftslurm "{name}: $slots is not ours" 2>/dev/null
+    slots=
+done
+if [ "$1" = later ]; then
+    while [ -n "$slots" ]; do
+        exec 9>"$slots/later"
+        flock -n 9 || exit 0
+        for job in "$slots"/job.*; do
+            [ -f "$job" ] || continue
+            (
+                while IFS= read -r line; do export "$line"; done <"$job"
+                rm -f "$job" && look later
+            )
+            [ ! -e "$job" ] || exit 0
+        done
+        exec 9>&-
+        set -- "$slots"/job.*  # one may have come before we were gone
+        [ -e "$1" ] || exit 0
+    done
+    exit 0
+fi
+if [ -z "$slots" ] || ! command -v flock >/dev/null; then
+    look
+    exit 0
+fi
+slot=0
+while [ $slot -lt {slots} ]; do
+    exec 8>"$slots/slot.$slot"
+    if flock -n 8; then
+        look
+        exit 0
+    fi
+    slot=$((slot + 1))
+done
+exec 8>&-
+umask 077
+for variable in {variables}; do
+    eval "value=\\${{$variable-}}"
+    [ -z "$value" ] || printf '%s=%s\\n' "$variable" "$value"
+done >"$slots/new.$$"
+mv "$slots/new.$$" "$slots/job.$SLURM_JOB_ID"
+setsid env -i PATH="$PATH" sh "$0" later </dev/null >/dev/null 2>&1 &
+exit 0
 """
+# What the hook reads (hooks/facts.py), and commands of Slurm.
+_VARIABLES = (
+    "SLURM_JOB_ID", "SLURM_JOB_UID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_CLUSTER_NAME", "SLURM_JOB_NODELIST",
+    "SLURM_JOB_RESTART_COUNT", "SLURM_CONF",
+)  # fmt: skip
 _TASK = """# Runs as the user. The counters for steps of plain srun and for the batch script; never fails a task.
 [ -n "$FTSLURM_CHANNEL" ] && exit 0  # in a step of ftrun's each rank gets its own
 job=$SLURM_JOB_ID
@@ -92,12 +162,11 @@ def scripts(folder: str, python: str, config: str, slurm_conf: str) -> tuple[Scr
     quoted = {"folder": shlex.quote(folder), "python": shlex.quote(python), "config": shlex.quote(config)}
     made = []
     for name, key in KEYS.items():
-        body = {"task_prolog": _TASK, "as_owner": _OWNER}.get(name, _HOOK)
+        body = {"task_prolog": _TASK, "as_owner": _OWNER, "epilog_slurmctld": _SLURMCTLD}.get(name, _HOOK)
         limit = LIMITS_S.get(name, TASK_LIMIT_S)
-        first = _NEVER_REQUEUED if name == "epilog_slurmctld" else ""
         text = (_HEAD + body).format(
-            key=key or "No line", name=name, limit=limit, first=first, conf=conf, owner_conf=owner_conf, bad=BAD_NODE_STATUS,
-            **quoted,
+            key=key or "No line", name=name, limit=limit, places=SLOT_PLACES, slots=SLOTS, variables=" ".join(_VARIABLES),
+            conf=conf, owner_conf=owner_conf, bad=BAD_NODE_STATUS, **quoted,
         )
         made.append(Script(name, key, text))
     return tuple(made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -86,6 +87,62 @@ def test_one_that_hangs_is_cut_off_and_decides_nothing(tmp_path: Path, name: str
     assert (tmp_path / "began").exists() and time.monotonic() - began < 40
     assert done.returncode == 0 and "late" not in done.stdout
     assert ("export MA_SCHEDULE_CNT=1" in done.stdout) == (name == "task_prolog")
+
+
+# Notes when it begins and ends, and for which job it was asked, and how.
+LOOKS = """#!/bin/sh
+for how; do :; done
+echo "begin $SLURM_JOB_ID ${{SLURM_ARRAY_TASK_ID-none}} $how" >>{folder}/looks
+sleep 0.3
+echo "end $SLURM_JOB_ID" >>{folder}/looks
+"""
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="flock of util-linux is not installed")
+def test_of_many_requeues_at_once_a_few_are_looked_at_and_none_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook_scripts, "SLOT_PLACES", f"/nonexistent {tmp_path}")
+    python, hook, jobs = tmp_path / "python", tmp_path / "hook", 16
+    python.write_text(LOOKS.format(folder=tmp_path))
+    python.chmod(0o755)
+    (script,) = (one for one in hook_scripts.scripts("/h", str(python), "/c", "") if one.name == "epilog_slurmctld")
+    hook.write_text(script.text)
+    env = {"PATH": "/usr/bin:/bin", "SLURM_JOB_RESTART_COUNT": "1", "SLURM_JOB_NODELIST": "n[1-2]; touch x $(reboot)", "SLURM_JOB_UID": "1000"}
+    each = [{**env, "SLURM_JOB_ID": str(number), **({"SLURM_ARRAY_TASK_ID": "9"} if number % 2 else {})} for number in range(jobs)]
+    began = time.monotonic()
+    hooks = [subprocess.Popen(["sh", hook], env=one, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) for one in each]
+    assert [one.wait(30) for one in hooks] == [0] * jobs
+    waited_s = time.monotonic() - began
+    slots = tmp_path / f"ftslurm-epilog.{os.geteuid()}"
+    deadline = time.monotonic() + 30
+    while len(looks := (tmp_path / "looks").read_text().splitlines()) < 2 * jobs and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert waited_s < 0.3 * jobs / 2, "slurmctld waits for its own job's look and no other"
+    assert sorted(int(line.split()[1]) for line in looks if line.startswith("end")) == list(range(jobs)), "each once"
+    assert all((line.split()[2] == "9") == bool(int(line.split()[1]) % 2) for line in looks if line.startswith("begin"))
+    assert {line.split()[3] for line in looks if line.startswith("begin")} == {"/h", "later"}
+    beside = most = 0
+    for line in looks:
+        beside += 1 if line.startswith("begin") else -1
+        most = max(most, beside)
+    assert most <= hook_scripts.SLOTS + 1
+    assert not list(slots.glob("job.*")) and not (tmp_path / "x").exists() and slots.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_slot_folder_that_somebody_else_has_made_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook_scripts, "SLOT_PLACES", str(tmp_path))
+    (tmp_path / f"ftslurm-epilog.{os.geteuid()}").symlink_to(tmp_path / "theirs")
+    (tmp_path / "theirs").mkdir()
+    python = tmp_path / "python"
+    python.write_text(LOOKS.format(folder=tmp_path))
+    python.chmod(0o755)
+    assert run_script(tmp_path, "epilog_slurmctld", str(python), SLURM_JOB_ID="7", SLURM_JOB_RESTART_COUNT="1").returncode == 0
+    assert "end 7" in (tmp_path / "looks").read_text() and not list((tmp_path / "theirs").iterdir())
+
+
+@pytest.fixture(autouse=True)
+def own_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not this machine's."""
+    monkeypatch.setattr(hook_scripts, "SLOT_PLACES", str(tmp_path))
 
 
 def run_script(folder: Path, name: str, python: str, **env: str) -> subprocess.CompletedProcess[str]:
