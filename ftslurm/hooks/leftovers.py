@@ -38,7 +38,8 @@ class Left:
         return bool(self.processes or self.files or self.segments)
 
     def __str__(self) -> str:
-        return f"{len(self.processes)} processes, {len(self.files)} files and {len(self.segments)} segments of shared memory"
+        files = f"{len(self.files)}{' or more' if len(self.files) >= shared_memory.MAX_FILES else ''} files"
+        return f"{len(self.processes)} processes, {files} and {len(self.segments)} segments of shared memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +140,21 @@ def _end(
 
 
 def _clear_memory(case: Case, left: Left, deadline: float) -> str:
-    """Of what the first look found; why something stays, or nothing. A job may have begun, or somebody come, meanwhile."""
-    if not (left.files or left.segments):
-        return ""
-    if why := case.untouchable():
-        return f"the shared memory stays: {why}"
-    if is_logged_in(all_processes(), case.user_id):
-        return "the shared memory stays: the user is logged in"
-    kept = len(left.files) - shared_memory.remove_files(left.files, case.user_id, deadline)
-    kept += len(left.segments) - shared_memory.remove_segments(left.segments, case.user_id, deadline)
-    return f"{kept} pieces of shared memory could not be removed" if kept else ""
+    """Of what the first look found, and of what it had no room for; why something stays, or nothing. A job may have begun, or
+    somebody come, meanwhile."""
+    files, segments = left.files, left.segments
+    while files or segments:
+        if why := case.untouchable():
+            return f"the shared memory stays: {why}"
+        if is_logged_in(all_processes(), case.user_id):
+            return "the shared memory stays: the user is logged in"
+        kept = len(files) - shared_memory.remove_files(files, case.user_id, deadline)
+        kept += len(segments) - shared_memory.remove_segments(segments, case.user_id, deadline)
+        if kept:
+            return f"{kept} pieces of shared memory could not be removed"
+        # One look shows no more of them than that: then there may be others.
+        files, segments = shared_memory.files_of(case.user_id) if len(files) >= shared_memory.MAX_FILES else (), ()
+    return ""
 
 
 def _evidence(case: Case, left: Left) -> str:

@@ -114,18 +114,35 @@ def commands_of(pids: Iterable[int]) -> Mapping[int, str]:
 def end_processes(doomed: Iterable[Process], grace_s: float, kill_wait_s: float) -> tuple[Process, ...]:
     """SIGTERM, after `grace_s` SIGKILL; gives those that are there `kill_wait_s` later still.
 
-    A pid that another process has got meanwhile is not touched.
+    A pid that another process has got meanwhile is not touched: who is signalled is held by a descriptor first (pidfd_open(2)).
     """
     left = tuple(doomed)
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, kill_wait_s)):
         for process in left:
-            if _is_there(process):
-                with suppress(ProcessLookupError):
-                    os.kill(process.pid, number)
+            send_signal(process, number)
         deadline = time.monotonic() + wait_s
         while (left := still_there(left)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
     return left
+
+
+def send_signal(process: Process, number: int) -> None:
+    """To that very process, if it has not ended."""
+    try:
+        held = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    except OSError:  # a kernel before 5.3, or no descriptor left
+        if _is_there(process):
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+        return
+    try:
+        if _is_there(process):  # and stays what it is, for us
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(held, number)
+    finally:
+        os.close(held)
 
 
 def still_there(processes: Iterable[Process]) -> tuple[Process, ...]:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from ftslurm.errors import FtslurmError
-from ftslurm.system.commands import Runner, run
+from ftslurm.system.commands import CommandResult
 from ftslurm.system.owner import PATH, owner_of, run_as
 
 SHM = Path("/dev/shm")  # noqa: S108  it is what is meant
 SYSV = Path("/proc/sysvipc/shm")
-IPCRM_TIMEOUT_S = 5.0
+IPCRM_TIMEOUT_S = 30.0
 MIN_RM_S = 0.1
-MAX_FILES = 100_000
+MAX_FILES = 100_000  # of one look
+AT_ONCE = 1000  # segments on one command line
 
 
 class File(NamedTuple):
@@ -30,7 +31,7 @@ class File(NamedTuple):
 
 
 def files_of(user_id: int, folder: Path = SHM) -> tuple[File, ...]:
-    """What belongs to the user there, 100,000 at most; links are not followed."""
+    """What belongs to the user there, MAX_FILES at most; links are not followed."""
     with suppress(OSError), os.scandir(folder) as entries:
         his = (File(entry.name, entry.inode()) for entry in entries if _owner(entry) == user_id)
         return tuple(sorted(islice(his, MAX_FILES)))
@@ -63,12 +64,20 @@ def _remove(path: Path, inode: int, user_id: int, deadline: float) -> None:
     # By descriptors, so that a link set meanwhile leads nowhere, and without a limit of its own to the depth. As the user:
     # what others have put into the folder goes only where the user could remove it too.
     argv = ["rm", "-rf", "--one-file-system", "--", str(path)]
+    if not _as_user(argv, user_id, deadline):
+        # Folders that the user has closed to himself, too.
+        _as_user(["chmod", "-R", "u+rwx", "--", str(path)], user_id, deadline)
+        if not _as_user(argv, user_id, deadline):
+            raise OSError(f"{path} could not be removed")
+
+
+def _as_user(argv: Sequence[str], user_id: int, deadline: float) -> bool:
+    """Did it do all that it was to do?"""
     try:
         done = run_as(owner_of(user_id), argv, max(deadline - time.monotonic(), MIN_RM_S), {"PATH": PATH})
-    except FtslurmError as error:
-        raise OSError(str(error)) from None
-    if done.status != 0:
-        raise OSError(done.stdout)
+    except FtslurmError:
+        return False
+    return done.status == 0
 
 
 def _owner(entry: os.DirEntry[str]) -> int:
@@ -93,13 +102,20 @@ def _segments(lines: list[str], user_id: int) -> Iterator[int]:
             yield int(row["shmid"])
 
 
-def remove_segments(numbers: Sequence[int], user_id: int, deadline: float, runner: Runner = run) -> int:
-    """Remove those that nobody has attached still, until time.monotonic() is `deadline`; gives how many are gone."""
+def remove_segments(
+    numbers: Sequence[int], user_id: int, deadline: float, segments_of: Callable[[int], tuple[int, ...]] = segments_of,
+    run_as: Callable[..., CommandResult] = run_as,
+) -> int:  # fmt: skip
+    """Remove those that nobody has attached still, until time.monotonic() is `deadline`; gives how many are gone.
+
+    As the user: a number may have become another's meanwhile, whose segment that user cannot remove.
+    """
     there = set(segments_of(user_id))
-    gone = 0
-    for number in numbers:
+    doomed = [number for number in numbers if number in there]
+    for first in range(0, len(doomed), AT_ONCE):
         if time.monotonic() >= deadline:
             break
+        words = [word for number in doomed[first : first + AT_ONCE] for word in ("--shmem-id", str(number))]
         with suppress(FtslurmError):
-            gone += number not in there or runner(["ipcrm", "--shmem-id", str(number)], IPCRM_TIMEOUT_S).status == 0
-    return gone
+            run_as(owner_of(user_id), ["ipcrm", *words], IPCRM_TIMEOUT_S, {"PATH": PATH})
+    return len(numbers) - len({*doomed} & {*segments_of(user_id)})

@@ -93,6 +93,14 @@ def test_nor_is_its_shared_memory(node: Node) -> None:
     assert node.removed == []
 
 
+def test_more_files_than_one_look_shows_all_go_before_they_are_said_to_be_gone(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers.shared_memory, "MAX_FILES", 2)
+    rest = [tuple(File(name, 1) for name in names) for names in ("ab", "cd", "e", "")]
+    monkeypatch.setattr(leftovers.shared_memory, "files_of", lambda user_id: rest.pop(0))
+    said = node.clear(Admin([SELF]))
+    assert "2 or more files" in said and said.endswith("are gone") and [file.name for file in node.removed] == list("abcde")
+
+
 def test_without_a_place_for_the_record_it_is_done_all_the_same(node: Node, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     node.settings = HookSettings(state=str(tmp_path / "file"))
