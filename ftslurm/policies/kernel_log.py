@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 _RECORD = re.compile(rb"(\d{1,10}),(\d{1,20}),([^;]{1,100});(.*)")
 _WHOLE = re.compile(rb"\d{1,20},-(?:,.*)?")
 _KERNEL_FACILITY = 0
-_XID = re.compile(rb"NVRM: Xid \(PCI:[^)]{1,60}\)(?: \S{1,60})?: (\d{1,6}),")
-_SXID = re.compile(rb"nvidia-nvswitch\d{1,4}: SXid \(PCI:[^)]{1,60}\): (\d{1,6}),")
+# Where a device is, and which part of it (MIG): nothing else, for `NVRM: Xid (PCI:` has the 15 characters of a process's name, by
+# which arm64 begins what it says of a program that fails.
+_GPU = rb"PCI:[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?(?: GPU-I:[0-9a-fA-F]{1,2})?"
+_XID = re.compile(rb"NVRM: Xid \(" + _GPU + rb"\)(?: GPU-I:[0-9a-fA-F]{1,2})?: (\d{1,6}),")
+_SXID = re.compile(rb"nvidia-nvswitch\d{1,4}: SXid \(" + _GPU + rb"\): (\d{1,6}),")
 _PCI = rb"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 # Disks of the node: loop devices and device mappers may be files of users (Apptainer's overlays).
 _DISK = rb"(?:(?:sd|vd|xvd)[a-z]{1,3}\d{0,3}|(?:nvme\d{1,3}n|md|mmcblk)\d{1,3}(?:p\d{1,3})?)"

@@ -5,9 +5,13 @@ Source: NCCL user guide, "RAS" (since 2.24, on by default): text over TCP on loc
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
 
 from ftslurm.model.plain import plain
 
@@ -18,6 +22,8 @@ ASK_S = 6.0
 ANSWER_BYTES = 64 << 10
 FOUND_LINES = 40
 _SECTIONS = ("Errors", "Warnings")
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTENS = "0A"
 
 
 def address_of(env: Mapping[str, str]) -> tuple[str, int]:
@@ -27,11 +33,14 @@ def address_of(env: Mapping[str, str]) -> tuple[str, int]:
 
 
 def ask(address: tuple[str, int], timeout_s: float = ASK_S) -> str:
-    """The status in detail, empty if nobody answers in time. Never raises."""
+    """The status in detail, empty if nobody of our user's answers in time: any user of the node may listen there, and what was
+    said would be evidence. Never raises."""
     until = time.monotonic() + timeout_s
     found = bytearray()
     try:
         with socket.create_connection(address, timeout=timeout_s) as sock:
+            if listeners(*sock.getpeername()[:2]) != {os.geteuid()}:
+                return ""
             sock.sendall(b"verbose status\n")
             while len(found) < ANSWER_BYTES and (left := until - time.monotonic()) > 0:
                 sock.settimeout(left)
@@ -42,6 +51,37 @@ def ask(address: tuple[str, int], timeout_s: float = ASK_S) -> str:
     except (OSError, ValueError):
         pass
     return found[:ANSWER_BYTES].decode(errors="replace")
+
+
+def listeners(host: str, port: int, tables: tuple[Path, ...] = _TABLES) -> set[int]:
+    """Whose the sockets are that listen there on this node. Source: proc(5), /proc/net/tcp. Raises: OSError, ValueError."""
+    place = _plain_address(ip_address(host.partition("%")[0]))
+    found = set()
+    for table in tables:
+        for words in _rows(table):
+            address, _, number = words[1].partition(":")
+            if words[3] == _LISTENS and int(number, 16) == port:
+                at = _plain_address(_kernel_address(address))
+                if at == place or at.is_unspecified:
+                    found.add(int(words[7]))
+    return found
+
+
+def _rows(table: Path) -> Iterator[list[str]]:
+    """Without the heading; none where the kernel has no such family."""
+    if table.exists():
+        yield from (line.split() for line in table.read_text().splitlines()[1:])
+
+
+def _kernel_address(text: str) -> IPv4Address | IPv6Address:
+    """Words of 32 bits, each in the byte order of the machine."""
+    data = bytes.fromhex(text)
+    words = [int.from_bytes(data[at : at + 4], "big").to_bytes(4, sys.byteorder) for at in range(0, len(data), 4)]
+    return ip_address(b"".join(words))
+
+
+def _plain_address(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
 
 
 def findings(answer: str) -> tuple[str, ...]:

@@ -129,3 +129,29 @@ def test_each_line_counts_once() -> None:
 def test_the_forms_of_several_kernels_are_known(text: str, named: str | None) -> None:
     found = BOOK.line(text.encode())
     assert (found.id if found else None) == named
+
+
+# A process's name has 15 characters, and those that follow are the kernel's: `name[pid]: ...` of arm64 and most others, `name
+# (pid): ...`, `name: ...`; at their end the name of a file, which is a user's as well.
+AFTER_A_NAME = (
+    "[7]: unhandled exception: DABT (lower EL), ESR 0x92000006, level 2 translation fault in {}[aaaa+1000]",
+    "[7]: unhandled exception: undefined instruction, ESR 0x0, in {}[aaaa+1000]",
+    " (7): undefined instruction: pc=0000 in {}", ": page allocation failure: order:4, mode:0xcc0(GFP_KERNEL), cpuset={}",
+)
+FILES = ("x", ": 79,", "): 79,", ") GPU: 79, x", "x): 79, pid=7")
+CONVICTING = [text for mark in test_it_convicts.pytestmark for text in mark.args[1]]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("text", [*CONVICTING, "NVRM: Xid (PCI:x): 79,", "nvidia-nvswitch3: SXid (PCI:"])
+def test_no_process_called_as_a_line_begins_convicts_the_node(text: str) -> None:
+    for name in {text[:length] for length in range(1, 16)}:
+        for rest in AFTER_A_NAME:
+            for file in FILES:
+                assert health(name + rest.format(file)) is not NodeHealth.BAD, name
+
+
+@pytest.mark.parametrize("text", [
+    "NVRM: Xid (PCI:0000:18:00.0): 79, pid=7", "NVRM: Xid (PCI:0009:01:00 GPU-I:01): 79, pid=7", "NVRM: Xid (PCI:0000:0F:00) GPU-I:05: 79, pid=7",
+])  # fmt: skip
+def test_an_xid_of_any_place_convicts(text: str) -> None:
+    assert health(text) is NodeHealth.BAD

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 
 import pytest
 
+from ftslurm.wrapper import ras
 from ftslurm.wrapper.ras import address_of, ask, findings
 
 BEHIND = """\
@@ -107,3 +109,19 @@ def test_nobody_there() -> None:
 def test_what_it_answers_rules_no_terminal() -> None:
     answer = "Errors\n======\nrank 3 \x1b]0;owned\x07\x1b[2J is \u202egone\r\n"
     assert findings(answer) == ("rank 3 ?]0;owned??[2J is ?gone",)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "", "::"])
+def test_whose_a_listener_is_the_kernel_says(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family, dualstack_ipv6=host == "::") as server:
+        port = server.getsockname()[1]
+        for called in {"127.0.0.1": ["127.0.0.1"], "::1": ["::1"], "": ["127.0.0.1"], "::": ["::1", "127.0.0.1"]}[host]:
+            assert ras.listeners(called, port) == {os.geteuid()}
+    assert ras.listeners("127.0.0.1", port) == set()
+
+
+def test_an_answer_of_another_user_s_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ras, "listeners", lambda host, port: {os.geteuid() + 1})
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert ask(server.getsockname(), 5.0) == ""
