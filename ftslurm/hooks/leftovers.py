@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
+from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.drains import drain
@@ -16,14 +17,19 @@ from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.processes import Process
 from ftslurm.model.values import dataclass
 from ftslurm.policies.health import Finding, NodeHealth, drain_reason, judge, one_line
-from ftslurm.policies.leftovers import NodeJob, is_logged_in, leftover_processes, others_of_user
+from ftslurm.policies.leftovers import NodeJob, is_logged_in, leftover_processes, others_of_user, spared_processes
 from ftslurm.slurm.admin import SlurmAdmin
 from ftslurm.system import shared_memory
-from ftslurm.system.processes import all_processes, commands_of, end_processes
+from ftslurm.system.processes import all_processes, commands_of, end_processes, is_stuck, send_signal, signal_all_of
 
 MAX_LISTED = 200
+SLURM_USERS = "the user is SlurmUser, whose daemons may run here"
 # Between two looks for processes that others of the user's have started meanwhile.
 AGAIN_S = 0.2
+# Until it is believed that nothing is left: what forks and ends all the time may pass a look by.
+LOOKS = 3
+# For those that were killed to be gone.
+REAPED_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,40 +109,79 @@ def _unsettled(memory: Memory, case: Case) -> None:
 
 def left_by(user_id: int) -> Left:
     """A user who is logged in here besides keeps the shared memory."""
-    processes = all_processes()
-    left = leftover_processes(processes, user_id)
+    processes, left = _look_for(user_id)
     if is_logged_in(processes, user_id):
         return Left(left, (), ())
     return Left(left, shared_memory.files_of(user_id), shared_memory.segments_of(user_id))
+
+
+def _look_for(user_id: int) -> tuple[Mapping[int, Process], tuple[Process, ...]]:
+    """All processes, and what of the user's is left among them: nothing, if several looks find nothing."""
+    for _ in range(LOOKS):
+        processes = all_processes()
+        if left := leftover_processes(processes, user_id):
+            break
+    return processes, left
 
 
 def _untouchable(facts: JobFacts, admin: SlurmAdmin) -> str:
     """Why nothing of the user may be touched now; empty if it may."""
     try:
         jobs = [NodeJob(*job) for job in admin.jobs_on(facts.node)]
+        if busy := others_of_user(jobs, facts.job.number, facts.user_id):
+            return f"job {busy[0].number} of the same user is here"
+        return SLURM_USERS if admin.slurm_user() == facts.user_id else ""
     except FtslurmError as error:
         return str(error)
-    busy = others_of_user(jobs, facts.job.number, facts.user_id)
-    return f"job {busy[0].number} of the same user is here" if busy else ""
 
 
 def _end(
     settings: HookSettings, case: Case, doomed: tuple[Process, ...], deadline: float
 ) -> tuple[tuple[Process, ...], str]:
-    """Until a look finds none: gives those that cannot be ended, or why no more were touched."""
-    grace_s, killed = settings.kill_grace_s, set[tuple[int, float]]()
-    while doomed:
-        rest_s = max(deadline - time.monotonic(), 0.0)
-        end_processes(doomed, min(grace_s, rest_s), min(settings.kill_wait_s, rest_s))
-        grace_s = 0.0
-        killed |= {(one.pid, one.started) for one in doomed}
-        doomed = leftover_processes(all_processes(), case.user_id)
-        if time.monotonic() >= deadline or all((one.pid, one.started) in killed for one in doomed):
-            break
-        if why := case.untouchable():
+    """Until a look finds none: gives those that cannot be ended, or why others stay.
+
+    Only what was sent SIGKILL and stays in uninterruptible sleep cannot be ended. Whatever else is there had no time yet, is
+    new, or is held by one who traces it: a user can bring that about, and drains no node by it.
+    """
+    rest_s = max(deadline - time.monotonic(), 0.0)
+    end_processes(doomed, min(settings.kill_grace_s, rest_s), 0.0)
+    killed: dict[tuple[int, float], float] = {}  # when it was sent SIGKILL for the first time
+    new = True
+    while True:
+        if new and (why := case.untouchable()):  # a job may have begun since
             return (), f"not all are gone: {why}"
+        left = _end_at_one_stroke(case.user_id) if new else leftover_processes(all_processes(), case.user_id)
+        now = time.monotonic()
+        new = any((one.pid, one.started) not in killed for one in left)
+        for one in left:
+            killed.setdefault((one.pid, one.started), now)
+        had_time = [one for one in left if now - killed[one.pid, one.started] >= settings.kill_wait_s]
+        if stuck := tuple(one for one in had_time if is_stuck(one)):
+            return stuck, ""
+        if not left and not _look_for(case.user_id)[1]:
+            return (), ""
+        new = new or not left
+        if now >= deadline:
+            return (), f"{len(left)} processes are still there, of which none is proven to outlive SIGKILL"
         time.sleep(AGAIN_S)
-    return doomed, ""
+
+
+def _end_at_one_stroke(user_id: int) -> tuple[Process, ...]:
+    """All that is the user's stands still first, so that nothing can fork; then the leftovers are killed, and what is spared
+    goes on. Gives those that are there a moment later."""
+    stood = {(one.pid, one.started) for one in all_processes().values() if one.state == "stopped"}
+    signal_all_of(user_id, SIGSTOP)  # where that cannot be done, those are killed that are seen
+    still = all_processes()
+    for one in leftover_processes(still, user_id):
+        send_signal(one, SIGKILL)
+    # Children first: a shell that finds one stopped would take it for a job that its user has put aside.
+    for one in sorted(spared_processes(still, user_id), key=lambda one: (one.started, one.pid), reverse=True):
+        if (one.pid, one.started) not in stood:
+            send_signal(one, SIGCONT)
+    until = time.monotonic() + REAPED_S
+    while (left := leftover_processes(all_processes(), user_id)) and time.monotonic() < until:
+        time.sleep(REAPED_S / 10)
+    return left
 
 
 def _clear_memory(case: Case, left: Left, deadline: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ftslurm.errors import FtslurmError
-from ftslurm.hooks.leftovers import MAX_LISTED, Case, Left, clear, left_by, settled
+from ftslurm.hooks.leftovers import MAX_LISTED, SLURM_USERS, Case, Left, clear, left_by, settled
 from ftslurm.hooks.memory import Memory, Unfinished
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.processes import Process
@@ -65,10 +65,11 @@ def _again(settings: HookSettings, node: str, memory: Memory, one: Unfinished, d
 def _any_job(admin: SlurmAdmin, node: str, user_id: int) -> str:
     """Why nothing may be touched. A job that is cleaned up counts too: its Epilog is at it."""
     try:
-        numbers = [number for number, owner, _ in admin.jobs_on(node) if owner == user_id]
+        if numbers := [number for number, owner, _ in admin.jobs_on(node) if owner == user_id]:
+            return f"job {numbers[0]} of the same user is here"
+        return SLURM_USERS if admin.slurm_user() == user_id else ""
     except FtslurmError as error:
         return str(error)
-    return f"job {numbers[0]} of the same user is here" if numbers else ""
 
 
 def _stays(left: Left, one: Unfinished, why: str) -> Tried:

@@ -10,7 +10,8 @@ class Process:
     """started: seconds after the boot; with the pid it names one process of this boot. state: zombie, once it has
     ended; any other word is for people.
 
-    login: it belongs to a session that somebody has opened on this node by ssh, a console or cron.
+    login: it belongs to a session that somebody has opened on this node by ssh, a console or cron. service: to a service of
+    systemd's, and not to the one of slurmd.
     """
 
     pid: int
@@ -20,3 +21,4 @@ class Process:
     started: float
     state: str = ""
     login: bool = False
+    service: bool = False

@@ -40,14 +40,27 @@ def _is_ending(job: NodeJob, number: int) -> bool:
 
 
 def leftover_processes(processes: Mapping[int, Process], user_id: int) -> tuple[Process, ...]:
-    """The user's that nobody looks after: none of a login, and none that another user has started and still waits for.
+    """The user's that nobody looks after: none of a login or a service, and none that another user has started and still waits
+    for.
 
     What escapes from a job becomes a child of init. Below another process of root's are steps (slurmstepd), sessions (sshd,
     su, cron) and what our own scripts do as the user; below one of SlurmUser's what EpilogSlurmctld does by sudo, which
     may leave no process of root's between.
     """
-    mine = (process for process in processes.values() if process.user_id == user_id and process.state != "zombie")
-    return tuple(process for process in mine if not process.login and not _looked_after(process, processes))
+    return tuple(process for process in _of(processes, user_id) if not _is_spared(process, processes))
+
+
+def spared_processes(processes: Mapping[int, Process], user_id: int) -> tuple[Process, ...]:
+    """The user's others."""
+    return tuple(process for process in _of(processes, user_id) if _is_spared(process, processes))
+
+
+def _of(processes: Mapping[int, Process], user_id: int) -> list[Process]:
+    return [process for process in processes.values() if process.user_id == user_id and process.state != "zombie"]
+
+
+def _is_spared(process: Process, processes: Mapping[int, Process]) -> bool:
+    return process.login or process.service or _looked_after(process, processes)
 
 
 def is_logged_in(processes: Mapping[int, Process], user_id: int) -> bool:

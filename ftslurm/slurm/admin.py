@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ftslurm.errors import SlurmUnavailable
@@ -36,6 +37,7 @@ class SlurmAdmin:
     def __init__(self, timeout_s: float, run: Runner = run) -> None:
         self._timeout_s = timeout_s
         self._runner = run
+        self._config: dict[str, str] = {}
 
     def node(self, name: str) -> NodeView:
         views = parse.parse_nodes(self._ask(commands.show_node_argv(name)))
@@ -65,6 +67,13 @@ class SlurmAdmin:
     def jobs_on(self, name: str) -> tuple[tuple[int, int, str], ...]:
         """(number, user id, state) of every job that has resources on the node."""
         return parse.parse_jobs_on(self._ask(commands.jobs_on_argv(name)))
+
+    def slurm_user(self) -> int | None:
+        """Whose slurmctld is, None where Slurm does not say. Asked for once."""
+        if not self._config:
+            self._config = parse.parse_config(self._ask(commands.show_config_argv()))
+        found = re.search(r"\((\d{1,10})\)$", self._config.get("SlurmUser", ""))
+        return int(found[1]) if found else None
 
     def _ask(self, argv: Sequence[str]) -> str:
         return read_answer(self._runner(argv, self._timeout_s))

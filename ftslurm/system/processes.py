@@ -23,6 +23,8 @@ COMMANDS_LIMIT_S = 5.0
 MAX_NAME_CHARS = 15
 _STATES = {"R": "running", "S": "sleeping", "D": "disk-sleep", "T": "stopped", "t": "tracing-stop", "I": "idle"}
 NO_SESSION = str(2**32 - 1)
+GHOST = 2**32 - 3  # no user has it: the two above mean none (setresuid(2)) and overflow
+STUCK_LOOKS = 20
 
 
 def usage(pids: Iterable[int]) -> tuple[dict[tuple[int, float], int], float]:
@@ -68,7 +70,7 @@ def _read(pid: int) -> Process | None:
     uids = next(line for line in status.splitlines() if line.startswith(b"Uid:"))
     return Process(
         pid, int(words[1]), int(uids.split()[1]), name, int(words[19]) / TICKS,
-        _state(place, words[0].decode()), _is_of_login(place),
+        _state(place, words[0].decode()), _is_of_login(place), _is_of_service(place),
     )  # fmt: skip
 
 
@@ -95,6 +97,27 @@ def _is_of_login(place: Path) -> bool:
     except OSError:
         return False
     return any(group[1] in ("", "name=systemd") and group[2].startswith("/user.slice/") for group in groups if len(group) == 3)
+
+
+def _is_of_service(place: Path) -> bool:
+    """Below system.slice, but in another unit than ours: we are slurmd's, where its jobs may be as well (proctrack/linuxproc),
+    or in a scope of slurmstepd's. Source: systemd.special(7).
+    """
+    try:
+        unit = _unit((place / "cgroup").read_text(errors="replace"))
+        ours = _unit((PROC / "self/cgroup").read_text(errors="replace"))
+    except OSError:
+        return False
+    return bool(unit) and unit != ours and "slurm" not in unit
+
+
+def _unit(groups: str) -> str:
+    """`x.service` of `0::/system.slice/x.service/below`, empty outside of system.slice."""
+    for line in groups.splitlines():
+        group = line.split(":", 2)
+        if len(group) == 3 and group[1] in ("", "name=systemd") and group[2].startswith("/system.slice/"):
+            return group[2].split("/")[2]
+    return ""
 
 
 def commands_of(pids: Iterable[int]) -> Mapping[int, str]:
@@ -124,6 +147,53 @@ def end_processes(doomed: Iterable[Process], grace_s: float, kill_wait_s: float)
         while (left := still_there(left)) and time.monotonic() < deadline:
             time.sleep(POLL_S)
     return left
+
+
+def signal_all_of(user_id: int, number: int) -> bool:
+    """To every process of the user's at one stroke, in which none can fork: kill(2) of all whom a process may signal, by one
+    that may signal that user's alone. False if it could not be done.
+
+    Its real and saved user is one that nobody is, so that none of the user's processes may signal it in turn.
+    """
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.setgroups([])
+            try:
+                os.setresuid(GHOST, user_id, GHOST)
+            except OSError:  # a user namespace that has no such number
+                os.setresuid(user_id, user_id, user_id)
+            if user_id and 0 not in os.getresuid():
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(-1, number)
+                status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def is_stuck(process: Process) -> bool:
+    """In uninterruptible sleep, one thread at least, and not awake for a moment in a second: what SIGKILL does not end."""
+    asleep = _asleep(process.pid)
+    for _ in range(STUCK_LOOKS):
+        time.sleep(POLL_S)
+        asleep &= _asleep(process.pid)
+        if not asleep:
+            return False
+    return _is_there(process)
+
+
+def _asleep(pid: int) -> set[tuple[str, bytes]]:
+    """Threads in uninterruptible sleep, each with how often it has been put to sleep so far. Source: proc(5)."""
+    found = set()
+    with suppress(OSError):
+        for thread in (PROC / str(pid) / "task").iterdir():
+            with suppress(OSError):
+                words = dict(line.split(b":\t", 1) for line in (thread / "status").read_bytes().splitlines() if b":\t" in line)
+                if words.get(b"State", b"").startswith(b"D"):
+                    found.add((thread.name, words.get(b"voluntary_ctxt_switches", b"")))
+    return found
 
 
 def send_signal(process: Process, number: int) -> None:

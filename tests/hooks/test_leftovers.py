@@ -27,9 +27,13 @@ class Admin:
     def __init__(self, *answers: Sequence[tuple[int, int, str]]) -> None:
         self.answers = list(answers)
         self.drained = ""
+        self.slurms = 64030
 
     def jobs_on(self, node: str) -> Sequence[tuple[int, int, str]]:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def slurm_user(self) -> int:
+        return self.slurms
 
     def drain_unless_drained(self, node: str, reason: str, ours: str) -> None:
         self.drained = reason
@@ -48,8 +52,11 @@ class Node:
         self.files: tuple[File, ...] = ()
         self.ended: list[list[int]] = []
         self.removed: list[File] = []
-        self.settings = HookSettings(state=str(state), leftovers_limit_s=30.0)
+        self.stuck: set[int] = set()
+        self.settings = HookSettings(state=str(state), leftovers_limit_s=30.0, kill_wait_s=0.0)
         monkeypatch.setattr(leftovers, "AGAIN_S", 0.0)
+        monkeypatch.setattr(leftovers, "_end_at_one_stroke", self._end)
+        monkeypatch.setattr(leftovers, "is_stuck", lambda one: one.pid in self.stuck)
         monkeypatch.setattr(leftovers, "all_processes", self._look)
         monkeypatch.setattr(leftovers, "end_processes", lambda doomed, *_: self.ended.append([one.pid for one in doomed]))
         monkeypatch.setattr(leftovers.shared_memory, "files_of", lambda user_id: self.files)
@@ -59,6 +66,13 @@ class Node:
     def _look(self) -> Mapping[int, Process]:
         pids = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
         return {pid: process(pid) for pid in pids}
+
+    def _end(self, user_id: int) -> tuple[Process, ...]:
+        """Gives what is there after it."""
+        left = leftovers.leftover_processes(self._look(), user_id)
+        if left:
+            self.ended.append([one.pid for one in left])
+        return left
 
     def _remove(self, files: Sequence[File], user_id: int, deadline: float) -> int:
         self.removed += files
@@ -74,11 +88,26 @@ def test_those_that_others_have_started_meanwhile_go_too(node: Node) -> None:
     assert said.endswith("are gone") and node.ended == [[20], [21, 22], [23]] and node.removed == [File("a", 1)]
 
 
-def test_what_outlives_it_all_drains_the_node(node: Node) -> None:
-    node.looks = [[20, 21], [20]]
+def test_what_outlives_it_all_in_uninterruptible_sleep_drains_the_node(node: Node) -> None:
+    node.looks, node.stuck = [[20, 21], [20]], {20}
     admin = Admin([SELF])
     assert "process 20 (sleep) of job 5 outlives SIGKILL: drained" in node.clear(admin)
     assert admin.drained.startswith("ftslurm: leftover: process 20") and node.removed == []
+
+
+@pytest.mark.parametrize("looks", [[[20], [20]], [[20], [21], [22], [23], [20, 24]]])
+def test_no_user_drains_a_node_by_processes_that_are_merely_still_there(node: Node, looks: list[list[int]]) -> None:
+    """New ones, or held by one who traces them: only uninterruptible sleep is proof."""
+    node.looks, node.settings = looks, HookSettings(state=node.settings.state, leftovers_limit_s=0.5, kill_wait_s=0.0)
+    admin = Admin([SELF])
+    assert "none is proven to outlive SIGKILL" in node.clear(admin) and not admin.drained
+
+
+def test_slurmuser_s_daemons_are_nobody_s_leftovers(node: Node) -> None:
+    node.looks, node.files = [[20]], (File("a", 1),)
+    admin = Admin([SELF])
+    admin.slurms = ME
+    assert "which stay: the user is SlurmUser" in node.clear(admin) and not node.ended and not node.removed
 
 
 def test_a_job_that_begins_meanwhile_is_not_touched(node: Node) -> None:
@@ -89,7 +118,7 @@ def test_a_job_that_begins_meanwhile_is_not_touched(node: Node) -> None:
 
 def test_nor_is_its_shared_memory(node: Node) -> None:
     node.looks, node.files = [[20], []], (File("a", 1),)
-    assert "shared memory stays: job 6 of the same user is here" in node.clear(Admin([SELF], [SELF, OTHER]))
+    assert "shared memory stays: job 6 of the same user is here" in node.clear(Admin([SELF], [SELF], [SELF, OTHER]))
     assert node.removed == []
 
 

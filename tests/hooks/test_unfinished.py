@@ -49,7 +49,7 @@ def begin_job(monkeypatch: pytest.MonkeyPatch, node: Node, admin: Admin, limit_s
     for module in (prolog, unfinished):
         monkeypatch.setattr(module, "SlurmAdmin", lambda timeout_s: admin)
     env = {"SLURMD_NODENAME": "n1", "SLURM_JOB_ID": "7", "SLURM_JOB_UID": "1001"}
-    return prolog.check(HookSettings(state=node.settings.state, limit_s=limit_s), env)
+    return prolog.check(HookSettings(state=node.settings.state, limit_s=limit_s, kill_wait_s=0.0, kill_grace_s=0.0), env)
 
 
 def test_what_stays_for_want_of_an_answer_is_cleared_by_the_next_prolog(monkeypatch: pytest.MonkeyPatch, node: Node) -> None:
@@ -105,7 +105,7 @@ def test_the_prolog_touches_no_user_who_has_a_job_here_and_says_what_stays(
 def test_a_prolog_without_time_leaves_it_to_the_next(monkeypatch: pytest.MonkeyPatch, node: Node) -> None:
     node.looks = [[20]]
     node.clear(Silent())
-    fit, said = begin_job(monkeypatch, node, Admin([]), limit_s=5.0)
+    fit, said = begin_job(monkeypatch, node, Admin([]), limit_s=2.0)
     assert fit and "no time was left" in said and not node.ended and owed(node) == (OWED,)
 
 
@@ -118,7 +118,7 @@ def test_behind_its_time_it_does_not_even_look(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_what_outlives_sigkill_turns_the_node_away_and_is_remembered(monkeypatch: pytest.MonkeyPatch, node: Node) -> None:
-    node.looks = [[20]]
+    node.looks, node.stuck = [[20]], {20}
     node.clear(Silent())
     admin = Admin([])
     fit, said = begin_job(monkeypatch, node, admin)

@@ -1,0 +1,139 @@
+"""A user whose processes fork as they are killed, hide or hold each other, so that a node is called sick or she stays there.
+
+Each in a process namespace of its own, where her number is nobody's: what ends her processes is told to end all of them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+HER = 61234
+
+# As an Epilog does when Slurm says that she has no other job here. Prints what it says, and how many are alive.
+EPILOG = f"""
+import os, subprocess, sys, time
+from ftslurm.hooks.leftovers import Case, _end, left_by
+from ftslurm.model.hook_settings import HookSettings
+from ftslurm.policies.leftovers import leftover_processes
+from ftslurm.system.processes import all_processes
+
+def her(program):
+    # It has left whatever has started it, as what escapes from a job does.
+    away = "import os, sys\\nif os.fork(): os._exit(0)\\nexec(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", away, program], user={HER}, group={HER}, extra_groups=[], start_new_session=True, check=True)
+
+def all_of_hers():
+    return [one for one in all_processes().values() if one.user_id == {HER} and one.state != "zombie"]
+
+def epilog(limit_s=40.0):
+    asked = []
+    case = Case("5", {HER}, "n1", lambda: asked.append(1) and "")
+    left = leftover_processes(all_processes(), {HER})
+    began = time.monotonic()
+    stuck, why = _end(HookSettings(kill_grace_s=0.2, kill_wait_s=1.0), case, left, began + limit_s)
+    print(len(left), "were left;", len(stuck), "stuck;", why or "gone", "in", round(time.monotonic() - began, 1), flush=True)
+"""
+
+# Forks before a signal can end it, and dies: the number of its process changes all the time.
+LINEAGE = """
+import os, time
+for _ in range({count}):
+    if os.fork() == 0:
+        while True:
+            if os.fork():
+                time.sleep({life})
+                os._exit(0)
+"""
+# Each has another one that it traces, and asks the kernel to hold it on its way out.
+TRACED = """
+import ctypes, os, signal, time
+libc = ctypes.CDLL(None, use_errno=True)
+PTRACE_SEIZE, PTRACE_O_TRACEEXIT = 0x4206, 0x40
+for _ in range(20):
+    child = os.fork()
+    if child == 0:
+        time.sleep(1000)
+    if os.fork() == 0:
+        libc.ptrace(PTRACE_SEIZE, child, None, ctypes.c_void_p(PTRACE_O_TRACEEXIT))
+        for number in range(1, 65):
+            try: signal.signal(number, signal.SIG_IGN)
+            except (OSError, ValueError): pass
+        time.sleep(1000)
+time.sleep(1000)
+"""
+# Tells all the others to go on, and kills whoever of her number is not of her own.
+REVIVES = """
+import os, signal, time
+for _ in range(8):
+    if os.fork() == 0:
+        while True:
+            for number in (signal.SIGCONT, signal.SIGCHLD):
+                try: os.kill(-1, number)
+                except OSError: pass
+time.sleep(1000)
+"""
+
+
+# The first process of a namespace adopts what is orphaned there, and reaps it.
+INIT = """
+import os, sys
+program = os.fork()
+if program == 0:
+    os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
+while True:
+    pid, status = os.wait()
+    if pid == program:
+        sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def tell(story: str) -> str:
+    program = f"{EPILOG}\n{story}"
+    argv = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c", INIT, program]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=110, check=False, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(REPOSITORY)})
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize(("count", "life"), [(60, 0.0), (60, 0.002), (1, 0.0), (1, 0.001)])
+def test_lineages_end_and_drain_nothing(count: int, life: float) -> None:
+    said = tell(f"her({LINEAGE.format(count=count, life=life)!r})\ntime.sleep(1.5)\nepilog()\ntime.sleep(0.5)\nprint(len(all_of_hers()), 'alive')")
+    assert " 0 stuck; gone in " in said and said.endswith("\n0 alive\n"), said
+
+
+def test_those_that_she_traces_end_with_their_tracers() -> None:
+    said = tell(f"her({TRACED!r})\ntime.sleep(1.5)\nepilog()\nprint(len(all_of_hers()), 'alive')")
+    assert " 0 stuck; gone in " in said and said.endswith("\n0 alive\n"), said
+
+
+def test_those_that_revive_each_other_end() -> None:
+    said = tell(f"her({REVIVES!r})\nher({LINEAGE.format(count=20, life=0.001)!r})\ntime.sleep(1.5)\nepilog()\nprint(len(all_of_hers()), 'alive')")
+    assert " 0 stuck; gone in " in said and said.endswith("\n0 alive\n"), said
+
+
+# What root has started for her and waits for, as sshd and cron do: of it one stands still, as she has told it to.
+SPARED = f"""
+login = subprocess.Popen([sys.executable, "-c", '''
+import os, subprocess, sys, time
+session = subprocess.Popen([sys.executable, "-c", "import subprocess, time; subprocess.Popen(['sleep', '1001']); time.sleep(1000)"], user={HER}, group={HER}, extra_groups=[])
+halted = subprocess.Popen(["sleep", "1002"], user={HER}, group={HER}, extra_groups=[])
+time.sleep(0.7)
+os.kill(halted.pid, 19)
+session.wait()
+'''])
+"""
+
+
+def test_what_root_looks_after_goes_on_and_what_stood_stands() -> None:
+    said = tell(
+        f"{SPARED}\nher({LINEAGE.format(count=20, life=0.001)!r})\ntime.sleep(2.0)\nepilog()\ntime.sleep(0.5)\n"
+        "print(sorted((one.name, one.state == 'stopped') for one in all_of_hers()))"
+    )
+    assert " 0 stuck; gone in " in said, said
+    shown = said.splitlines()[-1]
+    assert shown.count("('sleep', True)") == 1 and shown.count("False") == 2 and shown.count("(") == 3, said
