@@ -27,6 +27,7 @@ lint: $(VENV)/.ready-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/lint-imports --no-cache
 	$(VENV)/bin/mypy
+	tools/audit $(VENV)
 
 cluster:
 	tools/slurm-cluster up
