@@ -11,7 +11,7 @@ import click
 from ftslurm.errors import UsageError
 from ftslurm.model.events import DrillAsked
 from ftslurm.model.numbers import whole
-from ftslurm.model.plain import plain
+from ftslurm.model.text import visible
 
 
 @click.group()
@@ -28,7 +28,7 @@ def _run(job: str, order: DrillAsked) -> None:
 
     target = target_of(Store(state_folder(os.environ)), job)
     where = order.node or f"rank {order.rank}"
-    click.echo(plain(f"job {job}: {order.fault} on {where}: {order_drill(target, order, os.environ)}"))
+    click.echo(visible(f"job {job}: {order.fault} on {where}: {order_drill(target, order, os.environ)}"))
 
 
 _RANK = click.option("--rank", required=True, type=click.IntRange(0), help="As SLURM_PROCID.")

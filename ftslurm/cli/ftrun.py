@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import ftslurm
 from ftslurm.errors import CommandMissing, FtslurmError, UsageError
 from ftslurm.launchers.srun_options import CommandLine, has_flag, join_components, split_command_line
-from ftslurm.model.plain import plain
+from ftslurm.model.text import visible
 from ftslurm.system.programs import mistaken_for, real_program
 
 # Which of our own options take no value; ftrun_options.py has them all, and a test holds the two together. Named here so
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         status = run(tuple(sys.argv[1:] if argv is None else argv), os.environ)
     except FtslurmError as error:
-        print(f"ftrun: {plain(error)}", file=sys.stderr)
+        print(f"ftrun: {visible(error)}", file=sys.stderr)
         status = error.exit_status
     sys.exit(status)
 
@@ -100,7 +100,7 @@ def _run(
     )  # fmt: skip
     order = Order(line.components, request, dict(env), bool(verbose), line.ft)
     if asked.get("ft_dry_run"):
-        print(plain(dry_run(order), lines=True))
+        print(visible(dry_run(order), lines=True))
         return 0
     return run_job(order)
 

@@ -18,8 +18,8 @@ from ftslurm.cli.install_hooks import install_hooks
 from ftslurm.cli.nodes import nodes
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.ledger.store import Store, state_folder
-from ftslurm.model.plain import plain
 from ftslurm.model.settings import Settings
+from ftslurm.model.text import visible
 
 
 @click.group("ftslurm", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -34,10 +34,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         group.main(list(sys.argv[1:] if argv is None else argv), prog_name="ftslurm", standalone_mode=False)
         status = 0
     except FtslurmError as error:
-        print(f"ftslurm: {plain(error)}", file=sys.stderr)
+        print(f"ftslurm: {visible(error)}", file=sys.stderr)
         status = error.exit_status
     except click.UsageError as error:
-        click.UsageError(plain(error.format_message()), error.ctx).show()
+        click.UsageError(visible(error.format_message()), error.ctx).show()
         status = UsageError.exit_status
     except click.exceptions.Exit as end:
         status = end.exit_code
@@ -79,11 +79,11 @@ def status(job: str | None, as_json: bool) -> None:
         return _print_json([asdict(one) for one in views])
     if views:
         return text.print_all(text.console(), views)
-    click.echo(plain(f"no ledger in {state_folder(os.environ)}: no job has run under ftrun yet"), err=True)
+    click.echo(visible(f"no ledger in {state_folder(os.environ)}: no job has run under ftrun yet"), err=True)
 
 
 def _passed_over(error: FtslurmError) -> None:
-    click.echo(f"ftslurm: {plain(error)}: passed over", err=True)
+    click.echo(f"ftslurm: {visible(error)}: passed over", err=True)
 
 
 @group.command()
@@ -153,7 +153,7 @@ def requeue(job: str, finish: bool) -> None:
     """Finish the requeue that the ledger of JOB says was decided: exclude, set the start, release."""
     from ftslurm.wrapper.finish import finish_requeue
 
-    click.echo(plain(finish_requeue(_store(), job, os.environ)))
+    click.echo(visible(finish_requeue(_store(), job, os.environ)))
 
 
 @group.command()

@@ -20,7 +20,7 @@ def nodes(clear: str, as_json: bool) -> None:
     from ftslurm.ledger.nodes import NodeMemory
     from ftslurm.ledger.store import state_folder
     from ftslurm.model.node_memory import NodeCleared, remembered
-    from ftslurm.model.plain import plain
+    from ftslurm.model.text import visible
     from ftslurm.report.nodes import print_nodes
     from ftslurm.wrapper.settings_files import Request, settings_in_force
 
@@ -31,7 +31,7 @@ def nodes(clear: str, as_json: bool) -> None:
         if not found:
             raise UnknownJob(f"nothing is remembered of node {clear}", hint="`ftslurm nodes` lists what is")
         memory.add([NodeCleared(time.time(), node.cluster, node.node) for node in found])
-        click.echo(plain(f"node {clear}: forgotten, it was left by {', '.join(job for node in found for job in node.jobs)}"))
+        click.echo(visible(f"node {clear}: forgotten, it was left by {', '.join(job for node in found for job in node.jobs)}"))
     elif as_json:
         click.echo(json.dumps([asdict(node) for node in known], indent=2, sort_keys=True))
     elif known:

@@ -25,8 +25,8 @@ from ftslurm.ledger.store import ledger_parts
 from ftslurm.model.decisions import Start
 from ftslurm.model.history import History, fold
 from ftslurm.model.hook_settings import HookSettings
-from ftslurm.model.plain import plain
 from ftslurm.model.record import CarriedOut, Decided
+from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
@@ -133,9 +133,9 @@ def main() -> None:
     os.umask(0o077)
     try:
         if said := work(*sys.argv[1:]):
-            print(plain(said))
+            print(visible(said))
     except FtslurmError as error:
-        print(f"not done: {plain(error)}")
+        print(f"not done: {visible(error)}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 from ftslurm.hooks.facts import read_settings
 from ftslurm.hooks.memory import Memory
 from ftslurm.model.hook_settings import HookSettings
-from ftslurm.model.plain import plain
+from ftslurm.model.text import visible
 from ftslurm.policies.health import one_line
 
 # To the installed script around us; every other status means to it that all is well (wrapper/hook_scripts.py).
@@ -31,7 +31,7 @@ def run_hook(name: str, node: str, work: Work) -> None:
         settings = read_settings(Path(sys.argv[1]))
         fit, sentence = work(settings, dict(os.environ))
     except Exception as error:  # it fails open
-        print(plain(traceback.format_exc(), lines=True), file=sys.stderr)
+        print(visible(traceback.format_exc(), lines=True), file=sys.stderr)
         sentence = f"nothing was done: {error}"
     tell(f"{name}: {sentence}")
     if node and os.geteuid() == 0:

@@ -21,7 +21,7 @@ from ftslurm.hooks.leftovers import clear_leftovers
 from ftslurm.hooks.look import tool_env
 from ftslurm.hooks.owned import cleanup_grace
 from ftslurm.model.hook_settings import HookSettings
-from ftslurm.model.plain import plain
+from ftslurm.model.text import visible
 from ftslurm.slurm.admin import SlurmAdmin
 from ftslurm.wrapper.hook_scripts import LIMITS_S
 
@@ -49,7 +49,7 @@ def _try(name: str, part: Callable[[], str]) -> str:
     try:
         return part()
     except Exception as error:
-        print(plain(traceback.format_exc(), lines=True), file=sys.stderr)
+        print(visible(traceback.format_exc(), lines=True), file=sys.stderr)
         return f"{name}: not done: {error}"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from ftslurm.errors import FtslurmError
 from ftslurm.ledger.store import Store, state_folder
-from ftslurm.model.plain import plain
+from ftslurm.model.text import visible
 from ftslurm.wrapper.batch_env import variables
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     try:
         sys.stdout.write(lines(os.environ))
     except FtslurmError as error:
-        print(f"ftslurm: {plain(error)}", file=sys.stderr)
+        print(f"ftslurm: {visible(error)}", file=sys.stderr)
         sys.exit(error.exit_status)
 
 

@@ -37,7 +37,7 @@ from ftslurm.launchers.local_layout import Layout, Place, Refused, lay_out
 from ftslurm.launchers.local_stdio import Stdio, expand_pattern, pattern_values
 from ftslurm.launchers.srun_options import option_value
 from ftslurm.model.exits import ExitStatus, from_returncode
-from ftslurm.model.plain import plain
+from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -213,7 +213,7 @@ def become(start: Start, place: Place, fds: tuple[int, int, int], libc: ctypes.C
     except OSError as error:
         status = error.errno or status
         text = f"ftrun: error: {place.node}: execve(): {start.argv[0]}: {os.strerror(status)}"
-        os.write(2, f"{plain(text)}\n".encode())
+        os.write(2, f"{visible(text)}\n".encode())
     finally:
         os._exit(status)
 
@@ -301,7 +301,7 @@ def file_namer(env: Mapping[str, str], options: Sequence[str], simulated: Simula
 
 def tell(*lines: str) -> None:
     for line in lines:
-        print(f"ftrun: {plain(line)}", file=sys.stderr, flush=True)
+        print(f"ftrun: {visible(line)}", file=sys.stderr, flush=True)
 
 
 def reserve_stdio() -> None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ftslurm.errors import StateError
-from ftslurm.model.plain import plain
+from ftslurm.model.text import visible
 from ftslurm.system.files import private_folder
 
 # Of one job; a job that hangs again and again leaves the same behind each time.
@@ -28,7 +28,7 @@ def keep(ledger: Path, attempt: int, node: str, text: str) -> Path | None:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
             if os.fstat(fd).st_size < MAX_BYTES:
-                file.write(plain(text, lines=True).encode()[:MAX_BYTES])
+                file.write(visible(text, lines=True).encode()[:MAX_BYTES])
     except OSError as error:
         raise StateError(f"the evidence {path} cannot be written: {error.strerror}", hint="free space or rights there") from None
     return path

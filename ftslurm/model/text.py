@@ -1,16 +1,25 @@
-"""Text of programs and users, made safe where it comes in: what it may do to a terminal, and how long it may be."""
+"""Text of others, made safe for people: the one function at every door (terminal, syslog, drain reason, report, mail).
+
+A ledger, a policy, a setting, the environment, what a rank prints, what Slurm or NCCL answers: any of them may hold words
+that somebody else has chosen, and a terminal obeys what it is sent.
+"""
 
 from __future__ import annotations
 
-TAB = "\t"
 
+def visible(text: object, lines: bool = False) -> str:
+    """As print() would show `text`, with `?` for whatever is not printable: escapes, control characters, marks that turn the
+    direction of writing, bytes that are no text.
 
-def visible(text: str) -> str:
-    """One line that a terminal only shows: no control character, no escape, nothing that turns the writing round."""
-    if text.isascii() and text.isprintable():
-        return text
-    shown = text.replace("\r\n", "\n").replace(TAB, " ").encode(errors="replace").decode()
-    return "".join(char if char.isprintable() else " " if char == "\n" else "?" for char in shown)
+    lines: text of several lines keeps its newlines and tabs; else it becomes one line, so that nothing in it can be taken for
+    a line of ours.
+    """
+    shown = str(text)
+    if shown.isascii() and shown.isprintable():
+        return shown
+    shown = shown.replace("\r\n", "\n").encode(errors="replace").decode()
+    kept = {"\n": "\n", "\t": "\t"} if lines else {"\n": " ", "\t": " "}
+    return "".join(char if char.isprintable() else kept.get(char, "?") for char in shown)
 
 
 def cut(text: str, most: int) -> str:

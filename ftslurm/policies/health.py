@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
 from ftslurm.model.devices import CodeMeaning, DeviceHealth, FaultClass, ProbeAnswer, Severity
-from ftslurm.model.plain import plain
+from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 
 # By it we know again what we have drained ourselves; another's reason is never touched.
@@ -144,5 +144,5 @@ def command_finding(status: int | None, output: str, timeout_s: float) -> Findin
 
 def one_line(text: str) -> str:
     """Printable, on one line, without what scontrol or a shell may take for its own."""
-    words = "".join(" " if char in "\"'`$\\" else char for char in plain(text)).split()
+    words = "".join(" " if char in "\"'`$\\" else char for char in visible(text)).split()
     return " ".join(words)[:MAX_REASON_CHARS]

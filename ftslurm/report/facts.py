@@ -9,12 +9,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ftslurm.model.plain import plain
+from ftslurm.model.text import visible
 
 
 def printable(text: str, style: str = "") -> Text:
     """As rich prints it: brackets are no markup in it, and what is not printable becomes `?`."""
-    return Text(plain(text, lines=True), style=style)
+    return Text(visible(text, lines=True), style=style)
 
 
 def print_facts(console: Console, facts: Iterable[tuple[str, str]], indent: int) -> None:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from ftslurm.devices.probe import Probe, choose_probes
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
-from ftslurm.model.plain import plain
+from ftslurm.model.text import visible
 from ftslurm.model.wire import alive_message, devices_message, evidence_message, healed_message
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.life import Life
@@ -108,7 +108,7 @@ class Agent:
                 self._told(message)
             return not (self._line.gone or self._line.over(boot_s()))
         except (LinkError, KeyError, TypeError, ValueError) as error:
-            print(f"ftslurm: the agent on {self._node} ends: {plain(error)}", file=sys.stderr)
+            print(f"ftslurm: the agent on {self._node} ends: {visible(error)}", file=sys.stderr)
             return False
 
     def _heard(self) -> list[Mapping[str, Any]]:
@@ -327,7 +327,7 @@ def main() -> None:
             line.hang_up()
             inherit(will, node, line.renewed, line.ending(boot_s()))
     except (IndexError, KeyError, OSError, ValueError) as error:
-        sys.exit(f"ftslurm: the agent on {node} cannot reach ftrun: {plain(error)}")
+        sys.exit(f"ftslurm: the agent on {node} cannot reach ftrun: {visible(error)}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from ftslurm.launchers.allocation import NewAllocation
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun_options import join_components
 from ftslurm.model.exits import from_returncode
-from ftslurm.model.plain import plain
+from ftslurm.model.text import visible
 from ftslurm.system.programs import real_program
 from ftslurm.wrapper.signals import Signals
 
@@ -109,7 +109,7 @@ def _attend(process: subprocess.Popen[bytes], signals: Signals, said: int, hello
 def _tell(lines: Sequence[bytes], begun: bool) -> None:
     for line in lines:
         if words := told(line.decode(errors="replace"), begun):
-            print(plain(words), file=sys.stderr, flush=True)
+            print(visible(words), file=sys.stderr, flush=True)
 
 
 def _pass_on(pid: int, number: int) -> None:

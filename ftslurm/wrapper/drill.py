@@ -22,7 +22,7 @@ from ftslurm.ledger.store import Store
 from ftslurm.model import record as rec
 from ftslurm.model.events import DrillAsked
 from ftslurm.model.nodes import expand
-from ftslurm.model.plain import plain
+from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.wire import drill_order, hello
 from ftslurm.system.programs import real_program
@@ -140,7 +140,7 @@ def main() -> None:
         order = hello(json.loads(text))
         if not isinstance(order, DrillAsked):
             raise WireError("not an order for a drill")
-        print(plain(ask(order, step, os.environ.get("SLURM_CONF", ""))))
+        print(visible(ask(order, step, os.environ.get("SLURM_CONF", ""))))
     except FtslurmError as error:
-        print(f"ftslurm: {plain(error.message)}", file=sys.stderr)
+        print(f"ftslurm: {visible(error.message)}", file=sys.stderr)
         sys.exit(error.exit_status)

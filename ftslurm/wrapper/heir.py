@@ -23,7 +23,7 @@ from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model import record as rec
 from ftslurm.model.history import REQUEUES, fold
 from ftslurm.model.node_memory import NodeLeft
-from ftslurm.model.plain import plain
+from ftslurm.model.text import visible
 from ftslurm.model.will import Will
 from ftslurm.policies.ladder import choose
 from ftslurm.policies.start_time import plan_start
@@ -283,7 +283,7 @@ class Heir:
 def say(text: str) -> None:
     """For whoever still reads; the srun that carried our output is most likely gone."""
     try:
-        print(f"ftslurm: {plain(text)}", file=sys.stderr, flush=True)
+        print(f"ftslurm: {visible(text)}", file=sys.stderr, flush=True)
     except OSError:
         pass
 

@@ -7,6 +7,7 @@ limit give 0.
 from __future__ import annotations
 
 import shlex
+from binascii import crc32
 from collections.abc import Mapping
 
 from ftslurm.model.values import dataclass
@@ -52,7 +53,7 @@ look() {{
 slots=
 for place in {places}; do
     [ -d "$place" ] && [ -w "$place" ] || continue
-    slots=$place/ftslurm-epilog.$(id -u)
+    slots=$place/ftslurm-epilog.$(id -u).{mark}
     mkdir -m 0700 "$slots" 2>/dev/null
     [ -d "$slots" ] && [ -O "$slots" ] && [ ! -L "$slots" ] && break
     logger -t ftslurm "{name}: $slots is not ours" 2>/dev/null
@@ -160,12 +161,14 @@ def scripts(folder: str, python: str, config: str, slurm_conf: str) -> tuple[Scr
     conf = f"SLURM_CONF=${{SLURM_CONF:-{shlex.quote(slurm_conf)}}}\nexport SLURM_CONF\n" if slurm_conf else ""
     owner_conf = f"SLURM_CONF={shlex.quote(slurm_conf)} " if slurm_conf else ""
     quoted = {"folder": shlex.quote(folder), "python": shlex.quote(python), "config": shlex.quote(config)}
+    mark = crc32(f"{folder} {config}".encode())  # two clusters of one host have slots of their own
     made = []
     for name, key in KEYS.items():
         body = {"task_prolog": _TASK, "as_owner": _OWNER, "epilog_slurmctld": _SLURMCTLD}.get(name, _HOOK)
         limit = LIMITS_S.get(name, TASK_LIMIT_S)
         text = (_HEAD + body).format(
-            key=key or "No line", name=name, limit=limit, places=SLOT_PLACES, slots=SLOTS, variables=" ".join(_VARIABLES),
+            key=key or "No line", name=name, mark=f"{mark:08x}", limit=limit, places=SLOT_PLACES, slots=SLOTS,
+            variables=" ".join(_VARIABLES),
             conf=conf, owner_conf=owner_conf, bad=BAD_NODE_STATUS, **quoted,
         )
         made.append(Script(name, key, text))

@@ -20,8 +20,8 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Start
 from ftslurm.model.history import History, fold
 from ftslurm.model.nodes import expand
-from ftslurm.model.plain import plain
 from ftslurm.model.record import CarriedOut, CleanUpBegan
+from ftslurm.model.text import visible
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobState, SlurmClient
 from ftslurm.wrapper.requeue import AS_IT_IS, Plan, give_back, plan_for, runs_again, slurms_clock, takes_changes
@@ -88,7 +88,7 @@ def main() -> None:
     job, ledger, in_s, watch_s, epilog, allow_first, client, timeout_s = sys.argv[1:]
     start = Start(float(in_s), float(watch_s), epilog == "1")
     try:
-        print(plain(keep(int(job), Path(ledger), start, allow_first == "1", client, float(timeout_s))))
+        print(visible(keep(int(job), Path(ledger), start, allow_first == "1", client, float(timeout_s))))
     except FtslurmError as error:
-        print(plain(error), file=sys.stderr)
+        print(visible(error), file=sys.stderr)
         sys.exit(error.exit_status)

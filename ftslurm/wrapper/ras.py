@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-from ftslurm.model.plain import plain
+from ftslurm.model.text import visible
 
 DEFAULT = ("localhost", 28028)
 ADDRESS = "NCCL_RAS_ADDR"
@@ -94,5 +94,5 @@ def findings(answer: str) -> tuple[str, ...]:
         if line.strip() and below.startswith("===") and not below.strip("="):
             inside = line.strip() in _SECTIONS
         elif inside and line.strip() and line.strip("="):
-            kept.append(plain(line.rstrip())[:200])
+            kept.append(visible(line.rstrip())[:200])
     return tuple(kept[:FOUND_LINES])

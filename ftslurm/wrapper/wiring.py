@@ -35,9 +35,9 @@ from ftslurm.model.job import Allocation, JobId
 from ftslurm.model.layout import Layout
 from ftslurm.model.node_memory import NodeLeft, NodeReinstated, Told, remembered, suspects
 from ftslurm.model.numbers import whole
-from ftslurm.model.plain import plain
 from ftslurm.model.record import RunBegan
 from ftslurm.model.settings import Resolved, Settings, port_range
+from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.will import Will, to_message
 from ftslurm.policies.fence import begun_anew, died_alone, killed_before, left_before, left_behind, loans_left, steps_over
@@ -141,7 +141,7 @@ def survey(order: Order) -> Site:
 
 
 def _say(text: str) -> None:
-    print(f"ftrun: {plain(text)}", file=sys.stderr, flush=True)
+    print(f"ftrun: {visible(text)}", file=sys.stderr, flush=True)
 
 
 def _of_job_named(order: Order, env: Mapping[str, str]) -> Mapping[str, str]:

@@ -16,6 +16,7 @@ from rich.console import Console
 from ftslurm.cli import ftslurm as door
 from ftslurm.ledger.records import to_line
 from ftslurm.model import record as rec
+from ftslurm.report import text as text_module
 from tests.report.test_view import long_story
 
 # A window title, a red that stays, a link of rich's and a tag that ends nothing.
@@ -70,7 +71,7 @@ def test_a_poisoned_ledger_is_shown_and_rules_nothing(
     def console() -> Console:
         return Console(highlight=False, force_terminal=terminal, color_system=None, width=200, soft_wrap=not terminal)
 
-    monkeypatch.setattr(door, "_console", console)
+    monkeypatch.setattr(text_module, "console", console)
     for argv in (("status",), ("status", "7"), ("history", "7")):
         status, text = tell(capsys, *argv)
         assert status == 0 and "[link=http://x]y[/link][/]" in text.replace("\n", "").replace(" ", "")

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from binascii import crc32
 from pathlib import Path
 
 import pytest
@@ -112,7 +113,7 @@ def test_of_many_requeues_at_once_a_few_are_looked_at_and_none_is_forgotten(tmp_
     hooks = [subprocess.Popen(["sh", hook], env=one, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) for one in each]
     assert [one.wait(30) for one in hooks] == [0] * jobs
     waited_s = time.monotonic() - began
-    slots = tmp_path / f"ftslurm-epilog.{os.geteuid()}"
+    (slots,) = tmp_path.glob(f"ftslurm-epilog.{os.geteuid()}.*")
     deadline = time.monotonic() + 30
     while len(looks := (tmp_path / "looks").read_text().splitlines()) < 2 * jobs and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -130,7 +131,8 @@ def test_of_many_requeues_at_once_a_few_are_looked_at_and_none_is_forgotten(tmp_
 
 def test_a_slot_folder_that_somebody_else_has_made_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hook_scripts, "SLOT_PLACES", str(tmp_path))
-    (tmp_path / f"ftslurm-epilog.{os.geteuid()}").symlink_to(tmp_path / "theirs")
+    mark = f"{crc32(b'/h /c'):08x}"
+    (tmp_path / f"ftslurm-epilog.{os.geteuid()}.{mark}").symlink_to(tmp_path / "theirs")
     (tmp_path / "theirs").mkdir()
     python = tmp_path / "python"
     python.write_text(LOOKS.format(folder=tmp_path))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.model.plain import plain
+from ftslurm.model.text import visible
 
 PACKAGE = Path(__file__).parents[2] / "ftslurm"
 
@@ -29,23 +29,23 @@ PACKAGE = Path(__file__).parents[2] / "ftslurm"
     (ValueError("\x1b[m"), "?[m"),
 ])  # fmt: skip
 def test_one_line(text: object, shown: str) -> None:
-    assert plain(text) == shown
+    assert visible(text) == shown
 
 
 def test_several_lines() -> None:
-    assert plain("a\tb\r\n\x1b[31mc\n", lines=True) == "a\tb\n?[31mc\n"
+    assert visible("a\tb\r\n\x1b[31mc\n", lines=True) == "a\tb\n?[31mc\n"
 
 
 @given(st.text(), st.booleans())
 def test_nothing_gets_through(text: str, lines: bool) -> None:
-    shown = plain(text, lines)
+    shown = visible(text, lines)
     assert shown.replace("\n", "").replace("\t", "").isprintable() if lines else shown.isprintable()
     shown.encode()
 
 
 # --- every door
 
-# Where a call shows text, and what may stand in it without `plain`: our own words, and numbers of ours.
+# Where a call shows text, and what may stand in it without `visible`: our own words, and numbers of ours.
 _SHOWS = {"print", "click.echo", "sys.exit", "syslog.syslog", "sys.stdout.write", "sys.stderr.write"}
 _OURS = {
     ("cli/ftrun.py", "print(help_text())"), ("cli/ftrun.py", "print(f'ftslurm {ftslurm.__version__}')"),
@@ -56,6 +56,9 @@ _OURS = {
     ("cli/ftslurm.py", "click.echo(json.dumps(value, indent=2, sort_keys=True))"),
     ("cli/ftslurm.py", "click.echo(export_lines(_store(), os.environ), nl=False)"),
     ("hooks/task_prolog.py", "sys.stdout.write(lines(os.environ))"),
+    ("cli/analyze.py", "sys.exit(STATUS[found.verdict.retriable])"),
+    ("cli/analyze.py", "click.echo(json.dumps(for_programs(found), indent=2, sort_keys=True))"),
+    ("wrapper/effects.py", "print('\\n'.join((f'{SPEAKER}{visible(text)}' for text in texts)), file=self._err, flush=True)"),
     ("cli/nodes.py", "click.echo(json.dumps([asdict(node) for node in known], indent=2, sort_keys=True))"),
 }  # fmt: skip
 
@@ -68,15 +71,15 @@ def doors() -> Iterator[tuple[str, ast.Call]]:
 
 
 def shown(call: ast.Call) -> Iterator[ast.expr]:
-    """What of a call is not ours: everything but constants, statuses, and what `plain` was asked about."""
+    """What of a call is not ours: everything but constants, statuses, and what `visible` was asked about."""
     for argument in call.args:
         for part in argument.values if isinstance(argument, ast.JoinedStr) else [argument]:
             value = part.value if isinstance(part, ast.FormattedValue) else part
-            if not (isinstance(value, ast.Constant) or (isinstance(value, ast.Call) and ast.unparse(value.func) == "plain")):
+            if not (isinstance(value, ast.Constant) or (isinstance(value, ast.Call) and ast.unparse(value.func) == "visible")):
                 yield value
 
 
-def test_every_door_of_the_package_shows_plain_text() -> None:
+def test_every_door_of_the_package_asks() -> None:
     """sdk: its programs run in the user's, whose terminal it is; statuses of sys.exit are numbers."""
     numbers = {"status", "error.exit_status", "failed", "0 if fit else BAD_NODE_STATUS", "node", "self._node", "rank"}
     open_doors = [
