@@ -105,7 +105,7 @@ def _found(text: bytes) -> tuple[list[Found], list[Found], Pattern | None]:
     book = pattern_book()
     found, hints = book.scan(text), book.hints(text)
     for each in (*found, *hints):
-        assert text[each.offset : each.offset + len(each.line)] == each.line and each.pattern in book.patterns
+        assert text[each.offset : each.offset + len(each.line)] == each.line and book.named(each.pattern.id)
     return found, hints, book.line(text)
 
 
