@@ -37,13 +37,16 @@ def pairs(value: Any) -> tuple[str, ...]:
     return words
 
 
+# How long a job may make no progress, by whatever rule: its `job-hang-interval`.
+INTERVALS = ("hang.detect_time", "hang.stall", "hang.stall_at_work", "hang.start")
+
 FLAGS: Mapping[str, Flag] = {
     "job-execution-mode": Flag(choice("Sync", "Async"), "Sync", "mode"),
     "enable-job-restart": Flag(switch, False),
     "max-num-of-job-restart": Flag(count(1, 128), 3),
-    "enable-job-hang-detection": Flag(switch, False, "rungs.hang-restart.enabled"),
+    "enable-job-hang-detection": Flag(switch, False, "hang.detection"),
     "job-hang-interval": Flag(seconds, "1800s", "hang.interval"),
-    "enable-c4d-hang-detection": Flag(switch, False, "hang.c4d"),
+    "enable-c4d-hang-detection": Flag(switch, False),
     "enable-job-exit-hang-detection": Flag(switch, False, "hang.exit_detection"),
     "job-exit-hang-interval": Flag(seconds, "600s", "hang.exit_interval"),
     "fault-tolerant-policy": Flag(
@@ -105,9 +108,11 @@ def _value(name: str, raw: str, place: str) -> Any:
 def _joined(values: Mapping[str, Any]) -> dict[str, Any]:
     """A job restart starts all instances again: in place where that can work, without a bad node where it cannot.
 
-    Not asked for, nothing is restarted but, in Async jobs, the instance that failed.
+    Not asked for, nothing is restarted but, in Async jobs, the instance that failed. A hang is no reason to restart a job
+    that must not be restarted, and no rule of ours calls a hang what the job's own interval allows.
     """
     on, times = values["enable-job-restart"], values["max-num-of-job-restart"]
+    hangs, exits = values["enable-job-hang-detection"], values["enable-job-exit-hang-detection"]
     return {
         "max_restarts": times,
         "rungs.in-place-restart.enabled": on,
@@ -115,5 +120,9 @@ def _joined(values: Mapping[str, Any]) -> dict[str, Any]:
         "rungs.isolated-requeue.enabled": on,
         "rungs.unconditional-requeue.enabled": False,
         "rungs.node-replacement.enabled": False,
-        "hang.log_silence": values["enable-job-hang-detection"],
+        "rungs.hang-restart.enabled": on and (hangs or exits),
+        "rungs.hang-restart.in_a_row": times,
+        "hang.log_silence": hangs,
+        "hang.c4d": hangs and values["enable-c4d-hang-detection"],
+        **dict.fromkeys(INTERVALS, values["job-hang-interval"]),
     }

@@ -370,7 +370,9 @@ class BeatOverdue:
 
 @dataclass(frozen=True, slots=True)
 class ProgramSaid:
-    """The program of a rank wants something: `message` for people, `retriable` words, `shut_down`, `leave_this_node`."""
+    """The program of a rank wants something: `message` for people, `retriable` words, `shutdown`, `exclude`; a `setting` of
+    AIMaster's; `limits`: the timeouts that it has calculated hold from now on.
+    """
 
     rank: int
     what: str

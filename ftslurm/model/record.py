@@ -194,7 +194,10 @@ class Reinstated:
 @dataclass(frozen=True, slots=True)
 class HangSeen:
     """The attempt stands still. sign: io (no IO, no change of use), silence, exit, beat, stall. evidence: what speaks for it.
-    culprit: who hangs, where that is known already."""
+
+    culprit: who hangs in one sentence, where that is known already. ranks, nodes: likewise, empty if it is not. hang_class:
+    CulpritSeen's sign; level and the rest as there.
+    """
 
     at: float
     attempt: int
@@ -202,6 +205,13 @@ class HangSeen:
     what: str
     evidence: tuple[str, ...] = ()
     culprit: str = ""
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    hang_class: str = ""
+    level: str = ""
+    operation: str = ""
+    cause: str = ""
+    blamed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +254,7 @@ class CulpritSeen:
 
 @dataclass(frozen=True, slots=True)
 class ProgramSaid:
-    """By the program interface. what: message, retriable, shut_down, leave_this_node."""
+    """By the program interface. what: as in events.ProgramSaid, and `interval`: a staged one was set for the first time."""
 
     at: float
     attempt: int

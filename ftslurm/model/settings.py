@@ -215,6 +215,11 @@ class Settings:
         "crashes answered in place before any requeue (as torchrun --max-restarts)",
     )
     hang_restart: bool = _leaf("rungs.hang-restart.enabled", switch, False, "restart in place on a hang")
+    hang_restart_asked: bool = _leaf(
+        "rungs.hang-restart.by_program", switch, True,
+        "switched on once the program sets a limit of its own: calculated timeouts, a staged interval"
+        " (off where `enabled: false` was asked for)",
+    )  # fmt: skip
     hangs_in_a_row: int = _leaf("rungs.hang-restart.in_a_row", count(1, 128), 3, "as many in a row, the next hang ends the job")
     node_replacement: bool = _leaf("rungs.node-replacement.enabled", switch, False, "swap the node, keep the job")
     node_replacements: int = _leaf("rungs.node-replacement.budget", count(0, 128), 0, "nodes one job may swap")
@@ -478,6 +483,10 @@ def _implied(settings: Settings, places: dict[str, str]) -> Settings:
     changes: dict[str, Any] = {}
     if places["rungs.hang-restart.enabled"] == "default" and _has_timeouts(settings.ft_config):
         changes["hang_restart"], places["rungs.hang-restart.enabled"] = True, places["fault_tolerance"]
+    switched_off = not settings.hang_restart and places["rungs.hang-restart.enabled"] != "default"
+    if switched_off and places["rungs.hang-restart.by_program"] == "default":
+        changes["hang_restart_asked"] = False
+        places["rungs.hang-restart.by_program"] = places["rungs.hang-restart.enabled"]
     budget, unsaid = 0, places["rungs.node-replacement.budget"] == "default"
     for leaf, given, rung, worth in (
         ("nodes.spares", settings.spares, "node-replacement", settings.spares),

@@ -59,7 +59,8 @@ class Hangs(Settling):
         """As ft_launcher's rank monitor judges. The program has asked to be watched, so no more proof is wanted."""
         if self._held(now) or self._hung or event.rank in self._attempt.exits:
             return []
-        return self._hang("beat", f"rank {event.rank} on {self._tasks[event.rank].node}: {event.why}", (), now)
+        what = f"rank {event.rank} on {self._tasks[event.rank].node}: {event.why}"
+        return self._hang("beat", what, (), now, ranks=(event.rank,))
 
     def _held(self, now: Now) -> bool:
         """Is what looks like a hang an answer to a signal? It is told once, so everybody looks anew when that is over."""
@@ -85,7 +86,7 @@ class Hangs(Settling):
         ranks = ", ".join(map(str, left[:8])) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
         ended_s = now.mono - self._exit_since if self._exit_since is not None else 0.0
         what = f"{len(self._attempt.exits)} ranks have ended, and for {ended_s:.0f} s rank {ranks} has not"
-        return self._hang("exit", what, (), now)
+        return self._hang("exit", what, (), now, ranks=tuple(left))
 
     # --- what the program says: it knows best how long it will say nothing
 
@@ -96,6 +97,8 @@ class Hangs(Settling):
         if current:
             self._attempt.said.append((event.rank, event.what, event.words))
         note = self._note(rec.ProgramSaid(now.unix, event.attempt, event.rank, event.what, text))
+        if current and event.what == "limits":
+            return [note, *self._asked_for_restarts("calculated timeouts")]
         if current and event.what == "setting" and event.words[:1] == ("job_exit_hang_interval",):
             return [note, *self._set_exit_interval(event.words[-1], now)]
         if event.what == "message":
@@ -108,7 +111,14 @@ class Hangs(Settling):
         if seconds is not None:
             self._exit_s = None if seconds < 0 else seconds
             self._await_last_end(now)
-        return []
+        return self._asked_for_restarts("job_exit_hang_interval") if seconds is not None and seconds > 0 else []
+
+    def _asked_for_restarts(self, what: str) -> list[Decision]:
+        """Who sets a limit means its end, by a flag or from within the program; unless hang-restart was switched off."""
+        if self.settings.hang_restart or not self.settings.hang_restart_asked:
+            return []
+        self.settings = replace(self.settings, hang_restart=True)
+        return [Say(f"the program has set limits of its own ({what}): a hang is answered by a restart from here on")]
 
     def _progressed(self, event: ev.Progressed, now: Now) -> list[Decision]:
         if event.step > self._attempt.step:
@@ -128,22 +138,27 @@ class Hangs(Settling):
             self._attempt.stages.pop(event.rank, None)
         else:
             self._attempt.stages[event.rank] = event.seconds
+        asked: list[Decision] = []
+        if event.seconds is not None and event.seconds > 0 and (said := self._asked_for_restarts("hang interval")):
+            words = f"{event.seconds:g} s"
+            asked = [self._note(rec.ProgramSaid(now.unix, self._attempt.number, event.rank, "interval", words)), *said]
         if self._intervals() == before:
-            return []
+            return asked
         self._hangs = HangWatch()
         self._waits.pop("use", None)
-        return [self._intervals()]
+        return [*asked, self._intervals()]
 
     # --- what a hang leads to
 
     def _hang(
-        self, kind: str, what: str, evidence: tuple[str, ...], now: Now, found: Finding | None = None
+        self, kind: str, what: str, evidence: tuple[str, ...], now: Now, found: Finding | None = None, ranks: tuple[int, ...] = ()
     ) -> list[Decision]:
         """Written down and said. Where it is answered, what the ranks do is looked at before they are stopped.
 
-        found: it has been looked at.
+        found: it has been looked at. ranks: those that hang, where that is known without.
         """
-        seen = self._note(rec.HangSeen(now.unix, self._attempt.number, kind, what, evidence, str(found or "")))
+        told = rec.HangSeen(now.unix, self._attempt.number, kind, what, evidence, str(found or ""))
+        seen = self._note(self._hang_seen(told, found, ranks))
         if not (self.settings.hang_restart or self._without(found, now)):
             return [seen, ShowCard()]
         self._attempt.hung, cleared = self._held_against(found, now)
@@ -157,6 +172,16 @@ class Hangs(Settling):
             return [seen, *self._into_trouble(self._hung, now)]
         self._waits["evidence"] = now.mono + self.settings.hang_evidence_s
         return [seen, TakeEvidence(self.settings.hang_evidence_s)]
+
+    def _hang_seen(self, seen: rec.HangSeen, found: Finding | None, ranks: tuple[int, ...]) -> rec.HangSeen:
+        """With who hangs, for programs that read the ledger."""
+        if found is not None:
+            return replace(
+                seen, ranks=found.ranks, nodes=found.nodes, hang_class=found.kind.value, level=found.level.value,
+                operation=found.operation, cause=found.cause, blamed=found.blamed,
+            )  # fmt: skip
+        nodes = tuple(dict.fromkeys(self._tasks[rank].node for rank in ranks if rank in self._tasks))
+        return replace(seen, ranks=ranks, nodes=nodes)
 
     def _without(self, found: Finding | None, now: Now) -> bool:
         """Can the job go on without the nodes that the finding convicts?"""

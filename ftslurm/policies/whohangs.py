@@ -26,6 +26,7 @@ from dataclasses import field, replace
 
 from ftslurm.model.collectives import Finding, GroupView, Kind, Level, ProcessState, RankView, fold
 from ftslurm.model.values import dataclass
+from ftslurm.policies.quiet import IDLE_CPU_PERCENT
 
 # Of the whole process tree. A thread that checks the rendezvous store once a second makes 107 B/s for ever, and a rank
 # that waits in a blocking collective 0.2 % (measured); less than this is no work.
@@ -425,7 +426,7 @@ def what_it_does(view: RankView) -> str:
         return "stopped by a signal"
     if view.process is ProcessState.DISK:
         return f"uninterruptible wait in {view.wchan or 'the kernel'} (storage or driver)"
-    spinning = (view.cpu_percent or 0.0) > BUSY_CPU_PERCENT
+    spinning = view.process is ProcessState.RUNNING or (view.cpu_percent or 0.0) > IDLE_CPU_PERCENT
     if view.gil_held:
         return f"native code holds the interpreter lock ({'computing' if spinning else 'asleep'})"
     if view.main_fresh and spinning:
@@ -433,7 +434,7 @@ def what_it_does(view: RankView) -> str:
     if view.main_fresh and view.children:
         return "waits for a child process (data loader?)"
     if spinning:
-        return "native code runs"
+        return "native code runs" + (f", or a process below it ({view.children})" if view.children else "")
     asleep = f"asleep in {view.wchan}" if view.wchan not in ("", "0") else "asleep"
     return asleep if view.probed else f"{asleep} (no probe in it)"
 

@@ -13,7 +13,9 @@ from ftslurm.report.card import Card, last_card, numbered
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where a job stands. at: of the last record, Unix seconds. left: budget -> (left, limit)."""
+    """Where a job stands. at: of the last record, Unix seconds. left: budget -> (left, limit). hang: the last one that the
+    present attempt was seen in, with whom it is laid to.
+    """
 
     job: str
     cluster: str
@@ -33,6 +35,7 @@ class Status:
     requeue_open: bool
     damaged: int = 0
     card: Card | None = None
+    hang: HangView | None = None
 
 
 @dataclass(slots=True)
@@ -60,11 +63,23 @@ class AttemptView:
 
 @dataclass(frozen=True, slots=True)
 class HangView:
-    """The attempt stood still. sign: by what it was noticed."""
+    """The attempt stood still. sign: by what it was noticed, or for who was found the class. what: in words.
+
+    ranks, nodes: who hangs, empty if that is not known. hang_class: RankCommHang, ...; level: Error, Warn, Info. blamed: of the
+    nodes, those that something speaks against. at: Unix seconds.
+    """
 
     sign: str
     what: str
     evidence: tuple[str, ...]
+    at: float = 0.0
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    hang_class: str = ""
+    level: str = ""
+    operation: str = ""
+    cause: str = ""
+    blamed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +152,32 @@ def status(records: Sequence[rec.Record], damaged: int = 0, with_card: bool = Tr
         history.open_requeue is not None,
         damaged,
         card,
+        _last_hang(records),
     )
+
+
+def _last_hang(records: Sequence[rec.Record]) -> HangView | None:
+    """The last word on who hangs, else on how it was noticed; slow ranks do not hang."""
+    hang: HangView | None = None
+    for record in reversed(records):
+        if isinstance(record, rec.AttemptBegan):
+            break
+        if isinstance(record, rec.CulpritSeen) and record.sign in HANG_CLASSES and record.ranks:
+            return _found(record)
+        if isinstance(record, rec.HangSeen):
+            hang = hang or _noticed(record)
+    return hang
+
+
+HANG_CLASSES = frozenset({"RankCommHang", "RankNonCommHang", "ExitHang"})
+
+
+def _noticed(h: rec.HangSeen) -> HangView:
+    return HangView(h.sign, h.what, h.evidence, h.at, h.ranks, h.nodes, h.hang_class, h.level, h.operation, h.cause, h.blamed)
+
+
+def _found(c: rec.CulpritSeen) -> HangView:
+    return HangView(c.sign, _culprit(c), c.evidence, c.at, c.ranks, c.nodes, c.sign, c.level, c.operation, c.cause, c.blamed)
 
 
 def _state(records: Sequence[rec.Record]) -> str:
@@ -214,9 +254,9 @@ def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record
         case rec.NodeRefused():
             view.notes.append(f"{record.node} was not taken: {record.why}")
         case rec.HangSeen():
-            view.hangs.append(HangView(record.sign, record.what, record.evidence))
+            view.hangs.append(_noticed(record))
         case rec.CulpritSeen():
-            view.hangs.append(HangView(record.sign, _culprit(record), record.evidence))
+            view.hangs.append(_found(record))
         case rec.Advised():
             view.hints.append(HintView(record.name, record.what, record.advice, record.evidence))
         case rec.Drilled():

@@ -133,7 +133,7 @@ class Pages:
         for note in found:
             if isinstance(note, say.Limits):
                 rank.limits = merged(rank.limits, note)
-            elif (words := _words(note)) is not None:
+            if (words := _words(note)) is not None:
                 about = {"rank": number, "attempt": rank.attempt}
                 told.append({"t": "said", **about, "what": words[0], "words": list(words[1])})
         return told
@@ -172,7 +172,16 @@ def _words(note: say.Note) -> tuple[str, tuple[str, ...]] | None:
         return "retriable", note.words
     if isinstance(note, say.Setting):
         return "setting", (note.name, str(note.value))
+    if isinstance(note, say.Limits):
+        return "limits", _in_words(note)
     return None
+
+
+def _in_words(limits: say.Limits) -> tuple[str, ...]:
+    """`beat 30 s`, `section step 12.5 s`."""
+    named = {"first beat": limits.initial_s, "beat": limits.beat_s, "out of section": limits.out_of_section_s}
+    named.update((f"section {name}", seconds) for name, seconds in limits.sections)
+    return tuple(f"{name} {seconds:g} s" for name, seconds in named.items() if seconds is not None)
 
 
 def limits_of(values: Mapping[str, Any]) -> BeatLimits:

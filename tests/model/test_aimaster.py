@@ -42,7 +42,7 @@ def test_values_may_stand_apart_and_the_rest_of_the_table_is_taken() -> None:
         "--max-tolerated-failure-rate 0.3 --max-num-of-same-error 2 --enable-c4d-hang-detection True --c4d-log-level=Info "
         "--c4d-common-envs=C4D_HANG_TIMEOUT=60,C4D_HANG_TIMES=3 --enable-job-exit-hang-detection=True --job-exit-hang-interval=60"
     )
-    assert (st.failure_rate, st.same_error, st.hang_c4d, st.hang_c4d_level) == (0.3, 2, True, "Info")
+    assert (st.failure_rate, st.same_error, st.hang_c4d, st.hang_c4d_level) == (0.3, 2, False, "Info"), "C4D needs hang detection"
     assert (st.hang_c4d_timeout_s, st.hang_c4d_times, st.hang_exit, st.hang_exit_s) == (60.0, 3, True, 60.0)
 
 
@@ -78,3 +78,17 @@ def test_every_flag_of_the_table_is_known() -> None:
         "enable-c4d-hang-detection", "enable-job-exit-hang-detection", "job-exit-hang-interval", "fault-tolerant-policy",
         "max-num-of-same-error", "max-tolerated-failure-rate", "c4d-log-level", "c4d-common-envs",
     }  # fmt: skip
+
+
+def test_a_hang_restarts_a_job_only_where_restarts_are_on() -> None:
+    both = settings("--enable-job-restart=True --enable-job-hang-detection=True --enable-c4d-hang-detection=True --max-num-of-job-restart=5")
+    assert both.hang_restart and both.hang_c4d and both.hang_detection and both.hangs_in_a_row == 5
+    assert not settings("--enable-job-hang-detection=True").hang_restart
+    exits = settings("--enable-job-restart=True --enable-job-exit-hang-detection=True")
+    assert exits.hang_restart and exits.hang_exit and not (exits.hang_detection or exits.hang_silence or exits.hang_c4d)
+
+
+def test_no_rule_calls_a_hang_what_the_interval_allows() -> None:
+    st = settings("--enable-job-restart=True --enable-job-hang-detection=True --job-hang-interval=3600 --enable-c4d-hang-detection=True")
+    limits = (st.hang_interval_s, st.hang_detect_s, st.hang_stall_s, st.hang_work_s, st.hang_start_s)
+    assert limits == (3600.0,) * 5

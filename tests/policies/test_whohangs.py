@@ -62,6 +62,8 @@ def told(*views: RankView) -> tuple[str, tuple[int, ...]]:
     ("state", "words"),
     [
         ({"wchan": "hrtimer_nanosleep"}, "asleep in hrtimer_nanosleep"),
+        ({"wchan": "hrtimer_nanosleep", "cpu_percent": 4.0}, "native code runs"),
+        ({"wchan": "futex_wait", "cpu_percent": 80.0, "children": 3}, "native code runs, or a process below it (3)"),
         ({"process": ProcessState.DISK, "wchan": "rpc_wait"}, "uninterruptible wait in rpc_wait (storage or driver)"),
         ({"gil_held": True}, "native code holds the interpreter lock (asleep)"),
         ({"gil_held": True, "cpu_percent": 99.0}, "native code holds the interpreter lock (computing)"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from rich.console import Console
@@ -228,3 +228,20 @@ def test_a_command_line_in_no_encoding_can_be_shown() -> None:
     print_status(Console(file=out, width=80), seen)
     print_history(Console(file=out, width=80), seen, [])
     out.flush()
+
+
+def test_who_hangs_stands_in_fields_for_programs() -> None:
+    job = Job(Settings()).begin()
+    found = rec.CulpritSeen(5.0, 1, "RankNonCommHang", "Warn", (2,), ("n2",), "gloo:all_reduce", "asleep", ("rank 0 waits",), ("n2",))
+    slow = rec.CulpritSeen(6.0, 1, "RankNonCommSlow", "Info", (1,), ("n1",), "", "late")
+    old = rec.HangSeen(4.0, 1, "stall", "no progress")
+    records = [*job.ledger, old, found, slow]
+    hang = status(records).hang  # type: ignore[union-attr]
+    assert hang is not None and asdict(hang) == {
+        "sign": "RankNonCommHang", "what": "Warn RankNonCommHang: rank 2 on n2 in gloo:all_reduce: asleep", "at": 5.0,
+        "evidence": ("rank 0 waits",), "ranks": (2,), "nodes": ("n2",), "hang_class": "RankNonCommHang", "level": "Warn",
+        "operation": "gloo:all_reduce", "cause": "asleep", "blamed": ("n2",),
+    }  # fmt: skip
+    assert [each.ranks for each in attempts(records)[-1].hangs] == [(), (2,), (1,)]
+    assert status([*job.ledger, old]).hang.what == "no progress"  # type: ignore[union-attr]
+    assert view(job).hang is None

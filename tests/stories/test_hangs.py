@@ -349,3 +349,44 @@ def test_an_agent_of_a_node_without_ranks_is_not_waited_for() -> None:
     job.tell(ev.AgentArrived("n9", ("ascend",)))
     quiet(job)
     assert job.rungs == ["hang-restart"], "at once, and not after the time for evidence"
+
+
+# --- limits that the program sets while it runs
+
+UNSAID = Settings()  # nobody has said anything of hang restarts
+OVERDUE = ev.BeatOverdue(1, "no heartbeat for 3.0 s, and 3 s are allowed")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ev.ProgramSaid(1, "limits", ("beat 3 s",), 1), ev.StageSet(1, 180.0, 1),
+        ev.ProgramSaid(1, "setting", ("job_exit_hang_interval", "60.0"), 1),
+    ],
+)  # fmt: skip
+def test_a_program_that_sets_a_limit_means_a_restart_as_a_flag_does(said: ev.Event) -> None:
+    job = Job(UNSAID).begin()
+    job.tell(said)
+    assert job.said.count("the program has set limits of its own") == 1 and job.recorded(rec.ProgramSaid)
+    quiet(job)
+    assert job.rungs == ["hang-restart"]
+
+
+def test_a_beat_that_is_late_by_calculated_timeouts_is_answered() -> None:
+    job = Job(UNSAID).begin()
+    job.tell(ev.ProgramSaid(1, "limits", ("beat 3 s", "section step 9 s"), 1), OVERDUE)
+    assert job.rungs == ["hang-restart"]
+
+
+@pytest.mark.parametrize("said", [ev.StageSet(1, -1.0, 1), ev.StageSet(1, None, 1), ev.ProgramSaid(1, "message", ("x",), 1)])
+def test_what_is_no_limit_asks_for_nothing(said: ev.Event) -> None:
+    job = Job(UNSAID).begin()
+    job.tell(said, ev.StageSet(1, None, 1))
+    quiet(job)
+    assert not job.rungs and job.recorded(rec.HangSeen)
+
+
+def test_hang_restart_that_was_switched_off_stays_off() -> None:
+    job = Job(replace(UNSAID, hang_restart_asked=False)).begin()
+    job.tell(ev.ProgramSaid(1, "limits", ("beat 3 s",), 1), ev.StageSet(1, 180.0, 1), OVERDUE)
+    assert not job.rungs and job.recorded(rec.HangSeen)

@@ -493,3 +493,35 @@ def test_progress_beyond_the_last_failure_breaks_what_counts_in_a_row() -> None:
     for _ in range(4):
         job.tell(ev.Progressed("n1", 500), ev.BeatOverdue(1, "late"))
     assert job.rungs[-1] == "fail"
+
+
+def test_after_a_hang_restart_that_did_not_help_the_limit_is_doubled() -> None:
+    """What was taken for a hang may have been none."""
+    job = standing(SOMEBODY_LATE)
+    job.wait(180)
+    assert job.rungs == ["hang-restart"]
+    job.views = SOMEBODY_LATE
+    stalls(job, usual_s=None)
+    job.wait(340)
+    assert len(job.rungs) == 1
+    job.wait(30)
+    assert job.rungs == ["hang-restart", "isolated-requeue"], "the same node again"
+
+
+# --- what programs read of a hang
+
+
+@pytest.mark.parametrize("settings", [ON, Settings()])
+def test_the_ledger_has_who_hangs_in_fields(settings: Settings) -> None:
+    job = standing(SOMEBODY_LATE, settings)
+    job.wait(180)
+    hang = job.recorded(rec.HangSeen)[-1]
+    assert (hang.sign, hang.ranks, hang.nodes, hang.hang_class, hang.level) == ("stall", (2,), ("n2",), "RankNonCommHang", "Warn")
+    assert "asleep" in hang.cause and hang.operation == "gloo:all_reduce" and hang.evidence
+
+
+def test_so_it_has_of_a_late_beat_and_of_ranks_that_do_not_end() -> None:
+    job = Job(ENDS).begin()
+    job.tell(ev.BeatOverdue(2, "no heartbeat for 3.0 s, and 3 s are allowed"))
+    (hang,) = job.recorded(rec.HangSeen)
+    assert (hang.sign, hang.ranks, hang.nodes, hang.hang_class) == ("beat", (2,), ("n2",), "")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ftslurm.model.ft_config import BeatLimits
+from ftslurm.sdk import notes
 from ftslurm.wrapper.pages import Pages, sweep
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -170,3 +171,11 @@ def test_the_last_words_of_a_start_are_not_lost_with_it(folder: Path) -> None:
     told = pages.watch([(3, 2)], str(folder), BeatLimits(), now)
     assert [(one["t"], one["what"], one["attempt"]) for one in told] == [("said", "message", 1), ("said", "exclude", 1)]
     assert pages.turn(now) == []
+
+
+def test_limits_that_the_program_has_calculated_are_told_as_well_as_kept(folder: Path) -> None:
+    pages, now = Pages(), time.monotonic()
+    pages.watch([(3, 1)], str(folder), BeatLimits(), now)
+    assert notes.limits(f"{folder}/3.1.notes", 60.0, 2.5, None, {"step": 9.0}) == ""
+    (told,) = pages.turn(now)
+    assert (told["what"], told["words"]) == ("limits", ["first beat 60 s", "beat 2.5 s", "section step 9 s"])
