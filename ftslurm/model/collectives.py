@@ -171,7 +171,9 @@ class GroupStays:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """One rank's waits of a window. outside_s, inside_s: mean time before a wait, and in it. count: how many waits.
+    """One rank's waits of a window. outside_s, inside_s: mean time before a wait, and in it, without rare pauses.
+
+    count: how many waits.
 
     sent_mb, busy_ms: of its sending sockets so far, None if not known.
     """

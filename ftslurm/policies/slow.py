@@ -3,7 +3,7 @@
 Both rules need no clocks that agree. A rank that is slow outside communication makes all others wait, so it waits least
 itself. A collective takes as long as for whom came last, who waits for nobody: the shortest stay of any member is the
 transfer. Where the host does not wait (collectives issued by native code), the moments at which the ranks enter serve,
-and those need clocks within about a millisecond of each other.
+and those need clocks within about a millisecond of each other; of transfers they tell nothing, so slow links need L2.
 
 Not seen: a link that is slow from the first step, and what is equally slow everywhere.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from itertools import pairwise
 from statistics import fmean, median
 
 from ftslurm.model.collectives import Enters, Finding, Kind, Level, Waits, fold
@@ -34,10 +35,10 @@ class SlowLimits:
     transfer_share: float = 0.03  # of a step at least
     transfer_windows: int = 4
     link_ratio: float = 1.25  # busy time per MB sent, to the others' median
-    lateness_ratio: float = 3.0
 
 
 LIMITS = SlowLimits()
+PAUSE_RATIO = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +70,13 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class SlowMemory:
-    """What the last windows said. late: the late rank of each of the last dumps of enter times."""
+    """What the last windows said."""
 
     seen: int = 0
     slow: tuple[frozenset[int], ...] = ()
     transfers: tuple[float, ...] = ()
     baseline: Baseline | None = None
     over: int = 0
-    late: tuple[int, ...] = ()
 
 
 def window(waits: Iterable[Waits], limits: SlowLimits = LIMITS) -> Window | None:
@@ -179,40 +179,87 @@ def _cost_per_mb(usual: Baseline, seen: Window) -> dict[int, float]:
 
 
 def see_enters(
-    memory: SlowMemory, enters: Sequence[Enters], limits: SlowLimits = LIMITS
+    memory: SlowMemory, enters: Iterable[Enters], limits: SlowLimits = LIMITS
 ) -> tuple[SlowMemory, Finding | None]:
     """RankNonCommSlow from the moments at which the ranks entered; call every few seconds with all of them."""
-    late, spacing_s = lateness(enters, limits)
-    if len(late) < 2:
-        return replace(memory, late=()), None
-    worst = max(late, key=lambda rank: late[rank])
-    others = median(each for rank, each in late.items() if rank != worst)
-    if late[worst] - others <= limits.step_share * spacing_s or late[worst] <= limits.lateness_ratio * others:
-        return replace(memory, late=()), None
-    memory = replace(memory, late=(*memory.late, worst)[-limits.windows :])
-    if len(memory.late) < limits.windows or set(memory.late) != {worst}:
-        return memory, None
-    nodes = {each.rank: each.node for each in enters}
-    cause = f"enters collectives {late[worst] * 1e3:.1f} ms late, the others {others * 1e3:.1f}, one in {spacing_s * 1e3:.1f} ms"
-    return memory, _finding(Kind.NON_COMM_SLOW, (worst,), nodes, cause)
+    together = between_enters(enters, limits)
+    return see(memory, together, limits) if together is not None else (memory, None)
 
 
-def lateness(enters: Iterable[Enters], limits: SlowLimits = LIMITS) -> tuple[dict[int, float], float]:
-    """Rank -> seconds that it is later than the first, on average; and the time between two collectives.
+def between_enters(enters: Iterable[Enters], limits: SlowLimits = LIMITS) -> Window | None:
+    """The enters of all groups side by side, as a window; None if a rank has too few of them to tell.
 
-    Of the group with the most members of all that have enough collectives in common.
+    A rank is outside from the moment at which the last member has come to what it entered before, in whatever group that was,
+    to its next enter. So in a job without collectives of all ranks (tensor and data parallel groups) nobody is taken for
+    slow who had to wait in one group and came late to the next.
     """
-    groups: dict[str, dict[int, dict[int, int]]] = {}
-    for each in enters:
-        groups.setdefault(each.key, {})[each.rank] = dict(enumerate(each.times_ns, each.first))
-    for members in sorted(groups.values(), key=len, reverse=True):
-        common = sorted(set.intersection(*map(set, members.values())))
-        if len(members) < 2 or len(common) < limits.waits:
+    told = [each for each in enters if each.times_ns]
+    nodes = {each.rank: each.node for each in told}
+    arrived = _last_arrivals(told)
+    since = _common_start(told, limits)
+    found: dict[int, tuple[float, float]] = {}
+    for rank in nodes:
+        mine = sorted(
+            (at, each.key, number) for each in told if each.rank == rank
+            for number, at in enumerate(each.times_ns, each.first) if at >= since
+        )  # fmt: skip
+        spans = _spans(mine, arrived)
+        if len(spans) < limits.waits:
+            return None
+        found[rank] = steady_means(spans)
+    if len(found) < 2:
+        return None
+    outside_s, inside_s = ({rank: both[place] for rank, both in found.items()} for place in (0, 1))
+    return Window(outside_s, inside_s, None, nodes=nodes)
+
+
+def _last_arrivals(told: Sequence[Enters]) -> dict[tuple[str, int], int]:
+    """(group, number) -> when the last of the ranks that tell of the group entered it; only of what all of them have entered."""
+    groups: dict[str, list[Enters]] = {}
+    for each in told:
+        groups.setdefault(each.key, []).append(each)
+    found = {}
+    for key, members in groups.items():
+        first = max(each.first for each in members)
+        end = min(each.first + len(each.times_ns) for each in members)
+        for number in range(first, end if len(members) > 1 else first):
+            found[key, number] = max(each.times_ns[number - each.first] for each in members)
+    return found
+
+
+def _common_start(told: Sequence[Enters], limits: SlowLimits) -> int:
+    """From when on every rank tells of all its groups; of a group with few collectives nothing was cut off."""
+    return max((each.times_ns[0] for each in told if len(each.times_ns) >= limits.waits), default=0)
+
+
+def _spans(mine: Sequence[tuple[int, str, int]], arrived: Mapping[tuple[str, int], int]) -> list[tuple[float, float]]:
+    """Seconds (outside, inside) between each enter of a rank and its next."""
+    spans: list[tuple[float, float]] = []
+    latest: dict[str, int] = {}  # group -> when the last member came to what this rank entered there
+    for (at, key, number), (next_at, _, _) in pairwise(mine):
+        latest[key] = arrived.get((key, number), 0)
+        if not latest[key]:  # not known how long it waited
             continue
-        first = {number: min(times[number] for times in members.values()) for number in common}
-        late = {rank: fmean(times[n] - first[n] for n in common) / 1e9 for rank, times in members.items()}
-        return late, (first[common[-1]] - first[common[0]]) / 1e9 / (len(common) - 1)
-    return {}, 0.0
+        gap = next_at - at
+        free = min(gap, max(0, next_at - max(latest.values())))
+        spans.append((free / 1e9, (gap - free) / 1e9))
+    return spans
+
+
+def steady_means(spans: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The means of (outside, inside) without rare pauses: a garbage collection or a busy machine takes single steps of whomever,
+    and of all others the time that they wait for it; a slow rank is so in each step.
+
+    Left out is what takes twice as long as three in four of the steps do. Steps are the spans that are not much shorter than the
+    longest but for some few; what lies between the collectives of one step is none.
+    """
+    falling = sorted((outside + inside for outside, inside in spans), reverse=True)
+    if len(falling) >= 4:
+        usual = falling[max(3, len(falling) // 20 - 3)]
+        steps = sum(span > usual / 4 for span in falling)
+        longest = PAUSE_RATIO * falling[max(1, steps // 4)]
+        spans = [(outside, inside) for outside, inside in spans if outside + inside <= longest]
+    return (fmean(outside for outside, _ in spans), fmean(inside for _, inside in spans)) if spans else (0.0, 0.0)
 
 
 @dataclass(slots=True)

@@ -41,6 +41,7 @@ from ftslurm.model.collectives import (
     unfold,
 )
 from ftslurm.model.values import dataclass
+from ftslurm.policies.slow import steady_means
 from ftslurm.policies.whohangs import works
 from ftslurm.sdk import probe as layout
 from ftslurm.sdk.page import SIZE, PageState, page_paths, parse_page, pid_namespace, start_ticks
@@ -712,10 +713,8 @@ class NodeWatch:
             if wait.slot in issued and wait.slot is not None:
                 latest = issued[wait.slot].issued
                 stays.setdefault(wait.slot, {})[latest - (latest - wait.number) % layout.NUMBERS] = wait.stay_us
-        count = len(new)
         return Waits(
-            each.rank, self._node, count, sum(wait.outside_us for wait in new) / count / 1e6,
-            sum(wait.stay_us for wait in new) / count / 1e6,
+            each.rank, self._node, len(new), *steady_means([(wait.outside_us / 1e6, wait.stay_us / 1e6) for wait in new]),
             tuple(_in_a_row(_key(issued[slot], each.names), found) for slot, found in stays.items()),
         )  # fmt: skip
 

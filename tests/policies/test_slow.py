@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -21,7 +22,7 @@ from ftslurm.model.collectives import (
     parse_waits,
     waits_record,
 )
-from ftslurm.policies.slow import SlowMemory, Window, lateness, see, see_enters, window
+from ftslurm.policies.slow import SlowMemory, Window, between_enters, see, see_enters, steady_means, window
 
 STEP_S = 0.020
 
@@ -126,14 +127,72 @@ def test_a_rank_that_enters_late_in_three_dumps() -> None:
     assert found[:2] == [None, None]
     assert found[2] is not None and (found[2].kind, found[2].ranks) == (Kind.NON_COMM_SLOW, (1,))
     memory, finding = see_enters(memory, [enters(0, 0.1), enters(1, 0.3), enters(2, 0.2)])
-    assert finding is None and memory.late == ()
+    assert finding is None and memory.slow[-1] == frozenset()
 
 
 def test_enters_count_where_the_ranks_have_them_in_common() -> None:
-    late, spacing_s = lateness([enters(0, 0.0, 100, 1), enters(1, 4.0, 100, 30), enters(0, 0.0)])
-    assert late[1] == pytest.approx(0.004) and spacing_s == pytest.approx(STEP_S)
-    assert lateness([enters(0, 0.0, 10), enters(1, 4.0, 10)]) == ({}, 0.0)
-    assert see_enters(SlowMemory(), [enters(0, 0.0)])[1] is None
+    seen = between_enters([enters(0, 0.0, 100, 1), enters(1, 4.0, 100, 30)])
+    assert seen is not None and seen.outside_s[1] == pytest.approx(STEP_S) and seen.outside_s[0] == pytest.approx(0.016)
+    assert seen.step_s == pytest.approx(STEP_S) and seen.inside_s[0] == pytest.approx(0.004)
+    assert between_enters([enters(0, 0.0, 10), enters(1, 4.0, 10)]) is None
+    assert between_enters([enters(0, 0.0, 100, 1), enters(1, 4.0, 100, 500)]) is None, "none in common"
+    assert between_enters([enters(0, 0.0)]) is None and between_enters([]) is None
+
+
+def parallel(rng: random.Random, tensor: int, data: int, slow: int | None, paused: float = 0.0, steps: int = 90) -> list[Enters]:
+    """Tensor groups of neighbours, twice a step; data groups across them, once. No collective of all ranks.
+
+    slow: the rank that takes 40 % longer. paused: share of a rank's steps in which it rests for 20 steps' time.
+    """
+    ranks = range(tensor * data)
+    now = dict.fromkeys(ranks, 1e9)
+    times: dict[tuple[str, int], list[int]] = {}
+
+    def meet(key: str, members: Sequence[int]) -> None:
+        for rank in members:
+            times.setdefault((key, rank), []).append(int(now[rank]))
+        last = max(now[rank] for rank in members) + 0.1e6
+        now.update(dict.fromkeys(members, last))
+
+    for _ in range(steps):
+        for _ in range(2):
+            for rank in ranks:
+                now[rank] += 10e6 * rng.uniform(0.95, 1.05) * (1.4 if rank == slow else 1.0) + 200e6 * (rng.random() < paused)
+            for low in range(0, len(ranks), tensor):
+                meet(f"tp{low}", range(low, low + tensor))
+        for place in range(tensor):
+            meet(f"dp{place}", range(place, len(ranks), tensor))
+    return [Enters(rank, f"n{rank // tensor}", key, 1, tuple(found)) for (key, rank), found in times.items()]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("shape", [(2, 2), (2, 4), (4, 2)])
+def test_a_slow_rank_is_found_over_all_groups(shape: tuple[int, int], seed: int) -> None:
+    """Groups of tensor and data parallelism, and none with all ranks in it, as every LLM has."""
+    rng = random.Random(f"{shape} {seed}")
+    for slow in (rng.randrange(shape[0] * shape[1]), None):
+        memory, finding = SlowMemory(), None
+        for _ in range(3):
+            memory, finding = see_enters(memory, parallel(rng, *shape, slow))
+        assert (finding.ranks if finding else None) == (None if slow is None else (slow,))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rare_pauses_make_nobody_slow(seed: int) -> None:
+    """Garbage collections, a busy machine: single steps, of whomever."""
+    rng, memory = random.Random(seed), SlowMemory()
+    for _ in range(12):
+        memory, finding = see_enters(memory, parallel(rng, 2, 2, None, paused=0.02))
+        assert finding is None
+
+
+def test_the_steady_means() -> None:
+    step = [(0.016, 0.0), (0.0, 0.004), (0.0, 0.0), (0.0, 0.0)] * 30
+    assert steady_means(step) == pytest.approx((0.004, 0.001))
+    assert steady_means([*step, (3.0, 0.0), (0.016, 2.0), (1.0, 0.0)]) == pytest.approx((0.004, 0.001))
+    rare = [(0.016, 0.0), *[(0.0, 0.0001)] * 23] * 5
+    assert steady_means(rare)[0] == pytest.approx(0.016 / 24), "few steps, many collectives"
+    assert steady_means([]) == (0.0, 0.0) and steady_means([(2.0, 1.0), (4.0, 1.0)]) == (3.0, 1.0)
 
 
 def test_over_the_wire() -> None:
