@@ -110,7 +110,8 @@ class RankView:
     are, so a rank that is not inside waits for nobody. stack_inside: what the main thread's stack says, for a rank without
     such words.
     probed: the counters are the rank's own; False: it has no probe, and is seen from outside only. left: it has given up all
-    its process groups, or its program is over. idle_s: since its process tree last did any work.
+    its process groups, or its program is over. idle_s: since its process tree last did any work. device_busy: the use of a
+    device of its node changes; whose it is, is not known.
     """
 
     rank: int
@@ -132,6 +133,7 @@ class RankView:
     probed: bool = False
     left: bool = False
     idle_s: float | None = None
+    device_busy: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +268,7 @@ def view_record(view: RankView) -> dict[str, Any]:
         "probed": view.probed,
         "left": view.left or None,
         "idle": view.idle_s,
+        "device": view.device_busy,
     }
     # Not `in (..., False)`: rank 0 is equal to False.
     return {name: value for name, value in record.items() if not (value is None or value == "" or value == [])}
@@ -304,6 +307,7 @@ def parse_view(record: Any) -> RankView:
         probed=record.get("probed") is True,
         left=record.get("left") is True,
         idle_s=_amount(record.get("idle")),
+        device_busy=_truth(record.get("device")),
     )
 
 

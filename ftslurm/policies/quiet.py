@@ -81,6 +81,14 @@ def use_unchanged(series: Mapping[str, Sequence[float]], power: Mapping[str, Seq
     return True, f"use of {len(told)} devices flat at {', '.join(map(str, medians[:8]))} %"
 
 
+def devices_at_work(series: Mapping[str, Sequence[float]], power: Mapping[str, Sequence[float]]) -> bool:
+    """Is there work on a device of the node? As `use_unchanged`; what is not known is no work.
+
+    Whoever waits in a collective on the device spins there without a break, and shows the same use all the time.
+    """
+    return use_unchanged(series, power)[0] is False
+
+
 def cpu_unchanged(series: Mapping[int, Sequence[float]]) -> tuple[bool | None, str]:
     """The same without accelerators. series: rank -> per cent of one core between samples."""
     told = {rank: values for rank, values in series.items() if len(values) >= LEAST_SAMPLES}

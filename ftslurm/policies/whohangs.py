@@ -120,12 +120,12 @@ def _free(state: JobState) -> list[RankView]:
 
 
 def works(view: RankView) -> bool:
-    """Is there input, output or computing in the rank's process tree?"""
+    """Is there input, output or computing in the rank's process tree, or work on a device that may be its own?"""
     if view.process in (ProcessState.STOPPED, ProcessState.EXITED):
         return False
     if view.process is ProcessState.RUNNING:  # on a crowded node it may hardly get any time
         return True
-    return (view.io_bytes_s or 0.0) > BUSY_IO_BYTES_S or (view.cpu_percent or 0.0) > BUSY_CPU_PERCENT
+    return bool(view.device_busy) or (view.io_bytes_s or 0.0) > BUSY_IO_BYTES_S or (view.cpu_percent or 0.0) > BUSY_CPU_PERCENT
 
 
 def who_hangs(views: Iterable[RankView]) -> Finding | None:

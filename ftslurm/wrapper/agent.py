@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ftslurm.devices.probe import Probe, choose_probes
-from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
+from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity, Utilisation
 from ftslurm.model.text import visible
 from ftslurm.model.wire import alive_message, devices_message, evidence_message, healed_message
 from ftslurm.system.commands import run as run_command
@@ -58,7 +58,7 @@ class Agent:
         self._named: dict[str, frozenset[str]] = {}  # kind -> the devices its last reports named
         self._life = Life(probes)
         self._pages = Pages()
-        self._stalls = Stalls(node)
+        self._stalls = Stalls(node, self._use_of_devices if probes else None)
         self._will: Mapping[str, Any] = {}  # of the controller, for the case that it dies
         self._attempt = 0  # the latest start of the ranks that it watches
         self._waiting: list[Mapping[str, Any]] = []  # what it was told while it was at work
@@ -193,6 +193,14 @@ class Agent:
         if answer.reports:
             self._named[probe.kind] = frozenset(report.device for report in answer.reports)
         return answer
+
+    def _use_of_devices(self, timeout_s: float) -> list[Utilisation]:
+        """Of all kinds. Never raises: it is a sign among others."""
+        try:
+            return [one for probe in self._probes for one in probe.utilisation(timeout_s / len(self._probes))]
+        except Exception:
+            traceback.print_exc()
+            return []
 
     def _probe_of(self, device: str) -> Probe | None:
         """The first one whose last reports named the device; of an unknown name the first one that is there."""

@@ -40,7 +40,9 @@ from ftslurm.model.collectives import (
     Waits,
     unfold,
 )
+from ftslurm.model.devices import Utilisation
 from ftslurm.model.values import dataclass
+from ftslurm.policies.quiet import LEAST_SAMPLES, devices_at_work
 from ftslurm.policies.slow import steady_means
 from ftslurm.policies.whohangs import works
 from ftslurm.sdk import probe as layout
@@ -63,6 +65,7 @@ LATE_S = 0.5  # without progress; more than between two collectives of most prog
 RATES_S = 3.0  # rates of IO and CPU are taken over as long
 ENTERS_MAX = 400
 RECENT = 4
+USE_SAMPLES, USE_SHARE = 4, 0.3  # of the devices' use: the last ones; of the time for an examination
 OUTSIDE = -1  # stands where the rank's own number would, for a task without a probe
 
 _STATES = {
@@ -75,6 +78,9 @@ _STATES = {
     "Z": ProcessState.EXITED,
     "X": ProcessState.EXITED,
 }
+
+
+ReadUse = Callable[[float], Sequence[Utilisation]]
 
 
 # --- the probe's words
@@ -485,8 +491,14 @@ class Examined:
 class NodeWatch:
     """The ranks of one node. Times are those of `clock`, in seconds."""
 
-    def __init__(self, node: str, clock: Callable[[], float] = time.monotonic, runner: Runner = run) -> None:
+    def __init__(
+        self, node: str, clock: Callable[[], float] = time.monotonic, runner: Runner = run, use: ReadUse | None = None
+    ) -> None:
+        """use: reads how busy the node's devices are, within so many seconds."""
         self._node = node
+        self._use = use
+        self._used: deque[Sequence[Utilisation]] = deque(maxlen=USE_SAMPLES)  # of the stall under way, one an examination
+        self._used_since = 0.0  # progress before them
         self._clock = clock
         self._run = runner
         self._roots: dict[str, _Root] = {}  # by FTSLURM_PAGE
@@ -520,7 +532,8 @@ class NodeWatch:
     def examine(self, budget_s: float = EXAMINE_S, budget_bytes: int = EVIDENCE_BYTES) -> Examined:
         """With all that can be had in that time."""
         until = self._clock() + budget_s
-        views = {(view.rank, view.node): view for view in self.look()}
+        device_busy = self._devices_at_work(budget_s)
+        views = {(view.rank, view.node): replace(view, device_busy=device_busy) for view in self.look()}
         found: list[tuple[RankView, str]] = []
         enters: list[Enters] = []
         ranks = list(self._ranks.values())
@@ -537,6 +550,27 @@ class NodeWatch:
             texts += ["NCCL RAS says:", *ras.findings(ras.ask(ras.address_of(os.environ), min(ras.ASK_S, left)))]
         share = budget_bytes // max(1, len(texts))
         return Examined(tuple(view for view, _ in found), "\n".join(_cut(text, share) for text in texts), tuple(enters))
+
+    def _devices_at_work(self, budget_s: float) -> bool | None:
+        """By one more sample of their use; None where there are too few of them in this stall, or no devices."""
+        if self._use is None:
+            return None
+        if self._used_since != self.progress_at:
+            self._used.clear()
+            self._used_since = self.progress_at
+        self._used.append(self._use(USE_SHARE * budget_s))
+        series: dict[str, list[float]] = {}
+        power: dict[str, list[float]] = {}
+        for each in (each for sample in self._used for each in sample):
+            for values, value in ((series, each.percent), (power, each.power_w)):
+                if value is not None:
+                    values.setdefault(each.device, []).append(value)
+        if len(self._used) < LEAST_SAMPLES or not series:
+            return None
+        busy = devices_at_work(series, power)
+        for rank in self._ranks.values() if busy else ():
+            rank.worked_at = self._clock()
+        return busy
 
     def enters(self, budget_s: float = ASK_S) -> tuple[Enters, ...]:
         """When the ranks entered their last collectives, by torch's recorder."""

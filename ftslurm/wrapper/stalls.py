@@ -10,7 +10,7 @@ from typing import Any
 from ftslurm.model.events import StallSeen
 from ftslurm.model.wire import compared_message, stall_message
 from ftslurm.policies.whohangs import MEETINGS
-from ftslurm.wrapper.evidence import NodeWatch
+from ftslurm.wrapper.evidence import NodeWatch, ReadUse
 
 LOOK_S = 1.0
 # As often in the time after which a stall is told.
@@ -27,9 +27,11 @@ Message = dict[str, Any]
 class Stalls:
     """`turn` at `wakes_at`; both in monotonic seconds. Messages that are to be told come out of `turn` and `compare`."""
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, use: ReadUse | None = None) -> None:
+        """use: reads how busy the node's devices are."""
         self._name = node
-        self.node = NodeWatch(node)
+        self._use = use
+        self.node = NodeWatch(node, use=use)
         self.wakes_at: float | None = None
         self._stall_s = 0.0
         self._looked_at = 0.0
@@ -47,7 +49,7 @@ class Stalls:
         if (list(ranks), folder, stall_s) == self._watched:
             return
         self._watched = (list(ranks), folder, stall_s)
-        self.node = NodeWatch(self._name)
+        self.node = NodeWatch(self._name, use=self._use)
         for rank, pid, number in ranks:
             self.node.watch(rank, f"{folder}/{rank}.{number}", attempt=number, shim=pid)
         self._stall_s, self._looked_at, self._progress_at = stall_s, now, now

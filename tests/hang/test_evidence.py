@@ -13,14 +13,18 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as quickly
 from hypothesis import strategies as st
 
 from ftslurm.model.collectives import ProcessState, Socket
+from ftslurm.model.devices import Utilisation
 from ftslurm.sdk import page as pages
 from ftslurm.sdk import probe
+from ftslurm.wrapper import evidence
 from ftslurm.wrapper.evidence import (
     NodeWatch,
     ask_server,
@@ -313,3 +317,68 @@ def test_work_of_a_rank_and_of_whatever_is_below_it_is_remembered(tmp_path: Path
             prints.kill()
             for pid in (*descendants(works.pid), works.pid):
                 os.kill(pid, signal.SIGKILL)
+
+
+class Tree:
+    """The processes of a rank, only data: what they have done so far, and what its shim has passed on."""
+
+    def __init__(self) -> None:
+        self.io: dict[tuple[int, float], int] = {(1, 0.0): 0}
+        self.cpu_s, self.printed = 0.0, 0
+
+    def work(self, sign: str, number: int) -> None:
+        if sign == "cpu":
+            self.cpu_s += 0.5
+        elif sign == "io":
+            self.io[1, 0.0] += 64 << 10
+        elif sign == "io of a new process":
+            self.io[100 + number, float(number)] = 64 << 10
+        elif sign == "output":
+            self.printed += 20
+
+
+SIGNS = ("cpu", "io", "io of a new process", "output", "device")
+
+
+@given(st.lists(st.tuples(st.sampled_from(SIGNS), st.integers(1, 20), st.booleans()), min_size=1, max_size=20))
+@quickly(max_examples=100, deadline=None)
+def test_a_rank_that_does_work_is_never_idle_for_long(history: list[tuple[str, int, bool]]) -> None:
+    """Whatever the sign, of whatever process below it, and whether processes end meanwhile. Pauses of 20 s at the most."""
+    now, tree, percent = [1000.0], Tree(), [0.0]
+    node = NodeWatch("n1", clock=lambda: now[0], use=lambda _: [Utilisation("0", "nvidia", percent[0], None, None)])
+    with (
+        patch.object(evidence, "usage", lambda _: (dict(tree.io), tree.cpu_s)), patch.object(evidence, "descendants", lambda _: []),
+        patch.object(evidence, "main_thread", lambda _: (ProcessState.SLEEPING, "")),
+        patch.object(evidence, "_passed_on", lambda _: tree.printed), patch.object(evidence, "py_spy", lambda: None),
+    ):  # fmt: skip
+        node.watch(0, "/nowhere", 1)
+        node.look()
+        for number, (sign, pause_s, ends) in enumerate(history):
+            for second in range(pause_s):
+                now[0] += 1.0
+                if second == pause_s - 1:
+                    tree.work(sign, number)
+                (view,) = node.look()
+            if sign == "device":
+                for percent[0] in (0.0, 60.0, 20.0):
+                    node.examine()
+                (view,) = node.look()
+            if ends:
+                tree.io = {key: done for key, done in tree.io.items() if key[0] == 1}
+            assert view.idle_s is not None and view.idle_s <= 1.0, (sign, view.idle_s)
+        for _ in range(60):
+            now[0] += 1.0
+            node.look()
+        assert (view := node.look()[0]).idle_s and view.idle_s >= 50.0, "and who does none is idle"
+
+
+def test_a_device_whose_use_stays_is_no_work() -> None:
+    percent = [100.0]
+    node = NodeWatch("n1", use=lambda _: [Utilisation("0", "nvidia", percent[0], None, None)])
+    node.watch(0, "/nowhere", os.getpid())
+    assert [node.examine().views[0].device_busy for _ in range(4)] == [None, None, False, False], "a collective spins on it"
+    percent[0] = 40.0
+    assert node.examine().views[0].device_busy is True
+    node.progress_at += 1.0
+    assert node.examine().views[0].device_busy is None, "the next stall begins anew"
+    assert NodeWatch("n1").examine().views == ()

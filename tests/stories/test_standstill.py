@@ -226,6 +226,7 @@ DONE = replace(GROUP, completed=11)
 OUTSIDE = tuple(replace(view, groups=(DONE,)) for view in INSIDE)
 WORK = (
     {"cpu_percent": 6.0}, {"io_bytes_s": 5000.0}, {"process": ProcessState.RUNNING}, {"idle_s": 100.0},
+    {"device_busy": True},
 )  # fmt: skip
 
 
@@ -337,6 +338,17 @@ def test_a_rank_that_does_work_is_never_hung(seen: list[tuple[RankView, ...]], b
     job = standing(seen[0], begun=begun)
     for views in seen:
         job.views = views
+        job.wait(60)
+    assert not job.rungs
+
+
+@given(histories())
+@quickly(max_examples=50, deadline=None)
+def test_a_rank_that_beats_is_never_hung(seen: list[tuple[RankView, ...]]) -> None:
+    """Whatever its collectives look like: its own beats are judged by their own limits."""
+    job = standing(seen[0], reports=True)
+    for views in seen:
+        job.views = tuple(replace(view, cpu_percent=0.1, io_bytes_s=0.0, process=ProcessState.SLEEPING, idle_s=1e4) for view in views)
         job.wait(60)
     assert not job.rungs
 

@@ -27,7 +27,7 @@ class Node:
     begun = False
     views: tuple[RankView, ...] = (VIEW,)
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, use: object = None) -> None:
         self.asked: list[str] = []
 
     def watch(self, *task: object, **more: object) -> None:
