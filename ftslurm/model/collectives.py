@@ -111,7 +111,8 @@ class RankView:
     such words.
     probed: the counters are the rank's own; False: it has no probe, and is seen from outside only. left: it has given up all
     its process groups, or its program is over. idle_s: since its process tree last did any work. device_busy: the use of a
-    device of its node changes; whose it is, is not known.
+    device of its node changes; whose it is, is not known. hidden_groups: process groups of which nothing is known, so
+    it may wait in one of them.
     """
 
     rank: int
@@ -134,6 +135,7 @@ class RankView:
     left: bool = False
     idle_s: float | None = None
     device_busy: bool | None = None
+    hidden_groups: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +271,7 @@ def view_record(view: RankView) -> dict[str, Any]:
         "left": view.left or None,
         "idle": view.idle_s,
         "device": view.device_busy,
+        "hidden": view.hidden_groups or None,
     }
     # Not `in (..., False)`: rank 0 is equal to False.
     return {name: value for name, value in record.items() if not (value is None or value == "" or value == [])}
@@ -308,6 +311,7 @@ def parse_view(record: Any) -> RankView:
         left=record.get("left") is True,
         idle_s=_amount(record.get("idle")),
         device_busy=_truth(record.get("device")),
+        hidden_groups=_whole(record.get("hidden", 0)),
     )
 
 

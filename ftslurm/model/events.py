@@ -371,7 +371,8 @@ class BeatOverdue:
 @dataclass(frozen=True, slots=True)
 class ProgramSaid:
     """The program of a rank wants something: `message` for people, `retriable` words, `shutdown`, `exclude`; a `setting` of
-    AIMaster's; `limits`: the timeouts that it has calculated hold from now on.
+    AIMaster's; `limits`: the timeouts that it has calculated hold from now on. `probe`: why there is none in it, which its
+    agent tells.
     """
 
     rank: int

@@ -94,6 +94,8 @@ class Hangs(Settling):
         """Words for people are passed on; what the program asks of the ladder is remembered for its next failure, unless it
         has had that already."""
         text, current = " ".join(event.words), self._is_current(event)
+        if event.what == "probe":
+            return self._lacks_probe(event, current, now)
         if current:
             self._attempt.said.append((event.rank, event.what, event.words))
         note = self._note(rec.ProgramSaid(now.unix, event.attempt, event.rank, event.what, text))
@@ -112,6 +114,17 @@ class Hangs(Settling):
             self._exit_s = None if seconds < 0 else seconds
             self._await_last_end(now)
         return self._asked_for_restarts("job_exit_hang_interval") if seconds is not None and seconds > 0 else []
+
+    def _lacks_probe(self, event: ev.ProgramSaid, current: bool, now: Now) -> list[Decision]:
+        """Told by its agent: nobody sees how it gets on with its collectives. One rank stands for all."""
+        known = any(what == "probe" for _, what, _ in self._attempt.said)
+        if not current or known or not self.settings.inject:
+            return []
+        self._attempt.said.append((event.rank, event.what, event.words))
+        why = " ".join(event.words)
+        note = self._note(rec.ProgramSaid(now.unix, event.attempt, event.rank, event.what, why))
+        told = f"rank {event.rank} has no probe: {why}; who hangs is not told then, and a hang only by IO (hang.detect_time)"
+        return [note, Say(told)]
 
     def _asked_for_restarts(self, what: str) -> list[Decision]:
         """Who sets a limit means its end, by a flag or from within the program; unless hang-restart was switched off."""

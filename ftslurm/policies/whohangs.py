@@ -390,6 +390,10 @@ def _roots(state: JobState) -> Finding | None:
         return None
     # Of several that wait nowhere, a rank without a probe may well wait: nobody would see it.
     roots = [rank for rank in roots if state.views[rank].probed] or roots
+    hidden = [rank for rank in roots if _may_wait(state.views[rank])]
+    if hidden:
+        words = f"the others wait for rank {fold(hidden)}, which may wait itself in one of more process groups than are watched"
+        return _finding(state, Kind.UNKNOWN, hidden, words, state.gates)
     held = [gate for gate in state.gates if not set(roots).isdisjoint(gate.missing)]
     views = [state.views[rank] for rank in roots]
     words = "; ".join(
@@ -402,6 +406,10 @@ def _roots(state: JobState) -> Finding | None:
     )
     blamed = [view for view in views if view.process is ProcessState.DISK]
     return _finding(state, Kind.NON_COMM_HANG, roots, words, held, seen, [view.node for view in blamed])
+
+
+def _may_wait(view: RankView) -> bool:
+    return view.hidden_groups > 0 and view.process not in (ProcessState.STOPPED, ProcessState.EXITED, ProcessState.DISK)
 
 
 def _not_come(state: JobState) -> Finding | None:

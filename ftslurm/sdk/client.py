@@ -78,9 +78,14 @@ _once = RLock()
 _ONCE_S = 1.0
 
 
-def page() -> Page | None:
-    """The page of this process, made if need be; None without ftrun, and in a forked child of a process that has one."""
+def page(even_in_a_child: bool = False) -> Page | None:
+    """The page of this process, made if need be; None without ftrun, and in a forked child of a process that has one.
+
+    even_in_a_child: a forked one gets a page of its own.
+    """
     global _claimed
+    if even_in_a_child and _claimed is _NO_PAGE:
+        _claimed = None
     if _claimed is None and _once.acquire(timeout=_ONCE_S):
         try:
             if _claimed is None:
@@ -103,9 +108,7 @@ def begin(even_in_a_child: bool = False) -> NoPage:
     """The program reports from now on. even_in_a_child: a forked one gets a page of its own."""
     global _page, _claimed
     try:
-        if even_in_a_child and _claimed is _NO_PAGE:
-            _claimed = None
-        begun = page() or _NO_PAGE
+        begun = page(even_in_a_child) or _NO_PAGE
         begun.begin()
         _page = begun
     except Exception:

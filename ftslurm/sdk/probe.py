@@ -73,6 +73,8 @@ LOW = (1 << 32) - 1
 UNIT_SHIFT, UNITS_MAX = 11, (1 << 24) - 1
 NUMBERS = 2048
 STILL_BEATS = 20
+RANK = 6  # of the page (page.py)
+OTHERS_MAX = 8  # as many waits of another thread, and none of the trainer's, make it the trainer
 WORKS_MAX = 4096  # operations that nobody has waited for yet
 PR_SET_PTRACER = 0x59616D61
 
@@ -87,6 +89,8 @@ OPERATIONS = ("", *COLLECTIVES, *DIRECTS, *MEETINGS)  # an operation's number is
 
 _words: Any = None  # the page; None: nothing is written, as in a forked child
 _probe: _Probe | None = None
+_trainer = 0  # ident of the thread whose waits are the rank's; 0: none has waited yet
+_others = (0, 0, 0)  # a thread that is not the trainer, how often it has waited, and WAITS since it did
 _at: dict[int, int] = {}  # id(ProcessGroup) -> first word of its slot
 _works: dict[int, tuple[int, int, int]] = {}  # id(Work) -> IN_WHAT, IN_NUMBER, IN_PEER
 
@@ -136,35 +140,87 @@ def start() -> bool:
     global _probe, _words
     try:
         level = LEVELS.get(os.environ.get(WATCH_VARIABLE, ""), 0)
-        if not level or _probe is not None or not _claim(os.environ):
+        if not level or _probe is not None:
             return False
-        from ftslurm.sdk import client
-
-        page = client.page()
-        if page is None:
+        if not _claim(os.environ):
+            _wrap_meetings(("init_process_group",))
             return False
-        _probe = _Probe(page.words, page.path, level)
-        _words = page.words
-        _probe.begin()
-        return True
+        return _begin(level)
     except Exception:
         _words = None
         return False
 
 
+def _begin(level: int, even_in_a_child: bool = False) -> bool:
+    global _probe, _words
+    from ftslurm.sdk import client
+
+    page = client.page(even_in_a_child)
+    if page is None:
+        return False
+    _probe = _Probe(page.words, page.path, level)
+    _words = page.words
+    _probe.begin()
+    return True
+
+
 def _claim(env: Any) -> bool:
     """Is this process the rank, and not a loader worker or another child of it? RANK, else SLURM_PROCID, says whose it is.
 
-    A launcher (torchrun) has no RANK, its children have. A child of a rank inherits the claim and keeps silent.
+    A launcher (torchrun) has no RANK, its children have. A child of a rank inherits the claim and keeps silent; one that
+    makes process groups all the same is a rank, too (`_come_late`). A rank that has replaced itself by exec is the same.
     """
     rank = env.get("RANK") or env.get("SLURM_PROCID")
     if not rank or not env.get(PAGE_VARIABLE):
         return False
-    claim = ("R" if env.get("RANK") else "S") + rank
-    if env.get(CLAIM_VARIABLE) == claim:
+    whose, me = ("R" if env.get("RANK") else "S") + rank, _me()
+    told, _, holder = env.get(CLAIM_VARIABLE, "").partition("@")
+    if told == whose and holder != me and _lives(holder):
         return False
-    env[CLAIM_VARIABLE] = claim
+    env[CLAIM_VARIABLE] = f"{whose}@{me}"
     return True
+
+
+def _me() -> str:
+    from ftslurm.sdk.page import start_ticks
+
+    return f"{os.getpid()}.{start_ticks(os.getpid())}"
+
+
+def _lives(holder: str) -> bool:
+    """holder: pid and start of a process."""
+    from ftslurm.sdk.page import start_ticks
+
+    pid, _, start = holder.partition(".")
+    return pid.isdigit() and str(start_ticks(int(pid))) == start
+
+
+def _come_late(rank: Any) -> None:
+    """A process that a launcher, `multiprocessing` or a fork has made calls init_process_group: it is a rank of its own.
+
+    rank: as the program gives it, None if it does not. Never raises.
+    """
+    global _probe, _words
+    try:
+        if _words is None:
+            level = LEVELS.get(os.environ.get(WATCH_VARIABLE, ""), 0)
+            if level and os.environ.get(PAGE_VARIABLE):
+                whose = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "?"
+                os.environ[CLAIM_VARIABLE] = f"{'R' if os.environ.get('RANK') else 'S'}{whose}@{_me()}"
+                _begin(level, even_in_a_child=True)
+        if _words is not None and isinstance(rank, int) and rank >= 0:
+            _words[RANK] = rank + 1
+    except Exception:
+        _words = None
+
+
+def _know_rank() -> None:
+    """By the process group that has just been made."""
+    try:
+        if _words is not None:
+            _words[RANK] = int(sys.modules[MODULE].get_rank()) + 1
+    except Exception:
+        pass
 
 
 class _Probe:
@@ -461,8 +517,10 @@ class _Probe:
 
     def forked(self) -> None:
         """A forked child writes nothing. The server's threads are not in it, so its object must never be destroyed there."""
-        global _words
-        _words = None
+        global _words, _trainer
+        _words, _trainer = None, 0
+        _at.clear()
+        _works.clear()
         self.ending = True
         server, self._server = self._server, None
         if server is not None:
@@ -551,7 +609,7 @@ def _wrap(names: tuple[str, ...]) -> None:
                 setattr(work, name, _named(_waiting(method), method))
 
 
-def _wrap_meetings() -> None:
+def _wrap_meetings(names: tuple[str, ...] = MEETINGS) -> None:
     """Where ranks wait for each other before there is a group, or to make one."""
     from torch._C import _distributed_c10d as native  # type: ignore[import-not-found, unused-ignore]
 
@@ -561,16 +619,22 @@ def _wrap_meetings() -> None:
         (store, "store_wait", "wait"), (store, "store_get", "get"),
     ):  # fmt: skip
         own = getattr(place, method, None)
-        if own is not None and not hasattr(own, "_ftslurm"):
+        if name in names and own is not None and not hasattr(own, "_ftslurm"):
             wrapper = _named(_meeting(own, OPERATIONS.index(name)), own)
             wrapper.__module__, wrapper.__wrapped__ = getattr(own, "__module__", None), own
             setattr(place, method, wrapper)
 
 
 def _meeting(function: Any, operation: int) -> Any:
+    begins = OPERATIONS[operation] == "init_process_group"
+
     def meet(*args: Any, **kwargs: Any) -> Any:
+        global _trainer
+        if begins:
+            _come_late(kwargs.get("rank"))
+            _trainer = _get_ident()
         words = _words
-        if words is None or words[IN] or _get_ident() != _main_ident():
+        if words is None or words[IN] or not _trains(_get_ident()):
             return function(*args, **kwargs)
         words[IN_WHAT], words[IN_NUMBER], words[IN_PEER] = operation, 0, 0
         words[IN] = monotonic_ns()
@@ -578,6 +642,8 @@ def _meeting(function: Any, operation: int) -> Any:
             return function(*args, **kwargs)
         finally:
             words[IN] = 0
+            if begins:
+                _know_rank()
 
     return meet
 
@@ -662,7 +728,7 @@ def _blocking(method: Any, operation: int) -> Any:
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         words = _words
-        if words is None or _get_ident() != _main_ident():
+        if words is None or not _trains(_get_ident()):
             return method(self, *args, **kwargs)
         at = _at.get(id(self)) or _place(self)
         before = _sequence(self)
@@ -695,22 +761,33 @@ def _get_ident() -> int:
     return get_ident()
 
 
-def _main_ident() -> int:
-    threading = sys.modules.get("threading")
-    return int(threading.main_thread().ident or 0) if threading else _get_ident()
+def _trains(ident: int) -> bool:
+    """Is it the thread whose waits are the rank's? The one that made the process groups, or waits first; later one that
+    waits again and again while the other does no more. Training in a thread is usual in notebooks, Ray and Lightning."""
+    global _trainer, _others
+    if ident == _trainer:
+        return True
+    waits = _words[WAITS]
+    who, count, since = _others
+    count = count + 1 if (who, since) == (ident, waits) else 1
+    _others = (ident, count, waits)
+    if _trainer and (count < OTHERS_MAX or _words[IN]):
+        return False
+    _trainer = ident
+    return True
 
 
 def _waiting(method: Any) -> Any:
     from _thread import get_ident
 
-    works, now, main, unknown = _works, monotonic_ns, _main_ident(), (0, 0, 0)
+    works, now, unknown = _works, monotonic_ns, (0, 0, 0)
     left = 0  # when the last wait ended
 
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal left
         words = _words
         what, number, peer = works.pop(id(self), unknown)
-        if words is None or get_ident() != main:
+        if words is None or ((me := get_ident()) != _trainer and not _trains(me)):
             return method(self, *args, **kwargs)
         words[273] = what
         words[274] = number

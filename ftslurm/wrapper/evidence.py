@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 from ftslurm.errors import CommandMissing, WireError
 from ftslurm.model.collectives import (
+    GROUPS_MAX,
     SOCKETS_MAX,
     Enters,
     GroupStays,
@@ -44,7 +45,7 @@ from ftslurm.model.devices import Utilisation
 from ftslurm.model.values import dataclass
 from ftslurm.policies.quiet import LEAST_SAMPLES, devices_at_work
 from ftslurm.policies.slow import steady_means
-from ftslurm.policies.whohangs import works
+from ftslurm.policies.whohangs import MEETINGS, works
 from ftslurm.sdk import probe as layout
 from ftslurm.sdk.page import SIZE, PageState, page_paths, parse_page, pid_namespace, start_ticks
 from ftslurm.system.commands import Runner, run
@@ -202,6 +203,7 @@ class GroupName:
     key: str
     name: str
     members: tuple[int, ...]
+    slot: int = 0  # -1: it found none, so nothing of it is in the page
 
 
 def parse_groups(text: str) -> dict[int, GroupName]:
@@ -211,7 +213,8 @@ def parse_groups(text: str) -> dict[int, GroupName]:
         try:
             told = json.loads(line)
             key, name = int(told["key"]), str(told["name"])[:200]
-            found[key] = GroupName(int(told["id"]), f"{name}#{key:08x}", name, unfold(str(told["ranks"])))
+            members = unfold(str(told["ranks"]))
+            found[key] = GroupName(int(told["id"]), f"{name}#{key:08x}", name, members, int(told.get("slot", 0)))
         except (ValueError, KeyError, TypeError, WireError, RecursionError):
             continue
     return found
@@ -354,6 +357,27 @@ def _text(path: str, limit: int = 1 << 16) -> str:
             return file.read(limit).decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+INJECTED = os.path.join(os.path.dirname(layout.__file__), "inject")
+MAPS_BYTES = 8 << 20
+
+
+def why_no_probe(pid: int) -> str:
+    """Of a Python process that has torch and was started without our folder on its path; empty for any other, or if unknown."""
+    env = dict(word.partition("=")[::2] for word in _text(f"/proc/{pid}/environ", MAPS_BYTES).split("\0"))
+    if env.get(layout.WATCH_VARIABLE) not in layout.LEVELS or not env.get(layout.PAGE_VARIABLE):
+        return ""
+    if "libtorch_python" not in _text(f"/proc/{pid}/maps", MAPS_BYTES):
+        return ""
+    for word in _text(f"/proc/{pid}/cmdline").split("\0")[1:]:
+        if not re.fullmatch(r"-[bBdEiIOPqsSuvx]+", word):
+            break
+        if set(word) & set("EIS"):
+            return f"its Python was started with {word}"
+    if INJECTED not in env.get("PYTHONPATH", "").split(":"):
+        return "something has set PYTHONPATH anew, where it should add to it"
+    return ""
 
 
 def tcp_sockets(pid: int) -> tuple[Socket, ...]:
@@ -572,6 +596,15 @@ class NodeWatch:
             rank.worked_at = self._clock()
         return busy
 
+    def without_probe(self) -> dict[int, str]:
+        """Rank -> why the probe could not be put into its program, of those that have torch; some milliseconds each."""
+        found: dict[int, str] = {}
+        for each in self._ranks.values():
+            if each.probe is None and each.pid:
+                why = next(filter(None, map(why_no_probe, [each.pid, *descendants(each.pid)])), "")
+                found |= {each.rank: why} if why else {}
+        return found
+
     def enters(self, budget_s: float = ASK_S) -> tuple[Enters, ...]:
         """When the ranks entered their last collectives, by torch's recorder."""
         until = self._clock() + budget_s
@@ -608,13 +641,17 @@ class NodeWatch:
 
     def _read(self, root: str, task: _Root, now: float) -> None:
         """Every page with a probe is a rank; a task without one is seen from outside."""
-        probed = False
+        found = []
         for path in page_paths(root):
             data = _page(path)
             page, state = parse_page(data), parse_probe(data)
-            if page is None or state is None or page.attempt != task.attempt:
-                continue
-            probed = True
+            if page is not None and state is not None and page.attempt == task.attempt:
+                found.append((path, page, state))
+        probed = bool(found)
+        found, launchers = _without_launchers(found)
+        for path in launchers:
+            self._ranks = {key: each for key, each in self._ranks.items() if each.path != path}
+        for path, page, state in found:
             whose = page.rank if page.rank is not None else task.rank
             known = self._ranks.get((root, whose))
             if known is None or (known.path != path and _better(state, page, known)):
@@ -680,6 +717,7 @@ class NodeWatch:
             main_fresh=each.age("main", now) < MAIN_FRESH_S if running else None,
             gil_held=each.age("beats", now) > LOCK_HELD_S if running else None,
             inside=_stay(state, process, each, now),
+            hidden_groups=sum(name.slot < 0 for name in each.names.values()),
             exact=_exact(state, {group.slot: group.entered for group in state.groups}, late=True),
         )
 
@@ -703,7 +741,12 @@ class NodeWatch:
                     inside = Stay(way, group.key, 0, 0.0, whom, True)
             entered[slot.slot] = group.entered
             groups.append(group)
-        return replace(view, groups=tuple(groups), inside=inside, exact=_exact(state, entered, late=False))
+        exact = _exact(state, entered, late=False)
+        if view.hidden_groups:  # the page has no room for them, the recorder has: then counts tell what the rank waits in
+            groups += _hidden(each.names, dump)
+            exact = False
+            inside = inside if inside is None or inside.group or inside.point_to_point or inside.operation in MEETINGS else None
+        return replace(view, groups=tuple(groups[:GROUPS_MAX]), inside=inside, exact=exact, hidden_groups=0)
 
     def _with_kernel(self, view: RankView, each: _Rank, until: float) -> tuple[RankView, str]:
         if not each.pid or view.process is ProcessState.EXITED:
@@ -798,6 +841,34 @@ def _better(state: ProbeState, page: PageState, known: _Rank) -> bool:
     return mine > theirs
 
 
+_Found = tuple[str, PageState, ProbeState]
+
+
+def _without_launchers(found: Sequence[_Found]) -> tuple[list[_Found], list[str]]:
+    """The pages that train, and the others: of processes without groups, not waiting for any, that have started one of those.
+
+    torchrun, `accelerate launch`, the parent of multiprocessing's ranks: each imports torch.distributed as a rank does.
+    """
+    if len(found) < 2:
+        return list(found), []
+    above = {parent for _, page, _ in found for parent in _ancestors(page.pid)}
+    others = [path for path, page, state in found if page.pid in above and not (state.groups_seen or state.in_ns or state.left)]
+    return [each for each in found if each[0] not in others], others
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    """Of a process of this pid namespace, from its parent on."""
+    for _ in range(64):
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = int(file.read(4096).rpartition(b")")[2].split()[1])
+        except (OSError, IndexError, ValueError):
+            return
+        if pid <= 1:
+            return
+        yield pid
+
+
 def _pid_here(page: PageState, command: int | None) -> int | None:
     """The pid of the page's process in our pid namespace: it writes that of its own."""
     if page.namespace == pid_namespace():
@@ -831,6 +902,14 @@ def _passed_on(shim: int | None) -> int:
 
 def _key(group: ProbeGroup, names: Mapping[int, GroupName]) -> str:
     return names[group.key].key if group.key in names else f"#{group.key:08x}"
+
+
+def _hidden(names: Mapping[int, GroupName], dump: Mapping[str, Recorded]) -> Iterator[GroupView]:
+    """Groups without a slot, as the recorder has them; of one that is not in it the rank has entered nothing lately."""
+    for name in names.values():
+        told = dump.get(name.name)
+        if name.slot < 0 and told is not None:
+            yield GroupView(name.key, name.members, told.entered, told.completed, told.started, told.operation, told.recent)
 
 
 def _group_view(group: ProbeGroup, names: Mapping[int, GroupName]) -> GroupView:

@@ -20,6 +20,8 @@ WARM_INTERVALS = 30
 # Nobody has looked for so long: the agent was stopped, and most likely the ranks with it (a suspended job).
 STOPPED_S = 30.0
 COMPARE_S = 2.0
+# When it is looked for ranks that train without a probe, after their start.
+LACKING_S = (30.0, 120.0, 600.0)
 
 Message = dict[str, Any]
 
@@ -39,6 +41,8 @@ class Stalls:
         self._intervals: list[float] = []
         self._usual_s: float | None = None
         self._told: StallSeen | None = None
+        self._lacking: list[float] = []
+        self._lack_told: set[int] = set()
         self._watched: tuple[list[tuple[int, int, int]], str, float] | None = None
 
     def watch(self, ranks: Sequence[tuple[int, int, int]], folder: str, stall_s: float, now: float) -> None:
@@ -52,6 +56,8 @@ class Stalls:
         self.node = NodeWatch(self._name, use=self._use)
         for rank, pid, number in ranks:
             self.node.watch(rank, f"{folder}/{rank}.{number}", attempt=number, shim=pid)
+        self._lacking = [now + after_s for after_s in LACKING_S]
+        self._lack_told = set()
         self._stall_s, self._looked_at, self._progress_at = stall_s, now, now
         self._intervals, self._usual_s, self._told = [], None, None
         self.wakes_at = now if stall_s else None
@@ -73,7 +79,18 @@ class Stalls:
         meets_s = min((view.inside.for_s for view in views if view.inside and view.inside.operation in MEETINGS), default=0.0)
         meets_s = meets_s if meets_s >= self._stall_s else 0.0
         seen = StallSeen("", probed, stalled_s, 0.0, self.node.begun, self._usual_s, stage_s, reports, left, meets_s)
-        return self._news(seen, paused_s)
+        return [*self._news(seen, paused_s), *self._without_probe(now)]
+
+    def _without_probe(self, now: float) -> list[Message]:
+        """Told once of each rank that trains and whose communication nobody sees."""
+        if not self._lacking or now < self._lacking[0] or self._watched is None:
+            return []
+        del self._lacking[0]
+        numbers = {rank: number for rank, _, number in self._watched[0]}
+        found = {rank: why for rank, why in self.node.without_probe().items() if rank in numbers and rank not in self._lack_told}
+        self._lack_told |= found.keys()
+        about = {"t": "said", "what": "probe"}
+        return [{**about, "rank": rank, "attempt": numbers[rank], "words": [why]} for rank, why in found.items()]
 
     def _learn(self) -> float:
         """The time between the last two signs of progress, if there is a new one."""

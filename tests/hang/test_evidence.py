@@ -26,7 +26,9 @@ from ftslurm.sdk import page as pages
 from ftslurm.sdk import probe
 from ftslurm.wrapper import evidence
 from ftslurm.wrapper.evidence import (
+    INJECTED,
     NodeWatch,
+    Recorded,
     ask_server,
     main_thread,
     parse_groups,
@@ -238,6 +240,58 @@ def test_a_page_as_a_view(tmp_path: Path) -> None:
     assert examined.groups == view.groups
     path.write_bytes(words(**{f"w{pages.START}": 5}))
     assert node.look()[0].process is ProcessState.EXITED, "that pid is another process now"
+
+
+def grouped(path: Path, *groups: tuple[int, str]) -> None:
+    lines = ({"slot": slot, "id": number, "key": 171 + number, "name": name, "ranks": "0-3"} for number, (slot, name) in enumerate(groups))
+    path.with_name(path.name + ".groups").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_groups_that_the_page_has_no_room_for_come_from_the_recorder(tmp_path: Path) -> None:
+    path = tmp_path / "page.3"
+    path.write_bytes(words(**{f"w{probe.IN_WHAT}": probe.OPERATIONS.index("allreduce")}))
+    grouped(path, (0, "0"), (-1, "far"), (-1, "unused"))
+    node = NodeWatch("n7")
+    node.watch(0, str(path))
+    (view,) = node.look()
+    assert view.hidden_groups == 2 and view.exact
+    recorded = {"far": Recorded(9, 8, "gloo:all_reduce"), "0": Recorded(6, 6)}
+    with patch.object(node, "_dump", lambda each, until: recorded):
+        (view,) = node.examine().views
+    assert view.hidden_groups == 0 and not view.exact and view.inside is None, "the recorder tells"
+    assert [(group.key, group.entered, group.completed) for group in view.groups] == [("0#000000ab", 6, 6), ("far#000000ac", 9, 8)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "path", "why"),
+    [(("-I",), INJECTED, "-I"), ((), "/opt/mine", "set PYTHONPATH anew"), ((), f"{INJECTED}:/opt/mine", ""), ((), INJECTED, "")],
+)
+def test_why_there_is_no_probe(tmp_path: Path, flags: tuple[str, ...], path: str, why: str) -> None:
+    library = tmp_path / "libtorch_python.so"
+    library.write_bytes(b"x" * 4096)
+    program = f"import mmap, sys; file = open({str(library)!r}, 'r+b'); kept = mmap.mmap(file.fileno(), 0); print('up', flush=True); sys.stdin.read()"
+    env = {"PYTHONPATH": path, "FTSLURM_WATCH": "L1", "FTSLURM_PAGE": str(tmp_path / "3.1")}
+    argv = [sys.executable, "-B", *flags, "-c", program]
+    with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdout.readline()
+        node = NodeWatch("n7")
+        node.watch(3, str(tmp_path / "3.1"), child.pid)
+        node.look()
+        told = node.without_probe()
+        assert (why in told[3]) if why else told == {}
+        child.communicate()
+
+
+def test_of_a_launcher_and_its_rank_the_page_of_the_rank_counts(tmp_path: Path) -> None:
+    """Both were told the same RANK; the parent has no process group, and waits for none."""
+    path, parent = tmp_path / "page.3", os.getppid()
+    none = {f"w{probe.GROUPS_SEEN}": 0, f"w{probe.IN}": 0, f"w{pages.PID}": parent, f"w{pages.START}": pages.start_ticks(parent) or 0}
+    path.write_bytes(words(**none))
+    node = NodeWatch("n7")
+    node.watch(0, str(path))
+    assert [(view.rank, view.inside) for view in node.look()] == [(3, None)], "as long as there is no other"
+    (tmp_path / "page.3.1").write_bytes(words(**{f"w{pages.RANK}": 7 + 1}))
+    assert [(view.rank, view.inside is None) for view in node.look()] == [(7, False)]
 
 
 def test_pages_of_another_attempt_and_tasks_without_a_probe(tmp_path: Path) -> None:

@@ -55,6 +55,18 @@ def told(*views: RankView) -> tuple[str, tuple[int, ...]]:
     return (found.kind.value, found.ranks) if found else ("", ())
 
 
+# --- more groups than are watched
+
+
+def test_an_innocent_rank_is_not_named_that_may_wait_where_nobody_looks() -> None:
+    hidden = rank(2, hidden_groups=6, wchan="futex_wait")
+    assert told(waiting(0), waiting(1), hidden, waiting(3)) == ("unknown", (2,))
+    found = who_hangs([waiting(0), waiting(1), hidden, waiting(3)])
+    assert found is not None and "may wait itself" in found.cause and not found.blamed
+    stopped = replace(hidden, process=ProcessState.DISK)
+    assert told(waiting(0), waiting(1), stopped, waiting(3)) == ("RankNonCommHang", (2,)), "it waits for its storage"
+
+
 # --- a rank outside
 
 

@@ -59,6 +59,11 @@ STAND_IN = {
             _world.pg_map[group] = ("gloo", None)
             _world.pg_group_ranks[group] = {rank: local for local, rank in enumerate(ranks)}
             return group
+        def init_process_group(backend="gloo", rank=-1):
+            World.rank = rank
+            return new_group("0", range(4))
+        def get_rank():
+            return World.rank
     """,
 }
 
@@ -177,6 +182,71 @@ def test_ranks_of_a_launcher_have_pages_of_their_own(tmp_path: Path) -> None:
     fine(run(tmp_path, program, RANK="", SLURM_PROCID="2"))
     found = [parse_page(Path(path).read_bytes()) for path in page_paths(str(tmp_path / "pages" / "page.1"))]
     assert [each.rank if each else None for each in found] == [2, 4, 5]
+
+
+RANKS = """
+import os, sys, torch.distributed
+from torch.distributed.distributed_c10d import init_process_group
+def train(rank):
+    init_process_group("gloo", rank=rank).allreduce([]).wait()
+    from ftslurm.sdk import probe
+    print(rank, probe._words is not None, flush=True)
+"""
+
+
+def test_a_rank_that_replaces_itself_by_exec_keeps_its_probe(tmp_path: Path) -> None:
+    program = RANKS + """
+if "AGAIN" not in os.environ:
+    os.execve(sys.executable, sys.orig_argv, {**os.environ, "AGAIN": "1"})
+train(1)
+"""
+    assert fine(run(tmp_path, program)) == "1 True\n"
+    assert len(page_paths(str(tmp_path / "pages" / "page.1"))) == 1 and page(tmp_path).groups_seen == 1
+
+
+@pytest.mark.parametrize("start", ["fork", "subprocess"])
+def test_a_child_that_makes_a_process_group_is_a_rank(tmp_path: Path, start: str) -> None:
+    """torch.multiprocessing, `accelerate launch`, torchrun below --ft-rendezvous torch: the parent has the same RANK, or takes the page."""
+    program = RANKS + f"START = {start!r}" + """
+import subprocess
+if "CHILD" in os.environ:
+    train(int(os.environ["CHILD"]))
+else:
+    for rank in (2, 3):
+        if START == "fork":
+            if not os.fork():
+                train(rank)
+                sys.exit()
+            os.wait()
+        else:
+            subprocess.run([*sys.orig_argv], env={**os.environ, "CHILD": str(rank)}, check=True)
+        sys.stdout.flush()
+"""
+    assert fine(run(tmp_path, program)) == "2 True\n3 True\n"
+    found = [parse_page(Path(path).read_bytes()) for path in page_paths(str(tmp_path / "pages" / "page.1"))]
+    # The second finds the page of the first free again.
+    assert [each.rank if each else None for each in found] == [1, 3] and page(tmp_path, 1).groups_seen == 1
+
+
+def test_training_in_a_thread_is_seen(tmp_path: Path) -> None:
+    program = RANKS + """
+import threading
+def steps(count):
+    for _ in range(count): world.allreduce([]).wait()
+def in_a_thread(count):
+    thread = threading.Thread(target=steps, args=(count,))
+    thread.start()
+    thread.join()
+    return words[probe.WAITS]
+world = init_process_group("gloo", rank=1)
+from ftslurm.sdk import client, probe
+words = client.page().words
+steps(1)
+print(in_a_thread(3), "of a thread beside the training")
+steps(1)
+print(in_a_thread(10), "when it goes on and on without the other")
+"""
+    assert fine(run(tmp_path, program, level="L2")) == "1 of a thread beside the training\n5 when it goes on and on without the other\n"
 
 
 # --- the words, with the stand-in; `beats()` and `main()` are the program's own page's

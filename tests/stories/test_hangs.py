@@ -390,3 +390,14 @@ def test_hang_restart_that_was_switched_off_stays_off() -> None:
     job = Job(replace(UNSAID, hang_restart_asked=False)).begin()
     job.tell(ev.ProgramSaid(1, "limits", ("beat 3 s",), 1), ev.StageSet(1, 180.0, 1), OVERDUE)
     assert not job.rungs and job.recorded(rec.HangSeen)
+
+
+def test_a_rank_without_a_probe_is_told_once_for_all() -> None:
+    said = [ev.ProgramSaid(rank, "probe", ("something has set PYTHONPATH anew",), 1) for rank in (2, 3)]
+    job = Job().begin()
+    job.tell(*said)
+    assert job.said.count("has no probe: something has set PYTHONPATH anew") == 1 and "rank 2" in job.said
+    assert [(found.what, found.rank) for found in job.recorded(rec.ProgramSaid)] == [("probe", 2)] and not job.rungs
+    job = Job(replace(UNSAID, inject=False)).begin()
+    job.tell(*said)
+    assert not job.recorded(rec.ProgramSaid), "that is what was asked for"

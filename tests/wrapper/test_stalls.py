@@ -8,7 +8,7 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -26,6 +26,7 @@ class Node:
     progress_at = 0.0
     begun = False
     views: tuple[RankView, ...] = (VIEW,)
+    lacking: ClassVar[dict[int, str]] = {}
 
     def __init__(self, name: str, use: object = None) -> None:
         self.asked: list[str] = []
@@ -35,6 +36,9 @@ class Node:
 
     def look(self) -> tuple[RankView, ...]:
         return self.views
+
+    def without_probe(self) -> dict[int, str]:
+        return self.lacking
 
     def waits(self, with_links: bool) -> tuple[()]:
         self.asked.append("waits")
@@ -62,6 +66,12 @@ def turns(stalls: Stalls, start: float, end: float, every_s: float = 0.0, **told
             node.progress_at, node.begun = now, True
         found += stalls.turn(now, **told)
     return found
+
+
+def test_a_rank_without_a_probe_is_told_once(stalls: Stalls) -> None:
+    stalls.node.lacking = {0: "started with -I", 7: "not watched here"}  # type: ignore[attr-defined]
+    told = [message for message in turns(stalls, 0, 700, every_s=1.0) if message["t"] == "said"]
+    assert told == [{"t": "said", "rank": 0, "attempt": 1, "what": "probe", "words": ["started with -I"]}]
 
 
 def test_a_rank_with_a_group_is_told_once_and_progress_costs_no_word(stalls: Stalls) -> None:
