@@ -87,9 +87,11 @@ class Standstill:
         if meets:  # before there is a group, or where another one is made: since the last of those that wait there has come
             lives = any(event.stage_s == -1 or (event.probed and event.stalled_s <= 0) for event, _ in told)
             return 0.0 if lives else min(now - self._lived_at, *meets)
-        if not told or sum(event.probed for event, _ in told) < ranks:
+        probed = sum(event.probed for event, _ in told)  # more than `ranks` where a launcher starts several below one task
+        if not told or probed < ranks:
             return 0.0
-        if any(event.stalled_s <= 0 or event.stage_s == -1 for event, _ in told) or sum(event.left for event, _ in told) >= ranks:
+        ends = sum(event.left for event, _ in told) >= probed
+        if ends or any(event.stalled_s <= 0 or event.stage_s == -1 for event, _ in told):
             return 0.0
         return min(now - self._lived_at, *(event.stalled_s + now - at for event, at in told))
 

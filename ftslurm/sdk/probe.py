@@ -24,6 +24,7 @@ L2: the methods of ProcessGroup and Work are wrapped as well: exact words on whe
 | 274, 275 | IN_NUMBER, IN_PEER | number of the operation in its group; global rank it waits for, plus 1 |
 | 276, 277 | BLOCKED, WAITS | ns in all waits; how many |
 | 278 | FAILED | WAITS when the last wait that failed did: nothing came after it if they are equal |
+| 279 | BESIDE | threads that wait, other than the one that trains |
 | 280 to 283 | SCRATCH | the slot of the groups that have none |
 | 288 to 383 | GROUPS | 24 groups of 4 words: NAME, RECORDED, ENTERED, ISSUED |
 | 384 to 511 | RING | the last 128 waits |
@@ -60,7 +61,7 @@ GROUPS_BYTES_MAX = 4 << 20
 PROBE, PROBE_END = 256, 512
 PROBE_MAGIC, LEVEL, STARTED, BEATS, BEAT_AT, BEAT_COST, GROUPS_SEEN, PROGRESS = range(256, 264)
 MAIN = 264
-IN, IN_WHAT, IN_NUMBER, IN_PEER, BLOCKED, WAITS, FAILED = range(272, 279)
+IN, IN_WHAT, IN_NUMBER, IN_PEER, BLOCKED, WAITS, FAILED, BESIDE = range(272, 280)
 SCRATCH = 280
 GROUPS, GROUP_COUNT, GROUP_WORDS = 288, 24, 4
 NAME, RECORDED, ENTERED, ISSUED = range(4)
@@ -90,6 +91,7 @@ OPERATIONS = ("", *COLLECTIVES, *DIRECTS, *MEETINGS)  # an operation's number is
 _words: Any = None  # the page; None: nothing is written, as in a forked child
 _probe: _Probe | None = None
 _trainer = 0  # ident of the thread whose waits are the rank's; 0: none has waited yet
+_beside: set[int] = set()  # threads that wait beside the trainer, as in an asynchronous checkpoint
 _others = (0, 0, 0)  # a thread that is not the trainer, how often it has waited, and WAITS since it did
 _at: dict[int, int] = {}  # id(ProcessGroup) -> first word of its slot
 _works: dict[int, tuple[int, int, int]] = {}  # id(Work) -> IN_WHAT, IN_NUMBER, IN_PEER
@@ -521,6 +523,7 @@ class _Probe:
         _words, _trainer = None, 0
         _at.clear()
         _works.clear()
+        _beside.clear()
         self.ending = True
         server, self._server = self._server, None
         if server is not None:
@@ -777,6 +780,18 @@ def _trains(ident: int) -> bool:
     return True
 
 
+def _wait_beside(me: int, method: Any, work: Any, args: Any, kwargs: Any) -> Any:
+    """What it waits in the counters tell, not the words."""
+    words = _words
+    _beside.add(me)
+    words[BESIDE] = len(_beside)
+    try:
+        return method(work, *args, **kwargs)
+    finally:
+        _beside.discard(me)
+        words[BESIDE] = len(_beside)
+
+
 def _waiting(method: Any) -> Any:
     from _thread import get_ident
 
@@ -787,8 +802,10 @@ def _waiting(method: Any) -> Any:
         nonlocal left
         words = _words
         what, number, peer = works.pop(id(self), unknown)
-        if words is None or ((me := get_ident()) != _trainer and not _trains(me)):
+        if words is None:
             return method(self, *args, **kwargs)
+        if (me := get_ident()) != _trainer and not _trains(me):
+            return _wait_beside(me, method, self, args, kwargs)
         words[273] = what
         words[274] = number
         words[275] = peer

@@ -132,6 +132,7 @@ class ProbeState(NamedTuple):
     peer: int | None
     waits: int
     failed: bool  # the last wait raised
+    beside: bool  # a thread waits that is not the one that trains
     left: bool  # no group is left, or the program is over
     groups: tuple[ProbeGroup, ...]
     ring: tuple[Wait, ...]
@@ -166,6 +167,7 @@ def parse_probe(data: bytes) -> ProbeState | None:
         peer=peer - 1 if 0 < peer <= layout.LOW else None,
         waits=words[layout.WAITS],
         failed=0 < words[layout.WAITS] == words[layout.FAILED],
+        beside=words[layout.BESIDE] > 0,
         left=bool(level & layout.LEFT),
         groups=tuple(_groups(words)),
         ring=tuple(_ring(words)),
@@ -922,11 +924,12 @@ def _group_view(group: ProbeGroup, names: Mapping[int, GroupName]) -> GroupView:
 
 
 def _exact(state: ProbeState, entered: Mapping[int, int], late: bool) -> bool:
-    """Do the wrappers see all collectives? What native code issues (DDP's reducer) is in the recorder's count only.
+    """Do the words tell of all waits? Of collectives that native code issues (DDP's reducer), and of waits in other threads than
+    the one that trains, the recorder's count alone tells.
 
     late: that count is as old as the last beat, so it may be behind.
     """
-    if state.level < 2:
+    if state.level < 2 or state.beside:
         return False
     pairs = ((entered.get(group.slot, group.entered), group.issued) for group in state.groups)
     return all(count == issued or (late and count < issued) for count, issued in pairs)

@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from ftslurm.model.collectives import Kind
@@ -39,14 +42,29 @@ def _perform(plan: Plan, folder: Path, net: network.Network | None) -> Iterator[
     env = {"SIZE": "262144", "BUCKETS": "4"} if net else {}
     if plan.computing:
         env["COMPUTES"] = "1"
+    if plan.launch:
+        env["LAUNCH"] = plan.launch
     absent = next((case for case in plan.cases if case.act in cases.ABSENT), None)
     if absent is not None:
         env["ABSENT"] = f"{absent.victim} {absent.act}"
-    with Job(folder, plan.world, plan.level, net, MODE=plan.mode, WORKERS=str(plan.workers), **env) as job:
+    with crowd(plan.crowded), Job(folder, plan.world, plan.level, net, MODE=plan.mode, WORKERS=str(plan.workers), **env) as job:
         if absent is None:
             job.wait_until_ready()
         for case in plan.cases:
             yield cases.run(job, plan, case)
+
+
+@contextmanager
+def crowd(there: bool) -> Iterator[None]:
+    """As many processes that compute as the machine has cores, and one more."""
+    burns = [sys.executable, "-I", "-S", "-c", "while True: pass"]
+    burners = [subprocess.Popen(burns) for _ in range((os.cpu_count() or 1) + 1 if there else 0)]
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
 
 
 def told(result: Result) -> Told:
@@ -57,6 +75,16 @@ def told(result: Result) -> Told:
         said = ""  # "suspended" is no hang
     named = fold_ranks(found.ranks) if found else ""
     return Told(case.act, truth, said, result.ok, f"{result.plan}, {case}: {said or 'nothing'} {named}".strip())
+
+
+def by_machine(results: Sequence[Result]) -> dict[str, list[Result]]:
+    new = (*cases.NEW_HANGS, *cases.NEW_PAUSES)
+    return {
+        "quiet machine": [result for result in results if not result.plan.crowded],
+        "busy machine": [result for result in results if result.plan.crowded],
+        "kinds that came after the rules": [result for result in results if result.case.act in new],
+        "healthy of them": [result for result in results if result.case.act in cases.NEW_PAUSES],
+    }
 
 
 def fold_ranks(ranks: Sequence[int]) -> str:
@@ -126,6 +154,8 @@ def main() -> None:
     results, troubles = all_of(plans, options.keep)
     kinds = [kind.value for kind in (Kind.COMM_HANG, Kind.NON_COMM_HANG, Kind.COMM_SLOW, Kind.NON_COMM_SLOW)]
     print(f"\n{by_act(results)}\n\n{summary([told(result) for result in results], kinds)}")
+    for what, mine in by_machine(results).items():
+        print(f"\n{what}: {sum(result.ok for result in mine)} of {len(mine)} right")
     for trouble in troubles:
         print(f"not carried out: {trouble}")
     took = [each for result in results for each in result.verdict.examine_s]

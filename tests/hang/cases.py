@@ -40,6 +40,8 @@ class Plan:
     network: bool = False
     workers: int = 0
     computing: bool = False  # the ranks compute between their collectives, where others sleep
+    launch: str = ""  # how the process that trains comes to be; see job.py
+    crowded: bool = False  # others compute on the same cores
 
     @property
     def alone(self) -> bool:
@@ -47,7 +49,8 @@ class Plan:
         return any(case.act in COMPARED for case in self.cases)
 
     def __str__(self) -> str:
-        extras = (" net" if self.network else "", " loader" if self.workers else "", " computing" if self.computing else "")
+        extras = (" net" if self.network else "", " loader" if self.workers else "", " computing" if self.computing else "", f" {self.launch}" if self.launch else "",
+                  " crowded" if self.crowded else "")  # fmt: skip
         return f"{self.mode} {self.level} x{self.world}{''.join(extras)}"
 
 
@@ -138,9 +141,29 @@ def _meeting(job: Job, case: Case) -> Undo:
     return lambda: None
 
 
+def _saving(job: Job, case: Case) -> Undo:
+    """`save BEFORE`: all save beside the training, one only after something else."""
+    before = case.act.split()[1]
+    _all_at(job, [f"save-{before if rank == case.victim else ''}" for rank in range(job.world)], "begin waiting for the save")
+    return lambda: None
+
+
+def _polled(job: Job, case: Case) -> Undo:
+    """`poll BEFORE`: the others look into the store again and again whether one is ready."""
+    before = case.act.split()[1]
+    _all_at(job, [f"poll-{before if rank == case.victim else ''}" for rank in range(job.world)], "begin polling")
+    return lambda: None
+
+
+def _collect(job: Job, case: Case) -> Undo:
+    """A rank with a large heap."""
+    job.order(case.victim, "collect", 0.3)
+    return lambda: job.order(case.victim, "collect", 0)
+
+
 def _export(job: Job, case: Case) -> Undo:
-    """The training is over and its groups are gone; rank 0 has something to compute yet."""
-    _all_at(job, ["export"] * job.world, "begin export")
+    """The training is over and its groups are gone; rank 0 has something to compute, or to upload, yet."""
+    _all_at(job, [case.act] * job.world, f"begin {case.act}")
     return lambda: None
 
 
@@ -246,6 +269,9 @@ ACTS: dict[str, Callable[[Job, Case], Undo]] = {
     "uneven": _uneven, "below": _below, "slow": _slow, "slow link": _slow_link,
     "exit": _order, "crash": _order, "kill": _kill, "order": _order, "odd": _order, "stay": _leave_all, "loader": _loader,
     "cut": _cut, "cut between": _cut_between, "export": _export, "absent": _absent, "absent at work": _absent,
+    "pipe": _pause(PAUSE_S), "flock": _pause(PAUSE_S), "child": _pause(PAUSE_S), "bursts": _pause(6.0), "collect": _collect,
+    "upload": _export, "save work": _saving, "save sleep": _saving,
+    "poll work": _polled, "poll sleep": _polled,
     **{f"meet {place} {before}": _meeting for place in ("monitored", "store", "group") for before in ("work", "sleep")},
 }  # fmt: skip
 HANGS = ("sleep", "deadlock", "native", "loop", "fifo", "spawn")
@@ -253,18 +279,28 @@ STOPS = ("stop inside", "stop outside")
 MEETINGS_AT_WORK = tuple(f"meet {place} work" for place in ("monitored", "store", "group"))
 MEETINGS = tuple(f"meet {place} sleep" for place in ("monitored", "store", "group"))
 ABSENT = ("absent", "absent at work")  # before the first step
-PAUSES = (*MEETINGS_AT_WORK, "export", "absent at work", "evaluate", "checkpoint", "compile", "trickle", "hiccup", "nothing", "suspend", "debug", "slow loader", "uneven", "below")
+# Kinds that came after the rules were last touched; those that need a mode of their own with it.
+NEW_PAUSES = ("bursts", "collect", "upload", "save work", "poll work")
+NEW_HANGS = ("pipe", "flock", "child", "save sleep", "poll sleep")
+OF_MODE = {"save work": "saves", "save sleep": "saves"}
+PAUSES = (*MEETINGS_AT_WORK, "export", "absent at work", "evaluate", "checkpoint", "compile", "trickle", "hiccup", "nothing", "suspend", "debug", "slow loader", "uneven", "below", *NEW_PAUSES)
 ENDS = ("exit", "crash", "kill", "stay")
 COLLECTIVE_ENDS = ("order", "odd")  # only where a step is made of collectives that the program issues itself
 CUTS = ("cut", "cut between")
-COMPARED = ("slow", "slow link", "uneven", "below")  # the rules on slowness look on
+COMPARED = ("slow", "slow link", "uneven", "below", "collect")  # the rules on slowness look on
+
+MODES = (("plain", "L1"), ("plain", "L2"), ("ddp", "L1"), ("ddp", "L2"), ("ring", "L1"), ("pipe", "L2"))
+NEW_MODES = (
+    ("tpdp", "L1"), ("tpdp", "L2"), ("fsdp", "L1"), ("fsdp", "L2"), ("groups", "L1"), ("groups", "L2"), ("thread", "L1"), ("thread", "L2"),
+    ("batched", "L1"),
+)  # fmt: skip
 
 # As often is each drawn.
 FAULTS = {
     "sleep": 2, "deadlock": 2, "native": 2, "loop": 2, "fifo": 2, "spawn": 2, "stop outside": 3, "loader": 2, "order": 2, "odd": 2,
-    **dict.fromkeys(MEETINGS, 2), "absent": 3, "stop inside": 6, "cut": 3, "cut between": 2, "slow": 5, "slow link": 4, "exit": 1, "crash": 1, "kill": 1, "stay": 1,
+    **dict.fromkeys(MEETINGS, 2), **dict.fromkeys(NEW_HANGS, 11), "absent": 3, "stop inside": 6, "cut": 3, "cut between": 2, "slow": 5, "slow link": 4, "exit": 1, "crash": 1, "kill": 1, "stay": 1,
 }  # fmt: skip
-HEALTHY = dict.fromkeys(PAUSES, 4)
+HEALTHY = {act: 6 if act == "collect" else 13 if act in NEW_PAUSES else 4 for act in PAUSES}
 
 
 def make(act: str, victim: int, world: int, other: int | None = None) -> Case:
@@ -317,7 +353,8 @@ def deck(rng: random.Random, faults: int, healthy: int, network: bool) -> list[P
     ends = [act for act in drawn if _ends(act)]
     compared = [act for act in drawn if act in COMPARED and not _ends(act)]
     loading = [act for act in drawn if act == "slow loader"]
-    others = [act for act in drawn if not _ends(act) and act not in (*COMPARED, "slow loader")]
+    of_mode = [act for act in drawn if act in OF_MODE]
+    others = [act for act in drawn if not _ends(act) and act not in (*COMPARED, *OF_MODE, "slow loader")]
     plans = []
     for act in ends:
         if act == "loader":
@@ -328,14 +365,14 @@ def deck(rng: random.Random, faults: int, healthy: int, network: bool) -> list[P
         else:
             bodies, others = others[:3], others[3:]
         plans.append(_plan(rng, bodies, act))
-    for kept in (others, compared, loading):
+    for kept in (others, compared, loading, of_mode):
         plans += [_plan(rng, kept[at : at + 4], None) for at in range(0, len(kept), 4)]
     return plans
 
 
 def _ends(act: str) -> bool:
     """Is the job good for nothing after it?"""
-    return act in (*ENDS, *COLLECTIVE_ENDS, *CUTS, *ABSENT, "loader", "slow link", "export")
+    return act in (*ENDS, *COLLECTIVE_ENDS, *CUTS, *ABSENT, "loader", "slow link", "export", "upload")
 
 
 def _drawn(rng: random.Random, weights: dict[str, int], count: int, network: bool) -> list[str]:
@@ -352,19 +389,24 @@ def _plan(rng: random.Random, bodies: list[str], end: str | None) -> Plan:
     world = rng.choice([3, 4] if end in ("cut between", "slow link") or any(act in COMPARED for act in acts) else [2, 3, 4])
     if end in COLLECTIVE_ENDS or end == "loader" or "slow loader" in acts:
         mode, level = "plain", rng.choice(["L1", "L2"])
+    elif of_mode := next((OF_MODE[act] for act in acts if act in OF_MODE), ""):
+        mode, level = of_mode, rng.choice(["L1", "L2"])
     elif end == "slow link" or "below" in acts:
         mode, level = "plain", "L2"
     elif any(act in COMPARED for act in acts):
-        mode, level = rng.choice([("plain", "L2"), ("ddp", "L1"), ("ddp", "L2")])
+        mode, level = rng.choice([("plain", "L2"), ("ddp", "L1"), ("ddp", "L2"), ("tpdp", "L1"), ("tpdp", "L2")])
     else:
-        mode, level = rng.choice([("plain", "L1"), ("plain", "L2"), ("ddp", "L1"), ("ddp", "L2"), ("ring", "L1"), ("pipe", "L2")])
-        world = 3 if mode == "ring" and world == 2 else world
-    if mode in ("ring", "pipe") and end == "cut between":
+        mode, level = rng.choice([*MODES, *NEW_MODES])
+        world = 3 if mode in ("ring", "batched") and world == 2 else world
+    if mode not in ("plain", "ddp") and end in CUTS:
         mode = "ddp"
+    world = 4 if mode == "tpdp" else world
     if end == "cut between" and world > 3:
         world = 3  # gloo's rings leave most pairs of a larger world without a connection that matters
     workers = int(end == "loader" or "slow loader" in acts)
     computing = world == 2 and mode in ("plain", "ddp") and rng.random() < 0.5
     # A rank without a neighbour has no pair to be in the wrong order with.
     cases = tuple(make(act, rng.randrange(world // 2 * 2 if act == "order" else world), world) for act in acts)
-    return Plan(mode, level, world, cases, network, workers, computing)
+    launch = "" if network or workers or any(act in COMPARED for act in acts) else rng.choice(["", "", "exec", "child", "fork"])
+    crowded = not any(act in COMPARED for act in acts) and rng.random() < 0.3
+    return Plan(mode, level, world, cases, network, workers, computing, launch, crowded)

@@ -1,12 +1,14 @@
 """A training job that does on command what makes jobs hang. It knows nothing of ftslurm.
 
-Every rank looks before each step for `<OUT>/order.<rank>`: `kind argument`. MODE: what a step is.
+Every rank looks before each step for `<OUT>/order.<rank>`: `kind argument`. MODE: what a step is. LAUNCH: how the process that
+trains comes to be: exec, child, fork; else at once.
 """
 
 from __future__ import annotations
 
 import ctypes
 import datetime
+import fcntl
 import os
 import random
 import subprocess
@@ -17,6 +19,17 @@ import time
 import torch
 import torch.distributed as dist
 
+if os.environ.get("LAUNCH") and "LAUNCHED" not in os.environ:  # after torch.distributed, as launchers do
+    again = [sys.executable, "-W", "ignore", __file__]
+    if os.environ["LAUNCH"] == "exec":
+        os.execve(sys.executable, again, {**os.environ, "LAUNCHED": "1"})
+    if os.environ["LAUNCH"] == "child" or os.fork():
+        ended = subprocess.run(again, env={**os.environ, "LAUNCHED": "1"}).returncode if os.environ["LAUNCH"] == "child" else os.wait()[1]
+        code = ended if os.environ["LAUNCH"] == "child" else os.waitstatus_to_exitcode(ended)
+        if code < 0:
+            os.kill(os.getpid(), -code)
+        sys.exit(code)
+
 OUT, MODE = os.environ["OUT"], os.environ.get("MODE", "plain")
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 STEP_S = float(os.environ.get("STEP_S", "0.015"))
@@ -26,6 +39,7 @@ WORKERS = int(os.environ.get("WORKERS", "0"))
 COMPUTES = bool(os.environ.get("COMPUTES"))
 extra_s = 0.0  # of every step, for a slow rank
 uneven_s = 0.0  # at most, of every step
+pause_s = 0.0  # in one step of forty
 locks = (threading.Lock(), threading.Lock())
 
 
@@ -148,7 +162,83 @@ def trickle(seconds: float) -> None:
         time.sleep(0.2)
 
 
+def full_pipe(seconds: float) -> None:
+    """Writes more than anybody reads, as to a logger that has died; at last somebody does."""
+    reads, writes = os.pipe()
+
+    def read() -> None:
+        time.sleep(seconds)
+        while os.read(reads, 1 << 16):
+            pass
+
+    threading.Thread(target=read, daemon=True).start()
+    os.write(writes, b"x" * (1 << 20))
+    os.close(writes)
+
+
+def file_lock(seconds: float) -> None:
+    """Another process holds the lock of a file, as of a cache that was left locked."""
+    hold = f"import fcntl, time; file = open({OUT + '/lock'!r}, 'w'); fcntl.flock(file, 2); print('held', flush=True); time.sleep({seconds})"
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", hold], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with open(f"{OUT}/lock", "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def hung_child(seconds: float) -> None:
+    """A command that does not come back."""
+    subprocess.run(["sleep", str(seconds)], check=True)
+
+
+def in_bursts(seconds: float) -> None:
+    """Work with rests between, as a validation on data that comes slowly."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        compute(0.3)
+        time.sleep(0.7)
+
+
+def collect(seconds: float) -> None:
+    """From now on a pause of a third of a second in about every fortieth step, as of a garbage collection."""
+    global pause_s
+    pause_s = seconds
+
+
+def save_beside(kind: str) -> None:
+    """All save in a thread with a group of its own, and the training goes on for some steps until it needs the end of it."""
+
+    def save() -> None:
+        if kind.endswith("work"):
+            write(6.0)
+        elif kind.endswith("sleep"):
+            time.sleep(14.0)
+        dist.barrier(group=saves)
+
+    saving = threading.Thread(target=save)
+    saving.start()
+    for _ in range(20):
+        time.sleep(STEP_S)
+        step("")
+    note("begin waiting for the save")
+    saving.join()
+
+
+def polled(kind: str) -> None:
+    """The others look again and again whether one is ready."""
+    store, key = dist.distributed_c10d._get_default_store(), f"polled.{number}"
+    if not kind.endswith("-"):
+        note("begin polling")
+        (compute if kind.endswith("work") else time.sleep)(6.0 if kind.endswith("work") else 14.0)
+        store.set(key, "x")
+        return
+    note("begin polling")
+    while not store.check([key]):
+        time.sleep(0.05)
+
+
 PAUSES = {
+    "pipe": full_pipe, "flock": file_lock, "child": hung_child, "bursts": in_bursts, "collect": collect,
     "sleep": time.sleep, "deadlock": deadlock, "loop": loop, "native": native, "fifo": fifo, "spawn": spawn,
     "evaluate": compute, "checkpoint": write, "compile": children, "crash": crash, "slow": slow,
     "uneven": uneven, "trickle": trickle,
@@ -190,6 +280,28 @@ def step(kind: str) -> None:
         if number % 10 == 9:
             dist.all_reduce(buckets[2])
         return
+    elif MODE == "batched":  # both ways round at once, as in ring attention
+        left, right = (RANK - 1) % WORLD, (RANK + 1) % WORLD
+        both = [dist.P2POp(dist.isend, buckets[0], right), dist.P2POp(dist.irecv, buckets[1], left)]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+        if number % 10 == 9:
+            dist.all_reduce(buckets[2])
+        return
+    elif MODE == "tpdp":  # tensor and data parallel groups, and none with all ranks
+        dist.all_reduce(buckets[0], group=tensor)
+        dist.all_reduce(buckets[1], group=tensor)
+        dist.all_reduce(buckets[2], group=data)
+        return
+    elif MODE == "fsdp":
+        optimizer.zero_grad()
+        model(torch.randn(8, 64)).sum().backward()
+        optimizer.step()
+        return
+    elif MODE == "groups":  # more than a page has room for
+        for place in range(3):
+            dist.all_reduce(buckets[place], group=groups[(3 * number + place) % len(groups)])
+        return
     elif MODE == "pipe":  # from stage to stage, then all together
         if RANK:
             dist.recv(buckets[0], RANK - 1)
@@ -221,37 +333,84 @@ if MODE == "ddp":
     layers = [torch.nn.Linear(64, 64) for _ in range(3)]
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.01)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+if MODE == "tpdp":
+    tensors, datas = [dist.new_group([0, 1]), dist.new_group([2, 3])], [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    tensor, data = tensors[RANK // 2], datas[RANK % 2]
+if MODE == "groups":
+    groups = [dist.new_group(list(range(WORLD))) for _ in range(40)]
+if MODE == "fsdp":
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (WORLD,))
+    model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(3)])
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+if MODE == "saves":
+    saves = dist.new_group(list(range(WORLD)))
 loader = iter(torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=WORKERS)) if WORKERS else None
 note(f"ready {os.getpid()}")
 noted_at = 0.0
+number = 0
 later = ("", 0)  # an order that all ranks carry out in the same step
-for number in range(STEPS):
-    if loader is not None:
-        next(loader)
-    (compute if COMPUTES else time.sleep)(STEP_S + extra_s + random.random() * uneven_s)
-    if time.monotonic() - noted_at > 1:
-        noted_at = time.monotonic()
-        note(f"goes on {number}")
-    kind, argument = order()
-    if kind in ("stay", "leave", "export") or kind.startswith("meet-"):
-        later, kind = (kind, int(argument)), ""
-    if later[0] and number >= later[1]:
-        kind, later = later[0], ("", 0)
-    if kind.startswith("meet-"):
-        meet(kind)
-    if kind in PAUSES:
-        PAUSES[kind](float(argument or 1000))
-        note(f"end {kind}")
-    if kind == "exit":
-        break
-    if kind == "stay":
-        threading.Thread(target=time.sleep, args=(1000,), daemon=False).start()
-    if kind in ("stay", "leave", "export"):
-        dist.barrier()
-        dist.destroy_process_group()
-        if kind == "export":
-            note("begin export")
-            (compute if RANK == 0 else time.sleep)(7.0)
-        break
-    step(kind)
+
+
+def train() -> None:
+    global noted_at, number, later
+    for number in range(STEPS):
+        if loader is not None:
+            next(loader)
+        (compute if COMPUTES else time.sleep)(STEP_S + extra_s + random.random() * uneven_s)
+        if pause_s and random.random() < 1 / 40:
+            time.sleep(pause_s)
+        if time.monotonic() - noted_at > 1:
+            noted_at = time.monotonic()
+            note(f"goes on {number}")
+        kind, argument = order()
+        if kind in ("stay", "leave", "export", "upload") or kind.startswith(("meet-", "save-", "poll-")):
+            later, kind = (kind, int(argument)), ""
+        if later[0] and number >= later[1]:
+            kind, later = later[0], ("", 0)
+        if kind.startswith("meet-"):
+            meet(kind)
+        if kind.startswith("save-"):
+            save_beside(kind)
+        if kind.startswith("poll-"):
+            polled(kind)
+        if kind in PAUSES:
+            PAUSES[kind](float(argument or 1000))
+            note(f"end {kind}")
+        if kind == "exit":
+            break
+        if kind == "stay":
+            threading.Thread(target=time.sleep, args=(1000,), daemon=False).start()
+        if kind in ("stay", "leave", "export", "upload"):
+            dist.barrier()
+            dist.destroy_process_group()
+            if kind == "export":
+                note("begin export")
+                (compute if RANK == 0 else time.sleep)(7.0)
+            if kind == "upload":
+                note("begin upload")
+                (trickle if RANK == 0 else time.sleep)(7.0)
+            break
+        step(kind)
+
+
+def train_or_end() -> None:
+    try:
+        train()
+    except BaseException as error:
+        note(f"failed: {error!r}")
+        os._exit(1)
+
+
+if MODE == "thread":
+    training = threading.Thread(target=train_or_end)
+    training.start()
+    training.join()
+else:
+    train()
 note("over")

@@ -91,7 +91,7 @@ class Job(Orders):
         own = {
             "PATH": os.environ["PATH"], "HOME": str(self.folder), "OUT": str(self.folder), "OMP_NUM_THREADS": "1",
             "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.world), "MASTER_PORT": str(port),
-            "MASTER_ADDR": net.address(0) if net else "127.0.0.1", "GLOO_SOCKET_IFNAME": "eth0" if net else "lo",
+            "MASTER_ADDR": net.address(0) if net else "127.0.0.1", "GLOO_SOCKET_IFNAME": "eth0" if net else "lo", "TP_SOCKET_IFNAME": "eth0" if net else "lo",
             "PYTHONPATH": f"{HERE / 'inject'}:{HERE.parent.parent}", "FTSLURM_PAGE": str(self.page(rank)), "FTSLURM_WATCH": level,
         }  # fmt: skip
         argv = [*(net.inside(rank) if net else ()), sys.executable, "-W", "ignore", str(HERE / "job.py")]
@@ -135,8 +135,9 @@ class Job(Orders):
         return (self.folder / f"log.{rank}").read_text(errors="replace")[-3000:]
 
     def signal(self, rank: int, number: signal.Signals) -> None:
-        """To the rank itself: with a network of its own it is a child of `ip netns exec`, which becomes it by exec."""
-        os.kill(self.ranks[rank].pid, number)
+        """To the process that trains: with a network of its own it is a child of `ip netns exec`, which becomes it by exec."""
+        told = [line.split()[2] for line in self.notes(rank).splitlines() if " ready " in line]
+        os.kill(int(told[-1]) if told else self.ranks[rank].pid, number)
 
     def with_exits(self, views: tuple[RankView, ...]) -> tuple[RankView, ...]:
         """As the controller knows from the shims how ranks ended."""
