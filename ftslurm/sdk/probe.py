@@ -7,7 +7,7 @@ L1: one daemon thread, ten times a second: that it lives (so the interpreter loc
     Python code runs, and per process group how many collectives were entered and completed, from torch's flight recorder.
     As soon as there is a group, torch's own worker server listens on `<page>.sock`; it answers while the lock is held.
     A collective costs nothing.
-L2: the methods of ProcessGroup and Work are wrapped as well: exact words on where the main thread waits, and for whom.
+L2: the methods of ProcessGroup and Work are wrapped as well: exact words on where the thread that trains waits, and for whom.
     L1 does the same from the first point-to-point operation on CPU tensors on, for the recorder does not see those.
 
 | words | name | what |
@@ -19,7 +19,7 @@ L2: the methods of ProcessGroup and Work are wrapped as well: exact words on whe
 | 262 | GROUPS_SEEN | process groups so far, those without a slot too |
 | 263 | PROGRESS | collectives entered and completed, over all groups: any change is progress |
 | 264 to 267 | MAIN | a sem_t: its low 32 bits count how often the main thread's eval loop came by |
-| 272 | IN | ns since when the main thread waits, 0: it does not |
+| 272 | IN | ns since when the thread that trains waits, 0: it does not |
 | 273 | IN_WHAT | operation + 256 * (slot + 1) + 65536 if it is point-to-point |
 | 274, 275 | IN_NUMBER, IN_PEER | number of the operation in its group; global rank it waits for, plus 1 |
 | 276, 277 | BLOCKED, WAITS | ns in all waits; how many |
@@ -29,7 +29,8 @@ L2: the methods of ProcessGroup and Work are wrapped as well: exact words on whe
 | 288 to 383 | GROUPS | 24 groups of 4 words: NAME, RECORDED, ENTERED, ISSUED |
 | 384 to 511 | RING | the last 128 waits |
 
-No group is left when all were destroyed, or the program is over.
+The thread that trains is the one that made the process groups, mostly the main one. The rank's number (RANK in page.py) is
+put right by the process group. No group is left when all were destroyed, or the program is over.
 Of a group: NAME is CRC-32 of name and ranks + 2^32 * torch's id of it in this process + 2^63. RECORDED is the recorder's
 last number + 2^32 * (last completed + 1), 0 if it does not count; point-to-point operations count there, too. ENTERED is
 the number of collectives alone, plus 1. ISSUED is how many went through the wrappers + 2^32 * point-to-point operations.

@@ -650,7 +650,7 @@ class NodeWatch:
             if page is not None and state is not None and page.attempt == task.attempt:
                 found.append((path, page, state))
         probed = bool(found)
-        found, launchers = _without_launchers(found)
+        found, launchers = _without_launchers(found, task.pid)
         for path in launchers:
             self._ranks = {key: each for key, each in self._ranks.items() if each.path != path}
         for path, page, state in found:
@@ -674,6 +674,7 @@ class NodeWatch:
         each.note("main", state.main, now)
         each.note("in", state.in_ns, now)
         if each.note("progress", (state.progress, state.waits), now):
+            each.samples.clear()  # what it used in an earlier rest, and in the steps since, says nothing of this one
             self.progress_at = now
             self.begun = self.begun or state.progress > 0 or state.waits > 0
         if now - self.progress_at >= LATE_S:  # whether a rank works is of interest only then, and costs most of a look
@@ -846,15 +847,17 @@ def _better(state: ProbeState, page: PageState, known: _Rank) -> bool:
 _Found = tuple[str, PageState, ProbeState]
 
 
-def _without_launchers(found: Sequence[_Found]) -> tuple[list[_Found], list[str]]:
+def _without_launchers(found: Sequence[_Found], command: int | None) -> tuple[list[_Found], list[str]]:
     """The pages that train, and the others: of processes without groups, not waiting for any, that have started one of those.
 
     torchrun, `accelerate launch`, the parent of multiprocessing's ranks: each imports torch.distributed as a rank does.
     """
-    if len(found) < 2:
+    doubtful = [each for each in found if not (each[2].groups_seen or each[2].in_ns or each[2].left)]
+    if len(found) < 2 or not doubtful:
         return list(found), []
-    above = {parent for _, page, _ in found for parent in _ancestors(page.pid)}
-    others = [path for path, page, state in found if page.pid in above and not (state.groups_seen or state.in_ns or state.left)]
+    pids = {path: _pid_here(page, command) for path, page, _ in found}
+    above = {parent for pid in pids.values() if pid for parent in _ancestors(pid)}
+    others = [path for path, _, _ in doubtful if pids[path] in above]
     return [each for each in found if each[0] not in others], others
 
 

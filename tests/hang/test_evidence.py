@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given
 from hypothesis import settings as quickly
 from hypothesis import strategies as st
 
@@ -395,7 +395,7 @@ SIGNS = ("cpu", "io", "io of a new process", "output", "device")
 
 
 @given(st.lists(st.tuples(st.sampled_from(SIGNS), st.integers(1, 20), st.booleans()), min_size=1, max_size=20))
-@quickly(max_examples=100, deadline=None)
+@quickly(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_rank_that_does_work_is_never_idle_for_long(history: list[tuple[str, int, bool]]) -> None:
     """Whatever the sign, of whatever process below it, and whether processes end meanwhile. Pauses of 20 s at the most."""
     now, tree, percent = [1000.0], Tree(), [0.0]
@@ -404,6 +404,7 @@ def test_a_rank_that_does_work_is_never_idle_for_long(history: list[tuple[str, i
         patch.object(evidence, "usage", lambda _: (dict(tree.io), tree.cpu_s)), patch.object(evidence, "descendants", lambda _: []),
         patch.object(evidence, "main_thread", lambda _: (ProcessState.SLEEPING, "")),
         patch.object(evidence, "_passed_on", lambda _: tree.printed), patch.object(evidence, "py_spy", lambda: None),
+        patch.object(NodeWatch, "_with_kernel", lambda self, view, each, until: (view, "")),
     ):  # fmt: skip
         node.watch(0, "/nowhere", 1)
         node.look()
@@ -436,3 +437,19 @@ def test_a_device_whose_use_stays_is_no_work() -> None:
     node.progress_at += 1.0
     assert node.examine().views[0].device_busy is None, "the next stall begins anew"
     assert NodeWatch("n1").examine().views == ()
+
+
+def test_what_a_rank_used_before_it_last_got_on_says_nothing_of_the_rest_after_it(tmp_path: Path) -> None:
+    now, tree, path = [1000.0], Tree(), tmp_path / "page.3"
+    node = NodeWatch("n1", clock=lambda: now[0])
+    with patch.object(evidence, "usage", lambda _: (dict(tree.io), tree.cpu_s)), patch.object(evidence, "descendants", lambda _: []):
+        node.watch(3, str(path), os.getpid())
+        for step in range(2):
+            path.write_bytes(words(**{f"w{probe.PROGRESS}": step + 1}))
+            node.look()
+            for _ in range(3):
+                now[0] += 1.0
+                (view,) = node.look()
+            assert view.cpu_percent == 0.0
+            tree.cpu_s += 30.0  # it trains for a minute
+            now[0] += 60.0
