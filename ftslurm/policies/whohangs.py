@@ -369,7 +369,8 @@ def _place_of_stopped(view: RankView, state: JobState) -> bool | None:
     counted = [group for group in view.groups if group.completed is not None]
     if not counted or any(_outdated(group, state) for group in counted):
         return None
-    return any(group.entered > (group.completed or 0) for group in counted)
+    inside = any(group.entered > (group.completed or 0) for group in counted)
+    return None if view.hidden_groups and not inside else inside
 
 
 def _outdated(mine: GroupView, state: JobState) -> bool:

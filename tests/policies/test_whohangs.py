@@ -67,6 +67,12 @@ def test_an_innocent_rank_is_not_named_that_may_wait_where_nobody_looks() -> Non
     assert told(waiting(0), waiting(1), stopped, waiting(3)) == ("RankNonCommHang", (2,)), "it waits for its storage"
 
 
+def test_a_stopped_rank_may_be_inside_a_collective_that_nobody_sees() -> None:
+    stopped = replace(waiting(2), process=ProcessState.STOPPED, hidden_groups=6)
+    assert told(waiting(0), waiting(1), stopped, waiting(3)) == ("RankCommHang", (2,)), "one is seen"
+    assert told(rank(0), rank(1), rank(2, process=ProcessState.STOPPED, hidden_groups=6), rank(3)) == ("unknown", (2,))
+
+
 # --- a rank outside
 
 
