@@ -14,9 +14,10 @@ import overhead
 import replace
 import requeue
 import start
+import status
 from measure import Series, cluster
 
-BENCHES = ("in-place", "overhead", "start", "requeue", "footprint", "classify", "hang", "lease", "replace")
+BENCHES = ("in-place", "overhead", "start", "requeue", "footprint", "classify", "hang", "lease", "replace", "status")
 
 
 def main(wanted: list[str]) -> None:
@@ -26,6 +27,8 @@ def main(wanted: list[str]) -> None:
     print(f"{platform.node()}, {platform.processor() or platform.machine()}, Python {platform.python_version()}")
     if "classify" in chosen:
         show(classify.measure())
+    if "status" in chosen:
+        show(status.measure())
     if "hang" in chosen:
         show(hang_restart.measure())
     if "lease" in chosen:

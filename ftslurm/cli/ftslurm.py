@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -16,8 +15,9 @@ from ftslurm.cli.analyze import analyze
 from ftslurm.cli.drill import drill
 from ftslurm.cli.install_hooks import install_hooks
 from ftslurm.cli.nodes import nodes
+from ftslurm.cli.output import print_json, store
+from ftslurm.cli.status import begun, status
 from ftslurm.errors import FtslurmError, UsageError
-from ftslurm.ledger.store import Store, state_folder
 from ftslurm.model.settings import Settings
 from ftslurm.model.text import visible
 
@@ -49,58 +49,21 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     sys.exit(status)
 
 
-def _store() -> Store:
-    return Store(state_folder(os.environ))
-
-
-def _print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, sort_keys=True))
-
-
-@group.command()
-@click.argument("job", required=False)
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def status(job: str | None, as_json: bool) -> None:
-    """Where JOB stands: attempt, rung, counters, excluded nodes, budgets left.
-
-    Without JOB: the job this runs in, else a line for each job there is a ledger of.
-    """
-    from ftslurm.report import text, view
-
-    job = job or _this_job()
-    if job is not None:
-        contents = _store().find(job)[1]
-        found = _begun(job, view.status(contents.records, contents.damaged))
-        return _print_json(asdict(found)) if as_json else text.print_status(text.console(), found)
-    kept = _store().all(_passed_over)
-    every = [view.status(contents.records, contents.damaged, with_card=as_json) for _, contents in kept]
-    views = [one for one in every if one is not None]
-    if as_json:
-        return _print_json([asdict(one) for one in views])
-    if views:
-        return text.print_all(text.console(), views)
-    click.echo(visible(f"no ledger in {state_folder(os.environ)}: no job has run under ftrun yet"), err=True)
-
-
-def _passed_over(error: FtslurmError) -> None:
-    click.echo(f"ftslurm: {visible(error)}: passed over", err=True)
-
-
 @group.command()
 @click.argument("job")
 @click.option("-v", "--verbose", is_flag=True, help="All that was known, and why not the rungs before.")
 @click.option("--json", "as_json", is_flag=True, help="For programs; with all that is known.")
 def history(job: str, verbose: bool, as_json: bool) -> None:
-    """The attempts of JOB: nodes, times, what failed, why, what was done and what that cost."""
+    """The attempts of JOB: nodes, times, what failed, why, what was done and what that cost. What repeats is folded."""
     from ftslurm.ledger.evidence import kept
     from ftslurm.report import text, view
 
-    journal, contents = _store().find(job)
-    found = _begun(job, view.status(contents.records, contents.damaged))
+    journal, contents = store().find(job)
+    found = begun(job, view.status(contents.records, contents.damaged))
     attempts = view.attempts(contents.records)
     evidence = [str(path) for path in kept(journal.path)]
     if as_json:
-        return _print_json(
+        return print_json(
             {"job": asdict(found), "attempts": [asdict(attempt) for attempt in attempts], "evidence": evidence}
         )
     text.print_history(text.console(), found, attempts, verbose)
@@ -130,7 +93,7 @@ def explain(code: tuple[str, ...], policy: str, profile: str, annotations: str, 
     from ftslurm.report.text import console
 
     if as_json:
-        return _print_json(show.as_json(resolved))
+        return print_json(show.as_json(resolved))
     show.print_ladder(console(), resolved, rung_texts())
 
 
@@ -142,7 +105,7 @@ def _explain_code(code: tuple[str, ...], settings: Settings, as_json: bool) -> N
     explainer = Explainer(settings)
     found = explainer.text(sys.stdin.buffer.read(MAX_TEXT_BYTES)) if code == ("-",) else explainer.words(code)
     if as_json:
-        return _print_json(show.as_json(found))
+        return print_json(show.as_json(found))
     show.print_explained(console(), found)
 
 
@@ -153,7 +116,7 @@ def requeue(job: str, finish: bool) -> None:
     """Finish the requeue that the ledger of JOB says was decided: exclude, set the start, release."""
     from ftslurm.wrapper.finish import finish_requeue
 
-    click.echo(visible(finish_requeue(_store(), job, os.environ)))
+    click.echo(visible(finish_requeue(store(), job, os.environ)))
 
 
 @group.command()
@@ -161,26 +124,14 @@ def env() -> None:
     """Shell lines that set the counters in a batch script: eval "$(ftslurm env)"."""
     from ftslurm.wrapper.batch_env import export_lines
 
-    click.echo(export_lines(_store(), os.environ), nl=False)
+    click.echo(export_lines(store(), os.environ), nl=False)
 
 
 group.add_command(analyze)
 group.add_command(drill)
 group.add_command(install_hooks)
 group.add_command(nodes)
-
-
-def _this_job() -> str | None:
-    from ftslurm.slurm.env import read_allocation
-
-    allocation = read_allocation(os.environ)
-    return str(allocation.job) if allocation else None
-
-
-def _begun(job: str, found: Any) -> Any:
-    if found is None:
-        raise UsageError(f"the ledger of job {job} is empty: nothing has begun", hint="try again in a moment")
-    return found
+group.add_command(status)
 
 
 if __name__ == "__main__":

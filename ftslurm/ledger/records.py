@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, get_type_hints
 
 from ftslurm.model.record import KINDS, Record
@@ -33,19 +34,25 @@ def from_line(line: bytes) -> Record | None:
 
 
 def _build(kind: type, body: Mapping[str, Any]) -> Record | None:
-    hints = get_type_hints(kind)
     values: dict[str, Any] = {}
-    for field in fields(kind):
-        if field.name not in body:
+    for name, hint in _hints(kind).items():
+        if name not in body:
             continue
-        value = _fit(hints[field.name], body[field.name])
+        value = _fit(hint, body[name])
         if value is None:
             return None
-        values[field.name] = value
+        values[name] = value
     try:
         return kind(**values)  # type: ignore[no-any-return]
     except TypeError:
         return None  # a field without default is missing
+
+
+@cache
+def _hints(kind: type) -> Mapping[str, Any]:
+    """Field -> its type. To find them out takes longer than to read the line."""
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
 
 
 def _fit(hint: Any, value: Any) -> Any:

@@ -8,22 +8,12 @@ from enum import Enum
 
 from ftslurm.model.devices import Fault
 from ftslurm.model.record import Record
+from ftslurm.model.summary import ENDING_STATES
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import RankEnd, Verdict
 from ftslurm.policies.ladder import Cause
 
-# Slurm's states of a job that is ending by somebody's will but ours, and how we put it.
-ENDING_STATES = {
-    "CANCELLED": "the job was cancelled",
-    "TIMEOUT": "the time limit was reached",
-    "PREEMPTED": "the job was preempted",
-    "PENDING": "the job was requeued by somebody else",
-    "NODE_FAIL": "Slurm ended the job because a node failed",
-    "FAILED": "Slurm ended the job",
-    "COMPLETED": "Slurm ended the job",
-    "COMPLETING": "Slurm is ending the job",
-}
-
+__all__ = ["ENDING_STATES", "Advise", "Diagnose", "Phase", "RunFacts", "Trouble"]
 
 class Phase(Enum):
     NEW = "new"

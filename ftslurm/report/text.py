@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rich.console import Console
-from rich.table import Table
 
 from ftslurm.model.nodes import fold
 from ftslurm.report.card import Card, lines
 from ftslurm.report.facts import print_facts, printable
+from ftslurm.report.folding import Again, folded
 from ftslurm.report.view import AttemptView, RemedyView, Status, VerdictView
 from ftslurm.report.words import span
 
@@ -71,26 +71,25 @@ def print_card(console: Console, card: Card, indent: int = 0) -> None:
         console.print(printable(f"{' ' * indent}{line}", style="" if number else "bold"), soft_wrap=True)
 
 
-def print_all(console: Console, views: Sequence[Status]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("JOB", "CLUSTER", "ATTEMPT", "STATE", "LAST RUNG", "LAST WORD"):
-        table.add_column(title, overflow="fold")
-    for view in views:
-        row = (view.job, view.cluster, str(view.attempt), view.state, view.rung or "-", moment(view.at))
-        table.add_row(*map(printable, row))
-    console.print(table)
-
-
 def print_history(console: Console, view: Status, attempts: Sequence[AttemptView], whole: bool = False) -> None:
-    """whole: with all that was known and considered, and not the cards alone."""
+    """whole: with all that was known and considered, and not the cards alone; nor is what repeats folded."""
     console.print(printable(f"job {view.job} on {view.cluster or '?'}: {view.command}", style="bold"))
     ended, told = 0.0, False
-    for attempt in attempts:
+    for attempt in attempts if whole else folded(attempts):
+        if isinstance(attempt, Again):
+            console.print(printable(_again(attempt), style="cyan"))
+            ended = 0.0
+            continue
         if ended and (whole or not told):
             console.print(printable(f"  {span(attempt.began - ended)} until it ran again", style="dim"))
         ended, told = attempt.ended, bool(attempt.cards)
         _print_attempt(console, attempt, whole)
     console.print(printable(f"now: {view.state if whole else _state(view)}", style="bold"))
+
+
+def _again(a: Again) -> str:
+    lasted = f", for {span(a.shortest_s)} to {span(a.longest_s)} each" if a.longest_s else ""
+    return f"attempts {a.first} to {a.last}  the same again, {a.count} times{lasted} (-v tells them all)"
 
 
 def print_files(console: Console, what: str, paths: Sequence[str]) -> None:

@@ -64,6 +64,11 @@ def jobs_on_argv(node: str) -> tuple[str, ...]:
     return ("squeue", "--noheader", "--all", f"--nodelist={_node(node)}", f"--states={states}", "--format=%A|%U|%T")
 
 
+def jobs_argv(user_id: int) -> tuple[str, ...]:
+    """Every job of the user that Slurm remembers, one a line, as `parse_jobs` reads it."""
+    return ("squeue", "--noheader", "--all", "--states=all", f"--user={user_id}", "--format=%A|%T|%S|%Q|%r")
+
+
 def steps_argv(number: int) -> tuple[str, ...]:
     """Id and name of every step, one a line, as `parse_steps` reads it."""
     return ("squeue", "--noheader", "--all", "--steps", f"--jobs={number}", "--format=%i %j")

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ftslurm.errors import SlurmUnavailable, UnknownJob, UsageError
 from ftslurm.model.nodes import expand
+from ftslurm.model.summary import SlurmWord
 from ftslurm.slurm import states
 from ftslurm.slurm.client import AS_OF, JobState, JobView, NodeState, NodeView
 
@@ -273,6 +274,24 @@ def parse_steps(text: str) -> dict[str, str]:
         number = step.rpartition(".")[2]
         if number.isascii() and number.isdecimal():
             found[number] = name
+    return found
+
+
+def parse_jobs(text: str, now: float) -> dict[int, SlurmWord]:
+    """Number -> Slurm's word, of `squeue --format=%A|%T|%S|%Q|%r`; lines that cannot be read are passed over.
+
+    A completing job whose start lies ahead was requeued, and waits.
+    """
+    found: dict[int, SlurmWord] = {}
+    for line in text.splitlines():
+        try:
+            number, word, start, priority, reason = line.strip().split("|", 4)
+            start_s = unix_time(start)
+            state = states.job_state(word, reason, waits=start_s > now)
+            held = states.is_held(word, state, _number(priority))
+            found[_number(number)] = SlurmWord(state.value, _text(reason), start_s, held)
+        except ValueError:
+            continue
     return found
 
 

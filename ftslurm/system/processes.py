@@ -57,6 +57,14 @@ def all_processes() -> Mapping[int, Process]:
     return {pid: process for pid in pids if (process := _read(pid)) is not None}
 
 
+def pid_space() -> str:
+    """As the kernel names that of this process: in another one the same number is another process. Empty: no telling."""
+    try:
+        return str((PROC / "self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
 def _read(pid: int) -> Process | None:
     """None if there is none. Source: proc(5), /proc/pid/stat: what stands in brackets may hold anything."""
     place = PROC / str(pid)

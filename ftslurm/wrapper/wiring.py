@@ -52,6 +52,7 @@ from ftslurm.slurm.patience import Patience
 from ftslurm.system.clock import Clock
 from ftslurm.system.commands import run as run_command
 from ftslurm.system.descriptors import raise_limit
+from ftslurm.system.processes import pid_space
 from ftslurm.system.programs import with_folder
 from ftslurm.wrapper.addresses import chosen, of_this_node
 from ftslurm.wrapper.controller import Controller
@@ -395,18 +396,11 @@ def _clean_ups(root: Path, facts: RunFacts, history: History) -> tuple[float, ..
 
 def _is_gone(began: RunBegan) -> bool:
     """Has that ftrun ended? Nobody knows of one on another machine, or in another container."""
-    here = (began.host, began.pid_space) == (socket.gethostname(), _pid_space())
+    here = (began.host, began.pid_space) == (socket.gethostname(), pid_space())
     if not here:
         return False
     started = start_ticks(began.pid)
     return started is None or began.started not in (0, started)
-
-
-def _pid_space() -> str:
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return ""
 
 
 def _unproven(nodes: frozenset[str], client: SlurmClient) -> dict[str, str]:
@@ -485,7 +479,7 @@ def _facts(
         version=ftslurm.__version__,
         host=socket.gethostname(),
         pid=os.getpid(),
-        pid_space=_pid_space(),
+        pid_space=pid_space(),
         started=start_ticks(os.getpid()) or 0,
         number=allocation.job.number,
         user_env=frozenset(order.env),

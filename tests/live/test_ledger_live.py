@@ -62,7 +62,10 @@ def test_status_and_history_agree_with_the_ranks(told: Story) -> None:
     for words in (told.ftslurm("status", str(told.id)), told.ftslurm("history", str(told.id))):
         assert (sick in words and "max_restarts" in words) or "unconditional-requeue" in words
     assert f"{told.id}" in told.ftslurm("status")  # one line for every job there is a ledger of
-    assert told.json("status") == [status]
+    (line,) = told.json("status")
+    same = ("job", "cluster", "command", "attempt", "schedule_count", "nodes", "rung", "cause", "at", "requeue_open")
+    assert {name: line[name] for name in same} == {name: status[name] for name in same}
+    assert (line["state"], line["over"]) == ("completed", True)
 
 
 def nodes(told: Story, folded: str) -> set[str]:

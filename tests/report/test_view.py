@@ -13,7 +13,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Requeue
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.settings import Settings
-from ftslurm.report.text import print_all, print_history, print_status
+from ftslurm.report.text import print_history, print_status
 from ftslurm.report.view import Status, attempts, status
 from tests.stories.replay import RUNNING, SIGTERM, Job, fault
 
@@ -198,7 +198,6 @@ def test_a_status_names_all_that_people_ask_for() -> None:
         "job 7 on c",
     ):
         assert word in text, text
-    assert "7" in shown(print_all, [view(job)])
 
 
 def test_a_history_tells_the_whole_story_in_a_pipe() -> None:
@@ -219,7 +218,6 @@ def test_words_of_the_user_are_shown_as_they_are_and_not_as_markup() -> None:
     job = Job().begin()
     seen = replace(view(job), command="train [bold]x[/bold] [/] [1]", why="[red]", rung="[link=x]", state="[/]")
     assert "train [bold]x[/bold] [/] [1]" in shown(print_status, seen)
-    shown(print_all, [seen])
 
 
 def test_a_command_line_in_no_encoding_can_be_shown() -> None:

@@ -18,7 +18,8 @@ from ftslurm.model.node_memory import NodeLeft, NodeReinstated
 from ftslurm.model.record import RunBegan
 from ftslurm.policies.phases import RunFacts
 from ftslurm.sdk.page import start_ticks
-from ftslurm.wrapper.wiring import _is_gone, _left, _pid_space
+from ftslurm.system.processes import pid_space
+from ftslurm.wrapper.wiring import _is_gone, _left
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def began(process: subprocess.Popen[bytes]) -> RunBegan:
-    run = RunBegan(0.0, "r", "7", "c", 0, "", "train", "n1", host=socket.gethostname(), pid=process.pid, pid_space=_pid_space())
+    run = RunBegan(0.0, "r", "7", "c", 0, "", "train", "n1", host=socket.gethostname(), pid=process.pid, pid_space=pid_space())
     return replace(run, started=start_ticks(process.pid) or 0)
 
 

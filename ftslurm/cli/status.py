@@ -1,0 +1,101 @@
+"""The door of `ftslurm status`: one job in detail, or all of them, a line each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from dataclasses import asdict, replace
+from typing import TypeVar
+
+import click
+
+from ftslurm.cli.output import print_json, store
+from ftslurm.errors import UsageError
+from ftslurm.ledger.journal import Contents
+from ftslurm.ledger.store import state_folder
+from ftslurm.report.jobs import SORTS, Wanted, chosen, lines, states_named
+from ftslurm.report.view import Status
+
+T = TypeVar("T")
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--all", "every", is_flag=True, help="Also jobs that were over before --since.")
+@click.option("--since", default="7d", show_default=True, metavar="TIME", help="Of jobs that are over, how old they may be.")
+@click.option("--state", "states", default="", metavar="STATE,...", help="Only these: running, held, failed, ...")
+@click.option("--sort", type=click.Choice(sorted(SORTS)), default="last", show_default=True, help="last: those not over first.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def status(job: str | None, every: bool, since: str, states: str, sort: str, as_json: bool) -> None:
+    """Where JOB stands: attempt, rung, counters, excluded nodes, budgets left.
+
+    Without JOB: the job this runs in, else a line for each job there is a ledger of, the latest first.
+    """
+    if job := job or (None if every or states else _this_job()):
+        return _one(job, as_json)
+    from ftslurm.wrapper.jobs import all_jobs
+
+    now, folder = time.time(), state_folder(os.environ)
+    wanted = Wanted(states_named(states), 0.0 if every else now - _age(since), sort)
+    jobs, silent = all_jobs(folder, os.environ)
+    shown, older = chosen(jobs, wanted)
+    if as_json:
+        return print_json([one._asdict() for one in shown])
+    if shown:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+        click.echo("\n".join(lines(shown, now, width)))
+    if not jobs:
+        click.echo(f"no ledger in {folder}: no job has run under ftrun yet", err=True)
+    if older:
+        click.echo(f"{older} jobs that were over {since} ago are left out (--all)", err=True)
+    if silent:
+        click.echo(f"as the ledgers say, since Slurm does not: {silent}", err=True)
+
+
+def _one(job: str, as_json: bool) -> None:
+    from ftslurm.report import text, view
+
+    contents = store().find(job)[1]
+    found = begun(job, view.status(contents.records, contents.damaged))
+    found = _by_slurms_word(found, contents)
+    if as_json:
+        return print_json(asdict(found))
+    text.print_status(text.console(), found)
+
+
+def _by_slurms_word(found: Status, contents: Contents) -> Status:
+    """What the ledger cannot know: a requeued job that was cancelled while it waited, an ftrun that was killed."""
+    from ftslurm.model.summary import summarise
+    from ftslurm.wrapper.jobs import with_slurms_word
+
+    known = summarise(contents.records)
+    if known is None:
+        return found
+    (now,), _ = with_slurms_word([known], state_folder(os.environ).stat().st_uid, os.environ)
+    return replace(found, state=f"{now.state}: {now.what}" if now.what else now.state) if now != known else found
+
+
+def begun(job: str, found: T | None) -> T:
+    """Raises: UsageError for a ledger in which nothing has."""
+    if found is None:
+        raise UsageError(f"the ledger of job {job} is empty: nothing has begun", hint="try again in a moment")
+    return found
+
+
+def _age(text: str) -> float:
+    """Raises: UsageError."""
+    from ftslurm.model.settings import duration
+
+    try:
+        return duration(text)
+    except ValueError as error:
+        raise UsageError(f"--since {text}: {error}", hint="or --all") from None
+
+
+def _this_job() -> str | None:
+    from ftslurm.slurm.env import read_allocation
+
+    allocation = read_allocation(os.environ)
+    return str(allocation.job) if allocation else None

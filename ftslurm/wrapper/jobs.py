@@ -1,0 +1,67 @@
+"""All jobs of a user as they stand: what the ledgers say, and what Slurm knows of those that are not over."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ftslurm.errors import FtslurmError
+from ftslurm.ledger.index import Index
+from ftslurm.model.summary import JobSummary, by_slurm
+from ftslurm.sdk.page import start_ticks
+from ftslurm.slurm.cli_client import read_answer
+from ftslurm.slurm.commands import ANSWER_ENV, jobs_argv, show_config_argv
+from ftslurm.slurm.parse import parse_config, parse_jobs
+from ftslurm.system.commands import Runner, run
+from ftslurm.system.processes import pid_space
+
+# People wait for it, and a slurmctld that is away shall not hide what the ledgers say.
+ASK_S = 5.0
+
+
+def all_jobs(root: Path, env: Mapping[str, str], run: Runner = run) -> tuple[list[JobSummary], str]:
+    """Every job there is a ledger of below `root`, and why Slurm could not be asked of some; empty if it could.
+
+    Raises: StateError.
+    """
+    jobs = Index(root).all()
+    if not jobs:
+        return [], ""
+    return with_slurms_word(jobs, root.stat().st_uid, env, run)
+
+
+def with_slurms_word(
+    jobs: Sequence[JobSummary], user_id: int, env: Mapping[str, str], run: Runner = run
+) -> tuple[list[JobSummary], str]:  # fmt: skip
+    """Slurm is asked once, and only where a ledger cannot know how its job stands."""
+    seen = [_if_it_lives(job) for job in jobs]
+    open_ = {job.cluster for job in seen if not (job.over or job.local)}
+    if not open_:
+        return seen, ""
+    try:
+        cluster = _cluster(env, run)
+        said = parse_jobs(_ask(jobs_argv(user_id), env, run), time.time()) if cluster in open_ else {}
+    except FtslurmError as error:
+        return seen, str(error)
+    return [by_slurm(job, said) if job.cluster == cluster and not job.local else job for job in seen], ""
+
+
+def _if_it_lives(job: JobSummary) -> JobSummary:
+    """Of a job that runs locally nobody but its ftrun could say that it has ended; that one may have been killed."""
+    if job.over or not job.local or (job.host, job.pid_space) != (socket.gethostname(), pid_space()):
+        return job
+    started = start_ticks(job.pid)
+    if started is not None and job.started in (0, started):
+        return job
+    return job._replace(state="gone", what="its ftrun was killed", over=True)
+
+
+def _cluster(env: Mapping[str, str], run: Runner) -> str:
+    """That the commands of Slurm speak to. Raises: FtslurmError."""
+    return env.get("SLURM_CLUSTER_NAME") or parse_config(_ask(show_config_argv(), env, run)).get("ClusterName", "")
+
+
+def _ask(argv: Sequence[str], env: Mapping[str, str], run: Runner) -> str:
+    return read_answer(run(argv, ASK_S, env={**env, **ANSWER_ENV}))

@@ -1,0 +1,83 @@
+"""A job in one line: what its ledger says, and what only Slurm knows."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import Requeue
+from ftslurm.model.settings import Settings
+from ftslurm.model.summary import JobSummary, SlurmWord, by_slurm, summarise
+from ftslurm.report.view import status
+from tests.stories.replay import Job, fault
+
+
+def summary(job: Job) -> JobSummary:
+    found = summarise(job.ledger)
+    assert found is not None
+    return found
+
+
+def requeued() -> Job:
+    job = Job().begin()
+    job.exits(0, 1)
+    return job
+
+
+def test_nothing_has_no_summary() -> None:
+    assert summarise([]) is None
+
+
+def test_it_agrees_with_the_detailed_view() -> None:
+    job = requeued().again().begin()
+    job.shows(fault())
+    short, long = summary(job), status(job.ledger)
+    assert long is not None
+    for name in ("job", "cluster", "command", "attempt", "schedule_count", "nodes", "rung", "cause", "at", "requeue_open"):
+        assert getattr(short, name) == getattr(long, name), name
+    assert (short.state, short.over, short.attempt) == ("running", False, 3)
+
+
+def test_ends() -> None:
+    well, failed = Job().begin(), Job(Settings(unconditional_requeue=False)).begin()
+    well.all_exit(0)
+    failed.exits(2, 9)
+    assert summary(well)[4:7] == ("completed", "", True)
+    assert summary(failed).state == "failed" and summary(failed).what.startswith("status 9: rank 2 on n2 exited")
+
+
+@pytest.mark.parametrize(("what", "state", "over"), [
+    ("the job was cancelled", "cancelled", True), ("the time limit was reached", "timeout", True),
+    ("the job was requeued by somebody else", "requeued", False), ("the job was preempted", "requeued", False),
+])  # fmt: skip
+def test_last_words_that_are_slurms(what: str, state: str, over: bool) -> None:
+    job = Job().begin()
+    job.ledger.append(rec.Finished(2e9, "r", 143, what))
+    assert (summary(job).state, summary(job).over) == (state, over)
+
+
+@pytest.mark.parametrize(("word", "state", "over"), [
+    (SlurmWord("PENDING", "BeginTime", 5), "pending", False), (SlurmWord("PENDING", "JobHeldUser", held=True), "held", False),
+    (SlurmWord("RUNNING"), "starting", False), (SlurmWord("CANCELLED"), "cancelled", True), (None, "gone", True),
+    (SlurmWord("COMPLETED"), "completed", True), (SlurmWord("NODE_FAIL"), "failed", True), (SlurmWord("UNKNOWN"), "requeued", False),
+    (SlurmWord("SUSPENDED"), "suspended", False),
+])  # fmt: skip
+def test_a_requeued_job_is_what_slurm_calls_it(word: SlurmWord | None, state: str, over: bool) -> None:
+    before = summary(requeued())._replace(number=7)
+    assert before.state == "requeued"
+    found = by_slurm(before, {} if word is None else {7: word})
+    assert (found.state, found.over) == (state, over)
+
+
+def test_what_a_ledger_has_seen_to_its_end_is_not_slurms_to_say() -> None:
+    job = Job().begin()
+    job.all_exit(0)
+    assert by_slurm(summary(job), {}) == summary(job)
+
+
+def test_a_requeue_that_stands_open_is_told_how_to_finish() -> None:
+    job = Job().begin()
+    job.silent = {Requeue}
+    job.exits(0, 1)
+    found = by_slurm(summary(job)._replace(number=7), {7: SlurmWord("PENDING", "JobHeldUser", held=True)})
+    assert (found.state, found.what) == ("held", "a requeue was not finished: ftslurm requeue --finish 7")
