@@ -74,7 +74,9 @@ def _by_slurms_word(found: Status, contents: Contents) -> Status:
     if known is None:
         return found
     (now,), _ = with_slurms_word([known], state_folder(os.environ).stat().st_uid, os.environ)
-    return replace(found, state=f"{now.state}: {now.what}" if now.what else now.state) if now != known else found
+    if now == known:
+        return found
+    return replace(found, state=f"{now.state}: {now.what}" if now.what else now.state, waits_until=0.0)
 
 
 def begun(job: str, found: T | None) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 
 from ftslurm.errors import CommandMissing, UsageError
@@ -81,7 +81,10 @@ class LocalScheduler:
     def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
         return NodeChecked(node, True, "a local node is only a name")
 
-    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float) -> NodeBorrowed:
+    def show(self, text: str) -> None:
+        """There is no queue to show it in."""
+
+    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int], object]) -> NodeBorrowed:
         return NodeBorrowed(slot, "", 0, "there are no jobs to borrow from")
 
     def end_loans(self, jobs: Sequence[int]) -> LoansEnded:

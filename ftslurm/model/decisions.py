@@ -306,6 +306,17 @@ class ShowCard:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowWait:
+    """Let the job's own comment tell what it waits for, where Slurm shows jobs. what: empty for nothing, the attempt runs. until:
+    Unix seconds, at the latest; 0: nobody knows.
+    """
+
+    attempt: int
+    what: str
+    until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """ftrun ends with `status`."""
 
@@ -345,5 +356,6 @@ Decision = (
     | AnswerDrill
     | Say
     | ShowCard
+    | ShowWait
     | Finish
 )

@@ -173,6 +173,14 @@ class NodeBorrowed:
 
 
 @dataclass(frozen=True, slots=True)
+class DonorSubmitted:
+    """A donor job waits in the queue for the node that `slot` shall get."""
+
+    slot: int
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
 class LoansEnded:
     """Donor jobs were told to end. left: those that Slurm has not taken that for; they hold their nodes still."""
 
@@ -260,6 +268,7 @@ class SlurmAnswered:
     partition that could run it, None if not known. epilog: the site has one, so that a clean-up takes longer. away: of an
     error that the return of slurmctld may mend. late_s: how long the answer took. up_since: of slurmctld, Unix seconds, 0 if
     not known. loans_over: donor jobs of ours that have ended, or are about to. excluded: nodes that the job is kept off now.
+    slurmd_timeout_s: for so long Slurm waits for a node that says nothing; 0 if not told.
     """
 
     state: str = ""
@@ -276,6 +285,7 @@ class SlurmAnswered:
     up_since: int = 0
     loans_over: frozenset[int] = frozenset()
     excluded: frozenset[str] = frozenset()
+    slurmd_timeout_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,6 +493,7 @@ Event = (
     | PartEnded
     | NodeChecked
     | NodeBorrowed
+    | DonorSubmitted
     | LoansEnded
     | NodesReleased
     | StepsListed

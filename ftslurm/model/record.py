@@ -275,6 +275,18 @@ class Drilled:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """Nothing goes on before this has come or its time is up. what: in words; empty: it is waited for no more, and the ranks
+    run on. until: Unix seconds, at the latest; 0: nobody knows.
+    """
+
+    at: float
+    attempt: int
+    what: str
+    until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Signalled:
     """A signal that was not ours. by: what it turned out to be (warning, cancelled, ...)."""
 
@@ -363,7 +375,7 @@ Record = (
     RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | Reinstated | HangSeen | Paused | Advised
     | CulpritSeen | ProgramSaid
     | SlotsChanged | NodeLent | NodeRefused
-    | Drilled | Signalled | Decided | CleanUpBegan | CarriedOut | AttemptEnded | Finished
+    | Drilled | Waiting | Signalled | Decided | CleanUpBegan | CarriedOut | AttemptEnded | Finished
 )
 KINDS: Mapping[str, type] = {
     kind.__name__: kind
@@ -384,6 +396,7 @@ KINDS: Mapping[str, type] = {
         CulpritSeen,
         ProgramSaid,
         Drilled,
+        Waiting,
         Signalled,
         Decided,
         CleanUpBegan,

@@ -403,6 +403,7 @@ class Settings:
 
     slurm_client: str = _leaf("slurm.client", choice("auto", "cli", "pyslurm"), "auto", "how Slurm is asked")
     slurm_bin: str = _leaf("slurm.bin", text, "", "folder of Slurm's commands (srun, scontrol, ...); empty: searched on PATH")
+    slurm_comment: bool = _leaf("slurm.comment", switch, True, "the job's comment, where it has none, tells what is waited for")
     slurm_timeout_s: float = _leaf("slurm.timeout", lasting, 60.0, "for an answer of slurmctld")
     slurm_patience_s: float = _leaf(
         "slurm.patience", duration, 4 * 3600.0, "a slurmctld that is away is waited for before the job is given up; 0: not at all"

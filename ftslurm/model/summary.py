@@ -34,10 +34,10 @@ OVER = frozenset({"completed", "failed", "cancelled", "timeout", "gone"})
 class JobSummary(NamedTuple):
     """state: one word of the table below. what: more of it, for people. over: nothing of it can follow any more, as far as the
     ledger knows. local: without Slurm. attempt: the last one. schedule_count: as MA_SCHEDULE_CNT. rung, cause: of the last
-    decision. began, at: of the first and the last record, Unix seconds. number: of the job, as scontrol takes it. host,
-    pid_space, pid, started: of the ftrun (RunBegan).
+    decision. began, at: of the first and the last record, Unix seconds. until: what is waited for has come by then, Unix
+    seconds, 0: unknown. number: of the job, as scontrol takes it. host, pid_space, pid, started: of the ftrun (RunBegan).
 
-    starting, running, recovering, hanging, requeued: it goes on. completed, failed, cancelled, timeout: it is over.
+    starting, running, recovering, waiting, hanging, requeued: it goes on. completed, failed, cancelled, timeout: it is over.
     By Slurm's word besides (report/jobs.py): pending, held, suspended, completing, gone.
     """
 
@@ -56,6 +56,7 @@ class JobSummary(NamedTuple):
     began: float
     at: float
     requeue_open: bool
+    until: float
     number: int
     host: str
     pid_space: str
@@ -95,40 +96,62 @@ def summarise(records: Sequence[rec.Record]) -> JobSummary | None:
             open_requeue = ""
     if run is None:
         return None
-    state, what, over = _state(records, decided)
+    state, what, over, until = _state(records, decided)
     nodes = last.nodes if last is not None and last.schedule == run.schedule else run.nodes
     return JobSummary(
         run.job, run.cluster, run.launcher == "local", run.command[:200], state, what[:300], over, attempt, run.schedule + 1,
         nodes, decided.rung if decided else "", decided.cause if decided else "", records[0].at, records[-1].at,
-        bool(open_requeue), run.number, run.host, run.pid_space, run.pid, run.started,
+        bool(open_requeue), until, run.number, run.host, run.pid_space, run.pid, run.started,
     )  # fmt: skip
 
 
-def _state(records: Sequence[rec.Record], decided: rec.Decided | None) -> tuple[str, str, bool]:
-    """State, more of it, and whether the job is over: from the last record that tells."""
+def _state(records: Sequence[rec.Record], decided: rec.Decided | None) -> tuple[str, str, bool, float]:
+    """State, more of it, whether the job is over, and until when it waits: from the last record that tells."""
     why = decided.why if decided is not None else ""
+    if (wait := last_wait(records)) is not None:
+        return "waiting", wait.what, False, wait.until
     for record in reversed(records):
         match record:
+            case rec.Finished(what="requeued"):
+                pass  # how, stands before it
             case rec.Finished():
-                return _ended(record, why)
+                return *_ended(record), 0.0
+            case rec.CarriedOut() if record.ok and record.what.startswith("requeued"):
+                return "requeued", _how(record.what, why), False, 0.0
             case rec.CarriedOut():
-                return "requeued" if record.ok and record.what.startswith("requeued") else "recovering", why, False
+                return "recovering", why, False, 0.0
             case rec.Decided():
-                return "requeued" if record.rung in REQUEUES else "recovering", why, False
+                return "requeued" if record.rung in REQUEUES else "recovering", why, False, 0.0
             case rec.TroubleSeen():
-                return "recovering", record.what, False
+                return "recovering", record.what, False, 0.0
             case rec.HangSeen():
-                return "hanging", record.what, False
+                return "hanging", record.what, False, 0.0
             case rec.AttemptBegan():
-                return "running", "", False
+                return "running", "", False, 0.0
             case rec.RunBegan():
-                return "starting", "", False
-    return "starting", "", False
+                return "starting", "", False, 0.0
+    return "starting", "", False, 0.0
 
 
-def _ended(record: rec.Finished, why: str) -> tuple[str, str, bool]:
+_TELLS = (
+    rec.Finished, rec.CarriedOut, rec.Decided, rec.TroubleSeen, rec.HangSeen, rec.AttemptBegan, rec.RunBegan, rec.SlotsChanged,
+)  # fmt: skip
+
+
+def last_wait(records: Sequence[rec.Record]) -> rec.Waiting | None:
+    """What is waited for now; None for nothing."""
+    last = next((record for record in reversed(records) if isinstance(record, (rec.Waiting, *_TELLS))), None)
+    return last if isinstance(last, rec.Waiting) and last.what else None
+
+
+def _how(what: str, why: str) -> str:
+    """What else was said of a requeue: without which nodes, and when it can start; else why it was."""
+    return what.removeprefix("requeued").strip(" ;") or why
+
+
+def _ended(record: rec.Finished) -> tuple[str, str, bool]:
     if record.what in _MAY_GO_ON:
-        return "requeued", why if record.what == "requeued" else record.what, False
+        return "requeued", record.what, False
     if record.what in _ENDS:
         return _ENDS[record.what], "", True
     return ("completed", "", True) if record.status == 0 else ("failed", f"status {record.status}: {record.what}", True)
@@ -147,7 +170,7 @@ def by_slurm(job: JobSummary, said: Mapping[int, SlurmWord]) -> JobSummary:
     if word.state == "PENDING":
         return _waiting(job, word)
     if word.state == "RUNNING":
-        return job._replace(state="starting") if job.state == "requeued" else job
+        return job._replace(state="starting", what="") if job.state == "requeued" and not job.requeue_open else job
     if word.state == "SUSPENDED":
         return job._replace(state="suspended")
     if word.state == "UNKNOWN":
@@ -162,4 +185,4 @@ def _waiting(job: JobSummary, word: SlurmWord) -> JobSummary:
         return job._replace(state="held", what=f"a requeue was not finished: ftslurm requeue --finish {job.job}")
     if word.held:
         return job._replace(state="held", what=word.reason)
-    return job._replace(state="pending", what=f"requeued, waits: {word.reason}" if word.reason else "requeued")
+    return job._replace(state="pending", what=word.reason or "requeued", until=float(word.start_time))

@@ -97,6 +97,7 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "slow launch": Judge._slow_launch,
     "pass on": Judge._passed_on,
     "stop": Judge._stop_overdue,
+    "tell": Judge._tell_settling,
     "look": Judge._look_overdue,
     "ask": Judge._ask_overdue,
     "away": Judge._ask_again,
@@ -112,6 +113,7 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "leases": Judge._leases_over,
     "lease": Judge._lease_due,
     "tell leases": Judge._tell_leases,
+    "tell step": Judge._tell_step,
     "others": Judge._others_over,
     "look for others": Judge._look_for_others,
 }
@@ -184,6 +186,8 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     # no step: other nodes are being had
     (_P, ev.NodeChecked): Judge._node_checked,
     (_P, ev.NodeBorrowed): Judge._node_borrowed,
+    **{(phase, ev.DonorSubmitted): Judge._donor_submitted for phase in (_P, _E)},
+    **{(phase, ev.DonorSubmitted): Judge._nothing for phase in (_L, _R, _S, _H, _Q)},
     (_P, ev.SignalSeen): Judge._replacing_signalled,
     (_P, ev.NodeSilent): Judge._silent_meanwhile,
     **{

@@ -10,7 +10,19 @@ from collections.abc import Callable
 from ftslurm.errors import REQUEUED_STATUS
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import AbandonStep, CleanUp, Decision, EndLoans, EndStep, Finish, KillStep, Requeue, Say
+from ftslurm.model.decisions import (
+    AbandonStep,
+    CleanUp,
+    Decision,
+    EndLoans,
+    EndStep,
+    Finish,
+    KillStep,
+    Requeue,
+    Say,
+    ShowWait,
+    Start,
+)
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.policies.judge_patience import Patience
@@ -22,6 +34,8 @@ from ftslurm.policies.start_time import plan_start
 STEP_END_WAIT_S = 20.0
 # What is proven within this time was nothing to wait for.
 TELL_LEASES_S = 1.0
+# A step mostly ends within a second; where Slurm takes longer, people shall know.
+TELL_STEP_S = 3.0
 
 
 class Ending(Patience):
@@ -42,7 +56,7 @@ class Ending(Patience):
             return self._kill_step(after, now, unended)
         self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
         self._fence.let_go_at = now.mono
-        self._waits = {"step": now.mono + STEP_END_WAIT_S}
+        self._waits = {"step": now.mono + STEP_END_WAIT_S, "tell step": now.mono + TELL_STEP_S}
         return [EndStep(0 if self._attempt.culprit else status, forget=unended is not None), *self._abandon()]
 
     def _lost_to_dead_nodes(self) -> bool:
@@ -66,7 +80,7 @@ class Ending(Patience):
     ) -> list[Decision]:
         self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
         self._fence.let_go_at = now.mono if self._fence.let_go_at is None else self._fence.let_go_at
-        self._waits = {"killed step": now.mono + STEP_END_WAIT_S}
+        self._waits = {"killed step": now.mono + STEP_END_WAIT_S, "tell step": now.mono + TELL_STEP_S}
         return [KillStep()]
 
     def _fenced(self, now: Now, overdue: bool = False) -> list[Decision]:
@@ -90,9 +104,17 @@ class Ending(Patience):
 
     def _tell_leases(self, now: Now) -> list[Decision]:
         left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono)
+        if not left:
+            return []
         nodes = fold_nodes({self._tasks[rank].node for rank in left})
         wait_s = self._waits.get("lease", now.mono) - now.mono
-        return [Say(f"waiting {wait_s:.0f} s at the most, until the leases of the ranks on {nodes} have run out")] if left else []
+        said = f"waiting {wait_s:.0f} s at the most, until the leases of the ranks on {nodes} have run out"
+        return self._wait_for(f"the leases of the ranks on {nodes}", wait_s, now, said)
+
+    def _tell_step(self, now: Now) -> list[Decision]:
+        """It ends in less than a second, mostly, and then there is nothing to tell."""
+        wait_s = max(self._waits.get("step", 0.0), self._waits.get("killed step", 0.0)) - now.mono
+        return self._wait_for("Slurm to end the step", wait_s, now) if self.phase is Phase.ENDING and wait_s > 0 else []
 
     def _shim_closed(self, event: ev.ShimLost, now: Now) -> list[Decision]:
         self._attempt.close(event.rank, event.why, event.hangup)
@@ -153,14 +175,37 @@ class Ending(Patience):
         jobs, self._loans = tuple(sorted(self._loans)), set()
         return [EndLoans(jobs)] if jobs else []
 
-    def _hand_over(self, _: Now) -> list[Decision]:
+    def _hand_over(self, now: Now) -> list[Decision]:
         """The step has ended and nothing of the job runs but its script and us: now the job may go."""
         assert self._decided is not None
         self.phase, self._waits = Phase.REQUEUEING, {}
         st = self.settings
         start = plan_start(st, self._slurm is not None and self._slurm.epilog, self.facts.clean_ups or self.history.clean_ups)
         clean_up, self._cleaned = self._clean_up(), True
-        return [*self._all_loans_end(), Requeue(self._decided.id, self._decided.exclude, start, st.even_if_no_requeue, clean_up)]
+        told: list[Decision] = []
+        if clean_up is not None:
+            told = self._wait_for(f"the job's own clean-up on {fold_nodes(clean_up.nodes)}", max(clean_up.wait_s, 0.0), now)
+        requeue = Requeue(self._decided.id, self._decided.exclude, start, st.even_if_no_requeue, clean_up)
+        return [*self._all_loans_end(), *told, *self._tell_requeue(start, now), requeue]
+
+    def _tell_requeue(self, start: Start, now: Now) -> list[Decision]:
+        """Now, as nobody of us is there any more while the job waits. Each once: a slurmctld that is away is asked again."""
+        assert self._decided is not None
+        dead = self._decided.dead
+        limit_s = self._slurm.slurmd_timeout_s if self._slurm is not None else 0.0
+        timeout = f" (SlurmdTimeout {limit_s:g} s, up to twice that)" if limit_s else ""
+        what = f"Slurm to take {fold_nodes(dead)} for down{timeout}" if dead else "its nodes to be clean"
+        if "ask" not in self.facts.can or self._awaited == what:
+            return []
+        self._awaited = what
+        if dead:
+            when = f"when Slurm takes {fold_nodes(dead)} for down{timeout}"
+        else:
+            soon = f"in about {start.in_s:.0f} s, if its nodes are clean by then"
+            when = "as soon as its nodes are clean" if start.watch_s else soon
+        number = self._attempt.number or self.history.attempts
+        waits = self._note(rec.Waiting(now.unix, number, what))
+        return [waits, Say(f"giving the job back to Slurm: it starts again {when}"), ShowWait(number, f"{what}, requeued")]
 
     def _clean_up(self) -> CleanUp | None:
         """The job's own, once, on the nodes of ours where ranks were and a step comes up."""

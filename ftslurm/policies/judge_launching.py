@@ -64,8 +64,9 @@ class Launching(Settling):
             nodes_of.setdefault(why, set()).add(node)
         where = "; ".join(sorted(f"{fold_nodes(nodes)}: {why}" for why, nodes in nodes_of.items()))
         sooner = ", or Slurm lists no step of theirs any more" if self._slurm_knows_of_others else ""
-        said = Say(f"waiting {wait_s:g} s, until the leases of ranks that may still run have run out{sooner} ({where})")
-        return [said, *self._look_for_others(now)]
+        said = f"waiting {wait_s:g} s, until the leases of ranks that may still run have run out{sooner} ({where})"
+        nodes = fold_nodes(self.facts.unproven)
+        return [*self._wait_for(f"the leases of ranks on {nodes}", wait_s, now, said), *self._look_for_others(now)]
 
     @property
     def _slurm_knows_of_others(self) -> bool:
@@ -158,7 +159,12 @@ class Launching(Settling):
         came = {task.node for task in self._tasks.values()}
         probed = self._probe([node for node in self._planned() if node not in came][:AT_A_TIME], now)
         nobody_came = "steps" in self.facts.can and not self._tasks
-        return [*probed, *self._watch(now, self._planned()), *([ListSteps()] if nobody_came else [])]
+        told = self._wait_for(self._who_comes(came), 0.0, now)
+        return [*probed, *told, *self._watch(now, self._planned()), *([ListSteps()] if nobody_came else [])]
+
+    def _who_comes(self, came: Collection[str]) -> str:
+        missing = [node for node in self._planned() if node not in came]
+        return f"the step to come up on {fold_nodes(missing)}" if missing and came else "the step to come up"
 
     def _steps_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
         """srun waits until slurmctld tells it of a step that has ended, however long that takes."""

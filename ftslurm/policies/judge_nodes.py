@@ -29,7 +29,23 @@ class Nodes(Settling):
             return []
         if self.phase in _WATCHED:
             self._watch_silence(now)
-        return [*self._probe([event.node], now), *self._look_ahead(now)]
+        return [*self._probe([event.node], now), *self._tell_silence(event, now), *self._look_ahead(now)]
+
+    def _tell_silence(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
+        """Once, however many follow."""
+        if "leases" not in self._waits or self._awaited:
+            return []
+        wait_s = self._waits["leases"] - now.mono
+        asked = "Slurm and its slurmd are asked" if "probe" in self.facts.can else "it may come back"
+        ends = f"its ranks end by themselves in {wait_s:.0f} s"
+        said = f"nothing was heard of {event.node} for {event.silent_s:.0f} s: {asked}; {ends}"
+        return self._wait_for(f"a word from {event.node}, or the end of its lease", wait_s, now, said)
+
+    def _heard_again(self, node: str, now: Now) -> list[Decision]:
+        if not self._awaited or self._silent_here() or self.phase is not Phase.RUNNING:
+            return []
+        over = self._note(rec.Waiting(now.unix, self._attempt.number, ""))
+        return [over, Say(f"{node} is heard of again"), *self._wait_over(self._attempt.number)]
 
     def _node_late(self, event: ev.NodeLate, now: Now) -> list[Decision]:
         return self._look_ahead(now) if event.node in self._step_nodes() else []
@@ -44,7 +60,7 @@ class Nodes(Settling):
             self._attempt.gone.pop(event.node, None)
         if self.phase in _WATCHED:
             self._watch_silence(now)
-        return []
+        return self._heard_again(event.node, now)
 
     def _cut_off(self, _: ev.CutOff, now: Now) -> list[Decision]:
         return [Say("neither most nodes of the job nor slurmctld are in reach: no lease is renewed until they are")]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ftslurm.model.decisions import Decision, Say
 from ftslurm.model.events import Now
+from ftslurm.model.record import Waiting
 from ftslurm.policies.judge_state import JudgeState
 
 # From one answer that was none to the next question. Each question is itself asked again for `slurm.timeout`.
@@ -27,7 +28,9 @@ class Patience(JudgeState):
         if not quiet:
             self._away_said = now.mono
         words = f"Slurm does not answer: {why}. Waiting for it {what}, {in_time(left_s)} at the most (slurm.patience)"
-        return [Say(words, quiet)]
+        until = now.unix + left_s
+        noted = [] if quiet else [self._note(Waiting(now.unix, self._attempt.number, f"slurmctld, {what}", until))]
+        return [*noted, Say(words, quiet)]
 
     def _slurm_is_back(self, now: Now) -> list[Decision]:
         """To be called when it has answered."""

@@ -202,6 +202,15 @@ class Replacing(Starting):
         lent = self._note(rec.NodeLent(now.unix, self.facts.run, event.node, event.job), vital=True)
         return [lent, CheckNode(event.node, event.job, self.settings.check_s)]
 
+    def _donor_submitted(self, event: ev.DonorSubmitted, now: Now) -> list[Decision]:
+        filling = self._filling
+        if filling is None or event.slot not in filling.borrowing or filling.failed:
+            return []
+        for_s = max(0.0, filling.until - now.mono)
+        out = filling.out[event.slot]
+        said = f"donor job {event.job} waits for a node in the place of {out}, {for_s:.0f} s at the most (nodes.replacement_wait)"
+        return self._wait_for(f"a node of donor job {event.job}", for_s, now, said)
+
     def _loan_too_late(self, event: ev.NodeBorrowed, now: Now) -> list[Decision]:
         self._all_loans |= {event.job} - {0}
         return [EndLoans((event.job,))] if event.job else []

@@ -72,7 +72,8 @@ class Rungs(Replacing):
         self._waits = {"heal": now.mono + most * (st.self_heal_wait_s + st.reset_wait_s) + MARGIN_S}
         self._watch_silence(now)
         ordered = {node: tuple(sorted(chips.items())) for node, chips in devices.items()}
-        return [HealDevices(ordered, st.reset == "auto", st.self_heal_wait_s, st.reset_wait_s)]
+        heal = HealDevices(ordered, st.reset == "auto", st.self_heal_wait_s, st.reset_wait_s)
+        return [heal, *self._wait_for(_devices(ordered), most * (st.self_heal_wait_s + st.reset_wait_s), now)]
 
     def _healing_done(self, event: ev.HealingDone, now: Now) -> list[Decision]:
         silent = self._attempt.to_heal.get(event.node, frozenset()) - {result.device for result in event.results}
@@ -192,3 +193,8 @@ class Rungs(Replacing):
         if self._meaning != "warning" or trouble.cause is not Cause.WARNING:
             return trouble.status
         return max(self._warned().status, 0 if self._attempt.all_ended else 128 + SIGTERM)
+
+
+def _devices(chips: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]) -> str:
+    where = "; ".join(f"device {', '.join(name for name, _ in found)} of {node}" for node, found in sorted(chips.items()))
+    return f"{where} to heal or to be reset"

@@ -11,6 +11,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, LookAtDevices, Say, StopRanks, TellOthers
 from ftslurm.model.events import Now
 from ftslurm.model.history import SWAPS
+from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.verdict import Blame
 from ftslurm.policies.blame import with_own_words
 from ftslurm.policies.contrast import Contrast, contrast, shown_by, with_contrast
@@ -25,6 +26,8 @@ from ftslurm.policies.spread import BEGUN_S, with_spread
 _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
 # An answer that took so long was one of a slurmctld that had been away; srun gives up after about ten seconds.
 AWAY_S = 3.0
+# From the trouble to the word on what is waited for, where it is not settled by then.
+TELL_S = 3.0
 # Of the ranks that show an error so many go into the ledger.
 SHOWN_MAX = 64
 # A step that does not come up may have another reason.
@@ -49,7 +52,8 @@ class Settling(Rungs):
         self._attempt.killed = any(status.signal in _MAYBE_SLURM for status in self._attempt.exits.values())
         if trouble.cause is not Cause.WARNING and not self._has_heard(now):
             self._slurm = None
-        self._waits = {"stop": now.mono + self.settings.stop_grace_s + self.settings.kill_wait_s + MARGIN_S}
+        stopped_by = now.mono + self.settings.stop_grace_s + self.settings.kill_wait_s + MARGIN_S
+        self._waits = {"stop": stopped_by, "tell": now.mono + TELL_S}
         seen = rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what)
         found: list[Decision] = [self._note(seen), self._stop_ranks(self.settings.stop_grace_s)]
         if trouble.cause is Cause.WARNING:
@@ -105,7 +109,23 @@ class Settling(Rungs):
             self._waits.pop("stop", None)
         if not self._unlooked():
             self._waits.pop("look", None)
-        return self._decide(now) if self._attempt.all_stopped and not self._waits else []
+        if not self._attempt.all_stopped or self._waits.keys() - {"tell"}:
+            return []
+        self._waits = {}
+        return self._decide(now)
+
+    def _tell_settling(self, now: Now) -> list[Decision]:
+        """Mostly all is known in a moment, and then there is nothing to tell."""
+        if self.phase is not Phase.SETTLING:
+            return []
+        st = self.settings
+        if not self._attempt.all_stopped:
+            what, until = f"the ranks to end (stop.grace {st.stop_grace_s:g} s)", self._waits.get("stop", now.mono)
+            return self._wait_for(what, until - now.mono, now)
+        word = f"a word on {fold_nodes(self._probed)}"
+        asked = {"look": "the devices to be looked at", "probe": word, "ask": "Slurm's word on job and nodes"}
+        known = [(self._waits[wait], what) for wait, what in asked.items() if wait in self._waits]
+        return self._wait_for(known[0][1], known[0][0] - now.mono, now) if known else []
 
     def _decide(self, now: Now) -> list[Decision]:
         trouble = self._trouble

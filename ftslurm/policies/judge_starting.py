@@ -35,7 +35,7 @@ class Starting(Ending):
         self._look_in_s = self.settings.silence_s
         self._waits = {"slow launch": now.mono + self._look_in_s} if "probe" in self.facts.can else {}
         self._attempt = Attempt(self._attempt.number)
-        self._unlaunched = False
+        self._unlaunched, self._awaited = False, ""
         self._fence.paused.clear()  # the shims of another step
         return [LaunchStep(self._layout, self._overlap, self._shares())]
 
@@ -71,6 +71,7 @@ class Starting(Ending):
         )  # fmt: skip
         started: list[Decision] = [self._note(begun), StartRanks(number, env), *self._watch_ranks(self._agents)]
         started += self._ask_after_silent(now)
+        started += self._wait_over(number)
         if told:
             number, since = told
             started += self._signalled(ev.SignalSeen(number), now)

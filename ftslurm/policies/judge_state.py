@@ -16,7 +16,9 @@ from ftslurm.model.decisions import (
     DrillDevice,
     ProbeNodes,
     Remember,
+    Say,
     SetIntervals,
+    ShowWait,
     WatchNodes,
     WatchRanks,
 )
@@ -87,6 +89,8 @@ class JudgeState:
         self._slurm_at = 0.0  # monotonic, of that answer
         self._away_since: float | None = None  # monotonic, since when slurmctld is waited for
         self._away_said: float | None = None
+        self._awaited = ""  # what is waited for, as it was said last
+        self._wait_shown = False  # where Slurm shows the job?
         self._launches_again = 0  # of a step that Slurm's absence kept from coming up
         self._unlaunched = False  # did the step not come up?
         self._signal = 0  # the first signal from outside in this attempt
@@ -273,6 +277,23 @@ class JudgeState:
         kept = self._kept_signal
         if kept is None or (event.number == SIGTERM, event.rank is None) > (kept.number == SIGTERM, kept.rank is None):
             self._kept_signal = event
+
+    # --- waiting
+
+    def _wait_for(self, what: str, for_s: float, now: Now, said: str = "") -> list[Decision]:
+        """Said, written down and shown once: by what it is called. for_s: at the most, 0: nobody knows. said: in other words."""
+        if self._awaited == what:
+            return []
+        self._awaited, self._wait_shown = what, True
+        until = now.unix + for_s if for_s else 0.0
+        number = self._attempt.number or self.history.attempts
+        said = said or f"waiting for {what}{f', {for_s:.0f} s at the most' if for_s else ''}"
+        return [self._note(rec.Waiting(now.unix, number, what, until)), Say(said), ShowWait(number, what, until)]
+
+    def _wait_over(self, number: int) -> list[Decision]:
+        """The attempt runs. What was waited for before it the ledger need not be told."""
+        shown, self._wait_shown, self._awaited = self._wait_shown, False, ""
+        return [ShowWait(number, "")] if shown else []
 
     # --- asking others
 

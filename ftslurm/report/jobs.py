@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ STATES = (
     "starting", "running", "recovering", "hanging", "waiting", "requeued", "pending", "held", "suspended",
     *sorted(OVER),
 )  # fmt: skip
+# Of a pending job the earliest, of one that waits the latest.
+_UNTIL = {"pending": "not before"}
 _NATURAL = re.compile(r"\d{1,18}|\D+")
 
 
@@ -63,6 +66,10 @@ def age(seconds: float) -> str:
     return f"{seconds / 86400:.0f} d"
 
 
+def clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
 def lines(jobs: Sequence[JobSummary], now: float, width: int = 0) -> list[str]:
     """A heading and a line a job. width: of the terminal, 0 for lines as long as they are."""
     several = len({job.cluster for job in jobs}) > 1
@@ -75,7 +82,9 @@ def lines(jobs: Sequence[JobSummary], now: float, width: int = 0) -> list[str]:
 def _row(job: JobSummary, now: float, cluster: bool) -> tuple[str, ...]:
     name = f"{job.cluster or '?'}.{job.job}" if cluster else job.job
     told = "" if job.state in ("completed", "cancelled") or not job.rung else f"{job.rung} ({job.cause})"
-    what = ": ".join(filter(None, (told if job.rung != "fail" else "", job.what))) or job.command
+    until = f"{_UNTIL.get(job.state, 'until')} {clock(job.until)}" if job.until else ""
+    more = ", ".join(filter(None, (job.what, until)))
+    what = ": ".join(filter(None, (told if job.rung != "fail" else "", more))) or job.command
     return name, job.state, str(job.attempt), job.nodes, age(now - job.at), what
 
 

@@ -34,7 +34,7 @@ def clock(at: float) -> str:
 
 def print_status(console: Console, view: Status) -> None:
     facts = [
-        ("state", _state(view)),
+        ("state", f"{_state(view)}, until {clock(view.waits_until)} at the latest" if view.waits_until else _state(view)),
         ("attempt", f"{view.attempt}  (MA_SCHEDULE_CNT {view.schedule_count}, MA_PROC_START_CNT {view.start_count})"),
         ("nodes", view.nodes),
         ("last rung", "" if view.card and view.card.rung else _last_rung(view)),

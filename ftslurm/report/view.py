@@ -7,6 +7,7 @@ from dataclasses import field
 
 from ftslurm.model import record as rec
 from ftslurm.model.history import REQUEUES, fold
+from ftslurm.model.summary import last_wait
 from ftslurm.model.values import dataclass
 from ftslurm.report.card import Card, last_card, numbered
 
@@ -14,7 +15,7 @@ from ftslurm.report.card import Card, last_card, numbered
 @dataclass(frozen=True, slots=True)
 class Status:
     """Where a job stands. at: of the last record, Unix seconds. left: budget -> (left, limit). hang: the last one that the
-    present attempt was seen in, with whom it is laid to.
+    present attempt was seen in, with whom it is laid to. waits_until: at the latest, if it waits and somebody knows.
     """
 
     job: str
@@ -36,6 +37,7 @@ class Status:
     damaged: int = 0
     card: Card | None = None
     hang: HangView | None = None
+    waits_until: float = 0.0
 
 
 @dataclass(slots=True)
@@ -132,12 +134,13 @@ def status(records: Sequence[rec.Record], damaged: int = 0, with_card: bool = Tr
     decided = history.last_decision
     card = last_card(records) if with_card else None
     attempts = [record for record in records if isinstance(record, rec.AttemptBegan)]
+    wait = last_wait(records)
     last = attempts[-1] if attempts else None
     return Status(
         run.job,
         run.cluster,
         run.command,
-        _state(records),
+        f"waiting for {wait.what}" if wait is not None else _state(records),
         history.attempts,
         run.schedule + 1,
         history.starts_of(run.schedule, run.step_key),
@@ -153,6 +156,7 @@ def status(records: Sequence[rec.Record], damaged: int = 0, with_card: bool = Tr
         damaged,
         card,
         _last_hang(records),
+        wait.until if wait is not None else 0.0,
     )
 
 
@@ -267,6 +271,8 @@ def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record
             view.notes += [f"{node} is not to blame: {why}" for node, why in record.nodes.items()]
         case rec.TroubleSeen():
             view.cause = view.cause or record.what
+        case rec.Waiting() if record.what:
+            view.notes.append(f"waited for {record.what}")
         case rec.Signalled():
             view.notes.append(f"{record.signal}: {record.meaning}")
         case rec.AttemptEnded():

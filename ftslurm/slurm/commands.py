@@ -118,6 +118,15 @@ def start_at_argv(job: JobId, unix_s: int | None) -> tuple[str, ...]:
     return ("scontrol", "update", f"JobId={job}", f"StartTime={start}")
 
 
+# A comment that begins so is ours; any other is the user's or the site's, and annotations may stand in it.
+COMMENT_PREFIX = "ftslurm: "
+
+
+def comment_argv(job: JobId, text: str) -> tuple[str, ...]:
+    """Seen by `squeue -o %k`; outlives a requeue."""
+    return ("scontrol", "update", f"JobId={job}", f"Comment={text}")
+
+
 def release_argv(job: JobId) -> tuple[str, ...]:
     return ("scontrol", "release", str(job))
 

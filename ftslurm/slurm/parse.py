@@ -334,6 +334,12 @@ def _without_stamp(reason: str) -> str:
     return re.split(r" \[[^\[\]\s]+@[^\[\]\s]+\]", reason, maxsplit=1)[0]
 
 
+def seconds(text: str) -> float:
+    """Of a time in Slurm's configuration, `300 sec`; 0 where it is no such time."""
+    number, _, unit = text.partition(" ")
+    return float(number) if number.isascii() and number.isdecimal() and len(number) < 10 and unit in ("", "sec") else 0.0
+
+
 def parse_config(text: str) -> dict[str, str]:
     """`scontrol show config` as key -> value, `(null)` as an empty value; units stay (`KillWait` is `30 sec`).
 

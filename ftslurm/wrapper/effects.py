@@ -14,6 +14,7 @@ from ftslurm.launchers.launcher import Launcher, StepHandle
 from ftslurm.model import decisions as do
 from ftslurm.model import wire
 from ftslurm.model.events import (
+    DonorSubmitted,
     LoansEnded,
     NodeBorrowed,
     NodeChecked,
@@ -27,11 +28,14 @@ from ftslurm.model.record import Record
 from ftslurm.model.text import visible
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.channel import for_launch
+from ftslurm.wrapper.display import Display, wait_text
 from ftslurm.wrapper.signals import Signals
 from ftslurm.wrapper.sources import Sources
 
 # The job's own clean-up, where no shorter wait was asked for.
 CLEANUP_LIMIT_S = 600.0
+# For what the job's comment says to be taken by Slurm, before the job is given back.
+SHOW_WAIT_S = 2.0
 # For agents and their srun to end after the farewell; then they are ended.
 AGENTS_END_WAIT_S = 2.0
 # Before each line of ours among the ranks' own.
@@ -50,8 +54,11 @@ class Scheduler(Protocol):
     def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
         """Is it fit for ranks? lender: the donor job that it belongs to, 0 for our own. Never raises."""
 
-    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float) -> NodeBorrowed:
-        """One node more, by a donor job. Never raises."""
+    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int], object]) -> NodeBorrowed:
+        """One node more, by a donor job. submitted: is told its number at once. Never raises."""
+
+    def show(self, text: str) -> None:
+        """Where Slurm shows the job, if it may be. Never raises."""
 
     def end_loans(self, jobs: Sequence[int]) -> LoansEnded:
         """End these donor jobs, however long that takes, until `call_off`. Never raises."""
@@ -101,6 +108,7 @@ class Effects:
         self._silence_s = silence_s
         self._beat_limits = beat_limits or {}
         self._inject = inject
+        self._display = Display(lambda text: scheduler.show(text))
         self._step: StepHandle | None = None
         self._agents: list[StepHandle] = []
 
@@ -246,7 +254,10 @@ class Effects:
         self._sources.background(partial(self._scheduler.check, d.node, d.lender, d.limit_s))
 
     def _borrow(self, d: do.BorrowNode) -> None:
-        self._sources.background(partial(self._scheduler.borrow, d.slot, d.exclude, d.wait_s))
+        def submitted(job: int) -> None:
+            self._sources.put(DonorSubmitted(d.slot, job))
+
+        self._sources.background(partial(self._scheduler.borrow, d.slot, d.exclude, d.wait_s, submitted))
 
     def _end_loans(self, d: do.EndLoans) -> None:
         """Beside the loop, which has beats to answer while slurmctld is away. Before a requeue, which needs those nodes, and
@@ -267,6 +278,7 @@ class Effects:
         self._sources.background(partial(self._give_back, decision))
 
     def _give_back(self, d: do.Requeue) -> RequeueEnded:
+        self._display.settle(SHOW_WAIT_S)  # the requeue's SIGTERM would end it
         if d.clean_up is not None and (said := self._clean_up(d.clean_up)):
             self.say(said)
         return self._scheduler.requeue(d.decision, d.exclude, d.start, d.allow_first)
@@ -287,6 +299,9 @@ class Effects:
             self._left(decision)
         except StateError as error:
             self.say(f"{error}; later jobs will not know which nodes were left")
+
+    def _show_wait(self, d: do.ShowWait) -> None:
+        self._display.show(wait_text(d))
 
     def _say(self, decision: do.Say) -> None:
         if self._verbose or not decision.quiet:
@@ -381,4 +396,5 @@ _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
     do.DismissAgents: Effects._dismiss_agents,
     do.Requeue: Effects._requeue,
     do.Say: Effects._say,
+    do.ShowWait: Effects._show_wait,
 }

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +20,12 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Start
 from ftslurm.model.history import History, fold
 from ftslurm.model.nodes import expand
+from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.record import CarriedOut, CleanUpBegan
 from ftslurm.model.text import visible
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobState, SlurmClient
+from ftslurm.slurm.parse import seconds
 from ftslurm.wrapper.requeue import AS_IT_IS, Plan, give_back, plan_for, runs_again, slurms_clock, takes_changes
 
 # Slurm waits for such a node until it takes it for down: that says nothing of how long nodes that live need.
@@ -58,8 +60,25 @@ def carry_out(client: SlurmClient, number: int, journal: Journal, start: Start, 
                 journal.append([CleanUpBegan(time.time(), decided.id, since, usual)])
 
         what = give_back(client, number, plan, slurms_clock(config), write_down)
+        what += _next_start(client, number, decided.dead, config)
     journal.append([CarriedOut(time.time(), decided.id, True, what)])
     return what
+
+
+def _next_start(client: SlurmClient, number: int, dead: Sequence[str], config: Mapping[str, str]) -> str:
+    """For people, who shall not wonder why a job waits; nothing where Slurm does not say."""
+    try:
+        job = client.job(number)
+    except FtslurmError:
+        return ""
+    if job.state is not JobState.PENDING or job.held:
+        return ""
+    if unclean := sorted({*dead} & {*job.cleaning}):
+        limit_s = seconds(config.get("SlurmdTimeout", ""))
+        usual = f", SlurmdTimeout {limit_s:g} s, up to twice that" if limit_s else ""
+        return f"; it can start when Slurm takes {fold_nodes(unclean)} for down{usual}"
+    at = time.strftime("%H:%M:%S", time.localtime(job.start_time))
+    return f"; it starts again at {at}, if its nodes are clean by then" if job.start_time > time.time() else ""
 
 
 def _may_live_s(config: Mapping[str, str]) -> float:

@@ -78,7 +78,9 @@ class Lenders:
 
     # --- on loan
 
-    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float) -> NodeBorrowed:
+    def borrow(
+        self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int], object] = lambda job: None
+    ) -> NodeBorrowed:
         """See effects.Scheduler. A donor that does not run in time is ended; one that could not be is named in the answer."""
         job = 0
         try:
@@ -87,6 +89,7 @@ class Lenders:
             self._donors.add(job)
             if self._over.is_set():  # while it was being submitted
                 return NodeBorrowed(slot, "", max(self._end([job]), default=0), "it is not wanted any more")
+            submitted(job)
             donor = self._running(job, wait_s)
         except FtslurmError as error:
             stays = max(self._end([job] if job else []), default=0)

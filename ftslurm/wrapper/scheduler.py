@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,18 +26,20 @@ from ftslurm.model.events import (
 from ftslurm.slurm import slurmd
 from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
-from ftslurm.slurm.commands import steps_argv
-from ftslurm.slurm.parse import parse_steps, unix_time
+from ftslurm.slurm.commands import ANSWER_ENV, COMMENT_PREFIX, address, comment_argv, show_job_argv, steps_argv
+from ftslurm.slurm.parse import parse_job, parse_steps, seconds, unix_time
 from ftslurm.slurm.patience import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.keeper import keep, start_words
 from ftslurm.wrapper.lenders import Lenders
 from ftslurm.wrapper.requeue import AS_IT_IS
 
-# Of the keeper: job, hold, job, require, exclude, start, job, release, and one while it watches; and above all their waits,
+# Of the keeper: job, hold, job, require, exclude, start, job, release, one while it watches, and job; and above all their waits,
 # which end by themselves.
-KEEPER_REQUESTS = 9
+KEEPER_REQUESTS = 10
 KEEPER_MARGIN_S = 30.0
+# For a request that is only for people.
+SHOW_S = 10.0
 # Steps that are tried for a requeue, one after the other.
 KEEPERS_MOST = 3
 # That are tried, one after the other, before a node that does not answer is blamed for it.
@@ -47,7 +50,8 @@ ASK_OTHERS = 3
 class SlurmScheduler:
     """See effects.Scheduler. nodes: of the allocation, where the keeper can run. kind, timeout_s: of the client.
 
-    schedule: requeues of the job before ours; after more of them it is no longer ours to judge or to give back.
+    schedule: requeues of the job before ours; after more of them it is no longer ours to judge or to give back. comments: may
+    the job's own comment be ours?
     """
 
     client: SlurmClient
@@ -62,6 +66,7 @@ class SlurmScheduler:
     lenders: Lenders
     clock: Callable[[], float] = time.monotonic
     schedule: int = 0
+    comments: bool = False
     _places: dict[str, NodeView] = field(default_factory=dict)
 
     def ask(self) -> SlurmAnswered:
@@ -70,6 +75,7 @@ class SlurmScheduler:
             job = self.client.job(self.job)
             config = self.client.config()
             said = answer(job, self.client.nodes(), has_epilog(config))
+            said = replace(said, slurmd_timeout_s=seconds(config.get("SlurmdTimeout", "")))
             # It runs anew, and we were away meanwhile: for us that is a job that was requeued by somebody else.
             state = said.state if job.restarts <= self.schedule else JobState.PENDING.value
             over = self.lenders.ended()
@@ -104,8 +110,8 @@ class SlurmScheduler:
     def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
         return self.lenders.check(node, lender, limit_s)
 
-    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float) -> NodeBorrowed:
-        return self.lenders.borrow(slot, exclude, wait_s)
+    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int], object]) -> NodeBorrowed:
+        return self.lenders.borrow(slot, exclude, wait_s, submitted)
 
     def end_loans(self, jobs: Sequence[int]) -> LoansEnded:
         return self.lenders.end_loans(jobs)
@@ -131,6 +137,15 @@ class SlurmScheduler:
         except FtslurmError as error:
             return f"the clean-up could not be run: {error}"
         return ill_end(done)
+
+    def show(self, text: str) -> None:
+        """See effects.Scheduler. One question and one request, neither of them made again: it is only for people."""
+        if not self.comments:
+            return
+        with suppress(FtslurmError):
+            job = parse_job(read_answer(self.run(show_job_argv(self.job), SHOW_S, env={**self.env, **ANSWER_ENV})), self.job)
+            if not job.comment or job.comment.startswith(COMMENT_PREFIX):
+                self.run(comment_argv(address(job), f"{COMMENT_PREFIX}{text}"), SHOW_S, env=dict(self.env))
 
     def requeue(self, decision: str, exclude: Sequence[str], start: Start, allow_first: bool) -> RequeueEnded:
         """By a keeper step, elsewhere if it fails; by ourselves, or plainly, if Slurm gives us none and the job still runs."""

@@ -216,7 +216,7 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
     scheduler = SlurmScheduler(
         client, number, allocation.nodes, journal.path, order.env, python, run_command,
         site.settings.slurm_client, site.settings.slurm_timeout_s, lenders,
-        schedule=allocation.restarts,
+        schedule=allocation.restarts, comments=site.settings.slurm_comment,
     )  # fmt: skip
     can = frozenset({"ask", "requeue", "probe", "replace", "release", "steps"})
     config = _config(client)

@@ -81,3 +81,18 @@ def test_a_requeue_that_stands_open_is_told_how_to_finish() -> None:
     job.exits(0, 1)
     found = by_slurm(summary(job)._replace(number=7), {7: SlurmWord("PENDING", "JobHeldUser", held=True)})
     assert (found.state, found.what) == ("held", "a requeue was not finished: ftslurm requeue --finish 7")
+
+
+def test_while_the_requeue_is_under_way_the_job_runs_and_does_not_start() -> None:
+    job = Job().begin()
+    job.silent = {Requeue}
+    job.exits(0, 1)
+    before = summary(job)._replace(number=7)
+    assert by_slurm(before, {7: SlurmWord("RUNNING")}) == before
+
+
+def test_a_requeue_tells_what_the_job_waits_for() -> None:
+    job = requeued()
+    done = next(number for number, record in enumerate(job.ledger) if isinstance(record, rec.CarriedOut))
+    job.ledger[done] = rec.CarriedOut(2e9, "r-1", True, "requeued without n4; it can start when Slurm takes n4 for down")
+    assert summary(job).what == "without n4; it can start when Slurm takes n4 for down"

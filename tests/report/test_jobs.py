@@ -15,7 +15,7 @@ NOW = 100 * DAY_S
 def job(name: str, state: str = "running", days: float = 0.0, attempt: int = 1, **other: object) -> JobSummary:
     over = state in ("completed", "failed", "cancelled", "timeout", "gone")
     at = NOW - days * DAY_S
-    made = JobSummary(name, "c", False, "train", state, "", over, attempt, 1, "n1", "", "", at, at, False, 1, "", "", 0, 0)
+    made = JobSummary(name, "c", False, "train", state, "", over, attempt, 1, "n1", "", "", at, at, False, 0.0, 1, "", "", 0, 0)
     return made._replace(**other)
 
 

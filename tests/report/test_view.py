@@ -95,7 +95,7 @@ def test_a_requeue_that_nobody_finished_is_shown_as_open() -> None:
     job.silent = {Requeue}
     job.exits(0, 1)
     seen = view(job)
-    assert seen.requeue_open and seen.state == "being requeued"
+    assert seen.requeue_open and seen.state == "waiting for its nodes to be clean"
     job.tell(ev.RequeueEnded(True, "requeued"))
     assert not view(job).requeue_open and view(job).state == "requeued"
 

@@ -476,7 +476,8 @@ class Job:
                 if not free:
                     return [ev.NodeBorrowed(slot, "", 0, "none is free")]
                 self.donors.remove(free[0])
-                return [ev.NodeBorrowed(slot, free[0], 900 + int(free[0].removeprefix("n")))]
+                donor = 900 + int(free[0].removeprefix("n"))
+                return [ev.DonorSubmitted(slot, donor), ev.NodeBorrowed(slot, free[0], donor)]
             case do.EndLoans():
                 return [ev.LoansEnded()]
             case do.ReleaseNodes(nodes):

@@ -39,7 +39,8 @@ def users(code: str = "80C98002", node: str = "n2") -> Fault:
 
 
 def kinds(decisions: list[do.Decision]) -> list[str]:
-    return [type(decision).__name__ for decision in decisions if not isinstance(decision, (do.Remember, do.Say, do.ShowCard, do.WatchRanks))]
+    shown = (do.Remember, do.Say, do.ShowCard, do.ShowWait, do.WatchRanks)
+    return [type(decision).__name__ for decision in decisions if not isinstance(decision, shown)]
 
 
 # --- a job that runs well
@@ -1520,8 +1521,8 @@ def test_what_happened_stands_in_the_ledger_in_order() -> None:
     job.exits(0, 1)
     told = [type(record).__name__ for record in job.ledger if not isinstance(record, rec.RunBegan)]
     assert told == [
-        "AttemptBegan", "FaultSeen", "TroubleSeen", "AttemptEnded", "Decided", "CarriedOut",
-        "AttemptBegan", "TroubleSeen", "AttemptEnded", "Decided", "CarriedOut", "Finished",
+        "AttemptBegan", "FaultSeen", "TroubleSeen", "AttemptEnded", "Decided", "Waiting", "CarriedOut",
+        "AttemptBegan", "TroubleSeen", "AttemptEnded", "Decided", "Waiting", "CarriedOut", "Finished",
     ]  # fmt: skip
     ended = of_kind(job.ledger, rec.AttemptEnded)[1]
     assert ended.exits == {"exited with status 1": 1, "was killed by SIGTERM": 3}

@@ -1,0 +1,128 @@
+"""What is waited for is told, once a phase: on stderr, in the ledger, in the job's comment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftslurm.model import decisions as do
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.settings import Settings
+from ftslurm.model.summary import last_wait, summarise
+from ftslurm.policies.judge_ending import TELL_STEP_S
+from ftslurm.policies.judge_settling import TELL_S
+from tests.stories.replay import RUNNING, SILENT, Job, fault
+
+CAN = ("ask", "requeue", "probe", "replace", "release")
+ST = Settings()
+
+
+def waits(job: Job) -> list[str]:
+    return [wait.what for wait in job.recorded(rec.Waiting)]
+
+
+def told(job: Job, what: str, for_s: float) -> None:
+    """Once on each of the three ways, and until the same moment."""
+    (record,) = (wait for wait in job.recorded(rec.Waiting) if wait.what == what)
+    (shown,) = (show for show in job.did(do.ShowWait) if show.what == what)
+    assert record.until - record.at == for_s and (shown.until, shown.attempt) == (record.until, record.attempt)
+    assert job.said.count(what.partition(",")[0].partition(" (")[0]) <= 1
+    assert f"{for_s:.0f} s" in job.said
+
+
+def test_devices_that_heal_and_the_end_of_the_wait() -> None:
+    job = Job().begin()
+    job.silent = {do.HealDevices}
+    job.shows(fault())
+    told(job, "device 0.0 of n2 to heal or to be reset", ST.self_heal_wait_s + ST.reset_wait_s)
+    summary = summarise(job.ledger)
+    assert summary is not None and summary.state == "waiting" and summary.until > job.now.unix
+    job.tell(ev.HealingDone("n2", ()))
+    assert last_wait(job.ledger) is None
+
+
+def test_after_the_wait_the_comment_says_that_the_attempt_runs() -> None:
+    job = Job().begin()
+    job.shows(fault())
+    assert [(show.attempt, show.what) for show in job.did(do.ShowWait)][1:] == [(2, "")]
+    assert last_wait(job.ledger) is None
+    quick = Job().begin()
+    quick.all_exit(0)
+    assert not quick.did(do.ShowWait), "a job that runs well has nothing to show"
+
+
+def test_a_silent_node_is_told_of_once_and_so_is_that_it_is_back() -> None:
+    job = Job(can=CAN, nodes=("n1", "n2", "n3")).begin()
+    job.reachable = None
+    for node in ("n2", "n3"):
+        job.wait(15.0)
+        job.tell(ev.NodeSilent(node, 15.0))
+    assert waits(job) == ["a word from n2, or the end of its lease"] and "nothing was heard of n2 for 15 s" in job.said
+    job.tell(ev.NodeHeard("n2"))
+    assert last_wait(job.ledger) is not None
+    job.tell(ev.NodeHeard("n3"))
+    assert last_wait(job.ledger) is None and "n3 is heard of again" in job.said and job.did(do.ShowWait)[-1].what == ""
+    summary = summarise(job.ledger)
+    assert summary is not None and summary.state == "running"
+
+
+def test_leases() -> None:
+    job = Job(can=CAN).begin()
+    job.reachable = False
+    job.wait(15.0)
+    job.tell(ev.NodeSilent("n2", 15.0))
+    job.wait(5.0)
+    assert waits(job)[-1] == "the leases of the ranks on n2" and "until the leases of the ranks on n2 have run out" in job.said
+
+
+def test_a_donor_s_number_is_told_at_once() -> None:
+    job = Job(Settings(node_replacement=True, node_replacements=4), can=CAN).begin()
+    job.slurm, job.silent = replace(RUNNING, bad_nodes=(("n2", "DOWN*"),)), {do.BorrowNode}
+    job.exits(2, 1)
+    job.tell(ev.DonorSubmitted(1, 4712))
+    told(job, "a node of donor job 4712", ST.replacement_wait_s)
+    assert "donor job 4712 waits for a node in the place of n2" in job.said
+    job.tell(ev.DonorSubmitted(5, 4713))  # not for a slot that is open
+    assert "4713" not in job.said
+
+
+def test_ranks_that_take_their_time_to_end() -> None:
+    job = Job().begin()
+    job.silent = {do.StopRanks}
+    job.exits(0, 1)
+    job.wait(TELL_S - 0.5)
+    assert not waits(job)
+    job.wait(1.0)
+    assert len(waits(job)) == 1 and waits(job)[0].startswith("the ranks to end (stop.grace")
+
+
+def test_slurm_that_takes_its_time_to_answer_and_to_end_a_step() -> None:
+    job = Job().begin()
+    job.silent = {do.AskSlurm, do.EndStep, do.KillStep}
+    job.exits(0, 1)
+    job.wait(TELL_S + 1.0)
+    assert waits(job) == ["Slurm's word on job and nodes"]
+    job.tell(RUNNING)
+    job.wait(TELL_STEP_S + 1.0)
+    assert waits(job)[1:] == ["Slurm to end the step"]
+
+
+def test_slurmctld_that_is_away() -> None:
+    job = Job().begin()
+    job.slurm = replace(SILENT, away=True)
+    job.exits(0, 1)
+    assert waits(job) == ["slurmctld, before anything is decided"]
+
+
+def test_a_requeue_says_what_the_job_will_wait_for() -> None:
+    job = Job(can=CAN).begin()
+    job.slurm = replace(RUNNING, slurmd_timeout_s=300.0)
+    job.reachable = False
+    job.wait(15.0)
+    job.tell(ev.NodeSilent("n2", 15.0))
+    job.wait(100.0)
+    assert job.did(do.ShowWait)[-1].what == "Slurm to take n2 for down (SlurmdTimeout 300 s, up to twice that), requeued"
+    assert "it starts again when Slurm takes n2 for down (SlurmdTimeout 300 s" in job.said.splitlines()[-1]
+    plain = Job().begin()
+    plain.exits(0, 1)
+    assert plain.did(do.ShowWait)[-1].what == "its nodes to be clean, requeued"
