@@ -14,6 +14,7 @@ import ftslurm
 from ftslurm.cli.analyze import analyze
 from ftslurm.cli.drill import drill
 from ftslurm.cli.install_hooks import install_hooks
+from ftslurm.cli.logs import logs
 from ftslurm.cli.nodes import nodes
 from ftslurm.cli.output import print_json, store
 from ftslurm.cli.status import begun, status
@@ -130,6 +131,7 @@ def env() -> None:
 group.add_command(analyze)
 group.add_command(drill)
 group.add_command(install_hooks)
+group.add_command(logs)
 group.add_command(nodes)
 group.add_command(status)
 

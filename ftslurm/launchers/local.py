@@ -130,6 +130,7 @@ class LocalLauncher:
     poll_s: float = 10.0
     width: int = 0
     steps: list[int] = field(default_factory=lambda: [0])
+    again: bool = False
 
     def step_argvs(self, layout: Layout | None = None) -> tuple[tuple[str, ...], ...]:
         component = self.components[0]
@@ -137,7 +138,8 @@ class LocalLauncher:
         options = without(component.options, "multi-prog", "kill-on-bad-exit", "wait")
         if layout is not None:
             options = placement.parts(options, self.env, layout, len(self.nodes), self.width)[0].options
-        return (self._argv((*options, "--", *self.python.shim_argv(command))),)
+        again = ("--open-mode=append",) if self.again or self.steps[0] else ()
+        return (self._argv((*options, *again, "--", *self.python.shim_argv(command))),)
 
     def watch_argv(self, nodes: Sequence[str]) -> tuple[str, ...]:
         count = str(len(nodes))

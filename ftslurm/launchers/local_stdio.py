@@ -3,78 +3,27 @@
 from __future__ import annotations
 
 import os
-import re
 import select
 import termios
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
 from pathlib import Path
 
+from ftslurm.launchers.file_patterns import Kind, Target, read_target
 from ftslurm.launchers.local_environ import Simulated
 from ftslurm.launchers.local_layout import Layout, Place, Refused
 from ftslurm.launchers.srun_options import has_flag, option_value
-from ftslurm.model.numbers import whole
 from ftslurm.model.values import dataclass
 
 MAX_LINE_BYTES = 1024  # longer lines are labelled in pieces (MAX_MSG_LEN in io.h)
 MAX_BUFFERED_BYTES = 1 << 20  # of one stream (STDIO_MAX_FREE_BUF messages of MAX_MSG_LEN)
-MAX_WIDTH = 10  # of zero padding in file names (fname.c)
 READ_BYTES = 1 << 16
 ATOMIC_BYTES = select.PIPE_BUF  # poll(2) calls a pipe writable when it takes this much without blocking
-
-
-class Kind(Enum):
-    """What -i, -o and -e can ask for."""
-
-    ALL = "our own stream"
-    NONE = "/dev/null"
-    ONE = "our own stream for one task, /dev/null for the others"
-    FILE = "one file for all"
-    EACH = "a file by task or node"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    kind: Kind
-    task: int = 0
-    pattern: str = ""
 
 
 def _is_other(target: Target, place: Place) -> bool:
     """Was one task named, and not this one?"""
     return target.kind is Kind.ONE and target.task != place.rank
-
-
-_FIELD = re.compile(r"%(?:(%)|(\d*)([aAjJsutnNx]))")
-
-
-def read_target(text: str | None, tasks: int) -> Target:
-    """Source: fname_create in srun's fname.c."""
-    if text is None or text[:3].lower() == "all" or text.startswith("-"):
-        return Target(Kind.ALL)
-    if text.lower() == "none":
-        return Target(Kind.NONE)
-    task = whole(text)
-    if task is not None and task < tasks:
-        return Target(Kind.ONE, task=task)
-    if "\\" in text:  # srun's way to say that nothing is a pattern
-        return Target(Kind.FILE, pattern=text.replace("\\", "").replace("%", "%%"))
-    each = any(found[3] in "tnNu" for found in _FIELD.finditer(text) if found[3])
-    return Target(Kind.EACH if each else Kind.FILE, pattern=text)
-
-
-def expand_pattern(pattern: str, values: Mapping[str, str]) -> str:
-    """values: by letter. Numbers are padded with zeros to the width given, in `%J` the job's."""
-
-    def value_of(found: re.Match[str]) -> str:
-        if found[1]:
-            return "%"
-        first, dot, rest = values[found[3]].partition(".") if found[3] == "J" else (values[found[3]], "", "")
-        width = 0 if found[3] in "uNx" else min(int(found[2][-9:] or 0), MAX_WIDTH)
-        return first.zfill(width) + dot + rest
-
-    return _FIELD.sub(value_of, pattern)
 
 
 def pattern_values(env: Mapping[str, str], simulated: Simulated, place: Place, user: str) -> dict[str, str]:

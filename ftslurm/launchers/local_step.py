@@ -31,10 +31,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from ftslurm.errors import FtslurmError, LaunchFailed
+from ftslurm.launchers.file_patterns import expand_pattern
 from ftslurm.launchers.local_ends import Ended, ExitReports, step_status
 from ftslurm.launchers.local_environ import Simulated, exported, options_from, read_simulated, step_environ, task_environ
 from ftslurm.launchers.local_layout import Layout, Place, Refused, lay_out
-from ftslurm.launchers.local_stdio import Stdio, expand_pattern, pattern_values
+from ftslurm.launchers.local_stdio import Stdio, pattern_values
 from ftslurm.launchers.srun_options import option_value
 from ftslurm.model.exits import ExitStatus, from_returncode
 from ftslurm.model.text import visible

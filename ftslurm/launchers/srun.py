@@ -86,7 +86,7 @@ def beside_env(env: Mapping[str, str], job: int) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class SrunLauncher:
     """components: the user's srun options and command, one or several (heterogeneous step). granted: nodes of the allocation.
-    width: of the step, 0 where that is srun's to say.
+    width: of the step, 0 where that is srun's to say. again: the command ran in an earlier scheduling of the job.
     """
 
     components: tuple[Component, ...]
@@ -96,6 +96,7 @@ class SrunLauncher:
     granted: int = 0
     width: int = 0
     launched: list[int] = field(default_factory=list)
+    again: bool = False
 
     def step_argvs(self, layout: Layout | None = None) -> tuple[tuple[str, ...], ...]:
         return tuple(argv for argv, _ in self._rendered(layout))
@@ -110,8 +111,8 @@ class SrunLauncher:
 
     def _component(self, component: Component, placed: Sequence[str]) -> Component:
         options = exported(without(placed, "multi-prog", "kill-on-bad-exit", "wait"), self.env)
-        # A step that is launched again would begin the files of the one before anew.
-        again = ("--open-mode=append",) if self.launched and not has_flag(options, "open-mode") else ()
+        # A step that is launched again would begin the files of the one before anew; whoever asks for that means other jobs'.
+        again = ("--open-mode=append",) if self.launched or self.again else ()
         command = () if has_flag(component.options, "multi-prog") else component.command
         return Component((*options, *again, *_OURS), self.python.shim_argv(command))
 

@@ -45,10 +45,12 @@ class WatchNodes:
 
 @dataclass(frozen=True, slots=True)
 class StartRanks:
-    """Run the command in the shims of the ranks in env. env: rank -> variables to set on top of the task's own."""
+    """Run the command in the shims of the ranks in env. env: rank -> variables to set on top of the task's own. banner: a line
+    for files that hold attempts before this one."""
 
     attempt: int
     env: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    banner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +308,11 @@ class ShowCard:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepOutput:
+    """Keep the output of this scheduling: Slurm may begin the script's file anew in the next one."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShowWait:
     """Let the job's own comment tell what it waits for, where Slurm shows jobs. what: empty for nothing, the attempt runs. until:
     Unix seconds, at the latest; 0: nobody knows.
@@ -356,6 +363,7 @@ Decision = (
     | AnswerDrill
     | Say
     | ShowCard
+    | KeepOutput
     | ShowWait
     | Finish
 )

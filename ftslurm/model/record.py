@@ -275,6 +275,19 @@ class Drilled:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputTo:
+    """Where the output of this ftrun goes. files: those that it and the batch script print into. ranks: (how shared, pattern)
+    of those that srun makes (launchers/rank_files.py). label: lines begin with the rank.
+    """
+
+    at: float
+    run: str
+    files: tuple[str, ...] = ()
+    ranks: tuple[tuple[str, str], ...] = ()
+    label: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """Nothing goes on before this has come or its time is up. what: in words; empty: it is waited for no more, and the ranks
     run on. until: Unix seconds, at the latest; 0: nobody knows.
@@ -375,7 +388,7 @@ Record = (
     RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | Reinstated | HangSeen | Paused | Advised
     | CulpritSeen | ProgramSaid
     | SlotsChanged | NodeLent | NodeRefused
-    | Drilled | Waiting | Signalled | Decided | CleanUpBegan | CarriedOut | AttemptEnded | Finished
+    | Drilled | OutputTo | Waiting | Signalled | Decided | CleanUpBegan | CarriedOut | AttemptEnded | Finished
 )
 KINDS: Mapping[str, type] = {
     kind.__name__: kind
@@ -396,6 +409,7 @@ KINDS: Mapping[str, type] = {
         CulpritSeen,
         ProgramSaid,
         Drilled,
+        OutputTo,
         Waiting,
         Signalled,
         Decided,

@@ -397,6 +397,10 @@ class Settings:
     catalogs: tuple[str, ...] = _leaf(
         "catalogs", words_of(), (), "files of a site's own, laid over the catalogues of codes and patterns that ship"
     )
+    keep_bytes: int = _leaf(
+        "logs.keep_bytes", count(0, 1 << 32), 16 << 20,
+        "of each file of the script's output, kept at a requeue, which may truncate it; 0: nothing",
+    )
     tail_bytes: int = _leaf(
         "logs.tail_bytes", count(0, 1 << 20), 65536, "of each output stream of a rank, kept for when it fails; 0: nothing"
     )

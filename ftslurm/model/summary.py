@@ -25,7 +25,7 @@ ENDING_STATES = {
     "COMPLETING": "Slurm is ending the job",
 }
 # Last words of an ftrun after which the job itself may go on.
-_MAY_GO_ON = frozenset({"requeued", *(ENDING_STATES[word] for word in ("PREEMPTED", "PENDING", "NODE_FAIL", "COMPLETING"))})
+MAY_GO_ON = frozenset({"requeued", *(ENDING_STATES[word] for word in ("PREEMPTED", "PENDING", "NODE_FAIL", "COMPLETING"))})
 _ENDS = {ENDING_STATES["CANCELLED"]: "cancelled", ENDING_STATES["TIMEOUT"]: "timeout"}
 # States of jobs that are over.
 OVER = frozenset({"completed", "failed", "cancelled", "timeout", "gone"})
@@ -150,7 +150,7 @@ def _how(what: str, why: str) -> str:
 
 
 def _ended(record: rec.Finished) -> tuple[str, str, bool]:
-    if record.what in _MAY_GO_ON:
+    if record.what in MAY_GO_ON:
         return "requeued", record.what, False
     if record.what in _ENDS:
         return _ENDS[record.what], "", True

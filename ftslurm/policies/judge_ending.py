@@ -17,6 +17,7 @@ from ftslurm.model.decisions import (
     EndLoans,
     EndStep,
     Finish,
+    KeepOutput,
     KillStep,
     Requeue,
     Say,
@@ -25,6 +26,7 @@ from ftslurm.model.decisions import (
 )
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.summary import MAY_GO_ON
 from ftslurm.policies.judge_patience import Patience
 from ftslurm.policies.judge_state import SIGINT, SIGTERM
 from ftslurm.policies.phases import Phase
@@ -164,7 +166,8 @@ class Ending(Patience):
     def _finish(self, what: str, status: int, now: Now) -> list[Decision]:
         self.phase, self.exit_status, self._waits = Phase.FINISHED, status, {}
         finished = rec.Finished(now.unix, self.facts.run, status, what, self._unproven_nodes(now))
-        return [*self._all_loans_end(), self._note(finished), Finish(status)]
+        kept = [KeepOutput()] if what in MAY_GO_ON and what != "requeued" else []  # a requeue of ours has kept it
+        return [*self._all_loans_end(), self._note(finished), *kept, Finish(status)]
 
     def _unproven_nodes(self, now: Now) -> tuple[str, ...]:
         """Only silent ones: of the others all hang up within moments of the end, and the next ftrun need not wait for that."""

@@ -50,7 +50,8 @@ class Launching(Settling):
         known = {node: why for node, why in f.remembered.items() if node in f.nodes}
         warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]
         before = [self._note(record) for record in f.cut_short]
-        begun: list[Decision] = [*before, self._note(began, vital=True), *warned]
+        output = [self._note(replace(f.output, at=now.unix, run=f.run))] if f.output is not None else []
+        begun: list[Decision] = [*before, self._note(began, vital=True), *output, *warned]
         return [*loans, *begun, *(self._await_others(now) if f.unproven else self._first_launch(now))]
 
     def _await_others(self, now: Now) -> list[Decision]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision, LaunchStep, StartRanks
+from ftslurm.model.decisions import Decision, LaunchStep, Say, StartRanks
 from ftslurm.model.events import Now
 from ftslurm.model.job import Counters
 from ftslurm.model.layout import Layout
@@ -25,6 +25,8 @@ from ftslurm.policies.standstill import standstill
 
 # A job that is over sooner needs no agents, and does not pay for them; trouble brings them up at once.
 WATCH_AFTER_S = 1.0
+# Of the reason, in letters: the banner is one line.
+WHY_MOST = 160
 
 
 class Starting(Ending):
@@ -69,7 +71,9 @@ class Starting(Ending):
             now.unix, f.run, number, f.schedule, f.step_key, counters.starts, fold_nodes(self._step_nodes()),
             len(self._tasks), self._step, *fold_shares(self._shares() or self._shares_told()),
         )  # fmt: skip
-        started: list[Decision] = [self._note(begun), StartRanks(number, env), *self._watch_ranks(self._agents)]
+        banner = self._banner(number, fold_nodes(self._step_nodes()))
+        said = [Say(banner)] if banner else []
+        started: list[Decision] = [self._note(begun), *said, StartRanks(number, env, banner), *self._watch_ranks(self._agents)]
         started += self._ask_after_silent(now)
         started += self._wait_over(number)
         if told:
@@ -118,7 +122,17 @@ class Starting(Ending):
         self._hangs.begun(rank, node)
         watched = self._watch_ranks([node])  # its page has another name now
         changed = [self._intervals()] if self._intervals() != before else []
-        return [begun, StartRanks(number, {rank: self._env(counters, now)[rank]}), *watched, *changed]
+        start = StartRanks(number, {rank: self._env(counters, now)[rank]}, f"attempt {number} on {node}, rank {rank} alone")
+        return [begun, start, *watched, *changed]
+
+    def _banner(self, number: int, nodes: str) -> str:
+        """Between the output of an attempt and that of those before it; a first start needs none."""
+        rung, cause = (self._decided.rung, self._decided.cause) if self._decided else self.history.scheduled_by
+        if number < 2 or not rung:
+            return ""
+        decided = self._decided or self.history.last_decision
+        why = f": {decided.why[:WHY_MOST]}" if decided is not None and decided.rung == rung else f" ({cause})"
+        return f"attempt {number} on {nodes}, after {rung}{why}"
 
     def _env(self, counters: Counters, now: Now) -> dict[int, dict[str, str]]:
         # What another ftrun of the script did is none of this one's starts.

@@ -7,7 +7,7 @@ from dataclasses import field
 from enum import Enum
 
 from ftslurm.model.devices import Fault
-from ftslurm.model.record import Record
+from ftslurm.model.record import OutputTo, Record
 from ftslurm.model.summary import ENDING_STATES
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import RankEnd, Verdict
@@ -43,7 +43,7 @@ class RunFacts:
     beside: does Slurm list steps, and none but those of steps_over, in a job that has lost a node? The node cannot say that
     nothing is left there.
     submit_time: of the job or its last requeue, by slurmctld's clock. clean_ups: seconds that nodes of this cluster needed after
-    earlier requeues, this user's jobs', the latest last.
+    earlier requeues, this user's jobs', the latest last. output: where it goes, None where nobody knows.
     log, labels: where the ranks' errors go, as in RunBegan.
     number: of the job, as scontrol takes it. remembered: node -> why earlier jobs of this user left it. sdk_env: what the
     program interface in the ranks has to know.
@@ -88,6 +88,7 @@ class RunFacts:
     clean_ups: tuple[float, ...] = ()
     log: str = ""
     labels: bool = False
+    output: OutputTo | None = None
 
     @property
     def missing(self) -> tuple[str, ...]:

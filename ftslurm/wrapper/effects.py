@@ -89,6 +89,7 @@ class Effects:
         prepare: Callable[[], None] = lambda: None, left: Callable[[do.TellOthers], None] = lambda told: None,
         tail_bytes: int = 0, silence_s: float = 0.0, beat_limits: Mapping[str, Any] | None = None, inject: str = "",
         keep: Callable[[int, str, str], Any] = lambda attempt, node, text: None, past: Sequence[Record] = (),
+        keep_output: Callable[[], None] = lambda: None, banner_streams: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """past: what the ledger held when this ftrun began; what is written since it sees itself."""
         self._sources = sources
@@ -104,6 +105,8 @@ class Effects:
         self._left = left
         self._keep = keep
         self._records = list(past)
+        self._keep_output = keep_output
+        self._banner_streams = banner_streams or {}
         self._tail_bytes = tail_bytes
         self._silence_s = silence_s
         self._beat_limits = beat_limits or {}
@@ -128,7 +131,8 @@ class Effects:
             argv = programs.get(rank)
             peer.send(
                 wire.start_message(
-                    decision.attempt, decision.env[rank], argv, self._tail_bytes, self._silence_s, self._inject
+                    decision.attempt, decision.env[rank], argv, self._tail_bytes, self._silence_s, self._inject,
+                    f"ftrun: {decision.banner}" if decision.banner else "", self._banner_streams,
                 )
             )
 
@@ -279,6 +283,7 @@ class Effects:
 
     def _give_back(self, d: do.Requeue) -> RequeueEnded:
         self._display.settle(SHOW_WAIT_S)  # the requeue's SIGTERM would end it
+        self._save_output()
         if d.clean_up is not None and (said := self._clean_up(d.clean_up)):
             self.say(said)
         return self._scheduler.requeue(d.decision, d.exclude, d.start, d.allow_first)
@@ -299,6 +304,12 @@ class Effects:
             self._left(decision)
         except StateError as error:
             self.say(f"{error}; later jobs will not know which nodes were left")
+
+    def _save_output(self, _: do.KeepOutput | None = None) -> None:
+        try:
+            self._keep_output()
+        except StateError as error:
+            self.say(f"{error}; the next start of the script may overwrite its output")
 
     def _show_wait(self, d: do.ShowWait) -> None:
         self._display.show(wait_text(d))
@@ -397,4 +408,5 @@ _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
     do.Requeue: Effects._requeue,
     do.Say: Effects._say,
     do.ShowWait: Effects._show_wait,
+    do.KeepOutput: Effects._save_output,
 }

@@ -11,12 +11,14 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import ftslurm
 from ftslurm.errors import REQUEUED_STATUS, FtslurmError, StateError
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import CHANNEL_VARIABLE, beside_argv, beside_env
+from ftslurm.ledger import output
 from ftslurm.ledger.clean_ups import known_clean_ups
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
@@ -243,11 +245,21 @@ class Heir:
 
     def _finish_requeue(self) -> str:
         st = self._will.settings
-        known = known_clean_ups(self._journal.path.parent.parent, self._will.cluster, fold(self._journal.read().records))
+        records = self._journal.read().records
+        known = known_clean_ups(self._journal.path.parent.parent, self._will.cluster, fold(records))
         start = plan_start(st, True, known)
+        self._keep_output(records)
         what = carry_out(self._client, self._will.number, self._journal, start, st.even_if_no_requeue)
         self._close(REQUEUED_STATUS, "requeued")
         return what
+
+    def _keep_output(self, records: Sequence[rec.Record]) -> None:
+        """Of the dead controller and its script, where their files are ours to see."""
+        files = [path for record in records if isinstance(record, rec.OutputTo) for path in record.files]
+        try:
+            output.keep(self._journal.path, self._will.schedule, files, self._will.settings.keep_bytes)
+        except StateError as error:
+            say(str(error))
 
     def _finish_end(self) -> str:
         decided = decided_end(self._journal.read().records, self._will)

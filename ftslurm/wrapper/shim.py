@@ -1113,11 +1113,16 @@ def complain(text: str) -> None:
     """A line on stderr, if it can be had without waiting: it may be said by the one who has to stop the rank. Nothing in it
     rules a terminal."""
     text = "".join(char if char.isprintable() else "?" for char in text)
+    print_at_once(2, f"{text}\n".encode(errors="replace"))
+
+
+def print_at_once(fd: int, line: bytes) -> None:
+    """Or not at all, where that would wait for who reads it."""
     poll = select.poll()
-    poll.register(2, select.POLLOUT)
+    poll.register(fd, select.POLLOUT)
     try:
         if poll.poll(0):
-            os.write(2, f"{text}\n".encode(errors="replace"))
+            os.write(fd, line)
     except OSError:
         pass  # nobody listens
 
@@ -1776,7 +1781,7 @@ class Shim:
         if what == "start":
             self._start(
                 int(message["attempt"]), message.get("argv") or self._argv, message["env"], int(message.get("tail") or 0),
-                str(message.get("inject") or ""),
+                str(message.get("inject") or ""), self._banner(message),
             )  # fmt: skip
             self._silence.watch(0.0 if self._reported else float(message.get("silence_s") or 0))
         elif what == "stop":
@@ -1802,8 +1807,18 @@ class Shim:
         else:
             raise ValueError(f"unknown message {what!r}")
 
-    def _start(self, attempt: int, argv: list[str], env: dict, tail: int, inject: str) -> None:
+    def _banner(self, message: dict) -> list[tuple[int, bytes]]:
+        """(stream, line): where the file behind a stream is shared, one of those who share it prints it."""
+        line = str(message.get("banner") or "")[:NAME_MAX].encode(errors="replace") + b"\n"
+        mine = {"task": True, "node": self._env.get("SLURM_LOCALID", "0") == "0", "one": self._rank == 0}
+        return [(fd, line) for fd in (1, 2) if mine.get(str((message.get("streams") or {}).get(str(fd))))]
+
+    def _start(
+        self, attempt: int, argv: list[str], env: dict, tail: int, inject: str, banner: list[tuple[int, bytes]]
+    ) -> None:
         """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for PYTHONPATH."""
+        for fd, line in banner:
+            print_at_once(fd, line)
         self._reported, self._own_status, self._tell_by = False, None, 0.0
         self._oom_kills = oom_kills()
         env = {**self._env, **self._pages.variables(attempt), **env}

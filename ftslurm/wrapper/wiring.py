@@ -24,7 +24,7 @@ from ftslurm.launchers.python import Python
 from ftslurm.launchers.same_share import by_cpu
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.launchers.srun_options import Component, has_flag, join_components, option_value
-from ftslurm.ledger import evidence
+from ftslurm.ledger import evidence, output
 from ftslurm.ledger.clean_ups import CleanUps, known_clean_ups
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
@@ -62,6 +62,7 @@ from ftslurm.wrapper.handover import ENVIRONMENT, begins_in_a_container, munge_s
 from ftslurm.wrapper.lenders import Lenders
 from ftslurm.wrapper.meanings import lazy_meaning
 from ftslurm.wrapper.output_place import output_place, own_stderr
+from ftslurm.wrapper.outputs import output_to, own_files, ranks_files
 from ftslurm.wrapper.scheduler import SlurmScheduler
 from ftslurm.wrapper.settings_files import Request, settings_in_force
 from ftslurm.wrapper.signals import Signals
@@ -209,8 +210,9 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
         allocation.submit_time,
     )  # fmt: skip
     journal, history = store.open(me)
+    output.settle(journal.path)
     python = _python(site.settings)
-    launcher = _srun(order, allocation, site.settings)
+    launcher = replace(_srun(order, allocation, site.settings), again=_ran_before(order, history))
     number = allocation.job.number
     lenders = Lenders(client, number, allocation.restarts, order.env, python, run_command, site.settings)
     scheduler = SlurmScheduler(
@@ -269,7 +271,7 @@ def _run_locally(order: Order, site: Site, number: int, journal: Journal) -> int
     allocation = local_allocation(number, pool.allocate(granted, kept_out), history)
     launcher = LocalLauncher(
         order.components, order.env, _python(site.settings), allocation.nodes, number, site.settings.poll_s,
-        _width(order, allocation, site.settings),
+        _width(order, allocation, site.settings), again=_ran_before(order, history),
     )  # fmt: skip
     facts = _facts(order, allocation, "local", frozenset({"ask", "requeue", "replace"}), site.settings)
     scheduler = LocalScheduler(pool, granted)
@@ -291,6 +293,9 @@ def _controller(
     """memory: of nodes, for later jobs; None where node names mean nothing. runs: does slurmctld say that the job does?
     ports: one of them is ours. munge: see secret_word."""
     clock, signals, diagnosis = Clock(), Signals(), Diagnosis(settings)
+    keep_bytes = settings.keep_bytes if facts.launcher == "srun" else 0  # nobody else runs a script anew
+    files, ranks = own_files(order.env), ranks_files(order.components, order.env, facts.number)
+    facts = replace(facts, output=output_to(files, ranks))
     if settings.catalogs:
         diagnosis.load()  # what is wrong with a site's own file is said before the job begins
     meaning = lazy_meaning(settings.user_induced, settings.catalogs)
@@ -310,7 +315,8 @@ def _controller(
         sources, launcher, scheduler, signals, clock, channel, order.verbose, programs=programs(order.components),
         prepare=diagnosis.prepare, left=lambda told: _left(memory, facts, told),
         keep=lambda attempt, node, text: evidence.keep(journal.path, attempt, node, text),
-        tail_bytes=settings.tail_bytes,
+        keep_output=lambda: output.keep(journal.path, facts.schedule, files, keep_bytes),
+        banner_streams=ranks.banner, tail_bytes=settings.tail_bytes,
         beat_limits=beat_config(settings), inject=inject_folder(settings),
         silence_s=settings.hang_interval_s if settings.hang_silence else 0.0, past=journal.read().records,
     )  # fmt: skip
@@ -504,6 +510,12 @@ _OF_THE_JOB = (
     "SLURM_JOB_PARTITION", "SLURM_JOB_QOS", "SLURM_JOB_RESERVATION", "SLURM_JOB_START_TIME", "SLURM_JOB_UID", "SLURM_JOB_USER",
     "SLURM_RESTART_COUNT", "SLURM_SUBMIT_", "SLURM_JOB_CPUS_PER_NODE", "SLURM_NTASKS_PER_NODE", "SLURM_DISTRIBUTION",
 )  # fmt: skip
+
+
+def _ran_before(order: Order, history: History) -> bool:
+    """In an earlier scheduling or by an earlier ftrun: then its files hold what must not be overwritten."""
+    key = step_key(order.command)
+    return any(step == key for _, step in history.starts)
 
 
 def _width(order: Order, allocation: Allocation, settings: Settings) -> int:

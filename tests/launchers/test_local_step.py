@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from ftslurm.launchers.file_patterns import Kind, Target, expand_pattern, read_target
 from ftslurm.launchers.local_ends import Ended, ExitReports, describe_exits, fold_ranks, step_status
 from ftslurm.launchers.local_environ import (
     Simulated,
@@ -28,7 +29,7 @@ from ftslurm.launchers.local_environ import (
     task_environ,
 )
 from ftslurm.launchers.local_layout import Layout, Place, Refused, distribute, lay_out
-from ftslurm.launchers.local_stdio import MAX_LINE_BYTES, Kind, Labeller, Target, expand_pattern, read_target
+from ftslurm.launchers.local_stdio import MAX_LINE_BYTES, Labeller
 from ftslurm.model.exits import ExitStatus, from_shell
 
 ROOT = Path(__file__).resolve().parents[2]

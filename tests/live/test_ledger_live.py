@@ -26,7 +26,8 @@ def sick_node(told: Story) -> str:
     return sick
 
 
-@story(nodes=2, tasks=2, rank=EVENTFUL.replace("$SLURM_PROCID = 1", "$SLURM_PROCID = 3"))
+@story(nodes=2, tasks=2, rank="echo this is attempt $FTSLURM_ATTEMPT" + EVENTFUL.replace("$SLURM_PROCID = 1", "$SLURM_PROCID = 3"),
+       sbatch=("--open-mode=truncate",))
 def test_status_and_history_agree_with_the_ranks(told: Story) -> None:
     told.ended("COMPLETED")
     assert told.counters() == [(1, 1, 1), (1, 2, 2), (2, 1, 3), (3, 1, 4)]
@@ -66,6 +67,10 @@ def test_status_and_history_agree_with_the_ranks(told: Story) -> None:
     same = ("job", "cluster", "command", "attempt", "schedule_count", "nodes", "rung", "cause", "at", "requeue_open")
     assert {name: line[name] for name in same} == {name: status[name] for name in same}
     assert (line["state"], line["over"]) == ("completed", True)
+    for attempt in (1, 2, 3, 4):  # two requeues have begun the file anew since
+        assert told.ftslurm("logs", str(told.id), "--attempt", str(attempt)).count("this is attempt") == 4
+        assert f"this is attempt {attempt}" in told.ftslurm("logs", str(told.id), "--attempt", str(attempt))
+    assert "this is attempt 1" not in (told.folder / "output").read_text()
 
 
 def nodes(told: Story, folded: str) -> set[str]:

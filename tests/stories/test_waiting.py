@@ -126,3 +126,41 @@ def test_a_requeue_says_what_the_job_will_wait_for() -> None:
     plain = Job().begin()
     plain.exits(0, 1)
     assert plain.did(do.ShowWait)[-1].what == "its nodes to be clean, requeued"
+
+
+# --- output
+
+
+def test_a_banner_stands_before_every_attempt_but_the_first() -> None:
+    job = Job().begin()
+    assert job.did(do.StartRanks)[-1].banner == "" and "attempt" not in job.said
+    job.shows(fault())
+    banner = job.did(do.StartRanks)[-1].banner
+    assert banner.startswith("attempt 2 on n[1-2], after in-place-restart: ") and banner in job.said
+    job.exits(0, 1)
+    job = job.again().begin()
+    assert job.did(do.StartRanks)[-1].banner.startswith("attempt 3 on n[1-2], after unconditional-requeue: rank 0 on n1")
+    second = Job(past=Job().begin().ledger, step_key="evaluate").begin()
+    assert second.did(do.StartRanks)[-1].banner == "", "another command of the script has had no attempt before"
+
+
+def test_a_rank_that_starts_alone_has_a_banner_too() -> None:
+    job = Job(Settings(mode="async")).begin()
+    job.exits(1, 7)
+    assert job.did(do.StartRanks)[-1].banner == "attempt 2 on n1, rank 1 alone"
+
+
+def test_where_the_output_goes_is_written_down() -> None:
+    job = Job()
+    job.judge.facts = replace(job.facts, output=rec.OutputTo(0.0, "", ("/log",)))
+    job.begin()
+    (told,) = job.recorded(rec.OutputTo)
+    assert (told.at, told.run, told.files) == (job.recorded(rec.RunBegan)[0].at, job.facts.run, ("/log",))
+
+
+def test_output_is_kept_where_somebody_else_requeues_the_job() -> None:
+    for state, kept in (("PENDING", 1), ("PREEMPTED", 1), ("CANCELLED", 0)):
+        job = Job().begin()
+        job.slurm = replace(RUNNING, state=state)
+        job.exits(0, 143)
+        assert len(job.did(do.KeepOutput)) == kept and job.status is not None

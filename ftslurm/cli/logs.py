@@ -1,0 +1,75 @@
+"""The door of `ftslurm logs`: what a job printed, attempt by attempt."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+
+import click
+
+from ftslurm.cli.output import store
+from ftslurm.errors import UsageError
+from ftslurm.ledger.store import state_folder
+
+
+@click.command()
+@click.argument("job")
+@click.option("--attempt", type=click.IntRange(1), help="Only what this attempt printed.")
+@click.option("--rank", type=click.IntRange(0), help="Only this rank: from its own file (-o %t), or by srun's --label.")
+@click.option("-f", "--follow", is_flag=True, help="And what comes, until the job is over.")
+def logs(job: str, attempt: int | None, rank: int | None, follow: bool) -> None:
+    """What JOB printed, over all its requeues: also what Slurm has overwritten since.
+
+    Names of files go to stderr, their contents to stdout.
+    """
+    from ftslurm.report.logs import outputs_of
+    from ftslurm.wrapper import logs as read
+
+    if follow and attempt is not None:
+        raise UsageError("--follow is for what comes, and --attempt for what was", hint="leave one of them out")
+    journal, contents = store().find(job)
+    outputs = outputs_of(contents.records)
+    outputs.check(attempt)
+    own = read.rank_sources(outputs, rank, attempt) if rank is not None else []
+    if rank is not None and not own and not outputs.label:
+        raise UsageError(
+            f"the output of rank {rank} cannot be told from that of the others",
+            hint="with srun's --label, or -o with %t, it can",
+        )
+    by_label = rank if rank is not None and not own else None
+    found = own or read.sources(outputs, journal.path, attempt)
+    if follow:
+        files = [source.path for source in found if source.schedule is None]
+        return _print(read.follow(files, lambda: _over(job), by_label))
+    missing = None
+    for source in found:
+        try:
+            pieces = read.read(source, attempt, by_label)
+            first = next(pieces, None)
+        except UsageError as error:
+            missing = error
+            continue
+        if first is not None:
+            if len(found) > 1:
+                click.echo(f"==> {source.title} <==", err=True)
+            _print([first])
+            _print(pieces)
+    if missing is not None:
+        raise missing
+
+
+def _over(job: str) -> bool:
+    from ftslurm.model.summary import summarise
+    from ftslurm.wrapper.jobs import with_slurms_word
+
+    known = summarise(store().find(job)[1].records)
+    if known is None:
+        return False
+    return with_slurms_word([known], state_folder(os.environ).stat().st_uid, os.environ)[0][0].over
+
+
+def _print(pieces: Iterable[bytes]) -> None:
+    for piece in pieces:
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()

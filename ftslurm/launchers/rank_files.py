@@ -1,0 +1,48 @@
+"""Into which files the ranks of a step write, as far as its command line tells. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+
+from ftslurm.launchers.file_patterns import Kind, expand_pattern, letters_of, read_target
+from ftslurm.launchers.srun_options import has_flag, option_value
+from ftslurm.model.values import dataclass
+
+# How files are shared: each task its own, those of a node one, or all one.
+TASK, NODE, ONE = "task", "node", "one"
+
+
+@dataclass(frozen=True, slots=True)
+class RankFiles:
+    """files: (how they are shared, pattern of an absolute path in which step, task and node are still open). banner: stream
+    (`1`, `2`) of a rank -> how the file behind it is shared, for those that have one; of two that go to one file, the
+    latter. label: lines begin with the rank.
+    """
+
+    files: tuple[tuple[str, str], ...] = ()
+    banner: Mapping[str, str] = field(default_factory=dict)
+    label: bool = False
+
+
+def rank_files(options: Sequence[str], env: Mapping[str, str], job: int, user: str, folder: str) -> RankFiles:
+    """folder: where srun is called. What is one for all srun opens itself, the rest slurmstepd in the folder of the tasks."""
+    known = {
+        "j": str(job), "A": env.get("SLURM_ARRAY_JOB_ID", str(job)), "a": env.get("SLURM_ARRAY_TASK_ID", "4294967294"),
+        "x": option_value(options, "job-name") or env.get("SLURM_JOB_NAME", "(null)"), "u": user,
+    }  # fmt: skip
+    chdir = option_value(options, "chdir") or folder
+    out = option_value(options, "output") or env.get("SLURM_STDOUTMODE")
+    err = option_value(options, "error") or env.get("SLURM_STDERRMODE")
+    found: dict[str, tuple[str, str]] = {}
+    for stream, text in (("1", out), ("2", err or out)):
+        target = read_target(text, 0)
+        if target.kind in (Kind.FILE, Kind.EACH):
+            each = target.kind is Kind.EACH
+            how = TASK if "t" in letters_of(target.pattern) else NODE if each else ONE
+            base = chdir if each and chdir.startswith("/") else folder
+            path = target.pattern if target.pattern.startswith("/") else f"{base}/{target.pattern}"
+            found[stream] = (how, expand_pattern(path, known, partly=True))
+    files = tuple(dict.fromkeys(found.values()))
+    banner = {stream: how for stream, (how, path) in found.items() if stream == "2" or found.get("2") != (how, path)}
+    return RankFiles(files, banner, has_flag(options, "label") or "SLURM_LABELIO" in env)

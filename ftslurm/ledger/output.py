@@ -1,0 +1,158 @@
+"""What earlier schedulings of a job printed: copies beside its ledger, bounded in number and size.
+
+Slurm begins the output file of a requeued script anew (sbatch(1), --open-mode), and a shell the file behind a `>`. Nobody can
+tell beforehand, so each is copied before the job is given back; a copy of a file that still holds what it held is removed
+again. A link would not do: it is truncated with the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from hashlib import blake2s
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ftslurm.errors import StateError
+from ftslurm.model.values import dataclass
+from ftslurm.system.files import private_folder
+
+# Of one job; the first ones are removed first.
+MAX_FILES = 40
+# Of a longer output the beginning is kept, where the set-up is told, and the end, where it failed.
+HEAD_SHARE = 1 / 8
+_LOOK_BYTES = 4096
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """schedule: requeues before. source: the file as it was called. copy: of it, `size` bytes then; left_out: of them are not in
+    the copy, behind its first `head`."""
+
+    schedule: int
+    source: str
+    copy: Path
+    size: int
+    head: int
+    left_out: int
+
+
+def folder_of(ledger: Path) -> Path:
+    return ledger.with_suffix(".output")
+
+
+def keep(ledger: Path, schedule: int, files: Iterable[str], most_bytes: int) -> None:
+    """Copy each of `files` that is a plain file and has anything in it. Raises: StateError."""
+    for source in dict.fromkeys(files):
+        name = f"run-{schedule + 1}.{blake2s(source.encode(errors='surrogateescape'), digest_size=4).hexdigest()}"
+        file = _open_plain(source)
+        if file is None:
+            continue
+        with file:
+            size = os.fstat(file.fileno()).st_size
+            if size and most_bytes:
+                _copy(file, size, folder_of(ledger), name, schedule, source, most_bytes)
+    _forget_oldest(ledger)
+
+
+def _open_plain(path: str) -> BinaryIO | None:
+    """None for what is not there (removed, or of another node) and for what is no plain file."""
+    try:
+        fd = os.open(path, _READ)
+    except OSError:
+        return None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        return None
+    return os.fdopen(fd, "rb")
+
+
+def _copy(file: BinaryIO, size: int, folder: Path, name: str, schedule: int, source: str, most: int) -> None:
+    head = size if size <= most else int(most * HEAD_SHARE)
+    tail_at = size if size <= most else size - (most - head)
+    copy = private_folder(folder) / f"{name}.out"
+    about = {"v": 1, "schedule": schedule, "source": source, "size": size, "head": head, "left_out": tail_at - head}
+    try:
+        with _anew(copy) as out:
+            _pour(file, out, 0, head)
+            _pour(file, out, tail_at, size - tail_at)
+        with _anew(copy.with_suffix(".json")) as out:
+            out.write(json.dumps(about).encode())
+    except OSError as error:
+        copy.unlink(missing_ok=True)
+        raise StateError(f"{source} cannot be kept in {folder}: {error.strerror}", hint="free space or rights there") from None
+
+
+def _anew(path: Path) -> BinaryIO:
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
+
+
+def _pour(file: BinaryIO, out: BinaryIO, at: int, count: int) -> None:
+    file.seek(at)
+    while count > 0 and (data := file.read(min(count, 1 << 20))):
+        out.write(data)
+        count -= len(data)
+
+
+def kept(ledger: Path) -> tuple[Kept, ...]:
+    """In the order of the schedulings; what is damaged is passed over."""
+    found = (_read(path) for path in folder_of(ledger).glob("*.json"))
+    return tuple(sorted((one for one in found if one is not None), key=lambda one: (one.schedule, one.source)))
+
+
+def _read(path: Path) -> Kept | None:
+    try:
+        body: Any = json.loads(path.read_bytes()[: 1 << 16])
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(body, dict) or body.get("v") != 1 or type(body.get("source")) is not str:
+        return None
+    numbers = [body.get(name) for name in ("schedule", "size", "head", "left_out")]
+    if any(type(number) is not int or not 0 <= number < 1 << 60 for number in numbers):
+        return None
+    schedule, size, head, left_out = numbers
+    return Kept(schedule, body["source"], path.with_suffix(".out"), size, head, left_out)  # type: ignore[arg-type]
+
+
+def still_there(one: Kept) -> bool:
+    """Does the file still begin with all that it held then? Compared at both ends of that."""
+    source = _open_plain(one.source)
+    if source is None:
+        return False
+    try:
+        with source as file, one.copy.open("rb") as copy:
+            if os.fstat(file.fileno()).st_size < one.size:
+                return False
+            length = min(_LOOK_BYTES, one.head)
+            ends = [(0, 0, length), (one.size - length, one.size - one.left_out - length, length)]
+            return all(_at(file, a, count) == _at(copy, b, count) for a, b, count in ends)
+    except OSError:
+        return False
+
+
+def _at(file: BinaryIO, position: int, count: int) -> bytes:
+    file.seek(max(position, 0))
+    return file.read(count)
+
+
+def settle(ledger: Path) -> None:
+    """Remove what was not overwritten after all (--open-mode=append). To be called when the next scheduling has begun."""
+    for one in kept(ledger):
+        if still_there(one):
+            _remove(one)
+
+
+def _forget_oldest(ledger: Path) -> None:
+    for one in kept(ledger)[:-MAX_FILES]:
+        _remove(one)
+
+
+def _remove(one: Kept) -> None:
+    with suppress(OSError):
+        one.copy.with_suffix(".json").unlink(missing_ok=True)
+        one.copy.unlink(missing_ok=True)

@@ -1,0 +1,160 @@
+"""Reads what a job printed, from its files and from what was kept of them."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from ftslurm.errors import UsageError
+from ftslurm.launchers.file_patterns import expand_pattern
+from ftslurm.launchers.rank_files import TASK
+from ftslurm.ledger.output import Kept, kept, still_there
+from ftslurm.model.values import dataclass
+from ftslurm.report.logs import Outputs, banners, of_rank, part_of
+
+# From one look at a file that grows to the next, and from one at the ledger to the next.
+LOOK_S, ASK_S = 0.2, 2.0
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file to read. title: for people. schedule: the one that it is of, None for whatever it holds. gap: after so many bytes
+    so many were left out, when it was kept."""
+
+    path: Path
+    title: str
+    schedule: int | None = None
+    gap: tuple[int, int] = (0, 0)
+
+
+def sources(outputs: Outputs, ledger: Path, attempt: int | None) -> list[Source]:
+    """Those of the whole job, in the order in which they were written. Raises: UsageError where nothing is known."""
+    copies = [one for one in kept(ledger) if not still_there(one)]
+    wanted = outputs.schedule_of[attempt] if attempt is not None else None
+    old = [_copied(one) for one in copies if wanted in (None, one.schedule)]
+    overwritten = {one.source for one in copies if one.schedule == wanted}
+    shared = [path for how, path in outputs.ranks if how != TASK and "%" not in path.replace("%%", "")]
+    now = [path for path in (*outputs.files, *(path.replace("%%", "%") for path in shared)) if path not in overwritten]
+    found = old + [Source(Path(path), path) for path in now]
+    if found:
+        return found
+    if outputs.ranks:
+        raise UsageError("each rank of this job writes a file of its own", hint="ask for one: --rank 0")
+    raise UsageError("the output of this job went to a terminal or a pipe, and into no file", hint="srun's -o makes files")
+
+
+def _copied(one: Kept) -> Source:
+    title = f"{one.source}, as it was when scheduling {one.schedule + 1} ended"
+    return Source(one.copy, title, one.schedule, (one.head, one.left_out))
+
+
+def rank_sources(outputs: Outputs, rank: int, attempt: int | None) -> list[Source]:
+    """Files of that rank alone; empty where it has none. Names of nodes and steps that nobody wrote down may be any."""
+    found: dict[str, None] = {}
+    for how, pattern in outputs.ranks:
+        if how == TASK:
+            step = outputs.step_of.get(attempt or outputs.last, "") if attempt is not None else ""
+            known = {"t": str(rank), **({"J": step, "s": step.rpartition(".")[2]} if step else {})}
+            found |= dict.fromkeys(sorted(glob.glob(_as_glob(pattern, known)), key=_age))  # noqa: PTH207
+    return [Source(Path(path), path) for path in found]
+
+
+def _as_glob(pattern: str, known: dict[str, str]) -> str:
+    named = expand_pattern(glob.escape(pattern), known, partly=True)
+    return re.sub(r"%(%|\d*[JsnN])", lambda found: "%" if found[1] == "%" else "*", named)
+
+
+def _age(path: str) -> float:
+    try:
+        return Path(path).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def read(source: Source, attempt: int | None, rank: int | None = None) -> Iterator[bytes]:
+    """Pieces of it. rank: only what srun has labelled so. Raises: UsageError for a file that is not here."""
+    with _opened(source) as file:
+        first, end = 0, None
+        if attempt is not None:
+            part = part_of(banners(file), attempt)
+            if part is None:
+                return
+            first, end = part
+        yield from _bytes(file, first, end, source.gap) if rank is None else of_rank(_lines(file, first, end), rank)
+
+
+def _opened(source: Source) -> BinaryIO:
+    try:
+        return os.fdopen(os.open(source.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb")
+    except OSError as error:
+        hint = "was it removed, or is it on a node's own disk?"
+        raise UsageError(f"{source.path} cannot be read here: {error.strerror}", hint=hint) from None
+
+
+def _bytes(file: BinaryIO, first: int, end: int | None, gap: tuple[int, int]) -> Iterator[bytes]:
+    head, left_out = gap
+    stops = [head] if left_out and first < head and (end is None or head < end) else []
+    at = first
+    for stop in (*stops, end):
+        file.seek(at)
+        while (stop is None or at < stop) and (data := file.read(_CHUNK if stop is None else min(_CHUNK, stop - at))):
+            at += len(data)
+            yield data
+        if stops and stop == head:
+            yield f"\nftslurm: {left_out} bytes were not kept (logs.keep_bytes)\n".encode()
+
+
+def _lines(file: BinaryIO, first: int, end: int | None) -> Iterator[bytes]:
+    file.seek(first)
+    at = first
+    for line in file:
+        if end is not None and at >= end:
+            return
+        at += len(line)
+        yield line
+
+
+def follow(
+    paths: Iterable[Path], over: Callable[[], bool], rank: int | None = None, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[bytes]:
+    """What is there and what comes, until the job is over. A file that is begun anew is read from its beginning."""
+    tails = [_Tail(path) for path in paths]
+    ask_at, ended = 0.0, False
+    while True:
+        if time.monotonic() >= ask_at:
+            ended, ask_at = over(), time.monotonic() + ASK_S
+        data = b"".join(tail.more(rank) for tail in tails)
+        if data:
+            yield data
+        elif ended:
+            return
+        else:
+            sleep(LOOK_S)
+
+
+class _Tail:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at, self._inode, self._rest = 0, 0, b""
+
+    def more(self, rank: int | None) -> bytes:
+        try:
+            with self._path.open("rb") as file:
+                info = os.fstat(file.fileno())
+                if info.st_ino != self._inode or info.st_size < self._at:
+                    self._at, self._inode, self._rest = 0, info.st_ino, b""
+                file.seek(self._at)
+                data = file.read(1 << 20)
+        except OSError:
+            return b""  # between two schedulings, or not yet there
+        self._at += len(data)
+        if rank is None:
+            return data
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return b"".join(of_rank((line + b"\n" for line in lines), rank))

@@ -1,0 +1,51 @@
+"""Where the output of a job goes: files that ftrun and its batch script print into, and those that srun makes for ranks."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from ftslurm.launchers.rank_files import RankFiles, rank_files
+from ftslurm.launchers.srun_options import Component
+from ftslurm.model.numbers import whole
+from ftslurm.model.record import OutputTo
+
+
+def own_files(env: Mapping[str, str], proc: Path = Path("/proc")) -> tuple[str, ...]:
+    """Plain files behind stdout and stderr of ftrun and of the batch script, by name. The kernel knows, Slurm is not asked."""
+    pids = ["self"]
+    script = whole(env.get("SLURM_TASK_PID", ""))
+    if script and env.get("ENVIRONMENT") == "BATCH":
+        pids.append(str(script))
+    found = (_file_behind(proc / pid / "fd" / fd) for pid in pids for fd in ("1", "2"))
+    return tuple(dict.fromkeys(path for path in found if path))
+
+
+def _file_behind(place: Path) -> str:
+    """Empty for anything but a plain file that still has this name."""
+    with suppress(OSError):
+        path, info = str(place.readlink()), place.stat()
+        if stat.S_ISREG(info.st_mode) and os.path.samestat(info, os.stat(path)):  # noqa: PTH116
+            return path
+    return ""
+
+
+def ranks_files(components: Iterable[Component], env: Mapping[str, str], job: int) -> RankFiles:
+    """Of a step with several components nobody knows which rank has which."""
+    only, *others = components
+    if others:
+        return RankFiles()
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    return rank_files(only.options, env, job, user, str(Path.cwd()))
+
+
+def output_to(files: tuple[str, ...], ranks: RankFiles) -> OutputTo | None:
+    """None where nothing is known. When, and of which run, is the judge's to add."""
+    return OutputTo(0.0, "", files, ranks.files, ranks.label) if files or ranks.files else None

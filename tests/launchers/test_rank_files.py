@@ -1,0 +1,29 @@
+"""Into which files ranks write, by their srun's command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftslurm.launchers.rank_files import NODE, ONE, TASK, RankFiles, rank_files
+
+W = "/work"
+
+
+@pytest.mark.parametrize(("options", "env", "expected"), [
+    ("", {}, RankFiles()),
+    ("-l", {}, RankFiles(label=True)),
+    ("", {"SLURM_LABELIO": "1"}, RankFiles(label=True)),
+    ("-o %j_%t.out", {}, RankFiles(((TASK, f"{W}/7_%t.out"),), {"2": TASK})),
+    ("-o log -e log", {}, RankFiles(((ONE, f"{W}/log"),), {"2": ONE})),
+    ("-o log", {}, RankFiles(((ONE, f"{W}/log"),), {"2": ONE})),
+    ("-o /abs/%x.%4t.%s.%%", {"SLURM_JOB_NAME": "train"}, RankFiles(((TASK, "/abs/train.%4t.%s.%%"),), {"2": TASK})),
+    ("-o out.%N -e err.%t", {}, RankFiles(((NODE, f"{W}/out.%N"), (TASK, f"{W}/err.%t")), {"1": NODE, "2": TASK})),
+    ("-e err.%t", {}, RankFiles(((TASK, f"{W}/err.%t"),), {"2": TASK})),
+    ("-D /data -o %t.out", {}, RankFiles(((TASK, "/data/%t.out"),), {"2": TASK})),
+    ("-D /data -o out", {}, RankFiles(((ONE, f"{W}/out"),), {"2": ONE})),
+    ("", {"SLURM_STDOUTMODE": "%A_%a.%t", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"},
+     RankFiles(((TASK, f"{W}/5_2.%t"),), {"2": TASK})),
+    ("-o none", {}, RankFiles()),
+])  # fmt: skip
+def test_files_of_ranks(options: str, env: dict[str, str], expected: RankFiles) -> None:
+    assert rank_files(options.split(), env, 7, "me", W) == expected
