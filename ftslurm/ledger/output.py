@@ -49,7 +49,7 @@ def keep(ledger: Path, schedule: int, files: Iterable[str], most_bytes: int) -> 
     """Copy each of `files` that is a plain file and has anything in it. Raises: StateError."""
     for source in dict.fromkeys(files):
         name = f"run-{schedule + 1}.{blake2s(source.encode(errors='surrogateescape'), digest_size=4).hexdigest()}"
-        file = _open_plain(source)
+        file = open_plain(source)
         if file is None:
             continue
         with file:
@@ -59,8 +59,8 @@ def keep(ledger: Path, schedule: int, files: Iterable[str], most_bytes: int) -> 
     _forget_oldest(ledger)
 
 
-def _open_plain(path: str) -> BinaryIO | None:
-    """None for what is not there (removed, or of another node) and for what is no plain file."""
+def open_plain(path: str | Path) -> BinaryIO | None:
+    """Waits for no writer of a FIFO. None for what is not there (removed, or of another node) and for what is no plain file."""
     try:
         fd = os.open(path, _READ)
     except OSError:
@@ -121,7 +121,7 @@ def _read(path: Path) -> Kept | None:
 
 def still_there(one: Kept) -> bool:
     """Does the file still begin with all that it held then? Compared at both ends of that."""
-    source = _open_plain(one.source)
+    source = open_plain(one.source)
     if source is None:
         return False
     try:

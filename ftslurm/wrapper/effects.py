@@ -34,6 +34,8 @@ from ftslurm.wrapper.sources import Sources
 
 # The job's own clean-up, where no shorter wait was asked for.
 CLEANUP_LIMIT_S = 600.0
+# For the output of this scheduling to be copied: some MB, from and to a file system that may be slow.
+KEEP_OUTPUT_S = 20.0
 # For what the job's comment says to be taken by Slurm, before the job is given back.
 SHOW_WAIT_S = 2.0
 # For agents and their srun to end after the farewell; then they are ended.
@@ -306,10 +308,17 @@ class Effects:
             self.say(f"{error}; later jobs will not know which nodes were left")
 
     def _save_output(self, _: do.KeepOutput | None = None) -> None:
-        try:
-            self._keep_output()
-        except StateError as error:
-            self.say(f"{error}; the next start of the script may overwrite its output")
+        """A file system that hangs does not keep the job from being given back."""
+
+        def save() -> None:
+            try:
+                self._keep_output()
+            except StateError as error:
+                self.say(f"{error}; the next start of the script may overwrite its output")
+
+        work = threading.Thread(target=save, daemon=True)
+        work.start()
+        work.join(KEEP_OUTPUT_S)
 
     def _show_wait(self, d: do.ShowWait) -> None:
         self._display.show(wait_text(d))

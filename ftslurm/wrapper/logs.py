@@ -13,7 +13,7 @@ from typing import BinaryIO
 from ftslurm.errors import UsageError
 from ftslurm.launchers.file_patterns import expand_pattern
 from ftslurm.launchers.rank_files import TASK
-from ftslurm.ledger.output import Kept, kept, still_there
+from ftslurm.ledger.output import Kept, kept, open_plain, still_there
 from ftslurm.model.values import dataclass
 from ftslurm.report.logs import Outputs, banners, of_rank, part_of
 
@@ -90,11 +90,11 @@ def read(source: Source, attempt: int | None, rank: int | None = None) -> Iterat
 
 
 def _opened(source: Source) -> BinaryIO:
-    try:
-        return os.fdopen(os.open(source.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb")
-    except OSError as error:
+    file = open_plain(source.path)
+    if file is None:
         hint = "was it removed, or is it on a node's own disk?"
-        raise UsageError(f"{source.path} cannot be read here: {error.strerror}", hint=hint) from None
+        raise UsageError(f"{source.path} cannot be read here, or is no plain file", hint=hint)
+    return file
 
 
 def _bytes(file: BinaryIO, first: int, end: int | None, gap: tuple[int, int]) -> Iterator[bytes]:
@@ -144,15 +144,15 @@ class _Tail:
         self._at, self._inode, self._rest = 0, 0, b""
 
     def more(self, rank: int | None) -> bytes:
-        try:
-            with self._path.open("rb") as file:
-                info = os.fstat(file.fileno())
-                if info.st_ino != self._inode or info.st_size < self._at:
-                    self._at, self._inode, self._rest = 0, info.st_ino, b""
-                file.seek(self._at)
-                data = file.read(1 << 20)
-        except OSError:
+        file = open_plain(self._path)
+        if file is None:
             return b""  # between two schedulings, or not yet there
+        with file:
+            info = os.fstat(file.fileno())
+            if info.st_ino != self._inode or info.st_size < self._at:
+                self._at, self._inode, self._rest = 0, info.st_ino, b""
+            file.seek(self._at)
+            data = file.read(1 << 20)
         self._at += len(data)
         if rank is None:
             return data

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from ftslurm.model.decisions import ShowWait
+from ftslurm.model.decisions import KeepOutput, ShowWait
 from ftslurm.system.commands import CommandResult
+from ftslurm.wrapper import effects as module
 from ftslurm.wrapper.display import Display, wait_text
 from ftslurm.wrapper.scheduler import SlurmScheduler
 
@@ -78,3 +80,12 @@ def test_a_slurm_that_does_not_answer_is_not_asked_twice() -> None:
     nothing = cast(Any, None)
     SlurmScheduler(nothing, 7, (), Path(), {}, nothing, run, "cli", 1.0, nothing, comments=True).show("x")
     assert len(asked) == 1
+
+
+def test_a_file_system_that_hangs_does_not_hold_up_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEEP_OUTPUT_S", 0.01)
+    hangs = threading.Event()
+    nothing, scheduler = cast(Any, None), cast(Any, SimpleNamespace(show=lambda text: None))
+    effects = module.Effects(nothing, nothing, scheduler, nothing, nothing, "", keep_output=lambda: hangs.wait(30) and None)
+    effects.carry_out(KeepOutput())
+    hangs.set()

@@ -71,8 +71,12 @@ def test_where_nothing_is_known_that_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="terminal or a pipe"):
         sources(outputs(), tmp_path / "c.7.jsonl", None)
     (missing,) = sources(outputs(tmp_path / "none"), tmp_path / "c.7.jsonl", None)
-    with pytest.raises(UsageError, match="cannot be read here"):
-        list(read(missing, None))
+    os.mkfifo(tmp_path / "fifo")
+    (fifo,) = sources(outputs(tmp_path / "fifo"), tmp_path / "c.7.jsonl", None)
+    for source in (missing, fifo):
+        with pytest.raises(UsageError, match="cannot be read here"):
+            list(read(source, None))
+    assert list(follow([fifo.path], lambda: True)) == []
 
 
 def test_to_follow_a_file_over_a_requeue(tmp_path: Path) -> None:
