@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from slurm_cluster import conf
-from slurm_cluster.apart import CGROUPS, bridge
+from slurm_cluster.apart import CGROUPS, bridge, lay_bridge
 from slurm_cluster.folder import read_cluster
 from slurm_cluster.spec import Spec, parse_version
 
@@ -125,6 +125,13 @@ def test_nodes_that_are_apart_have_addresses_of_their_own_and_are_as_on_a_site()
     }  # fmt: skip
     assert {key: lines(told)[key] for key in wanted} == wanted
     assert "10.221.192.2 n2\n" in conf.render_hosts(APART)
+
+
+def test_a_bridge_does_not_borrow_the_address_of_a_cable_that_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr("slurm_cluster.apart.ip", done.extend)
+    lay_bridge(APART)
+    assert f"link add {bridge(APART)} address 02:" in done[0]
 
 
 def test_where_there_are_no_cgroups_processes_are_tracked_without_them() -> None:

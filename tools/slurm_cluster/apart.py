@@ -6,6 +6,7 @@ so nothing of a node outlives it. Only the bridge and the cgroups are the machin
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -45,8 +46,11 @@ def ip(lines: Iterable[str], target: int | None = None) -> None:
 
 
 def lay_bridge(spec: Spec) -> None:
+    """With a hardware address of its own: else it takes the lowest of its cables', and when the node of that one loses its power
+    the others look for slurmctld under the old one for half a minute."""
     name = bridge(spec)
-    ip([f"link add {name} type bridge", _address_line(spec, spec.controller_address, name), f"link set {name} up"])
+    own = ":".join(f"{byte:02x}" for byte in (2, *os.urandom(5)))  # 02: nobody's but the machine's own
+    ip([f"link add {name} address {own} type bridge", _address_line(spec, spec.controller_address, name), f"link set {name} up"])
 
 
 def _address_line(spec: Spec, address: str, device: str) -> str:
