@@ -11,8 +11,9 @@ class Filling:
     """decision: id of what is being carried out, empty before the first launch. out: slot -> the node that leaves it.
 
     found: slot -> node that may fill it. checking: node -> slot, being looked at. borrowing: slots for which a donor job waits.
-    lent: node -> donor job. tried: nodes that will not do. gone: nodes of `out` that cannot run anything any more.
-    until: monotonic seconds. failed: why there is none. unsure: it may be for want of answers, as when slurmctld is away.
+    donors: slot -> the donor job that was submitted for it. lent: node -> donor job. tried: nodes that will not do. gone: nodes
+    of `out` that cannot run anything any more. until: monotonic seconds. failed: why there is none. unsure: it may be for want
+    of answers, as when slurmctld is away.
     """
 
     decision: str
@@ -22,6 +23,7 @@ class Filling:
     found: dict[int, str] = field(default_factory=dict)
     checking: dict[str, int] = field(default_factory=dict)
     borrowing: set[int] = field(default_factory=set)
+    donors: dict[int, int] = field(default_factory=dict)
     lent: dict[str, int] = field(default_factory=dict)
     tried: set[str] = field(default_factory=set)
     failed: str = ""

@@ -206,10 +206,16 @@ class Replacing(Starting):
         filling = self._filling
         if filling is None or event.slot not in filling.borrowing or filling.failed:
             return []
+        filling.donors[event.slot] = event.job
         for_s = max(0.0, filling.until - now.mono)
         out = filling.out[event.slot]
         said = f"donor job {event.job} waits for a node in the place of {out}, {for_s:.0f} s at the most (nodes.replacement_wait)"
         return self._wait_for(f"a node of donor job {event.job}", for_s, now, said)
+
+    def _still_wait_for_donors(self, filling: Filling, now: Now) -> list[Decision]:
+        """The old step has ended meanwhile, and that was waited for, too."""
+        jobs = [str(job) for slot, job in sorted(filling.donors.items()) if slot in filling.borrowing]
+        return self._wait_for(f"a node of donor job {', '.join(jobs)}", max(0.0, filling.until - now.mono), now) if jobs else []
 
     def _loan_too_late(self, event: ev.NodeBorrowed, now: Now) -> list[Decision]:
         self._all_loans |= {event.job} - {0}
@@ -242,7 +248,7 @@ class Replacing(Starting):
         if filling.done:
             return self._refilled(filling, now)
         self._waits = {"node": max(filling.until, now.mono) + self.settings.check_s + MARGIN_S}
-        return []
+        return self._still_wait_for_donors(filling, now)
 
     def _refilled(self, filling: Filling, now: Now) -> list[Decision]:
         before = self._layout
@@ -263,7 +269,7 @@ class Replacing(Starting):
         back = [before.lent[node] for node in filling.out.values() if node in before.lent]
         return [
             *done, self._note(changed, vital=True), Say(f"replaced {words}"), *self._forget(filling.out.values()),
-            *self._end_loans(back), *self._launch(now), *self._release(filling.gone),
+            *self._end_loans(back), *self._launch(now), *self._wait_over(self._next_number()), *self._release(filling.gone),
         ]  # fmt: skip
 
     def _not_filled(self, filling: Filling, now: Now) -> list[Decision]:
@@ -348,7 +354,7 @@ class Replacing(Starting):
         done = self._note(rec.CarriedOut(now.unix, self._decided.id, True, f"went on with {fold_nodes(self._layout.nodes)}"))
         return [
             done, self._note(changed, vital=True), *self._forget(bad), *self._end_loans(back), *self._launch(now),
-            *self._release(bad),
+            *self._wait_over(self._next_number()), *self._release(bad),
         ]  # fmt: skip
 
     # --- nodes that are ours no more

@@ -44,7 +44,7 @@ class Starting(Ending):
     def _start(self, now: Now) -> list[Decision]:
         """The attempt is written down first: a number that was handed out is never handed out twice."""
         f = self.facts
-        number = max(self.history.attempts, self._attempt.number) + 1
+        number = self._next_number()
         counters = Counters(f.schedule + 1, self.history.starts_of(f.schedule, f.step_key) + 1, number)
         env = self._env(counters, now)
         self.phase = Phase.RUNNING
@@ -82,6 +82,9 @@ class Starting(Ending):
             self._signal_at = since
         return started
 
+    def _next_number(self) -> int:
+        return max(self.history.attempts, self._attempt.number) + 1
+
     def _shares_told(self) -> tuple[Share, ...]:
         """As the tasks that are here have been told; nothing where their slots are not those of a whole step."""
         by_slot = {task.slot: task.share for task in self._tasks.values()}
@@ -113,7 +116,7 @@ class Starting(Ending):
 
     def _start_alone(self, rank: int, now: Now) -> list[Decision]:
         f = self.facts
-        number = max(self.history.attempts, self._attempt.number) + 1
+        number = self._next_number()
         starts = self.history.starts_of_rank(f.schedule, f.step_key, rank) + 1
         begun = self._note(rec.RankBegan(now.unix, f.run, number, f.schedule, f.step_key, rank, starts))
         counters = Counters(f.schedule + 1, self.history.starts_of(f.schedule, f.step_key), number)

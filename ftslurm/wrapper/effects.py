@@ -274,7 +274,13 @@ class Effects:
         self._sources.background(self._scheduler.steps)
 
     def _release(self, d: do.ReleaseNodes) -> None:
-        self._sources.background(partial(self._scheduler.release, d.nodes))
+        """After it a Slurm 22.05 without slurmdbd takes no change of the job, nor of its comment."""
+
+        def release() -> NodesReleased:
+            self._display.settle(SHOW_WAIT_S)
+            return self._scheduler.release(d.nodes)
+
+        self._sources.background(release)
 
     def _requeue(self, decision: do.Requeue) -> None:
         """Slurm's SIGTERM comes with the requeue itself; ignored from before, by us and what we start."""

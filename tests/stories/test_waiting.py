@@ -82,8 +82,25 @@ def test_a_donor_s_number_is_told_at_once() -> None:
     job.tell(ev.DonorSubmitted(1, 4712))
     told(job, "a node of donor job 4712", ST.replacement_wait_s)
     assert "donor job 4712 waits for a node in the place of n2" in job.said
+    job.reachable = False
+    assert waits(job)[-1] == "a node of donor job 4712"
     job.tell(ev.DonorSubmitted(5, 4713))  # not for a slot that is open
     assert "4713" not in job.said
+
+
+def test_a_donor_that_is_waited_for_longer_than_the_leases_is_told_of_again() -> None:
+    job = Job(Settings(node_replacement=True, node_replacements=4), can=CAN).begin()
+    job.silent, job.reachable = {do.BorrowNode}, False
+    job.wait(15.0)
+    job.tell(ev.NodeSilent("n2", 15.0))
+    job.tell(ev.DonorSubmitted(1, 4712))
+    job.wait(5.0)
+    assert waits(job)[-1] == "the leases of the ranks on n2"
+    job.wait(ST.lease_s + ST.lease_margin_s)
+    assert waits(job)[-1] == "a node of donor job 4712"
+    job.tell(ev.NodeBorrowed(1, "n5", 4712))
+    kinds = [type(decision) for decision in job.decisions]
+    assert kinds.index(do.ReleaseNodes) > max(n for n, kind in enumerate(kinds) if kind is do.ShowWait), "then Slurm takes no more"
 
 
 def test_ranks_that_take_their_time_to_end() -> None:
