@@ -11,6 +11,7 @@ import click
 from ftslurm.cli.output import store
 from ftslurm.errors import UsageError
 from ftslurm.ledger.store import state_folder
+from ftslurm.model.text import visible
 
 
 @click.command()
@@ -52,7 +53,7 @@ def logs(job: str, attempt: int | None, rank: int | None, follow: bool) -> None:
             continue
         if first is not None:
             if len(found) > 1:
-                click.echo(f"==> {source.title} <==", err=True)
+                click.echo(f"==> {visible(source.title)} <==", err=True)
             _print([first])
             _print(pieces)
     if missing is not None:

@@ -12,9 +12,10 @@ from typing import TypeVar
 import click
 
 from ftslurm.cli.output import print_json, store
-from ftslurm.errors import UsageError
+from ftslurm.errors import StateError, UsageError
 from ftslurm.ledger.journal import Contents
 from ftslurm.ledger.store import state_folder
+from ftslurm.model.text import visible
 from ftslurm.report.jobs import SORTS, Wanted, chosen, lines, states_named
 from ftslurm.report.view import Status
 
@@ -39,19 +40,23 @@ def status(job: str | None, every: bool, since: str, states: str, sort: str, as_
 
     now, folder = time.time(), state_folder(os.environ)
     wanted = Wanted(states_named(states), 0.0 if every else now - _age(since), sort)
-    jobs, silent = all_jobs(folder, os.environ)
+    jobs, silent = all_jobs(folder, os.environ, passed_over=_passed_over)
     shown, older = chosen(jobs, wanted)
     if as_json:
         return print_json([one._asdict() for one in shown])
     if shown:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-        click.echo("\n".join(lines(shown, now, width)))
+        click.echo(visible("\n".join(lines(shown, now, width)), lines=True))
     if not jobs:
-        click.echo(f"no ledger in {folder}: no job has run under ftrun yet", err=True)
+        click.echo(f"no ledger in {visible(folder)}: no job has run under ftrun yet", err=True)
     if older:
-        click.echo(f"{older} jobs that were over {since} ago are left out (--all)", err=True)
+        click.echo(f"{visible(older)} jobs that were over {visible(since)} ago are left out (--all)", err=True)
     if silent:
-        click.echo(f"as the ledgers say, since Slurm does not: {silent}", err=True)
+        click.echo(f"as the ledgers say, since Slurm does not: {visible(silent)}", err=True)
+
+
+def _passed_over(error: StateError) -> None:
+    click.echo(f"ftslurm: {visible(error)}: passed over", err=True)
 
 
 def _one(job: str, as_json: bool) -> None:

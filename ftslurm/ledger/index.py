@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -38,15 +38,20 @@ class Index:
         self.path = root / "index.jsonl"
         self._jobs = root / "jobs"
 
-    def all(self) -> list[JobSummary]:
-        """Of every current ledger in which something has begun, in no order. Raises: StateError."""
+    def all(self, passed_over: Callable[[StateError], None] = lambda error: None) -> list[JobSummary]:
+        """Of every current ledger in which something has begun, in no order. passed_over: hears of each that cannot be read: one
+        among thousands hides no others. Raises: StateError."""
         known, lines = self._read()
         current: dict[str, Entry] = {}
         changed: list[str] = []
         for name, size, time_ns in self._ledgers():
             entry = known.get(name)
             if entry is None or entry[0] != size or entry[1] != time_ns:
-                entry = (size, time_ns, self._summary(name))
+                try:
+                    entry = (size, time_ns, self._summary(name))
+                except StateError as error:
+                    passed_over(error)
+                    continue
                 changed.append(name)
             current[name] = entry
         self._write(current, changed, lines)
@@ -68,11 +73,8 @@ class Index:
             raise StateError(f"{self._jobs} cannot be read: {error.strerror}", hint="whose is it?") from None
 
     def _summary(self, name: str) -> list[Any] | None:
-        """None too for a ledger that cannot be read: one among thousands hides no others."""
-        try:
-            found = summarise(Journal(self._jobs / name).read().records)
-        except StateError:
-            return None
+        """None where nothing has begun. Raises: StateError."""
+        found = summarise(Journal(self._jobs / name).read().records)
         return list(found) if found is not None else None
 
     def _read(self) -> tuple[dict[str, Entry], int]:

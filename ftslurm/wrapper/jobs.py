@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ftslurm.errors import FtslurmError
+from ftslurm.errors import FtslurmError, StateError
 from ftslurm.ledger.index import Index
 from ftslurm.model.summary import JobSummary, by_slurm
 from ftslurm.sdk.page import start_ticks
@@ -21,12 +21,14 @@ from ftslurm.system.processes import pid_space
 ASK_S = 5.0
 
 
-def all_jobs(root: Path, env: Mapping[str, str], run: Runner = run) -> tuple[list[JobSummary], str]:
+def all_jobs(
+    root: Path, env: Mapping[str, str], run: Runner = run, passed_over: Callable[[StateError], None] = lambda error: None
+) -> tuple[list[JobSummary], str]:
     """Every job there is a ledger of below `root`, and why Slurm could not be asked of some; empty if it could.
 
-    Raises: StateError.
+    passed_over: hears of each ledger that cannot be read. Raises: StateError.
     """
-    jobs = Index(root).all()
+    jobs = Index(root).all(passed_over)
     if not jobs:
         return [], ""
     return with_slurms_word(jobs, root.stat().st_uid, env, run)

@@ -53,8 +53,8 @@ _OURS = {
     # For programs: JSON, or lines that a shell evaluates.
     ("wrapper/node_check.py", "print(answer_text(*check(Question.of(sys.argv[1]), dict(os.environ))))"),
     ("wrapper/script_look.py", "print(answer_text(*look(int(sys.argv[1]), os.environ), {}))"),
-    ("cli/ftslurm.py", "click.echo(json.dumps(value, indent=2, sort_keys=True))"),
-    ("cli/ftslurm.py", "click.echo(export_lines(_store(), os.environ), nl=False)"),
+    ("cli/output.py", "click.echo(json.dumps(value, indent=2, sort_keys=True))"),
+    ("cli/ftslurm.py", "click.echo(export_lines(store(), os.environ), nl=False)"),
     ("hooks/task_prolog.py", "sys.stdout.write(lines(os.environ))"),
     ("cli/analyze.py", "sys.exit(STATUS[found.verdict.retriable])"),
     ("cli/analyze.py", "click.echo(json.dumps(for_programs(found), indent=2, sort_keys=True))"),
