@@ -33,6 +33,7 @@ from ftslurm.policies.launchers import LAST_CHARS, child_line, child_status, sig
 from ftslurm.policies.patterns import ExitMeaning, Found, Pattern
 from ftslurm.policies.traces import outline, plain
 from ftslurm.policies.values import of_the_node, port_in
+from ftslurm.policies.wording import Kind, kind_of_words
 
 # A rank that still prints ordinary lines so long after an error has overcome it; a traceback and what libraries say of it
 # come within moments.
@@ -48,6 +49,8 @@ BEGINNING_CHARS = 80
 # Says nothing by itself: Python's status for any exception, and false(1)'s.
 GENERAL_ERROR = 1
 _LESS_MEMORY = "ask for more (--mem), or use less: fewer loader workers, smaller batches"
+# What programs end with over any error, so that their own words tell more: beside 1, a wrong call, and exit(-1).
+_ANY_ERROR = frozenset({GENERAL_ERROR, 2, 255})
 # As a shell passes on a signal: 128 and its number.
 SHELLS_OWN = range(128, 160)
 
@@ -69,6 +72,8 @@ _WAITED = frozenset({
     "hccl-EI0002", "hccl-EI0006", "hccl-topo-timeout", "nccl-watchdog", "torch-dist-timeout", "torch-socket-timeout",
     "acl-507046", "acl-107019", "gloo-peer", "ms-timeout-node",
 })  # fmt: skip
+# A shell's word for a crash, which says nothing of what led to it.
+_BARE_CRASH = re.compile(r"^\W*(?:Segmentation fault|Bus error|Illegal instruction|Aborted)(?: \(core dumped\))?\W*$")
 _SEQUENCE = re.compile(r"last (?:enqueued|completed) (?:NCCL )?work:? ?(\d{1,12})|SeqNum=(\d{1,12})")
 _WATCHDOG = "nccl-watchdog"
 _COLLECTIVE = re.compile(r"SeqNum=(\d{1,12}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,18}))?")
@@ -472,9 +477,7 @@ def _behind(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> tuple[Suspect, ..
 def _by_loss(lost: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
     """A rank whose shim vanished says nothing any more: the silent one."""
     nodes = {end.node: end for end in reversed(lost)}
-    suspects = tuple(
-        Suspect(node, end.rank, Blame.SUSPECT, f"rank {end.rank} on {node} vanished") for node, end in nodes.items()
-    )
+    suspects = tuple(Suspect(node, end.rank, Blame.SUSPECT, f"rank {end.rank} on {node} vanished") for node, end in nodes.items())
     evidence = [suspect.why for suspect in suspects] + [str(hit) for hit in _one_a_rank(symptoms)]
     return Verdict(
         ErrorClass.UNKNOWN, Retriable.YES, Confidence.WEAK, "lost", evidence[0],
@@ -486,9 +489,7 @@ def _by_loss(lost: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
 # --- exit statuses
 
 
-def _by_status(
-    ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequence[Hit], book: Book
-) -> Verdict:
+def _by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequence[Hit], book: Book) -> Verdict:
     """silent: the ranks that failed without a word we know. A signal tells more than a number, the first more than later."""
     first = min(silent, key=lambda end: (not (end.status and end.status.signal), end.at))
     assert first.status is not None
@@ -500,7 +501,7 @@ def _by_status(
     signature = signal_name(number) if number else f"exit {first.status.code}"
     known = first.status.code != GENERAL_ERROR or number
     itself = _own_words(first, [_beginning(hit) for hit in symptoms if hit.end.rank == first.rank])
-    if itself and _gave_up(first.status) and not (m.listed and number == 0 and known):
+    if itself and _gave_up(first.status) and not (m.listed and number == 0 and first.status.code not in _ANY_ERROR):
         return _by_last_words(first, same, everywhere, signature, itself, symptoms, _spread(same, ends))
     what = f"rank {first.rank} on {first.node} {first.status}"
     alone = signature in _NODES_SETUP and _one_node(same, ends)
@@ -535,11 +536,15 @@ def _by_last_words(
     first: RankEnd, same: Mapping[int, RankEnd], everywhere: bool, signature: str, words: str, symptoms: Sequence[Hit],
     spread: str,
 ) -> Verdict:  # fmt: skip
-    """A program that says an error and ends itself has met what it does not take: the next start meets it again, mostly."""
+    """A program that says an error and ends itself has met what it does not take: the next start meets it again, mostly.
+
+    Unless its words are about something that passes.
+    """
     what = f"rank {first.rank} on {first.node} {first.status}; it said: {words}"
     evidence = [what, *(str(hit) for hit in _one_a_rank(symptoms))]
+    kind = kind_of_words(words) or Kind(ErrorClass.USER_CODE, Retriable.NO)
     return Verdict(
-        ErrorClass.USER_CODE, Retriable.NO, Confidence.WEAK, signature, what, (), tuple(evidence[:EVIDENCE_LINES]),
+        kind.error_class, kind.retriable, Confidence.WEAK, signature, what, (), tuple(evidence[:EVIDENCE_LINES]),
         everywhere, confirm=1, shown=_places(same), lead=Lead(first.rank, first.node, words, spread=spread),
     )  # fmt: skip
 
@@ -557,9 +562,11 @@ def _words_of(hit: Hit, hits: Sequence[Hit]) -> str:
 
 
 def _beside(hit: Hit, hits: Sequence[Hit]) -> str:
-    if " ... " in hit.line or (not hit.pattern.defers and hit.pattern.role is Role.ROOT):
+    crash = _BARE_CRASH.search(hit.line) is not None
+    if " ... " in hit.line or (not crash and not hit.pattern.defers and hit.pattern.role is Role.ROOT):
         return ""  # its detail is there already, or it needs none
-    return _own_words(hit.end, [_beginning(each) for each in hits if each.end.rank == hit.end.rank])
+    but = [_beginning(each) for each in hits if each.end.rank == hit.end.rank]
+    return _own_words(hit.end, but) or _warned_of(hit.end, but)
 
 
 def _lead(hit: Hit, meaning: str) -> Lead:
@@ -582,11 +589,19 @@ def _own_words(end: RankEnd, but: Collection[str]) -> str:
     return visible(next((line for text in _said(end) if (line := told_error(text, but, reports=False))), ""))
 
 
+def _warned_of(end: RankEnd, but: Collection[str]) -> str:
+    """What it has warned of before it gave up, where it called nothing else an error."""
+    return visible(next((line for text in _said(end) if (line := told_error(text, but, reports=False, mild=True))), ""))
+
+
 def _last_words(end: RankEnd) -> str:
     """For people: what was said last of the rank's end, by itself or by who started it."""
     number = end.status.signal or max(0, end.status.code - SHELLS_OWN.start) if end.status else 0
     for said in _said(end):
-        if found := signal_line(said, number) or (child_line(said) if number else "") or told_error(said):
+        shown = signal_line(said, number)
+        if _BARE_CRASH.search(shown) and (own := told_error(said, reports=False)):
+            shown = own
+        if found := shown or (child_line(said) if number else "") or told_error(said):
             return visible(f"; it said: {found}")
     if last := next((line.strip() for text in _said(end) for line in reversed(text.splitlines()) if line.strip()), ""):
         return visible(f"; the last that it said: {last[:EVIDENCE_CHARS]}")

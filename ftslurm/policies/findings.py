@@ -20,6 +20,7 @@ from ftslurm.policies.patterns import Found, Pattern
 from ftslurm.policies.traces import Raised, outline
 from ftslurm.policies.values import MEANS
 from ftslurm.policies.vocabulary import Word
+from ftslurm.policies.wording import kind_of_error, kind_of_words
 
 # The lines below an exception's own belong to its message until one is empty; so many bytes at the most.
 DETAIL_BYTES = 4000
@@ -84,7 +85,7 @@ def _with_detail(hit: Found, text: bytes) -> Found:
         return _joined(hit, detail) if detail else hit
     below = text[begin : begin + DETAIL_BYTES].split(b"\n", DETAIL_LINES)[:DETAIL_LINES]
     for number, line in enumerate(below):
-        found = _DETAIL.match(line[:SIGNATURE_CHARS * 4])
+        found = _DETAIL.match(line[: SIGNATURE_CHARS * 4])
         if found is None:
             continue
         detail = found.group(1).strip() or (below[number + 1].strip() if number + 1 < len(below) else b"")
@@ -97,12 +98,19 @@ def _joined(hit: Found, detail: bytes) -> Found:
     return hit._replace(line=hit.line[:HEADER_CHARS] + b" ... " + detail)
 
 
+# Patterns that know of an exception no more than its type: its words may say what it is about.
+_BY_TYPE = {"py-value": "ValueError", "py-assert": "AssertionError"}
+
+
 def _by_its_values(hit: Found, book: Scans) -> Pattern:
     """The values in a line may say more than its words."""
     look, meaning = MEANS.get(hit.pattern.id, (None, ""))
-    if look is None or not look(hit.line.decode(errors="replace")):
-        return hit.pattern
-    return book.named(meaning) or hit.pattern
+    if look is not None and look(hit.line.decode(errors="replace")):
+        return book.named(meaning) or hit.pattern
+    if hit.pattern.id in _BY_TYPE and (kind := kind_of_error(_BY_TYPE[hit.pattern.id], hit.line.decode(errors="replace"))):
+        remedy = Remedy.FAIL if kind.retriable is Retriable.NO else Remedy.RESTART
+        return replace(hit.pattern, error_class=kind.error_class, retriable=kind.retriable, remedy=remedy)
+    return hit.pattern
 
 
 # An exception that only says where to read what has happened.
@@ -150,6 +158,8 @@ def _is_known(raised: Raised, hits: Sequence[Found], text: bytes) -> bool:
     for hit in hits[first:]:
         if hit.offset >= until:
             return False
+        if hit.offset < end and hit.pattern.defers and kind_of_words(raised.kind):
+            continue  # a header; the type alone tells more, as std::bad_alloc does
         if hit.offset < end or hit.pattern.role is Role.ROOT:
             return True
     return False
@@ -169,6 +179,13 @@ _ABORTS = re.compile(r"^(?:std::|c10::|terminate|boost::|mlir::|xla::)")
 _NAME_CHARS = re.compile(r"[^\w.:<>$-]+")
 
 
+# What a framework says when a library below has failed, which has said more.
+_PASSES_ON = re.compile(
+    r"(?i)\b(?:NCCL|RCCL|HCCL|UCX|MPI|CUDA|HIP) error in\b|\bunhandled \w+ error|\binternal error\b"
+    r"|\berror code:? \d+\W*$"
+)
+
+
 def _unknown(raised: Raised, text: bytes) -> Finding:
     end = text.find(b"\n", raised.offset)
     begin = text.rfind(b"\n", 0, raised.offset) + 1
@@ -184,8 +201,11 @@ def unlisted(raised: Raised) -> Pattern:
         if kinds.search(raised.kind):
             error_class, retriable = this_class, this_retriable
             break
-    if _ABORTS.search(raised.kind):
-        error_class, retriable = ErrorClass.UNKNOWN, Retriable.ONCE
+    else:
+        if kind := kind_of_error(raised.kind, raised.message) or kind_of_words(raised.kind):
+            error_class, retriable = kind.error_class, kind.retriable
+        elif _ABORTS.search(raised.kind):
+            error_class, retriable = ErrorClass.UNKNOWN, Retriable.ONCE
     where = raised.place.rsplit("/", 1)[-1]
     name = _NAME_CHARS.sub("_", raised.kind.rsplit(".", 1)[-1]) or "error"
     return Pattern(
@@ -198,7 +218,7 @@ def unlisted(raised: Raised) -> Pattern:
         where="log",
         remedy=Remedy.FAIL if retriable is Retriable.NO else Remedy.RESTART,
         confirm=1,
-        defers=_POINTS_AWAY.search(raised.message) is not None,
+        defers=_POINTS_AWAY.search(raised.message) is not None or _PASSES_ON.search(raised.message) is not None,
         pattern="",
         note="named by its type and its place in the code",
     )

@@ -128,6 +128,11 @@ def _inside(outside: bytes) -> bool:
     return opened % 2 == 1 or outside.count(b'"') % 2 == 1
 
 
+def is_guessed(before: bytes) -> bool:
+    """Is what follows these words a guess, an advice or an explanation?"""
+    return _guesses(before[-LOOKED_BACK:])
+
+
 def _guesses(before: bytes) -> bool:
     if _GUESSES.search(before):
         return True

@@ -48,10 +48,60 @@ def verdict(texts: dict[int, str], status: int = 1, signal: int = 0, ranks: int 
         ('x = "error"\nFatal: out of ink\n', "Fatal: out of ink"),
         ("Error in mix(a) :\n  no ink\nExecution halted\n", "Error in mix(a) : no ink"),
         ("step 1\n", ""),
+        # Only guessed, in a sentence of several lines.
+        ("This typically means that either no part is\ninstalled, or that some are\nunable to be found.\n[n1] ucx is unavailable\n", "[n1] ucx is unavailable"),
+        # Says that something failed, and the next line what.
+        ("solver: child 7 failed with error code: 1\ncannot open mesh.bin\n", "cannot open mesh.bin"),
+        ("Fatal Error at solver.cu:450.\nno suitable device\n", "no suitable device"),
+        # Another's log, passed on by a launcher.
+        ("slurmstepd: error: pyxis:     [ERROR] URL http://r returned 400\nsrun: error: n1: task 0: Exited with exit code 1\n",
+         "slurmstepd: error: pyxis:     [ERROR] URL http://r returned 400"),
+        ("srun: fatal: no configuration, cannot go on\nsrun: error: n1: task 0: Exited with exit code 1\n",
+         "srun: fatal: no configuration, cannot go on"),
     ],
-)
+)  # fmt: skip
 def test_the_first_of_the_last_errors_is_the_reason_and_the_rest_its_echo(text: str, told: str) -> None:
     assert told_error(text) == told
+
+
+def test_of_a_stack_of_errors_the_deepest_is_shown_with_the_header() -> None:
+    stack = "Abort(1): Fatal error in PMPI_Iprobe: Other MPI error, error stack:\nPMPI_Iprobe(126)....: MPI_Iprobe(src=3) failed\n"
+    told = told_error(stack + "MPIDI_poll(42).....:\nMPIDI_cq_error(107): poll failed (PTLTE_NOT_FOUND)\ngoodbye\n")
+    assert told.startswith("Abort(1): Fatal error") and told.endswith("poll failed (PTLTE_NOT_FOUND)")
+
+
+def test_a_warning_is_taken_where_a_header_points_away_and_nothing_else_is_said() -> None:
+    text = "[W socket.cpp:1] cannot resolve host head-0\n"
+    assert (told_error(text), told_error(text, mild=True)) == ("", text.strip())
+
+
+@pytest.mark.parametrize(
+    ("text", "error_class", "retriable"),
+    [
+        ("error: lost communication with the solver on n7\n", ErrorClass.NETWORK, Retriable.YES),
+        ("FATAL: restart.nc is truncated\n", ErrorClass.DATA, Retriable.NO),
+        ("FATAL: recipe 7 is missing\n", ErrorClass.USER_CODE, Retriable.NO),
+    ],
+)
+def test_a_program_s_own_words_place_its_failure_and_blame_nobody(text: str, error_class: ErrorClass, retriable: Retriable) -> None:
+    for status in (1, 2, 255, 77):
+        v = verdict({1: text}, status)
+        assert (v.error_class, v.retriable, v.suspects) == (error_class, retriable, ())
+
+
+def test_a_status_of_sysexits_speaks_where_nothing_is_said() -> None:
+    assert verdict({1: ""}, 75).retriable is Retriable.YES
+    assert verdict({1: ""}, 65).error_class is ErrorClass.DATA
+
+
+def test_the_type_of_an_abort_tells_more_than_the_abort() -> None:
+    v = verdict({1: "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"}, signal=6)
+    assert (v.error_class, v.retriable, v.suspects) == (ErrorClass.OOM, Retriable.NO, ())
+
+
+def test_a_shell_s_word_for_a_crash_is_shown_with_what_led_to_it() -> None:
+    v = verdict({1: "ERROR: pthread_create(listener) failed\nSegmentation fault\n"}, signal=11)
+    assert "pthread_create(listener) failed" in v.evidence[0]
 
 
 def test_what_only_reports_another_s_end_is_not_said_by_the_program() -> None:

@@ -1,0 +1,154 @@
+"""What the words of an error say that nothing knows: about which thing it complains, and so whether another try may help.
+
+Whoever writes an error names what was in the way: a connection, memory, a file, a licence. That is enough to place an error of a
+program that was never seen before, and too little to blame a node for it. The rows are read from top to bottom, the more
+special before the more general.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import re2
+
+from ftslurm.model.verdict import ErrorClass, Retriable
+
+# A message names its thing in its first words.
+LOOKED_CHARS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What an error is about. retriable: has the same start a fair chance?"""
+
+    error_class: ErrorClass
+    retriable: Retriable
+
+
+def _compiled(pattern: str) -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    return re2.compile(f"(?i){pattern}", options)
+
+
+# Before the number that a service answers with; `error 524` may be any library's own.
+_HTTP = r"\b(?:http\w*(?:/[\d.]+)?|status(?:[ _]code)?|error code|returned error|(?:client|server) error)\W{0,3}(?:code\W{0,2})?"
+_ROWS: tuple[tuple[Any, Kind], ...] = tuple(
+    (_compiled(pattern), Kind(error_class, retriable))
+    for pattern, error_class, retriable in (
+        # What gRPC and XLA call their errors.
+        (r"(?-i:\b(?:UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED|UNKNOWN_HOST)\b)", ErrorClass.NETWORK, Retriable.YES),
+        (r"(?-i:\bRESOURCE_EXHAUSTED\b)", ErrorClass.OOM, Retriable.NO),
+        (r"(?-i:\bDATA_LOSS\b)", ErrorClass.DATA, Retriable.NO),
+        (
+            r"(?-i:\b(?:INVALID_ARGUMENT|NOT_FOUND|UNIMPLEMENTED|OUT_OF_RANGE|ALREADY_EXISTS|PERMISSION_DENIED"
+            r"|UNAUTHENTICATED)\b)",
+            ErrorClass.USER_CODE, Retriable.NO,
+        ),
+        (  # a service that says what is wrong with the question will say so again
+            _HTTP + r"40[0-57]\b|\b40[0-57] (?:bad|unauthorized|forbidden|not|client|method)\b",
+            ErrorClass.USER_CODE, Retriable.NO,
+        ),
+        (
+            _HTTP + r"(?:429|50[0234]|52\d)\b|\btoo many requests|\brate.?limit"
+            r"|\bservice unavailable|\bbad gateway|\binternal server error",
+            ErrorClass.NETWORK, Retriable.YES,
+        ),
+        (
+            r"\buncorrectable|\bdouble.bit|\b(?:gpu|device|npu|card|chip|hardware|hw)\b.{0,20}\b(?:is |was |has "
+            r"|been |have )*(?:lost|hang|hung|fell|fallen"
+            r"|dead|broken|unhealthy)\b|\b(?:lost|losing) (?:the )?(?:gpu|device|npu)\b|\b(?:hardware"
+            r"|hw) (?:error|exception|failure|fault)|\bmachine check",
+            ErrorClass.HARDWARE, Retriable.YES,
+        ),
+        (
+            r"\bout of (?:\w+ )?memory|\boom\b|\bbad_alloc|\bmemory (?:limits?|budget|exhausted|pressure"
+            r"|shortage)|\b(?:not enough|insufficient|no"
+            r"|low on|lack of|exceed\w*)\b(?: \S+){0,4} memory|\bmemory\b(?: \S+){0,3} (?:insufficient|exceeded"
+            r"|full|exhausted)\b"
+            r"|\b(?:cannot|can't|could not|couldn't|unable to|fail\w* to|failed) (?:m?alloc\w*|reserve)"
+            r"|\bm?alloc\w*(?:\(\))? fail|\bmemory\b.{0,30}\bfail"
+            r"|\bmore than total mem",
+            ErrorClass.OOM, Retriable.NO,
+        ),
+        (
+            r"\bno space|\bquota|\b(?:disk|device|filesystem|file system|volume) (?:is )?full|\bread.only file"
+            r"|\bf?lock(?:ing)?\b.{0,20}\bfile"
+            r"|\bfile.?lock|\bunable to f?lock",
+            ErrorClass.STORAGE, Retriable.NO,
+        ),
+        (
+            r"\b(?:input/output|i/o|io) (?:error|fail)|\bstale\b|\b(?:error|fail\w*|unable|cannot|could not"
+            r"|couldn't)\b(?: \w+){0,3} (?:writ\w+|sav\w+|flush\w*|sync\w*"
+            r"|upload\w*)\b|\b(?:write|writing|save|saving|flush|upload)\b(?: \S+){0,3} fail|\b(?:s3|gs|hdfs"
+            r"|oss)://|\bbucket\b|\bobject store",
+            ErrorClass.STORAGE, Retriable.YES,
+        ),
+        (
+            r"\bcorrupt|\btruncated?\b|\bchecksum|\bcrc\b|\b(?:unexpected|premature)\w* (?:end|eof)"
+            r"|\bend of (?:file|stream|input|record)|\bmagic (?:number|bytes)|\bmalformed"
+            r"|\bis not (?:an?|the) (?:valid )?(?:\w+ ){0,2}(?:file|image|archive|record)|\b(?:cannot|can't"
+            r"|could not|fail\w* to|unable to) (?:identify|decode|parse|deserialize|unpickle|unpack|decompress)"
+            r"|\b(?:greater|larger|smaller|shorter|longer) than (?:the )?file|\b(?:invalid|bad|broken|damaged"
+            r"|incomplete|wrong) (?:\w+ )?(?:header|record|image|data ?file|archive|footer|shard)\b"
+            r"|\b(?:hdf|netcdf)\w*\b.{0,10}\berror|\bloss is nan|\bnan (?:loss|found|detected)|\bmissing key"
+            r"|\bnot in (?:the )?checkpoint|\bdiverged",
+            ErrorClass.DATA, Retriable.NO,
+        ),
+        (r"\blicen[cs](?:e|es|ing)\b", ErrorClass.UNKNOWN, Retriable.YES),
+        (
+            r"\b(?:protocol|address family|socket type) not (?:supported|available)"
+            r"|\bno such (?:network )?(?:device|interface)"
+            r"|\bno (?:\w+ ){0,2}(?:interface|adapter|nic|provider)s? (?:found|available|match)",
+            ErrorClass.NETWORK, Retriable.NO,
+        ),
+        (
+            r"\bconnection (?:\w+ ){0,2}(?:reset|refused|closed|lost|aborted|timed out|timeout|failed|error"
+            r"|broken|dropped|terminated)|\b(?:reset|closed|refused|terminated) by (?:the )?(?:remote|peer|server)"
+            r"|\b(?:cannot|can't|could not|couldn't|unable to|fail\w* to|failed) (?:\w+ )?(?:connect|reach"
+            r"|contact|resolve|communicate|bind to|download|fetch)|\bconnect(?:ing)?(?: to \S+)? (?:failed|timed out)"
+            r"|\b(?:lost|losing|no) (?:the )?(?:communication|connection|contact|heartbeat|link)|\bunreachable"
+            r"|\bno route|\bbroken pipe|\bgot read error|\bsocket\b.{0,30}\b(?:error|closed|fail|timed)"
+            r"|\bheartbeat|\b(?:remote|peer)\b.{0,30}\b(?:closed|exited|gone|disconnect|died|lost|fail)"
+            r"|\bhandshake|\bname resolution|\bname or service|\bunknown host|\bresolve host"
+            r"|\b(?:rpc|grpc|transport|network|link|endpoint)\b.{0,20}\b(?:error|fail|unavailable|timed|timeout"
+            r"|down|closed|lost)|\btimed out waiting for (?:\w+ ){0,4}(?:node|host|worker|peer|client|server|rank|task)s?\b",
+            ErrorClass.NETWORK, Retriable.YES,
+        ),
+        (
+            r"\btemporar(?:y|ily)\b|\btry again\b|\bpre-?empt|\b(?:device|resource|port"
+            r"|node)s? (?:or resource )?(?:is |are )?busy|\b(?:died|killed|exited|ended|vanished|crashed) unexpectedly",
+            ErrorClass.UNKNOWN, Retriable.YES,
+        ),
+    )
+)  # fmt: skip
+# `ERROR_DEVICE_LOST` and `DeviceLost` are words, too.
+_IN_NAMES = re.compile(r"([a-z])([A-Z])")
+# Types of errors that say that the program itself is wrong, whatever words stand behind them.
+_PROGRAM = _compiled(
+    r"(?:^|\.)(?:Attribute|Import|Index|Key|ModuleNotFound|Name|NotImplemented|Syntax|Type|UnboundLocal"
+    r"|Indentation|ZeroDivision"
+    r"|Recursion)Error$|^(?:panic|shell)$"
+)
+# These are raised over a wrong argument as well: of their words only those on a thing count.
+_ARGUMENT = _compiled(r"(?:^|\.)(?:Value|Assertion|Validation\w*|Argument|Config\w*)Error$")
+_THINGS = frozenset({ErrorClass.OOM, ErrorClass.STORAGE, ErrorClass.DATA})
+
+
+def kind_of_words(words: str) -> Kind | None:
+    """What an error with these words is about; None if they do not tell."""
+    looked = words[:LOOKED_CHARS]
+    spelled = _IN_NAMES.sub(r"\1 \2", looked).replace("_", " ")
+    return next((kind for pattern, kind in _ROWS if pattern.search(looked) or pattern.search(spelled)), None)
+
+
+def kind_of_error(type_name: str, message: str) -> Kind | None:
+    """The same of an exception, whose type may say already that it is the program's own."""
+    if _PROGRAM.search(type_name):
+        return None
+    kind = kind_of_words(message)
+    if kind and _ARGUMENT.search(type_name) and kind.error_class not in _THINGS:
+        return None
+    return kind
