@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Retriable, Suspect, Verdict
+from ftslurm.model.exits import ExitStatus
+from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Piece, RankEnd, Retriable, Suspect, Verdict
+from ftslurm.wrapper.catalogs import load_code_book, load_pattern_book
 from tests.corpus.load import Case, Expected
-from tests.corpus.score import falsely_held, misses, score_public
+from tests.corpus.score import falsely_held, misses, score_public, score_unmet, without_its_pattern
 
 NONE: frozenset[str] = frozenset()
 EXPECTED = Expected(ErrorClass.OOM, Retriable.NO, NONE, NONE, False, "", NONE)
@@ -62,3 +64,14 @@ def test_a_run_in_which_no_line_decides_does_not_count_for_the_line() -> None:
     wordless = replace(SEEN_CASE, decisive=())
     [line, _] = score_public([wordless], lambda case: RIGHT, ["seen"], reveal=False)
     assert "class 1/1 = 1.000" in line and "decisive line none" in line
+
+
+def test_without_the_pattern_that_knows_a_run_the_rules_alone_judge_it_and_the_unseen_half_is_left_out() -> None:
+    text = "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\n"
+    end = RankEnd(0, "n1", ExitStatus(1, 0), 100.0, output=(Piece(99.0, "err", text),))
+    patterns, codes = load_pattern_book(()).of_ranks(), load_code_book(())
+    run = replace(SEEN_CASE, ends=(end,), decisive=("running low on memory",))
+    judged = without_its_pattern(run, patterns, codes)
+    assert judged is not None and judged.signature != "ray-oom" and judged.error_class is ErrorClass.OOM
+    lines = score_unmet([run, replace(run, name="another-run"), replace(run, ends=())], patterns, codes)
+    assert lines[-2].startswith("unmet        1 runs: class 1/1")

@@ -181,8 +181,13 @@ _NAME_CHARS = re.compile(r"[^\w.:<>$-]+")
 
 # What a framework says when a library below has failed, which has said more.
 _PASSES_ON = re.compile(
-    r"(?i)\b(?:NCCL|RCCL|HCCL|UCX|MPI|CUDA|HIP) error in\b|\bunhandled \w+ error|\binternal error\b"
-    r"|\berror code:? \d+\W*$"
+    r"(?i)\b(?:NCCL|RCCL|HCCL|UCX|MPI|CUDA|HIP) error in\b|\bunhandled \w+ error|\binternal error\b|\berror code:? \d+\W*$"
+    r"|\bnon-zero exit|\bdied with <Signals|\b(?:exited|terminated|failed) with (?:exit )?(?:code|status)\b"
+)
+# Types that only report the end of another process.
+_OF_ANOTHER = re.compile(
+    r"(?:^|\.)(?:CalledProcessError|ChildFailedError|Process\w*Exception|BrokenProcessPool|WorkerCrashed\w*|ActorDied\w*"
+    r"|RayActorError|TerminatedWorkerError)$"
 )
 
 
@@ -218,10 +223,15 @@ def unlisted(raised: Raised) -> Pattern:
         where="log",
         remedy=Remedy.FAIL if retriable is Retriable.NO else Remedy.RESTART,
         confirm=1,
-        defers=_POINTS_AWAY.search(raised.message) is not None or _PASSES_ON.search(raised.message) is not None,
+        defers=_is_header(raised),
         pattern="",
         note="named by its type and its place in the code",
     )
+
+
+def _is_header(raised: Raised) -> bool:
+    """Does it only say that something else failed, which has said more?"""
+    return any(each.search(raised.message) for each in (_POINTS_AWAY, _PASSES_ON)) or _OF_ANOTHER.search(raised.kind) is not None
 
 
 def _article(raised: Raised) -> str:

@@ -119,6 +119,7 @@ _VAGUE = _compiled(
     r"|unhandled) (?:an? )?(?:\w+ )?(?:exception|error)\b"
     r"|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!|\bwith description \""
     r"|\b(?:fatal )?(?:\w+ )?error at [\w./-]+(?::\d+|\(\d+\))\W*$"
+    r"|(?:\s-|\.\.|:)\s*failed\W*$"  # how a table of steps says it
     r"|^\W*\[Error\]: |^\W*rectify the fault"  # torch_npu's, the same for every error of a kind
     r"|^\W*(?:fatal|error|errors|failed|failure|exception|aborted|aborting|exiting)\W*$"
 )

@@ -3,7 +3,8 @@
 A run of our own counts as right when class, retriable, suspects, nodes to exclude and `program` are all as expected, and
 the signature where one is expected. The runs from public threads are scored field by field, in two halves. The unseen half
 gives numbers only: its differences, and its runs with `--why`, are shown with `--reveal`, and a pattern that was written
-after that has not been tested on it. `--why NAME` shows one run's verdict with its evidence.
+after that has not been tested on it. `--unmet` takes from each run of the seen half the pattern that knows it: so one sees
+what the rules alone make of a failure that nobody has met, without a look at the unseen half. `--why NAME` shows one run's verdict with its evidence.
 """
 
 from __future__ import annotations
@@ -141,6 +142,30 @@ def score_own(cases: Sequence[Case], judge: Callable[[Case], Verdict]) -> list[s
     return lines
 
 
+def without_its_pattern(case: Case, patterns: PatternBook, codes: CodeBook) -> Verdict | None:
+    """The verdict with the very pattern taken away that knows the run, as if nobody had met its kind before.
+
+    None where no pattern decides. What numbers and names of devices mean stays known.
+    """
+    known = verdict_of(case, patterns, codes).signature
+    taken = next((pattern for pattern in patterns.patterns if pattern.id == known), None)
+    if taken is None:
+        return None
+    rest = [pattern for pattern in patterns.patterns if pattern is not taken]
+    meanings = {**patterns.meanings, known: taken}
+    book = PatternBook(rest, patterns.exits, patterns.rules, patterns.sources, patterns.vocabulary, meanings)
+    return verdict_of(case, book, codes)
+
+
+def score_unmet(cases: Iterable[Case], patterns: PatternBook, codes: CodeBook) -> list[str]:
+    """What to print of the seen half, each run judged without the pattern that knows it."""
+    half = Half()
+    for case in cases:
+        if half_of(case.name) == SEEN and (verdict := without_its_pattern(case, patterns, codes)):
+            half.add(case, verdict)
+    return [*half.details, *half.lines("unmet")]
+
+
 def hidden(name: str, reveal: bool) -> bool:
     """A run of the unseen half that nobody asked to reveal."""
     return not reveal and half_of(name) == UNSEEN and any(case.name == name for case in load_public())
@@ -150,6 +175,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--why", metavar="NAME", help="one run: its verdict and evidence")
     parser.add_argument("--half", choices=(SEEN, UNSEEN), help="only this half of the runs from public threads")
+    parser.add_argument("--unmet", action="store_true", help="the seen half, each run without the pattern that knows it")
     parser.add_argument("--reveal", action="store_true", help="show the differences of the unseen half, too")
     asked = parser.parse_args()
     patterns, codes = load_pattern_book(()).of_ranks(), load_code_book(())
@@ -164,6 +190,9 @@ def main() -> int:
             if case.name == asked.why:
                 print(judge(case))
                 print({**differences(case, judge(case)), **misses(case, judge(case))} or "as expected")
+        return 0
+    if asked.unmet:
+        print("\n".join(score_unmet(load_public(), patterns, codes)))
         return 0
     if not asked.half:
         print("\n".join(score_own(list(load_all()), judge)))
