@@ -66,7 +66,9 @@ _PORT_IN_USE = "address-in-use"
 # Lines of a launcher about its children.
 _HEADERS = frozenset({"child-failed", "torchelastic-child", "torchelastic-signal", "mpi-abort", "mpi-abort-more", "sigabrt"})
 # Wrong on more than one node, or on the only one, it is what the program asks for.
-_ASKED_FOR = frozenset({"container-start", "segv", "sigbus", "SIGSEGV", "SIGBUS"})
+_ASKED_FOR = frozenset({
+    "container-start", "segv", "sigbus", "SIGSEGV", "SIGBUS", "illegal-memory", "misaligned-address", "rocm-memory-fault",
+})  # fmt: skip
 # Symptoms that every rank of a group prints when it has waited in vain; who does not print it is the one waited for.
 _WAITED = frozenset({
     "hccl-EI0002", "hccl-EI0006", "hccl-topo-timeout", "nccl-watchdog", "torch-dist-timeout", "torch-socket-timeout",

@@ -270,3 +270,10 @@ def test_a_container_that_starts_nowhere_is_what_the_program_asks_for() -> None:
     assert (v.error_class, v.retriable, v.suspects) == (ErrorClass.USER_CODE, Retriable.NO, ())
     v = verdict({2: line, 3: line})
     assert v.retriable is Retriable.YES and [s.node for s in v.suspects] == ["n2"]
+
+
+def test_a_memory_fault_of_a_device_in_a_job_of_one_node_is_the_program_s_and_confirmed() -> None:
+    fault = "RuntimeError: CUDA error: an illegal memory access was encountered\n"
+    alone, among = verdict({1: fault}, ranks=2), verdict({1: fault})
+    assert (alone.retriable, alone.suspects) == (Retriable.NO, ()) and alone.confirm > 0
+    assert among.retriable is Retriable.YES
