@@ -170,6 +170,8 @@ class Attempt:
     def stop(self, event: RankStopped) -> bool:
         if not self.belongs(event.rank, event.attempt):
             return False
+        if event.rank in self.lost and event.attempt != self.numbers.get(event.rank, self.number):
+            return False  # of its start before; its shim is gone, so no word of this one will come
         self.stopped.add(event.rank)
         if event.left:
             self.left[event.rank] = event.left

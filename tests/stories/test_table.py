@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, example, given, note, settings
 from hypothesis import strategies as st
 
 from ftslurm.model import decisions as do
@@ -236,8 +236,17 @@ def test_whatever_happens_while_nodes_are_replaced_the_rules_hold(policy: Settin
     Chaos(policy, can, script).run()
 
 
+# A rank that was started again alone, a shim that is lost, and a late word on the start before: no proof that it has ended.
+LATE_WORD = [0] * 17 + [1, 129, 127, 1186, 1, 118, 14, 21, 128, 102505, 765, 364, 1]
+ALONE = Settings(
+    mode="async", max_restarts=1, crash_restarts=0, restart_via="shim", warning_requeue=False, warning_signals=("TERM",),
+    node_replacement=True, node_replacements=1, spares=2, donor=False, replacement_wait_s=10.0,
+)  # fmt: skip
+
+
 @settings(max_examples=150, deadline=None)
 @given(policy=POLICIES | REPLACING, script=scripts(30))
+@example(policy=ALONE, script=LATE_WORD)
 def test_left_alone_after_anything_a_job_comes_to_an_end(policy: Settings, script: list[int]) -> None:
     """Whatever has happened: once nobody answers any more and a day goes by, ftrun is done or its ranks still run."""
     chaos = Chaos(policy, CAN_REPLACE if policy.node_replacement or policy.shrink else ("ask", "requeue", "probe"), script)
