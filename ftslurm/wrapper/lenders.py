@@ -18,7 +18,7 @@ from ftslurm.model.values import dataclass
 from ftslurm.slurm import commands
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.slurm.patience import NoAnswer
-from ftslurm.system.commands import Runner
+from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.node_check import Question, read_answer
 
 # Between two looks at a donor in waiting: Slurm schedules a new job at once or when something ends.
@@ -27,6 +27,9 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
 FIRST_TRY_S, LONGEST_TRY_S, MOST_TRIES = 1.0, 60.0, 1440
 # For srun to bring a step up, beside the check's own time.
 STEP_MARGIN_S = 30.0
+# A slurmctld that has just come up refuses a step at once while it does not know yet what nodes have ("Memory required by task
+# is not available", seen on 22.05, 24.11 and 26.05): how long it is left to find out, and how many steps are tried.
+REFUSED, GATHERS_S, STEPS_MOST = "required by task is not available", 3.0, 3
 # Reasons to wait that no time cures. Source: squeue(1), JOB REASON CODES.
 HOPELESS = frozenset(
     {"BadConstraints", "PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "PartitionInactive", "AccountNotAllowed",
@@ -61,7 +64,7 @@ class Lenders:
     def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
         """See effects.Scheduler."""
         try:
-            done = self.run(self.check_argv(node, lender, limit_s), limit_s + STEP_MARGIN_S, env=beside_env(self.env, lender))
+            done = self._step(self.check_argv(node, lender, limit_s), limit_s + STEP_MARGIN_S, lender)
             if done.timed_out:
                 return NodeChecked(node, None, f"no step came up there within {limit_s + STEP_MARGIN_S:g} s")
             if done.status:
@@ -70,6 +73,15 @@ class Lenders:
             return NodeChecked(node, *read_answer(done.stdout))
         except (FtslurmError, ValueError) as error:
             return NodeChecked(node, None, f"it could not be looked at: {error}")
+
+    def _step(self, argv: tuple[str, ...], limit_s: float, lender: int) -> CommandResult:
+        """Once more, and again, where Slurm refuses it at once: it may have just come up."""
+        for _ in range(STEPS_MOST - 1):
+            done = self.run(argv, limit_s, env=beside_env(self.env, lender))
+            if REFUSED not in done.stderr:
+                return done
+            self.sleep(GATHERS_S)
+        return self.run(argv, limit_s, env=beside_env(self.env, lender))
 
     def check_argv(self, node: str, lender: int, limit_s: float) -> tuple[str, ...]:
         question = Question(limit_s, self.settings.health_command, self.settings.catalogs)

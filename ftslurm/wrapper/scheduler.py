@@ -31,7 +31,7 @@ from ftslurm.slurm.parse import parse_job, parse_steps, seconds, unix_time
 from ftslurm.slurm.patience import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.keeper import keep, start_words
-from ftslurm.wrapper.lenders import Lenders
+from ftslurm.wrapper.lenders import GATHERS_S, STEPS_MOST, Lenders
 from ftslurm.wrapper.requeue import AS_IT_IS
 
 # Of the keeper: job, hold, job, require, exclude, start, job, release, one while it watches, and job; and above all their waits,
@@ -41,7 +41,7 @@ KEEPER_MARGIN_S = 30.0
 # For a request that is only for people.
 SHOW_S = 10.0
 # Steps that are tried for a requeue, one after the other.
-KEEPERS_MOST = 3
+KEEPERS_MOST = STEPS_MOST
 # That are tried, one after the other, before a node that does not answer is blamed for it.
 ASK_OTHERS = 3
 
@@ -65,6 +65,7 @@ class SlurmScheduler:
     timeout_s: float
     lenders: Lenders
     clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
     schedule: int = 0
     comments: bool = False
     _places: dict[str, NodeView] = field(default_factory=dict)
@@ -151,8 +152,11 @@ class SlurmScheduler:
         """By a keeper step, elsewhere if it fails; by ourselves, or plainly, if Slurm gives us none and the job still runs."""
         if self._anew():
             return RequeueEnded(False, "the job was requeued by somebody else and runs anew")
+        result: CommandResult | None = None
         try:
             for node in self._keepers_places(exclude):
+                if result is not None:
+                    self.sleep(GATHERS_S)
                 view = self.client.job(self.job)  # nothing is begun while slurmctld is away
                 if view.state is JobState.PENDING and not view.held:
                     return RequeueEnded(True, "requeued; the keeper was ended with the job")
@@ -162,17 +166,17 @@ class SlurmScheduler:
                 result = self.run(argv, KEEPER_REQUESTS * self.timeout_s + KEEPER_MARGIN_S, env=own_step_env(self.env))
                 if result.status == 0:
                     return RequeueEnded(True, result.stdout.strip())
-            return RequeueEnded(True, self._requeue_without_keeper(start, allow_first))
+            return RequeueEnded(True, self._requeue_without_keeper(start, allow_first, last_words(result)))
         except FtslurmError as error:
             return RequeueEnded(False, str(error), isinstance(error, NoAnswer))
 
-    def _requeue_without_keeper(self, start: Start, allow_first: bool) -> str:
+    def _requeue_without_keeper(self, start: Start, allow_first: bool, why: str) -> str:
         """The whole recipe, if we live long enough for it. A job that is left held waits for somebody's help, one that comes
         back plainly only waits longer; where a node that it left comes back with it, it is left once more."""
         view = self.client.job(self.job)
         if view.state is JobState.RUNNING and not self._outlives_the_script():
             self.client.requeue(self.job)
-            return f"{AS_IT_IS}: no step of ours came up"
+            return f"{AS_IT_IS}: no step of ours came up{f' ({why})' if why else ''}"
         return keep(self.job, self.ledger, start, allow_first, self.kind, self.timeout_s)
 
     def _outlives_the_script(self) -> bool:
@@ -199,6 +203,12 @@ class SlurmScheduler:
             return self.client.job(self.job).restarts > self.schedule
         except FtslurmError:
             return False  # whoever carries the requeue out asks as well
+
+
+def last_words(done: CommandResult | None) -> str:
+    """The last line that it printed, on stderr rather; empty if it has not run."""
+    texts = (done.stderr, done.stdout) if done is not None else ()
+    return next((line for text in texts for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def ill_end(done: CommandResult) -> str:

@@ -39,7 +39,8 @@ HOOK_TIMEOUT_S = 300.0
 IDLE_TIMEOUT_S = 240.0
 # /var/lib: where hooks remember what they saw while their settings are broken. bash waits for every child that is handed to
 # it; kill -9 of it ends the whole namespace.
-INIT = "mount -t tmpfs tmpfs /var/lib && echo ready && while :; do sleep 1; done"
+# Before slurmctld comes up, which sees no mount of later.
+INIT = "mount -t tmpfs tmpfs /var/lib && mount -t tmpfs -o mode=0755 tmpfs /etc/sudoers.d && echo ready && while :; do sleep 1; done"
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Hooked:
 
     def allow_by_sudo(self, rule: str) -> None:
         """Nobody outside the namespace sees it."""
-        lay = 'mount -t tmpfs -o mode=0755 tmpfs /etc/sudoers.d && umask 0227 && printf "%s\\n" "$1" >/etc/sudoers.d/ftslurm'
+        lay = 'umask 0227 && printf "%s\\n" "$1" >/etc/sudoers.d/ftslurm'
         done = self.space.run("sh", "-c", lay, "sh", rule)
         assert done.returncode == 0, done.stderr
 

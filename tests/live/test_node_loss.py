@@ -77,7 +77,9 @@ def can_break() -> bool:
 def break_connections(told: Story) -> int:
     """Every connection to this story's ftrun gets a reset at both ends; gives how many there were, 0 when it has ended."""
     def ss(at: int, *argv: str) -> list[str]:
-        return subprocess.run(on_network_of(at, "ss", *argv), capture_output=True, text=True, check=True).stdout.splitlines()
+        done = subprocess.run(on_network_of(at, "ss", *argv), capture_output=True, text=True, check=False)
+        assert done.returncode == 0 or not Path(f"/proc/{at}").exists(), done.stderr  # it may just have ended
+        return done.stdout.splitlines()
 
     ours = [pid for pid, command in told.processes().items() if "/ftrun " in command]
     ports = {line.split()[3].rpartition(":")[2] for pid in ours for line in ss(pid, "-Htlnp") if f"pid={pid}," in line}

@@ -434,6 +434,17 @@ def test_whatever_goes_wrong_nothing_is_known_of_the_node(done: CommandResult, w
     assert answer.good is None and why in answer.why
 
 
+def test_a_slurmctld_that_has_just_come_up_is_asked_for_the_step_once_more() -> None:
+    refused = "srun: error: Unable to create step for job 7: Memory required by task is not available"
+    world = World()
+    answers = [said((), 1, "", refused), said((), 1, "", refused), said((), 0, answer_text(True, "fine", {}))]
+    world.answers["srun"] = lambda argv: answers.pop(0)
+    assert world.lenders.check("n3", 0, 30.0) == NodeChecked("n3", True, "fine", {})
+    answers += [said((), 1, "", refused)] * 4
+    found = world.lenders.check("n3", 0, 30.0)
+    assert found.good is None and refused in found.why and len(answers) == 1
+
+
 def test_a_check_on_a_lent_node_is_a_step_of_its_lender() -> None:
     world = World(settings=Settings(health_command=("fit", "a b")))
     world.answers["srun"] = lambda argv: said(argv, 0, answer_text(True, "", {}))

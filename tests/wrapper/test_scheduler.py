@@ -94,7 +94,7 @@ class Requeue:
         self.places: list[str] = []
         python = cast(Any, type("Python", (), {"module_argv": lambda self, *words: words})())
         self.scheduler = SlurmScheduler(cast(Any, self.slurm), self.number, ("n1", "n2", "n3"), journal.path,
-                                        {"SLURMD_NODENAME": "n1", **env}, python, self.run, "cli", 1.0, cast(Any, None))
+                                        {"SLURMD_NODENAME": "n1", **env}, python, self.run, "cli", 1.0, cast(Any, None), sleep=lambda seconds: None)
 
     def run(self, argv: Sequence[str], timeout_s: float, **_: Any) -> CommandResult:
         self.places += [word.partition("=")[2] for word in argv if word.startswith("--nodelist=")]

@@ -53,6 +53,12 @@ def lay_bridge(spec: Spec) -> None:
     ip([f"link add {name} address {own} type bridge", _address_line(spec, spec.controller_address, name), f"link set {name} up"])
 
 
+def hardware_address(spec: Spec, node: str) -> str:
+    """Of its network card, which a node keeps: the others would look for one that is back under its old one for half a minute."""
+    number = spec.port_base << 16 | spec.machines.index(node)
+    return ":".join(f"{byte:02x}" for byte in (2, 0xF7, *number.to_bytes(4, "big")))
+
+
 def _address_line(spec: Spec, address: str, device: str) -> str:
     # nodad: an IPv6 address cannot be used in the second in which others are asked whether they have it.
     return f"addr add {address}/{spec.prefix_length} dev {device}{' nodad' if spec.ipv6 else ''}"
@@ -62,7 +68,7 @@ def plug_in(cluster: Cluster, nodes: Sequence[str]) -> None:
     """A cable for each of the nodes, whose first processes run."""
     spec, inits = cluster.spec, {node: init_pid(cluster, node) for node in nodes}
     ip([line for node in nodes for line in (
-        f"link add {cable(spec, node)} type veth peer name eth0 netns {inits[node]}",
+        f"link add {cable(spec, node)} type veth peer name eth0 address {hardware_address(spec, node)} netns {inits[node]}",
         f"link set {cable(spec, node)} master {bridge(spec)} up")])
     for node in nodes:
         ip(["link set lo up", _address_line(spec, spec.address(node), "eth0"), "link set eth0 up"],
