@@ -16,7 +16,7 @@ from ftslurm.model.history import SWAPS, History
 from ftslurm.model.nodes import fold
 from ftslurm.model.text import cut, cut_front, visible
 from ftslurm.model.values import dataclass
-from ftslurm.model.verdict import ErrorClass
+from ftslurm.model.verdict import Confidence, ErrorClass
 from ftslurm.report.words import FAULT, span
 
 MAX_LINES = 8
@@ -387,7 +387,9 @@ def _fault(v: rec.Diagnosed) -> str:
     if v.error_class not in known:
         return "not known whose fault"
     whose, rest = _WHOSE.match(known[v.error_class]).groups()  # type: ignore[union-attr]
-    return f"{'probably ' if v.confidence == 'weak' else ''}{whose} fault{rest}"
+    by_words = v.error_class == ErrorClass.HARDWARE.value and v.confidence == Confidence.STRONG.value
+    sure = "by its words " if by_words else "probably " if v.confidence == Confidence.WEAK.value else ""
+    return f"{sure}{whose} fault{rest}"
 
 
 _WHOSE = re.compile(r"([^:,]*)(.*)")

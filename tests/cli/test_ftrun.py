@@ -109,7 +109,8 @@ def test_a_job_nobody_knows_is_one_sentence(tmp_path: Path) -> None:
 
 def test_logs_of_a_job_whose_ranks_have_files(tmp_path: Path) -> None:
     """By a new step (the local requeue), which an --open-mode of the user's would let begin the files anew."""
-    said = "echo rank $SLURM_PROCID try $FTSLURM_ATTEMPT; [ $FTSLURM_ATTEMPT = 2 ]"
+    both = " && ".join(f'grep -qs "try $FTSLURM_ATTEMPT" {tmp_path}/out.{rank}' for rank in (0, 1))  # or one is stopped too early
+    said = f"echo rank $SLURM_PROCID try $FTSLURM_ATTEMPT; until {both}; do sleep 0.02; done; [ $FTSLURM_ATTEMPT = 2 ]"
     argv = ("-n2", "-o", str(tmp_path / "out.%t"), "--open-mode=truncate", "sh", "-c", said)
     assert ftrun(*argv, home=tmp_path).returncode == 0
     whole = ftslurm("logs", "1", "--rank", "1", home=tmp_path).stdout.splitlines()
