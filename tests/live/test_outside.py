@@ -130,10 +130,11 @@ class Waiting:
 
 
 def interrupt_twice(process: subprocess.Popen[str]) -> None:
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.3)  # srun takes two for one that come nearer to each other
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
+    """Until srun has seen two within the second that it allows, which on a busy machine takes more of them."""
+    for _ in range(60 if process.args[0] == "srun" else 2):
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)  # srun takes two for one that come nearer to each other
 
 
 # What is done to it while it waits for nodes, or while it runs.
