@@ -15,6 +15,7 @@ from ftslurm.launchers.srun import beside_argv, beside_env
 from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesReleased
 from ftslurm.model.settings import Settings
 from ftslurm.model.values import dataclass
+from ftslurm.policies.judge_settling import GATHERS_S
 from ftslurm.slurm import commands
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.slurm.patience import NoAnswer
@@ -28,8 +29,8 @@ FIRST_TRY_S, LONGEST_TRY_S, MOST_TRIES = 1.0, 60.0, 1440
 # For srun to bring a step up, beside the check's own time.
 STEP_MARGIN_S = 30.0
 # A slurmctld that has just come up refuses a step at once while it does not know yet what nodes have ("Memory required by task
-# is not available", seen on 22.05, 24.11 and 26.05): how long it is left to find out, and how many steps are tried.
-REFUSED, GATHERS_S, STEPS_MOST = "required by task is not available", 3.0, 3
+# is not available", seen on 22.05, 24.11 and 26.05): how many steps are tried, GATHERS_S apart.
+REFUSED, STEPS_MOST = "required by task is not available", 3
 # Reasons to wait that no time cures. Source: squeue(1), JOB REASON CODES.
 HOPELESS = frozenset(
     {"BadConstraints", "PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "PartitionInactive", "AccountNotAllowed",

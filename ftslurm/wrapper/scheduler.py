@@ -23,6 +23,7 @@ from ftslurm.model.events import (
     SlurmAnswered,
     StepsListed,
 )
+from ftslurm.policies.judge_settling import GATHERS_S
 from ftslurm.slurm import slurmd
 from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
@@ -31,7 +32,7 @@ from ftslurm.slurm.parse import parse_job, parse_steps, seconds, unix_time
 from ftslurm.slurm.patience import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.keeper import keep, start_words
-from ftslurm.wrapper.lenders import GATHERS_S, STEPS_MOST, Lenders
+from ftslurm.wrapper.lenders import REFUSED, STEPS_MOST, Lenders
 from ftslurm.wrapper.requeue import AS_IT_IS
 
 # Of the keeper: job, hold, job, require, exclude, start, job, release, one while it watches, and job; and above all their waits,
@@ -155,7 +156,7 @@ class SlurmScheduler:
         result: CommandResult | None = None
         try:
             for node in self._keepers_places(exclude):
-                if result is not None:
+                if result is not None and REFUSED in result.stderr:
                     self.sleep(GATHERS_S)
                 view = self.client.job(self.job)  # nothing is begun while slurmctld is away
                 if view.state is JobState.PENDING and not view.held:

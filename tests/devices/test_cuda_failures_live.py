@@ -152,7 +152,7 @@ def judged(home: Path) -> tuple[str, list[str]]:
 
 
 def verdict(program: Path, ranks: int, home: Path) -> str:
-    """What ftrun prints of a run that fails, on two nodes of its own that share this machine's GPU."""
+    """What ftrun prints of a run that fails, on three nodes of its own that share this machine's GPU."""
     argv = [sys.executable, "-m", "ftslurm.cli.ftrun", "--ft-launcher", "local", "--ft-local-nodes", "3", "-N1", f"-n{ranks}",
             sys.executable, str(program)]  # fmt: skip
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])

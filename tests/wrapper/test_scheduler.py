@@ -13,6 +13,7 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import private_folder
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Start
+from ftslurm.policies.judge_settling import GATHERS_S
 from ftslurm.slurm.client import JobState, NodeState, NodeView
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.requeue import AS_IT_IS
@@ -92,13 +93,15 @@ class Requeue:
         journal.append([rec.RunBegan(1.0, "r1", "1", "c", 0, "k", "train", "n[1-3]"),
                         rec.Decided(3.0, "r1-2", 2, "isolated-requeue", "device", "broken", exclude=("n2",))])
         self.places: list[str] = []
+        self.slept: list[float] = []
+        self.refused = "srun: error: Unable to create step"
         python = cast(Any, type("Python", (), {"module_argv": lambda self, *words: words})())
         self.scheduler = SlurmScheduler(cast(Any, self.slurm), self.number, ("n1", "n2", "n3"), journal.path,
-                                        {"SLURMD_NODENAME": "n1", **env}, python, self.run, "cli", 1.0, cast(Any, None), sleep=lambda seconds: None)
+                                        {"SLURMD_NODENAME": "n1", **env}, python, self.run, "cli", 1.0, cast(Any, None), sleep=self.slept.append)
 
     def run(self, argv: Sequence[str], timeout_s: float, **_: Any) -> CommandResult:
         self.places += [word.partition("=")[2] for word in argv if word.startswith("--nodelist=")]
-        return CommandResult(tuple(argv), 1, "", "srun: error: Unable to create step")
+        return CommandResult(tuple(argv), 1, "", self.refused)
 
     def give_back(self, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setattr("ftslurm.wrapper.keeper.choose_client", lambda kind, timeout_s: self.slurm)
@@ -116,6 +119,15 @@ def test_where_no_step_comes_up_a_job_is_requeued_plainly_rather_than_left_held(
     view = job.slurm.job(job.number)
     assert (view.state, view.held) == (JobState.PENDING, False)
     assert len(job.places) == KEEPERS_MOST and job.places[:2] == ["n3", "n1"], "not on the batch node first, nor on the bad one"
+    assert not job.slept
+
+
+def test_a_slurmctld_that_has_just_come_up_has_time_to_learn_what_nodes_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what srun said last stands in the ledger, where a requeue is a plain one after all."""
+    job = Requeue(tmp_path, {"SLURM_TASK_PID": "1"})
+    job.refused = "srun: error: Unable to create step for job 1: Memory required by task is not available"
+    assert job.refused in job.give_back(monkeypatch)
+    assert job.slept == [GATHERS_S] * (KEEPERS_MOST - 1)
 
 
 @pytest.mark.parametrize(("env", "proctrack"), [({"SLURM_TASK_PID": str(os.getpid())}, "proctrack/cgroup"), ({}, "proctrack/linuxproc")])
