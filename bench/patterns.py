@@ -11,9 +11,9 @@ import sys
 import time
 from collections.abc import Callable
 
+from ftslurm.catalogs.patterns import PatternBook
+from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.verdict import Role
-from ftslurm.policies.patterns import PatternBook
-from ftslurm.wrapper.catalogs import load_pattern_book
 
 TEXTS, TEXT_BYTES, DIFFERENT = 1000, 100_000, 200
 SEED = 20261121

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Piece, RankEnd, Retriable, Suspect, Verdict
-from ftslurm.wrapper.catalogs import load_code_book, load_pattern_book
 from tests.corpus.load import Case, Expected
 from tests.corpus.score import falsely_held, misses, score_public, score_unmet, without_its_pattern
 

@@ -33,10 +33,10 @@ def analyze(log: tuple[str, ...], status: int | None, policy: str, profile: str,
     Ends with 0 where another try is worth it, 1 where it is not, 3 where the log does not tell, 64 for bad usage, 66 for a log
     that cannot be read.
     """
+    from ftslurm.config.settings_files import Request, settings_in_force
     from ftslurm.report.analysis import as_json as for_programs
     from ftslurm.report.text import console, print_card
     from ftslurm.wrapper.analyze import analyze as judge
-    from ftslurm.wrapper.settings_files import Request, settings_in_force
 
     settings = settings_in_force(Request(policy, profile, annotations), os.environ).settings
     found = judge(log, settings, status)

@@ -82,7 +82,7 @@ def _run(
     line: CommandLine, asked: Mapping[str, Any], values: Mapping[str, tuple[Any, str]], env: Mapping[str, str]
 ) -> int:
     gc.disable()  # nothing that loading makes is garbage, and to look for some would take a tenth of the time
-    from ftslurm.wrapper.settings_files import Request
+    from ftslurm.config.settings_files import Request
     from ftslurm.wrapper.wiring import Order, dry_run, run_job
 
     gc.freeze()

@@ -104,7 +104,7 @@ def split_ft_launcher(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, 
     found, path = from_flags([word for word in words if _is_ft_launcher(word)], "the command line")
     values: dict[str, Any] = {}
     if path:
-        from ftslurm.wrapper.settings_files import read_tree
+        from ftslurm.config.settings_files import read_tree
 
         values = section_of(read_tree(path, "the fault tolerance configuration"), path)
         checked(values, path)

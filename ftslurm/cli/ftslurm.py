@@ -83,7 +83,7 @@ def explain(code: tuple[str, ...], policy: str, profile: str, annotations: str, 
     CODE is a fault code (80E01801, Xid 79), an exit status (exit 137, SIGSEGV) or a line of output in quotes; - reads
     lines from stdin. For the ladder: where each of its values comes from.
     """
-    from ftslurm.wrapper.settings_files import Request, settings_in_force
+    from ftslurm.config.settings_files import Request, settings_in_force
 
     resolved = settings_in_force(Request(policy, profile, annotations), os.environ)
     if code:

@@ -17,12 +17,12 @@ from ftslurm.errors import UnknownJob
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def nodes(clear: str, as_json: bool) -> None:
     """The nodes that jobs of yours left for a fault; those left by two are suspect to the next, and avoided at a requeue."""
+    from ftslurm.config.settings_files import Request, settings_in_force
     from ftslurm.ledger.nodes import NodeMemory
     from ftslurm.ledger.store import state_folder
     from ftslurm.model.node_memory import NodeCleared, remembered
     from ftslurm.model.text import visible
     from ftslurm.report.nodes import print_nodes
-    from ftslurm.wrapper.settings_files import Request, settings_in_force
 
     memory, settings = NodeMemory(state_folder(os.environ)), settings_in_force(Request(), os.environ).settings
     known = remembered(memory.read(), time.time(), settings.memory_s, settings.memory_jobs)

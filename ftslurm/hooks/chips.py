@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
+from ftslurm.config.meanings import lazy_meaning
 from ftslurm.devices.probe import Probe, choose_probes
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.facts import JobFacts
@@ -18,7 +19,6 @@ from ftslurm.policies.health import one_line
 from ftslurm.policies.leftovers import NodeJob, others
 from ftslurm.slurm.admin import SlurmAdmin
 from ftslurm.system.commands import run
-from ftslurm.wrapper.meanings import lazy_meaning
 
 # A chip whose fault clears by itself does so while the job's own restart waits for it; here it has had its time.
 SELF_HEAL_WAIT_S = 1.0

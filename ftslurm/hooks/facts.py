@@ -64,7 +64,7 @@ def read_settings(path: Path) -> HookSettings:
 
     Raises: PolicyError.
     """
-    from ftslurm.wrapper.settings_files import read_tree
+    from ftslurm.config.settings_files import read_tree
 
     try:
         info = path.stat()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ftslurm.config.meanings import lazy_meaning
 from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import CommandMissing
 from ftslurm.hooks.memory import Remembered
@@ -21,7 +22,6 @@ from ftslurm.policies.health import Finding, NodeHealth, command_finding, device
 from ftslurm.system.commands import run, run_group
 from ftslurm.system.owner import PATH
 from ftslurm.system.processes import still_there
-from ftslurm.wrapper.meanings import lazy_meaning
 
 # The kernel keeps some hundred KB of its log.
 MAX_LOG_BYTES = 8 << 20
@@ -64,7 +64,7 @@ def _kernel(settings: HookSettings, node: str, known: Remembered) -> tuple[tuple
     lines = kernel_log.parse(data, known.read_to)
     known = replace(known, read_to=kernel_log.last_sequence(data, known.read_to))
     if lines:
-        from ftslurm.wrapper.catalogs import load_pattern_book
+        from ftslurm.config.catalog_files import load_pattern_book
 
         said = kernel_log.findings(lines, load_pattern_book(settings.catalogs), lazy_meaning((), settings.catalogs))
         if said[0].health is NodeHealth.BAD:

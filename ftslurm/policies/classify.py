@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import field, replace
 from typing import Protocol
 
+from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus, signal_name
 from ftslurm.model.text import visible
@@ -30,7 +31,6 @@ from ftslurm.policies.alive import LongPhase, at_work, long_phase
 from ftslurm.policies.contrast import without_control
 from ftslurm.policies.findings import Finding, findings
 from ftslurm.policies.launchers import LAST_CHARS, child_line, child_status, signal_line, told_error
-from ftslurm.policies.patterns import ExitMeaning, Found, Pattern
 from ftslurm.policies.traces import outline, plain
 from ftslurm.policies.values import of_the_node, port_in
 from ftslurm.policies.wording import Kind, kind_of_words

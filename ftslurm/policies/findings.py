@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from ftslurm.catalogs.patterns import Found, Pattern
+from ftslurm.catalogs.vocabulary import Word
 from ftslurm.model.devices import Remedy
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from ftslurm.policies.launchers import root_cause
 from ftslurm.policies.lines import is_dealt_with, is_evidence, is_mild
-from ftslurm.policies.patterns import Found, Pattern
 from ftslurm.policies.traces import Raised, outline
 from ftslurm.policies.values import MEANS
-from ftslurm.policies.vocabulary import Word
 from ftslurm.policies.wording import kind_of_error, kind_of_words
 
 # The lines below an exception's own belong to its message until one is empty; so many bytes at the most.

@@ -13,10 +13,10 @@ from dataclasses import field, replace
 from datetime import datetime, timezone
 from typing import Protocol
 
+from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern
 from ftslurm.model.exits import ExitStatus, from_shell
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Piece, RankEnd
-from ftslurm.policies.patterns import ExitMeaning, Found, Pattern
 
 # A rank that a log does not tell, and the node where it does not tell the nodes of all.
 NO_RANK, NO_NODE = -1, "?"

@@ -16,7 +16,7 @@ from ftslurm.model.verdict import Blame
 from ftslurm.policies.health import Finding, Meaning, NodeHealth
 
 if TYPE_CHECKING:
-    from ftslurm.policies.patterns import PatternBook  # RE2 takes a while to load, and most looks find no new line
+    from ftslurm.catalogs.patterns import PatternBook  # RE2 takes a while to load, and most looks find no new line
 
 # "priority,sequence,time,flags;text"; priority is facility * 8 + level, flags is "-" for a line that is no piece of another.
 # The kernel escapes what is not printable, so a record is one line. Source: Documentation/ABI/testing/dev-kmsg.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.settings import Settings
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
 from ftslurm.policies.classify import Facts, classify
 from ftslurm.policies.joblog import NO_RANK, JobLog, JobLogBook, Part, read_log, without_the_rest
 from ftslurm.policies.spread import BEGUN_S, with_spread
 from ftslurm.report.analysis import Analysis, undecided
-from ftslurm.wrapper.catalogs import load_pattern_book
 from ftslurm.wrapper.log_files import LogFile, read_logs
 
 

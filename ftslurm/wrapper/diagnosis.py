@@ -12,7 +12,7 @@ from ftslurm.model.settings import Settings
 from ftslurm.model.verdict import Confidence, ErrorClass, RankEnd, Retriable, Verdict
 
 if TYPE_CHECKING:
-    from ftslurm.policies.patterns import PatternBook
+    from ftslurm.catalogs.patterns import PatternBook
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Diagnosis:
         """Raises: PolicyError for a site's catalogue that is wrong."""
         with self._lock:
             if self._book is None:
-                from ftslurm.wrapper.catalogs import load_pattern_book
+                from ftslurm.config.catalog_files import load_pattern_book
 
                 self._book = load_pattern_book(self._settings.catalogs).of_ranks().with_keywords(self._settings.keywords)
             return self._book

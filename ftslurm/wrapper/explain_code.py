@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ftslurm.catalogs import xids
+from ftslurm.catalogs.asked import Asked, asked, codes_in
+from ftslurm.catalogs.codebook import CodeBook
+from ftslurm.catalogs.codes import normalise
+from ftslurm.catalogs.patterns import PatternBook
+from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Severity
 from ftslurm.model.settings import Settings
-from ftslurm.policies import xids
-from ftslurm.policies.asked import Asked, asked, codes_in
-from ftslurm.policies.codebook import CodeBook
-from ftslurm.policies.codes import normalise
 from ftslurm.policies.findings import Finding, findings, unlisted
-from ftslurm.policies.patterns import PatternBook
 from ftslurm.policies.traces import Raised, outline, plain
 from ftslurm.report.explain_code import Background, Explained, of_device, of_exit, of_line, unknown
-from ftslurm.wrapper.catalogs import load_code_book, load_pattern_book
 
 # More different lines than this explain nothing, and of a longer text the end is not read.
 MAX_LINES = 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from ftslurm.config.settings_files import Request, settings_in_force
 from ftslurm.errors import SlurmRefused
 from ftslurm.ledger.clean_ups import known_clean_ups
 from ftslurm.ledger.store import Store
@@ -14,7 +15,6 @@ from ftslurm.policies.start_time import plan_start
 from ftslurm.slurm.choice import choose_client
 from ftslurm.system.programs import with_folder
 from ftslurm.wrapper.requeue import give_back, plan_for, slurms_clock
-from ftslurm.wrapper.settings_files import Request, settings_in_force
 
 
 def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:

@@ -11,13 +11,13 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
+from ftslurm.config.meanings import lazy_meaning
 from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import CommandMissing
 from ftslurm.model.devices import DeviceHealth, ProbeAnswer
 from ftslurm.model.values import dataclass
 from ftslurm.policies.health import Finding, Meaning, NodeHealth, command_finding, device_findings, judge
 from ftslurm.system.commands import run, run_group
-from ftslurm.wrapper.meanings import lazy_meaning
 
 _WORD = {NodeHealth.GOOD: True, NodeHealth.BAD: False, NodeHealth.UNKNOWN: None}
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ftslurm
+from ftslurm.config.meanings import lazy_meaning
+from ftslurm.config.settings_files import Request, settings_in_force
 from ftslurm.errors import REQUEUED_STATUS, FtslurmError, SlurmUnavailable, StateError, UsageError
 from ftslurm.launchers import multi_prog
 from ftslurm.launchers.launcher import Launcher
@@ -60,11 +62,9 @@ from ftslurm.wrapper.diagnosis import Diagnosis
 from ftslurm.wrapper.effects import Effects, Scheduler
 from ftslurm.wrapper.handover import ENVIRONMENT, begins_in_a_container, munge_socket, secret_word
 from ftslurm.wrapper.lenders import Lenders
-from ftslurm.wrapper.meanings import lazy_meaning
 from ftslurm.wrapper.output_place import output_place, own_stderr
 from ftslurm.wrapper.outputs import output_to, own_files, ranks_files
 from ftslurm.wrapper.scheduler import SlurmScheduler
-from ftslurm.wrapper.settings_files import Request, settings_in_force
 from ftslurm.wrapper.signals import Signals
 from ftslurm.wrapper.sources import Sources
 

@@ -15,12 +15,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from ftslurm.catalogs.codebook import CodeBook
+from ftslurm.catalogs.patterns import PatternBook
+from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Fault, Severity
 from ftslurm.model.verdict import Blame, Retriable, Verdict
 from ftslurm.policies.classify import Facts, classify
-from ftslurm.policies.codebook import CodeBook
-from ftslurm.policies.patterns import PatternBook
-from ftslurm.wrapper.catalogs import load_code_book, load_pattern_book
 from tests.corpus.load import SEEN, UNSEEN, Case, half_of, load_all, load_public
 
 FIELDS = ("class", "retriable", "suspects", "isolate", "program", "signature")

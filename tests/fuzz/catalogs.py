@@ -10,21 +10,21 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
+from ftslurm.catalogs.amd_codes import AmdCatalog
+from ftslurm.catalogs.ascend_file import build_catalog
+from ftslurm.catalogs.codebook import CodeBook
+from ftslurm.catalogs.codes import AscendCatalog
+from ftslurm.catalogs.pattern_files import build_book
+from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern, PatternBook
+from ftslurm.catalogs.site_file import SiteFile, codes_laid_over, patterns_laid_over
+from ftslurm.catalogs.xid_file import build_amd, build_nvidia
+from ftslurm.catalogs.xids import NvidiaCatalog
+from ftslurm.config import catalog_files
 from ftslurm.model.devices import CodeMeaning, Severity
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Piece, RankEnd, Verdict
-from ftslurm.policies.amd_codes import AmdCatalog
-from ftslurm.policies.ascend_file import build_catalog
 from ftslurm.policies.classify import Facts, classify
-from ftslurm.policies.codebook import CodeBook
-from ftslurm.policies.codes import AscendCatalog
 from ftslurm.policies.hints import Hint, hints
-from ftslurm.policies.pattern_files import build_book
-from ftslurm.policies.patterns import ExitMeaning, Found, Pattern, PatternBook
-from ftslurm.policies.site_file import SiteFile, codes_laid_over, patterns_laid_over
-from ftslurm.policies.xid_file import build_amd, build_nvidia
-from ftslurm.policies.xids import NvidiaCatalog
-from ftslurm.wrapper import catalogs as catalog_files
 from tests.fuzz.files import written
 from tests.fuzz.hold import Parser
 from tests.fuzz.inputs import (
@@ -54,7 +54,7 @@ def pattern_book() -> PatternBook:
 @cache
 def _sample(name: str) -> Any:
     """The first entries of each table that ships: a file that is right, and small enough to be read often."""
-    return _head(yaml.load(files("ftslurm.policies").joinpath(f"catalogs/{name}").read_text(), yaml.CSafeLoader), name)
+    return _head(yaml.load(files("ftslurm.catalogs").joinpath(name).read_text(), yaml.CSafeLoader), name)
 
 
 def _head(data: Any, name: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from ftslurm.config.settings_files import Request, policy_layers, settings_in_force
 from ftslurm.launchers import multi_prog
 from ftslurm.launchers.srun_options import (
     CommandLine,
@@ -22,7 +23,6 @@ from ftslurm.launchers.srun_options import (
 from ftslurm.model import aimaster
 from ftslurm.model import annotations as ma
 from ftslurm.model.settings import LEAVES, Layer, Resolved, Settings, env_name, from_environment, in_words, parse_leaf, resolve
-from ftslurm.wrapper.settings_files import Request, policy_layers, settings_in_force
 from tests.fuzz.files import written
 from tests.fuzz.hold import Parser
 from tests.fuzz.inputs import (
@@ -39,7 +39,7 @@ from tests.fuzz.inputs import (
     policy_laughs,
 )
 
-PROFILES = Path(__file__).parents[2] / "ftslurm/policies/profiles"
+PROFILES = Path(__file__).parents[2] / "ftslurm/config/profiles"
 NO_SITE = Path("/nonexistent/policy.yaml")
 
 # --- what people write

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from ftslurm.config.settings_files import MAX_CHARACTERS, policy_layers
 from ftslurm.errors import PolicyError, SlurmUnavailable, UsageError
 from ftslurm.launchers import multi_prog
 from ftslurm.ledger.nodes import NodeMemory
@@ -16,7 +17,6 @@ from ftslurm.ledger.records import from_line
 from ftslurm.ledger.store import Store
 from ftslurm.model.nodes import MOST_NODES, expand, fold
 from ftslurm.slurm.parse import node_names, parse_job, parse_nodes, unix_time
-from ftslurm.wrapper.settings_files import MAX_CHARACTERS, policy_layers
 
 RECORDED = Path(__file__).parents[1] / "recorded/slurm/24.11"
 

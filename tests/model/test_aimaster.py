@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ftslurm.config.settings_files import profile_layers
 from ftslurm.errors import PolicyError
 from ftslurm.model.aimaster import FLAGS, parse
 from ftslurm.model.settings import Settings, resolve
-from ftslurm.wrapper.settings_files import profile_layers
 
 
 def settings(flags: str) -> Settings:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from ftslurm.catalogs.patterns import PatternBook
+from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, Verdict
 from ftslurm.policies.classify import Facts, classify
-from ftslurm.policies.patterns import PatternBook
-from ftslurm.wrapper.catalogs import load_pattern_book
 
 NCCL = (
     "[rank{0}]: [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, "

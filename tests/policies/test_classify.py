@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from ftslurm.catalogs.codebook import CodeBook
+from ftslurm.catalogs.patterns import PatternBook
+from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Piece, RankEnd, Retriable
 from ftslurm.policies.classify import Facts, classify
-from ftslurm.policies.codebook import CodeBook
-from ftslurm.policies.patterns import PatternBook
-from ftslurm.wrapper.catalogs import load_code_book, load_pattern_book
 from tests.corpus.load import CORPUS, load
 from tests.corpus.score import differences, verdict_of
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.policies.classify import Facts, classify
 from ftslurm.policies.joblog import NO_NODE, NO_RANK, JobLog, JobLogBook, Part, read_log
-from ftslurm.wrapper.catalogs import load_pattern_book
 from tests.corpus.load import Case, load_all
 from tests.corpus.score import verdict_of
 
@@ -143,7 +143,7 @@ def _tasks(case: Case) -> Iterator[str]:
 
 def test_a_log_with_labels_gives_the_verdict_that_ftrun_gives() -> None:
     """Where its facts are words; the times of lines, which a log does not tell, make the few differences."""
-    from ftslurm.wrapper.catalogs import load_code_book
+    from ftslurm.config.catalog_files import load_code_book
 
     ours, codes = load_pattern_book(()).of_ranks(), load_code_book(())
     cases = [case for case in load_all() if not (case.faults or case.bad_nodes or any(end.lost for end in case.ends))]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from ftslurm.config.catalog_files import load_pattern_book
+from ftslurm.config.meanings import lazy_meaning
 from ftslurm.policies import kernel_log
 from ftslurm.policies.health import NodeHealth, judge
-from ftslurm.wrapper.catalogs import load_pattern_book
-from ftslurm.wrapper.meanings import lazy_meaning
 
 BOOK = load_pattern_book()
 MEANING = lazy_meaning(())

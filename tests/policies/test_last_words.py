@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import ErrorClass, Piece, RankEnd, Retriable, Verdict
 from ftslurm.policies.classify import Facts, classify
 from ftslurm.policies.launchers import child_line, root_cause, signal_line, told_error
 from ftslurm.policies.lines import is_evidence
-from ftslurm.wrapper.catalogs import load_pattern_book
 
 BOOK = load_pattern_book(()).of_ranks()
 TABLE = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, Verdict
 from ftslurm.policies.classify import Facts, classify
 from ftslurm.policies.launchers import child_status, told_error
 from ftslurm.policies.values import held_by_another, in_a_cache, of_the_node, path_in, port_in, too_many_joined
-from ftslurm.wrapper.catalogs import load_pattern_book
 from ftslurm.wrapper.explain_code import Explainer
 
 BOOK = load_pattern_book(()).of_ranks()

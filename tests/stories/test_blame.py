@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from ftslurm.catalogs.patterns import PatternBook
+from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -17,8 +19,6 @@ from ftslurm.model.node_memory import NodeLeft, NodeReinstated, remembered
 from ftslurm.model.settings import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, Suspect, Verdict
 from ftslurm.policies.classify import Facts, classify
-from ftslurm.policies.patterns import PatternBook
-from ftslurm.wrapper.catalogs import load_pattern_book
 from tests.stories.replay import HOUR_S, RUNNING, Job, fault, of_kind
 from tests.stories.test_verdicts import FAULT, told, verdict
 

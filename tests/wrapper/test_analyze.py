@@ -12,16 +12,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.cli.ftslurm import main
+from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.errors import UsageError
 from ftslurm.model.settings import Settings
 from ftslurm.model.verdict import Retriable
 from ftslurm.policies.joblog import NO_RANK
-from ftslurm.policies.patterns import PatternBook
 from ftslurm.report.card import MAX_LINES
 from ftslurm.wrapper import log_files
 from ftslurm.wrapper.analyze import analyze
-from ftslurm.wrapper.catalogs import load_pattern_book
 from ftslurm.wrapper.log_files import LogUnreadable, read_logs
 
 TRACE = 'Traceback (most recent call last):\n  File "/home/u/t.py", line 3, in <module>\n'

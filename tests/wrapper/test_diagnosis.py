@@ -8,9 +8,9 @@ import sys
 # Half a second or more inside RE2, which lets go of the interpreter's lock while it works.
 ENDS_MEANWHILE = """
 import threading
-import ftslurm.wrapper.catalogs as catalogs
+import ftslurm.config.catalog_files as catalogs
 from ftslurm.model.settings import Settings
-from ftslurm.policies.scanner import _set
+from ftslurm.catalogs.scanner import _set
 from ftslurm.wrapper.diagnosis import Diagnosis
 
 begun = threading.Event()

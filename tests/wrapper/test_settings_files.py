@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ftslurm.config.meanings import lazy_meaning
+from ftslurm.config.settings_files import MAX_POLICY_BYTES, Request, policy_layers, profile_layers, settings_in_force
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import Severity
 from ftslurm.model.settings import LEAVES, Resolved
-from ftslurm.wrapper.meanings import lazy_meaning
-from ftslurm.wrapper.settings_files import MAX_POLICY_BYTES, Request, policy_layers, profile_layers, settings_in_force
 
 REPOSITORY = Path(__file__).parents[2]
 NO_SITE = Path("/nonexistent/policy.yaml")
@@ -112,8 +112,8 @@ READER = """
 import sys
 from pathlib import Path
 from ftslurm.errors import PolicyError
-from ftslurm.wrapper.settings_files import policy_layers
-from ftslurm.wrapper.meanings import lazy_meaning
+from ftslurm.config.settings_files import policy_layers
+from ftslurm.config.meanings import lazy_meaning
 try:
     policy_layers(Path(sys.argv[1]))
 except PolicyError as error:

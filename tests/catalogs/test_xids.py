@@ -10,12 +10,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftslurm.catalogs.remedies import CLASS_OF
+from ftslurm.catalogs.xid_file import build_amd, build_nvidia
+from ftslurm.catalogs.xids import normalise
+from ftslurm.config.catalog_files import _shipped, load_code_book
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import FaultClass, Remedy, Severity
-from ftslurm.policies.remedies import CLASS_OF
-from ftslurm.policies.xid_file import build_amd, build_nvidia
-from ftslurm.policies.xids import normalise
-from ftslurm.wrapper.catalogs import _shipped, load_code_book
 
 BOOK = load_code_book()
 NVIDIA, AMD = BOOK.nvidia, BOOK.amd

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 import re2
 
+from ftslurm.catalogs.scanner import MAX_LINE_BYTES, Match, Scanner, Wanted, compiled
+from ftslurm.catalogs.vocabulary import Vocabulary, Word
 from ftslurm.model.devices import Remedy
 from ftslurm.model.exits import signal_name
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
-from ftslurm.policies.scanner import MAX_LINE_BYTES, Match, Scanner, Wanted, compiled
-from ftslurm.policies.vocabulary import Vocabulary, Word
 
 # So many trials from the front of a text, and as many lines at its end (scanner.py): 1,000 tails of which every line matches take
 # a second then, and a failure's first and last words are in it.

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftslurm.catalogs.pattern_files import build_book
+from ftslurm.catalogs.vocabulary import Vocabulary
+from ftslurm.catalogs.vocabulary_file import build_vocabulary
+from ftslurm.config.catalog_files import _shipped, load_pattern_book
 from ftslurm.errors import PolicyError
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
-from ftslurm.policies.pattern_files import build_book
-from ftslurm.policies.vocabulary import Vocabulary
-from ftslurm.policies.vocabulary_file import build_vocabulary
-from ftslurm.wrapper.catalogs import _shipped, load_pattern_book
 
 BOOK = load_pattern_book(()).of_ranks()
 WORDS = BOOK.vocabulary.words

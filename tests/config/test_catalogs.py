@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ftslurm.config.catalog_files import _shipped, _site, load_code_book, load_pattern_book
+from ftslurm.config.meanings import lazy_meaning
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import FaultClass, Severity
 from ftslurm.model.settings import Settings
 from ftslurm.model.verdict import ErrorClass, Retriable
 from ftslurm.report.explain_code import Explained
-from ftslurm.wrapper.catalogs import _shipped, _site, load_code_book, load_pattern_book
 from ftslurm.wrapper.explain_code import Explainer
-from ftslurm.wrapper.meanings import lazy_meaning
 
 Write = Callable[[str], str]
 EXPLAINER = Explainer(Settings())
@@ -171,7 +171,7 @@ def test_no_key_stands_twice_in_what_ships(name: str) -> None:
 def test_what_ftrun_starts_with_reads_none_of_this() -> None:
     code = (
         "import sys, ftslurm.wrapper.wiring, ftslurm.cli.ftrun\n"
-        "print([name for name in ('pydantic', 're2', 'ftslurm.wrapper.catalogs', 'ftslurm.policies.patterns') if name in sys.modules])"
+        "print([name for name in ('pydantic', 're2', 'ftslurm.config.catalog_files', 'ftslurm.catalogs.patterns') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout == "[]\n"

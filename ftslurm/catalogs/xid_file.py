@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ftslurm.catalogs.amd_codes import AmdCatalog, AmdEntry
+from ftslurm.catalogs.catalog_models import Sources, Strict, Text, Version, checked, known_sources, wrong
+from ftslurm.catalogs.remedies import ORDER
+from ftslurm.catalogs.xids import NvidiaCatalog, XidEntry, normalise
 from ftslurm.model.devices import Remedy
-from ftslurm.policies.amd_codes import AmdCatalog, AmdEntry
-from ftslurm.policies.catalog_models import Sources, Strict, Text, Version, checked, known_sources, wrong
-from ftslurm.policies.remedies import ORDER
-from ftslurm.policies.xids import NvidiaCatalog, XidEntry, normalise
 
 NVIDIA, AMD = "nvidia.yaml", "amd.yaml"
 Number = Annotated[int, Field(ge=0)]

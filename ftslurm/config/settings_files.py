@@ -82,7 +82,7 @@ def profile_layers(name: str, place: str) -> list[Layer]:
     """A profile that ships with ftslurm. Raises: PolicyError."""
     from importlib import resources  # 5 ms, and seldom asked for
 
-    folder = resources.files("ftslurm.policies") / "profiles"
+    folder = resources.files("ftslurm.config") / "profiles"
     known = sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
     if name not in known:
         raise PolicyError(f"{place}: there is no profile `{name}`{suggestion(name, known)}", hint=f"there are {', '.join(known)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ftslurm.policies.catalog_models import (
+from ftslurm.catalogs.catalog_models import (
     ExitEntry,
     ExitFile,
     PatternEntry,
@@ -14,9 +14,9 @@ from ftslurm.policies.catalog_models import (
     usual_remedy,
     wrong,
 )
-from ftslurm.policies.patterns import ExitMeaning, ExitRule, Pattern, PatternBook
-from ftslurm.policies.scanner import is_wide, mistake
-from ftslurm.policies.vocabulary_file import build_vocabulary
+from ftslurm.catalogs.patterns import ExitMeaning, ExitRule, Pattern, PatternBook
+from ftslurm.catalogs.scanner import is_wide, mistake
+from ftslurm.catalogs.vocabulary_file import build_vocabulary
 
 
 def build_book(patterns: object, exits: object, devices: object = None) -> PatternBook:

@@ -9,14 +9,14 @@ from typing import Any
 
 import yaml
 
+from ftslurm.catalogs.ascend_file import build_catalog
+from ftslurm.catalogs.codebook import CodeBook
+from ftslurm.catalogs.codes import AscendCatalog
+from ftslurm.catalogs.pattern_files import build_book
+from ftslurm.catalogs.patterns import PatternBook
+from ftslurm.catalogs.site_file import SiteFile, codes_laid_over, patterns_laid_over, read_site
+from ftslurm.catalogs.xid_file import build_amd, build_nvidia
 from ftslurm.errors import PolicyError
-from ftslurm.policies.ascend_file import build_catalog
-from ftslurm.policies.codebook import CodeBook
-from ftslurm.policies.codes import AscendCatalog
-from ftslurm.policies.pattern_files import build_book
-from ftslurm.policies.patterns import PatternBook
-from ftslurm.policies.site_file import SiteFile, codes_laid_over, patterns_laid_over, read_site
-from ftslurm.policies.xid_file import build_amd, build_nvidia
 
 MAX_CATALOG_BYTES = 1 << 20
 MAX_DEPTH = 20
@@ -67,7 +67,7 @@ def load_ascend_catalog() -> AscendCatalog:
 
 
 def _shipped(name: str) -> Any:
-    return _parsed(files("ftslurm.policies").joinpath(f"catalogs/{name}").read_text(encoding="utf-8"), name)
+    return _parsed(files("ftslurm.catalogs").joinpath(name).read_text(encoding="utf-8"), name)
 
 
 def _site(path: str) -> SiteFile:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ftslurm.catalogs.codes import normalise
 from ftslurm.model.devices import CodeMeaning, Severity
-from ftslurm.policies.codes import normalise
 
 if TYPE_CHECKING:
-    from ftslurm.policies.codebook import CodeBook
+    from ftslurm.catalogs.codebook import CodeBook
 
 
 def lazy_meaning(user_induced: tuple[str, ...], catalogs: tuple[str, ...] = ()) -> Callable[[str, str, Severity], CodeMeaning]:
@@ -22,7 +22,7 @@ def lazy_meaning(user_induced: tuple[str, ...], catalogs: tuple[str, ...] = ()) 
     induced = frozenset(normalise(code) for code in user_induced)
 
     def meaning(kind: str, code: str, severity: Severity) -> CodeMeaning:
-        from ftslurm.wrapper.catalogs import load_code_book
+        from ftslurm.config.catalog_files import load_code_book
 
         if not books:
             books.append(load_code_book(catalogs))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 
+from ftslurm.catalogs.remedies import CLASS_OF
 from ftslurm.model.devices import CodeMeaning, Remedy, Severity
 from ftslurm.model.values import dataclass
-from ftslurm.policies.remedies import CLASS_OF
 
 
 @dataclass(frozen=True, slots=True)

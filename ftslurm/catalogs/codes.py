@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import field, replace
 
+from ftslurm.catalogs.remedies import CLASS_OF
 from ftslurm.model.devices import CodeMeaning, Remedy, Severity
 from ftslurm.model.values import dataclass
-from ftslurm.policies.remedies import CLASS_OF
 
 # Event codes have 32 bits; the codes that MindCluster's services make up themselves have nine digits. A switch's alarm is
 # `[0x00f1fef5,155913,cpu,na]`, ModelArts has names.

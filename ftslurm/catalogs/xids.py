@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import field, replace
 
+from ftslurm.catalogs.remedies import CLASS_OF
 from ftslurm.model.devices import CodeMeaning, Remedy, Severity
 from ftslurm.model.values import dataclass
-from ftslurm.policies.remedies import CLASS_OF
 
 # `XID 79`, `xid79`, `Xid: 79`; of NVLink 5 also `XID 145 RLW_REMAP 0x00000040`.
 _NUMBERED = re.compile(r"(XID|SXID|RECOVERY)[ :]*(\d{1,9})(?: +(\S+) +(0X[0-9A-F]{1,8}))?")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from ftslurm.catalogs.codes import is_code
+from ftslurm.catalogs.codes import normalise as ascend_code
 from ftslurm.model.exits import signal_name
 from ftslurm.model.values import dataclass
-from ftslurm.policies.codes import is_code
-from ftslurm.policies.codes import normalise as ascend_code
 
 _SIGNALS = {signal_name(number): number for number in range(1, 32)}
 _EXIT = re.compile(r"(?:EXIT(?:ED)?|STATUS|RC)[ _]*(?:CODE|STATUS)?[ :=]*(-?[0-9]{1,3})")

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from ftslurm.catalogs.catalog_models import Sources, Strict, Text, Version, checked, known_sources, wrong, yes_no
+from ftslurm.catalogs.patterns import Pattern
+from ftslurm.catalogs.vocabulary import Vocabulary, Word
 from ftslurm.model.devices import Remedy
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
-from ftslurm.policies.catalog_models import Sources, Strict, Text, Version, checked, known_sources, wrong, yes_no
-from ftslurm.policies.patterns import Pattern
-from ftslurm.policies.vocabulary import Vocabulary, Word
 
 PLACE = "device-errors.yaml"
 

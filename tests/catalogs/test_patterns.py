@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftslurm.catalogs.pattern_files import build_book
+from ftslurm.catalogs.patterns import LIMIT, PatternBook
+from ftslurm.catalogs.scanner import MAX_LINE_BYTES, is_wide, mistake
+from ftslurm.config.catalog_files import _shipped, load_pattern_book
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import Remedy
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
-from ftslurm.policies.pattern_files import build_book
-from ftslurm.policies.patterns import LIMIT, PatternBook
-from ftslurm.policies.scanner import MAX_LINE_BYTES, is_wide, mistake
-from ftslurm.wrapper.catalogs import _shipped, load_pattern_book
 
 BOOK = load_pattern_book()
 BY_ID = {pattern.id: pattern for pattern in BOOK.patterns}

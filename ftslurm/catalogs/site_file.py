@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
+from ftslurm.catalogs import amd_codes, codes, xids
+from ftslurm.catalogs.ascend_file import Code
+from ftslurm.catalogs.catalog_models import ExitEntry, PatternEntry, Status, Strict, Text, Version, checked, wrong
+from ftslurm.catalogs.codebook import CodeBook
+from ftslurm.catalogs.pattern_files import check_patterns, laid_over
+from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.model.devices import Remedy
 from ftslurm.model.numbers import whole
 from ftslurm.model.settings import suggestion
-from ftslurm.policies import amd_codes, codes, xids
-from ftslurm.policies.ascend_file import Code
-from ftslurm.policies.catalog_models import ExitEntry, PatternEntry, Status, Strict, Text, Version, checked, wrong
-from ftslurm.policies.codebook import CodeBook
-from ftslurm.policies.pattern_files import check_patterns, laid_over
-from ftslurm.policies.patterns import PatternBook
 
 SITE = ("site",)
 

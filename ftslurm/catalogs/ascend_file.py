@@ -7,9 +7,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from ftslurm.model.devices import Remedy, Severity
-from ftslurm.policies.catalog_models import Sources, Strict, Text, Version, checked, known_sources, wrong
-from ftslurm.policies.codes import (
+from ftslurm.catalogs.catalog_models import Sources, Strict, Text, Version, checked, known_sources, wrong
+from ftslurm.catalogs.codes import (
     AscendCatalog,
     CodeEntry,
     CodeLayout,
@@ -19,6 +18,7 @@ from ftslurm.policies.codes import (
     is_code,
     normalise,
 )
+from ftslurm.model.devices import Remedy, Severity
 
 FILE = "ascend.yaml"
 _ORDER = (Severity.HINT, Severity.MINOR, Severity.MAJOR, Severity.CRITICAL)

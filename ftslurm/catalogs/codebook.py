@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from ftslurm.catalogs.amd_codes import AmdCatalog
+from ftslurm.catalogs.codes import AscendCatalog
+from ftslurm.catalogs.xids import NvidiaCatalog
 from ftslurm.model.devices import CodeMeaning, FaultClass, Severity
 from ftslurm.model.values import dataclass
-from ftslurm.policies.amd_codes import AmdCatalog
-from ftslurm.policies.codes import AscendCatalog
-from ftslurm.policies.xids import NvidiaCatalog
 
 
 class Catalog(Protocol):
