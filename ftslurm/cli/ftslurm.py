@@ -89,7 +89,7 @@ def explain(code: tuple[str, ...], policy: str, profile: str, annotations: str, 
     if code:
         return _explain_code(code, resolved.settings, as_json)
 
-    from ftslurm.policies.ladder import rung_texts
+    from ftslurm.policies.ladder.ladder import rung_texts
     from ftslurm.report import ladder as show
     from ftslurm.report.text import console
 

@@ -15,8 +15,8 @@ from ftslurm.hooks.look import tool_env
 from ftslurm.hooks.memory import Memory
 from ftslurm.model.devices import DeviceHealth, DeviceReport, FaultClass
 from ftslurm.model.hook_settings import HookSettings
-from ftslurm.policies.health import one_line
-from ftslurm.policies.leftovers import NodeJob, others
+from ftslurm.policies.node.health import one_line
+from ftslurm.policies.node.leftovers import NodeJob, others
 from ftslurm.slurm.admin import SlurmAdmin
 from ftslurm.system.commands import run
 

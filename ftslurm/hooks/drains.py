@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.memory import Remembered
-from ftslurm.policies.health import PREFIX
+from ftslurm.policies.node.health import PREFIX
 from ftslurm.slurm.admin import SlurmAdmin, is_drained
 from ftslurm.slurm.client import NodeView
 

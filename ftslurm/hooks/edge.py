@@ -13,7 +13,7 @@ from ftslurm.hooks.facts import read_settings
 from ftslurm.hooks.memory import Memory
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.text import visible
-from ftslurm.policies.health import one_line
+from ftslurm.policies.node.health import one_line
 
 # To the installed script around us; every other status means to it that all is well (wrapper/hook_scripts.py).
 BAD_NODE_STATUS = 10

@@ -17,7 +17,7 @@ from ftslurm.hooks.edge import run_hook
 from ftslurm.hooks.facts import JobFacts, job_facts
 from ftslurm.hooks.owned import ask_owner, finish_timeout_s
 from ftslurm.model.hook_settings import HookSettings
-from ftslurm.policies.health import turned_away
+from ftslurm.policies.node.health import turned_away
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobState
 from ftslurm.slurm.parse import node_names

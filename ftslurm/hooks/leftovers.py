@@ -16,8 +16,8 @@ from ftslurm.hooks.memory import Memory, Unfinished
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.processes import Process
 from ftslurm.model.values import dataclass
-from ftslurm.policies.health import Finding, NodeHealth, drain_reason, judge, one_line
-from ftslurm.policies.leftovers import NodeJob, is_logged_in, leftover_processes, others_of_user, spared_processes
+from ftslurm.policies.node.health import Finding, NodeHealth, drain_reason, judge, one_line
+from ftslurm.policies.node.leftovers import NodeJob, is_logged_in, leftover_processes, others_of_user, spared_processes
 from ftslurm.slurm.admin import SlurmAdmin
 from ftslurm.system import shared_memory
 from ftslurm.system.processes import all_processes, commands_of, end_processes, is_stuck, send_signal, signal_all_of

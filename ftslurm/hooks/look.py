@@ -17,8 +17,8 @@ from ftslurm.hooks.memory import Remembered
 from ftslurm.model.devices import ProbeAnswer
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.values import dataclass
-from ftslurm.policies import kernel_log
-from ftslurm.policies.health import Finding, NodeHealth, command_finding, device_findings, missing_kinds
+from ftslurm.policies.node import kernel_log
+from ftslurm.policies.node.health import Finding, NodeHealth, command_finding, device_findings, missing_kinds
 from ftslurm.system.commands import run, run_group
 from ftslurm.system.owner import PATH
 from ftslurm.system.processes import still_there

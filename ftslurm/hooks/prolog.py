@@ -20,7 +20,7 @@ from ftslurm.hooks.look import Looked, look
 from ftslurm.hooks.memory import Memory
 from ftslurm.hooks.unfinished import Tried, try_again
 from ftslurm.model.hook_settings import HookSettings
-from ftslurm.policies.health import NodeHealth, drain_reason, judge
+from ftslurm.policies.node.health import NodeHealth, drain_reason, judge
 from ftslurm.slurm.admin import SlurmAdmin
 
 

@@ -10,7 +10,7 @@ from ftslurm.hooks.memory import Memory, Unfinished
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.processes import Process
 from ftslurm.model.values import dataclass
-from ftslurm.policies.health import Finding, NodeHealth
+from ftslurm.policies.node.health import Finding, NodeHealth
 from ftslurm.slurm.admin import SlurmAdmin
 
 # A job waits for us, and a slurmctld that is well answers at once.

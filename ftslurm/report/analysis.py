@@ -15,7 +15,7 @@ from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
 from ftslurm.report.card import Card, fault_of, meaning_of, more_of, what_of
 
-# What a node is called that nobody knows, and how a rank that nobody knows stands in a sentence (policies/joblog.py).
+# What a node is called that nobody knows, and how a rank that nobody knows stands in a sentence (policies/diagnose/joblog.py).
 NO_NODE = "?"
 _NOBODY = re.compile(r"\brank -1 on \S+?(: | (?=exited|was)|$)|(?<=rank )-1 on \?")
 _NOWHERE = re.compile(r"(?<=\d) on \?(?=\W|$)")

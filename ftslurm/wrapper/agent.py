@@ -304,7 +304,7 @@ def inherit(message: Mapping[str, Any], node: str, heard_at: float, ending: bool
     """
     from ftslurm.errors import FtslurmError
     from ftslurm.model.will import from_message
-    from ftslurm.policies.succession import may_succeed
+    from ftslurm.policies.lease.succession import may_succeed
     from ftslurm.wrapper.heir import say, succeed_to
 
     will = from_message(message)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.settings import Settings
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
-from ftslurm.policies.classify import Facts, classify
-from ftslurm.policies.joblog import NO_RANK, JobLog, JobLogBook, Part, read_log, without_the_rest
-from ftslurm.policies.spread import BEGUN_S, with_spread
+from ftslurm.policies.diagnose.classify import Facts, classify
+from ftslurm.policies.diagnose.joblog import NO_RANK, JobLog, JobLogBook, Part, read_log, without_the_rest
+from ftslurm.policies.diagnose.spread import BEGUN_S, with_spread
 from ftslurm.report.analysis import Analysis, undecided
 from ftslurm.wrapper.log_files import LogFile, read_logs
 

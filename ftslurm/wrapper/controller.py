@@ -9,7 +9,7 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Remember
 from ftslurm.model.events import Begun, Event, LedgerFailed
 from ftslurm.model.history import fold
-from ftslurm.policies.judge import Judge
+from ftslurm.policies.judge.judge import Judge
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.effects import Effects
 from ftslurm.wrapper.sources import Sources

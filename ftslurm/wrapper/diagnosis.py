@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Diagnosis:
-    """Call it with every rank's end, the acting faults and the bad nodes for the verdict (policies/classify.py)."""
+    """Call it with every rank's end, the acting faults and the bad nodes for the verdict (policies/diagnose/classify.py)."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -33,7 +33,7 @@ class Diagnosis:
 
     def __call__(self, ends: tuple[RankEnd, ...], faults: tuple[Fault, ...], bad_nodes: Mapping[str, str]) -> Verdict:
         """Never raises: a job is not lost to its own diagnosis."""
-        from ftslurm.policies.classify import Facts, classify
+        from ftslurm.policies.diagnose.classify import Facts, classify
 
         try:
             return classify(ends, Facts(faults, bad_nodes), self.load())
@@ -45,8 +45,8 @@ class Diagnosis:
     def advise(
         self, ends: tuple[RankEnd, ...], stacks: Mapping[str, str]
     ) -> tuple[tuple[str, str, str, tuple[str, ...]], ...]:
-        """Hints on a hang (policies/hints.py). Never raises."""
-        from ftslurm.policies.hints import hints
+        """Hints on a hang (policies/hang/hints.py). Never raises."""
+        from ftslurm.policies.hang.hints import hints
 
         try:
             return tuple((hint.name, hint.what, hint.advice, hint.evidence) for hint in hints(ends, stacks))
@@ -65,7 +65,7 @@ class Diagnosis:
 
     def _load_quietly(self) -> None:
         try:
-            import ftslurm.policies.classify  # noqa: F401 -- for later
+            import ftslurm.policies.diagnose.classify  # noqa: F401 -- for later
 
             self.load()
         except Exception:

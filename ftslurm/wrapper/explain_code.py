@@ -13,8 +13,8 @@ from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Severity
 from ftslurm.model.settings import Settings
-from ftslurm.policies.findings import Finding, findings, unlisted
-from ftslurm.policies.traces import Raised, outline, plain
+from ftslurm.policies.diagnose.findings import Finding, findings, unlisted
+from ftslurm.policies.diagnose.traces import Raised, outline, plain
 from ftslurm.report.explain_code import Background, Explained, of_device, of_exit, of_line, unknown
 
 # More different lines than this explain nothing, and of a longer text the end is not read.

@@ -11,7 +11,7 @@ from ftslurm.ledger.clean_ups import known_clean_ups
 from ftslurm.ledger.store import Store
 from ftslurm.model.history import fold
 from ftslurm.model.record import CarriedOut
-from ftslurm.policies.start_time import plan_start
+from ftslurm.policies.ladder.start_time import plan_start
 from ftslurm.slurm.choice import choose_client
 from ftslurm.system.programs import with_folder
 from ftslurm.wrapper.requeue import give_back, plan_for, slurms_clock

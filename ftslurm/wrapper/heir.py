@@ -1,4 +1,4 @@
-"""An agent whose controller has fallen silent: looks around, and takes over when it is its turn. policies/succession.py
+"""An agent whose controller has fallen silent: looks around, and takes over when it is its turn. policies/lease/succession.py
 decides; what is done is what a controller would do, by the same recipe.
 
 It stays in its step, which Slurm keeps when the srun behind it is gone (seen on 22.05) and ends with the job.
@@ -27,9 +27,9 @@ from ftslurm.model.history import REQUEUES, fold
 from ftslurm.model.node_memory import NodeLeft
 from ftslurm.model.text import visible
 from ftslurm.model.will import Will
-from ftslurm.policies.ladder import choose
-from ftslurm.policies.start_time import plan_start
-from ftslurm.policies.succession import (
+from ftslurm.policies.ladder.ladder import choose
+from ftslurm.policies.ladder.start_time import plan_start
+from ftslurm.policies.lease.succession import (
     FinishEnd,
     FinishRequeue,
     JobNow,

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.model.values import dataclass
-from ftslurm.policies.joblog import NO_RANK, Part
+from ftslurm.policies.diagnose.joblog import NO_RANK, Part
 
 # Of all files together; of each at least so much. A quarter of it is the head: what failed first may stand there.
 TOTAL_BYTES, LEAST_BYTES = 16 << 20, 64 << 10

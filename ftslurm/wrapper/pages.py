@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.model.ft_config import BeatLimits
-from ftslurm.policies.beats import OFF, Watch, follow, merged, overdue
+from ftslurm.policies.hang.beats import OFF, Watch, follow, merged, overdue
 from ftslurm.sdk import notes as say
 from ftslurm.sdk.notes import SUFFIX, read_notes
 from ftslurm.sdk.page import owner_lives, page_paths, read_page

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ftslurm.errors import SlurmRefused, SlurmUnavailable
 from ftslurm.model.decisions import Start
 from ftslurm.model.history import History
-from ftslurm.policies.start_time import after_watch, for_slowness
+from ftslurm.policies.ladder.start_time import after_watch, for_slowness
 from ftslurm.slurm.client import AS_OF, JobState, JobView, SlurmClient
 from ftslurm.slurm.states import is_over
 

@@ -44,8 +44,8 @@ from ftslurm.model.events import (
     TimePassed,
     UseSampled,
 )
-from ftslurm.policies.contact import Contact
-from ftslurm.policies.touch import Touch
+from ftslurm.policies.lease.contact import Contact
+from ftslurm.policies.lease.touch import Touch
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.caller import Caller
 from ftslurm.wrapper.channel import Message, Peer, Server

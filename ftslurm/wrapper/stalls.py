@@ -9,7 +9,7 @@ from typing import Any
 
 from ftslurm.model.events import StallSeen
 from ftslurm.model.wire import compared_message, stall_message
-from ftslurm.policies.whohangs import MEETINGS
+from ftslurm.policies.hang.whohangs import MEETINGS
 from ftslurm.wrapper.evidence import NodeWatch, ReadUse
 
 LOOK_S = 1.0

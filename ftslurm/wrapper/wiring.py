@@ -42,10 +42,10 @@ from ftslurm.model.settings import Resolved, Settings, port_range
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.will import Will, to_message
-from ftslurm.policies.fence import begun_anew, died_alone, killed_before, left_before, left_behind, loans_left, steps_over
-from ftslurm.policies.judge import Judge
-from ftslurm.policies.phases import RunFacts
-from ftslurm.policies.succession import cut_short, may_succeed
+from ftslurm.policies.judge.judge import Judge
+from ftslurm.policies.judge.phases import RunFacts
+from ftslurm.policies.lease.fence import begun_anew, died_alone, killed_before, left_before, left_behind, loans_left, steps_over
+from ftslurm.policies.lease.succession import cut_short, may_succeed
 from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobState, JobView, NodeState, SlurmClient

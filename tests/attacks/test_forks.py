@@ -19,7 +19,7 @@ EPILOG = f"""
 import os, subprocess, sys, time
 from ftslurm.hooks.leftovers import Case, _end, left_by
 from ftslurm.model.hook_settings import HookSettings
-from ftslurm.policies.leftovers import leftover_processes
+from ftslurm.policies.node.leftovers import leftover_processes
 from ftslurm.system.processes import all_processes
 
 def her(program):

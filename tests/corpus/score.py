@@ -20,7 +20,7 @@ from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Fault, Severity
 from ftslurm.model.verdict import Blame, Retriable, Verdict
-from ftslurm.policies.classify import Facts, classify
+from ftslurm.policies.diagnose.classify import Facts, classify
 from tests.corpus.load import SEEN, UNSEEN, Case, half_of, load_all, load_public
 
 FIELDS = ("class", "retriable", "suspects", "isolate", "program", "signature")

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ftslurm.policies.stall import Phase, Stall, StallLimits, StallMemory, false_alarm, judge, learn
+from ftslurm.policies.hang.stall import Phase, Stall, StallLimits, StallMemory, false_alarm, judge, learn
 
 KINDS = ("steady", "ckpt", "messy")
 Interval = tuple[float, bool]  # seconds; do the ranks that hold the others up show work?

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from ftslurm.model.collectives import Finding
-from ftslurm.policies.slow import SlowLimits, SlowMemory, see, see_enters, window
+from ftslurm.policies.hang.slow import SlowLimits, SlowMemory, see, see_enters, window
 from tests.hang.rig import Job, Verdict
 
 WINDOW_S, ENTERS_S = 1.0, 3.0

@@ -7,9 +7,9 @@ import pytest
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import ErrorClass, Piece, RankEnd, Retriable, Verdict
-from ftslurm.policies.classify import Facts, classify
-from ftslurm.policies.launchers import child_line, root_cause, signal_line, told_error
-from ftslurm.policies.lines import is_evidence
+from ftslurm.policies.diagnose.classify import Facts, classify
+from ftslurm.policies.diagnose.launchers import child_line, root_cause, signal_line, told_error
+from ftslurm.policies.diagnose.lines import is_evidence
 
 BOOK = load_pattern_book(()).of_ranks()
 TABLE = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:

@@ -25,8 +25,8 @@ from ftslurm.model.job import Task
 from ftslurm.model.layout import Layout
 from ftslurm.model.settings import Settings
 from ftslurm.model.shares import Share
-from ftslurm.policies.judge import Judge, Phase, RunFacts
-from ftslurm.policies.phases import Diagnose
+from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
+from ftslurm.policies.judge.phases import Diagnose
 from ftslurm.report.card import last_card, lines
 
 T = TypeVar("T")

@@ -12,12 +12,12 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.settings import Settings
-from ftslurm.policies.fence import died_alone, killed_before, loans_left, steps_over
-from ftslurm.policies.judge import Phase
-from ftslurm.policies.judge_launching import LOOK_AGAIN_S
-from ftslurm.policies.judge_settling import LAUNCHES_AGAIN
-from ftslurm.policies.judge_state import IDLE_LOOK, SIGINT, SIGTERM
-from ftslurm.policies.touch import longest_s
+from ftslurm.policies.judge.judge import Phase
+from ftslurm.policies.judge.launching import LOOK_AGAIN_S
+from ftslurm.policies.judge.settling import LAUNCHES_AGAIN
+from ftslurm.policies.judge.state import IDLE_LOOK, SIGINT, SIGTERM
+from ftslurm.policies.lease.fence import died_alone, killed_before, loans_left, steps_over
+from ftslurm.policies.lease.touch import longest_s
 from tests.stories.replay import RUNNING, SILENT, Job, fault
 
 

@@ -18,7 +18,7 @@ from ftslurm.model.history import fold
 from ftslurm.model.node_memory import NodeLeft, NodeReinstated, remembered
 from ftslurm.model.settings import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, Suspect, Verdict
-from ftslurm.policies.classify import Facts, classify
+from ftslurm.policies.diagnose.classify import Facts, classify
 from tests.stories.replay import HOUR_S, RUNNING, Job, fault, of_kind
 from tests.stories.test_verdicts import FAULT, told, verdict
 

@@ -14,10 +14,10 @@ from ftslurm.model.devices import HealResult
 from ftslurm.model.events import Event
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings import Settings
-from ftslurm.policies.fence import begun_anew, left_before, left_behind
-from ftslurm.policies.judge import Phase
-from ftslurm.policies.judge_nodes import PROBE_AGAIN_S
-from ftslurm.policies.touch import longest_s
+from ftslurm.policies.judge.judge import Phase
+from ftslurm.policies.judge.nodes import PROBE_AGAIN_S
+from ftslurm.policies.lease.fence import begun_anew, left_before, left_behind
+from ftslurm.policies.lease.touch import longest_s
 from tests.stories.replay import SILENT, START, Job, fault
 
 CAN = ("ask", "requeue", "probe")

@@ -16,7 +16,7 @@ from ftslurm.model.devices import FaultClass, HealResult
 from ftslurm.model.events import Event
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings import Settings
-from ftslurm.policies.judge import TABLE, Phase
+from ftslurm.policies.judge.judge import TABLE, Phase
 from tests.stories.replay import RUNNING, SILENT, Job, fault
 
 EVENTS = get_args(Event)

@@ -9,8 +9,8 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.settings import Settings
 from ftslurm.model.summary import last_wait, summarise
-from ftslurm.policies.judge_ending import TELL_STEP_S
-from ftslurm.policies.judge_settling import TELL_S
+from ftslurm.policies.judge.ending import TELL_STEP_S
+from ftslurm.policies.judge.settling import TELL_S
 from tests.stories.replay import RUNNING, SILENT, Job, fault
 
 CAN = ("ask", "requeue", "probe", "replace", "release")

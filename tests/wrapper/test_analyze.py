@@ -18,7 +18,7 @@ from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.errors import UsageError
 from ftslurm.model.settings import Settings
 from ftslurm.model.verdict import Retriable
-from ftslurm.policies.joblog import NO_RANK
+from ftslurm.policies.diagnose.joblog import NO_RANK
 from ftslurm.report.card import MAX_LINES
 from ftslurm.wrapper import log_files
 from ftslurm.wrapper.analyze import analyze

@@ -22,7 +22,7 @@ from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model import record as rec
 from ftslurm.model.settings import Settings
 from ftslurm.model.will import Will
-from ftslurm.policies.touch import longest_s
+from ftslurm.policies.lease.touch import longest_s
 from ftslurm.slurm.client import JobState
 from ftslurm.system.commands import CommandResult
 from ftslurm.system.files import private_folder

@@ -16,7 +16,7 @@ from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model.decisions import TellOthers
 from ftslurm.model.node_memory import NodeLeft, NodeReinstated
 from ftslurm.model.record import RunBegan
-from ftslurm.policies.phases import RunFacts
+from ftslurm.policies.judge.phases import RunFacts
 from ftslurm.sdk.page import start_ticks
 from ftslurm.system.processes import pid_space
 from ftslurm.wrapper.wiring import _is_gone, _left

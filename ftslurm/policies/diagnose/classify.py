@@ -1,0 +1,640 @@
+"""What is behind a failed attempt: facts first, then what the ranks said, then how they ended.
+
+The reading order (the rules that make one verdict of many findings), as the functions below stand:
+ 1. facts beat text: a device's own code, Slurm's word on a node, the kernel's out-of-memory kill;
+ 2. a root line beats a symptom, the earliest beats the later ones, over all ranks; an error that no pattern knows is a root,
+    what is quoted, guessed or only a warning is none (findings.py), and a header defers to what names the thing; a line after
+    which its rank went on well, or printed only after the ranks were told to stop, counts for nothing;
+ 3. the same root on (nearly) every rank is the program or its data, not a node;
+ 4. where only bystanders speak, the rank that says nothing, or is furthest behind, is the suspect;
+ 5. then the exit statuses, a signal before a number; and if nothing of this tells, the verdict is UNKNOWN.
+Source: the fault diagnosis of MindCluster, NVRx's attribution and AIMaster agree on these (cascades dominate the logs of
+a failed collective).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Protocol
+
+from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern
+from ftslurm.model.devices import Fault, FaultClass
+from ftslurm.model.exits import ExitStatus, signal_name
+from ftslurm.model.text import visible
+from ftslurm.model.values import dataclass
+from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Role, Suspect, Verdict
+from ftslurm.policies.diagnose.alive import LongPhase, at_work, long_phase
+from ftslurm.policies.diagnose.contrast import without_control
+from ftslurm.policies.diagnose.findings import Finding, findings
+from ftslurm.policies.diagnose.launchers import LAST_CHARS, child_line, child_status, signal_line, told_error
+from ftslurm.policies.diagnose.traces import outline, plain
+from ftslurm.policies.diagnose.values import of_the_node, port_in
+from ftslurm.policies.diagnose.wording import Kind, kind_of_words
+
+# A rank that still prints ordinary lines so long after an error has overcome it; a traceback and what libraries say of it
+# come within moments.
+OVERCOME_S = 2.0
+# What a device's error brings down comes down within seconds.
+LAST_WORDS_S = 5.0
+# Lines this close before the next error belong to it (a traceback is printed before its last line).
+BURST_S = 0.5
+# For people: so many lines, of so many characters.
+EVIDENCE_LINES, EVIDENCE_CHARS = 6, 300
+EXCERPT_BEFORE = 80
+BEGINNING_CHARS = 80
+# Says nothing by itself: Python's status for any exception, and false(1)'s.
+GENERAL_ERROR = 1
+_LESS_MEMORY = "ask for more (--mem), or use less: fewer loader workers, smaller batches"
+# What programs end with over any error, so that their own words tell more: beside 1, a wrong call, and exit(-1).
+_ANY_ERROR = frozenset({GENERAL_ERROR, 2, 255})
+# As a shell passes on a signal: 128 and its number.
+SHELLS_OWN = range(128, 160)
+
+# What is missing or closed on one node only, while the ranks of others got further: that node's mount or installation.
+_NODES_SETUP = frozenset({
+    "file-missing", "py-import", "user-so-missing", "user-perm-exec", "user-glibc", "user-cann-env", "fs-permission",
+    "container-mount", "container-command", "image-missing", "slurm-execve", "python-no-module", "python-no-file", "versions",
+    "cuda-driver-old", "exit 126", "exit 127",
+})  # fmt: skip
+# What is about a file; below a folder that each node has for itself, it is about the node.
+_FILES = frozenset({"file-missing", "fs-permission", "enospc", "shm-small", "device-file"})
+_PORT_IN_USE = "address-in-use"
+# Lines of a launcher about its children.
+_HEADERS = frozenset({"child-failed", "torchelastic-child", "torchelastic-signal", "mpi-abort", "mpi-abort-more", "sigabrt"})
+# Wrong on more than one node, or on the only one, it is what the program asks for.
+_ASKED_FOR = frozenset({
+    "container-start", "segv", "sigbus", "SIGSEGV", "SIGBUS", "illegal-memory", "misaligned-address", "rocm-memory-fault",
+})  # fmt: skip
+# Symptoms that every rank of a group prints when it has waited in vain; who does not print it is the one waited for.
+_WAITED = frozenset({
+    "hccl-EI0002", "hccl-EI0006", "hccl-topo-timeout", "nccl-watchdog", "torch-dist-timeout", "torch-socket-timeout",
+    "acl-507046", "acl-107019", "gloo-peer", "ms-timeout-node",
+})  # fmt: skip
+# A shell's word for a crash, which says nothing of what led to it.
+_BARE_CRASH = re.compile(r"^\W*(?:Segmentation fault|Bus error|Illegal instruction|Aborted)(?: \(core dumped\))?\W*$")
+_SEQUENCE = re.compile(r"last (?:enqueued|completed) (?:NCCL )?work:? ?(\d{1,12})|SeqNum=(\d{1,12})")
+_WATCHDOG = "nccl-watchdog"
+_COLLECTIVE = re.compile(r"SeqNum=(\d{1,12}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,18}))?")
+# A class that a program can bring about on every rank by itself.
+_PROGRAMS = frozenset({ErrorClass.USER_CODE, ErrorClass.DATA, ErrorClass.OOM, ErrorClass.STORAGE, ErrorClass.UNKNOWN})
+
+
+class Book(Protocol):
+    """What patterns.PatternBook.of_ranks() gives."""
+
+    def scan(self, text: bytes, *, counts: Callable[[Found], bool]) -> list[Found]: ...
+
+    def exit(self, status: int) -> ExitMeaning: ...
+
+    def named(self, id: str) -> Pattern | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known beside the ranks. faults: of the devices, graded. bad_nodes: node -> why it is taken for broken."""
+
+    faults: tuple[Fault, ...] = ()
+    bad_nodes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A line of a rank's output that tells of a failure. own: its rank failed by itself. overcome: it went on well.
+
+    place: in the user's own code, where a trace tells it. mild: its writer does not call it an error. settled: nor a failure.
+    """
+
+    end: RankEnd
+    at: float
+    line: str
+    pattern: Pattern
+    overcome: bool = False
+    place: str = ""
+    mild: bool = False
+    settled: bool = False
+
+    @property
+    def own(self) -> bool:
+        return failed(self.end)
+
+    def __str__(self) -> str:
+        where = f" (at {self.place})" if self.place else ""
+        return f"rank {self.end.rank} on {self.end.node}: {self.line}{where}"
+
+
+def failed(end: RankEnd) -> bool:
+    """Did the rank fail by itself, not because it was told to stop?"""
+    return end.status is not None and not end.status.ok and not end.stopped
+
+
+def classify(ends: Sequence[RankEnd], facts: Facts, book: Book) -> Verdict:
+    """The verdict on one attempt. ends: every rank of it."""
+    hits = [hit for end in ends for hit in _hits(end, book)]
+    first = min((end.at for end in ends if failed(end)), default=float("inf"))
+    live = [hit for hit in hits if not hit.overcome and not _after_the_fact(hit, first)]
+    live = list(_without_warnings(live))
+    return _by_facts(live, facts) or _with_keywords(without_control(_by_words(ends, live, book), ends), live)
+
+
+def _without_warnings(hits: Sequence[Hit]) -> Sequence[Hit]:
+    """A warning is a cause only where nobody speaks of an error, or all that speak of one are bystanders.
+
+    Then what a rank that failed has warned of may be the cause: PyTorch's store warns that a name or a port cannot be had, and
+    calls it an error that nobody could connect.
+    """
+    errors = [hit for hit in hits if not hit.mild]
+    if not errors:
+        return hits
+    if any(hit.pattern.role is Role.ROOT for hit in errors):
+        return errors
+    return [hit for hit in hits if not hit.mild or (hit.own and not hit.settled and hit.pattern.role is Role.ROOT)]
+
+
+def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdict:
+    if oom := [end for end in ends if end.oom]:
+        return _out_of_memory(oom)
+    if roots := [hit for hit in hits if hit.pattern.role is Role.ROOT]:
+        return _by_root(ends, _shared_ports(roots, book), hits)
+    symptoms = [hit for hit in hits if hit.pattern.role is Role.SYMPTOM]
+    if lost := [end for end in ends if end.lost]:
+        return _by_loss(lost, symptoms)
+    spoke = {hit.end.rank for hit in symptoms if hit.pattern.id not in _HEADERS}
+    passed_on = {hit.end.rank for hit in symptoms}
+    headers: dict[int, set[str]] = defaultdict(set)
+    for hit in symptoms:
+        headers[hit.end.rank].add(_beginning(hit))
+    # A launcher ends with a status of its own; what it says of its child tells more.
+    silent = [_as_its_child(end) for end in ends if failed(end) and end.rank not in spoke]
+    # What a rank said itself, before it passed on that another process failed, tells more, too.
+    silent = [end for end in silent if end.rank not in passed_on or _tells(end) or _own_words(end, headers[end.rank])]
+    if silent:
+        return _by_status(ends, silent, symptoms, book)
+    return _by_symptoms(ends, symptoms) if symptoms else _nothing(ends)
+
+
+def _tells(end: RankEnd) -> bool:
+    return end.status is not None and (end.status.signal != 0 or end.status.code != GENERAL_ERROR)
+
+
+def _as_its_child(end: RankEnd) -> RankEnd:
+    """As the process ended that this one only launched, where its own status is a general error and it says so."""
+    status = None if _tells(end) else child_status("".join(piece.text for piece in end.output))
+    return replace(end, status=status) if status else end
+
+
+# --- 1. facts
+
+
+def _by_facts(hits: Sequence[Hit], facts: Facts) -> Verdict | None:
+    """hits: what the ranks said besides; a root line of the same node makes a suspicion certain."""
+    blamed = facts.bad_nodes
+    acting = [f for f in facts.faults if f.fault_class in (FaultClass.SELF_HEALING, FaultClass.ISOLATE)]
+    hardware = [f for f in acting if not f.user_induced]
+    if not blamed and not acting:
+        return None
+    roots = [hit for hit in hits if hit.pattern.role is Role.ROOT]
+    convicted = {hit.end.node for hit in roots if hit.pattern.blame is Blame.YES}
+    suspects = [Suspect(node, -1, Blame.YES, why) for node, why in blamed.items()]
+    for fault in hardware:
+        certain = fault.fault_class is FaultClass.ISOLATE or fault.node in convicted
+        suspects.append(Suspect(fault.node, -1, Blame.YES if certain else Blame.SUSPECT, str(fault)))
+    evidence = [f"{node}: {why}" for node, why in blamed.items()] + [str(fault) for fault in acting]
+    evidence += [str(hit) for hit in _one_a_rank(roots)]
+    signature = acting[0].code if acting else "node"
+    if blamed or hardware:
+        error_class = ErrorClass.HARDWARE
+    else:  # the program's own doing, which its own words may name better
+        error_class = ErrorClass.USER_CODE
+        signature = next((hit.pattern.id for hit in roots if hit.pattern.error_class is error_class), signature)
+    program = error_class is ErrorClass.USER_CODE and len({(fault.node, fault.device) for fault in acting}) > 1
+    lead = Lead(-1, *next(iter(blamed.items()))) if blamed else _of_fault(acting[0])
+    return Verdict(
+        error_class, Retriable.YES, Confidence.FACT, signature, evidence[0], tuple(suspects), tuple(evidence[:EVIDENCE_LINES]),
+        program, lead=lead,
+    )  # fmt: skip
+
+
+def _of_fault(fault: Fault) -> Lead:
+    return Lead(-1, fault.node, fault.code, fault.name, f"device {fault.device} of {fault.node}")
+
+
+def _out_of_memory(killed: Sequence[RankEnd]) -> Verdict:
+    """The job's own doing, whichever node it happens on: nobody is excluded for it."""
+    evidence = tuple(f"rank {end.rank} on {end.node}: killed by the kernel for want of memory" for end in killed)
+    lead = Lead(
+        killed[0].rank, killed[0].node, "killed by the kernel for want of memory",
+        spread=f"{len(killed)} ranks so" if len(killed) > 1 else "", advice=_LESS_MEMORY,
+    )  # fmt: skip
+    return Verdict(
+        ErrorClass.OOM, Retriable.NO, Confidence.FACT, "oom-kill", evidence[0], (), evidence[:EVIDENCE_LINES], confirm=1,
+        lead=lead,
+    )  # fmt: skip
+
+
+# --- what the ranks said
+
+
+def _hits(end: RankEnd, book: Book) -> list[Hit]:
+    """Every line of the rank's output that is known, in the order of time."""
+    found: list[Hit] = []
+    for stream in ("out", "err"):
+        pieces = [piece for piece in end.output if piece.stream == stream]
+        if not pieces:
+            continue
+        texts = [plain(piece.text) for piece in pieces]
+        begins, total = [], 0
+        for text in texts:
+            begins.append(total)
+            total += len(text)
+        for hit in _ends_of_runs(findings(b"".join(texts), book)):
+            piece = pieces[bisect_right(begins, hit.offset) - 1]
+            found.append(Hit(end, piece.at, _excerpt(hit), hit.pattern, False, visible(hit.place), hit.mild, hit.settled))
+    found.sort(key=lambda hit: hit.at)
+    return _marked(end, found)
+
+
+def _excerpt(hit: Finding) -> str:
+    """The line, for people; of a long one the part that says it."""
+    begin = hit.start - EXCERPT_BEFORE if hit.start > EVIDENCE_CHARS - EXCERPT_BEFORE else 0
+    text = hit.line[begin:].decode(errors="replace").strip()[:EVIDENCE_CHARS]
+    return visible(f"... {text}" if begin else text)
+
+
+def _ends_of_runs(found: Sequence[Finding]) -> list[Finding]:
+    """Of lines of one kind that follow each other, which a cascade prints by the hundred, the first and the last."""
+    kept = []
+    for number, hit in enumerate(found):
+        around = found[max(0, number - 1) : number + 2]
+        if len(around) < 3 or any(other.pattern is not hit.pattern for other in around):
+            kept.append(hit)
+    return kept
+
+
+def _marked(end: RankEnd, hits: list[Hit]) -> list[Hit]:
+    """Those after which the rank printed ordinary lines for a while are overcome; not the last of a rank that failed."""
+    times = [hit.at for hit in hits]
+    spoken = sorted(piece.at for piece in end.output for line in piece.text.splitlines()[:8] if line.strip())
+    marked = []
+    for number, hit in enumerate(hits, start=1):
+        later = bisect_right(times, hit.at + OVERCOME_S)
+        until = (times[later] if later < len(times) else end.at or float("inf")) - BURST_S
+        went_on = bisect_left(spoken, until) - bisect_right(spoken, hit.at + OVERCOME_S)
+        marked.append(replace(hit, overcome=went_on >= 2 and not (hit.own and number == len(hits))))
+    return marked
+
+
+def _after_the_fact(hit: Hit, first: float) -> bool:
+    """Printed by a rank that was told to stop, after another one had failed: an answer to that, whatever it says.
+
+    first: when the first rank failed.
+    """
+    if hit.own or hit.pattern.role is not Role.ROOT or not hit.end.stopped:
+        return False
+    return hit.at > first
+
+
+def _by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) -> Verdict:
+    roots = _without_headers(roots)
+    first = min(roots, key=lambda hit: hit.at)
+    same = _ranks_of(hit for hit in roots if hit.pattern.id == first.pattern.id)
+    everywhere = _everywhere(same, ends)
+    error_class, p = first.pattern.error_class, first.pattern
+    retriable = p.retriable
+    if everywhere and error_class is ErrorClass.HARDWARE:
+        # Not every node breaks in the same moment, and a restart finds the same nodes with the same program.
+        error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
+    elif p.id in _ASKED_FOR and (everywhere or len({end.node for end in ends}) == 1):
+        error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
+    elif everywhere and error_class is ErrorClass.USER_CODE:
+        retriable = Retriable.NO
+    suspects = () if everywhere else _suspects((hit for hit in roots if hit.pattern.id == p.id), roots)
+    alone = "" if suspects or p.id not in _NODES_SETUP else _one_node(same, ends)
+    if not (alone or suspects) and p.id in _FILES and of_the_node(first.line, device=p.id != "enospc"):
+        alone = _no_other_node(same, ends)
+    if alone:
+        suspects = (Suspect(alone, first.end.rank, Blame.SUSPECT, f"{first}; on that node only"),)
+    others = Counter(hit.pattern.id for hit in hits if hit.pattern.id != p.id)
+    where = _spread(same, ends)
+    lead = Lead(
+        first.end.rank, first.end.node, _words_of(first, hits), p.name if p.pattern else "", first.place, where,
+        p.note if p.pattern else "",
+    )  # fmt: skip
+    evidence = [_with_own_words(first, hits)]
+    evidence += [str(hit) for hit in _one_a_rank(roots) if hit.end.rank != first.end.rank and hit.pattern.id == p.id]
+    if others:
+        beside = ", ".join(f"{name} x{times}" for name, times in others.most_common(4))
+        evidence.append(f"beside it, taken for consequences: {beside}")
+    return Verdict(
+        error_class, Retriable.ONCE if alone else retriable, Confidence.STRONG, p.id,
+        f"{p.name}{f', {where}' if where else ''} ({first})", suspects, tuple(evidence[:EVIDENCE_LINES]),
+        everywhere and error_class in _PROGRAMS, p.confirm, not everywhere and p.heals, _places(same), lead=lead,
+    )  # fmt: skip
+
+
+def _without_headers(hits: Sequence[Hit]) -> list[Hit]:
+    """What names the thing comes before what only says that there is one, on the same rank."""
+    named = {hit.end.rank for hit in hits if not hit.pattern.defers}
+    return [hit for hit in hits if not hit.pattern.defers or hit.end.rank not in named]
+
+
+def _everywhere(same: Mapping[int, RankEnd], ends: Sequence[RankEnd]) -> bool:
+    """On at least half of the ranks (the others may have been stopped before they came that far), and not one node's."""
+    nodes = {end.node for end in ends}
+    wide = len(nodes) > 1 and len({end.node for end in same.values()}) > 1
+    most = len(same) >= 2 and 2 * len(same) >= len(ends)
+    return (most and wide) or (len(nodes) == 1 and 1 < len(same) == len(ends))
+
+
+def _one_node(same: Mapping[int, RankEnd], ends: Sequence[RankEnd]) -> str:
+    """The node all of whose ranks (two at the least) are in `same`, while none of another node is; else empty."""
+    nodes = {end.node for end in same.values()}
+    mine = [end for end in ends if end.node in nodes]
+    return next(iter(nodes)) if len(nodes) == 1 and 1 < len(mine) == len(same) < len(ends) else ""
+
+
+def _no_other_node(same: Mapping[int, RankEnd], ends: Sequence[RankEnd]) -> str:
+    """The node of all ranks in `same`, while there are others; else empty."""
+    nodes = {end.node for end in same.values()}
+    return next(iter(nodes)) if len(nodes) == 1 and len({end.node for end in ends}) > 1 else ""
+
+
+def _shared_ports(roots: Sequence[Hit], book: Book) -> Sequence[Hit]:
+    """One port that several ranks of a node find in use is wanted by all of them: the program's own doing."""
+    in_use = {hit.end.rank: hit for hit in roots if hit.pattern.id == _PORT_IN_USE}
+    wanted = Counter((hit.end.node, port_in(hit.line)) for hit in in_use.values())
+    shared = book.named("port-shared")
+    if shared is None or not any(port and times > 1 for (_, port), times in wanted.items()):
+        return roots
+    return [replace(hit, pattern=shared) if hit.pattern.id == _PORT_IN_USE else hit for hit in roots]
+
+
+def _suspects(hits: Iterable[Hit], roots: Sequence[Hit]) -> tuple[Suspect, ...]:
+    """roots: all of them; what a rank went on after to die of something else is not what convicts its node."""
+    last: dict[int, dict[str, float]] = defaultdict(dict)
+    for root in roots:
+        last[root.end.rank][root.pattern.id] = max(root.at, last[root.end.rank].get(root.pattern.id, 0.0))
+    found: dict[str, Suspect] = {}
+    for hit in hits:
+        if hit.pattern.blame is Blame.NO or hit.end.node in found:
+            continue
+        later = any(at > hit.at + LAST_WORDS_S for id, at in last[hit.end.rank].items() if id != hit.pattern.id)
+        blame = Blame.SUSPECT if later else hit.pattern.blame
+        found.setdefault(hit.end.node, Suspect(hit.end.node, hit.end.rank, blame, str(hit)))
+    return tuple(found.values())
+
+
+def _with_keywords(verdict: Verdict, hits: Sequence[Hit]) -> Verdict:
+    """A keyword of the user's own, in the output of a rank that failed, makes the error retriable (AIMaster)."""
+    for hit in hits:
+        if hit.own and hit.pattern.id.startswith("keyword:"):
+            evidence = (*verdict.evidence[: EVIDENCE_LINES - 1], f"called retriable by its own word: {hit}")
+            return replace(verdict, retriable=Retriable.YES, evidence=evidence, called=True)
+    return verdict
+
+
+# --- bystanders
+
+
+def _by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
+    symptoms = _without_headers(symptoms)
+    first = min(symptoms, key=lambda hit: (not hit.own, hit.pattern.defers, hit.at))
+    if verdict := _out_of_step(ends, [hit for hit in symptoms if hit.pattern.id == _WATCHDOG]):
+        return verdict
+    waited = [hit for hit in symptoms if hit.pattern.id in _WAITED]
+    suspects = _silent(ends, waited) or _behind(ends, waited)
+    if waited and (phase := _long_phase(ends, waited)):
+        return long_phase(phase, [str(hit) for hit in _one_a_rank(symptoms)])
+    others = [str(hit) for hit in _one_a_rank(symptoms) if hit is not first]
+    evidence = [f"{suspect.why}; {first}" for suspect in suspects] + [_with_own_words(first, symptoms), *others]
+    return Verdict(
+        first.pattern.error_class, first.pattern.retriable, Confidence.WEAK, first.pattern.id,
+        f"{first.pattern.name} ({first}); a consequence, its cause was not seen", suspects, tuple(evidence[:EVIDENCE_LINES]),
+        lead=Lead(
+            first.end.rank, first.end.node, _words_of(first, symptoms), first.pattern.name, first.place,
+            "a consequence: its cause was not seen", first.pattern.note,
+        ),
+    )  # fmt: skip
+
+
+def _out_of_step(ends: Sequence[RankEnd], timeouts: Sequence[Hit]) -> Verdict | None:
+    """Ranks that waited for each other in different collectives: the program leads them apart, and will again.
+
+    At one number another operation or size tells it. At other numbers that alone may still be a collective that one rank has
+    ended and another has not, so there the operation or size has to differ as well, or the numbers by more than one.
+    """
+    told: dict[int, tuple[int, tuple[str, str]]] = {}
+    lines: dict[int, Hit] = {}
+    for hit in timeouts:
+        if found := _COLLECTIVE.search(hit.line):
+            told.setdefault(hit.end.rank, (int(found.group(1)), (found.group(2), found.group(3) or "")))
+            lines.setdefault(hit.end.rank, hit)
+    numbers, calls = {number for number, _ in told.values()}, {call for _, call in told.values()}
+    # One of many that is behind may be the one that hangs.
+    if len(calls) < 2 and not (len(told) == 2 and max(numbers, default=0) - min(numbers, default=0) > 1):
+        return None
+    evidence = [str(hit) for hit in lines.values()]
+    return Verdict(
+        ErrorClass.USER_CODE, Retriable.NO, Confidence.WEAK, "out-of-step",
+        f"the ranks waited for each other in different collectives ({evidence[0]})", (), tuple(evidence[:EVIDENCE_LINES]),
+        confirm=1, shown=_places({rank: hit.end for rank, hit in lines.items()}),
+        lead=_lead(next(iter(lines.values())), "the ranks waited for each other in different collectives"),
+    )  # fmt: skip
+
+
+def _long_phase(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> LongPhase | None:
+    first = min(waited, key=lambda hit: hit.at)
+    return at_work(ends, _ranks_of(waited), first.at, [hit.line for hit in waited], first.pattern.id)
+
+
+def _silent(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> tuple[Suspect, ...]:
+    """Most ranks waited in vain; the few that did not say so are those that were waited for."""
+    told = _ranks_of(waited)
+    silent = [end for end in ends if end.rank not in told and not failed(end) and (end.stopped or end.lost)]
+    if not silent or len(told) < 2 or 2 * len(silent) >= len(told) + len(silent):
+        return ()
+    nodes = {end.node: end for end in reversed(silent)}
+    why = f"is silent, while {len(told)} of {len(ends)} ranks waited for it"
+    return tuple(Suspect(node, end.rank, Blame.SUSPECT, f"rank {end.rank} on {node} {why}") for node, end in nodes.items())
+
+
+def _behind(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> tuple[Suspect, ...]:
+    """All of them waited: the one whose last collective is furthest behind, if it is one."""
+    reached: dict[int, int] = {}
+    for hit in waited:
+        if numbers := [int(a or b) for a, b in _SEQUENCE.findall(hit.line)]:
+            reached[hit.end.rank] = min(numbers)
+    lowest = min(reached.values(), default=0)
+    behind = [rank for rank, number in reached.items() if number == lowest]
+    if len(behind) != 1 or len(reached) < 3:
+        return ()
+    end = next(end for end in ends if end.rank == behind[0])
+    why = f"rank {end.rank} on {end.node} is furthest behind, at collective {lowest}"
+    return (Suspect(end.node, end.rank, Blame.SUSPECT, why),)
+
+
+def _by_loss(lost: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
+    """A rank whose shim vanished says nothing any more: the silent one."""
+    nodes = {end.node: end for end in reversed(lost)}
+    suspects = tuple(Suspect(node, end.rank, Blame.SUSPECT, f"rank {end.rank} on {node} vanished") for node, end in nodes.items())
+    evidence = [suspect.why for suspect in suspects] + [str(hit) for hit in _one_a_rank(symptoms)]
+    return Verdict(
+        ErrorClass.UNKNOWN, Retriable.YES, Confidence.WEAK, "lost", evidence[0],
+        suspects if len(suspects) == 1 else (), tuple(evidence[:EVIDENCE_LINES]),
+        lead=Lead(lost[0].rank, lost[0].node, "vanished", "nobody knows why"),
+    )  # fmt: skip
+
+
+# --- exit statuses
+
+
+def _by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequence[Hit], book: Book) -> Verdict:
+    """silent: the ranks that failed without a word we know. A signal tells more than a number, the first more than later."""
+    first = min(silent, key=lambda end: (not (end.status and end.status.signal), end.at))
+    assert first.status is not None
+    same = {end.rank: end for end in silent if end.status == first.status}
+    everywhere = _everywhere(same, ends)
+    m = book.exit(first.status.shell)
+    number = first.status.signal
+    words = _last_words(first)
+    signature = signal_name(number) if number else f"exit {first.status.code}"
+    known = first.status.code != GENERAL_ERROR or number
+    itself = _own_words(first, [_beginning(hit) for hit in symptoms if hit.end.rank == first.rank])
+    if itself and _gave_up(first.status) and not (m.listed and number == 0 and first.status.code not in _ANY_ERROR):
+        return _by_last_words(first, same, everywhere, signature, itself, symptoms, _spread(same, ends))
+    what = f"rank {first.rank} on {first.node} {first.status}"
+    alone = signature in _NODES_SETUP and _one_node(same, ends)
+    held = bool(alone) or (known and not everywhere and m.blame is not Blame.NO)
+    # What is wrong with one node's processor or installation, another node may not have.
+    others = held and m.retriable is Retriable.NO and bool(_no_other_node(same, ends))
+    evidence = [what + (f" ({m.meaning})" if known else ", and nothing it printed is known") + words]
+    evidence += [str(hit) for hit in _one_a_rank(symptoms)]
+    crash = signature in _ASKED_FOR and (everywhere or len({end.node for end in ends}) == 1)
+    error_class = m.error_class if known else ErrorClass.UNKNOWN
+    retriable = Retriable.ONCE if others else m.retriable if known else Retriable.UNKNOWN
+    if crash:
+        error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
+    return Verdict(
+        error_class, retriable,
+        Confidence.WEAK if known else Confidence.NONE, signature, evidence[0],
+        (Suspect(first.node, first.rank, Blame.SUSPECT, what),) if held else (), tuple(evidence[:EVIDENCE_LINES]),
+        everywhere and bool(known), confirm=1 if crash else 0, shown=_places(same),
+        lead=Lead(
+            first.rank, first.node, f"{signature}{words}", m.meaning if known else "" if words else "it printed nothing",
+            spread=_spread(same, ends),
+        ),
+    )  # fmt: skip
+
+
+def _gave_up(status: ExitStatus) -> bool:
+    """A status that a program chooses when it ends itself over an error: by exit, or by abort."""
+    return signal_name(status.signal) == "SIGABRT" or (status.signal == 0 and status.code not in (0, *SHELLS_OWN))
+
+
+def _by_last_words(
+    first: RankEnd, same: Mapping[int, RankEnd], everywhere: bool, signature: str, words: str, symptoms: Sequence[Hit],
+    spread: str,
+) -> Verdict:  # fmt: skip
+    """A program that says an error and ends itself has met what it does not take: the next start meets it again, mostly.
+
+    Unless its words are about something that passes.
+    """
+    what = f"rank {first.rank} on {first.node} {first.status}; it said: {words}"
+    evidence = [what, *(str(hit) for hit in _one_a_rank(symptoms))]
+    kind = kind_of_words(words) or Kind(ErrorClass.USER_CODE, Retriable.NO)
+    return Verdict(
+        kind.error_class, kind.retriable, Confidence.WEAK, signature, what, (), tuple(evidence[:EVIDENCE_LINES]),
+        everywhere, confirm=1, shown=_places(same), lead=Lead(first.rank, first.node, words, spread=spread),
+    )  # fmt: skip
+
+
+def _with_own_words(hit: Hit, hits: Sequence[Hit]) -> str:
+    """A header or a symptom with what its rank has said besides, which may be the cause that no pattern knows."""
+    own = _beside(hit, hits)
+    return f"{hit}; it said: {own}" if own else str(hit)
+
+
+def _words_of(hit: Hit, hits: Sequence[Hit]) -> str:
+    """The same without rank and place."""
+    own = _beside(hit, hits)
+    return f"{own}; {hit.line}" if own else hit.line
+
+
+def _beside(hit: Hit, hits: Sequence[Hit]) -> str:
+    crash = _BARE_CRASH.search(hit.line) is not None
+    if " ... " in hit.line or (not crash and not hit.pattern.defers and hit.pattern.role is Role.ROOT):
+        return ""  # its detail is there already, or it needs none
+    but = [_beginning(each) for each in hits if each.end.rank == hit.end.rank]
+    return _own_words(hit.end, but) or _warned_of(hit.end, but)
+
+
+def _lead(hit: Hit, meaning: str) -> Lead:
+    return Lead(hit.end.rank, hit.end.node, hit.line, meaning, hit.place)
+
+
+def _spread(same: Mapping[int, RankEnd], ends: Sequence[RankEnd]) -> str:
+    if len(ends) < 2:
+        return ""
+    return "on every rank" if len(same) == len(ends) else f"on {len(same)} of {len(ends)} ranks"
+
+
+def _beginning(hit: Hit) -> str:
+    """Of its line as it was printed, without the detail that was joined to it."""
+    return hit.line.split(" ... ")[0][:BEGINNING_CHARS]
+
+
+def _own_words(end: RankEnd, but: Collection[str]) -> str:
+    """What the program itself may have meant to be the reason. but: beginnings of lines that are not meant."""
+    return visible(next((line for text in _said(end) if (line := told_error(text, but, reports=False))), ""))
+
+
+def _warned_of(end: RankEnd, but: Collection[str]) -> str:
+    """What it has warned of before it gave up, where it called nothing else an error."""
+    return visible(next((line for text in _said(end) if (line := told_error(text, but, reports=False, mild=True))), ""))
+
+
+def _last_words(end: RankEnd) -> str:
+    """For people: what was said last of the rank's end, by itself or by who started it."""
+    number = end.status.signal or max(0, end.status.code - SHELLS_OWN.start) if end.status else 0
+    for said in _said(end):
+        shown = signal_line(said, number)
+        if _BARE_CRASH.search(shown) and (own := told_error(said, reports=False)):
+            shown = own
+        if found := shown or (child_line(said) if number else "") or told_error(said):
+            return visible(f"; it said: {found}")
+    if last := next((line.strip() for text in _said(end) for line in reversed(text.splitlines()) if line.strip()), ""):
+        return visible(f"; the last that it said: {last[:EVIDENCE_CHARS]}")
+    return ""
+
+
+def _said(end: RankEnd) -> Iterator[str]:
+    """What each of its streams ends with, without what is quoted."""
+    for stream in ("err", "out"):
+        if text := "".join(piece.text for piece in end.output if piece.stream == stream):
+            yield outline(plain(text[-LAST_CHARS:])).said.decode(errors="replace")
+
+
+def _nothing(ends: Sequence[RankEnd]) -> Verdict:
+    what = "no rank failed by itself, and nothing that was printed is known"
+    return Verdict(ErrorClass.UNKNOWN, Retriable.UNKNOWN, Confidence.NONE, "unknown", what)
+
+
+# --- small things
+
+
+def _ranks_of(hits: Iterable[Hit]) -> dict[int, RankEnd]:
+    return {hit.end.rank: hit.end for hit in hits}
+
+
+def _places(ends: Mapping[int, RankEnd]) -> dict[int, str]:
+    return {rank: end.node for rank, end in ends.items()}
+
+
+def _one_a_rank(hits: Sequence[Hit]) -> list[Hit]:
+    found: dict[int, Hit] = defaultdict()
+    for hit in sorted(hits, key=lambda hit: hit.at):
+        found.setdefault(hit.end.rank, hit)
+    return list(found.values())

@@ -1,0 +1,240 @@
+"""What a text says of a failure, line by line: known patterns and words, and errors that nothing knows but their runtime.
+
+The one reading of an output that the verdict and `ftslurm explain` share. Quoted lines, guesses and advice are left out
+(traces.py, lines.py); an exception, panic or abort that no pattern knows is told by its own type, message and place.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ftslurm.catalogs.patterns import Found, Pattern
+from ftslurm.catalogs.vocabulary import Word
+from ftslurm.model.devices import Remedy
+from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
+from ftslurm.policies.diagnose.launchers import root_cause
+from ftslurm.policies.diagnose.lines import is_dealt_with, is_evidence, is_mild
+from ftslurm.policies.diagnose.traces import Raised, outline
+from ftslurm.policies.diagnose.values import MEANS
+from ftslurm.policies.diagnose.wording import kind_of_error, kind_of_words
+
+# The lines below an exception's own belong to its message until one is empty; so many bytes at the most.
+DETAIL_BYTES = 4000
+# Of very many errors in one output so many from either end.
+FIRST_AND_LAST = 50
+# A signature is kept in the ledger and compared.
+SIGNATURE_CHARS = 100
+
+
+class Scans(Protocol):
+    def scan(self, text: bytes, *, counts: Callable[[Found], bool]) -> list[Found]: ...
+
+    def named(self, id: str) -> Pattern | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """offset: of the line, bytes. place: in the user's own code, where a trace tells it. mild: below the level of an error.
+
+    word: of a device's vocabulary. settled: the program says that it got over it. start: in the line, where the words begin.
+    """
+
+    offset: int
+    line: bytes
+    pattern: Pattern
+    place: str = ""
+    mild: bool = False
+    word: Word | None = None
+    settled: bool = False
+    start: int = 0
+
+
+def findings(text: bytes, book: Scans) -> list[Finding]:
+    """In the order of the text."""
+    seen = outline(text)
+    hits = book.scan(seen.said, counts=lambda hit: is_evidence(seen.said, hit.offset, hit.line, hit.start))
+    hits = [hit._replace(pattern=_by_its_values(hit, book)) for hit in hits]
+    hits = [_with_detail(hit, seen.said) for hit in hits]
+    places = [(raised.offset, raised) for raised in seen.raised]
+    found = [_known(hit, places, seen.said) for hit in hits]
+    for raised in (*seen.raised[:FIRST_AND_LAST], *seen.raised[FIRST_AND_LAST:][-FIRST_AND_LAST:]):
+        if not raised.ignored and not _is_known(raised, hits, seen.said):
+            found.append(_unknown(raised, text))
+    return sorted(found, key=lambda each: each.offset)
+
+
+# Below a header the detail stands: NCCL's, CANN's and container runtimes' own words for it.
+_DETAIL = re.compile(rb"^.{0,80}?(?:Last error:|errorStr: ?|[Rr]eason: ?)\s*(.*)$")
+DETAIL_LINES = 4
+HEADER_CHARS = 140
+# torchrun's table, whose last block names the child that failed first.
+_OF_TORCHRUN = frozenset({"torchelastic-child"})
+
+
+def _with_detail(hit: Found, text: bytes) -> Found:
+    """A header shows the detail that is printed with it, where no pattern knows that either."""
+    if hit.pattern.role is not Role.SYMPTOM:
+        return hit
+    begin = hit.offset + len(hit.line) + 1
+    if hit.pattern.id in _OF_TORCHRUN:
+        detail = root_cause(text[begin : begin + DETAIL_BYTES])
+        return _joined(hit, detail) if detail else hit
+    below = text[begin : begin + DETAIL_BYTES].split(b"\n", DETAIL_LINES)[:DETAIL_LINES]
+    for number, line in enumerate(below):
+        found = _DETAIL.match(line[: SIGNATURE_CHARS * 4])
+        if found is None:
+            continue
+        detail = found.group(1).strip() or (below[number + 1].strip() if number + 1 < len(below) else b"")
+        return _joined(hit, detail) if detail else hit
+    return hit
+
+
+def _joined(hit: Found, detail: bytes) -> Found:
+    """Of a long header so much is left out that the detail is seen."""
+    return hit._replace(line=hit.line[:HEADER_CHARS] + b" ... " + detail)
+
+
+# Patterns that know of an exception no more than its type: its words may say what it is about.
+_BY_TYPE = {"py-value": "ValueError", "py-assert": "AssertionError"}
+
+
+def _by_its_values(hit: Found, book: Scans) -> Pattern:
+    """The values in a line may say more than its words."""
+    look, meaning = MEANS.get(hit.pattern.id, (None, ""))
+    if look is not None and look(hit.line.decode(errors="replace")):
+        return book.named(meaning) or hit.pattern
+    if hit.pattern.id in _BY_TYPE and (kind := kind_of_error(_BY_TYPE[hit.pattern.id], hit.line.decode(errors="replace"))):
+        remedy = Remedy.FAIL if kind.retriable is Retriable.NO else Remedy.RESTART
+        return replace(hit.pattern, error_class=kind.error_class, retriable=kind.retriable, remedy=remedy)
+    return hit.pattern
+
+
+# An exception that only says where to read what has happened.
+_POINTS_AWAY = re.compile(
+    r"(?i)\b(?:see|check|read|inspect) (?:the )?(?:\w+ ){0,2}(?:above|below|stack ?traces?|traces?|logs?|log files?"
+    r"|root cause|print statements|inner exception)\b|\b(?:actual|original|real) (?:error|exception|cause)\b"
+)
+
+
+def _known(hit: Found, places: Sequence[tuple[int, Raised]], text: bytes) -> Finding:
+    """The line of an exception begins after its prefix, that of a hit before it."""
+    at = bisect_left(places, hit.offset, key=lambda each: each[0])
+    within = at < len(places) and places[at][0] < hit.offset + max(1, len(hit.line))
+    raised = places[at][1] if within else None
+    # What the program itself has thrown are its own words: they say what it takes the failure for, and blame no node.
+    pattern = replace(hit.pattern, blame=Blame.NO) if raised and raised.thrown else hit.pattern
+    place = raised.place if raised else ""
+    line = _with_message(hit.line, text, hit.offset)
+    # A pattern that knows what stands below, or elsewhere, knows more than the type.
+    if raised and ((not raised.message and line is not hit.line) or _POINTS_AWAY.search(raised.message)):
+        pattern = replace(pattern, defers=True)
+    mild = is_mild(hit.line) and raised is None
+    return Finding(hit.offset, line, pattern, place, mild, hit.word, mild and is_dealt_with(hit.line), hit.start)
+
+
+def _with_message(line: bytes, text: bytes, offset: int) -> bytes:
+    """A line that ends with a colon, with the one that it announces; another line as it is."""
+    if not line.rstrip().endswith(b":"):
+        return line
+    begin = text.find(b"\n", offset) + 1
+    below = text[begin : begin + DETAIL_BYTES].lstrip().split(b"\n", 1)[0].strip() if begin else b""
+    return line.rstrip() + b" " + below if below else line
+
+
+def _is_known(raised: Raised, hits: Sequence[Found], text: bytes) -> bool:
+    """Does a pattern know its line, or tells a line of its message more than the type?"""
+    if raised.kind == "shell":
+        return True  # told by the shell, which goes on: its status says what came of it
+    begin = text.rfind(b"\n", 0, raised.offset) + 1
+    first = bisect_left(hits, begin, key=lambda hit: hit.offset)
+    end = text.find(b"\n", raised.offset)
+    end = len(text) if end < 0 else end
+    blank = text.find(b"\n\n", end, end + DETAIL_BYTES)
+    until = blank if blank >= 0 else end + DETAIL_BYTES
+    for hit in hits[first:]:
+        if hit.offset >= until:
+            return False
+        if hit.offset < end and hit.pattern.defers and kind_of_words(raised.kind):
+            continue  # a header; the type alone tells more, as std::bad_alloc does
+        if hit.offset < end or hit.pattern.role is Role.ROOT:
+            return True
+    return False
+
+
+# --- errors that nothing knows but their runtime
+
+# Types of errors by what they are about, of whatever library. Else it is the program: nearly all that no pattern knows are.
+_KINDS = (
+    (re.compile(r"(?:^|\.)(?:requests|urllib3?|httpx|aiohttp|http|socket|ssl|grpc|botocore)\b.*\.|(?:Connect\w*|Timeout|TimedOut|TimeoutError|"
+                r"RpcError|HTTPError|HTTPStatusError|Unavailable|gaierror|SSLError|ProxyError|ProtocolError)$"),
+     ErrorClass.NETWORK, Retriable.YES),
+    (re.compile(r"(?:Unpickling\w*|Decode\w*|BadZipFile|ReadError|Arrow\w+|UnidentifiedImage\w*|Corrupt\w*|Parser?Error|FormatError|zlib\.error|LZMAError)$"),
+     ErrorClass.DATA, Retriable.NO),
+)  # fmt: skip
+_ABORTS = re.compile(r"^(?:std::|c10::|terminate|boost::|mlir::|xla::)")
+_NAME_CHARS = re.compile(r"[^\w.:<>$-]+")
+
+
+# What a framework says when a library below has failed, which has said more.
+_PASSES_ON = re.compile(
+    r"(?i)\b(?:NCCL|RCCL|HCCL|UCX|MPI|CUDA|HIP) error in\b|\bunhandled \w+ error|\binternal error\b|\berror code:? \d+\W*$"
+    r"|\bnon-zero exit|\bdied with <Signals|\b(?:exited|terminated|failed) with (?:exit )?(?:code|status)\b"
+)
+# Types that only report the end of another process.
+_OF_ANOTHER = re.compile(
+    r"(?:^|\.)(?:CalledProcessError|ChildFailedError|Process\w*Exception|BrokenProcessPool|WorkerCrashed\w*|ActorDied\w*"
+    r"|RayActorError|TerminatedWorkerError)$"
+)
+
+
+def _unknown(raised: Raised, text: bytes) -> Finding:
+    end = text.find(b"\n", raised.offset)
+    begin = text.rfind(b"\n", 0, raised.offset) + 1
+    line = text[begin : len(text) if end < 0 else end]
+    line = _with_message(line, text, begin)
+    return Finding(raised.offset, line, unlisted(raised), raised.place)
+
+
+def unlisted(raised: Raised) -> Pattern:
+    """What is made of an error that no pattern knows. Its type and place are what the same failure is known by."""
+    error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
+    for kinds, this_class, this_retriable in _KINDS:
+        if kinds.search(raised.kind):
+            error_class, retriable = this_class, this_retriable
+            break
+    else:
+        if kind := kind_of_error(raised.kind, raised.message) or kind_of_words(raised.kind):
+            error_class, retriable = kind.error_class, kind.retriable
+        elif _ABORTS.search(raised.kind):
+            error_class, retriable = ErrorClass.UNKNOWN, Retriable.ONCE
+    where = raised.place.rsplit("/", 1)[-1]
+    name = _NAME_CHARS.sub("_", raised.kind.rsplit(".", 1)[-1]) or "error"
+    return Pattern(
+        id=(f"{name} at {where}" if where else name)[:SIGNATURE_CHARS],
+        name=f"{_article(raised)} that no pattern knows",
+        error_class=error_class,
+        retriable=retriable,
+        blame=Blame.NO,
+        role=Role.ROOT,
+        where="log",
+        remedy=Remedy.FAIL if retriable is Retriable.NO else Remedy.RESTART,
+        confirm=1,
+        defers=_is_header(raised),
+        pattern="",
+        note="named by its type and its place in the code",
+    )
+
+
+def _is_header(raised: Raised) -> bool:
+    """Does it only say that something else failed, which has said more?"""
+    return any(each.search(raised.message) for each in (_POINTS_AWAY, _PASSES_ON)) or _OF_ANOTHER.search(raised.kind) is not None
+
+
+def _article(raised: Raised) -> str:
+    if raised.kind in ("panic", "die"):
+        return "a panic" if raised.kind == "panic" else "an error"
+    return "an abort" if _ABORTS.search(raised.kind) else "an exception"

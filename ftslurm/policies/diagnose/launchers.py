@@ -1,0 +1,211 @@
+"""What launchers say of the processes that they started: torchrun, mpirun, DeepSpeed, a shell, Python's subprocess."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import re2
+
+from ftslurm.model.exits import ExitStatus, signal_name
+from ftslurm.policies.diagnose.lines import is_guessed, is_mild, is_source
+
+# A launcher speaks last.
+LAST_CHARS = 16384
+LAST_LINES = 40
+
+_SIGNALS = {signal_name(number): number for number in range(1, 32)}
+_WORDS = {
+    "Killed": 9, "Segmentation fault": 11, "Aborted": 6, "Bus error": 7, "Illegal instruction": 4,
+    "Floating point exception": 8, "Terminated": 15,
+}  # fmt: skip
+
+
+def _compiled(pattern: str) -> Any:
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    return re2.compile(pattern.encode(), options)
+
+
+# torchrun names the first failure last, under this heading.
+_ROOT_CAUSE = "Root Cause (first observed failure)"
+_TABLE = _compiled(r"exitcode +: (-?\d{1,3})")
+# Each has one group: a status, negative for a signal; the number of a signal; its name; or the shell's word for it.
+_LINES = tuple(
+    (_compiled(pattern), kind)
+    for pattern, kind in (
+        (r"failed \(exitcode: (-?\d{1,3})\)", "status"),
+        (r"died with <Signals\.SIG\w+: (\d{1,2})>", "signal"),
+        (r"terminated with signal (SIG[A-Z]{2,8})", "name"),
+        (r"exits with return code = (-?\d{1,3})", "status"),
+        (r"exited on signal (\d{1,2})", "signal"),
+        (r"returned non-zero exit status (\d{1,3})\.", "status"),
+        (rf": line \d{{1,6}}: +\d{{1,9}} ({'|'.join(_WORDS)})", "word"),
+        (r"(?:^|\n)(Killed|Segmentation fault|Bus error|Illegal instruction)(?: \(core dumped\))?\s*$", "word"),
+    )
+)
+
+
+_TABLE_LINE = _compiled(r"(?m)^[^\n]*exitcode +: -?\d{1,3}[^\n]*$")
+
+
+def root_cause(text: bytes) -> bytes:
+    """The line of torchrun's table that tells how the first child failed; empty if there is none."""
+    table = text.rfind(_ROOT_CAUSE.encode())
+    found = _TABLE_LINE.search(text[table:]) if table >= 0 else None
+    return found.group().strip() if found else b""
+
+
+def child_line(text: str) -> str:
+    """The line in which a launcher says how its first child failed, for people; empty if it does not."""
+    data = text[-LAST_CHARS:].encode(errors="replace")
+    if line := root_cause(data):
+        return line.decode(errors="replace")[:SHOWN_CHARS]
+    for pattern, _ in _LINES:
+        if found := pattern.search(data):
+            begin, end = data.rfind(b"\n", 0, found.start(1)) + 1, data.find(b"\n", found.end(1))
+            return data[begin : end if end >= 0 else len(data)].strip().decode(errors="replace")[:SHOWN_CHARS]
+    return ""
+
+
+def child_status(text: str) -> ExitStatus | None:
+    """How the first child of a launcher failed, from the launcher's last words; None if it does not say, or only that it did."""
+    last = text[-LAST_CHARS:]
+    table = last.rfind(_ROOT_CAUSE)
+    if table >= 0 and (found := _TABLE.search(last[table:].encode("latin-1", "replace"))):
+        return _status(int(found.group(1)))
+    data = last.encode("latin-1", "replace")
+    for pattern, kind in _LINES:
+        if (found := pattern.search(data)) is None:
+            continue
+        said = found.group(1).decode("latin-1")
+        if kind == "word":
+            return ExitStatus(0, _WORDS[said])
+        if kind == "name":
+            return ExitStatus(0, _SIGNALS[said]) if said in _SIGNALS else None
+        return ExitStatus(0, int(said)) if kind == "signal" else _status(int(said))
+    return None
+
+
+# What a program says when it gives up, in whatever words.
+_GIVES_UP = _compiled(
+    r"(?i)\b(?:error|fatal|failed|failure|cannot|could not|can't|couldn't|unable to|exception|invalid|not found"
+    r"|denied|refused"
+    r"|no such|abort(?:ed|ing)?|terminat(?:ed|ing)|killed|exceeded|missing|unsupported|not supported|exits with"
+    r"|bad (?:address|file)|broken|overflow|corrupt(?:ed)?|illegal|exit code|not true|timed out"
+    r"|time-?out|exiting|rejected|neither|does not exist|fault|unreachable|unavailable|unrecognized|undefined|mismatch"
+    r"|insufficient|incompatible|violation|lost|no (?:module|available|free|valid|matching|usable|suitable)"
+    r"|(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR))\b"
+)
+# What reports the end of another process, and comes after it.
+_REPORTS = _compiled(
+    r"^(?:srun|salloc|sbatch|slurmstepd|mpirun|mpiexec|prun|make(?:\[\d+\])?|ninja|ssh|pdsh\S*): "
+    r"|^\[?(?:mpiexec|proxy|prterun)[@:\]]"
+    r"|MPI_Abort|torch[./]distributed[./]elastic|exitcode|closing signal|FAILED\s*$|NO_OTHER_FAILURES|Root Cause"
+    r"|^\s*(?:Calls:|Execution halted|signal \(\d+\)|in expression starting|\S+ at \S+ \(unknown line\))"
+    r"|^\s*(?:Aborted|Killed|Terminated|Bus error|Illegal instruction|Segmentation fault)(?: \(core dumped\))?\s*$"
+)
+# A launcher that prints the log of what it started: the words are the other's.
+_PASSED_ON = _compiled(r": +\[?(?:ERROR|FATAL|CRITICAL)\b\]?:? |: {3,}\S")
+# Says that something failed and not what: another line does, mostly one below.
+_VAGUE = _compiled(
+    r"(?i)\b(?:failed|exited|exits|died|finished|ended|terminated|stopped|crashed"
+    r"|returned)(?: unexpectedly)? with (?:an? )?(?:\w+ )?(?:error |exit "
+    r"|return )?(?:code|status|signal)\b|\berrors? executing method|\ban? (?:\w+ )?error (?:has "
+    r"|was )?(?:occurred|encountered|detected)"
+    r"|\bexception (?:in|from) (?:thread|worker|process)|\b(?:caught|hit|encountered|threw|raised"
+    r"|unhandled) (?:an? )?(?:\w+ )?(?:exception|error)\b"
+    r"|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!|\bwith description \""
+    r"|\b(?:fatal )?(?:\w+ )?error at [\w./-]+(?::\d+|\(\d+\))\W*$"
+    r"|(?:\s-|\.\.|:)\s*failed\W*$"  # how a table of steps says it
+    r"|^\W*\[Error\]: |^\W*rectify the fault"  # torch_npu's, the same for every error of a kind
+    r"|^\W*(?:fatal|error|errors|failed|failure|exception|aborted|aborting|exiting)\W*$"
+)
+SHOWN_CHARS = 400
+# Further apart than this many lines they are not of one failure.
+APART_LINES = 12
+# A sentence goes on over so many lines; below an error its stack has so many.
+SENTENCE_LINES, STACK_LINES = 4, 24
+# A frame of MPICH's or HDF5's stack of errors, the deepest last: its place, and what is said there.
+_STACKED = _compiled(r"^\s*(?:[\w:<>~]+\(\d+\)\.*:|#\d{1,3}:? .{1,300} line \d+ in .{1,100}\(\):)(.*)$")
+_STACKED_MORE = _compiled(r"^\s*(?:major|minor): ")
+
+
+def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild: bool = False) -> str:
+    """The line that says why a program gave up: of the errors at its end the first, for what follows is its echo.
+
+    For people; empty if nothing there sounds like an error. but: how lines begin that are not meant. reports: take what only
+    reports the end of another process, if nothing else is said. mild: take warnings as well. A line that only says that
+    something failed gives way to one that says what, and what is only guessed or advised is left out.
+    """
+    lines = text[-LAST_CHARS:].splitlines()[-LAST_LINES:]
+    told, vague, reported, vaguely_reported, skipped = -1, -1, -1, -1, tuple(but)
+    for number in range(len(lines) - 1, -1, -1):
+        first = min((each for each in (told, vague) if each >= 0), default=number)
+        if first - number > APART_LINES:
+            break
+        data = lines[number][:1000].encode("latin-1", "replace")
+        found = _GIVES_UP.search(data)
+        if found is None or (not mild and is_mild(data)) or is_source(data) or lines[number].strip().startswith(skipped):
+            continue
+        if is_guessed(_sentence(lines, number, found.start())):
+            continue
+        if _REPORTS.search(data) and not _PASSED_ON.search(data):
+            reported, vaguely_reported = (reported, number) if _VAGUE.search(data) else (number, vaguely_reported)
+        elif _VAGUE.search(data):
+            vague = number
+        else:
+            told = number
+    choices = (told, vague, reported, vaguely_reported) if reports else (told, vague)
+    choice = next((each for each in choices if each >= 0), -1)
+    return _shown(lines, choice)[:SHOWN_CHARS] if choice >= 0 else ""
+
+
+def _sentence(lines: Sequence[str], number: int, start: int) -> bytes:
+    """What its sentence, which may have begun some lines above, says before the words at `start`."""
+    begun = lines[number][:start]
+    for above in range(number - 1, max(-1, number - SENTENCE_LINES - 1), -1):
+        line = lines[above].strip()
+        if not line or line[-1] in ".:!?;-=*#>}])" or not lines[above + 1].strip()[:1].islower():
+            break
+        begun = f"{line} {begun}"
+    return begun.encode("latin-1", "replace")
+
+
+def _shown(lines: Sequence[str], number: int) -> str:
+    """The line with what it announces: the one below, or the deepest of its stack."""
+    shown = lines[number].strip()
+    if deepest := _deepest(lines[number : number + 1 + STACK_LINES]):
+        return f"{shown[: SHOWN_CHARS // 2]} ... {deepest}" if deepest not in shown else shown
+    if shown.endswith(":") and number + 1 < len(lines):
+        return f"{shown} {lines[number + 1].strip()}"
+    return shown
+
+
+def _deepest(lines: Sequence[str]) -> str:
+    """The last that a stack of errors says, which begins with the first of these lines or the one below; else empty."""
+    said = ""
+    for number, line in enumerate(lines):
+        data = line[:1000].encode("latin-1", "replace")
+        if found := _STACKED.search(data):
+            said = line.strip() if found.group(1).strip() else said
+        elif number and not _STACKED_MORE.search(data):
+            break
+    return said
+
+
+def signal_line(text: str, number: int) -> str:
+    """The line in which a shell or a launcher tells a signal by its word (`Illegal instruction`); empty if none does."""
+    words = [word for word, each in _WORDS.items() if each == number] if number else []
+    lines = text[-LAST_CHARS:].splitlines()[-LAST_LINES:] if words else []
+    return next((line.strip()[:SHOWN_CHARS] for line in lines if any(word in line for word in words)), "")
+
+
+def _status(number: int) -> ExitStatus | None:
+    if number < 0:
+        return ExitStatus(0, -number)
+    if number > 128:
+        return ExitStatus(0, number - 128) if re.fullmatch(r"SIG[A-Z]+", signal_name(number - 128)) else ExitStatus(number)
+    return ExitStatus(number) if number > 1 else None

@@ -1,0 +1,182 @@
+"""Common reasons why a job stands still, recognised by what ranks printed and by their stacks, with advice in plain words.
+
+Source: the common cases of ModelArts' hang detection (ModelArts, hang detection). Text is hostile input: RE2, linear in the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+import re2
+
+from ftslurm.model.text import visible
+from ftslurm.model.values import dataclass
+from ftslurm.model.verdict import RankEnd
+from ftslurm.policies.diagnose.traces import outline, plain
+
+LINE_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """name: fixed, for programs. what: was seen. advice: what a person can do. evidence: the lines that speak for it."""
+
+    name: str
+    what: str
+    advice: str
+    evidence: tuple[str, ...]
+
+
+_OPTIONS = re2.Options()
+_OPTIONS.encoding = re2.Options.Encoding.LATIN1
+_OPTIONS.log_errors = False
+
+
+def _compiled(pattern: str) -> re2._Regexp:
+    return re2.compile(pattern.encode(), _OPTIONS)
+
+
+_GDR = _compiled(r"via NET/IB/\d+/GDRDMA")
+_IB = _compiled(r"via NET/IB/\d+(?:\s|$|/[^G\s])")
+_ERROR_12 = _compiled(r"Got completion (?:from peer .*)?with (?:status=|error )12\b")
+# HCCL's cluster heartbeat spreads what it finds, so the line of any rank names the place where it began.
+_HCCL_PLACE = _compiled(
+    r"Cluster Exception Location\[IP/ID\]:\s?\[([^\]\n]{1,100})\][^\n]{0,400}ExceptionType:\s?\[([^\]\n]{1,60})\]"
+)
+_EPOCH = _compiled(r"(?i)\bepoch\b[ :=\[(]*(\d{1,6})")
+_NCCL = _compiled(r"NCCL (?:INFO|WARN)|\[Rank \d+\]|ProcessGroupNCCL")
+_STEP = _compiled(r"(?i)\b(?:step|iter(?:ation)?|epoch|loss)\b")
+_STACKS = (
+    (
+        "loader",
+        _compiled(r"_try_get_data|torch/utils/data/(?:dataloader|_utils)|multiprocessing/(?:connection|queues)\.py"),
+        "ranks wait for their DataLoader workers",
+        "use fewer workers (num_workers), give the job more shared memory, look at the storage that the data is read from",
+    ),
+    (
+        "sync-batch-norm",
+        _compiled(r"SyncBatchNorm|sync_batch_norm"),
+        "ranks are in SyncBatchNorm, which synchronises all ranks in every layer",
+        "switch SyncBatchNorm off, or use a newer PyTorch",
+    ),
+    (
+        "remote-writer",
+        _compiled(r"event_file_writer|tensorboard/summary|SummaryWriter|RecordWriter"),
+        "ranks are writing TensorBoard events",
+        "write them to a local folder, not to an object store or a remote file system",
+    ),
+    (
+        "copying",
+        _compiled(r"copy_parallel|moxing|shutil\.py.*copy|copyfileobj|file_io"),
+        "ranks are copying files",
+        "copy with fewer processes (mox.file.copy_parallel(threads=0, is_processing=False)), and large files one by one",
+    ),
+    (
+        "rendezvous",
+        _compiled(r"init_process_group|TCPStore|rendezvous"),
+        "ranks wait for each other in init_process_group",
+        "see that every rank has the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE and a RANK of its own; that all were started",
+    ),
+)
+
+
+def hints(ends: Sequence[RankEnd], stacks: Mapping[str, str]) -> tuple[Hint, ...]:
+    """All that apply. ends: what the ranks printed. stacks: node -> the evidence taken there before they were stopped."""
+    texts = {end.rank: _said(end) for end in ends}
+    found = [_gdr(ends, texts), _error_12(ends, texts), _hccl_place(ends, texts), _epochs(ends, texts), _before_nccl(ends, texts)]
+    return tuple(hint for hint in [*found, *_in_stacks(stacks)] if hint is not None)
+
+
+def _said(end: RankEnd) -> bytes:
+    """What the rank printed, one stream after the other, without colours and without what it only quotes: source lines and frames
+    of a trace."""
+    return b"".join(
+        outline(plain("".join(piece.text for piece in end.output if piece.stream == stream))).said for stream in ("out", "err")
+    )
+
+
+def _gdr(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
+    with_gdr = sorted({end.node for end in ends if _GDR.search(texts[end.rank])})
+    without = sorted({end.node for end in ends if _IB.search(texts[end.rank])} - {*with_gdr})
+    if not with_gdr or not without:
+        return None
+    return Hint(
+        "gdr-mixed", "NCCL uses GPUDirect RDMA on some nodes only",
+        "set NCCL_NET_GDR_LEVEL=0, or have the GPUDirect module loaded on the others",
+        (f"with: {', '.join(with_gdr)}", f"without: {', '.join(without)}"),
+    )  # fmt: skip
+
+
+def _error_12(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
+    lines = [f"rank {end.rank} on {end.node}: {_line(texts[end.rank], hit)}" for end in ends
+             if (hit := _ERROR_12.search(texts[end.rank]))]  # fmt: skip
+    if not lines:
+        return None
+    return Hint(
+        "ib-retries", "the network gave up sending (RDMA retries used up, error 12)",
+        "NCCL_IB_GID_INDEX=3 (RoCE v2), NCCL_IB_TC=128 and NCCL_IB_TIMEOUT=22 (17 s) get over short breaks; look at the links",
+        tuple(lines[:4]),
+    )  # fmt: skip
+
+
+def _hccl_place(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
+    places: dict[str, str] = {}
+    for end in ends:
+        for hit in islice(_HCCL_PLACE.finditer(texts[end.rank]), 8):
+            place, kind = (visible(hit.group(number).decode(errors="replace")) for number in (1, 2))
+            places.setdefault(f"{kind} at {place}", f"rank {end.rank} on {end.node}: {_line(texts[end.rank], hit)}")
+    if not places:
+        return None
+    return Hint(
+        "hccl-place", f"HCCL names where it began: {'; '.join(list(places)[:4])}",
+        "look at the device and link there first; `Heartbeat Lost` is a process that is gone, `Stuck` one that does not get on",
+        tuple(places.values())[:4],
+    )  # fmt: skip
+
+
+def _epochs(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
+    last: dict[int, int] = {}
+    for rank, text in texts.items():
+        for hit in _EPOCH.finditer(text[-16384:]):
+            last[rank] = int(hit.group(1))
+    if len(set(last.values())) < 2:
+        return None
+    told = ", ".join(f"rank {rank}: {epoch}" for rank, epoch in sorted(last.items())[:16])
+    return Hint(
+        "epochs", "ranks are in different epochs: their data is not split evenly, and some wait for others that are done",
+        "split the data so that all ranks have the same number of steps (drop_last, DistributedSampler, slicing)", (told,),
+    )  # fmt: skip
+
+
+def _before_nccl(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
+    """No rank has come as far as the first collective, though they print."""
+    if len(ends) < 2 or any(end.status is not None and end.status.ok for end in ends):
+        return None
+    if not any(texts.values()) or any(_NCCL.search(text) or _STEP.search(text) for text in texts.values()):
+        return None
+    return Hint(
+        "before-first-collective",
+        "no rank has printed a line of NCCL or of a training step: the job stands still before it trains",
+        "set NCCL_DEBUG=INFO to see more; see that master address, port and rank are passed to every process",
+        (),
+    )  # fmt: skip
+
+
+def _in_stacks(stacks: Mapping[str, str]) -> list[Hint]:
+    found = []
+    for name, pattern, what, advice in _STACKS:
+        lines = [
+            f"{node}: {_line(text.encode(errors='replace'), hit)}"
+            for node, text in sorted(stacks.items())
+            if (hit := pattern.search(text.encode(errors="replace")))
+        ]
+        if lines:
+            found.append(Hint(name, what, advice, tuple(lines[:4])))
+    return found
+
+
+def _line(text: bytes, hit: re2._Match) -> str:
+    begin = text.rfind(b"\n", 0, hit.start()) + 1
+    end = text.find(b"\n", hit.end())
+    return visible(text[begin : end if end >= 0 else len(text)].decode(errors="replace").strip()[:LINE_CHARS])

@@ -1,0 +1,212 @@
+"""Does the job stand still, and what follows? Joins what the agents tell of their nodes' collectives in one attempt.
+
+A stall is examined when it is as long as C4D's timeout; it is told when the limits learned from the job's own pauses call
+for a word, and acted on when they, or C4D's count of identical verdicts, call it a hang.
+Source: C4D (Alibaba Cloud PAI, "Use C4D") for levels and times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import field, replace
+from statistics import median
+
+from ftslurm.model.collectives import Finding, Kind, Level, RankView
+from ftslurm.model.events import StallSeen
+from ftslurm.model.history import History
+from ftslurm.model.settings import Settings
+from ftslurm.model.values import dataclass
+from ftslurm.policies.hang.stall import PAUSE_FACTOR, Pauses, Phase, Stall, StallLimits, StallMemory, StallVerdict, judge
+from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
+
+# A stall that lasts is looked at again after this share of its length, so that a long evaluation is not disturbed.
+AGAIN_SHARE = 0.1
+# A verdict that changes from look to look is none.
+UNSURE_MAX = 5
+# A limit that was wrong again and again grows up to four times.
+DOUBLED_MAX = 2
+# A job whose pauses look like hangs for a while is not told of each.
+EARLY_MAX = 5
+# Beyond what a verdict must hold, so that the second look confirms it.
+CONFIRM_MARGIN = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A stall that has ended by itself."""
+
+    seconds: float
+    busy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What follows from a look at a standing job. act: it is a hang. tell: worth a word. again_s: look again after that."""
+
+    act: bool
+    tell: bool
+    finding: Finding | None
+    what: str
+    again_s: float
+
+
+@dataclass(slots=True)
+class Standstill:
+    """Times are monotonic seconds."""
+
+    c4d: HangLimits
+    limits: StallLimits
+    attempt: int = 0
+    left_alone: bool = False  # was it said that this stall is a hang that nothing answers?
+    _nodes: dict[str, tuple[StallSeen, float]] = field(default_factory=dict)
+    _views: dict[str, tuple[RankView, ...]] = field(default_factory=dict)
+    _held: Held | None = None
+    _told: Finding | None = None
+    _told_level: Level | None = None
+    _unsure: int = 0  # looks in a row that did not find the same
+    _early: int = 0  # how often something was told before the job's own limits called for it
+    _busy: bool | None = None
+    _lived_at: float = -math.inf
+
+    def seen(self, event: StallSeen, now: float) -> Pause | None:
+        """Take it in; the pause that it ends, if the job had been looked at in it."""
+        self._nodes[event.node] = (event, now)
+        if event.stalled_s > 0 or event.meets_s > 0 or self._busy is None:
+            return None
+        pause = Pause(event.paused_s, self._busy)
+        self._held = self._told = self._busy = None
+        self.left_alone = False
+        self._views.clear()
+        return pause if pause.seconds > 0 else None
+
+    def stalled_s(self, nodes: Collection[str], ranks: int, now: float) -> float:
+        """Since when no rank has got on; 0 while one does, while one has no probe, or where detection is switched off."""
+        told = [self._nodes[node] for node in nodes if node in self._nodes]
+        meets = [event.meets_s + now - at for event, at in told if event.meets_s > 0]
+        if meets:  # before there is a group, or where another one is made: since the last of those that wait there has come
+            lives = any(event.stage_s == -1 or (event.probed and event.stalled_s <= 0) for event, _ in told)
+            return 0.0 if lives else min(now - self._lived_at, *meets)
+        probed = sum(event.probed for event, _ in told)  # more than `ranks` where a launcher starts several below one task
+        if not told or probed < ranks:
+            return 0.0
+        ends = sum(event.left for event, _ in told) >= probed
+        if ends or any(event.stalled_s <= 0 or event.stage_s == -1 for event, _ in told):
+            return 0.0
+        return min(now - self._lived_at, *(event.stalled_s + now - at for event, at in told))
+
+    def lives(self, now: float) -> None:
+        """A program has said that it gets on."""
+        self._lived_at = now
+
+    def ask(self) -> None:
+        """All nodes are about to be looked at anew."""
+        self._views.clear()
+
+    def lose(self, node: str) -> None:
+        """Its agent has gone; the next one tells."""
+        self._nodes.pop(node, None)
+
+    def examined(self, node: str, views: Iterable[RankView], nodes: Collection[str]) -> bool:
+        """Has every one of `nodes` been looked at?"""
+        self._views[node] = tuple(views)
+        return set(nodes) <= self._views.keys()
+
+    def opinion(self, stalled_s: float, history: History, now: float) -> Opinion:
+        """From the last look at all nodes, which is used up."""
+        views = [view for views in self._views.values() for view in views]
+        self._views.clear()
+        finding = who_hangs(views)
+        at_work, idle = is_busy(finding, views), idle_s(views, stalled_s)
+        unknown = finding is None or finding.kind is Kind.UNKNOWN
+        busy = unknown or at_work
+        # A pause is one of work if there was some in most of it.
+        self._busy = busy or idle < stalled_s / 2
+        self._held = hold(self._held, finding, now)
+        graded = judged(self._held, now, stalled_s, self.c4d, self._repeated(history))
+        verdict = self._verdict(history, stalled_s, busy, idle)
+        confirmed = self._held is not None and now - self._held.since >= self.c4d.confirm_s
+        # A hang outside of communication is an Error by its coming back alone, so the job's own limits hold as well.
+        long = idle >= self.c4d.timeout_s * (self.c4d.times - 1)
+        error = graded is not None and graded.level is Level.ERROR and graded.kind is Kind.COMM_HANG and not busy and long
+        judge_themselves = any(event.reports and event.stage_s is None for event, _ in self._nodes.values())
+        self._unsure = 0 if confirmed else self._unsure + 1
+        if verdict.stall is Stall.ACT and self._unsure >= UNSURE_MAX:  # it hangs, though nobody can say where
+            graded, finding = None, None
+        act = (verdict.stall is Stall.ACT or error) and (confirmed or finding is None) and not (judge_themselves or at_end(views))
+        # Ranks do not start in the same moment; that is nobody's trouble.
+        early = not busy and self._early < EARLY_MAX and self._phase is Phase.RUNNING
+        worth = verdict.stall is not Stall.NONE or early
+        tell = worth and graded is not None and (not graded.same(self._told) or graded.level is not self._told_level)
+        if tell and graded is not None:
+            self._told, self._told_level = graded, graded.level
+            self._early += verdict.stall is Stall.NONE
+        left_s = verdict.act_s - (stalled_s if busy else idle)
+        again_s = max(self.c4d.timeout_s, AGAIN_SHARE * stalled_s)
+        if finding is not None and not confirmed:
+            again_s = CONFIRM_MARGIN * self.c4d.confirm_s if self._unsure < UNSURE_MAX else again_s
+        elif left_s > 0:
+            again_s = min(again_s, max(left_s, self.c4d.confirm_s))
+        return Opinion(act, tell, graded or finding, verdict.reason, again_s)
+
+    def _verdict(self, history: History, stalled_s: float, busy: bool, idle: float) -> StallVerdict:
+        """The short limit counts from when the ranks that hold up the others last did any work, the long one from the stall."""
+        memory = self._memory(history)
+        at_work = judge(memory, stalled_s, True, self._phase, self._limits)
+        if busy or at_work.stall is Stall.ACT:
+            return at_work
+        return judge(memory, idle, False, self._phase, self._limits)
+
+    def _repeated(self, history: History) -> frozenset[str]:
+        """Nodes that earlier attempts hung on."""
+        return frozenset().union(*(nodes for attempt, nodes in history.culprits.items() if attempt < self.attempt))
+
+    @property
+    def _phase(self) -> Phase:
+        return Phase.RUNNING if any(event.begun for event, _ in self._nodes.values()) else Phase.STARTING
+
+    @property
+    def _limits(self) -> StallLimits:
+        """What a program has set for where it is now counts more than anything learned."""
+        stages = [event.stage_s for event, _ in self._nodes.values() if event.stage_s is not None and event.stage_s > 0]
+        if not stages:
+            return self.limits
+        own = max(stages)
+        return replace(self.limits, floor_s=own, cap_s=own, act_floor_s=own, starting_s=own)
+
+    def _memory(self, history: History) -> StallMemory:
+        """What is known of the job's pauses. A hang restart that did not help was a false alarm, as far as is known."""
+        usual = [event.usual_s for event, _ in self._nodes.values() if event.usual_s is not None]
+        middle = median(usual) if usual else None
+        doubled = min(history.hangs_in_a_row, DOUBLED_MAX)
+        quiet, busy = (_pauses(found, middle, doubled) for found in (history.quiet_pauses, history.busy_pauses))
+        return StallMemory((), middle, quiet, busy)
+
+
+def _pauses(found: tuple[float, ...], usual_s: float | None, doubled: int) -> Pauses:
+    top = tuple(seconds for seconds in found if seconds > PAUSE_FACTOR * (usual_s or 0.0))
+    return Pauses(max(found, default=0.0), top, doubled)
+
+
+def standstill(settings: Settings, attempt: int = 0) -> Standstill:
+    limits = StallLimits(
+        cap_s=settings.hang_work_s, act_floor_s=settings.hang_stall_s, starting_s=settings.hang_start_s,
+        floor_s=min(StallLimits().floor_s, settings.hang_stall_s), warn_floor_s=settings.hang_c4d_timeout_s,
+    )  # fmt: skip
+    return Standstill(HangLimits(settings.hang_c4d_timeout_s, settings.hang_c4d_times), limits, attempt)
+
+
+def as_seconds(word: str) -> float | None:
+    """Of an interval that a program has set; -1: off. None for anything else."""
+    try:
+        seconds = float(word)
+    except ValueError:
+        return None
+    return seconds if seconds == -1 or 0 < seconds < 1e9 else None
+
+
+def levels_from(least: str) -> Mapping[Level, bool]:
+    """Which findings are said, by C4D's word for the least of them."""
+    order = (Level.INFO, Level.WARN, Level.ERROR)
+    first = {"Info": 0, "Warning": 1, "Error": 2}[least]
+    return {level: place >= first for place, level in enumerate(order)}

@@ -1,0 +1,668 @@
+"""Who hangs: from the state of every rank at one moment to the rank, and the class, that the stall begins with.
+
+The rules in the order they are asked, each a function below. A stalled job is a graph: a rank that is inside a
+collective waits for the members that have not entered it. Whoever is waited for and waits for nobody is where it begins;
+a list of missing ranks a group, as a recorder's analyser prints it, names all that are held up behind it as well.
+
+| rule | what is found |
+|---|---|
+| some ended badly | RankExit: who was killed, else who was in no failed wait, is behind the others, or ended first |
+| all are stopped | the job is suspended: nobody hangs |
+| some are stopped | inside a collective: RankCommHang, outside: RankNonCommHang |
+| ranks that are waited for and wait nowhere | RankNonCommHang, with what they do |
+| ranks wait where groups are made, or in a store | RankNonCommHang: those that wait nowhere |
+| some ended well, the rest is in no collective | ExitHang |
+| all entered, some not begun on the device | RankNonCommHang: the device works on something else |
+| all entered, one another operation | RankNonCommHang: the odd one out |
+| all entered, none completes | RankCommHang: by the stuck connections |
+| ranks wait in a circle | RankNonCommHang: issued in different order; point-to-point only: as the line above |
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+
+from ftslurm.model.collectives import Finding, GroupView, Kind, Level, ProcessState, RankView, fold
+from ftslurm.model.values import dataclass
+from ftslurm.policies.hang.quiet import IDLE_CPU_PERCENT
+
+# Of the whole process tree. A thread that checks the rendezvous store once a second makes 107 B/s for ever, and a rank
+# that waits in a blocking collective 0.2 % (measured); less than this is no work.
+BUSY_IO_BYTES_S = 4096.0
+# Who waits uses 2 at most (policies/hang/quiet.py); on a crowded node, who computes may get no more than a few.
+BUSY_CPU_PERCENT = 5.0
+# Of gloo's: made of sends and receives that no recorder counts, and nobody gets through before all have come.
+BARRIER = "monitored_barrier"
+# Where ranks wait for others without a group that would tell for whom. Source: sdk/probe.py.
+MEETINGS = ("init_process_group", "new_group", "store_wait", "store_get")
+# The state of a job that goes on again is seen half old and half new for a moment.
+CONFIRM_S = 1.0
+CLOCKS_S = 0.02  # between nodes, with NTP
+EVIDENCE_MAX = 12
+
+
+@dataclass(frozen=True, slots=True)
+class HangLimits:
+    """C4D's. timeout_s: a hang as long is told (C4D_HANG_TIMEOUT); times: after as many of them it is an error (C4D_HANG_TIMES).
+
+    confirm_s: as long must a verdict hold before it counts at all.
+    """
+
+    timeout_s: float = 10.0
+    times: int = 18
+    confirm_s: float = CONFIRM_S
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A verdict and since when, on the caller's clock, it has been the same."""
+
+    finding: Finding
+    since: float
+
+
+def hold(held: Held | None, finding: Finding | None, now: float) -> Held | None:
+    """Call with every new verdict. None: there is none."""
+    if finding is None:
+        return None
+    return Held(finding, held.since if held and held.finding.same(finding) else now)
+
+
+def judged(
+    held: Held | None, now: float, stalled_s: float, limits: HangLimits, repeated: Collection[str] = ()
+) -> Finding | None:
+    """The verdict with the level it deserves by now; None while it is not confirmed, or the stall is too short to be told.
+
+    stalled_s: since when nothing has moved. repeated: nodes that earlier attempts hung on; a
+    single rank that hangs there again counts against its node.
+    """
+    if held is None or now - held.since < limits.confirm_s or stalled_s < limits.timeout_s:
+        return None
+    finding = held.finding
+    hangs = finding.kind in (Kind.COMM_HANG, Kind.NON_COMM_HANG) and not finding.of_program
+    if hangs and len(finding.ranks) == 1 and set(finding.nodes) & set(repeated):
+        finding = replace(finding, blamed=finding.nodes)
+    # The first verdict counts too: `times` identical ones, `timeout_s` apart.
+    seen = 1 + int((now - held.since) / limits.timeout_s)
+    grave = finding.kind is Kind.COMM_HANG or finding.blamed
+    if grave and finding.level is Level.WARN and seen >= limits.times:
+        return replace(finding, level=Level.ERROR)
+    return finding
+
+
+def is_busy(finding: Finding | None, views: Iterable[RankView]) -> bool:
+    """Does a rank work (a checkpoint, an evaluation, a compilation) that may hold up the others? Then the long limit holds.
+
+    That is every rank that is not known to wait in communication itself, whoever is named: they may wait for it in a way
+    that nothing shows (a store, a file). What a rank does beside its wait, or by polling in it, holds up nobody.
+    """
+    state = JobState.of(views)
+    return any(works(view) for view in _free(state))
+
+
+def idle_s(views: Iterable[RankView], stalled_s: float) -> float:
+    """For how long no rank that may hold up the others has done any work, `stalled_s` at most."""
+    known = (view.idle_s for view in _free(JobState.of(views)) if view.idle_s is not None)
+    return min(stalled_s, *known, stalled_s)
+
+
+def at_end(views: Iterable[RankView]) -> bool:
+    """Has a rank given up its groups, while nobody waits for anybody? What a program does then is its own affair."""
+    state = JobState.of(views)
+    return not state.waiting and any(view.left for view in state.views.values())
+
+
+def _free(state: JobState) -> list[RankView]:
+    waiting = state.waiting
+    return [view for rank, view in state.views.items() if rank not in waiting and _alive(view)]
+
+
+def works(view: RankView) -> bool:
+    """Is there input, output or computing in the rank's process tree, or work on a device that may be its own?"""
+    if view.process in (ProcessState.STOPPED, ProcessState.EXITED):
+        return False
+    if view.process is ProcessState.RUNNING:  # on a crowded node it may hardly get any time
+        return True
+    return bool(view.device_busy) or (view.io_bytes_s or 0.0) > BUSY_IO_BYTES_S or (view.cpu_percent or 0.0) > BUSY_CPU_PERCENT
+
+
+def who_hangs(views: Iterable[RankView]) -> Finding | None:
+    """The verdict over a job that has stalled; None if nothing can be said. All ranks of the job, from all nodes."""
+    state = JobState.of(views)
+    if not state.views:
+        return None
+    rules = (
+        _bad_exits, _stopped, _roots, _not_come, _left_behind, _not_begun_on_device, _odd_one_out, _none_completes, _circle,
+        _nobody_waits,
+    )  # fmt: skip
+    return next((finding for rule in rules if (finding := rule(state)) is not None), None)
+
+
+# --- who waits for whom
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A collective that ranks wait in: number `number` of the group `key`. missing: members that have not entered it.
+
+    number: 0 for what is not counted; operation: its name then.
+    """
+
+    key: str
+    number: int
+    waiting: tuple[int, ...]
+    missing: tuple[int, ...]
+    operation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """The ranks, their groups side by side, and what they wait in."""
+
+    views: Mapping[int, RankView]
+    groups: Mapping[str, Mapping[int, GroupView]] = field(default_factory=dict)
+    gates: tuple[Gate, ...] = ()
+    peers: Mapping[int, int | None] = field(default_factory=dict)  # rank in a point-to-point wait -> whom it waits for
+
+    @classmethod
+    def of(cls, views: Iterable[RankView]) -> JobState:
+        by_rank = {view.rank: view for view in sorted(views, key=lambda view: view.rank)}
+        groups: dict[str, dict[int, GroupView]] = {}
+        for rank, view in by_rank.items():
+            for group in view.groups:
+                groups.setdefault(group.key, {})[rank] = group
+        peers = {
+            rank: view.inside.peer
+            for rank, view in by_rank.items()
+            if view.inside and view.inside.point_to_point and _alive(view) and not _in_barrier(view)
+        }
+        gates = tuple(
+            gate for key, members in groups.items()
+            for gate in (*_gates(key, members, by_rank, peers), *_barrier(key, members, by_rank))
+        )  # fmt: skip
+        return cls(by_rank, groups, gates, peers)
+
+    @property
+    def waiting(self) -> frozenset[int]:
+        return frozenset(rank for gate in self.gates for rank in gate.waiting) | frozenset(self.peers) | self.meeting
+
+    @property
+    def meeting(self) -> frozenset[int]:
+        """Ranks that wait for others where groups are made, or in a store."""
+        return frozenset(rank for rank, view in self.views.items() if _meets(view))
+
+    @property
+    def waited_for(self) -> frozenset[int]:
+        asked = frozenset(rank for gate in self.gates for rank in gate.missing)
+        return asked | frozenset(peer for peer in self.peers.values() if peer is not None)
+
+    def nodes(self, ranks: Iterable[int]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.views[rank].node for rank in ranks if rank in self.views))
+
+    def operation_of(self, gates: Iterable[Gate]) -> str:
+        for gate in gates:
+            if gate.operation:
+                return gate.operation
+            members = self.groups[gate.key]
+            told = next((members[rank].operation for rank in gate.waiting if members[rank].operation), "")
+            return told or f"collective {gate.number} of group {gate.key}"
+        return next((view.inside.operation for view in self.views.values() if view.inside and view.inside.operation), "")
+
+
+def _gates(
+    key: str, members: Mapping[int, GroupView], views: Mapping[int, RankView], peers: Mapping[int, int | None]
+) -> Iterator[Gate]:
+    """The collectives of one group that somebody waits in."""
+    lowest = min(group.entered for group in members.values())
+    waiting: dict[int, list[int]] = {}
+    for rank, group in members.items():
+        view = views[rank]
+        number = 0 if rank in peers or _in_barrier(view) or view.left or not _alive(view) else _waits_in(view, group, lowest)
+        if number:
+            waiting.setdefault(number, []).append(rank)
+    if not waiting:
+        return
+    everyone = _everyone(members)
+    behind = sorted(everyone, key=lambda rank: members[rank].entered if rank in members else 0)
+    for number, ranks in waiting.items():
+        missing = []
+        for rank in behind:
+            if rank in members and members[rank].entered >= number:
+                break
+            missing.append(rank)
+        yield Gate(key, number, tuple(ranks), tuple(sorted(missing)))
+
+
+def _everyone(members: Mapping[int, GroupView]) -> set[int]:
+    """Whoever of the members has not made the group yet, or has no probe, has entered nothing as far as one can see."""
+    told = {id(group.members): group.members for group in members.values()}  # one value for all, mostly
+    return set(members).union(*told.values())
+
+
+def _meets(view: RankView) -> bool:
+    return _alive(view) and view.inside is not None and view.inside.operation in MEETINGS
+
+
+def _in_barrier(view: RankView) -> bool:
+    return view.inside is not None and view.inside.operation == BARRIER
+
+
+def _barrier(key: str, members: Mapping[int, GroupView], views: Mapping[int, RankView]) -> Iterator[Gate]:
+    """The monitored barrier of one group that somebody waits in."""
+    here = [rank for rank in members if _alive(views[rank]) and (stay := views[rank].inside) and stay.group == key]
+    waiting = tuple(rank for rank in here if _in_barrier(views[rank]))
+    if waiting:
+        yield Gate(key, 0, waiting, tuple(sorted(_everyone(members).difference(waiting))), BARRIER)
+
+
+def _waits_in(view: RankView, group: GroupView, lowest: int) -> int:
+    """The number of the collective of `group` that the rank waits in, 0 if it does not."""
+    if view.inside is not None and view.inside.group == group.key and view.inside.number:
+        return view.inside.number
+    if view.exact:
+        return 0
+    # Without a count of what completed: what not all have entered cannot be complete.
+    completed = group.completed if group.completed is not None else min(group.entered, lowest)
+    return completed + 1 if group.entered > completed else 0
+
+
+def _alive(view: RankView) -> bool:
+    return view.process is not ProcessState.EXITED
+
+
+# --- the rules
+
+
+def _bad_exits(state: JobState) -> Finding | None:
+    """When a rank goes, its peers die of the broken connection soon after: who was the first?"""
+    failed = [
+        view for view in state.views.values() if not _alive(view) and view.exit_status is not None and not view.exit_status.ok
+    ]
+    if not failed:
+        return None
+    first = _struck(failed) or _outside_of_failed_waits(failed) or _left_early(failed, state) or _behind(failed) or failed
+    first = _earliest(first)
+    words = "; ".join(f"rank {view.rank} {view.exit_status}" for view in first[:EVIDENCE_MAX] if view.exit_status)
+    return _finding(state, Kind.RANK_EXIT, [view.rank for view in first], words, evidence=_ends(state))
+
+
+def _struck(failed: Sequence[RankView]) -> list[RankView]:
+    """Killed by a signal that no broken connection sends."""
+    return [view for view in failed if view.exit_status and view.exit_status.signal not in (0, *_SIGNALS_OF_PEERS)]
+
+
+# SIGABRT: libraries abort() when a peer is gone; SIGPIPE; SIGTERM: what launchers send the others.
+_SIGNALS_OF_PEERS = (6, 13, 15)
+
+
+def _outside_of_failed_waits(failed: Sequence[RankView]) -> list[RankView]:
+    """Where some ended of a wait that failed, those that did not."""
+    outside = [view for view in failed if view.inside is None]
+    return outside if len(outside) < len(failed) else []
+
+
+def _left_early(failed: Sequence[RankView], state: JobState) -> list[RankView]:
+    """Those that ended well, but had not entered what the failed ones had, or were still waited for."""
+    peers = {view.inside.peer for view in failed if view.inside}
+    ended = [view for view in state.views.values() if _ended_well(view)]
+    return [view for view in ended if view.rank in peers or _entered_less(view, failed)]
+
+
+def _behind(failed: Sequence[RankView]) -> list[RankView]:
+    """Those that had not entered what others of the failed had, and that are ahead of nobody."""
+    return [view for view in failed if _entered_less(view, failed) and not any(_entered_less(other, [view]) for other in failed)]
+
+
+def _earliest(views: list[RankView]) -> list[RankView]:
+    """The first to end, if it is ahead of the others by more than clocks of nodes differ."""
+    times = sorted(view.ended_at for view in views if view.ended_at is not None)
+    if len(times) < len(views) or len(times) < 2 or times[1] - times[0] < CLOCKS_S:
+        return views
+    return [view for view in views if view.ended_at == times[0]]
+
+
+def _ended_well(view: RankView) -> bool:
+    return not _alive(view) and view.exit_status is not None and view.exit_status.ok
+
+
+def _entered_less(view: RankView, others: Iterable[RankView]) -> bool:
+    mine = {group.key: group.entered for group in view.groups}
+    return any(group.entered > mine[group.key] for other in others for group in other.groups if group.key in mine)
+
+
+def _ends(state: JobState) -> tuple[str, ...]:
+    ended = (view for view in state.views.values() if view.exit_status is not None)
+    return tuple(f"rank {view.rank} on {view.node} {view.exit_status}" for view in ended)[:EVIDENCE_MAX]
+
+
+def _stopped(state: JobState) -> Finding | None:
+    stopped = [view for view in state.views.values() if view.process is ProcessState.STOPPED]
+    if not stopped:
+        return None
+    ranks = [view.rank for view in stopped]
+    if len(stopped) == sum(map(_alive, state.views.values())):
+        words = "all processes are stopped by a signal: the job is suspended"
+        return replace(_finding(state, Kind.UNKNOWN, ranks, words), level=Level.INFO)
+    places = {view.rank: _place_of_stopped(view, state) for view in stopped}
+    told = tuple(f"rank {rank} is stopped {_PLACE[place]}" for rank, place in places.items())
+    outside = [rank for rank, place in places.items() if place is False]
+    if outside:
+        return _finding(state, Kind.NON_COMM_HANG, outside, "stopped by a signal outside communication", evidence=told)
+    if None in places.values():
+        return _finding(state, Kind.UNKNOWN, ranks, "stopped by a signal, it is not known in what place", evidence=told)
+    return _finding(state, Kind.COMM_HANG, ranks, "stopped by a signal inside communication", evidence=told)
+
+
+_PLACE = {True: "inside communication", False: "outside communication", None: "somewhere"}
+
+
+def _place_of_stopped(view: RankView, state: JobState) -> bool | None:
+    """Its own words first, then its stack, then its counters, which may be as old as its last beat."""
+    if view.inside is not None:
+        return True
+    if view.exact:
+        return False
+    if view.stack_inside is not None:
+        return view.stack_inside
+    counted = [group for group in view.groups if group.completed is not None]
+    if not counted or any(_outdated(group, state) for group in counted):
+        return None
+    inside = any(group.entered > (group.completed or 0) for group in counted)
+    return None if view.hidden_groups and not inside else inside
+
+
+def _outdated(mine: GroupView, state: JobState) -> bool:
+    """The others have completed what it says it has not entered."""
+    others = (group for group in state.groups[mine.key].values() if group is not mine)
+    return any(group.completed is not None and group.completed > mine.entered for group in others)
+
+
+def _roots(state: JobState) -> Finding | None:
+    """Ranks that others wait for and that wait for nobody."""
+    waiting = state.waiting
+    roots = sorted(rank for rank in state.waited_for - waiting if rank in state.views)
+    unseen = sorted(rank for rank in state.waited_for - waiting if rank not in state.views)
+    if unseen and not roots:
+        words = f"the others wait for rank {fold(unseen)}, of which nothing is known"
+        return _finding(state, Kind.UNKNOWN, unseen, words, state.gates)
+    if not roots:
+        return None
+    # Of several that wait nowhere, a rank without a probe may well wait: nobody would see it.
+    roots = [rank for rank in roots if state.views[rank].probed] or roots
+    hidden = [rank for rank in roots if _may_wait(state.views[rank])]
+    if hidden:
+        words = f"the others wait for rank {fold(hidden)}, which may wait itself in one of more process groups than are watched"
+        return _finding(state, Kind.UNKNOWN, hidden, words, state.gates)
+    held = [gate for gate in state.gates if not set(roots).isdisjoint(gate.missing)]
+    views = [state.views[rank] for rank in roots]
+    words = "; ".join(
+        dict.fromkeys(
+            f"{'it has given up its process groups, ' * view.left}{what_it_does(view)}" for view in views[:EVIDENCE_MAX]
+        )
+    )
+    seen = tuple(
+        f"rank {fold(gate.waiting)} waits in {state.operation_of([gate])} for rank {fold(gate.missing)}" for gate in held
+    )
+    blamed = [view for view in views if view.process is ProcessState.DISK]
+    return _finding(state, Kind.NON_COMM_HANG, roots, words, held, seen, [view.node for view in blamed])
+
+
+def _may_wait(view: RankView) -> bool:
+    return view.hidden_groups > 0 and view.process not in (ProcessState.STOPPED, ProcessState.EXITED, ProcessState.DISK)
+
+
+def _not_come(state: JobState) -> Finding | None:
+    """Ranks that wait nowhere, while others wait for somebody to come to where a group is made, or to a store."""
+    here = sorted(state.meeting)
+    absent = [view for view in _free(state) if not view.left]
+    if not here or not absent:
+        return None
+    operation = next(stay.operation for rank in here if (stay := state.views[rank].inside))
+    words = "; ".join(dict.fromkeys(what_it_does(view) for view in absent[:EVIDENCE_MAX]))
+    ranks = [view.rank for view in absent]
+    seen = (f"rank {fold(here)} waits in {operation}; rank {fold(ranks)} has not come",)
+    blamed = [view.node for view in absent if view.process is ProcessState.DISK]
+    return replace(_finding(state, Kind.NON_COMM_HANG, ranks, words, (), seen, blamed), operation=operation)
+
+
+def what_it_does(view: RankView) -> str:
+    """What keeps a rank that waits for no other, in words."""
+    if view.process is ProcessState.EXITED:
+        return f"it has ended ({view.exit_status})" if view.exit_status else "it has ended"
+    if view.process is ProcessState.STOPPED:
+        return "stopped by a signal"
+    if view.process is ProcessState.DISK:
+        return f"uninterruptible wait in {view.wchan or 'the kernel'} (storage or driver)"
+    spinning = view.process is ProcessState.RUNNING or (view.cpu_percent or 0.0) > IDLE_CPU_PERCENT
+    if view.gil_held:
+        return f"native code holds the interpreter lock ({'computing' if spinning else 'asleep'})"
+    if view.main_fresh and spinning:
+        return "Python code runs (an endless loop, or work of its own)"
+    if view.main_fresh and view.children:
+        return "waits for a child process (data loader?)"
+    if spinning:
+        return "native code runs" + (f", or a process below it ({view.children})" if view.children else "")
+    asleep = f"asleep in {view.wchan}" if view.wchan not in ("", "0") else "asleep"
+    return asleep if view.probed else f"{asleep} (no probe in it)"
+
+
+def _left_behind(state: JobState) -> Finding | None:
+    ended = [view for view in state.views.values() if not _alive(view)]
+    left = [view for view in state.views.values() if _alive(view)]
+    if not ended or not left or state.waiting:
+        return None
+    doing = "; ".join(dict.fromkeys(map(what_it_does, left[:EVIDENCE_MAX])))
+    words = f"{len(ended)} of {len(state.views)} ranks have ended, these have not: {doing}"
+    return _finding(state, Kind.EXIT_HANG, [view.rank for view in left], words, evidence=_ends(state))
+
+
+def _full(state: JobState) -> list[Gate]:
+    """The collectives that all members have entered, those first that most ranks wait behind."""
+    full = [gate for gate in state.gates if not gate.missing]
+    if len(full) < 2:
+        return full
+    asked = state.waited_for
+    return sorted(full, key=lambda gate: (-len(asked.intersection(gate.waiting)), -len(gate.waiting)))
+
+
+def _not_begun_on_device(state: JobState) -> Finding | None:
+    """Enqueued by the host everywhere; the device of some has not come to it while it runs on others."""
+    for gate in _full(state):
+        members = state.groups[gate.key]
+        begun = {rank: group.started for rank, group in members.items() if group.started is not None}
+        late = sorted(rank for rank, started in begun.items() if started < gate.number)
+        if late and len(begun) == len(members) and len(late) < len(begun):
+            words = "enqueued, but not begun on the device, which works on something else"
+            return _finding(state, Kind.NON_COMM_HANG, late, words, [gate], (), state.nodes(late))
+    return None
+
+
+def _odd_one_out(state: JobState) -> Finding | None:
+    for gate in _full(state):
+        if not gate.number:
+            continue
+        members = state.groups[gate.key]
+        # Of those that completed it as well: the root of a broadcast is through at once.
+        names = {rank: name for rank, group in members.items() if (name := group.operation_at(gate.number))}
+        kinds = Counter(names.values())
+        if len(kinds) > 1:
+            (usual, most), (_, next_most) = kinds.most_common(2)
+            odd = sorted(names) if most == next_most else sorted(rank for rank, name in names.items() if name != usual)
+            seen = tuple(f"rank {fold(r for r, n in names.items() if n == kind)}: {kind}" for kind in kinds)
+            words = f"different operations at the same place (number {gate.number} of group {gate.key})"
+            return replace(_finding(state, Kind.NON_COMM_HANG, odd, words, [gate], seen), of_program=True)
+    return None
+
+
+def _none_completes(state: JobState) -> Finding | None:
+    full = _full(state)
+    if not full:
+        return None
+    everyone = len(full[0].waiting) == len(state.groups[full[0].key])
+    words = "all members entered, none completes" if everyone else "all members entered, it does not complete on these"
+    return _by_links(state, sorted(full[0].waiting), words, full[:1])
+
+
+def _by_links(state: JobState, ranks: Sequence[int], words: str, gates: Sequence[Gate]) -> Finding:
+    """A hang inside communication: at the rank with the most stuck connections, or the two ends of one."""
+    stuck = [link for link in stuck_links(state.views.values()) if link.trouble != "unread" or len(link.ends) == 2]
+    # What is not read may lie there because the reader waits for somebody else; what is sent again was lost.
+    strong = [link for link in stuck if link.trouble != "unread"] or stuck
+    degree = Counter(rank for ends in {link.ends for link in strong} for rank in ends)
+    if not degree:
+        return _finding(state, Kind.COMM_HANG, ranks, f"{words}; no connection stands out", gates)
+    most = max(degree.values())
+    named = sorted(rank for rank, count in degree.items() if count == most)
+    seen = tuple(map(str, strong))
+    if len(named) > 2:
+        return _finding(state, Kind.COMM_HANG, named, f"{words}; connections are stuck in many places", gates, seen)
+    told = f"{words}; {'the connection between them is' if len(named) == 2 else 'its connections are'} stuck"
+    lost = any(link.trouble != "unread" for link in strong)
+    return _finding(state, Kind.COMM_HANG, named, told, gates, seen, state.nodes(named) if lost else ())
+
+
+def _circle(state: JobState) -> Finding | None:
+    ring = _ring(state)
+    if not ring:
+        return None
+    inside = [view.inside for rank in ring if (view := state.views[rank]).inside and rank in state.peers]
+    if len(inside) == len(ring):
+        found = _by_links(state, sorted(ring), "point-to-point operations that wait for each other", ())
+        # Two that both receive, and no connection is stuck: neither has sent. Longer rings post their sends beforehand.
+        if found.blamed or len(ring) != 2 or len({stay.operation for stay in inside if stay}) > 1:
+            return found
+    lost = _by_links(state, sorted(ring), "they wait for each other", [g for g in state.gates if set(g.waiting) & set(ring)])
+    if inside and lost.blamed:
+        return lost
+    words = "they wait for each other in a circle: operations issued in different order"
+    told = tuple(_waits_for(state, rank) for rank in sorted(ring)[:EVIDENCE_MAX])
+    gates = [gate for gate in state.gates if set(gate.waiting) & set(ring)]
+    return replace(_finding(state, Kind.NON_COMM_HANG, sorted(ring), words, gates, told), of_program=True)
+
+
+def _waits_for(state: JobState, rank: int) -> str:
+    if rank in state.peers:
+        peer, inside = state.peers[rank], state.views[rank].inside
+        return f"rank {rank} waits in {inside.operation if inside else 'an operation'} for rank {peer}"
+    gates = [gate for gate in state.gates if rank in gate.waiting]
+    return "; ".join(f"rank {rank} waits in {state.operation_of([gate])} for rank {fold(gate.missing)}" for gate in gates)
+
+
+def _ring(state: JobState) -> list[int]:
+    """Ranks that wait for each other in a circle, in its order; empty if there is none. Not recursive: jobs are large."""
+    gates_of: dict[int, list[Gate]] = {}
+    for gate in state.gates:
+        for rank in gate.waiting:
+            gates_of.setdefault(rank, []).append(gate)
+
+    def waits_for(rank: int) -> Iterator[int]:
+        peer = state.peers.get(rank)
+        if peer is not None:
+            yield peer
+        for gate in gates_of.get(rank, ()):
+            yield from gate.missing
+
+    done: set[int] = set()
+    for start in (*state.peers, *gates_of):
+        path: list[int] = []
+        place: dict[int, int] = {}
+        turns: list[Iterator[int]] = []
+        following: int | None = start
+        while following is not None or turns:
+            if following is None:
+                following = next(turns[-1], None)
+                if following is None:
+                    turns.pop()
+                    done.add(path.pop())
+                    continue
+            if following in place and place[following] < len(path) and path[place[following]] == following:
+                return path[place[following] :]
+            if following in done:
+                following = None
+                continue
+            place[following] = len(path)
+            path.append(following)
+            turns.append(waits_for(following))
+            following = None
+    return []
+
+
+def _nobody_waits(state: JobState) -> Finding | None:
+    """All are somewhere in their own code, or nothing shows where."""
+    if state.peers:
+        return _by_links(state, sorted(state.peers), "everyone is inside point-to-point communication", ())
+    alive = [view for view in state.views.values() if _alive(view)]
+    if not alive:
+        return None
+    deep = [view for view in alive if view.process is ProcessState.DISK]
+    if deep:
+        words = "; ".join(dict.fromkeys(map(what_it_does, deep)))
+        return _finding(state, Kind.NON_COMM_HANG, [view.rank for view in deep], words, blamed=[view.node for view in deep])
+    if not any(view.probed for view in alive):
+        return _finding(state, Kind.UNKNOWN, (), "stalled; no rank has a probe, so nobody knows who waits for whom")
+    words = "no rank is inside a collective"
+    if state.meeting:
+        words = "all ranks that are left wait where groups are made or in a store, and none gets on"
+    told = tuple(f"rank {view.rank}: {what_it_does(view)}" for view in alive)
+    return _finding(state, Kind.UNKNOWN, (), words, evidence=told)
+
+
+# --- connections
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Data that does not get from one rank to another. None: the other end belongs to no rank that is known."""
+
+    sender: int | None
+    receiver: int | None
+    trouble: str
+    queued_bytes: int
+
+    @property
+    def ends(self) -> frozenset[int]:
+        return frozenset(rank for rank in (self.sender, self.receiver) if rank is not None)
+
+    def __str__(self) -> str:
+        ends = f"rank {_or_unknown(self.sender)} to rank {_or_unknown(self.receiver)}"
+        return f"connection from {ends}: {self.trouble}, {self.queued_bytes} bytes queued"
+
+
+def _or_unknown(rank: int | None) -> str:
+    return "?" if rank is None else str(rank)
+
+
+def stuck_links(views: Iterable[RankView]) -> Iterator[Link]:
+    """Both ends of every stuck connection, by the addresses. The same loopback address is another one on each node."""
+    seen = list(views)
+    owner = {_place(view, socket.local): view.rank for view in seen for socket in view.sockets}
+    for view in seen:
+        for socket in view.sockets:
+            peer = owner.get(_place(view, socket.remote))
+            if socket.trouble == "unread":
+                yield Link(peer, view.rank, socket.trouble, socket.queued_bytes)
+            elif socket.trouble:
+                yield Link(view.rank, peer, socket.trouble, socket.queued_bytes)
+
+
+def _place(view: RankView, address: str) -> str:
+    return f"{view.node} {address}" if address.startswith(("127.", "[::1]")) else address
+
+
+# --- findings
+
+
+def _finding(
+    state: JobState,
+    kind: Kind,
+    ranks: Sequence[int],
+    cause: str,
+    gates: Sequence[Gate] = (),
+    evidence: Sequence[str] = (),
+    blamed: Iterable[str] = (),
+) -> Finding:
+    operation = state.operation_of(gates) if kind in (Kind.COMM_HANG, Kind.NON_COMM_HANG) else ""
+    told, nodes = tuple(evidence)[:EVIDENCE_MAX], tuple(dict.fromkeys(blamed))
+    return Finding(kind, tuple(ranks), state.nodes(ranks), operation, cause, Level.WARN, told, nodes)

@@ -1,0 +1,32 @@
+"""Drills: faults on purpose, written down before they are injected, so that nobody takes one for a real one."""
+
+from __future__ import annotations
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import AnswerDrill, Decision, DrillDevice, Say
+from ftslurm.model.events import Now
+from ftslurm.policies.judge.state import JudgeState
+from ftslurm.policies.node import drill_orders as drills
+
+
+class Drills(JudgeState):
+    def _drill(self, event: ev.DrillAsked, now: Now) -> list[Decision]:
+        """A fault on purpose: written down before it is injected, so that nobody takes it for a real one."""
+        drill = drills.plan(event, self._tasks)
+        if drill is None:
+            return [AnswerDrill(event.asker, False, f"there is no {drills.target(event)} in the step that runs")]
+        note = self._note(rec.Drilled(now.unix, self._attempt.number, event.fault, drill.target, drill.how), vital=True)
+        told = Say(f"drill: {event.fault} on {drill.target} ({drill.how})")
+        said: list[Decision] = [note, told, AnswerDrill(event.asker, True, drill.how)]
+        if drill.injects:
+            self._attempt.drills.append(f"{event.fault} on {drill.target}")
+        if event.fault == "lost-node":
+            self._attempt.drilled_away[event.node] = "taken for lost in a drill"
+        if isinstance(drill.order, DrillDevice) and self._agents.get(event.node) is None:
+            self._for_agents.setdefault(event.node, []).append(drill.order)  # it comes up, and hears of it then
+            return [*said, *self._watch(now)]
+        return [*said, drill.order]
+
+    def _no_drill(self, event: ev.DrillAsked, now: Now) -> list[Decision]:
+        return [AnswerDrill(event.asker, False, f"the ranks do not run just now (ftrun is {self.phase.value})")]

@@ -1,0 +1,238 @@
+"""Ending the step, and ftrun. What follows (`_after`) begins only when nothing of the old attempt can run any more beside
+what would be started: the step has ended, and the leases of ranks that nobody could see have run out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ftslurm.errors import REQUEUED_STATUS
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import (
+    AbandonStep,
+    CleanUp,
+    Decision,
+    EndLoans,
+    EndStep,
+    Finish,
+    KeepOutput,
+    KillStep,
+    Requeue,
+    Say,
+    ShowWait,
+    Start,
+)
+from ftslurm.model.events import Now
+from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.summary import MAY_GO_ON
+from ftslurm.policies.judge.patience import Patience
+from ftslurm.policies.judge.phases import Phase
+from ftslurm.policies.judge.state import SIGINT, SIGTERM
+from ftslurm.policies.ladder.start_time import plan_start
+
+# From letting the shims go to killing the step, and from there to going on without it; srun waits for its stepds.
+STEP_END_WAIT_S = 20.0
+# What is proven within this time was nothing to wait for.
+TELL_LEASES_S = 1.0
+# A step mostly ends within a second; where Slurm takes longer, people shall know.
+TELL_STEP_S = 3.0
+
+
+class Ending(Patience):
+    def _give_up(self, what: str, status: int, now: Now) -> list[Decision]:
+        """Ended by somebody's will: no rung is asked and nothing is said that Slurm does not say."""
+        return self._end_step(status, lambda at: self._finish(what, status, at), now)
+
+    def _end_step(
+        self, status: int, after: Callable[[Now], list[Decision]], now: Now,
+        unended: Callable[[Now], list[Decision]] | None = None,
+    ) -> list[Decision]:  # fmt: skip
+        """unended: what follows if the step cannot be ended, where there is something to start again in `after`."""
+        self._another_try = unended is not None or after == self._hand_over
+        if self._attempt.step_gone:
+            self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
+            return self._fenced(now)
+        if self._attempt.lost and not self._lost_to_dead_nodes():
+            return self._kill_step(after, now, unended)
+        self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
+        self._fence.let_go_at = now.mono
+        self._waits = {"step": now.mono + STEP_END_WAIT_S, "tell step": now.mono + TELL_STEP_S}
+        return [EndStep(0 if self._attempt.culprit else status, forget=unended is not None), *self._abandon()]
+
+    def _lost_to_dead_nodes(self) -> bool:
+        """Did the launcher lose nobody but those who cannot answer it either?"""
+        return all(rank in self._tasks and self._tasks[rank].node in self._attempt.gone for rank in self._attempt.lost)
+
+    def _abandon(self) -> list[Decision]:
+        """Once every shim that lives has gone: srun would wait for the dead ones (30 s on 22.05, asked to end or not)."""
+        attempt = self._attempt
+        if not attempt.gone or attempt.abandoned or not attempt.departed >= attempt.ranks - attempt.lost.keys():
+            return []
+        attempt.abandoned = True
+        return [AbandonStep()]
+
+    def _shim_left(self, event: ev.ShimLeft, now: Now) -> list[Decision]:
+        self._attempt.departed.add(event.rank)
+        return self._abandon() if "step" in self._waits and self._lost_to_dead_nodes() else []
+
+    def _kill_step(
+        self, after: Callable[[Now], list[Decision]], now: Now, unended: Callable[[Now], list[Decision]] | None = None
+    ) -> list[Decision]:
+        self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
+        self._fence.let_go_at = now.mono if self._fence.let_go_at is None else self._fence.let_go_at
+        self._waits = {"killed step": now.mono + STEP_END_WAIT_S, "tell step": now.mono + TELL_STEP_S}
+        return [KillStep()]
+
+    def _fenced(self, now: Now, overdue: bool = False) -> list[Decision]:
+        """What follows, as soon as nothing of the old attempt can run any more beside what would be started."""
+        left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono) if self._another_try else {}
+        if math.inf in left.values():
+            # Only Slurm can end what stands still there, and lets the job run again only when it has.
+            self._after = self._unended
+            left = {rank: at for rank, at in left.items() if at < math.inf}
+        if not left:
+            self._waits = {}
+            return self._after(now)
+        if self._fence.let_go_at is None and (overdue or left.keys() <= self._attempt.left.keys()):
+            # The launcher ended alone. Its shims live, and would renew leases for as long as a process cannot be killed;
+            # ranks that are still being stopped keep their grace.
+            self._fence.let_go_at = now.mono
+            return [EndStep(0, forget=True), *self._fenced(now)]
+        tell_at = self._waits.get("tell leases", now.mono + TELL_LEASES_S if "lease" not in self._waits else None)
+        self._waits = {"lease": max(left.values())} | ({"tell leases": tell_at} if tell_at else {})
+        return []
+
+    def _tell_leases(self, now: Now) -> list[Decision]:
+        left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono)
+        if not left:
+            return []
+        nodes = fold_nodes({self._tasks[rank].node for rank in left})
+        wait_s = self._waits.get("lease", now.mono) - now.mono
+        said = f"waiting {wait_s:.0f} s at the most, until the leases of the ranks on {nodes} have run out"
+        return self._wait_for(f"the leases of the ranks on {nodes}", wait_s, now, said)
+
+    def _tell_step(self, now: Now) -> list[Decision]:
+        """It ends in less than a second, mostly, and then there is nothing to tell."""
+        wait_s = max(self._waits.get("step", 0.0), self._waits.get("killed step", 0.0)) - now.mono
+        return self._wait_for("Slurm to end the step", wait_s, now) if self.phase is Phase.ENDING and wait_s > 0 else []
+
+    def _shim_closed(self, event: ev.ShimLost, now: Now) -> list[Decision]:
+        self._attempt.close(event.rank, event.why, event.hangup)
+        return self._fenced(now) if "lease" in self._waits else []
+
+    def _stopped_while_ending(self, event: ev.RankStopped, now: Now) -> list[Decision]:
+        self._attempt.stop(event)
+        return self._fenced(now) if "lease" in self._waits else []
+
+    def _silent_while_ending(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
+        self._fence.silent[event.node] = now.mono - event.silent_s
+        return self._fenced(now) if "lease" in self._waits else []
+
+    def _step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+        self._waits = {}
+        self._attempt.step_gone, self._attempt.step_ended = True, not self._attempt.abandoned
+        return self._fenced(now)
+
+    def _ending_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        """An impatient Ctrl-C while the step comes down: it is killed, and there is no other try."""
+        if event.rank is None and event.number == SIGINT and self._another_try:
+            self._another_try = False
+            self._after = self._unended = lambda at: self._finish("interrupted by Ctrl-C", 128 + event.number, at)
+            if "lease" in self._waits:
+                return self._fenced(now)
+        if self._another_try and self._announces(event.number):
+            self._keep_signal(event)
+            return []
+        if event.rank is None and event.number in (SIGINT, SIGTERM) and "step" in self._waits:
+            return self._kill_step(self._after, now, self._unended)
+        return []
+
+    def _step_overdue(self, now: Now) -> list[Decision]:
+        return self._kill_step(self._after, now, self._unended)
+
+    def _killed_step_overdue(self, now: Now) -> list[Decision]:
+        """The launcher cannot end it either; Slurm's own clean-up is all that is left."""
+        self._attempt.step_gone = True
+        self._after = self._unended
+        return self._fenced(now)
+
+    def _lease_due(self, now: Now) -> list[Decision]:
+        return self._fenced(now, overdue=True) if self.phase is Phase.ENDING else []
+
+    # --- ftrun ends: finished, given back, or without a ledger
+
+    def _finish(self, what: str, status: int, now: Now) -> list[Decision]:
+        self.phase, self.exit_status, self._waits = Phase.FINISHED, status, {}
+        finished = rec.Finished(now.unix, self.facts.run, status, what, self._unproven_nodes(now))
+        kept = [KeepOutput()] if what in MAY_GO_ON and what != "requeued" else []  # a requeue of ours has kept it
+        return [*self._all_loans_end(), self._note(finished), *kept, Finish(status)]
+
+    def _unproven_nodes(self, now: Now) -> tuple[str, ...]:
+        """Only silent ones: of the others all hang up within moments of the end, and the next ftrun need not wait for that."""
+        left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono)
+        return tuple(sorted({self._tasks[rank].node for rank in left} & self._fence.silent.keys()))
+
+    def _all_loans_end(self) -> list[Decision]:
+        jobs, self._loans = tuple(sorted(self._loans)), set()
+        return [EndLoans(jobs)] if jobs else []
+
+    def _hand_over(self, now: Now) -> list[Decision]:
+        """The step has ended and nothing of the job runs but its script and us: now the job may go."""
+        assert self._decided is not None
+        self.phase, self._waits = Phase.REQUEUEING, {}
+        st = self.settings
+        start = plan_start(st, self._slurm is not None and self._slurm.epilog, self.facts.clean_ups or self.history.clean_ups)
+        clean_up, self._cleaned = self._clean_up(), True
+        told: list[Decision] = []
+        if clean_up is not None:
+            told = self._wait_for(f"the job's own clean-up on {fold_nodes(clean_up.nodes)}", max(clean_up.wait_s, 0.0), now)
+        requeue = Requeue(self._decided.id, self._decided.exclude, start, st.even_if_no_requeue, clean_up)
+        return [*self._all_loans_end(), *told, *self._tell_requeue(start, now), requeue]
+
+    def _tell_requeue(self, start: Start, now: Now) -> list[Decision]:
+        """Now, as nobody of us is there any more while the job waits. Each once: a slurmctld that is away is asked again."""
+        assert self._decided is not None
+        dead = self._decided.dead
+        limit_s = self._slurm.slurmd_timeout_s if self._slurm is not None else 0.0
+        timeout = f" (SlurmdTimeout {limit_s:g} s, up to twice that)" if limit_s else ""
+        what = f"Slurm to take {fold_nodes(dead)} for down{timeout}" if dead else "its nodes to be clean"
+        if "ask" not in self.facts.can or self._awaited == what:
+            return []
+        self._awaited = what
+        if dead:
+            when = f"when Slurm takes {fold_nodes(dead)} for down{timeout}"
+        else:
+            soon = f"in about {start.in_s:.0f} s, if its nodes are clean by then"
+            when = "as soon as its nodes are clean" if start.watch_s else soon
+        number = self._attempt.number or self.history.attempts
+        waits = self._note(rec.Waiting(now.unix, number, what))
+        return [waits, Say(f"giving the job back to Slurm: it starts again {when}"), ShowWait(number, f"{what}, requeued")]
+
+    def _clean_up(self) -> CleanUp | None:
+        """The job's own, once, on the nodes of ours where ranks were and a step comes up."""
+        away = {*self._attempt.gone, *self._fence.silent, *self._lent()}
+        nodes = tuple(node for node in self._step_nodes() if node not in away)
+        wanted = self.settings.cleanup and nodes and not self._cleaned
+        return CleanUp(self.settings.cleanup, nodes, self.settings.cleanup_grace_s) if wanted else None
+
+    def _requeue_ended(self, event: ev.RequeueEnded, now: Now) -> list[Decision]:
+        assert self._decided is not None
+        if event.ok:
+            done = self._note(rec.CarriedOut(now.unix, self._decided.id, True, event.why))
+            return [done, *self._slurm_is_back(now), *self._finish("requeued", REQUEUED_STATUS, now)]
+        if event.away and (waiting := self._await_slurm("requeue", "to give the job back", event.why, now)):
+            return waiting  # the decision stands open, and is paid for once
+        done = self._note(rec.CarriedOut(now.unix, self._decided.id, False, event.why))
+        what = f"{self._decided.why}; the requeue failed: {event.why}"
+        return [done, Say(f"the requeue failed: {event.why}"), *self._finish(what, self._decided.status or 1, now)]
+
+    def _ledger_failed(self, event: ev.LedgerFailed, now: Now) -> list[Decision]:
+        """What could not be written is not done: the job ends as if there were no ladder."""
+        self._loans = set(self._all_loans)  # an end of one that stood in the same answer has not come; twice does no harm
+        status = self._trouble.status if self._trouble else 1
+        what = f"{self._trouble.what if self._trouble else 'cannot go on'}; nothing was done about it: {event.why}"
+        if self.phase is Phase.FINISHED:
+            return [Say(what), *self._all_loans_end(), Finish(self.exit_status)]
+        return [Say(what), *self._end_step(status, lambda at: self._finish(what, status, at), now)]

@@ -1,0 +1,227 @@
+"""Hangs, by what can be told without looking into the ranks: no IO and idle devices, no output, a missed beat, ranks that
+do not end with the others, each by the intervals that the program may set itself; and what any hang leads to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.collectives import Finding, Kind, Level
+from ftslurm.model.decisions import Decision, KeepEvidence, SampleUse, Say, ShowCard, TakeEvidence
+from ftslurm.model.events import Now
+from ftslurm.model.history import HANG
+from ftslurm.policies.diagnose.contrast import Contrast, contrast
+from ftslurm.policies.hang.hangs import HangWatch
+from ftslurm.policies.hang.standstill import as_seconds
+from ftslurm.policies.hang.whohangs import who_hangs
+from ftslurm.policies.judge.phases import Phase, Trouble
+from ftslurm.policies.judge.settling import Settling
+from ftslurm.policies.judge.state import LATER_S, MARGIN_S
+from ftslurm.policies.ladder.ladder import Cause, choose
+
+
+class Hangs(Settling):
+    def _quiet_seen(self, event: ev.QuietSeen, now: Now) -> list[Decision]:
+        """Every node has been quiet for long enough: now the devices (or CPUs) are asked whether they do anything."""
+        if self._held(now) or self._hung:
+            return []
+        if not self._hangs.quiet(event, self._step_nodes()):
+            self._waits.pop("use", None)
+            return []
+        if "use" in self._waits:
+            return []
+        self._waits["use"] = now.mono + self.settings.hang_sample_s + MARGIN_S
+        return [SampleUse(self.settings.hang_sample_s)]
+
+    def _use_sampled(self, event: ev.UseSampled, now: Now) -> list[Decision]:
+        if "use" not in self._waits or self._hung or not self._hangs.sampled(event, self._step_nodes()):
+            return []
+        return self._use_known(now)
+
+    def _use_known(self, now: Now) -> list[Decision]:
+        self._waits.pop("use", None)
+        hang, self._hangs = self._hangs.verdict(self._step_nodes()), HangWatch()
+        # Not one, or not known: the agents tell again when the same time has passed without IO.
+        return self._hang("io", hang.what, hang.evidence, now) if hang else self._watch_ranks(self._agents)
+
+    def _rank_silent(self, event: ev.RankSilent, now: Now) -> list[Decision]:
+        if self._held(now) or self._hung or not self.settings.hang_silence:
+            return []
+        running = self._attempt.ranks - self._attempt.exits.keys()
+        if not self._hangs.silent(event, running):
+            return []
+        what = f"no rank has printed anything for {self.settings.hang_interval_s:g} s"
+        return self._hang("silence", what, (), now)
+
+    def _beat_overdue(self, event: ev.BeatOverdue, now: Now) -> list[Decision]:
+        """As ft_launcher's rank monitor judges. The program has asked to be watched, so no more proof is wanted."""
+        if self._held(now) or self._hung or event.rank in self._attempt.exits:
+            return []
+        what = f"rank {event.rank} on {self._tasks[event.rank].node}: {event.why}"
+        return self._hang("beat", what, (), now, ranks=(event.rank,))
+
+    def _held(self, now: Now) -> bool:
+        """Is what looks like a hang an answer to a signal? It is told once, so everybody looks anew when that is over."""
+        if self._under_signal(now):
+            self._waits.setdefault("hold", now.mono + LATER_S)
+            return True
+        return False
+
+    def _hold_due(self, now: Now) -> list[Decision]:
+        if self.phase is not Phase.RUNNING or self._held(now):
+            return []
+        self._hangs = HangWatch()
+        self._waits.pop("use", None)
+        return [*self._watch_ranks(self._agents), self._intervals()]
+
+    def _exit_overdue(self, now: Now) -> list[Decision]:
+        if self.phase is not Phase.RUNNING or self._hung:
+            return []
+        if self._under_signal(now):
+            self._waits["exit"] = now.mono + LATER_S
+            return []
+        left = sorted(self._attempt.ranks - self._attempt.exits.keys())
+        ranks = ", ".join(map(str, left[:8])) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
+        ended_s = now.mono - self._exit_since if self._exit_since is not None else 0.0
+        what = f"{len(self._attempt.exits)} ranks have ended, and for {ended_s:.0f} s rank {ranks} has not"
+        return self._hang("exit", what, (), now, ranks=tuple(left))
+
+    # --- what the program says: it knows best how long it will say nothing
+
+    def _program_said(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
+        """Words for people are passed on; what the program asks of the ladder is remembered for its next failure, unless it
+        has had that already."""
+        text, current = " ".join(event.words), self._is_current(event)
+        if event.what == "probe":
+            return self._lacks_probe(event, current, now)
+        if current:
+            self._attempt.said.append((event.rank, event.what, event.words))
+        note = self._note(rec.ProgramSaid(now.unix, event.attempt, event.rank, event.what, text))
+        if current and event.what == "limits":
+            return [note, *self._asked_for_restarts("calculated timeouts")]
+        if current and event.what == "setting" and event.words[:1] == ("job_exit_hang_interval",):
+            return [note, *self._set_exit_interval(event.words[-1], now)]
+        if event.what == "message":
+            return [note, Say(f"rank {event.rank}: {text}")]
+        return [note]
+
+    def _set_exit_interval(self, word: str, now: Now) -> list[Decision]:
+        """By AIMaster's `reset_config`: seconds, or -1 for off."""
+        seconds = as_seconds(word)
+        if seconds is not None:
+            self._exit_s = None if seconds < 0 else seconds
+            self._await_last_end(now)
+        return self._asked_for_restarts("job_exit_hang_interval") if seconds is not None and seconds > 0 else []
+
+    def _lacks_probe(self, event: ev.ProgramSaid, current: bool, now: Now) -> list[Decision]:
+        """Told by its agent: nobody sees how it gets on with its collectives. One rank stands for all."""
+        known = any(what == "probe" for _, what, _ in self._attempt.said)
+        if not current or known or not self.settings.inject:
+            return []
+        self._attempt.said.append((event.rank, event.what, event.words))
+        why = " ".join(event.words)
+        note = self._note(rec.ProgramSaid(now.unix, event.attempt, event.rank, event.what, why))
+        told = f"rank {event.rank} has no probe: {why}; who hangs is not told then, and a hang only by IO (hang.detect_time)"
+        return [note, Say(told)]
+
+    def _asked_for_restarts(self, what: str) -> list[Decision]:
+        """Who sets a limit means its end, by a flag or from within the program; unless hang-restart was switched off."""
+        if self.settings.hang_restart or not self.settings.hang_restart_asked:
+            return []
+        self.settings = replace(self.settings, hang_restart=True)
+        return [Say(f"the program has set limits of its own ({what}): a hang is answered by a restart from here on")]
+
+    def _progressed(self, event: ev.Progressed, now: Now) -> list[Decision]:
+        if event.step > self._attempt.step:
+            self._attempt.step = event.step
+            self._still.lives(now.mono)
+        return []
+
+    def _ranks_alive(self, event: ev.RanksAlive, now: Now) -> list[Decision]:
+        """Told when a trouble begins: who was at work until then is not who the others waited for in vain."""
+        signs = {rank: (now.unix - ago_s, what) for rank, (ago_s, what) in event.signs.items() if rank in self._attempt.ranks}
+        self._attempt.alive.update(signs)
+        return []
+
+    def _stage_set(self, event: ev.StageSet, now: Now) -> list[Decision]:
+        before = self._intervals()
+        if event.seconds is None:
+            self._attempt.stages.pop(event.rank, None)
+        else:
+            self._attempt.stages[event.rank] = event.seconds
+        asked: list[Decision] = []
+        if event.seconds is not None and event.seconds > 0 and (said := self._asked_for_restarts("hang interval")):
+            words = f"{event.seconds:g} s"
+            asked = [self._note(rec.ProgramSaid(now.unix, self._attempt.number, event.rank, "interval", words)), *said]
+        if self._intervals() == before:
+            return asked
+        self._hangs = HangWatch()
+        self._waits.pop("use", None)
+        return [*asked, self._intervals()]
+
+    # --- what a hang leads to
+
+    def _hang(
+        self, kind: str, what: str, evidence: tuple[str, ...], now: Now, found: Finding | None = None, ranks: tuple[int, ...] = ()
+    ) -> list[Decision]:
+        """Written down and said. Where it is answered, what the ranks do is looked at before they are stopped.
+
+        found: it has been looked at. ranks: those that hang, where that is known without.
+        """
+        told = rec.HangSeen(now.unix, self._attempt.number, kind, what, evidence, str(found or ""))
+        seen = self._note(self._hang_seen(told, found, ranks))
+        if not (self.settings.hang_restart or self._without(found, now)):
+            return [seen, ShowCard()]
+        self._attempt.hung, cleared = self._held_against(found, now)
+        seen_of = self._reinstate(HANG, cleared, now) if cleared is not None else []
+        if found is not None:
+            self._hung = Trouble(Cause.HANG, f"hang: {what}", 1)
+            keep = [KeepEvidence(self._attempt.number, node, text) for node, text in self._attempt.evidence.items()]
+            return [seen, *seen_of, *keep, *self._into_hang(self._hung, now, found)]
+        self._hung = Trouble(Cause.HANG, f"hang: {what}", 1)
+        if not self._watching():
+            return [seen, *self._into_trouble(self._hung, now)]
+        self._waits["evidence"] = now.mono + self.settings.hang_evidence_s
+        return [seen, TakeEvidence(self.settings.hang_evidence_s)]
+
+    def _hang_seen(self, seen: rec.HangSeen, found: Finding | None, ranks: tuple[int, ...]) -> rec.HangSeen:
+        """With who hangs, for programs that read the ledger."""
+        if found is not None:
+            return replace(
+                seen, ranks=found.ranks, nodes=found.nodes, hang_class=found.kind.value, level=found.level.value,
+                operation=found.operation, cause=found.cause, blamed=found.blamed,
+            )  # fmt: skip
+        nodes = tuple(dict.fromkeys(self._tasks[rank].node for rank in ranks if rank in self._tasks))
+        return replace(seen, ranks=ranks, nodes=nodes)
+
+    def _without(self, found: Finding | None, now: Now) -> bool:
+        """Can the job go on without the nodes that the finding convicts?"""
+        hung, _ = self._held_against(found, now)
+        if not hung:
+            return False
+        rung = choose(self._situation(Trouble(Cause.HANG, str(found), 1), now, replace(self._attempt, hung=hung))).rung
+        return rung in ("node-replacement", "shrink", "isolated-requeue")
+
+    def _held_against(self, found: Finding | None, now: Now) -> tuple[dict[str, str], Contrast | None]:
+        """node -> why, of an Error; and what speaks for the program instead: the same rank has hung on another node."""
+        if found is None or found.level is not Level.ERROR or not found.blamed:
+            return {}, None
+        ranks = dict.fromkeys(found.ranks, found.nodes[0]) if len(found.nodes) == 1 else {}
+        cleared = contrast(HANG, ranks, self.history, now.unix - self.settings.same_code_window_s)
+        return ({}, cleared) if cleared is not None else ({node: str(found) for node in found.blamed}, None)
+
+    def _into_hang(self, trouble: Trouble, now: Now, found: Finding | None = None) -> list[Decision]:
+        """With the rank it begins with, if that can be told from what all ranks were doing."""
+        found = found or who_hangs(view for views in self._attempt.views.values() for view in views)
+        if found is None or found.kind is Kind.UNKNOWN:
+            return self._into_trouble(trouble, now)
+        trouble = replace(trouble, what=f"{trouble.what}; {found}")
+        return [self._note(self._culprit(found, now)), *self._into_trouble(trouble, now)]
+
+    def _culprit(self, found: Finding, now: Now) -> rec.CulpritSeen:
+        return rec.CulpritSeen(
+            now.unix, self._attempt.number, found.kind.value, found.level.value, found.ranks, found.nodes, found.operation,
+            found.cause, found.evidence, found.blamed,
+        )  # fmt: skip

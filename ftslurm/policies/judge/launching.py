@@ -1,0 +1,332 @@
+"""From the first event until ranks run: what is written down of the run, the leases of an earlier scheduling that are
+waited for, the tasks of the step as they arrive, and a step that does not come up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import CheckNode, Decision, ListSteps, Say
+from ftslurm.model.events import Now
+from ftslurm.model.exits import signal_name
+from ftslurm.model.job import Task
+from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.settings import Settings
+from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.judge.phases import Phase, Trouble
+from ftslurm.policies.judge.settling import LAUNCHES_AGAIN, Settling
+from ftslurm.policies.judge.state import AGENT_COMES_S, MARGIN_S, SIGINT, SIGTERM
+from ftslurm.policies.ladder.ladder import Cause
+from ftslurm.policies.lease.touch import longest_s
+
+LONGEST_LOOK_S = 600.0
+# Of the nodes that a slow launch lacks, looked at in one round; and how often in a row one may be out of reach.
+AT_A_TIME, ABSENT_MOST = 8, 2
+# From one look at Slurm's list of steps to the next, while those of an ftrun that was killed end.
+LOOK_AGAIN_S = 3.0
+
+
+def _beside(steps: Collection[str]) -> Say:
+    held = ", ".join(sorted(steps))
+    return Say(f"Slurm holds the nodes for {held}, of which nothing is left: the step is launched beside (--overlap)")
+
+
+class Launching(Settling):
+    def _begun(self, _: ev.Begun, now: Now) -> list[Decision]:
+        f = self.facts
+        self._begun_at, self._overlap = now.mono, f.beside
+        began = rec.RunBegan(
+            now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
+            f.name, f.launcher, f.version, f.host, f.pid, budgets(self.settings), f.number,
+            self.settings.cleanup_grace_s, f.batch_node, f.pid_space, len({*f.nodes, *f.granted}), f.started, f.submit_time,
+            f.log, f.labels,
+        )  # fmt: skip
+        last = self.history.last_run
+        forgotten = self.history.lent.values() if last is not None and f.schedule > last.schedule else ()
+        loans = self._end_loans([*forgotten, *f.loans_left])  # whose ftrun could not end them
+        known = {node: why for node, why in f.remembered.items() if node in f.nodes}
+        warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]
+        before = [self._note(record) for record in f.cut_short]
+        output = [self._note(replace(f.output, at=now.unix, run=f.run))] if f.output is not None else []
+        begun: list[Decision] = [*before, self._note(began, vital=True), *output, *warned]
+        return [*loans, *begun, *(self._await_others(now) if f.unproven else self._first_launch(now))]
+
+    def _await_others(self, now: Now) -> list[Decision]:
+        """The job was requeued by Slurm itself, away from a node that could not say whether its ranks have ended; or the ftrun
+        before this one was killed. srun would not wait for its step where they may run side by side (--overlap, --exact)."""
+        self.phase = Phase.LAUNCHING
+        wait_s = longest_s(self.settings)
+        self._waits = {"others": now.mono + wait_s}
+        nodes_of: dict[str, set[str]] = {}
+        for node, why in self.facts.unproven.items():
+            nodes_of.setdefault(why, set()).add(node)
+        where = "; ".join(sorted(f"{fold_nodes(nodes)}: {why}" for why, nodes in nodes_of.items()))
+        sooner = ", or Slurm lists no step of theirs any more" if self._slurm_knows_of_others else ""
+        said = f"waiting {wait_s:g} s, until the leases of ranks that may still run have run out{sooner} ({where})"
+        nodes = fold_nodes(self.facts.unproven)
+        return [*self._wait_for(f"the leases of ranks on {nodes}", wait_s, now, said), *self._look_for_others(now)]
+
+    @property
+    def _slurm_knows_of_others(self) -> bool:
+        """slurmctld forgets a step when each of its nodes has said that nothing is left there, or is down. Of a donor's
+        part it says nothing here."""
+        f = self.facts
+        return {"ask", "steps"} <= f.can and bool(f.steps_over) and f.unproven.keys() == f.killed and f.killed <= set(f.nodes)
+
+    def _look_for_others(self, now: Now) -> list[Decision]:
+        if "others" not in self._waits or not self._slurm_knows_of_others:
+            return []
+        self._waits["look for others"] = now.mono + LOOK_AGAIN_S
+        return [ListSteps()]
+
+    def _others_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
+        """Where none is, it remains that no node is down, which could not say anything."""
+        if not self._slurm_knows_of_others or event.steps is None:
+            return []
+        self._others_hold = event.steps if event.steps <= self.facts.steps_over else frozenset()
+        if event.steps & self.facts.steps_over or "ask" in self._waits:
+            return []
+        self._others_unlisted = True
+        return [self._ask_slurm(now)]
+
+    def _slurm_while_launching(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
+        self._take(event, now)
+        unlisted, self._others_unlisted = self._others_unlisted, False
+        if "others" not in self._waits or not unlisted or event.error or self.facts.killed & dict(event.bad_nodes).keys():
+            return []
+        del self._waits["others"]
+        return self._first_launch(now)
+
+    def _others_over(self, now: Now) -> list[Decision]:
+        """Every lease has run out. What Slurm lists still is held by a node that could not say that nothing is left there."""
+        if self.phase is not Phase.LAUNCHING:
+            return []
+        if not self._others_hold:
+            return self._first_launch(now)
+        self._overlap = True
+        return [_beside(self._others_hold), *self._first_launch(now)]
+
+    def _task_arrived(self, event: ev.TaskArrived, now: Now) -> list[Decision]:
+        self._tasks[event.task.rank] = task = self._in_its_slot(event.task)
+        self._steps[task.node] = event.step
+        self._own_steps.add(event.step)
+        if task.rank == 0 or not self._step:
+            self._step = event.step
+        if len(self._tasks) < event.expected:
+            return self._await_stragglers(now)
+        if astray := self._astray():
+            return self._misplaced(astray, now)
+        if self._layout is not None:
+            self._layout = replace(self._layout, slots=tuple(self._tasks[rank].slot for rank in sorted(self._tasks)))
+        return self._start(now)
+
+    def _in_its_slot(self, task: Task) -> Task:
+        """srun numbers the nodes of a step in the cluster's order, whatever their slots."""
+        if self._layout is None or task.node not in self._layout.nodes:
+            return task
+        return replace(task, slot=self._layout.nodes.index(task.node))
+
+    def _astray(self) -> str:
+        """Who is not where it was meant to be; empty if all are."""
+        if self._layout is None:
+            return ""
+        for rank, task in sorted(self._tasks.items()):
+            meant = self._layout.node_of(rank) if rank < len(self._layout.slots) else ""
+            if task.node not in self._layout.nodes or (meant and meant != task.node):
+                return f"rank {rank} came up on {task.node} and was meant for {meant or fold_nodes(self._layout.nodes)}"
+        return ""
+
+    def _misplaced(self, what: str, now: Now) -> list[Decision]:
+        """Nothing has been started yet."""
+        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        self._attempt.stopped = set(self._tasks)
+        self._attempt.unreplaced = self._attempt.not_in_place = what
+        return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
+
+    # --- a node that dies while the step comes up: srun waits for it, for two minutes and more
+
+    def _slow_launch(self, now: Now) -> list[Decision]:
+        """Nodes that nothing has come from are looked at by another way; one that lives may take its time. Agents come up
+        meanwhile: who else would notice that our own node has died?
+        """
+        if self.phase is not Phase.LAUNCHING:
+            return []
+        # Less and less often, but for those that were out of reach: images are loaded, other steps waited for.
+        self._look_in_s = self.settings.silence_s if self._absent else min(2 * self._look_in_s, LONGEST_LOOK_S)
+        self._waits["slow launch"] = now.mono + self._look_in_s
+        came = {task.node for task in self._tasks.values()}
+        probed = self._probe([node for node in self._planned() if node not in came][:AT_A_TIME], now)
+        nobody_came = "steps" in self.facts.can and not self._tasks
+        told = self._wait_for(self._who_comes(came), 0.0, now)
+        return [*probed, *told, *self._watch(now, self._planned()), *([ListSteps()] if nobody_came else [])]
+
+    def _who_comes(self, came: Collection[str]) -> str:
+        missing = [node for node in self._planned() if node not in came]
+        return f"the step to come up on {fold_nodes(missing)}" if missing and came else "the step to come up"
+
+    def _steps_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
+        """srun waits until slurmctld tells it of a step that has ended, however long that takes."""
+        if "others" in self._waits:
+            return self._others_listed(event, now)
+        if event.steps is None or self._tasks:
+            return []
+        if not event.steps or self._overlap:  # beside which it may run
+            return self._ask_for_a_step_again(now)
+        theirs = event.steps - self._own_steps  # of our own everything had ended before the next was launched
+        leases_over = now.mono - self._begun_at >= longest_s(self.settings)
+        if not theirs <= self.facts.steps_over or (theirs and not leases_over):
+            return []  # a step of somebody else is waited for, as srun does
+        self._overlap = True
+        return [_beside(event.steps), *self._kill_step(self._launch, now, self._launcher_stays)]
+
+    def _ask_for_a_step_again(self, now: Now) -> list[Decision]:
+        """Nothing holds the nodes against it, and it has not come up: it was asked for when a slurmctld that had just come
+        back knew of no node yet. srun asks again only when a step ends (on 22.05 another srun got its step at once)."""
+        if self._launches_again >= LAUNCHES_AGAIN:
+            return []
+        self._launches_again += 1
+        said = Say("srun waits, and no step holds the nodes against it: it is started once more")
+        return [said, *self._kill_step(self._launch, now, self._launcher_stays)]
+
+    def _launcher_stays(self, now: Now) -> list[Decision]:
+        """Nothing may be launched beside it."""
+        what = "srun waits for nodes, and could not be ended"
+        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        self._attempt.step_gone = True
+        self._attempt.not_in_place = self._attempt.unended = what
+        return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
+
+    # --- a node that lives, and on which no task comes up
+
+    def _await_stragglers(self, now: Now) -> list[Decision]:
+        self._stragglers = frozenset()
+        if self.settings.straggler_wait_s and "ask" in self.facts.can:
+            self._waits["stragglers"] = now.mono + self.settings.straggler_wait_s
+        return []
+
+    def _stragglers_overdue(self, now: Now) -> list[Decision]:
+        """srun is content with the tasks that run. What keeps the others away is looked for where they should be."""
+        if self.phase is not Phase.LAUNCHING:
+            return []
+        came = {task.node for task in self._tasks.values()}
+        self._stragglers = frozenset([node for node in self._planned() if node not in came][:AT_A_TIME])
+        if not self._stragglers:
+            return self._stragglers_known(now)
+        self._waits["stragglers known"] = now.mono + self.settings.check_s + MARGIN_S + AGENT_COMES_S
+        lent = self._lent()
+        said = Say(f"no task of the step has come up on {fold_nodes(self._stragglers)}: it is looked at")
+        return [said, *(CheckNode(node, lent.get(node, 0), self.settings.check_s) for node in sorted(self._stragglers))]
+
+    def _straggler_checked(self, event: ev.NodeChecked, now: Now) -> list[Decision]:
+        """A node that cannot run our look at it cannot run a rank either: that is held against it."""
+        if event.node not in self._stragglers:
+            return self._looked_ahead(event, now)
+        self._stragglers -= {event.node}
+        if event.good is not True:
+            self._unfit[event.node] = event.why
+        return [] if self._stragglers else self._stragglers_known(now)
+
+    def _stragglers_known(self, now: Now) -> list[Decision]:
+        if self.phase is not Phase.LAUNCHING:
+            return []
+        came = {task.node for task in self._tasks.values()}
+        missing = [node for node in self._planned() if node not in came]
+        where = f" on {fold_nodes(missing)}" if missing else ""
+        what = f"no task of the step came up{where} within {self.settings.straggler_wait_s:g} s of the others"
+        against = {node: f"no task came up there, and {why}" for node, why in self._unfit.items() if node in missing}
+        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        self._attempt.stopped = set(self._tasks)  # nothing has been started
+        self._attempt.hung, self._attempt.not_in_place = against, what
+        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+
+    def _planned(self) -> tuple[str, ...]:
+        """Nodes of the step; none where srun chooses."""
+        if (layout := self._layout or self._placed) is not None:
+            return layout.nodes
+        return self.facts.nodes if self.facts.width == len(self.facts.nodes) else ()
+
+    def _launch_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
+        self._probed.discard(event.node)
+        if not self._probed:
+            self._waits.pop("probe", None)
+        came = event.node in {task.node for task in self._tasks.values()}
+        if event.alive is not False or came or event.node not in self._planned():  # asked about before this launch
+            self._absent.pop(event.node, None)
+            return []
+        self._absent[event.node] = self._absent.get(event.node, 0) + 1
+        if self._absent[event.node] < ABSENT_MOST:
+            return []
+        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        self._attempt.gone[event.node] = event.what
+        what = f"no task of the step came up on {event.node}, and {event.what}"
+        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+
+    def _launch_again(self, now: Now) -> list[Decision]:
+        return self._launch(now) if self.phase is Phase.LAUNCHING else []
+
+    def _launch_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+        """srun gave up before every task was there; it has said why on stderr itself. A node may be behind it."""
+        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        what = f"the step did not come up: its launcher {event.status}"
+        self._attempt.lose_step(what)
+        self._unlaunched = True
+        cause = Cause.LOST if self._attempt.number else Cause.LAUNCH
+        return self._into_trouble(Trouble(cause, what, event.status.shell or 1), now)
+
+    def _launch_ended_in_part(self, event: ev.PartEnded, now: Now) -> list[Decision]:
+        """The donor has gone, or its node cannot run a step; the other part would wait for these ranks for ever."""
+        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        ranks = ", ".join(map(str, event.ranks))
+        what = f"the step did not come up: the launcher of rank{'s' if len(event.ranks) > 1 else ''} {ranks} ended"
+        self._attempt.not_in_place = what
+        return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
+
+    def _launch_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
+        """A shim that came and went before the start: the step is coming down, or its node is. One that never came is of
+        the step before."""
+        if event.rank not in self._tasks:
+            return []
+        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        self._attempt.lose(event.rank, event.why)
+        what = f"the shim of rank {event.rank} vanished before the start: {event.why}"
+        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+
+    def _launch_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        """Before the first start ftrun's own ends it. Else it may be a warning, which ranks that come in time are told of."""
+        own_term = event.rank is None and event.number == SIGTERM
+        if not (event.rank is None and event.number == SIGINT) and not (own_term and not self._attempt.number):
+            return self._launch_warned(event, own_term or self._asks_for_requeue(event.number), now)
+        what, status = f"ended by {signal_name(event.number)} while the step was starting", 128 + event.number
+        if self._waits.keys() & {"launch again", "others"}:  # there is none
+            return self._finish(what, status, now)
+        return self._kill_step(lambda at: self._finish(what, status, at), now)
+
+    def _launch_warned(self, event: ev.SignalSeen, ends: bool, now: Now) -> list[Decision]:
+        """ends: when the ranks do not come in time."""
+        if not self._announces(event.number):
+            return []
+        self._keep_signal(event)
+        if not ends or "launch" in self._waits:
+            return []
+        self._signal, self._signal_at = event.number, now.mono
+        self._waits["launch"] = now.mono + self.settings.warning_grace_s
+        return [self._ask_slurm(now)] if "ask" in self.facts.can else []
+
+    def _launch_overdue(self, now: Now) -> list[Decision]:
+        """A warning came and the ranks that were to hear it do not."""
+        self._meaning = "warning"
+        what = f"the step did not come up after {signal_name(self._signal)}"
+        trouble = Trouble(Cause.WARNING, what, 128 + self._signal)
+        return self._kill_step(lambda at: self._after_warning(trouble, at), now)
+
+
+def budgets(settings: Settings) -> dict[str, int]:
+    """Budget name -> limit; the names are those of `Decided.cost`."""
+    return {
+        "max_restarts": settings.max_restarts,
+        "crash_restarts": settings.crash_restarts,
+        "node_replacements": settings.node_replacements,
+    }

@@ -1,0 +1,173 @@
+"""Nodes that are not heard of: silence is no proof, so they are looked at by another way, and not waited for longer than
+the leases of their ranks last.
+"""
+
+from __future__ import annotations
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import Decision, Say
+from ftslurm.model.events import Now
+from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.policies.judge.launching import ABSENT_MOST, AT_A_TIME
+from ftslurm.policies.judge.phases import Phase, Trouble
+from ftslurm.policies.judge.settling import Settling
+from ftslurm.policies.judge.state import IDLE_LOOK
+from ftslurm.policies.ladder.ladder import Cause
+
+# While ranks run or wait for devices to heal, minutes perhaps: nothing else would find out that a node is lost.
+_WATCHED = (Phase.RUNNING, Phase.HEALING)
+# A slurmd that is started anew is away for a moment.
+PROBE_AGAIN_S = 5.0
+
+
+class Nodes(Settling):
+    def _node_silent(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
+        """While ranks run, are stopped or wait for devices: silence is no proof, so the node is looked at by another way."""
+        self._fence.silent[event.node] = now.mono - event.silent_s
+        if event.node not in self._step_nodes():
+            return []
+        if self.phase in _WATCHED:
+            self._watch_silence(now)
+        return [*self._probe([event.node], now), *self._tell_silence(event, now), *self._look_ahead(now)]
+
+    def _tell_silence(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
+        """Once, however many follow."""
+        if "leases" not in self._waits or self._awaited:
+            return []
+        wait_s = self._waits["leases"] - now.mono
+        asked = "Slurm and its slurmd are asked" if "probe" in self.facts.can else "it may come back"
+        ends = f"its ranks end by themselves in {wait_s:.0f} s"
+        said = f"nothing was heard of {event.node} for {event.silent_s:.0f} s: {asked}; {ends}"
+        return self._wait_for(f"a word from {event.node}, or the end of its lease", wait_s, now, said)
+
+    def _heard_again(self, node: str, now: Now) -> list[Decision]:
+        if not self._awaited or self._silent_here() or self.phase is not Phase.RUNNING:
+            return []
+        over = self._note(rec.Waiting(now.unix, self._attempt.number, ""))
+        return [over, Say(f"{node} is heard of again"), *self._wait_over(self._attempt.number)]
+
+    def _node_late(self, event: ev.NodeLate, now: Now) -> list[Decision]:
+        return self._look_ahead(now) if event.node in self._step_nodes() else []
+
+    def _silent_meanwhile(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
+        self._fence.silent[event.node] = now.mono - event.silent_s
+        return []
+
+    def _node_heard(self, event: ev.NodeHeard, now: Now) -> list[Decision]:
+        self._fence.silent.pop(event.node, None)
+        if self.phase in _WATCHED or (self.phase is Phase.SETTLING and not self._attempt.written):  # nothing was decided on it
+            self._attempt.gone.pop(event.node, None)
+        if self.phase in _WATCHED:
+            self._watch_silence(now)
+        return self._heard_again(event.node, now)
+
+    def _cut_off(self, _: ev.CutOff, now: Now) -> list[Decision]:
+        return [Say("neither most nodes of the job nor slurmctld are in reach: no lease is renewed until they are")]
+
+    def _in_touch(self, _: ev.InTouch, now: Now) -> list[Decision]:
+        return [Say("in reach again: leases are renewed")]
+
+    def _rank_paused(self, event: ev.RankPaused, now: Now) -> list[Decision]:
+        (self._fence.paused.add if event.paused else self._fence.paused.discard)(event.rank)
+        return []
+
+    def _node_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
+        """Lost is a node that is silent and cannot be reached by another way either; where only some of its ranks are lost,
+        not twice."""
+        self._probed.discard(event.node)
+        if not self._probed:
+            self._waits.pop("probe", None)
+        if event.alive is False and self._in_doubt(event.node):
+            self._attempt.doubted.add(event.node)
+            self._waits["probe again"] = now.mono + PROBE_AGAIN_S
+        elif event.alive is False and (event.node in self._fence.silent or self._lost_on(event.node)):
+            self._attempt.gone[event.node] = event.what
+            for rank in self._ranks_on(event.node):
+                self._attempt.lose(rank, f"{event.node} is lost: {event.what}")
+        if self.phase in _WATCHED:
+            self._watch_silence(now)
+        if self.phase is not Phase.RUNNING:
+            return [*self._healing_settled(now), *self._settled(now)]
+        if event.node in self._attempt.gone:
+            since = self._fence.silent.get(event.node)
+            for_s = f" for {now.mono - since:.0f} s" if since is not None else ""
+            what = f"nothing was heard of {event.node}{for_s}, and {event.what}"
+            return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+        return self._idle_probed(event, now)
+
+    # --- nodes of the job that no rank is on: nothing is heard of them, and without --no-kill the job ends with them
+
+    def _idle_due(self, now: Now) -> list[Decision]:
+        if self.phase is not Phase.RUNNING:
+            return []
+        self._waits["idle"] = now.mono + IDLE_LOOK * self.settings.silence_s
+        longest_ago = sorted(self._idle(), key=lambda node: self._idle_asked.get(node, 0.0))[:AT_A_TIME]
+        self._idle_asked.update(dict.fromkeys(longest_ago, now.mono))
+        return self._probe(longest_ago, now)
+
+    def _idle_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
+        """One that is twice out of reach is given back before Slurm notices. It may only be a slurmd that is started anew."""
+        node = event.node
+        if event.alive is not False or node not in self._idle():
+            self._idle_absent.pop(node, None)
+            return []
+        self._idle_absent[node] = self._idle_absent.get(node, 0) + 1
+        if self._idle_absent[node] < ABSENT_MOST:
+            return []
+        known = node in self._kept_out(now)
+        noted = [] if known else [self._note(rec.NodeRefused(now.unix, node, event.what))]
+        return [*noted, Say(f"{node}, on which no rank runs, is given back: {event.what}"), *self._release([node])]
+
+    # --- what comes of silence
+
+    def _lost_on(self, node: str) -> bool:
+        return any(rank in self._attempt.lost for rank in self._ranks_on(node))
+
+    def _in_doubt(self, node: str) -> bool:
+        """Is one of its ranks lost and another one heard, and was it asked only once?"""
+        heard = node not in self._fence.silent and not self._attempt.lost.keys() >= set(self._ranks_on(node))
+        return heard and self._lost_on(node) and node not in self._attempt.doubted
+
+    def _probe_again(self, now: Now) -> list[Decision]:
+        return self._probe(sorted(self._attempt.doubted), now) if self.phase in (*_WATCHED, Phase.SETTLING) else []
+
+    def _probe_overdue(self, now: Now) -> list[Decision]:
+        """No second proof."""
+        self._probed.clear()
+        if self.phase in _WATCHED:
+            self._watch_silence(now)
+        return [*self._healing_settled(now), *self._settled(now)]
+
+    def _silence_goes_on(self, now: Now) -> list[Decision]:
+        return self._probe(self._silent_here(), now) if self.phase in _WATCHED else []
+
+    def _leases_over(self, now: Now) -> list[Decision]:
+        """Whatever has happened there: ranks that were out of reach for so long have ended by themselves."""
+        if self.phase not in _WATCHED:
+            return []
+        over = [node for node in self._silent_here() if self._fence.over_at(node, self.settings) <= now.mono]
+        asked, over = self._stopped_with_the_job(over, now)
+        if asked or not over:
+            return asked
+        for node in over:
+            for rank in self._ranks_on(node):
+                self._attempt.lose(rank, f"{node} was out of reach for longer than a lease lasts")
+        if self.phase is Phase.HEALING:
+            return []  # decided when that is over
+        what = f"{fold_nodes(over)} was out of reach for longer than the lease of {self.settings.lease_s:g} s, though it lives"
+        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+
+    def _stopped_with_the_job(self, over: list[str], now: Now) -> tuple[list[Decision], list[str]]:
+        """Nodes whose ranks announced that they would be stopped are silent for as long as Slurm calls the job suspended,
+        which we see where ftrun itself goes on (salloc). Gives the question, or what is left of `over` once there is
+        an answer."""
+        paused = [node for node in over if self._fence.paused & set(self._ranks_on(node))]
+        since = min((self._fence.silent[node] for node in paused), default=now.mono)
+        if not paused or "ask" not in self.facts.can:
+            return [], over
+        if self._slurm and self._slurm_at >= since and self._slurm.state == "RUNNING" and not self._slurm.error:
+            return [], over
+        self._fence.silent.update(dict.fromkeys(paused, now.mono))
+        self._watch_silence(now)
+        return ([] if "ask" in self._waits else [self._ask_slurm(now)]), [node for node in over if node not in paused]

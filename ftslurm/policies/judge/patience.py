@@ -1,0 +1,45 @@
+"""Waiting for a slurmctld that is away: what its return would mend is not given up before `slurm.patience` is spent.
+
+A restart in place asks nothing of Slurm and does not come here.
+"""
+
+from __future__ import annotations
+
+from ftslurm.model.decisions import Decision, Say
+from ftslurm.model.events import Now
+from ftslurm.model.record import Waiting
+from ftslurm.policies.judge.state import JudgeState
+
+# From one answer that was none to the next question. Each question is itself asked again for `slurm.timeout`.
+ASK_AGAIN_S = 5.0
+# Between two lines that say what is waited for.
+SAY_AGAIN_S = 600.0
+
+
+class Patience(JudgeState):
+    def _await_slurm(self, wait: str, what: str, why: str, now: Now) -> list[Decision]:
+        """One more try of `what`, when `wait` is due. Empty once patience is spent, and then nothing is waited for."""
+        since = self._away_since = now.mono if self._away_since is None else self._away_since
+        left_s = since + self.settings.slurm_patience_s - now.mono
+        if left_s <= 0:
+            return []
+        self._waits[wait] = now.mono + min(ASK_AGAIN_S, left_s)
+        quiet = self._away_said is not None and now.mono - self._away_said < SAY_AGAIN_S
+        if not quiet:
+            self._away_said = now.mono
+        words = f"Slurm does not answer: {why}. Waiting for it {what}, {in_time(left_s)} at the most (slurm.patience)"
+        until = now.unix + left_s
+        noted = [] if quiet else [self._note(Waiting(now.unix, self._attempt.number, f"slurmctld, {what}", until))]
+        return [*noted, Say(words, quiet)]
+
+    def _slurm_is_back(self, now: Now) -> list[Decision]:
+        """To be called when it has answered."""
+        since, self._away_since, self._away_said = self._away_since, None, None
+        return [] if since is None else [Say(f"Slurm answers again, after {in_time(now.mono - since)}")]
+
+
+def in_time(seconds: float) -> str:
+    """`90 s`, `45 min`, `2.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"

@@ -1,0 +1,98 @@
+"""Ranks that end, cannot be started or vanish, alone or with the step. In an async job one that failed may start again
+while the others go on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import Decision, ShowCard, StopRanks
+from ftslurm.model.events import Now
+from ftslurm.policies.judge.phases import Phase, Trouble
+from ftslurm.policies.judge.signals import Signals
+from ftslurm.policies.judge.state import MARGIN_S
+from ftslurm.policies.ladder.ladder import Cause, choose
+
+
+class Ranks(Signals):
+    def _rank_exited(self, event: ev.RankExited, now: Now) -> list[Decision]:
+        if not self._attempt.exited(event):
+            return []
+        if self._signal and self._explained(now):
+            return self._rank_ended_after_signal(now)
+        if not event.status.ok:
+            what = f"rank {event.rank} on {self._tasks[event.rank].node} {event.status}"
+            return self._rank_failed(event.rank, Trouble(Cause.CRASH, what, event.status.shell), now)
+        if not self._attempt.all_ended or self._mending:
+            if self.settings.hang_exit and self.settings.mode == "sync" and self._exit_since is None:
+                self._exit_since = now.mono
+                self._await_last_end(now)
+            return []
+        ended = self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary()))
+        return [ended, *self._end_step(0, lambda at: self._finish("every rank ended with status 0", 0, at), now)]
+
+    def _rank_unstartable(self, event: ev.RankUnstartable, now: Now) -> list[Decision]:
+        if not self._attempt.could_not_start(event):
+            return []
+        what = f"rank {event.rank} on {self._tasks[event.rank].node} could not be started: {event.why}"
+        return self._rank_failed(event.rank, Trouble(Cause.CRASH, what, event.status), now)
+
+    def _shim_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
+        self._attempt.close(event.rank, event.why, event.hangup)
+        what = f"the shim of rank {event.rank} on {self._tasks[event.rank].node} vanished: {event.why}"
+        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+
+    def _step_ended_early(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+        """Also what `scancel JOB.0` looks like: SIGKILL for shims and ranks at once, with no SIGTERM before; srun ends with
+        137, the job runs on, and Slurm's record of the step is gone as it is after any other end. Only a line on srun's
+        stderr, which is the user's, tells it apart (`*** STEP 1.0 ON n1 CANCELLED AT ... ***`, and no `DUE TO`; seen on
+        22.05). A step that was lost needs its job to go on, so that is the answer to both; `scancel JOB` ends the job.
+        """
+        what = f"the step ended while ranks were running; its launcher {event.status}"
+        self._attempt.lose_step(what)
+        return self._into_trouble(Trouble(Cause.LOST, what, event.status.shell or 1), now)
+
+    # --- a rank of an async job
+
+    def _rank_failed(self, rank: int, trouble: Trouble, now: Now) -> list[Decision]:
+        """In an async job the others go on: only what this rank has left behind is ended, then it may start again."""
+        if self.settings.mode != "async" or self._attempt.lost:
+            return self._into_trouble(trouble, now)
+        st = self.settings
+        self._mending[rank] = (trouble, now.mono + st.stop_grace_s + st.kill_wait_s + MARGIN_S)
+        self._await_mending()
+        seen = rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what)
+        number = self._attempt.numbers.get(rank, self._attempt.number)
+        return [self._note(seen), StopRanks(number, st.stop_grace_s, st.kill_wait_s, ranks=(rank,))]
+
+    def _await_mending(self) -> None:
+        self._waits.pop("mend", None)
+        if self._mending:
+            self._waits["mend"] = min(until for _, until in self._mending.values())
+
+    def _stopped_alone(self, event: ev.RankStopped, now: Now) -> list[Decision]:
+        """Nothing is left of the failed rank: the ladder is asked for it alone, and for all if that is not the answer."""
+        mine = event.attempt == self._attempt.numbers.get(event.rank, self._attempt.number)
+        if event.rank not in self._mending or not mine or not self._attempt.stop(event):
+            return []
+        trouble, _ = self._mending.pop(event.rank)
+        self._await_mending()
+        if self._signal and self._explained(now):
+            return self._rank_ended_after_signal(now)
+        if event.left:
+            return self._into_trouble(trouble, now)
+        found = self._verdict(now, event.rank)
+        situation = replace(self._situation(trouble, now), rank=event.rank)
+        choice = choose(situation)
+        if choice.rung != "rank-restart":
+            return [*found, *self._into_trouble(trouble, now)]
+        self._attempt.verdict = None
+        return [*found, self._decision(choice, situation, now), ShowCard(), *self._start_alone(event.rank, now)]
+
+    def _mend_overdue(self, now: Now) -> list[Decision]:
+        late = [rank for rank, (_, until) in self._mending.items() if until <= now.mono]
+        for rank in late:
+            self._attempt.lose(rank, "no word whether its processes are gone")
+        return self._into_trouble(self._mending[late[0]][0], now) if late and self.phase is Phase.RUNNING else []

@@ -1,0 +1,200 @@
+"""Carrying out what the ladder has chosen, one rung a method: again in place (after its devices have healed, where that is
+the trouble), a requeue, or the end. The decision is written down before anything of it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import Decision, HealDevices, Remember, ShowCard, TellOthers
+from ftslurm.model.events import Now
+from ftslurm.model.history import SWAPS
+from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.policies.judge.ending import STEP_END_WAIT_S
+from ftslurm.policies.judge.phases import ENDING_STATES, Phase, Trouble
+from ftslurm.policies.judge.replacing import Replacing
+from ftslurm.policies.judge.state import MARGIN_S, SIGTERM
+from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, choose, let_in
+from ftslurm.policies.ladder.situation import avoidable
+
+
+class Rungs(Replacing):
+    def _climb(self, situation: Situation, now: Now) -> list[Decision]:
+        choice = choose(situation)
+        if choice.rung in ("in-place-restart", "hang-restart"):
+            return self._in_place(choice, situation, now)
+        if choice.rung == "node-replacement":
+            return self._replace(choice, situation, now)
+        if choice.rung == "shrink":
+            return self._shrink(choice, situation, now)
+        if choice.rung == "fail":
+            return self._fail(choice, situation, now)
+        return self._requeue(choice, situation, now)
+
+    def _decision(
+        self, choice: Choice, s: Situation, now: Now, isolate: bool = False, avoid: Mapping[str, str] | None = None,
+        spared: Collection[str] = (),
+    ) -> Remember:  # fmt: skip
+        """The verdict, as it goes into the ledger before anything of it is done. avoid: isolated as well, node -> why.
+        spared: not kept out of the next scheduling for all that."""
+        isolated = {**(avoid or {}), **s.bad} if isolate else {}
+        self._decided = rec.Decided(
+            now.unix, f"{self.facts.run}-{self.history.decisions + 1}", self._attempt.number, choice.rung,
+            s.cause.value, f"{s.what}; {choice.why}", choice.passed, isolated,
+            tuple(sorted({*self._kept_out(now), *isolated} - {*spared})), choice.cost, s.status,
+            {node: sign for node, sign in s.on_words.items() if node in isolated},
+            tuple(sorted(s.dead & isolated.keys())), choice.why,
+        )  # fmt: skip
+        return self._note(self._decided, vital=True)
+
+    def _in_place(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+        said = ShowCard()
+        decided = self._decision(choice, s, now)
+        if not s.faults:
+            return [decided, said, *self._restart(now)]
+        if self._attempt.lost:  # nobody has proven that those ranks are gone; the end of the step does
+            return [decided, said, *self._end_step(0, lambda at: self._heal(s, at), now, self._step_stays)]
+        return [decided, said, *self._heal(s, now)]
+
+    def _heal(self, s: Situation, now: Now) -> list[Decision]:
+        """No process of the job is left: the devices may be looked at again, and reset."""
+        devices: dict[str, dict[str, tuple[str, ...]]] = {}
+        for fault in s.faults:
+            chips = devices.setdefault(fault.node, {})
+            chips[fault.device] = (*chips.get(fault.device, ()), fault.code)
+        self.phase = Phase.HEALING
+        self._attempt.to_heal = {node: frozenset(chips) for node, chips in devices.items()}
+        st = self.settings
+        most = max(len(chips) for chips in devices.values())  # an agent heals one device after the other
+        self._waits = {"heal": now.mono + most * (st.self_heal_wait_s + st.reset_wait_s) + MARGIN_S}
+        self._watch_silence(now)
+        ordered = {node: tuple(sorted(chips.items())) for node, chips in devices.items()}
+        heal = HealDevices(ordered, st.reset == "auto", st.self_heal_wait_s, st.reset_wait_s)
+        return [heal, *self._wait_for(_devices(ordered), most * (st.self_heal_wait_s + st.reset_wait_s), now)]
+
+    def _healing_done(self, event: ev.HealingDone, now: Now) -> list[Decision]:
+        silent = self._attempt.to_heal.get(event.node, frozenset()) - {result.device for result in event.results}
+        failed = [f"device {r.device}: {r.how}" for r in event.results if r.healed is not True]
+        failed += [f"device {device}: nothing was heard of it" for device in sorted(silent)]
+        if not self._attempt.healed(event.node, "; ".join(failed)):
+            return []
+        if not failed:
+            for faults in (self._faults, self._attempt.faults):
+                for key in [key for key in faults if key[0] == event.node]:
+                    del faults[key]
+        return self._healing_settled(now)
+
+    def _healing_settled(self, now: Now) -> list[Decision]:
+        """In place if every node is well; the next rung for those that are not."""
+        if self._attempt.to_heal or self.phase is not Phase.HEALING:
+            return []
+        self._waits.pop("heal", None)
+        if "probe" in self._waits:
+            return []  # a node may be lost, and ranks would start on it
+        assert self._decided is not None and self._trouble is not None
+        failed = self._attempt.unhealed
+        what = "; ".join(f"{node}: {why}" for node, why in sorted(failed.items())) or "healed"
+        done = self._note(rec.CarriedOut(now.unix, self._decided.id, not failed, what))
+        if not (failed or self._signal or self._not_by_shim() or self._attempt.gone):
+            return [done, *self._restart(now)]
+        self.phase = Phase.SETTLING
+        self._waits = {name: at for name, at in self._waits.items() if name == "ask"}
+        return [done, *self._settled(now)]
+
+    def _heal_overdue(self, now: Now) -> list[Decision]:
+        for node in sorted(self._attempt.to_heal):
+            self._attempt.healed(node, "no word from the agent while healing")
+        return self._healing_settled(now)
+
+    def _slurm_while_healing(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
+        """The meaning of a signal: a job that is ending does not wait for its devices."""
+        self._take(event, now)
+        if event.state not in ENDING_STATES or event.error:
+            return []
+        return self._give_up(ENDING_STATES[event.state], 128 + (self._signal or SIGTERM), now)
+
+    def _not_by_shim(self) -> bool:
+        """Has the means of a restart gone while devices healed?"""
+        return self.settings.restart_via == "shim" and (bool(self._attempt.lost) or self._attempt.step_gone)
+
+    def _restart(self, now: Now) -> list[Decision]:
+        if self.settings.restart_via == "shim":
+            return self._start(now)
+        return self._end_step(0, self._launch, now, self._step_stays)
+
+    def _step_stays(self, now: Now) -> list[Decision]:
+        """The old step could not be ended: nothing may start beside it. A requeue ends it, or the end of the job."""
+        self._attempt.step_gone = True  # as far as we can do anything about it
+        why = f"the old step could not be ended within {2 * STEP_END_WAIT_S:g} s"
+        self._attempt.not_in_place = self._attempt.unended = why
+        self.phase, self._waits = Phase.SETTLING, {}
+        return [*self._swap_fails(why, now), *self._settled(now)]
+
+    def _swap_fails(self, why: str, now: Now) -> list[Decision]:
+        """What was to begin after the old step, if that was a swap, costs nothing."""
+        filling, self._filling = self._filling, None
+        loans = self._end_loans(filling.lent.values()) if filling is not None else []
+        if self._decided is None or self._decided.rung not in SWAPS:
+            return loans
+        return [*loans, self._note(rec.CarriedOut(now.unix, self._decided.id, False, why))]
+
+    def _requeue(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+        avoid = avoidable(tuple(self._faults.values()), s, self.facts.remembered)
+        spared = let_in(s)
+        if spared:
+            why = f"{choice.why}; too few nodes would be left without {fold_nodes(spared)}, so the job may go there"
+            choice = replace(choice, why=why)
+        decided = self._decision(choice, s, now, isolate=True, avoid=avoid, spared=spared)
+        tell = self._tell(s) if choice.rung == "isolated-requeue" else []
+        # The job goes on, so nothing is said of ranks that were only stopped.
+        return [decided, ShowCard(), *tell, *self._end_step(0, self._hand_over, now)]
+
+    def _tell(self, s: Situation) -> list[Decision]:
+        """Facts alone: what words have cost this job they cost no other."""
+        left = {node: why for node, why in s.bad.items() if node in s.proven}
+        return [TellOthers(left)] if left and self.settings.memory_s and not self._attempt.drills else []
+
+    def _replace(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+        """The search for other nodes begins at once, beside the end of the old step."""
+        begun = self._swap(choice, s, now)
+        assert self._layout is not None and self._decided is not None
+        out = {slot: node for slot, node in enumerate(self._layout.nodes) if node in s.blamed}
+        ended = [] if self._attempt.step_gone else self._end_step(0, self._without_step, now, self._step_stays)
+        searched = self._search(out, self._decided.id, now)
+        return [*begun, *searched, *(ended or self._end_step(0, self._without_step, now, self._step_stays))]
+
+    def _shrink(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+        begun = self._swap(choice, s, now)
+        return [*begun, *self._end_step(0, lambda at: self._smaller(frozenset(s.blamed), at), now, self._step_stays)]
+
+    def _swap(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+        decided = self._decision(choice, s, now, isolate=True)
+        self._layout = self._step_layout()
+        return [decided, ShowCard(), *self._tell(s)]
+
+    def _fail(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
+        decided = self._decision(choice, s, now)
+        quiet = s.cause is Cause.LAUNCH  # srun has said why in its own words
+        return [decided, ShowCard(quiet), *self._end_step(s.status, lambda at: self._finish(s.what, s.status, at), now)]
+
+    def _after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:
+        """No failure, so no budget. Requeued only if the job asked for it and the signal was really a warning."""
+        asked = self.settings.warning_requeue and self._meaning in ("warning", "")
+        if not (asked and "requeue" in self.facts.can and self._slurm and self._slurm.batch):
+            return self._give_up(trouble.what, self._status_after(trouble), now)
+        choice = Choice("requeue-on-warning", "asked for by warning.requeue, costs nothing", "", ())
+        return self._requeue(choice, self._situation(trouble, now), now)
+
+    def _status_after(self, trouble: Trouble) -> int:
+        """After a warning: a rank that had to be stopped has not done its work, whatever the others say."""
+        if self._meaning != "warning" or trouble.cause is not Cause.WARNING:
+            return trouble.status
+        return max(self._warned().status, 0 if self._attempt.all_ended else 128 + SIGTERM)
+
+
+def _devices(chips: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]) -> str:
+    where = "; ".join(f"device {', '.join(name for name, _ in found)} of {node}" for node, found in sorted(chips.items()))
+    return f"{where} to heal or to be reset"

@@ -1,0 +1,304 @@
+"""Trouble: all ranks are stopped, devices and Slurm are asked what they know, and the ladder is asked once there is nothing
+left to wait for. What is behind the trouble is told here, and what else comes in meanwhile is taken in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import Decision, LookAtDevices, Say, StopRanks, TellOthers
+from ftslurm.model.events import Now
+from ftslurm.model.history import SWAPS
+from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.verdict import Blame
+from ftslurm.policies.diagnose.blame import with_own_words
+from ftslurm.policies.diagnose.contrast import Contrast, contrast, shown_by, with_contrast
+from ftslurm.policies.diagnose.spread import BEGUN_S, with_spread
+from ftslurm.policies.judge.phases import ENDING_STATES, Phase, Trouble
+from ftslurm.policies.judge.rungs import Rungs
+from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM
+from ftslurm.policies.ladder.ladder import Cause, choose
+from ftslurm.policies.ladder.situation import ACTS, acting, bad_nodes
+
+# A rank killed so may have been killed by Slurm (a cancelled job), before anybody could see the signal itself.
+_MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
+# An answer that took so long was one of a slurmctld that had been away; srun gives up after about ten seconds.
+AWAY_S = 3.0
+# From the trouble to the word on what is waited for, where it is not settled by then.
+TELL_S = 3.0
+# Of the ranks that show an error so many go into the ledger.
+SHOWN_MAX = 64
+# A step that does not come up may have another reason.
+LAUNCHES_AGAIN = 3
+# A slurmctld that has come up so lately may not know yet what nodes and jobs have (srun: "Memory required by task is not
+# available", seen on 22.05 in its first second); and how long it is left to find out.
+FRESH_S, GATHERS_S = 10.0, 3.0
+
+
+class Settling(Rungs):
+    def _into_trouble(self, trouble: Trouble, now: Now) -> list[Decision]:
+        """Written down, then all ranks are stopped while devices and Slurm are asked what they know."""
+        if self._attempt.drills:
+            trouble = replace(trouble, what=f"{trouble.what} [drill: {', '.join(self._attempt.drills)}]")
+        self._trouble = trouble
+        self.phase = Phase.SETTLING
+        self._mending = {}
+        if trouble.cause is not Cause.DEVICE:
+            self._left_alone.clear()  # what had no remedy may still be the reason
+        self._attempt.faults = {key: fault for key, fault in self._faults.items() if fault.fault_class in ACTS}
+        self._attempt.culprit = not all(status.ok for status in self._attempt.exits.values())
+        self._attempt.killed = any(status.signal in _MAYBE_SLURM for status in self._attempt.exits.values())
+        if trouble.cause is not Cause.WARNING and not self._has_heard(now):
+            self._slurm = None
+        stopped_by = now.mono + self.settings.stop_grace_s + self.settings.kill_wait_s + MARGIN_S
+        self._waits = {"stop": stopped_by, "tell": now.mono + TELL_S}
+        seen = rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what)
+        found: list[Decision] = [self._note(seen), self._stop_ranks(self.settings.stop_grace_s)]
+        if trouble.cause is Cause.WARNING:
+            return [*found, *self._settled(now)]
+        found += self._watch(now)
+        if self._unlooked():
+            self._waits["look"] = now.mono + self.settings.answer_wait_s
+            found.append(LookAtDevices())
+        elif any(kinds is not None for kinds in self._agents.values()):
+            found.append(LookAtDevices())  # with no device to wait for; they also tell which ranks were at work
+        if self._needs_slurm(trouble, now):
+            found.append(self._ask_slurm(now))
+        self._probed.clear()
+        found += self._probe(sorted(self._suspects()), now)
+        if trouble.cause is Cause.LOST or choose(self._situation(trouble, now)).rung == "node-replacement":
+            found += self._look_ahead(now)
+        return [*found, *self._settled(now)]
+
+    def _has_heard(self, now: Now) -> bool:
+        """Is what Slurm said last good enough? Not of donors: the end of one may be what the trouble is."""
+        return self._heard_lately(now) and self._slurm is not None and not self._slurm.error and not self._lent()
+
+    def _suspects(self) -> set[str]:
+        """Nodes that may be lost: silent ones, and those of lost ranks, unless they were lost with the step."""
+        lost = () if self._attempt.step_gone else self._attempt.lost
+        return {self._tasks[rank].node for rank in lost} - self._attempt.gone.keys() | set(self._silent_here())
+
+    def _stop_ranks(self, grace_s: float) -> StopRanks:
+        """A SIGTERM of long ago, which the ranks outlived, does not count as having asked them."""
+        asked = self._trouble is not None and self._trouble.cause is Cause.WARNING and SIGTERM in self._ranks_signalled
+        return StopRanks(self._attempt.number, grace_s, self.settings.kill_wait_s, asked)
+
+    def _needs_slurm(self, trouble: Trouble, now: Now) -> bool:
+        """Not where the ladder can answer from what is known: a restart in place works with slurmctld away."""
+        if "ask" not in self.facts.can or "ask" in self._waits or self._slurm is not None:
+            return False
+        if self._attempt.killed or self._attempt.called_back:
+            return True
+        return choose(self._situation(trouble, now)).rung != "in-place-restart"
+
+    def _unlooked(self) -> bool:
+        """Is there a node whose devices could still tell something? An agent that has not arrived yet may."""
+        return any(
+            node not in self._attempt.gone and (kinds is None or (kinds and node not in self._attempt.looked))
+            for node, kinds in self._agents.items()
+        )
+
+    def _settled(self, now: Now) -> list[Decision]:
+        """Decide, once there is nothing left to wait for."""
+        if self.phase is not Phase.SETTLING:
+            return []
+        if self._attempt.all_stopped:
+            self._waits.pop("stop", None)
+        if not self._unlooked():
+            self._waits.pop("look", None)
+        if not self._attempt.all_stopped or self._waits.keys() - {"tell"}:
+            return []
+        self._waits = {}
+        return self._decide(now)
+
+    def _tell_settling(self, now: Now) -> list[Decision]:
+        """Mostly all is known in a moment, and then there is nothing to tell."""
+        if self.phase is not Phase.SETTLING:
+            return []
+        st = self.settings
+        if not self._attempt.all_stopped:
+            what, until = f"the ranks to end (stop.grace {st.stop_grace_s:g} s)", self._waits.get("stop", now.mono)
+            return self._wait_for(what, until - now.mono, now)
+        word = f"a word on {fold_nodes(self._probed)}"
+        asked = {"look": "the devices to be looked at", "probe": word, "ask": "Slurm's word on job and nodes"}
+        known = [(self._waits[wait], what) for wait, what in asked.items() if wait in self._waits]
+        return self._wait_for(known[0][1], known[0][0] - now.mono, now) if known else []
+
+    def _decide(self, now: Now) -> list[Decision]:
+        trouble = self._trouble
+        assert trouble is not None
+        if self._unlaunched and self._launches_again < LAUNCHES_AGAIN and (why := self._not_launched_by_slurm(now)):
+            self._launch_later(now)
+            return [*self._slurm_is_back(now), Say(f"{why}: it is started once more")]
+        if self._slurm is None or not self._slurm.away:
+            self._search_has_failed(again=self._was_away())
+        ended = self._attempt_ended(now)
+        self._returned_with_its_ranks()
+        if self._slurm and not self._slurm.away:
+            ended += self._slurm_is_back(now)
+        if self._slurm and self._slurm.state in ENDING_STATES and not self._slurm.error:
+            return [*ended, *self._give_up(ENDING_STATES[self._slurm.state], trouble.status, now)]
+        if trouble.cause is Cause.WARNING or (self._signal and not self._meaning) or self._meaning == "interrupted":
+            waiting = self._patience_with_slurm(self._warning_needs_slurm(), now)
+            return [*ended, *(waiting or self._after_warning(trouble, now))]
+        found = self._hints(now) if trouble.cause is Cause.HANG and not self._shown() else self._verdict(now)
+        if not self._meaning and self._needs_slurm(trouble, now):
+            # What was found while stopping has closed the rung that needed nothing.
+            return [*ended, *found, self._ask_slurm(now)]
+        if waiting := self._patience_with_slurm(self._unlaunched or self._answer_would_help(trouble, now), now):
+            return [*ended, *found, *waiting]
+        self._search_has_failed(again=False)
+        return [*ended, *found, *self._climb(self._situation(trouble, now), now)]
+
+    def _patience_with_slurm(self, mends: bool, now: Now) -> list[Decision]:
+        """Asks it again while it is away and its answer could still mend something."""
+        if not mends or self._slurm is None or not self._slurm.away:
+            return []
+        return self._await_slurm("away", "before anything is decided", self._slurm.error, now)
+
+    def _warning_needs_slurm(self) -> bool:
+        return self.settings.warning_requeue and self._meaning in ("warning", "") and "requeue" in self.facts.can
+
+    def _answer_would_help(self, trouble: Trouble, now: Now) -> bool:
+        """Is it only for want of Slurm's word that the job would fail? Or is it to get another step, which Slurm alone gives?"""
+        s = self._situation(trouble, now)
+        if choose(s).rung in SWAPS:
+            return True
+        hoped = ev.SlurmAnswered("RUNNING", batch=True, requeueable=True, node_count=1)
+        return choose(s).rung == "fail" and choose(replace(s, slurm=hoped)).rung != "fail"
+
+    def _returned_with_its_ranks(self) -> None:
+        """A rank on loan that was told to end and did: its donor may show as running until its grace is over (preemption)."""
+        for rank in self._attempt.exits.keys() | self._attempt.lost.keys():
+            node = self._tasks[rank].node if rank in self._tasks else ""
+            if node in self._attempt.called_back and node in self._lent() and rank not in self._attempt.late:
+                self._attempt.returned.setdefault(node, f"its donor job {self._lent()[node]} was told to end")
+
+    def _search_has_failed(self, again: bool) -> None:
+        """One that had no answers. again: slurmctld was away meanwhile, and other nodes may be had after all."""
+        if self._attempt.unfilled and not again:
+            self._attempt.unreplaced = self._attempt.unfilled
+        self._attempt.unfilled = ""
+
+    def _not_launched_by_slurm(self, now: Now) -> str:
+        if self._was_away():
+            return "slurmctld was away while the step was to start"
+        return "slurmctld had just come up when the step was to start" if self._just_came_up(now) else ""
+
+    def _launch_later(self, now: Now) -> None:
+        """When slurmctld has had the time to learn what it has."""
+        self.phase, self._waits = Phase.LAUNCHING, {"launch again": now.mono + GATHERS_S * max(1, self._launches_again)}
+        self._launches_again += 1
+
+    def _just_came_up(self, now: Now) -> bool:
+        s = self._slurm
+        if s is None or s.error or s.state != "RUNNING" or s.bad_nodes or self._signal:
+            return False
+        return bool(s.up_since) and now.unix - s.up_since <= FRESH_S
+
+    def _was_away(self) -> bool:
+        """Has slurmctld kept us waiting, and now says that the job runs?"""
+        s = self._slurm
+        waited = self._away_since is not None or (s is not None and s.late_s >= AWAY_S)
+        return s is not None and not s.error and s.state == "RUNNING" and waited and not self._signal
+
+    def _ask_again(self, now: Now) -> list[Decision]:
+        return [] if self.phase is not Phase.SETTLING or "ask" in self._waits else [self._ask_slurm(now)]
+
+    def _hints(self, now: Now) -> list[Decision]:
+        """Common reasons for a hang, once an attempt; now that the ranks have been stopped their last words are here."""
+        if self._advise is None or self._attempt.advised:
+            return []
+        self._attempt.advised = True
+        entered = any(view.groups for views in self._attempt.views.values() for view in views)
+        found = [
+            hint
+            for hint in self._advise(self._attempt.rank_ends(self._tasks), self._attempt.evidence)
+            if not (entered and hint[0] == "before-first-collective")
+        ]
+        return [self._note(rec.Advised(now.unix, self._attempt.number, *hint)) for hint in found]
+
+    def _verdict(self, now: Now, rank: int | None = None) -> list[Decision]:
+        """What is behind it, once an attempt; `rank`: behind the end of that one alone."""
+        attempt = self._attempt
+        if self._diagnose is None or attempt.verdict is not None or not (attempt.number and attempt.ranks):
+            return []
+        faults = acting(self._shown(), self.history)
+        ends = attempt.rank_ends(self._tasks, rank)
+        v = self._diagnose(ends, faults, bad_nodes(self._slurm, attempt, self._chosen()))
+        v = with_spread(with_own_words(v, ends, attempt.own_words()), ends, rank is not None or self._has_progressed())
+        shown, window_s = shown_by(v), self.settings.same_code_window_s
+        since = now.unix - window_s
+        cleared = contrast(v.signature, shown, self.history, since, self.history.last_step, v.error_class)
+        v = attempt.verdict = v if cleared is None else with_contrast(v, cleared)
+        against = {
+            blame: {suspect.node: suspect.why for suspect in v.suspects if suspect.blame is blame}
+            for blame in (Blame.YES, Blame.SUSPECT)
+        }
+        ranks = tuple(end.rank for end in ends if end.status is not None and not end.status.ok and not end.stopped)
+        found = rec.Diagnosed(
+            now.unix, attempt.number, v.signature, v.error_class.value, v.retriable.value, v.confidence.value, v.what, v.evidence,
+            against[Blame.YES], against[Blame.SUSPECT], ranks, len(attempt.ranks), v.program, bool(attempt.drills),
+            {str(rank): node for rank, node in sorted(shown.items())[:SHOWN_MAX]},
+            v.lead.rank, v.lead.node, v.lead.said, v.lead.meaning, v.lead.place, v.lead.spread, v.lead.advice,
+        )  # fmt: skip
+        noted: list[Decision] = [self._note(found)]
+        return [*noted, *self._reinstate(v.signature, cleared, now)] if cleared is not None else noted
+
+    def _has_progressed(self) -> bool:
+        """Has the job ever got anywhere?"""
+        known = max(self._attempt.step, self.history.furthest) > 0
+        return known or self.history.longest_s >= BEGUN_S or self.history.progress_at > 0
+
+    def _reinstate(self, signature: str, found: Contrast, now: Now) -> list[Decision]:
+        """The card of what follows says it."""
+        record = rec.Reinstated(now.unix, self._attempt.number, signature, dict.fromkeys(found.cleared, found.why))
+        back = [node for node in found.cleared if node in self.history.left_on_words and node in self.history.isolated]
+        noted: list[Decision] = [self._note(record)]
+        return [*noted, TellOthers({}, tuple(back))] if back else noted
+
+    def _attempt_ended(self, now: Now) -> list[Decision]:
+        if self._attempt.written:
+            return []
+        self._attempt.written = True
+        return [self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary(), self._attempt.step))]
+
+    # --- what comes in meanwhile
+
+    def _rank_stopped(self, event: ev.RankStopped, now: Now) -> list[Decision]:
+        if self._attempt.stop(event) and event.free_port and event.rank in self._tasks:  # or it came too late for its launch
+            self._tasks[event.rank] = self._tasks[event.rank].with_port(event.free_port)
+        return self._settled(now)
+
+    def _rank_exited_late(self, event: ev.RankExited, now: Now) -> list[Decision]:
+        self._attempt.exited(event)
+        return []
+
+    def _unstartable_late(self, event: ev.RankUnstartable, now: Now) -> list[Decision]:
+        self._attempt.could_not_start(event)
+        return []
+
+    def _shim_lost_late(self, event: ev.ShimLost, now: Now) -> list[Decision]:
+        self._attempt.close(event.rank, event.why, event.hangup)
+        return self._settled(now)
+
+    def _step_ended_late(self, event: ev.StepEnded, now: Now) -> list[Decision]:
+        self._attempt.lose_step(f"the step ended; its launcher {event.status}")
+        return self._settled(now)
+
+    def _slurm_answered_late(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
+        self._take(event, now)
+        return self._settled(now)
+
+    def _stop_overdue(self, now: Now) -> list[Decision]:
+        self._attempt.lose_rest("no word whether its processes are gone")
+        return self._settled(now)
+
+    def _look_overdue(self, now: Now) -> list[Decision]:
+        """Devices that do not answer are unknown: neither good nor to blame."""
+        self._attempt.looked.update(self._agents)
+        self._agents = {node: () if kinds is None else kinds for node, kinds in self._agents.items()}
+        return self._settled(now)

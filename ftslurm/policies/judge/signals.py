@@ -1,0 +1,136 @@
+"""Signals from outside: passed on as srun does, and Slurm is asked what they mean. A warning leaves the ranks to end by
+themselves within a grace; Ctrl-C and the end of the job end them.
+"""
+
+from __future__ import annotations
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import Decision, SignalRanks
+from ftslurm.model.events import Now
+from ftslurm.model.exits import signal_name
+from ftslurm.policies.judge.devices import Devices
+from ftslurm.policies.judge.phases import ENDING_STATES, Phase, Trouble
+from ftslurm.policies.judge.state import SIGINT, SIGTERM
+from ftslurm.policies.ladder.ladder import Cause
+
+# A signal of ftrun's waits for Slurm's word whether the job is ending (then the ranks have it from Slurm), but not longer.
+PASS_ON_WITHIN_S = 2.0
+
+
+class Signals(Devices):
+    def _signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        """ftrun's own signals are passed on as srun does. Of a TERM or a warning Slurm is asked what it means."""
+        if event.rank is None and event.number == SIGINT:
+            return self._interrupted(event, now)
+        known = self._announces(event.number)
+        if not known or "ask" not in self.facts.can:
+            passed_on: list[Decision] = [SignalRanks(event.number)] if event.rank is None else []
+            if not known or self._signal:
+                return passed_on
+            self._signal, self._signal_at = event.number, now.mono
+            return [*passed_on, *self._it_means("warning", now)]
+        if event.rank is not None:
+            self._ranks_signalled.add(event.number)
+        else:
+            self._pass_on = event.number
+            self._waits["pass on"] = now.mono + PASS_ON_WITHIN_S
+        if self._signal:
+            return []
+        self._signal, self._signal_at = event.number, now.mono
+        return [self._ask_slurm(now)]
+
+    def _is_of_a_lender(self, event: ev.SignalSeen) -> bool:
+        """Slurm's signals to a rank on loan are about the donor job; ours may go on for days."""
+        task = self._tasks.get(event.rank) if event.rank is not None else None
+        return task is not None and task.node in self._lent()
+
+    def _called_back(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        """A donor that was cancelled or preempted, or whose time is up, loses its ranks in a moment: Slurm is asked at once."""
+        assert event.rank is not None
+        if event.number != SIGTERM or self.phase not in (Phase.RUNNING, Phase.SETTLING):
+            return []
+        self._attempt.called_back.add(self._tasks[event.rank].node)
+        return [self._ask_slurm(now)] if "ask" in self.facts.can and "ask" not in self._waits else []
+
+    def _loan_over(self, now: Now) -> list[Decision]:
+        """Its ranks have not said so yet."""
+        if not self._attempt.returned:
+            return []
+        what = "; ".join(f"{node} is lent no more: {why}" for node, why in sorted(self._attempt.returned.items()))
+        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+
+    def _passed_on(self, now: Now) -> list[Decision]:
+        """ftrun's own signal, for the ranks: unless they got it themselves, as when Slurm signals all of the job."""
+        self._waits.pop("pass on", None)
+        number, self._pass_on = self._pass_on, 0
+        if not number or number in self._ranks_signalled:
+            return []
+        self._ranks_signalled.add(number)
+        return [SignalRanks(number)]
+
+    def _interrupted(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        """Ctrl-C ends everything (srun's own first one only reports). A second one does not wait for the grace."""
+        again = self._meaning == "interrupted"
+        self._meaning = "interrupted"
+        if self.phase is Phase.RUNNING:
+            return self._into_trouble(Trouble(Cause.WARNING, "interrupted by Ctrl-C", 128 + event.number), now)
+        if self.phase is Phase.HEALING:
+            return self._give_up("interrupted by Ctrl-C while devices healed", 128 + event.number, now)
+        self._waits = {name: at for name, at in self._waits.items() if name == "stop"}  # what is left to know is of no use
+        return [*([self._stop_ranks(0.0)] if again else []), *self._settled(now)]
+
+    def _signalled_late(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        """While ranks are being stopped or devices heal: asked about before anything is decided, where it may end the job; else
+        for the next ranks."""
+        if event.rank is None and event.number == SIGINT:
+            return self._interrupted(event, now)
+        if not self._announces(event.number):
+            return []
+        if self._signal or not (event.number == SIGTERM or self._asks_for_requeue(event.number)):
+            self._keep_signal(event)
+            return []
+        self._signal, self._signal_at = event.number, now.mono
+        if event.rank is None and "ask" not in self.facts.can:
+            self._meaning = "terminated"
+        return [self._ask_slurm(now)] if "ask" in self.facts.can and "ask" not in self._waits else []
+
+    def _slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
+        """While ranks run: the answer to a signal, or to a fault that only a requeue can answer."""
+        self._take(event, now)
+        if loan_over := self._loan_over(now):
+            return loan_over
+        if self._signal and not self._meaning:
+            return self._it_means("warning" if event.error else ENDING_STATES.get(event.state, "warning"), now)
+        return self._device_trouble(now)
+
+    def _it_means(self, meaning: str, now: Now) -> list[Decision]:
+        """The signal is understood. A warning leaves the ranks to end by themselves; anything else ends them."""
+        self._meaning = meaning
+        note = self._note(rec.Signalled(now.unix, signal_name(self._signal), meaning))
+        if meaning != "warning":
+            return [note, *self._into_trouble(Trouble(Cause.WARNING, meaning, 128 + self._signal), now)]
+        if self._attempt.all_ended:
+            return [note, *self._into_trouble(self._warned(), now)]
+        note_and_signal: list[Decision] = [note, *self._passed_on(now)]
+        if self.settings.warning_requeue or self._attempt.exits:
+            self._waits["warning"] = now.mono + self._warning_grace_s(now)
+        return note_and_signal
+
+    def _rank_ended_after_signal(self, now: Now) -> list[Decision]:
+        """The first rank that ends starts the grace of the others, the last one ends the attempt."""
+        if self._attempt.all_ended and self._meaning:
+            return self._into_trouble(self._warned(), now)
+        self._waits.setdefault("warning", now.mono + self._warning_grace_s(now))
+        return []
+
+    def _warning_grace_s(self, now: Now) -> float:
+        """No longer than Slurm leaves us, less the time that stopping and requeueing takes."""
+        end = self._slurm.end_time if self._slurm else 0
+        left = end - now.unix - 5.0 if end else self.settings.warning_grace_s
+        return max(1.0, min(self.settings.warning_grace_s, left))
+
+    def _warning_overdue(self, now: Now) -> list[Decision]:
+        if self.phase is not Phase.RUNNING:
+            return []
+        return self._into_trouble(self._warned(), now)

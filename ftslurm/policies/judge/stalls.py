@@ -1,0 +1,118 @@
+"""Standing still, and ranks that are slower than the others, both by the collectives of the ranks: when all nodes are asked
+what their ranks do, and what follows from what they say.
+"""
+
+from __future__ import annotations
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.collectives import Finding, Kind, Level
+from ftslurm.model.decisions import CompareRanks, Decision, KeepEvidence, Say, TakeEvidence
+from ftslurm.model.events import Now
+from ftslurm.model.history import PAUSES_MAX
+from ftslurm.policies.hang.standstill import levels_from
+from ftslurm.policies.judge.hangs import Hangs
+from ftslurm.policies.judge.phases import Phase
+from ftslurm.policies.judge.state import LATER_S
+
+
+class Stalls(Hangs):
+    def _stall_seen(self, event: ev.StallSeen, now: Now) -> list[Decision]:
+        pause = self._still.seen(event, now.mono)
+        if pause is None:
+            return self._look_closer(now)
+        told = rec.Paused(now.unix, self._attempt.number, pause.seconds, pause.busy)
+        self._waits.pop("examine", None)
+        known = self.history.busy_pauses if pause.busy else self.history.quiet_pauses
+        grown = len(known) < PAUSES_MAX or pause.seconds > known[-1]
+        return [self._note(told)] if grown else []
+
+    def _look_closer(self, now: Now) -> list[Decision]:
+        """Who hangs is asked of all nodes at once. Ranks that have ended are the exit hang's; a signal's are Slurm's."""
+        if "examine" in self._waits or "evidence" in self._waits or self._not_now(now) or not self._stalled_s(now):
+            return []
+        self._still.ask()
+        self._attempt.views.clear()
+        self._waits["evidence"] = now.mono + self.settings.hang_evidence_s
+        return [TakeEvidence(self.settings.hang_evidence_s)]
+
+    def _not_now(self, now: Now) -> bool:
+        """Is there a reason, other than a hang, for ranks not to get on?"""
+        if self._under_signal(now):
+            self._waits["examine"] = now.mono + LATER_S
+            return True
+        return bool(self._hung or self._attempt.exits)
+
+    def _stalled_s(self, now: Now) -> float:
+        return self._still.stalled_s(self._step_nodes(), len(self._tasks), now.mono)
+
+    def _looked_closer(self, now: Now) -> list[Decision]:
+        """All nodes have said what their ranks do."""
+        stalled_s = self._stalled_s(now)
+        if not stalled_s or self._not_now(now):
+            return []
+        o = self._still.opinion(stalled_s, self.history, now.mono)
+        if o.act and self._answerable(o.finding, now):
+            return self._hang("stall", o.what, o.finding.evidence if o.finding else (), now, o.finding)
+        self._waits["examine"] = now.mono + o.again_s
+        if o.act and self._wants_slurm(o.finding, now):
+            return [self._ask_slurm(now)]
+        if o.act and not self._still.left_alone:
+            self._still.left_alone = True
+            return self._hang("stall", o.what, o.finding.evidence if o.finding else (), now, o.finding)
+        if not o.tell or o.finding is None:
+            return []
+        keep = [KeepEvidence(self._attempt.number, node, text) for node, text in self._attempt.evidence.items()]
+        return [self._note(self._culprit(o.finding, now)), *self._said_of(o.finding, o.what), *keep]
+
+    def _answerable(self, found: Finding | None, now: Now) -> bool:
+        """Has the ladder an answer? Where hang restarts are off, only one without the nodes that are to blame."""
+        return self.settings.hang_restart or self._without(found, now)
+
+    def _wants_slurm(self, found: Finding | None, now: Now) -> bool:
+        """Could it have one if Slurm said how job and nodes stand?"""
+        convicted = found is not None and found.level is Level.ERROR and found.blamed
+        return bool(convicted and "ask" in self.facts.can and "ask" not in self._waits and not self._heard_lately(now))
+
+    def _said_of(self, finding: Finding, what: str = "") -> list[Decision]:
+        if not levels_from(self.settings.hang_c4d_level)[finding.level]:
+            return []
+        if finding.kind is Kind.UNKNOWN and not finding.ranks:  # nobody can do anything with it; it is in the history
+            return []
+        return [Say(f"{finding.level.value}: {finding}{f' ({what})' if what else ''}")]
+
+    def _evidence_taken(self, event: ev.EvidenceTaken, now: Now) -> list[Decision]:
+        self._attempt.evidence[event.node] = event.text
+        self._attempt.views[event.node] = event.views
+        there = self._watching()
+        if self._hung is None:
+            if not self._still.examined(event.node, event.views, there) or "evidence" not in self._waits:
+                return []
+            del self._waits["evidence"]
+            return self._looked_closer(now) if self.phase is Phase.RUNNING else []
+        keep: list[Decision] = [KeepEvidence(self._attempt.number, event.node, event.text)]
+        if "evidence" not in self._waits or not self._hangs.looked_at(event.node, there):
+            return keep
+        return [*keep, *self._into_hang(self._hung, now)]
+
+    def _evidence_overdue(self, now: Now) -> list[Decision]:
+        """Who hangs is not told from half of the ranks, but a hang that was noticed is answered without it."""
+        if self.phase is not Phase.RUNNING:
+            return []
+        if self._hung is None:
+            self._waits["examine"] = now.mono + self.settings.hang_c4d_timeout_s
+            return []
+        return self._into_trouble(self._hung, now)
+
+    # --- ranks that are slower than the others
+
+    def _compare(self, now: Now) -> list[Decision]:
+        if self.phase is not Phase.RUNNING:
+            return []
+        self._waits["compare"] = now.mono + self.settings.hang_compare_s
+        self._slow.ask()
+        return [CompareRanks()] if not (self._under_signal(now) or self._hung or self._attempt.exits) else []
+
+    def _compared(self, event: ev.RanksCompared, now: Now) -> list[Decision]:
+        finding = self._slow.seen(event, self._watching(), len(self._tasks))
+        return [self._note(self._culprit(finding, now)), *self._said_of(finding)] if finding else []

@@ -1,0 +1,186 @@
+"""Starting ranks: a step is launched, all ranks of one begin an attempt, or one rank begins again alone. Each gets the
+environment that tells it which start this is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import Decision, LaunchStep, Say, StartRanks
+from ftslurm.model.events import Now
+from ftslurm.model.job import Counters
+from ftslurm.model.layout import Layout
+from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.shares import Share, fold_shares
+from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.environment import counters_env, placed_env, restart_env, torch_env
+from ftslurm.policies.hang.hangs import HangWatch
+from ftslurm.policies.hang.slow import SlowWatch
+from ftslurm.policies.hang.standstill import standstill
+from ftslurm.policies.judge.ending import Ending
+from ftslurm.policies.judge.phases import Phase, Trouble
+from ftslurm.policies.judge.state import IDLE_LOOK
+
+# A job that is over sooner needs no agents, and does not pay for them; trouble brings them up at once.
+WATCH_AFTER_S = 1.0
+# Of the reason, in letters: the banner is one line.
+WHY_MOST = 160
+
+
+class Starting(Ending):
+    def _launch(self, now: Now) -> list[Decision]:
+        self.phase = Phase.LAUNCHING
+        self._tasks, self._mending, self._steps, self._absent = {}, {}, {}, {}
+        self._stragglers, self._unfit = frozenset(), {}
+        self._look_in_s = self.settings.silence_s
+        self._waits = {"slow launch": now.mono + self._look_in_s} if "probe" in self.facts.can else {}
+        self._attempt = Attempt(self._attempt.number)
+        self._unlaunched, self._awaited = False, ""
+        self._fence.paused.clear()  # the shims of another step
+        return [LaunchStep(self._layout, self._overlap, self._shares())]
+
+    def _start(self, now: Now) -> list[Decision]:
+        """The attempt is written down first: a number that was handed out is never handed out twice."""
+        f = self.facts
+        number = self._next_number()
+        counters = Counters(f.schedule + 1, self.history.starts_of(f.schedule, f.step_key) + 1, number)
+        env = self._env(counters, now)
+        self.phase = Phase.RUNNING
+        self._placed = self._layout or self._as_placed()
+        self._attempt = Attempt(number, frozenset(self._tasks), started=frozenset(self._tasks))
+        if self.settings.rendezvous == "torch" and "MASTER_PORT" not in self.facts.user_env:
+            self._attempt.port = self._tasks[0].free_port
+        self._fence.let_go_at = None
+        self._launches_again = 0
+        told = self._to_be_told(now)
+        self._slurm, self._signal, self._meaning = None, 0, ""
+        self._pass_on, self._ranks_signalled = 0, set()
+        self._hangs, self._hung = HangWatch(), None
+        self._still = standstill(self.settings, number)
+        self._slow = SlowWatch()
+        self._exit_s, self._exit_since = self.settings.hang_exit_s, None
+        all_here = self._agents.keys() - self._agents_due.keys() >= set(self._step_nodes())
+        self._waits = {} if all_here else {"watch": now.mono + WATCH_AFTER_S}
+        if self._idle():
+            self._waits["idle"] = now.mono + IDLE_LOOK * self.settings.silence_s
+        if self._watches_stalls and len(self._tasks) > 1 and self.settings.hang_compare_s:
+            self._waits["compare"] = now.mono + self.settings.hang_compare_s
+        begun = rec.AttemptBegan(
+            now.unix, f.run, number, f.schedule, f.step_key, counters.starts, fold_nodes(self._step_nodes()),
+            len(self._tasks), self._step, *fold_shares(self._shares() or self._shares_told()),
+        )  # fmt: skip
+        banner = self._banner(number, fold_nodes(self._step_nodes()))
+        said = [Say(banner)] if banner else []
+        started: list[Decision] = [self._note(begun), *said, StartRanks(number, env, banner), *self._watch_ranks(self._agents)]
+        started += self._ask_after_silent(now)
+        started += self._wait_over(number)
+        if told:
+            number, since = told
+            started += self._signalled(ev.SignalSeen(number), now)
+            self._signal_at = since
+        return started
+
+    def _next_number(self) -> int:
+        return max(self.history.attempts, self._attempt.number) + 1
+
+    def _shares_told(self) -> tuple[Share, ...]:
+        """As the tasks that are here have been told; nothing where their slots are not those of a whole step."""
+        by_slot = {task.slot: task.share for task in self._tasks.values()}
+        return tuple(by_slot[slot] for slot in sorted(by_slot)) if sorted(by_slot) == [*range(len(by_slot))] else ()
+
+    def _to_be_told(self, now: Now) -> tuple[int, float] | None:
+        """A signal that came while no ranks ran, or a warning that still holds: those that heard it are gone. And since when."""
+        kept, self._kept_signal = self._kept_signal, None
+        if kept is not None:
+            return kept.number, now.mono
+        return (self._signal, self._signal_at) if self._meaning == "warning" and self._explained(now) else None
+
+    def _ask_after_silent(self, now: Now) -> list[Decision]:
+        """Nodes that fell silent while there was nothing to lose: they are not told of again."""
+        self._watch_silence(now)
+        self._probed.clear()
+        asked = self._probe(self._silent_here(), now)
+        if asked:  # leases may be over already, and a second proof says more
+            self._waits["leases"] = max(self._waits["leases"], self._waits["probe"])
+        return asked
+
+    def _own_step(self) -> str:
+        """Of the part that runs in our own job; where all is lent, of rank 0."""
+        return next((step for node, step in self._steps.items() if node not in self._lent()), self._step)
+
+    def _as_placed(self) -> Layout:
+        nodes = {task.slot: task.node for task in self._tasks.values()}
+        return Layout(tuple(nodes[slot] for slot in sorted(nodes)), tuple(self._tasks[rank].slot for rank in sorted(self._tasks)))
+
+    def _start_alone(self, rank: int, now: Now) -> list[Decision]:
+        f = self.facts
+        number = self._next_number()
+        starts = self.history.starts_of_rank(f.schedule, f.step_key, rank) + 1
+        begun = self._note(rec.RankBegan(now.unix, f.run, number, f.schedule, f.step_key, rank, starts))
+        counters = Counters(f.schedule + 1, self.history.starts_of(f.schedule, f.step_key), number)
+        node, before = self._tasks[rank].node, self._intervals()
+        self._attempt.again(rank, number)
+        self._hangs.begun(rank, node)
+        watched = self._watch_ranks([node])  # its page has another name now
+        changed = [self._intervals()] if self._intervals() != before else []
+        start = StartRanks(number, {rank: self._env(counters, now)[rank]}, f"attempt {number} on {node}, rank {rank} alone")
+        return [begun, start, *watched, *changed]
+
+    def _banner(self, number: int, nodes: str) -> str:
+        """Between the output of an attempt and that of those before it; a first start needs none."""
+        rung, cause = (self._decided.rung, self._decided.cause) if self._decided else self.history.scheduled_by
+        if number < 2 or not rung:
+            return ""
+        decided = self._decided or self.history.last_decision
+        why = f": {decided.why[:WHY_MOST]}" if decided is not None and decided.rung == rung else f" ({cause})"
+        return f"attempt {number} on {nodes}, after {rung}{why}"
+
+    def _env(self, counters: Counters, now: Now) -> dict[int, dict[str, str]]:
+        # What another ftrun of the script did is none of this one's starts.
+        last = (self._decided.rung, self._decided.cause) if self._decided else self.history.scheduled_by
+        shared = restart_env(*last, fold_nodes(self._kept_out(now)))
+        shared |= self.facts.sdk_env
+        own = {rank: shared | counters_env(self._counters_of(rank, counters)) for rank in self._tasks}
+        if self._layout is not None:
+            placed = placed_env(self._tasks, self._layout, self.facts.slurm_env, self.facts.number, self._own_step())
+            own = {rank: own[rank] | placed[rank] for rank in own}
+        if self.settings.rendezvous != "torch":
+            return own
+        per_rank = torch_env(self._tasks, self._tasks[0].address, self.facts.user_env)
+        return {rank: own[rank] | per_rank[rank] for rank in self._tasks}
+
+    def _counters_of(self, rank: int, shared: Counters) -> Counters:
+        """A rank that was also started alone has run more often than the others; a slot that was given another node, less."""
+        f, slot = self.facts, self._tasks[rank].slot
+        alone = self.history.rank_starts.get((f.schedule, f.step_key, rank), 0)
+        before = self.history.base_of(slot, f.schedule, f.step_key)
+        schedule = shared.schedule + self.history.rescheduled.get(slot, 0)
+        return replace(shared, schedule=schedule, starts=shared.starts - before + alone)
+
+    def _watch_due(self, now: Now) -> list[Decision]:
+        """Also where an agent never came: it has died before it could call, and nobody else tells of that."""
+        if self.phase is not Phase.RUNNING:
+            return []  # trouble that came due at the same moment
+        mine = set(self._step_nodes())
+        for node in [node for node, due in self._agents_due.items() if due <= now.mono and node in mine]:
+            del self._agents_due[node]
+            self._agents.pop(node, None)
+            self._agents_lost[node] = self._agents_lost.get(node, 0) + 1
+        asked = self._watch(now)
+        if due := [due for node, due in self._agents_due.items() if node in mine]:
+            self._waits["watch"] = min(due)
+        return asked
+
+    def _into_trouble(self, trouble: Trouble, now: Now) -> list[Decision]:
+        """In judge_settling."""
+        raise NotImplementedError
+
+    def _settled(self, now: Now) -> list[Decision]:
+        """In judge_settling. A rung that could not be carried out leads back to deciding."""
+        raise NotImplementedError
+
+    def _signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
+        """In judge_signals. A start tells its ranks of a signal that came while there were none."""
+        raise NotImplementedError

@@ -1,0 +1,393 @@
+"""What the judge knows in the course of a run, and the little that every group of its answers needs: to look something up in
+it, to write something down, to ask agents and Slurm. No event is answered in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import (
+    AskSlurm,
+    CheckNode,
+    Decision,
+    DismissAgents,
+    DrillDevice,
+    ProbeNodes,
+    Remember,
+    Say,
+    SetIntervals,
+    ShowWait,
+    WatchNodes,
+    WatchRanks,
+)
+from ftslurm.model.devices import Fault
+from ftslurm.model.events import Event, Now
+from ftslurm.model.exits import signal_name
+from ftslurm.model.history import History
+from ftslurm.model.job import Task
+from ftslurm.model.layout import Layout
+from ftslurm.model.settings import Settings
+from ftslurm.model.shares import Share
+from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.hang.hangs import HangWatch
+from ftslurm.policies.hang.slow import SlowWatch
+from ftslurm.policies.hang.standstill import Standstill, standstill
+from ftslurm.policies.judge.phases import Advise, Diagnose, Phase, RunFacts, Trouble
+from ftslurm.policies.ladder.ladder import Cause, Situation
+from ftslurm.policies.ladder.situation import situation_of
+from ftslurm.policies.lease.fence import Fence
+from ftslurm.policies.node.filling import Filling
+
+SIGINT, SIGKILL, SIGTERM = 2, 9, 15
+# An agent that has not called after this never will (srun and the start of Python take a second or two); the most of it.
+AGENT_COMES_S, AGENT_MAX_S = 60.0, 640.0
+# Above the limits that shims and agents keep themselves, so that one that lives always answers first.
+MARGIN_S = 15.0
+# From a warning on, a rank that ends is taken to end because of it for this long, and as long before the allocation's end.
+WARNING_HOLDS_S = 600.0
+# What may be a hang while a signal explains it is looked at again after this.
+LATER_S = 60.0
+# What Slurm said of job and nodes this long ago still counts, monotonic seconds.
+ANSWER_COUNTS_S = 10.0
+# And a look at a spare node.
+LOOK_COUNTS_S = 30.0
+# Times `nodes.silence`, from one look at nodes that no rank is on to the next: well below SlurmdTimeout (300 s unless the site
+# changed it, slurm.conf(5)), also after several.
+IDLE_LOOK = 4.0
+
+
+class JudgeState:
+    """All that the judge remembers: without an underscore for everybody, with one for its groups of answers."""
+
+    def __init__(
+        self, settings: Settings, history: History, facts: RunFacts, diagnose: Diagnose | None = None,
+        advise: Advise | None = None,
+    ) -> None:  # fmt: skip
+        """diagnose: gives the verdict on a failed attempt; None: nothing is known of what is behind it. advise: on a hang."""
+        self._diagnose = diagnose
+        self._advise = advise
+        self.settings = settings
+        self.history = history
+        self.facts = facts
+        self.phase = Phase.NEW
+        self.exit_status = 0
+        self._attempt = Attempt()
+        self._tasks: dict[int, Task] = {}
+        self._step = ""
+        self._agents: dict[str, tuple[str, ...] | None] = {}  # node -> device kinds, None until it has arrived
+        self._guards: set[str] = set()  # nodes without ranks that have an agent all the same, in case our own dies
+        self._agents_lost: dict[str, int] = {}  # node -> how many
+        self._agents_came: dict[str, float] = {}  # node -> when, monotonic
+        self._agents_due: dict[str, float] = {}  # node -> until when its agent should call, monotonic; none once it has
+        self._faults: dict[tuple[str, str, str], Fault] = {}  # what the devices show now
+        self._there: dict[str, dict[str, int]] = {}  # node -> kind -> the most devices that its agent has seen
+        self._left_alone: set[tuple[str, str, str]] = set()  # faults no rung can answer, with ranks still running
+        self._trouble: Trouble | None = None
+        self._slurm: ev.SlurmAnswered | None = None
+        self._slurm_at = 0.0  # monotonic, of that answer
+        self._away_since: float | None = None  # monotonic, since when slurmctld is waited for
+        self._away_said: float | None = None
+        self._awaited = ""  # what is waited for, as it was said last
+        self._wait_shown = False  # where Slurm shows the job?
+        self._launches_again = 0  # of a step that Slurm's absence kept from coming up
+        self._unlaunched = False  # did the step not come up?
+        self._signal = 0  # the first signal from outside in this attempt
+        self._signal_at = 0.0  # monotonic
+        self._pass_on = 0  # one that ftrun itself got and the ranks may still have to get
+        self._ranks_signalled: set[int] = set()  # those that the ranks got, as their shims say
+        self._kept_signal: ev.SignalSeen | None = None  # one that came while no ranks ran, for those to come
+        self._meaning = ""  # what it means: `warning`, or why the job ends
+        self._mending: dict[int, tuple[Trouble, float]] = {}  # rank to be started again alone -> why, until when
+        self._hangs = HangWatch()
+        self._still: Standstill = standstill(settings)
+        self._slow = SlowWatch()
+        self._exit_s: float | None = settings.hang_exit_s  # from the first rank's end to the last, None: as long as it takes
+        self._exit_since: float | None = None  # monotonic, when the first rank ended
+        self._hung: Trouble | None = None  # waits for the evidence
+        self._fence = Fence()
+        self._begun_at = 0.0  # monotonic
+        self._own_steps: set[str] = set()  # all that there were
+        self._others_unlisted = False  # does Slurm list no step of an ftrun that was killed?
+        self._others_hold = frozenset[str]()  # steps of an ftrun that was killed, where Slurm lists no other
+        self._overlap = False  # is the step launched beside others, of which nothing is left but what Slurm remembers?
+        self._layout: Layout | None = None
+        self._placed: Layout | None = None  # where the ranks were when they were last started
+        self._filling: Filling | None = None
+        self._loans: set[int] = set()  # donor jobs that are ours to end
+        self._all_loans: set[int] = set()  # and those whose end was decided, which may not have been carried out
+        self._looked_at: dict[str, float] = {}  # spare -> when that was asked for, monotonic
+        self._fit: dict[str, ev.NodeChecked] = {}  # spare -> what was seen
+        self._look_in_s = 0.0  # from one look at such nodes to the next
+        self._idle_absent: dict[str, int] = {}  # the same, of nodes that no rank is on
+        self._idle_asked: dict[str, float] = {}  # when that was last asked, monotonic
+        self._given_back: set[str] = set()  # nodes of the allocation
+        self._absent: dict[str, int] = {}  # node whose tasks do not come -> how often its slurmd did not answer, in a row
+        self._stragglers: frozenset[str] = frozenset()  # such nodes, though they live, that are being looked at
+        self._unfit: dict[str, str] = {}  # of them, what was found
+        self._steps: dict[str, str] = {}  # node -> the step there, as its shims name it
+        self._for_agents: dict[str, list[DrillDevice]] = {}  # node -> what its agent is told when it has come up
+        self._decided: rec.Decided | None = None
+        self._cleaned = False  # has the job's own clean-up been ordered?
+        self._waits: dict[str, float] = {}  # what is waited for -> monotonic deadline
+        self._after: Callable[[Now], list[Decision]] = self._never
+        self._another_try = False  # does `after` bring one?
+        self._probed: set[str] = set()  # nodes that are being looked at by another way
+        self._unended: Callable[[Now], list[Decision]] = self._never  # what follows if the step cannot be ended
+
+    @property
+    def finished(self) -> bool:
+        return self.phase is Phase.FINISHED
+
+    @property
+    def wakes_at(self) -> float | None:
+        """Monotonic seconds at which a TimePassed is wanted, None for never."""
+        return min(self._waits.values(), default=None)
+
+    def _note(self, record: rec.Record, vital: bool = False) -> Remember:
+        self.history = self.history.add(record)
+        return Remember(record, vital)
+
+    def _never(self, now: Now) -> list[Decision]:
+        raise LookupError("the step ended and nothing was to follow")
+
+    def _nothing(self, event: Event, now: Now) -> list[Decision]:
+        return []
+
+    # --- what is known
+
+    def _step_nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._tasks[rank].node for rank in sorted(self._tasks)))
+
+    def _is_current(self, event: ev.AgentTold) -> bool:
+        """Is it told of the ranks that run now? What an agent has said of those before them may come late."""
+        if isinstance(event, (ev.BeatOverdue, ev.ProgramSaid, ev.StageSet)):
+            return event.rank in self._tasks and event.attempt == self._attempt.latest([event.rank])
+        return event.attempt == self._attempt.latest(self._ranks_on(event.node))
+
+    def _watching(self) -> list[str]:
+        """Nodes with ranks whose agent is up: who can tell something of them."""
+        return [node for node in self._step_nodes() if self._agents.get(node) is not None]
+
+    def _ranks_on(self, node: str) -> list[int]:
+        return [rank for rank, task in self._tasks.items() if task.node == node]
+
+    def _kept_out(self, now: Now) -> tuple[str, ...]:
+        return self.history.kept_out(now.unix, self.settings.isolation_expires_s)
+
+    def _shown(self) -> tuple[Fault, ...]:
+        shown = self._faults | self._attempt.faults
+        return tuple(fault for key, fault in shown.items() if key not in self._left_alone)
+
+    def _situation(self, trouble: Trouble, now: Now, attempt: Attempt | None = None) -> Situation:
+        """attempt: as it would be, in place of what it is."""
+        return situation_of(
+            trouble, attempt or self._attempt, self._tasks, self._shown(), self._slurm, self.history, self.settings, now.unix,
+            self.facts.can, self.facts.remembered, self._held_back(now), self.facts.no_donor, self._chosen(),
+            self.facts.no_swap or self._no_split(),
+        )  # fmt: skip
+
+    def _no_split(self) -> str:
+        """Slurm would refuse the step that comes in the place of this one; the next rung needs nothing of the kind."""
+        uneven = len({share.cpus for share in self._shares()}) > 1
+        why = self.facts.no_split if uneven else ""
+        return f"its nodes have different numbers of CPUs, memory is counted by them, and {why}" if why else ""
+
+    def _shares(self) -> tuple[Share, ...]:
+        """By slot, what the step had when it first ran in this scheduling: that, and no more, it has to have again."""
+        return self.history.shares.get((self.facts.schedule, self.facts.step_key), ())
+
+    def _chosen(self) -> tuple[str, ...] | None:
+        """The nodes of the step: as we have chosen them, or all there are if it has never come up; None as its tasks say."""
+        if self._layout is not None:
+            return self._layout.nodes
+        if self._placed is not None:
+            return None if self._attempt.started else self._placed.nodes
+        return self.facts.nodes if self.facts.width == len(self.facts.nodes) else None
+
+    def _held_back(self, now: Now) -> tuple[str, ...]:
+        """Nodes of the allocation that the step leaves free, less those kept out."""
+        if self._layout is None or not self.settings.spares:
+            return ()
+        used = {*self._layout.nodes, *self._kept_out(now)}
+        return tuple(node for node in self.facts.nodes if node not in used)
+
+    def _spares(self, now: Now) -> tuple[str, ...]:
+        """Those of them that nothing is known against."""
+        down = {node for node, _ in self._slurm.bad_nodes} if self._slurm else set()
+        return tuple(node for node in self._held_back(now) if node not in down and node not in self._fence.silent)
+
+    def _idle(self) -> tuple[str, ...]:
+        """Nodes of the allocation that are ours and that no rank is on: spares, and those that were replaced and live."""
+        if self._layout is None or not {"probe", "release"} <= self.facts.can:
+            return ()
+        used = {*self._layout.nodes, self.facts.batch_node, *self._given_back}
+        return tuple(node for node in self.facts.nodes if node not in used)
+
+    def _heard_lately(self, now: Now) -> bool:
+        """Has Slurm said something (if only that it could not) that still counts?"""
+        return self._slurm is not None and now.mono - self._slurm_at <= ANSWER_COUNTS_S
+
+    def _warned(self) -> Trouble:
+        worst = max((status.shell for status in self._attempt.exits.values()), default=0)
+        return Trouble(Cause.WARNING, f"the ranks ended after {signal_name(self._signal)}", worst)
+
+    def _under_signal(self, now: Now) -> bool:
+        """Is what ranks do an answer to a signal? One of long ago, which they outlived, explains nothing any more."""
+        return bool(self._signal) and (not self._meaning or self._explained(now))
+
+    def _explained(self, now: Now) -> bool:
+        """Is a rank's end still an answer to the signal? Some programs take a SIGTERM for a wish, and go on for hours."""
+        holds_s = max(WARNING_HOLDS_S, self.settings.warning_grace_s)
+        end = self._slurm.end_time if self._slurm else 0
+        return now.mono - self._signal_at <= holds_s or bool(end and end - now.unix <= holds_s)
+
+    def _await_last_end(self, now: Now) -> None:
+        """The last rank may take so long after the first."""
+        self._waits.pop("exit", None)
+        if self._exit_s is not None and self._exit_since is not None:
+            self._waits["exit"] = max(now.mono, self._exit_since + self._exit_s)
+
+    def _interval(self, usual_s: float) -> float:
+        """Of silence, of no IO: as the programs have set it for where they are; 0: one has switched detection off."""
+        stages = self._attempt.stages.values()
+        return 0.0 if any(stage < 0 for stage in stages) else max(stages, default=usual_s)
+
+    def _intervals(self) -> SetIntervals:
+        st = self.settings
+        silence_s, quiet_s = self._interval(st.hang_interval_s), self._interval(st.hang_detect_s)
+        return SetIntervals(silence_s if st.hang_silence else 0.0, quiet_s if st.hang_detection else 0.0)
+
+    @property
+    def _watches_stalls(self) -> bool:
+        """Independent ranks do not wait for each other."""
+        return self.settings.hang_c4d and self.settings.watch != "L0" and self.settings.mode == "sync"
+
+    def _announces(self, number: int) -> bool:
+        """Is it what Slurm ends a job with, or what the job wants to be warned by?"""
+        return signal_name(number).removeprefix("SIG") in {"TERM", *self.settings.warning_signals}
+
+    def _asks_for_requeue(self, number: int) -> bool:
+        """Then there is nothing to start before: no rank could do more until the end than be told of it."""
+        return self.settings.warning_requeue and {"ask", "requeue"} <= self.facts.can and self._announces(number)
+
+    def _keep_signal(self, event: ev.SignalSeen) -> None:
+        """A TERM says more than another one, and ftrun's own more than that of a rank, which may be for its step alone."""
+        kept = self._kept_signal
+        if kept is None or (event.number == SIGTERM, event.rank is None) > (kept.number == SIGTERM, kept.rank is None):
+            self._kept_signal = event
+
+    # --- waiting
+
+    def _wait_for(self, what: str, for_s: float, now: Now, said: str = "") -> list[Decision]:
+        """Said, written down and shown once: by what it is called. for_s: at the most, 0: nobody knows. said: in other words."""
+        if self._awaited == what:
+            return []
+        self._awaited, self._wait_shown = what, True
+        until = now.unix + for_s if for_s else 0.0
+        number = self._attempt.number or self.history.attempts
+        said = said or f"waiting for {what}{f', {for_s:.0f} s at the most' if for_s else ''}"
+        return [self._note(rec.Waiting(now.unix, number, what, until)), Say(said), ShowWait(number, what, until)]
+
+    def _wait_over(self, number: int) -> list[Decision]:
+        """The attempt runs. What was waited for before it the ledger need not be told."""
+        shown, self._wait_shown, self._awaited = self._wait_shown, False, ""
+        return [ShowWait(number, "")] if shown else []
+
+    # --- asking others
+
+    def _ask_slurm(self, now: Now) -> AskSlurm:
+        self._waits["ask"] = now.mono + self.settings.slurm_timeout_s + MARGIN_S
+        return AskSlurm()
+
+    def _take(self, answer: ev.SlurmAnswered, now: Now) -> None:
+        self._waits.pop("ask", None)
+        self._slurm, self._slurm_at = answer, now.mono
+        self._attempt.returned |= {
+            node: f"its donor job {job} has ended" for node, job in self._lent().items() if job in answer.loans_over
+        }
+
+    def _lent(self) -> Mapping[str, int]:
+        """node of the step -> the donor job that lends it."""
+        return self._layout.lent if self._layout is not None else {}
+
+    def _probe(self, nodes: Iterable[str], now: Now) -> list[Decision]:
+        asked = tuple(node for node in nodes if node not in self._probed)
+        if not asked or "probe" not in self.facts.can:
+            return []
+        self._probed.update(asked)
+        self._waits["probe"] = now.mono + self.settings.probe_s + self.settings.slurm_timeout_s + MARGIN_S
+        return [ProbeNodes(asked, self.settings.probe_s)]
+
+    def _silent_here(self) -> list[str]:
+        """Nodes of the step that may be lost: it is not known yet."""
+        mine = set(self._step_nodes()) - self._attempt.gone.keys()
+        return [node for node in self._fence.silent if node in mine]
+
+    def _watch_silence(self, now: Now) -> None:
+        """A silent node that may live is asked about again, and not waited for longer than its leases last."""
+        self._waits.pop("silence", None)
+        self._waits.pop("leases", None)
+        if silent := self._silent_here():
+            self._waits["silence"] = now.mono + self.settings.silence_s
+            self._waits["leases"] = min(self._fence.over_at(node, self.settings) for node in silent)
+
+    def _look_ahead(self, now: Now) -> list[Decision]:
+        """While a node is under suspicion: when a spare is needed it shall be known whether it will do."""
+        wanted = "replace" in self.facts.can and self.settings.node_replacement
+        return self._look_at(spares[0], now) if wanted and (spares := self._spares(now)) else []
+
+    def _look_at(self, spare: str, now: Now) -> list[Decision]:
+        """Unless the answer is still to come, or was asked for just now."""
+        since = self._looked_at.get(spare)
+        if since is not None and (spare not in self._fit or now.mono - since <= LOOK_COUNTS_S):
+            return []
+        self._looked_at[spare] = now.mono
+        self._fit.pop(spare, None)
+        return [CheckNode(spare, 0, self.settings.check_s)]
+
+    def _looked_ahead(self, event: ev.NodeChecked, now: Now) -> list[Decision]:
+        """What told nothing is not kept: the node is looked at again when it is needed."""
+        if event.good is None:
+            self._looked_at.pop(event.node, None)
+        elif event.node in self._looked_at:
+            self._fit[event.node] = event
+        return []
+
+    def _watch(self, now: Now, nodes: Iterable[str] | None = None) -> list[Decision]:
+        """nodes: where ranks are to come, None: where they are."""
+        nodes = self._step_nodes() if nodes is None else tuple(nodes)
+        unwatched = tuple(node for node in nodes if node not in self._agents)
+        relieved = tuple(sorted(self._guards & {*unwatched}))  # what it saw of the devices there was not listened to
+        guards = self._more_guards(nodes, now)
+        self._guards = (self._guards | {*guards}) - {*relieved}
+        self._agents.update(dict.fromkeys(unwatched))
+        self._agents_due.update({node: now.mono + self._doubled(AGENT_COMES_S, node) for node in unwatched})
+        lent = {node: job for node, job in self._lent().items() if node in unwatched}
+        asked: list[Decision] = [DismissAgents(relieved)] if relieved else []
+        return [*asked, WatchNodes((*unwatched, *guards), lent)] if unwatched or guards else asked
+
+    def _more_guards(self, nodes: Collection[str], now: Now) -> tuple[str, ...]:
+        """Where no agent on a node of the job could succeed us, as all ranks are on our own, one comes up on a spare."""
+        f = self.facts
+        others = {*f.nodes} - {f.batch_node}
+        spares = () if f.batch_node not in f.nodes or not nodes or others & {*nodes} else self._spares(now)
+        return () if self._guards & {*spares} else spares[:1]
+
+    def _doubled(self, first_s: float, node: str) -> float:
+        """More with every agent that was lost there: slurmctld may be away for long, and a node on which none stays shall not
+        be kept busy with it."""
+        return min(AGENT_MAX_S, first_s * 2.0 ** min(self._agents_lost.get(node, 0), 16))
+
+    def _watch_ranks(self, nodes: Iterable[str]) -> list[Decision]:
+        """Agents that are there look for life below their shims; those to come are told when they arrive."""
+        mine: dict[str, list[tuple[int, int, int]]] = {}
+        for rank, task in sorted(self._tasks.items()):
+            mine.setdefault(task.node, []).append((rank, task.pid, self._attempt.numbers.get(rank, self._attempt.number)))
+        there = {node: tuple(mine[node]) for node in nodes if self._agents.get(node) is not None and node in mine}
+        st = self.settings
+        quiet_s = self._intervals().quiet_s
+        stall_s = st.hang_c4d_timeout_s if self._watches_stalls else 0.0
+        steps = {node: self._steps.get(node, self._step) for node in there}
+        return [WatchRanks(there, quiet_s, steps, stall_s)] if there else []

@@ -1,0 +1,178 @@
+"""Puts together what the ladder may look at: facts beat what the ranks showed, and a node is blamed by facts alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from ftslurm.model.devices import Fault, FaultClass
+from ftslurm.model.events import SlurmAnswered
+from ftslurm.model.history import History
+from ftslurm.model.job import Task
+from ftslurm.model.settings import Settings
+from ftslurm.model.verdict import Verdict
+from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.diagnose.blame import common_codes, without_common
+from ftslurm.policies.judge.phases import Trouble
+from ftslurm.policies.ladder.harm import charges
+from ftslurm.policies.ladder.ladder import Cause, Situation, repeated
+
+ADDRESS_IN_USE = "address-in-use"  # of the catalog of log patterns
+# The classes of faults that ask for a remedy; the others are recorded, or avoided at the next scheduling.
+ACTS = frozenset({FaultClass.SELF_HEALING, FaultClass.ISOLATE})
+
+
+def situation_of(
+    trouble: Trouble,
+    attempt: Attempt,
+    tasks: Mapping[int, Task],
+    shown: tuple[Fault, ...],
+    slurm: SlurmAnswered | None,
+    history: History,
+    settings: Settings,
+    now: float,
+    can: frozenset[str],
+    remembered: Mapping[str, str] | None = None,
+    spares: Iterable[str] = (),
+    no_donor: str = "",
+    placed: Collection[str] | None = None,
+    no_swap: str = "",
+) -> Situation:
+    """shown: what the devices show now. now: Unix seconds. remembered: node -> why earlier jobs left it, for facts.
+
+    spares: nodes held back and not kept out. no_donor, no_swap: see RunFacts. placed: the
+    nodes of the step where we have chosen them; None: srun has.
+    """
+    faults = acting(shown, history)
+    verdict = attempt.verdict
+    stuck = attempt.stuck_nodes(tasks)
+    bad = bad_nodes(slurm, attempt, placed)
+    step = frozenset(placed if placed is not None else {task.node for task in tasks.values()})
+    said = charges(verdict, attempt.hung, attempt.leave(tasks), history, settings, now, remembered or {}, step)
+    # A node that the job had left on words, and was given again, is no fact for being there.
+    again = {node: sign for node, sign in history.left_on_words.items() if node in attempt.left_before}
+    seen = {node: why for node, why in {**attempt.unhealed, **stuck, **bad}.items() if node not in again}
+    blamed = _blamed(faults, {**said.blamed, **bad, **seen}, history, settings, now)
+    on_words = {node: sign for node, sign in (said.on_words | again).items() if node in blamed and node not in seen}
+    unproven = {*on_words, *said.orders, *said.named} - seen.keys()
+    down = {node for node, _ in slurm.bad_nodes} if slurm else set()
+    cause = _cause(trouble, attempt, faults, bool(stuck or bad), bool(said.blamed))
+    return Situation(
+        cause=cause,
+        what=_what(trouble, cause, faults),
+        status=trouble.status,
+        history=history,
+        settings=settings,
+        now=now,
+        faults=faults,
+        unhealed=dict(attempt.unhealed),
+        blamed=blamed,
+        on_words=on_words,
+        proven=frozenset(blamed.keys() - unproven),
+        spared=said.spared,
+        shut_down=attempt.shut_down,
+        not_in_place=_not_in_place(attempt, {**stuck, **bad}, settings),
+        slurm=slurm,
+        can=can,
+        verdict=verdict,
+        tasks=len(attempt.ranks),
+        step=step,
+        unreplaced=attempt.unreplaced,
+        returned=frozenset(attempt.returned),
+        unended=attempt.unended,
+        spares=len(frozenset(spares) - blamed.keys() - down),
+        no_donor=no_donor,
+        no_swap=no_swap,
+        port_taken=_port_taken(verdict, attempt.port),
+        dead=_dead(attempt, history) | down,
+    )
+
+
+def _port_taken(verdict: Verdict | None, port: int) -> int:
+    """The port that we chose, if the attempt failed because somebody else has it; else 0."""
+    if verdict is None or verdict.signature != ADDRESS_IN_USE or not port:
+        return 0
+    return port if any(re.search(rf"\b{port}\b", line) for line in (verdict.what, *verdict.evidence)) else 0
+
+
+def _dead(attempt: Attempt, history: History) -> frozenset[str]:
+    """Proven so by ftslurm: not what was left for another reason, and could not be done without."""
+    return frozenset(node for node in attempt.gone if node not in history.isolated or node in history.dead)
+
+
+def bad_nodes(slurm: SlurmAnswered | None, attempt: Attempt, placed: Collection[str] | None = None) -> dict[str, str]:
+    """node -> why it is taken for broken: by Slurm's word, by silence and a second proof, in a drill, or called back.
+
+    placed: as above. Of the allocation's other nodes, spares and those that were left, no word counts: they run nothing.
+    """
+    said = slurm.bad_nodes if slurm else ()
+    by_slurm = {node: f"Slurm says {words}" for node, words in said if placed is None or node in placed}
+    return by_slurm | attempt.gone | attempt.returned | attempt.drilled_away
+
+
+def acting(shown: Iterable[Fault], history: History) -> tuple[Fault, ...]:
+    """The faults that ask for a remedy; those that are the work's doing and not the hardware's say so."""
+    faults = [fault for fault in shown if fault.fault_class in ACTS]
+    return without_common(faults, common_codes(faults, history))
+
+
+def _cause(trouble: Trouble, attempt: Attempt, faults: tuple[Fault, ...], bad_nodes: bool, said: bool) -> Cause:
+    if faults:
+        induced = all(fault.user_induced for fault in faults) and not (bad_nodes or attempt.unhealed)
+        return Cause.INDUCED if induced else Cause.DEVICE
+    if bad_nodes:
+        return Cause.NODE
+    if attempt.nothing_started:
+        return Cause.UNSTARTABLE
+    heals = attempt.verdict is not None and attempt.verdict.heals
+    return Cause.HARDWARE if trouble.cause is Cause.CRASH and (said or heals) else trouble.cause
+
+
+def _what(trouble: Trouble, cause: Cause, faults: tuple[Fault, ...]) -> str:
+    if trouble.cause is Cause.DEVICE or not faults:
+        return trouble.what
+    return f"{trouble.what}; {'; '.join(map(str, faults))}"
+
+
+def _blamed(
+    faults: tuple[Fault, ...], facts: Mapping[str, str], history: History, settings: Settings, now: float
+) -> dict[str, str]:
+    """A node is blamed for what cannot be mended there: a fault that does not heal or comes back too often, healing that
+    failed, processes that do not go, Slurm's own word. Where there is nothing of this kind, every faulty node is (it may
+    heal, and then nobody asks); a fault that the user's program caused blames nobody."""
+    blamed = dict(facts)
+    for fault in faults:
+        often = not fault.user_induced and repeated(fault, history, settings, now)
+        if fault.fault_class is FaultClass.ISOLATE or often:
+            blamed.setdefault(fault.node, f"{fault}{', again and again' if often else ''}")
+    return blamed or {fault.node: str(fault) for fault in faults if not fault.user_induced}
+
+
+def avoidable(shown: tuple[Fault, ...], s: Situation, remembered: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Nodes that a new scheduling had better not use, as many as can be spared beside those blamed.
+
+    remembered: node -> why earlier jobs left it.
+    """
+    if s.usable is None:
+        return {}
+    left = s.usable - s.kept_out.keys()
+    wanted = {fault.node: str(fault) for fault in shown if fault.fault_class is FaultClass.AVOID}
+    found: dict[str, str] = {}
+    for node, why in {**(remembered or {}), **wanted}.items():
+        if node in left and len(left) > s.size:
+            found[node] = why
+            left = left - {node}
+    return found
+
+
+def _not_in_place(attempt: Attempt, bad: Mapping[str, str], settings: Settings) -> str:
+    if bad:
+        return "; ".join(f"{node}: {why}" for node, why in bad.items())
+    if attempt.not_in_place:
+        return attempt.not_in_place
+    if attempt.lost and settings.restart_via == "shim":
+        rank, why = next(iter(attempt.lost.items()))
+        return f"the shim of rank {rank} is gone: {why}"
+    if attempt.step_gone and settings.restart_via == "shim":
+        return "there is no step any more to start them in"
+    return ""

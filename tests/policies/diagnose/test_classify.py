@@ -1,0 +1,119 @@
+"""The verdict on failing runs: the corpus run by run, and the rules of the reading order one by one."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ftslurm.catalogs.codebook import CodeBook
+from ftslurm.catalogs.patterns import PatternBook
+from ftslurm.config.catalog_files import load_code_book, load_pattern_book
+from ftslurm.model.devices import Fault, FaultClass
+from ftslurm.model.exits import ExitStatus
+from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Piece, RankEnd, Retriable
+from ftslurm.policies.diagnose.classify import Facts, classify
+from tests.corpus.load import CORPUS, load
+from tests.corpus.score import differences, verdict_of
+
+ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+KEY = "KeyError: 'labels'\n"
+CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]:9\n"
+
+
+@cache
+def books() -> tuple[PatternBook, CodeBook]:
+    return load_pattern_book(()).of_ranks(), load_code_book(())
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_run_of_the_corpus_is_understood(path: Path) -> None:
+    case = load(path)
+    assert differences(case, verdict_of(case, *books())) == {}
+
+
+def end(rank: int, text: str = "", status: int = 0, signal: int = 15, at: float = 100.0, said_at: float = 99.9, **more: object) -> RankEnd:
+    """Two ranks a node; stopped unless it has a status of its own."""
+    output = (Piece(said_at, "err", text),) if text else ()
+    own = bool(status) or signal != 15
+    fields = {"stopped": not own, **more}
+    return RankEnd(rank, f"n{rank // 2 + 1}", ExitStatus(status, 0 if status else signal), at, output=output, **fields)  # type: ignore[arg-type]
+
+
+def verdict(*ends: RankEnd, facts: Facts = Facts(), words: tuple[str, ...] = ()):  # type: ignore[no-untyped-def]
+    return classify(ends, facts, books()[0].with_keywords(words))
+
+
+def test_a_device_s_own_code_beats_whatever_the_ranks_say() -> None:
+    sick = Fault("n2", "0.0", "80E18402", "isolated rows full", FaultClass.ISOLATE)
+    v = verdict(end(0, KEY, 1), end(1), end(2), end(3), facts=Facts((sick,)))
+    assert (v.error_class, v.confidence, v.signature) == (ErrorClass.HARDWARE, Confidence.FACT, "80E18402")
+    assert [(s.node, s.blame) for s in v.suspects] == [("n2", Blame.YES)]
+
+
+def test_a_root_beats_symptoms_that_came_earlier() -> None:
+    v = verdict(end(0, CLOSED, 1, at=99.0, said_at=98.9), end(1, CLOSED, 1), end(2, ECC, 1, said_at=99.5), end(3))
+    assert v.signature == "cuda-ecc-uncorrectable" and [s.node for s in v.suspects] == ["n2"]
+
+
+def test_the_earlier_root_beats_the_later_one() -> None:
+    v = verdict(end(0, KEY, 1, said_at=99.8), end(1), end(2, ECC, 1, said_at=99.0), end(3))
+    assert v.signature == "cuda-ecc-uncorrectable"
+
+
+def test_what_a_rank_says_after_it_was_told_to_stop_is_no_cause() -> None:
+    v = verdict(end(0, "", 3, at=99.0), end(1, KEY, at=100.0, said_at=99.5), end(2), end(3))
+    assert v.signature == "exit 3"
+
+
+def test_an_error_that_its_rank_overcame_is_no_cause() -> None:
+    steps = tuple(Piece(60.0 + step, "out", f"step {step} loss 2.0\n") for step in range(20))
+    noisy = RankEnd(0, "n1", ExitStatus(0, 15), 100.0, stopped=True, output=(Piece(50.0, "err", ECC), *steps))
+    assert verdict(noisy, end(1), end(2, KEY, 1), end(3)).signature == "py-key"
+
+
+def test_but_not_the_last_error_of_a_rank_that_failed_however_much_is_printed_after_it() -> None:
+    chatter = tuple(Piece(61.0 + 5 * line, "out", "wandb: waiting for the upload\n") for line in range(8))
+    failed = RankEnd(2, "n2", ExitStatus(1), 101.0, output=(Piece(60.0, "err", ECC), *chatter))
+    assert verdict(end(0), end(1), failed, end(3)).signature == "cuda-ecc-uncorrectable"
+
+
+def test_a_hardware_error_on_every_node_is_the_program_s() -> None:
+    v = verdict(*(end(rank, "RuntimeError: CUDA error: unspecified launch failure\n", 1) for rank in range(4)))
+    assert v.program and v.error_class is ErrorClass.USER_CODE and not v.suspects
+
+
+def test_the_silent_rank_is_the_suspect_and_never_more_than_that() -> None:
+    waiting = "[Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)\n"
+    v = verdict(*(end(rank, waiting.format(rank), 0, 6) for rank in range(3)), end(3))
+    assert [(s.node, s.rank, s.blame) for s in v.suspects] == [("n2", 3, Blame.SUSPECT)]
+
+
+def test_the_kernel_s_own_kill_blames_nobody() -> None:
+    v = verdict(end(0), end(1, "", 0, 9, oom=True), end(2, CLOSED, 1), end(3))
+    assert (v.error_class, v.signature, v.suspects, v.confidence) == (ErrorClass.OOM, "oom-kill", (), Confidence.FACT)
+
+
+def test_nothing_known_is_unknown() -> None:
+    v = verdict(end(0, "strange words\n", 1), end(1), end(2), end(3))
+    assert (v.error_class, v.retriable, v.confidence) == (ErrorClass.UNKNOWN, Retriable.UNKNOWN, Confidence.NONE)
+
+
+def test_a_word_of_one_s_own_makes_an_error_retriable_on_a_rank_that_failed() -> None:
+    assert verdict(end(0, "my hiccup\n", 1), end(1), words=("hiccup",)).retriable is Retriable.YES
+    assert verdict(end(0, KEY + "my hiccup\n", 1), end(1), words=("hiccup",)).retriable is Retriable.YES
+    assert verdict(end(0, KEY, 1), end(1, "my hiccup\n"), words=("hiccup",)).retriable is Retriable.NO
+
+
+def test_a_keyword_is_no_expression() -> None:
+    assert verdict(end(0, "aab\n", 1), end(1), words=("a.b",)).retriable is Retriable.UNKNOWN
+
+
+def test_lines_of_the_kernel_and_of_slurm_count_for_nothing_in_a_rank_s_output() -> None:
+    v = verdict(end(0, "NVRM: Xid (PCI:0000:18:00): 79, pid=7\nslurmstepd: error: Node failure on n12\n", 1), end(1))
+    assert v.error_class is ErrorClass.UNKNOWN
+
+
+def test_no_rank_at_all_is_no_error() -> None:
+    assert verdict().signature == "unknown"

@@ -1,0 +1,63 @@
+"""What the words of an error that nothing knows say: about which thing it complains, and whether another try may help."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftslurm.model.verdict import ErrorClass, Retriable
+from ftslurm.policies.diagnose.wording import kind_of_error, kind_of_words
+
+YES, NO = Retriable.YES, Retriable.NO
+
+
+@pytest.mark.parametrize(
+    ("words", "error_class", "retriable"),
+    [
+        ("ERROR: lost communication with the solver on n3", ErrorClass.NETWORK, YES),
+        ("commlib: got read error (closing n3)", ErrorClass.NETWORK, YES),
+        ("XlaRuntimeError: UNAVAILABLE: task 3 did not answer", ErrorClass.NETWORK, YES),
+        ("XlaRuntimeError: INVALID_ARGUMENT: shapes differ", ErrorClass.USER_CODE, NO),
+        ("the registry returned error code: 400 Bad Request", ErrorClass.USER_CODE, NO),
+        ("the registry returned error code: 503 Service Unavailable", ErrorClass.NETWORK, YES),
+        ("backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)", ErrorClass.HARDWARE, YES),
+        ("not enough memory on the host for 12 buffers", ErrorClass.OOM, NO),
+        ("std::bad_alloc", ErrorClass.OOM, NO),
+        ("Failed to write checkpoint part 3", ErrorClass.STORAGE, YES),
+        ("user quota reached on /work", ErrorClass.STORAGE, NO),
+        ("record 7 of shard-3.tar is corrupt", ErrorClass.DATA, NO),
+        ("mmap length is greater than file size", ErrorClass.DATA, NO),
+        ("Unable to check out a license for the solver", ErrorClass.UNKNOWN, YES),
+    ],
+)
+def test_the_thing_that_is_named_places_the_error(words: str, error_class: ErrorClass, retriable: Retriable) -> None:
+    kind = kind_of_words(words)
+    assert kind is not None and (kind.error_class, kind.retriable) == (error_class, retriable)
+
+
+@pytest.mark.parametrize("words", ["", "heads must divide the width", "unknown option --lr-decay", "expected 3 values, got 4"])
+def test_words_about_the_program_place_nothing(words: str) -> None:
+    assert kind_of_words(words) is None
+
+
+def test_an_error_of_the_program_stays_the_programs_whatever_it_mentions() -> None:
+    assert kind_of_error("AttributeError", "'Pool' object has no attribute 'connection_lost'") is None
+    assert kind_of_error("KeyError", "'memory limit exceeded'") is None
+    assert kind_of_error("ValueError", "heartbeat timeout must be positive") is None
+    assert kind_of_error("ValueError", "no available memory for the cache blocks") is not None
+
+
+@given(st.text(max_size=300))
+def test_any_words_are_read(words: str) -> None:
+    kind = kind_of_words(words)
+    assert kind is None or isinstance(kind.error_class, ErrorClass)
+
+
+def test_a_long_message_costs_no_more_than_its_beginning() -> None:
+    begun = time.monotonic()
+    for filler in ("no " * 400_000, "A" * 1_000_000, "failed to " * 100_000):
+        kind_of_words(filler)
+    assert time.monotonic() - begun < 2.0

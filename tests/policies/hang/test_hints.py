@@ -1,0 +1,76 @@
+"""The common cases of ModelArts, hang detection: each recognised where its evidence is there, and only there."""
+
+from __future__ import annotations
+
+from ftslurm.model.exits import ExitStatus
+from ftslurm.model.verdict import Piece, RankEnd
+from ftslurm.policies.hang.hints import hints
+
+GDR = "n1:1136:1191 [2] NCCL INFO Channel 00 : 3[5f000] -> 10[5b000] [receive] via NET/IB/0/GDRDMA\n"
+PLAIN = "n2:1139:1198 [2] NCCL INFO Channel 00 : 18[5b000] -> 19[5f000] [send] via NET/IB/0\n"
+P2P = "n2:1139:1198 [2] NCCL INFO Channel 00 : 18[5b000] -> 19[5f000] via P2P/IPC\n"
+
+
+def ends(*texts: str) -> tuple[RankEnd, ...]:
+    return tuple(
+        RankEnd(rank, f"n{rank + 1}", ExitStatus(0, 15), 1.0, stopped=True, output=(Piece(0.5, "out", text),))
+        for rank, text in enumerate(texts)
+    )
+
+
+def names(*texts: str, **stacks: str) -> list[str]:
+    return [hint.name for hint in hints(ends(*texts), stacks)]
+
+
+def test_gpu_direct_on_some_nodes_only() -> None:
+    (hint,) = hints(ends(GDR + "step 1\n", PLAIN), {})
+    assert hint.name == "gdr-mixed" and "NCCL_NET_GDR_LEVEL=0" in hint.advice
+    assert hint.evidence == ("with: n1", "without: n2")
+    assert names(GDR, GDR) == [] and names(PLAIN, PLAIN) == [] and names(GDR, P2P) == []
+
+
+def test_rdma_retries_used_up() -> None:
+    line = "NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 32478, vendor err 129\n"
+    (hint,) = hints(ends(line, "NCCL INFO fine\n"), {})
+    assert hint.name == "ib-retries" and "NCCL_IB_TIMEOUT=22" in hint.advice and "rank 0 on n1" in hint.evidence[0]
+    assert names("NCCL WARN NET/IB : Got completion with error 5\n") == []
+
+
+def test_hccl_names_the_place_from_any_rank() -> None:
+    line = (
+        "[ERROR] HCCL(123,python): Cluster Exception Location[IP/ID]:[10.0.0.7/3], Arrival Time:[Mon], "
+        "Discoverer:[10.0.0.1/0], ExceptionType:[Heartbeat Lost Occurred], Possible Reason:1. process has exited\n"
+    )
+    (hint,) = hints(ends("step 7\n", line), {})
+    assert hint.name == "hccl-place" and "Heartbeat Lost Occurred at 10.0.0.7/3" in hint.what and "rank 1" in hint.evidence[0]
+    assert names("Cluster Exception Location[IP/ID]:[10.0.0.7/3]\nExceptionType:[Stuck] step 7\n") == []
+
+
+def test_ranks_in_different_epochs() -> None:
+    sample = "[2022-04-26 13:57:20,757][INFO][train_epoch]:Rank:2 Epoch:[{}][20384/all] Data Time 0.000 Loss 0.3403\n"
+    assert names(sample.format(47) + sample.format(48), sample.format(49)) == ["epochs"]
+    assert names(sample.format(48), sample.format(48)) == []
+
+
+def test_still_before_the_first_collective() -> None:
+    assert names("loading tokenizer\n", "loading tokenizer\n") == ["before-first-collective"]
+    assert names("loading tokenizer\n", "NCCL INFO Bootstrap\n") == [] and names("", "") == []
+
+
+def test_stacks_tell_of_loaders_writers_copies_and_rendezvous() -> None:
+    text = 'Thread 77 (idle): "MainThread"\n    {}\n    main (train.py:3)\n'
+    assert names("step 1\n", n1=text.format("_try_get_data (torch/utils/data/dataloader.py:1132)")) == ["loader"]
+    assert names("step 1\n", n1=text.format("_run (tensorboard/summary/writer/event_file_writer.py:244)")) == ["remote-writer"]
+    assert names("step 1\n", n1=text.format("copy_parallel (moxing/framework/file/file_io.py:9)")) == ["copying"]
+    assert names("step 1\n", n1=text.format("init_process_group (torch/distributed/distributed_c10d.py:1)")) == ["rendezvous"]
+    assert names("step 1\n", n1=text.format("all_reduce (torch/distributed/distributed_c10d.py:1)")) == []
+
+
+def test_what_a_trace_quotes_is_no_hint_and_no_escape_gets_through() -> None:
+    quoted = (
+        'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\n'
+        '    raise X("Got completion with error 12, epoch 7")\nX: no\n'
+    )
+    assert names(quoted, "epoch 8\n") == []
+    (hint,) = hints(ends("\x1b[31mNCCL WARN Got completion with error 12\x1b]0;x\x07\n"), {})
+    assert hint.evidence == ("rank 0 on n1: NCCL WARN Got completion with error 12?]0;x?",)

@@ -1,0 +1,59 @@
+"""When a requeued job may start: behind its clean-up, whose length is known from earlier ones."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftslurm.model.decisions import Start
+from ftslurm.model.settings import Settings
+from ftslurm.policies.ladder.start_time import (
+    EPILOG_S,
+    KNOWN_MAX,
+    NO_EPILOG_S,
+    SLURMS_OWN_S,
+    after_watch,
+    behind,
+    for_slowness,
+    plan_start,
+)
+
+LENGTHS = st.lists(st.floats(0.1, 800.0), min_size=1, max_size=30)
+
+
+@given(LENGTHS)
+def test_a_clean_up_like_the_latest_ones_is_over_before_the_start(known: list[float]) -> None:
+    usual = sorted(known)[len(known) // 2]
+    for seconds in known[-KNOWN_MAX:]:
+        if seconds < usual:
+            assert behind(known) > seconds
+
+
+@pytest.mark.parametrize(("known", "at_least", "at_most"), [
+    ([40.5], 45.0, 53.0),  # one is no proof that the next is like it
+    ([40.2, 40.9], 41.4, 43.0), ([0.9, 3.3, 1.2], 4.0, 6.0), ([3.0] * 20 + [20.0] * 10, 20.0, 21.0),
+])
+def test_the_more_is_known_the_closer_the_start(known: list[float], at_least: float, at_most: float) -> None:
+    assert at_least <= behind(known) <= at_most
+
+
+def test_a_clean_up_that_was_out_of_all_proportion_is_not_waited_for() -> None:
+    assert behind([5.0, 5.2, 5.1, 400.0]) < 10.0 < SLURMS_OWN_S
+
+
+def test_nothing_is_known_at_first() -> None:
+    assert behind([]) == 0.0
+    assert plan_start(Settings(), False, ()).in_s == NO_EPILOG_S
+    assert plan_start(Settings(), True, ()).in_s == EPILOG_S
+
+
+def test_what_is_left_is_guessed_from_what_was_watched() -> None:
+    assert after_watch(Start(6.0, 9.0), 3.0, True) == after_watch(Start(6.0, 9.0), 0.2, True)
+    assert after_watch(Start(45.0, 9.0, epilog=True), 5.0, True) > 6.0
+    assert after_watch(Start(45.0, 9.0, epilog=True), 9.0, False) == 45.0
+    assert after_watch(Start(6.0, 9.0), 9.0, False) == 18.0
+
+
+def test_a_machine_that_answers_slowly_gets_more_time() -> None:
+    assert for_slowness(0.1) < 1.0 < for_slowness(1.0)

@@ -1,0 +1,186 @@
+"""A controller in touch, out of touch, and stopped for a while: when it renews leases."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftslurm.model.settings import Settings
+from ftslurm.policies.lease.touch import Touch, longest_s
+
+LIMIT_S, BEAT_S = 15.0, 5.0
+
+
+class Stage:
+    """Nodes that beat, each with one caller, as long as they are in reach of the controller and it of them."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.touch = Touch(LIMIT_S)
+        self.now = 0.0
+        self.said = dict.fromkeys(nodes, 0)
+        self.has = dict.fromkeys(nodes, 0)
+        for node in nodes:
+            self.touch.came(node, node, self.now)
+
+    def beats(self, for_s: float, *nodes: str, answers_arrive: bool = True) -> Stage:
+        for _ in range(round(for_s / BEAT_S)):
+            self.now += BEAT_S
+            for node in nodes:
+                self.said[node] += 1
+                self.touch.beat(node, node, self.said[node], self.has[node], self.now)
+                if answers_arrive:
+                    self.has[node] = self.said[node]
+        return self
+
+    @property
+    def cut_off(self) -> bool:
+        return self.touch.cut_off(self.now)
+
+
+def test_in_touch_with_all_it_renews_and_asks_nobody() -> None:
+    stage = Stage("n1", "n2", "n3")
+    for _ in range(20):
+        stage.beats(BEAT_S, "n1", "n2", "n3")
+        assert not stage.cut_off and not stage.touch.asks(stage.now)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "left", "cut_off"),
+    [
+        (("n1",), ("n1",), False),  # nobody is on another side
+        (("n1", "n2"), ("n1",), True),  # one of two is no majority
+        (("n1", "n2", "n3"), ("n1", "n2"), False),
+        (("n1", "n2", "n3"), ("n1",), True),
+        (("n1", "n2", "n3", "n4"), ("n1", "n2"), True),
+        (("n1", "n2", "n3", "n4"), ("n1", "n2", "n3"), False),
+    ],
+)
+def test_more_than_half_of_the_nodes_are_enough(nodes: tuple[str, ...], left: tuple[str, ...], cut_off: bool) -> None:
+    stage = Stage(*nodes).beats(20.0, *nodes)
+    stage.beats(LIMIT_S + BEAT_S, *left)
+    assert stage.cut_off is cut_off
+
+
+def test_it_renews_for_no_longer_than_the_limit_after_it_was_last_in_touch() -> None:
+    stage = Stage("n1", "n2").beats(20.0, "n1", "n2")  # the answer of 15 s has arrived on n2, as the beat of 20 s said
+    assert not stage.touch.cut_off(15.0 + LIMIT_S) and stage.touch.cut_off(15.0 + LIMIT_S + 0.1)
+
+
+def test_slurmctld_is_asked_before_it_comes_to_that_and_its_word_is_enough() -> None:
+    stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
+    stage.beats(2 * BEAT_S, "n1")
+    assert stage.touch.asks(stage.now) and not stage.cut_off
+    assert not stage.touch.asks(stage.now + 1.0), "it is being asked"
+    stage.touch.slurm(stage.now)
+    assert not stage.touch.asks(stage.now + 10.0) and not stage.touch.cut_off(stage.now + LIMIT_S)
+    assert stage.touch.asks(stage.now + 12.0), "and again, for as long as it matters"
+    assert stage.touch.cut_off(stage.now + LIMIT_S + 0.1)
+
+
+def test_what_waited_in_a_socket_while_it_stood_still_is_no_touch() -> None:
+    """It wakes on the wrong side of a cut, and reads what the others said before."""
+    stage = Stage("n1", "n2", "n3").beats(20.0, "n1", "n2", "n3")
+    stage.now += 50.0
+    stage.beats(BEAT_S, "n1")
+    for node in ("n2", "n3"):
+        for _ in range(3):
+            stage.said[node] += 1
+            stage.touch.beat(node, node, stage.said[node], stage.has[node], stage.now)
+    assert stage.cut_off
+
+
+def test_woken_up_in_reach_of_all_it_is_in_touch_again_a_beat_later() -> None:
+    stage = Stage("n1", "n2", "n3").beats(20.0, "n1", "n2", "n3")
+    stage.now += 40.0
+    stage.beats(BEAT_S, "n1", "n2", "n3")
+    assert stage.cut_off
+    assert not stage.beats(BEAT_S, "n1", "n2", "n3").cut_off
+
+
+def test_nodes_that_are_heard_and_hear_nothing_do_not_count() -> None:
+    stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
+    stage.beats(LIMIT_S + BEAT_S, "n1")
+    stage.beats(30.0, "n2", answers_arrive=False)
+    assert stage.cut_off
+
+
+def test_the_next_step_has_nodes_of_its_own() -> None:
+    stage = Stage("n1", "n2", "n3").beats(20.0, "n1", "n2", "n3")
+    stage.touch.new_step([])
+    for node in ("n1", "n4"):
+        stage.touch.came(node, node, stage.now)
+    stage.said, stage.has = dict.fromkeys(("n1", "n4"), 0), dict.fromkeys(("n1", "n4"), 0)
+    assert not stage.beats(60.0, "n1", "n4").cut_off
+    stage.touch.beat("n2", "n2", 99, 98, stage.now)  # one of the step before has nothing to say
+    assert not stage.cut_off
+
+
+def test_the_agents_that_stay_count_in_the_next_step_too() -> None:
+    """One on a spare, with all ranks on our own node: it may succeed us."""
+    stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
+    stage.touch.new_step(["n1", "n2"])
+    stage.touch.came(0, "n1", stage.now)
+    assert not stage.beats(60.0, "n1", "n2").cut_off
+    assert stage.beats(LIMIT_S + BEAT_S, "n1").cut_off
+
+
+def test_a_node_that_is_given_up_cuts_nobody_off() -> None:
+    stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
+    stage.touch.forget("n2")
+    assert not stage.beats(60.0, "n1").cut_off
+    stage.touch.beat("n2", "n2", 99, 98, stage.now)
+    stage.touch.beat(7, "n2", 99, 98, stage.now)
+    assert not stage.cut_off
+
+
+def test_a_connection_made_anew_begins_anew() -> None:
+    stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
+    stage.beats(30.0, "n1")
+    assert stage.cut_off
+    stage.touch.came("n2", "n2", stage.now)
+    assert not stage.cut_off
+
+
+# --- the two sides of a cut
+
+LEASE_S, TICK_S, ALL_S = Settings().lease_s, 0.5, 600.0
+moments = st.floats(30.0, 200.0)
+
+
+@given(
+    phases=st.tuples(st.floats(0.0, 4.9), st.floats(0.0, 4.9)), to_us=moments, from_us=moments, stopped=moments,
+    stopped_s=st.floats(0.0, 120.0),
+)  # fmt: skip
+def test_no_rank_beside_a_cut_off_controller_lives_when_a_successor_may_act(
+    phases: tuple[float, float], to_us: float, from_us: float, stopped: float, stopped_s: float
+) -> None:
+    """Whichever way is cut first, and however the controller stands still before or after."""
+    touch = Touch(Settings().silence_s)
+    waiting: dict[str, list[tuple[int, float, int]]] = {"n1": [], "n2": []}  # beats that wait for the controller
+    said, has = {"n1": 0, "n2": 0}, {"n1": 0, "n2": 0}
+    renewed, due = {"n1": 0.0, "n2": 0.0}, dict(zip(("n1", "n2"), phases, strict=True))
+    for node in renewed:
+        touch.came(node, node, 0.0)
+    now = 0.0
+    while now < ALL_S:
+        now += TICK_S
+        for node in ("n1", "n2"):
+            if now >= due[node]:
+                due[node] += BEAT_S
+                said[node] += 1
+                if node == "n1" or now < to_us:
+                    waiting[node].append((said[node], now, has[node]))
+        if stopped <= now < stopped + stopped_s:
+            continue
+        for node, beats in waiting.items():
+            for number, asked_at, heard in beats:
+                touch.beat(node, node, number, heard, now)
+                cut_off = touch.cut_off(now)
+                if node == "n1" or now < from_us:
+                    has[node] = number
+                    # A lease that has run out is never renewed.
+                    if not cut_off and now < renewed[node] + LEASE_S:
+                        renewed[node] = asked_at
+            beats.clear()
+    assert renewed["n1"] + LEASE_S <= renewed["n2"] + longest_s(Settings()) - Settings().lease_margin_s + 2 * TICK_S
