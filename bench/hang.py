@@ -150,7 +150,7 @@ RANKS, LOOKS = 8, 200
 
 def agent() -> None:
     """CPU of an agent that looks at eight ranks of a real job: ten times a second, and as often as it does by itself."""
-    from ftslurm.wrapper.stalls import LOOK_S
+    from ftslurm.wrapper.agent.stalls import LOOK_S
     from tests.hang.rig import Job
 
     with tempfile.TemporaryDirectory(prefix="hang-") as folder, Job(Path(folder) / "job", RANKS, STEP_S="0.2") as job:

@@ -10,10 +10,10 @@ from measure import Series
 
 from ftslurm.model.settings import Settings
 from ftslurm.system.clock import Clock
-from ftslurm.wrapper.caller import BEATS
+from ftslurm.wrapper.controller.signals import Signals
+from ftslurm.wrapper.controller.sources import Sources
 from ftslurm.wrapper.shim import Channel, Link, connect
-from ftslurm.wrapper.signals import Signals
-from ftslurm.wrapper.sources import Sources
+from ftslurm.wrapper.wire.caller import BEATS
 
 CALLERS, ROUNDS = 200, 50
 

@@ -83,7 +83,7 @@ def _run(
 ) -> int:
     gc.disable()  # nothing that loading makes is garbage, and to look for some would take a tenth of the time
     from ftslurm.config.settings_files import Request
-    from ftslurm.wrapper.wiring import Order, dry_run, run_job
+    from ftslurm.wrapper.controller.wiring import Order, dry_run, run_job
 
     gc.freeze()
     gc.enable()

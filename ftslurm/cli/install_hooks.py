@@ -17,8 +17,8 @@ def install_hooks(folder: str, config: str, dry_run: bool) -> None:
 
     FOLDER is the same path on all nodes. Run it as root, from an installation that nobody else can write.
     """
+    from ftslurm.hooks.install import install as hook_install
     from ftslurm.model.text import visible
-    from ftslurm.wrapper import hook_install
 
     said = hook_install.install_hooks(Path(folder), Path(config), os.environ.get("SLURM_CONF", ""), dry_run)
     click.echo(visible(said, lines=True))

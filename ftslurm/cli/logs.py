@@ -25,7 +25,7 @@ def logs(job: str, attempt: int | None, rank: int | None, follow: bool) -> None:
     Names of files go to stderr, their contents to stdout.
     """
     from ftslurm.report.logs import outputs_of
-    from ftslurm.wrapper import logs as read
+    from ftslurm.wrapper.output import logs as read
 
     if follow and attempt is not None:
         raise UsageError("--follow is for what comes, and --attempt for what was", hint="leave one of them out")

@@ -31,7 +31,7 @@ from ftslurm.model.values import dataclass
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.system.owner import Owner, owner_of
-from ftslurm.wrapper.requeue import give_back, plan_for, slurms_clock, start_when_clean
+from ftslurm.wrapper.requeue.requeue import give_back, plan_for, slurms_clock, start_when_clean
 
 POLL_S = 0.2
 

@@ -15,7 +15,7 @@ from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.text import visible
 from ftslurm.policies.node.health import one_line
 
-# To the installed script around us; every other status means to it that all is well (wrapper/hook_scripts.py).
+# To the installed script around us; every other status means to it that all is well (hooks/install/scripts.py).
 BAD_NODE_STATUS = 10
 
 Work = Callable[[HookSettings, Mapping[str, str]], tuple[bool, str]]

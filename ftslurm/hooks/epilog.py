@@ -17,13 +17,13 @@ from pathlib import Path
 from ftslurm.hooks.chips import reset_idle_chips
 from ftslurm.hooks.edge import run_hook
 from ftslurm.hooks.facts import JobFacts, job_facts
+from ftslurm.hooks.install.scripts import LIMITS_S
 from ftslurm.hooks.leftovers import clear_leftovers
 from ftslurm.hooks.look import tool_env
 from ftslurm.hooks.owned import cleanup_grace
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.text import visible
 from ftslurm.slurm.admin import SlurmAdmin
-from ftslurm.wrapper.hook_scripts import LIMITS_S
 
 # Before the installed script cuts us off, so that what was done can be said.
 SPARE_S = 15.0

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.facts import JobFacts
+from ftslurm.hooks.install.scripts import LIMITS_S
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.policies.node.health import one_line
 from ftslurm.system.owner import PATH, owner_of, run_as
-from ftslurm.wrapper.hook_scripts import LIMITS_S
 
 # Of one who finishes a requeue: job, require, exclude, start, job, release, and the one that sees that it is held.
 REQUESTS = 7

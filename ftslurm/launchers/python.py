@@ -25,4 +25,4 @@ class Python:
 
     def agent_argv(self, poll_s: float) -> tuple[str, ...]:
         """poll_s: between two looks at the devices, seconds."""
-        return self.module_argv("ftslurm.wrapper.agent", f"{poll_s:g}")
+        return self.module_argv("ftslurm.wrapper.agent.agent", f"{poll_s:g}")

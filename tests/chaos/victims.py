@@ -12,7 +12,7 @@ from tests.chaos.job import Job, Missed
 # At most so many nodes are frozen, dead or drained at once: the others must be enough for every job.
 SICK_MOST = 2
 # How their commands look, as argv joined by blanks.
-AGENT, FTRUN = ("ftslurm.wrapper.agent import", "python"), "/ftrun --ft"
+AGENT, FTRUN = ("ftslurm.wrapper.agent.agent import", "python"), "/ftrun --ft"
 # An agent so old has called ftrun, and knows what to do without it; and how long one is waited for.
 HEIR_AGE_S, HEIR_COMES_S = 4.0, 10.0
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Utilisation
-from ftslurm.wrapper.agent import Agent
+from ftslurm.wrapper.agent.agent import Agent
 
 
 class FakeProbe:

@@ -15,7 +15,7 @@ from pathlib import Path
 from ftslurm.model.collectives import Finding, Kind, ProcessState, RankView
 from ftslurm.model.exits import from_returncode
 from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, is_busy, judged, who_hangs
-from ftslurm.wrapper.evidence import NodeWatch
+from ftslurm.wrapper.agent.evidence import NodeWatch
 from tests.hang.network import Network
 
 HERE = Path(__file__).parent

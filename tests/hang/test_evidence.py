@@ -24,8 +24,8 @@ from ftslurm.model.collectives import ProcessState, Socket
 from ftslurm.model.devices import Utilisation
 from ftslurm.sdk import page as pages
 from ftslurm.sdk import probe
-from ftslurm.wrapper import evidence
-from ftslurm.wrapper.evidence import (
+from ftslurm.wrapper.agent import evidence
+from ftslurm.wrapper.agent.evidence import (
     INJECTED,
     NodeWatch,
     Recorded,
@@ -62,7 +62,7 @@ def test_connections() -> None:
 
 
 def test_connections_of_this_process() -> None:
-    from ftslurm.wrapper.evidence import tcp_sockets
+    from ftslurm.wrapper.agent.evidence import tcp_sockets
 
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
         other, _ = server.accept()

@@ -10,13 +10,13 @@ import pytest
 from ftslurm.hooks import owned
 from ftslurm.hooks.as_owner import find_ledger
 from ftslurm.hooks.facts import JobFacts
+from ftslurm.hooks.install.scripts import LIMITS_S
 from ftslurm.ledger.records import to_line
 from ftslurm.ledger.store import ledger_parts
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.job import JobId
 from ftslurm.model.record import AttemptBegan, CarriedOut, Decided, FaultSeen, RunBegan
 from ftslurm.system.owner import Owner
-from ftslurm.wrapper.hook_scripts import LIMITS_S
 
 
 @pytest.mark.parametrize(("allowed", "said", "grace_s"), [(False, "0", -1.0), (True, "10", 10.0), (True, "-7", -1.0), (True, "x", -1.0)])

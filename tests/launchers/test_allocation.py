@@ -9,7 +9,7 @@ import pytest
 from ftslurm.errors import UsageError
 from ftslurm.launchers.allocation import ALLOCATION_ONLY, INPUTS, STEP_ONLY, new_allocation
 from ftslurm.launchers.srun_options import SRUN_OPTIONS, Component
-from ftslurm.wrapper.allocating import told
+from ftslurm.wrapper.controller.allocating import told
 
 
 def divided(options: str, spares: int = 0, **env: str) -> tuple[str, str]:

@@ -252,7 +252,7 @@ def status_of(told: Story) -> str:
 
 
 def agents_of(told: Story) -> int:
-    return sum("ftslurm.wrapper.agent" in words and not words.startswith("srun") for words in told.processes().values())
+    return sum("ftslurm.wrapper.agent.agent" in words and not words.startswith("srun") for words in told.processes().values())
 
 
 WITHOUT_SLURMCTLD = {

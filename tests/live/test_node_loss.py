@@ -117,7 +117,7 @@ def test_silence_alone_is_no_proof_and_a_node_that_is_heard_again_has_lost_nothi
     """All that speaks for a node is stopped, and its slurmd answers."""
     told.wait_started()
     node = next(start.node for start in told.of_attempt(1).values() if start.node != batch_node(told))
-    agent = "ftslurm.wrapper.agent"
+    agent = "ftslurm.wrapper.agent.agent"
     told.wait_for(lambda: any(agent in line for line in mine_on(told, node).values()), "the agent of it")
     stopped = mine_on(told, node)
     for pid in stopped:

@@ -161,7 +161,7 @@ def test_a_requeue_cut_in_half_is_finished_from_outside(told: Story) -> None:
 
 # As above, but it is the keeper alone that is killed, at its first request.
 DEADLY_FOR_THE_KEEPER = """#!/bin/sh
-case "$(tr '\\\\0' ' ' </proc/$PPID/cmdline)" in *ftslurm.wrapper.keeper*)
+case "$(tr '\\\\0' ' ' </proc/$PPID/cmdline)" in *ftslurm.wrapper.requeue.keeper*)
     if mkdir "$STORY/killed" 2>/dev/null; then kill -9 $PPID; exit 1; fi;;
 esac
 exec /usr/bin/scontrol "$@"

@@ -78,7 +78,7 @@ def left(told: Story) -> int:
 
 def agents(told: Story) -> list[str]:
     """Themselves: their srun has their words on its command line, and waits for slurmctld."""
-    return [line for line in told.processes().values() if "ftslurm.wrapper.agent" in line and not line.startswith("srun ")]
+    return [line for line in told.processes().values() if "ftslurm.wrapper.agent.agent" in line and not line.startswith("srun ")]
 
 
 @pytest.mark.slurms

@@ -15,8 +15,8 @@ import pytest
 from ftslurm.model import wire
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer
-from ftslurm.wrapper.agent import Agent, signs_of_life
-from ftslurm.wrapper.evidence import Examined
+from ftslurm.wrapper.agent.agent import Agent, signs_of_life
+from ftslurm.wrapper.agent.evidence import Examined
 from ftslurm.wrapper.shim import LinkError
 
 ROOT = str(Path(__file__).resolve().parents[2])

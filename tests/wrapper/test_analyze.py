@@ -20,9 +20,9 @@ from ftslurm.model.settings import Settings
 from ftslurm.model.verdict import Retriable
 from ftslurm.policies.diagnose.joblog import NO_RANK
 from ftslurm.report.card import MAX_LINES
-from ftslurm.wrapper import log_files
 from ftslurm.wrapper.analyze import analyze
-from ftslurm.wrapper.log_files import LogUnreadable, read_logs
+from ftslurm.wrapper.output import log_files
+from ftslurm.wrapper.output.log_files import LogUnreadable, read_logs
 
 TRACE = 'Traceback (most recent call last):\n  File "/home/u/t.py", line 3, in <module>\n'
 KEY = TRACE + "KeyError: 'lr'\n"

@@ -12,9 +12,9 @@ import pytest
 
 from ftslurm.model.decisions import KeepOutput, ShowWait
 from ftslurm.system.commands import CommandResult
-from ftslurm.wrapper import effects as module
-from ftslurm.wrapper.display import Display, wait_text
-from ftslurm.wrapper.scheduler import SlurmScheduler
+from ftslurm.wrapper.controller import effects as module
+from ftslurm.wrapper.controller.display import Display, wait_text
+from ftslurm.wrapper.controller.scheduler import SlurmScheduler
 
 
 def test_the_words() -> None:

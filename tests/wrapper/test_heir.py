@@ -26,7 +26,7 @@ from ftslurm.policies.lease.touch import longest_s
 from ftslurm.slurm.client import JobState
 from ftslurm.system.commands import CommandResult
 from ftslurm.system.files import private_folder
-from ftslurm.wrapper.heir import Heir
+from ftslurm.wrapper.agent.heir import Heir
 from ftslurm.wrapper.node_check import answer_text, read_answer
 from ftslurm.wrapper.shim import boot_s
 from tests.fakes.slurm import FakeSlurm

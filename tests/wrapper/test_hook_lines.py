@@ -14,11 +14,12 @@ import pytest
 
 from ftslurm.errors import PolicyError, StateError
 from ftslurm.hooks.edge import BAD_NODE_STATUS
+from ftslurm.hooks.install import install as hook_install
+from ftslurm.hooks.install import scripts as hook_scripts
+from ftslurm.hooks.install.lines import conf_lines, sudo_lines
+from ftslurm.hooks.install.rights import check_only_roots, check_tree, import_path
 from ftslurm.model.hook_settings import LEAVES, HookSettings, hook_settings
 from ftslurm.slurm.parse import parse_config
-from ftslurm.wrapper import hook_install, hook_scripts
-from ftslurm.wrapper.hook_lines import conf_lines, sudo_lines
-from ftslurm.wrapper.hook_rights import check_only_roots, check_tree, import_path
 
 RECORDED = Path(__file__).parents[1] / "recorded/slurm"
 

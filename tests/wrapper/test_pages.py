@@ -13,7 +13,7 @@ import pytest
 
 from ftslurm.model.ft_config import BeatLimits
 from ftslurm.sdk import notes
-from ftslurm.wrapper.pages import Pages, sweep
+from ftslurm.wrapper.agent.pages import Pages, sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 SAYS = f"""

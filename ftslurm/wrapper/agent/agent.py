@@ -1,0 +1,342 @@
+"""The agent: one a node. Looks at the devices and tells the controller; heals them when asked.
+
+It runs as the user, decides nothing, and ends when the controller does; if that has died with its node, it may have to
+go on in its stead (heir.py). While all is well it costs one run of the
+device tool every `poll_s` seconds and sends nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from ftslurm.devices.probe import Probe, choose_probes
+from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity, Utilisation
+from ftslurm.model.text import visible
+from ftslurm.model.wire import alive_message, devices_message, evidence_message, healed_message
+from ftslurm.system.commands import run as run_command
+from ftslurm.wrapper.agent.life import Life
+from ftslurm.wrapper.agent.pages import Pages, limits_of, sweep
+from ftslurm.wrapper.agent.stalls import Stalls
+from ftslurm.wrapper.shim import CHANNEL_VARIABLE, CUT_OFF, Channel, Line, LinkError, boot_s, connect, page_folder
+
+CONNECT_TIMEOUT_S = 30.0
+# Of the time that the controller waits for evidence; the rest is for the way.
+EVIDENCE_SHARE = 0.8
+# For one look at the devices of a node; npu-smi takes well under a second when it is well.
+LOOK_TIMEOUT_S = 20.0
+# Later than asked by so much, and we were stopped.
+AWAY_S = 2.0
+# Between two looks at the connection while there is other work.
+BESIDE_S = 0.05
+
+T = TypeVar("T")
+
+
+class Agent:
+    """One loop over the connection and the clock."""
+
+    def __init__(
+        self, node: str, probes: tuple[Probe, ...], line: Line, poll_s: float, pages_of: Callable[[str], str] = str
+    ) -> None:
+        """pages_of: the folder of a step's pages."""
+        self._pages_of = pages_of
+        self._node = node
+        self._probes = probes
+        self._line = line
+        self._poll_s = poll_s
+        self._to_tell = True  # what the next look shows, even if all is well
+        self._named: dict[str, frozenset[str]] = {}  # kind -> the devices its last reports named
+        self._life = Life(probes)
+        self._pages = Pages()
+        self._stalls = Stalls(node, self._use_of_devices if probes else None)
+        self._will: Mapping[str, Any] = {}  # of the controller, for the case that it dies
+        self._attempt = 0  # the latest start of the ranks that it watches
+        self._waiting: list[Mapping[str, Any]] = []  # what it was told while it was at work
+        self._broken: LinkError | None = None  # what was found then to be wrong with the connection
+        self._drilled: dict[str, tuple[DeviceReport, bool]] = {}  # device -> what it is to show on purpose, does it heal
+
+    @property
+    def inherits(self) -> Mapping[str, Any]:
+        """What is left to go on with, where the controller has fallen silent; empty where it is not our business."""
+        silent = bool(self._line.gone) or (self._line.over(boot_s()) and self._line.why == CUT_OFF)
+        return self._will if silent else {}
+
+    def run(self) -> None:
+        next_look = time.monotonic()
+        while True:
+            wait_ms, before = self._wait_ms(next_look), boot_s()
+            self._line.poll.poll(wait_ms)
+            if boot_s() - before > (wait_ms or 0.0) / 1000 + AWAY_S:  # a suspended job; an agent runs nothing on its lease
+                self._line.excuse(boot_s())
+            if not self._listen():
+                return
+            self._line.turn(boot_s())
+            now = time.monotonic()
+            if self._probes and now >= next_look:
+                self._look(asked=False)
+                next_look = time.monotonic() + self._poll_s
+            for message in (*self._life.turn(now), *self._pages.turn(now)):
+                self._tell(message)
+            self._tell_stalls(now)
+
+    def _wait_ms(self, next_look: float) -> float | None:
+        if self._waiting or self._broken:
+            return 0
+        times = [next_look] if self._probes else []
+        times += [at for at in (self._life.wakes_at, self._pages.wakes_at, self._stalls.wakes_at) if at is not None]
+        own_s = min(times) - time.monotonic() if times else float("inf")
+        wait_s = max(0.0, min(own_s, self._line.wakes_in(boot_s())))
+        return wait_s * 1000 if wait_s < 1e6 else None
+
+    def _listen(self) -> bool:
+        """False when the controller has gone, or let us go, or has been out of reach for as long as a lease."""
+        try:
+            for message in self._heard():
+                if message["t"] == "bye":
+                    self._will = {}
+                    return False
+                self._told(message)
+            return not (self._line.gone or self._line.over(boot_s()))
+        except (LinkError, KeyError, TypeError, ValueError) as error:
+            print(f"ftslurm: the agent on {self._node} ends: {visible(error)}", file=sys.stderr)
+            return False
+
+    def _heard(self) -> list[Mapping[str, Any]]:
+        if self._broken is not None:
+            raise self._broken
+        waiting, self._waiting = self._waiting, []
+        return [*waiting, *self._line.listen()]
+
+    def _beside(self, work: Callable[[], T]) -> T:
+        """Do what takes its time while the connection is kept up: who is at work is not silent, and keeps the lease."""
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as error:  # ours to raise
+                done.set_exception(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(BESIDE_S)
+        while thread.is_alive():
+            self._keep_up()
+            if self._line.gone and self._line.ending(boot_s()):
+                raise LinkError("Slurm ends the step, and ftrun has ended")
+            thread.join(BESIDE_S)
+        return done.result()
+
+    def _keep_up(self) -> None:
+        try:
+            if self._broken is None:
+                self._waiting += self._line.listen()
+                self._line.turn(boot_s())
+        except LinkError as error:
+            self._broken = error
+
+    def _told(self, message: Mapping[str, Any]) -> None:
+        if message["t"] == "look":
+            for said in self._pages.turn(time.monotonic(), at_once=True):  # what is decided then may depend on it
+                self._tell(said)
+            if signs := signs_of_life(self._life.did_io(), self._pages.beat(), time.monotonic()):
+                self._tell(alive_message(signs))
+            self._look(asked=True)
+        elif message["t"] == "heal":
+            self._heal(message)
+        elif message["t"] == "drill":
+            self._drill(message)
+        elif message["t"] == "watch":
+            self._watch(message)
+        elif message["t"] == "will":
+            self._will = message
+        elif message["t"] == "use":
+            self._life.sample_use(float(message["window_s"]), time.monotonic())
+        elif message["t"] == "quiet":
+            self._life.set_interval(float(message["after_s"]), time.monotonic())
+        elif message["t"] == "compare":
+            self._tell(self._beside(self._stalls.compare))
+        elif message["t"] == "evidence":
+            limit_s = float(message["limit_s"])
+            found = self._beside(lambda: self._evidence(limit_s))
+            # Whether the ranks have gone on meanwhile is told first: what was found counts only where they have not.
+            self._tell_stalls(time.monotonic(), at_once=True)
+            self._tell(found)
+        else:
+            raise ValueError(f"unknown message {message['t']!r}")
+
+    def _look(self, asked: bool) -> None:
+        """Told are answers to questions, anything that is not well, and the first look after that and of all."""
+        read = self._beside(lambda: [self._read(probe) for probe in self._probes])
+        answer = self._with_drills(merged(read))
+        bad = bool(answer.error) or any(report.health is not DeviceHealth.GOOD for report in answer.reports)
+        if asked or bad or self._to_tell:
+            self._say(devices_message(answer, asked, {kind: len(names) for kind, names in self._named.items()}))
+        self._to_tell = bad
+
+    def _read(self, probe: Probe) -> ProbeAnswer:
+        try:
+            answer = probe.read(LOOK_TIMEOUT_S)
+        except Exception as error:  # a probe's bug must not end the watch over the other kinds; the trace goes to stderr
+            traceback.print_exc()
+            return ProbeAnswer(error=f"the look at the {probe.kind} devices failed: {type(error).__name__}: {error}")
+        if answer.reports:
+            self._named[probe.kind] = frozenset(report.device for report in answer.reports)
+        return answer
+
+    def _use_of_devices(self, timeout_s: float) -> list[Utilisation]:
+        """Of all kinds. Never raises: it is a sign among others."""
+        try:
+            return [one for probe in self._probes for one in probe.utilisation(timeout_s / len(self._probes))]
+        except Exception:
+            traceback.print_exc()
+            return []
+
+    def _probe_of(self, device: str) -> Probe | None:
+        """The first one whose last reports named the device; of an unknown name the first one that is there."""
+        named = (probe for probe in self._probes if device in self._named.get(probe.kind, ()))
+        return next(named, next(iter(self._probes), None))
+
+    def _evidence(self, limit_s: float) -> dict[str, Any]:
+        """What the ranks of this node are doing, for people. Never raises: it is never in the way of a restart."""
+        try:
+            examined = self._stalls.node.examine(EVIDENCE_SHARE * limit_s)
+            return evidence_message(examined.text, examined.views)
+        except Exception as error:
+            return evidence_message(f"no evidence could be taken: {error!r}")
+
+    def _tell_stalls(self, now: float, at_once: bool = False) -> None:
+        for message in self._stalls.turn(now, self._pages.stage_s, self._pages.reports, at_once):
+            self._tell(message)
+
+    def _watch(self, message: Mapping[str, Any]) -> None:
+        ranks = [(int(rank), int(pid), int(number)) for rank, pid, number in message["ranks"]]
+        now, quiet_s = time.monotonic(), float(message["quiet_s"])
+        self._life.watch([(rank, pid) for rank, pid, _ in ranks], quiet_s, now)
+        starts = [(rank, number) for rank, _, number in ranks]
+        self._attempt = max((number for _, number in starts), default=0)
+        folder = self._pages_of(str(message["step"]))
+        sweep(folder, time.time())
+        for last in self._pages.watch(starts, folder, limits_of(message["limits"]), now):
+            self._tell(last)
+        self._stalls.watch(ranks, folder, float(message["stall_s"]), now)
+
+    def _drill(self, message: Mapping[str, Any]) -> None:
+        """A device fault on purpose: the device shows it until it is healed, beside what it shows in truth."""
+        device, code = str(message["device"]), str(message["code"])
+        severity = Severity(message["severity"])
+        report = DeviceReport(device, str(message["kind"]), DeviceHealth.FAULTY, severity, (code,), "a drill")
+        self._drilled[device] = (report, bool(message["heals"]))
+        self._look(asked=False)
+
+    def _with_drills(self, answer: ProbeAnswer) -> ProbeAnswer:
+        drilled = tuple(report for report, _ in self._drilled.values())
+        real = tuple(report for report in answer.reports if report.device not in self._drilled)
+        return replace(answer, reports=(*real, *drilled))
+
+    def _heal_drilled(self, device: str) -> HealResult:
+        heals = self._drilled[device][1]
+        if heals:
+            del self._drilled[device]
+        return HealResult(device, heals, "a drill: the fault was taken back" if heals else "a drill: it does not heal")
+
+    def _heal(self, message: Mapping[str, Any]) -> None:
+        before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a reset takes minutes; a cancelled job does not wait for it
+        results = self._beside(lambda: self._heal_all(message))
+        signal.signal(signal.SIGTERM, before)
+        self._say(healed_message(results))
+
+    def _heal_all(self, message: Mapping[str, Any]) -> tuple[HealResult, ...]:
+        wait_s, reset_wait_s = float(message["wait_s"]), float(message["reset_wait_s"])
+        results: list[HealResult] = []
+        for device, codes in message["devices"]:
+            if str(device) in self._drilled:
+                results.append(self._heal_drilled(str(device)))
+                continue
+            results.append(self._healed(str(device), tuple(codes), bool(message["may_reset"]), wait_s, reset_wait_s))
+        return tuple(results)
+
+    def _healed(self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float) -> HealResult:
+        probe = self._probe_of(device)
+        if probe is None:
+            return HealResult(device, None, "no device tool is on this node")
+        try:
+            return probe.heal(device, codes, may_reset, wait_s, reset_wait_s)
+        except Exception as error:  # as in _read
+            traceback.print_exc()
+            return HealResult(device, None, f"healing failed: {type(error).__name__}: {error}")
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        """Of the ranks: the controller has to know which start of theirs it is about."""
+        self._say({"attempt": self._attempt, **message})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        self._line.say(message)
+
+
+def signs_of_life(io: Mapping[int, float], beats: Mapping[int, float], now: float) -> dict[int, tuple[float, str]]:
+    """rank -> how many seconds ago its last sign of life was, and what it was. All times monotonic."""
+    found = {rank: (at, "it did IO") for rank, at in io.items()}
+    found |= {rank: (at, "its heart beat") for rank, at in beats.items() if at >= found.get(rank, (at, ""))[0]}
+    return {rank: (max(0.0, now - at), what) for rank, (at, what) in found.items()}
+
+
+def merged(answers: list[ProbeAnswer]) -> ProbeAnswer:
+    """All kinds of a node as one answer."""
+    errors = [answer.error for answer in answers if answer.error]
+    return ProbeAnswer(tuple(report for answer in answers for report in answer.reports), "; ".join(errors))
+
+
+def inherit(message: Mapping[str, Any], node: str, heard_at: float, ending: bool) -> None:
+    """heard_at: of the controller, as boot_s(). ending: Slurm has asked the step to end.
+
+    What it takes is loaded only now: most jobs never need it.
+    """
+    from ftslurm.errors import FtslurmError
+    from ftslurm.model.will import from_message
+    from ftslurm.policies.lease.succession import may_succeed
+    from ftslurm.wrapper.agent.heir import say, succeed_to
+
+    will = from_message(message)
+    if may_succeed(will, node):
+        try:
+            say(f"the agent on {node} ends: {succeed_to(will, node, heard_at, ending)}")
+        except FtslurmError as error:
+            say(f"the agent on {node} cannot find out what has become of ftrun: {error}")
+
+
+def main() -> None:
+    """Argument: seconds between two looks."""
+    env = dict(os.environ)
+    # Signals to the job are for its ranks (`scancel --signal=USR1 JOB` reaches every step); the agent ends with its
+    # connection.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    node = env.get("SLURMD_NODENAME") or socket.gethostname()
+    try:
+        channel = Channel(env.pop(CHANNEL_VARIABLE))
+        probes, poll_s = choose_probes(env, run_command), float(sys.argv[1])
+        hello = {"t": "agent", "node": node, "kinds": [probe.kind for probe in probes]}
+        line = Line(channel, env, *connect(channel, env, CONNECT_TIMEOUT_S), hello)
+        signal.signal(signal.SIGTERM, lambda *_: line.asked_to_end(boot_s()))
+        agent = Agent(node, probes, line, poll_s, lambda step: page_folder(step, channel))
+        agent.run()
+        if will := agent.inherits:
+            line.hang_up()
+            inherit(will, node, line.renewed, line.ending(boot_s()))
+    except (IndexError, KeyError, OSError, ValueError) as error:
+        sys.exit(f"ftslurm: the agent on {node} cannot reach ftrun: {visible(error)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,973 @@
+"""What a node knows of its ranks: their pages, /proc, torch's recorder, stacks, connections. It looks; it decides nothing.
+
+`look()` is cheap and for every second. `examine()` is for a suspicion only: it asks torch's worker server of each rank,
+which answers even while native code holds the interpreter lock, reads the kernel's tables of connections, and stacks
+where py-spy is installed. A process is never signalled or stopped for it: a signal ends what it waits in, and the hang
+would be gone before it is understood.
+"""
+
+# Descriptors, links and files of the kernel, of processes that may go any moment:
+# ruff: noqa: PTH110, PTH115, PTH116, PTH118, PTH120, PTH208
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import struct
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import field, replace
+from ipaddress import IPv4Address, IPv6Address
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from ftslurm.errors import CommandMissing, WireError
+from ftslurm.model.collectives import (
+    GROUPS_MAX,
+    SOCKETS_MAX,
+    Enters,
+    GroupStays,
+    GroupView,
+    ProcessState,
+    RankView,
+    Socket,
+    Stay,
+    Waits,
+    unfold,
+)
+from ftslurm.model.devices import Utilisation
+from ftslurm.model.values import dataclass
+from ftslurm.policies.hang.quiet import LEAST_SAMPLES, devices_at_work
+from ftslurm.policies.hang.slow import steady_means
+from ftslurm.policies.hang.whohangs import MEETINGS, works
+from ftslurm.sdk import probe as layout
+from ftslurm.sdk.page import SIZE, PageState, page_paths, parse_page, pid_namespace, start_ticks
+from ftslurm.system.commands import Runner, run
+from ftslurm.system.processes import usage
+from ftslurm.wrapper.agent import ras
+from ftslurm.wrapper.shim import descendants
+
+EXAMINE_S = 10.0
+EVIDENCE_BYTES = 256 << 10
+ASK_S = 2.0
+DUMP_BYTES = 16 << 20  # 2,000 entries of the recorder are 1 MB
+STACK_BYTES = 16 << 10
+# The beating thread runs ten times a second if it can have the interpreter lock.
+LOCK_HELD_S = 3.0
+# A main thread that polls for its data loader comes by every 5 s.
+MAIN_FRESH_S = 6.0
+LATE_S = 0.5  # without progress; more than between two collectives of most programs
+RATES_S = 3.0  # rates of IO and CPU are taken over as long
+ENTERS_MAX = 400
+RECENT = 4
+USE_SAMPLES, USE_SHARE = 4, 0.3  # of the devices' use: the last ones; of the time for an examination
+OUTSIDE = -1  # stands where the rank's own number would, for a task without a probe
+
+_STATES = {
+    "R": ProcessState.RUNNING,
+    "S": ProcessState.SLEEPING,
+    "I": ProcessState.SLEEPING,
+    "D": ProcessState.DISK,
+    "T": ProcessState.STOPPED,
+    "t": ProcessState.STOPPED,
+    "Z": ProcessState.EXITED,
+    "X": ProcessState.EXITED,
+}
+
+
+ReadUse = Callable[[float], Sequence[Utilisation]]
+
+
+# --- the probe's words
+
+
+class ProbeGroup(NamedTuple):
+    """A slot. key: CRC-32 of name and ranks. recorded, completed: the recorder's last numbers, None if it does not count.
+
+    entered: collectives so far; issued: those that went through the wrappers; directs: point-to-point operations.
+    """
+
+    slot: int
+    key: int
+    id: int
+    recorded: int | None
+    completed: int | None
+    entered: int
+    issued: int
+    directs: int
+
+
+class Wait(NamedTuple):
+    """One wait of the main thread. slot: of the group, None if not known. number: of the collective, modulo 2048."""
+
+    place: int
+    slot: int | None
+    number: int
+    outside_us: int
+    stay_us: int
+
+
+class ProbeState(NamedTuple):
+    """What the probe's words said at one moment; see sdk/probe.py. Times in ns of the writer's clock."""
+
+    level: int
+    serves: bool
+    beats: int
+    beat_ns: int
+    beat_cost_ns: int
+    groups_seen: int
+    progress: int
+    main: int
+    in_ns: int
+    operation: str
+    in_slot: int | None
+    direct: bool
+    number: int
+    peer: int | None
+    waits: int
+    failed: bool  # the last wait raised
+    beside: bool  # a thread waits that is not the one that trains
+    left: bool  # no group is left, or the program is over
+    groups: tuple[ProbeGroup, ...]
+    ring: tuple[Wait, ...]
+
+
+_WORDS = struct.Struct(f"={layout.PROBE_END - layout.PROBE}Q")
+
+
+def parse_probe(data: bytes) -> ProbeState | None:
+    """The probe's words of a page's bytes; None if there is no probe. They are a user's: nothing is believed to be in range."""
+    if len(data) < layout.PROBE_END * 8:
+        return None
+    words = dict(enumerate(_WORDS.unpack_from(data, layout.PROBE * 8), layout.PROBE))
+    if words[layout.PROBE_MAGIC] != layout.MAGIC_NUMBER:
+        return None
+    what, level, peer = words[layout.IN_WHAT], words[layout.LEVEL], words[layout.IN_PEER]
+    code, slot = what & 255, what >> 8 & 255
+    return ProbeState(
+        level=level & 255,
+        serves=bool(level & layout.SERVES),
+        beats=words[layout.BEATS],
+        beat_ns=words[layout.BEAT_AT],
+        beat_cost_ns=words[layout.BEAT_COST],
+        groups_seen=words[layout.GROUPS_SEEN],
+        progress=words[layout.PROGRESS],
+        main=words[layout.MAIN] & layout.LOW,
+        in_ns=words[layout.IN],
+        operation=layout.OPERATIONS[code] if code < len(layout.OPERATIONS) else "",
+        in_slot=slot - 1 if 0 < slot <= layout.GROUP_COUNT else None,
+        direct=bool(what & layout.DIRECT),
+        number=words[layout.IN_NUMBER] & layout.LOW,
+        peer=peer - 1 if 0 < peer <= layout.LOW else None,
+        waits=words[layout.WAITS],
+        failed=0 < words[layout.WAITS] == words[layout.FAILED],
+        beside=words[layout.BESIDE] > 0,
+        left=bool(level & layout.LEFT),
+        groups=tuple(_groups(words)),
+        ring=tuple(_ring(words)),
+    )
+
+
+def _groups(words: Mapping[int, int]) -> Iterator[ProbeGroup]:
+    for slot in range(layout.GROUP_COUNT):
+        at = layout.GROUPS + slot * layout.GROUP_WORDS
+        name, recorded, entered, issued = (words[at + index] for index in range(layout.GROUP_WORDS))
+        if name >> 63:
+            told = recorded >> 32
+            yield ProbeGroup(
+                slot, name & layout.LOW, name >> 32 & layout.LOW >> 1, recorded & layout.LOW if told else None,
+                told - 1 if told else None, max(entered - 1, 0) & layout.LOW, issued & layout.LOW, issued >> 32,
+            )  # fmt: skip
+
+
+def _ring(words: Mapping[int, int]) -> Iterator[Wait]:
+    """The waits that are certainly whole: the oldest may be written over while it is read."""
+    count = words[layout.WAITS]
+    for place in range(max(0, count - layout.RING_COUNT + 8), count):
+        word = words[layout.RING + place % layout.RING_COUNT]
+        slot = (word >> 59) - 1
+        outside, stay = ((word >> shift & layout.UNITS_MAX) << layout.UNIT_SHIFT for shift in (24, 0))
+        whose = slot if 0 <= slot < layout.GROUP_COUNT else None
+        yield Wait(place, whose, word >> 48 & layout.NUMBERS - 1, outside // 1000, stay // 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupName:
+    """What `<page>.groups` says of a group. id: torch's, in this process."""
+
+    id: int
+    key: str
+    name: str
+    members: tuple[int, ...]
+    slot: int = 0  # -1: it found none, so nothing of it is in the page
+
+
+def parse_groups(text: str) -> dict[int, GroupName]:
+    """key in the page -> the group; lines that are not of our making are passed over."""
+    found = {}
+    for line in text.splitlines():
+        try:
+            told = json.loads(line)
+            key, name = int(told["key"]), str(told["name"])[:200]
+            members = unfold(str(told["ranks"]))
+            found[key] = GroupName(int(told["id"]), f"{name}#{key:08x}", name, members, int(told.get("slot", 0)))
+        except (ValueError, KeyError, TypeError, WireError, RecursionError):
+            continue
+    return found
+
+
+# --- torch's recorder
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What the recorder has of one group. entered, completed: collectives. operation: the earliest in flight.
+
+    recent: the last ones entered, if any is in flight.
+    started: by the device, None if there is none. peers: ranks in the group that a point-to-point operation in flight
+    waits for. times_ns: number -> when it was entered, on the node's wall clock.
+    """
+
+    entered: int
+    completed: int
+    operation: str = ""
+    recent: tuple[str, ...] = ()
+    started: int | None = None
+    peers: tuple[tuple[str, int], ...] = ()
+    times_ns: Mapping[int, int] = field(default_factory=dict)
+
+
+_PEERS = re.compile(r"(send|recv)\s+(\d+)\s*(->|<-)\s*(\d+)")  # as NCCL's: `nccl:send 0->1`, `nccl:recv 1<-0`
+
+
+def parse_recorder(dump: Mapping[str, Any]) -> dict[str, Recorded]:
+    """Name of a group -> what a dump (`fr_trace_json`) has of it. Numbers count collectives only, the same on all members.
+
+    Raises: KeyError, TypeError, ValueError for what is no dump.
+    """
+    entries: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in dump.get("entries") or ():
+        entries.setdefault(str(entry["process_group"][0]), []).append(entry)
+    status = dump.get("pg_status") or {}
+    return {name: _of_group(found, status) for name, found in entries.items()}
+
+
+def _of_group(entries: Sequence[Mapping[str, Any]], status: Mapping[str, Any]) -> Recorded:
+    collectives = {int(entry["collective_seq_id"]): entry for entry in entries if not entry.get("is_p2p")}
+    open_ = sorted(number for number, entry in collectives.items() if not _complete(entry))
+    entered = max(collectives, default=0)
+    started = int((status.get(str(entries[-1].get("pg_id"))) or {}).get("last_started_collective", -1))
+    direct = [_PEERS.search(str(entry["profiling_name"])) for entry in entries if entry.get("is_p2p") and not _complete(entry)]
+    return Recorded(
+        entered,
+        open_[0] - 1 if open_ else entered,
+        _operation(collectives[open_[0]]) if open_ else "",
+        tuple(_operation(collectives[number]) for number in sorted(collectives)[-RECENT:]) if open_ else (),
+        started if started >= 0 else None,
+        tuple((told[1], int(told[4])) for told in direct if told),
+        {number: int(entry["time_created_ns"]) for number, entry in collectives.items()},
+    )
+
+
+def _complete(entry: Mapping[str, Any]) -> bool:
+    return bool(entry.get("retired")) or entry.get("state") == "completed"
+
+
+def _operation(entry: Mapping[str, Any]) -> str:
+    sizes = json.dumps(entry.get("input_sizes", []), separators=(",", ":"))
+    return f"{entry['profiling_name']} {','.join(map(str, entry.get('input_dtypes') or ()))} {sizes}".strip()[:200]
+
+
+def ask_server(path: str, handler: str, timeout_s: float = ASK_S) -> bytes | None:
+    """What torch's worker server answers, None if it does not in time. Never raises."""
+    until = time.monotonic() + timeout_s
+    question = f"POST /handler/{handler} HTTP/1.1\r\nHost: l\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(timeout_s)
+            sock.connect(path)
+            sock.sendall(question.encode())
+            found = bytearray()
+            while len(found) < DUMP_BYTES and (left := until - time.monotonic()) > 0:
+                sock.settimeout(left)
+                piece = sock.recv(1 << 20)
+                if not piece:
+                    head, _, body = bytes(found).partition(b"\r\n\r\n")
+                    return body if b" 200 " in head.partition(b"\r\n")[0] else None
+                found += piece
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+# --- the kernel
+
+
+def main_thread(pid: int) -> tuple[ProcessState, str]:
+    """The state of the main thread, and the kernel function it sleeps in."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/stat", "rb") as file:
+            letter = file.read(4096).rpartition(b")")[2].split()[0].decode()
+    except (OSError, IndexError):
+        return ProcessState.EXITED if not os.path.exists(f"/proc/{pid}") else ProcessState.UNKNOWN, ""
+    wchan = _text(f"/proc/{pid}/task/{pid}/wchan")
+    return _STATES.get(letter, ProcessState.UNKNOWN), wchan if wchan != "0" else ""
+
+
+# futex and sched_yield: what waits of communication libraries on the CPU are made of.
+_WAITING_CALLS = {"x86_64": ("202", "24"), "aarch64": ("98", "124")}
+# read, write, epoll_wait, epoll_pwait: their first argument is a file. Source: unistd.h of each; aarch64 has no epoll_wait.
+_FILE_CALLS = {"x86_64": ("0", "1", "232", "281"), "aarch64": ("63", "64", "22")}
+
+
+def in_other_call(pid: int) -> bool:
+    """Is the main thread in a system call that no wait for a collective is made of? A stopped one still shows its call."""
+    call = _text(f"/proc/{pid}/syscall").split()
+    known = _WAITING_CALLS.get(os.uname().machine)
+    return bool(known and len(call) > 1 and call[0].isdigit() and call[0] not in known)
+
+
+def process_line(pid: int) -> str:
+    """For people: what the main thread does in the kernel."""
+    state, wchan = main_thread(pid)
+    switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", _text(f"/proc/{pid}/task/{pid}/status"), re.M)
+    call = _text(f"/proc/{pid}/syscall").split()
+    told = f"pid {pid} {state.value} wchan={wchan or '-'} voluntary_switches={switches[1] if switches else '?'}"
+    if call and call[0].isdigit():
+        told += f" syscall={call[0]}"
+        if len(call) > 1 and call[0] in _FILE_CALLS.get(os.uname().machine, ()):
+            told += _file_of(pid, call[1])
+    return told
+
+
+def _file_of(pid: int, argument: str) -> str:
+    try:
+        return f" file={os.readlink(f'/proc/{pid}/fd/{int(argument, 16)}')}"
+    except (OSError, ValueError):
+        return ""
+
+
+def _text(path: str, limit: int = 1 << 16) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(limit).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+INJECTED = os.path.join(os.path.dirname(layout.__file__), "inject")
+MAPS_BYTES = 8 << 20
+
+
+def why_no_probe(pid: int) -> str:
+    """Of a Python process that has torch and was started without our folder on its path; empty for any other, or if unknown."""
+    env = dict(word.partition("=")[::2] for word in _text(f"/proc/{pid}/environ", MAPS_BYTES).split("\0"))
+    if env.get(layout.WATCH_VARIABLE) not in layout.LEVELS or not env.get(layout.PAGE_VARIABLE):
+        return ""
+    if "libtorch_python" not in _text(f"/proc/{pid}/maps", MAPS_BYTES):
+        return ""
+    for word in _text(f"/proc/{pid}/cmdline").split("\0")[1:]:
+        if not re.fullmatch(r"-[bBdEiIOPqsSuvx]+", word):
+            break
+        if set(word) & set("EIS"):
+            return f"its Python was started with {word}"
+    if INJECTED not in env.get("PYTHONPATH", "").split(":"):
+        return "something has set PYTHONPATH anew, where it should add to it"
+    return ""
+
+
+def tcp_sockets(pid: int) -> tuple[Socket, ...]:
+    """The established connections of a process, those first that are stuck: unanswered twice, no window, or unread."""
+    inodes = set()
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            target = _link(f"/proc/{pid}/fd/{name}")
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
+    except OSError:
+        return ()
+    rows = (row for table in ("tcp", "tcp6") for row in _text(f"/proc/{pid}/net/{table}", 8 << 20).splitlines()[1:])
+    found = [parsed for row in rows if (parsed := parse_tcp(row, inodes))]
+    return tuple(sorted(found, key=lambda each: not each.trouble)[:SOCKETS_MAX])
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def parse_tcp(row: str, inodes: Iterable[str]) -> Socket | None:
+    """A line of /proc/net/tcp (proc_net_tcp.txt): established and one of ours, else None."""
+    words = row.split()
+    if len(words) < 10 or words[3] != "01" or words[9] not in inodes:
+        return None
+    sent, unread = (int(part, 16) for part in words[4].split(":"))
+    timer, retries = int(words[5].split(":")[0], 16), int(words[6], 16)
+    trouble = ""
+    if sent and timer == 1 and retries >= 2:
+        trouble = "retransmit"
+    elif sent and timer == 4:
+        trouble = "zero-window"
+    elif unread:
+        trouble = "unread"
+    return Socket(_address(words[1]), _address(words[2]), trouble, sent if trouble != "unread" else unread, retries)
+
+
+def _address(word: str) -> str:
+    """`0100007F:1F90` is `127.0.0.1:8080`; the kernel prints words of its own byte order."""
+    digits, _, port = word.partition(":")
+    raw = b"".join(int(digits[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(digits), 8))
+    if len(raw) == 4:
+        return f"{IPv4Address(raw)}:{int(port, 16)}"
+    six = IPv6Address(raw)
+    return f"{six.ipv4_mapped}:{int(port, 16)}" if six.ipv4_mapped else f"[{six}]:{int(port, 16)}"
+
+
+_SENT, _BUSY = re.compile(r"\bbytes_sent:(\d+)"), re.compile(r"\bbusy:(\d+)ms")
+
+
+def parse_ss(text: str, pid: int) -> tuple[float, float]:
+    """(MB sent, milliseconds busy) of the connections of `pid` in what `ss -Htinp` prints: a line each, and one of details."""
+    lines = text.splitlines()
+    ours = "".join(more for line, more in pairwise(lines) if f"pid={pid}," in line)
+    return sum(map(int, _SENT.findall(ours))) / 1e6, float(sum(map(int, _BUSY.findall(ours))))
+
+
+# --- stacks
+
+_INSIDE = re.compile(r"torch/distributed/|ftslurm/sdk/probe|_engine_run_backward|\bwait \(|\bsynchronize \(")
+# Python names threads only where `threading` is loaded; the number of the main one is that of the process.
+_MAIN_THREAD = re.compile(
+    r'(?:^Process (?P<pid>\d+):.*?)?^Thread (?:(?P=pid)\b[^\n]*|[^\n]*"MainThread"[^\n]*)\n(?P<frames>(?:[ \t]+[^\n]*\n?)*)',
+    re.M | re.S,
+)
+
+
+def stack_inside(dump: str) -> bool | None:
+    """Does the main thread of a `py-spy dump` wait in torch.distributed or in backward()? None: no telling."""
+    found = _MAIN_THREAD.search(dump)
+    frames = found["frames"].splitlines()[:3] if found else []
+    return any(_INSIDE.search(frame) for frame in frames) if frames else None
+
+
+def py_spy() -> str | None:
+    """The program, beside our own Python or on PATH."""
+    beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
+
+
+# --- the ranks of a node
+
+
+class _Root(NamedTuple):
+    """A task: its rank, the pid of its command, the attempt; the pid of its shim, where the command is to be found below that."""
+
+    rank: int
+    pid: int | None
+    attempt: int
+    shim: int | None = None
+
+
+@dataclass(slots=True)
+class _Rank:
+    """One rank. root: its task's FTSLURM_PAGE. seen: name -> (value, when it changed)."""
+
+    rank: int
+    root: str
+    path: str = ""
+    pid: int | None = None
+    page: PageState | None = None
+    probe: ProbeState | None = None
+    seen: dict[str, tuple[Any, float]] = field(default_factory=dict)
+    samples: deque[tuple[float, dict[tuple[int, float], int], float]] = field(default_factory=lambda: deque(maxlen=16))
+    children: int = 0
+    worked_at: float | None = None  # None: it was not looked at yet
+    names: dict[int, GroupName] = field(default_factory=dict)
+    names_size: int = -1
+    told_waits: int = 0
+
+    def age(self, name: str, now: float) -> float:
+        return now - self.seen[name][1] if name in self.seen else 0.0
+
+    def note(self, name: str, value: Any, now: float) -> bool:
+        """Has it changed?"""
+        if name in self.seen and self.seen[name][0] == value:
+            return False
+        self.seen[name] = (value, now)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """views: of every rank of the node. text: evidence for people. enters: for the rule on slow ranks."""
+
+    views: tuple[RankView, ...]
+    text: str
+    enters: tuple[Enters, ...] = ()
+
+
+class NodeWatch:
+    """The ranks of one node. Times are those of `clock`, in seconds."""
+
+    def __init__(
+        self, node: str, clock: Callable[[], float] = time.monotonic, runner: Runner = run, use: ReadUse | None = None
+    ) -> None:
+        """use: reads how busy the node's devices are, within so many seconds."""
+        self._node = node
+        self._use = use
+        self._used: deque[Sequence[Utilisation]] = deque(maxlen=USE_SAMPLES)  # of the stall under way, one an examination
+        self._used_since = 0.0  # progress before them
+        self._clock = clock
+        self._run = runner
+        self._roots: dict[str, _Root] = {}  # by FTSLURM_PAGE
+        self._ranks: dict[tuple[str, int], _Rank] = {}
+        self._spy = py_spy()
+        self.progress_at = clock()  # when any rank of the node was last seen to get on with its collectives
+        self.begun = False  # has any?
+
+    def watch(self, rank: int, page: str, pid: int | None = None, attempt: int = 0, shim: int | None = None) -> None:
+        """A task of this node runs. page: its FTSLURM_PAGE. pid: of its command, for a rank without a probe.
+
+        attempt: its FTSLURM_ATTEMPT; pages of others are passed over. shim: the parent of the command, which may be yet to come.
+        """
+        self.forget(page)
+        self._roots[page] = _Root(rank, pid, attempt, shim)
+        self.progress_at = self._clock()
+
+    def forget(self, page: str) -> None:
+        self._roots.pop(page, None)
+        self._ranks = {key: each for key, each in self._ranks.items() if each.root != page}
+
+    def look(self) -> tuple[RankView, ...]:
+        """The ranks as their pages and the kernel have them now; a millisecond a rank. Call it once a second or twice."""
+        now = self._clock()
+        for path, root in self._roots.items():
+            if root.pid is None and root.shim is not None:
+                root = self._begun(path, root, root.shim)
+            self._read(path, root, now)
+        return tuple(self._view(each, now) for each in self._ranks.values())
+
+    def examine(self, budget_s: float = EXAMINE_S, budget_bytes: int = EVIDENCE_BYTES) -> Examined:
+        """With all that can be had in that time."""
+        until = self._clock() + budget_s
+        device_busy = self._devices_at_work(budget_s)
+        views = {(view.rank, view.node): replace(view, device_busy=device_busy) for view in self.look()}
+        found: list[tuple[RankView, str]] = []
+        enters: list[Enters] = []
+        ranks = list(self._ranks.values())
+        with ThreadPoolExecutor(max_workers=16) as pool:
+            dumps = pool.map(lambda each: self._dump(each, until), ranks)
+            for each, dump in zip(ranks, dumps, strict=True):
+                view = views[each.rank, self._node]
+                if dump is not None:
+                    view = self._with_recorder(view, each, dump)
+                    enters += self._enters(each, dump)
+                found.append(self._with_kernel(view, each, until))
+        texts = [text for _, text in found]
+        if any(_uses_nccl(view) for view, _ in found) and (left := until - self._clock()) > 0:
+            texts += ["NCCL RAS says:", *ras.findings(ras.ask(ras.address_of(os.environ), min(ras.ASK_S, left)))]
+        share = budget_bytes // max(1, len(texts))
+        return Examined(tuple(view for view, _ in found), "\n".join(_cut(text, share) for text in texts), tuple(enters))
+
+    def _devices_at_work(self, budget_s: float) -> bool | None:
+        """By one more sample of their use; None where there are too few of them in this stall, or no devices."""
+        if self._use is None:
+            return None
+        if self._used_since != self.progress_at:
+            self._used.clear()
+            self._used_since = self.progress_at
+        self._used.append(self._use(USE_SHARE * budget_s))
+        series: dict[str, list[float]] = {}
+        power: dict[str, list[float]] = {}
+        for each in (each for sample in self._used for each in sample):
+            for values, value in ((series, each.percent), (power, each.power_w)):
+                if value is not None:
+                    values.setdefault(each.device, []).append(value)
+        if len(self._used) < LEAST_SAMPLES or not series:
+            return None
+        busy = devices_at_work(series, power)
+        for rank in self._ranks.values() if busy else ():
+            rank.worked_at = self._clock()
+        return busy
+
+    def without_probe(self) -> dict[int, str]:
+        """Rank -> why the probe could not be put into its program, of those that have torch; some milliseconds each."""
+        found: dict[int, str] = {}
+        for each in self._ranks.values():
+            if each.probe is None and each.pid:
+                why = next(filter(None, map(why_no_probe, [each.pid, *descendants(each.pid)])), "")
+                found |= {each.rank: why} if why else {}
+        return found
+
+    def enters(self, budget_s: float = ASK_S) -> tuple[Enters, ...]:
+        """When the ranks entered their last collectives, by torch's recorder."""
+        until = self._clock() + budget_s
+        self.look()
+        dumps = ((each, self._dump(each, until)) for each in self._ranks.values())
+        return tuple(enter for each, dump in dumps if dump is not None for enter in self._enters(each, dump))
+
+    def waits(self, at_least: int = 60, with_links: bool = False) -> tuple[Waits, ...]:
+        """The waits since the last answer, for the rules on slow ranks; none while a rank has fewer than `at_least`.
+
+        A page keeps 120. with_links: ask `ss` what was sent, too, which takes 10 ms a rank.
+        """
+        self.look()
+        ranks = [(each, each.probe) for each in self._ranks.values() if each.probe is not None]
+        if any(state.waits - each.told_waits < at_least for each, state in ranks):
+            return ()
+        found = []
+        for each, state in ranks:
+            sent_mb, busy_ms = self._sent(each.pid) if with_links and each.pid else (None, None)
+            found.append(replace(self._waits(each, state), sent_mb=sent_mb, busy_ms=busy_ms))
+        return tuple(found)
+
+    # --- pages
+
+    def _begun(self, path: str, root: _Root, shim: int) -> _Root:
+        """With the command, if it has begun meanwhile."""
+        below = descendants(shim)
+        if below:
+            root = self._roots[path] = root._replace(pid=below[0])
+            for each in self._ranks.values():
+                if each.root == path and each.pid is None:
+                    each.pid = _pid_here(each.page, root.pid) if each.page is not None else root.pid
+        return root
+
+    def _read(self, root: str, task: _Root, now: float) -> None:
+        """Every page with a probe is a rank; a task without one is seen from outside."""
+        found = []
+        for path in page_paths(root):
+            data = _page(path)
+            page, state = parse_page(data), parse_probe(data)
+            if page is not None and state is not None and page.attempt == task.attempt:
+                found.append((path, page, state))
+        probed = bool(found)
+        found, launchers = _without_launchers(found, task.pid)
+        for path in launchers:
+            self._ranks = {key: each for key, each in self._ranks.items() if each.path != path}
+        for path, page, state in found:
+            whose = page.rank if page.rank is not None else task.rank
+            known = self._ranks.get((root, whose))
+            if known is None or (known.path != path and _better(state, page, known)):
+                known = self._ranks[root, whose] = _Rank(whose, root, path)
+            if known.path == path:
+                self._note(known, page, state, task, now)
+        if probed:
+            self._ranks.pop((root, OUTSIDE), None)
+        elif not any(each.root == root and each.probe for each in self._ranks.values()):
+            self._sample(self._ranks.setdefault((root, OUTSIDE), _Rank(task.rank, root, pid=task.pid)), now)
+
+    def _note(self, each: _Rank, page: PageState, state: ProbeState, task: _Root, now: float) -> None:
+        if each.page is None or (each.page.pid, each.page.start_ticks) != (page.pid, page.start_ticks):
+            each.seen.clear()
+            each.pid = _pid_here(page, task.pid)
+        each.page, each.probe = page, state
+        each.note("beats", state.beats, now)
+        each.note("main", state.main, now)
+        each.note("in", state.in_ns, now)
+        if each.note("progress", (state.progress, state.waits), now):
+            each.samples.clear()  # what it used in an earlier rest, and in the steps since, says nothing of this one
+            self.progress_at = now
+            self.begun = self.begun or state.progress > 0 or state.waits > 0
+        if now - self.progress_at >= LATE_S:  # whether a rank works is of interest only then, and costs most of a look
+            self._sample(each, now)
+        size = _size(each.path + layout.GROUPS_SUFFIX)
+        if size != each.names_size:
+            each.names_size = size
+            each.names = parse_groups(_text(each.path + layout.GROUPS_SUFFIX, layout.GROUPS_BYTES_MAX))
+
+    def _sample(self, each: _Rank, now: float) -> None:
+        if each.pid and (not each.samples or now - each.samples[-1][0] >= 0.9):
+            below = descendants(each.pid)
+            each.children = len(below)
+            io, cpu_s = usage([each.pid, *below])
+            each.samples.append((now, io, cpu_s))
+            cpu_percent, io_bytes_s = _rates(each.samples)
+            seen = RankView(each.rank, self._node, main_thread(each.pid)[0], cpu_percent=cpu_percent, io_bytes_s=io_bytes_s)
+            printed = each.note("printed", _passed_on(self._roots[each.root].shim), now) and len(each.samples) > 1
+            if each.worked_at is None or printed or works(seen):
+                each.worked_at = now
+
+    # --- views
+
+    def _view(self, each: _Rank, now: float) -> RankView:
+        process, wchan = main_thread(each.pid) if each.pid else (ProcessState.UNKNOWN, "")
+        page, state = each.page, each.probe
+        if each.pid and page is not None and page.namespace == pid_namespace() and start_ticks(each.pid) != page.start_ticks:
+            process = ProcessState.EXITED
+        cpu_percent, io_bytes_s = _rates(each.samples)
+        view = RankView(
+            each.rank, self._node, process, wchan, cpu_percent=cpu_percent, io_bytes_s=io_bytes_s, children=each.children,
+            idle_s=now - each.worked_at if each.worked_at is not None else None,
+        )  # fmt: skip
+        if state is None:
+            return view
+        running = process not in (ProcessState.STOPPED, ProcessState.EXITED, ProcessState.UNKNOWN)
+        groups = tuple(_group_view(group, each.names) for group in state.groups)
+        return replace(
+            view,
+            probed=True,
+            left=state.left,
+            groups=groups,
+            main_fresh=each.age("main", now) < MAIN_FRESH_S if running else None,
+            gil_held=each.age("beats", now) > LOCK_HELD_S if running else None,
+            inside=_stay(state, process, each, now),
+            hidden_groups=sum(name.slot < 0 for name in each.names.values()),
+            exact=_exact(state, {group.slot: group.entered for group in state.groups}, late=True),
+        )
+
+    def _with_recorder(self, view: RankView, each: _Rank, dump: Mapping[str, Recorded]) -> RankView:
+        """The recorder is asked now, and counts collectives alone; the page may be as old as the last beat."""
+        state = each.probe
+        if state is None:
+            return view
+        groups, entered, inside = [], {}, view.inside
+        for group, slot in zip(view.groups, state.groups, strict=True):
+            name = each.names[slot.key].name if slot.key in each.names else ""
+            told = dump.get(name)
+            if told is not None:
+                group = replace(
+                    group, entered=told.entered, completed=told.completed, started=told.started, operation=told.operation,
+                    recent=told.recent,
+                )  # fmt: skip
+                if told.peers and inside is None:
+                    way, peer = told.peers[0]
+                    whom = group.members[peer] if isinstance(group.members, tuple) and peer < len(group.members) else None
+                    inside = Stay(way, group.key, 0, 0.0, whom, True)
+            entered[slot.slot] = group.entered
+            groups.append(group)
+        exact = _exact(state, entered, late=False)
+        if view.hidden_groups:  # the page has no room for them, the recorder has: then counts tell what the rank waits in
+            groups += _hidden(each.names, dump)
+            exact = False
+            inside = inside if inside is None or inside.group or inside.point_to_point or inside.operation in MEETINGS else None
+        return replace(view, groups=tuple(groups[:GROUPS_MAX]), inside=inside, exact=exact, hidden_groups=0)
+
+    def _with_kernel(self, view: RankView, each: _Rank, until: float) -> tuple[RankView, str]:
+        if not each.pid or view.process is ProcessState.EXITED:
+            return view, _told(view, "")
+        view = replace(view, sockets=tcp_sockets(each.pid))
+        stack = self._stack(each.pid, until)
+        inside = stack_inside(stack)
+        if inside is None and in_other_call(each.pid):
+            inside = False
+        return replace(view, stack_inside=inside), _told(view, f"{process_line(each.pid)}\n{stack}")
+
+    def _stack(self, pid: int, until: float) -> str:
+        left = until - self._clock()
+        if self._spy is None or left < 0.1:
+            return ""
+        try:
+            done = self._run([self._spy, "dump", "--nonblocking", "--pid", str(pid)], timeout_s=min(ASK_S, left))
+        except (CommandMissing, OSError):
+            return ""
+        return done.stdout[:STACK_BYTES]
+
+    def _dump(self, each: _Rank, until: float) -> dict[str, Recorded] | None:
+        if each.probe is None or not each.probe.serves or each.pid is None or main_thread(each.pid)[0] is ProcessState.STOPPED:
+            return None
+        answer = ask_server(each.path + layout.SOCKET_SUFFIX, "fr_trace_json", max(0.05, min(ASK_S, until - self._clock())))
+        try:
+            return parse_recorder(json.loads(answer)) if answer else None
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError):
+            return None
+
+    # --- for the slow rules
+
+    def _waits(self, each: _Rank, state: ProbeState) -> Waits:
+        new = [wait for wait in state.ring if wait.place >= each.told_waits]
+        each.told_waits = state.waits
+        if not new:
+            return Waits(each.rank, self._node, 0, 0.0, 0.0)
+        issued = {group.slot: group for group in state.groups}
+        stays: dict[int, dict[int, int]] = {}
+        for wait in new:
+            if wait.slot in issued and wait.slot is not None:
+                latest = issued[wait.slot].issued
+                stays.setdefault(wait.slot, {})[latest - (latest - wait.number) % layout.NUMBERS] = wait.stay_us
+        return Waits(
+            each.rank, self._node, len(new), *steady_means([(wait.outside_us / 1e6, wait.stay_us / 1e6) for wait in new]),
+            tuple(_in_a_row(_key(issued[slot], each.names), found) for slot, found in stays.items()),
+        )  # fmt: skip
+
+    def _sent(self, pid: int) -> tuple[float | None, float | None]:
+        """MB sent and milliseconds busy so far, of the sockets of `pid`."""
+        own = _link("/proc/self/ns/net") == _link(f"/proc/{pid}/ns/net")
+        argv = ["ss", "-Htinp", "state", "established"]
+        try:
+            done = self._run(argv if own else ["nsenter", "-t", str(pid), "-n", *argv], timeout_s=ASK_S)
+        except (CommandMissing, OSError):
+            return None, None
+        return parse_ss(done.stdout, pid) if done.status == 0 else (None, None)
+
+    def _enters(self, each: _Rank, dump: Mapping[str, Recorded]) -> Iterator[Enters]:
+        keys = {name.name: name.key for name in each.names.values()}
+        for name, told in dump.items():
+            row = _in_a_row(keys.get(name, name), told.times_ns)
+            if row.stays_us:
+                skip = max(0, len(row.stays_us) - ENTERS_MAX)
+                yield Enters(each.rank, self._node, row.key, row.first + skip, row.stays_us[skip:])
+
+
+def _page(path: str) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError):
+        return b""
+    try:
+        return os.pread(fd, SIZE, 0)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _better(state: ProbeState, page: PageState, known: _Rank) -> bool:
+    """Of two processes that say they are the rank, the one that has process groups, else the later one."""
+    mine = (state.groups_seen > 0, page.start_ticks)
+    theirs = (known.probe is not None and known.probe.groups_seen > 0, known.page.start_ticks if known.page else 0)
+    return mine > theirs
+
+
+_Found = tuple[str, PageState, ProbeState]
+
+
+def _without_launchers(found: Sequence[_Found], command: int | None) -> tuple[list[_Found], list[str]]:
+    """The pages that train, and the others: of processes without groups, not waiting for any, that have started one of those.
+
+    torchrun, `accelerate launch`, the parent of multiprocessing's ranks: each imports torch.distributed as a rank does.
+    """
+    doubtful = [each for each in found if not (each[2].groups_seen or each[2].in_ns or each[2].left)]
+    if len(found) < 2 or not doubtful:
+        return list(found), []
+    pids = {path: _pid_here(page, command) for path, page, _ in found}
+    above = {parent for pid in pids.values() if pid for parent in _ancestors(pid)}
+    others = [path for path, _, _ in doubtful if pids[path] in above]
+    return [each for each in found if each[0] not in others], others
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    """Of a process of this pid namespace, from its parent on."""
+    for _ in range(64):
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = int(file.read(4096).rpartition(b")")[2].split()[1])
+        except (OSError, IndexError, ValueError):
+            return
+        if pid <= 1:
+            return
+        yield pid
+
+
+def _pid_here(page: PageState, command: int | None) -> int | None:
+    """The pid of the page's process in our pid namespace: it writes that of its own."""
+    if page.namespace == pid_namespace():
+        return page.pid
+    for pid in [command, *descendants(command)] if command else ():
+        inside = re.search(r"^NSpid:\s*(.*)$", _text(f"/proc/{pid}/status"), re.M)
+        if inside and inside[1].split()[-1] == str(page.pid):
+            return pid
+    return None
+
+
+def _rates(samples: Sequence[tuple[float, dict[tuple[int, float], int], float]]) -> tuple[float | None, float | None]:
+    """(CPU in per cent of a core, bytes of IO a second) of the process tree over the last seconds."""
+    if len(samples) < 2:
+        return None, None
+    at, io, cpu_s = samples[-1]
+    then = next((each for each in reversed(samples) if at - each[0] >= RATES_S - 0.5), samples[0])
+    passed = at - then[0]
+    if passed <= 0:
+        return None, None
+    # A process that is new counts from nothing; one that has gone took its count along.
+    moved = sum(max(0, count - then[1].get(process, 0)) for process, count in io.items())
+    return max(0.0, cpu_s - then[2]) / passed * 100, moved / passed
+
+
+def _passed_on(shim: int | None) -> int:
+    """Bytes that a shim has written: what its rank prints goes through it, and it writes nothing else of its own accord."""
+    found = re.search(r"^wchar:\s*(\d+)", _text(f"/proc/{shim}/io"), re.M) if shim else None
+    return int(found[1]) if found else 0
+
+
+def _key(group: ProbeGroup, names: Mapping[int, GroupName]) -> str:
+    return names[group.key].key if group.key in names else f"#{group.key:08x}"
+
+
+def _hidden(names: Mapping[int, GroupName], dump: Mapping[str, Recorded]) -> Iterator[GroupView]:
+    """Groups without a slot, as the recorder has them; of one that is not in it the rank has entered nothing lately."""
+    for name in names.values():
+        told = dump.get(name.name)
+        if name.slot < 0 and told is not None:
+            yield GroupView(name.key, name.members, told.entered, told.completed, told.started, told.operation, told.recent)
+
+
+def _group_view(group: ProbeGroup, names: Mapping[int, GroupName]) -> GroupView:
+    members = names[group.key].members if group.key in names else ()
+    completed = None
+    if group.recorded is not None and group.completed is not None:
+        open_ = max(0, group.recorded - group.completed)
+        completed = max(0, group.entered - (min(open_, 1) if group.directs else open_))
+    return GroupView(_key(group, names), members, group.entered, completed)
+
+
+def _exact(state: ProbeState, entered: Mapping[int, int], late: bool) -> bool:
+    """Do the words tell of all waits? Of collectives that native code issues (DDP's reducer), and of waits in other threads than
+    the one that trains, the recorder's count alone tells.
+
+    late: that count is as old as the last beat, so it may be behind.
+    """
+    if state.level < 2 or state.beside:
+        return False
+    pairs = ((entered.get(group.slot, group.entered), group.issued) for group in state.groups)
+    return all(count == issued or (late and count < issued) for count, issued in pairs)
+
+
+def _stay(state: ProbeState, process: ProcessState, each: _Rank, now: float) -> Stay | None:
+    """Where the main thread waits, or the failed wait that a process has ended of."""
+    if not state.in_ns and not (state.failed and process is ProcessState.EXITED):
+        return None
+    slot = next((group for group in state.groups if group.slot == state.in_slot), None)
+    key = _key(slot, each.names) if slot else ""
+    return Stay(state.operation, key, state.number, each.age("in", now), state.peer, state.direct)
+
+
+def _in_a_row(key: str, found: Mapping[int, int]) -> GroupStays:
+    """The last ones without a gap between their numbers."""
+    row: list[int] = []
+    number = max(found, default=0)
+    last = number
+    while number in found:
+        row.append(found[number])
+        number -= 1
+    return GroupStays(key, last - len(row) + 1, tuple(reversed(row)))
+
+
+def _uses_nccl(view: RankView) -> bool:
+    return any(operation.startswith("nccl:") for group in view.groups for operation in (group.operation, *group.recent))
+
+
+def _told(view: RankView, kernel: str) -> str:
+    groups = "".join(f"\n  group {g.key}: entered {g.entered}, completed {g.completed} {g.operation}" for g in view.groups)
+    inside = f"\n  inside {view.inside.operation} for {view.inside.for_s:.1f} s" if view.inside else ""
+    stuck = "".join(f"\n  {s.local} -> {s.remote}: {s.trouble}, {s.queued_bytes} bytes" for s in view.sockets if s.trouble)
+    return f"rank {view.rank}: {view.process.value}{inside}{groups}{stuck}\n{kernel}"
+
+
+def _cut(text: str, size: int) -> str:
+    return text.encode()[:size].decode(errors="ignore")

@@ -1,0 +1,306 @@
+"""An agent whose controller has fallen silent: looks around, and takes over when it is its turn. policies/lease/succession.py
+decides; what is done is what a controller would do, by the same recipe.
+
+It stays in its step, which Slurm keeps when the srun behind it is gone (seen on 22.05) and ends with the job.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import ftslurm
+from ftslurm.errors import REQUEUED_STATUS, FtslurmError, StateError
+from ftslurm.launchers.python import Python
+from ftslurm.launchers.srun import CHANNEL_VARIABLE, beside_argv, beside_env
+from ftslurm.ledger import output
+from ftslurm.ledger.clean_ups import known_clean_ups
+from ftslurm.ledger.journal import Journal
+from ftslurm.ledger.nodes import NodeMemory
+from ftslurm.model import record as rec
+from ftslurm.model.history import REQUEUES, fold
+from ftslurm.model.node_memory import NodeLeft
+from ftslurm.model.text import visible
+from ftslurm.model.will import Will
+from ftslurm.policies.ladder.ladder import choose
+from ftslurm.policies.ladder.start_time import plan_start
+from ftslurm.policies.lease.succession import (
+    FinishEnd,
+    FinishRequeue,
+    JobNow,
+    Known,
+    Leave,
+    LedgerNow,
+    TakeOver,
+    Wait,
+    allowed,
+    before,
+    decided_end,
+    due_s,
+    ledger_now,
+    records_of,
+    situation,
+    succeed,
+)
+from ftslurm.slurm import slurmd
+from ftslurm.slurm.choice import choose_client
+from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
+from ftslurm.system.commands import Runner, run
+from ftslurm.wrapper.controller.scheduler import answer
+from ftslurm.wrapper.node_check import read_answer
+from ftslurm.wrapper.requeue.keeper import carry_out
+from ftslurm.wrapper.shim import boot_s
+
+# Between two looks: once it is one's turn, and at the most.
+ROUND_S, LONGEST_ROUND_S = 15.0, 60.0
+# For srun to bring a step up on the batch node, and for the look at what runs there.
+SCRIPT_LOOK_S = 30.0
+
+
+class Heir:
+    """One loop, until it has acted or has nothing left to do here. heard_at: of the controller, as boot_s().
+
+    ending: Slurm has asked the step to end.
+    """
+
+    def __init__(
+        self, will: Will, node: str, heard_at: float, client: SlurmClient, runner: Runner = run, ending: bool = False
+    ) -> None:
+        assert will.place(node) is not None
+        self._will, self._node = will, node
+        self._before = will.before(node)
+        self._heard_at = heard_at
+        self._client = client
+        self._run = runner
+        self._journal = Journal(Path(will.ledger))
+        self._job: JobView | None = None
+        self._nodes: dict[str, NodeView] = {}
+        self._batch_words = ""
+        self._batch_is_back = False  # without its script
+        self._last = LedgerNow.UNKNOWN  # at the last look into the ledger
+        self._woken = threading.Event()
+        if ending:
+            self._woken.set()
+
+    def run(self) -> str:
+        """Gives what came of it, in one sentence."""
+        # Slurm ends the step: then the job has gone on without us, or it is over, and we go as soon as we have seen it.
+        signal.signal(signal.SIGTERM, lambda *_: self._woken.set())
+        # Not at once: a node that is going down may kill its ftrun before its slurmd.
+        self._woken.wait(self._will.settings.silence_s)
+        self._woken.clear()
+        lives, words = self._batch_lives()
+        if lives:
+            return f"{self._will.batch_node} lives: {words}"
+        self._ledger()
+        while True:
+            verdict = succeed(self._look(), self._will.settings)
+            if isinstance(verdict, Leave):
+                return verdict.why
+            if not isinstance(verdict, Wait) and (done := self._act(verdict)):
+                return done
+            left_s = self._heard_at + due_s(self._place, self._will.settings) - boot_s()
+            self._woken.wait(min(left_s if left_s > 0 else ROUND_S, LONGEST_ROUND_S))
+            self._woken.clear()
+
+    # --- looking
+
+    def _look(self) -> Known:
+        ledger, job = self._ledger(), self._ask()
+        silent_s = boot_s() - self._heard_at
+        ended = job is JobNow.OVER or ledger in (LedgerNow.CLOSED, LedgerNow.ELSEWHERE)
+        if ended or silent_s < due_s(self._place, self._will.settings):
+            return Known(silent_s, self._place, None, False, job, ledger)
+        batch, self._batch_words = self._batch_lives()
+        if self._batch_is_back:
+            job = self._ask()  # a script that has just ended is gone as well, and its job over
+        others = any(self._answers(node)[0] for node in self._before) if batch is False else False
+        return Known(silent_s, self._place, batch, others, job, ledger, self._noticed)
+
+    @property
+    def _place(self) -> int:
+        return len(self._before)
+
+    def _ledger(self) -> LedgerNow:
+        """Whoever writes there lives: all silence begins anew."""
+        if not self._journal.grown():
+            return self._last
+        try:
+            known, records = self._journal.known, self._journal.read().records
+            self._last = ledger_now(records, self._will, self._node)
+            self._before = before(records, self._will, self._node)
+        except StateError:
+            return LedgerNow.UNKNOWN
+        if known:
+            self._heard_at = boot_s()
+        return self._last
+
+    def _ask(self) -> JobNow:
+        self._job = None
+        try:
+            job = self._client.job(self._will.number)
+            self._nodes = {view.name: view for view in self._client.nodes()}
+        except FtslurmError:
+            return JobNow.UNKNOWN
+        self._job = job
+        if job.state is JobState.SUSPENDED:  # leases of what stands still are promised for longer: they begin anew
+            self._heard_at = boot_s()
+            return JobNow.UNKNOWN
+        if not job.batch:  # whoever holds an allocation ends it himself
+            return JobNow.OVER
+        if job.state is JobState.RUNNING and job.restarts == self._will.schedule:
+            return JobNow.OURS
+        return JobNow.UNKNOWN if job.state is JobState.UNKNOWN and not job.completing else JobNow.OVER
+
+    def _batch_lives(self) -> tuple[bool | None, str]:
+        """The node, and ftrun or its script on it?"""
+        node = self._will.batch_node
+        answers, words = self._answers(node)
+        self._batch_is_back = False
+        if not answers:
+            return answers, words
+        runs, seen = self._script_runs()
+        self._batch_is_back = runs is False
+        return runs, f"{words}, {'but' if runs is False else 'and'} {seen}"
+
+    def _script_runs(self) -> tuple[bool | None, str]:
+        """What a step there sees."""
+        if self._job is not None and self._job.nodes and self._will.batch_node not in self._job.nodes:
+            return False, "Slurm has taken it from the job"
+        look = self._python.module_argv("ftslurm.wrapper.script_look", str(self._will.script))
+        argv = beside_argv([self._will.batch_node], "ftslurm-look", look)
+        env = beside_env({name: value for name, value in os.environ.items() if name != CHANNEL_VARIABLE}, 0)
+        try:
+            done = self._run(argv, SCRIPT_LOOK_S, env=env)
+            if done.status == 0:
+                return read_answer(done.stdout)[:2]
+        except (FtslurmError, ValueError) as error:
+            return None, f"it could not be looked for the script: {error}"
+        said = done.stderr.strip().splitlines()
+        return None, f"it could not be looked for the script: {said[-1] if said else 'no step came up there'}"
+
+    @property
+    def _python(self) -> Python:
+        return Python(self._will.settings.python or sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
+
+    @property
+    def _noticed(self) -> bool:
+        if self._batch_is_back:
+            return True
+        view = self._nodes.get(self._will.batch_node)
+        return view is not None and view.state is NodeState.BAD
+
+    def _answers(self, node: str) -> tuple[bool | None, str]:
+        """Does its slurmd? Slurm's word against it is enough."""
+        view = self._nodes.get(node)
+        if view is not None and view.state is NodeState.BAD:
+            return False, f"Slurm says {view.words}"
+        if not self._nodes:
+            self._ask()
+            view = self._nodes.get(node)
+        port = (view.port if view is not None else 0) or slurmd.port_of(self._client)
+        return slurmd.answers((view.address if view is not None else "") or node, port, self._will.settings.probe_s)
+
+    # --- acting
+
+    def _act(self, verdict: TakeOver | FinishRequeue | FinishEnd) -> str:
+        """Empty if nothing was done after all, and another round follows."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # inherited by every scontrol: the requeue sends it to us as well
+        try:
+            match verdict:
+                case TakeOver():
+                    return self._take_over()
+                case FinishRequeue():
+                    return self._finish_requeue()
+                case FinishEnd():
+                    return self._finish_end()
+        except FtslurmError as error:
+            say(f"{self._node} cannot go on for {self._will.batch_node}: {error}")
+            return ""
+        finally:
+            signal.signal(signal.SIGTERM, lambda *_: self._woken.set())
+
+    def _take_over(self) -> str:
+        assert self._job is not None
+        records = self._journal.read().records
+        if ledger_now(records, self._will, self._node) is not LedgerNow.OURS:
+            return ""
+        slurm = answer(self._job, tuple(self._nodes.values()))
+        s = situation(self._will, self._batch_words, fold(records), slurm, time.time())
+        choice = choose(s)
+        if allowed(choice, self._noticed):
+            return ""
+        found, decided = records_of(self._will, self._node, s, choice, records)
+        if not self._journal.append_next(found):
+            return ""  # somebody has written since; what, the next round will see
+        if choice.rung not in REQUEUES:
+            return self._end(decided)
+        self._tell_others(decided)
+        return self._finish_requeue()
+
+    def _finish_requeue(self) -> str:
+        st = self._will.settings
+        records = self._journal.read().records
+        known = known_clean_ups(self._journal.path.parent.parent, self._will.cluster, fold(records))
+        start = plan_start(st, True, known)
+        self._keep_output(records)
+        what = carry_out(self._client, self._will.number, self._journal, start, st.even_if_no_requeue)
+        self._close(REQUEUED_STATUS, "requeued")
+        return what
+
+    def _keep_output(self, records: Sequence[rec.Record]) -> None:
+        """Of the dead controller and its script, where their files are ours to see."""
+        files = [path for record in records if isinstance(record, rec.OutputTo) for path in record.files]
+        try:
+            output.keep(self._journal.path, self._will.schedule, files, self._will.settings.keep_bytes)
+        except StateError as error:
+            say(str(error))
+
+    def _finish_end(self) -> str:
+        decided = decided_end(self._journal.read().records, self._will)
+        return self._end(decided) if decided is not None else ""
+
+    def _end(self, decided: rec.Decided) -> str:
+        """Nothing is left that could bring the job further: it would wait for its time limit."""
+        reasons = "; ".join(f"{rung}: {why}" for rung, why in decided.passed)
+        what = f"{decided.why}. No rung of the ladder helps: {reasons}"
+        self._client.cancel(self._will.number)  # Slurm leaves us KillWait for the rest
+        self._journal.append([rec.CarriedOut(time.time(), decided.id, True, "cancelled")])
+        self._close(decided.status, what)
+        return what
+
+    def _close(self, status: int, what: str) -> None:
+        """The dead controller's last word, in its stead: its leases have run out, nobody needs to wait for them again."""
+        self._journal.append([rec.Finished(time.time(), self._will.run, status, what)])
+
+    def _tell_others(self, decided: rec.Decided) -> None:
+        if not self._will.settings.memory_s or not decided.isolate:
+            return
+        memory = NodeMemory(self._journal.path.parent.parent)
+        left = [
+            NodeLeft(decided.at, self._will.cluster, node, self._will.job, why)
+            for node, why in decided.isolate.items()
+        ]
+        try:
+            memory.add(left)
+        except StateError as error:
+            say(str(error))
+
+
+def say(text: str) -> None:
+    """For whoever still reads; the srun that carried our output is most likely gone."""
+    try:
+        print(f"ftslurm: {visible(text)}", file=sys.stderr, flush=True)
+    except OSError:
+        pass
+
+
+def succeed_to(will: Will, node: str, heard_at: float, ending: bool = False) -> str:
+    """See Heir. Raises: FtslurmError when Slurm cannot be asked at all."""
+    st = will.settings
+    return Heir(will, node, heard_at, choose_client(st.slurm_client, st.slurm_timeout_s), ending=ending).run()

@@ -1,0 +1,127 @@
+"""Looks, on one node, how its ranks get on with their collectives, by the probes in them (sdk/probe.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from ftslurm.model.events import StallSeen
+from ftslurm.model.wire import compared_message, stall_message
+from ftslurm.policies.hang.whohangs import MEETINGS
+from ftslurm.wrapper.agent.evidence import NodeWatch, ReadUse
+
+LOOK_S = 1.0
+# As often in the time after which a stall is told.
+LOOKS = 5
+# As many intervals between two signs of progress until the usual one is known.
+WARM_INTERVALS = 30
+# Nobody has looked for so long: the agent was stopped, and most likely the ranks with it (a suspended job).
+STOPPED_S = 30.0
+COMPARE_S = 2.0
+# When it is looked for ranks that train without a probe, after their start.
+LACKING_S = (30.0, 120.0, 600.0)
+
+Message = dict[str, Any]
+
+
+class Stalls:
+    """`turn` at `wakes_at`; both in monotonic seconds. Messages that are to be told come out of `turn` and `compare`."""
+
+    def __init__(self, node: str, use: ReadUse | None = None) -> None:
+        """use: reads how busy the node's devices are."""
+        self._name = node
+        self._use = use
+        self.node = NodeWatch(node, use=use)
+        self.wakes_at: float | None = None
+        self._stall_s = 0.0
+        self._looked_at = 0.0
+        self._progress_at = 0.0
+        self._intervals: list[float] = []
+        self._usual_s: float | None = None
+        self._told: StallSeen | None = None
+        self._lacking: list[float] = []
+        self._lack_told: set[int] = set()
+        self._watched: tuple[list[tuple[int, int, int]], str, float] | None = None
+
+    def watch(self, ranks: Sequence[tuple[int, int, int]], folder: str, stall_s: float, now: float) -> None:
+        """From now on; what was before is forgotten. ranks: (rank, pid of its shim, number of its start).
+
+        folder: of their pages. stall_s: tell after so long without progress; 0: do not look.
+        """
+        if (list(ranks), folder, stall_s) == self._watched:
+            return
+        self._watched = (list(ranks), folder, stall_s)
+        self.node = NodeWatch(self._name, use=self._use)
+        for rank, pid, number in ranks:
+            self.node.watch(rank, f"{folder}/{rank}.{number}", attempt=number, shim=pid)
+        self._lacking = [now + after_s for after_s in LACKING_S]
+        self._lack_told = set()
+        self._stall_s, self._looked_at, self._progress_at = stall_s, now, now
+        self._intervals, self._usual_s, self._told = [], None, None
+        self.wakes_at = now if stall_s else None
+
+    def turn(self, now: float, stage_s: float | None = None, reports: bool = False, at_once: bool = False) -> list[Message]:
+        """stage_s, reports: as StallSeen says, from the ranks' pages. at_once: do not wait for the next look."""
+        if self.wakes_at is None or (now < self.wakes_at and not at_once):
+            return []
+        self.wakes_at = now + min(LOOK_S, self._stall_s / LOOKS)
+        views = self.node.look()
+        probed = sum(1 for view in views if view.probed and (view.groups or view.left))
+        left = sum(1 for view in views if view.left)
+        if now - self._looked_at > STOPPED_S:
+            self.node.progress_at = self._progress_at = now
+        self._looked_at = now
+        paused_s = self._learn()
+        stalled_s = max(0.0, now - self.node.progress_at)
+        stalled_s = stalled_s if probed and stalled_s >= self._stall_s else 0.0
+        meets_s = min((view.inside.for_s for view in views if view.inside and view.inside.operation in MEETINGS), default=0.0)
+        meets_s = meets_s if meets_s >= self._stall_s else 0.0
+        seen = StallSeen("", probed, stalled_s, 0.0, self.node.begun, self._usual_s, stage_s, reports, left, meets_s)
+        return [*self._news(seen, paused_s), *self._without_probe(now)]
+
+    def _without_probe(self, now: float) -> list[Message]:
+        """Told once of each rank that trains and whose communication nobody sees."""
+        if not self._lacking or now < self._lacking[0] or self._watched is None:
+            return []
+        del self._lacking[0]
+        numbers = {rank: number for rank, _, number in self._watched[0]}
+        found = {rank: why for rank, why in self.node.without_probe().items() if rank in numbers and rank not in self._lack_told}
+        self._lack_told |= found.keys()
+        about = {"t": "said", "what": "probe"}
+        return [{**about, "rank": rank, "attempt": numbers[rank], "words": [why]} for rank, why in found.items()]
+
+    def _learn(self) -> float:
+        """The time between the last two signs of progress, if there is a new one."""
+        interval_s = self.node.progress_at - self._progress_at
+        self._progress_at = self.node.progress_at
+        if interval_s > 0 and self.node.begun and self._usual_s is None:
+            self._intervals.append(interval_s)
+            if len(self._intervals) >= WARM_INTERVALS:
+                self._usual_s = median(self._intervals)
+        return interval_s
+
+    def _news(self, stall: StallSeen, paused_s: float) -> list[Message]:
+        told = self._told
+        known = told and _kind(told) == _kind(stall)
+        stands = stall.stalled_s > 0 or stall.meets_s > 0
+        if known and told and (not stands or (told.stage_s, told.reports) == (stall.stage_s, stall.reports)):
+            return []
+        if not stall.probed and not stands and told is None:
+            return []
+        self._told = stall
+        if told is not None and told.stalled_s > 0 and stall.stalled_s <= 0:
+            stall = replace(stall, stalled_s=0.0, paused_s=paused_s)
+        return [stall_message(stall)]
+
+    def compare(self) -> Message:
+        """How long the ranks waited lately; where native code issues their collectives, when they entered them."""
+        probed = [view for view in self.node.look() if view.probed]
+        if probed and all(view.exact for view in probed):
+            return compared_message(self.node.waits(with_links=True), ())
+        return compared_message((), self.node.enters(COMPARE_S) if probed else ())
+
+
+def _kind(stall: StallSeen) -> tuple[int, int, bool, bool]:
+    return stall.probed, stall.left, stall.stalled_s > 0, stall.meets_s > 0

@@ -1,0 +1,70 @@
+"""The loop: events in, decisions written down, decisions carried out."""
+
+from __future__ import annotations
+
+import logging
+
+from ftslurm.errors import StateError
+from ftslurm.ledger.journal import Journal
+from ftslurm.model.decisions import Remember
+from ftslurm.model.events import Begun, Event, LedgerFailed
+from ftslurm.model.history import fold
+from ftslurm.policies.judge.judge import Judge
+from ftslurm.system.clock import Clock
+from ftslurm.wrapper.controller.effects import Effects
+from ftslurm.wrapper.controller.sources import Sources
+
+log = logging.getLogger(__name__)
+
+
+class Controller:
+    """Keeps one job alive. `run` gives the exit status."""
+
+    def __init__(self, judge: Judge, sources: Sources, effects: Effects, journal: Journal, clock: Clock) -> None:
+        self._judge = judge
+        self._sources = sources
+        self._effects = effects
+        self._journal = journal
+        self._clock = clock
+        self._warned = False
+
+    def run(self) -> int:
+        """Raises: FtslurmError when the job cannot even begin."""
+        try:
+            self._handle(Begun())
+            while not self._judge.finished:
+                self._handle(self._sources.next(self._judge.wakes_at))
+        finally:
+            self._effects.close()
+            self._sources.close()
+        return self._judge.exit_status
+
+    def _handle(self, event: Event) -> None:
+        if self._journal.grown():  # another ftrun of the same job has written: its attempts and budgets count as well
+            self._judge.history = fold(self._journal.read().records)
+        decisions = self._judge.handle(event, self._clock.now())
+        log.debug("%s -> %s", event, decisions)
+        records = [decision for decision in decisions if isinstance(decision, Remember)]
+        if records and not self._written(records, event):
+            return
+        for decision in decisions:
+            self._effects.carry_out(decision)
+
+    def _written(self, records: list[Remember], event: Event) -> bool:
+        """Synced before anything of the answer is done. False if a vital record could not be written."""
+        try:
+            self._journal.append([remember.record for remember in records])
+        except StateError as error:
+            if isinstance(event, Begun):
+                raise
+            if any(remember.vital for remember in records):
+                self._handle(LedgerFailed(str(error)))
+                return False
+            self._complain(error)
+        return True
+
+    def _complain(self, error: StateError) -> None:
+        """Once: a job that runs well is not stopped for its diary."""
+        if not self._warned:
+            self._warned = True
+            self._effects.say(f"{error}; the job goes on, but cannot be restarted until this is mended")

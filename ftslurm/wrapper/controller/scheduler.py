@@ -1,0 +1,256 @@
+"""Slurm as the giver of the allocation: what it says of job and nodes, and the requeue."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ftslurm.errors import FtslurmError
+from ftslurm.launchers.python import Python
+from ftslurm.launchers.srun import OWN_STEPS, beside_argv, own_step_env
+from ftslurm.model.decisions import Start
+from ftslurm.model.events import (
+    LoansEnded,
+    NodeBorrowed,
+    NodeChecked,
+    NodeProbed,
+    NodesReleased,
+    RequeueEnded,
+    SlurmAnswered,
+    StepsListed,
+)
+from ftslurm.policies.judge.settling import GATHERS_S
+from ftslurm.slurm import slurmd
+from ftslurm.slurm.cli_client import read_answer
+from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
+from ftslurm.slurm.commands import ANSWER_ENV, COMMENT_PREFIX, address, comment_argv, show_job_argv, steps_argv
+from ftslurm.slurm.parse import parse_job, parse_steps, seconds, unix_time
+from ftslurm.slurm.patience import NoAnswer
+from ftslurm.system.commands import CommandResult, Runner
+from ftslurm.wrapper.requeue.keeper import keep, start_words
+from ftslurm.wrapper.requeue.lenders import REFUSED, STEPS_MOST, Lenders
+from ftslurm.wrapper.requeue.requeue import AS_IT_IS
+
+# Of the keeper: job, hold, job, require, exclude, start, job, release, one while it watches, and job; and above all their waits,
+# which end by themselves.
+KEEPER_REQUESTS = 10
+KEEPER_MARGIN_S = 30.0
+# For a request that is only for people.
+SHOW_S = 10.0
+# Steps that are tried for a requeue, one after the other.
+KEEPERS_MOST = STEPS_MOST
+# That are tried, one after the other, before a node that does not answer is blamed for it.
+ASK_OTHERS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmScheduler:
+    """See effects.Scheduler. nodes: of the allocation, where the keeper can run. kind, timeout_s: of the client.
+
+    schedule: requeues of the job before ours; after more of them it is no longer ours to judge or to give back. comments: may
+    the job's own comment be ours?
+    """
+
+    client: SlurmClient
+    job: int
+    nodes: tuple[str, ...]
+    ledger: Path
+    env: Mapping[str, str]
+    python: Python
+    run: Runner
+    kind: str
+    timeout_s: float
+    lenders: Lenders
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    schedule: int = 0
+    comments: bool = False
+    _places: dict[str, NodeView] = field(default_factory=dict)
+
+    def ask(self) -> SlurmAnswered:
+        began = self.clock()
+        try:
+            job = self.client.job(self.job)
+            config = self.client.config()
+            said = answer(job, self.client.nodes(), has_epilog(config))
+            said = replace(said, slurmd_timeout_s=seconds(config.get("SlurmdTimeout", "")))
+            # It runs anew, and we were away meanwhile: for us that is a job that was requeued by somebody else.
+            state = said.state if job.restarts <= self.schedule else JobState.PENDING.value
+            over = self.lenders.ended()
+            return replace(said, state=state, late_s=self.clock() - began, up_since=up_since(config), loans_over=over)
+        except FtslurmError as error:
+            return SlurmAnswered(error=str(error), away=isinstance(error, NoAnswer))
+
+    def probe(self, node: str, limit_s: float) -> NodeProbed:
+        """By Slurm's word, where it has one against the node, and by its slurmd."""
+        view = self._places.get(node)
+        try:
+            self._places.update({seen.name: seen for seen in self.client.nodes()})
+            view = self._places.get(node)
+            if view is not None and view.state is NodeState.BAD:
+                return NodeProbed(node, False, f"Slurm says {view.words}")
+        except FtslurmError:
+            pass  # slurmctld is away; where the node is was known before, or its name has to do
+        address, port = (view.address or node, view.port) if view is not None else (node, 0)
+        port = port or slurmd.port_of(self.client)
+        alive, what = slurmd.answers(address, port, limit_s)
+        if alive is False and not self._reaches_another(node, port, limit_s):
+            return NodeProbed(node, None, f"{what}; nor does any other node answer, so this one may be cut off")
+        return NodeProbed(node, alive, what)
+
+    def _reaches_another(self, node: str, port: int, limit_s: float) -> bool:
+        """Is it that node, and not our own network? Yes where Slurm calls no other node well. Those of other jobs come first."""
+        ours = {node, self.env.get("SLURMD_NODENAME", "")}
+        well = [view for name, view in self._places.items() if view.state is NodeState.GOOD and name not in ours]
+        others = sorted(well, key=lambda view: (view.name in self.nodes, view.name))[:ASK_OTHERS]
+        return not others or any(slurmd.answers(view.address or view.name, view.port or port, limit_s)[0] for view in others)
+
+    def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
+        return self.lenders.check(node, lender, limit_s)
+
+    def borrow(self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int], object]) -> NodeBorrowed:
+        return self.lenders.borrow(slot, exclude, wait_s, submitted)
+
+    def end_loans(self, jobs: Sequence[int]) -> LoansEnded:
+        return self.lenders.end_loans(jobs)
+
+    def call_off(self) -> None:
+        self.lenders.call_off()
+
+    def steps(self) -> StepsListed:
+        """Without our own agents and keepers."""
+        try:
+            listed = parse_steps(read_answer(self.run(steps_argv(self.job), self.timeout_s, env=dict(self.env))))
+        except FtslurmError:
+            return StepsListed(None)
+        return StepsListed(frozenset(f"{self.job}.{step}" for step, name in listed.items() if not name.startswith(OWN_STEPS)))
+
+    def release(self, nodes: Sequence[str]) -> NodesReleased:
+        return self.lenders.release(nodes)
+
+    def clean_up(self, nodes: Sequence[str], argv: Sequence[str], limit_s: float) -> str:
+        """See effects.Scheduler."""
+        try:
+            done = self.run(beside_argv(nodes, "ftslurm-cleanup", argv), limit_s, env=own_step_env(self.env))
+        except FtslurmError as error:
+            return f"the clean-up could not be run: {error}"
+        return ill_end(done)
+
+    def show(self, text: str) -> None:
+        """See effects.Scheduler. One question and one request, neither of them made again: it is only for people."""
+        if not self.comments:
+            return
+        with suppress(FtslurmError):
+            job = parse_job(read_answer(self.run(show_job_argv(self.job), SHOW_S, env={**self.env, **ANSWER_ENV})), self.job)
+            if not job.comment or job.comment.startswith(COMMENT_PREFIX):
+                self.run(comment_argv(address(job), f"{COMMENT_PREFIX}{text}"), SHOW_S, env=dict(self.env))
+
+    def requeue(self, decision: str, exclude: Sequence[str], start: Start, allow_first: bool) -> RequeueEnded:
+        """By a keeper step, elsewhere if it fails; by ourselves, or plainly, if Slurm gives us none and the job still runs."""
+        if self._anew():
+            return RequeueEnded(False, "the job was requeued by somebody else and runs anew")
+        result: CommandResult | None = None
+        try:
+            for node in self._keepers_places(exclude):
+                if result is not None and REFUSED in result.stderr:
+                    self.sleep(GATHERS_S)
+                view = self.client.job(self.job)  # nothing is begun while slurmctld is away
+                if view.state is JobState.PENDING and not view.held:
+                    return RequeueEnded(True, "requeued; the keeper was ended with the job")
+                if view.state is JobState.PENDING:
+                    break  # in which no step starts any more
+                argv = self.keeper_argv(node, start, allow_first)
+                result = self.run(argv, KEEPER_REQUESTS * self.timeout_s + KEEPER_MARGIN_S, env=own_step_env(self.env))
+                if result.status == 0:
+                    return RequeueEnded(True, result.stdout.strip())
+            return RequeueEnded(True, self._requeue_without_keeper(start, allow_first, last_words(result)))
+        except FtslurmError as error:
+            return RequeueEnded(False, str(error), isinstance(error, NoAnswer))
+
+    def _requeue_without_keeper(self, start: Start, allow_first: bool, why: str) -> str:
+        """The whole recipe, if we live long enough for it. A job that is left held waits for somebody's help, one that comes
+        back plainly only waits longer; where a node that it left comes back with it, it is left once more."""
+        view = self.client.job(self.job)
+        if view.state is JobState.RUNNING and not self._outlives_the_script():
+            self.client.requeue(self.job)
+            return f"{AS_IT_IS}: no step of ours came up{f' ({why})' if why else ''}"
+        return keep(self.job, self.ledger, start, allow_first, self.kind, self.timeout_s)
+
+    def _outlives_the_script(self) -> bool:
+        """The requeue's SIGTERM ends the script. Slurm then ends all that the script has started, where it tracks it by cgroups;
+        unless the script has become this very ftrun (exec), which ignores it."""
+        tracked = "cgroup" in self.client.config().get("ProctrackType", "cgroup")
+        return not tracked or self.env.get("SLURM_TASK_PID") == str(os.getpid())
+
+    def keeper_argv(self, node: str, start: Start, allow_first: bool) -> tuple[str, ...]:
+        """The step that carries the requeue out; nothing secret in it."""
+        words = (str(self.job), str(self.ledger), *start_words(start), str(int(allow_first)), self.kind, f"{self.timeout_s:g}")
+        return beside_argv([node], "ftslurm-requeue", self.python.module_argv("ftslurm.wrapper.requeue.keeper", *words))
+
+    def _keepers_places(self, exclude: Sequence[str]) -> list[str]:
+        """In turn. First not where the script and ftrun end, if there is another: that clean-up takes longest, and can be
+        watched then."""
+        healthy = [node for node in self.nodes if node not in set(exclude)] or list(self.nodes)
+        batch_node = self.env.get("SLURMD_NODENAME")
+        places = sorted(healthy, key=lambda node: node == batch_node)
+        return [places[number % len(places)] for number in range(KEEPERS_MOST)]
+
+    def _anew(self) -> bool:
+        try:
+            return self.client.job(self.job).restarts > self.schedule
+        except FtslurmError:
+            return False  # whoever carries the requeue out asks as well
+
+
+def last_words(done: CommandResult | None) -> str:
+    """The last line that it printed, on stderr rather; empty if it has not run."""
+    texts = (done.stderr, done.stdout) if done is not None else ()
+    return next((line for text in texts for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def ill_end(done: CommandResult) -> str:
+    """Of a clean-up, in words, its own last ones among them; empty for a good one."""
+    if done.status == 0:
+        return ""
+    lines = [line for line in (*done.stdout.splitlines(), *done.stderr.splitlines()) if line and not line.startswith("srun:")]
+    ended = "took too long" if done.status is None else f"ended with status {done.status}"
+    return f"the clean-up {ended}{': ' + lines[-1] if lines else ''}"
+
+
+def has_epilog(config: Mapping[str, str]) -> bool:
+    """Does a program clean up on each node? From 23.11 on there may be several, `Epilog[0]`."""
+    return any(key.partition("[")[0] == "Epilog" and value not in ("", "(null)") for key, value in config.items())
+
+
+def up_since(config: Mapping[str, str]) -> int:
+    """Unix seconds at which slurmctld came up, 0 if it does not say."""
+    try:
+        return unix_time(config.get("BOOT_TIME", ""))
+    except ValueError:
+        return 0
+
+
+def answer(job: JobView, nodes: Sequence[NodeView], epilog: bool = False) -> SlurmAnswered:
+    """What Slurm said, as the judge takes it. Nodes of an unknown state are neither bad nor lost."""
+    mine = set(job.nodes)
+    bad = tuple(
+        (node.name, f"{node.words}{': ' + node.reason if node.reason else ''}")
+        for node in nodes
+        if node.name in mine and node.state is NodeState.BAD
+    )
+    partitions = set(job.partition.split(","))
+    # All nodes of the partition, down ones too: they may come back while the job waits. What must not happen is a job
+    # that can never start because it may use no node at all.
+    usable = frozenset(node.name for node in nodes if node.partitions & partitions) or None
+    # While it cleans up Slurm shows nothing but that (unless the job waits to run again).
+    state = "COMPLETING" if job.completing and job.state is JobState.UNKNOWN else job.state.value
+    return SlurmAnswered(
+        state, job.batch, job.requeue, job.end_time, bad, usable, max(job.node_count, len(mine), 1), epilog=epilog,
+        excluded=job.excluded,
+    )  # fmt: skip
+
+

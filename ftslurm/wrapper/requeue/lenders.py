@@ -1,0 +1,255 @@
+"""Other nodes for the job: looking at them, borrowing them by donor jobs, giving nodes back. Any Slurm, any user's rights."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+
+from ftslurm.errors import FtslurmError, UnknownJob
+from ftslurm.launchers.python import Python
+from ftslurm.launchers.srun import beside_argv, beside_env
+from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesReleased
+from ftslurm.model.settings import Settings
+from ftslurm.model.values import dataclass
+from ftslurm.policies.judge.settling import GATHERS_S
+from ftslurm.slurm import commands
+from ftslurm.slurm.client import JobState, JobView, SlurmClient
+from ftslurm.slurm.patience import NoAnswer
+from ftslurm.system.commands import CommandResult, Runner
+from ftslurm.wrapper.node_check import Question, read_answer
+
+# Between two looks at a donor in waiting: Slurm schedules a new job at once or when something ends.
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
+# Between two tries to end one, and how many there are: a day of them, so long as slurmctld seldom is away.
+FIRST_TRY_S, LONGEST_TRY_S, MOST_TRIES = 1.0, 60.0, 1440
+# For srun to bring a step up, beside the check's own time.
+STEP_MARGIN_S = 30.0
+# A slurmctld that has just come up refuses a step at once while it does not know yet what nodes have ("Memory required by task
+# is not available", seen on 22.05, 24.11 and 26.05): how many steps are tried, GATHERS_S apart.
+REFUSED, STEPS_MOST = "required by task is not available", 3
+# Reasons to wait that no time cures. Source: squeue(1), JOB REASON CODES.
+HOPELESS = frozenset(
+    {"BadConstraints", "PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "PartitionInactive", "AccountNotAllowed",
+     "InvalidAccount", "QOSNotAllowed", "InvalidQOS", "ReservationDeleted"}
+)  # fmt: skip
+# A limit for each user, account or job, such as QOSMaxJobsPerUserLimit. Our own job is part of what fills it, and its nodes
+# go back with a requeue; a limit of a whole group (QOSGrpNodeLimit) others may leave room in.
+_OWN_LIMIT = re.compile(r"(QOS|Assoc|Association)Max\w*Limit")
+# UNKNOWN: a word that this version does not know is no proof that a donor has ended.
+_LIVES = frozenset({JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN})
+
+
+@dataclass(frozen=True, slots=True)
+class Lenders:
+    """job, restarts: ours, in its present scheduling. env: ftrun's. _donors: submitted, and not yet told to end.
+    _over: has ftrun nothing left to do but to end or to give the job back?
+    """
+
+    client: SlurmClient
+    job: int
+    restarts: int
+    env: Mapping[str, str]
+    python: Python
+    run: Runner
+    settings: Settings
+    sleep: Callable[[float], None] = time.sleep
+    _donors: set[int] = field(default_factory=set)
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    # --- is it fit
+
+    def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
+        """See effects.Scheduler."""
+        try:
+            done = self._step(self.check_argv(node, lender, limit_s), limit_s + STEP_MARGIN_S, lender)
+            if done.timed_out:
+                return NodeChecked(node, None, f"no step came up there within {limit_s + STEP_MARGIN_S:g} s")
+            if done.status:
+                said = done.stderr.strip().splitlines()
+                return NodeChecked(node, None, f"it could not be looked at: {said[-1] if said else f'status {done.status}'}")
+            return NodeChecked(node, *read_answer(done.stdout))
+        except (FtslurmError, ValueError) as error:
+            return NodeChecked(node, None, f"it could not be looked at: {error}")
+
+    def _step(self, argv: tuple[str, ...], limit_s: float, lender: int) -> CommandResult:
+        """Once more, and again, where Slurm refuses it at once: it may have just come up."""
+        for _ in range(STEPS_MOST - 1):
+            done = self.run(argv, limit_s, env=beside_env(self.env, lender))
+            if REFUSED not in done.stderr:
+                return done
+            self.sleep(GATHERS_S)
+        return self.run(argv, limit_s, env=beside_env(self.env, lender))
+
+    def check_argv(self, node: str, lender: int, limit_s: float) -> tuple[str, ...]:
+        question = Question(limit_s, self.settings.health_command, self.settings.catalogs)
+        argv = self.python.module_argv("ftslurm.wrapper.node_check", question.text())
+        return beside_argv([node], "ftslurm-check", argv, lender)
+
+    # --- on loan
+
+    def borrow(
+        self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int], object] = lambda job: None
+    ) -> NodeBorrowed:
+        """See effects.Scheduler. A donor that does not run in time is ended; one that could not be is named in the answer."""
+        job = 0
+        try:
+            ours = self.client.job(self.job)
+            job = self._submit(ours, exclude)
+            self._donors.add(job)
+            if self._over.is_set():  # while it was being submitted
+                return NodeBorrowed(slot, "", max(self._end([job]), default=0), "it is not wanted any more")
+            submitted(job)
+            donor = self._running(job, wait_s)
+        except FtslurmError as error:
+            stays = max(self._end([job] if job else []), default=0)
+            return NodeBorrowed(slot, "", stays, str(error), isinstance(error, NoAnswer))
+        if donor.state is JobState.RUNNING and donor.nodes and not donor.configuring:
+            return NodeBorrowed(slot, donor.nodes[0], job)
+        left = self._end([job])
+        return NodeBorrowed(slot, "", max(left, default=0), why_not_lent(donor, wait_s))
+
+    def _submit(self, ours: JobView, exclude: Sequence[str]) -> int:
+        """Raises: FtslurmError."""
+        time_left_s = ours.end_time - time.time() if ours.end_time else 0.0
+        gres = commands.gres_of(ours, self.env)
+        shape = commands.shape_of(ours, self.env)
+        argv = commands.donor_argv(ours, gres, exclude, time_left_s, self._inherited(), self.settings.donor_options, shape)
+        words = (str(self.job), str(self.restarts), f"{self.settings.slurm_timeout_s:g}")
+        script = f"#!/bin/sh\nexec {shlex.join(self.python.module_argv('ftslurm.wrapper.requeue.donor', *words))}\n"
+        done = self.run(argv, self.settings.slurm_timeout_s, stdin=script, env=plain_env(self.env))
+        return commands.submitted(done.status, done.stdout, done.stderr)
+
+    def _inherited(self) -> dict[str, str]:
+        """What the donor is submitted under, as we were."""
+        return {
+            option: self.env[name]
+            for option, name in (
+                ("account", "SLURM_JOB_ACCOUNT"), ("qos", "SLURM_JOB_QOS"), ("reservation", "SLURM_JOB_RESERVATION"),
+            )
+            if self.env.get(name)
+        }  # fmt: skip
+
+    def _running(self, job: int, wait_s: float) -> JobView:
+        """The donor once it runs, has ended or waits for nothing, or as it stands after `wait_s`. Raises: FtslurmError."""
+        from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_exponential
+
+        def waits(view: JobView) -> bool:
+            if view.state is JobState.RUNNING:
+                return view.configuring  # its node boots (power saving): a step would wait there, and not be told of
+            return view.state is JobState.PENDING and not hopeless(view.reason)
+
+        tries = Retrying(
+            retry=retry_if_result(waits) | retry_if_exception_type(NoAnswer),  # slurmctld may be back before the time is up
+            wait=wait_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
+            stop=stop_after_delay(wait_s),
+            sleep=self.sleep,
+            retry_error_callback=lambda state: state.outcome.result() if state.outcome else None,
+        )
+        found: JobView = tries(lambda: self.client.job(job))
+        return found
+
+    def ended(self) -> frozenset[int]:
+        """Donors that somebody else has ended, or their time limit; one that nothing is known of is none of them."""
+        over = set()
+        for job in sorted(self._donors):
+            try:
+                donor = self.client.job(job)
+            except UnknownJob:
+                over.add(job)
+            except FtslurmError:
+                break
+            else:
+                if donor.completing or donor.state not in _LIVES:
+                    over.add(job)
+        return frozenset(over)
+
+    def end_loans(self, jobs: Sequence[int]) -> LoansEnded:
+        """See effects.Scheduler; a donor that is never reached ends with our job."""
+        self._donors.update(jobs)
+        left = self._end(jobs)
+        renamed = any(option.startswith(("--job-name", "-J")) for option in self.settings.donor_options)
+        return LoansEnded(left if renamed or not left else self._end_later(left))
+
+    def _end_later(self, jobs: Sequence[int]) -> tuple[int, ...]:
+        """Those that are still there when ftrun ends, or after very many tries."""
+        from tenacity import Retrying, retry_if_result, stop_after_attempt, stop_when_event_set, wait_exponential
+
+        tries = Retrying(
+            retry=retry_if_result(bool),
+            wait=wait_exponential(multiplier=FIRST_TRY_S, max=LONGEST_TRY_S),
+            stop=stop_after_attempt(MOST_TRIES) | stop_when_event_set(self._over),
+            sleep=self.sleep,
+            retry_error_callback=lambda state: state.outcome.result() if state.outcome else (),
+        )
+        self.sleep(FIRST_TRY_S)
+        left: tuple[int, ...] = tries(lambda: self._end([job for job in jobs if job in self._donors], again=True))
+        return left
+
+    def _end(self, jobs: Sequence[int], again: bool = False) -> tuple[int, ...]:
+        """One try; those that are still there. again: some time after the first."""
+        for job in jobs:
+            try:
+                if not again or self._is_donor(job):
+                    self.client.cancel(job)
+            except FtslurmError:
+                continue
+            self._donors.discard(job)
+        return tuple(job for job in jobs if job in self._donors)
+
+    def _is_donor(self, job: int) -> bool:
+        """Still? A slurmctld that has come back without its state numbers jobs from the beginning. Raises: FtslurmError."""
+        try:
+            return self.client.job(job).name == commands.donor_name(self.job)
+        except UnknownJob:
+            return False
+
+    def submitted(self) -> tuple[int, ...]:
+        """Donors of this job that wait or run, whoever has asked for them; none where Slurm does not say."""
+        done = self.run(commands.donors_argv(self.job), self.settings.slurm_timeout_s, env=dict(self.env))
+        return tuple(int(word) for word in done.stdout.split() if word.isascii() and word.isdecimal()) if done.status == 0 else ()
+
+    def call_off(self) -> None:
+        """See effects.Scheduler."""
+        self._over.set()
+        self._end(sorted(self._donors))
+
+    # --- given back
+
+    def release(self, nodes: Sequence[str]) -> NodesReleased:
+        """See effects.Scheduler."""
+        try:
+            ours = self.client.job(self.job)
+            kept = [node for node in ours.nodes if node not in set(nodes)]
+            if len(kept) == len(ours.nodes):
+                return NodesReleased(tuple(nodes), True, "Slurm has taken them already")
+            import tempfile
+
+            with tempfile.TemporaryDirectory() as folder:  # scontrol leaves two scripts where it runs
+                argv = commands.keep_nodes_argv(ours, kept)
+                done = self.run(argv, self.settings.slurm_timeout_s, env=dict(self.env), cwd=folder)
+        except FtslurmError as error:
+            return NodesReleased(tuple(nodes), False, str(error))
+        return NodesReleased(tuple(nodes), done.status == 0, (done.stderr or done.stdout).strip())
+
+
+def hopeless(reason: str) -> bool:
+    """Does no time cure what a donor waits for? reason: Slurm's word."""
+    return reason in HOPELESS or _OWN_LIMIT.fullmatch(reason) is not None
+
+
+def why_not_lent(donor: JobView, wait_s: float) -> str:
+    if hopeless(donor.reason):
+        return f"donor job {donor.number} could not start beside this job: {donor.reason}"
+    if donor.configuring:
+        return f"{', '.join(donor.nodes)} of donor job {donor.number} still booted after {wait_s:g} s (nodes.replacement_wait)"
+    when = f" after {wait_s:g} s" if donor.state is JobState.PENDING else ""
+    return f"donor job {donor.number} was {donor.state.value}{when}{f': {donor.reason}' if donor.reason else ''}"
+
+
+def plain_env(env: Mapping[str, str]) -> dict[str, str]:
+    """Of ours, what a donor's script needs: it is kept by slurmctld, and shall hold nothing that is none of its business."""
+    return {name: env[name] for name in ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF") if name in env}

@@ -1,0 +1,101 @@
+"""One shim or agent as the controller knows it: its conversation, over whatever connections that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ftslurm.errors import WireError
+from ftslurm.model.settings import BEATS
+from ftslurm.wrapper.shim import LinkError, Talk
+from ftslurm.wrapper.wire.channel import Peer
+
+# Messages that wait for somebody who is away; who misses so many is not coming back.
+MAX_KEPT = 10_000
+
+Message = Mapping[str, Any]
+
+
+class Caller:
+    """owner: rank or node name. let_go: nothing it says is heard any more, and its lease is not renewed. paused: it is going
+    to be stopped with the whole job, and was promised that its lease does not run out before it is heard of again."""
+
+    def __init__(self, owner: int | str, node: str, talk: str, lease_s: float, silence_s: float, grace_s: float) -> None:
+        self.owner = owner
+        self.node = node
+        self.let_go = self.paused = False
+        self._name = talk
+        self._talk = Talk()
+        self._lease_s = lease_s
+        self._beat_s = min(lease_s, silence_s) / BEATS
+        self._grace_s = grace_s
+        self._peer: Peer | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self._peer is not None
+
+    def is_called(self, talk: str) -> bool:
+        return talk == self._name
+
+    def use(self, peer: Peer, heard: Any, cut_off: bool = False) -> Peer | None:
+        """Go on over `peer`; gives the connection before, if that is not known to be broken. cut_off: no lease is renewed.
+
+        Raises: WireError.
+        """
+        before, self._peer, self.paused = self._peer, peer, False
+        self._has(heard)
+        times = {"lease_s": self._lease_s, "beat_s": self._beat_s, "grace_s": self._grace_s}
+        peer.send({"t": "welcome", "a": self._talk.heard, **times, **self._word(cut_off)})
+        for message in self._talk.kept:
+            peer.send(message)
+        return before
+
+    def left(self, peer: Peer) -> bool:
+        """The connection broke. False for one that had been replaced."""
+        if peer is not self._peer:
+            return False
+        self._peer = None
+        return True
+
+    def send(self, message: Message) -> None:
+        """It arrives, sooner or later, unless the other side is gone for good."""
+        numbered = self._talk.say(dict(message))
+        if len(self._talk.kept) > MAX_KEPT:
+            self.close("too much waits for it")
+        elif self._peer is not None:
+            self._peer.send(numbered)
+
+    def hear(self, message: Message, cut_off: bool = False) -> bool:
+        """Is it a message to be understood, and a new one? A beat is answered, which renews the lease unless we are cut off.
+
+        Raises: WireError.
+        """
+        if message.get("t") == "beat":
+            self._has(message.get("a"))
+            if type(message.get("k")) is not int:
+                raise WireError(f"{self.owner}: a beat without a number")
+            self.paused = message.get("pause") is True and not self.let_go
+            if self._peer is not None:
+                promise = {"paused": True} if self.paused and not cut_off else {}
+                self._peer.send({"t": "beat", "k": message["k"], "a": self._talk.heard, **self._word(cut_off), **promise})
+            return False
+        try:
+            return self._talk.hear(dict(message))
+        except LinkError as error:
+            raise WireError(f"{self.owner}: {error}") from None
+
+    def close(self, why: str) -> None:
+        if self._peer is not None:
+            self._peer.drop(why)
+
+    def _word(self, cut_off: bool) -> dict[str, bool]:
+        if self.let_go:
+            return {"let_go": True}
+        return {"cut_off": True} if cut_off else {}
+
+    def _has(self, number: Any) -> None:
+        try:
+            self._talk.has(number)
+        except LinkError as error:
+            raise WireError(f"{self.owner}: {error}") from None

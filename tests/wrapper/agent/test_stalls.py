@@ -1,0 +1,166 @@
+"""What an agent tells of its ranks' collectives, from a node that is only data."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from ftslurm.model.collectives import GroupView, ProcessState, RankView, Stay
+from ftslurm.wrapper.agent import stalls as module
+from ftslurm.wrapper.agent.stalls import Stalls
+from ftslurm.wrapper.shim import descendants
+
+VIEW = RankView(0, "n1", groups=(GroupView("0#1", (0, 1), 1, 0),), probed=True)
+
+
+class Node:
+    """In place of evidence.NodeWatch; one for all."""
+
+    progress_at = 0.0
+    begun = False
+    views: tuple[RankView, ...] = (VIEW,)
+    lacking: ClassVar[dict[int, str]] = {}
+
+    def __init__(self, name: str, use: object = None) -> None:
+        self.asked: list[str] = []
+
+    def watch(self, *task: object, **more: object) -> None:
+        pass
+
+    def look(self) -> tuple[RankView, ...]:
+        return self.views
+
+    def without_probe(self) -> dict[int, str]:
+        return self.lacking
+
+    def waits(self, with_links: bool) -> tuple[()]:
+        self.asked.append("waits")
+        return ()
+
+    def enters(self, budget_s: float) -> tuple[()]:
+        self.asked.append("enters")
+        return ()
+
+
+@pytest.fixture
+def stalls(monkeypatch: pytest.MonkeyPatch) -> Stalls:
+    monkeypatch.setattr(module, "NodeWatch", Node)
+    made = Stalls("n1")
+    made.watch([(0, 1, 1)], "7.0", 10.0, 0.0)
+    return made
+
+
+def turns(stalls: Stalls, start: float, end: float, every_s: float = 0.0, **told: Any) -> list[dict[str, Any]]:
+    """every_s: between two signs of progress; 0: there is none."""
+    found, now, node = [], start, stalls.node
+    while now < end:
+        now = end if stalls.wakes_at is None else max(now, stalls.wakes_at)
+        if every_s and now - node.progress_at >= every_s:
+            node.progress_at, node.begun = now, True
+        found += stalls.turn(now, **told)
+    return found
+
+
+def test_a_rank_without_a_probe_is_told_once(stalls: Stalls) -> None:
+    stalls.node.lacking = {0: "started with -I", 7: "not watched here"}  # type: ignore[attr-defined]
+    told = [message for message in turns(stalls, 0, 700, every_s=1.0) if message["t"] == "said"]
+    assert told == [{"t": "said", "rank": 0, "attempt": 1, "what": "probe", "words": ["started with -I"]}]
+
+
+def test_a_rank_with_a_group_is_told_once_and_progress_costs_no_word(stalls: Stalls) -> None:
+    (first,) = turns(stalls, 0, 60, every_s=1.0)
+    assert (first["t"], first["probed"], first["stalled_s"]) == ("stall", 1, 0.0)
+
+
+def test_a_stall_is_told_once_and_its_end_with_its_length(stalls: Stalls) -> None:
+    turns(stalls, 0, 90, every_s=2.0)
+    (told,) = turns(stalls, 90, 230)
+    assert 10 <= told["stalled_s"] <= 12 and told["begun"] and told["usual_s"] == pytest.approx(2.0, abs=0.5)
+    (over,) = turns(stalls, 230, 250, every_s=1.0)
+    assert over["stalled_s"] == 0.0 and over["paused_s"] == pytest.approx(140, abs=4)
+
+
+def test_ranks_without_a_probe_or_a_group_do_not_stall(stalls: Stalls) -> None:
+    stalls.node.views = (RankView(0, "n1", probed=True), RankView(1, "n1"))  # type: ignore[attr-defined]
+    assert not turns(stalls, 0, 100)
+
+
+def test_ranks_that_have_given_up_their_groups_are_told(stalls: Stalls) -> None:
+    stalls.node.views = (RankView(0, "n1", probed=True, left=True), VIEW)  # type: ignore[attr-defined]
+    (told,) = turns(stalls, 0, 5)
+    assert (told["probed"], told["left"]) == (2, 1)
+
+
+def test_ranks_that_wait_for_others_to_start_are_told_without_any_group(stalls: Stalls) -> None:
+    """Since the last of them came; and when they wait no more."""
+    waits = (RankView(0, "n1", probed=True, inside=Stay("init_process_group", "", 0, 30.0)),)
+    stalls.node.views = (*waits, replace(waits[0], rank=1, inside=Stay("init_process_group", "", 0, 9.0)))  # type: ignore[attr-defined]
+    assert not turns(stalls, 0, 5)
+    stalls.node.views = (*waits, replace(waits[0], rank=1, inside=Stay("init_process_group", "", 0, 12.0)))  # type: ignore[attr-defined]
+    (told,) = turns(stalls, 5, 10)
+    assert (told["probed"], told["meets_s"], told["stalled_s"]) == (0, 12.0, 0.0)
+    stalls.node.views = (VIEW,)  # type: ignore[attr-defined]
+    stalls.node.progress_at = 10.0
+    (told,) = turns(stalls, 10, 12)
+    assert (told["probed"], told["meets_s"]) == (1, 0.0)
+
+
+def test_another_stage_is_told_while_it_lasts(stalls: Stalls) -> None:
+    turns(stalls, 0, 20)
+    (told,) = turns(stalls, 20, 40, stage_s=-1.0)
+    assert told["stage_s"] == -1.0 and told["stalled_s"] > 10
+
+
+def test_time_in_which_the_whole_node_stood_does_not_count(stalls: Stalls) -> None:
+    turns(stalls, 0, 8, every_s=1.0)
+    assert not turns(stalls, 3600, 3605)
+    assert [told["stalled_s"] > 0 for told in turns(stalls, 3605, 3630)] == [True]
+
+
+def test_being_told_the_same_again_is_no_new_start(stalls: Stalls) -> None:
+    node = stalls.node
+    stalls.watch([(0, 1, 1)], "7.0", 10.0, 50.0)
+    assert stalls.node is node
+    stalls.watch([(0, 1, 2)], "7.0", 10.0, 50.0)
+    assert stalls.node is not node
+
+
+def test_not_asked_for_means_no_looks_but_evidence_all_the_same(stalls: Stalls) -> None:
+    stalls.watch([(0, 1, 1)], "7.0", 0.0, 0.0)
+    assert stalls.wakes_at is None
+
+
+def test_waits_where_the_wrappers_see_all_and_enters_elsewhere(stalls: Stalls) -> None:
+    assert stalls.compare()["t"] == "compared" and stalls.node.asked == ["enters"]  # type: ignore[attr-defined]
+    stalls.node.views = (RankView(0, "n1", probed=True, exact=True),)  # type: ignore[attr-defined]
+    stalls.compare()
+    assert stalls.node.asked == ["enters", "waits"]  # type: ignore[attr-defined]
+
+
+def test_a_command_that_begins_after_its_shim_was_named_is_found(tmp_path: Path) -> None:
+    """A second start is told to agents and shims at once, and an agent is quicker than a fork."""
+    shim = subprocess.Popen(["sh", "-c", "read go; sleep 60 & wait"], stdin=subprocess.PIPE, text=True)
+    try:
+        made = Stalls("n1")
+        made.watch([(0, shim.pid, 2)], str(tmp_path), 10.0, time.monotonic())
+        assert [view.process for view in made.node.look()] == [ProcessState.UNKNOWN]
+        assert shim.stdin is not None
+        shim.stdin.write("\n")
+        shim.stdin.flush()
+        until = time.monotonic() + 30.0
+        while [view.process for view in made.node.look()] != [ProcessState.SLEEPING]:
+            assert time.monotonic() < until, "it was never found"
+            time.sleep(0.05)
+        assert "pid" in made.node.examine(1.0).text
+    finally:
+        for pid in descendants(shim.pid):
+            os.kill(pid, signal.SIGKILL)
+        shim.kill()
+        shim.wait()

@@ -1,0 +1,139 @@
+"""A node that is silent, looked at by another way; Slurm and the slurmds are data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from ftslurm.ledger.journal import Journal
+from ftslurm.ledger.store import private_folder
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import Start
+from ftslurm.policies.judge.settling import GATHERS_S
+from ftslurm.slurm.client import JobState, NodeState, NodeView
+from ftslurm.system.commands import CommandResult
+from ftslurm.wrapper.controller.scheduler import KEEPERS_MOST, SlurmScheduler
+from ftslurm.wrapper.requeue.requeue import AS_IT_IS
+from tests.fakes.slurm import FakeSlurm
+
+LIMIT_S = 5.0
+
+
+class Slurm:
+    """nodes: name -> (port of its slurmd, Slurm's word for it)."""
+
+    def __init__(self, nodes: dict[str, tuple[int, NodeState]]) -> None:
+        self.views = tuple(NodeView(name, state, "IDLE", "", frozenset(), "127.0.0.1", port) for name, (port, state) in nodes.items())
+
+    def nodes(self) -> Sequence[NodeView]:
+        return self.views
+
+
+def probe(slurm: Slurm, node: str, monkeypatch: pytest.MonkeyPatch, alive: frozenset[int]) -> tuple[bool | None, str]:
+    """alive: ports that answer."""
+    asked: list[int] = []
+
+    def answers(address: str, port: int, limit_s: float) -> tuple[bool | None, str]:
+        asked.append(port)
+        return port in alive, f"port {port} {'answers' if port in alive else 'cannot be reached'}"
+
+    monkeypatch.setattr("ftslurm.slurm.slurmd.answers", answers)
+    anything = cast(Any, None)
+    scheduler = SlurmScheduler(
+        cast(Any, slurm), 1, ("n1", "n2", "n3"), Path(), {"SLURMD_NODENAME": "n1"}, anything, anything, "cli", 1.0, anything,
+    )  # fmt: skip
+    found = scheduler.probe(node, LIMIT_S)
+    assert len(asked) <= 4, "no storm of connections"
+    return found.alive, found.what
+
+
+def cluster(states: dict[str, NodeState] | None = None) -> Slurm:
+    return Slurm({f"n{n}": (n, (states or {}).get(f"n{n}", NodeState.GOOD)) for n in range(1, 9)})
+
+
+def test_a_node_that_does_not_answer_while_others_do_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive, what = probe(cluster(), "n2", monkeypatch, frozenset({4}))
+    assert alive is False and "port 2 cannot be reached" in what
+
+
+def test_where_no_other_node_answers_either_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own network may be the one that is broken; that we reach ourselves proves nothing."""
+    alive, what = probe(cluster(), "n2", monkeypatch, frozenset({1}))
+    assert alive is None and "nor does any other node answer" in what
+
+
+def test_slurm_s_own_word_against_a_node_needs_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert probe(cluster({"n2": NodeState.BAD}), "n2", monkeypatch, frozenset())[0] is False
+
+
+def test_where_slurm_calls_no_other_node_well_the_node_s_own_silence_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = {f"n{n}": NodeState.BAD for n in range(3, 9)}
+    assert probe(cluster(bad), "n2", monkeypatch, frozenset())[0] is False
+
+
+def test_a_node_that_answers_is_alive_whatever_the_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert probe(cluster(), "n2", monkeypatch, frozenset({2}))[0] is True
+
+
+# ---- a requeue
+
+
+class Requeue:
+    """A job on n1 to n3 whose ftrun, on n1, gives it back; steps of ours do not come up, and leave the job as `before` does."""
+
+    def __init__(self, folder: Path, env: dict[str, str], proctrack: str = "proctrack/cgroup") -> None:
+        self.slurm = FakeSlurm([f"n{n}" for n in range(1, 8)], clean_up_s=60.0)
+        self.slurm.settings["ProctrackType"] = proctrack
+        self.number = self.slurm.submit(3)
+        journal = Journal(private_folder(folder / "state/jobs") / "c.1.jsonl")
+        journal.append([rec.RunBegan(1.0, "r1", "1", "c", 0, "k", "train", "n[1-3]"),
+                        rec.Decided(3.0, "r1-2", 2, "isolated-requeue", "device", "broken", exclude=("n2",))])
+        self.places: list[str] = []
+        self.slept: list[float] = []
+        self.refused = "srun: error: Unable to create step"
+        python = cast(Any, type("Python", (), {"module_argv": lambda self, *words: words})())
+        self.scheduler = SlurmScheduler(cast(Any, self.slurm), self.number, ("n1", "n2", "n3"), journal.path,
+                                        {"SLURMD_NODENAME": "n1", **env}, python, self.run, "cli", 1.0, cast(Any, None), sleep=self.slept.append)
+
+    def run(self, argv: Sequence[str], timeout_s: float, **_: Any) -> CommandResult:
+        self.places += [word.partition("=")[2] for word in argv if word.startswith("--nodelist=")]
+        return CommandResult(tuple(argv), 1, "", self.refused)
+
+    def give_back(self, monkeypatch: pytest.MonkeyPatch) -> str:
+        monkeypatch.setattr("ftslurm.wrapper.requeue.keeper.choose_client", lambda kind, timeout_s: self.slurm)
+        ended = self.scheduler.requeue("r1-2", ["n2"], Start(4.0), False)
+        assert ended.ok
+        return ended.why
+
+
+def test_where_no_step_comes_up_a_job_is_requeued_plainly_rather_than_left_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm ends ftrun with the script: between the hold and the release there would be nobody."""
+    job = Requeue(tmp_path, {"SLURM_TASK_PID": "1"})
+    assert job.give_back(monkeypatch).startswith(AS_IT_IS)
+    view = job.slurm.job(job.number)
+    assert (view.state, view.held) == (JobState.PENDING, False)
+    assert len(job.places) == KEEPERS_MOST and job.places[:2] == ["n3", "n1"], "not on the batch node first, nor on the bad one"
+    assert not job.slept
+
+
+def test_a_slurmctld_that_has_just_come_up_has_time_to_learn_what_nodes_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what srun said last stands in the ledger, where a requeue is a plain one after all."""
+    job = Requeue(tmp_path, {"SLURM_TASK_PID": "1"})
+    job.refused = "srun: error: Unable to create step for job 1: Memory required by task is not available"
+    assert job.refused in job.give_back(monkeypatch)
+    assert job.slept == [GATHERS_S] * (KEEPERS_MOST - 1)
+
+
+@pytest.mark.parametrize(("env", "proctrack"), [({"SLURM_TASK_PID": str(os.getpid())}, "proctrack/cgroup"), ({}, "proctrack/linuxproc")])
+def test_an_ftrun_that_outlives_the_script_follows_the_whole_recipe_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], proctrack: str
+) -> None:
+    job = Requeue(tmp_path, env, proctrack)
+    assert "without n2" in job.give_back(monkeypatch)
+    assert job.slurm.job(job.number).excluded == {"n2"}

@@ -1,0 +1,89 @@
+"""What the keeper does of a requeue that stands open, on a Slurm in memory."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from ftslurm.errors import StateError
+from ftslurm.ledger.journal import Journal
+from ftslurm.ledger.store import private_folder
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import Start
+from ftslurm.slurm.client import JobState
+from ftslurm.wrapper.requeue.keeper import carry_out
+from ftslurm.wrapper.requeue.requeue import AS_IT_IS, RUNS_AGAIN
+from tests.fakes.slurm import REQUEUE_DELAY_S, FakeSlurm
+
+BEGAN = rec.RunBegan(1.0, "r1", "1", "c", 0, "k", "train", "n[1-3]")
+SWAPPED = rec.SlotsChanged(2.0, "r1", 0, ("n1", "n3"), {"1": "n3"})
+DECIDED = rec.Decided(3.0, "r1-2", 2, "isolated-requeue", "device", "broken", (), {"n1": "broken"}, ("n1", "n2"), "max_restarts")
+
+
+class Job:
+    def __init__(self, folder: Path, *before: rec.Record) -> None:
+        self.slurm = FakeSlurm([f"n{n}" for n in range(1, 8)], clean_up_s=60.0)
+        self.number = self.slurm.submit(3)
+        self.slurm.job(self.number)
+        self.journal = Journal(private_folder(folder / "state/jobs") / "c.1.jsonl")
+        self.journal.append([BEGAN, *before, DECIDED])
+
+    def keep(self) -> str:
+        said = carry_out(self.slurm, self.number, self.journal, Start(4.0), False)
+        done = self.journal.read().records[-1]
+        assert isinstance(done, rec.CarriedOut) and (done.id, done.ok, done.what) == ("r1-2", True, said)
+        return said
+
+    def changes(self) -> list[object]:
+        return [name for name, *_ in self.slurm.requests if name not in ("job", "nodes", "config")]
+
+
+def test_a_requeue_is_carried_out_once(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    assert "without n1, n2" in job.keep()
+    assert job.changes() == ["requeue_held", "exclude", "start_at", "release"]
+    assert carry_out(job.slurm, job.number, job.journal, Start(4.0), False) == "nothing was left to do"
+
+
+@pytest.mark.parametrize("before", [(), (SWAPPED,)])
+def test_a_job_of_which_slurm_takes_no_changes_is_never_held(tmp_path: Path, before: tuple[rec.Record, ...]) -> None:
+    """It gave a node back, or Slurm has cut a dead one out: nobody could end the hold from within."""
+    job = Job(tmp_path, *before)
+    job.slurm.cut_out(job.number, "n2")
+    assert job.keep() == AS_IT_IS
+    view = job.slurm.job(job.number)
+    assert (view.state, view.held, view.restarts) == (JobState.PENDING, False, 1)
+
+
+def test_a_job_that_gave_a_node_back_where_slurm_takes_changes_is_kept_off_the_bad_ones(tmp_path: Path) -> None:
+    job = Job(tmp_path, SWAPPED)
+    assert "without n1, n2" in job.keep()
+    assert job.slurm.job(job.number).excluded == {"n1", "n2"}
+
+
+@pytest.mark.parametrize("before", [(), (SWAPPED,)])
+def test_a_job_that_somebody_requeued_meanwhile_and_that_runs_again_goes_on(tmp_path: Path, before: tuple[rec.Record, ...]) -> None:
+    """Also with fewer nodes than it had, and where Slurm would take no changes of it."""
+    job = Job(tmp_path, *before)
+    job.slurm.requeue(job.number)
+    job.slurm.clock = lambda: time.time() + 2 * REQUEUE_DELAY_S
+    assert job.slurm.job(job.number).state is JobState.RUNNING
+    job.slurm.cut_out(job.number, "n2")
+    job.slurm.requests.clear()
+    assert job.keep() == RUNS_AGAIN
+    assert job.changes() == [] and job.slurm.job(job.number).restarts == 1
+
+
+def test_a_ledger_that_takes_no_more_leaves_no_job_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(tmp_path)
+
+    def full(records: object) -> None:
+        raise StateError("no space left on device")
+
+    monkeypatch.setattr(job.journal, "append", full)
+    with pytest.raises(StateError):  # that it is done cannot be written, which is said
+        carry_out(job.slurm, job.number, job.journal, Start(4.0), False)
+    view = job.slurm.job(job.number)
+    assert (view.state, view.held, view.excluded) == (JobState.PENDING, False, {"n1", "n2"})

@@ -1,0 +1,123 @@
+"""The secret of a run does not stand in what srun sends: a credential of munge's does, for our user alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from ftslurm.errors import LaunchFailed
+from ftslurm.launchers.srun_options import split_command_line
+from ftslurm.wrapper import shim as shim_module
+from ftslurm.wrapper.shim import Channel, handed_over, munge_word
+from ftslurm.wrapper.wire.channel import for_launch
+from ftslurm.wrapper.wire.handover import begins_in_a_container, munge_socket, secret_word
+from tests.wrapper.munged import munged, needs_munge
+from tests.wrapper.shim_controller import REPOSITORY
+
+SECRET = bytes(range(32))
+NOWHERE = "/nonexistent/munge.socket"
+
+
+@pytest.fixture(scope="module")
+def socket() -> Iterator[str]:
+    with munged() as path:
+        yield str(path)
+
+
+@needs_munge
+def test_what_travels_does_not_hold_it_and_every_rank_of_the_node_gets_it(socket: str) -> None:
+    word = secret_word(SECRET, "auto", socket, contained=False)
+    text = for_launch(f"1:4711:{word}:n1,fd00::1", 3)
+    assert SECRET.hex() not in text and word.startswith("munge.")
+    for _ in range(8):  # munge calls all but the first of them replayed
+        channel = Channel(text)
+        assert (channel.secret, channel.port, channel.launch, channel.addresses) == (SECRET, 4711, 3, ["n1", "fd00::1"])
+    assert Channel(f"2:8/0-3:4711/1:{word}:=n1").secret == SECRET
+
+
+@needs_munge
+def test_a_step_that_had_to_wait_for_its_nodes_gets_it_too(socket: str) -> None:
+    """munge's credentials last five minutes, one second at the least."""
+    munge = shim_module.Munge(socket)
+    munge._set(4, shim_module.ctypes.c_int(1))
+    text = munge.encode(SECRET, os.geteuid())
+    time.sleep(2.1)  # by munge's clock of whole seconds
+    assert munge.decode(text) == (SECRET, os.geteuid())
+
+
+@needs_munge
+def test_a_credential_for_somebody_else_is_none_for_us(socket: str) -> None:
+    with pytest.raises(OSError, match="Unauthorized"):
+        handed_over(munge_word(SECRET, os.geteuid() + 1, socket))
+
+
+@needs_munge
+def test_a_credential_that_somebody_else_has_made_is_not_taken(socket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    word = munge_word(SECRET, os.geteuid(), socket)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(ValueError, match="and not of 4711"):
+        handed_over(word)
+
+
+@needs_munge
+def test_damage_is_said(socket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shim_module, "MUNGED_S", 0.0)
+    word = munge_word(SECRET, os.geteuid(), socket)
+    for bad in (word[:-8], word[:-20] + "A" * 20, "munge..", "munge.zz.x", "munge"):
+        with pytest.raises((OSError, ValueError)):
+            handed_over(bad)
+
+
+@needs_munge
+def test_where_munge_does_not_answer_the_rank_says_so(socket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shim_module, "MUNGED_S", 0.0)
+    _, _, text = munge_word(SECRET, os.geteuid(), socket).split(".")
+    word = f"munge.{NOWHERE.encode().hex()}.{text}"
+    with pytest.raises(OSError, match="Socket communication error"):
+        handed_over(word)
+    monkeypatch.setattr(shim_module, "MUNGE_LIBRARY", "libnowhere.so.2")
+    with pytest.raises(OSError):
+        handed_over(word)
+
+
+def test_a_shim_without_munge_ends_with_a_sentence(tmp_path: Path) -> None:
+    """In a container that has none, say."""
+    argv = [sys.executable, "-I", "-S", "-c",
+            f"import sys; sys.path.append({str(REPOSITORY / 'ftslurm/wrapper')!r}); import shim; shim.MUNGE_LIBRARY = 'libnowhere.so.2'; shim.main()", "--", "true"]  # fmt: skip
+    env = {"FTSLURM_CHANNEL": f"1:1:munge.{NOWHERE.encode().hex()}.x:n1", "SLURM_PROCID": "3", "PATH": os.environ["PATH"]}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 71 and "rank 3 on" in done.stderr and "libnowhere" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("config", "socket_"), [
+    ({}, ""), ({"AuthType": "auth/munge"}, ""), ({"AuthType": "auth/munge", "AuthInfo": "(null)"}, ""),
+    ({"AuthType": "auth/munge", "AuthInfo": "cred_expire=60,socket=/run/m,ttl=9"}, "/run/m"), ({"AuthType": "auth/slurm"}, None),
+])  # fmt: skip
+def test_whose_munge_it_is_slurm_says(config: Mapping[str, str], socket_: str | None) -> None:
+    assert munge_socket(config) == socket_
+
+
+@pytest.mark.parametrize(("line", "env", "contained"), [
+    ("-N1 train", {}, False), ("--container-image=x train", {}, True), ("--container /oci train", {}, True), ("-N1 a : --container-name x b", {}, True),
+    ("train", {"SLURM_CONTAINER": "/oci"}, True), ("apptainer exec x train", {}, False),
+])  # fmt: skip
+def test_where_a_step_begins(line: str, env: Mapping[str, str], contained: bool) -> None:
+    assert begins_in_a_container(split_command_line(line.split(), frozenset()).components, env) is contained
+
+
+@pytest.mark.parametrize(("wanted", "socket_", "contained"), [("environment", "", False), ("auto", None, False), ("auto", "", True)])
+def test_where_there_is_no_munge_for_it_the_environment_has_it(wanted: str, socket_: str | None, contained: bool) -> None:
+    assert handed_over(secret_word(SECRET, wanted, socket_, contained)) == SECRET
+
+
+def test_where_munge_gives_none_that_is_said_or_an_error() -> None:
+    said: list[str] = []
+    assert secret_word(SECRET, "auto", NOWHERE, False, said.append) == SECRET.hex() and "goes by the environment" in said[0]
+    with pytest.raises(LaunchFailed, match="cannot be handed over by munge"):
+        secret_word(SECRET, "munge", NOWHERE, False)
