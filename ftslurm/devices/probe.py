@@ -38,9 +38,9 @@ class Probe(Protocol):
 
 def choose_probes(env: Mapping[str, str], run: Runner) -> tuple[Probe, ...]:
     """The probes whose tool is on this node; none is a valid answer."""
-    from ftslurm.devices.amd import AmdProbe
-    from ftslurm.devices.ascend import AscendProbe
-    from ftslurm.devices.nvidia import NvidiaProbe
+    from ftslurm.devices.amd.probe import AmdProbe
+    from ftslurm.devices.ascend.probe import AscendProbe
+    from ftslurm.devices.nvidia.probe import NvidiaProbe
 
     kinds: tuple[Probe, ...] = (AscendProbe(run, env), NvidiaProbe(run, env), AmdProbe(run, env))
     return tuple(probe for probe in kinds if probe.present())

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ftslurm.devices.ascend import AscendProbe
+from ftslurm.devices.ascend.probe import AscendProbe
 from ftslurm.model.devices import DeviceReport
 from ftslurm.system.commands import CommandResult, run
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from ftslurm.devices import amd_child, amd_facts
+from ftslurm.devices.amd import child as amd_child
+from ftslurm.devices.amd import facts as amd_facts
 
 TESTS = Path(__file__).parents[1]
 RECORDED = json.loads((TESTS / "recorded" / "amdsmi" / "surface-7.0.2.json").read_text(encoding="utf-8"))

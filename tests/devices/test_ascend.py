@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.devices.ascend import AscendProbe
-from ftslurm.devices.npu_smi import parse_info, parse_processes
-from ftslurm.devices.npu_smi_fields import parse_events, parse_health, parse_mapping
+from ftslurm.devices.ascend.npu_smi import parse_info, parse_processes
+from ftslurm.devices.ascend.npu_smi_fields import parse_events, parse_health, parse_mapping
+from ftslurm.devices.ascend.probe import AscendProbe
 from ftslurm.errors import CommandMissing
 from ftslurm.model.devices import DeviceHealth, Severity, Utilisation
 from ftslurm.system.commands import CommandResult, run

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.devices.npu_smi import ChipRow, ProcessRow, health_of, parse_info, parse_processes, severity_of
-from ftslurm.devices.npu_smi_fields import (
+from ftslurm.devices.ascend.npu_smi import ChipRow, ProcessRow, health_of, parse_info, parse_processes, severity_of
+from ftslurm.devices.ascend.npu_smi_fields import (
     EventList,
     HealthBlock,
     LiveEvent,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.devices.dcmi_codes import explained
-from ftslurm.devices.npu_smi import health_of, parse_info, parse_processes
-from ftslurm.devices.npu_smi_fields import (
+from ftslurm.devices.ascend.dcmi_codes import explained
+from ftslurm.devices.ascend.npu_smi import health_of, parse_info, parse_processes
+from ftslurm.devices.ascend.npu_smi_fields import (
     HealthBlock,
     parse_events,
     parse_health,

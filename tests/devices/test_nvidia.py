@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.devices import gpu, library_child
-from ftslurm.devices.gpu_memory import REMEMBER_EVENTS_S
-from ftslurm.devices.nvidia import NvidiaProbe
+from ftslurm.devices.gpu import library_child
+from ftslurm.devices.gpu import probe as gpu
+from ftslurm.devices.gpu.memory import REMEMBER_EVENTS_S
+from ftslurm.devices.nvidia.probe import NvidiaProbe
 from ftslurm.model.devices import DeviceHealth, ProbeAnswer, Utilisation
 from tests.devices.nvidia_stage import NvidiaStage
 from tests.fakes.nvml.nvml_sim import DOUBLE_BIT

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.devices.ascend import AscendProbe
+from ftslurm.devices.ascend.probe import AscendProbe
 from ftslurm.devices.probe import choose_probes
 from ftslurm.system.commands import run
 from tests.devices.amd_stage import AmdStage

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from ftslurm.devices import npu_smi, npu_smi_fields, nvml_facts
-from ftslurm.devices.gpu_looks import GpuLook, chosen
-from ftslurm.devices.gpu_looks import ResetAnswer as GpuResetAnswer
+from ftslurm.devices.ascend import npu_smi, npu_smi_fields
+from ftslurm.devices.gpu.looks import GpuLook, chosen
+from ftslurm.devices.gpu.looks import ResetAnswer as GpuResetAnswer
+from ftslurm.devices.nvidia import nvml_facts
 from ftslurm.model import nodes
 from ftslurm.model.devices import DeviceHealth, Severity
 from ftslurm.model.job import Allocation

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ftslurm.devices.ascend_chip import KIND, Chip, Finding, NoAnswer, severity_by_number
-from ftslurm.devices.dcmi import find_library
+from ftslurm.devices.ascend.chip import KIND, Chip, Finding, NoAnswer, severity_by_number
+from ftslurm.devices.ascend.dcmi import find_library
 from ftslurm.model.devices import DeviceHealth, Severity, Utilisation
 
 if TYPE_CHECKING:
-    from ftslurm.devices.library_child import Json, LibraryChild
+    from ftslurm.devices.gpu.library_child import Json, LibraryChild
 
 T = TypeVar("T")
 
@@ -122,11 +122,11 @@ class Driver:
         if not self.present() or left_s <= 0:
             raise NoAnswer(f"no time left to ask {NAME}" if self.present() else f"there is no {NAME}")
         # Most nodes have no such library, and the agent starts faster without what only this takes.
-        from ftslurm.devices.library_child import LibraryChild
-        from ftslurm.devices.library_child import NoAnswer as ChildSilent
+        from ftslurm.devices.gpu.library_child import LibraryChild
+        from ftslurm.devices.gpu.library_child import NoAnswer as ChildSilent
 
         if self._child is None:
-            self._child = LibraryChild(NAME, "ftslurm.devices.dcmi_child", self._env)
+            self._child = LibraryChild(NAME, "ftslurm.devices.ascend.dcmi_child", self._env)
         try:
             return self._child.ask({"do": what, "library": self._path, **more}, left_s, self._hear)
         except ChildSilent as silence:

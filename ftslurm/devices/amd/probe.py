@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ftslurm.devices import amd_facts
-from ftslurm.devices.gpu import GpuProbe, is_library_here
-from ftslurm.devices.gpu_looks import Finding, GpuLook, Heard, ResetAnswer
-from ftslurm.devices.library_child import Json, LibraryChild, NoAnswer
+from ftslurm.devices.amd import facts as amd_facts
+from ftslurm.devices.gpu.library_child import Json, LibraryChild, NoAnswer
+from ftslurm.devices.gpu.looks import Finding, GpuLook, Heard, ResetAnswer
+from ftslurm.devices.gpu.probe import GpuProbe, is_library_here
 from ftslurm.model.devices import Utilisation
 from ftslurm.system.commands import Runner
 
@@ -23,7 +23,7 @@ class Amd:
     library = "amdsmi"
     python_module = "amdsmi"
     extra = "amd"
-    child = "ftslurm.devices.amd_child"
+    child = "ftslurm.devices.amd.child"
     visible: tuple[str, ...] = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
     # GPUs of one XGMI hive: AMD does not promise that a reset of one leaves the others alone.
     shares_resets = True

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ftslurm.devices.ascend_chip import KIND, Chip, NoAnswer, by_number
-from ftslurm.devices.ascend_heal import Healer
-from ftslurm.devices.ascend_tool import TOOL, NpuSmi
-from ftslurm.devices.dcmi import VARIABLE
-from ftslurm.devices.dcmi_driver import NAME, CameAndWent, Driver
+from ftslurm.devices.ascend.chip import KIND, Chip, NoAnswer, by_number
+from ftslurm.devices.ascend.dcmi import VARIABLE
+from ftslurm.devices.ascend.dcmi_driver import NAME, CameAndWent, Driver
+from ftslurm.devices.ascend.heal import Healer
+from ftslurm.devices.ascend.tool import TOOL, NpuSmi
 from ftslurm.model.devices import DeviceHealth, HealResult, ProbeAnswer, Utilisation
 from ftslurm.system.commands import Runner
 

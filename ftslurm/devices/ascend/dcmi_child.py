@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ftslurm.devices.dcmi import AICORE, ALL_OF_NPU, HBM, MEMORY, PCIE_LINKS, Dcmi, DcmiError, FaultEvent, Place
-from ftslurm.devices.library_child import Json, LibraryError, Tell, serve
+from ftslurm.devices.ascend.dcmi import AICORE, ALL_OF_NPU, HBM, MEMORY, PCIE_LINKS, Dcmi, DcmiError, FaultEvent, Place
+from ftslurm.devices.gpu.library_child import Json, LibraryError, Tell, serve
 
 T = TypeVar("T")
 

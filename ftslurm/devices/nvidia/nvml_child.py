@@ -11,8 +11,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from ftslurm.devices.library_child import Json, LibraryError, Tell, serve
-from ftslurm.devices.nvml_facts import EVENTS
+from ftslurm.devices.gpu.library_child import Json, LibraryError, Tell, serve
+from ftslurm.devices.nvidia.nvml_facts import EVENTS
 
 # Numbers, not pynvml's names: older releases lack some of them, older drivers answer NOT_SUPPORTED. From nvml.h.
 NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 3, 4, 9, 12, 13

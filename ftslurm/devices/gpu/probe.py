@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from ftslurm.devices.gpu_looks import Finding, GpuLook, Heard, Need, ResetAnswer
-from ftslurm.devices.gpu_memory import GpuMemory
-from ftslurm.devices.library_child import Json, LibraryChild, NoAnswer
+from ftslurm.devices.gpu.library_child import Json, LibraryChild, NoAnswer
+from ftslurm.devices.gpu.looks import Finding, GpuLook, Heard, Need, ResetAnswer
+from ftslurm.devices.gpu.memory import GpuMemory
 from ftslurm.model.devices import HealResult, ProbeAnswer, Utilisation
 
 # The vendors' own watchers look once a second while they wait for a GPU.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ftslurm.devices.gpu_looks import ECC_UNCORRECTABLE, GPU_LOST, GpuLook, Heard, chosen
+from ftslurm.devices.gpu.looks import ECC_UNCORRECTABLE, GPU_LOST, GpuLook, Heard, chosen
 from ftslurm.model.devices import DeviceHealth, DeviceReport, Severity
 
 # An event is told once. Whoever asks because a rank has died asks seconds to minutes later; ten minutes cover a stop

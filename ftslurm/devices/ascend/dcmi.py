@@ -15,7 +15,7 @@ from ctypes import byref, c_char, c_int, c_ubyte, c_uint, c_ulong, c_ulonglong, 
 from pathlib import Path
 from typing import Any
 
-from ftslurm.devices.dcmi_codes import NOT_SUPPORTED, words_of
+from ftslurm.devices.ascend.dcmi_codes import NOT_SUPPORTED, words_of
 from ftslurm.model.values import dataclass
 
 Place = tuple[int, int]  # card and chip

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from ftslurm.devices.amd_facts import EVENT_CODES, SAYS_NOTHING
-from ftslurm.devices.library_child import Json, LibraryError, Tell, serve
+from ftslurm.devices.amd.facts import EVENT_CODES, SAYS_NOTHING
+from ftslurm.devices.gpu.library_child import Json, LibraryError, Tell, serve
 
 # amdsmi_status_t
 DRIVER_NOT_LOADED, NO_DRIVER = 34, 51

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ftslurm.devices import nvml_facts
-from ftslurm.devices.gpu import GpuProbe, is_library_here
-from ftslurm.devices.gpu_looks import Finding, GpuLook, Heard, ResetAnswer
-from ftslurm.devices.library_child import Json, LibraryChild
+from ftslurm.devices.gpu.library_child import Json, LibraryChild
+from ftslurm.devices.gpu.looks import Finding, GpuLook, Heard, ResetAnswer
+from ftslurm.devices.gpu.probe import GpuProbe, is_library_here
+from ftslurm.devices.nvidia import nvml_facts
 from ftslurm.errors import FtslurmError
 from ftslurm.model.devices import Utilisation
 from ftslurm.system.commands import Runner
@@ -25,7 +25,7 @@ class Nvidia:
     library = "NVML"
     python_module = "pynvml"
     extra = "nvidia"
-    child = "ftslurm.devices.nvml_child"
+    child = "ftslurm.devices.nvidia.nvml_child"
     visible: tuple[str, ...] = ("CUDA_VISIBLE_DEVICES",)
     # The driver refuses to reset a GPU without the ones it is linked to.
     shares_resets = False

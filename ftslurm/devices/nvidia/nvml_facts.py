@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ftslurm.devices.gpu_looks import ECC_UNCORRECTABLE, Finding, GpuLook, Heard, Need, ResetAnswer, in_words
-from ftslurm.devices.library_child import Json
+from ftslurm.devices.gpu.library_child import Json
+from ftslurm.devices.gpu.looks import ECC_UNCORRECTABLE, Finding, GpuLook, Heard, Need, ResetAnswer, in_words
 from ftslurm.model.devices import Utilisation
 
 KIND = "nvidia"

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from ftslurm.devices.ascend_chip import Chip, Finding, NoAnswer, by_number, unlisted
-from ftslurm.devices.ascend_tool import TOOL, NpuSmi
-from ftslurm.devices.dcmi_driver import Driver
-from ftslurm.devices.npu_smi_fields import ResetAnswer, ResetOutcome
+from ftslurm.devices.ascend.chip import Chip, Finding, NoAnswer, by_number, unlisted
+from ftslurm.devices.ascend.dcmi_driver import Driver
+from ftslurm.devices.ascend.npu_smi_fields import ResetAnswer, ResetOutcome
+from ftslurm.devices.ascend.tool import TOOL, NpuSmi
 from ftslurm.model.devices import DeviceHealth, HealResult
 from ftslurm.model.values import dataclass
 
