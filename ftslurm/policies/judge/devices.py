@@ -9,11 +9,11 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, DismissAgents, LookAtDevices, Say
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
-from ftslurm.policies.judge.phases import Phase, Trouble
+from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.state import AGENT_MAX_S
 from ftslurm.policies.ladder.ladder import Cause, choose
-from ftslurm.policies.ladder.situation import ACTS
+from ftslurm.policies.ladder.situation import ACTS, Trouble
 
 # An agent that has gone is started anew after this, and after twice as long each time.
 AGENT_AGAIN_S = 10.0

@@ -16,10 +16,11 @@ from ftslurm.policies.diagnose.contrast import Contrast, contrast
 from ftslurm.policies.hang.hangs import HangWatch
 from ftslurm.policies.hang.standstill import as_seconds
 from ftslurm.policies.hang.whohangs import who_hangs
-from ftslurm.policies.judge.phases import Phase, Trouble
+from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.state import LATER_S, MARGIN_S
 from ftslurm.policies.ladder.ladder import Cause, choose
+from ftslurm.policies.ladder.situation import Trouble
 
 
 class Hangs(Settling):

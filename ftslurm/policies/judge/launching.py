@@ -16,10 +16,11 @@ from ftslurm.model.job import Task
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.settings import Settings
 from ftslurm.policies.attempt import Attempt
-from ftslurm.policies.judge.phases import Phase, Trouble
+from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.settling import LAUNCHES_AGAIN, Settling
 from ftslurm.policies.judge.state import AGENT_COMES_S, MARGIN_S, SIGINT, SIGTERM
 from ftslurm.policies.ladder.ladder import Cause
+from ftslurm.policies.ladder.situation import Trouble
 from ftslurm.policies.lease.touch import longest_s
 
 LONGEST_LOOK_S = 600.0

@@ -10,10 +10,11 @@ from ftslurm.model.decisions import Decision, Say
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.policies.judge.launching import ABSENT_MOST, AT_A_TIME
-from ftslurm.policies.judge.phases import Phase, Trouble
+from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.state import IDLE_LOOK
 from ftslurm.policies.ladder.ladder import Cause
+from ftslurm.policies.ladder.situation import Trouble
 
 # While ranks run or wait for devices to heal, minutes perhaps: nothing else would find out that a node is lost.
 _WATCHED = (Phase.RUNNING, Phase.HEALING)

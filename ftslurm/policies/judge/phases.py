@@ -1,4 +1,4 @@
-"""The judge's own words: its phases, what it is told at the start, and what it calls a trouble."""
+"""The judge's own words: its phases, and what it is told at the start."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from ftslurm.model.record import OutputTo, Record
 from ftslurm.model.summary import ENDING_STATES
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import RankEnd, Verdict
-from ftslurm.policies.ladder.ladder import Cause
 
-__all__ = ["ENDING_STATES", "Advise", "Diagnose", "Phase", "RunFacts", "Trouble"]
+__all__ = ["ENDING_STATES", "Advise", "Diagnose", "Phase", "RunFacts"]
 
 class Phase(Enum):
     NEW = "new"
@@ -100,12 +99,3 @@ class RunFacts:
 Advise = Callable[[tuple[RankEnd, ...], Mapping[str, str]], Sequence[tuple[str, str, str, tuple[str, ...]]]]
 # Every rank's end, the acting faults, and node -> why it is taken for broken -> what is behind it all (classify.py).
 Diagnose = Callable[[tuple[RankEnd, ...], tuple[Fault, ...], Mapping[str, str]], Verdict]
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why the attempt cannot go on. status: what ftrun ends with if nothing helps."""
-
-    cause: Cause
-    what: str
-    status: int

@@ -10,10 +10,11 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, ShowCard, StopRanks
 from ftslurm.model.events import Now
-from ftslurm.policies.judge.phases import Phase, Trouble
+from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.signals import Signals
 from ftslurm.policies.judge.state import MARGIN_S
 from ftslurm.policies.ladder.ladder import Cause, choose
+from ftslurm.policies.ladder.situation import Trouble
 
 
 class Ranks(Signals):

@@ -22,10 +22,11 @@ from ftslurm.model.events import Now
 from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.policies.attempt import Attempt
-from ftslurm.policies.judge.phases import Phase, Trouble
+from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM
 from ftslurm.policies.ladder.ladder import Cause
+from ftslurm.policies.ladder.situation import Trouble
 from ftslurm.policies.node.device_counts import short_of, wanted
 from ftslurm.policies.node.filling import Filling
 from ftslurm.policies.node.health import NodeHealth

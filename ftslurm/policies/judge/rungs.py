@@ -14,11 +14,11 @@ from ftslurm.model.events import Now
 from ftslurm.model.history import SWAPS
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.policies.judge.ending import STEP_END_WAIT_S
-from ftslurm.policies.judge.phases import ENDING_STATES, Phase, Trouble
+from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.replacing import Replacing
 from ftslurm.policies.judge.state import MARGIN_S, SIGTERM
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, choose, let_in
-from ftslurm.policies.ladder.situation import avoidable
+from ftslurm.policies.ladder.situation import Trouble, avoidable
 
 
 class Rungs(Replacing):

@@ -16,11 +16,11 @@ from ftslurm.model.verdict import Blame
 from ftslurm.policies.diagnose.blame import with_own_words
 from ftslurm.policies.diagnose.contrast import Contrast, contrast, shown_by, with_contrast
 from ftslurm.policies.diagnose.spread import BEGUN_S, with_spread
-from ftslurm.policies.judge.phases import ENDING_STATES, Phase, Trouble
+from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM
 from ftslurm.policies.ladder.ladder import Cause, choose
-from ftslurm.policies.ladder.situation import ACTS, acting, bad_nodes
+from ftslurm.policies.ladder.situation import ACTS, Trouble, acting, bad_nodes
 
 # A rank killed so may have been killed by Slurm (a cancelled job), before anybody could see the signal itself.
 _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})

@@ -10,9 +10,10 @@ from ftslurm.model.decisions import Decision, SignalRanks
 from ftslurm.model.events import Now
 from ftslurm.model.exits import signal_name
 from ftslurm.policies.judge.devices import Devices
-from ftslurm.policies.judge.phases import ENDING_STATES, Phase, Trouble
+from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.state import SIGINT, SIGTERM
 from ftslurm.policies.ladder.ladder import Cause
+from ftslurm.policies.ladder.situation import Trouble
 
 # A signal of ftrun's waits for Slurm's word whether the job is ending (then the ranks have it from Slurm), but not longer.
 PASS_ON_WITHIN_S = 2.0

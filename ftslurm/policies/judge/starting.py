@@ -20,8 +20,9 @@ from ftslurm.policies.hang.hangs import HangWatch
 from ftslurm.policies.hang.slow import SlowWatch
 from ftslurm.policies.hang.standstill import standstill
 from ftslurm.policies.judge.ending import Ending
-from ftslurm.policies.judge.phases import Phase, Trouble
+from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import IDLE_LOOK
+from ftslurm.policies.ladder.situation import Trouble
 
 # A job that is over sooner needs no agents, and does not pay for them; trouble brings them up at once.
 WATCH_AFTER_S = 1.0

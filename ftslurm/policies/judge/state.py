@@ -34,9 +34,9 @@ from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.hang.hangs import HangWatch
 from ftslurm.policies.hang.slow import SlowWatch
 from ftslurm.policies.hang.standstill import Standstill, standstill
-from ftslurm.policies.judge.phases import Advise, Diagnose, Phase, RunFacts, Trouble
+from ftslurm.policies.judge.phases import Advise, Diagnose, Phase, RunFacts
 from ftslurm.policies.ladder.ladder import Cause, Situation
-from ftslurm.policies.ladder.situation import situation_of
+from ftslurm.policies.ladder.situation import Trouble, situation_of
 from ftslurm.policies.lease.fence import Fence
 from ftslurm.policies.node.filling import Filling
 

@@ -10,16 +10,25 @@ from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.history import History
 from ftslurm.model.job import Task
 from ftslurm.model.settings import Settings
+from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Verdict
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.diagnose.blame import common_codes, without_common
-from ftslurm.policies.judge.phases import Trouble
 from ftslurm.policies.ladder.harm import charges
 from ftslurm.policies.ladder.ladder import Cause, Situation, repeated
 
 ADDRESS_IN_USE = "address-in-use"  # of the catalog of log patterns
 # The classes of faults that ask for a remedy; the others are recorded, or avoided at the next scheduling.
 ACTS = frozenset({FaultClass.SELF_HEALING, FaultClass.ISOLATE})
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why the attempt cannot go on. status: what ftrun ends with if nothing helps."""
+
+    cause: Cause
+    what: str
+    status: int
 
 
 def situation_of(
