@@ -10,6 +10,7 @@ loops beside. The jobs of one cluster run at once, and so do the clusters.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
@@ -23,9 +24,12 @@ from in_place import FTRUN
 from measure import ROOT, Series, batch, cluster, shared_folder
 
 SLURMS_OWN_S = 121.0
+# From the fault to Slurm's requeue; its clean-up; from there to the batch script; from there to the first rank.
+PARTS = ("to requeue", "nodes clean", "to script", "to rank")
 EVER_S = 4000
 
 OURS = """#!/bin/bash
+echo "$EPOCHREALTIME script $((${{SLURM_RESTART_COUNT:-0}} + 1))" >>{folder}/marks
 export FTSLURM_STATE_DIR={folder}/state
 {ftrun} --ft-set max_restarts=128 --ft-set rungs.unconditional-requeue.in_a_row=128 --ft-set retry.policy=OnFailure \
     --ft-set retry.same_error=1000 bash -c '
@@ -49,12 +53,13 @@ fi
 
 @dataclass(frozen=True)
 class Cell:
-    """epilog: how long it takes, None where there is none."""
+    """epilog: how long it takes, None where there is none. parts_s: medians, of what PARTS names."""
 
     epilog: float | None
     nodes: int
     times_s: tuple[float, ...]
     clean_ups_s: tuple[float, ...]
+    parts_s: tuple[float, ...]
 
     def __str__(self) -> str:
         name = "no Epilog" if self.epilog is None else f"Epilog {self.epilog:g} s"
@@ -62,7 +67,8 @@ class Cell:
         first, rest = self.times_s[0], self.times_s[1:] or self.times_s
         clean = f"{statistics.median(self.clean_ups_s):5.1f}" if self.clean_ups_s else "    ?"
         return (f"{name:<13} {self.nodes} nodes  {len(self.times_s):3} requeues: median {statistics.median(self.times_s):5.1f} s,"
-                f" first {first:5.1f}, then {min(rest):5.1f} to {max(rest):5.1f}; clean-up {clean} s; {late} fell into 121 s")
+                f" first {first:5.1f}, then {min(rest):5.1f} to {max(rest):5.1f}; clean-up {clean} s; {late} fell into 121 s"
+                + "".join(f"; {name} {seconds:.1f}" for name, seconds in zip(PARTS, self.parts_s, strict=False)))
 
 
 def times_s(marks: Path) -> tuple[float, ...]:
@@ -73,6 +79,27 @@ def times_s(marks: Path) -> tuple[float, ...]:
         found[what, int(number)] = float(at)
     faults = sorted(number for what, number in found if what == "fault")
     return tuple(found["start", number + 1] - found["fault", number] for number in faults if ("start", number + 1) in found)
+
+
+def parts_s(marks: Path, state: Path) -> tuple[float, ...]:
+    """Medians of what PARTS names, where a requeue shows all of it."""
+    at = {(what, int(number)): float(when) for when, what, number in map(str.split, marks.read_text().splitlines())}
+    since: dict[int, float] = {}
+    clean: dict[int, float] = {}
+    scheduling = 0
+    for line in (line for ledger in (state / "jobs").glob("*.jsonl") for line in ledger.read_text().splitlines()):
+        record = json.loads(line)
+        if record["kind"] == "RunBegan":
+            scheduling = record["schedule"] + 1
+            clean[scheduling - 1] = record["submit_time"] + 0.5
+        elif record["kind"] == "CleanUpBegan":
+            since[scheduling] = record["since"]
+    rows = []
+    for n in since:
+        if n in clean and ("fault", n) in at and ("start", n + 1) in at:
+            moments = (at["fault", n], since[n], clean[n], at["script", n + 1], at["start", n + 1])
+            rows.append([after - before for before, after in itertools.pairwise(moments)])
+    return tuple(map(statistics.median, zip(*rows, strict=True)))
 
 
 def clean_ups_s(state: Path) -> tuple[float, ...]:
@@ -88,7 +115,8 @@ def once(script: str, env: Mapping[str, str], epilog: float | None, nodes: int, 
         folder = Path(temporary)
         text = script.format(folder=folder, ftrun=FTRUN, rounds=rounds)
         batch(text, env, folder, f"-N{nodes}", "--ntasks-per-node=1", timeout_s=EVER_S)
-        return Cell(epilog, nodes, times_s(folder / "marks"), clean_ups_s(folder / "state"))
+        marks, state = folder / "marks", folder / "state"
+        return Cell(epilog, nodes, times_s(marks), clean_ups_s(state), parts_s(marks, state))
 
 
 @contextmanager

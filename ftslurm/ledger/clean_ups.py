@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ftslurm.errors import StateError
 from ftslurm.ledger.memory import MemoryFile
-from ftslurm.model.history import CLEAN_UP_MAX_S, CLEAN_UPS_MAX, History
+from ftslurm.model.history import CLEAN_UP_MAX_S, CLEAN_UPS_MAX, CleanUpTook, History
 
 # A hundred bytes a requeue, of the latest some hundred.
 MAX_BYTES = 32 << 10
@@ -19,18 +19,20 @@ class CleanUps:
     def __init__(self, root: Path) -> None:
         self._file = MemoryFile(root, "clean-ups.jsonl", MAX_BYTES)
 
-    def of(self, cluster: str) -> tuple[float, ...]:
-        """Seconds, the latest last; lines that cannot be read are passed over. Raises: StateError."""
+    def of(self, cluster: str) -> tuple[CleanUpTook, ...]:
+        """The latest last; lines that cannot be read are passed over. Raises: StateError."""
         found = (_from_line(line, cluster) for line in self._file.read())
-        return tuple(seconds for seconds in found if seconds is not None)[-CLEAN_UPS_MAX:]
+        return tuple(took for took in found if took is not None)[-CLEAN_UPS_MAX:]
 
-    def add(self, cluster: str, job: str, at: float, seconds: float) -> None:
+    def add(self, cluster: str, job: str, at: float, took: CleanUpTook) -> None:
         """at: Unix seconds. Raises: StateError."""
-        body = {"v": 1, "at": at, "cluster": cluster, "job": job, "seconds": float(round(seconds, 1))}
+        body = {"v": 1, "at": at, "cluster": cluster, "job": job, "seconds": float(round(took.seconds, 1))}
+        if took.rough:
+            body["rough"] = True
         self._file.add(json.dumps(body, separators=(",", ":")).encode() + b"\n")
 
 
-def known_clean_ups(root: Path, cluster: str, history: History) -> tuple[float, ...]:
+def known_clean_ups(root: Path, cluster: str, history: History) -> tuple[CleanUpTook, ...]:
     """From all jobs of the user; where that cannot be read, from this one's own past."""
     try:
         return CleanUps(root).of(cluster) or history.clean_ups
@@ -38,7 +40,7 @@ def known_clean_ups(root: Path, cluster: str, history: History) -> tuple[float, 
         return history.clean_ups
 
 
-def _from_line(line: bytes, cluster: str) -> float | None:
+def _from_line(line: bytes, cluster: str) -> CleanUpTook | None:
     try:
         body = json.loads(line)
     except (ValueError, RecursionError):
@@ -46,4 +48,6 @@ def _from_line(line: bytes, cluster: str) -> float | None:
     if not isinstance(body, dict) or body.get("v") != 1 or body.get("cluster") != cluster:
         return None
     seconds = body.get("seconds")
-    return float(seconds) if isinstance(seconds, float) and 0 < seconds <= CLEAN_UP_MAX_S else None
+    if not isinstance(seconds, float) or not 0 < seconds <= CLEAN_UP_MAX_S:
+        return None
+    return CleanUpTook(seconds, body.get("rough") is True)

@@ -57,6 +57,14 @@ PAUSES_MAX = 25
 
 
 @dataclass(frozen=True, slots=True)
+class CleanUpTook:
+    """How long the nodes of a job took to clean up. rough: it may have been some seconds less, had nobody watched."""
+
+    seconds: float
+    rough: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Sighting:
     """A rank on a node printed words that make its node a suspect. step: to which the training had come; 0: not told."""
 
@@ -82,7 +90,7 @@ class History:
     rescheduled: slot -> how often it alone got another node. bases: slot -> the starts, as `starts` has them, when it last
     did. places: the nodes by slot, once they were changed in this scheduling. lent: node -> donor job, of those nobody has
     ended for sure.
-    clean_ups: seconds, of the nodes after a requeue of ours, the latest last. cleaning: what is known of the one that goes on.
+    clean_ups: of the nodes after a requeue of ours, the latest last. cleaning: what is known of the one that goes on.
     requeue: the last one decided in this scheduling, unless it failed. scheduled_by: (rung, cause) of what led to this
     scheduling, empty for the first. trouble: the cause of the last one in this attempt.
     size: nodes of the job as it was scheduled, 0 if nobody wrote it; some may have been lost or given back since. let_in: nodes
@@ -118,7 +126,7 @@ class History:
     quiet_pauses: tuple[float, ...] = ()
     busy_pauses: tuple[float, ...] = ()
     furthest: int = 0
-    clean_ups: tuple[float, ...] = ()
+    clean_ups: tuple[CleanUpTook, ...] = ()
     cleaning: CleanUpBegan | None = None
     requeue: Decided | None = None
     scheduled_by: tuple[str, str] = ("", "")
@@ -196,20 +204,23 @@ def _run_began(past: History, run: RunBegan) -> History:
         requeue_left=past.requeue_left and not again, open_swaps={} if again else past.open_swaps,
         places=() if again else past.places, size=max(run.size, 0 if again else past.size),
         requeue=None if again else past.requeue, scheduled_by=past.why_scheduled(run.schedule), trouble="",
-        clean_ups=(*past.clean_ups, *clean_up_s(past, run))[-CLEAN_UPS_MAX:], cleaning=None if again else past.cleaning,
+        clean_ups=(*past.clean_ups, *clean_up_of(past, run))[-CLEAN_UPS_MAX:], cleaning=None if again else past.cleaning,
     )  # fmt: skip
 
 
-def clean_up_s(past: History, run: RunBegan) -> tuple[float, ...]:
+def clean_up_of(past: History, run: RunBegan) -> tuple[CleanUpTook, ...]:
     """How long the nodes took to clean up before the scheduling of `run`; empty where that is not known.
 
-    Slurm tells its end in whole seconds, cut off: the moment lies up to one later.
+    Slurm tells its end in whole seconds, cut off: the moment lies up to one later. A node from which the others were watched
+    began only after that: where they were clean by then, they show how long it takes without a watch; where not, all that is
+    known is how long the last node took, whose slurmd may have looked late.
     """
     began, last = past.cleaning, past.last_run
     if began is None or not began.usual or last is None or run.schedule != last.schedule + 1:
         return ()
     seconds = run.submit_time + 1 - began.since
-    return (seconds,) if 0 < seconds <= CLEAN_UP_MAX_S else ()
+    took = CleanUpTook(max(seconds - began.watched_s, began.watched_s), began.watched_s > 0 and not began.others_clean)
+    return (took,) if 0 < seconds <= CLEAN_UP_MAX_S else ()
 
 
 def _attempt_began(past: History, begun: AttemptBegan) -> History:

@@ -339,13 +339,16 @@ class Decided:
 class CleanUpBegan:
     """The job was requeued by decision `id`, and its nodes clean up. since: Unix seconds by slurmctld's clock.
 
-    usual: no node was dead, for which Slurm waits much longer.
+    usual: no node was dead, for which Slurm waits much longer. Written again when whoever requeues it has watched the other
+    nodes from its own, which could not be clean meanwhile; others_clean: they were all clean by then.
     """
 
     at: float
     id: str
     since: float
     usual: bool = True
+    watched_s: float = 0.0
+    others_clean: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.model import record as rec
-from ftslurm.model.history import History, fold
+from ftslurm.model.history import CleanUpTook, History, fold
 
 KEY = ("n2", "0.0", "80E01801")
 
@@ -31,17 +31,19 @@ def seen(at: float, key: tuple[str, str, str] = KEY) -> rec.FaultSeen:
     return rec.FaultSeen(at, *key, "HBM", "self-healing")
 
 
-def requeued(submit_time: int, usual: bool = True, schedule: int = 1) -> History:
+def requeued(submit_time: int, usual: bool = True, schedule: int = 1, *watched: rec.Record) -> History:
     decided = rec.Decided(100.0, "d", 1, "isolated-requeue", "device", "because")
     began = rec.CleanUpBegan(101.0, "d", 1000.0, usual)
     again = rec.RunBegan(2.0, "r2", "7", "c", schedule, "train", "train", "n[1-2]", submit_time=submit_time)
-    return fold([rec.RunBegan(1.0, "r1", "7", "c", 0, "train", "train", "n[1-2]"), decided, began, again])
+    return fold([rec.RunBegan(1.0, "r1", "7", "c", 0, "train", "train", "n[1-2]"), decided, began, *watched, again])
 
 
 @pytest.mark.parametrize(("past", "clean_ups"), [
-    (requeued(1014), (15.0,)), (requeued(1014, usual=False), ()), (requeued(1014, schedule=2), ()), (requeued(0), ()), (requeued(9999), ()),
+    (requeued(1014), (CleanUpTook(15.0),)), (requeued(1014, usual=False), ()), (requeued(1014, schedule=2), ()), (requeued(0), ()), (requeued(9999), ()),
+    (requeued(1014, True, 1, rec.CleanUpBegan(110.0, "d", 1000.0, True, 8.0, True)), (CleanUpTook(8.0),)),
+    (requeued(1049, True, 1, rec.CleanUpBegan(110.0, "d", 1000.0, True, 9.0, False)), (CleanUpTook(41.0, rough=True),)),
 ])
-def test_how_long_a_clean_up_took_is_known_in_the_scheduling_after_it(past: History, clean_ups: tuple[float, ...]) -> None:
+def test_how_long_a_clean_up_took_is_known_in_the_scheduling_after_it(past: History, clean_ups: tuple[CleanUpTook, ...]) -> None:
     assert past.clean_ups == clean_ups
 
 

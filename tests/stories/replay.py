@@ -20,7 +20,7 @@ from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import Fault, FaultClass, HealResult
 from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.history import fold
+from ftslurm.model.history import CleanUpTook, fold
 from ftslurm.model.job import Task
 from ftslurm.model.layout import Layout
 from ftslurm.model.settings import Settings
@@ -295,7 +295,7 @@ class Job:
         self.facts = RunFacts(
             f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, user_env=frozenset(user_env), can=frozenset(can),
             remembered=remembered or {}, width=width, number=7, no_swap=no_swap, granted=tuple(granted), batch_node=batch_node,
-            submit_time=submit_time, clean_ups=tuple(clean_ups), beside=beside,
+            submit_time=submit_time, clean_ups=tuple(map(CleanUpTook, clean_ups)), beside=beside,
         )  # fmt: skip
         self.judge = Judge(self.settings, history, self.facts, diagnose)
         self.tasks = tasks_on(self.nodes, per_node)

@@ -7,6 +7,7 @@ from dataclasses import field
 from enum import Enum
 
 from ftslurm.model.devices import Fault
+from ftslurm.model.history import CleanUpTook
 from ftslurm.model.record import OutputTo, Record
 from ftslurm.model.summary import ENDING_STATES
 from ftslurm.model.values import dataclass
@@ -41,7 +42,7 @@ class RunFacts:
     whatever Slurm thinks of them (their leases, though, may outlive their ftrun). loans_left: donor jobs that nobody has ended.
     beside: does Slurm list steps, and none but those of steps_over, in a job that has lost a node? The node cannot say that
     nothing is left there.
-    submit_time: of the job or its last requeue, by slurmctld's clock. clean_ups: seconds that nodes of this cluster needed after
+    submit_time: of the job or its last requeue, by slurmctld's clock. clean_ups: what nodes of this cluster needed after
     earlier requeues, this user's jobs', the latest last. output: where it goes, None where nobody knows.
     log, labels: where the ranks' errors go, as in RunBegan.
     number: of the job, as scontrol takes it. remembered: node -> why earlier jobs of this user left it. sdk_env: what the
@@ -84,7 +85,7 @@ class RunFacts:
     granted: tuple[str, ...] = ()
     beside: bool = False
     submit_time: int = 0
-    clean_ups: tuple[float, ...] = ()
+    clean_ups: tuple[CleanUpTook, ...] = ()
     log: str = ""
     labels: bool = False
     output: OutputTo | None = None

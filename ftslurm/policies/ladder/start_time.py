@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftslurm.model.decisions import Start
+from ftslurm.model.history import CleanUpTook
 from ftslurm.model.settings import Settings
 
 # As long as nothing is known. With proctrack/cgroup the processes of a plain script are gone after 0.7 to 3.7 s (seen on 22.05).
@@ -22,31 +23,36 @@ WATCH_S = 9.0
 OWN_S = 4.0
 # The clock of SubmitTime and StartTime counts whole seconds.
 MARGIN_S = 0.5
+# After the first ten seconds slurmd looks every ten whether the own node's processes are gone.
+NEXT_LOOK_S = 10.0
 # Of the latest this many clean-ups the longest counts.
 KNOWN_MAX = 10
 # The requests of the recipe take 0.1 s on a quiet machine. One that is slow to answer is slow to clean up.
 SLOW_FACTOR = 4.0
 
 
-def plan_start(settings: Settings, epilog: bool, known: Sequence[float]) -> Start:
-    """epilog: has the site one, or may it have? known: seconds that earlier clean-ups took, the latest last."""
+def plan_start(settings: Settings, epilog: bool, known: Sequence[CleanUpTook]) -> Start:
+    """epilog: has the site one, or may it have? known: earlier clean-ups, the latest last."""
     grace_s = _behind_grace_s(settings.cleanup_grace_s) if epilog else 0.0
     if told_s := max(settings.start_in_s, behind(known), grace_s):
         return Start(told_s, epilog=epilog)
     return Start(EPILOG_S if epilog else NO_EPILOG_S, WATCH_S, epilog)
 
 
-def behind(known: Sequence[float]) -> float:
+def behind(known: Sequence[CleanUpTook]) -> float:
     """Seconds within which the next clean-up ends, if it is like those before; 0 where there was none.
 
-    One that took so much longer than the usual one that Slurm's own delay is cheaper is not waited for.
+    One that took so much longer than the usual one that Slurm's own delay is cheaper is not waited for. Rough ones count
+    until there is a better one.
     """
     if not known:
         return 0.0
+    exact = [took for took in known if not took.rough]
+    lengths_s = [took.seconds for took in exact or known]
     from statistics import median  # 5 ms to load, and most runs are never requeued
 
-    usual_s = median(known)
-    counted = [seconds for seconds in known[-KNOWN_MAX:] if seconds <= usual_s + SLURMS_OWN_S]
+    usual_s = median(lengths_s)
+    counted = [seconds for seconds in lengths_s[-KNOWN_MAX:] if seconds <= usual_s + SLURMS_OWN_S]
     longest_s = max(counted)
     spread_s = longest_s - min(counted) if len(counted) > 1 else longest_s
     return longest_s + MARGIN_S + min(spread_s, longest_s / 4 + MARGIN_S)
@@ -54,9 +60,9 @@ def behind(known: Sequence[float]) -> float:
 
 def after_watch(start: Start, watched_s: float, all_clean: bool) -> float:
     """Seconds from now, when the other nodes were watched for `watched_s` and are clean, or `all_clean` is False: for what the
-    own node still needs. An Epilog takes as long there as it took on the others."""
+    own node still needs. An Epilog takes as long there as it took on the others, and has not begun there while we watch."""
     if not all_clean:
-        return max(start.in_s, 2 * watched_s)
+        return max(start.in_s + NEXT_LOOK_S + OWN_S if start.epilog else start.in_s, 2 * watched_s)
     return OWN_S + (1.25 * watched_s if start.epilog else 0.0)
 
 

@@ -32,7 +32,7 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.ledger.store import Identity, Store, state_folder
 from ftslurm.model.decisions import TellOthers
-from ftslurm.model.history import History, clean_up_s, fold
+from ftslurm.model.history import CleanUpTook, History, clean_up_of, fold
 from ftslurm.model.job import Allocation, JobId
 from ftslurm.model.layout import Layout
 from ftslurm.model.node_memory import NodeLeft, NodeReinstated, Told, remembered, suspects
@@ -389,14 +389,14 @@ def _remembered(memory: NodeMemory, facts: RunFacts, settings: Settings) -> Mapp
     return suspects(known, facts.cluster, facts.job, settings.memory_jobs)
 
 
-def _clean_ups(root: Path, facts: RunFacts, history: History) -> tuple[float, ...]:
+def _clean_ups(root: Path, facts: RunFacts, history: History) -> tuple[CleanUpTook, ...]:
     """Those known, with the one before this scheduling, which is remembered from now on; that it cannot be is no harm."""
     began = RunBegan(0.0, "", facts.job, facts.cluster, facts.schedule, "", "", "", submit_time=facts.submit_time)
-    new = clean_up_s(history, began)
+    new = clean_up_of(history, began)
     known = known_clean_ups(root, facts.cluster, history)
     with suppress(StateError):
-        for seconds in new:
-            CleanUps(root).add(facts.cluster, facts.job, Clock().now().unix, seconds)
+        for took in new:
+            CleanUps(root).add(facts.cluster, facts.job, Clock().now().unix, took)
     return (*known, *new)
 
 

@@ -55,9 +55,9 @@ def carry_out(client: SlurmClient, number: int, journal: Journal, start: Start, 
     else:
         usual = decided.cause not in DEAD_NODES
 
-        def write_down(since: float) -> None:
+        def write_down(since: float, watched_s: float, others_clean: bool) -> None:
             with suppress(StateError):  # on a full disk: only the next start is a guess again, and a held job must go on
-                journal.append([CleanUpBegan(time.time(), decided.id, since, usual)])
+                journal.append([CleanUpBegan(time.time(), decided.id, since, usual, watched_s, others_clean)])
 
         what = give_back(client, number, plan, slurms_clock(config), write_down)
         what += _next_start(client, number, decided.dead, config)

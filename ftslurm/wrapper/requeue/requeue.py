@@ -33,8 +33,15 @@ LOOK_AGAIN_S = 0.1
 # Of the two clocks: Slurm tells whole seconds, and a request takes a moment.
 AGREE_S = 2.0
 
+# since (Unix seconds by slurmctld's clock), watched_s, others_clean: as in CleanUpBegan.
+Began = Callable[[float, float, bool], object]
+
 AS_IT_IS = "requeued; Slurm took no other change of the job, so it starts by Slurm's own delay"
 RUNS_AGAIN = "requeued already, and it runs again"
+
+
+def _tell_nobody(since: float, watched_s: float, others_clean: bool) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +72,11 @@ def runs_again(job: JobView, plan: Plan) -> bool:
 
 def give_back(
     client: SlurmClient, number: int, plan: Plan, clock: Callable[[], float],
-    began: Callable[[float], object] = lambda since: None, pause: Callable[[float], None] = time.sleep,
+    began: Began = _tell_nobody, pause: Callable[[float], None] = time.sleep,
 ) -> str:  # fmt: skip
     """Follow the recipe from wherever the job stands; gives what was done, in words.
 
-    clock: Unix seconds, slurmctld's (`slurms_clock`). began: is told when the clean-up began. pause: waits for so many seconds.
+    clock: Unix seconds, slurmctld's (`slurms_clock`). began: is told what CleanUpBegan holds. pause: waits for so many seconds.
     Raises: SlurmRefused, SlurmUnavailable, UnknownJob. A job left on the way is held, not back on a bad node.
     """
     first = clock()
@@ -84,7 +91,7 @@ def give_back(
         job = client.job(number)
     since = clock()
     if held_now:
-        began(since)
+        began(since, 0.0, False)
     excluded = (job.excluded - plan.ours) | plan.exclude
     named = job.required & plan.exclude  # by the user; Slurm would let the job wait for them for ever
     if named:
@@ -96,7 +103,7 @@ def give_back(
     if client.job(number).held:
         client.release(number)
     if watch and not said:
-        said = _watch(client, job, plan, clock, since, pause)
+        said = _watch(client, job, plan, clock, since, pause, began if held_now else _tell_nobody)
     without = f" without {', '.join(sorted(plan.exclude))}" if plan.exclude else ""
     taken = f" ({', '.join(sorted(named))} taken off its --nodelist)" if named else ""
     return f"requeued{without}{taken}{said}"
@@ -126,7 +133,7 @@ def _start_in(
 
 def _watch(
     client: SlurmClient, job: JobView, plan: Plan, clock: Callable[[], float], since: float,
-    pause: Callable[[float], None],
+    pause: Callable[[float], None], began: Began,
 ) -> str:  # fmt: skip
     """Until the other nodes are clean, or for as long as the plan allows; then the start is moved to what our own still needs."""
     asked_s, late = 0.0, clock() + WATCHED_START_S
@@ -142,6 +149,7 @@ def _watch(
             late = now + WATCHED_START_S
             _start_at(client, job.number, late)
         pause(max(LOOK_AGAIN_S, watched_s / 20))
+    began(since, watched_s, clean)
     if clean and plan.here not in view.cleaning:
         in_s = float(SOON_S)
     else:
@@ -158,7 +166,7 @@ def start_when_clean(client: SlurmClient, number: int, watch_s: float, clock: Ca
     if job.state is not JobState.PENDING or job.held or not job.completing or job.expedited:
         return ""
     plan = Plan(frozenset(), frozenset(), Start(float(SOON_S), watch_s))
-    refused = _watch(client, job, plan, clock, clock(), time.sleep)
+    refused = _watch(client, job, plan, clock, clock(), time.sleep, _tell_nobody)
     return f"its nodes are clean{refused or ', it starts now'}"
 
 
