@@ -21,14 +21,16 @@ SLURMS_OWN_S = 121.0
 WATCH_S = 9.0
 # What the own node needs when whoever watched has ended: its step, and slurmd's next look (up to 2.9 s on a busy machine, 22.05).
 OWN_S = 4.0
-# The clock of SubmitTime and StartTime counts whole seconds.
+# Of one or two clean-ups nobody knows how much they differ. (That Slurm's times are whole seconds is counted where they are
+# measured, and where a start is set: both to the later one.)
 MARGIN_S = 0.5
+FEW = 2
 # After the first ten seconds slurmd looks every ten whether the own node's processes are gone.
 NEXT_LOOK_S = 10.0
 # Of the latest this many clean-ups the longest counts.
 KNOWN_MAX = 10
 # The requests of the recipe take 0.1 s on a quiet machine. One that is slow to answer is slow to clean up.
-SLOW_FACTOR = 4.0
+QUIET_S, SLOW_FACTOR = 0.25, 4.0
 
 
 def plan_start(settings: Settings, epilog: bool, known: Sequence[CleanUpTook]) -> Start:
@@ -55,7 +57,8 @@ def behind(known: Sequence[CleanUpTook]) -> float:
     counted = [seconds for seconds in lengths_s[-KNOWN_MAX:] if seconds <= usual_s + SLURMS_OWN_S]
     longest_s = max(counted)
     spread_s = longest_s - min(counted) if len(counted) > 1 else longest_s
-    return longest_s + MARGIN_S + min(spread_s, longest_s / 4 + MARGIN_S)
+    margin_s = max(MARGIN_S, min(spread_s, longest_s / 4 + MARGIN_S))
+    return longest_s + margin_s + (MARGIN_S if len(counted) <= FEW else 0.0)
 
 
 def after_watch(start: Start, watched_s: float, all_clean: bool) -> float:
@@ -68,7 +71,7 @@ def after_watch(start: Start, watched_s: float, all_clean: bool) -> float:
 
 def for_slowness(requests_s: float) -> float:
     """Seconds more, on a machine on which the requests so far took `requests_s`."""
-    return SLOW_FACTOR * requests_s
+    return SLOW_FACTOR * max(0.0, requests_s - QUIET_S)
 
 
 def _behind_grace_s(grace_s: float) -> float:

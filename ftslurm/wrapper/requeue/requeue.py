@@ -99,7 +99,7 @@ def give_back(
     if excluded != job.excluded:
         client.exclude(number, sorted(excluded))
     watch = plan.start.watch_s > 0 and bool({*job.cleaning} - {plan.here}) and not job.expedited
-    said = "" if job.expedited else _start_in(client, job, plan, clock, first, watch)
+    said = "" if job.expedited else _start_in(client, job, plan, clock, first, since, watch)
     if client.job(number).held:
         client.release(number)
     if watch and not said:
@@ -120,15 +120,17 @@ def slurms_clock(config: Mapping[str, str]) -> Callable[[], float]:
 
 
 def _start_in(
-    client: SlurmClient, job: JobView, plan: Plan, clock: Callable[[], float], first: float, watch: bool
-) -> str:
-    """Safely late where other nodes are watched first. From here, not from the beginning: on a busy machine each request takes
-    its time, and so does the clean-up."""
+    client: SlurmClient, job: JobView, plan: Plan, clock: Callable[[], float], first: float, since: float, watch: bool
+) -> str:  # fmt: skip
+    """Safely late where other nodes are watched first. since: when the clean-up began, which its length is counted from. On a
+    busy machine each request takes its time, and so does the clean-up."""
     if not job.completing:
-        in_s = float(SOON_S)
+        start = clock() + SOON_S
+    elif watch:
+        start = clock() + WATCHED_START_S
     else:
-        in_s = WATCHED_START_S if watch else max(plan.start.in_s, SOON_S) + for_slowness(clock() - first)
-    return _start_at(client, job.number, clock() + in_s)
+        start = max(since + plan.start.in_s + for_slowness(clock() - first), clock() + SOON_S)
+    return _start_at(client, job.number, start)
 
 
 def _watch(
