@@ -4,7 +4,11 @@
 
 Each job fails at once, as often as `--rounds` says, and remembers what it learns of clean-ups for itself alone: the first
 requeue of each knows nothing. A requeue that fell into Slurm's own delay takes more than 121 s. --busy: as many endless
-loops beside. The jobs of one cluster run at once, and so do the clusters.
+loops beside. --conf: a further line of slurm.conf. The jobs of one cluster run at once, and so do the clusters.
+
+The clusters look for jobs to start each second. With Slurm's own settings (`--conf
+SchedulerParameters=batch_sched_delay=3,sched_interval=60,bf_interval=30`) a job whose start time has come waits, on a
+cluster where nothing else happens, for the next look, whoever requeued it.
 """
 
 from __future__ import annotations
@@ -132,17 +136,19 @@ def busy(loops: int) -> Iterator[None]:
 
 
 @contextmanager
-def cluster_with(epilog: float | None, nodes: int) -> Iterator[dict[str, str]]:
-    with cluster(nodes, *(("Epilog=",) if epilog is None else ())) as env:
+def cluster_with(epilog: float | None, nodes: int, conf: Sequence[str] = ()) -> Iterator[dict[str, str]]:
+    with cluster(nodes, *(("Epilog=",) if epilog is None else ()), *conf) as env:
         if epilog is not None:
             folder = str(Path(env["SLURM_CONF"]).parent)
             subprocess.run([ROOT / "tools/slurm-cluster", "epilog", "--dir", folder, f"{epilog:g}"], check=True)
         yield env
 
 
-def cells(epilogs: Sequence[float | None], sizes: Sequence[int], rounds: int, loops: int) -> list[Cell]:
+def cells(
+    epilogs: Sequence[float | None], sizes: Sequence[int], rounds: int, loops: int, conf: Sequence[str] = ()
+) -> list[Cell]:
     with ExitStack() as stack:
-        envs = [stack.enter_context(cluster_with(epilog, sum(sizes))) for epilog in epilogs]
+        envs = [stack.enter_context(cluster_with(epilog, sum(sizes), conf)) for epilog in epilogs]
         stack.enter_context(busy(loops))
         pool = stack.enter_context(ThreadPoolExecutor(len(epilogs) * len(sizes)))
         asked = [pool.submit(once, OURS, env, epilog, size, rounds)
@@ -169,9 +175,10 @@ def main() -> None:
     parser.add_argument("--epilog", nargs="+", default=["none", "0", "5"], metavar="SECONDS")
     parser.add_argument("--nodes", nargs="+", type=int, default=[1, 2, 4])
     parser.add_argument("--busy", type=int, default=0, metavar="LOOPS")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
     asked = parser.parse_args()
     epilogs = [None if text == "none" else float(text) for text in asked.epilog]
-    for cell in cells(epilogs, asked.nodes, asked.rounds, asked.busy):
+    for cell in cells(epilogs, asked.nodes, asked.rounds, asked.busy, asked.conf):
         print(cell, flush=True)
 
 
