@@ -306,6 +306,31 @@ def test_a_home_that_cannot_be_written_is_told_with_the_mend(boot_cluster: Boot,
         assert len(told.of_attempt(1)) == 1
 
 
+# How long a mount believes what it has seen of names, missing names, sizes and times: mount options acdirmax and acregmax of
+# nfs(5), and noac. The kernel's own cache of a file system in user space stands in for that of an NFS client.
+CACHED = "attr_timeout=20,entry_timeout=20,negative_timeout=20"
+NOT_CACHED = "attr_timeout=0,entry_timeout=0,negative_timeout=0,direct_io"
+
+
+@pytest.mark.parametrize("options", [CACHED, NOT_CACHED], ids=["cached", "noac"])
+def test_a_state_folder_that_each_node_sees_through_a_mount_of_its_own(
+    boot_cluster: Boot, job_path: tuple[Path, ...], options: str
+) -> None:
+    with site(boot_cluster, job_path) as stage:
+        told = stage.prepare(all_rungs(env={"FTSLURM_STATE_DIR": "%STORY%/mount/state"}), "mount")
+        server, mount = told.folder / "server", told.folder / "mount"
+        for folder in (server, mount):
+            folder.mkdir()
+            os.chown(folder, told.folder.stat().st_uid, -1)
+        for node in stage.cluster.nodes:
+            on(stage, node, "bindfs", "-o", options, str(server), str(mount))
+        told.submit()
+        went_through_all_rungs(told)
+        (path,) = server.glob("state/jobs/*.jsonl")
+        kinds = [json.loads(line)["kind"] for line in path.read_text().splitlines()]
+        assert (kinds.count("AttemptBegan"), kinds.count("RunBegan"), kinds[-1]) == (4, 2, "Finished")
+
+
 def test_what_was_adopted_into_the_job_is_not_ours_to_end(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
     """pam_slurm_adopt: somebody has logged in to a node, to look."""
     with site(boot_cluster, job_path, nodes=2) as stage:
