@@ -1,5 +1,8 @@
 # make demo     a training job survives a device fault, a crash and a sick node; no Slurm, no root
-# make test     everything, on a real Slurm cluster that the tests boot themselves
+# make check    lint, and all tests that need no Slurm and no process of their own: what to run while you write
+# make test     all tests on Debian's own Slurm, on real clusters that they boot themselves
+# make test-long   what is repetition: other releases of Slurm, an ordinary user's cluster, two hostile users
+# make dist     a wheel and a source package in dist/
 # make cluster  such a cluster for yourself; make cluster-down ends it
 # make score    how many failing runs of the corpus are understood; those of public threads in two halves, apart
 # make chaos    hundreds of faults of all kinds over real jobs (CHAOS_ARGS="--seed 7" repeats a run)
@@ -10,15 +13,25 @@ PYTEST_ARGS ?=
 # Tests beside each other: they wait far more than they compute. Two are the other releases of Slurm.
 WORKERS ?= 5
 CHAOS_ARGS ?=
+QUICK = tests/policies tests/catalogs tests/model tests/stories tests/ledger tests/report tests/slurm tests/config
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-attacks lint cluster cluster-down score bench chaos clean
+.PHONY: demo check test test-long test-attacks dist lint cluster cluster-down score bench chaos clean
 
 demo: $(VENV)/.ready-demo
 	demo/run $(VENV)/bin
 
 test: $(VENV)/.ready-test lint
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -m "not long" $(PYTEST_ARGS)
+
+test-long: $(VENV)/.ready-test
+	FTSLURM_TEST_ATTACKS=1 $(VENV)/bin/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m long $(PYTEST_ARGS)
+
+check: $(VENV)/.ready-test lint
+	$(VENV)/bin/python -m pytest -q -n auto $(QUICK) $(PYTEST_ARGS)
+
+dist: $(VENV)/.ready-test
+	$(VENV)/bin/python -m build --no-isolation --outdir dist .
 
 test-attacks: $(VENV)/.ready-test
 	FTSLURM_TEST_ATTACKS=1 $(VENV)/bin/python -m pytest tests/attacks $(PYTEST_ARGS)
@@ -51,4 +64,4 @@ $(VENV)/.ready-test: pyproject.toml tools/setup
 	tools/setup test $(VENV)
 
 clean:
-	rm -rf $(VENV) $(VENV)-* build *.egg-info
+	rm -rf $(VENV) $(VENV)-* build dist *.egg-info

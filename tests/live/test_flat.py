@@ -14,6 +14,7 @@ from tests.live.conftest import REPO, as_user, copied_commands, user_folder
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.long,
     pytest.mark.skipif(os.geteuid() != 0, reason="whoever is not root runs all tests so"),
 ]
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.live.stories import processes_with
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long]
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 LAST_LINES = 300  # of hundreds of tests
