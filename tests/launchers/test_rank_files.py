@@ -26,4 +26,12 @@ W = "/work"
     ("-o none", {}, RankFiles()),
 ])  # fmt: skip
 def test_files_of_ranks(options: str, env: dict[str, str], expected: RankFiles) -> None:
-    assert rank_files(options.split(), env, 7, "me", W) == expected
+    found = rank_files(options.split(), env, 7, "me", W)
+    assert (found.files, found.banner, found.label) == (expected.files, expected.banner, expected.label)
+
+
+@pytest.mark.parametrize(("options", "errors"), [
+    ("", None), ("-o out", f"{W}/out"), ("-o out -e err.%t", f"{W}/err.%t"), ("-e none", ""), ("-o out -e all", None), ("-o 0", ""),
+])
+def test_where_errors_go(options: str, errors: str | None) -> None:
+    assert rank_files(options.split(), {}, 7, "me", W).errors == errors

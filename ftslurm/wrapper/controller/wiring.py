@@ -295,7 +295,8 @@ def _controller(
     clock, signals, diagnosis = Clock(), Signals(), Diagnosis(settings)
     keep_bytes = settings.keep_bytes if facts.launcher == "srun" else 0  # nobody else runs a script anew
     files, ranks = own_files(order.env), ranks_files(order.components, order.env, facts.number)
-    facts = replace(facts, output=output_to(files, ranks))
+    log, labels = output_place(ranks, facts.number, own_stderr())
+    facts = replace(facts, output=output_to(files, ranks), log=log, labels=labels)
     if settings.catalogs:
         diagnosis.load()  # what is wrong with a site's own file is said before the job begins
     meaning = lazy_meaning(settings.user_induced, settings.catalogs)
@@ -467,8 +468,6 @@ def _facts(
 ) -> RunFacts:
     command = order.command
     wide = _width(order, allocation, settings)
-    number, options = allocation.job.number, order.components[0].options
-    log, labels = output_place(options, order.env, number, Path.cwd(), own_stderr())
     no_swap = why_no_swap(order.components, order.env, allocation.nodes, allocation.size, wide)
     no_donor = why_not_over_two_jobs(order.components[0].options, order.env, mpi_default)
     return RunFacts(
@@ -499,8 +498,6 @@ def _facts(
         slurm_env={name: value for name, value in order.env.items() if name.startswith(_OF_THE_JOB)},
         granted=allocation.granted,
         submit_time=allocation.submit_time,
-        log=log,
-        labels=labels,
     )
 
 

@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ftslurm.launchers.srun_options import has_flag, option_value
-from ftslurm.model.numbers import whole
-
-_FIELD = re.compile(r"%(?:(%)|(\d*)([aAjJsutnNx]))")
+from ftslurm.launchers.file_patterns import expand_pattern
+from ftslurm.launchers.rank_files import RankFiles
 
 
-def output_place(options: Sequence[str], env: Mapping[str, str], job: int, folder: Path, own: str) -> tuple[str, bool]:
+def output_place(ranks: RankFiles, job: int, own: str) -> tuple[str, bool]:
     """(pattern, labels): a path in which `%t`, `%n` and `%N` are left for the rank, empty where it is no file; and whether srun
-    writes the rank before each line. own: the file that our own stderr is, or empty.
-
-    Source: srun(1), "IO Redirection" and "filename pattern": errors go where the output does, unless something else is said.
+    writes the rank before each line. own: the file that our own stderr is, or empty. Steps differ by attempt: `*`.
     """
-    labels = has_flag(options, "label") or "SLURM_LABELIO" in env
-    given = option_value(options, "error") or env.get("SLURM_STDERRMODE")
-    given = given or option_value(options, "output") or env.get("SLURM_STDOUTMODE") or "all"
-    if given.lower() == "none":
-        return "", labels
-    if given[:3].lower() == "all" or given.startswith("-") or whole(given) is not None:
-        return own.replace("%", "%%"), labels
-    known = {
-        "j": str(job), "J": f"{job}.*", "s": "*", "A": env.get("SLURM_ARRAY_JOB_ID", str(job)),
-        "a": env.get("SLURM_ARRAY_TASK_ID", "*"), "x": env.get("SLURM_JOB_NAME", "*"), "u": env.get("USER", "*"),
-    }  # fmt: skip
-
-    def value_of(found: re.Match[str]) -> str:
-        letter = found[3]
-        if letter is None or letter not in known:
-            return found[0]
-        value = known[letter].replace("%", "%%")
-        return value.zfill(min(int(found[2][-2:] or 0), 10)) if value.isdecimal() else value
-
-    place = Path(option_value(options, "chdir") or "") / _FIELD.sub(value_of, given)
-    return str(folder / place), labels
+    if ranks.errors is None:
+        return own.replace("%", "%%"), ranks.label
+    return expand_pattern(ranks.errors, {"s": "*", "J": f"{job}.*"}, partly=True), ranks.label
 
 
 def own_stderr() -> str:

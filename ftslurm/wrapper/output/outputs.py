@@ -36,14 +36,14 @@ def _file_behind(place: Path) -> str:
 
 def ranks_files(components: Iterable[Component], env: Mapping[str, str], job: int) -> RankFiles:
     """Of a step with several components nobody knows which rank has which."""
-    only, *others = components
-    if others:
-        return RankFiles()
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         user = str(os.geteuid())
-    return rank_files(only.options, env, job, user, str(Path.cwd()))
+    only, *others = (rank_files(each.options, env, job, user, str(Path.cwd())) for each in components)
+    if not others:
+        return only
+    return RankFiles(errors=None if all(each.errors is None for each in (only, *others)) else "")
 
 
 def output_to(files: tuple[str, ...], ranks: RankFiles) -> OutputTo | None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from ftslurm.launchers.rank_files import RankFiles, rank_files
 from ftslurm.wrapper.output.output_place import output_place
 
 
@@ -15,15 +14,18 @@ from ftslurm.wrapper.output.output_place import output_place
     (["-o", "out.%t", "-e", "/e/%j-%N.%3t"], {}, "/e/7-%N.%3t"),
     (["--output=none"], {}, ""),
     (["--output=all"], {}, "/job/slurm-7.out"),
-    (["-o", "3"], {}, "/job/slurm-7.out"),
+    (["-o", "3"], {}, ""),
     (["-o", "%x-%A_%a-%8j-%s.txt"], {"SLURM_JOB_NAME": "50%", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "2"},
      "/job/50%%-5_2-00000007-*.txt"),
-    (["-D", "sub", "-o", "x"], {}, "/job/sub/x"),
+    (["-D", "/sub", "-o", "x"], {}, "/job/x"),
+    (["-D", "/sub", "-o", "x.%t"], {}, "/sub/x.%t"),
+    (["-o", "x", "-e", "all"], {}, "/job/slurm-7.out"),
     ([], {"SLURM_STDOUTMODE": "o.%t"}, "/job/o.%t"),
 ])  # fmt: skip
 def test_the_options_of_srun_say_where(options: list[str], env: dict[str, str], place: str) -> None:
-    assert output_place(options, env, 7, Path("/job"), "/job/slurm-7.out") == (place, False)
+    assert output_place(rank_files(options, env, 7, "me", "/job"), 7, "/job/slurm-7.out") == (place, False)
 
 
 def test_labels_are_known() -> None:
-    assert output_place(["-l"], {}, 7, Path("/"), "") == ("", True) == output_place([], {"SLURM_LABELIO": "1"}, 7, Path("/"), "")
+    assert output_place(RankFiles(label=True), 7, "") == ("", True)
+    assert output_place(RankFiles(), 7, "/job/slurm-7.out") == ("", False), "what nobody knows is not told"
