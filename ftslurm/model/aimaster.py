@@ -37,6 +37,7 @@ def pairs(value: Any) -> tuple[str, ...]:
     return words
 
 
+SYNC_ONLY = ("enable-job-hang-detection", "enable-job-exit-hang-detection")
 # How long a job may make no progress, by whatever rule: its `job-hang-interval`.
 INTERVALS = ("hang.detect_time", "hang.stall", "hang.stall_at_work", "hang.start")
 
@@ -66,10 +67,9 @@ def parse(text: str, place: str) -> Layer:
     """
     given = dict(_words(text, place))
     values = {name: given.get(name, flag.default) for name, flag in FLAGS.items()}
-    if values["job-execution-mode"] == "Async" and values["enable-job-hang-detection"]:
-        raise PolicyError(
-            f"{place}: --enable-job-hang-detection is for Sync jobs only", hint="leave it out, or --job-execution-mode=Sync"
-        )
+    for name in SYNC_ONLY:
+        if values["job-execution-mode"] == "Async" and values[name]:
+            raise PolicyError(f"{place}: --{name} is for Sync jobs only", hint="leave it out, or --job-execution-mode=Sync")
     leaves = {flag.leaf: values[name] for name, flag in FLAGS.items() if flag.leaf}
     # Of C4D's variables two say when; the others are for its own library.
     when = from_c4d(dict(word.split("=", 1) for word in values["c4d-common-envs"]), f"{place}: --c4d-common-envs").values
@@ -109,12 +109,14 @@ def _joined(values: Mapping[str, Any]) -> dict[str, Any]:
     """A job restart starts all instances again: in place where that can work, without a bad node where it cannot.
 
     Not asked for, nothing is restarted but, in Async jobs, the instance that failed. A hang is no reason to restart a job
-    that must not be restarted, and no rule of ours calls a hang what the job's own interval allows.
+    that must not be restarted, and no rule of ours calls a hang what the job's own interval allows. One count holds for
+    all restarts of the job, whatever their cause.
     """
     on, times = values["enable-job-restart"], values["max-num-of-job-restart"]
     hangs, exits = values["enable-job-hang-detection"], values["enable-job-exit-hang-detection"]
     return {
         "max_restarts": times,
+        "max_job_restarts": times,
         "rungs.in-place-restart.enabled": on,
         "rungs.in-place-restart.crash_restarts": times if on else 0,
         "rungs.isolated-requeue.enabled": on,

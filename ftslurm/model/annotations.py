@@ -43,6 +43,8 @@ def parse(text: str, place: str) -> Layer:
         "rungs.node-replacement.enabled": POD in values,
         "rungs.node-replacement.budget": values.get(POD, 0),
     }
+    if values.get(UNCONDITIONAL):
+        leaves["retry.policy"] = "OnFailure"  # there a job is rebuilt for whatever status but 0 it ended with
     return Layer(leaves, dict.fromkeys(leaves, place))
 
 

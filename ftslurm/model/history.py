@@ -37,6 +37,10 @@ BY_SLURM, OUTSIDE = "requeue-by-slurm", "outside"
 # What the next scheduling may find behind it (succession.cut_short).
 SLURM_S_CAUSES = frozenset({"node", "lost"})
 SWAPS = frozenset({"node-replacement", "shrink"})
+# By these all ranks of the job start again. Source: AIMaster, --max-num-of-job-restart.
+RESTARTS = SWAPS | {"in-place-restart", "hang-restart", "isolated-requeue", "unconditional-requeue"}
+# The budget that all of them share, where a policy says so.
+JOB_RESTARTS = "max_job_restarts"
 # What breaks "consecutive" (ModelArts): a decision with such a cause, or a fault of such a class whatever was done about it.
 # What ranks only printed ("hardware") does not: our own remedy for it would set the count back, and a bug never end.
 EXPLICIT_FAULTS = frozenset({"device", "node"})
@@ -112,6 +116,7 @@ class History:
     decisions: int = 0
     requeues_done: int = 0
     unconditional_in_a_row: int = 0
+    job_restarts: int = 0  # of all ranks, whatever the cause, but for those that cured our own choice of a port
     spent: Mapping[str, int] = field(default_factory=dict)
     isolated: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     starts: Mapping[tuple[int, str], int] = field(default_factory=dict)
@@ -175,6 +180,10 @@ class History:
             return self.requeue.rung, self.requeue.cause
         known = self.finished is None and self.trouble in SLURM_S_CAUSES
         return BY_SLURM, self.trouble if known else OUTSIDE
+
+    def used(self, budget: str) -> int:
+        """How much of that budget is spent."""
+        return self.job_restarts if budget == JOB_RESTARTS else self.spent.get(budget, 0)
 
     def starts_of(self, schedule: int, step_key: str) -> int:
         return self.starts.get((schedule, step_key), 0)
@@ -350,6 +359,7 @@ def _decided(past: History, decided: Decided) -> History:
         requeue=requeue if past.open_requeue is not None else requeue or past.requeue,
         requeue_left=past.requeue_left and requeue is past.open_requeue,
         open_swaps=swaps,
+        job_restarts=past.job_restarts + _restarts_job(decided),
         unconditional_in_a_row=_in_a_row(past.unconditional_in_a_row, decided, decided.rung == "unconditional-requeue"),
         hangs_in_a_row=_in_a_row(past.hangs_in_a_row, decided, decided.cause == "hang"),
         left_on_words=words,
@@ -360,6 +370,12 @@ def _decided(past: History, decided: Decided) -> History:
         dead=past.dead | {*decided.dead},
         let_in=frozenset(isolated.keys() - {*decided.exclude}) if requeues else past.let_in.difference(decided.isolate),
     )
+
+
+def _restarts_job(decided: Decided) -> bool:
+    """A crash that is answered in place and costs nothing came of a port that ftrun had chosen."""
+    own_doing = decided.rung == "in-place-restart" and decided.cause == "crash" and not decided.cost
+    return decided.rung in RESTARTS and not own_doing
 
 
 def _run_of(decided: Decided) -> str:
@@ -398,7 +414,10 @@ def _as_if_not(past: History, swap: Decided) -> History:
     """Its price is paid back, and the hang that it was to answer counts with the answer that comes in its place."""
     hangs = past.hangs_in_a_row - (swap.cause == "hang")
     spent = past.spent.get(swap.cost, 0) - 1
-    return replace(past, hangs_in_a_row=max(hangs, 0), spent={**past.spent, swap.cost: spent} if spent >= 0 else past.spent)
+    return replace(
+        past, hangs_in_a_row=max(hangs, 0), spent={**past.spent, swap.cost: spent} if spent >= 0 else past.spent,
+        job_restarts=max(past.job_restarts - _restarts_job(swap), 0),
+    )  # fmt: skip
 
 
 def _attempt_ended(past: History, ended: AttemptEnded) -> History:

@@ -196,6 +196,11 @@ class Settings:
     mode: str = _leaf("mode", mode, "sync", "async: ranks are independent, only the one that failed is started again")
     max_restarts: int = _leaf("max_restarts", count(1, 128), 8, "requeues one job may cost, isolated and unconditional")
 
+    max_job_restarts: int = _leaf(
+        "max_job_restarts", count(-1, 1000), -1,
+        "restarts of the whole job, in place, after hangs and by requeue counted together; -1: each rung has its own limit only",
+    )  # fmt: skip
+
     in_place: bool = _leaf("rungs.in-place-restart.enabled", switch, True, "restart in place on a self-healing fault")
     same_code_limit: int = _leaf(
         "rungs.in-place-restart.same_code_limit", count(1, 1000), 3, "same node, device and code: this one degrades"

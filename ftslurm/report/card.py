@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ftslurm.model import record as rec
-from ftslurm.model.history import SWAPS, History
+from ftslurm.model.history import JOB_RESTARTS, RESTARTS, SWAPS, History
 from ftslurm.model.nodes import fold
 from ftslurm.model.text import cut, cut_front, visible
 from ftslurm.model.values import dataclass
@@ -307,19 +307,21 @@ class _Walk:
     def _done(self, decided: rec.Decided) -> str:
         if decided.rung == "fail":
             reason = decided.reason or "nothing above applies"
-            spent = [name for name, n in self.past.spent.items() if n and self._limit(name) and name not in reason]
+            used = {JOB_RESTARTS: self.past.used(JOB_RESTARTS), **self.past.spent}
+            spent = [name for name, n in used.items() if n and self._limit(name) and name not in reason]
             left = [self._cost(name) for name in spent]
             told = [f"nothing more: {reason}", *left, self._lived()]
         else:
             known = decided.reason.startswith("without ") or decided.reason in _PLAIN
             why = f" ({decided.reason})" if decided.reason and not known else ""
-            cost = self._cost(decided.cost) if decided.cost else "costs nothing"
-            told = [f"{decided.rung}{why}", cost, self._lived()]
+            together = [self._cost(JOB_RESTARTS)] if self._limit(JOB_RESTARTS) and decided.rung in RESTARTS else []
+            costs = [self._cost(decided.cost)] if decided.cost else [] if together else ["costs nothing"]
+            told = [f"{decided.rung}{why}", *together, *costs, self._lived()]
         return "; ".join(each for each in told if each)
 
     def _cost(self, name: str) -> str:
         limit = self._limit(name)
-        return f"{name} {limit - self.past.spent.get(name, 0)} of {limit} left" if limit else f"one of {name}"
+        return f"{name} {limit - self.past.used(name)} of {limit} left" if limit else f"one of {name}"
 
     def _limit(self, name: str) -> int:
         return self.run.budgets.get(name, 0) if self.run else 0

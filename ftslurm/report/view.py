@@ -149,7 +149,7 @@ def status(records: Sequence[rec.Record], damaged: int = 0, with_card: bool = Tr
         decided.why if decided else "",
         last.nodes if last and last.schedule == run.schedule else run.nodes,
         {node: why for node, (why, _) in history.isolated.items()},
-        {name: (limit - history.spent.get(name, 0), limit) for name, limit in run.budgets.items() if limit},
+        {name: (limit - history.used(name), limit) for name, limit in run.budgets.items() if limit},
         history.unconditional_in_a_row,
         records[-1].at,
         history.open_requeue is not None,

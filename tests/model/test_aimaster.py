@@ -30,7 +30,7 @@ def test_the_samples_of_its_page() -> None:
     sync = settings(
         "--job-execution-mode=Sync --enable-job-restart=True --max-num-of-job-restart=3 --fault-tolerant-policy=ExitCodeAndErrorMsg"
     )
-    assert sync.mode == "sync" and sync.in_place and sync.crash_restarts == 3 and sync.isolated_requeue
+    assert sync.mode == "sync" and sync.in_place and sync.crash_restarts == sync.max_job_restarts == 3 and sync.isolated_requeue
     hang = settings("--job-execution-mode=Sync --enable-job-restart=True --enable-job-hang-detection=True --job-hang-interval=3600")
     assert hang.hang_restart and hang.hang_interval_s == 3600.0
     workers = settings("--job-execution-mode=Async --fault-tolerant-policy=OnFailure")
@@ -62,6 +62,7 @@ def test_values_may_stand_apart_and_the_rest_of_the_table_is_taken() -> None:
         ("--fault-tolerant-policy=Always", ("ExitCodeAndErrorMsg, OnFailure, Never",)),
         ("--job-hang-interval=5 --job-hang-interval=6", ("twice",)),
         ("--job-execution-mode=Async --enable-job-hang-detection=True", ("Sync jobs only",)),
+        ("--job-execution-mode=Async --enable-job-exit-hang-detection=True", ("exit-hang-detection", "Sync jobs only")),
         ("--c4d-common-envs=x", ("NAME=VALUE",)),
         ('--job-execution-mode="Sync', ("quotation",)),
     ],

@@ -49,6 +49,13 @@ def test_an_annotation_switches_on_what_it_names_and_nothing_else(more: dict[str
     assert switches(in_force({RETRY: "8", **more})) == expected
 
 
+@pytest.mark.parametrize(
+    ("more", "policy"), [({}, "Evidence"), ({UNCONDITIONAL: "true"}, "OnFailure"), ({UNCONDITIONAL: "false"}, "Evidence")]
+)
+def test_unconditional_is_meant_for_every_failure(more: dict[str, str], policy: str) -> None:
+    assert in_force({RETRY: "8", **more}).retry_policy == policy
+
+
 @pytest.mark.parametrize("number", ["1", "128", 1, 128])
 def test_max_restarts_may_be_1_to_128(number: object) -> None:
     assert in_force({RETRY: number}).max_restarts == int(str(number))

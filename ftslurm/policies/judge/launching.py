@@ -12,6 +12,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import CheckNode, Decision, ListSteps, Say
 from ftslurm.model.events import Now
 from ftslurm.model.exits import signal_name
+from ftslurm.model.history import JOB_RESTARTS
 from ftslurm.model.job import Task
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.settings import Settings
@@ -325,8 +326,10 @@ class Launching(Settling):
 
 
 def budgets(settings: Settings) -> dict[str, int]:
-    """Budget name -> limit; the names are those of `Decided.cost`."""
+    """Budget name -> limit; the names are those of `Decided.cost`, and JOB_RESTARTS where all restarts are counted together."""
+    together = {JOB_RESTARTS: settings.max_job_restarts} if settings.max_job_restarts >= 0 else {}
     return {
+        **together,
         "max_restarts": settings.max_restarts,
         "crash_restarts": settings.crash_restarts,
         "node_replacements": settings.node_replacements,

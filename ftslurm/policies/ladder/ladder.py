@@ -11,7 +11,7 @@ from enum import Enum
 
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
-from ftslurm.model.history import History
+from ftslurm.model.history import RESTARTS, History
 from ftslurm.model.settings import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
@@ -163,7 +163,7 @@ def choose(situation: Situation) -> Choice:
         if name == "rank-restart" and situation.settings.mode == "sync":
             continue  # of another kind of job: not worth a word in every history
         rung = LADDER[name]
-        answer = rung.allowed(situation)
+        answer = _within_job_restarts(name, rung.allowed(situation), situation)
         if answer.yes:
             return Choice(name, decisive or answer.why if name == "fail" else answer.why, rung.cost(situation), tuple(passed))
         passed.append((name, answer.why))
@@ -185,6 +185,16 @@ def _no(why: str) -> Answer:
 def _not_meant(why: str) -> Answer:
     """The rung is for another kind of trouble."""
     return Answer(False, why, fits=False)
+
+
+def _within_job_restarts(name: str, answer: Answer, s: Situation) -> Answer:
+    """AIMaster's count: whatever the rung, all ranks start again. A port that we have chosen is our own affair."""
+    limit = s.settings.max_job_restarts
+    if not answer.yes or name not in RESTARTS or limit < 0 or s.history.job_restarts < limit:
+        return answer
+    if name == "in-place-restart" and _another_port(s):
+        return answer
+    return _no(f"the job has used its {limit} restart{'s' if limit != 1 else ''} (max_job_restarts)")
 
 
 def _rank_alone(s: Situation) -> Answer:
@@ -408,7 +418,7 @@ def _isolated(s: Situation) -> Answer:
 def _unconditional(s: Situation) -> Answer:
     if s.rank is not None:
         return _not_meant("the other ranks go on")
-    if s.cause is Cause.UNSTARTABLE:
+    if s.cause is Cause.UNSTARTABLE and s.settings.retry_policy != "OnFailure":
         return _no("the command cannot be executed on any node, so running it again cannot help")
     if s.cause is Cause.HANG:
         return _not_meant("a hang is answered in place, or ends the job")
