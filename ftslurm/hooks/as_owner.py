@@ -28,6 +28,7 @@ from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.record import CarriedOut, Decided
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
+from ftslurm.policies.ladder.start_time import EPILOG_S, behind
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.system.owner import Owner, owner_of
@@ -105,7 +106,8 @@ def finish(settings: HookSettings, owner: Owner, words: Sequence[str], watch_s: 
 
 
 def _finish(settings: HookSettings, client: SlurmClient, found: Ledger, decided: Decided, number: int, watch_s: float) -> str:
-    start = Start(settings.start_in_s, watch_s, epilog=True)
+    known_s = behind(found.history.clean_ups)
+    start = Start(max(settings.start_in_s, known_s or (0.0 if watch_s else EPILOG_S)), watch_s, epilog=True)
     plan = plan_for(found.history, decided.exclude, start, allow_first=False)
     what = give_back(client, number, plan, slurms_clock(client.config()))
     Journal(found.path).append([CarriedOut(time.time(), decided.id, True, f"{what}, finished by EpilogSlurmctld")])

@@ -10,17 +10,18 @@ Runs as SlurmUser on the controller's node. Two kinds of jobs concern it, of whi
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping
 
 from ftslurm.hooks.edge import run_hook
 from ftslurm.hooks.facts import JobFacts, job_facts
-from ftslurm.hooks.owned import ask_owner, finish_timeout_s
+from ftslurm.hooks.owned import WATCH_LIMIT_S, ask_owner, finish_timeout_s
 from ftslurm.model.hook_settings import HookSettings
+from ftslurm.policies.ladder.start_time import EPILOG_S
 from ftslurm.policies.node.health import turned_away
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobState
 from ftslurm.slurm.parse import node_names
+from ftslurm.wrapper.requeue.requeue import slurms_clock, start_when_clean
 
 
 def finish(settings: HookSettings, env: Mapping[str, str], later: bool = False) -> tuple[bool, str]:
@@ -29,12 +30,15 @@ def finish(settings: HookSettings, env: Mapping[str, str], later: bool = False) 
     if not settings.finish_requeues or facts.user_id < settings.first_user_id or not facts.restarts:
         return True, f"job {facts.job}: not looked at"
     verb = "finish-at-once" if later else "finish"
-    said = start_elsewhere(settings, facts) or ask_owner(verb, facts, finish_timeout_s(settings))
+    said = start_elsewhere(settings, facts, 0.0 if later else WATCH_LIMIT_S) or ask_owner(verb, facts, finish_timeout_s(settings))
     return True, f"job {facts.job}: {said or 'nothing to finish'}"
 
 
-def start_elsewhere(settings: HookSettings, facts: JobFacts) -> str:
-    """For a job that waits, not held, because our Prolog drained a node of it; what was done, or nothing."""
+def start_elsewhere(settings: HookSettings, facts: JobFacts, watch_s: float) -> str:
+    """For a job that waits, not held, because our Prolog drained a node of it; what was done, or nothing.
+
+    It starts when its nodes are clean. watch_s: for how long that is waited for; 0: not at all, the start is a guess.
+    """
     client = CliSlurmClient(timeout_s=settings.slurm_timeout_s)
     mine = set(node_names(facts.nodes))
     bad = [node.name for node in client.nodes() if node.name in mine and turned_away(node.reason, str(facts.job))]
@@ -43,8 +47,12 @@ def start_elsewhere(settings: HookSettings, facts: JobFacts) -> str:
     view = client.job(facts.job.number)
     if view.state is not JobState.PENDING or view.held:
         return f"turned away from {', '.join(bad)}, and {'held' if view.held else view.state.value}: left alone"
-    client.start_at(facts.job.number, int(time.time() + settings.start_in_s))
-    return f"turned away from {', '.join(bad)}: starts elsewhere in {settings.start_in_s:g} s"
+    clock = slurms_clock(client.config())
+    if view.completing and watch_s:
+        return f"turned away from {', '.join(bad)}: {start_when_clean(client, facts.job.number, watch_s, clock)}"
+    in_s = max(settings.start_in_s, EPILOG_S) if view.completing else settings.start_in_s
+    client.start_at(facts.job.number, int(clock() + in_s))
+    return f"turned away from {', '.join(bad)}: starts elsewhere in {in_s:g} s"
 
 
 def main() -> None:

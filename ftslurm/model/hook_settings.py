@@ -60,7 +60,7 @@ class HookSettings:
     else: the command is not. devices: kind -> how many there must be. kernel_log: empty: not read. ledgers: state folders of
     users. limit_s: for all that the Prolog or the health check looks at. cleanup: commands of the site's Epilog.
     cleanup_grace_of_job: may a job say that its clean-up is not waited for to the end? leftovers_limit_s: for all about them.
-    reset_wait_s: 0: no chip is reset. start_in_s: earliest start after a requeue, must outlast the clean-up.
+    reset_wait_s: 0: no chip is reset. start_in_s: the least time to a start where nobody watches the nodes until they are clean.
     """
 
     health_command: tuple[str, ...] = _leaf("health_command", argv, ())

@@ -81,7 +81,7 @@ def test_a_bad_node_is_drained_with_the_reason_and_the_job_runs_elsewhere_soon(h
     assert done["Restarts"] == "1" and done["NodeList"] in ("n2", "n3")
     assert drained(hooked, "n1") == f"ftslurm: command: scratch is not mounted, met by job {job}"
     waited_s = unix(done["EligibleTime"]) - unix(done["SubmitTime"])
-    assert waited_s < 100  # from the end of the clean-up; Slurm's own delay is 121 s
+    assert waited_s < 40, "from the end of the clean-up, which is seen; a guess is 45 s (start_in), Slurm's own delay 121 s"
 
 
 def unix(stamp: str) -> float:
@@ -368,9 +368,10 @@ def test_one_job_with_all_its_hooks_turned_away_then_cut_off_in_its_requeue(hook
     check = hooked.script("check", 'case $SLURMD_NODENAME in n1) echo hot; exit 1;; esac')
     hooked.settings(health_command=check, start_in="90s")
     told = story(hooked, WHOLE).submit()
-    assert start_now(hooked, told.id, "1")["ExcNodeList"] == "(null)"
-    assert drained(hooked, "n1") == f"ftslurm: command: hot, met by job {told.id}"
     assert {start.node for start in told.wait_started(1, WAIT_S).values()} == {"n2", "n3"}
+    assert drained(hooked, "n1") == f"ftslurm: command: hot, met by job {told.id}"
+    turned = told.job()
+    assert (turned["Restarts"], turned["ExcNodeList"]) == ("1", "(null)")
     hooked.settings(start_in="90s")
     hooked.admin("scontrol", "update", "NodeName=n1", "State=UNDRAIN")
     told.allow("go")

@@ -16,7 +16,7 @@ from ftslurm.errors import PolicyError, StateError
 from ftslurm.hooks.edge import BAD_NODE_STATUS
 from ftslurm.hooks.install import install as hook_install
 from ftslurm.hooks.install import scripts as hook_scripts
-from ftslurm.hooks.install.lines import conf_lines, sudo_lines
+from ftslurm.hooks.install.lines import conf_lines, head_lines, sudo_lines
 from ftslurm.hooks.install.rights import check_only_roots, check_tree, import_path
 from ftslurm.model.hook_settings import LEAVES, HookSettings, hook_settings
 from ftslurm.slurm.parse import parse_config
@@ -40,6 +40,16 @@ def test_what_has_to_be_done_before_the_lines_are_used_stands_above_them(monkeyp
     said = " ".join(line.removeprefix("# ") for line in text.partition("\nProlog=")[0].splitlines())
     assert "first run this on every node and on slurmctld's host" in said and "is drained" in said
     assert "a node without it runs on the defaults" in said
+
+
+@pytest.mark.parametrize(("config", "restart"), [
+    ({"SLURM_VERSION": "22.05.8"}, True), ({"SLURM_VERSION": "24.11.5"}, False), ({"SLURM_VERSION": "26.05.0"}, False),
+    ({"SLURM_VERSION": "22.05.8", "EpilogSlurmctld": "/site/epilog"}, False), (None, True),
+])  # fmt: skip
+def test_what_makes_slurm_use_them_stands_there(config: dict[str, str] | None, restart: bool) -> None:
+    """Each was tried: a cluster without EpilogSlurmctld, the line added, a reconfigure, a job; then a restart of slurmctld."""
+    text = "\n".join(head_lines("/h", "/etc/hooks.yaml", config))
+    assert "`scontrol reconfigure`" in text and ("restart slurmctld" in text) is restart
 
 
 def test_a_prolog_that_is_there_stays() -> None:

@@ -41,7 +41,7 @@ def install_hooks(folder: Path, config: Path, slurm_conf: str, dry_run: bool) ->
             _write(config, SETTINGS, 0o644)
         check_only_roots(config)
     known = _config()
-    head = head_lines(str(folder), str(config))
+    head = head_lines(str(folder), str(config), known)
     return "\n".join([*head, *conf_lines(str(folder), known), *sudo_lines(str(folder), _slurm_user(known))])
 
 

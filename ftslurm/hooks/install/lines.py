@@ -12,19 +12,36 @@ from collections.abc import Mapping
 from ftslurm.hooks.install.scripts import KEYS, LIMITS_S
 
 _REPEATABLE_FROM = (24, 5)
+_RECONFIGURE_IS_RESTART = (23, 11)
 _REPEATABLE = frozenset({"Prolog", "Epilog", "EpilogSlurmctld"})
 _GLOB = frozenset({"Prolog", "Epilog"})
 _NO_HOLD = "nohold_on_prolog_fail"
 _SHORT_S = 30
 
 
-def head_lines(folder: str, config: str) -> list[str]:
-    """What comes before the lines may be used. Seen: slurmd drains a node on which the file that Prolog names is not there."""
+def head_lines(folder: str, config: str, known: Mapping[str, str] | None) -> list[str]:
+    """What comes before the lines may be used, and what makes Slurm use them. known: of `scontrol show config`, None without
+    an answer. Seen: slurmd drains a node on which the file that Prolog names is not there.
+    """
     return [
         f"# scripts in {folder}, settings in {config}; first run this on every node and on slurmctld's host, or install into a",
         "# folder that all of them see: a node on which slurm.conf names a Prolog that is not there is drained by Slurm.",
         f"# {config} is read on each node by itself; a node without it runs on the defaults.",
-        "# For slurm.conf, then `scontrol reconfigure`:",
+        *_activation(known or {}),
+    ]
+
+
+def _activation(config: Mapping[str, str]) -> list[str]:
+    """Until 23.11, where a reconfigure starts the daemon anew, slurmctld looks once, as it starts, whether there is an
+    EpilogSlurmctld. Seen: 22.05.8 runs it only after a restart, 24.11.5 and 26.05 after a reconfigure.
+    """
+    named = any(re.fullmatch(r"EpilogSlurmctld(\[\d+\])?", name) and value for name, value in config.items())
+    if named or _version(config) >= _RECONFIGURE_IS_RESTART:
+        return ["# For slurm.conf, then `scontrol reconfigure`:"]
+    before = "" if config.get("SLURM_VERSION") else "before Slurm 23.11 also "
+    return [
+        f"# For slurm.conf, then `scontrol reconfigure`, and {before}`systemctl restart slurmctld` (jobs go on): without",
+        "# the restart this slurmctld never runs EpilogSlurmctld.",
     ]
 
 

@@ -194,7 +194,7 @@ SETTINGS = """# What ftslurm's Prolog, Epilog, HealthCheckProgram and EpilogSlur
 # first_user_id: 1000               # jobs of users below are left alone
 # finish_requeues: true             # false: EpilogSlurmctld does nothing
 # finish_after: 3s                  # for so long it lets a job finish its requeue itself
-# start_in: 4s                      # from a Prolog that turns a job away to its earliest start elsewhere; must outlast the Epilog
+# start_in: 4s                      # the least time to a requeued job's start where its nodes are not watched
 # slurm_timeout: 10s                # for one request to slurmctld
 # catalogs: []                      # files of the site's own codes and log lines
 # state: /var/lib/ftslurm           # on each node: what was seen, evidence of leftovers
