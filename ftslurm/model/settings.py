@@ -484,13 +484,28 @@ def resolve(layers: Iterable[Layer]) -> Resolved:
     return Resolved(settings, places)
 
 
-# Who asks for the means wants the rung: leaf -> the rung's own, where nobody has said anything of that.
+# Who asks for the means wants the rung, and who asks for the rung wants some of the means: where nobody has said how much.
 _SHRINKS = 8
+_REPLACEMENTS = 3  # as in the example of ModelArts' pod-retry-num
+_SHRUNK_LEAST = 1  # one node is the least that is a job
+# Number -> the switch without which it would mean nothing, where that is off by default.
+_SWITCHED_ON_BY = {
+    "rungs.hang-restart.in_a_row": "rungs.hang-restart.enabled",
+    "rungs.node-replacement.budget": "rungs.node-replacement.enabled",
+    "hang.interval": "hang.log_silence",
+    "hang.exit_interval": "hang.exit_detection",
+}
 
 
 def _implied(settings: Settings, places: dict[str, str]) -> Settings:
-    """Spare nodes switch node-replacement on, nodes.min shrink, and a timeout for heartbeats or sections hang-restart."""
+    """Spare nodes switch node-replacement on, nodes.min shrink, and a timeout for heartbeats or sections hang-restart. Of a
+    switch and its number each implies the other; a number of 0 switches off.
+    """
     changes: dict[str, Any] = {}
+    for number, switch_ in _SWITCHED_ON_BY.items():
+        if places[number] != "default" and places[switch_] == "default" and getattr(settings, LEAVES[number].name):
+            changes[LEAVES[switch_].name], places[switch_] = True, places[number]
+    settings, changes = replace(settings, **changes), {}
     if places["rungs.hang-restart.enabled"] == "default" and _has_timeouts(settings.ft_config):
         changes["hang_restart"], places["rungs.hang-restart.enabled"] = True, places["fault_tolerance"]
     switched_off = not settings.hang_restart and places["rungs.hang-restart.enabled"] != "default"
@@ -509,7 +524,24 @@ def _implied(settings: Settings, places: dict[str, str]) -> Settings:
             budget, places["rungs.node-replacement.budget"] = budget + worth, places[leaf]
     if budget:
         changes["node_replacements"] = min(budget, 128)
-    return replace(settings, **changes)
+    return _with_enough(replace(settings, **changes), places)
+
+
+def _with_enough(settings: Settings, places: dict[str, str]) -> Settings:
+    """What rungs that are switched on need, where nobody has said it."""
+    changes: dict[str, Any] = {}
+    budget, least = "rungs.node-replacement.budget", "nodes.min"
+    if settings.shrink and places[least] == "default":
+        changes["min_nodes"], places[least] = _SHRUNK_LEAST, places["rungs.shrink.enabled"]
+    wanted = (("shrink", settings.shrink, _SHRINKS), ("node-replacement", settings.node_replacement, _REPLACEMENTS))
+    for rung, on, worth in wanted:
+        if on and places[budget] == "default":
+            changes["node_replacements"], places[budget] = worth, places[f"rungs.{rung}.enabled"]
+    settings = replace(settings, **changes)
+    if settings.node_replacement and not settings.node_replacements:
+        places["rungs.node-replacement.enabled"] = places[budget]
+        return replace(settings, node_replacement=False)
+    return settings
 
 
 _TIMEOUTS = (

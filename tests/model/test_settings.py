@@ -302,6 +302,31 @@ def test_what_was_said_of_the_rung_itself_counts_more_wherever_it_stands(where: 
     assert swaps(spares, budget) == swaps(budget, spares) == (True, False, 1)
 
 
+@pytest.mark.parametrize(
+    ("leaves", "leaf", "value"),
+    [
+        ({"rungs.node-replacement.enabled": "true"}, "rungs.node-replacement.budget", 3),
+        ({"rungs.node-replacement.enabled": "true", "nodes.spares": "2"}, "rungs.node-replacement.budget", 2),
+        ({"rungs.node-replacement.enabled": "true", "rungs.node-replacement.budget": "0"}, "rungs.node-replacement.enabled", False),
+        ({"rungs.node-replacement.budget": "2"}, "rungs.node-replacement.enabled", True),
+        ({"rungs.node-replacement.budget": "0"}, "rungs.node-replacement.enabled", False),
+        ({"rungs.node-replacement.budget": "2", "rungs.node-replacement.enabled": "false"}, "rungs.node-replacement.enabled", False),
+        ({"rungs.shrink.enabled": "true"}, "nodes.min", 1),
+        ({"rungs.shrink.enabled": "true"}, "rungs.node-replacement.budget", 8),
+        ({"rungs.shrink.enabled": "true"}, "rungs.node-replacement.enabled", False),
+        ({"rungs.hang-restart.in_a_row": "5"}, "rungs.hang-restart.enabled", True),
+        ({"rungs.hang-restart.in_a_row": "5", "rungs.hang-restart.enabled": "false"}, "rungs.hang-restart.enabled", False),
+        ({"hang.interval": "60s"}, "hang.log_silence", True),
+        ({"hang.interval": "60s", "hang.log_silence": "false"}, "hang.log_silence", False),
+        ({"hang.exit_interval": "60s"}, "hang.exit_detection", True),
+        ({}, "hang.exit_detection", False),
+    ],
+)
+def test_a_switch_means_its_number_and_a_number_its_switch(leaves: dict[str, str], leaf: str, value: object) -> None:
+    settings = resolve([Layer(leaves, dict.fromkeys(leaves, "policy.yaml"))]).settings
+    assert getattr(settings, LEAVES[leaf].name) == value
+
+
 def test_what_is_implied_stands_where_it_was_implied() -> None:
     places = resolve((layer("--ft-spares", nodes__spares="2"), layer("policy.yaml", nodes__min="3"))).places
     assert places["rungs.node-replacement.enabled"] == "--ft-spares" and places["rungs.shrink.enabled"] == "policy.yaml"
