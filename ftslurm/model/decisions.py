@@ -229,6 +229,11 @@ class TakeEvidence:
 
 
 @dataclass(frozen=True, slots=True)
+class AskWords:
+    """Let every shim tell what its rank has printed last; the rank runs on."""
+
+
+@dataclass(frozen=True, slots=True)
 class CompareRanks:
     """Let every agent tell how long its ranks waited for each other lately."""
 
@@ -354,6 +359,7 @@ Decision = (
     | WatchRanks
     | SampleUse
     | TakeEvidence
+    | AskWords
     | CompareRanks
     | SetIntervals
     | KeepEvidence

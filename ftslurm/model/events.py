@@ -370,8 +370,17 @@ class RankSilent:
 
 
 @dataclass(frozen=True, slots=True)
+class RankWords:
+    """What a rank that runs has printed last, as it was asked for."""
+
+    rank: int
+    attempt: int
+    output: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class BeatOverdue:
-    """A rank that reports its life has not done so in time. why: one sentence."""
+    """A rank that reports its life has not done so in time. why: one sentence; empty: it does again."""
 
     rank: int
     why: str
@@ -517,6 +526,7 @@ Event = (
     | QuietSeen
     | UseSampled
     | RankSilent
+    | RankWords
     | BeatOverdue
     | ProgramSaid
     | StallSeen

@@ -215,6 +215,16 @@ class HangSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class HangEnded:
+    """What was called a hang, and left alone, was none or is over. sign: as in HangSeen. what: by what that is seen."""
+
+    at: float
+    attempt: int
+    sign: str
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Paused:
     """The job stood still for a while and went on by itself. busy: ranks that the others waited for did work."""
 
@@ -388,8 +398,8 @@ class Finished:
 
 
 Record = (
-    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | Reinstated | HangSeen | Paused | Advised
-    | CulpritSeen | ProgramSaid
+    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | Reinstated | HangSeen | HangEnded | Paused
+    | Advised | CulpritSeen | ProgramSaid
     | SlotsChanged | NodeLent | NodeRefused
     | Drilled | OutputTo | Waiting | Signalled | Decided | CleanUpBegan | CarriedOut | AttemptEnded | Finished
 )
@@ -407,6 +417,7 @@ KINDS: Mapping[str, type] = {
         Diagnosed,
         Reinstated,
         HangSeen,
+        HangEnded,
         Paused,
         Advised,
         CulpritSeen,

@@ -126,7 +126,7 @@ def _state(records: Sequence[rec.Record], decided: rec.Decided | None) -> tuple[
                 return "recovering", record.what, False, 0.0
             case rec.HangSeen():
                 return "hanging", record.what, False, 0.0
-            case rec.AttemptBegan():
+            case rec.AttemptBegan() | rec.HangEnded() | rec.Paused():
                 return "running", "", False, 0.0
             case rec.RunBegan():
                 return "starting", "", False, 0.0
@@ -134,7 +134,8 @@ def _state(records: Sequence[rec.Record], decided: rec.Decided | None) -> tuple[
 
 
 _TELLS = (
-    rec.Finished, rec.CarriedOut, rec.Decided, rec.TroubleSeen, rec.HangSeen, rec.AttemptBegan, rec.RunBegan, rec.SlotsChanged,
+    rec.Finished, rec.CarriedOut, rec.Decided, rec.TroubleSeen, rec.HangSeen, rec.HangEnded, rec.AttemptBegan, rec.RunBegan,
+    rec.SlotsChanged,
 )  # fmt: skip
 
 

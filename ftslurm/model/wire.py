@@ -35,6 +35,7 @@ from ftslurm.model.events import (
     RankStarted,
     RankStopped,
     RankUnstartable,
+    RankWords,
     SignalSeen,
     StageSet,
     StallSeen,
@@ -113,7 +114,7 @@ class EvidenceReported:
     attempt: int
 
 
-ShimReport = RankStarted | RankExited | RankStopped | RankUnstartable | RankSilent | SignalSeen
+ShimReport = RankStarted | RankExited | RankStopped | RankUnstartable | RankSilent | RankWords | SignalSeen
 AgentReport = (
     DevicesReported | HealingReported | QuietReported | UseReported | EvidenceReported | BeatOverdue | ProgramSaid
     | StallSeen | RanksCompared | StageSet | Progressed | RanksAlive
@@ -163,6 +164,8 @@ def shim_report(rank: int, message: Message) -> ShimReport:
         case "unstartable":
             status = _number(message, "status", high=255)
             return RankUnstartable(rank, _number(message, "attempt"), status, _text(message, "why", 4096))
+        case "words":
+            return RankWords(rank, _number(message, "attempt"), tuple(_piece(piece) for piece in _list(message, "tail")))
         case "silent":
             return RankSilent(rank, _seconds(message, "for"))
         case "signal":

@@ -11,7 +11,7 @@ from ftslurm.model.devices import Fault
 from ftslurm.model.events import Hangup, RankExited, RankStopped, RankUnstartable
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
-from ftslurm.model.verdict import RankEnd, Verdict
+from ftslurm.model.verdict import Piece, RankEnd, Verdict
 
 
 @dataclass(slots=True)
@@ -25,7 +25,9 @@ class Attempt:
     whose devices were looked at after the trouble began. step_gone: the launcher's process has ended. culprit: a
     rank had failed before the others were stopped. killed: one ended by a signal that may have been Slurm's. not_in_place: a
     further reason why the ranks cannot be started again here. written: the end of the attempt stands in the ledger.
-    verdict: once it is known. advised: hints were given. evidence, views: node -> what its agent found while the ranks hung.
+    verdict: once it is known. advised: hints were given. words: rank -> what it had printed when it hung. hung_at: Unix seconds,
+    0: it never did; what was printed later may be of our own doing. standing: how the hang was noticed that is left alone.
+    evidence, views: node -> what its agent found while the ranks hung.
     hung: node -> why a hang is held against it. stages: rank -> the hang interval that its program has set. step: of the
     training, as far as its program tells. port: that we chose for its rendezvous, 0: none.
     said: (rank, what, words) of its program, by the program interface.
@@ -48,6 +50,9 @@ class Attempt:
     numbers: dict[int, int] = field(default_factory=dict)
     verdict: Verdict | None = None
     advised: bool = False
+    words: dict[int, tuple[Piece, ...]] = field(default_factory=dict)
+    hung_at: float = 0.0
+    standing: str = ""
     views: dict[str, tuple[RankView, ...]] = field(default_factory=dict)
     hung: dict[str, str] = field(default_factory=dict)
     stages: dict[int, float] = field(default_factory=dict)
@@ -119,6 +124,7 @@ class Attempt:
         self.exits.pop(rank, None)
         self.ends.pop(rank, None)
         self.unstartable.pop(rank, None)
+        self.words.pop(rank, None)
         self.stages.pop(rank, None)
         self.stopped.discard(rank)
 
@@ -163,7 +169,8 @@ class Attempt:
         rank, lost = task.rank, task.rank in self.lost
         end = self.ends.get(rank)
         if end is None:
-            return RankEnd(rank, task.node, self.exits.get(rank), lost=lost, stopped=not lost)
+            words = self.words.get(rank, ())
+            return RankEnd(rank, task.node, self.exits.get(rank), lost=lost, stopped=not lost, output=words)
         alive, alive_by = self.alive.get(rank, (0.0, ""))
         return RankEnd(rank, task.node, end.status, end.at, rank in self.late, False, end.oom, end.output, alive, alive_by)
 

@@ -171,12 +171,17 @@ class _Walk:
                 self.hang = record
                 self._drop_hang(record.attempt)
                 self.found.append((record.attempt, "", self._of_hang(record)))
-            case rec.Paused():
-                self._went_on(record)
+            case rec.HangEnded():
+                self._went_on(record.attempt, record.at - self.hang.at if self.hang else 0.0)
+                self.hang = None
+            case rec.Paused() if self.hang is not None:
+                self._went_on(record.attempt, record.seconds)
+                self.hang = None
             case rec.CulpritSeen():
                 self.culprit = record
             case rec.Advised():
                 self.advice = self.advice or record
+                self._advised(record)
             case rec.Decided():
                 self.past = self.past.add(record)
                 self.found.append((record.attempt, record.id, self._of_decision(record)))
@@ -204,9 +209,15 @@ class _Walk:
         elif self.found[-1][2].rung in SWAPS and done.what:
             self._amend(done.what)
 
-    def _went_on(self, pause: rec.Paused) -> None:
-        if self.found and not self.found[-1][1] and self.found[-1][0] == pause.attempt:
-            self._amend(f"went on by itself after {span(pause.seconds)}")
+    def _went_on(self, number: int, after_s: float) -> None:
+        if self.found and not self.found[-1][1] and self.found[-1][0] == number:
+            self._amend(f"went on by itself after {span(max(0.0, after_s))}")
+
+    def _advised(self, advised: rec.Advised) -> None:
+        """Of a hang that is left alone a common reason says more than the setting that would have it answered."""
+        if self.found and not self.found[-1][1] and self.found[-1][0] == advised.attempt and advised is self.advice:
+            number, id, card = self.found[-1]
+            self.found[-1] = number, id, replace(card, hint=f"{advised.what}: {advised.advice}")
 
     def _amend(self, what: str) -> None:
         attempt, id, card = self.found[-1]

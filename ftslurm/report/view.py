@@ -164,7 +164,7 @@ def _last_hang(records: Sequence[rec.Record]) -> HangView | None:
     """The last word on who hangs, else on how it was noticed; slow ranks do not hang."""
     hang: HangView | None = None
     for record in reversed(records):
-        if isinstance(record, rec.AttemptBegan):
+        if isinstance(record, rec.AttemptBegan | rec.HangEnded | rec.Paused):
             break
         if isinstance(record, rec.CulpritSeen) and record.sign in HANG_CLASSES and record.ranks:
             return _found(record)
@@ -197,7 +197,7 @@ def _state(records: Sequence[rec.Record]) -> str:
             return "in trouble"
         if isinstance(record, rec.HangSeen):
             return f"seems to hang: {record.what}"
-        if isinstance(record, rec.AttemptBegan | rec.Paused | rec.RankBegan):
+        if isinstance(record, rec.AttemptBegan | rec.Paused | rec.HangEnded | rec.RankBegan):
             return "running"
         if isinstance(record, rec.RunBegan):
             return "starting"
@@ -259,6 +259,8 @@ def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record
             view.notes.append(f"{record.node} was not taken: {record.why}")
         case rec.HangSeen():
             view.hangs.append(_noticed(record))
+        case rec.HangEnded():
+            view.notes.append(f"it went on: {record.what}")
         case rec.CulpritSeen():
             view.hangs.append(_found(record))
         case rec.Advised():

@@ -1793,6 +1793,9 @@ class Shim:
         elif what == "silence":
             if not self._reported:
                 self._silence.watch(float(message["after_s"]), time.monotonic())
+        elif what == "words":
+            if not self._reported:
+                self._say({"t": "words", "attempt": self._command.attempt, "tail": self._output.words()})
         elif what == "signal":
             self._command.signal(int(message["number"]))
         elif what == "drill":

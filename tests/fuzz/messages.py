@@ -41,6 +41,7 @@ SHIM_REPORTS = [
     {"t": "unstartable", "attempt": 2, "status": 2, "why": "No such file"},
     {"t": "signal", "number": 15},
     {"t": "silent", "for": 601.5},
+    {"t": "words", "attempt": 2, "tail": [[1795257741.25, "err", "Traceback\n"]]},
 ]  # fmt: skip
 AGENT_REPORTS = [
     wire.devices_message(ProbeAnswer((REPORT, REPORT)), asked=True),

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from ftslurm.errors import WireError
 from ftslurm.model import wire
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
-from ftslurm.model.events import RankExited, RankStarted, RankStopped, RankUnstartable, SignalSeen
+from ftslurm.model.events import RankExited, RankStarted, RankStopped, RankUnstartable, RankWords, SignalSeen
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
+from ftslurm.model.verdict import Piece
 from tests.fuzz.messages import AGENT_REPORTS
 
 HELLO = {
@@ -56,6 +57,7 @@ def test_an_agent_introduces_its_node() -> None:
         ({"t": "stopped", "attempt": 2, "left": [5, 6], "free_port": 31001}, RankStopped(3, 2, (5, 6), 31001)),
         ({"t": "unstartable", "attempt": 1, "status": 127, "why": "x: gone"}, RankUnstartable(3, 1, 127, "x: gone")),
         ({"t": "signal", "number": 15}, SignalSeen(15, 3)),
+        ({"t": "words", "attempt": 2, "tail": [[1.5, "out", "x"]]}, RankWords(3, 2, (Piece(1.5, "out", "x"),))),
     ],
 )
 def test_a_shim_s_reports_become_events_of_its_own_rank(message: dict[str, Any], event: object) -> None:

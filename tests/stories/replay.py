@@ -25,8 +25,9 @@ from ftslurm.model.job import Task
 from ftslurm.model.layout import Layout
 from ftslurm.model.settings import Settings
 from ftslurm.model.shares import Share
+from ftslurm.model.verdict import Piece
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
-from ftslurm.policies.judge.phases import Diagnose
+from ftslurm.policies.judge.phases import Advise, Diagnose
 from ftslurm.report.card import last_card, lines
 
 T = TypeVar("T")
@@ -282,7 +283,7 @@ class Job:
         step_key: str = "train", user_env: Iterable[str] = (), now: Now = START, diagnose: Diagnose | None = None,
         remembered: Mapping[str, str] | None = None, width: int = 0, no_swap: str = "", granted: Sequence[str] = (),
         batch_node: str = "", submit_time: int = 0, clean_ups: Sequence[float] = (), shares: Iterable[Share] = (),
-        beside: bool = False,
+        beside: bool = False, advise: Advise | None = None,
     ) -> None:  # fmt: skip
         self.diagnose = diagnose
         self.settings = settings or Settings()
@@ -297,7 +298,7 @@ class Job:
             remembered=remembered or {}, width=width, number=7, no_swap=no_swap, granted=tuple(granted), batch_node=batch_node,
             submit_time=submit_time, clean_ups=tuple(map(CleanUpTook, clean_ups)), beside=beside,
         )  # fmt: skip
-        self.judge = Judge(self.settings, history, self.facts, diagnose)
+        self.judge = Judge(self.settings, history, self.facts, diagnose, advise)
         self.tasks = tasks_on(self.nodes, per_node)
         self.truth = Truth(self.tasks, self.settings, history.spent.get("max_restarts", 0))
         self.devices: dict[str, tuple[Fault, ...]] = {}
@@ -305,6 +306,7 @@ class Job:
         self.shares = tuple(shares)
         self.idle: bool | None = True  # has the use of devices not changed?
         self.views: tuple[RankView, ...] = ()  # what agents see of the ranks
+        self.printed: dict[int, tuple[Piece, ...]] = {}  # what ranks that run tell when they are asked
         self.slurm = replace(RUNNING, node_count=len(self.nodes))
         self.silent: set[type] = set()
         self.stuck: dict[int, tuple[int, ...]] = {}
@@ -499,6 +501,9 @@ class Job:
                 return [self.slurm]
             case do.SampleUse():
                 return [ev.UseSampled(node, self.idle, "sampled") for node, up in self.truth.agents.items() if up]
+            case do.AskWords():
+                running = sorted(self.truth.running.items())
+                return [ev.RankWords(rank, attempt, self.printed.get(rank, ())) for rank, attempt in running]
             case do.TakeEvidence():
                 return [
                     ev.EvidenceTaken(node, f"stacks of {node}", tuple(view for view in self.views if view.node == node))

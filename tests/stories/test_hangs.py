@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,10 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.collectives import GroupView, ProcessState, RankView
 from ftslurm.model.settings import Settings
+from ftslurm.model.summary import summarise
+from ftslurm.model.verdict import Piece, RankEnd
+from ftslurm.policies.judge.phases import Advise
+from ftslurm.report.view import status
 from tests.stories.replay import Job, fault
 
 ON = Settings(hang_restart=True)
@@ -401,3 +407,89 @@ def test_a_rank_without_a_probe_is_told_once_for_all() -> None:
     job = Job(replace(UNSAID, inject=False)).begin()
     job.tell(*said)
     assert not job.recorded(rec.ProgramSaid), "that is what was asked for"
+
+
+# --- a hang that is left alone
+
+
+def advised(*hints: tuple[str, str, str, tuple[str, ...]]) -> tuple[Advise, list[Any]]:
+    """Gives these hints, and keeps what it was asked with."""
+    asked: list[Any] = []
+
+    def advise(ends: tuple[RankEnd, ...], stacks: Mapping[str, str]) -> Sequence[tuple[str, str, str, tuple[str, ...]]]:
+        asked.append((ends, stacks))
+        return hints
+
+    return advise, asked
+
+
+HINT = ("loader", "ranks wait for their DataLoader workers", "use fewer workers", ())
+
+
+def test_hints_come_with_the_report_of_a_hang_that_nothing_answers() -> None:
+    advise, asked = advised(HINT)
+    job = Job(advise=advise).begin()
+    job.printed = {1: (Piece(job.now.unix, "out", "epoch 3\n"), Piece(job.now.unix + 60, "err", "stopped\n"))}
+    quiet(job)
+    ((ends, stacks),) = asked
+    assert [piece.text for piece in ends[1].output] == ["epoch 3\n"], "what comes later may be of our own doing"
+    assert stacks == {"n1": "stacks of n1", "n2": "stacks of n2"} and not job.did(do.StopRanks)
+    assert job.recorded(rec.Advised)[0].name == "loader" and "ranks wait for their DataLoader workers: use fewer workers" in job.said
+    assert {keep.node for keep in job.did(do.KeepEvidence)} == {"n1", "n2"}
+
+
+def test_a_shim_that_does_not_tell_its_words_holds_the_report_up_for_no_longer_than_the_evidence_may_take() -> None:
+    advise, asked = advised(HINT)
+    job = Job(advise=advise).begin()
+    job.silent.add(do.AskWords)
+    quiet(job)
+    assert not asked and "seems to hang" not in job.said
+    job.wait(10.5)
+    assert len(asked) == 1 and "seems to hang" in job.said
+    quiet(job, "n1", seconds=0.0)
+    quiet(job)
+    assert len(asked) == 1, "once an attempt"
+
+
+def goes_on_by(job: Job, sign: str) -> None:
+    match sign:
+        case "io":
+            job.tell(ev.QuietSeen("n2", 0.0))
+        case "silence":
+            job.tell(ev.RankSilent(3, 0.0))
+        case "beat":
+            job.tell(ev.BeatOverdue(1, ""))
+        case "progress":
+            job.tell(ev.Progressed("n1", 7))
+
+
+@pytest.mark.parametrize(("sign", "by"), [
+    ("io", "io"), ("silence", "silence"), ("beat", "beat"), ("io", "progress"), ("silence", "progress"), ("beat", "progress"),
+])  # fmt: skip
+def test_a_job_that_goes_on_does_not_seem_to_hang_any_more(sign: str, by: str) -> None:
+    job = Job(Settings(hang_silence=True, hang_interval_s=60.0)).begin()
+    if sign == "io":
+        quiet(job)
+    elif sign == "silence":
+        job.tell(*(ev.RankSilent(rank, 60.0) for rank in range(4)))
+    else:
+        job.tell(ev.BeatOverdue(1, "no heartbeat for 3.0 s, and 3 s are allowed"))
+    hung = status(job.ledger)
+    assert hung is not None and hung.state.startswith("seems to hang") and hung.hang is not None
+    assert summarise(job.ledger).state == "hanging"  # type: ignore[union-attr]
+    job.jump(5.0)
+    goes_on_by(job, by)
+    (over,) = job.recorded(rec.HangEnded)
+    now = status(job.ledger)
+    assert over.sign == sign and now is not None and (now.state, now.hang) == ("running", None)
+    assert summarise(job.ledger).state == "running"  # type: ignore[union-attr]
+    assert "went on by itself after 5.0 s" in (now.card.done if now.card else "") and "the job goes on" in job.said
+    goes_on_by(job, by)
+    assert len(job.recorded(rec.HangEnded)) == 1
+
+
+def test_the_limit_that_the_program_has_set_is_the_one_that_is_named() -> None:
+    job = Job(Settings(hang_silence=True, hang_interval_s=600.0, hang_restart_asked=False)).begin()
+    job.tell(*(ev.StageSet(rank, 4.0) for rank in range(4)))
+    job.tell(*(ev.RankSilent(rank, 4.0) for rank in range(4)))
+    assert job.recorded(rec.HangSeen)[0].what == "no rank has printed anything for 4 s"

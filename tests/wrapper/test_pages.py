@@ -65,6 +65,20 @@ def test_words_are_told_and_a_late_beat_once(folder: Path) -> None:
     assert late["rank"] == 3 and "no heartbeat" in late["why"]
 
 
+def test_a_rank_that_reports_again_is_told_too(folder: Path) -> None:
+    pages = Pages()
+    pages.watch([(3, 1)], str(folder), BeatLimits(beat_s=0.5), time.monotonic())
+    child = started(folder, 30)
+    try:
+        assert [one["why"] != "" for one in turns(pages, 2.5) if one["t"] == "overdue"] == [True]
+        child.kill()  # owes nothing any more
+        child.wait()
+        assert [one["why"] for one in turns(pages, 1.5) if one["t"] == "overdue"] == [""]
+    finally:
+        child.kill()
+        child.wait()
+
+
 def test_a_program_that_has_ended_owes_no_beats(folder: Path) -> None:
     pages = Pages()
     pages.watch([(3, 1)], str(folder), BeatLimits(beat_s=0.5), time.monotonic())

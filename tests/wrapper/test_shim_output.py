@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.model import wire
-from ftslurm.model.events import RankExited
+from ftslurm.model.events import RankExited, RankWords
 from ftslurm.wrapper.shim import (
     CHUNKS_MAX,
     ERROR_LINE_MAX,
@@ -288,6 +288,20 @@ def test_what_a_command_wrote_before_it_was_killed_arrives(shims: Callable[..., 
     printed = shim.rest().splitlines()
     assert printed and printed == [str(number) for number in range(101, len(printed) + 101)]
     assert text_of(told).splitlines()[-1] == printed[-1]
+
+
+def test_a_command_that_runs_on_tells_what_it_printed_last_whenever_it_is_asked(shims: Callable[..., Shim]) -> None:
+    shim = shims("echo one; read go </dev/null; sleep 0.1; exec sleep 1000")
+    shim.start()
+    assert shim.words() == ["one"]
+    for _ in range(2):
+        shim.say(t="words")
+        told = shim.hear("words")
+        assert text_of(told) == "one\n" and isinstance(wire.shim_report(0, told), RankWords)
+    shim.stop(grace_s=0)
+    assert text_of(shim.hear("exited")) == "one\n", "and it is there for its end"
+    shim.say(t="words")
+    shim.hear("stopped")
 
 
 def test_descendants_that_outlive_the_command_are_heard(shims: Callable[..., Shim], tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ class HangWatch:
 
     _quiet: dict[str, QuietSeen] = field(default_factory=dict)
     _use: dict[str, UseSampled] = field(default_factory=dict)
-    _silent: set[int] = field(default_factory=set)
+    _silent: dict[int, float] = field(default_factory=dict)
     _looked_at: set[str] = field(default_factory=set)
 
     def quiet(self, event: QuietSeen, nodes: Collection[str]) -> bool:
@@ -55,14 +55,19 @@ class HangWatch:
     def silent(self, event: RankSilent, running: Collection[int]) -> bool:
         """Do all running ranks print nothing now?"""
         if event.silent_s <= 0:
-            self._silent.discard(event.rank)
+            self._silent.pop(event.rank, None)
         else:
-            self._silent.add(event.rank)
-        return bool(running) and set(running) <= self._silent
+            self._silent[event.rank] = event.silent_s
+        return bool(running) and set(running) <= self._silent.keys()
+
+    @property
+    def silent_s(self) -> float:
+        """For how long every rank has printed nothing, as far as they have said so."""
+        return min(self._silent.values(), default=0.0)
 
     def begun(self, rank: int, node: str) -> None:
         """`rank` has been started again: what was told of it before, and of its node, is over."""
-        self._silent.discard(rank)
+        self._silent.pop(rank, None)
         self._quiet.pop(node, None)
         self._use.clear()
 

@@ -5,8 +5,8 @@ Source: the common cases of ModelArts' hang detection (ModelArts, hang detection
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, pairwise
 
 import re2
 
@@ -37,38 +37,49 @@ def _compiled(pattern: str) -> re2._Regexp:
     return re2.compile(pattern.encode(), _OPTIONS)
 
 
-_GDR = _compiled(r"via NET/IB/\d+/GDRDMA")
-_IB = _compiled(r"via NET/IB/\d+(?:\s|$|/[^G\s])")
+# NCCL's own lines, with NCCL_DEBUG=INFO: which way each channel takes.
+_CHANNEL = _compiled(r"NCCL INFO Channel \S+ ?: .*\bvia ")
+_GDR = _compiled(r"via NET/[\w-]+/\d+/GDRDMA")
 _ERROR_12 = _compiled(r"Got completion (?:from peer .*)?with (?:status=|error )12\b")
 # HCCL's cluster heartbeat spreads what it finds, so the line of any rank names the place where it began.
 _HCCL_PLACE = _compiled(
     r"Cluster Exception Location\[IP/ID\]:\s?\[([^\]\n]{1,100})\][^\n]{0,400}ExceptionType:\s?\[([^\]\n]{1,60})\]"
 )
 _EPOCH = _compiled(r"(?i)\bepoch\b[ :=\[(]*(\d{1,6})")
+# Of a launcher that starts several ranks below one task: each line names its own.
+_RANK_EPOCH = _compiled(r"(?i)\brank\b[ :=\[(]*(\d{1,7})\b[^\n]{0,60}?\bepoch\b[ :=\[(]*(\d{1,6})")
 _NCCL = _compiled(r"NCCL (?:INFO|WARN)|\[Rank \d+\]|ProcessGroupNCCL")
 _STEP = _compiled(r"(?i)\b(?:step|iter(?:ation)?|epoch|loss)\b")
+# The last line of a Python trace, and what loggers call an error.
+_ERROR = _compiled(r"(?m)^(?:[\w.]{1,80}\.)?[A-Z]\w{0,60}(?:Error|Exception)(?::.*)?$|^.{0,80}\b(?:ERROR|CRITICAL|FATAL)\b.*$")
+# ModelArts writes it in two ways; in a trace it is a source line.
+_WRITER = _compiled(r"(?i)\bsum+ary_?writer\(|tensorboard(?:x)?/|event_file_writer")
+_COPY = _compiled(r"(?i)copy_parallel|\bmoxing\b|OBS-Python-SDK|Listing OBS|file_io\.")
+# So many of the last characters of a stream say where a rank is.
+LAST_CHARS = 2000
+
 _STACKS = (
     (
         "loader",
-        _compiled(r"_try_get_data|torch/utils/data/(?:dataloader|_utils)|multiprocessing/(?:connection|queues)\.py"),
+        _compiled(r"_try_get_data|utils/data/dataloader\.py|utils/data/_utils/(?:worker|fetch)\.py"),
         "ranks wait for their DataLoader workers",
         "use fewer workers (num_workers), give the job more shared memory, look at the storage that the data is read from",
     ),
     (
         "sync-batch-norm",
-        _compiled(r"SyncBatchNorm|sync_batch_norm"),
+        _compiled(r"SyncBatchNorm|sync_batch_norm|nn/modules/_functions\.py"),
         "ranks are in SyncBatchNorm, which synchronises all ranks in every layer",
         "switch SyncBatchNorm off, or use a newer PyTorch",
     ),
     (
         "remote-writer",
-        _compiled(r"event_file_writer|tensorboard/summary|SummaryWriter|RecordWriter"),
+        _compiled(r"event_file_writer|tensorboard(?:X)?/|SummaryWriter|[Rr]ecord_?[Ww]riter"),
         "ranks are writing TensorBoard events",
         "write them to a local folder, not to an object store or a remote file system",
     ),
     (
         "copying",
-        _compiled(r"copy_parallel|moxing|shutil\.py.*copy|copyfileobj|file_io"),
+        _compiled(r"copy_parallel|moxing|shutil\.py.*copy|copyfileobj|copytree|file_io"),
         "ranks are copying files",
         "copy with fewer processes (mox.file.copy_parallel(threads=0, is_processing=False)), and large files one by one",
     ),
@@ -79,13 +90,23 @@ _STACKS = (
         "see that every rank has the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE and a RANK of its own; that all were started",
     ),
 )
+_ADVICE = {name: (what, advice) for name, _, what, advice in _STACKS}
+# A thread that waits for work, of a pool or behind a queue, holds nobody up; nor does the one that pins a loader's memory.
+_IDLE = _compiled(r"\bget \(queue\.py|queue\.py\", line \d+ in get\b|_pin_memory_loop|utils/data/_utils/pin_memory\.py")
+_THREAD = _compiled(r"(?m)^(?:Current t|T)hread ")
 
 
 def hints(ends: Sequence[RankEnd], stacks: Mapping[str, str]) -> tuple[Hint, ...]:
     """All that apply. ends: what the ranks printed. stacks: node -> the evidence taken there before they were stopped."""
     texts = {end.rank: _said(end) for end in ends}
-    found = [_gdr(ends, texts), _error_12(ends, texts), _hccl_place(ends, texts), _epochs(ends, texts), _before_nccl(ends, texts)]
-    return tuple(hint for hint in [*found, *_in_stacks(stacks)] if hint is not None)
+    found = [_gdr(ends, texts), _error_12(ends, texts), _hccl_place(ends, texts), _epochs(ends, texts), *_in_stacks(stacks)]
+    known = {hint.name for hint in found if hint is not None}
+    for name, pattern, last in (("remote-writer", _WRITER, False), ("copying", _COPY, True)):
+        found += [_printed(name, pattern, ends, last)] if name not in known else []
+    found += [_error_of_some(ends, texts)] if not known & {"ib-retries", "hccl-place"} else []
+    if not any(found):
+        found = [_before_nccl(ends, texts)]
+    return tuple(hint for hint in found if hint is not None)
 
 
 def _said(end: RankEnd) -> bytes:
@@ -96,9 +117,33 @@ def _said(end: RankEnd) -> bytes:
     )
 
 
+def _printed(name: str, pattern: re2._Regexp, ends: Sequence[RankEnd], last: bool) -> Hint | None:
+    """By what ranks printed, traces included. last: only their last lines say what they are at."""
+    lines = []
+    for end in ends:
+        text = plain("".join(piece.text for piece in end.output))
+        text = text[-LAST_CHARS:] if last else text
+        if hit := pattern.search(text):
+            lines.append(f"rank {end.rank} on {end.node}: {_line(text, hit)}")
+    return Hint(name, *_ADVICE[name], tuple(lines[:4])) if lines else None
+
+
+def _error_of_some(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
+    """Ranks that printed an error and run on, while others printed none: these wait for them."""
+    running = [end for end in ends if end.status is None or end.stopped]
+    lines = {end: hit for end in running if (hit := _ERROR.search(texts[end.rank]))}
+    if not lines or len(lines) == len(ends):
+        return None
+    told = tuple(f"rank {end.rank} on {end.node}: {_line(texts[end.rank], hit)}" for end, hit in list(lines.items())[:4])
+    return Hint(
+        "error-and-running", "some ranks have printed an error and have not ended: the others wait for them",
+        "mend that error; let the program end when it has one (sys.exit, no bare except)", told,
+    )  # fmt: skip
+
+
 def _gdr(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
     with_gdr = sorted({end.node for end in ends if _GDR.search(texts[end.rank])})
-    without = sorted({end.node for end in ends if _IB.search(texts[end.rank])} - {*with_gdr})
+    without = sorted({end.node for end in ends if _CHANNEL.search(texts[end.rank])} - {*with_gdr})
     if not with_gdr or not without:
         return None
     return Hint(
@@ -138,6 +183,10 @@ def _hccl_place(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | N
 def _epochs(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
     last: dict[int, int] = {}
     for rank, text in texts.items():
+        named = {int(hit.group(1)): int(hit.group(2)) for hit in _RANK_EPOCH.finditer(text[-16384:])}
+        if len(named) > 1:
+            last.update(named)
+            continue
         for hit in _EPOCH.finditer(text[-16384:]):
             last[rank] = int(hit.group(1))
     if len(set(last.values())) < 2:
@@ -164,16 +213,28 @@ def _before_nccl(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | 
 
 
 def _in_stacks(stacks: Mapping[str, str]) -> list[Hint]:
+    """By any thread that is at something, as py-spy or faulthandler tells it."""
     found = []
+    threads = {node: list(_threads(text.encode(errors="replace"))) for node, text in sorted(stacks.items())}
     for name, pattern, what, advice in _STACKS:
-        lines = [
-            f"{node}: {_line(text.encode(errors='replace'), hit)}"
-            for node, text in sorted(stacks.items())
-            if (hit := pattern.search(text.encode(errors="replace")))
-        ]
+        found_in = {node: next(_hits(pattern, each), "") for node, each in threads.items()}
+        lines = [f"{node}: {line}" for node, line in found_in.items() if line]
         if lines:
             found.append(Hint(name, what, advice, tuple(lines[:4])))
     return found
+
+
+def _hits(pattern: re2._Regexp, threads: Sequence[bytes]) -> Iterator[str]:
+    return (_line(thread, hit) for thread in threads if (hit := pattern.search(thread)))
+
+
+def _threads(text: bytes) -> Iterator[bytes]:
+    """One after the other, but for idle ones."""
+    begins = [hit.start() for hit in _THREAD.finditer(text)]
+    for begin, end in pairwise([0, *begins, len(text)]):
+        thread = text[begin:end]
+        if not _IDLE.search(thread) or b"_try_get_data" in thread:
+            yield thread
 
 
 def _line(text: bytes, hit: re2._Match) -> str:

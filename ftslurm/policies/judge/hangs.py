@@ -9,7 +9,7 @@ from dataclasses import replace
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.collectives import Finding, Kind, Level
-from ftslurm.model.decisions import Decision, KeepEvidence, SampleUse, Say, ShowCard, TakeEvidence
+from ftslurm.model.decisions import AskWords, Decision, KeepEvidence, SampleUse, Say, ShowCard, TakeEvidence
 from ftslurm.model.events import Now
 from ftslurm.model.history import HANG
 from ftslurm.policies.diagnose.contrast import Contrast, contrast
@@ -26,6 +26,9 @@ from ftslurm.policies.ladder.situation import Trouble
 class Hangs(Settling):
     def _quiet_seen(self, event: ev.QuietSeen, now: Now) -> list[Decision]:
         """Every node has been quiet for long enough: now the devices (or CPUs) are asked whether they do anything."""
+        if event.quiet_s <= 0 and (over := self._hang_over(f"processes on {event.node} do IO again", now, "io")):
+            self._hangs.quiet(event, self._step_nodes())
+            return over
         if self._held(now) or self._hung:
             return []
         if not self._hangs.quiet(event, self._step_nodes()):
@@ -48,16 +51,19 @@ class Hangs(Settling):
         return self._hang("io", hang.what, hang.evidence, now) if hang else self._watch_ranks(self._agents)
 
     def _rank_silent(self, event: ev.RankSilent, now: Now) -> list[Decision]:
+        over = self._hang_over(f"rank {event.rank} prints again", now, "silence") if event.silent_s <= 0 else []
         if self._held(now) or self._hung or not self.settings.hang_silence:
-            return []
+            return over
         running = self._attempt.ranks - self._attempt.exits.keys()
         if not self._hangs.silent(event, running):
-            return []
-        what = f"no rank has printed anything for {self.settings.hang_interval_s:g} s"
+            return over
+        what = f"no rank has printed anything for {round(self._hangs.silent_s, 1):g} s"
         return self._hang("silence", what, (), now)
 
     def _beat_overdue(self, event: ev.BeatOverdue, now: Now) -> list[Decision]:
         """As ft_launcher's rank monitor judges. The program has asked to be watched, so no more proof is wanted."""
+        if not event.why:
+            return self._hang_over(f"rank {event.rank} is no longer overdue", now, "beat")
         if self._held(now) or self._hung or event.rank in self._attempt.exits:
             return []
         what = f"rank {event.rank} on {self._tasks[event.rank].node}: {event.why}"
@@ -138,7 +144,16 @@ class Hangs(Settling):
         if event.step > self._attempt.step:
             self._attempt.step = event.step
             self._still.lives(now.mono)
+            return self._hang_over(f"the program has come to step {event.step}", now)
         return []
+
+    def _hang_over(self, what: str, now: Now, sign: str = "") -> list[Decision]:
+        """A hang that is left alone, and noticed by `sign`, is over. sign: empty for any."""
+        standing = self._attempt.standing
+        if not standing or sign not in ("", standing):
+            return []
+        self._attempt.standing = ""
+        return [self._note(rec.HangEnded(now.unix, self._attempt.number, standing, what)), Say(f"the job goes on: {what}")]
 
     def _ranks_alive(self, event: ev.RanksAlive, now: Now) -> list[Decision]:
         """Told when a trouble begins: who was at work until then is not who the others waited for in vain."""
@@ -173,8 +188,10 @@ class Hangs(Settling):
         """
         told = rec.HangSeen(now.unix, self._attempt.number, kind, what, evidence, str(found or ""))
         seen = self._note(self._hang_seen(told, found, ranks))
+        self._attempt.hung_at = now.unix
         if not (self.settings.hang_restart or self._without(found, now)):
-            return [seen, ShowCard()]
+            self._attempt.standing = kind
+            return [seen, *self._advise_on_hang(now)]
         self._attempt.hung, cleared = self._held_against(found, now)
         seen_of = self._reinstate(HANG, cleared, now) if cleared is not None else []
         if found is not None:
@@ -186,6 +203,33 @@ class Hangs(Settling):
             return [seen, *self._into_trouble(self._hung, now)]
         self._waits["evidence"] = now.mono + self.settings.hang_evidence_s
         return [seen, TakeEvidence(self.settings.hang_evidence_s)]
+
+    def _advise_on_hang(self, now: Now) -> list[Decision]:
+        """Of a hang that is left alone: its card, once it is known what ranks print and do; that tells common reasons."""
+        if self._advise is None or self._attempt.advised or "hints" in self._waits:
+            return [ShowCard()]
+        self._waits["hints"] = now.mono + self.settings.hang_evidence_s
+        self._attempt.words.clear()
+        taken = self._attempt.evidence.keys() >= set(self._watching()) and bool(self._attempt.views)
+        return [AskWords(), *([] if taken else [TakeEvidence(self.settings.hang_evidence_s)]), *self._hints_known(now)]
+
+    def _rank_words(self, event: ev.RankWords, now: Now) -> list[Decision]:
+        if "hints" not in self._waits or not self._attempt.belongs(event.rank, event.attempt):
+            return []
+        self._attempt.words[event.rank] = event.output
+        return self._hints_known(now)
+
+    def _hints_known(self, now: Now) -> list[Decision]:
+        """Once every rank that runs and every node has answered."""
+        running = self._attempt.ranks - self._attempt.exits.keys() - self._attempt.lost.keys()
+        nodes = set(self._watching())
+        if "hints" not in self._waits or not (running <= self._attempt.words.keys() and nodes <= self._attempt.evidence.keys()):
+            return []
+        return self._hints_due(now)
+
+    def _hints_due(self, now: Now) -> list[Decision]:
+        self._waits.pop("hints", None)
+        return [*self._hints(now), ShowCard()] if self.phase is Phase.RUNNING else []
 
     def _hang_seen(self, seen: rec.HangSeen, found: Finding | None, ranks: tuple[int, ...]) -> rec.HangSeen:
         """With who hangs, for programs that read the ledger."""

@@ -95,6 +95,7 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "stragglers known": Judge._stragglers_known,
     "search again": Judge._search_again,
     "slow launch": Judge._slow_launch,
+    "hints": Judge._hints_due,
     "pass on": Judge._passed_on,
     "stop": Judge._stop_overdue,
     "tell": Judge._tell_settling,
@@ -152,6 +153,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_R, ev.QuietSeen): Judge._quiet_seen,
     (_R, ev.UseSampled): Judge._use_sampled,
     (_R, ev.RankSilent): Judge._rank_silent,
+    (_R, ev.RankWords): Judge._rank_words,
     (_R, ev.EvidenceTaken): Judge._evidence_taken,
     (_R, ev.StallSeen): Judge._stall_seen,
     (_R, ev.RanksCompared): Judge._compared,
@@ -224,7 +226,9 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     **{
         (phase, kind): Judge._nothing
         for phase in (_L, _S, _H, _P, _E, _Q)
-        for kind in (ev.QuietSeen, ev.UseSampled, ev.RankSilent, ev.BeatOverdue, ev.StallSeen, ev.RanksCompared, ev.StageSet)
+        for kind in (
+            ev.QuietSeen, ev.UseSampled, ev.RankSilent, ev.RankWords, ev.BeatOverdue, ev.StallSeen, ev.RanksCompared, ev.StageSet,
+        )
     },
     **{(phase, ev.Progressed): Judge._progressed for phase in (_L, _S, _H, _P, _E, _Q)},
     **{(phase, ev.RanksAlive): Judge._ranks_alive for phase in (_L, _R, _S, _H, _P, _E, _Q)},

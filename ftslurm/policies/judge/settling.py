@@ -12,7 +12,7 @@ from ftslurm.model.decisions import Decision, LookAtDevices, Say, StopRanks, Tel
 from ftslurm.model.events import Now
 from ftslurm.model.history import SWAPS
 from ftslurm.model.nodes import fold as fold_nodes
-from ftslurm.model.verdict import Blame
+from ftslurm.model.verdict import Blame, RankEnd
 from ftslurm.policies.diagnose.blame import with_own_words
 from ftslurm.policies.diagnose.contrast import Contrast, contrast, shown_by, with_contrast
 from ftslurm.policies.diagnose.spread import BEGUN_S, with_spread
@@ -28,6 +28,8 @@ _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
 AWAY_S = 3.0
 # From the trouble to the word on what is waited for, where it is not settled by then.
 TELL_S = 3.0
+# Between nodes whose clocks are kept.
+CLOCKS_DIFFER_S = 1.0
 # Of the ranks that show an error so many go into the ledger.
 SHOWN_MAX = 64
 # A step that does not come up may have another reason.
@@ -216,10 +218,17 @@ class Settling(Rungs):
         entered = any(view.groups for views in self._attempt.views.values() for view in views)
         found = [
             hint
-            for hint in self._advise(self._attempt.rank_ends(self._tasks), self._attempt.evidence)
+            for hint in self._advise(self._before_hang(), self._attempt.evidence)
             if not (entered and hint[0] == "before-first-collective")
         ]
         return [self._note(rec.Advised(now.unix, self._attempt.number, *hint)) for hint in found]
+
+    def _before_hang(self) -> tuple[RankEnd, ...]:
+        """Every rank with what it had printed by then: what it said of being stopped is no reason for the hang."""
+        ends, until = self._attempt.rank_ends(self._tasks), self._attempt.hung_at + CLOCKS_DIFFER_S
+        if not self._attempt.hung_at:
+            return ends
+        return tuple(replace(end, output=tuple(piece for piece in end.output if piece.at <= until)) for end in ends)
 
     def _verdict(self, now: Now, rank: int | None = None) -> list[Decision]:
         """What is behind it, once an attempt; `rank`: behind the end of that one alone."""

@@ -22,10 +22,11 @@ class Stalls(Hangs):
         if pause is None:
             return self._look_closer(now)
         told = rec.Paused(now.unix, self._attempt.number, pause.seconds, pause.busy)
+        over = self._hang_over("its ranks get on with their collectives again", now, "stall")
         self._waits.pop("examine", None)
         known = self.history.busy_pauses if pause.busy else self.history.quiet_pauses
         grown = len(known) < PAUSES_MAX or pause.seconds > known[-1]
-        return [self._note(told)] if grown else []
+        return [*over, *([self._note(told)] if grown else [])]
 
     def _look_closer(self, now: Now) -> list[Decision]:
         """Who hangs is asked of all nodes at once. Ranks that have ended are the exit hang's; a signal's are Slurm's."""
@@ -85,6 +86,9 @@ class Stalls(Hangs):
         self._attempt.evidence[event.node] = event.text
         self._attempt.views[event.node] = event.views
         there = self._watching()
+        if "hints" in self._waits:
+            kept = KeepEvidence(self._attempt.number, event.node, event.text)
+            return [kept, *self._hints_known(now)]
         if self._hung is None:
             if not self._still.examined(event.node, event.views, there) or "evidence" not in self._waits:
                 return []

@@ -114,11 +114,11 @@ class Pages:
             else:
                 rank.watches[path] = follow(rank.watches.get(path), page, now)
         told = self._stage(number, rank, OFF if OFF in stages else max(stages, default=None))
-        for watch in rank.watches.values():
-            late = overdue(watch, rank.limits, now)
-            if late and not rank.told:
-                rank.told = True
-                return [*told, {"t": "overdue", "rank": number, "attempt": rank.attempt, "why": late.reason[:500]}]
+        late = next((late for watch in rank.watches.values() if (late := overdue(watch, rank.limits, now))), None)
+        if bool(late) != rank.told:
+            rank.told = bool(late)
+            about = {"t": "overdue", "rank": number, "attempt": rank.attempt}
+            return [*told, {**about, "why": late.reason[:500] if late else ""}]
         return told
 
     def _stage(self, number: int, rank: _Rank, stage_s: float | None) -> list[Message]:

@@ -186,6 +186,9 @@ class Effects:
     def _take_evidence(self, d: do.TakeEvidence) -> None:
         self._to_agents({"t": "evidence", "limit_s": d.limit_s})
 
+    def _ask_words(self, _: do.AskWords) -> None:
+        self._to_shims({"t": "words"})
+
     def _compare_ranks(self, _: do.CompareRanks) -> None:
         self._to_agents({"t": "compare"})
 
@@ -392,6 +395,7 @@ _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
     do.WatchRanks: Effects._watch_ranks,
     do.SampleUse: Effects._sample_use,
     do.TakeEvidence: Effects._take_evidence,
+    do.AskWords: Effects._ask_words,
     do.CompareRanks: Effects._compare_ranks,
     do.SetIntervals: Effects._set_intervals,
     do.KeepEvidence: Effects._keep_evidence,
