@@ -240,7 +240,8 @@ class _Walk:
         return Card(
             hang.at, "", title, hang.culprit or self._culprit(), "", "", _pieces(hang.evidence),
             "nothing: hang-restart is switched off, the ranks are left alone",
-            "rungs.hang-restart.enabled: true lets ftrun answer the next one", self._log(-1, ""), f"ftslurm history {self.job}",
+            self._hint(None) or "rungs.hang-restart.enabled: true lets ftrun answer the next one",
+            self._log(-1, ""), f"ftslurm history {self.job}",
         )  # fmt: skip
 
     def _of_decision(self, decided: rec.Decided) -> Card:
