@@ -92,7 +92,8 @@ class Hangs(Settling):
         left = sorted(self._attempt.ranks - self._attempt.exits.keys())
         ranks = ", ".join(map(str, left[:8])) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
         ended_s = now.mono - self._exit_since if self._exit_since is not None else 0.0
-        what = f"{len(self._attempt.exits)} ranks have ended, and for {ended_s:.0f} s rank {ranks} has not"
+        ended = f"{count} ranks have" if (count := len(self._attempt.exits)) != 1 else "1 rank has"
+        what = f"{ended} ended, and for {ended_s:.0f} s rank {ranks} has not"
         return self._hang("exit", what, (), now, ranks=tuple(left))
 
     # --- what the program says: it knows best how long it will say nothing

@@ -147,7 +147,7 @@ class Rung:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The rung that answers. passed: each rung asked before it and why it was not taken. Where nothing answers, `why` is the
-    reason of the last rung that is meant for such a trouble."""
+    reason of the last rung that is meant for such a trouble and switched on; the first, if all of them are off."""
 
     rung: str
     why: str
@@ -168,7 +168,8 @@ def choose(situation: Situation) -> Choice:
             return Choice(name, decisive or answer.why if name == "fail" else answer.why, rung.cost(situation), tuple(passed))
         passed.append((name, answer.why))
         if answer.fits:
-            decisive = f"{name} is switched off" if answer.why == _OFF else answer.why
+            off = answer.why == _OFF
+            decisive = decisive or f"{name} is switched off" if off else answer.why
     raise AssertionError("`fail` is always allowed")
 
 
@@ -188,9 +189,13 @@ def _not_meant(why: str) -> Answer:
 
 
 def _within_job_restarts(name: str, answer: Answer, s: Situation) -> Answer:
-    """AIMaster's count: whatever the rung, all ranks start again. A port that we have chosen is our own affair."""
+    """AIMaster's count: whatever the rung, all ranks start again. A port that we have chosen is our own affair.
+
+    Once it is used up, that is the reason, whatever else a rung that is switched on has against it.
+    """
     limit = s.settings.max_job_restarts
-    if not answer.yes or name not in RESTARTS or limit < 0 or s.history.job_restarts < limit:
+    meant = answer.yes or (answer.fits and answer.why != _OFF)
+    if not meant or name not in RESTARTS or limit < 0 or s.history.job_restarts < limit:
         return answer
     if name == "in-place-restart" and _another_port(s):
         return answer
