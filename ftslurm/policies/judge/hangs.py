@@ -230,7 +230,11 @@ class Hangs(Settling):
 
     def _hints_due(self, now: Now) -> list[Decision]:
         self._waits.pop("hints", None)
-        return [*self._hints(now), ShowCard()] if self.phase is Phase.RUNNING else []
+        if self.phase is not Phase.RUNNING:
+            return []
+        found = self._hints(now)
+        self._attempt.words.clear()  # of a thousand ranks they may be a hundred megabytes
+        return [*found, ShowCard()]
 
     def _hang_seen(self, seen: rec.HangSeen, found: Finding | None, ranks: tuple[int, ...]) -> rec.HangSeen:
         """With who hangs, for programs that read the ledger."""
