@@ -74,7 +74,7 @@ def tables(folder: Path = FOLDER) -> list[Table]:
         parts = [found[each] for each in (name, name + REST) if each in found]
         known = {row.parameter for row in parts[0].rows}
         more = [row for part in parts[1:] for row in part.rows if row.parameter not in known]
-        about = next((part for part in reversed(parts) if part.source), parts[0])
+        about = next((part for part in parts if part.source), parts[0])
         whole[name] = Table(name, about.system, about.source, about.notes, about.in_force, (*parts[0].rows, *more))
     return [whole[name] for name in dict.fromkeys([*(name for name in ORDER if name in whole), *whole])]
 
