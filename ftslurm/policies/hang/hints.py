@@ -53,7 +53,7 @@ _STEP = _compiled(r"(?i)\b(?:step|iter(?:ation)?|epoch|loss)\b")
 # The last line of a Python trace, and what loggers call an error.
 _ERROR = _compiled(r"(?m)^(?:[\w.]{1,80}\.)?[A-Z]\w{0,60}(?:Error|Exception)(?::.*)?$|^.{0,80}\b(?:ERROR|CRITICAL|FATAL)\b.*$")
 # ModelArts writes it in two ways; in a trace it is a source line.
-_WRITER = _compiled(r"(?i)\bsum+ary_?writer\(|tensorboard(?:x)?/|event_file_writer")
+_WRITER = _compiled(r"(?i)\bsum+ary_?writer\(|tensorboard(?:x)?/[\w/]*\.py|event_file_writer\.py")
 _COPY = _compiled(r"(?i)copy_parallel|\bmoxing\b|OBS-Python-SDK|Listing OBS|file_io\.")
 # So many of the last characters of a stream say where a rank is.
 LAST_CHARS = 2000
