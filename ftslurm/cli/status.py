@@ -15,8 +15,9 @@ from ftslurm.cli.output import print_json, store
 from ftslurm.errors import StateError, UsageError
 from ftslurm.ledger.journal import Contents
 from ftslurm.ledger.store import state_folder
+from ftslurm.model.nodes import expand
 from ftslurm.model.text import visible
-from ftslurm.report.jobs import SORTS, Wanted, chosen, lines, states_named
+from ftslurm.report.jobs import SORTS, WIDE, Wanted, chosen, lines, moment, states_named
 from ftslurm.report.view import Status
 
 T = TypeVar("T")
@@ -25,32 +26,45 @@ T = TypeVar("T")
 @click.command()
 @click.argument("job", required=False)
 @click.option("--all", "every", is_flag=True, help="Also jobs that were over before --since.")
-@click.option("--since", default="7d", show_default=True, metavar="TIME", help="Of jobs that are over, how old they may be.")
+@click.option("--since", default="7d", show_default=True, metavar="TIME",
+              help="Of jobs that are over: those that ended since: 36h, 2026-11-20.")  # fmt: skip
+@click.option("--until", default="", metavar="TIME", help="Jobs have begun before this.")
 @click.option("--state", "states", default="", metavar="STATE,...", help="Only these: running, held, failed, ...")
+@click.option("--name", "names", default="", metavar="NAME,...", help="Only jobs of these names; `*` and `?` as in a shell.")
+@click.option("-w", "--node", "nodes", default="", metavar="NODES", help="Only jobs that ran on one of these: n[3-5].")
 @click.option("--sort", type=click.Choice(sorted(SORTS)), default="last", show_default=True, help="last: those not over first.")
+@click.option("-r", "--reverse", "backwards", is_flag=True, help="The last one first.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def status(job: str | None, every: bool, since: str, states: str, sort: str, as_json: bool) -> None:
+def status(
+    job: str | None, every: bool, since: str, until: str, states: str, names: str, nodes: str, sort: str, backwards: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Where JOB stands: attempt, rung, counters, excluded nodes, budgets left.
 
     Without JOB: the job this runs in, else a line for each job there is a ledger of, the latest first.
     """
-    if job := job or (None if every or states else _this_job()):
+    if job := job or (None if every or states or names or nodes or until else _this_job()):
         return _one(job, as_json)
     from ftslurm.wrapper.jobs import all_jobs
 
     now, folder = time.time(), state_folder(os.environ)
-    wanted = Wanted(states_named(states), 0.0 if every else now - _age(since), sort)
+    oldest = moment(since, now)
+    wanted = Wanted(
+        states_named(states), 0.0 if every else oldest, sort, moment(until, now) if until else 0.0,
+        tuple(filter(None, names.split(","))), frozenset(expand(nodes)), backwards,
+    )  # fmt: skip
     jobs, silent = all_jobs(folder, os.environ, passed_over=_passed_over)
     shown, older = chosen(jobs, wanted)
     if as_json:
         return print_json([one._asdict() for one in shown])
     if shown:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-        click.echo(visible("\n".join(lines(shown, now, width)), lines=True))
+        named = bool(names) or sort == "name" or width >= WIDE
+        click.echo(visible("\n".join(lines(shown, now, width, named)), lines=True))
     if not jobs:
         click.echo(f"no ledger in {visible(folder)}: no job has run under ftrun yet", err=True)
     if older:
-        click.echo(f"{visible(older)} jobs that were over {visible(since)} ago are left out (--all)", err=True)
+        click.echo(f"{visible(older)} jobs that were over {_when(since)} are left out (--all)", err=True)
     if silent:
         click.echo(f"as the ledgers say, since Slurm does not: {visible(silent)}", err=True)
 
@@ -91,14 +105,8 @@ def begun(job: str, found: T | None) -> T:
     return found
 
 
-def _age(text: str) -> float:
-    """Raises: UsageError."""
-    from ftslurm.model.settings import duration
-
-    try:
-        return duration(text)
-    except ValueError as error:
-        raise UsageError(f"--since {text}: {error}", hint="or --all") from None
+def _when(since: str) -> str:
+    return f"before {visible(since)}" if "-" in since or ":" in since else f"{visible(since)} ago"
 
 
 def _this_job() -> str | None:

@@ -6,11 +6,14 @@ past, and a tuple, which is made a hundred times sooner than the values of the j
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
+from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.model.history import REQUEUES
+from ftslurm.model.nodes import expand, fold
 from ftslurm.model.values import dataclass
 
 # Slurm's states of a job that is ending by somebody's will but ours, and how ftrun puts it in its last record.
@@ -39,6 +42,7 @@ class JobSummary(NamedTuple):
 
     starting, running, recovering, waiting, hanging, requeued: it goes on. completed, failed, cancelled, timeout: it is over.
     By Slurm's word besides (report/jobs.py): pending, held, suspended, completing, gone.
+    name: of the job. ever: every node that an attempt ran on, folded.
     """
 
     job: str
@@ -62,6 +66,8 @@ class JobSummary(NamedTuple):
     pid_space: str
     pid: int
     started: int
+    name: str = ""
+    ever: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,7 @@ def summarise(records: Sequence[rec.Record]) -> JobSummary | None:
     last: rec.AttemptBegan | None = None
     decided: rec.Decided | None = None
     attempt, open_requeue = 0, ""
+    ran_on: dict[str, None] = {}
     for record in records:
         if isinstance(record, rec.RunBegan):
             if run is not None and record.schedule > run.schedule:
@@ -87,6 +94,7 @@ def summarise(records: Sequence[rec.Record]) -> JobSummary | None:
             run = record
         elif isinstance(record, rec.AttemptBegan):
             last, attempt = record, max(attempt, record.attempt)
+            ran_on[record.nodes] = None
         elif isinstance(record, rec.RankBegan):
             attempt = max(attempt, record.attempt)
         elif isinstance(record, rec.Decided):
@@ -101,8 +109,20 @@ def summarise(records: Sequence[rec.Record]) -> JobSummary | None:
     return JobSummary(
         run.job, run.cluster, run.launcher == "local", run.command[:200], state, what[:300], over, attempt, run.schedule + 1,
         nodes, decided.rung if decided else "", decided.cause if decided else "", records[0].at, records[-1].at,
-        bool(open_requeue), until, run.number, run.host, run.pid_space, run.pid, run.started,
+        bool(open_requeue), until, run.number, run.host, run.pid_space, run.pid, run.started, run.name[:200], _union(ran_on),
     )  # fmt: skip
+
+
+def _union(lists: Iterable[str]) -> str:
+    """Folded lists as one; what is no list of nodes, as in a damaged ledger, is passed over."""
+    several = list(lists)
+    if len(several) < 2:
+        return several[0] if several else ""
+    nodes: set[str] = set()
+    for text in several:
+        with suppress(UsageError):
+            nodes.update(expand(text))
+    return fold(nodes)
 
 
 def _state(records: Sequence[rec.Record], decided: rec.Decided | None) -> tuple[str, str, bool, float]:

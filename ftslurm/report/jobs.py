@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from fnmatch import fnmatchcase
 from typing import Any
 
 from ftslurm.errors import UsageError
+from ftslurm.model.nodes import expand
+from ftslurm.model.settings import duration
 from ftslurm.model.summary import OVER, JobSummary
 from ftslurm.model.values import dataclass
 
@@ -31,16 +36,58 @@ SORTS: Mapping[str, Callable[[JobSummary], Any]] = {
     "job": lambda job: (_natural(job.job), job.cluster),
     "state": lambda job: (STATES.index(job.state) if job.state in STATES else len(STATES), -job.at),
     "attempts": lambda job: (-job.attempt, -job.at),
+    "name": lambda job: (_natural(job.name), -job.at),
+    "nodes": lambda job: (_natural(job.nodes), -job.at),
+    "began": lambda job: -job.began,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """states: only these, empty for all. since: jobs that are over have ended after this, Unix seconds; 0: all."""
+    """states: only these, empty for all. since: jobs that are over have ended after this, Unix seconds; 0: all. until: jobs have
+    begun before this; 0: all. names: patterns as a shell has them, one of which fits the job's name; empty for all. nodes: the
+    job ran on one of them; empty for all. backwards: the last first.
+    """
 
     states: frozenset[str] = frozenset()
     since: float = 0.0
     sort: str = "last"
+    until: float = 0.0
+    names: tuple[str, ...] = ()
+    nodes: frozenset[str] = frozenset()
+    backwards: bool = False
+
+    def fits(self, job: JobSummary) -> bool:
+        """But for its age, if it is over."""
+        if self.states and job.state not in self.states:
+            return False
+        if self.until and job.began >= self.until:
+            return False
+        if self.names and not any(fnmatchcase(job.name, pattern) for pattern in self.names):
+            return False
+        return not self.nodes or bool(self.nodes & _nodes_of(job))
+
+
+def _nodes_of(job: JobSummary) -> frozenset[str]:
+    """Now and ever."""
+    found: set[str] = set()
+    for text in (job.nodes, job.ever):
+        with suppress(UsageError):  # a damaged ledger's
+            found.update(expand(text))
+    return frozenset(found)
+
+
+def moment(text: str, now: float) -> float:
+    """`7d` (ago), `2026-11-20`, `2026-11-20T12:30`, `12:30` (today) -> Unix seconds; local time. Raises: UsageError."""
+    try:
+        return now - duration(text)
+    except ValueError:
+        pass
+    today = time.strftime("%Y-%m-%dT", time.localtime(now))
+    try:
+        return datetime.fromisoformat(today + text if ":" in text and "-" not in text else text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f"`{text}` is no time", hint="write 36h, 7d, 2026-11-20, 2026-11-20T12:30 or 12:30") from None
 
 
 def states_named(text: str) -> frozenset[str]:
@@ -53,9 +100,9 @@ def states_named(text: str) -> frozenset[str]:
 
 def chosen(jobs: Iterable[JobSummary], wanted: Wanted) -> tuple[list[JobSummary], int]:
     """Those to show, in order, and how many are left out for their age alone."""
-    of_state = [job for job in jobs if not wanted.states or job.state in wanted.states]
-    young = [job for job in of_state if not job.over or job.at >= wanted.since]
-    return sorted(young, key=SORTS[wanted.sort]), len(of_state) - len(young)
+    fit = [job for job in jobs if wanted.fits(job)]
+    young = [job for job in fit if not job.over or job.at >= wanted.since]
+    return sorted(young, key=SORTS[wanted.sort], reverse=wanted.backwards), len(fit) - len(young)
 
 
 def age(seconds: float) -> str:
@@ -70,12 +117,21 @@ def clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
-def lines(jobs: Sequence[JobSummary], now: float, width: int = 0) -> list[str]:
-    """A heading and a line a job. width: of the terminal, 0 for lines as long as they are."""
+# Of a few long names the other lines make no more of. A column each, but for the last.
+_LIMITS = (24, 16, 10, 7, 18, 8)
+# Of the terminal, from which on there is room for names without being asked.
+WIDE = 110
+
+
+def lines(jobs: Sequence[JobSummary], now: float, width: int = 0, names: bool = False) -> list[str]:
+    """A heading and a line a job. width: of the terminal, 0 for lines as long as they are. names: with those of the jobs."""
     several = len({job.cluster for job in jobs}) > 1
-    rows = [("JOB", "STATE", "ATTEMPT", "NODES", "LAST", "WHAT"), *(_row(job, now, several) for job in jobs)]
-    # Of a few long names the other lines make no more of.
-    widths = [min(max(len(row[column]) for row in rows), most) for column, most in enumerate((24, 10, 7, 18, 8))]
+    heading = ("JOB", "NAME", "STATE", "ATTEMPT", "NODES", "LAST", "WHAT")
+    rows = [heading, *(_row(job, now, several) for job in jobs)]
+    limits: Sequence[int] = _LIMITS
+    if not names:
+        rows, limits = [(row[0], *row[2:]) for row in rows], (limits[0], *limits[2:])
+    widths = [min(max(len(row[column]) for row in rows), most) for column, most in enumerate(limits)]
     return [_line(row, widths, width) for row in rows]
 
 
@@ -85,7 +141,7 @@ def _row(job: JobSummary, now: float, cluster: bool) -> tuple[str, ...]:
     until = f"{_UNTIL.get(job.state, 'until')} {clock(job.until)}" if job.until else ""
     more = ", ".join(filter(None, (job.what, until)))
     what = ": ".join(filter(None, (told if job.rung != "fail" else "", more))) or job.command
-    return name, job.state, str(job.attempt), job.nodes, age(now - job.at), what
+    return name, job.name, job.state, str(job.attempt), job.nodes, age(now - job.at), what
 
 
 def _line(row: Sequence[str], widths: Sequence[int], width: int) -> str:

@@ -6,16 +6,16 @@ import pytest
 
 from ftslurm.errors import UsageError
 from ftslurm.model.summary import JobSummary
-from ftslurm.report.jobs import STATES, Wanted, age, chosen, lines, states_named
+from ftslurm.report.jobs import STATES, Wanted, age, chosen, lines, moment, states_named
 
 DAY_S = 86400.0
 NOW = 100 * DAY_S
 
 
-def job(name: str, state: str = "running", days: float = 0.0, attempt: int = 1, **other: object) -> JobSummary:
+def job(number: str, state: str = "running", days: float = 0.0, attempt: int = 1, **other: object) -> JobSummary:
     over = state in ("completed", "failed", "cancelled", "timeout", "gone")
     at = NOW - days * DAY_S
-    made = JobSummary(name, "c", False, "train", state, "", over, attempt, 1, "n1", "", "", at, at, False, 0.0, 1, "", "", 0, 0)
+    made = JobSummary(number, "c", False, "train", state, "", over, attempt, 1, "n1", "", "", at, at, False, 0.0, 1, "", "", 0, 0)
     return made._replace(**other)
 
 
@@ -65,3 +65,36 @@ def test_ages() -> None:
 
 def test_every_state_that_a_summary_can_have_is_known() -> None:
     assert len(set(STATES)) == len(STATES)
+
+
+def test_by_name_node_and_time() -> None:
+    first = job("1", days=3, name="llama-7b", nodes="n[1-2]")
+    second = job("2", days=1, name="eval", nodes="n3", ever="n[2-3]")
+    damaged = job("3", days=1, name="eval", nodes="n[1-")
+    jobs = [first, second, damaged]
+
+    def found(**wanted: object) -> list[str]:
+        return sorted(one.job for one in chosen(jobs, Wanted(**wanted))[0])  # type: ignore[arg-type]
+
+    assert found(names=("llama*",)) == ["1"]
+    assert found(names=("llama", "ev?l")) == ["2", "3"]
+    assert found(nodes=frozenset({"n2"})) == ["1", "2"]
+    assert found(until=NOW - 2 * DAY_S) == ["1"]
+    assert chosen(jobs, Wanted(sort="name"))[0][-1] is first
+    assert chosen(jobs, Wanted(sort="name", backwards=True))[0][0] is first
+
+
+def test_names_of_jobs_are_a_column_where_they_are_asked_for() -> None:
+    jobs = [job("1", name="llama-7b")]
+    assert "llama-7b" in lines(jobs, NOW, names=True)[1] and lines(jobs, NOW, names=True)[0].split()[1] == "NAME"
+    assert "llama-7b" not in lines(jobs, NOW)[1]
+
+
+def test_a_moment_is_a_span_or_a_date() -> None:
+    assert moment("7d", NOW) == NOW - 7 * DAY_S
+    noon = moment("2026-11-20T12:00", NOW)
+    assert noon - moment("2026-11-20", NOW) == DAY_S / 2
+    assert 0 <= moment("00:00", NOW) - (NOW - DAY_S) <= DAY_S
+    for wrong in ("soon", "7", "2026-13-01", "25:00", ""):
+        with pytest.raises(UsageError, match="no time"):
+            moment(wrong, NOW)
