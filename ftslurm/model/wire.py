@@ -42,6 +42,7 @@ from ftslurm.model.events import (
 )
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
+from ftslurm.model.live import LiveReported, StacksReported, live_reported
 from ftslurm.model.shares import Share
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Piece
@@ -117,7 +118,7 @@ class EvidenceReported:
 ShimReport = RankStarted | RankExited | RankStopped | RankUnstartable | RankSilent | RankWords | SignalSeen
 AgentReport = (
     DevicesReported | HealingReported | QuietReported | UseReported | EvidenceReported | BeatOverdue | ProgramSaid
-    | StallSeen | RanksCompared | StageSet | Progressed | RanksAlive
+    | StallSeen | RanksCompared | StageSet | Progressed | RanksAlive | LiveReported | StacksReported
 )  # fmt: skip
 
 
@@ -214,6 +215,10 @@ def agent_report(message: Message) -> AgentReport:
             return Progressed("", _number(message, "step"), _number(message, "attempt"))
         case "alive":
             return RanksAlive("", dict(_sign_of_life(item) for item in _list(message, "ranks")), _number(message, "attempt"))
+        case "live":
+            return live_reported(message)
+        case "stacks":
+            return StacksReported(_text(message, "asked", 64), _text(message, "text", EVIDENCE_MAX))
         case "evidence":
             views = tuple(parse_view(view) for view in (_list(message, "views") if "views" in message else ()))
             return EvidenceReported(_text(message, "text", EVIDENCE_MAX), views, _number(message, "attempt"))

@@ -210,3 +210,17 @@ def test_what_a_program_asked_for_is_told_before_the_answer_that_a_decision_wait
     line.coming = [{"t": "look"}]
     assert agent._listen()
     assert [(said["t"], said.get("what")) for said in line.said] == [("said", "shutdown"), ("devices", None)]
+
+
+def test_who_watches_is_told_of_the_ranks_it_has_and_of_the_last_look_at_its_devices(folder: Path) -> None:
+    line, chips = Told(), Chips()
+    agent = Agent("n1", (chips,), line, 10.0, lambda step: str(folder))  # type: ignore[arg-type]
+    agent._told(watch(1))
+    agent._look(asked=False)
+    agent._told({"t": "live", "for_s": 30.0, "every_s": 2.0})
+    agent._told({"t": "stacks", "asked": "a"})
+    assert agent._glance is not None
+    line.said += agent._glance.turn(time.monotonic(), (), agent._seen)
+    stacks, told = [wire.agent_report(message) for message in line.said if message["t"] in ("live", "stacks")]
+    assert stacks.asked == "a" and "rank 0" in stacks.text  # type: ignore[union-attr]
+    assert [rank.rank for rank in told.ranks] == [0] and len(told.devices) == 8  # type: ignore[union-attr]

@@ -89,6 +89,10 @@ class Contact:
         if self._next is not None:
             self._next = max(self._next, now + SOON_S)
 
+    def ages(self, now: float) -> dict[str, float]:
+        """node -> seconds since any of its parties was heard, of nodes that have one."""
+        return {party.node: now - self._heard[party.node] for party in self._parties.values()}
+
     def due(self, now: float) -> list[News]:
         """What is known by now."""
         found: list[News] = []

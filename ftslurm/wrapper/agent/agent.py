@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ftslurm.devices.probe import Probe, choose_probes
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity, Utilisation
@@ -29,11 +29,16 @@ from ftslurm.wrapper.agent.pages import Pages, limits_of, sweep
 from ftslurm.wrapper.agent.stalls import Stalls
 from ftslurm.wrapper.shim import CHANNEL_VARIABLE, CUT_OFF, Channel, Line, LinkError, boot_s, connect, page_folder
 
+if TYPE_CHECKING:
+    from ftslurm.wrapper.glance import Glance
+
 CONNECT_TIMEOUT_S = 30.0
 # Of the time that the controller waits for evidence; the rest is for the way.
 EVIDENCE_SHARE = 0.8
 # For one look at the devices of a node; npu-smi takes well under a second when it is well.
 LOOK_TIMEOUT_S = 20.0
+# For people who watch: how busy the devices are, and what the ranks are doing.
+GLANCE_TIMEOUT_S, STACKS_S = 5.0, 10.0
 # Later than asked by so much, and we were stopped.
 AWAY_S = 2.0
 # Between two looks at the connection while there is other work.
@@ -59,6 +64,9 @@ class Agent:
         self._life = Life(probes)
         self._pages = Pages()
         self._stalls = Stalls(node, self._use_of_devices if probes else None)
+        self._glance: Glance | None = None  # from the first time that somebody watches
+        self._watched: tuple[list[tuple[int, int, int]], str] = ([], "")
+        self._seen: tuple[DeviceReport, ...] = ()  # by the last look at the devices
         self._will: Mapping[str, Any] = {}  # of the controller, for the case that it dies
         self._attempt = 0  # the latest start of the ranks that it watches
         self._waiting: list[Mapping[str, Any]] = []  # what it was told while it was at work
@@ -88,12 +96,17 @@ class Agent:
             for message in (*self._life.turn(now), *self._pages.turn(now)):
                 self._tell(message)
             self._tell_stalls(now)
+            if self._glance is not None:
+                for message in self._glance.turn(now, self._stalls.views, self._seen):
+                    self._tell(message)
 
     def _wait_ms(self, next_look: float) -> float | None:
         if self._waiting or self._broken:
             return 0
         times = [next_look] if self._probes else []
-        times += [at for at in (self._life.wakes_at, self._pages.wakes_at, self._stalls.wakes_at) if at is not None]
+        parts = [self._life.wakes_at, self._pages.wakes_at, self._stalls.wakes_at]
+        parts += [self._glance.wakes_at] if self._glance is not None else []
+        times += [at for at in parts if at is not None]
         own_s = min(times) - time.monotonic() if times else float("inf")
         wait_s = max(0.0, min(own_s, self._line.wakes_in(boot_s())))
         return wait_s * 1000 if wait_s < 1e6 else None
@@ -160,6 +173,10 @@ class Agent:
             self._watch(message)
         elif message["t"] == "will":
             self._will = message
+        elif message["t"] == "live":
+            self._show(message)
+        elif message["t"] == "stacks":
+            self._tell_stacks(str(message["asked"]))
         elif message["t"] == "use":
             self._life.sample_use(float(message["window_s"]), time.monotonic())
         elif message["t"] == "quiet":
@@ -179,6 +196,7 @@ class Agent:
         """Told are answers to questions, anything that is not well, and the first look after that and of all."""
         read = self._beside(lambda: [self._read(probe) for probe in self._probes])
         answer = self._with_drills(merged(read))
+        self._seen = answer.reports
         bad = bool(answer.error) or any(report.health is not DeviceHealth.GOOD for report in answer.reports)
         if asked or bad or self._to_tell:
             self._say(devices_message(answer, asked, {kind: len(names) for kind, names in self._named.items()}))
@@ -230,6 +248,26 @@ class Agent:
         for last in self._pages.watch(starts, folder, limits_of(message["limits"]), now):
             self._tell(last)
         self._stalls.watch(ranks, folder, float(message["stall_s"]), now)
+        self._watched = (ranks, folder)
+        if self._glance is not None:
+            self._glance.watch(ranks, folder)
+
+    def _show(self, message: Mapping[str, Any]) -> None:
+        """Somebody watches the job."""
+        if self._glance is None:
+            from ftslurm.wrapper.glance import Glance
+
+            self._glance = Glance(self._use_while_watched if self._probes else None)
+            self._glance.watch(*self._watched)
+        self._glance.want(float(message["for_s"]), float(message["every_s"]), time.monotonic())
+
+    def _use_while_watched(self) -> list[Utilisation]:
+        return self._beside(lambda: self._use_of_devices(GLANCE_TIMEOUT_S))
+
+    def _tell_stacks(self, asked: str) -> None:
+        """For people, and for nobody's judgement."""
+        found = self._beside(lambda: self._evidence(STACKS_S))
+        self._tell({"t": "stacks", "asked": asked, "text": found["text"]})
 
     def _drill(self, message: Mapping[str, Any]) -> None:
         """A device fault on purpose: the device shows it until it is healed, beside what it shows in truth."""

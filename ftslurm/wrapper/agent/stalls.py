@@ -7,6 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from ftslurm.model.collectives import RankView
 from ftslurm.model.events import StallSeen
 from ftslurm.model.wire import compared_message, stall_message
 from ftslurm.policies.hang.whohangs import MEETINGS
@@ -44,6 +45,7 @@ class Stalls:
         self._lacking: list[float] = []
         self._lack_told: set[int] = set()
         self._watched: tuple[list[tuple[int, int, int]], str, float] | None = None
+        self.views: tuple[RankView, ...] = ()  # of the last look
 
     def watch(self, ranks: Sequence[tuple[int, int, int]], folder: str, stall_s: float, now: float) -> None:
         """From now on; what was before is forgotten. ranks: (rank, pid of its shim, number of its start).
@@ -58,6 +60,7 @@ class Stalls:
             self.node.watch(rank, f"{folder}/{rank}.{number}", attempt=number, shim=pid)
         self._lacking = [now + after_s for after_s in LACKING_S]
         self._lack_told = set()
+        self.views = ()
         self._stall_s, self._looked_at, self._progress_at = stall_s, now, now
         self._intervals, self._usual_s, self._told = [], None, None
         self.wakes_at = now if stall_s else None
@@ -67,7 +70,7 @@ class Stalls:
         if self.wakes_at is None or (now < self.wakes_at and not at_once):
             return []
         self.wakes_at = now + min(LOOK_S, self._stall_s / LOOKS)
-        views = self.node.look()
+        views = self.views = self.node.look()
         probed = sum(1 for view in views if view.probed and (view.groups or view.left))
         left = sum(1 for view in views if view.left)
         if now - self._looked_at > STOPPED_S:

@@ -13,6 +13,7 @@ from ftslurm.policies.judge.judge import Judge
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.effects import Effects
 from ftslurm.wrapper.controller.sources import Sources
+from ftslurm.wrapper.live import LiveTeller
 
 log = logging.getLogger(__name__)
 
@@ -20,21 +21,29 @@ log = logging.getLogger(__name__)
 class Controller:
     """Keeps one job alive. `run` gives the exit status."""
 
-    def __init__(self, judge: Judge, sources: Sources, effects: Effects, journal: Journal, clock: Clock) -> None:
+    def __init__(
+        self, judge: Judge, sources: Sources, effects: Effects, journal: Journal, clock: Clock, live: LiveTeller | None = None
+    ) -> None:
+        """live: tells people who watch."""
         self._judge = judge
         self._sources = sources
         self._effects = effects
         self._journal = journal
         self._clock = clock
+        self._live = live
         self._warned = False
 
     def run(self) -> int:
         """Raises: FtslurmError when the job cannot even begin."""
         try:
             self._handle(Begun())
+            if self._live is not None:
+                self._live.start()
             while not self._judge.finished:
                 self._handle(self._sources.next(self._judge.wakes_at))
         finally:
+            if self._live is not None:
+                self._live.close()
             self._effects.close()
             self._sources.close()
         return self._judge.exit_status

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from ftslurm.errors import WireError
 from ftslurm.launchers.launcher import StepHandle
@@ -44,6 +44,7 @@ from ftslurm.model.events import (
     TimePassed,
     UseSampled,
 )
+from ftslurm.model.live import LiveReported, StacksReported
 from ftslurm.policies.lease.contact import Contact
 from ftslurm.policies.lease.touch import Touch
 from ftslurm.system.clock import Clock
@@ -61,6 +62,16 @@ LONG_S = 86400.0
 # From SIGTSTP to obeying it. Slurm sends it to every process of a job that it will stop two seconds later, and meanwhile the
 # shims ask for their leases to be kept; for somebody at a terminal it is soon enough.
 STOP_AFTER_S = 1.0
+
+class Observer(Protocol):
+    """Sees for people what is said, and decides nothing. Called in the loop; short, and never raises."""
+
+    def rank_said(self, rank: int, report: object) -> None: ...
+
+    def node_said(self, node: str, report: LiveReported | StacksReported) -> None: ...
+
+    def new_step(self) -> None: ...
+
 
 Meaning = Callable[[str, str, Severity], CodeMeaning]  # kind of device, code, severity
 
@@ -99,6 +110,9 @@ class Sources:
         self.runs: Callable[[], bool] = lambda: True
         self.will: Callable[[str], Message | None] = lambda node: None
         self.askers: dict[int, Peer] = {}  # who waits to hear what became of a drill
+        self.observer: Observer | None = None  # for people, who watch
+        self._closed = False
+        self._soon: deque[Callable[[], object]] = deque()
         self.step: StepHandle | None = None
         self._stop_at: float | None = None  # monotonic
         self._coming: dict[str, StepHandle] = {}  # node -> the step that brings its agent, until it has called
@@ -111,6 +125,8 @@ class Sources:
             ready = self._selector.select(wait_s)
             for key, events in ready:
                 key.data(events)
+            while self._soon:
+                self._soon.popleft()()
             now = self._clock.mono()
             if moments and now - min(moments) > AWAY_S:
                 self._contact.excuse(now)
@@ -131,10 +147,23 @@ class Sources:
     def put(self, event: Event) -> None:
         """From any thread."""
         self._queue.append(event)
+        self._wake()
+
+    def soon(self, work: Callable[[], object]) -> None:
+        """Do `work`, which is short and does not raise, in the loop. From any thread."""
+        if not self._closed:
+            self._soon.append(work)
+            self._wake()
+
+    def heard_s(self) -> dict[str, float]:
+        """node -> seconds since anything of it was heard."""
+        return self._contact.ages(self._clock.mono())
+
+    def _wake(self) -> None:
         try:
             os.write(self._wake_write, b"!")
-        except BlockingIOError:
-            pass  # the pipe is full of wake-ups already
+        except OSError:
+            pass  # the pipe is full of wake-ups already, or the loop has ended
 
     def background(self, work: Callable[[], Event]) -> None:
         """Do `work`, which may take long, beside the loop; its answer becomes an event. It must not raise."""
@@ -151,6 +180,8 @@ class Sources:
     def new_step(self) -> int:
         """Whoever is left of the step before has nothing to say about the next. Gives the number of its launch, from 1."""
         self._launch += 1
+        if self.observer is not None:
+            self.observer.new_step()
         for caller in (*self.shims.values(), *self._leaving.values()):
             caller.let_go = True
             self._contact.forget(caller.owner)
@@ -171,6 +202,7 @@ class Sources:
                 self._touch.forget(caller.node)
 
     def close(self) -> None:
+        self._closed = True
         self.server.close()
         self._signals.close()
         self._selector.close()
@@ -272,8 +304,15 @@ class Sources:
 
     def _reported(self, owner: int | str, message: Message) -> Sequence[Event]:
         if isinstance(owner, int):
-            return (wire.shim_report(owner, message),)
+            said = wire.shim_report(owner, message)
+            if self.observer is not None:
+                self.observer.rank_said(owner, said)
+            return (said,)
         report = wire.agent_report(message)
+        if isinstance(report, (LiveReported, StacksReported)):
+            if self.observer is not None:
+                self.observer.node_said(owner, report)
+            return ()
         if isinstance(report, wire.HealingReported):
             return (HealingDone(owner, report.results),)
         if isinstance(report, (BeatOverdue, ProgramSaid, StageSet)):

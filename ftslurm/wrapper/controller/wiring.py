@@ -62,6 +62,7 @@ from ftslurm.wrapper.controller.effects import Effects, Scheduler
 from ftslurm.wrapper.controller.scheduler import SlurmScheduler
 from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
+from ftslurm.wrapper.live import LiveBoard, LiveTeller
 from ftslurm.wrapper.output.output_place import output_place, own_stderr
 from ftslurm.wrapper.output.outputs import output_to, own_files, ranks_files
 from ftslurm.wrapper.requeue.lenders import Lenders
@@ -325,7 +326,9 @@ def _controller(
         effects.say(f"no node of the step can be replaced: {facts.no_swap}")
     if unused := _without_effect(settings):
         effects.say(f"of ft_launcher's configuration {', '.join(unused)} {'has' if len(unused) == 1 else 'have'} no effect here")
-    return Controller(Judge(settings, history, facts, diagnosis, diagnosis.advise), sources, effects, journal, clock)
+    board = sources.observer = LiveBoard(sources, facts.run)
+    live = LiveTeller(journal.path, sources, board)
+    return Controller(Judge(settings, history, facts, diagnosis, diagnosis.advise), sources, effects, journal, clock, live)
 
 
 def _runs(client: SlurmClient, allocation: Allocation) -> bool:

@@ -1,0 +1,48 @@
+"""How ranks do, as agents tell it and as a file holds it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ftslurm.errors import WireError
+from ftslurm.model.live import DeviceLive, Live, NodeLive, RankLive, TaskLive, from_record, live_message, live_reported, to_record
+from ftslurm.model.wire import agent_report
+
+RANK = RankLive(9, 1, 3, 0.5, 120, 2.25, 3.125, ("step",), 1.5, 2048.0, 400, "allreduce", 0.125)
+DEVICE = DeviceLive("0.1", "npu", "faulty", ("80E01801",), 97.0, 41.5, 310.0)
+LIVE = Live(
+    "r1", 4, 1e9, 2.0, (TaskLive(1, "n1", "running"), TaskLive(2, "n2", "exited with status 1", False)),
+    (NodeLive("n1", 0.25, 1.0, (RANK, RankLive(2, 2)), (DEVICE,)), NodeLive("n2", None, None)), ("a", "n1", "line\n\x1b[31m"),
+)  # fmt: skip
+
+
+def over_the_wire(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def test_what_an_agent_tells_arrives_whole() -> None:
+    found = agent_report(over_the_wire(live_message([RANK, RankLive(2, 2)], [DEVICE])))
+    assert found == live_reported(live_message([RANK, RankLive(2, 2)], [DEVICE]))
+    assert getattr(found, "ranks")[0] == RANK and getattr(found, "devices") == (DEVICE,)
+
+
+def test_what_a_file_holds_is_read_back() -> None:
+    assert from_record(over_the_wire(to_record(LIVE))) == LIVE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"v": 2}, {"run": 3}, {"number": -1}, {"at": "now"}, {"at": float("nan")}, {"tasks": [[1, "n1"]]}, {"tasks": None},
+        {"tasks": [[1, "n1", "running", 1]]}, {"nodes": [["n1", 0.1, 0.1, [[1]], []]]}, {"nodes": {"n1": 1}}, {"stacks": ["a"]},
+        {"nodes": [["n1", None, None, [[1, 1, "x", *[None] * 4, [], None, None, None, "", None]], []]]},
+    ],
+)  # fmt: skip
+def test_what_is_none_of_ours_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(WireError):
+        from_record({**over_the_wire(to_record(LIVE)), **change})
+    with pytest.raises(WireError):
+        from_record([])
