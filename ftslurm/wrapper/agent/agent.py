@@ -30,7 +30,7 @@ from ftslurm.wrapper.agent.stalls import Stalls
 from ftslurm.wrapper.shim import CHANNEL_VARIABLE, CUT_OFF, Channel, Line, LinkError, boot_s, connect, page_folder
 
 if TYPE_CHECKING:
-    from ftslurm.wrapper.glance import Glance
+    from ftslurm.wrapper.agent.glance import Glance
 
 CONNECT_TIMEOUT_S = 30.0
 # Of the time that the controller waits for evidence; the rest is for the way.
@@ -255,7 +255,7 @@ class Agent:
     def _show(self, message: Mapping[str, Any]) -> None:
         """Somebody watches the job."""
         if self._glance is None:
-            from ftslurm.wrapper.glance import Glance
+            from ftslurm.wrapper.agent.glance import Glance
 
             self._glance = Glance(self._use_while_watched if self._probes else None)
             self._glance.watch(*self._watched)

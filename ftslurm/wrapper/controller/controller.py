@@ -12,8 +12,8 @@ from ftslurm.model.history import fold
 from ftslurm.policies.judge.judge import Judge
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.effects import Effects
+from ftslurm.wrapper.controller.live import LiveTeller
 from ftslurm.wrapper.controller.sources import Sources
-from ftslurm.wrapper.live import LiveTeller
 
 log = logging.getLogger(__name__)
 

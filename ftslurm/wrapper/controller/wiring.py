@@ -59,10 +59,10 @@ from ftslurm.system.programs import with_folder
 from ftslurm.wrapper.controller.controller import Controller
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.effects import Effects, Scheduler
+from ftslurm.wrapper.controller.live import LiveBoard, LiveTeller
 from ftslurm.wrapper.controller.scheduler import SlurmScheduler
 from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
-from ftslurm.wrapper.live import LiveBoard, LiveTeller
 from ftslurm.wrapper.output.output_place import output_place, own_stderr
 from ftslurm.wrapper.output.outputs import output_to, own_files, ranks_files
 from ftslurm.wrapper.requeue.lenders import Lenders

@@ -13,8 +13,8 @@ from ftslurm.ledger import live as files
 from ftslurm.model.events import RankExited, RankStarted
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.live import LiveReported, RankLive, StacksReported
-from ftslurm.wrapper import live
-from ftslurm.wrapper.live import LiveBoard, LiveTeller
+from ftslurm.wrapper.controller import live
+from ftslurm.wrapper.controller.live import LiveBoard, LiveTeller
 
 LIMIT_S = 10.0
 
