@@ -18,6 +18,7 @@ from ftslurm.cli.logs import logs
 from ftslurm.cli.nodes import nodes
 from ftslurm.cli.output import print_json, store
 from ftslurm.cli.status import begun, status
+from ftslurm.cli.watch import watch
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.model.settings import Settings
 from ftslurm.model.text import visible
@@ -134,6 +135,7 @@ group.add_command(install_hooks)
 group.add_command(logs)
 group.add_command(nodes)
 group.add_command(status)
+group.add_command(watch)
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ def status(
     if not jobs:
         click.echo(f"no ledger in {visible(folder)}: no job has run under ftrun yet", err=True)
     if older:
-        click.echo(f"{visible(older)} jobs that were over {_when(since)} are left out (--all)", err=True)
+        click.echo(f"{visible(older)} jobs that were over {visible(_when(since))} are left out (--all)", err=True)
     if silent:
         click.echo(f"as the ledgers say, since Slurm does not: {visible(silent)}", err=True)
 
@@ -106,7 +106,7 @@ def begun(job: str, found: T | None) -> T:
 
 
 def _when(since: str) -> str:
-    return f"before {visible(since)}" if "-" in since or ":" in since else f"{visible(since)} ago"
+    return f"before {since}" if "-" in since or ":" in since else f"{since} ago"
 
 
 def _this_job() -> str | None:

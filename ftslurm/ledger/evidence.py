@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ftslurm.errors import StateError
 from ftslurm.model.text import visible
-from ftslurm.system.files import private_folder
+from ftslurm.system.files import private_folder, read_private
 
 # Of one job; a job that hangs again and again leaves the same behind each time.
 MAX_FILES, MAX_BYTES = 200, 1 << 18
@@ -38,3 +38,8 @@ def kept(ledger: Path) -> tuple[Path, ...]:
     """All files of the job, sorted."""
     folder = folder_of(ledger)
     return tuple(sorted(folder.glob("*.txt"))) if folder.is_dir() else ()
+
+
+def read(path: Path, limit: int) -> str:
+    """The end of one, so many bytes at the most. Raises: OSError."""
+    return read_private(path, limit).decode("utf-8", "replace")

@@ -119,6 +119,7 @@ def clock(at: float) -> str:
 
 # Of a few long names the other lines make no more of. A column each, but for the last.
 _LIMITS = (24, 16, 10, 7, 18, 8)
+HEADING = ("JOB", "NAME", "STATE", "ATTEMPT", "NODES", "LAST", "WHAT")
 # Of the terminal, from which on there is room for names without being asked.
 WIDE = 110
 
@@ -126,8 +127,7 @@ WIDE = 110
 def lines(jobs: Sequence[JobSummary], now: float, width: int = 0, names: bool = False) -> list[str]:
     """A heading and a line a job. width: of the terminal, 0 for lines as long as they are. names: with those of the jobs."""
     several = len({job.cluster for job in jobs}) > 1
-    heading = ("JOB", "NAME", "STATE", "ATTEMPT", "NODES", "LAST", "WHAT")
-    rows = [heading, *(_row(job, now, several) for job in jobs)]
+    rows = [HEADING, *(cells(job, now, several) for job in jobs)]
     limits: Sequence[int] = _LIMITS
     if not names:
         rows, limits = [(row[0], *row[2:]) for row in rows], (limits[0], *limits[2:])
@@ -135,7 +135,7 @@ def lines(jobs: Sequence[JobSummary], now: float, width: int = 0, names: bool = 
     return [_line(row, widths, width) for row in rows]
 
 
-def _row(job: JobSummary, now: float, cluster: bool) -> tuple[str, ...]:
+def cells(job: JobSummary, now: float, cluster: bool) -> tuple[str, ...]:
     name = f"{job.cluster or '?'}.{job.job}" if cluster else job.job
     told = "" if job.state in ("completed", "cancelled") or not job.rung else f"{job.rung} ({job.cause})"
     until = f"{_UNTIL.get(job.state, 'until')} {clock(job.until)}" if job.until else ""

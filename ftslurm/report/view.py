@@ -181,7 +181,7 @@ def _noticed(h: rec.HangSeen) -> HangView:
 
 
 def _found(c: rec.CulpritSeen) -> HangView:
-    return HangView(c.sign, _culprit(c), c.evidence, c.at, c.ranks, c.nodes, c.sign, c.level, c.operation, c.cause, c.blamed)
+    return HangView(c.sign, culprit(c), c.evidence, c.at, c.ranks, c.nodes, c.sign, c.level, c.operation, c.cause, c.blamed)
 
 
 def _state(records: Sequence[rec.Record]) -> str:
@@ -220,7 +220,7 @@ def attempts(records: Sequence[rec.Record]) -> list[AttemptView]:
     return found
 
 
-def _culprit(c: rec.CulpritSeen) -> str:
+def culprit(c: rec.CulpritSeen) -> str:
     ranks = ", ".join(map(str, c.ranks))
     who = f"rank {ranks} on {', '.join(c.nodes)}" if ranks else "no rank in particular"
     return f"{c.level} {c.sign}: {who}{f' in {c.operation}' if c.operation else ''}: {c.cause}"
@@ -232,7 +232,7 @@ def _verdict(d: rec.Diagnosed) -> VerdictView:
     )
 
 
-def _slots(changed: rec.SlotsChanged) -> str:
+def slots(changed: rec.SlotsChanged) -> str:
     if changed.filled:
         new = ", ".join(f"{node} in slot {slot}" for slot, node in sorted(changed.filled.items()))
         return f"from here on {new}: MA_SCHEDULE_CNT one more there, MA_PROC_START_CNT 1"
@@ -252,7 +252,7 @@ def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record
         case rec.RankBegan():
             view.notes.append(f"rank {record.rank} started again alone, as attempt {record.attempt} (start {record.starts})")
         case rec.SlotsChanged():
-            view.notes.append(_slots(record))
+            view.notes.append(slots(record))
         case rec.NodeLent():
             view.notes.append(f"{record.node} is lent by job {record.job}")
         case rec.NodeRefused():

@@ -21,6 +21,8 @@ from ftslurm.wrapper.controller.sources import Sources
 LOOK_S, FORGET_S = 2.0, 15.0
 # Between two times that it is told; the more ranks, the less often, as the file grows with them.
 TELL_S, RANKS_A_SECOND = 2.0, 500
+# From the first time to the second, by when the agents have answered.
+SOON_S = 0.5
 # What agents are ordered at a time, and how long before its end anew.
 ORDER_S, RENEW_S = 30.0, 15.0
 # For the loop to say what it knows: it may be busy.
@@ -135,12 +137,13 @@ class LiveTeller:
                 self._make()
             known = changed
             watched = seen_at is not None and time.monotonic() - seen_at < FORGET_S
+            begins = watched and not with_file
             if watched:
                 with_file = self._tell() or with_file
             elif with_file:
                 files.remove(self._ledger)
                 with_file = False
-            wait_s = max(TELL_S, self._board.every_s()) if watched else LOOK_S
+            wait_s = SOON_S if begins else max(TELL_S, self._board.every_s()) if watched else LOOK_S
         files.remove(self._ledger, request=True)
 
     def _make(self) -> None:

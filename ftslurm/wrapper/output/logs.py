@@ -121,10 +121,14 @@ def _lines(file: BinaryIO, first: int, end: int | None) -> Iterator[bytes]:
 
 
 def follow(
-    paths: Iterable[Path], over: Callable[[], bool], rank: int | None = None, sleep: Callable[[float], None] = time.sleep
-) -> Iterator[bytes]:
-    """What is there and what comes, until the job is over. A file that is begun anew is read from its beginning."""
-    tails = [_Tail(path) for path in paths]
+    paths: Iterable[Path], over: Callable[[], bool], rank: int | None = None, sleep: Callable[[float], object] = time.sleep,
+    last: int | None = None,
+) -> Iterator[bytes]:  # fmt: skip
+    """What is there and what comes, until the job is over. A file that is begun anew is read from its beginning.
+
+    last: of what is there, so many bytes of each file; None for all.
+    """
+    tails = [_Tail(path, last) for path in paths]
     ask_at, ended = 0.0, False
     while True:
         if time.monotonic() >= ask_at:
@@ -139,8 +143,9 @@ def follow(
 
 
 class _Tail:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, last: int | None = None) -> None:
         self._path = path
+        self._last = last
         self._at, self._inode, self._rest = 0, 0, b""
 
     def more(self, rank: int | None) -> bytes:
@@ -151,6 +156,10 @@ class _Tail:
             info = os.fstat(file.fileno())
             if info.st_ino != self._inode or info.st_size < self._at:
                 self._at, self._inode, self._rest = 0, info.st_ino, b""
+                if self._last is not None and info.st_size > self._last:
+                    file.seek(info.st_size - self._last)
+                    self._at = info.st_size - self._last + len(file.readline(self._last))
+                self._last = None
             file.seek(self._at)
             data = file.read(1 << 20)
         self._at += len(data)

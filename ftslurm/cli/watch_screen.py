@@ -1,0 +1,494 @@
+"""The live view of `ftslurm watch` in a terminal: screens and keys. What they show is made in report/watch.py."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import DataTable, Log, Static
+
+from ftslurm.errors import FtslurmError
+from ftslurm.ledger.store import Store
+from ftslurm.model.summary import JobSummary
+from ftslurm.model.text import visible
+from ftslurm.report import card as cards
+from ftslurm.report.happened import happened
+from ftslurm.report.jobs import HEADING, cells
+from ftslurm.report.watch import Row, Seen, Sheet, devices, fitted, happened_line, head, nodes, ranks, without
+from ftslurm.wrapper.watch import JobsSeen, JobsWatch, JobWatch, follow_log
+
+LOOK_S = 1.0
+# Of a list of all jobs, which asks Slurm.
+JOBS_LOOK_S = 5.0
+# Lines of a log that are kept in memory.
+LOG_LINES = 20_000
+# More ranks than this are shown by node first.
+MANY_RANKS = 64
+STYLES: Mapping[str, str] = {"title": "bold", "bad": "bold red", "done": "green", "dim": "dim", "": ""}
+# Of a table's width: its outer padding, and a scrollbar.
+BESIDE = 3
+
+
+class Looked(Message):
+    """found: what a look gave; `error` says why it gave nothing."""
+
+    def __init__(self, found: Any, error: str = "") -> None:
+        super().__init__()
+        self.found, self.error = found, error
+
+
+class Looker(threading.Thread):
+    """Looks again and again, beside the screen: a file system or a slurmctld that hangs must not hold up a key."""
+
+    def __init__(self, screen: Screen[None], look: Callable[[], object], every_s: float) -> None:
+        super().__init__(daemon=True)
+        self._screen, self._look, self._every_s = screen, look, every_s
+        self._again, self._over = threading.Event(), False
+
+    def run(self) -> None:
+        while not self._over:
+            try:
+                self._screen.post_message(Looked(self._look()))
+            except FtslurmError as error:
+                self._screen.post_message(Looked(None, str(error)))
+            except OSError as error:
+                self._screen.post_message(Looked(None, error.strerror or "it cannot be read"))
+            self._again.wait(self._every_s)
+            self._again.clear()
+
+    def now(self) -> None:
+        self._again.set()
+
+    def end(self) -> None:
+        self._over = True
+        self._again.set()
+
+
+LEAVE: list[BindingType] = [Binding("q", "app.quit", "quit"), Binding("ctrl+c", "app.quit", show=False, priority=True)]
+
+
+class Page(Screen[None]):
+    """What all screens share: leaving, and a line that tells the keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = LEAVE
+
+    def on_resize(self) -> None:
+        """The last lines: as many as it takes, where textual's own footer would leave keys out."""
+        shown = [binding for binding in self.BINDINGS if isinstance(binding, Binding) and binding.show]
+        named = [(binding.key.partition(",")[0].replace("escape", "esc"), binding.description) for binding in shown]
+        text = Text(no_wrap=True)
+        for number, line in enumerate(_rows(named, self.size.width)):
+            text.append("\n" if number else "")
+            for key, what in line:
+                text.append(key, style="bold reverse")
+                text.append(f" {what}  ")
+        self.query_one("#keys", Static).update(text)
+
+
+class TextPage(Page):
+    """Lines to scroll through. pieces: are read beside the screen, and may go on for ever."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *LEAVE,
+        Binding("escape,backspace", "back", "back"),
+        Binding("g,home", "begin", "begin"),
+        Binding("G,end", "end", "end"),
+    ]
+    CSS = "Log { overflow: auto auto; scrollbar-size: 1 1; background: transparent; }"
+
+    class Lines(Message):
+        def __init__(self, lines: list[str]) -> None:
+            super().__init__()
+            self.lines = lines
+
+    def __init__(self, title: str, pieces: Callable[[TextPage], Iterator[list[str]]], at_end: bool) -> None:
+        super().__init__()
+        self._title, self._pieces, self._at_end = title, pieces, at_end
+        self.over = threading.Event()
+
+    def compose(self) -> ComposeResult:
+        yield Static(Text(self._title, style="bold", no_wrap=True, overflow="ellipsis"))
+        yield Log(max_lines=LOG_LINES, auto_scroll=self._at_end)
+        yield Static(id="keys", markup=False)
+
+    def on_mount(self) -> None:
+        threading.Thread(target=self._read, daemon=True).start()
+        self.query_one(Log).focus()
+
+    def _read(self) -> None:
+        try:
+            for lines in self._pieces(self):
+                self.post_message(self.Lines(lines))
+                if self.over.is_set():
+                    return
+        except FtslurmError as error:
+            self.post_message(self.Lines([visible(error)]))
+        except OSError as error:
+            self.post_message(self.Lines([visible(error.strerror)]))
+
+    def on_text_page_lines(self, message: Lines) -> None:
+        self.query_one(Log).write_lines(message.lines)
+
+    def action_back(self) -> None:
+        self.over.set()
+        self.dismiss()
+
+    def action_begin(self) -> None:
+        self.query_one(Log).auto_scroll = False
+        self.query_one(Log).scroll_home(animate=False)
+
+    def action_end(self) -> None:
+        self.query_one(Log).auto_scroll = True
+        self.query_one(Log).scroll_end(animate=False)
+
+    def on_unmount(self) -> None:
+        self.over.set()
+
+
+class JobPage(Page):
+    """One job."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *LEAVE,
+        Binding("r", "sheet('ranks')", "ranks"),
+        Binding("n", "sheet('nodes')", "nodes"),
+        Binding("d", "sheet('devices')", "devices"),
+        Binding("l", "log", "log"),
+        Binding("c", "card", "card"),
+        Binding("s", "stacks", "stacks"),
+        Binding("h", "happened", "events"),
+        Binding("escape", "back", "jobs"),
+    ]
+    CSS = """
+    JobPage { layout: vertical; }
+    #head { height: auto; max-height: 9; }
+    #table { height: 1fr; min-height: 4; scrollbar-size: 1 1; margin: 1 0 0 0; }
+    #happened { height: auto; max-height: 8; margin: 1 0 0 0; }
+    """
+
+    def __init__(self, watch: JobWatch, from_list: bool) -> None:
+        super().__init__()
+        self._watch = watch
+        self._from_list = from_list
+        self._sheet: str | None = None  # until somebody has chosen one
+        self._node = ""  # of which alone ranks and devices are shown
+        self._seen: Seen | None = None
+        self._rows: dict[str, Row] = {}
+        self._shape: tuple[str, ...] = ()
+        self._looker = Looker(self, watch.look, LOOK_S)
+
+    def compose(self) -> ComposeResult:
+        yield Static(f"job {visible(self._watch.job)}", id="head", markup=False)
+        table: DataTable[Text] = DataTable(id="table", cursor_type="row", cell_padding=1)
+        yield table
+        yield Static(id="happened", markup=False)
+        yield Static(id="keys", markup=False)
+
+    def on_mount(self) -> None:
+        self._looker.start()
+        self.query_one(DataTable).focus()
+
+    def on_unmount(self) -> None:
+        self._looker.end()
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self._show()
+
+    def on_looked(self, message: Looked) -> None:
+        if message.found is not None:
+            self._seen = message.found
+            self._show()
+        elif message.error:
+            self.notify(visible(message.error), severity="warning", markup=False)
+        else:
+            self.query_one("#head", Static).update(f"job {visible(self._watch.job)}: nothing has begun yet")
+
+    def _show(self) -> None:
+        seen, width, height = self._seen, self.size.width, self.size.height
+        if seen is None or not width:
+            return
+        top = head(seen, width)
+        self.query_one("#head", Static).update(_text((line.text, line.weight) for line in top))
+        sheet = self._chosen(seen)
+        self._fill(fitted(sheet, width - BESIDE))
+        # A third of what is left; the table has the rest.
+        room = max(2, min(8, (height - len(top) - 3) // 3))
+        last = happened(seen.records)[-room:]
+        self.query_one("#happened", Static).update(_text((happened_line(each, width), each.weight) for each in last))
+
+    def _chosen(self, seen: Seen) -> Sheet:
+        many = seen.fresh is not None and len(seen.fresh.tasks) > MANY_RANKS
+        name = self._sheet or ("nodes" if many else "ranks")
+        return nodes(seen) if name == "nodes" else devices(seen, self._node) if name == "devices" else ranks(seen, self._node)
+
+    def _fill(self, sheet: Sheet) -> None:
+        """The rows that are there already are changed in place, so that the cursor stays where it is."""
+        table = self.query_one(DataTable)
+        shape = (*sheet.heading, "", *(row.key for row in sheet.rows))
+        if shape != self._shape:
+            at = table.cursor_row
+            key = next((key for number, key in enumerate(self._rows) if number == at), "")
+            table.clear(columns=True)
+            for name in sheet.heading:
+                table.add_column(Text(name.rjust(4) if name in sheet.right else name, justify=_justify(name, sheet)), key=name)
+            for row in sheet.rows:
+                table.add_row(*_cells(row, sheet), key=row.key)
+            self._shape, self._rows = shape, {row.key: row for row in sheet.rows}
+            if key in self._rows:
+                table.move_cursor(row=list(self._rows).index(key))
+            return
+        for row in sheet.rows:
+            if self._rows.get(row.key) != row:
+                for name, cell in zip(sheet.heading, _cells(row, sheet), strict=True):
+                    table.update_cell(row.key, name, cell, update_width=True)
+        self._rows = {row.key: row for row in sheet.rows}
+
+    def _at_cursor(self) -> Row | None:
+        at = self.query_one(DataTable).cursor_row
+        return next((row for number, row in enumerate(self._rows.values()) if number == at), None)
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Enter: of a node its ranks, of a rank its log."""
+        row = self._at_cursor()
+        if row is None:
+            return
+        if row.rank is None and row.node and self._shape[:1] == ("NODE",) and "RANKS" in self._shape:
+            self._sheet, self._node = "ranks", row.node
+            self._show()
+        elif row.rank is not None:
+            self.action_log()
+
+    def action_sheet(self, name: str) -> None:
+        self._sheet, self._node = name, ""
+        self._show()
+
+    def action_log(self) -> None:
+        row = self._at_cursor()
+        rank = row.rank if row is not None else None
+
+        def pieces(page: TextPage) -> Iterator[list[str]]:
+            def over() -> bool:
+                return page.over.is_set() or (self._seen is not None and self._seen.summary.over)
+
+            return follow_log(self._watch, rank, over, page.over.wait)
+
+        whose = f" of rank {rank}" if rank is not None else ""
+        self.app.push_screen(TextPage(f"log of job {visible(self._watch.job)}{whose}", pieces, at_end=True))
+
+    def action_card(self) -> None:
+        found = cards.cards(self._seen.records) if self._seen is not None else []
+        width = self.size.width - 1
+
+        def pieces(_: TextPage) -> Iterator[list[str]]:
+            if not found:
+                yield ["nothing has failed yet"]
+            for each in reversed(found):
+                yield [*cards.lines(each, width), ""]
+
+        self.app.push_screen(TextPage("what failed, the latest first", pieces, at_end=False))
+
+    def action_happened(self) -> None:
+        found = happened(self._seen.records) if self._seen is not None else []
+        self.app.push_screen(
+            TextPage("what happened", lambda _: iter([[happened_line(each) for each in found]]), at_end=True)
+        )
+
+    def action_stacks(self) -> None:
+        """Of the ranks of the chosen node, now; below it what was kept of ranks that hung."""
+        row = self._at_cursor()
+        node = row.node if row is not None else ""
+        asked = self._watch.want_stacks(node) if node and self._seen is not None and self._seen.fresh is not None else ""
+        self._looker.now()
+
+        def pieces(page: TextPage) -> Iterator[list[str]]:
+            if asked:
+                yield [f"{node} is asked what its ranks are doing", ""]
+                yield self._stacks(page, asked, node)
+            kept = self._watch.evidence()
+            for path, text in reversed(kept):
+                yield [f"==> {visible(path)} <==", *text.splitlines(), ""]
+            if not asked and not kept:
+                yield ["no ranks run that could be asked, and nothing was kept of ranks that hung"]
+
+        self.app.push_screen(TextPage(f"what ranks are doing{f' on {node}' if node else ''}", pieces, at_end=False))
+
+    def _stacks(self, page: TextPage, asked: str, node: str) -> list[str]:
+        for _ in range(STACKS_LOOKS):
+            live = self._seen.live if self._seen is not None else None
+            if live is not None and live.stacks[0] == asked:
+                return [*visible(live.stacks[2], lines=True).splitlines(), ""]
+            if page.over.wait(0.5):
+                break
+        return [f"{node} has not answered", ""]
+
+    def action_back(self) -> None:
+        if self._node:
+            self._node, self._sheet = "", "nodes"
+            self._show()
+        elif self._from_list:
+            self.dismiss()
+        else:
+            self.app.switch_screen(JobsPage(self._watch.store))
+
+
+# Half a second each: an agent takes up to ten seconds for stacks, and its answer comes with what is told next.
+STACKS_LOOKS = 60
+
+
+class JobsPage(Page):
+    """The jobs that are not over."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *LEAVE,
+        Binding("a", "every", "all of a day"),
+        Binding("enter", "open", "open"),
+    ]
+    CSS = """
+    #title { height: auto; }
+    #jobs { height: 1fr; scrollbar-size: 1 1; }
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+        self._jobs = JobsWatch(store, os.environ)
+        self._found: JobsSeen | None = None
+        self._looker = Looker(self, self._jobs.look, JOBS_LOOK_S)
+
+    def compose(self) -> ComposeResult:
+        yield Static("your jobs under ftrun", id="title", markup=False)
+        table: DataTable[Text] = DataTable(id="jobs", cursor_type="row", cell_padding=1)
+        yield table
+        yield Static(id="keys", markup=False)
+
+    def on_mount(self) -> None:
+        self._looker.start()
+        self.query_one(DataTable).focus()
+
+    def on_unmount(self) -> None:
+        self._looker.end()
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self._show()
+
+    def on_looked(self, message: Looked) -> None:
+        if message.found is not None:
+            self._found = message.found
+            self._show()
+        else:
+            self.notify(visible(message.error), severity="warning", markup=False)
+
+    def _show(self) -> None:
+        found, width = self._found, self.size.width
+        if found is None or not width:
+            return
+        none = "" if found.jobs else ": none runs or waits" if not self._jobs.every else ": none in a day"
+        silent = f"; Slurm does not answer: {found.silent}" if found.silent else ""
+        self.query_one("#title", Static).update(Text(visible(f"your jobs under ftrun{none}{silent}"), style="bold"))
+        table = self.query_one(DataTable)
+        at = table.cursor_row
+        table.clear(columns=True)
+        sheet = _jobs_sheet(found.jobs, found.now)
+        sheet = fitted(sheet, width - BESIDE)
+        for name in sheet.heading:
+            table.add_column(Text(name, justify=_justify(name, sheet)), key=name)
+        for row in sheet.rows:
+            table.add_row(*_cells(row, sheet), key=row.key)
+        if sheet.rows:
+            table.move_cursor(row=min(at, len(sheet.rows) - 1))
+
+    def action_every(self) -> None:
+        self._jobs.every = not self._jobs.every
+        self._looker.now()
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        if event.row_key.value is None:
+            return
+        try:
+            self.app.push_screen(JobPage(JobWatch(self._store, event.row_key.value, os.environ), from_list=True))
+        except FtslurmError as error:
+            self.notify(visible(error), severity="warning", markup=False)
+
+
+def _jobs_sheet(jobs: tuple[JobSummary, ...], now: float) -> Sheet:
+    several = len({job.cluster for job in jobs}) > 1
+    rows = tuple(
+        Row(
+            f"{'local' if job.local else job.cluster}.{job.job}", tuple(map(visible, cells(job, now, several))),
+            "bad" if job.state in ("failed", "hanging", "held", "gone") else "dim" if job.over else "",
+        )
+        for job in jobs
+    )  # fmt: skip
+    sheet = Sheet(HEADING, rows, frozenset({"ATTEMPT"}))
+    return sheet if any(job.name for job in jobs) else without(sheet, "NAME")
+
+
+class WatchApp(App[None]):
+    """first: makes the first screen."""
+
+    TITLE = "ftslurm watch"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen { background: transparent; }
+    #keys { dock: bottom; height: auto; }
+    DataTable { background: transparent; }
+    DataTable > .datatable--header { background: transparent; text-style: underline; }
+    """
+
+    def __init__(self, first: Callable[[], Screen[None]]) -> None:
+        super().__init__(ansi_color=True)
+        self._first = first
+
+    def on_mount(self) -> None:
+        self.push_screen(self._first())
+
+
+def _rows(keys: list[tuple[str, str]], width: int) -> list[list[tuple[str, str]]]:
+    """As many keys a line as fit."""
+    rows: list[list[tuple[str, str]]] = [[]]
+    left = width
+    for key, what in keys:
+        size = len(key) + len(what) + 1
+        if rows[-1] and size > left:
+            rows.append([])
+            left = width
+        rows[-1].append((key, what))
+        left -= size + 2
+    return rows
+
+
+def _text(lines: Any) -> Text:
+    """Lines with their weights, none of them wrapped."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for number, (line, weight) in enumerate(lines):
+        text.append(f"{chr(10) if number else ''}{line}", style=STYLES[weight])
+    return text
+
+
+def _cells(row: Row, sheet: Sheet) -> list[Text]:
+    return [
+        Text(cell, style=STYLES[row.weight], justify=_justify(name, sheet), no_wrap=True)
+        for name, cell in zip(sheet.heading, row.cells, strict=True)
+    ]
+
+
+def _justify(name: str, sheet: Sheet) -> Any:
+    return "right" if name in sheet.right else "left"
+
+
+def run(store: Store, job: str | None) -> None:
+    """Until somebody leaves. Raises: UnknownJob, StateError."""
+    if job is None:
+        WatchApp(lambda: JobsPage(store)).run()
+    else:
+        watch = JobWatch(store, job, os.environ)
+        WatchApp(lambda: JobPage(watch, from_list=False)).run()

@@ -1,0 +1,495 @@
+"""A job as people watch it: its ledger and what ftrun tells of it now, as lines and tables of a terminal. Pure.
+
+Whatever stands in a ledger or comes from a rank is made safe here; who shows it adds colours alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from ftslurm.errors import UsageError
+from ftslurm.model import record as rec
+from ftslurm.model.live import DeviceLive, Live, NodeLive, RankLive, TaskLive
+from ftslurm.model.nodes import expand, fold
+from ftslurm.model.summary import JobSummary
+from ftslurm.model.text import cut, visible
+from ftslurm.model.values import dataclass
+from ftslurm.report.happened import Happened, happened
+from ftslurm.report.jobs import clock
+from ftslurm.report.view import Status
+from ftslurm.report.words import span
+
+# A node that was not heard of for so long is not well: its shims and its agent beat three times in silence_s (15 s).
+UNHEARD_S = 10.0
+# What was told so many times too late is old, and some seconds for a slow file system.
+OLD_TIMES, OLD_S = 3.0, 5.0
+# For ftrun's first word after somebody has begun to watch.
+FIRST_S = 8.0
+UNKNOWN = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """now: Unix seconds. summary: with Slurm's word; silent: why that could not be had. live: what ftrun told last, None if it
+    told nothing; told_s: seconds since that was seen to be new. watched_s: for how long we watch. told_to: could we ask for it?
+    """
+
+    now: float
+    summary: JobSummary
+    status: Status
+    records: tuple[rec.Record, ...]
+    live: Live | None = None
+    told_s: float = 0.0
+    watched_s: float = 0.0
+    told_to: bool = True
+    silent: str = ""
+
+    @property
+    def fresh(self) -> Live | None:
+        """Of the ftrun that runs now, and not too old."""
+        live = self.live
+        if live is None or self.summary.over or self.told_s > OLD_TIMES * live.every_s + OLD_S:
+            return None
+        run = next((record.run for record in reversed(self.records) if isinstance(record, rec.RunBegan)), "")
+        return live if live.run == run else None
+
+    @property
+    def complete(self) -> bool:
+        """Every agent has told twice, so that rates are known."""
+        live = self.fresh
+        return live is not None and live.number > 3 and all(node.told_s is not None for node in live.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """weight: `title`, `bad`, `done`, `dim` or ``."""
+
+    text: str
+    weight: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """key: what a table goes on pointing at when it is shown anew. node, rank: that a key of the keyboard then means."""
+
+    key: str
+    cells: tuple[str, ...]
+    weight: str = ""
+    node: str = ""
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A table. heading: names of the columns. right: those set flush right."""
+
+    heading: tuple[str, ...]
+    rows: tuple[Row, ...]
+    right: frozenset[str] = frozenset()
+
+
+# --- above the tables
+
+
+def head(seen: Seen, width: int) -> list[Line]:
+    """At most eight lines, none longer than width."""
+    job, status = seen.summary, seen.status
+    state = "running" if job.state == "starting" and seen.fresh else job.state
+    title = f"job {job.job}{f' ({job.name})' if job.name else ''}{f' on {job.cluster}' if job.cluster and not job.local else ''}"
+    lasted = span((job.at if job.over else seen.now) - job.began)
+    found = [
+        Line(f"{title}: {state}, attempt {status.attempt}, {'lasted' if job.over else 'for'} {lasted}", _weight_of(job)),
+        Line(job.command, "dim"),
+        *(Line(text, weight) for text, weight in _wait(seen)),
+        *(Line(text, weight) for text, weight in _tally(seen)),
+        Line(_where(seen)),
+        Line(f"budgets  {_budgets(status)}") if status.left else Line(""),
+    ]
+    if status.hang is not None and job.state == "hanging":
+        found.append(Line(f"hangs    {status.hang.what}", "bad"))
+    return [Line(cut(visible(line.text), width), line.weight) for line in found if line.text]
+
+
+def _weight_of(job: JobSummary) -> str:
+    bad = job.state in ("failed", "hanging", "held", "gone", "timeout")
+    return "bad" if bad else "title"
+
+
+def _wait(seen: Seen) -> Iterable[tuple[str, str]]:
+    job = seen.summary
+    if not job.what and not job.until:
+        return
+    word = {"waiting": "waits", "pending": "pending", "held": "held"}.get(job.state, "because" if not job.over else "ended")
+    until = ""
+    if job.until:
+        left = f", {span(job.until - seen.now)}" if job.until > seen.now else ""
+        until = f" ({'not before' if job.state == 'pending' else 'until'} {clock(job.until)}{left})"
+    yield f"{word:<7}  {'for ' if job.state == 'waiting' else ''}{job.what}{until}", "bad" if job.state != "waiting" else "done"
+
+
+def _where(seen: Seen) -> str:
+    excluded = seen.status.excluded
+    return f"nodes    {seen.summary.nodes}{f', without {fold(excluded)}' if excluded else ''}"
+
+
+def _budgets(status: Status) -> str:
+    return ", ".join(f"{name} {left} of {limit} left" for name, (left, limit) in status.left.items())
+
+
+def _tally(seen: Seen) -> Iterable[tuple[str, str]]:
+    """How all ranks do, in a line; else why that is not known."""
+    live = seen.fresh
+    if live is None:
+        yield f"ranks    {_why_not_known(seen)}", "dim"
+        return
+    states = Counter(_state(task) for task in live.tasks)
+    parts = [", ".join(f"{count} {state}" for state, count in states.most_common()) or "none yet"]
+    ranks = [rank for node in live.nodes for rank in node.ranks]
+    if steps := [rank.step for rank in ranks if rank.step is not None]:
+        parts.append(f"step {max(steps)}" if min(steps) == max(steps) else f"step {min(steps)} to {max(steps)}")
+    if rates := [rank.steps_per_s for rank in ranks if rank.steps_per_s is not None]:
+        parts.append(f"{_rate(min(rates))} steps/s" if len(rates) == 1 else f"{_rate(min(rates))} to {_rate(max(rates))} steps/s")
+    bad = [device for node in live.nodes for device in node.devices if device.health != "good"]
+    if bad:
+        parts.append(f"{len(bad)} device{'s' if len(bad) > 1 else ''} not well")
+    yield f"ranks    {'; '.join(parts)}", "bad" if bad else ""
+
+
+def _why_not_known(seen: Seen) -> str:
+    if seen.summary.over:
+        return "the job is over"
+    if seen.summary.state in ("pending", "held", "requeued", "suspended"):
+        return "none run now"
+    if not seen.told_to:
+        return "unknown: no ftrun is there that could be asked"
+    if seen.watched_s < FIRST_S:
+        return "ftrun is asked"
+    ago = f", {span(seen.told_s)} ago the last time" if seen.live is not None else ""
+    return f"unknown: ftrun does not answer{ago}"
+
+
+# --- tables
+
+
+def ranks(seen: Seen, node: str = "") -> Sheet:
+    """node: only those of this one."""
+    heading = ("RANK", "NODE", "STATE", "BEAT", "STEP", "STEPS/S", "CPU", "DOING")
+    live = seen.fresh
+    if live is None:
+        return Sheet(heading, tuple(_unknown_nodes(seen, node, heading)), RIGHT)
+    rows = []
+    shown = set()
+    tasks = {task.rank: task for task in live.tasks}
+    for each in live.nodes:
+        for rank in each.ranks if node in ("", each.node) else ():
+            task = tasks.get(rank.task)
+            shown.add(rank.task)
+            rows.append(_rank_row(rank, task, each, live))
+    for task in live.tasks:
+        if task.rank not in shown and node in ("", task.node):
+            rows.append(_rank_row(RankLive(task.rank, task.rank), task, None, live))
+    rows.sort(key=lambda row: row.rank or 0)
+    return Sheet(heading, tuple(rows), RIGHT)
+
+
+RIGHT = frozenset({"RANK", "BEAT", "STEP", "STEPS/S", "CPU", "USE", "MEM", "WATT", "RANKS", "HEARD"})
+
+
+def _rank_row(rank: RankLive, task: TaskLive | None, node: NodeLive | None, live: Live) -> Row:
+    name = task.node if task is not None else node.node if node is not None else UNKNOWN
+    old_s = _old_s(node, live)
+    state = _state(task) if task is not None else UNKNOWN
+    unheard = node is not None and node.heard_s is not None and node.heard_s > UNHEARD_S
+    cells = (
+        str(rank.rank), name, "silent" if unheard else state, _ago(rank.beat_s, old_s), _number(rank.step),
+        _rate(rank.steps_per_s), f"{rank.cores:.1f}" if rank.cores is not None else UNKNOWN, _doing(rank, old_s),
+    )  # fmt: skip
+    bad = unheard or state not in ("running", "starting", "stopped", "done")
+    return Row(f"{rank.task}.{rank.rank}", tuple(map(visible, cells)), "bad" if bad else "", visible(name), rank.rank)
+
+
+def _doing(rank: RankLive, old_s: float) -> str:
+    """What is known best: the collective it is in, the section it has opened, what it has done last."""
+    if rank.inside:
+        return f"in {rank.inside}{f' {_ago(rank.inside_s, old_s)}' if (rank.inside_s or 0) >= 1 else ''}"
+    if rank.sections:
+        return f"in section {', '.join(rank.sections)}"
+    if rank.step_s is not None and rank.step_s >= UNHEARD_S:
+        return f"last step {span(rank.step_s + old_s)} ago"
+    return f"{rank.collectives} collectives" if rank.collectives is not None else ""
+
+
+def nodes(seen: Seen) -> Sheet:
+    heading = ("NODE", "HEARD", "RANKS", "STEP", "STEPS/S", "CPU", "DEVICES")
+    live = seen.fresh
+    if live is None:
+        return Sheet(heading, tuple(_unknown_nodes(seen, "", heading)), RIGHT)
+    by_node: dict[str, list[TaskLive]] = {}
+    for task in live.tasks:
+        by_node.setdefault(task.node, []).append(task)
+    return Sheet(heading, tuple(_node_row(node, by_node.get(node.node, [])) for node in live.nodes), RIGHT)
+
+
+def _node_row(node: NodeLive, tasks: Sequence[TaskLive]) -> Row:
+    steps = [rank.step for rank in node.ranks if rank.step is not None]
+    rates = [rank.steps_per_s for rank in node.ranks if rank.steps_per_s is not None]
+    cores = [rank.cores for rank in node.ranks if rank.cores is not None]
+    running = sum(_state(task) == "running" for task in tasks)
+    unheard = node.heard_s is not None and node.heard_s > UNHEARD_S
+    unwell = any(device.health != "good" for device in node.devices)
+    cells = (
+        node.node, _ago(node.heard_s), f"{running}/{len(tasks)}", _number(min(steps, default=None)),
+        _rate(min(rates, default=None)), f"{sum(cores):.1f}" if cores else UNKNOWN, _devices_in_short(node.devices),
+    )  # fmt: skip
+    bad = unheard or unwell or running < len(tasks)
+    return Row(node.node, tuple(map(visible, cells)), "bad" if bad else "", visible(node.node))
+
+
+def _devices_in_short(found: Sequence[DeviceLive]) -> str:
+    """`8 npu, 97 %, 2 faulty`."""
+    if not found:
+        return UNKNOWN
+    parts = [f"{count} {kind}" for kind, count in Counter(device.kind for device in found).items()]
+    used = [device.percent for device in found if device.percent is not None]
+    parts += [f"{sum(used) / len(used):.0f} %"] if used else []
+    parts += [f"{count} {health}" for health, count in Counter(device.health for device in found).items() if health != "good"]
+    return ", ".join(parts)
+
+
+def devices(seen: Seen, node: str = "") -> Sheet:
+    heading = ("NODE", "DEVICE", "KIND", "HEALTH", "USE", "MEM", "WATT", "CODES")
+    live = seen.fresh
+    rows = [
+        Row(
+            f"{each.node}.{device.kind}.{device.device}",
+            tuple(map(visible, (
+                each.node, device.device, device.kind, device.health, _percent(device.percent), _percent(device.memory_percent),
+                f"{device.power_w:.0f}" if device.power_w is not None else UNKNOWN, ", ".join(device.codes),
+            ))),
+            "bad" if device.health != "good" else "", visible(each.node),
+        )
+        for each in (live.nodes if live is not None else ()) if node in ("", each.node)
+        for device in each.devices
+    ]  # fmt: skip
+    return Sheet(heading, tuple(rows), RIGHT)
+
+
+def _unknown_nodes(seen: Seen, node: str, heading: Sequence[str]) -> Iterable[Row]:
+    """The nodes of the ledger, of which nothing is known now; none where nothing runs."""
+    if seen.summary.over or seen.summary.state in ("pending", "held", "requeued"):
+        return
+    try:
+        names = expand(seen.summary.nodes)
+    except UsageError:
+        return
+    for name in names:
+        if node in ("", name):
+            known = {"NODE": name, "STATE": "unknown"}
+            yield Row(name, tuple(visible(known.get(column, UNKNOWN)) for column in heading), "dim", visible(name))
+
+
+def without(sheet: Sheet, name: str) -> Sheet:
+    """But for this column."""
+    at = sheet.heading.index(name)
+    rows = tuple(
+        Row(row.key, (*row.cells[:at], *row.cells[at + 1 :]), row.weight, row.node, row.rank) for row in sheet.rows
+    )
+    return Sheet((*sheet.heading[:at], *sheet.heading[at + 1 :]), rows, sheet.right)
+
+
+def fitted(sheet: Sheet, width: int) -> Sheet:
+    """Without the columns for which there is no room; the last one is cut."""
+    kept = list(range(len(sheet.heading)))
+    widths = [max([len(name), *(len(row.cells[at]) for row in sheet.rows)]) for at, name in enumerate(sheet.heading)]
+    widths[-1] = min(widths[-1], max(12, len(sheet.heading[-1])))
+
+    def taken() -> int:
+        return sum(widths[at] + 2 for at in kept) - 2
+
+    for name in _FIRST_TO_GO:
+        if taken() > width and name in sheet.heading:
+            kept.remove(sheet.heading.index(name))
+    room = max(width - taken() + widths[kept[-1]], 4) if kept else 0
+    rows = [
+        Row(row.key, (*(row.cells[at] for at in kept[:-1]), cut(row.cells[kept[-1]], room)), row.weight, row.node, row.rank)
+        for row in sheet.rows
+    ]
+    return Sheet(tuple(sheet.heading[at] for at in kept), tuple(rows), sheet.right)
+
+
+# What a narrow terminal does without.
+_FIRST_TO_GO = ("NAME", "CPU", "KIND", "WATT", "MEM", "DOING", "BEAT", "HEARD", "LAST", "ATTEMPT", "STEP", "CODES")
+
+
+# --- words
+
+
+def _state(task: TaskLive) -> str:
+    if not task.connected and task.state in ("running", "starting"):
+        return "no contact"
+    return _SHORT.get(task.state, task.state.removeprefix("was killed by ").replace("exited with status", "exit"))
+
+
+_SHORT: Mapping[str, str] = {"exited with status 0": "done"}
+
+
+def _old_s(node: NodeLive | None, live: Live) -> float:
+    """Seconds to add to what a node has told: nothing while it tells in time."""
+    told_s = node.told_s if node is not None else None
+    return told_s if told_s is not None and told_s > 2 * live.every_s + 1 else 0.0
+
+
+def _ago(seconds: float | None, old_s: float = 0.0) -> str:
+    """`0.3s`, `12s`, `3m`, `5h`."""
+    if seconds is None:
+        return UNKNOWN
+    seconds += old_s
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    return f"{seconds:.0f}s" if seconds < 100 else f"{seconds / 60:.0f}m" if seconds < 6000 else f"{seconds / 3600:.0f}h"
+
+
+def _number(value: int | None) -> str:
+    return UNKNOWN if value is None else str(value)
+
+
+def _rate(value: float | None) -> str:
+    """Three digits that tell something."""
+    if value is None:
+        return UNKNOWN
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 0.1 else 3
+    return f"{value:.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.0f}%"
+
+
+# --- as text
+
+
+def screen(seen: Seen, width: int, height: int) -> list[str]:
+    """All of it as one page of text, as it is printed once or where a terminal can do nothing else."""
+    found = [line.text for line in head(seen, width)]
+    sheet = ranks(seen)
+    if len(sheet.rows) > height // 2:
+        sheet = nodes(seen)
+    room = max(3, (height - len(found) - 4) // 2)
+    found += ["", *table(fitted(sheet, width), width, room)]
+    last = happened(seen.records)[-max(3, height - len(found) - 2) :]
+    return [*found, "", *(happened_line(each, width) for each in last)]
+
+
+def table(sheet: Sheet, width: int, most: int) -> list[str]:
+    """Columns side by side; what has no room is counted in a last line."""
+    rows = [sheet.heading, *(row.cells for row in sheet.rows[:most])]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(sheet.heading))]
+    found = [
+        "  ".join(
+            cell.rjust(wide) if name in sheet.right else cell.ljust(wide)
+            for cell, wide, name in zip(row, widths, sheet.heading, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+    left = len(sheet.rows) - most
+    return [cut(line, width) for line in found] + ([f"and {left} more"] if left > 0 else [])
+
+
+def happened_line(each: Happened, width: int = 0) -> str:
+    """width 0: as long as it is."""
+    line = f"{clock(each.at)}  {each.what}"
+    return cut(line, width) if width else line
+
+
+# --- what has changed
+
+# From one line about progress to the next, where nothing else happens.
+PROGRESS_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What was told of a job so far. records: how many. progress_at: when that was told, Unix seconds."""
+
+    records: int = 0
+    state: str = ""
+    ranks: Mapping[int, str] | None = None
+    devices: Mapping[str, str] | None = None
+    unheard: frozenset[str] = frozenset()
+    progress_at: float = 0.0
+
+
+def changes(seen: Seen, before: Marks | None) -> tuple[list[str], Marks]:
+    """A line for each change, and what is told with them. before: None for the first time, which tells where it stands."""
+    job, live = seen.summary, seen.fresh
+    lines: list[Happened] = []
+    if before is None:
+        told = [line.text for line in head(seen, 1000) if not line.text.startswith("ranks ")]
+        lines = [Happened(seen.now, " ".join(text.split())) for text in told]
+        before = Marks(len(seen.records), job.state, progress_at=seen.now)
+    began_anew = len(seen.records) < before.records
+    lines += happened(seen.records[0 if began_anew else before.records :])
+    by_ledger = isinstance(seen.records[-1], rec.Finished) and job.over
+    if job.state != before.state and not by_ledger and (job.state in _BY_SLURM or job.over):
+        lines.append(Happened(seen.now, visible(f"now {job.state}{f': {job.what}' if job.what else ''}")))
+    states = {task.rank: _state(task) for task in live.tasks} if live is not None else before.ranks
+    health = {row.key: row.cells[3] for row in devices(seen).rows} if live is not None else before.devices
+    unheard = frozenset(
+        node.node for node in (live.nodes if live is not None else ()) if node.heard_s is not None and node.heard_s > UNHEARD_S
+    )
+    lines += [Happened(seen.now, visible(text)) for text in _changed_ranks(before.ranks, states)]
+    for key, now in (health or {}).items():
+        if now != (before.devices or {}).get(key, "good"):
+            lines.append(Happened(seen.now, visible(f"device {key} is {now}")))
+    lines += [Happened(seen.now, visible(f"{node} is silent")) for node in sorted(unheard - before.unheard)]
+    if live is not None:
+        lines += [Happened(seen.now, visible(f"{node} is heard again")) for node in sorted(before.unheard - unheard)]
+    else:
+        unheard = before.unheard
+    progress_at = before.progress_at
+    if live is not None and seen.now - progress_at >= PROGRESS_S:
+        progress_at = seen.now
+        lines += [Happened(seen.now, visible(" ".join(text.split()))) for text, _ in _tally(seen)]
+    return [happened_line(each) for each in lines], Marks(len(seen.records), job.state, states, health, unheard, progress_at)
+
+
+_BY_SLURM = frozenset({"pending", "held", "suspended"})
+
+
+def _changed_ranks(before: Mapping[int, str] | None, now: Mapping[int, str] | None) -> Iterable[str]:
+    """`ranks 0-7: running`, one line a state."""
+    by_state: dict[str, list[int]] = {}
+    for rank, state in (now or {}).items():
+        if (before or {}).get(rank) != state:
+            by_state.setdefault(state, []).append(rank)
+    for state, found in by_state.items():
+        yield f"{'ranks' if len(found) > 1 else 'rank'} {_spans(found)}: {state}"
+
+
+def _spans(numbers: Iterable[int]) -> str:
+    """`0-7,9`."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
+
+
+def job_changes(jobs: Iterable[JobSummary], now: float, before: Mapping[str, str] | None) -> tuple[list[str], dict[str, str]]:
+    """A line for each job that stands otherwise than before (None: the first time, one for each), and how all stand."""
+    stand = {f"{job.cluster}.{job.job}": _stands(job) for job in jobs}
+    lines = [
+        Happened(now, visible(f"job {job.job}: {stand[f'{job.cluster}.{job.job}']}"))
+        for job in jobs
+        if before is None or before.get(f"{job.cluster}.{job.job}") != stand[f"{job.cluster}.{job.job}"]
+    ]
+    over = [Happened(now, visible(f"job {key.partition('.')[2]}: over")) for key in (before or {}) if key not in stand]
+    return [happened_line(each) for each in (*lines, *over)], stand
+
+
+def _stands(job: JobSummary) -> str:
+    what = f": {job.what}" if job.what else ""
+    return f"{job.state}, attempt {job.attempt} on {job.nodes or 'no node yet'}{what}"

@@ -1,0 +1,177 @@
+"""Reads what people watch: a job's ledger, what its ftrun tells while we ask it to, and, where neither knows, Slurm's word."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from ftslurm.ledger import evidence
+from ftslurm.ledger import live as files
+from ftslurm.ledger.journal import Contents
+from ftslurm.ledger.store import Store
+from ftslurm.model.live import Live
+from ftslurm.model.summary import JobSummary, summarise
+from ftslurm.model.text import visible
+from ftslurm.model.values import dataclass
+from ftslurm.report import view
+from ftslurm.report.jobs import SORTS
+from ftslurm.report.logs import outputs_of
+from ftslurm.report.watch import Seen
+from ftslurm.wrapper.jobs import all_jobs, with_slurms_word
+from ftslurm.wrapper.output import logs
+from ftslurm.wrapper.output.logs import Source
+
+# Between two times that ftrun is told of us, and that Slurm is asked where the ledger does not know.
+ASK_S, SLURM_S = 3.0, 10.0
+LOG_BYTES, EVIDENCE_BYTES = 256 << 10, 256 << 10
+# Jobs that are over stay in a list for so long.
+OVER_S = 86400.0
+
+
+class JobWatch:
+    """One job. `look` may take long, where a file system or slurmctld does."""
+
+    def __init__(self, store: Store, job: str, env: Mapping[str, str]) -> None:
+        """Raises: UnknownJob, StateError."""
+        self.job = job
+        self.store = store
+        self._env = env
+        self.journal, self._contents = store.find(job)
+        self._status: view.Status | None = None
+        self._known: JobSummary | None = None
+        self._said: tuple[JobSummary, str] | None = None
+        self._slurm_at = self._ask_at = 0.0
+        self._live: Live | None = None
+        self._told_at = self._began = time.monotonic()
+        self._told_to = False
+        self._request: dict[str, object] = {}
+        self._size = (0, 0)
+        self._read(self._contents)
+
+    def look(self) -> Seen | None:
+        """None while nothing has begun. Raises: StateError."""
+        now = time.monotonic()
+        if self._changed():
+            self._read(self.journal.read())
+        if self._status is None or self._known is None:
+            return None
+        self._ask(now)
+        live = files.read_live(self.journal.path)
+        if live is not None and (self._live is None or (live.run, live.number) != (self._live.run, self._live.number)):
+            self._live, self._told_at = live, now
+        seen = Seen(
+            time.time(), self._known, self._status, self._contents.records, self._live, now - self._told_at, now - self._began,
+            self._told_to,
+        )  # fmt: skip
+        if seen.fresh is not None or self._known.over:
+            return seen
+        summary, silent = self._slurms_word(self._known, now)
+        return Seen(
+            seen.now, summary, seen.status, seen.records, seen.live, seen.told_s, seen.watched_s, seen.told_to, silent
+        )
+
+    def want_stacks(self, node: str) -> str:
+        """Of the ranks of `node`; gives the name under which they come (Live.stacks)."""
+        asked = os.urandom(6).hex()
+        self._request = {"stacks": [asked, node]}
+        self._ask_at = 0.0
+        return asked
+
+    def sources(self, rank: int | None) -> tuple[list[Source], int | None]:
+        """Files of that rank, or of the whole job, and the rank by whose label lines are to be chosen. Raises: UsageError."""
+        outputs = outputs_of(self._contents.records)
+        if rank is not None and (own := logs.rank_sources(outputs, rank, None)):
+            return own[-1:], None
+        found = logs.sources(outputs, self.journal.path, None)
+        return [one for one in found if one.schedule is None] or found, rank if outputs.label else None
+
+    def evidence(self) -> list[tuple[Path, str]]:
+        """What was kept of hung ranks before they were stopped, the latest last."""
+        found = []
+        for path in evidence.kept(self.journal.path):
+            with suppress(OSError):
+                found.append((path, visible(evidence.read(path, EVIDENCE_BYTES), lines=True)))
+        return found
+
+    def _changed(self) -> bool:
+        """The ledger is opened for it: what NFS remembers of a file that somebody else writes may be a minute old."""
+        try:
+            fd = os.open(self.journal.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return False
+        with os.fdopen(fd, "rb"):
+            info = os.fstat(fd)
+        before, self._size = self._size, (info.st_ino, info.st_size)
+        return before != self._size
+
+    def _read(self, contents: Contents) -> None:
+        self._contents = contents
+        self._status = view.status(contents.records, contents.damaged)
+        self._known = summarise(contents.records)
+        self._slurm_at = 0.0
+
+    def _ask(self, now: float) -> None:
+        if now < self._ask_at or self._known is None or self._known.over:
+            return
+        self._ask_at = now + ASK_S
+        try:
+            files.ask(self.journal.path, self._request)
+            self._told_to = True
+        except OSError:
+            self._told_to = False
+
+    def _slurms_word(self, known: JobSummary, now: float) -> tuple[JobSummary, str]:
+        if self._said is None or now >= self._slurm_at:
+            (job,), silent = with_slurms_word([known], self.store.root.stat().st_uid, self._env)
+            self._said, self._slurm_at = (job, silent), time.monotonic() + SLURM_S
+        return self._said
+
+
+@dataclass(frozen=True, slots=True)
+class JobsSeen:
+    """now: Unix seconds. silent: why Slurm could not be asked, empty if it could."""
+
+    now: float
+    jobs: tuple[JobSummary, ...]
+    silent: str = ""
+
+
+class JobsWatch:
+    """All jobs of the user."""
+
+    def __init__(self, store: Store, env: Mapping[str, str], every: bool = False) -> None:
+        """every: also those that are over, of the last day."""
+        self.every = every
+        self._store = store
+        self._env = env
+
+    def look(self) -> JobsSeen:
+        """Raises: StateError."""
+        jobs, silent = all_jobs(self._store.root, self._env)
+        now = time.time()
+        shown = [job for job in jobs if not job.over or (self.every and job.at > now - OVER_S)]
+        return JobsSeen(now, tuple(sorted(shown, key=SORTS["last"])), silent)
+
+
+def log_lines(pieces: Iterator[bytes]) -> Iterator[list[str]]:
+    """Whole lines as a terminal would show them, made safe; what a progress bar has overwritten is left out."""
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        if len(rest) > LOG_BYTES:
+            lines, rest = [*lines, rest], b""
+        if lines:
+            yield [visible(line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")) for line in lines]
+
+
+def follow_log(
+    watch: JobWatch, rank: int | None, stop: Callable[[], bool], wait: Callable[[float], object]
+) -> Iterator[list[str]]:
+    """The end of what the job, or the rank, has printed, and what comes. Raises: UsageError where there is no such file."""
+    found, by_label = watch.sources(rank)
+    yield [f"==> {visible(source.title)} <==" for source in found]
+    pieces = logs.follow([source.path for source in found], stop, by_label, wait, LOG_BYTES)
+    yield from log_lines(pieces)
