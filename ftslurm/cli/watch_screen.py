@@ -25,6 +25,8 @@ from ftslurm.report.watch import Row, Seen, Sheet, devices, fitted, happened_lin
 from ftslurm.wrapper.watch import JobsSeen, JobsWatch, JobWatch, follow_log
 
 LOOK_S = 1.0
+# At first, so long from one to the next, until ftrun has told how all ranks do.
+FIRST_LOOKS, FIRST_LOOK_S = 12, 0.3
 # Of a list of all jobs, which asks Slurm.
 JOBS_LOOK_S = 5.0
 # Lines of a log that are kept in memory.
@@ -47,20 +49,23 @@ class Looked(Message):
 class Looker(threading.Thread):
     """Looks again and again, beside the screen: a file system or a slurmctld that hangs must not hold up a key."""
 
-    def __init__(self, screen: Screen[None], look: Callable[[], object], every_s: float) -> None:
+    def __init__(self, screen: Screen[None], look: Callable[[], object], every_s: float, first: int = 0) -> None:
+        """first: so many looks come sooner."""
         super().__init__(daemon=True)
-        self._screen, self._look, self._every_s = screen, look, every_s
+        self._screen, self._look, self._every_s, self._first = screen, look, every_s, first
         self._again, self._over = threading.Event(), False
 
     def run(self) -> None:
+        looks = 0
         while not self._over:
+            looks += 1
             try:
                 self._screen.post_message(Looked(self._look()))
             except FtslurmError as error:
                 self._screen.post_message(Looked(None, str(error)))
             except OSError as error:
                 self._screen.post_message(Looked(None, error.strerror or "it cannot be read"))
-            self._again.wait(self._every_s)
+            self._again.wait(self._every_s if looks > self._first else min(FIRST_LOOK_S, self._every_s))
             self._again.clear()
 
     def now(self) -> None:
@@ -182,7 +187,7 @@ class JobPage(Page):
         self._seen: Seen | None = None
         self._rows: dict[str, Row] = {}
         self._shape: tuple[str, ...] = ()
-        self._looker = Looker(self, watch.look, LOOK_S)
+        self._looker = Looker(self, watch.look, LOOK_S, FIRST_LOOKS)
 
     def compose(self) -> ComposeResult:
         yield Static(f"job {visible(self._watch.job)}", id="head", markup=False)
@@ -361,7 +366,7 @@ class JobsPage(Page):
         self._store = store
         self._jobs = JobsWatch(store, os.environ)
         self._found: JobsSeen | None = None
-        self._looker = Looker(self, self._jobs.look, JOBS_LOOK_S)
+        self._looker = Looker(self, self._jobs.look, JOBS_LOOK_S)  # which asks Slurm, so never sooner
 
     def compose(self) -> ComposeResult:
         yield Static("your jobs under ftrun", id="title", markup=False)

@@ -44,7 +44,9 @@ class JobWatch:
         self._known: JobSummary | None = None
         self._said: tuple[JobSummary, str] | None = None
         self._slurm_at = self._ask_at = 0.0
+        # What lies there already may be of an ftrun that was killed: only what is told from now on counts.
         self._live: Live | None = None
+        self._number = _number(files.read_live(self.journal.path))
         self._told_at = self._began = time.monotonic()
         self._told_to = False
         self._request: dict[str, object] = {}
@@ -60,8 +62,8 @@ class JobWatch:
             return None
         self._ask(now)
         live = files.read_live(self.journal.path)
-        if live is not None and (self._live is None or (live.run, live.number) != (self._live.run, self._live.number)):
-            self._live, self._told_at = live, now
+        if live is not None and _number(live) != self._number:
+            self._live, self._number, self._told_at = live, _number(live), now
         seen = Seen(
             time.time(), self._known, self._status, self._contents.records, self._live, now - self._told_at, now - self._began,
             self._told_to,
@@ -69,6 +71,8 @@ class JobWatch:
         if seen.fresh is not None or self._known.over:
             return seen
         summary, silent = self._slurms_word(self._known, now)
+        if summary.over:
+            files.remove(self.journal.path, request=True)  # what an ftrun that was killed has left
         return Seen(
             seen.now, summary, seen.status, seen.records, seen.live, seen.told_s, seen.watched_s, seen.told_to, silent
         )
@@ -128,6 +132,10 @@ class JobWatch:
             (job,), silent = with_slurms_word([known], self.store.root.stat().st_uid, self._env)
             self._said, self._slurm_at = (job, silent), time.monotonic() + SLURM_S
         return self._said
+
+
+def _number(live: Live | None) -> tuple[str, int]:
+    return (live.run, live.number) if live is not None else ("", 0)
 
 
 @dataclass(frozen=True, slots=True)

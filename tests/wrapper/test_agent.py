@@ -224,3 +224,13 @@ def test_who_watches_is_told_of_the_ranks_it_has_and_of_the_last_look_at_its_dev
     stacks, told = [wire.agent_report(message) for message in line.said if message["t"] in ("live", "stacks")]
     assert stacks.asked == "a" and "rank 0" in stacks.text  # type: ignore[union-attr]
     assert [rank.rank for rank in told.ranks] == [0] and len(told.devices) == 8  # type: ignore[union-attr]
+
+
+def test_who_watches_is_told_while_a_device_is_healed(folder: Path) -> None:
+    line = Told()
+    agent = Agent("n1", (Slow(line),), line, 10.0, lambda step: str(folder))  # type: ignore[arg-type]
+    agent._told(watch(1))
+    agent._told({"t": "live", "for_s": 30.0, "every_s": 2.0})
+    agent._told({"t": "heal", "devices": [["0", []]], "may_reset": False, "wait_s": 1.0, "reset_wait_s": 1.0})
+    assert [message["t"] for message in line.said] == ["live", "healed"]
+    assert [message["t"] for message in agent._waiting] == ["look", "bye"]

@@ -55,8 +55,8 @@ def test_slurm_is_asked_where_ftrun_does_not_tell_and_then_seldom(store: Store, 
     asked, job = Asked(monkeypatch), running()
     write(store, job)
     files.make_request(path(store))
-    files.write_live(path(store), live_of(job))
     watch = JobWatch(store, "7", {})
+    files.write_live(path(store), live_of(job))
     assert look(watch).fresh is not None and asked.count == 0
     assert files.read_request(path(store)) == {}  # and yet it was written: ftrun sees that somebody watches
     assert path(store).with_suffix(".watch").stat().st_size == files.REQUEST_BYTES
@@ -86,10 +86,22 @@ def test_what_is_told_no_more_grows_old(store: Store, monkeypatch: pytest.Monkey
     write(store, job)
     files.write_live(path(store), live_of(job))
     watch = JobWatch(store, "7", {})
+    assert look(watch).fresh is None  # nobody knows how old it is
+    files.write_live(path(store), live_of(job, number=6))
     assert look(watch).fresh is not None
     now = time.monotonic()
     monkeypatch.setattr(module.time, "monotonic", lambda: now + 60.0)
     assert look(watch).fresh is None and look(watch).told_s >= 59.0
+
+
+def test_what_a_killed_ftrun_has_left_is_cleared_away(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = running()
+    write(store, job)
+    files.make_request(path(store))
+    files.write_live(path(store), live_of(job))
+    monkeypatch.setattr(module, "with_slurms_word", lambda jobs, *_: ([jobs[0]._replace(state="gone", over=True)], ""))
+    assert look(JobWatch(store, "7", {})).summary.over
+    assert [one.name for one in path(store).parent.iterdir()] == ["c.7.jsonl"]
 
 
 def test_stacks_are_asked_for_by_name(store: Store) -> None:

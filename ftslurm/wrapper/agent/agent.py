@@ -96,9 +96,7 @@ class Agent:
             for message in (*self._life.turn(now), *self._pages.turn(now)):
                 self._tell(message)
             self._tell_stalls(now)
-            if self._glance is not None:
-                for message in self._glance.turn(now, self._stalls.views, self._seen):
-                    self._tell(message)
+            self._tell_who_watches(now)
 
     def _wait_ms(self, next_look: float) -> float | None:
         if self._waiting or self._broken:
@@ -153,7 +151,12 @@ class Agent:
     def _keep_up(self) -> None:
         try:
             if self._broken is None:
-                self._waiting += self._line.listen()
+                for message in self._line.listen():
+                    if message.get("t") == "live":
+                        self._show(message)
+                    else:
+                        self._waiting.append(message)
+                self._tell_who_watches(time.monotonic(), at_work=True)
                 self._line.turn(boot_s())
         except LinkError as error:
             self._broken = error
@@ -260,6 +263,12 @@ class Agent:
             self._glance = Glance(self._use_while_watched if self._probes else None)
             self._glance.watch(*self._watched)
         self._glance.want(float(message["for_s"]), float(message["every_s"]), time.monotonic())
+
+    def _tell_who_watches(self, now: float, at_work: bool = False) -> None:
+        """Also while a device is healed, which is when people look."""
+        if self._glance is not None:
+            for message in self._glance.turn(now, self._stalls.views, self._seen, at_work):
+                self._tell(message)
 
     def _use_while_watched(self) -> list[Utilisation]:
         return self._beside(lambda: self._use_of_devices(GLANCE_TIMEOUT_S))

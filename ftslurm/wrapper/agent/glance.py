@@ -56,8 +56,11 @@ class Glance:
         self._until, self._every_s = now + for_s, every_s
         self.wakes_at = now if self.wakes_at is None else self.wakes_at
 
-    def turn(self, now: float, views: Sequence[RankView], reports: Sequence[DeviceReport]) -> list[Message]:
-        """views: of the ranks, as they were seen last. reports: of the last look at the devices."""
+    def turn(
+        self, now: float, views: Sequence[RankView], reports: Sequence[DeviceReport], at_work: bool = False
+    ) -> list[Message]:
+        """views: of the ranks, as they were seen last. reports: of the last look at the devices. at_work: the agent is, maybe at
+        the devices, whose use is not asked then."""
         if self.wakes_at is None or now < self.wakes_at:
             return []
         if now >= self._until:
@@ -65,7 +68,7 @@ class Glance:
             self._seen, self._usage, self._used = {}, {}, {}
             return []
         self.wakes_at = now + self._every_s
-        return [live_message(self._all_ranks(now, {view.rank: view for view in views}), self._devices(now, reports))]
+        return [live_message(self._all_ranks(now, {view.rank: view for view in views}), self._devices(now, reports, at_work))]
 
     def _all_ranks(self, now: float, views: Mapping[int, RankView]) -> list[RankLive]:
         found = []
@@ -112,8 +115,8 @@ class Glance:
         moved = sum(max(0, size - before[2].get(process, 0)) for process, size in io.items())
         return max(0.0, cpu_s - before[1]) / passed_s, moved / passed_s
 
-    def _devices(self, now: float, reports: Sequence[DeviceReport]) -> list[DeviceLive]:
-        if self._use is not None and now >= self._use_at:
+    def _devices(self, now: float, reports: Sequence[DeviceReport], at_work: bool) -> list[DeviceLive]:
+        if self._use is not None and not at_work and now >= self._use_at:
             began = time.monotonic()
             self._used = {one.device: one for one in self._use()}
             self._use_at = now + max(USE_S, USE_SHARE * (time.monotonic() - began))
