@@ -22,7 +22,7 @@ from ftslurm.report import card as cards
 from ftslurm.report.happened import happened
 from ftslurm.report.jobs import HEADING, cells
 from ftslurm.report.watch import Row, Seen, Sheet, devices, fitted, happened_line, head, nodes, ranks, without
-from ftslurm.wrapper.watch import JobsSeen, JobsWatch, JobWatch, follow_log
+from ftslurm.wrapper.watch import JobsSeen, JobsWatch, JobWatch, follow_log, name_of
 
 LOOK_S = 1.0
 # At first, so long from one to the next, until ftrun has told how all ranks do.
@@ -428,7 +428,7 @@ def _jobs_sheet(jobs: tuple[JobSummary, ...], now: float) -> Sheet:
     several = len({job.cluster for job in jobs}) > 1
     rows = tuple(
         Row(
-            f"{'local' if job.local else job.cluster}.{job.job}", tuple(map(visible, cells(job, now, several))),
+            name_of(job), tuple(map(visible, cells(job, now, several))),
             "bad" if job.state in ("failed", "hanging", "held", "gone") else "dim" if job.over else "",
         )
         for job in jobs

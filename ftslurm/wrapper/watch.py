@@ -11,7 +11,7 @@ from pathlib import Path
 from ftslurm.ledger import evidence
 from ftslurm.ledger import live as files
 from ftslurm.ledger.journal import Contents
-from ftslurm.ledger.store import Store
+from ftslurm.ledger.store import LOCAL_CLUSTER, Store, ledger_parts
 from ftslurm.model.live import Live
 from ftslurm.model.summary import JobSummary, summarise
 from ftslurm.model.text import visible
@@ -136,6 +136,12 @@ class JobWatch:
 
 def _number(live: Live | None) -> tuple[str, int]:
     return (live.run, live.number) if live is not None else ("", 0)
+
+
+def name_of(job: JobSummary) -> str:
+    """By which its ledger is found, and no other."""
+    name = ledger_parts(job.cluster, job.job)[1].removesuffix(".jsonl")
+    return f"{LOCAL_CLUSTER}.{job.job}" if job.local else name
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from ftslurm.ledger import live as files
 from ftslurm.ledger.records import to_line
 from ftslurm.ledger.store import Store
 from ftslurm.model import record as rec
+from ftslurm.model.summary import JobSummary, summarise
 from ftslurm.report.watch import Seen
 from ftslurm.wrapper import watch as module
-from ftslurm.wrapper.watch import JobsWatch, JobWatch, follow_log, log_lines
+from ftslurm.wrapper.watch import JobsWatch, JobWatch, follow_log, log_lines, name_of
 from tests.report.test_watch import live_of, running
 from tests.stories.replay import Job
 
@@ -130,6 +131,23 @@ def test_the_list_has_what_is_not_over(store: Store, monkeypatch: pytest.MonkeyP
     (store.root / "jobs" / "c.8.jsonl").write_bytes(b"".join(to_line(record) for record in done.ledger))
     found = JobsWatch(store, {"PATH": "/nonexistent"}).look()
     assert [one.job for one in found.jobs] == ["7"] and found.silent
+
+
+def test_a_job_of_the_list_is_found_by_its_name_there(store: Store) -> None:
+    """Of two clusters that gave out the same number, one of them called as our own jobs without Slurm are."""
+    job = running()
+    for name in ("c.7", "cluster-local.7", "local.7"):
+        (store.root / "jobs" / f"{name}.jsonl").write_bytes(b"".join(to_line(record) for record in job.ledger))
+    summary = look_at(job)
+    for cluster, local, name in (("c", False, "c.7"), ("local", False, "cluster-local.7"), ("local", True, "local.7")):
+        found = JobWatch(store, name_of(summary._replace(cluster=cluster, local=local)), {})
+        assert found.journal.path.stem == name
+
+
+def look_at(job: Job) -> JobSummary:
+    found = summarise(job.ledger)
+    assert found is not None
+    return found
 
 
 def test_a_log_is_shown_from_near_its_end_and_safe(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
