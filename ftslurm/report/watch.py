@@ -144,8 +144,9 @@ def _tally(seen: Seen) -> Iterable[tuple[str, str]]:
         yield f"ranks    {_why_not_known(seen)}", "dim"
         return
     states = Counter(_state(task) for task in live.tasks)
-    parts = [", ".join(f"{count} {state}" for state, count in states.most_common()) or "none yet"]
-    ranks = [rank for node in live.nodes for rank in node.ranks]
+    parts = [", ".join(f"{count} {state}" for state, count in states.most_common()) or "none has begun"]
+    tasks = {task.rank for task in live.tasks}
+    ranks = [rank for node in live.nodes for rank in node.ranks if rank.task in tasks]
     if steps := [rank.step for rank in ranks if rank.step is not None]:
         parts.append(f"step {max(steps)}" if min(steps) == max(steps) else f"step {min(steps)} to {max(steps)}")
     if rates := [rank.steps_per_s for rank in ranks if rank.steps_per_s is not None]:
@@ -181,32 +182,45 @@ def ranks(seen: Seen, node: str = "") -> Sheet:
     rows = []
     shown = set()
     tasks = {task.rank: task for task in live.tasks}
+    by_node = {each.node: each for each in live.nodes}
     for each in live.nodes:
         for rank in each.ranks if node in ("", each.node) else ():
             task = tasks.get(rank.task)
-            shown.add(rank.task)
-            rows.append(_rank_row(rank, task, each, live))
+            if task is not None:  # else it is of a step that is over
+                shown.add(rank.task)
+                rows.append(_rank_row(rank, task, each, live))
     for task in live.tasks:
         if task.rank not in shown and node in ("", task.node):
-            rows.append(_rank_row(RankLive(task.rank, task.rank), task, None, live))
+            rows.append(_rank_row(RankLive(task.rank, task.rank), task, by_node.get(task.node), live))
     rows.sort(key=lambda row: row.rank or 0)
-    return Sheet(heading, tuple(rows), RIGHT)
+    without = [each for each in live.nodes if each.node not in {task.node for task in live.tasks} and node in ("", each.node)]
+    return Sheet(heading, (*rows, *(_no_rank_row(each, heading) for each in without)), RIGHT)
 
 
 RIGHT = frozenset({"RANK", "BEAT", "STEP", "STEPS/S", "CPU", "USE", "MEM", "WATT", "RANKS", "HEARD"})
 
 
-def _rank_row(rank: RankLive, task: TaskLive | None, node: NodeLive | None, live: Live) -> Row:
-    name = task.node if task is not None else node.node if node is not None else UNKNOWN
+def _no_rank_row(node: NodeLive, heading: Sequence[str]) -> Row:
+    """Between two steps, or a spare."""
+    known = {"NODE": node.node, "STATE": "silent" if _unheard(node) else "no rank"}
+    cells = tuple(visible(known.get(column, UNKNOWN)) for column in heading)
+    return Row(node.node, cells, "bad" if _unheard(node) else "dim", visible(node.node))
+
+
+def _unheard(node: NodeLive) -> bool:
+    return node.heard_s is not None and node.heard_s > UNHEARD_S
+
+
+def _rank_row(rank: RankLive, task: TaskLive, node: NodeLive | None, live: Live) -> Row:
     old_s = _old_s(node, live)
-    state = _state(task) if task is not None else UNKNOWN
-    unheard = node is not None and node.heard_s is not None and node.heard_s > UNHEARD_S
+    state = _state(task)
+    unheard = node is not None and _unheard(node)
     cells = (
-        str(rank.rank), name, "silent" if unheard else state, _ago(rank.beat_s, old_s), _number(rank.step),
+        str(rank.rank), task.node, "silent" if unheard else state, _ago(rank.beat_s, old_s), _number(rank.step),
         _rate(rank.steps_per_s), f"{rank.cores:.1f}" if rank.cores is not None else UNKNOWN, _doing(rank, old_s),
     )  # fmt: skip
     bad = unheard or state not in ("running", "starting", "stopped", "done")
-    return Row(f"{rank.task}.{rank.rank}", tuple(map(visible, cells)), "bad" if bad else "", visible(name), rank.rank)
+    return Row(f"{rank.task}.{rank.rank}", tuple(map(visible, cells)), "bad" if bad else "", visible(task.node), rank.rank)
 
 
 def _doing(rank: RankLive, old_s: float) -> str:
@@ -236,7 +250,7 @@ def _node_row(node: NodeLive, tasks: Sequence[TaskLive]) -> Row:
     rates = [rank.steps_per_s for rank in node.ranks if rank.steps_per_s is not None]
     cores = [rank.cores for rank in node.ranks if rank.cores is not None]
     running = sum(_state(task) == "running" for task in tasks)
-    unheard = node.heard_s is not None and node.heard_s > UNHEARD_S
+    unheard = _unheard(node)
     unwell = any(device.health != "good" for device in node.devices)
     cells = (
         node.node, _ago(node.heard_s), f"{running}/{len(tasks)}", _number(min(steps, default=None)),
@@ -436,7 +450,7 @@ def changes(seen: Seen, before: Marks | None) -> tuple[list[str], Marks]:
     states = {task.rank: _state(task) for task in live.tasks} if live is not None else before.ranks
     health = {row.key: row.cells[3] for row in devices(seen).rows} if live is not None else before.devices
     unheard = frozenset(
-        node.node for node in (live.nodes if live is not None else ()) if node.heard_s is not None and node.heard_s > UNHEARD_S
+        node.node for node in (live.nodes if live is not None else ()) if _unheard(node)
     )
     lines += [Happened(seen.now, visible(text)) for text in _changed_ranks(before.ranks, states)]
     for key, now in (health or {}).items():
@@ -444,7 +458,8 @@ def changes(seen: Seen, before: Marks | None) -> tuple[list[str], Marks]:
             lines.append(Happened(seen.now, visible(f"device {key} is {now}")))
     lines += [Happened(seen.now, visible(f"{node} is silent")) for node in sorted(unheard - before.unheard)]
     if live is not None:
-        lines += [Happened(seen.now, visible(f"{node} is heard again")) for node in sorted(before.unheard - unheard)]
+        back = before.unheard & {node.node for node in live.nodes if node.heard_s is not None} - unheard
+        lines += [Happened(seen.now, visible(f"{node} is heard again")) for node in sorted(back)]
     else:
         unheard = before.unheard
     progress_at = before.progress_at

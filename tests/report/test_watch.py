@@ -81,8 +81,10 @@ def test_what_is_not_well_stands_out() -> None:
         nodes=(NodeLive("n1", 0.2, 1.0, (), (DeviceLive("0", "npu", "faulty", ("80E01801",)),)), NodeLive("n2", 40.0, 40.0)),
     )  # fmt: skip
     found = seen(job, live)
-    assert [(row.cells[2], row.weight) for row in ranks(found).rows] == [("exit 1", "bad"), ("no contact", "bad")]
+    assert [(row.cells[2], row.weight) for row in ranks(found).rows] == [("exit 1", "bad"), ("silent", "bad")]
     assert [(row.cells[1], row.weight) for row in nodes(found).rows] == [("0.2s", "bad"), ("40s", "bad")]
+    heard = replace(live, nodes=live.nodes[:1])
+    assert ranks(seen(job, heard)).rows[1].cells[2] == "no contact"
     assert devices(found).rows[0].cells[-1] == "80E01801" and "1 device not well" in told(found)
     silent = replace(live, nodes=(live.nodes[0], NodeLive("n2", 40.0, 1.0, (RankLive(1, 1),))))
     assert [row.cells[2] for row in ranks(seen(job, silent)).rows] == ["exit 1", "silent"]
@@ -111,6 +113,15 @@ def test_what_an_ftrun_before_told_is_not_of_the_one_that_runs() -> None:
     job = running()
     assert seen(job, live_of(job, run="another")).fresh is None
     assert seen(job, live_of(job), told_s=3.0).fresh is not None
+
+
+def test_ranks_of_a_step_that_is_over_are_not_shown_as_if_they_ran() -> None:
+    """A node has died, and its replacement is waited for: seen on Slurm."""
+    job = running()
+    live = live_of(job)
+    found = seen(job, replace(live, tasks=(), nodes=(live.nodes[0], replace(live.nodes[1], heard_s=40.0))))
+    assert [row.cells[:3] for row in ranks(found).rows] == [("-", "n1", "no rank"), ("-", "n2", "silent")]
+    assert "ranks    none has begun" in told(found).splitlines()
 
 
 def test_a_wait_says_for_what_and_until_when() -> None:
@@ -198,6 +209,13 @@ def test_nodes_fall_silent_and_devices_fail_once() -> None:
     assert changes(seen(job, bad), marks)[0] == []
     lines, marks = changes(seen(job, live_of(job)), marks)
     assert [line.partition("  ")[2] for line in lines] == ["device n1.npu.0 is good", "n1 is heard again"]
+
+
+def test_a_node_that_was_replaced_is_not_heard_again() -> None:
+    job = running()
+    live = live_of(job)
+    _, marks = changes(seen(job, replace(live, nodes=(live.nodes[0], replace(live.nodes[1], heard_s=40.0)))), None)
+    assert changes(seen(job, replace(live, nodes=live.nodes[:1])), marks)[0] == []
 
 
 def test_the_end_is_told_once() -> None:
