@@ -11,10 +11,12 @@ import time
 import click
 
 from ftslurm.cli.output import store
-from ftslurm.errors import FtslurmError
+from ftslurm.errors import FtslurmError, UnknownJob
 from ftslurm.model.text import visible
 
 LOOK_S = 1.0
+# For a job that has not begun, which asks Slurm.
+LEDGER_S = 3.0
 
 
 
@@ -29,18 +31,39 @@ def watch(job: str | None, as_lines: bool, once: bool) -> None:
     """
     if once:
         return _once(job)
-    if not as_lines and (why := _why_no_screen()) is None:
-        from ftslurm.cli.watch_screen import run
-
-        return run(store(), job)
-    if not as_lines and why:
-        click.echo(f"ftslurm: {visible(why)}: a line for each change follows", err=True)
     try:
+        if job:
+            _wait_for_ledger(job)
+        if not as_lines and (why := _why_no_screen()) is None:
+            from ftslurm.cli.watch_screen import run
+
+            return run(store(), job)
+        if not as_lines and why:
+            click.echo(f"ftslurm: {visible(why)}: a line for each change follows", err=True)
         _job_lines(job) if job else _jobs_lines()
     except KeyboardInterrupt:
         return  # how one leaves it
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `ftslurm watch 7 | head` is no error
+
+
+def _wait_for_ledger(job: str) -> None:
+    """Of a job that was submitted and has not begun. Raises: UnknownJob where none of that number is to come."""
+    from ftslurm.wrapper.jobs import not_begun
+
+    told = ""
+    while True:
+        try:
+            store().find(job)
+            return
+        except UnknownJob:
+            if (word := not_begun(job, os.geteuid(), os.environ)) is None:
+                raise
+        why = f" ({word.reason})" if word.reason not in ("", "None") else ""
+        if (line := f"job {job} is {word.state.lower()}{why}: ftrun has not begun in it") != told:
+            click.echo(visible(line), err=True)
+            told = line
+        time.sleep(LEDGER_S)
 
 
 def _why_no_screen() -> str | None:

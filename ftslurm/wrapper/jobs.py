@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ftslurm.errors import FtslurmError, StateError
 from ftslurm.ledger.index import Index
-from ftslurm.model.summary import JobSummary, by_slurm
+from ftslurm.model.numbers import whole
+from ftslurm.model.summary import JobSummary, SlurmWord, by_slurm
 from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.commands import ANSWER_ENV, jobs_argv, show_config_argv
@@ -48,6 +49,20 @@ def with_slurms_word(
     except FtslurmError as error:
         return seen, str(error)
     return [by_slurm(job, said) if job.cluster == cluster and not job.local else job for job in seen], ""
+
+
+def not_begun(job: str, user_id: int, env: Mapping[str, str], run: Runner = run) -> SlurmWord | None:
+    """Of a job that has no ledger yet, while it waits or runs; None where Slurm knows no such job, or does not tell."""
+    if (number := whole(job)) is None:
+        return None
+    try:
+        said = parse_jobs(_ask(jobs_argv(user_id), env, run), time.time()).get(number)
+    except FtslurmError:
+        return None
+    return said if said is not None and said.state in _TO_COME else None
+
+
+_TO_COME = frozenset({"PENDING", "CONFIGURING", "RUNNING", "SUSPENDED"})
 
 
 def _if_it_lives(job: JobSummary) -> JobSummary:

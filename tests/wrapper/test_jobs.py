@@ -14,7 +14,7 @@ from ftslurm.model.summary import JobSummary
 from ftslurm.slurm.parse import parse_jobs
 from ftslurm.system.commands import CommandResult
 from ftslurm.system.processes import pid_space
-from ftslurm.wrapper.jobs import with_slurms_word
+from ftslurm.wrapper.jobs import not_begun, with_slurms_word
 
 ENV = {"SLURM_CLUSTER_NAME": "c"}
 
@@ -77,3 +77,14 @@ def test_squeues_words() -> None:
         7: ("PENDING", True), 8: ("PENDING", False), 9: ("UNKNOWN", False), 10: ("RUNNING", False),
     }  # fmt: skip
     assert (found[8].start_time, found[8].reason, found[10].reason) == (1100, "BeginTime", "a|b")
+
+
+@pytest.mark.parametrize(
+    ("says", "state"),
+    [("7|PENDING|Unknown|100|Resources\n", "PENDING"), ("7|RUNNING|5|100|None\n", "RUNNING"), ("7|CANCELLED|5|100|None\n", None),
+     ("8|PENDING|Unknown|100|None\n", None), ("", None)],
+)  # fmt: skip
+def test_a_job_that_has_no_ledger_yet_is_to_come_while_slurm_has_it(says: str, state: str | None) -> None:
+    found = not_begun("7", 1, ENV, Slurm(says))
+    assert (found.state if found else None) == state
+    assert not_begun("local.7", 1, ENV, Slurm(says)) is None and not_begun("7", 1, ENV, Slurm(status=None)) is None
