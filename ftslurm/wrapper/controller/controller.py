@@ -42,9 +42,9 @@ class Controller:
             while not self._judge.finished:
                 self._handle(self._sources.next(self._judge.wakes_at))
         finally:
+            self._effects.close()
             if self._live is not None:
                 self._live.close()
-            self._effects.close()
             self._sources.close()
         return self._judge.exit_status
 

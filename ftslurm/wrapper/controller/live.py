@@ -111,6 +111,7 @@ class LiveTeller:
         self._sources = sources
         self._board = board
         self._over = threading.Event()
+        self._answers: queue.Queue[Live | None] = queue.Queue()
         self._asked: set[str] = set()
         self._thread = threading.Thread(target=self._work, daemon=True)
 
@@ -120,6 +121,7 @@ class LiveTeller:
     def close(self) -> None:
         """Never raises; a file system that hangs is not waited for."""
         self._over.set()
+        self._answers.put(None)  # the loop has ended and gives none
         self._thread.join(1.0)
 
     def _work(self) -> None:
@@ -163,15 +165,21 @@ class LiveTeller:
 
     def _tell(self) -> bool:
         """Was it written?"""
-        answer: queue.Queue[Live] = queue.Queue()
 
         def collect() -> None:
             self._board.order()
-            answer.put(self._board.snapshot())
+            self._answers.put(self._board.snapshot())
 
+        with suppress(queue.Empty):
+            while True:
+                self._answers.get_nowait()  # that came too late
+        if self._over.is_set():
+            return False
         self._sources.soon(collect)
         try:
-            files.write_live(self._ledger, answer.get(timeout=ANSWER_S))
+            live = self._answers.get(timeout=ANSWER_S)
+            if live is not None:
+                files.write_live(self._ledger, live)
         except (OSError, queue.Empty):
             return False
-        return True
+        return live is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +121,20 @@ def test_it_tells_while_somebody_watches_and_no_longer(tmp_path: Path, monkeypat
     finally:
         teller.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_its_end_waits_for_no_loop_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "LOOK_S", 0.02)
+    ledger, loop, asked = tmp_path / "c.7.jsonl", Loop(), threading.Event()
+    loop.soon = lambda work: asked.set()  # type: ignore[assignment, misc]
+    teller = LiveTeller(ledger, loop, made(loop))  # type: ignore[arg-type]
+    teller.start()
+    until(files.request_path(ledger).exists)
+    while not asked.is_set():
+        files.ask(ledger, {})
+        time.sleep(0.02)
+    teller.close()
+    assert not teller._thread.is_alive() and list(tmp_path.iterdir()) == []
 
 
 def test_where_nothing_can_be_written_nothing_happens(tmp_path: Path) -> None:
