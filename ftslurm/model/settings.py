@@ -149,6 +149,14 @@ def text(value: Any) -> str:
     return str(value)
 
 
+def secret_file(value: Any) -> str:
+    """A path. What is secret stands in the file, and never here: this is printed, and kept in ledgers."""
+    path = str(value).strip()
+    if "://" in path:
+        raise ValueError("the path of a file is wanted; the address goes into the file (mode 0600)")
+    return path
+
+
 def port_range(value: Any) -> tuple[int, int] | None:
     """`60000-60100` -> both ends, both included; empty, or 0-0 as Slurm writes it: None."""
     raw = str(value).strip()
@@ -409,6 +417,25 @@ class Settings:
     tail_bytes: int = _leaf(
         "logs.tail_bytes", count(0, 1 << 20), 65536, "of each output stream of a rank, kept for when it fails; 0: nothing"
     )
+
+    notify_file: str = _leaf(
+        "notify.file", secret_file, "auto",
+        "with the addresses of who is told, mode 0600; auto: notify.yaml in the state folder; none: nobody is told",
+    )  # fmt: skip
+    notify_failure: tuple[str, ...] = _leaf("notify.failure", words_of(), ("all",), "who is told that the job has failed")
+    notify_requeue: tuple[str, ...] = _leaf("notify.requeue", words_of(), ("all",), "who is told of a requeue")
+    notify_replacement: tuple[str, ...] = _leaf(
+        "notify.replacement", words_of(), ("all",), "who is told that a node is replaced, or given up"
+    )
+    notify_restart: tuple[str, ...] = _leaf("notify.restart", words_of(), ("none",), "who is told of a restart on the same nodes")
+    notify_hang: tuple[str, ...] = _leaf("notify.hang", words_of(), ("all",), "who is told of a hang that is not answered")
+    notify_message: tuple[str, ...] = _leaf("notify.message", words_of(), ("all",), "who gets the program's own messages")
+    notify_end: tuple[str, ...] = _leaf("notify.end", words_of(), ("none",), "who is told that the job is over and well")
+    notify_burst: int = _leaf(
+        "notify.burst", count(1, 1000), 6, "messages to one address within notify.window; what comes after them is one summary"
+    )
+    notify_window_s: float = _leaf("notify.window", lasting, 600.0, "for notify.burst")
+    notify_wait_s: float = _leaf("notify.wait", lasting, 10.0, "for the last notices to go out when the job is over")
 
     slurm_client: str = _leaf("slurm.client", choice("auto", "cli", "pyslurm"), "auto", "how Slurm is asked")
     slurm_bin: str = _leaf("slurm.bin", text, "", "folder of Slurm's commands (srun, scontrol, ...); empty: searched on PATH")

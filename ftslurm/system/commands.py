@@ -56,18 +56,23 @@ def run(
     return CommandResult(tuple(argv), done.returncode, done.stdout, done.stderr)
 
 
-def run_group(argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None, **who: Any) -> CommandResult:
+def run_group(
+    argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None, given: str = "", **who: Any
+) -> CommandResult:
     """As `run`, for a program of somebody else's: at the time limit all that it has started ends with it.
 
-    Of its output the last 64 KB are kept. who: user, group, extra_groups, as subprocess takes them.
+    given: its standard input. Of its output the last 64 KB are kept. who: user, group, extra_groups, as subprocess takes them.
     Raises: CommandMissing.
     """
     import tempfile
 
-    with tempfile.TemporaryFile() as output:  # a pipe would be held open by whatever it leaves behind
+    # Pipes would be held open by whatever it leaves behind, and one that it does not read would hold us up.
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as input_:
+        input_.write(given.encode(errors="replace"))
+        input_.seek(0)
         try:
             process = subprocess.Popen(
-                list(argv), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env, cwd="/",
+                list(argv), stdin=input_, stdout=output, stderr=subprocess.STDOUT, env=env, cwd="/",
                 start_new_session=True, **who,
             )  # fmt: skip
         except OSError as error:

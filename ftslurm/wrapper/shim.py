@@ -102,6 +102,7 @@ SETTLE_S, SETTLE_STEP_S = 0.2, 0.001
 # SIGKILL that ends us: what cannot be delivered by then belongs to a reader that does not read.
 DELIVER_S = 10.0
 NAME_MAX = 1000  # characters of a command's name that are told; wire.py takes 4096 of the whole reason
+NOTE_READ_S = 1.5  # an agent reads once a second (LOOK_S in pages.py)
 SLOW_CYCLE_S = 0.1  # of the drill "slow": too short for any hang detection, too long to cost much
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -1571,10 +1572,14 @@ class Pages:
         return {}
 
     def clear(self) -> None:
-        """Our own pages, and the folder with the last of them."""
+        """Our own pages, and the folder with the last of them. A program's last message is often its very last act: what has just
+        been written the agent has not read yet."""
         try:
-            for name in os.listdir(self._folder):
-                if name.startswith(f"{self._rank}.") and not os.path.isdir(f"{self._folder}/{name}"):
+            own = [name for name in os.listdir(self._folder) if name.startswith(f"{self._rank}.")]
+            notes = [os.stat(f"{self._folder}/{name}").st_mtime for name in own if name.endswith(".notes")]
+            time.sleep(max(0.0, min(NOTE_READ_S, max(notes, default=0.0) + NOTE_READ_S - time.time())))
+            for name in own:
+                if not os.path.isdir(f"{self._folder}/{name}"):
                     os.unlink(f"{self._folder}/{name}")
             os.rmdir(self._folder)
         except OSError:

@@ -55,6 +55,7 @@ from ftslurm.wrapper.controller.scheduler import answer
 from ftslurm.wrapper.node_check import read_answer
 from ftslurm.wrapper.requeue.keeper import carry_out
 from ftslurm.wrapper.shim import boot_s
+from ftslurm.wrapper.telling.notices import Silent, notices_for
 
 # Between two looks: once it is one's turn, and at the most.
 ROUND_S, LONGEST_ROUND_S = 15.0, 60.0
@@ -238,10 +239,21 @@ class Heir:
         found, decided = records_of(self._will, self._node, s, choice, records)
         if not self._journal.append_next(found):
             return ""  # somebody has written since; what, the next round will see
+        notices = self._tell_people(decided, (*records, *found))
         if choice.rung not in REQUEUES:
-            return self._end(decided)
-        self._tell_others(decided)
-        return self._finish_requeue()
+            done = self._end(decided)
+        else:
+            self._tell_others(decided)
+            done = self._finish_requeue()
+        notices.end(self._will.settings.notify_wait_s)
+        return done
+
+    def _tell_people(self, decided: rec.Decided, records: Sequence[rec.Record]) -> Silent:
+        """As the dead controller would have. The sender works while the job is given back."""
+        about = f"(on {self._will.cluster}, {self._node} took over from {self._will.batch_node})"
+        notices = notices_for(self._will.settings, self._journal.path.parent.parent, self._will.job, about, say)
+        notices.record(decided, records)
+        return notices
 
     def _finish_requeue(self) -> str:
         st = self._will.settings

@@ -24,12 +24,14 @@ from ftslurm.model.events import (
     SlurmAnswered,
     StepsListed,
 )
-from ftslurm.model.record import Record
+from ftslurm.model.record import Finished, Record
+from ftslurm.model.summary import MAY_GO_ON
 from ftslurm.model.text import visible
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.display import Display, wait_text
 from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
+from ftslurm.wrapper.telling.notices import Silent
 from ftslurm.wrapper.wire.channel import for_launch
 
 # The job's own clean-up, where no shorter wait was asked for.
@@ -92,8 +94,10 @@ class Effects:
         tail_bytes: int = 0, silence_s: float = 0.0, beat_limits: Mapping[str, Any] | None = None, inject: str = "",
         keep: Callable[[int, str, str], Any] = lambda attempt, node, text: None, past: Sequence[Record] = (),
         keep_output: Callable[[], None] = lambda: None, banner_streams: Mapping[str, str] | None = None,
+        notices: Silent | None = None, notices_wait_s: float = 0.0,
     ) -> None:  # fmt: skip
-        """past: what the ledger held when this ftrun began; what is written since it sees itself."""
+        """past: what the ledger held when this ftrun began; what is written since it sees itself. notices: for the people who
+        follow the job; notices_wait_s: for the last of them, when the job is over."""
         self._sources = sources
         self._launcher = launcher
         self._scheduler = scheduler
@@ -116,6 +120,8 @@ class Effects:
         self._display = Display(lambda text: scheduler.show(text))
         self._step: StepHandle | None = None
         self._agents: list[StepHandle] = []
+        self._notices = notices or Silent()
+        self._notices_wait_s = notices_wait_s
 
     def carry_out(self, decision: do.Decision) -> None:
         """Raises: FtslurmError where a step cannot even be started."""
@@ -340,6 +346,8 @@ class Effects:
         from ftslurm.report.card import last_card, lines
 
         card = last_card(self._records)
+        if card is not None and not card.rung:
+            self._notices.hang(card)  # of a decision they have its record
         if card is not None and (self._verbose or not decision.quiet):
             self.say(*lines(card, self._width()))
 
@@ -360,6 +368,9 @@ class Effects:
     def _remember(self, decision: do.Remember) -> None:
         """The ledger has it already, if it takes anything; for the cards."""
         self._records.append(decision.record)
+        self._notices.record(decision.record, self._records)
+        if isinstance(decision.record, Finished) and decision.record.what in MAY_GO_ON:
+            self._notices_wait_s = 0.0  # nothing is held up: what has not gone out by then the next ftrun sends
 
     def _nothing(self, _: do.Decision) -> None:
         """Finish is the loop's."""
@@ -379,6 +390,7 @@ class Effects:
         self._scheduler.call_off()
         if self._step is not None:
             self._step.abandon()
+        self._notices.end(self._notices_wait_s)
 
 
 def wait_for_end(handles: Sequence[StepHandle], clock: Clock) -> None:

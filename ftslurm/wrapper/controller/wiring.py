@@ -66,6 +66,7 @@ from ftslurm.wrapper.controller.sources import Sources
 from ftslurm.wrapper.output.output_place import output_place, own_stderr
 from ftslurm.wrapper.output.outputs import output_to, own_files, ranks_files
 from ftslurm.wrapper.requeue.lenders import Lenders
+from ftslurm.wrapper.telling.notices import notices_for
 from ftslurm.wrapper.wire.addresses import chosen, of_this_node
 from ftslurm.wrapper.wire.handover import ENVIRONMENT, begins_in_a_container, munge_socket, secret_word
 
@@ -321,6 +322,8 @@ def _controller(
         banner_streams=ranks.banner, tail_bytes=settings.tail_bytes,
         beat_limits=beat_config(settings), inject=inject_folder(settings),
         silence_s=settings.hang_interval_s if settings.hang_silence else 0.0, past=journal.read().records,
+        notices=notices_for(settings, journal.path.parent.parent, facts.job, _about(facts), _say),
+        notices_wait_s=settings.notify_wait_s,
     )  # fmt: skip
     if facts.no_swap and (settings.node_replacement or settings.shrink):
         effects.say(f"no node of the step can be replaced: {facts.no_swap}")
@@ -329,6 +332,11 @@ def _controller(
     board = sources.observer = LiveBoard(sources, facts.run)
     live = LiveTeller(journal.path, sources, board)
     return Controller(Judge(settings, history, facts, diagnosis, diagnosis.advise), sources, effects, journal, clock, live)
+
+
+def _about(facts: RunFacts) -> str:
+    """Where the job runs, for people who are elsewhere."""
+    return f"({facts.name or facts.command[:60]} on {facts.cluster}, ftrun on {facts.host}, {len(facts.nodes)} nodes)"
 
 
 def _runs(client: SlurmClient, allocation: Allocation) -> bool:

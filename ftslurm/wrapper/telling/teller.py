@@ -1,0 +1,235 @@
+"""What of a job's life people are told, and the process that sends it (notify/sender.py). Nothing here holds the loop up: the
+notices go through a bounded queue to a thread, which lays them into the outbox and wakes the sender."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import ftslurm
+from ftslurm.errors import FtslurmError, StateError
+from ftslurm.launchers.python import Python
+from ftslurm.model import record as rec
+from ftslurm.model.history import REQUEUES, SWAPS
+from ftslurm.model.settings import Settings, suggestion
+from ftslurm.model.summary import MAY_GO_ON
+from ftslurm.model.text import cut
+from ftslurm.notify.destinations import read_destinations, why_no_apprise
+from ftslurm.notify.notice import KINDS, Notice
+from ftslurm.notify.outbox import Outbox
+from ftslurm.report.card import Card, last_card, lines
+from ftslurm.wrapper.telling.notices import Silent
+
+# Notices that the thread has not taken yet: it waits for a file system, and so does the ledger.
+MAX_QUEUED = 200
+# A sender that ends by itself is started anew so many times.
+MAX_STARTS = 3
+
+
+# --- what is told: records in, notices out
+
+
+def of_card(card: Card, job: str, about: str) -> Notice:
+    """about: one line on where the job runs."""
+    text = "\n".join([*lines(card), about])
+    return Notice(f"{job}.{card.at:.6f}.{card.rung}", card.at, job, _kind(card.rung), card.title, text)
+
+
+def _kind(rung: str) -> str:
+    if rung in ("", "fail"):
+        return "failure" if rung else "hang"
+    if rung in REQUEUES or rung.startswith("requeue"):
+        return "requeue"
+    return "replacement" if rung in SWAPS else "restart"
+
+
+def of_record(record: rec.Record, past: Sequence[rec.Record], job: str, about: str) -> Notice | None:
+    """What is told when `record` has just been written; past: all records, with it as the last. None: nothing."""
+    match record:
+        case rec.Decided():
+            card = last_card(past)
+            return of_card(card, job, about) if card is not None else None
+        case rec.ProgramSaid(what="message"):
+            title = f"job {job}: rank {record.rank} says: {cut(record.text, 100)}"
+            id = f"{job}.{record.at:.6f}.{record.rank}.{record.text}"
+            return Notice(id, record.at, job, "message", title, f"{record.text}\n{about}")
+        case rec.Finished():
+            return _of_end(record, past, job, about)
+        case _:
+            return None
+
+
+def _of_end(record: rec.Finished, past: Sequence[rec.Record], job: str, about: str) -> Notice | None:
+    """A failure or a requeue that the ladder decided has been told already."""
+    if record.what == "requeued":
+        return None
+    id = f"{job}.{record.at:.6f}.end"
+    if record.what in MAY_GO_ON:
+        return Notice(id, record.at, job, "requeue", f"job {job}: {record.what}", about)
+    decided = next((each for each in reversed(past) if isinstance(each, (rec.Decided, rec.AttemptBegan))), None)
+    if isinstance(decided, rec.Decided) and decided.rung == "fail":
+        return None
+    if record.status == 0:
+        return Notice(id, record.at, job, "end", f"job {job} has completed", about)
+    by_people = record.what.startswith(("the job was cancelled", "interrupted", "the time limit"))
+    title = f"job {job} has ended with status {record.status}: {record.what}"
+    return Notice(id, record.at, job, "end" if by_people else "failure", title, about)
+
+
+# --- who is told
+
+def routes(settings: Settings, known: Sequence[str], complain: Callable[[str], None]) -> Mapping[str, tuple[str, ...]]:
+    """kind -> names of those who are told. complain: hears of names that nobody has."""
+    found = {}
+    for kind in KINDS:
+        words: tuple[str, ...] = getattr(settings, f"notify_{kind}", ("all",))
+        for word in words:
+            if word not in (*known, "all", "none"):
+                complain(f"notify.{kind}: there is no address `{word}` in the notify file{suggestion(word, known)}")
+        found[kind] = tuple(known) if "all" in words else tuple(name for name in known if name in words)
+    return found
+
+
+class Notices(Silent):
+    """say: for people who read ftrun's own output. argv: of the sender. put: one notice for one of the addresses, into the
+    outbox; False where it is full. pending: something waits there from before."""
+
+    def __init__(
+        self, job: str, about: str, routes: Mapping[str, tuple[str, ...]], argv: Sequence[str],
+        put: Callable[[Notice, str], bool], say: Callable[[str], None], pending: bool = False,
+    ) -> None:  # fmt: skip
+        self._job, self._about, self._routes, self._argv = job, about, routes, argv
+        self._put, self._say = put, say
+        self._queue: queue.Queue[Notice | None] = queue.Queue(MAX_QUEUED)
+        self._sender: subprocess.Popen[bytes] | None = None
+        self._starts, self._complained = 0, False
+        self._pending = pending
+        self._worker: threading.Thread | None = None
+        if pending:
+            self._work_on()
+
+    def record(self, record: rec.Record, past: Sequence[rec.Record]) -> None:
+        if isinstance(record, (rec.Decided, rec.ProgramSaid, rec.Finished)):
+            self._tell(of_record(record, past, self._job, self._about))
+
+    def hang(self, card: Card) -> None:
+        self._tell(of_card(card, self._job, self._about))
+
+    def _tell(self, notice: Notice | None) -> None:
+        if notice is None or not self._routes.get(notice.kind):
+            return
+        try:
+            self._queue.put_nowait(notice)
+        except queue.Full:
+            self._complain("notices come faster than they can be written down; some are left out")
+        self._work_on()
+
+    def _work_on(self) -> None:
+        if self._worker is None:
+            self._worker = threading.Thread(target=self._work, daemon=True)
+            self._worker.start()
+
+    def end(self, wait_s: float) -> None:
+        """Nothing more comes. wait_s: for what waits to be sent; then the sender is ended. 0: it goes on by itself."""
+        if self._worker is None:
+            return
+        deadline = time.monotonic() + wait_s
+        with suppress(queue.Full):
+            self._queue.put_nowait(None)
+        if not wait_s:
+            return
+        self._worker.join(wait_s)
+        sender = self._sender
+        if sender is None:
+            return
+        try:
+            sender.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(sender.pid, signal.SIGKILL)
+            sender.wait(1.0)
+            self._say("not all notices went out in time; the next ftrun sends them, or `ftslurm notify --pending`")
+
+    # --- the thread
+
+    def _work(self) -> None:
+        try:
+            if self._pending:
+                self._wake()
+            while (notice := self._queue.get()) is not None:
+                for name in self._routes[notice.kind]:
+                    if not self._put(notice, name):
+                        self._complain("too many notices wait to be sent; some are left out")
+                self._wake()
+        except StateError as error:
+            self._complain(f"{error}; no more notices are sent")
+        except Exception as error:  # whatever it is, the job goes on
+            self._complain(f"no more notices are sent: {type(error).__name__}: {error}")
+        finally:
+            if self._sender is not None and self._sender.stdin is not None:
+                with suppress(OSError):
+                    self._sender.stdin.close()
+
+    def _wake(self) -> None:
+        for _ in range(2):
+            sender = self._started()
+            if sender is None or sender.stdin is None:
+                return
+            try:
+                sender.stdin.write(b"\n")
+                sender.stdin.flush()
+                return
+            except OSError:
+                self._sender = None
+
+    def _started(self) -> subprocess.Popen[bytes] | None:
+        if self._sender is not None and self._sender.poll() is None:
+            return self._sender
+        if self._starts >= MAX_STARTS:
+            self._complain("the sender of notices ends by itself; no more are sent")
+            return None
+        self._starts += 1
+        self._sender = subprocess.Popen(
+            list(self._argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        threading.Thread(target=self._listen, args=(self._sender,), daemon=True).start()
+        return self._sender
+
+    def _listen(self, sender: subprocess.Popen[bytes]) -> None:
+        assert sender.stdout is not None
+        for line in sender.stdout:
+            self._say(line.decode(errors="replace").rstrip("\n")[:500])
+
+    def _complain(self, text: str) -> None:
+        if not self._complained:
+            self._complained = True
+            self._say(text)
+
+
+def sender_argv(root: Path, file: Path, settings: Settings) -> tuple[str, ...]:
+    python = Python(sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
+    words = (str(root), str(file), str(settings.notify_burst), f"{settings.notify_window_s:g}")
+    return python.module_argv("ftslurm.notify.sender", *words)
+
+
+def make(settings: Settings, root: Path, file: Path, job: str, about: str, say: Callable[[str], None]) -> Silent:
+    """See notices_for."""
+    try:
+        known = read_destinations(file)
+    except FtslurmError as error:
+        say(f"nobody is told of this job: {error}")
+        return Silent()
+    if any(each.url for each in known.values()) and (why := why_no_apprise()):
+        say(f"{file}: {why}")
+        known = {name: each for name, each in known.items() if each.argv}
+    outbox = Outbox(root, file)
+    wanted = routes(settings, list(known), say)
+    return Notices(job, about, wanted, sender_argv(root, file, settings), outbox.put, say, outbox.anything())

@@ -1,0 +1,181 @@
+"""Notices on their way: a real HTTP server, a real SMTP server, a program; and a whole job by the local launcher."""
+
+from __future__ import annotations
+
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ftslurm.cli.notify import notify as door
+from ftslurm.errors import StateError
+from ftslurm.notify.deliver import deliver, deliver_patiently
+from ftslurm.notify.destinations import Destination
+from ftslurm.notify.notice import Notice
+from ftslurm.notify.outbox import Outbox
+from ftslurm.notify.pace import Pace
+from ftslurm.notify.sender import lines_to, send_all
+from tests.cli.test_ftrun import command
+from tests.notify.servers import free_port, mail_server, webhook
+
+CARD = Notice("i", 1e9, "7", "failure", "job 7 failed: rank 1 on n3 exited with status 1", "what   <b>OOM</b> & more\nwhy    it")
+
+
+def to_hook(port: int, path: str = "secretpath") -> Destination:
+    return Destination("hook", f"json://127.0.0.1:{port}/{path}")
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(f"#!{sys.executable}\n{text}")
+    path.chmod(stat.S_IRWXU)
+    return path
+
+
+def test_a_webhook_gets_title_and_text() -> None:
+    with webhook() as hook:
+        assert deliver(to_hook(hook.port), CARD) == ""
+        (post,) = hook.posts
+        assert (post["title"], post["type"]) == (CARD.title, "failure") and "why    it" in post["message"]
+
+
+def test_a_mail_has_the_card_as_its_text() -> None:
+    with mail_server() as (box, port):
+        to = Destination("me", f"mailto://127.0.0.1:{port}/?mode=insecure&from=ftslurm@here.example&to=me@there.example")
+        assert deliver(to, CARD) == ""
+        (mail,) = box.mails
+        assert mail["Subject"] == CARD.title and mail["To"].strip("<>") == "me@there.example"
+        text = next(part for part in mail.walk() if part.get_content_type() == "text/plain").get_payload(decode=True)
+        assert isinstance(text, bytes) and b"<b>OOM</b> & more" in text
+
+
+def test_a_program_gets_it_on_standard_input(tmp_path: Path) -> None:
+    page = script(tmp_path / "page", f"""
+import os, sys
+open({str(tmp_path / "told")!r}, "w").write(sys.argv[1] + sys.stdin.read() + os.environ["FTSLURM_NOTICE_KIND"])
+""")
+    assert deliver(Destination("p", argv=(str(page), "$HOME;")), CARD) == ""
+    assert (tmp_path / "told").read_text() == f"$HOME;{CARD.title}\n{CARD.text}\nfailure"
+
+
+def test_why_it_did_not_go_holds_nothing_secret(tmp_path: Path) -> None:
+    fails = script(tmp_path / "fails", "import sys; print('no pager'); sys.exit(3)")
+    assert deliver(Destination("p", argv=(str(fails),)), CARD) == f"{fails} ended with status 3: no pager"
+    assert "cannot be run" in deliver(Destination("p", argv=("/not/there",)), CARD)
+    with webhook(403) as hook:
+        why = deliver(to_hook(hook.port), CARD)
+        assert why and "secretpath" not in why
+    nobody = deliver(Destination("n", f"json://user:topsecret@127.0.0.1:{free_port()}/secretpath"), CARD)
+    assert nobody and "topsecret" not in nobody and "secretpath" not in nobody
+    assert "topsecret" not in deliver(Destination("n", "nosuch://topsecret/"), CARD)
+
+
+def test_it_is_tried_again() -> None:
+    waits: list[float] = []
+    with webhook(500, 502, 200) as hook:
+        assert deliver_patiently(to_hook(hook.port), CARD, waits.append) == ""
+        assert len(hook.bodies) == 3 and len(waits) == 2
+    with webhook(500) as hook:
+        assert deliver_patiently(to_hook(hook.port), CARD, waits.append, tries=2) and len(hook.bodies) == 2
+
+
+def test_one_that_does_not_answer_holds_up_no_other_and_is_told_once(tmp_path: Path) -> None:
+    box = Outbox(tmp_path, tmp_path / "n.yaml")
+    for number in range(9):
+        for name in ("hook", "dead"):
+            box.put(Notice(str(number), time.time() + number / 1000, "7", "requeue", f"event {number}"), name)
+    said: list[str] = []
+    with webhook() as hook:
+        to = {"dead": Destination("dead", f"json://127.0.0.1:{free_port()}/"), "hook": to_hook(hook.port)}
+        send_all(lines_to(to, box, Pace(3, 60), said.append), lambda: False)
+        assert [post["title"] or post["message"] for post in hook.posts] == ["event 0", "event 1", "job 7: 7 events (7 requeue)"]
+    assert len(said) == 1 and said[0].startswith("notices to dead do not go out: ")
+    assert len(box.waiting("dead")) == 9 and not box.waiting("hook"), "they are kept for the next one"
+
+
+# --- a whole job, as a user runs it
+
+# Nobody hears of what a program says before the agent of its node is up.
+UP = "import time; time.sleep(1.5)"
+
+
+def address_file(home: Path, text: str, mode: int = 0o600) -> Path:
+    folder = home / ".ftslurm"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / "notify.yaml"
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def everything_below(folder: Path, but: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file() and path != but)
+
+
+def test_a_job_that_fails_tells_its_people_and_its_secrets_stay_in_the_file(tmp_path: Path) -> None:
+    program = "env > $FTSLURM_ATTEMPT.env; tr '\\0' ' ' < /proc/$PPID/cmdline > $FTSLURM_ATTEMPT.argv; echo RuntimeError: bad >&2; exit 3"
+    with webhook() as hook, mail_server() as (box, port):
+        file = address_file(tmp_path, f"team: json://127.0.0.1:{hook.port}/t0psecret\n"
+                            f"me: mailto://127.0.0.1:{port}/?mode=insecure&from=a@b.example&to=t0psecret@there.example\n")  # fmt: skip
+        argv = ("--ft-launcher", "local", "-n1", "sh", "-c", f"cd {tmp_path}; {program}")
+        done = command("ftslurm", *argv, home=tmp_path, FTRUN_MAX_RESTARTS="1", FTRUN_NOTIFY_REQUEUE="team", FTRUN_NOTIFY_WAIT="20s")
+        assert done.returncode == 3, done.stderr
+        titles = [post["title"] for post in hook.posts]
+        assert len(titles) == 2, f"once each, and nothing again after the requeue: {titles}"
+        assert titles[0].startswith("job 1 is requeued") and titles[1].startswith("job 1 failed")
+        assert "next   ftslurm history 1" in hook.posts[1]["message"] and [mail["Subject"] for mail in box.mails] == [titles[1]]
+    assert (tmp_path / "2.env").exists()
+    assert b"t0psecret" not in everything_below(tmp_path, file) and "t0psecret" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("mode", "said"), [(0o644, "is open to others (mode 0644)"), (0o600, "notices to team do not go out")])
+def test_a_job_runs_on_where_nobody_can_be_told(tmp_path: Path, mode: int, said: str) -> None:
+    address_file(tmp_path, f"team: json://127.0.0.1:{free_port()}/t0psecret\n", mode)
+    began = time.monotonic()
+    done = command("ftslurm", "--ft-launcher", "local", "-n1", "true", home=tmp_path, FTRUN_NOTIFY_WAIT="5s", FTRUN_NOTIFY_END="all")
+    assert done.returncode == 0 and done.stderr.count(said) == 1 and "t0psecret" not in done.stderr, done.stderr
+    assert time.monotonic() - began < 20
+
+
+def test_messages_of_the_program_go_the_same_way_and_a_burst_is_one_summary(tmp_path: Path) -> None:
+    program = f"{UP}\nfrom aimaster import job_monitor as jm\nm = jm.Monitor()\nfor n in range(20): m.send_custom_message(str(n))"
+    with webhook() as hook:
+        address_file(tmp_path, f"team: json://127.0.0.1:{hook.port}/\n")
+        argv = ("--ft-launcher", "local", "--ft-provide", "aimaster", "-n1", sys.executable, "-c", program)
+        done = command("ftslurm", *argv, home=tmp_path, FTRUN_NOTIFY_END="all", FTRUN_NOTIFY_BURST="3", FTRUN_NOTIFY_WAIT="20s")
+        assert done.returncode == 0, done.stderr
+        assert 2 <= len(hook.bodies) <= 6, [post["title"] for post in hook.posts]
+        told = "\n".join(f"{post['title']}\n{post['message']}" for post in hook.posts)
+        assert "job 1 has completed" in told and all(f"rank 0 says: {n}\n" in told for n in range(20)), told
+
+
+def notify(home: Path, monkeypatch: pytest.MonkeyPatch, *argv: str) -> tuple[object, str, str]:
+    """`ftslurm notify`: an error or None, stdout, stderr."""
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("FTSLURM_STATE_DIR", raising=False)
+    done = CliRunner().invoke(door, argv)
+    return done.exception, done.stdout, done.stderr
+
+
+def test_what_could_not_go_out_is_sent_from_where_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with webhook() as hook:
+        file = address_file(tmp_path, f"team: json://127.0.0.1:{hook.port}/\n")
+        Outbox(file.parent, file).put(Notice("a", time.time(), "7", "failure", "t", "x"), "team")
+        assert notify(tmp_path, monkeypatch, "--pending") == (None, "team: 1 of 1 notices sent\n", "")
+        assert "no notice waits" in notify(tmp_path, monkeypatch, "--pending")[2]
+        assert len(hook.bodies) == 1
+
+
+def test_the_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "there is no notify file" in str(notify(tmp_path, monkeypatch)[0])
+    with webhook() as hook:
+        address_file(tmp_path, f"team: json://127.0.0.1:{hook.port}/t0psecret\ndead: json://127.0.0.1:{free_port()}/t0psecret\n")
+        error, out, _ = notify(tmp_path, monkeypatch)
+        assert error is None and "team (json://...): failure, requeue, replacement, hang, message\n" in out and "t0psecret" not in out
+        assert notify(tmp_path, monkeypatch, "--test", "--to", "team")[:2] == (None, "team (json://...): sent\n")
+        error, out, err = notify(tmp_path, monkeypatch, "--test")
+        assert isinstance(error, StateError) and "dead did not get the test" in str(error) and "t0psecret" not in f"{out}{err}{error}"
+        assert "did you mean `team`" in str(notify(tmp_path, monkeypatch, "--test", "--to", "tem")[0])
+        assert [post["title"] for post in hook.posts] == ["ftslurm: a test"] * 2
