@@ -15,6 +15,7 @@ from ftslurm.cli.analyze import analyze
 from ftslurm.cli.drill import drill
 from ftslurm.cli.install_hooks import install_hooks
 from ftslurm.cli.logs import logs
+from ftslurm.cli.metrics import metrics
 from ftslurm.cli.nodes import nodes
 from ftslurm.cli.notify import notify
 from ftslurm.cli.output import print_json, store
@@ -134,6 +135,7 @@ group.add_command(analyze)
 group.add_command(drill)
 group.add_command(install_hooks)
 group.add_command(logs)
+group.add_command(metrics)
 group.add_command(nodes)
 group.add_command(notify)
 group.add_command(status)

@@ -437,6 +437,18 @@ class Settings:
     notify_window_s: float = _leaf("notify.window", lasting, 600.0, "for notify.burst")
     notify_wait_s: float = _leaf("notify.wait", lasting, 10.0, "for the last notices to go out when the job is over")
 
+    metrics_dir: str = _leaf(
+        "metrics.dir", text, "", "folder that node_exporter's textfile collector reads: a file for each job; empty: none"
+    )
+    metrics_every_s: float = _leaf("metrics.every", lasting, 15.0, "between two writes of that file")
+    metrics_keep_s: float = _leaf(
+        "metrics.keep", lasting, 3600.0, "so long after the end of a job a later one on that node removes its file"
+    )
+    metrics_otlp: str = _leaf(
+        "metrics.otlp", text, "",
+        "where OpenTelemetry takes traces (http://collector:4318/v1/traces): the job's attempts as spans, at its end",
+    )  # fmt: skip
+
     slurm_client: str = _leaf("slurm.client", choice("auto", "cli", "pyslurm"), "auto", "how Slurm is asked")
     slurm_bin: str = _leaf("slurm.bin", text, "", "folder of Slurm's commands (srun, scontrol, ...); empty: searched on PATH")
     slurm_comment: bool = _leaf("slurm.comment", switch, True, "the job's comment, where it has none, tells what is waited for")

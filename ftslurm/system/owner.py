@@ -9,8 +9,13 @@ from __future__ import annotations
 import os
 import pwd
 import resource
-from collections.abc import Mapping, Sequence
+import select
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from ftslurm.errors import UnknownJob
 from ftslurm.model.values import dataclass
@@ -48,6 +53,64 @@ def _modest() -> None:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(kind, (most, most))
     os.nice(NICE)
+
+
+def people(first_user_id: int, also: Iterable[int] = ()) -> list[Owner]:
+    """Everybody with a home folder, by the password database, whose number is not below that. also: these numbers, whatever they
+    are: a directory service may not list them."""
+    entries = {entry.pw_uid: entry for entry in pwd.getpwall()}
+    wanted = {*also}
+    for user_id in wanted:
+        with suppress(KeyError, OverflowError):
+            entries.setdefault(user_id, pwd.getpwuid(user_id))
+    found = [
+        Owner(entry.pw_uid, entry.pw_gid, entry.pw_name, Path(entry.pw_dir))
+        for _, entry in sorted(entries.items()) if entry.pw_uid >= first_user_id or entry.pw_uid in wanted
+    ]  # fmt: skip
+    return [owner for owner in found if owner.home.is_absolute() and owner.home.is_dir()]
+
+
+def read_as(owner: Owner, work: Callable[[], bytes], limit_s: float, limit_bytes: int) -> bytes | None:
+    """What `work` gives, done as `owner` in a process of its own; None where it gives nothing in time, or too much. Only root can
+    become another. It may be the owner's to choose every byte of it.
+    """
+    if os.geteuid() not in (0, owner.user_id):
+        return None
+    ours, its = os.pipe()
+    child = os.fork()
+    if not child:
+        _work_as(owner, work, its)
+    os.close(its)
+    data, deadline = b"", time.monotonic() + limit_s
+    whole = False
+    try:
+        while not whole and len(data) <= limit_bytes and (left_s := deadline - time.monotonic()) > 0:
+            if not select.select([ours], [], [], left_s)[0]:
+                break
+            piece = os.read(ours, 1 << 16)
+            data, whole = data + piece, not piece
+    finally:
+        os.close(ours)
+        os.kill(child, signal.SIGKILL)  # a zombie takes it, too
+        os.waitpid(child, 0)
+    return data if whole and len(data) <= limit_bytes and data else None
+
+
+def _work_as(owner: Owner, work: Callable[[], bytes], its: int) -> NoReturn:
+    """Never comes back, and nothing of ours that is open is of use to the owner: a process that gave up root's rights cannot be
+    traced or read by its user (ptrace(2), PR_SET_DUMPABLE)."""
+    try:
+        if os.geteuid() == 0:
+            os.setgroups(os.getgrouplist(owner.name, owner.group_id))
+            os.setgid(owner.group_id)
+            os.setuid(owner.user_id)
+        _modest()
+        data = work()
+        while data:
+            data = data[os.write(its, data) :]
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
 
 
 def run_as(owner: Owner, argv: Sequence[str], timeout_s: float, env: Mapping[str, str]) -> CommandResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,14 @@ def test_the_end_is_told_once(end: rec.Finished, before: tuple[rec.Record, ...],
 def test_a_message_of_the_program_and_nothing_else_it_says() -> None:
     assert kind_of(rec.ProgramSaid(5.0, 1, 3, "message", "loss is NaN")) == "message: job 7: rank 3 says: loss is NaN"
     assert kind_of(rec.ProgramSaid(5.0, 1, 3, "limits", "60")) == "" and kind_of(BEGAN) == ""
+
+
+def test_a_scheduling_of_which_nobody_saw_the_end_is_told() -> None:
+    again = replace(RUN, at=50.0, schedule=1, run="s")
+    assert kind_of(again) == "requeue: job 7: Slurm has started it again, scheduling 2"
+    assert kind_of(again, decided("in-place-restart")).startswith("requeue: ")
+    assert kind_of(again, decided("isolated-requeue")) == "" and kind_of(again, rec.Finished(9.0, "r", 75, "requeued")) == ""
+    assert kind_of(again, rec.Finished(9.0, "r", 1, "the job was preempted")) == "" and kind_of(replace(RUN, at=50.0)) == ""
 
 
 def test_who_is_told_of_what() -> None:

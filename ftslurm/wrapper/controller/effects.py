@@ -97,7 +97,8 @@ class Effects:
         notices: Silent | None = None, notices_wait_s: float = 0.0,
     ) -> None:  # fmt: skip
         """past: what the ledger held when this ftrun began; what is written since it sees itself. notices: for the people who
-        follow the job; notices_wait_s: for the last of them, when the job is over."""
+        follow the job; notices_wait_s: for the last of them, when the job is over. at_end (to be set): is called then, with
+        whether the job goes on elsewhere."""
         self._sources = sources
         self._launcher = launcher
         self._scheduler = scheduler
@@ -122,6 +123,12 @@ class Effects:
         self._agents: list[StepHandle] = []
         self._notices = notices or Silent()
         self._notices_wait_s = notices_wait_s
+        self._goes_on = False
+        self.at_end: Callable[[bool], None] = lambda goes_on: None
+
+    @property
+    def records(self) -> Sequence[Record]:
+        return self._records
 
     def carry_out(self, decision: do.Decision) -> None:
         """Raises: FtslurmError where a step cannot even be started."""
@@ -369,8 +376,8 @@ class Effects:
         """The ledger has it already, if it takes anything; for the cards."""
         self._records.append(decision.record)
         self._notices.record(decision.record, self._records)
-        if isinstance(decision.record, Finished) and decision.record.what in MAY_GO_ON:
-            self._notices_wait_s = 0.0  # nothing is held up: what has not gone out by then the next ftrun sends
+        if isinstance(decision.record, Finished):
+            self._goes_on = decision.record.what in MAY_GO_ON
 
     def _nothing(self, _: do.Decision) -> None:
         """Finish is the loop's."""
@@ -390,7 +397,9 @@ class Effects:
         self._scheduler.call_off()
         if self._step is not None:
             self._step.abandon()
-        self._notices.end(self._notices_wait_s)
+        # A job that goes on is not held up: what has not gone out by then its next ftrun sends.
+        self._notices.end(0.0 if self._goes_on else self._notices_wait_s)
+        self.at_end(self._goes_on)
 
 
 def wait_for_end(handles: Sequence[StepHandle], clock: Clock) -> None:

@@ -116,6 +116,12 @@ class Sources:
         self.step: StepHandle | None = None
         self._stop_at: float | None = None  # monotonic
         self._coming: dict[str, StepHandle] = {}  # node -> the step that brings its agent, until it has called
+        self._beats, self._beat_at, self._training_step = 0, 0.0, 0
+
+    def numbers(self) -> tuple[int, float, int, int]:
+        """For monitoring, from any thread: beats so far, when the last came (Unix seconds, 0: none yet), ranks that are in touch,
+        and the training step (0: not told)."""
+        return self._beats, self._beat_at, len(self.shims), self._training_step
 
     def next(self, until: float | None) -> Event:
         """The next event; TimePassed when `until` (monotonic seconds) comes first. Blocks."""
@@ -278,6 +284,7 @@ class Sources:
     def _beat(self, caller: Caller, message: Message) -> Sequence[Event]:
         """It is about to be answered: are we the ones who are cut off, and may renew no lease?"""
         now = self._clock.mono()
+        self._beats, self._beat_at = self._beats + 1, self._clock.now().unix
         number, has = message.get("k"), message.get("r", 0)
         if type(number) is int and type(has) is int:
             self._touch.beat(caller.owner, caller.node, number, has, now)
@@ -323,6 +330,8 @@ class Sources:
             return (UseSampled(owner, report.unchanged, report.what, report.attempt),)
         if isinstance(report, wire.EvidenceReported):
             return (EvidenceTaken(owner, report.text, report.views, report.attempt),)
+        if isinstance(report, Progressed):
+            self._training_step = max(self._training_step, report.step)
         if isinstance(report, (StallSeen, RanksCompared, Progressed, RanksAlive)):
             return (replace(report, node=owner),)
         return (DevicesSeen(owner, self._graded(owner, report.answer), report.asked, report.answer.error, there=report.there),)

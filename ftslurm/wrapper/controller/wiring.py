@@ -325,6 +325,12 @@ def _controller(
         notices=notices_for(settings, journal.path.parent.parent, facts.job, _about(facts), _say),
         notices_wait_s=settings.notify_wait_s,
     )  # fmt: skip
+    if settings.metrics_dir or settings.metrics_otlp:
+        from ftslurm.wrapper.measuring.live import measured
+
+        effects.at_end = measured(
+            settings, facts.job, facts.cluster, journal.path, lambda: effects.records, sources.numbers, effects.say
+        )
     if facts.no_swap and (settings.node_replacement or settings.shrink):
         effects.say(f"no node of the step can be replaced: {facts.no_swap}")
     if unused := _without_effect(settings):

@@ -61,10 +61,21 @@ def of_record(record: rec.Record, past: Sequence[rec.Record], job: str, about: s
             title = f"job {job}: rank {record.rank} says: {cut(record.text, 100)}"
             id = f"{job}.{record.at:.6f}.{record.rank}.{record.text}"
             return Notice(id, record.at, job, "message", title, f"{record.text}\n{about}")
+        case rec.RunBegan() if _unseen(record, past):
+            id, title = f"{job}.{record.run}", f"job {job}: Slurm has started it again, scheduling {record.schedule + 1}"
+            return Notice(id, record.at, job, "requeue", title, f"nobody was left to tell of the end of the one before\n{about}")
         case rec.Finished():
             return _of_end(record, past, job, about)
         case _:
             return None
+
+
+def _unseen(began: rec.RunBegan, past: Sequence[rec.Record]) -> bool:
+    """Has the scheduling before ended without a word of its ftrun's: with its node, say?"""
+    before = next((each for each in reversed(past[:-1]) if isinstance(each, (rec.RunBegan, rec.Decided, rec.Finished))), None)
+    if isinstance(before, rec.Decided):
+        return before.rung not in REQUEUES
+    return isinstance(before, rec.RunBegan) and before.schedule < began.schedule
 
 
 def _of_end(record: rec.Finished, past: Sequence[rec.Record], job: str, about: str) -> Notice | None:
@@ -117,7 +128,7 @@ class Notices(Silent):
             self._work_on()
 
     def record(self, record: rec.Record, past: Sequence[rec.Record]) -> None:
-        if isinstance(record, (rec.Decided, rec.ProgramSaid, rec.Finished)):
+        if isinstance(record, (rec.Decided, rec.ProgramSaid, rec.RunBegan, rec.Finished)):
             self._tell(of_record(record, past, self._job, self._about))
 
     def hang(self, card: Card) -> None:

@@ -1,0 +1,153 @@
+"""A job in numbers, for monitoring: records in, values out. Pure. Every word that becomes a label is one of few: what a ledger
+says may be anybody's."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+from ftslurm.model import record as rec
+from ftslurm.model.devices import FaultClass
+from ftslurm.model.history import BY_SLURM, OUTSIDE, REQUEUES, fold
+from ftslurm.model.settings import RUNG_NAMES
+from ftslurm.model.summary import JobSummary
+from ftslurm.model.values import dataclass
+from ftslurm.report.seconds import PHASES, seconds_by_phase
+
+RUNGS = frozenset({*RUNG_NAMES, *REQUEUES, BY_SLURM}) - {"fail"}
+CAUSES = frozenset(
+    {"device", "user-induced", "node", "hardware", "crash", "unstartable", "launch", "lost", "hang", "warning", OUTSIDE}
+)
+SIGNS = frozenset({"io", "silence", "exit", "beat", "stall"})
+FAULT_CLASSES = frozenset(each.value for each in FaultClass)
+STATES = frozenset({
+    "starting", "running", "recovering", "waiting", "hanging", "requeued", "completed", "failed", "cancelled", "timeout",
+    "pending", "held", "suspended", "completing", "gone",
+})  # fmt: skip
+BUDGETS = frozenset({"max_restarts", "crash_restarts", "node_replacements"})
+OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Of one job. state: JobSummary's word. began, at: of the first and the last record, Unix seconds. restarts: (rung, cause) ->
+    how many. seconds: phase -> seconds. faults: class -> how many. hangs: sign -> how many. budgets: name -> left.
+    """
+
+    job: str
+    cluster: str
+    state: str
+    began: float
+    at: float
+    attempts: int
+    schedulings: int
+    nodes: int
+    tasks: int
+    excluded: int
+    messages: int
+    restarts: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    faults: Mapping[str, int] = field(default_factory=dict)
+    hangs: Mapping[str, int] = field(default_factory=dict)
+    budgets: Mapping[str, int] = field(default_factory=dict)
+
+
+def measure(records: Sequence[rec.Record], job: JobSummary, now: float) -> Measures:
+    """job: of the same records. now: Unix seconds."""
+    past = fold(records)
+    attempts = [record for record in records if isinstance(record, rec.AttemptBegan)]
+    last = attempts[-1] if attempts else None
+    budgets = past.last_run.budgets if past.last_run is not None else {}
+    return Measures(
+        job.job, job.cluster, _known(job.state, STATES), job.began, job.at, past.attempts, job.schedule_count,
+        _how_many(job.nodes), last.tasks if last else 0, len(past.isolated),
+        sum(isinstance(record, rec.ProgramSaid) and record.what == "message" for record in records),
+        _restarts(records), seconds_by_phase(records, now, job.over),
+        Counter(_known(record.fault_class, FAULT_CLASSES) for record in records if isinstance(record, rec.FaultSeen)),
+        Counter(_known(record.sign, SIGNS) for record in records if isinstance(record, rec.HangSeen)),
+        {name: max(0, limit - past.spent.get(name, 0)) for name, limit in budgets.items() if limit and name in BUDGETS},
+    )  # fmt: skip
+
+
+# Of a number that somebody else has sent.
+_MOST = 1e12
+_COUNTS = ("attempts", "schedulings", "nodes", "tasks", "excluded", "messages")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+def to_json(measures: Sequence[Measures]) -> bytes:
+    def plain(m: Measures) -> dict[str, Any]:
+        body: dict[str, Any] = {name: getattr(m, name) for name in Measures.__match_args__}
+        return body | {"restarts": [[*key, many] for key, many in m.restarts.items()]}
+
+    return json.dumps([plain(m) for m in measures], separators=(",", ":")).encode()
+
+
+def from_json(data: bytes) -> list[Measures]:
+    """What makes no sense is left out: it comes from somebody whose ledgers these are."""
+    try:
+        tree = json.loads(data)
+    except (ValueError, RecursionError):
+        return []
+    found = [_from_body(body) for body in tree if isinstance(body, dict)] if isinstance(tree, list) else []
+    return [each for each in found if each is not None]
+
+
+def _from_body(body: dict[str, Any]) -> Measures | None:
+    try:
+        names = [str(body["job"]), str(body["cluster"])]
+        if not all(_NAME.fullmatch(name) for name in names):
+            return None
+        attempts, schedulings, nodes, tasks, excluded, messages = (int(_number(body[name])) for name in _COUNTS)
+        restarts: Counter[tuple[str, str]] = Counter()
+        for rung, cause, many in body["restarts"]:
+            restarts[_known(rung, RUNGS), _known(cause, CAUSES)] += int(_number(many))
+        return Measures(
+            names[0], names[1], _known(body["state"], STATES), _number(body["began"]), _number(body["at"]),
+            attempts, schedulings, nodes, tasks, excluded, messages, restarts,
+            {phase: _number(value) for phase, value in body["seconds"].items() if phase in PHASES},
+            {name: int(_number(many)) for name, many in body["faults"].items() if name in FAULT_CLASSES | {OTHER}},
+            {name: int(_number(many)) for name, many in body["hangs"].items() if name in SIGNS | {OTHER}},
+            {name: int(_number(many)) for name, many in body["budgets"].items() if name in BUDGETS},
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return None
+
+
+def _number(value: Any) -> float:
+    """Raises: ValueError."""
+    if type(value) not in (int, float) or not 0 <= value <= _MOST:
+        raise ValueError
+    return float(value)
+
+
+def _restarts(records: Sequence[rec.Record]) -> Mapping[tuple[str, str], int]:
+    found: Counter[tuple[str, str]] = Counter()
+    schedule, ours = -1, False
+    for record in records:
+        match record:
+            case rec.Decided() if record.rung != "fail":
+                found[_known(record.rung, RUNGS), _known(record.cause, CAUSES)] += 1
+                ours = record.rung in REQUEUES
+            case rec.RunBegan():
+                if schedule >= 0 and record.schedule > schedule and not ours:
+                    found[BY_SLURM, OUTSIDE] += 1
+                schedule, ours = max(schedule, record.schedule), False
+    return found
+
+
+def _known(word: object, words: frozenset[str]) -> str:
+    return word if isinstance(word, str) and word in words else OTHER
+
+
+def _how_many(nodes: str) -> int:
+    from ftslurm.model.nodes import expand
+
+    try:
+        return len(expand(nodes))
+    except Exception:  # of a damaged line
+        return 0

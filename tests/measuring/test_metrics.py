@@ -1,0 +1,232 @@
+"""A job in numbers: what is counted, that Prometheus reads it back, and that the dashboard asks for nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from ftslurm.cli.metrics import metrics as door
+from ftslurm.errors import UsageError
+from ftslurm.ledger.journal import Journal
+from ftslurm.ledger.store import Identity, Store
+from ftslurm.model import record as rec
+from ftslurm.model.summary import summarise
+from ftslurm.report.measures import Measures, from_json, measure, to_json
+from ftslurm.report.seconds import PHASES, seconds_by_phase
+from ftslurm.system.owner import Owner, read_as
+from ftslurm.wrapper.measuring.exposition import JobOf, Pulse, names, text
+from ftslurm.wrapper.measuring.textfile import TextFile, file_of, sweep, write
+from tests.cli.test_ftrun import command
+
+RUN = rec.RunBegan(100.0, "r", "7", "c", 0, "k", "train.py", "n[1-2]", budgets={"max_restarts": 8, "crash_restarts": 0})
+RECORDS: tuple[rec.Record, ...] = (
+    RUN,
+    rec.AttemptBegan(105.0, "r", 1, 0, "k", 1, "n[1-2]", 16),
+    rec.FaultSeen(200.0, "n2", "0.0", "80E01801", "HBM", "isolate"),
+    rec.FaultSeen(201.0, "n2", "0.0", "x", "?", "a class of nobody's\n"),
+    rec.TroubleSeen(205.0, 1, "device", "n2 0.0 is broken"),
+    rec.AttemptEnded(225.0, 1),
+    rec.Decided(227.0, "r-1", 1, "isolated-requeue", "device", "why", isolate={"n2": "80E01801"}, exclude=("n2",), cost="max_restarts"),
+    rec.Finished(230.0, "r", 75, "requeued"),
+    rec.RunBegan(260.0, "s", "7", "c", 1, "k", "train.py", "n[1,3]", budgets={"max_restarts": 8}),
+    rec.AttemptBegan(264.0, "s", 2, 1, "k", 1, "n[1,3]", 16),
+    rec.ProgramSaid(300.0, 2, 0, "message", "half way"),
+    rec.HangSeen(320.0, 2, "stall", "they stand still"),
+    rec.RunBegan(400.0, "t", "7", "c", 2, "k", "train.py", "n[1,3]", budgets={"max_restarts": 8}),
+)
+
+
+def measured(records: tuple[rec.Record, ...] = RECORDS, now: float = 500.0) -> Measures:
+    job = summarise(records)
+    assert job is not None
+    return measure(records, job, now)
+
+
+def test_what_is_counted() -> None:
+    m = measured()
+    assert (m.attempts, m.schedulings, m.tasks, m.excluded, m.messages, m.nodes) == (2, 3, 16, 1, 1, 2)
+    assert m.restarts == {("isolated-requeue", "device"): 1, ("requeue-by-slurm", "outside"): 1}
+    assert m.faults == {"isolate": 1, "other": 1} and m.hangs == {"stall": 1} and m.budgets == {"max_restarts": 7}
+    assert m.seconds == {
+        "starting": 5 + 4 + 100, "new_or_redone": 100 + 136, "stopping": 20, "deciding": 2, "waiting": 33,
+    }  # fmt: skip
+    assert sum(m.seconds.values()) == 400 and m.seconds.keys() <= {*PHASES}
+
+
+def test_a_job_that_is_over_takes_no_more_time() -> None:
+    done = (*RECORDS[:2], rec.Finished(110.0, "r", 0, "ended"))
+    assert seconds_by_phase(done, 500.0, over=True) == {"starting": 5, "new_or_redone": 5}
+    assert seconds_by_phase((), 500.0, over=False) == {}
+
+
+def test_prometheus_reads_it_back_and_every_name_is_of_the_list() -> None:
+    pulse = Pulse(40, 499.0, 16, 1200)
+    found = {family.name: family for family in parse(text([JobOf("me", measured(), pulse)]))}
+    for family in found.values():
+        assert family.documentation.endswith(".") and family.type in ("gauge", "counter")
+        for sample in family.samples:
+            assert sample.name.endswith("_total") == (family.type == "counter")
+            assert {*sample.labels} == {*names()[sample.name]}
+            assert not re.search(r"_(ms|minutes|hours|percent)(_|$)", sample.name), "base units"
+    assert {sample.name for family in found.values() for sample in family.samples} == names().keys()
+    (beats,) = found["ftslurm_job_beats"].samples
+    assert beats.value == 40 and beats.labels == {"cluster": "c", "user": "me", "job_id": "7"}
+    restarts = {(s.labels["rung"], s.labels["cause"]): s.value for s in found["ftslurm_job_restarts"].samples}
+    assert restarts == {("isolated-requeue", "device"): 1.0, ("requeue-by-slurm", "outside"): 1.0}
+
+
+def test_a_thousand_failures_make_no_series_more() -> None:
+    many = tuple(
+        rec.Decided(300.0 + n, f"r-{n}", 1, f"rung {n}", f"cause {n}", "why", isolate={f"n{n}": "x"}) for n in range(1000)
+    )  # fmt: skip
+    assert len(text([JobOf("me", measured((*RECORDS, *many)))]).splitlines()) < 80
+
+
+def test_what_another_user_s_ledgers_say_is_bounded() -> None:
+    good = measured()
+    assert from_json(to_json([good, good])) == [good, good]
+    body = json.loads(to_json([good]))[0]
+    for wrong in ({"job": "a\nb"}, {"attempts": -1}, {"attempts": 1e300}, {"seconds": []}, {"restarts": 3}, {"cluster": ""}, {"at": "1"}):
+        assert from_json(json.dumps([body | wrong]).encode()) == []
+    odd = from_json(json.dumps([body | {"state": "}", "restarts": [["a", "b", 1]] * 99, "seconds": {"x": 1}}]).encode())[0]
+    assert odd.state == "other" and odd.restarts == {("other", "other"): 99} and odd.seconds == {}
+    assert from_json(b"[") == [] and from_json(b"7") == [] and from_json(b"[[[[") == []
+
+
+# --- the file for node_exporter
+
+
+def test_the_file_is_replaced_whole_by_a_name_nobody_can_lay(tmp_path: Path) -> None:
+    path = file_of(tmp_path, 1000, "c/../x", "7")
+    assert path.parent == tmp_path and path.name == "ftslurm-1000-c----x-7.prom"
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    path.symlink_to(victim)
+    write(path, "one\n")
+    assert victim.read_text() == "mine" and not path.is_symlink() and path.read_text() == "one\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644 and sorted(p.name for p in tmp_path.iterdir()) == [path.name, "victim"]
+
+
+def test_what_nobody_writes_any_more_is_removed(tmp_path: Path) -> None:
+    old, young, other = (file_of(tmp_path, user, "c", job) for user, job in ((os.getuid(), "1"), (os.getuid(), "2"), (77, "3")))
+    for path in (old, young, other):
+        path.write_text("")
+    for path in (old, other):
+        os.utime(path, (100.0, 100.0))
+    young_at = young.stat().st_mtime
+    sweep(tmp_path, os.getuid(), 60.0, young_at + 1)
+    assert not old.exists() and young.exists() and other.exists()
+
+
+def test_it_is_written_at_once_and_at_the_end_or_removed(tmp_path: Path) -> None:
+    said: list[str] = []
+    texts = iter(["began\n", "ended\n", "again\n"])
+    file = TextFile(tmp_path / "a.prom", lambda: next(texts), said.append, 60.0, 60.0)
+    file.end(remove=False)
+    assert (tmp_path / "a.prom").read_text() == "ended\n"
+    TextFile(tmp_path / "a.prom", lambda: next(texts), said.append, 60.0, 60.0).end(remove=True)
+    assert not (tmp_path / "a.prom").exists() and said == []
+    TextFile(tmp_path / "no" / "a.prom", lambda: "", said.append, 60.0, 60.0).end(remove=False)
+    assert len(said) == 1 and "cannot be written" in said[0] and "No such file" in said[0]
+
+
+def test_a_job_writes_its_file_and_ends_as_it_would_without(tmp_path: Path) -> None:
+    folder = tmp_path / "prom"
+    folder.mkdir()
+    argv = ("--ft-launcher", "local", "-n2", "sh", "-c", "[ $FTSLURM_ATTEMPT = 2 ]")
+    done = command("ftslurm", *argv, home=tmp_path, FTRUN_METRICS_DIR=str(folder))
+    assert done.returncode == 0, done.stderr
+    (path,) = folder.iterdir()
+    seen = {sample.name: sample for family in parse(path.read_text()) for sample in family.samples}
+    assert seen["ftslurm_job_state"].labels["state"] == "completed" and seen["ftslurm_job_attempts_total"].value == 2
+    assert seen["ftslurm_job_restarts_total"].labels["rung"] == "unconditional-requeue"
+
+
+# --- the door
+
+
+def ledger(home: Path, job: str) -> Journal:
+    journal, _ = Store(home / ".ftslurm").open(Identity("c", job, 0, 0, ""))
+    return journal
+
+
+def test_the_door_tells_of_all_jobs_or_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("FTSLURM_STATE_DIR", raising=False)
+    over = rec.Finished(time.time() - 2 * 86400, "r", 0, "ended")
+    ledger(tmp_path, "7").append(RECORDS)
+    ledger(tmp_path, "8").append([rec.RunBegan(100.0, "r", "8", "c", 0, "k", "x", "n1"), over])
+
+    def jobs(*argv: str) -> set[str]:
+        done = CliRunner().invoke(door, argv)
+        assert done.exception is None, done.exception
+        return {sample.labels["job_id"] for family in parse(done.stdout) for sample in family.samples if "job_id" in sample.labels}
+
+    assert jobs() == {"7"} and jobs("--since", "3d") == {"7", "8"} and jobs("8") == {"8"} and jobs("--limit", "1") == {"7"}
+    assert isinstance(CliRunner().invoke(door, ["--since", "x"]).exception, UsageError)
+    assert isinstance(CliRunner().invoke(door, ["--all-users", "7"]).exception, UsageError)
+
+
+def test_what_is_read_for_a_user_is_read_with_the_user_s_rights(tmp_path: Path) -> None:
+    me = Owner(os.geteuid(), os.getegid(), "me", tmp_path)
+    assert read_as(me, lambda: b"x" * 100_000, 20.0, 200_000) == b"x" * 100_000
+    assert read_as(me, lambda: b"x" * 100_000, 20.0, 50_000) is None, "too much"
+    assert read_as(me, Path("/nowhere").read_bytes, 20.0, 50_000) is None and read_as(me, bytes, 20.0, 50_000) is None
+    begun = os.times().elapsed
+    assert read_as(me, lambda: [*iter(int, 1)] and b"", 0.3, 50_000) is None and os.times().elapsed - begun < 10
+    if os.geteuid() == 0:
+        nobody = Owner(65534, 65534, "nobody", tmp_path)
+        assert read_as(nobody, lambda: f"{os.getuid()} {os.geteuid()} {os.getgid()} {os.getgroups()}".encode(), 20.0, 100) == (
+            b"65534 65534 65534 [65534]"
+        )
+        (tmp_path / "secret").write_text("x")
+        (tmp_path / "secret").chmod(0o600)
+        assert read_as(nobody, (tmp_path / "secret").read_bytes, 20.0, 100) is None
+
+
+# --- the dashboard
+
+BOARD = json.loads((Path(__file__).parents[2] / "monitoring" / "grafana-dashboard.json").read_text())
+
+
+def queries() -> list[str]:
+    asked = [variable["query"]["query"] for variable in BOARD["templating"]["list"] if variable["type"] == "query"]
+    return [*asked, *(target["expr"] for panel in BOARD["panels"] for target in panel["targets"])]
+
+
+def test_the_dashboard_asks_for_what_there_is() -> None:
+    known = names()
+    asked: set[str] = set()
+    for query in queries():
+        metrics = re.findall(r"\bftslurm_\w+", query)
+        assert metrics and {*metrics} <= known.keys(), query
+        labels = {label for metric in metrics for label in known[metric]}
+        used = {*re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", query)}
+        used |= {label.strip() for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(",")}
+        assert used <= labels, query
+        asked |= {*metrics}
+    assert {"ftslurm_job_restarts_total", "ftslurm_job_phase_seconds", "ftslurm_job_beats_total", "ftslurm_job_excluded_nodes"} <= asked
+    named = {label for panel in BOARD["panels"] for target in panel["targets"] for label in re.findall(r"{{(\w+)}}", target["legendFormat"])}
+    assert named <= {label for labels in known.values() for label in labels}
+
+
+def test_the_dashboard_can_be_imported_anywhere() -> None:
+    assert BOARD["schemaVersion"] >= 36 and BOARD["title"] and BOARD["uid"] and "id" not in BOARD
+    panels = BOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        assert panel["datasource"]["uid"] == "${datasource}" and all(t["datasource"] == panel["datasource"] for t in panel["targets"])
+        grid = panel["gridPos"]
+        cells = {(x, y) for x in range(grid["x"], grid["x"] + grid["w"]) for y in range(grid["y"], grid["y"] + grid["h"])}
+        assert not cells & taken and grid["x"] + grid["w"] <= 24
+        taken |= cells
