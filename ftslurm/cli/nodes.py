@@ -1,40 +1,66 @@
-"""The door of `ftslurm nodes`: which nodes your jobs left for a fault."""
+"""The door of `ftslurm nodes`: which nodes jobs left for a fault, which are drained for one, and what can be done about it."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import asdict
 
 import click
 
-from ftslurm.errors import UnknownJob
+from ftslurm.model.text import visible
 
 
 @click.command()
-@click.option("--clear", metavar="NODE", default="", help="Forget what is remembered of NODE.")
+@click.option("--clear", metavar="NODES", default="", help="Forget what is remembered of NODES: n3, or n[1-4],m7.")
+@click.option("--all-users", is_flag=True, help="Also what Slurm has drained for us; and as root what jobs of all users left.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def nodes(clear: str, as_json: bool) -> None:
-    """The nodes that jobs of yours left for a fault; those left by two are suspect to the next, and avoided at a requeue."""
-    from ftslurm.config.settings_files import Request, settings_in_force
-    from ftslurm.ledger.nodes import NodeMemory
-    from ftslurm.ledger.store import state_folder
-    from ftslurm.model.node_memory import NodeCleared, remembered
-    from ftslurm.model.text import visible
-    from ftslurm.report.nodes import print_nodes
+def nodes(clear: str, all_users: bool, as_json: bool) -> None:
+    """The nodes that jobs of yours left for a fault: for which, until when that counts, and what a person can do.
 
-    memory, settings = NodeMemory(state_folder(os.environ)), settings_in_force(Request(), os.environ).settings
-    known = remembered(memory.read(), time.time(), settings.memory_s, settings.memory_jobs)
+    Those left by two jobs are suspect to the next, and avoided at a requeue.
+    """
+    from ftslurm.cli.output import print_json, site_settings
+    from ftslurm.config.settings_files import Request, settings_in_force
+    from ftslurm.ledger.store import state_folder
+    from ftslurm.report.nodes import print_nodes
+    from ftslurm.wrapper import nodes as look
+    from ftslurm.wrapper.measuring.live import user_name
+
+    root, settings, now = state_folder(os.environ), settings_in_force(Request(), os.environ).settings, time.time()
+    if clear and all_users:
+        site = site_settings()
+        users = look.clear_for_all(site.ledgers, site.first_user_id, clear, now)
+        return click.echo(visible(f"{clear}: forgotten for {', '.join(users)}" if users else f"nobody's jobs remember {clear}"))
+    known = {user_name(os.getuid()): look.of_me(root, settings, now)}
     if clear:
-        found = [node for node in known if node.node == clear]
-        if not found:
-            raise UnknownJob(f"nothing is remembered of node {clear}", hint="`ftslurm nodes` lists what is")
-        memory.add([NodeCleared(time.time(), node.cluster, node.node) for node in found])
-        click.echo(visible(f"node {clear}: forgotten, it was left by {', '.join(job for node in found for job in node.jobs)}"))
-    elif as_json:
-        click.echo(json.dumps([asdict(node) for node in known], indent=2, sort_keys=True))
-    elif known:
-        print_nodes(known)
+        return click.echo(visible(look.clear(root, known.popitem()[1], clear, now)))
+    slurm = look.ask_slurm(os.environ) if all_users else look.SlurmSays()
+    if all_users and os.geteuid() == 0:
+        site = site_settings()
+        known |= look.of_all(site.ledgers, site.first_user_id, settings, now, _passed_over)
+    if as_json and not all_users:
+        return print_json([asdict(node) for nodes in known.values() for node in nodes])
+    found = look.reports(known, slurm, look.adviser(settings)) if any(known.values()) or slurm.nodes else []
+    if as_json:
+        print_json([asdict(node) for node in found])
     else:
-        click.echo("no job of yours has left a node for a fault", err=True)
+        print_nodes(found, with_users=all_users)
+    if all_users:
+        _say_what_is_missing(slurm.silent)
+    if not found and not as_json:
+        click.echo("no node is drained by ftslurm, or remembered for a fault" if all_users else _NONE, err=True)
+
+
+_NONE = "no job of yours has left a node for a fault"
+
+
+def _say_what_is_missing(silent: str) -> None:
+    if silent:
+        click.echo(f"drains are not shown, since Slurm does not tell: {visible(silent)}", err=True)
+    if os.geteuid() != 0:
+        click.echo("of nodes that jobs left, your own are shown; root sees everybody's", err=True)
+
+
+def _passed_over(text: str) -> None:
+    click.echo(f"ftslurm: {visible(text)}: passed over", err=True)

@@ -28,12 +28,21 @@ class NodeMemory:
 
     def read(self) -> tuple[Told, ...]:
         """In the order written; lines that cannot be read are passed over. Raises: StateError."""
-        found = (_from_line(line) for line in self._file.read())
-        return tuple(record for record in found if record is not None)
+        return _known(self._file.read())
 
     def add(self, records: Sequence[Told]) -> None:
         """Raises: StateError."""
         self._file.add(b"".join(_to_line(record) for record in records))
+
+
+def parse_memory(data: bytes) -> tuple[Told, ...]:
+    """The same of bytes that somebody else has read."""
+    return _known(data.splitlines())
+
+
+def _known(lines: Sequence[bytes]) -> tuple[Told, ...]:
+    found = (_from_line(line) for line in lines if line)
+    return tuple(record for record in found if record is not None)
 
 
 def _to_line(record: Told) -> bytes:

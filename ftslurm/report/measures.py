@@ -56,6 +56,27 @@ class Measures:
     budgets: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What only the ftrun of a job knows while it runs. beats: signs of life of shims and agents so far; beat_at: of the last
+    one, Unix seconds, 0: none yet. ranks: that are in touch. step: of the training, 0: not told.
+    """
+
+    beats: int
+    beat_at: float
+    ranks: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobOf:
+    """pulse: None for a job whose ftrun is not us."""
+
+    user: str
+    measures: Measures
+    pulse: Pulse | None = None
+
+
 def measure(records: Sequence[rec.Record], job: JobSummary, now: float) -> Measures:
     """job: of the same records. now: Unix seconds."""
     past = fold(records)

@@ -84,7 +84,9 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One look at a node. `words` is the state as Slurm spelled it, for people. port: of its slurmd, 0: the cluster's."""
+    """One look at a node. `words` is the state as Slurm spelled it, for people. port: of its slurmd, 0: the cluster's. reason_by,
+    reason_at: who gave the reason, and when (Unix seconds); empty and 0 if not told.
+    """
 
     name: str
     state: NodeState
@@ -93,6 +95,8 @@ class NodeView:
     partitions: frozenset[str] = frozenset()
     address: str = ""
     port: int = 0
+    reason_by: str = ""
+    reason_at: int = 0
 
 
 class SlurmClient(Protocol):

@@ -318,6 +318,7 @@ def _read_node(line: str) -> NodeView:
         raise SlurmUnavailable("Slurm's answer about its nodes cannot be read: one has no name", _NODES_HINT)
     words = fields.get("State", "")
     partitions = _text(fields.get("Partitions", ""))
+    stamp = _STAMP.search(tail)
     return NodeView(
         name=fields["NodeName"],
         state=states.node_state(words),
@@ -326,7 +327,13 @@ def _read_node(line: str) -> NodeView:
         partitions=frozenset(partitions.split(",")) if partitions else frozenset(),
         address=_text(fields.get("NodeAddr", "")),
         port=int(port) if (port := fields.get("Port", "")).isascii() and port.isdigit() and len(port) < 6 else 0,
+        reason_by=stamp[1] if stamp else "",
+        reason_at=int(stamp[2]) if stamp else 0,
     )
+
+
+# `[root@1795254664]` behind a reason: who gave it, and when; the time is a number, as ANSWER_ENV asks for it.
+_STAMP = re.compile(r" \[([^\[\]\s@]+)@(\d{1,12})\]")
 
 
 def _without_stamp(reason: str) -> str:

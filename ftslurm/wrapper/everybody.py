@@ -13,10 +13,9 @@ from ftslurm.ledger.index import Index
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import LOCAL_CLUSTER, Store, ledger_parts, state_folder
 from ftslurm.model.summary import JobSummary, summarise
-from ftslurm.report.measures import Measures, from_json, measure, to_json
+from ftslurm.report.measures import JobOf, Measures, from_json, measure, to_json
 from ftslurm.system.owner import Owner, people, read_as
 from ftslurm.wrapper.jobs import with_slurms_word
-from ftslurm.wrapper.measuring.exposition import JobOf
 from ftslurm.wrapper.measuring.live import user_name
 
 # Of one user: for all ledgers to be read, and of what is told of them (1 KB a job).

@@ -15,6 +15,7 @@ from ftslurm.model.devices import Severity
 from ftslurm.model.settings import Settings
 from ftslurm.policies.diagnose.findings import Finding, findings, unlisted
 from ftslurm.policies.diagnose.traces import Raised, outline, plain
+from ftslurm.policies.node.advice import Known
 from ftslurm.report.explain_code import Background, Explained, of_device, of_exit, of_line, unknown
 
 # More different lines than this explain nothing, and of a longer text the end is not read.
@@ -48,7 +49,7 @@ class Explainer:
         """Codes, or a line of output, as given on a command line."""
         if any("\n" in word for word in words):
             return self.text(" ".join(words).encode("utf-8", "surrogateescape"))
-        return [found for each in asked(words, self._named) for found in self._one(each, " ".join(words))]
+        return [found for each in asked(words, self.named) for found in self._one(each, " ".join(words))]
 
     def text(self, data: bytes) -> list[Explained]:
         """Some lines of output: what is known among them, each kind once, in order."""
@@ -63,7 +64,13 @@ class Explainer:
             return [unknown(data.decode("utf-8", "replace").strip().partition("\n")[0][:MAX_SHOWN], self._settings)]
         return [each for hit in list(first.values())[:MAX_LINES] for each in self._found(hit)]
 
-    def _named(self, word: str) -> Sequence[Asked]:
+    def known(self, code: Asked) -> Known | None:
+        """What the catalogues have a person do about a code; None for one that is not in them."""
+        found = self._device(code.kind, code.words)
+        meaning = self._codes.meaning(code.kind, code.words, Severity.UNKNOWN)
+        return Known(found.code, meaning.remedy, found.note) if found.known else None
+
+    def named(self, word: str) -> Sequence[Asked]:
         """What a word names: a condition of a vendor or of ModelArts, the id of a pattern."""
         if word.lower() in self._ids:
             return [Asked("pattern", word.lower())]

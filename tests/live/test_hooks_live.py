@@ -528,6 +528,10 @@ def test_the_health_check_drains_and_undrains_by_its_own_proof(hooked: Hooked) -
     assert drained(hooked, "n1") == "ftslurm: command: fan 3 stands"
     hooked.hook("health_check", "n1")
     assert drained(hooked, "n1") == "ftslurm: command: fan 3 stands"
+    seen = hooked.cluster.answer([f"{hooked.folder}/venv/bin/ftslurm", "nodes", "--all-users"])
+    assert "n1 on local: idle+drain\n" in seen and "reason      ftslurm: command: fan 3 stands (root, " in seen
+    assert "comes back  as soon as the health check (every 3600 s) finds it well\n" in seen
+    assert "advice      mend what the site's health command complains about" in seen
     flag.unlink()
     hooked.hook("health_check", "n1")
     assert "DRAIN" not in hooked.cluster.node("n1")["State"]

@@ -19,10 +19,10 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import Identity, Store
 from ftslurm.model import record as rec
 from ftslurm.model.summary import summarise
-from ftslurm.report.measures import Measures, from_json, measure, to_json
+from ftslurm.report.measures import JobOf, Measures, Pulse, from_json, measure, to_json
 from ftslurm.report.seconds import PHASES, seconds_by_phase
 from ftslurm.system.owner import Owner, read_as
-from ftslurm.wrapper.measuring.exposition import JobOf, Pulse, names, text
+from ftslurm.wrapper.measuring.exposition import names, text
 from ftslurm.wrapper.measuring.textfile import TextFile, file_of, sweep, write
 from tests.cli.test_ftrun import command
 

@@ -10,32 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from ftslurm.model.values import dataclass
-from ftslurm.report.measures import Measures
+from ftslurm.report.measures import JobOf, Measures, Pulse
 
 # Not `job`: Prometheus gives every series a label of that name itself.
 JOB = ("cluster", "user", "job_id")
-
-
-@dataclass(frozen=True, slots=True)
-class Pulse:
-    """What only the ftrun of a job knows while it runs. beats: signs of life of shims and agents so far; beat_at: of the last
-    one, Unix seconds, 0: none yet. ranks: that are in touch. step: of the training, 0: not told.
-    """
-
-    beats: int
-    beat_at: float
-    ranks: int
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class JobOf:
-    """pulse: None for a job whose ftrun is not us."""
-
-    user: str
-    measures: Measures
-    pulse: Pulse | None = None
 
 
 # name without `_total`, kind, help, further labels

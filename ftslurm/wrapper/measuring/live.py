@@ -61,8 +61,8 @@ def _text_file(
     from ftslurm.wrapper.measuring.textfile import TextFile, file_of
 
     def text() -> str:
-        from ftslurm.report.measures import measure
-        from ftslurm.wrapper.measuring.exposition import JobOf, Pulse, text
+        from ftslurm.report.measures import JobOf, Pulse, measure
+        from ftslurm.wrapper.measuring.exposition import text
 
         seen = tuple(records())
         known = summarise(seen)

@@ -1,0 +1,70 @@
+"""What a person can do about a node that was left or drained: its reason in, one sentence out. Pure.
+
+A code in the reason is looked up in the catalogues, whose remedy and note say it; where none is named, the kind of proof does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ftslurm.catalogs.asked import Asked, codes_in
+from ftslurm.catalogs.remedies import ORDER
+from ftslurm.model.devices import Remedy
+from ftslurm.model.values import dataclass
+
+_OF: Mapping[Remedy, str] = {
+    Remedy.LOG: "nothing to do: it is only worth knowing",
+    Remedy.SUSPECT: "watch it: have it looked at if it comes back",
+    Remedy.RESTART: "nothing to do: a restart of the processes is enough; if it comes back, reset the device",
+    Remedy.RESET: "reset the device while no job uses it; if it comes back, reboot the node, then replace the device",
+    Remedy.AVOID: "reset the device or reboot the node while no job uses it",
+    Remedy.REPLACE: "replace the device, if a reboot does not mend it",
+    Remedy.FAIL: "other software or firmware is needed on it",
+    Remedy.UNKNOWN: "ask the vendor's support, if a reboot does not mend it",
+}
+# Where the milder one has not lasted.
+_HARDER = {Remedy.LOG: Remedy.SUSPECT, Remedy.SUSPECT: Remedy.RESET, Remedy.RESTART: Remedy.RESET, Remedy.RESET: Remedy.REPLACE}
+# Of a reason without a code: what stands in it, what to do. The first that fits.
+_WITHOUT = (
+    (r"\bof \d+ \w+ devices are there", "power-cycle the node; if the device stays away, reseat or replace it"),
+    (r"^command: ", "mend what the site's health command complains about"),
+    (r"^kernel log: ", "reboot the node; if it comes back, have the hardware inspected"),
+    (r"unkillable|uninterruptible|outlived SIGKILL|leftover", "reboot the node: a process on it cannot be killed"),
+    (r"slurmd|Slurm says|no answer|silent|unreachable|does not answer", "see whether it is up: power, network, slurmd"),
+    (r"health check|health command", "mend what the site's health command complains about"),
+)
+_CODE = re.compile(r"(?i:\bS?Xid[ :=]*\d{1,9}\b)|\b[A-Za-z0-9_]{4,64}\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A code that is in the catalogues. note: what they say besides, for people."""
+
+    code: str
+    remedy: Remedy
+    note: str = ""
+
+
+def codes_of(reason: str, named: Callable[[str], Sequence[Asked]]) -> list[Asked]:
+    """The codes that a sentence of ours names. named: what a word is in the catalogues."""
+    found = codes_in(reason)
+    for match in _CODE.finditer(reason):
+        word = match[0]
+        if re.fullmatch(r"(?i)S?Xid.*", word):
+            found.append(Asked("nvidia", word))
+        elif re.fullmatch(r"[0-9A-Fa-f]{8}", word) and any(char.isdigit() for char in word):
+            found.append(Asked("ascend", word.upper()))
+        elif word.isupper():
+            found += [each for each in named(word) if each.kind in ("nvidia", "amd", "ascend")]
+    return list(dict.fromkeys(found))
+
+
+def advice(reason: str, known: Iterable[Known]) -> str:
+    """One sentence; empty where nobody knows better than the reason itself. known: the codes in it; the worst counts."""
+    worst = max(known, key=lambda each: ORDER.index(each.remedy), default=None)
+    if worst is not None:
+        more = _HARDER.get(worst.remedy, worst.remedy) if "again and again" in reason else worst.remedy
+        return worst.note if worst.note and more is worst.remedy else _OF[more]
+    bare = reason.removeprefix("ftslurm: ")
+    return next((what for pattern, what in _WITHOUT if re.search(pattern, bare)), "")

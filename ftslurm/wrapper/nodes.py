@@ -1,0 +1,171 @@
+"""Nodes that jobs left for a fault, or that were drained for one: what each user's memory says, and what Slurm does."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
+from functools import partial
+from pathlib import Path
+
+from ftslurm.errors import FtslurmError, UnknownJob, UsageError
+from ftslurm.ledger.nodes import NodeMemory, parse_memory
+from ftslurm.model.node_memory import NodeCleared, Remembered, Told, remembered
+from ftslurm.model.nodes import expand, fold
+from ftslurm.model.settings import Settings
+from ftslurm.model.values import dataclass
+from ftslurm.policies.node.advice import advice, codes_of
+from ftslurm.policies.node.health import PREFIX
+from ftslurm.report.nodes import LeftBy, NodeReport
+from ftslurm.slurm.cli_client import CliSlurmClient
+from ftslurm.slurm.client import NodeView, SlurmClient
+from ftslurm.slurm.parse import seconds
+from ftslurm.system.owner import Owner, people, read_as
+from ftslurm.wrapper.everybody import folders_of
+from ftslurm.wrapper.explain_code import Explainer
+
+# People wait for it.
+ASK_S = 10.0
+LIMIT_S, LIMIT_BYTES = 10.0, 5 << 20
+DRAINED = re.compile(r"DRAIN|DOWN|FAIL")
+
+
+def of_me(root: Path, settings: Settings, now: float) -> tuple[Remembered, ...]:
+    """Raises: StateError."""
+    return remembered(NodeMemory(root).read(), now, settings.memory_s, settings.memory_jobs)
+
+
+def of_all(
+    ledgers: Sequence[str], first_user_id: int, settings: Settings, now: float, passed_over: Callable[[str], None]
+) -> dict[str, tuple[Remembered, ...]]:
+    """user -> what is remembered. ledgers: as in hooks.yaml. Root alone can read others' memory."""
+    found = {}
+    for owner in people(first_user_id, also=(os.geteuid(),)):
+        data = read_as(owner, partial(_memory_of, owner, ledgers), LIMIT_S, LIMIT_BYTES)
+        if data is None:
+            passed_over(f"what jobs of {owner.name} remember cannot be read")
+        elif told := remembered(parse_memory(data), now, settings.memory_s, settings.memory_jobs):
+            found[owner.name] = told
+    return found
+
+
+def _memory_of(owner: Owner, ledgers: Sequence[str]) -> bytes:
+    """Never empty: that would mean that nothing could be read."""
+    from ftslurm.system.files import read_private
+
+    data = b"\n"
+    for folder in folders_of(owner, ledgers):
+        path = NodeMemory(folder).path
+        if path.exists():
+            data += read_private(path, LIMIT_BYTES // 2) + b"\n"
+    return data
+
+
+def clear(root: Path, known: Iterable[Remembered], wanted: str, now: float) -> str:
+    """Forget all of the set `wanted`. Gives what came of it. Raises: UsageError for no node set, UnknownJob, StateError."""
+    nodes = frozenset(expand(wanted))
+    found = [node for node in known if node.node in nodes]
+    if not found:
+        raise UnknownJob(f"nothing is remembered of {wanted}", hint="`ftslurm nodes` lists what is")
+    NodeMemory(root).add([NodeCleared(now, node.cluster, node.node) for node in found])
+    jobs = dict.fromkeys(job for node in found for job in node.jobs)
+    unknown = nodes - {node.node for node in found}
+    rest = f"; of {fold(unknown)} nothing was remembered" if unknown else ""
+    return f"{fold({node.node for node in found})}: forgotten, left by {', '.join(jobs)}{rest}"
+
+
+def clear_for_all(ledgers: Sequence[str], first_user_id: int, wanted: str, now: float) -> list[str]:
+    """As root: in each user's memory, with that user's rights. Gives whose was changed. Raises: UsageError."""
+    if os.geteuid() != 0:
+        raise UsageError("only root may change what other users' jobs remember", hint="leave --all-users out, or use sudo")
+    nodes = frozenset(expand(wanted))
+    return [
+        owner.name for owner in people(first_user_id, also=(0,))
+        if read_as(owner, partial(_cleared, owner, ledgers, nodes, now), LIMIT_S, 100) == b"cleared"
+    ]  # fmt: skip
+
+
+def _cleared(owner: Owner, ledgers: Sequence[str], nodes: frozenset[str], now: float) -> bytes:
+    done = b""
+    for folder in folders_of(owner, ledgers):
+        memory = NodeMemory(folder)
+        told: Sequence[Told] = memory.read() if memory.path.exists() else ()
+        if places := {(each.cluster, each.node) for each in told if each.node in nodes}:
+            memory.add([NodeCleared(now, cluster, node) for cluster, node in sorted(places)])
+            done = b"cleared"
+    return done
+
+
+# --- what Slurm says
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmSays:
+    """config: as SlurmClient.config. silent: why it says nothing, empty if it does."""
+
+    cluster: str = ""
+    nodes: tuple[NodeView, ...] = ()
+    config: Mapping[str, str] = field(default_factory=dict)
+    silent: str = ""
+
+
+def ask_slurm(env: Mapping[str, str], client: SlurmClient | None = None) -> SlurmSays:
+    client = client or CliSlurmClient(timeout_s=ASK_S, env=env)
+    try:
+        config = client.config()
+        return SlurmSays(config.get("ClusterName", ""), client.nodes(), config)
+    except FtslurmError as error:
+        return SlurmSays(silent=str(error))
+
+
+def reports(
+    told: Mapping[str, Sequence[Remembered]], slurm: SlurmSays, advise: Callable[[str], str]
+) -> list[NodeReport]:
+    """told: user -> what is remembered. One for each node that is remembered, or that is drained by ftslurm."""
+    left: dict[tuple[str, str], list[LeftBy]] = {}
+    for user, nodes in told.items():
+        for node in nodes:
+            by = LeftBy(user, node.jobs, node.at, node.why, node.expires, node.suspect)
+            left.setdefault((node.cluster, node.node), []).append(by)
+    seen = {(slurm.cluster, view.name): view for view in slurm.nodes}
+    drained = {key for key, view in seen.items() if view.reason.startswith(PREFIX) and DRAINED.search(view.words)}
+    return [
+        _report(key, seen.get(key), sorted(left.get(key, ()), key=lambda by: -by.at), key in drained, slurm.config, advise)
+        for key in sorted(left.keys() | drained)
+    ]
+
+
+def _report(
+    key: tuple[str, str], view: NodeView | None, left: Sequence[LeftBy], drained: bool, config: Mapping[str, str],
+    advise: Callable[[str], str],
+) -> NodeReport:  # fmt: skip
+    out = view if view is not None and DRAINED.search(view.words) else None
+    reasons = [out.reason] if out is not None and drained else []
+    advices = [advise(reason) for reason in (*reasons, *(by.why for by in left))]
+    told = "; ".join(dict.fromkeys(each for each in advices if each))
+    words = view.words if view is not None else ""
+    if out is None:
+        return NodeReport(key[1], key[0], words, "", "", 0, tuple(left), "", told)
+    comes_back = _comes_back(key[1], out.reason, config) if drained else "when whoever took it out of service says so"
+    return NodeReport(key[1], key[0], words, out.reason, out.reason_by, out.reason_at, tuple(left), comes_back, told)
+
+
+def _comes_back(node: str, reason: str, config: Mapping[str, str]) -> str:
+    by_hand = f"scontrol update NodeName={node} State=RESUME"
+    if "kernel log: " in reason or "uninterruptible" in reason:
+        return f"after a reboot, or by hand: {by_hand}"
+    if "ftslurm" in config.get("HealthCheckProgram", "") and (every_s := seconds(config.get("HealthCheckInterval", ""))):
+        return f"as soon as the health check (every {every_s:g} s) finds it well"
+    return f"by hand: {by_hand}"
+
+
+def adviser(settings: Settings) -> Callable[[str], str]:
+    """Raises: PolicyError for a site's catalogue that is wrong."""
+    explainer = Explainer(settings)
+
+    def advise(reason: str) -> str:
+        found = [explainer.known(each) for each in codes_of(reason, explainer.named)]
+        return advice(reason, [each for each in found if each is not None])
+
+    return advise
