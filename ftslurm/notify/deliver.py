@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_attempt, wait_exponential_jitter
@@ -68,18 +68,20 @@ def _by_apprise(destination: Destination, notice: Notice) -> str:
         return why
     import apprise
 
-    client = apprise.Apprise()
+    client = apprise.Apprise(asset=apprise.AppriseAsset(async_mode=False, app_id="ftslurm"))
     if not client.add(destination.url):
         return f"apprise cannot read its address ({destination.what})"
     title, text = shown(notice)
     log, said = logging.getLogger("apprise"), _Said()
     log.addHandler(said)
+    mark = _LISTENS.set(said)
     log.propagate = False
     try:
         sent = client.notify(
             body=text or title, title=title if text else "", notify_type=_TYPES.get(notice.kind, "info"), body_format="text"
         )
     finally:
+        _LISTENS.reset(mark)
         log.removeHandler(said)
     if sent:
         return ""
@@ -87,12 +89,16 @@ def _by_apprise(destination: Destination, notice: Notice) -> str:
 
 
 class _Said(logging.Handler):
-    """What apprise says in this thread: others send to other destinations. Its debug lines hold the addresses."""
+    """What apprise says while it sends for us: other threads send to other destinations. It works in threads of its own, which
+    have the context of who called. Its debug lines hold the addresses, and are not listened to."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._thread, self.last = threading.get_ident(), ""
+        self.last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.thread == self._thread:
+        if _LISTENS.get() is self:
             self.last = record.getMessage()
+
+
+_LISTENS: ContextVar[_Said | None] = ContextVar("ftslurm_listens", default=None)

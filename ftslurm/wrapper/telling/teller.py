@@ -39,7 +39,7 @@ MAX_STARTS = 3
 
 def of_card(card: Card, job: str, about: str) -> Notice:
     """about: one line on where the job runs."""
-    text = "\n".join([*lines(card), about])
+    text = "\n".join([*lines(card)[1:], about])  # its first line is the title
     return Notice(f"{job}.{card.at:.6f}.{card.rung}", card.at, job, _kind(card.rung), card.title, text)
 
 
