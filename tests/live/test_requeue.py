@@ -54,11 +54,17 @@ def test_a_crash_is_requeued_and_runs_again_soon(told: Story) -> None:
     assert gap_s(told) < SOON_S
 
 
-@story(script="exec %RUN%", rank="[ $MA_SCHEDULE_CNT = 2 ] || exit 17")
-def test_a_script_that_execs_ftrun_is_requeued_as_well(told: Story) -> None:
-    assert told.ended("COMPLETED")["Restarts"] == "1"
+@story(script="""
+umask 077; mkdir -p "$FTSLURM_STATE_DIR"; echo "me: [$STORY/tell]" > "$FTSLURM_STATE_DIR/notify.yaml"
+printf '#!/bin/sh\ncat >>"%s"\n' "$STORY/told" > "$STORY/tell"; chmod 700 "$STORY/tell"
+exec %RUN%
+""", rank="[ $MA_SCHEDULE_CNT = 2 ] || exit 17")
+def test_a_script_that_execs_ftrun_is_requeued_as_well_and_people_are_told_once(told: Story) -> None:
+    job = told.ended("COMPLETED")
+    assert job["Restarts"] == "1"
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
     assert gap_s(told) < SOON_S
+    assert (told.folder / "told").read_text().count(f"job {told.id} is requeued") == 1
 
 
 @story(script="set -e\n%RUN% | tee \"$STORY/piped\"\ntouch \"$STORY/after\"", rank="echo $MA_SCHEDULE_CNT; [ $MA_SCHEDULE_CNT = 2 ] || exit 17")

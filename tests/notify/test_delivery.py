@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import stat
 import sys
 import time
@@ -141,6 +142,14 @@ def test_a_job_runs_on_where_nobody_can_be_told(tmp_path: Path, mode: int, said:
     done = command("ftslurm", "--ft-launcher", "local", "-n1", "true", home=tmp_path, FTRUN_NOTIFY_WAIT="5s", FTRUN_NOTIFY_END="all")
     assert done.returncode == 0 and done.stderr.count(said) == 1 and "t0psecret" not in done.stderr, done.stderr
     assert time.monotonic() - began < 20
+
+
+def test_a_service_that_never_answers_holds_the_end_up_for_notify_wait_at_the_most(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        address_file(tmp_path, f"team: json://127.0.0.1:{deaf.getsockname()[1]}/?rto=300&cto=300\n")
+        argv = ("--ft-launcher", "local", "-n1", "true")
+        done = command("ftslurm", *argv, home=tmp_path, FTRUN_NOTIFY_WAIT="1s", FTRUN_NOTIFY_END="all")
+        assert done.returncode == 0 and "not all notices went out in time" in done.stderr, done.stderr
 
 
 def test_messages_of_the_program_go_the_same_way_and_a_burst_is_one_summary(tmp_path: Path) -> None:

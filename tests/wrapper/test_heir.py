@@ -112,6 +112,11 @@ def job(tmp_path: Path) -> Job:
 
 
 def test_it_requeues_the_job_without_the_dead_node_and_closes_the_run(job: Job) -> None:
+    program = job.folder / "tell"
+    program.write_text(f"#!/bin/sh\ncat >>{job.folder}/told\n")
+    program.chmod(0o700)
+    (job.folder / "state/notify.yaml").write_text(f"me: [{program}]\n")
+    (job.folder / "state/notify.yaml").chmod(0o600)
     asked_at = job.slurm.clock()
     assert "without n1" in job.heir("n2").run()
     view = job.slurm.job(job.number)
@@ -122,6 +127,8 @@ def test_it_requeues_the_job_without_the_dead_node_and_closes_the_run(job: Job) 
     (done,), (finished,) = job.written(rec.CarriedOut), job.written(rec.Finished)
     assert done.ok and (finished.run, finished.what) == ("r1", "requeued")
     assert [left.node for left in NodeMemory(job.folder / "state").read()] == ["n1"]
+    told = (job.folder / "told").read_text()
+    assert told.startswith("job 1 is requeued without n1") and "n2 took over from n1" in told
 
 
 def test_whoever_was_asked_to_end_looks_at_once(job: Job) -> None:
