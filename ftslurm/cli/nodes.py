@@ -49,10 +49,10 @@ def nodes(clear: str, all_users: bool, as_json: bool) -> None:
     if all_users:
         _say_what_is_missing(slurm.silent)
     if not found and not as_json:
-        click.echo("no node is drained by ftslurm, or remembered for a fault" if all_users else _NONE, err=True)
+        click.echo(visible(_NOBODY_S if all_users else _NONE), err=True)
 
 
-_NONE = "no job of yours has left a node for a fault"
+_NONE, _NOBODY_S = "no job of yours has left a node for a fault", "no node is drained by ftslurm, or remembered for a fault"
 
 
 def _say_what_is_missing(silent: str) -> None:

@@ -70,7 +70,7 @@ def people(first_user_id: int, also: Iterable[int] = ()) -> list[Owner]:
     return [owner for owner in found if owner.home.is_absolute() and owner.home.is_dir()]
 
 
-def read_as(owner: Owner, work: Callable[[], bytes], limit_s: float, limit_bytes: int) -> bytes | None:
+def work_as(owner: Owner, work: Callable[[], bytes], limit_s: float, limit_bytes: int) -> bytes | None:
     """What `work` gives, done as `owner` in a process of its own; None where it gives nothing in time, or too much. Only root can
     become another. It may be the owner's to choose every byte of it.
     """
@@ -79,7 +79,7 @@ def read_as(owner: Owner, work: Callable[[], bytes], limit_s: float, limit_bytes
     ours, its = os.pipe()
     child = os.fork()
     if not child:
-        _work_as(owner, work, its)
+        _become(owner, work, its)
     os.close(its)
     data, deadline = b"", time.monotonic() + limit_s
     whole = False
@@ -96,7 +96,7 @@ def read_as(owner: Owner, work: Callable[[], bytes], limit_s: float, limit_bytes
     return data if whole and len(data) <= limit_bytes and data else None
 
 
-def _work_as(owner: Owner, work: Callable[[], bytes], its: int) -> NoReturn:
+def _become(owner: Owner, work: Callable[[], bytes], its: int) -> NoReturn:
     """Never comes back, and nothing of ours that is open is of use to the owner: a process that gave up root's rights cannot be
     traced or read by its user (ptrace(2), PR_SET_DUMPABLE)."""
     try:

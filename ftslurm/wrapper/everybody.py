@@ -14,7 +14,7 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import LOCAL_CLUSTER, Store, ledger_parts, state_folder
 from ftslurm.model.summary import JobSummary, summarise
 from ftslurm.report.measures import JobOf, Measures, from_json, measure, to_json
-from ftslurm.system.owner import Owner, people, read_as
+from ftslurm.system.owner import Owner, people, work_as
 from ftslurm.wrapper.jobs import with_slurms_word
 from ftslurm.wrapper.measuring.live import user_name
 
@@ -44,7 +44,7 @@ def jobs_of_all(
         raise UsageError("only root may read what other users' jobs wrote", hint="leave --all-users out, or use sudo")
     found: list[JobOf] = []
     for owner in people(first_user_id, also=(os.geteuid(),)):
-        data = read_as(owner, partial(_told, owner, ledgers, oldest, limit), LIMIT_S, LIMIT_BYTES)
+        data = work_as(owner, partial(_told, owner, ledgers, oldest, limit), LIMIT_S, LIMIT_BYTES)
         if data is None:
             passed_over(f"the ledgers of user {owner.name} cannot be read")
         else:

@@ -21,7 +21,7 @@ from ftslurm.report.nodes import LeftBy, NodeReport
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import NodeView, SlurmClient
 from ftslurm.slurm.parse import seconds
-from ftslurm.system.owner import Owner, people, read_as
+from ftslurm.system.owner import Owner, people, work_as
 from ftslurm.wrapper.everybody import folders_of
 from ftslurm.wrapper.explain_code import Explainer
 
@@ -42,7 +42,7 @@ def of_all(
     """user -> what is remembered. ledgers: as in hooks.yaml. Root alone can read others' memory."""
     found = {}
     for owner in people(first_user_id, also=(os.geteuid(),)):
-        data = read_as(owner, partial(_memory_of, owner, ledgers), LIMIT_S, LIMIT_BYTES)
+        data = work_as(owner, partial(_memory_of, owner, ledgers), LIMIT_S, LIMIT_BYTES)
         if data is None:
             passed_over(f"what jobs of {owner.name} remember cannot be read")
         elif told := remembered(parse_memory(data), now, settings.memory_s, settings.memory_jobs):
@@ -82,7 +82,7 @@ def clear_for_all(ledgers: Sequence[str], first_user_id: int, wanted: str, now: 
     nodes = frozenset(expand(wanted))
     return [
         owner.name for owner in people(first_user_id, also=(0,))
-        if read_as(owner, partial(_cleared, owner, ledgers, nodes, now), LIMIT_S, 100) == b"cleared"
+        if work_as(owner, partial(_cleared, owner, ledgers, nodes, now), LIMIT_S, 100) == b"cleared"
     ]  # fmt: skip
 
 

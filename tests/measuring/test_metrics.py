@@ -21,7 +21,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.summary import summarise
 from ftslurm.report.measures import JobOf, Measures, Pulse, from_json, measure, to_json
 from ftslurm.report.seconds import PHASES, seconds_by_phase
-from ftslurm.system.owner import Owner, read_as
+from ftslurm.system.owner import Owner, work_as
 from ftslurm.wrapper.measuring.exposition import names, text
 from ftslurm.wrapper.measuring.textfile import TextFile, file_of, sweep, write
 from tests.cli.test_ftrun import command
@@ -178,19 +178,19 @@ def test_the_door_tells_of_all_jobs_or_of_one(tmp_path: Path, monkeypatch: pytes
 
 def test_what_is_read_for_a_user_is_read_with_the_user_s_rights(tmp_path: Path) -> None:
     me = Owner(os.geteuid(), os.getegid(), "me", tmp_path)
-    assert read_as(me, lambda: b"x" * 100_000, 20.0, 200_000) == b"x" * 100_000
-    assert read_as(me, lambda: b"x" * 100_000, 20.0, 50_000) is None, "too much"
-    assert read_as(me, Path("/nowhere").read_bytes, 20.0, 50_000) is None and read_as(me, bytes, 20.0, 50_000) is None
+    assert work_as(me, lambda: b"x" * 100_000, 20.0, 200_000) == b"x" * 100_000
+    assert work_as(me, lambda: b"x" * 100_000, 20.0, 50_000) is None, "too much"
+    assert work_as(me, Path("/nowhere").read_bytes, 20.0, 50_000) is None and work_as(me, bytes, 20.0, 50_000) is None
     begun = os.times().elapsed
-    assert read_as(me, lambda: [*iter(int, 1)] and b"", 0.3, 50_000) is None and os.times().elapsed - begun < 10
+    assert work_as(me, lambda: [*iter(int, 1)] and b"", 0.3, 50_000) is None and os.times().elapsed - begun < 10
     if os.geteuid() == 0:
         nobody = Owner(65534, 65534, "nobody", tmp_path)
-        assert read_as(nobody, lambda: f"{os.getuid()} {os.geteuid()} {os.getgid()} {os.getgroups()}".encode(), 20.0, 100) == (
+        assert work_as(nobody, lambda: f"{os.getuid()} {os.geteuid()} {os.getgid()} {os.getgroups()}".encode(), 20.0, 100) == (
             b"65534 65534 65534 [65534]"
         )
         (tmp_path / "secret").write_text("x")
         (tmp_path / "secret").chmod(0o600)
-        assert read_as(nobody, (tmp_path / "secret").read_bytes, 20.0, 100) is None
+        assert work_as(nobody, (tmp_path / "secret").read_bytes, 20.0, 100) is None
 
 
 # --- the dashboard

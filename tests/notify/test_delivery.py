@@ -13,12 +13,15 @@ from click.testing import CliRunner
 
 from ftslurm.cli.notify import notify as door
 from ftslurm.errors import StateError
+from ftslurm.model import record as rec
+from ftslurm.model.settings import Settings
 from ftslurm.notify.deliver import deliver, deliver_patiently
 from ftslurm.notify.destinations import Destination
 from ftslurm.notify.notice import Notice
 from ftslurm.notify.outbox import Outbox
 from ftslurm.notify.pace import Pace
 from ftslurm.notify.sender import lines_to, send_all
+from ftslurm.wrapper.telling import teller
 from tests.cli.test_ftrun import command
 from tests.notify.servers import free_port, mail_server, webhook
 
@@ -71,6 +74,30 @@ def test_why_it_did_not_go_holds_nothing_secret(tmp_path: Path) -> None:
     nobody = deliver(Destination("n", f"json://user:topsecret@127.0.0.1:{free_port()}/secretpath"), CARD)
     assert "Connection error" in nobody and "topsecret" not in nobody and "secretpath" not in nobody
     assert "topsecret" not in deliver(Destination("n", "nosuch://topsecret/"), CARD)
+
+
+@pytest.mark.parametrize("url", [
+    "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/#training", "feishu://abcdef0123456789", "dingtalk://abcdef0123456789",
+    "workflows://prod-12.westus.logic.azure.com:443/0123456789abcdef0123456789abcdef/abcdefSIGNATURE",  # Teams
+    "mailtos://user:password@mail.example.org?to=me@example.org",
+])  # fmt: skip
+def test_the_services_that_the_readme_names_are_apprise_s(url: str) -> None:
+    import apprise
+
+    assert apprise.Apprise().add(url)
+
+
+def test_without_apprise_programs_are_told_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    tell = script(tmp_path / "tell", f"import sys; open({str(tmp_path / 'told')!r}, 'a').write(sys.stdin.read())")
+    file = address_file(tmp_path, f"team: json://127.0.0.1:9/\nme: [{tell}]\n")
+    monkeypatch.setattr(teller, "why_no_apprise", lambda: "there is no apprise")
+    notices = teller.make(Settings(), file.parent, file, "7", "(about)", said.append)
+    end = rec.Finished(time.time(), "r", 9, "no ledger")
+    notices.record(end, [end])
+    notices.end(30.0)
+    assert said == [f"{file}: there is no apprise"] and (tmp_path / "told").read_text().startswith("job 7 has ended with status 9")
+    assert not Outbox(file.parent, file).anything()
 
 
 def test_it_is_tried_again() -> None:

@@ -238,9 +238,9 @@ def make(settings: Settings, root: Path, file: Path, job: str, about: str, say: 
     except FtslurmError as error:
         say(f"nobody is told of this job: {error}")
         return Silent()
+    wanted = routes(settings, list(known), say)
     if any(each.url for each in known.values()) and (why := why_no_apprise()):
         say(f"{file}: {why}")
-        known = {name: each for name, each in known.items() if each.argv}
+        wanted = {kind: tuple(name for name in names if known[name].argv) for kind, names in wanted.items()}
     outbox = Outbox(root, file)
-    wanted = routes(settings, list(known), say)
     return Notices(job, about, wanted, sender_argv(root, file, settings), outbox.put, say, outbox.anything())
