@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import click
 
@@ -16,9 +17,10 @@ from ftslurm.model.text import visible
 @click.option("--since", default="1d", show_default=True, metavar="TIME", help="Of jobs that are over, how old they may be.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Jobs at the most, the latest.")
 @click.option("--all-users", is_flag=True, help="As root: of every user who has ledgers.")
+@click.option("-o", "--output", metavar="FILE", default="", help="Replace FILE whole, mode 0644, instead of stdout.")
 @click.option("--otlp", is_flag=True, help="Send traces instead, to --endpoint or OTEL_EXPORTER_OTLP_ENDPOINT.")
 @click.option("--endpoint", metavar="URL", default="", help="As http://collector:4318/v1/traces.")
-def metrics(job: str | None, since: str, limit: int, all_users: bool, otlp: bool, endpoint: str) -> None:
+def metrics(job: str | None, since: str, limit: int, all_users: bool, output: str, otlp: bool, endpoint: str) -> None:
     """Jobs, attempts, restarts by rung and cause, seconds by phase, excluded nodes: on stdout, in Prometheus' text format.
 
     Of JOB alone, else of all jobs that are not over, or have not been for --since. ftrun writes the same for node_exporter while
@@ -47,7 +49,20 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, otlp: bool
         found = jobs_of_all(oldest, limit, _passed_over, site.ledgers, site.first_user_id)
     else:
         found = jobs_of_me(job, oldest, limit, _passed_over)
-    click.echo(visible(text(found), lines=True), nl=False)
+    shown = visible(text(found), lines=True)
+    if output:
+        return _replace(Path(output), shown)
+    click.echo(visible(shown, lines=True), nl=False)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Raises: StateError."""
+    from ftslurm.wrapper.measuring.textfile import write
+
+    try:
+        write(path, text)
+    except OSError as error:
+        raise StateError(f"{path} cannot be written: {error.strerror}", hint="free space or rights there") from None
 
 
 def _passed_over(text: str) -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from ftslurm.cli.metrics import metrics as door
-from ftslurm.errors import UsageError
+from ftslurm.errors import StateError, UsageError
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import Identity, Store
 from ftslurm.model import record as rec
@@ -172,6 +172,9 @@ def test_the_door_tells_of_all_jobs_or_of_one(tmp_path: Path, monkeypatch: pytes
         return {sample.labels["job_id"] for family in parse(done.stdout) for sample in family.samples if "job_id" in sample.labels}
 
     assert jobs() == {"7"} and jobs("--since", "3d") == {"7", "8"} and jobs("8") == {"8"} and jobs("--limit", "1") == {"7"}
+    assert CliRunner().invoke(door, ["-o", str(tmp_path / "all.prom")]).stdout == ""
+    assert "ftslurm_jobs{" in (tmp_path / "all.prom").read_text() and not list(tmp_path.glob(".all*"))
+    assert isinstance(CliRunner().invoke(door, ["-o", "/nowhere/x"]).exception, StateError)
     assert isinstance(CliRunner().invoke(door, ["--since", "x"]).exception, UsageError)
     assert isinstance(CliRunner().invoke(door, ["--all-users", "7"]).exception, UsageError)
 

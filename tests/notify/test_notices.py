@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ftslurm.errors import PolicyError
 from ftslurm.model import record as rec
@@ -121,8 +125,8 @@ def test_a_scheduling_of_which_nobody_saw_the_end_is_told() -> None:
 
 def test_who_is_told_of_what() -> None:
     heard: list[str] = []
-    settings = Settings(notify_failure=("team", "tem"), notify_message=("none",))
-    told = routes(settings, ["team", "me"], heard.append)
+    told_of = Settings(notify_failure=("team", "tem"), notify_message=("none",))
+    told = routes(told_of, ["team", "me"], heard.append)
     assert told["failure"] == ("team",) and told["message"] == () and told["requeue"] == ("team", "me") and told["end"] == ()
     assert told.keys() == KINDS.keys()
     assert heard == ["notify.failure: there is no address `tem` in the notify file; did you mean `team`?"]
@@ -162,6 +166,20 @@ def test_what_is_wrong_is_named_without_the_secret(tmp_path: Path, text: str, mo
     with pytest.raises(PolicyError) as caught:
         read_destinations(written(tmp_path / "n.yaml", text, mode))
     assert said in str(caught.value) and "secret" not in str(caught.value).replace("addresses are secret", "")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode), st.recursive(
+    st.none() | st.text(max_size=9) | st.integers() | st.dates(), lambda each: st.lists(each) | st.dictionaries(st.text(max_size=9), each),
+).map(lambda tree: yaml.safe_dump(tree).encode())))  # fmt: skip
+def test_whatever_stands_there_it_is_understood_or_refused(data: bytes) -> None:
+    with tempfile.NamedTemporaryFile() as file:  # mode 0600
+        file.write(data)
+        file.flush()
+        try:
+            assert all(each.url or each.argv for each in read_destinations(Path(file.name)).values())
+        except PolicyError as error:
+            assert len(str(error)) < 300
 
 
 def test_a_fifo_holds_nobody_up(tmp_path: Path) -> None:
