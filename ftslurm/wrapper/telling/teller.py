@@ -216,8 +216,9 @@ class Notices(Silent):
 
     def _listen(self, sender: subprocess.Popen[bytes]) -> None:
         assert sender.stdout is not None
-        for line in sender.stdout:
-            self._say(line.decode(errors="replace").rstrip("\n")[:500])
+        with sender.stdout:
+            for line in sender.stdout:
+                self._say(line.decode(errors="replace").rstrip("\n")[:500])
 
     def _complain(self, text: str) -> None:
         if not self._complained:
