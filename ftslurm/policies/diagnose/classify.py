@@ -30,7 +30,14 @@ from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, 
 from ftslurm.policies.diagnose.alive import LongPhase, at_work, long_phase
 from ftslurm.policies.diagnose.contrast import without_control
 from ftslurm.policies.diagnose.findings import Finding, findings
-from ftslurm.policies.diagnose.launchers import LAST_CHARS, child_line, child_status, signal_line, told_error
+from ftslurm.policies.diagnose.launchers import (
+    LAST_CHARS,
+    child_line,
+    child_status,
+    error_before,
+    signal_line,
+    told_error,
+)
 from ftslurm.policies.diagnose.traces import outline, plain
 from ftslurm.policies.diagnose.values import of_the_node, port_in
 from ftslurm.policies.diagnose.wording import Kind, kind_of_words
@@ -51,6 +58,8 @@ GENERAL_ERROR = 1
 _LESS_MEMORY = "ask for more (--mem), or use less: fewer loader workers, smaller batches"
 # What programs end with over any error, so that their own words tell more: beside 1, a wrong call, and exit(-1).
 _ANY_ERROR = frozenset({GENERAL_ERROR, 2, 255})
+# As MPI_Abort ends a rank: it asks for its own end.
+_ASKED_OF_ITSELF = 128 + 15
 # As a shell passes on a signal: 128 and its number.
 SHELLS_OWN = range(128, 160)
 
@@ -79,6 +88,11 @@ _BARE_CRASH = re.compile(r"^\W*(?:Segmentation fault|Bus error|Illegal instructi
 _SEQUENCE = re.compile(r"last (?:enqueued|completed) (?:NCCL )?work:? ?(\d{1,12})|SeqNum=(\d{1,12})")
 _WATCHDOG = "nccl-watchdog"
 _COLLECTIVE = re.compile(r"SeqNum=(\d{1,12}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,18}))?")
+_OF_A_PEER = re.compile(r"(?i)\b(?:peer|remote|recv|send|closed)\b|\b(?:connect|time|socket|proxy)|\bretcode\b")
+# Exceptions over what is not there, for it could not be made.
+_REACTIONS = frozenset({"py-name", "py-type"})
+# Patterns that know who complains, and not of what.
+_GENERAL = frozenset({"nccl-warn"})
 # A class that a program can bring about on every rank by itself.
 _PROGRAMS = frozenset({ErrorClass.USER_CODE, ErrorClass.DATA, ErrorClass.OOM, ErrorClass.STORAGE, ErrorClass.UNKNOWN})
 
@@ -171,9 +185,17 @@ def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdi
     silent = [_as_its_child(end) for end in ends if failed(end) and end.rank not in spoke]
     # What a rank said itself, before it passed on that another process failed, tells more, too.
     silent = [end for end in silent if end.rank not in passed_on or _tells(end) or _own_words(end, headers[end.rank])]
+    # What those who spoke ended with as well tells no more than their words: an abort by who saw the same.
+    if symptoms and _ended_alike(silent, ends, spoke):
+        silent = []
     if silent:
         return _by_status(ends, silent, symptoms, book)
     return _by_symptoms(ends, symptoms) if symptoms else _nothing(ends)
+
+
+def _ended_alike(silent: Sequence[RankEnd], ends: Sequence[RankEnd], spoke: Collection[int]) -> bool:
+    how = {end.status for end in ends if end.rank in spoke and failed(end)}
+    return all(end.status in how and end.status is not None and _gave_up(end.status) for end in silent)
 
 
 def _tells(end: RankEnd) -> bool:
@@ -260,6 +282,8 @@ def _hits(end: RankEnd, book: Book) -> list[Hit]:
 def _excerpt(hit: Finding) -> str:
     """The line, for people; of a long one the part that says it."""
     begin = hit.start - EXCERPT_BEFORE if hit.start > EVIDENCE_CHARS - EXCERPT_BEFORE else 0
+    if len(hit.line) > EVIDENCE_CHARS and (after := hit.line.rfind(b"] ", begin, hit.start + 1)) >= 0:
+        begin = after + 2  # when and where it was printed is the part to leave out
     text = hit.line[begin:].decode(errors="replace").strip()[:EVIDENCE_CHARS]
     return visible(f"... {text}" if begin else text)
 
@@ -311,7 +335,12 @@ def _by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit])
         error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
     elif everywhere and error_class is ErrorClass.USER_CODE:
         retriable = Retriable.NO
+    if (kind := _by_words_beside(first, hits)) is not None:
+        error_class, retriable = kind.error_class, kind.retriable
     suspects = () if everywhere else _suspects((hit for hit in roots if hit.pattern.id == p.id), roots)
+    complained = _complained_first(first, hits)
+    if complained:
+        suspects = _of_one_node(complained)
     alone = "" if suspects or p.id not in _NODES_SETUP else _one_node(same, ends)
     if not (alone or suspects) and p.id in _FILES and of_the_node(first.line, device=p.id != "enospc"):
         alone = _no_other_node(same, ends)
@@ -323,7 +352,7 @@ def _by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit])
         first.end.rank, first.end.node, _words_of(first, hits), p.name if p.pattern else "", first.place, where,
         p.note if p.pattern else "",
     )  # fmt: skip
-    evidence = [_with_own_words(first, hits)]
+    evidence = [str(hit) for hit in complained[:1]] + [_with_own_words(first, hits)]
     evidence += [str(hit) for hit in _one_a_rank(roots) if hit.end.rank != first.end.rank and hit.pattern.id == p.id]
     if others:
         beside = ", ".join(f"{name} x{times}" for name, times in others.most_common(4))
@@ -333,6 +362,31 @@ def _by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit])
         f"{p.name}{f', {where}' if where else ''} ({first})", suspects, tuple(evidence[:EVIDENCE_LINES]),
         everywhere and error_class in _PROGRAMS, p.confirm, not everywhere and p.heals, _places(same), lead=lead,
     )  # fmt: skip
+
+
+def _by_words_beside(root: Hit, hits: Sequence[Hit]) -> Kind | None:
+    """Where a root is only a reaction, what its rank has said beside it tells what it is about: a header's own detail, or the
+    error right before an exception whose words say nothing."""
+    if root.pattern.defers and root.pattern.error_class is ErrorClass.UNKNOWN:
+        return kind_of_words(_beside(root, hits))
+    reaction = not root.pattern.pattern or root.pattern.id in _REACTIONS
+    if reaction and root.pattern.error_class is ErrorClass.USER_CODE and not kind_of_words(root.line):
+        return kind_of_words(_led_to(root, hits))
+    return None
+
+
+def _complained_first(first: Hit, hits: Sequence[Hit]) -> list[Hit]:
+    """Of ranks that speak of a network, those that had complained of their own node before anybody complained of a peer."""
+    if first.pattern.error_class is not ErrorClass.NETWORK and first.pattern.id not in _WAITED:
+        return []
+    before = [hit for hit in hits if hit.pattern.id in _GENERAL and hit.at < first.at - BURST_S]
+    return sorted((hit for hit in before if not _OF_A_PEER.search(hit.line)), key=lambda hit: hit.at)
+
+
+def _of_one_node(hits: Sequence[Hit]) -> tuple[Suspect, ...]:
+    """The node, if all of them are on one: what others say of it is the echo."""
+    nodes = {hit.end.node for hit in hits}
+    return (Suspect(nodes.pop(), hits[0].end.rank, Blame.SUSPECT, str(hits[0])),) if len(nodes) == 1 else ()
 
 
 def _without_headers(hits: Sequence[Hit]) -> list[Hit]:
@@ -400,18 +454,24 @@ def _with_keywords(verdict: Verdict, hits: Sequence[Hit]) -> Verdict:
 
 
 def _by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
-    symptoms = _without_headers(symptoms)
+    every, symptoms = symptoms, _without_headers(symptoms)
     first = min(symptoms, key=lambda hit: (not hit.own, hit.pattern.defers, hit.at))
     if verdict := _out_of_step(ends, [hit for hit in symptoms if hit.pattern.id == _WATCHDOG]):
         return verdict
     waited = [hit for hit in symptoms if hit.pattern.id in _WAITED]
     suspects = _silent(ends, waited) or _behind(ends, waited)
+    complained = [] if suspects else _complained_first(first, every)
+    suspects = suspects or (_of_one_node(complained) if complained else ())
     if waited and (phase := _long_phase(ends, waited)):
         return long_phase(phase, [str(hit) for hit in _one_a_rank(symptoms)])
     others = [str(hit) for hit in _one_a_rank(symptoms) if hit is not first]
-    evidence = [f"{suspect.why}; {first}" for suspect in suspects] + [_with_own_words(first, symptoms), *others]
+    evidence = [suspect.why if complained else f"{suspect.why}; {first}" for suspect in suspects]
+    evidence += [_with_own_words(first, symptoms), *others]
+    error_class = first.pattern.error_class
+    if error_class is ErrorClass.UNKNOWN and (kind := kind_of_words(first.line)) and kind.error_class is ErrorClass.NETWORK:
+        error_class = kind.error_class  # nobody failed of anything else, so it is what they all speak of
     return Verdict(
-        first.pattern.error_class, first.pattern.retriable, Confidence.WEAK, first.pattern.id,
+        error_class, first.pattern.retriable, Confidence.WEAK, first.pattern.id,
         f"{first.pattern.name} ({first}); a consequence, its cause was not seen", suspects, tuple(evidence[:EVIDENCE_LINES]),
         lead=Lead(
             first.end.rank, first.end.node, _words_of(first, symptoms), first.pattern.name, first.place,
@@ -503,7 +563,8 @@ def _by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Seq
     signature = signal_name(number) if number else f"exit {first.status.code}"
     known = first.status.code != GENERAL_ERROR or number
     itself = _own_words(first, [_beginning(hit) for hit in symptoms if hit.end.rank == first.rank])
-    if itself and _gave_up(first.status) and not (m.listed and number == 0 and first.status.code not in _ANY_ERROR):
+    means = m.listed and number == 0 and first.status.code not in (*_ANY_ERROR, _ASKED_OF_ITSELF)
+    if itself and _gave_up(first.status) and not means:
         return _by_last_words(first, same, everywhere, signature, itself, symptoms, _spread(same, ends))
     what = f"rank {first.rank} on {first.node} {first.status}"
     alone = signature in _NODES_SETUP and _one_node(same, ends)
@@ -517,6 +578,8 @@ def _by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Seq
     retriable = Retriable.ONCE if others else m.retriable if known else Retriable.UNKNOWN
     if crash:
         error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
+    if (told := _told_of(first, number)) and (kind := kind_of_words(told)) and (not known or told in words):
+        error_class, retriable = kind.error_class, kind.retriable
     return Verdict(
         error_class, retriable,
         Confidence.WEAK if known else Confidence.NONE, signature, evidence[0],
@@ -529,9 +592,18 @@ def _by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Seq
     )  # fmt: skip
 
 
+def _told_of(end: RankEnd, number: int) -> str:
+    """What others say of its end: Slurm its reason, where it was ended by a signal; else a launcher, or a warning of its own."""
+    if number:
+        return next((line for said in _said(end) if " DUE TO " in (line := signal_line(said, number))), "")
+    return next((line for said in _said(end) if (line := told_error(said, mild=True))), "")
+
+
 def _gave_up(status: ExitStatus) -> bool:
     """A status that a program chooses when it ends itself over an error: by exit, or by abort."""
-    return signal_name(status.signal) == "SIGABRT" or (status.signal == 0 and status.code not in (0, *SHELLS_OWN))
+    if status.signal:
+        return signal_name(status.signal) == "SIGABRT"
+    return status.code == _ASKED_OF_ITSELF or status.code not in (0, *SHELLS_OWN)
 
 
 def _by_last_words(
@@ -554,7 +626,18 @@ def _by_last_words(
 def _with_own_words(hit: Hit, hits: Sequence[Hit]) -> str:
     """A header or a symptom with what its rank has said besides, which may be the cause that no pattern knows."""
     own = _beside(hit, hits)
+    if not own and (before := _led_to(hit, hits)):
+        return f"{hit}; right before it: {before}"
     return f"{hit}; it said: {own}" if own else str(hit)
+
+
+def _led_to(hit: Hit, hits: Sequence[Hit]) -> str:
+    """An error that no pattern knows, and that its rank has said in the moments before."""
+    if hit.pattern.role is not Role.ROOT:
+        return ""
+    said = [piece for piece in hit.end.output if hit.at - BURST_S <= piece.at <= hit.at]
+    text = outline(plain("".join(piece.text for piece in said)[-2 * LAST_CHARS :])).said.decode(errors="replace")
+    return visible(error_before(text, _beginning(hit), [_beginning(each) for each in _known(hit, hits)]))
 
 
 def _words_of(hit: Hit, hits: Sequence[Hit]) -> str:
@@ -567,8 +650,13 @@ def _beside(hit: Hit, hits: Sequence[Hit]) -> str:
     crash = _BARE_CRASH.search(hit.line) is not None
     if " ... " in hit.line or (not crash and not hit.pattern.defers and hit.pattern.role is Role.ROOT):
         return ""  # its detail is there already, or it needs none
-    but = [_beginning(each) for each in hits if each.end.rank == hit.end.rank]
+    but = [_beginning(each) for each in _known(hit, hits) if each is hit or not each.pattern.defers]
     return _own_words(hit.end, but) or _warned_of(hit.end, but)
+
+
+def _known(hit: Hit, hits: Sequence[Hit]) -> list[Hit]:
+    """Of its rank, what a pattern knows more of than who says it."""
+    return [each for each in hits if each.end.rank == hit.end.rank and (each is hit or each.pattern.id not in _GENERAL)]
 
 
 def _lead(hit: Hit, meaning: str) -> Lead:
@@ -603,7 +691,7 @@ def _last_words(end: RankEnd) -> str:
         shown = signal_line(said, number)
         if _BARE_CRASH.search(shown) and (own := told_error(said, reports=False)):
             shown = own
-        if found := shown or (child_line(said) if number else "") or told_error(said):
+        if found := shown or (child_line(said) if number else "") or told_error(said) or told_error(said, mild=True):
             return visible(f"; it said: {found}")
     if last := next((line.strip() for text in _said(end) for line in reversed(text.splitlines()) if line.strip()), ""):
         return visible(f"; the last that it said: {last[:EVIDENCE_CHARS]}")

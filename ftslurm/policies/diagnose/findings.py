@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ftslurm.catalogs.patterns import Found, Pattern
-from ftslurm.catalogs.vocabulary import Word
+from ftslurm.catalogs.vocabulary import SYSTEM, Word
 from ftslurm.model.devices import Remedy
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from ftslurm.policies.diagnose.launchers import root_cause
 from ftslurm.policies.diagnose.lines import is_dealt_with, is_evidence, is_mild
 from ftslurm.policies.diagnose.traces import Raised, outline
 from ftslurm.policies.diagnose.values import MEANS
-from ftslurm.policies.diagnose.wording import kind_of_error, kind_of_words
+from ftslurm.policies.diagnose.wording import kind_of_error, kind_of_words, of_an_adapter
 
 # The lines below an exception's own belong to its message until one is empty; so many bytes at the most.
 DETAIL_BYTES = 4000
@@ -98,6 +98,10 @@ def _joined(hit: Found, detail: bytes) -> Found:
     return hit._replace(line=hit.line[:HEADER_CHARS] + b" ... " + detail)
 
 
+# What only says how a call has failed: what the call was about, its own words tell.
+_HOW_ONLY = frozenset({"ofi", "ucx-error", "cannot-alloc", "threads-more", "device-file", "system-call", "nccl-warn"})
+# Results that are handed up from call to call: whoever handed them up first has said why.
+_HANDED_UP = frozenset({"hccl", "nccl"})
 # Patterns that know of an exception no more than its type: its words may say what it is about.
 _BY_TYPE = {"py-value": "ValueError", "py-assert": "AssertionError"}
 
@@ -107,10 +111,22 @@ def _by_its_values(hit: Found, book: Scans) -> Pattern:
     look, meaning = MEANS.get(hit.pattern.id, (None, ""))
     if look is not None and look(hit.line.decode(errors="replace")):
         return book.named(meaning) or hit.pattern
+    how_only = hit.pattern.id in _HOW_ONLY or (hit.word is not None and hit.word.family in SYSTEM)
+    if how_only and of_an_adapter(hit.line.decode(errors="replace")):
+        told = replace(hit.pattern, error_class=ErrorClass.NETWORK, retriable=Retriable.NO, role=Role.ROOT)
+        return replace(told, blame=Blame.NO, remedy=Remedy.FAIL)
+    if hit.word and hit.word.family in _HANDED_UP and _by_number(hit):
+        return replace(hit.pattern, defers=True)
     if hit.pattern.id in _BY_TYPE and (kind := kind_of_error(_BY_TYPE[hit.pattern.id], hit.line.decode(errors="replace"))):
         remedy = Remedy.FAIL if kind.retriable is Retriable.NO else Remedy.RESTART
         return replace(hit.pattern, error_class=kind.error_class, retriable=kind.retriable, remedy=remedy)
     return hit.pattern
+
+
+def _by_number(hit: Found) -> bool:
+    """Does the line tell its error by the number alone?"""
+    line = hit.line.decode(errors="replace").lower()
+    return hit.word is not None and not any(told.lower() in line for told in (*hit.word.names, *hit.word.texts))
 
 
 # An exception that only says where to read what has happened.

@@ -9,7 +9,7 @@ from typing import Any
 import re2
 
 from ftslurm.model.exits import ExitStatus, signal_name
-from ftslurm.policies.diagnose.lines import is_guessed, is_mild, is_source
+from ftslurm.policies.diagnose.lines import is_evidence, is_guessed, is_mild, is_source
 
 # A launcher speaks last.
 LAST_CHARS = 16384
@@ -94,7 +94,7 @@ _GIVES_UP = _compiled(
     r"(?i)\b(?:error|fatal|failed|failure|cannot|could not|can't|couldn't|unable to|exception|invalid|not found"
     r"|denied|refused"
     r"|no such|abort(?:ed|ing)?|terminat(?:ed|ing)|killed|exceeded|missing|unsupported|not supported|exits with"
-    r"|bad (?:address|file)|broken|overflow|corrupt(?:ed)?|illegal|exit code|not true|timed out"
+    r"|times out|bad (?:address|file)|broken|overflow|corrupt(?:ed)?|illegal|exit code|not true|timed out"
     r"|time-?out|exiting|rejected|neither|does not exist|fault|unreachable|unavailable|unrecognized|undefined|mismatch"
     r"|insufficient|incompatible|violation|lost|no (?:module|available|free|valid|matching|usable|suitable)"
     r"|(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR))\b"
@@ -117,13 +117,18 @@ _VAGUE = _compiled(
     r"|was )?(?:occurred|encountered|detected)"
     r"|\bexception (?:in|from) (?:thread|worker|process)|\b(?:caught|hit|encountered|threw|raised"
     r"|unhandled) (?:an? )?(?:\w+ )?(?:exception|error)\b"
+    r"|\berror code:? (?:is )?-?\d+\W*$|: (?:\d+ )?broken pipe\b"
     r"|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!|\bwith description \""
     r"|\b(?:fatal )?(?:\w+ )?error at [\w./-]+(?::\d+|\(\d+\))\W*$"
     r"|(?:\s-|\.\.|:)\s*failed\W*$"  # how a table of steps says it
     r"|^\W*\[Error\]: |^\W*rectify the fault"  # torch_npu's, the same for every error of a kind
     r"|^\W*(?:fatal|error|errors|failed|failure|exception|aborted|aborting|exiting)\W*$"
 )
+# What a program of Slurm ends itself with; its errors before are on the way there.
+_FATAL = _compiled(r"^\w+: fatal: ")
 SHOWN_CHARS = 400
+# Where in a long line the error begins.
+_ERROR_IN = _compiled(r"\b\w*(?:Error|Exception|FATAL|Fatal)\b: ")
 # Further apart than this many lines they are not of one failure.
 APART_LINES = 12
 # A sentence goes on over so many lines; below an error its stack has so many.
@@ -153,6 +158,8 @@ def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild:
         if is_guessed(_sentence(lines, number, found.start())):
             continue
         if _REPORTS.search(data) and not _PASSED_ON.search(data):
+            if reported >= 0 and _FATAL.search(lines[reported][:200].encode("latin-1", "replace")):
+                continue
             reported, vaguely_reported = (reported, number) if _VAGUE.search(data) else (number, vaguely_reported)
         elif _VAGUE.search(data):
             vague = number
@@ -161,6 +168,33 @@ def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild:
     choices = (told, vague, reported, vaguely_reported) if reports else (told, vague)
     choice = next((each for each in choices if each >= 0), -1)
     return _shown(lines, choice)[:SHOWN_CHARS] if choice >= 0 else ""
+
+
+# A runtime's advice below an error.
+_ADVICE = _compiled(r"(?i)^\W*(?:possible )?(?:solution|cause|reason|suggestion|action|hint)s?: ")
+# A cause stands so close above what it led to, empty lines not counted.
+BEFORE_LINES = 8
+
+
+def error_before(text: str, line: str, but: Collection[str] = ()) -> str:
+    """The first error that was said right before `line`, and led to it; empty if there is none.
+
+    A call that fails says so, and then everything says so that has called it. but: how lines begin that are not meant.
+    """
+    at = text.find(line)
+    if at < 0 or not line:
+        return ""
+    above = [each for each in text[max(0, at - LAST_CHARS) : at].splitlines() if each.strip()][-BEFORE_LINES:]
+    for number, each in enumerate(above):
+        data = each[:1000].encode("latin-1", "replace")
+        found = _GIVES_UP.search(data)
+        if found is None or any(kind.search(data) for kind in (_REPORTS, _VAGUE, _ADVICE)) or is_mild(data):
+            continue
+        if is_source(data) or not is_evidence(data, 0, data, found.start()) or each.strip().startswith(tuple(but)):
+            continue
+        if not is_guessed(_sentence(above, number, found.start())):
+            return each.strip()[:SHOWN_CHARS]
+    return ""
 
 
 def _sentence(lines: Sequence[str], number: int, start: int) -> bytes:
@@ -179,6 +213,8 @@ def _shown(lines: Sequence[str], number: int) -> str:
     shown = lines[number].strip()
     if deepest := _deepest(lines[number : number + 1 + STACK_LINES]):
         return f"{shown[: SHOWN_CHARS // 2]} ... {deepest}" if deepest not in shown else shown
+    if len(shown) > SHOWN_CHARS and (found := _ERROR_IN.search(shown.encode("latin-1", "replace"), SHOWN_CHARS // 2)):
+        return f"{shown[: SHOWN_CHARS // 2 - 5]} ... {shown[found.start() :]}"
     if shown.endswith(":") and number + 1 < len(lines):
         return f"{shown} {lines[number + 1].strip()}"
     return shown
@@ -196,10 +232,16 @@ def _deepest(lines: Sequence[str]) -> str:
     return said
 
 
+# `*** STEP 1.0 ON n1 CANCELLED AT 2020-07-03T02:59:56 DUE TO TIME LIMIT ***`
+_SLURMS_REASON = " DUE TO "
+
+
 def signal_line(text: str, number: int) -> str:
     """The line in which a shell or a launcher tells a signal by its word (`Illegal instruction`); empty if none does."""
     words = [word for word, each in _WORDS.items() if each == number] if number else []
     lines = text[-LAST_CHARS:].splitlines()[-LAST_LINES:] if words else []
+    if reason := next((line.strip()[:SHOWN_CHARS] for line in lines if _SLURMS_REASON in line), ""):
+        return reason
     return next((line.strip()[:SHOWN_CHARS] for line in lines if any(word in line for word in words)), "")
 
 

@@ -12,6 +12,7 @@ _FREE = re.compile(rf"(?:of which {_SIZE} is free|; {_SIZE} free)")
 _MINE = re.compile(rf"this process has {_SIZE} memory in use|{_SIZE} reserved in total|; {_SIZE} already allocated")
 _OTHERS = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
 _LESS_THAN_WANTED = re.compile(r"Free memory on device .{0,60}is less than desired")
+_AMOUNT = re.compile(r"tried to allocate \d|\ballocate \d[\d.]* ?(?:[KMGT]i?B|bytes)|\bsize \d+ (?:bytes )?too large")
 _WORLD = re.compile(r"world_size=(\d{1,9}), worker_count=(\d{1,9})")
 _PORT = re.compile(r"(?:\]:|\bport[ :=]{1,3}|:)(\d{2,5})\b")
 _PATH = re.compile(r"(?:'|\"|: |^|\s)(/[^\s'\":,;)]{2,300})")
@@ -41,6 +42,11 @@ def held_by_another(line: str) -> bool:
     others = sum(_bytes(number, unit) for number, unit in _OTHERS.findall(line))
     rest = total - free - mine - OVERHEAD_BYTES if mine or free else 0.0
     return max(others, rest) > SHARE * total
+
+
+def asked_for_too_much(line: str) -> bool:
+    """Does it name how much was asked for at once? That is the program's own measure, not what others have left."""
+    return _AMOUNT.search(line) is not None
 
 
 def too_many_joined(line: str) -> bool:
@@ -75,6 +81,7 @@ def of_the_node(line: str, device: bool = False) -> bool:
 MEANS: dict[str, tuple[Callable[[str], bool], str]] = {
     **dict.fromkeys(("cuda-oom", "hip-oom", "npu-oom", "py-value"), (held_by_another, "gpu-memory-taken")),
     **dict.fromkeys(("file-missing", "file-race", "io-error", "stale-nfs"), (in_a_cache, "cache-race")),
+    "cannot-alloc": (asked_for_too_much, "alloc-refused"),
     "store-barrier": (too_many_joined, "world-overfull"),
 }
 

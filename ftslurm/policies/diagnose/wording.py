@@ -35,10 +35,33 @@ def _compiled(pattern: str) -> Any:
 
 # Before the number that a service answers with; `error 524` may be any library's own.
 _HTTP = r"\b(?:http\w*(?:/[\d.]+)?|status(?:[ _]code)?|error code|returned error|(?:client|server) error)\W{0,3}(?:code\W{0,2})?"
+# An adapter that cannot even be opened on its own node: the set-up, before any peer is spoken to.
+_ADAPTER = (
+    r"\b(?:ibv|mlx5dv|fi|psm[23]?|hfi|uct|cxil?)_\w*(?:open|create|init|modify|alloc|query|reg|getinfo|domain|fabric|ep\b"
+    r"|endpoint|bind|listen)\w*\b|hfi_userinit|\bhfi unit\b|psm\d? can't open"
+    r"|\bcan(?:'t|not) (?:open|init(?:iali[sz]e)?) (?:\w+ )?(?:provider|nic|adapter|hca)|\bfabric is not available"
+    r"|\bno (?:suitable|usable|matching) (?:\w+ )?(?:provider|transport|fabric)|\bcan't find suitable provider"
+)
 _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
     (_compiled(pattern), Kind(error_class, retriable))
     for pattern, error_class, retriable in (
         # What gRPC and XLA call their errors.
+        (  # Slurm's own reason for an end, and what a launcher says of a signal: nobody's error
+            r"\bdue to time.?limit|\b(?:time|wall.?time|wall.?clock)[ -]limit (?:exceeded|reached|of)|\bexceeded (?:the )?(?:time"
+            r"|wall.?time) limit",
+            ErrorClass.USER_CODE, Retriable.NO,
+        ),
+        (
+            r"\bgot signal:? ?\d|\b\d+ death signal\b|\b(?:received|caught|got) (?:signal )?sig(?:term|hup|int|usr)"
+            r"|\bdue to pre-?emption",
+            ErrorClass.UNKNOWN, Retriable.YES,
+        ),
+        (  # what the submitter asks for, as a scheduler refuses it
+            r"\brequested\b.{0,60}\b(?:than (?:permitted|available|allowed)|not (?:available|permitted))"
+            r"|\binvalid (?:account|partition|qos|feature|generic resource|node name|constraint)",
+            ErrorClass.USER_CODE, Retriable.NO,
+        ),
+        (_ADAPTER, ErrorClass.NETWORK, Retriable.NO),
         (r"(?-i:\b(?:UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED|UNKNOWN_HOST)\b)", ErrorClass.NETWORK, Retriable.YES),
         (r"(?-i:\bRESOURCE_EXHAUSTED\b)", ErrorClass.OOM, Retriable.NO),
         (r"(?-i:\bDATA_LOSS\b)", ErrorClass.DATA, Retriable.NO),
@@ -80,7 +103,8 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             ErrorClass.STORAGE, Retriable.NO,
         ),
         (
-            r"\b(?:input/output|i/o|io) (?:error|fail)|\bstale\b|\b(?:error|fail\w*|unable|cannot|could not"
+            r"\bhome (?:directory|folder)\b"
+            r"|\b(?:input/output|i/o|io) (?:error|fail)|\bstale\b|\b(?:error|fail\w*|unable|cannot|could not"
             r"|couldn't)\b(?: \w+){0,3} (?:writ\w+|sav\w+|flush\w*|sync\w*"
             r"|upload\w*)\b|\b(?:write|writing|save|saving|flush|upload)\b(?: \S+){0,3} fail|\b(?:s3|gs|hdfs"
             r"|oss)://|\bbucket\b|\bobject store",
@@ -114,11 +138,13 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|\bheartbeat|\b(?:remote|peer)\b.{0,30}\b(?:closed|exited|gone|disconnect|died|lost|fail)"
             r"|\bhandshake|\bname resolution|\bname or service|\bunknown host|\bresolve host"
             r"|\b(?:rpc|grpc|transport|network|link|endpoint)\b.{0,20}\b(?:error|fail|unavailable|timed|timeout"
-            r"|down|closed|lost)|\btimed out waiting for (?:\w+ ){0,4}(?:node|host|worker|peer|client|server|rank|task)s?\b",
+            r"|down|closed|lost)|\bsocket tim(?:ed|es) out|\b(?:libfabric|rdma|infiniband|roce|efa)\b.{0,80}\berr(?:or)?\b"
+            r"|\btimed out waiting for (?:\w+ ){0,4}(?:node|host|worker|peer|client|server|rank|task)s?\b",
             ErrorClass.NETWORK, Retriable.YES,
         ),
         (
-            r"\btemporar(?:y|ily)\b|\btry again\b|\bpre-?empt|\b(?:device|resource|port"
+            r"\btask launch\b.{0,60}\bfailed|\bcollective\b.{0,80}\btime-?d?[ -]?out"
+            r"|\btemporar(?:y|ily)\b|\btry again\b|\bpre-?empt|\b(?:device|resource|port"
             r"|node)s? (?:or resource )?(?:is |are )?busy|\b(?:died|killed|exited|ended|vanished|crashed) unexpectedly",
             ErrorClass.UNKNOWN, Retriable.YES,
         ),
@@ -135,6 +161,15 @@ _PROGRAM = _compiled(
 # These are raised over a wrong argument as well: of their words only those on a thing count.
 _ARGUMENT = _compiled(r"(?:^|\.)(?:Value|Assertion|Validation\w*|Argument|Config\w*)Error$")
 _THINGS = frozenset({ErrorClass.OOM, ErrorClass.STORAGE, ErrorClass.DATA})
+
+
+_OF_AN_ADAPTER = _compiled(_ADAPTER)
+
+
+def of_an_adapter(words: str) -> bool:
+    """Is it about a network adapter that its own node cannot open? What the system says of the call (no memory, no such device)
+    tells less."""
+    return _OF_AN_ADAPTER.search(words[:LOOKED_CHARS]) is not None
 
 
 def kind_of_words(words: str) -> Kind | None:

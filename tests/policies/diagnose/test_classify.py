@@ -117,3 +117,58 @@ def test_lines_of_the_kernel_and_of_slurm_count_for_nothing_in_a_rank_s_output()
 
 def test_no_rank_at_all_is_no_error() -> None:
     assert verdict().signature == "unknown"
+
+
+# --- what stands beside a line
+
+
+def test_an_exception_over_what_is_not_there_is_about_the_error_right_before_it() -> None:
+    trace = 'Traceback (most recent call last):\n  File "/home/u/train.py", line 9, in main\n    check()\n'
+    busy = f"Failed to open accelerator 0: Device or resource busy by another process of pid 7\n{trace}RuntimeError: nothing to train on\n"
+    v = verdict(end(0, busy, 1), end(1))
+    assert v.retriable is Retriable.YES and "resource busy" in v.evidence[0] and "nothing to train on" in v.evidence[0]
+    alone = verdict(end(0, f"{trace}RuntimeError: nothing to train on\n", 1), end(1))
+    assert (alone.error_class, alone.retriable) == (ErrorClass.USER_CODE, Retriable.NO)
+
+
+def test_what_is_quoted_right_before_an_exception_says_nothing_of_it() -> None:
+    trace = 'Traceback (most recent call last):\n  File "/home/u/train.py", line 9, in main\n    check()\nRuntimeError: bad width\n'
+    v = verdict(end(0, f'sample text: "connection reset by peer, the device is busy, error"\n{trace}', 1), end(1))
+    assert (v.error_class, v.retriable) == (ErrorClass.USER_CODE, Retriable.NO)
+
+
+def test_a_device_assertion_is_shown_with_the_assertion() -> None:
+    said = "Index.cu:99: gather: block: [5,0,0] Assertion `row < rows` failed.\nRuntimeError: CUDA error: device-side assert triggered\n"
+    v = verdict(end(0, said, 1), end(1))
+    assert "row < rows" in v.evidence[0]
+
+
+def test_of_ranks_that_ended_alike_the_one_that_spoke_tells() -> None:
+    said = "E coordination_service.cc:954] UNAVAILABLE: Task /job:w/task:3 heartbeat timeout, it was preempted or crashed\n"
+    v = verdict(end(0, said, 0, 6), end(1, "", 0, 6), end(2), end(3))
+    assert "heartbeat timeout" in v.evidence[0] and not v.suspects
+
+
+def test_who_complained_of_its_own_adapter_first_comes_before_those_who_complain_of_a_peer() -> None:
+    own = "n1:34:50 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : something new\n"
+    peer = "n2:73:85 [0] transport/net_ib.cc:1238 NCCL WARN NET/IB : Got completion from peer 10.0.0.1<7> with error 12, opcode 2, len 1, vendor err 129\n"
+    v = verdict(end(0, own, said_at=80.0, at=101.0), end(1), end(2, peer, 1), end(3))
+    assert [s.node for s in v.suspects] == ["n1"] and "something new" in v.evidence[0]
+
+
+def test_a_call_that_opens_an_adapter_is_the_set_up_whatever_the_system_said_of_it() -> None:
+    for words in ("ibv_open_device(mlx5_9) failed: Cannot allocate memory", "hfi_userinit: mmap failed: Resource temporarily unavailable"):
+        v = verdict(end(0, f"[1.2] UCX  ERROR {words}\n", 1), end(1, f"[1.2] UCX  ERROR {words}\n", 1))
+        assert (v.error_class, v.retriable) == (ErrorClass.NETWORK, Retriable.NO)
+
+
+def test_slurm_s_reason_for_an_end_tells_more_than_its_signal() -> None:
+    said = "srun: Force Terminated job 7\nslurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2024-01-02T03:04:05 DUE TO TIME LIMIT ***\n"
+    v = verdict(*(end(rank, said, 0, 15, stopped=False) for rank in range(4)))
+    assert v.retriable is Retriable.NO and "TIME LIMIT" in v.evidence[0]
+
+
+def test_a_warning_is_taken_for_the_reason_where_nobody_says_anything_else() -> None:
+    said = "lib/save.py:22: UserWarning: could not copy the weights. Error: CUDA out of memory. Tried to get 5 MiB\n"
+    v = verdict(end(0, said, 1), end(1))
+    assert (v.error_class, v.retriable) == (ErrorClass.OOM, Retriable.NO)

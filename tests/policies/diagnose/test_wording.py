@@ -31,6 +31,12 @@ YES, NO = Retriable.YES, Retriable.NO
         ("record 7 of shard-3.tar is corrupt", ErrorClass.DATA, NO),
         ("mmap length is greater than file size", ErrorClass.DATA, NO),
         ("Unable to check out a license for the solver", ErrorClass.UNKNOWN, YES),
+        ("OFI fi_open domain failed (Invalid argument)", ErrorClass.NETWORK, NO),
+        ("n1.88PSM2 can't open hfi unit: -1 (err=23)", ErrorClass.NETWORK, NO),
+        ("Call to ibv_create_qp failed", ErrorClass.NETWORK, NO),
+        ("*** STEP 8.0 ON n1 CANCELLED AT 2024-01-02T03:04:05 DUE TO TIME LIMIT ***", ErrorClass.USER_CODE, NO),
+        ("Process 77 got signal: 15", ErrorClass.UNKNOWN, YES),
+        ("srun: error: Unable to create step for job 7: More processors requested than permitted", ErrorClass.USER_CODE, NO),
     ],
 )
 def test_the_thing_that_is_named_places_the_error(words: str, error_class: ErrorClass, retriable: Retriable) -> None:
