@@ -102,7 +102,8 @@ class History:
     sightings: of words that make their node a suspect. left_on_words: node -> signature, of all nodes that the job has ever
     left on nothing but words, but for those that a fact spoke against later; reinstated: of those that it may use again.
     began_at, longest_s: of the attempt, and the longest life of one since progress was last made. progress_at: when that
-    was, or an attempt lived so much longer. last_step: of the attempt that ended last. dead: nodes known dead when they were
+    was, or an attempt lived so much longer. last_step: of the attempt that ended last; lived_s: until its trouble began.
+    most_beats: of an attempt since progress was last made. dead: nodes known dead when they were
     isolated, on which no rank has run since. shares: (schedule, step key) -> by slot, what the step has of its node.
     """
 
@@ -151,6 +152,8 @@ class History:
     longest_s: float = 0.0
     progress_at: float = 0.0
     last_step: int = 0
+    lived_s: float = 0.0
+    most_beats: int = 0
     dead: frozenset[str] = frozenset()
     shares: Mapping[tuple[int, str], tuple[Share, ...]] = field(default_factory=dict)
 
@@ -251,7 +254,7 @@ def _named(nodes: str) -> set[str]:
 def _trouble_seen(past: History, seen: TroubleSeen) -> History:
     """An attempt has lived until its trouble began; how long its ranks took to stop tells nothing."""
     lived_s = seen.at - past.began_at if past.began_at else 0.0
-    past = replace(past, trouble=seen.cause, began_at=0.0)
+    past = replace(past, trouble=seen.cause, began_at=0.0, lived_s=lived_s)
     if past.longest_s and lived_s >= max(LIVED_FACTOR * past.longest_s, LIVED_LEAST_S):
         past = _progress(past, seen.at)
     return replace(past, longest_s=max(past.longest_s, lived_s))
@@ -259,7 +262,7 @@ def _trouble_seen(past: History, seen: TroubleSeen) -> History:
 
 def _progress(past: History, at: float) -> History:
     """Breaks whatever counts in a row."""
-    return replace(past, unconditional_in_a_row=0, hangs_in_a_row=0, same_in_a_row=0, longest_s=0.0, progress_at=at)
+    return replace(past, unconditional_in_a_row=0, hangs_in_a_row=0, same_in_a_row=0, longest_s=0.0, most_beats=0, progress_at=at)
 
 
 def _slots_changed(past: History, changed: SlotsChanged) -> History:
@@ -421,9 +424,18 @@ def _as_if_not(past: History, swap: Decided) -> History:
 
 
 def _attempt_ended(past: History, ended: AttemptEnded) -> History:
-    """Progress beyond the point of the last failure breaks what counts in a row."""
+    """Progress beyond the point of the last failure breaks what counts in a row.
+
+    Steps tell it best. Of a program that tells none, so many more beats than in any try before do, or that it has saved what
+    it has done since its start; what is saved at once holds nothing new.
+    """
     past = replace(past, last_step=ended.step)
-    return _progress(replace(past, furthest=ended.step), ended.at) if ended.step > past.furthest else past
+    if ended.step or past.furthest:
+        return _progress(replace(past, furthest=ended.step), ended.at) if ended.step > past.furthest else past
+    further = past.most_beats and ended.beats >= LIVED_FACTOR * past.most_beats
+    if further or (ended.saved and past.lived_s >= LIVED_LEAST_S):
+        past = _progress(past, ended.at)
+    return replace(past, most_beats=max(past.most_beats, ended.beats))
 
 
 def _culprit_seen(past: History, found: CulpritSeen) -> History:

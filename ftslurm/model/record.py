@@ -374,13 +374,15 @@ class CarriedOut:
 @dataclass(frozen=True, slots=True)
 class AttemptEnded:
     """exits: how many ranks ended how, e.g. {"exited with status 0": 7}. step: the training step that its program said it
-    had come to.
+    had come to; 0: it told none. beats: how often it said that it lives. saved: how often it ended a section in which it saves.
     """
 
     at: float
     attempt: int
     exits: Mapping[str, int] = field(default_factory=dict)
     step: int = 0
+    beats: int = 0
+    saved: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,7 +212,8 @@ def agent_report(message: Message) -> AgentReport:
         case "stage":
             return StageSet(_number(message, "rank"), _stage(message), _number(message, "attempt"))
         case "progress":
-            return Progressed("", _number(message, "step"), _number(message, "attempt"))
+            beats, saved = (_number(message, name) if name in message else 0 for name in ("beats", "saved"))
+            return Progressed("", _number(message, "step"), _number(message, "attempt"), beats, saved)
         case "alive":
             return RanksAlive("", dict(_sign_of_life(item) for item in _list(message, "ranks")), _number(message, "attempt"))
         case "live":

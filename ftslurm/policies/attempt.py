@@ -29,7 +29,8 @@ class Attempt:
     0: it never did; what was printed later may be of our own doing. standing: how the hang was noticed that is left alone.
     evidence, views: node -> what its agent found while the ranks hung.
     hung: node -> why a hang is held against it. stages: rank -> the hang interval that its program has set. step: of the
-    training, as far as its program tells. port: that we chose for its rendezvous, 0: none.
+    training, as far as its program tells; beats, saved: how often it has beaten, and saved, in this attempt. port: that we chose
+    for its rendezvous, 0: none.
     said: (rank, what, words) of its program, by the program interface.
     drills: what was injected on purpose, in words; drilled_away: node -> why it is taken for lost.
     started: ranks whose command was told to run. closed: those whose shim has hung up; reset: by a reset; departed:
@@ -57,6 +58,8 @@ class Attempt:
     hung: dict[str, str] = field(default_factory=dict)
     stages: dict[int, float] = field(default_factory=dict)
     step: int = 0
+    beats: int = 0
+    saved: int = 0
     port: int = 0
     evidence: dict[str, str] = field(default_factory=dict)
     said: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)

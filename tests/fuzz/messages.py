@@ -54,7 +54,7 @@ AGENT_REPORTS = [
     {**wire.compared_message((Waits(3, "n1", 60, 0.02, 0.001, (GroupStays("0#1", 7, (12, 13)),), 1.5, 20.0),),
                              (Enters(3, "n1", "0#1", 7, (1, 2, 3)),)), "attempt": 2},
     {"t": "stage", "attempt": 2, "rank": 3, "stage_s": 60.0},
-    {"t": "progress", "attempt": 2, "step": 700},
+    {"t": "progress", "attempt": 2, "step": 700, "beats": 64, "saved": 1},
     {**wire.alive_message({3: (1.5, "it did IO")}), "attempt": 2},
     {"t": "overdue", "attempt": 2, "rank": 3, "why": "no heartbeat for 61 s"},
     {"t": "said", "attempt": 2, "rank": 3, "what": "message", "words": ["half way"]},

@@ -209,3 +209,40 @@ def test_the_fold_goes_on_where_it_stopped_and_changes_nothing_it_was_given(reco
     kept = repr(first)
     assert reduce(History.add, records[cut:], first) == fold(records)
     assert repr(first) == kept
+
+
+CRASH = verdict("unconditional-requeue")
+
+
+def tries(*ends: rec.AttemptEnded, lived_s: float = 60.0) -> History:
+    """Attempts that live as long as each other, each answered by an unconditional requeue."""
+    records: list[rec.Record] = []
+    for number, ended in enumerate(ends, start=1):
+        at = 1000.0 * number
+        records += [replace(attempt(number), at=at), rec.TroubleSeen(at + lived_s, number, "crash", "x"), ended, CRASH]
+    return fold(records)
+
+
+def ended(number: int, **more: int) -> rec.AttemptEnded:
+    return rec.AttemptEnded(1000.0 * number + 70.0, number, **more)
+
+
+def test_a_program_that_tells_no_steps_gets_further_by_many_more_beats() -> None:
+    assert tries(*(ended(number, beats=40) for number in (1, 2, 3))).unconditional_in_a_row == 3
+    assert tries(ended(1, beats=40), ended(2, beats=60), ended(3, beats=70)).unconditional_in_a_row == 3
+    past = tries(ended(1, beats=40), ended(2, beats=80), ended(3, beats=80))
+    assert (past.unconditional_in_a_row, past.most_beats) == (2, 80)
+
+
+def test_or_by_what_it_has_saved_some_time_after_its_start() -> None:
+    assert tries(ended(1), ended(2, saved=1), ended(3)).unconditional_in_a_row == 2
+    assert tries(ended(1), ended(2, saved=1), ended(3), lived_s=5.0).unconditional_in_a_row == 3
+
+
+def test_steps_tell_it_alone_where_they_are_told() -> None:
+    past = tries(ended(1, step=90, beats=10, saved=1), ended(2, step=90, beats=99, saved=3), ended(3, step=80, beats=400, saved=1))
+    assert past.unconditional_in_a_row == 3
+
+
+def test_beats_of_an_old_ledger_are_none() -> None:
+    assert rec.AttemptEnded(1.0, 1, {"exited with status 1": 2}, 7) == rec.AttemptEnded(1.0, 1, {"exited with status 1": 2}, 7, 0, 0)

@@ -139,6 +139,36 @@ def test_stages_and_progress_are_told_when_they_change(folder: Path) -> None:
     assert [one["step"] for one in seen if one["t"] == "progress"] == [41, 42, 43]
 
 
+SAVES = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from ftslurm.sdk import client
+for _ in range(100):
+    client.heartbeat()
+with client.section("checkpointing"):
+    pass
+print("saved", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_beats_and_what_is_saved_are_told_where_no_steps_are(folder: Path) -> None:
+    pages = Pages()
+    pages.watch([(3, 1)], str(folder), BeatLimits(), time.monotonic())
+    env = {"FTSLURM_PAGE": f"{folder}/3.1", "SLURM_PROCID": "3", "FTSLURM_ATTEMPT": "1", "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen([sys.executable, "-c", SAVES], env=env, stdin=-1, stdout=-1, text=True, bufsize=1) as child:
+        assert child.stdout is not None and child.stdin is not None
+        try:
+            assert child.stdout.readline() == "saved\n"
+            told, until = [], time.monotonic() + 20
+            while not any(one["t"] == "progress" and one["saved"] for one in told) and time.monotonic() < until:
+                told += turns(pages, 0.1)
+            assert not [one for one in turns(pages, 0.3) if one["t"] == "progress"], "nothing new"
+        finally:
+            child.kill()
+    assert [one for one in told if one["t"] == "progress"][-1] == {"t": "progress", "step": 0, "beats": 100, "saved": 1}
+
+
 def test_what_killed_steps_left_is_swept_and_nothing_that_may_live(tmp_path: Path) -> None:
     mark = f"ftslurm.{os.getuid()}"
     for name in ("1.0.aa", "2.0.bb", "3.0.cc", "4.0.dd", "5.0.own"):

@@ -142,6 +142,8 @@ class Hangs(Settling):
         return [Say(f"the program has set limits of its own ({what}): a hang is answered by a restart from here on")]
 
     def _progressed(self, event: ev.Progressed, now: Now) -> list[Decision]:
+        self._attempt.beats = max(self._attempt.beats, event.beats)
+        self._attempt.saved = max(self._attempt.saved, event.saved)
         if event.step > self._attempt.step:
             self._attempt.step = event.step
             self._still.lives(now.mono)

@@ -259,7 +259,7 @@ class Settling(Rungs):
 
     def _has_progressed(self) -> bool:
         """Has the job ever got anywhere?"""
-        known = max(self._attempt.step, self.history.furthest) > 0
+        known = max(self._attempt.step, self._attempt.saved, self.history.furthest) > 0
         return known or self.history.longest_s >= BEGUN_S or self.history.progress_at > 0
 
     def _reinstate(self, signature: str, found: Contrast, now: Now) -> list[Decision]:
@@ -273,7 +273,8 @@ class Settling(Rungs):
         if self._attempt.written:
             return []
         self._attempt.written = True
-        return [self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary(), self._attempt.step))]
+        a = self._attempt
+        return [self._note(rec.AttemptEnded(now.unix, a.number, a.summary(), a.step, a.beats, a.saved))]
 
     # --- what comes in meanwhile
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ from ftslurm.sdk.page import owner_lives, page_paths, read_page
 READ_S, LOOK_S = 0.1, 1.0
 # As in stalls.
 STOPPED_S = 30.0
+# Beats are told as often as they have become so many times as many: what is made of them compares by as much.
+BEATS_FACTOR = 2
+# How programs call the section in which they save (ft_launcher's own word is `checkpointing`).
+_SAVING = re.compile(r"(?i)checkpoint|ckpt|\bsav(?:e|ing)\b")
 # A folder is filled as its step starts, and removed as it ends.
 LEFT_S = 600.0
 
@@ -37,6 +42,8 @@ class _Rank:
     told: bool = False
     stage_s: float | None = None
     step: int | None = None
+    beats: int = 0
+    saved: int = 0
 
 
 class Pages:
@@ -44,7 +51,7 @@ class Pages:
 
     def __init__(self) -> None:
         self._ranks: dict[int, _Rank] = {}
-        self._step = 0
+        self._step = self._beats_told = self._saved = 0
         self.wakes_at: float | None = None
         self.reports = False  # does a program of the node tell its life by beats or sections?
 
@@ -54,7 +61,7 @@ class Pages:
         What was before is forgotten, but for what the same start has said of itself.
         """
         before = self._ranks
-        self._ranks, self._step, self.reports = {}, 0, False
+        self._ranks, self._step, self._beats_told, self._saved, self.reports = {}, 0, 0, 0, False
         for rank, number in ranks:
             path = f"{folder}/{rank}.{number}"
             old = before.get(rank)
@@ -95,11 +102,14 @@ class Pages:
         return found
 
     def _progress(self) -> list[Message]:
+        """Of the rank that is furthest. The steps, and where a program tells none, its beats and what it has saved."""
         step = max((rank.step for rank in self._ranks.values() if rank.step is not None), default=0)
-        if step <= self._step:
+        beats = max((rank.beats for rank in self._ranks.values()), default=0)
+        saved = max((rank.saved for rank in self._ranks.values()), default=0)
+        if step <= self._step and saved <= self._saved and beats < max(1, BEATS_FACTOR * self._beats_told):
             return []
-        self._step = step
-        return [{"t": "progress", "step": step}]
+        self._step, self._beats_told, self._saved = max(step, self._step), beats, saved
+        return [{"t": "progress", "step": self._step, "beats": beats, "saved": saved}]
 
     def _beats(self, number: int, rank: _Rank, now: float) -> list[Message]:
         """Several programs may report for one rank; the first that is late counts."""
@@ -109,6 +119,8 @@ class Pages:
             if page is not None and owner_lives(page) is not False:
                 stages += [page.stage_s] if page.stage_s is not None else []
                 rank.step = max(rank.step or 0, page.step) if page.step is not None else rank.step
+                rank.beats = max(rank.beats, page.beats)
+                rank.saved = max(rank.saved, sum(each.times for each in page.sections if _SAVING.search(each.name)))
             if page is not None and owner_lives(page) is False:
                 rank.watches[path] = None  # a program that has ended owes no beats
             else:
