@@ -6,6 +6,10 @@ from enum import Enum
 
 from ftslurm.model.values import dataclass
 
+# Values of CUDA_VISIBLE_DEVICES and its like that show a program none. Source: CUDA C++ Programming Guide, "CUDA Environment
+# Variables"; `none`, `void` of NVIDIA's container runtime; `NoDevFiles` of Slurm's gres/gpu.
+NO_DEVICES = ("", "-1", "none", "void", "NoDevFiles")
+
 
 class DeviceHealth(Enum):
     """One chip. UNKNOWN: no answer, or words we do not know; never taken for good or bad."""

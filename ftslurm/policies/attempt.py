@@ -22,7 +22,8 @@ class Attempt:
     numbers: rank -> its own start, if it was started again alone.
     faults: what the devices showed when the trouble began; a fault that clears meanwhile is still the reason.
     unhealed: node -> why its devices did not heal. to_heal: node -> devices whose healing is under way. looked: nodes
-    whose devices were looked at after the trouble began. step_gone: the launcher's process has ended. culprit: a
+    whose devices were looked at after the trouble began; seen: those of them that have some, which answered.
+    step_gone: the launcher's process has ended. culprit: a
     rank had failed before the others were stopped. killed: one ended by a signal that may have been Slurm's. not_in_place: a
     further reason why the ranks cannot be started again here. written: the end of the attempt stands in the ledger.
     verdict: once it is known. advised: hints were given. words: rank -> what it had printed when it hung. hung_at: Unix seconds,
@@ -72,6 +73,7 @@ class Attempt:
     unhealed: dict[str, str] = field(default_factory=dict)
     to_heal: dict[str, frozenset[str]] = field(default_factory=dict)
     looked: set[str] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
     faults: dict[tuple[str, str, str], Fault] = field(default_factory=dict)
     started: frozenset[int] = frozenset()
     closed: set[int] = field(default_factory=set)

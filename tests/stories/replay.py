@@ -283,7 +283,7 @@ class Job:
         step_key: str = "train", user_env: Iterable[str] = (), now: Now = START, diagnose: Diagnose | None = None,
         remembered: Mapping[str, str] | None = None, width: int = 0, no_swap: str = "", granted: Sequence[str] = (),
         batch_node: str = "", submit_time: int = 0, clean_ups: Sequence[float] = (), shares: Iterable[Share] = (),
-        beside: bool = False, advise: Advise | None = None,
+        beside: bool = False, advise: Advise | None = None, hidden: str = "",
     ) -> None:  # fmt: skip
         self.diagnose = diagnose
         self.settings = settings or Settings()
@@ -296,7 +296,7 @@ class Job:
         self.facts = RunFacts(
             f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, user_env=frozenset(user_env), can=frozenset(can),
             remembered=remembered or {}, width=width, number=7, no_swap=no_swap, granted=tuple(granted), batch_node=batch_node,
-            submit_time=submit_time, clean_ups=tuple(map(CleanUpTook, clean_ups)), beside=beside,
+            submit_time=submit_time, clean_ups=tuple(map(CleanUpTook, clean_ups)), beside=beside, hidden=hidden,
         )  # fmt: skip
         self.judge = Judge(self.settings, history, self.facts, diagnose, advise)
         self.tasks = tasks_on(self.nodes, per_node)
@@ -420,7 +420,7 @@ class Job:
         return Job(
             settings or self.settings, past=self.ledger, schedule=self.facts.schedule + 1, nodes=nodes or self.nodes,
             per_node=self.per_node, can=self.facts.can, step_key=self.facts.step_key, user_env=self.facts.user_env, now=self.now,
-            diagnose=self.diagnose, remembered=self.facts.remembered, width=self.facts.width, submit_time=submit_time,
+            diagnose=self.diagnose, remembered=self.facts.remembered, width=self.facts.width, submit_time=submit_time, hidden=self.facts.hidden,
         )  # fmt: skip
 
     # --- asking what it did

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -44,10 +45,10 @@ def judged(ends: tuple[RankEnd, ...], faults: tuple[Fault, ...], bad: Mapping[st
 class Campaign:
     """One job over many schedulings, on the first nodes of the cluster that nothing keeps it off."""
 
-    def __init__(self, per_node: int = 1, width: int = 2, policy: Settings | None = None, remembered: Iterable[str] = ()) -> None:
+    def __init__(self, per_node: int = 1, width: int = 2, policy: Settings | None = None, remembered: Iterable[str] = (), **more: Any) -> None:
         self.width = width
         known = dict.fromkeys(remembered, "left for a fault by jobs 3, 4, last: Slurm says DOWN")
-        self.job = Job(policy, nodes=CLUSTER[:width], per_node=per_node, diagnose=judged, remembered=known)
+        self.job = Job(policy, nodes=CLUSTER[:width], per_node=per_node, diagnose=judged, remembered=known, **more)
         self.tried = 1
         self._begin()
 
@@ -400,3 +401,34 @@ def test_the_same_root_on_most_ranks_before_any_progress_gets_one_more_try() -> 
         assert job.job.rungs[-1] == rung
         if rung != "fail":
             job.again()
+
+
+# --- what only the program does not see
+
+NO_GPU = "RuntimeError: No CUDA GPUs are available\n"
+
+
+def test_a_node_whose_devices_are_well_is_not_left_over_a_program_that_sees_none() -> None:
+    job = Campaign(per_node=1)
+    job.job.there = {"n1": {"nvidia": 8}, "n2": {"nvidia": 8}}
+    assert job.fails(1, NO_GPU) == "unconditional-requeue" and job.excluded == set()
+    assert "the devices of n2 have been looked at since, and are well" in job.job.said
+
+
+def test_one_that_did_not_answer_is_as_good_as_before() -> None:
+    job = Campaign(per_node=1)
+    assert job.fails(1, NO_GPU) == "isolated-requeue" and job.excluded == {"n2"}
+
+
+def test_nor_where_the_environment_hides_them() -> None:
+    job = Campaign(per_node=1, hidden="CUDA_VISIBLE_DEVICES")
+    job.fails(1, NO_GPU)
+    assert job.excluded == set() and "CUDA_VISIBLE_DEVICES shows the program no device" in job.job.said
+    job.until_over(1, NO_GPU)
+    assert job.ever_excluded == set() and job.tried <= 3
+
+
+def test_a_file_system_that_a_rank_calls_read_only_costs_no_node_at_once() -> None:
+    job = Campaign(per_node=2)
+    assert job.fails(2, "OSError: [Errno 30] Read-only file system: '/opt/app/cache'\n") != "isolated-requeue"
+    assert job.excluded == set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
+from ftslurm.model.devices import NO_DEVICES
 from ftslurm.model.numbers import whole
 from ftslurm.model.values import dataclass
 
@@ -80,9 +81,6 @@ def in_words(failed: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     for call, why in failed:
         calls.setdefault(why, []).append(call)
     return tuple(f"{why} ({', '.join(names)})" for why, names in calls.items())
-
-
-NO_DEVICES = ("", "-1", "none", "void", "NoDevFiles")
 
 
 def chosen(value: str | None, looks: Iterable[GpuLook]) -> frozenset[str] | None:

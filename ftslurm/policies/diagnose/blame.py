@@ -1,17 +1,20 @@
-"""Codes that are nobody's fault though a device shows them, and words that the program itself calls retriable."""
+"""Codes that are nobody's fault though a device shows them, words that the program itself calls retriable, and devices that
+only the program does not see."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.history import History
-from ftslurm.model.verdict import RankEnd, Retriable, Verdict
+from ftslurm.model.verdict import Confidence, ErrorClass, RankEnd, Retriable, Verdict
 
 # Several chips that raise the same code in the same moment have been given the same bad work. Source: MindCluster's
 # ClusterD, which does not count such a code as a suspicion against hardware.
 SAME_MOMENT_S = 30.0
+# What a program sees of the devices is up to its own environment as well: a mask (CUDA_VISIBLE_DEVICES), no --gres.
+AS_IT_SEES = frozenset({"cuda-no-device", "npu-not-found", "acl-207004"})
 
 
 def common_codes(faults: Iterable[Fault], history: History) -> frozenset[str]:
@@ -47,3 +50,26 @@ def with_own_words(verdict: Verdict, ends: Iterable[RankEnd], words: Iterable[st
             evidence = (*verdict.evidence[:5], f"called retriable: `{found}`")
             return replace(verdict, retriable=Retriable.YES, evidence=evidence, called=True)
     return verdict
+
+
+def without_own_view(verdict: Verdict, hidden: str, well: Collection[str]) -> Verdict:
+    """A program that sees no device is wrong about the hardware where its own environment hides them, and on a node whose
+    devices have been looked at since and are well.
+
+    hidden: the variable that shows it none, `CUDA_VISIBLE_DEVICES`; empty: not known. well: those nodes.
+    """
+    if verdict.signature not in AS_IT_SEES or verdict.confidence is Confidence.FACT:
+        return verdict
+    accused = tuple(suspect for suspect in verdict.suspects if not hidden and suspect.node not in well)
+    if accused or (not hidden and not verdict.suspects):
+        return replace(verdict, suspects=accused)
+    nodes = ", ".join(sorted({suspect.node for suspect in verdict.suspects}))
+    why = f"{hidden} shows the program no device" if hidden else f"the devices of {nodes} have been looked at since, and are well"
+    advice = f"unset {hidden}, or ask Slurm for devices (--gres)"
+    advice = advice if hidden else "look at --gres and CUDA_VISIBLE_DEVICES of the step"
+    return replace(
+        verdict, error_class=ErrorClass.USER_CODE, retriable=Retriable.NO, suspects=(), confirm=max(1, verdict.confirm),
+        heals=False,
+        what=f"{why}: it is the program's environment ({verdict.what})", evidence=(*verdict.evidence[:5], why),
+        lead=replace(verdict.lead, advice=advice),
+    )  # fmt: skip

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from ftslurm.model.history import History, Sighting
 from ftslurm.model.nodes import fold
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Verdict
+from ftslurm.policies.diagnose.blame import AS_IT_SEES
 from ftslurm.policies.diagnose.spread import SETUP
 
 # What the hardware or the network says of itself is worth one try more before it is called the program's.
@@ -27,8 +28,6 @@ _INSTEAD = {
     ErrorClass.STORAGE: "it is not the node, but the storage or the program",
     ErrorClass.DATA: "it is not the node, but the data or the program",
 }
-# What a program sees of the devices is up to its own environment as well: a mask (CUDA_VISIBLE_DEVICES), no --gres.
-_AS_IT_SEES = frozenset({"cuda-no-device"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def without_control(verdict: Verdict, ends: Sequence[RankEnd]) -> Verdict:
     own word accuses it."""
     if len({end.node for end in ends}) > 1:
         return verdict
-    own = verdict.error_class is ErrorClass.HARDWARE and verdict.signature not in _AS_IT_SEES
+    own = verdict.error_class is ErrorClass.HARDWARE and verdict.signature not in AS_IT_SEES
     return replace(verdict, suspects=tuple(s for s in verdict.suspects if own and s.blame is Blame.YES))
 
 

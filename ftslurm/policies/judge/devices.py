@@ -63,6 +63,8 @@ class Devices(Settling):
         notes = self._note_faults(event, now)
         if event.asked:
             self._attempt.looked.add(event.node)
+            if not event.error and any(event.there.values()):
+                self._attempt.seen.add(event.node)
         return [*notes, *self._settled(now)]
 
     def _note_faults(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:

@@ -44,7 +44,8 @@ class RunFacts:
     nothing is left there.
     submit_time: of the job or its last requeue, by slurmctld's clock. clean_ups: what nodes of this cluster needed after
     earlier requeues, this user's jobs', the latest last. output: where it goes, None where nobody knows.
-    log, labels: where the ranks' errors go, as in RunBegan.
+    log, labels: where the ranks' errors go, as in RunBegan. hidden: the variable of ftrun's environment that shows programs no
+    device, where Slurm gives them none either.
     number: of the job, as scontrol takes it. remembered: node -> why earlier jobs of this user left it. sdk_env: what the
     program interface in the ranks has to know.
     user_env: names of the variables the user has set. can: what the launcher is able to do: `ask` (the state of job
@@ -89,6 +90,7 @@ class RunFacts:
     log: str = ""
     labels: bool = False
     output: OutputTo | None = None
+    hidden: str = ""
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from ftslurm.model.events import Now
 from ftslurm.model.history import SWAPS
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.verdict import Blame, RankEnd
-from ftslurm.policies.diagnose.blame import with_own_words
+from ftslurm.policies.diagnose.blame import with_own_words, without_own_view
 from ftslurm.policies.diagnose.contrast import Contrast, contrast, shown_by, with_contrast
 from ftslurm.policies.diagnose.spread import BEGUN_S, with_spread
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
@@ -239,6 +239,7 @@ class Settling(Rungs):
         ends = attempt.rank_ends(self._tasks, rank)
         v = self._diagnose(ends, faults, bad_nodes(self._slurm, attempt, self._chosen()))
         v = with_spread(with_own_words(v, ends, attempt.own_words()), ends, rank is not None or self._has_progressed())
+        v = without_own_view(v, self.facts.hidden, attempt.seen - {node for node, _, _ in self._faults})
         shown, window_s = shown_by(v), self.settings.same_code_window_s
         since = now.unix - window_s
         cleared = contrast(v.signature, shown, self.history, since, self.history.last_step, v.error_class)

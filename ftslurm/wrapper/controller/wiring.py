@@ -32,6 +32,7 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.ledger.store import Identity, Store, state_folder
 from ftslurm.model.decisions import TellOthers
+from ftslurm.model.devices import NO_DEVICES
 from ftslurm.model.history import CleanUpTook, History, clean_up_of, fold
 from ftslurm.model.job import Allocation, JobId
 from ftslurm.model.layout import Layout
@@ -515,8 +516,18 @@ def _facts(
         slurm_env={name: value for name, value in order.env.items() if name.startswith(_OF_THE_JOB)},
         granted=allocation.granted,
         submit_time=allocation.submit_time,
+        hidden=_hidden(order.env),
     )
 
+
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
+
+
+def _hidden(env: Mapping[str, str]) -> str:
+    """The variable that shows programs no device, if nothing says that Slurm sets it anew for each of them."""
+    if any(env.get(name) for name in ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE")):
+        return ""
+    return next((name for name in _VISIBLE if name in env and env[name].strip() in NO_DEVICES), "")
 
 # What the batch script's environment says of the job, and not of a place in it.
 _OF_THE_JOB = (
