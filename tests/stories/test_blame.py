@@ -432,3 +432,35 @@ def test_a_file_system_that_a_rank_calls_read_only_costs_no_node_at_once() -> No
     job = Campaign(per_node=2)
     assert job.fails(2, "OSError: [Errno 30] Read-only file system: '/opt/app/cache'\n") != "isolated-requeue"
     assert job.excluded == set()
+
+
+# --- on most ranks, before anybody got anywhere
+
+REFUSED = "ConnectionRefusedError: [Errno 111] Connection refused\n"
+
+
+def all_fail(job: Campaign, text: str, ranks: Sequence[int] = ()) -> str:
+    """Those ranks, or all of them, print it and fail at once."""
+    mine = [task.rank for task in job.job.tasks if not ranks or task.rank in ranks]
+    number, said = max(job.job.truth.attempts), (Piece(job.job.now.unix - 0.1, "err", text),)
+    job.job.silent.add(do.StopRanks)
+    others = [replace(job.job.exit_of(task.rank, 0, 15), stopped=True) for task in job.job.tasks if task.rank not in mine]
+    job.job.tell(*(replace(job.job.exit_of(rank, 1), output=said) for rank in mine), *others)
+    job.job.silent.discard(do.StopRanks)
+    job.job.tell(*(ev.RankStopped(task.rank, number) for task in job.job.tasks))
+    return job.job.rungs[-1]
+
+
+@pytest.mark.parametrize("text", [REFUSED, ECC])
+def test_what_all_ranks_meet_at_once_gets_one_more_try(text: str) -> None:
+    job = Campaign(per_node=2)
+    assert all_fail(job, text) == "unconditional-requeue"
+    job.again()
+    assert all_fail(job, text) == "fail" and job.ever_excluded == set()
+
+
+def test_what_was_on_most_ranks_before_is_the_same_on_the_few_that_came_to_it_this_time() -> None:
+    job = Campaign(per_node=2)
+    assert all_fail(job, ECC) == "unconditional-requeue"
+    job.again()
+    assert all_fail(job, ECC, (2,)) == "fail" and job.ever_excluded == set()

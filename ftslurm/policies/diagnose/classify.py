@@ -327,10 +327,10 @@ def _by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit])
     same = _ranks_of(hit for hit in roots if hit.pattern.id == first.pattern.id)
     everywhere = _everywhere(same, ends)
     error_class, p = first.pattern.error_class, first.pattern
-    retriable = p.retriable
+    retriable, confirm = p.retriable, p.confirm
     if everywhere and error_class is ErrorClass.HARDWARE:
         # Not every node breaks in the same moment, and a restart finds the same nodes with the same program.
-        error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
+        error_class, retriable, confirm = ErrorClass.USER_CODE, Retriable.NO, max(1, confirm)
     elif p.id in _ASKED_FOR and (everywhere or len({end.node for end in ends}) == 1):
         error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
     elif everywhere and error_class is ErrorClass.USER_CODE:
@@ -360,7 +360,7 @@ def _by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit])
     return Verdict(
         error_class, Retriable.ONCE if alone else retriable, Confidence.STRONG, p.id,
         f"{p.name}{f', {where}' if where else ''} ({first})", suspects, tuple(evidence[:EVIDENCE_LINES]),
-        everywhere and error_class in _PROGRAMS, p.confirm, not everywhere and p.heals, _places(same), lead=lead,
+        everywhere and error_class in _PROGRAMS, confirm, not everywhere and p.heals, _places(same), lead=lead,
     )  # fmt: skip
 
 
@@ -473,6 +473,7 @@ def _by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
     return Verdict(
         error_class, first.pattern.retriable, Confidence.WEAK, first.pattern.id,
         f"{first.pattern.name} ({first}); a consequence, its cause was not seen", suspects, tuple(evidence[:EVIDENCE_LINES]),
+        shown={} if suspects or waited else _places(_ranks_of(hit for hit in symptoms if hit.pattern is first.pattern)),
         lead=Lead(
             first.end.rank, first.end.node, _words_of(first, symptoms), first.pattern.name, first.place,
             "a consequence: its cause was not seen", first.pattern.note,

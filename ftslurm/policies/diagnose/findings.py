@@ -111,7 +111,8 @@ def _by_its_values(hit: Found, book: Scans) -> Pattern:
     look, meaning = MEANS.get(hit.pattern.id, (None, ""))
     if look is not None and look(hit.line.decode(errors="replace")):
         return book.named(meaning) or hit.pattern
-    how_only = hit.pattern.id in _HOW_ONLY or (hit.word is not None and hit.word.family in SYSTEM)
+    passed_on = hit.pattern.id in _HOW_ONLY or hit.pattern.defers or hit.pattern.role is Role.SYMPTOM
+    how_only = passed_on or (hit.word is not None and hit.word.family in SYSTEM)
     if how_only and of_an_adapter(hit.line.decode(errors="replace")):
         told = replace(hit.pattern, error_class=ErrorClass.NETWORK, retriable=Retriable.NO, role=Role.ROOT)
         return replace(told, blame=Blame.NO, remedy=Remedy.FAIL)
@@ -141,6 +142,10 @@ def _known(hit: Found, places: Sequence[tuple[int, Raised]], text: bytes) -> Fin
     at = bisect_left(places, hit.offset, key=lambda each: each[0])
     within = at < len(places) and places[at][0] < hit.offset + max(1, len(hit.line))
     raised = places[at][1] if within else None
+    if raised is None and at and _is_message(hit, places[at - 1][0], text):
+        raised = places[at - 1][1]
+        if hit.line.lstrip().startswith(b"what():"):
+            hit = hit._replace(line=raised.kind.encode() + b": " + hit.line.lstrip())
     # What the program itself has thrown are its own words: they say what it takes the failure for, and blame no node.
     pattern = replace(hit.pattern, blame=Blame.NO) if raised and raised.thrown else hit.pattern
     place = raised.place if raised else ""
@@ -150,6 +155,11 @@ def _known(hit: Found, places: Sequence[tuple[int, Raised]], text: bytes) -> Fin
         pattern = replace(pattern, defers=True)
     mild = is_mild(hit.line) and raised is None
     return Finding(hit.offset, line, pattern, place, mild, hit.word, mild and is_dealt_with(hit.line), hit.start)
+
+
+def _is_message(hit: Found, offset: int, text: bytes) -> bool:
+    """Does the hit stand in the line right below that of the error at `offset`? C++ and Rust say there what it is."""
+    return text.find(b"\n", offset) + 1 == hit.offset
 
 
 def _with_message(line: bytes, text: bytes, offset: int) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ftslurm.model.record import Diagnosed
 from ftslurm.model.verdict import Blame, Confidence, RankEnd, Retriable, Suspect, Verdict
 
 # An attempt that has lived for so long has begun its work, whether its program tells steps or not (hang.start).
@@ -18,13 +19,30 @@ SETUP = "its set-up may be wrong"
 
 def with_spread(verdict: Verdict, ends: Sequence[RankEnd], progressed: bool) -> Verdict:
     """progressed: has the job ever got anywhere? Then what all ranks meet now may have come from outside, and pass."""
-    if progressed or verdict.confidence is not Confidence.STRONG or verdict.called:
+    if progressed or verdict.called or not _counts(verdict, ends):
         return verdict
     if on_most(verdict.shown, ends):
         return _on_most(verdict)
     if node := _set_up(verdict, ends):
         return _setup(verdict, node)
     return verdict
+
+
+def _counts(verdict: Verdict, ends: Sequence[RankEnd]) -> bool:
+    """Roots; of what only bystanders say, what all say that failed, so that nobody is left whom they can be bystanders of."""
+    if verdict.confidence is Confidence.WEAK:
+        own = {end.rank for end in ends if end.status is not None and not end.status.ok and not end.stopped}
+        return on_most(verdict.shown, ends) and own <= verdict.shown.keys() and not verdict.suspects
+    return verdict.confidence is Confidence.STRONG
+
+
+def still_on_most(verdict: Verdict, before: Diagnosed | None) -> Verdict:
+    """What was on most ranks in the attempt before, and has come again without progress between, is the same, though most ranks
+    were stopped this time before they came to it."""
+    again = before is not None and before.program and before.signature == verdict.signature
+    if not again or verdict.program or verdict.called or verdict.confidence is Confidence.FACT:
+        return verdict
+    return replace(verdict, retriable=Retriable.NO, suspects=(), program=True, heals=False)
 
 
 def on_most(shown: Mapping[int, str], ends: Sequence[RankEnd]) -> bool:
@@ -39,7 +57,8 @@ def _on_most(verdict: Verdict) -> Verdict:
     """What is not worth another try stays so: on every rank at once, else after one more."""
     if verdict.retriable is Retriable.NO:
         return replace(verdict, suspects=())
-    return replace(verdict, retriable=Retriable.ONCE, confirm=max(1, verdict.confirm), suspects=(), program=True, heals=False)
+    sure = replace(verdict, confidence=Confidence.STRONG, suspects=(), program=True, heals=False)  # as they all agree
+    return replace(sure, retriable=Retriable.ONCE, confirm=max(1, verdict.confirm))
 
 
 def _set_up(verdict: Verdict, ends: Sequence[RankEnd]) -> str:

@@ -143,6 +143,7 @@ _OTHER_LANGUAGE = _compiled(
 _THROWS = _compiled(r"(?:^\s*|[:;] *)(?:raise|assert)\b")
 _CARET = _compiled(r"^[\s|:]*[~-]*\^[\^~\s-]*\S{0,40}$|^\s*~+\^*~*\s*$")
 _LISTING = _compiled(r"^\s*\d{0,6} \| |^\s*--> \S+:\d+|^\s*\.\.\. \|")
+_JS_FRAME = _compiled(r"\s{2,12}at (?:async )?\S")
 _JS_PLACE = _compiled(r"^(?:file://)?[\w@./-]{1,300}\.[cm]?[jt]sx?:\d+$")
 _LED_TO = _compiled(r"During handling of the above exception|direct cause of the following exception")
 _IGNORED = _compiled(r"^Exception ignored in|^--- Logging error ---|^Exception ignored on calling")
@@ -163,6 +164,7 @@ _ONE_LINE = tuple(
         (b"ERROR: LoadError: ", r"^ERROR: LoadError: (.{0,300})", "LoadError", 1, 0),
         (b".rb:", r"^(?:\S{1,200}/)?([\w.-]{1,100}\.rb:\d+):in .{1,100}: (.{0,300}) \(([\w:]{2,100})\)$", "ruby", 2, 1),
         (b"Error: ", r"^((?:Uncaught )?[A-Z]\w{0,80}Error): (.{0,300})", "", 2, 0),
+        (b"Error: ", r"^(Error): (.{0,300})", "", 2, 0),
         (b" line ", r"^(.{1,300}) at (\S{1,200}\.p[lm] line \d+)\.$", "die", 1, 2),
         (b": line ", r"^([\w./-]{1,200}: line \d+): (.{1,300})", "shell", 2, 1),
     )
@@ -366,11 +368,16 @@ class _Walk:
                     self.raised[w.below] = replace(self.raised[w.below], place=told, own=mine)
                 return
 
+    def _frame_below(self, at: int) -> bool:
+        """JavaScript: a word that any program says is an error's type where its frames follow."""
+        end = self.text.find(b"\n", at)
+        return end >= 0 and _JS_FRAME.match(self.text, end + 1) is not None
+
     def _one_line(self, w: _Writer, body: bytes, at: int) -> None:
         """An error that is told in one line, before its frames or without any."""
         for literal, pattern, kind, message, place in _ONE_LINE:
             found = pattern.match(body) if literal in body else None
-            if found is None:
+            if found is None or (body.startswith(b"Error: ") and not self._frame_below(at)):
                 continue
             groups = ["", *(_text(group) for group in found.groups())]
             name = {"": groups[1], "ruby": groups[-1]}.get(kind, kind)

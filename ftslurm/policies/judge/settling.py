@@ -15,7 +15,7 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.verdict import Blame, RankEnd
 from ftslurm.policies.diagnose.blame import with_own_words, without_own_view
 from ftslurm.policies.diagnose.contrast import Contrast, contrast, shown_by, with_contrast
-from ftslurm.policies.diagnose.spread import BEGUN_S, with_spread
+from ftslurm.policies.diagnose.spread import BEGUN_S, still_on_most, with_spread
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM
@@ -239,6 +239,7 @@ class Settling(Rungs):
         ends = attempt.rank_ends(self._tasks, rank)
         v = self._diagnose(ends, faults, bad_nodes(self._slurm, attempt, self._chosen()))
         v = with_spread(with_own_words(v, ends, attempt.own_words()), ends, rank is not None or self._has_progressed())
+        v = still_on_most(v, self.history.diagnosis if self.history.same_in_a_row else None)
         v = without_own_view(v, self.facts.hidden, attempt.seen - {node for node, _, _ in self._faults})
         shown, window_s = shown_by(v), self.settings.same_code_window_s
         since = now.unix - window_s

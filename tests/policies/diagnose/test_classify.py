@@ -172,3 +172,20 @@ def test_a_warning_is_taken_for_the_reason_where_nobody_says_anything_else() -> 
     said = "lib/save.py:22: UserWarning: could not copy the weights. Error: CUDA out of memory. Tried to get 5 MiB\n"
     v = verdict(end(0, said, 1), end(1))
     assert (v.error_class, v.retriable) == (ErrorClass.OOM, Retriable.NO)
+
+
+# --- other languages
+
+
+@pytest.mark.parametrize(("text", "said", "place"), [
+    ("terminate called after throwing an instance of 'my::WidthError'\n  what():  width 3 is not divisible by 7\n", "my::WidthError", ""),
+    ("thread 'main' panicked at src/main.rs:12:9:\nwidth 3 is not divisible by 7\n", "width 3", "src/main.rs:12"),
+    ("Error: width 3 is not divisible by 7\n    at check (/home/u/app.js:3:9)\n    at /home/u/app.js:7:1\n", "width 3", "/home/u/app.js:3"),
+])  # fmt: skip
+def test_an_error_that_a_pattern_knows_keeps_its_type_and_place(text: str, said: str, place: str) -> None:
+    v = verdict(end(0, text, 1), end(1))
+    assert said in v.lead.said and v.lead.place == place
+
+
+def test_a_line_that_begins_with_error_is_none_of_a_language_without_frames() -> None:
+    assert verdict(end(0, "Error: the thing\nand more\n", 3), end(1)).signature == "exit 3"
