@@ -103,6 +103,7 @@ _GIVES_UP = _compiled(
 _REPORTS = _compiled(
     r"^(?:srun|salloc|sbatch|slurmstepd|mpirun|mpiexec|prun|make(?:\[\d+\])?|ninja|ssh|pdsh\S*): "
     r"|^\[?(?:mpiexec|proxy|prterun)[@:\]]"
+    r"|cannot recover from this failure"
     r"|MPI_Abort|torch[./]distributed[./]elastic|exitcode|closing signal|FAILED\s*$|NO_OTHER_FAILURES|Root Cause"
     r"|^\s*(?:Calls:|Execution halted|signal \(\d+\)|in expression starting|\S+ at \S+ \(unknown line\))"
     r"|^\s*(?:Aborted|Killed|Terminated|Bus error|Illegal instruction|Segmentation fault)(?: \(core dumped\))?\s*$"
@@ -121,6 +122,7 @@ _VAGUE = _compiled(
     r"|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!|\bwith description \""
     r"|\b(?:fatal )?(?:\w+ )?error at [\w./-]+(?::\d+|\(\d+\))\W*$"
     r"|(?:\s-|\.\.|:)\s*failed\W*$"  # how a table of steps says it
+    r"|^\W*(?:fatal|error)\w* (?:called|detected|condition|termination)\b(?: from file\b.*)?\W*$"
     r"|^\W*\[Error\]: |^\W*rectify the fault"  # torch_npu's, the same for every error of a kind
     r"|^\W*(?:fatal|error|errors|failed|failure|exception|aborted|aborting|exiting)\W*$"
 )
@@ -145,7 +147,7 @@ def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild:
     reports the end of another process, if nothing else is said. mild: take warnings as well. A line that only says that
     something failed gives way to one that says what, and what is only guessed or advised is left out.
     """
-    lines = text[-LAST_CHARS:].splitlines()[-LAST_LINES:]
+    lines = [_unboxed(line) for line in text[-LAST_CHARS:].splitlines()[-LAST_LINES:]]
     told, vague, reported, vaguely_reported, skipped = -1, -1, -1, -1, tuple(but)
     for number in range(len(lines) - 1, -1, -1):
         first = min((each for each in (told, vague) if each >= 0), default=number)
@@ -168,6 +170,15 @@ def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild:
     choices = (told, vague, reported, vaguely_reported) if reports else (told, vague)
     choice = next((each for each in choices if each >= 0), -1)
     return _shown(lines, choice)[:SHOWN_CHARS] if choice >= 0 else ""
+
+
+# A line of a box that is drawn around a message, as codes in Fortran do.
+_BOXED = re.compile(r"^\s{0,8}\|\s(.{0,400}?)\s*\|\s*$")
+
+
+def _unboxed(line: str) -> str:
+    found = _BOXED.match(line[:500])
+    return found.group(1) if found else line
 
 
 # A runtime's advice below an error.

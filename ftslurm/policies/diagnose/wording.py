@@ -121,6 +121,12 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|\bnot in (?:the )?checkpoint|\bdiverged",
             ErrorClass.DATA, Retriable.NO,
         ),
+        (  # one that does not fit stays so, one that is away comes back
+            r"\blicen[cs]e\b.{0,60}\b(?:not valid|invalid|expired|does not (?:support|cover|allow))"
+            r"|\b(?:invalid|expired) licen[cs]e"
+            r"|\bnot in (?:the )?(?:authori[sz]ed|allowed)\b",
+            ErrorClass.UNKNOWN, Retriable.NO,
+        ),
         (r"\blicen[cs](?:e|es|ing)\b", ErrorClass.UNKNOWN, Retriable.YES),
         (
             r"\b(?:protocol|address family|socket type) not (?:supported|available)"

@@ -189,3 +189,9 @@ def test_an_error_that_a_pattern_knows_keeps_its_type_and_place(text: str, said:
 
 def test_a_line_that_begins_with_error_is_none_of_a_language_without_frames() -> None:
     assert verdict(end(0, "Error: the thing\nand more\n", 3), end(1)).signature == "exit 3"
+
+
+def test_a_message_in_a_box_is_read() -> None:
+    box = " ------------\n|            |\n|     Inversion of the matrix failed, kpoint 7    |\n|            |\n ------------\n"
+    v = verdict(end(0, box, 1), end(1))
+    assert "Inversion of the matrix failed" in v.evidence[0] and v.retriable is Retriable.NO

@@ -31,6 +31,7 @@ YES, NO = Retriable.YES, Retriable.NO
         ("record 7 of shard-3.tar is corrupt", ErrorClass.DATA, NO),
         ("mmap length is greater than file size", ErrorClass.DATA, NO),
         ("Unable to check out a license for the solver", ErrorClass.UNKNOWN, YES),
+        ("Request denied: license not valid for version 10", ErrorClass.UNKNOWN, NO),
         ("OFI fi_open domain failed (Invalid argument)", ErrorClass.NETWORK, NO),
         ("n1.88PSM2 can't open hfi unit: -1 (err=23)", ErrorClass.NETWORK, NO),
         ("Call to ibv_create_qp failed", ErrorClass.NETWORK, NO),
