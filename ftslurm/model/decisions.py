@@ -298,6 +298,15 @@ class AnswerDrill:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchCheckpoints:
+    """Look for files that match these patterns and are new or changed from now on, and tell of each once it has been the same for
+    `settle_s`. patterns: none to look no more."""
+
+    patterns: tuple[str, ...]
+    settle_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Say:
     """One line for the user, on stderr. quiet: only with --ft-verbose."""
 
@@ -367,6 +376,7 @@ Decision = (
     | DrillRanks
     | DrillDevice
     | AnswerDrill
+    | WatchCheckpoints
     | Say
     | ShowCard
     | KeepOutput

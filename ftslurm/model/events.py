@@ -10,6 +10,7 @@ from ftslurm.model.collectives import Enters, RankView, Waits
 from ftslurm.model.devices import Fault, HealResult
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
+from ftslurm.model.record import Requested
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Piece
 
@@ -339,6 +340,21 @@ class DrillAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlAsked:
+    """The owner of the job has written a request into the ledger (`ftslurm control`), and this ftrun has not seen it yet."""
+
+    request: Requested
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointMade:
+    """A file that a checkpoint makes or changes is there, and is written no more. pattern: that it was looked for by."""
+
+    pattern: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class QuietSeen:
     """No process of the job on `node` has done IO for `quiet_s` seconds; 0: one has again. what: the evidence, in words.
 
@@ -390,8 +406,8 @@ class BeatOverdue:
 @dataclass(frozen=True, slots=True)
 class ProgramSaid:
     """The program of a rank wants something: `message` for people, `retriable` words, `shutdown`, `exclude`; a `setting` of
-    AIMaster's; `limits`: the timeouts that it has calculated hold from now on. `probe`: why there is none in it, which its
-    agent tells.
+    AIMaster's; `limits`: the timeouts that it has calculated hold from now on; `checkpoint`: one is complete. `probe`: why
+    there is none in it, which its agent tells.
     """
 
     rank: int
@@ -526,6 +542,8 @@ Event = (
     | CutOff
     | InTouch
     | DrillAsked
+    | ControlAsked
+    | CheckpointMade
     | QuietSeen
     | UseSampled
     | RankSilent

@@ -7,11 +7,13 @@ from dataclasses import field, replace
 from functools import reduce
 
 from ftslurm.errors import UsageError
+from ftslurm.model.control import CHECKPOINT, EXCLUDE, ON_REQUEST, ON_WARNING, REINSTATE, REQUEUE, UNDO, Control, Request, State
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import (
     AttemptBegan,
     AttemptEnded,
     CarriedOut,
+    CheckpointSeen,
     CleanUpBegan,
     CulpritSeen,
     Decided,
@@ -21,9 +23,13 @@ from ftslurm.model.record import (
     NodeLent,
     NodeRefused,
     Paused,
+    ProgramSaid,
     RankBegan,
     Record,
     Reinstated,
+    RequestAnswered,
+    RequestDone,
+    Requested,
     RunBegan,
     SlotsChanged,
     TroubleSeen,
@@ -31,7 +37,7 @@ from ftslurm.model.record import (
 from ftslurm.model.shares import Share, unfold_shares
 from ftslurm.model.values import dataclass
 
-REQUEUES = frozenset({"isolated-requeue", "unconditional-requeue", "requeue-on-warning"})
+REQUEUES = frozenset({"isolated-requeue", "unconditional-requeue", ON_WARNING, ON_REQUEST})
 # What the job has from Slurm, or from people by way of it, as a rung; and the cause of one that ftrun knew nothing of before.
 BY_SLURM, OUTSIDE = "requeue-by-slurm", "outside"
 # What the next scheduling may find behind it (succession.cut_short).
@@ -103,8 +109,9 @@ class History:
     left on nothing but words, but for those that a fact spoke against later; reinstated: of those that it may use again.
     began_at, longest_s: of the attempt, and the longest life of one since progress was last made. progress_at: when that
     was, or an attempt lived so much longer. last_step: of the attempt that ended last; lived_s: until its trouble began.
-    most_beats: of an attempt since progress was last made. dead: nodes known dead when they were
-    isolated, on which no rank has run since. shares: (schedule, step key) -> by slot, what the step has of its node.
+    most_beats: of an attempt since progress was last made. dead: nodes known dead when they were isolated, on which no
+    rank has run since. control: what the owner of the job has asked for. checkpoints_told: has its program ever said that a
+    checkpoint is complete? shares: (schedule, step key) -> by slot, what the step has of its node.
     """
 
     attempts: int = 0
@@ -156,6 +163,8 @@ class History:
     most_beats: int = 0
     dead: frozenset[str] = frozenset()
     shares: Mapping[tuple[int, str], tuple[Share, ...]] = field(default_factory=dict)
+    control: Control = field(default_factory=Control)
+    checkpoints_told: bool = False
 
     @property
     def ours(self) -> frozenset[str]:
@@ -172,8 +181,9 @@ class History:
         return sum(at >= since for at in self.faults.get(key, ()))
 
     def kept_out(self, now: float, expires_s: float) -> tuple[str, ...]:
-        """Nodes isolated and not yet expired (`expires_s` 0: never), sorted."""
-        return tuple(sorted(n for n, (_, at) in self.isolated.items() if not expires_s or now - at < expires_s))
+        """Nodes isolated and not yet expired (`expires_s` 0: never; nor are those that people exclude), sorted."""
+        never = self.control.excluded if expires_s and self.control.requests else ()
+        return tuple(sorted(n for n, (_, at) in self.isolated.items() if not expires_s or now - at < expires_s or n in never))
 
     def why_scheduled(self, schedule: int) -> tuple[str, str]:
         """(rung, cause) of what led to that scheduling: the one we know, or the next."""
@@ -462,7 +472,70 @@ def _finished(past: History, finished: Finished) -> History:
     return replace(past, finished=finished, lent={}, requeue_left=past.requeue_left or left)
 
 
+def _requested(past: History, asked: Requested) -> History:
+    return replace(past, control=past.control.asked(asked))
+
+
+def _request_answered(past: History, answer: RequestAnswered) -> History:
+    """What is in force from now on. A request that is undone leaves nodes as they were before it."""
+    request = past.control.get(answer.number)
+    control = past.control.answered(answer, past.isolated)
+    if request is None or not answer.ok or control is past.control:
+        return replace(past, control=control)
+    asked = request.asked
+    past = replace(past, control=control)
+    if asked.verb in (EXCLUDE, REQUEUE) and asked.nodes:
+        why = f"excluded by {request.who} (request {asked.number})"
+        return _isolate(past, dict.fromkeys(asked.nodes, (why, asked.at)))
+    if asked.verb == REINSTATE:
+        return _free(past, asked.nodes)
+    target = control.get(asked.target) if asked.verb == UNDO else None
+    return _as_before(past, target) if target is not None and target.state is State.UNDONE and target.order else past
+
+
+def _as_before(past: History, request: Request) -> History:
+    """As if it had not been taken."""
+    if request.asked.verb == REINSTATE:
+        return _isolate(past, request.before)
+    return _isolate(_free(past, request.asked.nodes), request.before) if request.asked.nodes else past
+
+
+def _isolate(past: History, nodes: Mapping[str, tuple[str, float]]) -> History:
+    words = {node: sign for node, sign in past.left_on_words.items() if node not in nodes}
+    return replace(
+        past, isolated={**past.isolated, **nodes}, let_in=past.let_in.difference(nodes), left_on_words=words,
+        reinstated=past.reinstated.difference(nodes),
+    )  # fmt: skip
+
+
+def _free(past: History, nodes: Iterable[str]) -> History:
+    """The next requeue takes them off the nodes that Slurm keeps the job off."""
+    freed = {*nodes} & past.isolated.keys()
+    isolated = {node: told for node, told in past.isolated.items() if node not in freed}
+    return replace(
+        past, isolated=isolated, reinstated=past.reinstated | freed, let_in=past.let_in - freed, dead=past.dead - freed
+    )
+
+
+def _request_done(past: History, done: RequestDone) -> History:
+    request, past = past.control.get(done.number), replace(past, control=past.control.done(done))
+    return past if request is None or done.ok or not request.in_force else _as_before(past, request)
+
+
+def _checkpoint_seen(past: History, seen: CheckpointSeen) -> History:
+    return replace(past, control=past.control.checkpoint(seen))
+
+
+def _program_said(past: History, said: ProgramSaid) -> History:
+    return replace(past, checkpoints_told=True) if said.what == CHECKPOINT else past
+
+
 _ADDERS: Mapping[type, Callable[..., History]] = {
+    ProgramSaid: _program_said,
+    Requested: _requested,
+    RequestAnswered: _request_answered,
+    RequestDone: _request_done,
+    CheckpointSeen: _checkpoint_seen,
     RunBegan: _run_began,
     AttemptBegan: _attempt_began,
     RankBegan: _rank_began,

@@ -399,11 +399,78 @@ class Finished:
     unproven: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """The owner of the job has asked for something (`ftslurm control`). number: of the request, from 1. by, host: who, and where.
+
+    verb: as in control.py. nodes, rung: what it is about. checkpoints: it waits for so many, 0: for none; only those count that
+    come after `after`; files: a pattern of files that a checkpoint makes or changes, empty: as the settings say. until: at the
+    latest then, 0: never. after, until: Unix seconds. later: nothing is stopped for it. target: the request that it undoes.
+    schedule: requeues of the job before.
+    """
+
+    at: float
+    number: int
+    by: str
+    verb: str
+    host: str = ""
+    nodes: tuple[str, ...] = ()
+    rung: str = ""
+    checkpoints: int = 0
+    after: float = 0.0
+    until: float = 0.0
+    files: str = ""
+    later: bool = False
+    target: int = 0
+    schedule: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAnswered:
+    """ftrun `run` takes request `number`, or refuses it. text: what follows, or why not. attempt, node: of that ftrun."""
+
+    at: float
+    run: str
+    number: int
+    ok: bool
+    text: str
+    attempt: int = 0
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDone:
+    """What was asked for is carried out (the decision that follows says how), or cannot be after all (ok false)."""
+
+    at: float
+    run: str
+    number: int
+    ok: bool
+    text: str
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSeen:
+    """The program has written a checkpoint that request `request` waits for. sign: `program` says so, or a `file` shows it.
+
+    where: the file, or the rank. left: how many more it waits for.
+    """
+
+    at: float
+    attempt: int
+    request: int
+    sign: str
+    where: str
+    left: int = 0
+
+
 Record = (
     RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | Reinstated | HangSeen | HangEnded | Paused
     | Advised | CulpritSeen | ProgramSaid
     | SlotsChanged | NodeLent | NodeRefused
     | Drilled | OutputTo | Waiting | Signalled | Decided | CleanUpBegan | CarriedOut | AttemptEnded | Finished
+    | Requested | RequestAnswered | RequestDone | CheckpointSeen
 )
 KINDS: Mapping[str, type] = {
     kind.__name__: kind
@@ -433,5 +500,9 @@ KINDS: Mapping[str, type] = {
         CarriedOut,
         AttemptEnded,
         Finished,
+        Requested,
+        RequestAnswered,
+        RequestDone,
+        CheckpointSeen,
     )
 }

@@ -358,6 +358,14 @@ class Settings:
     warning_requeue: bool = _leaf("warning.requeue", switch, False, "requeue after such a warning, at no cost")
     warning_grace_s: float = _leaf("warning.grace", lasting, 60.0, "for the ranks to write a checkpoint and end")
 
+    checkpoint_files: str = _leaf(
+        "checkpoint.files", text, "",
+        "pattern of files that a checkpoint makes or changes, as ftrun's node sees them: for `ftslurm control JOB stop -n 1`",
+    )  # fmt: skip
+    checkpoint_settle_s: float = _leaf(
+        "checkpoint.settle", lasting, 5.0, "a checkpoint is complete when it has not changed for so long"
+    )
+
     lease_s: float = _leaf(
         "lease.time", lasting, 60.0, "a node that is cut off ends its ranks by itself after this; well above nodes.silence"
     )

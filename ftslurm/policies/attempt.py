@@ -41,7 +41,8 @@ class Attempt:
     second proof. doubted: nodes that have to be asked a second time for that. unreplaced: why no other node is to be had for a
     bad one; unfilled: likewise, unless Slurm was away meanwhile. called_back: nodes on loan whose ranks were told by Slurm to
     end. returned: those of them that we have no more, and why. left_before: of those gone, nodes that the job had left
-    already, and yet was given again. alive: rank -> its last sign of life but output, Unix seconds, and what it was.
+    already, and yet was given again. asked_out: node -> why, of those that the owner of the job
+    wants to leave now. alive: rank -> its last sign of life but output, Unix seconds, and what it was.
     """
 
     number: int = 0
@@ -89,6 +90,7 @@ class Attempt:
     called_back: set[str] = field(default_factory=set)
     returned: dict[str, str] = field(default_factory=dict)
     left_before: frozenset[str] = frozenset()
+    asked_out: dict[str, str] = field(default_factory=dict)
     alive: dict[int, tuple[float, str]] = field(default_factory=dict)
     unended: str = ""
     killed: bool = False

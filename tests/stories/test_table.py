@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.control import ACTS, EXCLUDE, REINSTATE, UNDO, VERBS
 from ftslurm.model.devices import FaultClass, HealResult
 from ftslurm.model.events import Event
 from ftslurm.model.exits import ExitStatus
@@ -92,6 +94,8 @@ class Chaos:
         if truth.requeueing:
             yield ev.RequeueEnded(number % 2 == 0, "as told", away=number % 3 == 0)
         yield from self._others(number)
+        if number % 14 == 9:
+            yield from self._requests(number)
         if number % 10 == 0:
             yield ev.SignalSeen((2, 15, 10, 15)[number // 10 % 4])
 
@@ -108,6 +112,20 @@ class Chaos:
             yield ev.LoansEnded((900 + self._donors,) if number % 2 else ())
         for nodes in truth.releases[:1]:
             yield ev.NodesReleased(nodes, number % 2 == 0, "as told")
+
+    def _requests(self, number: int) -> Iterator[Event]:
+        """Of the owner of the job, each in the ledger before ftrun sees it. To undo is asked for the most."""
+        asked = 1 + max(self.job.judge.history.control.requests, default=0)
+        verb = (*VERBS, UNDO)[number // 14 % (len(VERBS) + 1)]
+        waits = number % 3 == 0 and verb in ACTS
+        request = rec.Requested(
+            self.job.now.unix, asked, "anna", verb, nodes=("n2",) if verb in (EXCLUDE, REINSTATE) or number % 4 == 1 else (),
+            rung="in-place-restart", checkpoints=int(waits), files="/c/*", until=self.job.now.unix + 30.0 if waits else 0.0,
+            later=number % 5 == 0, target=max(0, asked - 1 - number % 2), schedule=self.job.facts.schedule,
+        )  # fmt: skip
+        yield ev.ControlAsked(request)
+        yield ev.CheckpointMade("/c/*", "/c/1")
+        yield ev.ProgramSaid(0, "checkpoint", (), max(self.job.truth.attempts, default=0))
 
     def _clock(self) -> Iterator[Event]:
         wakes_at = self.job.judge.wakes_at

@@ -80,6 +80,8 @@ class Ending(Patience):
     def _kill_step(
         self, after: Callable[[Now], list[Decision]], now: Now, unended: Callable[[Now], list[Decision]] | None = None
     ) -> list[Decision]:
+        if self.phase is not Phase.ENDING:
+            self._another_try = unended is not None or after == self._hand_over
         self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
         self._fence.let_go_at = now.mono if self._fence.let_go_at is None else self._fence.let_go_at
         self._waits = {"killed step": now.mono + STEP_END_WAIT_S, "tell step": now.mono + TELL_STEP_S}

@@ -12,6 +12,7 @@ A group calls those below it; the two methods that are called from further down 
     judge_hangs      hangs by other signs, and what any hang leads to
     judge_nodes      nodes that are not heard of
     judge_drills     faults on purpose
+    judge_requests   what the owner of the job asks for while it runs
     judge_settling   trouble: stop, find out, decide; most of the above leads there
     judge_rungs      carrying out what was decided
     judge_replacing  other nodes for the slots of bad ones
@@ -26,19 +27,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ftslurm.model import events as ev
+from ftslurm.model.control import CHECKPOINT
 from ftslurm.model.decisions import Decision
 from ftslurm.model.events import Event, Now
 from ftslurm.policies.judge.drills import Drills
-from ftslurm.policies.judge.launching import Launching, budgets
+from ftslurm.policies.judge.launching import budgets
 from ftslurm.policies.judge.nodes import Nodes
 from ftslurm.policies.judge.phases import Phase, RunFacts
 from ftslurm.policies.judge.ranks import Ranks
+from ftslurm.policies.judge.requests import Requests
 from ftslurm.policies.judge.stalls import Stalls
 
 __all__ = ["TABLE", "Judge", "Phase", "RunFacts", "budgets"]
 
 
-class Judge(Launching, Ranks, Stalls, Nodes, Drills):
+class Judge(Requests, Ranks, Stalls, Nodes, Drills):
     """Keeps the job alive, on paper. `handle` is the only way in; `finished`, `exit_status`, `wakes_at` the ways out.
 
     history holds every record of every answer from the moment it is given.
@@ -46,6 +49,7 @@ class Judge(Launching, Ranks, Stalls, Nodes, Drills):
 
     def handle(self, event: Event, now: Now) -> tuple[Decision, ...]:
         """What follows from `event`. Raises: LookupError for an event that cannot happen in this phase."""
+        waited, before = self._requests_before(event, now), self.phase
         method = TABLE.get((self.phase, type(event)))
         if method is None:
             raise LookupError(f"the judge has no answer to {type(event).__name__} while {self.phase.value}")
@@ -53,7 +57,11 @@ class Judge(Launching, Ranks, Stalls, Nodes, Drills):
             return ()
         if isinstance(event, ev.SignalSeen) and self._is_of_a_lender(event):
             return tuple(self._called_back(event, now))
-        return tuple(method(self, event, now))
+        found = [*waited, *method(self, event, now)]
+        return (*found, *self._requests_after(event, before, now))
+
+    def _program_told(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
+        return self._checkpoint_told(event, now) if event.what == CHECKPOINT else self._program_said(event, now)
 
     def _time_passed(self, _: ev.TimePassed, now: Now) -> list[Decision]:
         due = {name: deadline for name, deadline in self._waits.items() if deadline <= now.mono}
@@ -160,7 +168,7 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     (_R, ev.StageSet): Judge._stage_set,
     (_R, ev.Progressed): Judge._progressed,
     (_R, ev.BeatOverdue): Judge._beat_overdue,
-    (_R, ev.ProgramSaid): Judge._program_said,
+    (_R, ev.ProgramSaid): Judge._program_told,
     # ranks are being stopped, facts collected
     (_S, ev.RankStarted): Judge._nothing,
     (_S, ev.RankExited): Judge._rank_exited_late,
@@ -232,11 +240,14 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     },
     **{(phase, ev.Progressed): Judge._progressed for phase in (_L, _S, _H, _P, _E, _Q)},
     **{(phase, ev.RanksAlive): Judge._ranks_alive for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.ProgramSaid): Judge._program_said for phase in (_L, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.ProgramSaid): Judge._program_told for phase in (_L, _S, _H, _P, _E, _Q)},
     **{(phase, ev.EvidenceTaken): Judge._evidence_taken for phase in (_L, _S, _H, _P, _E, _Q)},
     # drills: only while ranks run
     (_R, ev.DrillAsked): Judge._drill,
     **{(phase, ev.DrillAsked): Judge._no_drill for phase in (_L, _S, _H, _P, _E, _Q)},
+    # what the owner of the job asks for, whenever
+    **{(phase, ev.ControlAsked): Judge._control_asked for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.CheckpointMade): Judge._checkpoint_made for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # silence, when nobody waits for the node, and what counts of it then
     (_L, ev.NodeSilent): Judge._silent_meanwhile,
     (_E, ev.NodeSilent): Judge._silent_while_ending,

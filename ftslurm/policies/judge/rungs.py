@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision, HealDevices, Remember, ShowCard, TellOthers
+from ftslurm.model.control import ON_WARNING
+from ftslurm.model.decisions import Decision, HealDevices, Remember, Say, ShowCard, TellOthers
 from ftslurm.model.events import Now
 from ftslurm.model.history import SWAPS
 from ftslurm.model.nodes import fold as fold_nodes
@@ -183,9 +184,11 @@ class Rungs(Replacing):
     def _after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:
         """No failure, so no budget. Requeued only if the job asked for it and the signal was really a warning."""
         asked = self.settings.warning_requeue and self._meaning in ("warning", "")
+        if asked and (held := self.history.control.why_held(ON_WARNING)):
+            return [Say(f"the job is not requeued: {held}"), *self._give_up(trouble.what, self._status_after(trouble), now)]
         if not (asked and "requeue" in self.facts.can and self._slurm and self._slurm.batch):
             return self._give_up(trouble.what, self._status_after(trouble), now)
-        choice = Choice("requeue-on-warning", "asked for by warning.requeue, costs nothing", "", ())
+        choice = Choice(ON_WARNING, "asked for by warning.requeue, costs nothing", "", ())
         return self._requeue(choice, self._situation(trouble, now), now)
 
     def _status_after(self, trouble: Trouble) -> int:

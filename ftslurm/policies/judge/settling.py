@@ -19,7 +19,7 @@ from ftslurm.policies.diagnose.spread import BEGUN_S, still_on_most, with_spread
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM
-from ftslurm.policies.ladder.ladder import Cause, choose
+from ftslurm.policies.ladder.ladder import WILLED, Cause, choose
 from ftslurm.policies.ladder.situation import ACTS, Trouble, acting, bad_nodes
 
 # A rank killed so may have been killed by Slurm (a cancelled job), before anybody could see the signal itself.
@@ -52,13 +52,13 @@ class Settling(Rungs):
         self._attempt.faults = {key: fault for key, fault in self._faults.items() if fault.fault_class in ACTS}
         self._attempt.culprit = not all(status.ok for status in self._attempt.exits.values())
         self._attempt.killed = any(status.signal in _MAYBE_SLURM for status in self._attempt.exits.values())
-        if trouble.cause is not Cause.WARNING and not self._has_heard(now):
+        if trouble.cause not in WILLED and not self._has_heard(now):
             self._slurm = None
         stopped_by = now.mono + self.settings.stop_grace_s + self.settings.kill_wait_s + MARGIN_S
         self._waits = {"stop": stopped_by, "tell": now.mono + TELL_S}
         seen = rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what)
         found: list[Decision] = [self._note(seen), self._stop_ranks(self.settings.stop_grace_s)]
-        if trouble.cause is Cause.WARNING:
+        if trouble.cause in WILLED:
             return [*found, *self._settled(now)]
         found += self._watch(now)
         if self._unlooked():
@@ -132,7 +132,9 @@ class Settling(Rungs):
     def _decide(self, now: Now) -> list[Decision]:
         trouble = self._trouble
         assert trouble is not None
-        if self._unlaunched and self._launches_again < LAUNCHES_AGAIN and (why := self._not_launched_by_slurm(now)):
+        willed = trouble.cause is Cause.REQUEST
+        again = self._unlaunched and not willed and self._launches_again < LAUNCHES_AGAIN
+        if again and (why := self._not_launched_by_slurm(now)):
             self._launch_later(now)
             return [*self._slurm_is_back(now), Say(f"{why}: it is started once more")]
         if self._slurm is None or not self._slurm.away:
@@ -146,6 +148,8 @@ class Settling(Rungs):
         if trouble.cause is Cause.WARNING or (self._signal and not self._meaning) or self._meaning == "interrupted":
             waiting = self._patience_with_slurm(self._warning_needs_slurm(), now)
             return [*ended, *(waiting or self._after_warning(trouble, now))]
+        if willed:
+            return [*ended, *self._carry_out_request(trouble, now)]
         found = self._hints(now) if trouble.cause is Cause.HANG and not self._shown() else self._verdict(now)
         if not self._meaning and self._needs_slurm(trouble, now):
             # What was found while stopping has closed the rung that needed nothing.
@@ -277,6 +281,10 @@ class Settling(Rungs):
         self._attempt.written = True
         a = self._attempt
         return [self._note(rec.AttemptEnded(now.unix, a.number, a.summary(), a.step, a.beats, a.saved))]
+
+    def _carry_out_request(self, trouble: Trouble, now: Now) -> list[Decision]:
+        """In requests."""
+        raise NotImplementedError
 
     # --- what comes in meanwhile
 

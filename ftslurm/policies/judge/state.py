@@ -131,6 +131,12 @@ class JudgeState:
         self._decided: rec.Decided | None = None
         self._cleaned = False  # has the job's own clean-up been ordered?
         self._waits: dict[str, float] = {}  # what is waited for -> monotonic deadline
+        self._requests_due: dict[int, float] = {}  # request that is carried out then at the latest -> monotonic
+        self._to_consider: list[int] = []  # requests that wait for Slurm's word
+        self._by_request: int = 0  # the request that the present trouble carries out
+        self._patterns_watched: tuple[str, ...] = ()  # of files that checkpoints make or change
+        self._checkpoint_settles: float | None = None  # monotonic, when one that the program has told of counts
+        self._checkpoint_ranks: set[int] = set()  # which have told of it
         self._after: Callable[[Now], list[Decision]] = self._never
         self._another_try = False  # does `after` bring one?
         self._probed: set[str] = set()  # nodes that are being looked at by another way
@@ -143,7 +149,8 @@ class JudgeState:
     @property
     def wakes_at(self) -> float | None:
         """Monotonic seconds at which a TimePassed is wanted, None for never."""
-        return min(self._waits.values(), default=None)
+        settles = () if self._checkpoint_settles is None else (self._checkpoint_settles,)
+        return min((*self._waits.values(), *self._requests_due.values(), *settles), default=None)
 
     def _note(self, record: rec.Record, vital: bool = False) -> Remember:
         self.history = self.history.add(record)

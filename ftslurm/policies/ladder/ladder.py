@@ -32,9 +32,12 @@ class Cause(str, Enum):
     LOST = "lost"  # a task or the step vanished; nobody knows why
     HANG = "hang"  # the ranks stand still
     WARNING = "warning"  # Slurm announced the end of the allocation
+    REQUEST = "request"  # the owner of the job has asked for it
 
 
 _FAULTS = (Cause.DEVICE, Cause.INDUCED)
+# Somebody's will and no failure: no cause is looked for, and no budget pays.
+WILLED = frozenset({Cause.WARNING, Cause.REQUEST})
 
 # By then Slurm itself has noticed that a node is dead (up to twice SlurmdTimeout, which is 300 s by default) and starts nothing
 # there; or the node is back.
@@ -117,6 +120,17 @@ class Situation:
         return frozenset(before | (self.dead & kept_out.keys()))
 
     @property
+    def never(self) -> frozenset[str]:
+        """Of the nodes kept out, those that the job is not let in again for want of others: dead ones, and those that people
+        exclude."""
+        return self.known_dead | (self.history.control.excluded & self.kept_out.keys())
+
+    @property
+    def willed(self) -> bool:
+        """Is it no failure, but what the owner of the job wants?"""
+        return self.cause is Cause.REQUEST
+
+    @property
     def kept_out(self) -> dict[str, float]:
         """node -> since when (Unix seconds), of those isolated and those blamed now."""
         before = self.history.kept_out(self.now, self.settings.isolation_expires_s)
@@ -164,6 +178,8 @@ def choose(situation: Situation) -> Choice:
             continue  # of another kind of job: not worth a word in every history
         rung = LADDER[name]
         answer = _within_job_restarts(name, rung.allowed(situation), situation)
+        if answer.yes and (held := situation.history.control.why_held(name)):
+            answer = _no(held)
         if answer.yes:
             return Choice(name, decisive or answer.why if name == "fail" else answer.why, rung.cost(situation), tuple(passed))
         passed.append((name, answer.why))
@@ -384,7 +400,7 @@ def _not_swappable(s: Situation) -> str:
     if s.cause is Cause.HANG and s.history.hangs_in_a_row >= s.settings.hangs_in_a_row:
         return f"{s.settings.hangs_in_a_row} answers to hangs in a row have not helped"
     used, limit = s.history.spent.get("node_replacements", 0), s.settings.node_replacements
-    return f"all {limit} node replacements are spent" if used >= limit else ""
+    return f"all {limit} node replacements are spent" if used >= limit and not s.willed else ""
 
 
 def _shrink(s: Situation) -> Answer:
@@ -431,6 +447,8 @@ def _unconditional(s: Situation) -> Answer:
         return _no("the step never came up, and Slurm has said why")
     if s.blamed:
         return _not_meant("a node is to blame, and would be used again")
+    if s.willed:
+        return _not_meant("nothing has failed")
     if s.cause is Cause.CRASH and (reason := hopeless(s)):
         return _no(reason)
     # A user-induced device fault is rescheduled without blaming the node (ModelArts); the automatic restart pays for
@@ -448,7 +466,7 @@ def _unconditional(s: Situation) -> Answer:
 
 def _not_requeueable(s: Situation) -> str:
     used, limit = s.history.spent.get("max_restarts", 0), s.settings.max_restarts
-    if used >= limit:
+    if used >= limit and not s.willed:
         return f"all {limit} requeues (max_restarts) are spent"
     if "requeue" not in s.can:
         return "only a batch job can be requeued"
@@ -476,20 +494,21 @@ def _too_few_alive(s: Situation) -> str:
     """Could it start even if every node were let in that lives?"""
     if s.usable is None:
         return ""
-    dead = s.known_dead & s.usable
-    left = len(s.usable - dead)
-    if not dead or left >= s.size:
+    never = s.never & s.usable
+    left = len(s.usable - never)
+    if not never or left >= s.size:
         return ""
-    return f"the job needs {s.size} nodes and only {left} would be left without {', '.join(sorted(dead))}, known dead"
+    why = "known dead" if never <= s.known_dead else "dead or excluded"
+    return f"the job needs {s.size} nodes and only {left} would be left without {', '.join(sorted(never))}, {why}"
 
 
 def let_in(s: Situation) -> tuple[str, ...]:
     """Nodes without which a requeued job could never start: as few as need be, those kept out the longest first. None that is
-    known dead: Slurm may not know it yet, and would start the job there."""
+    known dead: Slurm may not know it yet, and would start the job there. None that people exclude."""
     if s.usable is None:
         return ()
     kept_out = s.kept_out
-    alive = kept_out.keys() - s.known_dead
+    alive = kept_out.keys() - s.never
     oldest = sorted(alive & s.usable, key=lambda node: (kept_out[node], node))
     return tuple(oldest[: max(0, s.size - len(s.usable - kept_out.keys()))])
 
@@ -506,7 +525,16 @@ def _nothing(s: Situation) -> str:
 
 
 def _one_restart(s: Situation) -> str:
-    return "max_restarts"
+    return "" if s.willed else "max_restarts"
+
+
+def _one_replacement(s: Situation) -> str:
+    return "" if s.willed else "node_replacements"
+
+
+def why_no_requeue(s: Situation) -> str:
+    """Why the job cannot be requeued because its owner asks for that; empty if it can."""
+    return _not_requeueable(s) or _too_few_alive(s)
 
 
 LADDER: Mapping[str, Rung] = {
@@ -542,7 +570,7 @@ LADDER: Mapping[str, Rung] = {
             price="one of its budget",
             degrades="when no node is to be had in nodes.replacement_wait, or the launcher cannot do it",
             allowed=_replace,
-            cost=lambda s: "node_replacements",
+            cost=_one_replacement,
         ),
         Rung(
             "shrink",
@@ -550,7 +578,7 @@ LADDER: Mapping[str, Rung] = {
             price="one of the node replacements",
             degrades="when fewer nodes would be left than nodes.min",
             allowed=_shrink,
-            cost=lambda s: "node_replacements",
+            cost=_one_replacement,
         ),
         Rung(
             "isolated-requeue",

@@ -57,7 +57,8 @@ def situation_of(
     stuck = attempt.stuck_nodes(tasks)
     bad = bad_nodes(slurm, attempt, placed)
     step = frozenset(placed if placed is not None else {task.node for task in tasks.values()})
-    said = charges(verdict, attempt.hung, attempt.leave(tasks), history, settings, now, remembered or {}, step)
+    orders = {**attempt.leave(tasks), **(attempt.asked_out if trouble.cause is Cause.REQUEST else {})}
+    said = charges(verdict, attempt.hung, orders, history, settings, now, remembered or {}, step)
     # A node that the job had left on words, and was given again, is no fact for being there.
     again = {node: sign for node, sign in history.left_on_words.items() if node in attempt.left_before}
     seen = {node: why for node, why in {**attempt.unhealed, **stuck, **bad}.items() if node not in again}
@@ -126,6 +127,8 @@ def acting(shown: Iterable[Fault], history: History) -> tuple[Fault, ...]:
 
 
 def _cause(trouble: Trouble, attempt: Attempt, faults: tuple[Fault, ...], bad_nodes: bool, said: bool) -> Cause:
+    if trouble.cause is Cause.REQUEST:
+        return Cause.REQUEST
     if faults:
         induced = all(fault.user_induced for fault in faults) and not (bad_nodes or attempt.unhealed)
         return Cause.INDUCED if induced else Cause.DEVICE
@@ -138,7 +141,7 @@ def _cause(trouble: Trouble, attempt: Attempt, faults: tuple[Fault, ...], bad_no
 
 
 def _what(trouble: Trouble, cause: Cause, faults: tuple[Fault, ...]) -> str:
-    if trouble.cause is Cause.DEVICE or not faults:
+    if trouble.cause in (Cause.DEVICE, Cause.REQUEST) or not faults:
         return trouble.what
     return f"{trouble.what}; {'; '.join(map(str, faults))}"
 

@@ -235,6 +235,9 @@ class Effects:
         if peer is not None:
             peer.send({"t": "drilled", "ok": d.ok, "text": d.text})
 
+    def _watch_checkpoints(self, d: do.WatchCheckpoints) -> None:
+        self._sources.watch_checkpoints(d.patterns, d.settle_s)
+
     # --- nodes and devices
 
     def _watch(self, decision: do.WatchNodes) -> None:
@@ -423,6 +426,7 @@ _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
     do.DrillRanks: Effects._drill_ranks,
     do.DrillDevice: Effects._drill_device,
     do.AnswerDrill: Effects._answer_drill,
+    do.WatchCheckpoints: Effects._watch_checkpoints,
     do.TellOthers: Effects._tell_others,
     do.Remember: Effects._remember,
     do.ShowCard: Effects._show_card,

@@ -18,6 +18,7 @@ from ftslurm.model.events import (
     AgentArrived,
     AgentLost,
     BeatOverdue,
+    ControlAsked,
     CutOff,
     DevicesSeen,
     DrillAsked,
@@ -45,9 +46,11 @@ from ftslurm.model.events import (
     UseSampled,
 )
 from ftslurm.model.live import LiveReported, StacksReported
+from ftslurm.model.record import Requested
 from ftslurm.policies.lease.contact import Contact
 from ftslurm.policies.lease.touch import Touch
 from ftslurm.system.clock import Clock
+from ftslurm.wrapper.controller.checkpoints import CheckpointWatch
 from ftslurm.wrapper.controller.signals import SIGCHLD, SIGSTOP, SIGTSTP, Signals
 from ftslurm.wrapper.shim import waking
 from ftslurm.wrapper.wire.caller import Caller
@@ -62,6 +65,11 @@ LONG_S = 86400.0
 # From SIGTSTP to obeying it. Slurm sends it to every process of a job that it will stop two seconds later, and meanwhile the
 # shims ask for their leases to be kept; for somebody at a terminal it is soon enough.
 STOP_AFTER_S = 1.0
+# From one look for requests of the owner's to the next. People wait for the answer, and a file server has thousands of jobs.
+REQUESTS_S = 2.0
+
+Meaning = Callable[[str, str, Severity], CodeMeaning]  # kind of device, code, severity
+
 
 class Observer(Protocol):
     """Sees for people what is said, and decides nothing. Called in the loop; short, and never raises."""
@@ -71,9 +79,6 @@ class Observer(Protocol):
     def node_said(self, node: str, report: LiveReported | StacksReported) -> None: ...
 
     def new_step(self) -> None: ...
-
-
-Meaning = Callable[[str, str, Severity], CodeMeaning]  # kind of device, code, severity
 
 
 class Sources:
@@ -111,7 +116,6 @@ class Sources:
         self.will: Callable[[str], Message | None] = lambda node: None
         self.askers: dict[int, Peer] = {}  # who waits to hear what became of a drill
         self.observer: Observer | None = None  # for people, who watch
-        self._closed = False
         self._soon: deque[Callable[[], object]] = deque()
         self.step: StepHandle | None = None
         self._stop_at: float | None = None  # monotonic
@@ -122,6 +126,8 @@ class Sources:
         """For monitoring, from any thread: beats so far, when the last came (Unix seconds, 0: none yet), ranks that are in touch,
         and the training step (0: not told)."""
         return self._beats, self._beat_at, len(self.shims), self._training_step
+        self._over = threading.Event()
+        self._checkpoints: CheckpointWatch | None = None
 
     def next(self, until: float | None) -> Event:
         """The next event; TimePassed when `until` (monotonic seconds) comes first. Blocks."""
@@ -157,7 +163,7 @@ class Sources:
 
     def soon(self, work: Callable[[], object]) -> None:
         """Do `work`, which is short and does not raise, in the loop. From any thread."""
-        if not self._closed:
+        if not self._over.is_set():
             self._soon.append(work)
             self._wake()
 
@@ -174,6 +180,29 @@ class Sources:
     def background(self, work: Callable[[], Event]) -> None:
         """Do `work`, which may take long, beside the loop; its answer becomes an event. It must not raise."""
         threading.Thread(target=lambda: self.put(work()), daemon=True).start()
+
+    def listen(self, look: Callable[[], Sequence[Requested]], every_s: float = REQUESTS_S) -> None:
+        """Look for requests beside the loop: a file system that hangs shall not keep beats from being answered."""
+
+        def keep_looking() -> None:
+            while not self._over.is_set():
+                try:
+                    for request in look():
+                        if not self._over.is_set():
+                            self.put(ControlAsked(request))
+                except OSError:
+                    pass  # of a ledger that is not there yet, or that nobody can read now, ftrun itself complains when it writes
+                self._over.wait(every_s)
+
+        threading.Thread(target=keep_looking, daemon=True).start()
+
+    def watch_checkpoints(self, patterns: tuple[str, ...], settle_s: float) -> None:
+        """patterns: none to look no more."""
+        if self._checkpoints is not None:
+            self._checkpoints.stop()
+        self._checkpoints = CheckpointWatch(patterns, settle_s, self.put) if patterns else None
+        if self._checkpoints is not None:
+            self._checkpoints.start()
 
     def farewell(self) -> None:
         """The shims have been let go: nothing that they say from here on counts, and their leases run out. That they go
@@ -208,7 +237,8 @@ class Sources:
                 self._touch.forget(caller.node)
 
     def close(self) -> None:
-        self._closed = True
+        self._over.set()
+        self.watch_checkpoints((), 0.0)
         self.server.close()
         self._signals.close()
         self._selector.close()

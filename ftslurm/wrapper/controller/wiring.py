@@ -30,6 +30,7 @@ from ftslurm.ledger import evidence, output
 from ftslurm.ledger.clean_ups import CleanUps, known_clean_ups
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
+from ftslurm.ledger.requests import RequestReader
 from ftslurm.ledger.store import Identity, Store, state_folder
 from ftslurm.model.decisions import TellOthers
 from ftslurm.model.devices import NO_DEVICES
@@ -307,6 +308,7 @@ def _controller(
     address = chosen(settings.address, of_this_node()) if settings.address else ""
     sources = Sources(clock, signals, meaning, address, settings.lease_s, settings.silence_s, settings.stop_grace_s, ports)
     sources.runs, sources.will = runs, will_for(facts, settings, journal.path, whole(order.env.get("SLURM_TASK_PID", "")) or 0)
+    sources.listen(RequestReader(journal.path).look)
     contained = begins_in_a_container(order.components, order.env)
 
     def channel() -> str:

@@ -1,0 +1,501 @@
+"""What the owner of the job asks for while it runs (`ftslurm control`): each request is answered in every phase, taken or refused
+with a reason, and carried out at once, after a checkpoint, or at a moment.
+
+Nothing is stopped for a request that could not be carried out then: Slurm is asked first where its word decides, and the ladder
+where a node is to be left. Such a request costs no budget and is no failure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from ftslurm.model import control as ctl
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.control import Request, State
+from ftslurm.model.decisions import Decision, Say, WatchCheckpoints
+from ftslurm.model.events import Now
+from ftslurm.model.history import SWAPS
+from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.judge.launching import Launching
+from ftslurm.policies.judge.phases import Phase
+from ftslurm.policies.judge.state import SIGTERM
+from ftslurm.policies.ladder.ladder import LADDER, Cause, Choice, Situation, choose, why_no_requeue
+from ftslurm.policies.ladder.situation import Trouble
+
+# What ends a rank that does not end by itself.
+STOPPED_STATUS = 128 + SIGTERM
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Requests(Launching):
+    def _control_asked(self, event: ev.ControlAsked, now: Now) -> list[Decision]:
+        asked = event.request
+        if self.history.control.get(asked.number) is None:
+            self.history = self.history.add(asked)
+        request = self.history.control.get(asked.number)
+        if request is None or request.state is State.UNDONE or asked.number in self._to_consider:
+            return []
+        if request.state is State.DONE and not (asked.verb == ctl.STOP and request.run != self.facts.run):
+            return []  # by another ftrun of the job, for all of it; but each stops its own ranks
+        if request.state is State.TAKEN and request.waits:
+            return self._await(request, now)
+        if asked.verb not in _TAKE:
+            return self._refuse(request, f"this version of ftrun does not know `{asked.verb}`", now)
+        return _TAKE[asked.verb](self, request, now)
+
+    # --- answers
+
+    def _agree(self, request: Request, text: str, now: Now, done: bool = False) -> list[Decision]:
+        """The request itself is in the ledger, so nothing is done that nobody has written down. done: at once."""
+        said = Say(f"request {request.number} of {_owner(request)} to {ctl.in_words(request.asked)}: {text}")
+        if request.state is not State.OPEN:  # another ftrun of the job has answered
+            return [said, *(self._done(request, text, now) if done else [])]
+        answer = self._answer(request, True, text, now)
+        return [answer, said, *(self._done(request, text, now) if done else [])]
+
+    def _refuse(self, request: Request, why: str, now: Now) -> list[Decision]:
+        """One that was taken, and cannot be carried out now that its moment has come, is refused after all."""
+        said = Say(f"request {request.number} of {_owner(request)} to {ctl.in_words(request.asked)} is refused: {why}")
+        self._forget_request(request.number)
+        if request.state is State.TAKEN:
+            return [*self._done(request, why, now, ok=False), said]
+        return [self._answer(request, False, why, now), said]
+
+    def _answer(self, request: Request, ok: bool, text: str, now: Now) -> Decision:
+        number, node = self._attempt.number or self.history.attempts, self.facts.batch_node or self.facts.host
+        return self._note(rec.RequestAnswered(now.unix, self.facts.run, request.number, ok, text, number, node))
+
+    def _done(self, request: Request, text: str, now: Now, ok: bool = True) -> list[Decision]:
+        if request.asked.verb not in ctl.ACTS:
+            return []
+        self._forget_request(request.number)
+        number = self._attempt.number or self.history.attempts
+        return [self._note(rec.RequestDone(now.unix, self.facts.run, request.number, ok, text, number))]
+
+    def _forget_request(self, number: int) -> None:
+        self._requests_due.pop(number, None)
+        self._to_consider = [other for other in self._to_consider if other != number]
+
+    # --- what changes nothing that runs
+
+    def _hold(self, request: Request, now: Now) -> list[Decision]:
+        rung = request.asked.rung
+        if rung not in ctl.HOLDABLE:
+            return self._refuse(request, f"there is no rung `{rung}` that could be held", now)
+        off = "" if rung in self.settings.ladder or rung not in LADDER else "; it is not in this job's ladder anyway"
+        return self._agree(request, f"{rung} is passed over from now on{off}", now)
+
+    def _release_rung(self, request: Request, now: Now) -> list[Decision]:
+        if request.asked.rung not in self.history.control.held:
+            return self._refuse(request, f"{request.asked.rung} is not held", now)
+        return self._agree(request, f"{request.asked.rung} is asked again", now)
+
+    def _no_restarts(self, request: Request, now: Now) -> list[Decision]:
+        return self._agree(request, "the next failure ends the job", now)
+
+    def _allow_restarts(self, request: Request, now: Now) -> list[Decision]:
+        if self.history.control.no_restarts is None:
+            return self._refuse(request, "restarts are allowed", now)
+        return self._agree(request, "the ladder answers failures again", now)
+
+    def _reinstate_nodes(self, request: Request, now: Now) -> list[Decision]:
+        left = [node for node in request.asked.nodes if node not in self.history.isolated]
+        if left:
+            return self._refuse(request, f"{fold_nodes(left)} is not excluded", now)
+        return self._agree(request, "the job may run there again from its next start on", now)
+
+    def _undo(self, request: Request, now: Now) -> list[Decision]:
+        target = self.history.control.get(request.asked.target)
+        if target is None:
+            return self._refuse(request, "there is nothing to undo", now)
+        never_taken = target.state is State.UNDONE and not target.order
+        if not never_taken and (why := ctl.not_undoable(target)):
+            return self._refuse(request, why, now)
+        self._forget_request(target.number)
+        return self._agree(request, f"request {target.number} ({ctl.in_words(target.asked)}) counts no more", now)
+
+    # --- what ends ranks
+
+    def _act(self, request: Request, now: Now) -> list[Decision]:
+        """Now, or when its checkpoints have come."""
+        asked = request.asked
+        if bad := [node for node in asked.nodes if not _NODE_NAME.fullmatch(node)]:
+            return self._refuse(request, f"{', '.join(bad)} is no name of a node", now)
+        if not request.waits:
+            return self._act_now(request, now)
+        if asked.checkpoints and not asked.until and not self._knows_checkpoints(request):
+            return self._refuse(request, _WHAT_IS_NEEDED, now)
+        if ban := self._forbidden(request):
+            return self._refuse(request, ban, now)
+        taken = self._agree(request, self._waits_for(request), now)
+        return [*taken, *self._await(request, now)]
+
+    def _waits_for(self, request: Request) -> str:
+        asked = request.asked
+        if not asked.checkpoints:
+            return f"it will be done at {ctl.utc(asked.until)}"
+        how = f"a file {pattern}" if (pattern := self._pattern(request)) else "the program says so"
+        if not pattern and not self.history.checkpoints_told:
+            how = "the program says so (it has said nothing of checkpoints yet)"
+        return f"it waits for {asked.checkpoints - request.seen} more, each known because {how}"
+
+    def _await(self, request: Request, now: Now) -> list[Decision]:
+        if request.asked.until:
+            self._requests_due[request.number] = now.mono + max(0.0, request.asked.until - now.unix)
+        return self._look_for_checkpoints() if request.asked.checkpoints else []
+
+    def _act_now(self, request: Request, now: Now) -> list[Decision]:
+        if ban := self._forbidden(request):
+            return self._refuse(request, ban, now)
+        return _ACT[request.asked.verb](self, request, now)
+
+    def _forbidden(self, request: Request) -> str:
+        """One who wants no more restarts does not mean those that he asks for; the later word is to say so."""
+        ban = self.history.control.no_restarts
+        if request.asked.verb != ctl.REQUEUE or ban is None:
+            return ""
+        return f"no more restarts were asked for (request {ban.number}); `allow-restarts` comes first"
+
+    # --- stop
+
+    def _stop(self, request: Request, now: Now) -> list[Decision]:
+        """Gracefully: as a Ctrl-C, which takes the grace, ends what is waited for, and asks no rung."""
+        what = f"stopped on request {request.number} of {_owner(request)}"
+        if self.phase is Phase.REQUEUEING and "requeue" not in self._waits:
+            return []  # in the hands of the step that gives the job back: the next ftrun of the job takes it
+        if self.phase is Phase.ENDING and not self._another_try:
+            return self._agree(request, "the job is ending already", now, done=True)
+        taken = self._agree(request, "the ranks are stopped, and the job ends", now, done=True)
+        return [*taken, *_STOP[self.phase](self, what, now)]
+
+    def _stop_launch(self, what: str, now: Now) -> list[Decision]:
+        if self._waits.keys() & {"launch again", "others"}:  # there is no step
+            return self._finish(what, STOPPED_STATUS, now)
+        return self._kill_step(lambda at: self._finish(what, STOPPED_STATUS, at), now)
+
+    def _stop_running(self, what: str, now: Now) -> list[Decision]:
+        self._meaning = "stopped"
+        return self._into_trouble(Trouble(Cause.REQUEST, what, STOPPED_STATUS), now)
+
+    def _stop_settling(self, what: str, now: Now) -> list[Decision]:
+        self._meaning = "stopped"
+        self._trouble = Trouble(Cause.REQUEST, what, STOPPED_STATUS)
+        self._waits = {name: at for name, at in self._waits.items() if name == "stop"}  # what is left to know is of no use
+        return self._settled(now)
+
+    def _stop_healing(self, what: str, now: Now) -> list[Decision]:
+        return self._give_up(what, STOPPED_STATUS, now)
+
+    def _stop_replacing(self, what: str, now: Now) -> list[Decision]:
+        return [*self._drop_search(what, now), *self._finish(what, STOPPED_STATUS, now)]
+
+    def _stop_ending(self, what: str, now: Now) -> list[Decision]:
+        """What was to follow is not begun: nobody shall find it open in the ledger and finish it."""
+        dropped = self._drop_search(what, now) or self._drop_decision(what, now)
+        self._another_try = False
+        self._after = self._unended = lambda at: self._finish(what, STOPPED_STATUS, at)
+        return [*dropped, *(self._fenced(now) if "lease" in self._waits else [])]
+
+    def _stop_requeueing(self, what: str, now: Now) -> list[Decision]:
+        return [*self._drop_decision(what, now), *self._finish(what, STOPPED_STATUS, now)]
+
+    def _drop_search(self, why: str, now: Now) -> list[Decision]:
+        """Of other nodes; a decision that asked for it has come to nothing."""
+        filling, self._filling = self._filling, None
+        self._waits.pop("search again", None)
+        if filling is None:
+            return []
+        loans = self._end_loans(filling.lent.values())
+        failed = rec.CarriedOut(now.unix, filling.decision, False, why)
+        return [*loans, *([self._note(failed)] if filling.decision else [])]
+
+    def _drop_decision(self, why: str, now: Now) -> list[Decision]:
+        decided = self._decided
+        open_ = self.history.open_requeue
+        known = decided is not None and (decided.rung in SWAPS or (open_ is not None and open_.id == decided.id))
+        return [self._note(rec.CarriedOut(now.unix, decided.id, False, why))] if known and decided is not None else []
+
+    # --- requeue
+
+    def _requeue_asked(self, request: Request, now: Now) -> list[Decision]:
+        asked = request.asked
+        if asked.schedule < self.facts.schedule and not request.waits and not self._are_here(asked.nodes):
+            return self._agree(request, "the job has been requeued since", now, done=True)
+        if self.phase is Phase.REQUEUEING or (self.phase is Phase.ENDING and self._after == self._hand_over):
+            return self._agree(request, "the job is being requeued", now, done=True) if not asked.nodes else []
+        if self.phase is Phase.ENDING and not self._another_try:
+            return self._refuse(request, "the job is ending", now)
+        trouble = Trouble(Cause.REQUEST, self._what(request), 1)
+        s = self._situation(trouble, now)
+        if self._away_since is not None and s.slurm is not None and s.slurm.away:
+            self._to_consider.append(request.number)  # slurmctld is waited for in any case, and asked again
+            return []
+        if "ask" in self.facts.can and not (s.slurm is not None and self._heard_lately(now)):
+            return self._consider_later(request, now)
+        if why := why_no_requeue(_without(s, asked.nodes)):
+            return self._refuse(request, f"the job cannot be requeued: {why}", now)
+        taken = self._agree(request, "the job is requeued", now, done=True)
+        self._by_request = request.number
+        return [*taken, *self._into_request(trouble, now)]
+
+    def _are_here(self, nodes: tuple[str, ...]) -> bool:
+        return bool({*nodes} & {*self.facts.nodes})
+
+    def _what(self, request: Request) -> str:
+        return f"{_owner(request)} asked to {ctl.in_words(request.asked)} (request {request.number})"
+
+    def _consider_later(self, request: Request, now: Now) -> list[Decision]:
+        self._to_consider.append(request.number)
+        return [] if "ask" in self._waits else [self._ask_slurm(now)]
+
+    def _consider(self, now: Now) -> list[Decision]:
+        """Slurm has answered, if only that it cannot."""
+        asked, self._to_consider = self._to_consider, []
+        found: list[Decision] = []
+        for request in [self.history.control.get(number) for number in asked]:
+            if request is not None and request.state in (State.OPEN, State.TAKEN):
+                found += self._act_now(request, now)
+        return found
+
+    def _into_request(self, trouble: Trouble, now: Now) -> list[Decision]:
+        """To where a request is carried out, from wherever the job is now."""
+        if self.phase is Phase.RUNNING:
+            return self._into_trouble(trouble, now)
+        dropped: list[Decision] = []
+        if self.phase is Phase.LAUNCHING:
+            self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+            self._attempt.stopped = set(self._tasks)  # nothing has been started
+            self._attempt.step_gone = self._attempt.step_ended = bool(self._waits.keys() & {"launch again", "others"})
+            return self._into_trouble(trouble, now)
+        if self.phase is Phase.REPLACING:
+            dropped = self._drop_search(trouble.what, now)
+            if not self._attempt.ranks:  # before the first start
+                self._attempt = Attempt(self._attempt.number)
+            self._attempt.step_gone = self._attempt.step_ended = True
+        if self.phase is Phase.ENDING:  # the step is on its way out: this follows then
+            dropped = self._drop_search(trouble.what, now) or self._drop_decision(trouble.what, now)
+            self._trouble = trouble
+            self._after = self._unended = self._settle_again
+            return dropped
+        self._trouble = trouble
+        self._waits = {name: at for name, at in self._waits.items() if name == "stop" and self.phase is Phase.SETTLING}
+        self._attempt.to_heal.clear()
+        self.phase = Phase.SETTLING
+        return [*dropped, *self._settled(now)]
+
+    def _settle_again(self, now: Now) -> list[Decision]:
+        self.phase, self._waits = Phase.SETTLING, {}
+        return self._settled(now)
+
+    # --- leave a node
+
+    def _exclude(self, request: Request, now: Now) -> list[Decision]:
+        """Away from it at once where ranks are on it, if the job can go on without; else from the next start on."""
+        here = [node for node in request.asked.nodes if node in self._step_nodes()]
+        if request.asked.later or not here or self.phase is not Phase.RUNNING:
+            if self.phase is Phase.REQUEUEING:
+                return []  # the list that Slurm is given is fixed: the next ftrun of the job takes it
+            planned = {*(self._planned() or self.facts.nodes)} if self.phase is not Phase.RUNNING else {*here}
+            then = "the ranks leave it when they run" if planned & {*request.asked.nodes} and not request.asked.later else ""
+            text = then or "the job does not run there from its next start on"
+            return self._agree(request, text, now, done=not then)
+        return self._leave(request, here, now)
+
+    def _leave(self, request: Request, here: list[str], now: Now) -> list[Decision]:
+        trouble = Trouble(Cause.REQUEST, self._what(request), 1)
+        out = dict.fromkeys(here, f"excluded by {request.who} (request {request.number})")
+        s = self._situation(trouble, now, replace(self._attempt, asked_out=out))
+        choice = choose(s)
+        if choice.rung == "fail":
+            if "ask" in self.facts.can and not self._heard_lately(now):
+                return self._consider_later(request, now)
+            why = f"the job cannot go on without {fold_nodes(here)} now: {choice.why}"
+            if request.state is State.TAKEN:  # and holds for the next start, which may be possible
+                return self._agree(request, why, now, done=True)
+            return self._refuse(request, why, now)
+        self._attempt.asked_out = out
+        taken = self._agree(request, f"the job goes on without {fold_nodes(here)}: {choice.rung}", now, done=True)
+        self._by_request = 0
+        return [*taken, *self._into_trouble(trouble, now)]
+
+    def _leave_late(self, now: Now) -> list[Decision]:
+        """Ranks run again: are there nodes that people wanted to leave meanwhile?"""
+        for request in self.history.control.to_come:
+            if request.asked.verb == ctl.EXCLUDE and not request.waits and self.phase is Phase.RUNNING:
+                here = [node for node in request.asked.nodes if node in self._step_nodes()]
+                if not here:
+                    return self._done(request, "no rank is there any more", now)
+                return self._leave(request, here, now)
+        return []
+
+    # --- the ranks are stopped: what was asked for
+
+    def _carry_out_request(self, trouble: Trouble, now: Now) -> list[Decision]:
+        if self._meaning == "stopped":
+            return self._give_up(trouble.what, self._stopped_status(), now)
+        number, self._by_request = self._by_request, 0
+        s = self._situation(trouble, now)
+        if number:
+            choice = Choice(ctl.ON_REQUEST, f"asked for (request {number}), costs nothing", "", ())
+            return self._requeue(choice, s, now)
+        choice = choose(s)
+        if choice.rung != "fail":
+            return self._climb(s, now)
+        # What was possible before the ranks were stopped is not any more. Nothing has failed: they run again where they were.
+        back = Choice("in-place-restart", f"the node cannot be left after all: {choice.why}", "", choice.passed)
+        decided = self._decision(back, s, now)
+        if self._attempt.step_gone or self._attempt.lost:
+            return [decided, *self._end_step(0, self._launch, now, self._step_stays)]
+        return [decided, *self._restart(now)]
+
+    def _stopped_status(self) -> int:
+        """As the ranks end; one that had to be stopped has not done its work."""
+        return max(self._warned().status, 0 if self._attempt.all_ended else STOPPED_STATUS)
+
+    # --- checkpoints
+
+    def _pattern(self, request: Request) -> str:
+        """Of the files by which its checkpoints are known; empty: the program says so."""
+        own = request.asked.files
+        return own or ("" if self.history.checkpoints_told else self.settings.checkpoint_files)
+
+    def _knows_checkpoints(self, request: Request) -> bool:
+        return self.history.checkpoints_told or bool(self._pattern(request))
+
+    def _look_for_checkpoints(self) -> list[Decision]:
+        waiting = [request for request in self.history.control.to_come if request.asked.checkpoints]
+        patterns = tuple(sorted({pattern for request in waiting if (pattern := self._pattern(request))}))
+        if patterns == self._patterns_watched:
+            return []
+        self._patterns_watched = patterns
+        return [WatchCheckpoints(patterns, self.settings.checkpoint_settle_s)]
+
+    def _checkpoint_made(self, event: ev.CheckpointMade, now: Now) -> list[Decision]:
+        return self._checkpoint("file", event.path, event.pattern, now)
+
+    def _checkpoint_told(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
+        """Each rank may tell of its part: they are complete when no other has followed for a while, or one tells of the next."""
+        if not self._is_current(event):
+            return []
+        said = rec.ProgramSaid(now.unix, event.attempt, event.rank, ctl.CHECKPOINT, " ".join(event.words))
+        before: list[Decision] = [] if self.history.checkpoints_told else [self._note(said)]
+        if event.rank in self._checkpoint_ranks:
+            before += self._checkpoint_settled(now)
+        self._checkpoint_ranks.add(event.rank)
+        self._checkpoint_settles = now.mono + self.settings.checkpoint_settle_s
+        return before
+
+    def _checkpoint_settled(self, now: Now) -> list[Decision]:
+        ranks, self._checkpoint_ranks, self._checkpoint_settles = sorted(self._checkpoint_ranks), set(), None
+        told = ", ".join(map(str, ranks[:8]))
+        return self._checkpoint("program", f"rank{'s' if len(ranks) > 1 else ''} {told}", "", now) if ranks else []
+
+    def _checkpoint(self, sign: str, where: str, pattern: str, now: Now) -> list[Decision]:
+        found: list[Decision] = []
+        for request in self.history.control.to_come:
+            asked = request.asked
+            if not asked.checkpoints or self._pattern(request) != pattern or now.unix < asked.after:
+                continue
+            left = max(0, asked.checkpoints - request.seen - 1)
+            number = self._attempt.number or self.history.attempts
+            found.append(self._note(rec.CheckpointSeen(now.unix, number, asked.number, sign, where[:500], left)))
+            if not left and asked.number not in self._to_consider:
+                found += self._act_now(request, now)
+        return found
+
+    # --- around every event
+
+    def _requests_before(self, event: ev.Event, now: Now) -> list[Decision]:
+        """What waits for Slurm's word is decided before others make something of it."""
+        if not (self._to_consider and isinstance(event, ev.SlurmAnswered)):
+            return []
+        self._take(event, now)
+        return self._consider(now)
+
+    def _requests_after(self, event: ev.Event, before: Phase, now: Now) -> list[Decision]:
+        if self.phase is Phase.FINISHED:
+            return []
+        found: list[Decision] = []
+        if isinstance(event, ev.Begun):
+            found += self._resume(now)
+        elif isinstance(event, ev.TimePassed):
+            found += self._requests_overdue(now)
+        if self.phase is Phase.RUNNING and before is not Phase.RUNNING:
+            found += self._leave_late(now)
+        return [*found, *(self._look_for_checkpoints() if self._patterns_watched else [])]
+
+    def _requests_overdue(self, now: Now) -> list[Decision]:
+        found: list[Decision] = []
+        if self._checkpoint_settles is not None and self._checkpoint_settles <= now.mono:
+            found += self._checkpoint_settled(now)
+        for number in sorted(number for number, at in self._requests_due.items() if at <= now.mono):
+            self._requests_due.pop(number, None)
+            request = self.history.control.get(number)
+            if request is not None and request.state is State.TAKEN and self.phase is not Phase.FINISHED:
+                found += self._act_now(request, now)
+        return found
+
+    def _resume(self, now: Now) -> list[Decision]:
+        """What an ftrun before this one has taken, and has not carried out."""
+        found: list[Decision] = []
+        for request in self.history.control.to_come:
+            if self.phase is Phase.FINISHED:
+                break
+            if request.waits:
+                found += self._await(request, now)
+            elif request.asked.verb != ctl.EXCLUDE:
+                found += self._act_now(request, now)
+        return found
+
+
+_WHAT_IS_NEEDED = (
+    "nobody knows when a checkpoint is complete: give --files PATTERN, or set checkpoint.files, or let the program call "
+    "ftslurm.sdk.client.checkpoint(); with --by TIME it is done at that moment in any case"
+)
+
+
+def _owner(request: Request) -> str:
+    return ctl.ROOT if request.who == ctl.ROOT else request.asked.by or "you"
+
+
+def _without(s: Situation, nodes: tuple[str, ...]) -> Situation:
+    """As if these were excluded already."""
+    if not nodes:
+        return s
+    asked = replace(s.history.control, requests={**s.history.control.requests, **_as_excluded(s, nodes)})
+    isolated = {**s.history.isolated, **dict.fromkeys(nodes, ("asked for", s.now))}
+    return replace(s, history=replace(s.history, control=asked, isolated=isolated))
+
+
+def _as_excluded(s: Situation, nodes: tuple[str, ...]) -> Mapping[int, Request]:
+    last = max(s.history.control.requests, default=0)
+    asked = rec.Requested(s.now, last + 1, "", ctl.EXCLUDE, nodes=nodes)
+    return {last + 1: Request(asked, State.DONE, order=1 << 30)}
+
+
+_Take = Callable[[Requests, Request, Now], list[Decision]]
+_TAKE: Mapping[str, _Take] = {
+    ctl.STOP: Requests._act,
+    ctl.REQUEUE: Requests._act,
+    ctl.EXCLUDE: Requests._act,
+    ctl.REINSTATE: Requests._reinstate_nodes,
+    ctl.HOLD: Requests._hold,
+    ctl.RELEASE: Requests._release_rung,
+    ctl.NO_RESTARTS: Requests._no_restarts,
+    ctl.ALLOW_RESTARTS: Requests._allow_restarts,
+    ctl.UNDO: Requests._undo,
+}
+_ACT: Mapping[str, _Take] = {ctl.STOP: Requests._stop, ctl.REQUEUE: Requests._requeue_asked, ctl.EXCLUDE: Requests._exclude}
+_STOP: Mapping[Phase, Callable[[Requests, str, Now], list[Decision]]] = {
+    Phase.LAUNCHING: Requests._stop_launch,
+    Phase.RUNNING: Requests._stop_running,
+    Phase.SETTLING: Requests._stop_settling,
+    Phase.HEALING: Requests._stop_healing,
+    Phase.REPLACING: Requests._stop_replacing,
+    Phase.ENDING: Requests._stop_ending,
+    Phase.REQUEUEING: Requests._stop_requeueing,
+}
