@@ -30,6 +30,18 @@ class UsageError(FtslurmError):
     exit_status = 64  # EX_USAGE
 
 
+class RequestRefused(FtslurmError):
+    """`ftslurm control`: ftrun has answered, and does not do what was asked for."""
+
+    exit_status = 1
+
+
+class NotTaken(FtslurmError):
+    """`ftslurm control`: what was asked for is written down, and no ftrun has taken it yet."""
+
+    exit_status = 3
+
+
 class PolicyError(FtslurmError):
     """A policy file, annotation or FTRUN_* variable that says something impossible."""
 

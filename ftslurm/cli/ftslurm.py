@@ -12,6 +12,7 @@ import click
 
 import ftslurm
 from ftslurm.cli.analyze import analyze
+from ftslurm.cli.control import control
 from ftslurm.cli.drill import drill
 from ftslurm.cli.install_hooks import install_hooks
 from ftslurm.cli.logs import logs
@@ -35,7 +36,8 @@ def group() -> None:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Ends the process with the exit status; bad input gets one sentence."""
     try:
-        group.main(list(sys.argv[1:] if argv is None else argv), prog_name="ftslurm", standalone_mode=False)
+        words = list(sys.argv[1:] if argv is None else argv)
+        group.main(words, prog_name="ftslurm", standalone_mode=False, obj=words)
         status = 0
     except FtslurmError as error:
         print(f"ftslurm: {visible(error)}", file=sys.stderr)
@@ -79,8 +81,9 @@ def history(job: str, verbose: bool, as_json: bool) -> None:
 @click.option("--policy", metavar="FILE", default="", help="As ftrun --ft-policy.")
 @click.option("--profile", metavar="NAME", default="", help="As ftrun --ft-profile.")
 @click.option("--annotations", metavar="FILE", default="", help="As ftrun --ft-annotations.")
+@click.option("--job", metavar="JOB", default="", help="With what `ftslurm control JOB` holds in this job.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def explain(code: tuple[str, ...], policy: str, profile: str, annotations: str, as_json: bool) -> None:
+def explain(code: tuple[str, ...], policy: str, profile: str, annotations: str, job: str, as_json: bool) -> None:
     """What CODE means, whose fault it is and what ftrun does about it. Without CODE: the ladder in force.
 
     CODE is a fault code (80E01801, Xid 79), an exit status (exit 137, SIGSEGV) or a line of output in quotes; - reads
@@ -92,13 +95,16 @@ def explain(code: tuple[str, ...], policy: str, profile: str, annotations: str, 
     if code:
         return _explain_code(code, resolved.settings, as_json)
 
+    from ftslurm.model.history import fold
     from ftslurm.policies.ladder.ladder import rung_texts
     from ftslurm.report import ladder as show
+    from ftslurm.report.requests import in_force
     from ftslurm.report.text import console
 
+    held = in_force(fold(store().find(job)[1].records).control) if job else None
     if as_json:
-        return print_json(show.as_json(resolved))
-    show.print_ladder(console(), resolved, rung_texts())
+        return print_json(show.as_json(resolved, held))
+    show.print_ladder(console(), resolved, rung_texts(), held)
 
 
 def _explain_code(code: tuple[str, ...], settings: Settings, as_json: bool) -> None:
@@ -132,6 +138,7 @@ def env() -> None:
 
 
 group.add_command(analyze)
+group.add_command(control)
 group.add_command(drill)
 group.add_command(install_hooks)
 group.add_command(logs)

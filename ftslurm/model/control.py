@@ -22,6 +22,8 @@ HOLD, RELEASE, NO_RESTARTS, ALLOW_RESTARTS, UNDO = "hold", "release", "no-restar
 VERBS = (STOP, REQUEUE, EXCLUDE, REINSTATE, HOLD, RELEASE, NO_RESTARTS, ALLOW_RESTARTS, UNDO)
 # These end ranks, and may wait for a checkpoint.
 ACTS = frozenset({STOP, REQUEUE, EXCLUDE})
+# These hold from when they are taken, and nothing has to be done for them.
+STANDS = frozenset({REINSTATE, HOLD, RELEASE, NO_RESTARTS, ALLOW_RESTARTS, UNDO})
 # What can be held: every remedy of the ladder, and the requeue that answers a warning of Slurm's.
 ON_WARNING, ON_REQUEST = "requeue-on-warning", "requeue-on-request"
 HOLDABLE = (*(name for name in RUNG_NAMES if name != "fail"), ON_WARNING)

@@ -360,7 +360,7 @@ class Settings:
 
     checkpoint_files: str = _leaf(
         "checkpoint.files", text, "",
-        "pattern of files that a checkpoint makes or changes, as ftrun's node sees them: for `ftslurm control JOB stop -n 1`",
+        "pattern of files that a checkpoint makes or changes, as ftrun's node sees them: for `ftslurm control`",
     )  # fmt: skip
     checkpoint_settle_s: float = _leaf(
         "checkpoint.settle", lasting, 5.0, "a checkpoint is complete when it has not changed for so long"

@@ -30,8 +30,10 @@ ENDING_STATES = {
 # Last words of an ftrun after which the job itself may go on.
 MAY_GO_ON = frozenset({"requeued", *(ENDING_STATES[word] for word in ("PREEMPTED", "PENDING", "NODE_FAIL", "COMPLETING"))})
 _ENDS = {ENDING_STATES["CANCELLED"]: "cancelled", ENDING_STATES["TIMEOUT"]: "timeout"}
+# How they begin where the owner of the job has asked for that (`ftslurm control JOB stop`).
+STOPPED = "stopped on request"
 # States of jobs that are over.
-OVER = frozenset({"completed", "failed", "cancelled", "timeout", "gone"})
+OVER = frozenset({"completed", "failed", "cancelled", "timeout", "stopped", "gone"})
 
 
 class JobSummary(NamedTuple):
@@ -40,7 +42,8 @@ class JobSummary(NamedTuple):
     decision. began, at: of the first and the last record, Unix seconds. until: what is waited for has come by then, Unix
     seconds, 0: unknown. number: of the job, as scontrol takes it. host, pid_space, pid, started: of the ftrun (RunBegan).
 
-    starting, running, recovering, waiting, hanging, requeued: it goes on. completed, failed, cancelled, timeout: it is over.
+    starting, running, recovering, waiting, hanging, requeued: it goes on. completed, failed, cancelled, timeout, stopped (its
+    owner has asked for that): it is over.
     By Slurm's word besides (report/jobs.py): pending, held, suspended, completing, gone.
     name: of the job. ever: every node that an attempt ran on, folded.
     """
@@ -173,6 +176,8 @@ def _how(what: str, why: str) -> str:
 def _ended(record: rec.Finished) -> tuple[str, str, bool]:
     if record.what in MAY_GO_ON:
         return "requeued", record.what, False
+    if record.what.startswith(STOPPED):
+        return "stopped", record.what.removeprefix("stopped "), True
     if record.what in _ENDS:
         return _ENDS[record.what], "", True
     return ("completed", "", True) if record.status == 0 else ("failed", f"status {record.status}: {record.what}", True)

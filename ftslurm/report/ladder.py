@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
@@ -9,9 +10,12 @@ from rich.text import Text
 
 from ftslurm.model.settings import LEAVES, Resolved, env_name, in_words, is_on
 from ftslurm.report.facts import print_facts
+from ftslurm.report.requests import InForce
+from ftslurm.report.text import moment
 
 
-def as_json(resolved: Resolved) -> dict[str, Any]:
+def as_json(resolved: Resolved, requests: InForce | None = None) -> dict[str, Any]:
+    """requests: what the owner of a job has asked for there."""
     values = {
         name: {
             "value": getattr(resolved.settings, leaf.name),
@@ -21,16 +25,21 @@ def as_json(resolved: Resolved) -> dict[str, Any]:
         }
         for name, leaf in LEAVES.items()
     }
-    return {"ladder": list(resolved.settings.ladder), "settings": values}
+    asked = {"requests": asdict(requests)} if requests is not None else {}
+    return {"ladder": list(resolved.settings.ladder), "settings": values, **asked}
 
 
-def print_ladder(console: Console, resolved: Resolved, rungs: tuple[tuple[str, str, str, str], ...]) -> None:
-    """rungs: (name, trigger, cost, degrades) of every rung there is."""
+def print_ladder(
+    console: Console, resolved: Resolved, rungs: tuple[tuple[str, str, str, str], ...], requests: InForce | None = None
+) -> None:
+    """rungs: (name, trigger, cost, degrades) of every rung there is. requests: what the owner of a job has asked for there."""
     console.print(Text("The ladder, cheapest remedy first; a rung that is off or does not fit is passed over.", style="bold"))
     by_name = {rung[0]: rung for rung in rungs}
     for number, name in enumerate(dict.fromkeys((*resolved.settings.ladder, "fail")), 1):
         on = is_on(resolved.settings, name)
-        console.print(Text(f"{number}. {name}" + ("" if on else "  (off)"), style="cyan" if on else "dim"))
+        held = requests.why_held(name, moment) if requests is not None else ""
+        more = held or ("" if on else "off")
+        console.print(Text(f"{number}. {name}{f'  ({more})' if more else ''}", style="cyan" if on and not held else "dim"))
         _, trigger, cost, degrades = by_name[name]
         facts = [("answers", trigger), ("costs", cost), ("next rung", degrades)]
         facts += [(leaf, value) for leaf, value in _values(resolved, f"rungs.{name}.")]

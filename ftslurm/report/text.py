@@ -14,6 +14,7 @@ from ftslurm.model.nodes import fold
 from ftslurm.report.card import Card, lines
 from ftslurm.report.facts import print_facts, printable
 from ftslurm.report.folding import Again, folded
+from ftslurm.report.requests import in_a_line
 from ftslurm.report.view import AttemptView, RemedyView, Status, VerdictView
 from ftslurm.report.words import span
 
@@ -41,6 +42,7 @@ def print_status(console: Console, view: Status) -> None:
         ("excluded", "; ".join(f"{node}: {why}" for node, why in view.excluded.items()) or "none"),
         ("budgets", ", ".join(f"{name} {left} of {limit} left" for name, (left, limit) in view.left.items())),
         ("in a row", f"{view.unconditional_in_a_row} unconditional requeues without progress or a fact between"),
+        *_asked(view),
         ("last word", moment(view.at)),
     ]
     if view.requeue_open:
@@ -52,6 +54,17 @@ def print_status(console: Console, view: Status) -> None:
     if view.card is not None:
         console.print()
         print_card(console, view.card)
+
+
+def _asked(view: Status) -> Iterable[tuple[str, str]]:
+    """By `ftslurm control`: what holds now, and what is still to come."""
+    if (asked := view.in_force) is not None and asked.no_restarts is not None:
+        yield "restarts", asked.why_held("", moment)
+    elif asked is not None:
+        for rung in asked.held:
+            yield "held", f"{rung}: {asked.why_held(rung, moment)}"
+    for request in view.requests:
+        yield "asked for", f"{in_a_line(request)}, request {request.number} of {request.by}, {moment(request.at)}"
 
 
 def _state(view: Status) -> str:

@@ -6,16 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from ftslurm.model import record as rec
+from ftslurm.model.control import in_words
 from ftslurm.model.history import REQUEUES, fold
 from ftslurm.model.summary import last_wait
 from ftslurm.model.values import dataclass
 from ftslurm.report.card import Card, last_card, numbered
+from ftslurm.report.requests import InForce, RequestView, in_force, requests, to_come
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
     """Where a job stands. at: of the last record, Unix seconds. left: budget -> (left, limit). hang: the last one that the
-    present attempt was seen in, with whom it is laid to. waits_until: at the latest, if it waits and somebody knows.
+    present attempt was seen in, with whom it is laid to. waits_until: at the latest, if it waits and somebody knows. requests:
+    what the owner of the job has asked for and is still to come; in_force: what such requests hold.
     """
 
     job: str
@@ -38,6 +41,8 @@ class Status:
     card: Card | None = None
     hang: HangView | None = None
     waits_until: float = 0.0
+    requests: tuple[RequestView, ...] = ()
+    in_force: InForce | None = None
 
 
 @dataclass(slots=True)
@@ -157,6 +162,8 @@ def status(records: Sequence[rec.Record], damaged: int = 0, with_card: bool = Tr
         card,
         _last_hang(records),
         wait.until if wait is not None else 0.0,
+        tuple(to_come(requests(records))),
+        in_force(history.control),
     )
 
 
@@ -275,6 +282,15 @@ def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record
             view.cause = view.cause or record.what
         case rec.Waiting() if record.what:
             view.notes.append(f"waited for {record.what}")
+        case rec.Requested():
+            view.notes.append(f"request {record.number} of {record.by}: {in_words(record)}")
+        case rec.RequestAnswered():
+            view.notes.append(f"request {record.number} was {'taken' if record.ok else 'refused'}: {record.text}")
+        case rec.RequestDone() if not record.ok:
+            view.notes.append(f"request {record.number} could not be carried out: {record.text}")
+        case rec.CheckpointSeen():
+            more = f", {record.left} more are waited for" if record.left else ""
+            view.notes.append(f"request {record.request}: a checkpoint is complete ({record.where}){more}")
         case rec.Signalled():
             view.notes.append(f"{record.signal}: {record.meaning}")
         case rec.AttemptEnded():

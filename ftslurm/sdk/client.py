@@ -4,6 +4,7 @@
 
     ft.heartbeat()                      # I live
     ft.progress(step)                   # this training step is done
+    ft.checkpoint(step)                 # a checkpoint is complete: `ftslurm control JOB stop --after-checkpoint` may wait for it
     with ft.section("checkpoint"): ...  # ft.start_section(name), ft.end_section(name)
     with ft.hang_interval(180): ...     # here, 180 s without a sign is a hang; -1: nothing is. Also as a decorator
     ft.message("the loss is NaN")       # for people
@@ -62,6 +63,9 @@ class _FirstUse(NoPage):
 
     def stage(self, seconds: float | None) -> None:
         (page() or _NO_PAGE).stage(seconds)  # says nothing of heartbeats yet, so they are not watched for it
+
+    def checkpoint(self, step: int | None) -> None:
+        (page() or _NO_PAGE).checkpoint(step)  # nor does this
 
     def open(self, name: str) -> None:
         _begun().open(name)
@@ -157,6 +161,14 @@ def progress(step: int) -> None:
     """Training step `step` is done."""
     try:
         _page.step(int(step))
+    except Exception:
+        pass
+
+
+def checkpoint(step: int | None = None) -> None:
+    """A checkpoint is complete on disk, of training step `step`: to be called where that is known, on one rank or on all."""
+    try:
+        _page.checkpoint(None if step is None else int(step))
     except Exception:
         pass
 

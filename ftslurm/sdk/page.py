@@ -23,6 +23,7 @@ of a word, which it stamps with its own clock; a container or a reboot may have 
 | 34 | SECTIONS | slots in use |
 | 35 | DROPPED | sections that found no slot or no room for their name: they count for OUT_SINCE only |
 | 36 | TEXT | bytes of the text region in use |
+| 40 to 42 | CHECKPOINTS, CHECKPOINT, CHECKPOINT_AT | how many are complete; step of the last, plus 1 (0: not said); when |
 | 56 to 61 | SCRATCH | the slot of the sections that have none |
 | 256 to 511 | PROBE | RESERVED: for the probe, which runs in the same process; the sdk only zeroes them at the start |
 | 512 to 799 | SLOTS | 48 sections of 6 words: KEY, OPENED, LAST, LONGEST, COUNT, NAME |
@@ -53,6 +54,7 @@ INIT, BEATS, BEAT_AT, FIRST_BEAT, LONGEST_GAP = range(8, 13)
 STEPS, STEP, STEP_AT, FIRST_STEP, WARMUP = range(16, 21)
 STAGES, STAGE = 24, 25
 OUT_SINCE, OUT_LONGEST, SECTIONS, DROPPED, TEXT = range(32, 37)
+CHECKPOINTS, CHECKPOINT, CHECKPOINT_AT = range(40, 43)
 SCRATCH = 56
 PROBE, PROBE_END = 256, 512
 SLOTS, SLOT_COUNT, SLOT_WORDS = 512, 48, 6
@@ -102,6 +104,9 @@ class PageState(NamedTuple):
     out_longest_ns: int
     sections: tuple[SectionState, ...]
     dropped: int
+    checkpoints: int = 0
+    checkpoint: int | None = None  # training step of the last one
+    checkpoint_ns: int = 0
 
 
 class NoPage:
@@ -124,6 +129,9 @@ class NoPage:
 
     def stage(self, seconds: float | None) -> None:
         """Without a sign for `seconds` is a hang from now on; -1: nothing is; None: as if never said."""
+
+    def checkpoint(self, step: int | None) -> None:
+        """A checkpoint is complete, of training step `step`."""
 
     def open(self, name: str) -> None:
         """A section begins; one that is open already begins anew."""
@@ -155,7 +163,7 @@ class Page(NoPage):
         self._laying = allocate_lock()  # two threads may come with a new section at once
         self._opened: dict[str, int] = {}  # open section -> when, ns
         self._beats = self._last = self._longest = 0
-        self._steps = self._stages = 0
+        self._steps = self._stages = self._checkpoints = 0
         self._out_since = self._out_longest = 0
 
     def begin(self) -> None:
@@ -198,6 +206,11 @@ class Page(NoPage):
     def stage(self, seconds: float | None) -> None:
         self._stages = self.words[STAGES] = self._stages + 1
         self.words[STAGE] = 0 if seconds is None else STAGE_OFF if seconds < 0 else max(1, int(min(seconds, 1e9) * 1000))
+
+    def checkpoint(self, step: int | None) -> None:
+        self.words[CHECKPOINT] = 0 if step is None or step < 0 else (step & WORD_MAX >> 1) + 1
+        self.words[CHECKPOINT_AT] = monotonic_ns()
+        self._checkpoints = self.words[CHECKPOINTS] = self._checkpoints + 1
 
     def open(self, name: str) -> None:
         slot = self._slots.get(name) or self._lay(name)
@@ -405,6 +418,9 @@ def parse_page(data: bytes) -> PageState | None:
         out_longest_ns=head[OUT_LONGEST],
         sections=_sections(data, head[SECTIONS]),
         dropped=head[DROPPED],
+        checkpoints=head[CHECKPOINTS],
+        checkpoint=head[CHECKPOINT] - 1 if head[CHECKPOINT] else None,
+        checkpoint_ns=head[CHECKPOINT_AT],
     )
 
 

@@ -48,7 +48,8 @@ def target_of(store: Store, job: str) -> Target:
     records = store.find(job)[1].records
     began = [record for record in records if isinstance(record, rec.AttemptBegan)]
     run = next((record for record in reversed(records) if isinstance(record, rec.RunBegan)), None)
-    if run is None or not began or isinstance(records[-1], rec.Finished):
+    ended = run is not None and any(isinstance(record, rec.Finished) and record.run == run.run for record in records)
+    if run is None or not began or ended:
         raise SlurmRefused(f"job {job} does not run under ftrun now", hint="`ftslurm status` shows what does")
     nodes = expand(began[-1].nodes)
     if not nodes:

@@ -435,7 +435,7 @@ def test_files_show_a_checkpoint_too_by_a_setting_or_by_the_request() -> None:
 def test_a_moment_is_kept_without_a_checkpoint_and_in_every_phase() -> None:
     job = running()
     asked = ask(job, ctl.STOP, checkpoints=1, until=job.now.unix + 600.0)
-    assert "it has said nothing of checkpoints yet" in answer(job, asked.number)[1]
+    assert "which has said nothing of checkpoints yet" in answer(job, asked.number)[1]
     job.wait(599.0)
     job.silent = {do.HealDevices}
     job.shows(fault())

@@ -23,7 +23,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.settings import Settings
 from ftslurm.model.will import Will
 from ftslurm.policies.lease.touch import longest_s
-from ftslurm.slurm.client import JobState
+from ftslurm.slurm.client import JobState, NodeState
 from ftslurm.system.commands import CommandResult
 from ftslurm.system.files import private_folder
 from ftslurm.wrapper.agent.heir import Heir
@@ -308,3 +308,28 @@ def test_one_on_a_node_that_was_replaced_lets_the_job_run(job: Job) -> None:
     job.journal.append([rec.SlotsChanged(3.0, "r1", 0, ("n1", "n4", "n3"), {"1": "n4"}), rec.AttemptBegan(4.0, "r1", 2, 0, "k", 2, "n[1,3-4]", 3)])
     assert "without this node" in job.heir("n2").run()
     assert not job.written(rec.Decided) and job.slurm.job(job.number).restarts == 0
+
+
+def test_what_the_owner_holds_it_knows_though_nobody_has_taken_the_request(job: Job) -> None:
+    """And a request is no sign of life of the ftrun that has died."""
+    heir = job.heir("n2")
+    heir._ledger()
+    heard_at = heir._heard_at
+    job.journal.append([rec.Requested(3.0, 1, "anna", "hold", rung="isolated-requeue")])
+    heir._ledger()
+    assert heir._heard_at == heard_at
+    heir = job.heir("n2")
+    job.slurm._nodes["n1"] = replace(job.slurm._nodes["n1"], state=NodeState.BAD, words="DOWN")
+    heir.run()
+    (answer,) = job.written(rec.RequestAnswered)
+    assert answer.ok and answer.node == "n2"
+    (decided,) = job.written(rec.Decided)
+    assert dict(decided.passed)["isolated-requeue"].startswith("held by you since")
+
+
+def test_a_job_that_its_owner_wants_stopped_is_not_requeued(job: Job) -> None:
+    job.journal.append([rec.Requested(3.0, 1, "anna", "stop")])
+    job.slurm._nodes["n1"] = replace(job.slurm._nodes["n1"], state=NodeState.BAD, words="DOWN")
+    job.heir("n2").run()
+    (decided,) = job.written(rec.Decided)
+    assert decided.rung == "fail" and "you asked to stop the job (request 1)" in decided.reason

@@ -223,3 +223,33 @@ def test_limits_that_the_program_has_calculated_are_told_as_well_as_kept(folder:
     assert notes.limits(f"{folder}/3.1.notes", 60.0, 2.5, None, {"step": 9.0}) == ""
     (told,) = pages.turn(now)
     assert (told["what"], told["words"]) == ("limits", ["first beat 60 s", "beat 2.5 s", "section step 9 s"])
+
+
+CHECKPOINTS = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from ftslurm.sdk import client
+client.checkpoint(100)
+print("ready", flush=True)
+sys.stdin.readline()
+client.checkpoint()
+time.sleep(30)
+"""
+
+
+def test_a_checkpoint_is_told_the_first_too_and_makes_nobody_owe_beats(folder: Path) -> None:
+    pages = Pages()
+    pages.watch([(3, 1)], str(folder), BeatLimits(initial_s=0.5, beat_s=0.5), time.monotonic())
+    env = {"FTSLURM_PAGE": f"{folder}/3.1", "SLURM_PROCID": "3", "FTSLURM_ATTEMPT": "1", "PATH": "/usr/bin:/bin"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    child = subprocess.Popen([sys.executable, "-c", CHECKPOINTS], env=env, text=True, **pipes)
+    try:
+        assert child.stdout is not None and child.stdin is not None and child.stdout.readline() == "ready\n"
+        assert turns(pages, 1.3) == [{"t": "said", "rank": 3, "attempt": 1, "what": "checkpoint", "words": ["step 100"]}]
+        assert turns(pages, 1.1) == []
+        child.stdin.write("go on\n")
+        child.stdin.flush()
+        assert [one["words"] for one in turns(pages, 1.3)] == [[]]
+    finally:
+        child.kill()
+        child.wait()

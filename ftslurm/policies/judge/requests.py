@@ -19,6 +19,7 @@ from ftslurm.model.decisions import Decision, Say, WatchCheckpoints
 from ftslurm.model.events import Now
 from ftslurm.model.history import SWAPS
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.summary import STOPPED
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.launching import Launching
 from ftslurm.policies.judge.phases import Phase
@@ -51,7 +52,7 @@ class Requests(Launching):
 
     def _agree(self, request: Request, text: str, now: Now, done: bool = False) -> list[Decision]:
         """The request itself is in the ledger, so nothing is done that nobody has written down. done: at once."""
-        said = Say(f"request {request.number} of {_owner(request)} to {ctl.in_words(request.asked)}: {text}")
+        said = Say(f"request {request.number} of {_owner(request)} ({ctl.in_words(request.asked)}): {text}")
         if request.state is not State.OPEN:  # another ftrun of the job has answered
             return [said, *(self._done(request, text, now) if done else [])]
         answer = self._answer(request, True, text, now)
@@ -59,7 +60,7 @@ class Requests(Launching):
 
     def _refuse(self, request: Request, why: str, now: Now) -> list[Decision]:
         """One that was taken, and cannot be carried out now that its moment has come, is refused after all."""
-        said = Say(f"request {request.number} of {_owner(request)} to {ctl.in_words(request.asked)} is refused: {why}")
+        said = Say(f"request {request.number} of {_owner(request)} ({ctl.in_words(request.asked)}) is refused: {why}")
         self._forget_request(request.number)
         if request.state is State.TAKEN:
             return [*self._done(request, why, now, ok=False), said]
@@ -138,10 +139,12 @@ class Requests(Launching):
         asked = request.asked
         if not asked.checkpoints:
             return f"it will be done at {ctl.utc(asked.until)}"
-        how = f"a file {pattern}" if (pattern := self._pattern(request)) else "the program says so"
-        if not pattern and not self.history.checkpoints_told:
-            how = "the program says so (it has said nothing of checkpoints yet)"
-        return f"it waits for {asked.checkpoints - request.seen} more, each known because {how}"
+        left = asked.checkpoints - request.seen
+        more = "the next checkpoint" if left == 1 else f"{left} checkpoints"
+        if pattern := self._pattern(request):
+            return f"it waits for {more}: a new or changed {pattern}"
+        unknown = "" if self.history.checkpoints_told else ", which has said nothing of checkpoints yet"
+        return f"it waits for {more}, as told by the program{unknown}"
 
     def _await(self, request: Request, now: Now) -> list[Decision]:
         if request.asked.until:
@@ -164,7 +167,7 @@ class Requests(Launching):
 
     def _stop(self, request: Request, now: Now) -> list[Decision]:
         """Gracefully: as a Ctrl-C, which takes the grace, ends what is waited for, and asks no rung."""
-        what = f"stopped on request {request.number} of {_owner(request)}"
+        what = f"{STOPPED} {request.number} of {_owner(request)}"
         if self.phase is Phase.REQUEUEING and "requeue" not in self._waits:
             return []  # in the hands of the step that gives the job back: the next ftrun of the job takes it
         if self.phase is Phase.ENDING and not self._another_try:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from ftslurm.model import record as rec
+from ftslurm.model.control import STANDS, State
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.history import OUTSIDE, REQUEUES, SLURM_S_CAUSES, History, fold
 from ftslurm.model.nodes import expand
@@ -240,6 +241,20 @@ def allowed(choice: Choice, noticed: bool) -> str:
     that it is back.
     """
     return "" if choice.rung in REQUEUES or noticed else "the ladder can only end the job, and Slurm has not noticed yet"
+
+
+def answers_to(records: Sequence[Record], will: Will, node: str, now: float) -> tuple[Record, ...]:
+    """To requests of the owner's that nobody has taken and that the ladder has to know of before it is asked. What stops or moves
+    ranks is left to the next ftrun; that the job is to be stopped the ladder knows in any case. node: the successor."""
+    history = fold(records)
+    waiting = (request for request in history.control.of(State.OPEN) if request.asked.verb in STANDS)
+    text = "taken by the standby controller"
+    return tuple(rec.RequestAnswered(now, will.run, one.number, True, text, history.attempts, node) for one in waiting)
+
+
+def by_ftrun(records: Sequence[Record]) -> int:
+    """How many of them an ftrun has written, or who took its place: a request is no sign that its ftrun lives."""
+    return sum(not isinstance(record, rec.Requested) for record in records)
 
 
 def records_of(

@@ -39,7 +39,9 @@ from ftslurm.policies.lease.succession import (
     TakeOver,
     Wait,
     allowed,
+    answers_to,
     before,
+    by_ftrun,
     decided_end,
     due_s,
     ledger_now,
@@ -84,6 +86,7 @@ class Heir:
         self._batch_words = ""
         self._batch_is_back = False  # without its script
         self._last = LedgerNow.UNKNOWN  # at the last look into the ledger
+        self._written = 0  # records of ftrun's in it then
         self._woken = threading.Event()
         if ending:
             self._woken.set()
@@ -137,7 +140,8 @@ class Heir:
             self._before = before(records, self._will, self._node)
         except StateError:
             return LedgerNow.UNKNOWN
-        if known:
+        written, self._written = self._written, by_ftrun(records)
+        if known and self._written != written:
             self._heard_at = boot_s()
         return self._last
 
@@ -232,12 +236,13 @@ class Heir:
         if ledger_now(records, self._will, self._node) is not LedgerNow.OURS:
             return ""
         slurm = answer(self._job, tuple(self._nodes.values()))
-        s = situation(self._will, self._batch_words, fold(records), slurm, time.time())
+        answers = answers_to(records, self._will, self._node, time.time())
+        s = situation(self._will, self._batch_words, fold([*records, *answers]), slurm, time.time())
         choice = choose(s)
         if allowed(choice, self._noticed):
             return ""
         found, decided = records_of(self._will, self._node, s, choice, records)
-        if not self._journal.append_next(found):
+        if not self._journal.append_next([*answers, *found]):
             return ""  # somebody has written since; what, the next round will see
         notices = self._tell_people(decided, (*records, *found))
         if choice.rung not in REQUEUES:

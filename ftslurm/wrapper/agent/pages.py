@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ftslurm.model.ft_config import BeatLimits
 from ftslurm.policies.hang.beats import OFF, Watch, follow, merged, overdue
 from ftslurm.sdk import notes as say
 from ftslurm.sdk.notes import SUFFIX, read_notes
-from ftslurm.sdk.page import owner_lives, page_paths, read_page
+from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
 
 # While a program reports, its page is read as often as ft_launcher's monitor at its quickest; before, now and then.
 READ_S, LOOK_S = 0.1, 1.0
@@ -26,6 +27,8 @@ BEATS_FACTOR = 2
 _SAVING = re.compile(r"(?i)checkpoint|ckpt|\bsav(?:e|ing)\b")
 # A folder is filled as its step starts, and removed as it ends.
 LEFT_S = 600.0
+# Some looks.
+NEWS_S = 10.0
 
 Message = dict[str, Any]
 
@@ -44,6 +47,7 @@ class _Rank:
     step: int | None = None
     beats: int = 0
     saved: int = 0
+    checkpoints: dict[str, int] = field(default_factory=dict)  # page -> how many were complete at the last look
 
 
 class Pages:
@@ -114,8 +118,10 @@ class Pages:
     def _beats(self, number: int, rank: _Rank, now: float) -> list[Message]:
         """Several programs may report for one rank; the first that is late counts."""
         stages: list[float] = []
+        told: list[Message] = []
         for path in page_paths(rank.path):
             page = read_page(path)
+            told += self._checkpoint(number, rank, path, page) if page is not None else []
             if page is not None and owner_lives(page) is not False:
                 stages += [page.stage_s] if page.stage_s is not None else []
                 rank.step = max(rank.step or 0, page.step) if page.step is not None else rank.step
@@ -125,13 +131,23 @@ class Pages:
                 rank.watches[path] = None  # a program that has ended owes no beats
             else:
                 rank.watches[path] = follow(rank.watches.get(path), page, now)
-        told = self._stage(number, rank, OFF if OFF in stages else max(stages, default=None))
+        told += self._stage(number, rank, OFF if OFF in stages else max(stages, default=None))
         late = next((late for watch in rank.watches.values() if (late := overdue(watch, rank.limits, now))), None)
         if bool(late) != rank.told:
             rank.told = bool(late)
             about = {"t": "overdue", "rank": number, "attempt": rank.attempt}
             return [*told, {**about, "why": late.reason[:500] if late else ""}]
         return told
+
+    def _checkpoint(self, number: int, rank: _Rank, path: str, page: PageState) -> list[Message]:
+        """One that was complete long before the first look at the page (another agent was here before) is no news."""
+        known = rank.checkpoints.get(path)
+        rank.checkpoints[path] = page.checkpoints
+        fresh = time.monotonic_ns() - page.checkpoint_ns < NEWS_S * 1e9
+        if page.checkpoints <= (known or 0) or (known is None and not fresh):
+            return []
+        words = [f"step {page.checkpoint}"] if page.checkpoint is not None else []
+        return [{"t": "said", "rank": number, "attempt": rank.attempt, "what": "checkpoint", "words": words}]
 
     def _stage(self, number: int, rank: _Rank, stage_s: float | None) -> list[Message]:
         if stage_s == rank.stage_s:

@@ -24,7 +24,8 @@ Look = tuple[int, int, int]
 
 
 class CheckpointWatch:
-    """patterns: as glob(7), `**` too. From `start` until `stop` each checkpoint is told once, whatever becomes of it later."""
+    """patterns: as glob(7), without `**`, which would follow links in circles. From `start` until `stop` each checkpoint is told
+    once, whatever becomes of it later."""
 
     def __init__(self, patterns: tuple[str, ...], settle_s: float, put: Callable[[Event], None]) -> None:
         self._patterns, self._settle_s, self._put = patterns, settle_s, put
@@ -80,7 +81,7 @@ def looked_at(pattern: str) -> dict[str, Look]:
     """What matches now. Never raises."""
     found = {}
     try:
-        for path in islice(glob.iglob(pattern, recursive="**" in pattern), MATCHES_MAX):  # noqa: PTH207 -- absolute or not
+        for path in islice(glob.iglob(pattern), MATCHES_MAX):  # noqa: PTH207 -- absolute or not
             if (look := _look(path)) is not None:
                 found[path] = look
     except (OSError, ValueError, RecursionError):

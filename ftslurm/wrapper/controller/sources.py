@@ -121,13 +121,13 @@ class Sources:
         self._stop_at: float | None = None  # monotonic
         self._coming: dict[str, StepHandle] = {}  # node -> the step that brings its agent, until it has called
         self._beats, self._beat_at, self._training_step = 0, 0.0, 0
+        self._over = threading.Event()
+        self._checkpoints: CheckpointWatch | None = None
 
     def numbers(self) -> tuple[int, float, int, int]:
         """For monitoring, from any thread: beats so far, when the last came (Unix seconds, 0: none yet), ranks that are in touch,
         and the training step (0: not told)."""
         return self._beats, self._beat_at, len(self.shims), self._training_step
-        self._over = threading.Event()
-        self._checkpoints: CheckpointWatch | None = None
 
     def next(self, until: float | None) -> Event:
         """The next event; TimePassed when `until` (monotonic seconds) comes first. Blocks."""

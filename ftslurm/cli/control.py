@@ -1,0 +1,239 @@
+"""The door of `ftslurm control`: what the owner of a job asks for while it runs."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import click
+
+from ftslurm.cli.output import print_json, store
+from ftslurm.errors import UnknownJob, UsageError
+from ftslurm.model import control as ctl
+from ftslurm.model.nodes import expand
+from ftslurm.model.record import Requested
+from ftslurm.model.text import visible
+
+F = TypeVar("F", bound=Callable[..., Any])
+WAIT_S = 15.0
+FARTHEST_S = 366 * 86400.0
+
+
+@click.group(invoke_without_command=True, options_metavar="", subcommand_metavar="[VERB [ARGS]...]")
+@click.argument("job")
+@click.pass_context
+def control(context: click.Context, job: str) -> None:
+    """Steer JOB while it runs, or for its next attempt. Without VERB: what was asked so far.
+
+    The request is written into the job's ledger, and the ftrun of the job takes it within about two seconds, also while it waits
+    for something. Exit status 0: taken; 1: refused, with the reason; 3: written down, and nobody has taken it yet (the next
+    attempt does).
+    """
+    words = context.find_root().obj or ["control", job]
+    context.obj = job
+    if _of_another_user(job):
+        from ftslurm.wrapper.control import as_owner
+
+        words = _from_here(words[words.index("control") + 1 :])
+        context.exit(as_owner(job, words, os.environ, lambda text: click.echo(visible(text, lines=True), nl=False)))
+    if context.invoked_subcommand is None:
+        context.invoke(list_requests, as_json=False)
+
+
+def _from_here(words: Sequence[str]) -> list[str]:
+    """A relative pattern means this folder, also where another process reads it."""
+    here, found = os.getcwd(), list(words)  # noqa: PTH109 -- a pattern is no path
+    for number, word in enumerate(found):
+        name, equals, value = word.partition("=")
+        if name == "--files" and equals:
+            found[number] = f"--files={os.path.join(here, value)}"  # noqa: PTH118
+        elif number and found[number - 1] == "--files":
+            found[number] = os.path.join(here, word)  # noqa: PTH118
+    return found
+
+
+def _of_another_user(job: str) -> bool:
+    """root has no ledger of the job."""
+    if os.geteuid() != 0:
+        return False
+    try:
+        return store().find(job)[0].path.stat().st_uid != 0
+    except UnknownJob:
+        return True
+
+
+def _verb(name: str) -> Callable[[F], click.Command]:
+    """A command that asks for `name`; its function makes what the request is about."""
+
+    def decorate(function: F) -> click.Command:
+        @functools.wraps(function)
+        def ask(context: click.Context, /, wait_s: float, **given: Any) -> None:
+            from ftslurm.wrapper.control import order
+
+            asked = Requested(0.0, 0, "", name, **function(**given))
+            click.echo(visible(order(store(), context.obj, asked, os.environ, wait_s)))
+
+        wait = click.option(
+            "--wait", "wait_s", type=click.FloatRange(0, 600), default=WAIT_S, show_default=True, metavar="S",
+            help="Seconds for the answer.",
+        )  # fmt: skip
+        return control.command(name)(wait(click.pass_context(ask)))
+
+    return decorate
+
+
+def _when(function: F) -> F:
+    for option in (
+        click.option("--files", metavar="PATTERN", default="", help="A checkpoint makes or changes such a file or folder."),
+        click.option("--by", metavar="TIME", help="At the latest then: 14:30, 2026-11-23T14:30, 90m. Alone: at that time."),
+        click.option("--after", metavar="TIME", help="Only checkpoints from then on count."),
+        click.option("--checkpoints", type=click.IntRange(1, 10**6), metavar="N", help="After the next N checkpoints."),
+        click.option("--after-checkpoint", is_flag=True, help="After the next checkpoint."),
+    ):
+        function = option(function)
+    return function
+
+
+def _conditions(after_checkpoint: bool, checkpoints: int | None, after: str | None, by: str | None, files: str) -> dict[str, Any]:
+    """Raises: UsageError."""
+    number = checkpoints or int(after_checkpoint or bool(after))
+    if files and not number:
+        raise UsageError("--files tells what a checkpoint is, and none is waited for", hint="add --after-checkpoint")
+    if "**" in files:
+        raise UsageError(f"--files {files}: `**` is no pattern here", hint="name each level: 'run/*/step_*'")
+    now = time.time()
+    return {
+        "checkpoints": number, "files": os.path.join(os.getcwd(), files) if files else "",  # noqa: PTH109, PTH118 -- a pattern
+        "after": moment("--after", after, now) if after else 0.0, "until": moment("--by", by, now) if by else 0.0,
+    }  # fmt: skip
+
+
+def moment(option: str, text: str, now: float) -> float:
+    """Unix seconds of `14:30` (the next one), a date and time, both local, or a time from now. Raises: UsageError."""
+    found = _moment(text.strip(), now)
+    if found is None:
+        raise UsageError(f"{option} {text}: no time", hint="14:30, 2026-11-23T14:30, or 90m from now")
+    if not now - 1 <= found <= now + FARTHEST_S:
+        raise UsageError(f"{option} {text}: {'that is over' if found < now else 'that is too far away'}", hint="")
+    return found
+
+
+def _moment(text: str, now: float) -> float | None:
+    from ftslurm.model.settings import duration
+
+    try:
+        return now + duration(text)
+    except ValueError:
+        pass
+    today = datetime.fromtimestamp(now)
+    for form in ("%H:%M", "%H:%M:%S"):
+        try:
+            clock = datetime.strptime(text, form).time()
+        except ValueError:
+            continue
+        then = datetime.combine(today.date(), clock)
+        return (then if then >= today else then + timedelta(days=1)).timestamp()
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _nodes(words: tuple[str, ...]) -> tuple[str, ...]:
+    """`n2`, `n[3-5]`, `n2,n3`. Raises: UsageError."""
+    return tuple(sorted({node for word in words for node in expand(word)}))
+
+
+@_verb(ctl.STOP)
+@_when
+def stop(**when: Any) -> dict[str, Any]:
+    """End the job: SIGTERM for the ranks, the grace, then nothing is started again.
+
+    Now, after a checkpoint (--after-checkpoint), or at a time (--by). ftrun ends with the status of the ranks, 143 if they had to
+    be ended.
+    """
+    return _conditions(**when)
+
+
+@_verb(ctl.REQUEUE)
+@click.option("--without", metavar="NODES", multiple=True, help="And exclude these nodes.")
+@_when
+def requeue(without: tuple[str, ...], **when: Any) -> dict[str, Any]:
+    """Give the job back to Slurm: it starts again some seconds later, at no cost."""
+    return {"nodes": _nodes(without), **_conditions(**when)}
+
+
+@_verb(ctl.EXCLUDE)
+@click.argument("nodes", nargs=-1, required=True)
+@click.option("--later", is_flag=True, help="From the next start on; nothing is stopped for it.")
+@_when
+def exclude(nodes: tuple[str, ...], later: bool, **when: Any) -> dict[str, Any]:
+    """Leave NODES, at once where ranks run there: by a spare, a smaller step, or a requeue, at no cost.
+
+    The job does not use them again until `reinstate`. Refused where the job could not go on without them.
+    """
+    conditions = _conditions(**when)
+    if later and (conditions["checkpoints"] or conditions["until"]):
+        raise UsageError("--later stops nothing, so there is nothing to wait for", hint="leave --later or the condition out")
+    return {"nodes": _nodes(nodes), "later": later, **conditions}
+
+
+@_verb(ctl.REINSTATE)
+@click.argument("nodes", nargs=-1, required=True)
+def reinstate(nodes: tuple[str, ...]) -> dict[str, Any]:
+    """The job may use NODES again, whoever has excluded them, you or ftrun."""
+    return {"nodes": _nodes(nodes)}
+
+
+@_verb(ctl.HOLD)
+@click.argument("rung", type=click.Choice(ctl.HOLDABLE))
+def hold(rung: str) -> dict[str, Any]:
+    """The ladder passes RUNG over until `release`."""
+    return {"rung": rung}
+
+
+@_verb(ctl.RELEASE)
+@click.argument("rung", type=click.Choice(ctl.HOLDABLE))
+def release(rung: str) -> dict[str, Any]:
+    """The ladder asks RUNG again."""
+    return {"rung": rung}
+
+
+@_verb(ctl.NO_RESTARTS)
+def no_restarts() -> dict[str, Any]:
+    """No rung answers any more: the next failure ends the job."""
+    return {}
+
+
+@_verb(ctl.ALLOW_RESTARTS)
+def allow_restarts() -> dict[str, Any]:
+    """The ladder answers failures again."""
+    return {}
+
+
+@_verb(ctl.UNDO)
+@click.argument("number", type=click.IntRange(1), required=False)
+def undo(number: int | None) -> dict[str, Any]:
+    """Undo request NUMBER, or the last one that can be undone."""
+    return {"target": number or 0}
+
+
+@control.command("list")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.pass_context
+def list_requests(context: click.Context, as_json: bool) -> None:
+    """All requests: who asked for what and when, and what became of it."""
+    from ftslurm.report.requests import requests, table
+    from ftslurm.report.text import moment as local
+
+    found = requests(store().find(context.obj)[1].records, local)
+    if as_json:
+        return print_json([asdict(one) for one in found])
+    if not found:
+        return click.echo("nothing was asked for yet", err=True)
+    click.echo(visible("\n".join(table(found, local)), lines=True))

@@ -1,0 +1,148 @@
+"""Carries a request of the owner's to the ftrun of a job, and waits for its answer. See ledger/requests.py for the way it takes.
+
+root may ask for any job, as with scancel: what root asks for is written by a process of the job's owner, with that user's rights,
+so that nothing which a user has made of a ledger can harm root.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import ftslurm
+from ftslurm.errors import FtslurmError, NotTaken, RequestRefused, UnknownJob, UsageError
+from ftslurm.launchers.python import Python
+from ftslurm.ledger.journal import Journal
+from ftslurm.ledger.requests import NODES_MAX, answer_to, ask
+from ftslurm.ledger.store import VARIABLE, Store
+from ftslurm.model.control import ROOT, UNDO, not_undoable
+from ftslurm.model.history import History
+from ftslurm.model.nodes import expand
+from ftslurm.model.numbers import whole
+from ftslurm.model.record import Record, RequestAnswered, Requested, RunBegan
+from ftslurm.model.summary import JobSummary, summarise
+from ftslurm.slurm.cli_client import CliSlurmClient
+from ftslurm.system.owner import PATH, owner_of, run_as
+from ftslurm.wrapper.jobs import with_slurms_word
+
+# Who asked, where root asks through a process of the owner's. Whoever sets it himself lies to his own ledger.
+BY_VARIABLE = "FTSLURM_CONTROL_BY"
+LOOK_S = 0.2
+SLURM_S = 5.0
+# For root: the process of the owner's has its own wait within it.
+AS_OWNER_S = 660.0
+_NO_FTRUN = frozenset({"pending", "held", "requeued", "completing"})
+
+
+def who(env: Mapping[str, str]) -> str:
+    if env.get(BY_VARIABLE) == ROOT:
+        return ROOT
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def order(store: Store, job: str, wanted: Requested, env: Mapping[str, str], wait_s: float) -> str:
+    """Write it down and wait for the answer; what ftrun says of it. at, number, by, host, schedule of `wanted` are filled in.
+
+    Raises: RequestRefused, NotTaken, UnknownJob, UsageError, StateError.
+    """
+    journal, contents = store.find(job)
+    summary = summarise(contents.records)
+    if summary is None:
+        raise UsageError(f"the ledger of job {job} is empty: nothing has begun", hint="try again in a moment")
+    state = with_slurms_word([summary], store.root.stat().st_uid, env)[0][0]
+    if state.over:
+        raise RequestRefused(f"job {job} is over: {state.state}{f', {state.what}' if state.what else ''}")
+    _check_nodes(wanted, contents.records, summary, env)
+
+    def make(history: History) -> Requested:
+        schedule = history.last_run.schedule if history.last_run else 0
+        found = replace(wanted, at=time.time(), by=who(env), host=socket.gethostname(), schedule=schedule)
+        return replace(found, target=_target(history, wanted.target)) if wanted.verb == UNDO else found
+
+    asked = ask(journal, make)
+    answer = _await(journal, asked.number, 0.0 if state.state in _NO_FTRUN else wait_s)
+    if answer is None:
+        raise NotTaken(_not_taken(asked, state, wait_s), hint=f"`ftslurm control {job} list` shows what becomes of it")
+    if not answer.ok:
+        raise RequestRefused(f"request {asked.number} is refused by {_of(answer)}: {answer.text}")
+    return f"request {asked.number} is taken by {_of(answer)}: {answer.text}"
+
+
+def _of(answer: RequestAnswered) -> str:
+    return f"attempt {answer.attempt}{f' on {answer.node}' if answer.node else ''}" if answer.attempt else "ftrun"
+
+
+def _not_taken(asked: Requested, state: JobSummary, wait_s: float) -> str:
+    if state.state in _NO_FTRUN:
+        why = f"no ftrun of the job runs now ({state.state}{f': {state.what}' if state.what else ''})"
+        return f"request {asked.number} is written down; {why}, and its next attempt takes it"
+    return f"request {asked.number} is written down, and ftrun has not answered within {wait_s:g} s"
+
+
+def _await(journal: Journal, number: int, wait_s: float) -> RequestAnswered | None:
+    until = time.monotonic() + wait_s
+    while True:
+        if journal.grown() and (answer := answer_to(journal, number)) is not None:
+            return answer
+        if time.monotonic() >= until:
+            return None
+        time.sleep(LOOK_S)
+
+
+def _target(history: History, number: int) -> int:
+    """Raises: RequestRefused."""
+    control = history.control
+    target = control.get(number) if number else control.undoable()
+    if target is None:
+        raise RequestRefused(f"there is no request {number}" if number else "there is no request that could be undone")
+    if why := not_undoable(target):
+        raise RequestRefused(why)
+    return target.number
+
+
+def _check_nodes(wanted: Requested, records: Sequence[Record], job: JobSummary, env: Mapping[str, str]) -> None:
+    """A name that Slurm does not know would make it refuse the next requeue. Raises: UsageError."""
+    if not wanted.nodes:
+        return
+    if len(wanted.nodes) > NODES_MAX:
+        raise UsageError(f"{len(wanted.nodes)} nodes are too many for one request", hint=f"{NODES_MAX} at the most")
+    known = {node for record in records if isinstance(record, RunBegan) for node in expand(record.nodes)}
+    if not job.local and not known.issuperset(wanted.nodes):
+        known |= _nodes_of_slurm(env)
+    if unknown := [node for node in wanted.nodes if node not in known]:
+        raise UsageError(f"there is no node {unknown[0]} that the job could have", hint="as `sinfo -N` names it; or n[3-5]")
+
+
+def _nodes_of_slurm(env: Mapping[str, str]) -> set[str]:
+    try:
+        return {node.name for node in CliSlurmClient(timeout_s=SLURM_S, env=env).nodes()}
+    except FtslurmError:
+        return set()
+
+
+def as_owner(job: str, words: Sequence[str], env: Mapping[str, str], say: Callable[[str], object]) -> int:
+    """root asks for a job of somebody else's. Gives the exit status. Raises: UnknownJob, CommandMissing."""
+    number = whole(job.partition("_")[0])
+    try:
+        user_id = CliSlurmClient(timeout_s=SLURM_S, env=env).job(number).user_id if number is not None else None
+    except FtslurmError as error:
+        why = f"root has no ledger of job {job}, and Slurm does not say whose job it is: {error.message}"
+        raise UnknownJob(why) from None
+    if user_id is None:
+        raise UnknownJob(f"root has no ledger of job {job}", hint="another user's job goes by Slurm's number")
+    owner = owner_of(user_id)
+    kept = {name: env[name] for name in (VARIABLE, "SLURM_CONF", "TZ") if name in env}
+    own_env = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": str(owner.home), "USER": owner.name, BY_VARIABLE: ROOT, **kept}
+    python = Python(sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
+    done = run_as(owner, python.module_argv("ftslurm.cli.ftslurm", "control", *words), AS_OWNER_S, own_env)
+    say(done.stdout)
+    return 1 if done.status is None else done.status
