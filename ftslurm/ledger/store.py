@@ -111,7 +111,11 @@ class Store:
         return private_folder(self.root / "jobs")
 
     def _paths(self) -> list[Path]:
-        return [path for path in (self.root / "jobs").glob("*.jsonl") if ".was." not in path.name]
+        """Raises: StateError."""
+        try:
+            return [path for path in (self.root / "jobs").glob("*.jsonl") if ".was." not in path.name]
+        except OSError as error:
+            raise StateError(f"{self.root} cannot be read: {error.strerror}", hint="whose is it?") from None
 
     def _put_aside(self, journal: Journal) -> None:
         number = 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
-from datetime import datetime, timezone
 from enum import Enum
 
 from ftslurm.model.nodes import fold
@@ -214,6 +213,8 @@ def not_undoable(request: Request) -> str:
 
 def utc(at: float) -> str:
     """Where nobody knows whose local time would be meant."""
+    from datetime import datetime, timezone  # a start of ftrun does without
+
     try:
         return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):

@@ -38,6 +38,8 @@ def poisoned() -> bytes:
 
     lines = [json.loads(to_line(record)) for record in long_story().ledger]
     lines.append(json.loads(to_line(rec.HangSeen(9.0, 1, "beat", "it hangs", ("a stack",)))))
+    asked = rec.Requested(9.0, 1, "anna", "stop", "login1", ("n1",), "shrink", 1, files="/x"), rec.Requested(9.0, 2, "anna", "hold")
+    lines += [json.loads(to_line(record)) for record in (*asked, rec.RequestAnswered(9.0, "r", 1, True, "taken", 1, "n1"))]
     return b"".join(json.dumps(poison(line)).encode() + b"\n" for line in lines)
 
 
@@ -72,7 +74,7 @@ def test_a_poisoned_ledger_is_shown_and_rules_nothing(
         return Console(highlight=False, force_terminal=terminal, color_system=None, width=200, soft_wrap=not terminal)
 
     monkeypatch.setattr(text_module, "console", console)
-    for argv in (("status",), ("status", "7"), ("history", "7")):
+    for argv in (("status",), ("status", "7"), ("history", "7"), ("control", "7")):
         status, text = tell(capsys, *argv)
         assert status == 0 and "[link=http://x]y[/link][/]" in text.replace("\n", "").replace(" ", "")
 

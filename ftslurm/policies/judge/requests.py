@@ -67,15 +67,19 @@ class Requests(Launching):
         return [self._answer(request, False, why, now), said]
 
     def _answer(self, request: Request, ok: bool, text: str, now: Now) -> Decision:
-        number, node = self._attempt.number or self.history.attempts, self.facts.batch_node or self.facts.host
-        return self._note(rec.RequestAnswered(now.unix, self.facts.run, request.number, ok, text, number, node))
+        node = self.facts.batch_node or self.facts.host
+        return self._note(rec.RequestAnswered(now.unix, self.facts.run, request.number, ok, text, self._of_attempt, node))
+
+    @property
+    def _of_attempt(self) -> int:
+        """The one that is under way, or comes up."""
+        return self._next_number() if self.phase is Phase.LAUNCHING or not self._attempt.number else self._attempt.number
 
     def _done(self, request: Request, text: str, now: Now, ok: bool = True) -> list[Decision]:
         if request.asked.verb not in ctl.ACTS:
             return []
         self._forget_request(request.number)
-        number = self._attempt.number or self.history.attempts
-        return [self._note(rec.RequestDone(now.unix, self.facts.run, request.number, ok, text, number))]
+        return [self._note(rec.RequestDone(now.unix, self.facts.run, request.number, ok, text, self._of_attempt))]
 
     def _forget_request(self, number: int) -> None:
         self._requests_due.pop(number, None)
@@ -343,7 +347,7 @@ class Requests(Launching):
         number, self._by_request = self._by_request, 0
         s = self._situation(trouble, now)
         if number:
-            choice = Choice(ctl.ON_REQUEST, f"asked for (request {number}), costs nothing", "", ())
+            choice = Choice(ctl.ON_REQUEST, f"as request {number} asks", "", ())
             return self._requeue(choice, s, now)
         choice = choose(s)
         if choice.rung != "fail":
@@ -404,8 +408,7 @@ class Requests(Launching):
             if not asked.checkpoints or self._pattern(request) != pattern or now.unix < asked.after:
                 continue
             left = max(0, asked.checkpoints - request.seen - 1)
-            number = self._attempt.number or self.history.attempts
-            found.append(self._note(rec.CheckpointSeen(now.unix, number, asked.number, sign, where[:500], left)))
+            found.append(self._note(rec.CheckpointSeen(now.unix, self._of_attempt, asked.number, sign, where[:500], left)))
             if not left and asked.number not in self._to_consider:
                 found += self._act_now(request, now)
         return found

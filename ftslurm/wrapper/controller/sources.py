@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ftslurm.errors import WireError
 from ftslurm.launchers.launcher import StepHandle
@@ -50,11 +50,13 @@ from ftslurm.model.record import Requested
 from ftslurm.policies.lease.contact import Contact
 from ftslurm.policies.lease.touch import Touch
 from ftslurm.system.clock import Clock
-from ftslurm.wrapper.controller.checkpoints import CheckpointWatch
 from ftslurm.wrapper.controller.signals import SIGCHLD, SIGSTOP, SIGTSTP, Signals
 from ftslurm.wrapper.shim import waking
 from ftslurm.wrapper.wire.caller import Caller
 from ftslurm.wrapper.wire.channel import Message, Peer, Server
+
+if TYPE_CHECKING:
+    from ftslurm.wrapper.controller.checkpoints import CheckpointWatch
 
 # Later than asked by so much, and we were stopped or had no CPU: then it was not the others who were silent.
 AWAY_S = 2.0
@@ -200,8 +202,11 @@ class Sources:
         """patterns: none to look no more."""
         if self._checkpoints is not None:
             self._checkpoints.stop()
-        self._checkpoints = CheckpointWatch(patterns, settle_s, self.put) if patterns else None
-        if self._checkpoints is not None:
+        self._checkpoints = None
+        if patterns:
+            from ftslurm.wrapper.controller.checkpoints import CheckpointWatch  # rarely asked for
+
+            self._checkpoints = CheckpointWatch(patterns, settle_s, self.put)
             self._checkpoints.start()
 
     def farewell(self) -> None:
