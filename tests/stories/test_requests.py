@@ -345,6 +345,7 @@ def test_a_requeue_can_leave_nodes() -> None:
     ("slurm", "about", "why"),
     [
         ({"requeueable": False}, {}, "the job may not be requeued"),
+        ({"state": "CANCELLED"}, {}, "the job was cancelled"),
         ({"batch": False}, {}, "only a batch job can be requeued"),
         ({"usable": frozenset({"n1", "n2"})}, {"nodes": ("n2",)}, "only 1 would be left without n2"),
         ({"error": "no answer", "away": True}, {}, "Slurm did not say how the job stands"),
@@ -358,6 +359,17 @@ def test_a_requeue_that_cannot_be_is_refused_and_the_ranks_run_on(slurm: dict[st
     assert not ok and why in text
     assert job.judge.phase is Phase.RUNNING and not job.did(do.StopRanks)
     assert not job.judge.history.isolated
+
+
+def test_a_job_that_is_cancelled_while_slurm_is_asked_ends_as_cancelled() -> None:
+    job = running()
+    job.silent = {do.AskSlurm}
+    job.exits(1, 1)
+    job.tell(ev.StepEnded(ExitStatus(1)))
+    asked = ask(job, ctl.REQUEUE)
+    job.tell(replace(RUNNING, state="CANCELLED"))
+    assert answer(job, asked.number) == (False, "the job was cancelled")
+    assert job.recorded(rec.Finished)[-1].what == "the job was cancelled"
 
 
 def test_a_requeue_of_the_scheduling_before_is_not_done_twice() -> None:

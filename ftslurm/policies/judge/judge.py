@@ -50,6 +50,8 @@ class Judge(Requests, Ranks, Stalls, Nodes, Drills):
     def handle(self, event: Event, now: Now) -> tuple[Decision, ...]:
         """What follows from `event`. Raises: LookupError for an event that cannot happen in this phase."""
         waited, before = self._requests_before(event, now), self.phase
+        if self.phase is Phase.FINISHED and waited:
+            return tuple(waited)
         method = TABLE.get((self.phase, type(event)))
         if method is None:
             raise LookupError(f"the judge has no answer to {type(event).__name__} while {self.phase.value}")

@@ -22,7 +22,7 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.summary import STOPPED
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.launching import Launching
-from ftslurm.policies.judge.phases import Phase
+from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.state import SIGTERM
 from ftslurm.policies.ladder.ladder import LADDER, Cause, Choice, Situation, choose, why_no_requeue
 from ftslurm.policies.ladder.situation import Trouble
@@ -243,6 +243,8 @@ class Requests(Launching):
             return []
         if "ask" in self.facts.can and not (s.slurm is not None and self._heard_lately(now)):
             return self._consider_later(request, now)
+        if s.slurm is not None and not s.slurm.error and s.slurm.state in ENDING_STATES:
+            return self._refuse(request, ENDING_STATES[s.slurm.state], now)
         if why := why_no_requeue(_without(s, asked.nodes)):
             return self._refuse(request, f"the job cannot be requeued: {why}", now)
         taken = self._agree(request, "the job is requeued", now, done=True)
