@@ -331,6 +331,26 @@ def test_ranks_go_on_where_they_were_if_the_node_cannot_be_left_after_all() -> N
     assert job.rungs == ["node-replacement", "in-place-restart"]
 
 
+def test_nothing_is_started_beside_a_step_that_cannot_be_ended() -> None:
+    job = Job(REPLACES, **SPARE).begin()
+    job.silent = {do.EndStep, do.KillStep}
+    ask(job, ctl.EXCLUDE, nodes=("n2",))
+    job.wait(120.0)
+    assert job.rungs == ["node-replacement", "unconditional-requeue"], "that the step stays is a failure"
+    assert job.recorded(rec.Decided)[-1].cause == "lost" and job.status == 75
+
+
+def test_nothing_is_started_beside_processes_that_outlive_sigkill() -> None:
+    job = running()
+    job.stuck = {0: (4711,)}
+    job.slurm = replace(job.slurm, usable=frozenset({"n1", "n2", "n3"}))
+    ask(job, ctl.EXCLUDE, nodes=("n2",))
+    assert len(job.did(do.StartRanks)) == 1
+    (decided,) = job.recorded(rec.Decided)
+    assert (decided.rung, decided.cause) == ("fail", "node"), "two nodes of three are left out, and the job needs two"
+    assert "outlived SIGKILL" in decided.why
+
+
 # --- requeue
 
 

@@ -25,7 +25,7 @@ from ftslurm.policies.judge.launching import Launching
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.state import SIGTERM
 from ftslurm.policies.ladder.ladder import LADDER, Cause, Choice, Situation, choose, why_no_requeue
-from ftslurm.policies.ladder.situation import Trouble
+from ftslurm.policies.ladder.situation import Trouble, bad_nodes
 
 # What ends a rank that does not end by itself.
 STOPPED_STATUS = 128 + SIGTERM
@@ -354,6 +354,10 @@ class Requests(Launching):
         choice = choose(s)
         if choice.rung != "fail":
             return self._climb(s, now)
+        bad = {**self._attempt.stuck_nodes(self._tasks), **bad_nodes(self._slurm, self._attempt, self._chosen())}
+        if why := self._attempt.unended or "; ".join(f"{node}: {what}" for node, what in sorted(bad.items())):
+            self._trouble = Trouble(Cause.LOST, f"{trouble.what}; {why}", 1)  # nothing may start beside that: the ladder is asked
+            return self._decide(now)
         # What was possible before the ranks were stopped is not any more. Nothing has failed: they run again where they were.
         back = Choice("in-place-restart", f"the node cannot be left after all: {choice.why}", "", choice.passed)
         decided = self._decision(back, s, now)
