@@ -21,6 +21,7 @@ from ftslurm.launchers.step import ProcessStep
 from ftslurm.model.events import (
     AgentArrived,
     AgentLost,
+    ControlAsked,
     CutOff,
     Hangup,
     InTouch,
@@ -34,6 +35,7 @@ from ftslurm.model.events import (
     TimePassed,
 )
 from ftslurm.model.exits import ExitStatus
+from ftslurm.model.record import Requested
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
@@ -146,6 +148,23 @@ def stage() -> Iterator[Stage]:
     made = Stage()
     yield made
     made.close()
+
+
+def test_requests_are_looked_for_beside_the_loop_whatever_the_file_system_does(stage: Stage) -> None:
+    asked = Requested(1.0, 1, "anna", "stop")
+    hangs = threading.Event()
+    looks: list[Callable[[], Any]] = [lambda: (asked,), lambda: [][0], lambda: hangs.wait(SOON_S) and ()]
+
+    def look() -> Any:
+        try:
+            return looks.pop(0)()
+        except IndexError:
+            raise PermissionError("a link, say") from None
+
+    stage.sources.listen(look, every_s=0.01)
+    assert stage.next() == ControlAsked(asked)
+    stage.quiet(0.3)  # the third look hangs, and the loop does not
+    hangs.set()
 
 
 def test_events_come_once_and_in_order_over_connections_that_break(stage: Stage) -> None:
