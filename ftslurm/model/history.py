@@ -386,8 +386,10 @@ def _decided(past: History, decided: Decided) -> History:
 
 
 def _restarts_job(decided: Decided) -> bool:
-    """A crash that is answered in place and costs nothing came of a port that ftrun had chosen."""
-    own_doing = decided.rung == "in-place-restart" and decided.cause == "crash" and not decided.cost
+    """A crash that is answered in place and costs nothing came of a port that ftrun had chosen. What people ask for is theirs."""
+    own_doing = decided.cause == "request" or (
+        decided.rung == "in-place-restart" and decided.cause == "crash" and not decided.cost
+    )
     return decided.rung in RESTARTS and not own_doing
 
 

@@ -266,6 +266,14 @@ def test_without_a_spare_the_job_is_requeued_without_the_node() -> None:
     assert job.excluded == ("n2",), "remembered by later schedulings"
 
 
+def test_what_people_ask_for_is_none_of_aimasters_restarts() -> None:
+    job = Job(replace(REPLACES, max_job_restarts=0), **SPARE).begin()
+    ask(job, ctl.EXCLUDE, nodes=("n2",))
+    assert job.rungs == ["node-replacement"] and job.judge.history.job_restarts == 0
+    job.exits(0, 3)
+    assert job.status == 3 and "max_job_restarts" in job.said
+
+
 def test_a_node_that_cannot_be_left_is_refused_and_the_ranks_run_on() -> None:
     job = running()
     job.slurm = replace(job.slurm, usable=frozenset({"n1", "n2"}))

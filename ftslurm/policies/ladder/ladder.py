@@ -211,7 +211,7 @@ def _within_job_restarts(name: str, answer: Answer, s: Situation) -> Answer:
     """
     limit = s.settings.max_job_restarts
     meant = answer.yes or (answer.fits and answer.why != _OFF)
-    if not meant or name not in RESTARTS or limit < 0 or s.history.job_restarts < limit:
+    if s.willed or not meant or name not in RESTARTS or limit < 0 or s.history.job_restarts < limit:
         return answer
     if name == "in-place-restart" and _another_port(s):
         return answer
