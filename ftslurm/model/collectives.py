@@ -112,7 +112,8 @@ class RankView:
     probed: the counters are the rank's own; False: it has no probe, and is seen from outside only. left: it has given up all
     its process groups, or its program is over. idle_s: since its process tree last did any work. device_busy: the use of a
     device of its node changes; whose it is, is not known. hidden_groups: process groups of which nothing is known, so
-    it may wait in one of them.
+    it may wait in one of them. polls_s: so many times a second it looks for something that does not come, and does nothing
+    else; what that takes is in neither cpu_percent nor io_bytes_s. None: it does not poll, as far as is known.
     """
 
     rank: int
@@ -136,6 +137,7 @@ class RankView:
     idle_s: float | None = None
     device_busy: bool | None = None
     hidden_groups: int = 0
+    polls_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +274,7 @@ def view_record(view: RankView) -> dict[str, Any]:
         "idle": view.idle_s,
         "device": view.device_busy,
         "hidden": view.hidden_groups or None,
+        "polls": view.polls_s,
     }
     # Not `in (..., False)`: rank 0 is equal to False.
     return {name: value for name, value in record.items() if not (value is None or value == "" or value == [])}
@@ -312,6 +315,7 @@ def parse_view(record: Any) -> RankView:
         idle_s=_amount(record.get("idle")),
         device_busy=_truth(record.get("device")),
         hidden_groups=_whole(record.get("hidden", 0)),
+        polls_s=_amount(record.get("polls")),
     )
 
 

@@ -26,6 +26,7 @@ L2: the methods of ProcessGroup and Work are wrapped as well: exact words on whe
 | 278 | FAILED | WAITS when the last wait that failed did: nothing came after it if they are equal |
 | 279 | BESIDE | threads that wait, other than the one that trains |
 | 280 to 283 | SCRATCH | the slot of the groups that have none |
+| 284 | ASKED | questions to a store that were answered as the time before, by the thread that trains |
 | 288 to 383 | GROUPS | 24 groups of 4 words: NAME, RECORDED, ENTERED, ISSUED |
 | 384 to 511 | RING | the last 128 waits |
 
@@ -64,6 +65,7 @@ PROBE_MAGIC, LEVEL, STARTED, BEATS, BEAT_AT, BEAT_COST, GROUPS_SEEN, PROGRESS = 
 MAIN = 264
 IN, IN_WHAT, IN_NUMBER, IN_PEER, BLOCKED, WAITS, FAILED, BESIDE = range(272, 280)
 SCRATCH = 280
+ASKED = 284
 GROUPS, GROUP_COUNT, GROUP_WORDS = 288, 24, 4
 NAME, RECORDED, ENTERED, ISSUED = range(4)
 RING, RING_COUNT = 384, 128
@@ -86,12 +88,16 @@ COLLECTIVES = (
     "reduce_scatter_tensor_coalesced", "alltoall", "alltoall_base", "barrier",
 )  # fmt: skip
 DIRECTS = ("send", "recv", "recv_anysource", "monitored_barrier")
-MEETINGS = ("init_process_group", "new_group", "store_wait", "store_get")  # who is in it waits for ranks that nothing names
+# Who is in it waits for ranks that nothing names.
+MEETINGS = ("init_process_group", "new_group", "store_wait", "store_get", "store_poll")
+QUESTIONS = ("check", "num_keys", "add", "get", "multi_get", "compare_set")  # asked in a loop until the answer changes
+ANSWERS_MAX, TEXT_MAX = 64, 512
 OPERATIONS = ("", *COLLECTIVES, *DIRECTS, *MEETINGS)  # an operation's number is its place here; append only
 
 _words: Any = None  # the page; None: nothing is written, as in a forked child
 _probe: _Probe | None = None
 _trainer = 0  # ident of the thread whose waits are the rank's; 0: none has waited yet
+_answers: dict[tuple[str, str], object] = {}  # question to a store -> the last answer
 _beside: set[int] = set()  # threads that wait beside the trainer, as in an asynchronous checkpoint
 _others = (0, 0, 0)  # a thread that is not the trainer, how often it has waited, and WAITS since it did
 _at: dict[int, int] = {}  # id(ProcessGroup) -> first word of its slot
@@ -524,6 +530,7 @@ class _Probe:
         _words, _trainer = None, 0
         _at.clear()
         _works.clear()
+        _answers.clear()
         _beside.clear()
         self.ending = True
         server, self._server = self._server, None
@@ -624,9 +631,62 @@ def _wrap_meetings(names: tuple[str, ...] = MEETINGS) -> None:
     ):  # fmt: skip
         own = getattr(place, method, None)
         if name in names and own is not None and not hasattr(own, "_ftslurm"):
-            wrapper = _named(_meeting(own, OPERATIONS.index(name)), own)
+            asked = _asking(own, method) if place is store else own
+            wrapper = _named(_meeting(asked, OPERATIONS.index(name)), own)
             wrapper.__module__, wrapper.__wrapped__ = getattr(own, "__module__", None), own
             setattr(place, method, wrapper)
+    for method in QUESTIONS if "store_poll" in names else ():
+        own = getattr(store, method, None)
+        if own is not None and not hasattr(own, "_ftslurm"):
+            setattr(store, method, _named(_asking(own, method), own))
+
+
+def _asking(function: Any, name: str) -> Any:
+    """Who asks the same again and again, and gets the same answer, waits for somebody to change it."""
+    waits = name == "wait"  # to come back is all its answer
+
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        try:
+            answer = function(*args, **kwargs)
+        except Exception as error:
+            _answered(name, args, type(error))
+            raise
+        if not waits:
+            _answered(name, args, answer)
+        return answer
+
+    return ask
+
+
+def _answered(name: str, args: Any, answer: Any) -> None:
+    words = _words
+    if words is None:
+        return
+    try:
+        if not _speaks(_get_ident()):
+            return
+        question = name, str(args[1:])[:TEXT_MAX]
+        if isinstance(answer, (bytes, list)):
+            answer = crc32(repr(answer).encode())
+        if _answers.get(question) == answer and question in _answers:
+            words[ASKED] += 1
+            return
+        if len(_answers) >= ANSWERS_MAX:
+            _answers.clear()
+        _answers[question] = answer
+    except Exception:
+        pass
+
+
+def _speaks(ident: int) -> bool:
+    """Is it the thread that trains, or one that the thread that trains waits for the end of?"""
+    threading = sys.modules.get("threading")
+    trainer = _trainer or (threading.main_thread().ident if threading else ident)
+    if ident == trainer:
+        return True
+    frame = sys._current_frames().get(trainer)
+    place = (frame.f_globals.get("__name__"), frame.f_code.co_name) if frame is not None else None
+    return place in (("threading", "join"), ("threading", "_wait_for_tstate_lock"))
 
 
 def _meeting(function: Any, operation: int) -> Any:

@@ -375,6 +375,36 @@ def test_work_of_a_rank_and_of_whatever_is_below_it_is_remembered(tmp_path: Path
                 os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize(
+    ("program", "polls"),
+    [
+        ("while True: os.path.exists('/nowhere'); time.sleep(0.05)", True),
+        ("while True: open(sys.executable, 'rb').read(1 << 20); time.sleep(0.05)", False),
+        ("time.sleep(60)", False),
+    ],
+    ids=["a flag", "reads", "sleeps"],
+)
+def test_a_process_that_polls(tmp_path: Path, program: str, polls: bool) -> None:
+    now = [1000.0]
+    node = NodeWatch("n1", clock=lambda: now[0])
+    begin = "import os, sys, time; print('ready', flush=True); "
+    with subprocess.Popen([sys.executable, "-c", f"{begin}\n{program}"], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout and process.stdout.readline() == "ready\n"
+            node.watch(0, str(tmp_path / "0"), process.pid)
+            until = time.monotonic() + (30 if polls else 1.5)
+            found = False
+            while not found and time.monotonic() < until:
+                began = time.monotonic()
+                time.sleep(0.2)
+                now[0] += 5 * (time.monotonic() - began)  # a clock that goes five times as fast
+                (view,) = node.look()
+                found = view.polls_s is not None
+            assert found is polls
+        finally:
+            process.kill()
+
+
 class Tree:
     """The processes of a rank, only data: what they have done so far, and what its shim has passed on."""
 

@@ -522,11 +522,29 @@ dist.init_process_group("gloo", store=store, rank=0, world_size=2)
 print(state().in_ns)
 store.wait(["key"], datetime.timedelta(seconds=90))
 print(state().in_ns, dist.init_process_group.__name__, dist.new_group.__module__, flush=True)
+asked = []
+def ask(times=3): return [store.check(["never"]) for _ in range(times)]
+def wait():
+    try: store.wait(["never"], datetime.timedelta(milliseconds=10))
+    except Exception: pass
+for act in (ask, ask, lambda: [store.add("count", 1) for _ in range(3)], lambda: [store.add("count", 0) for _ in range(3)], wait, wait):
+    act()
+    asked.append(state().asked)
+beside = threading.Thread(target=ask)
+beside.start()
+while beside.is_alive(): time.sleep(0.01)
+asked.append(state().asked)
+trains = threading.Thread(target=lambda: [time.sleep(0.5), ask()])
+trains.start()
+trains.join()
+print(*asked, state().asked, flush=True)
 other.kill()
 os._exit(0)
 """
     done = run(tmp_path, program, stand_in=False, OTHER=OTHER, GLOO_SOCKET_IFNAME="lo")
-    assert done.stdout == "0\n0 init_process_group torch.distributed.distributed_c10d\n", done.stderr
+    *waited, asked = done.stdout.splitlines()
+    assert waited == ["0", "0 init_process_group torch.distributed.distributed_c10d"], done.stderr
+    assert asked == "2 5 5 7 7 8 8 11", "the same question with the same answer, of the thread that trains or that it waits for"
 
 
 def test_children_of_a_rank_with_a_server_end_as_they_would(tmp_path: Path) -> None:

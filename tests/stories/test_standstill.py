@@ -224,6 +224,7 @@ def test_a_slow_rank_is_written_down_once() -> None:
 IN_BARRIER = Stay("monitored_barrier", "0#1", 0, 20.0, None, True)
 DONE = replace(GROUP, completed=11)
 OUTSIDE = tuple(replace(view, groups=(DONE,)) for view in INSIDE)
+ASKS = {"polls_s": 20.0, "inside": Stay("store_poll", "", 0, 20.0)}
 WORK = (
     {"cpu_percent": 6.0}, {"io_bytes_s": 5000.0}, {"process": ProcessState.RUNNING}, {"idle_s": 100.0},
     {"device_busy": True},
@@ -321,6 +322,7 @@ def histories(draw: st.DrawFn) -> list[tuple[RankView, ...]]:
         {"groups": (DONE,), "inside": Stay("recv", "0#1", 0, 20.0, 0, True)}, {"groups": (DONE,), "cpu_percent": 1.8},
         {"groups": (DONE,), "process": ProcessState.DISK}, {"groups": (DONE,), "left": True},
         {"groups": (DONE,), "inside": Stay("store_wait", "", 0, 20.0)}, {"groups": (), "inside": Stay("new_group", "", 0, 20.0)},
+        {"groups": (DONE,), **ASKS}, {"groups": (DONE,), "polls_s": 5.0},
     )  # fmt: skip
     found = []
     for _ in range(draw(st.integers(1, 16))):
@@ -406,6 +408,38 @@ def test_a_group_that_one_rank_does_not_come_to_make() -> None:
     job.wait(190)
     found = job.recorded(rec.CulpritSeen)[0]
     assert (found.sign, found.ranks, found.operation) == ("RankNonCommHang", (2,), "new_group") and job.rungs == ["hang-restart"]
+
+
+def test_ranks_ask_a_store_for_a_key_that_one_never_sets() -> None:
+    asking = (OUTSIDE[0], *(replace(view, **ASKS) for view in OUTSIDE[1:]))  # type: ignore[arg-type]
+    job = standing(asking, meets_s=10.0)
+    job.wait(160)
+    assert "RankNonCommHang: rank 0 on n1 in store_poll: asleep" in job.said and not job.rungs
+    job.wait(30)
+    assert job.rungs == ["hang-restart"]
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_who_sets_the_key_late_for_it_works_is_waited_for(work: dict[str, object]) -> None:
+    views = (replace(OUTSIDE[0], **work), *(replace(view, **ASKS) for view in OUTSIDE[1:]))  # type: ignore[arg-type]
+    job = standing(views, seconds=20.0, meets_s=20.0)
+    job.wait(1600 if "idle_s" not in work else 60)
+    assert not job.rungs
+
+
+def test_before_there_is_a_group_ranks_look_for_a_file_that_one_never_writes() -> None:
+    look = tuple(replace(view, groups=(), polls_s=10.0) for view in INSIDE)
+    job = starting((*look[:2], replace(look[2], polls_s=None), look[3]))
+    job.wait(580)
+    assert not job.rungs and "RankNonCommHang: rank 2 on n2 in a loop that polls" in job.said
+    job.wait(40)
+    assert job.rungs == ["hang-restart"]
+
+
+def test_ranks_that_all_poll_before_there_is_a_group_may_wait_for_what_is_not_of_the_job() -> None:
+    job = starting(tuple(replace(view, groups=(), polls_s=10.0) for view in INSIDE))
+    job.wait(20_000)
+    assert not job.rungs and not job.said
 
 
 def test_while_others_get_on_nobody_hangs_in_a_store() -> None:

@@ -18,7 +18,7 @@ from ftslurm.model.history import History
 from ftslurm.model.settings import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.hang.stall import PAUSE_FACTOR, Pauses, Phase, Stall, StallLimits, StallMemory, StallVerdict, judge
-from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
+from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, idle_s, is_busy, judged, only_polls, who_hangs
 
 # A stall that lasts is looked at again after this share of its length, so that a long evaluation is not disturbed.
 AGAIN_SHARE = 0.1
@@ -133,7 +133,8 @@ class Standstill:
         self._unsure = 0 if confirmed else self._unsure + 1
         if verdict.stall is Stall.ACT and self._unsure >= UNSURE_MAX:  # it hangs, though nobody can say where
             graded, finding = None, None
-        act = (verdict.stall is Stall.ACT or error) and (confirmed or finding is None) and not (judge_themselves or at_end(views))
+        not_ours = judge_themselves or at_end(views) or (unknown and only_polls(views))
+        act = (verdict.stall is Stall.ACT or error) and (confirmed or finding is None) and not not_ours
         # Ranks do not start in the same moment; that is nobody's trouble.
         early = not busy and self._early < EARLY_MAX and self._phase is Phase.RUNNING
         worth = verdict.stall is not Stall.NONE or early

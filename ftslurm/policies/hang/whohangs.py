@@ -10,7 +10,8 @@ a list of missing ranks a group, as a recorder's analyser prints it, names all t
 | all are stopped | the job is suspended: nobody hangs |
 | some are stopped | inside a collective: RankCommHang, outside: RankNonCommHang |
 | ranks that are waited for and wait nowhere | RankNonCommHang, with what they do |
-| ranks wait where groups are made, or in a store | RankNonCommHang: those that wait nowhere |
+| ranks wait where groups are made, or in a store, or poll | RankNonCommHang: those that wait nowhere |
+| ranks that are waited for wait where groups are made, or in a store, and nobody is left to come | RankNonCommHang: these |
 | some ended well, the rest is in no collective | ExitHang |
 | all entered, some not begun on the device | RankNonCommHang: the device works on something else |
 | all entered, one another operation | RankNonCommHang: the odd one out |
@@ -36,7 +37,7 @@ BUSY_CPU_PERCENT = 5.0
 # Of gloo's: made of sends and receives that no recorder counts, and nobody gets through before all have come.
 BARRIER = "monitored_barrier"
 # Where ranks wait for others without a group that would tell for whom. Source: sdk/probe.py.
-MEETINGS = ("init_process_group", "new_group", "store_wait", "store_get")
+MEETINGS = ("init_process_group", "new_group", "store_wait", "store_get", "store_poll")
 # The state of a job that goes on again is seen half old and half new for a moment.
 CONFIRM_S = 1.0
 CLOCKS_S = 0.02  # between nodes, with NTP
@@ -114,6 +115,12 @@ def at_end(views: Iterable[RankView]) -> bool:
     return not state.waiting and any(view.left for view in state.views.values())
 
 
+def only_polls(views: Iterable[RankView]) -> bool:
+    """Is there no group yet, and does nobody wait for one? What ranks poll for then may be nobody's in the job."""
+    state = JobState.of(views)
+    return not state.groups and not state.waiting
+
+
 def _free(state: JobState) -> list[RankView]:
     waiting = state.waiting
     return [view for rank, view in state.views.items() if rank not in waiting and _alive(view)]
@@ -123,7 +130,7 @@ def works(view: RankView) -> bool:
     """Is there input, output or computing in the rank's process tree, or work on a device that may be its own?"""
     if view.process in (ProcessState.STOPPED, ProcessState.EXITED):
         return False
-    if view.process is ProcessState.RUNNING:  # on a crowded node it may hardly get any time
+    if view.process is ProcessState.RUNNING and view.polls_s is None:  # on a crowded node it may hardly get any time
         return True
     return bool(view.device_busy) or (view.io_bytes_s or 0.0) > BUSY_IO_BYTES_S or (view.cpu_percent or 0.0) > BUSY_CPU_PERCENT
 
@@ -134,8 +141,8 @@ def who_hangs(views: Iterable[RankView]) -> Finding | None:
     if not state.views:
         return None
     rules = (
-        _bad_exits, _stopped, _roots, _not_come, _left_behind, _not_begun_on_device, _odd_one_out, _none_completes, _circle,
-        _nobody_waits,
+        _bad_exits, _stopped, _roots, _not_come, _in_vain, _left_behind, _not_begun_on_device, _odd_one_out, _none_completes,
+        _circle, _nobody_waits,
     )  # fmt: skip
     return next((finding for rule in rules if (finding := rule(state)) is not None), None)
 
@@ -391,6 +398,8 @@ def _roots(state: JobState) -> Finding | None:
         return None
     # Of several that wait nowhere, a rank without a probe may well wait: nobody would see it.
     roots = [rank for rank in roots if state.views[rank].probed] or roots
+    # Who polls may wait for one that does not.
+    roots = [rank for rank in roots if state.views[rank].polls_s is None] or roots
     hidden = [rank for rank in roots if _may_wait(state.views[rank])]
     if hidden:
         words = f"the others wait for rank {fold(hidden)}, which may wait itself in one of more process groups than are watched"
@@ -414,17 +423,38 @@ def _may_wait(view: RankView) -> bool:
 
 
 def _not_come(state: JobState) -> Finding | None:
-    """Ranks that wait nowhere, while others wait for somebody to come to where a group is made, or to a store."""
-    here = sorted(state.meeting)
-    absent = [view for view in _free(state) if not view.left]
+    """Ranks that wait nowhere, while others wait for somebody to come to where a group is made, or to a store, or poll.
+
+    What is polled for may be nobody's in the job; so those that poll are believed to wait for the others only where they are
+    no fewer than these, and every rank has a probe: a driver that polls its workers (Ray) has none beside it.
+    """
+    free = [view for view in _free(state) if not view.left]
+    poll = [view for view in free if view.polls_s is not None]
+    here, absent = sorted(state.meeting), [view for view in free if view.polls_s is None] or poll
+    if not here and absent is not poll and len(poll) >= len(absent) and all(view.probed for view in free):
+        here = [view.rank for view in poll]
     if not here or not absent:
         return None
-    operation = next(stay.operation for rank in here if (stay := state.views[rank].inside))
+    operation = next((stay.operation for rank in here if (stay := state.views[rank].inside)), "a loop that polls")
     words = "; ".join(dict.fromkeys(what_it_does(view) for view in absent[:EVIDENCE_MAX]))
     ranks = [view.rank for view in absent]
     seen = (f"rank {fold(here)} waits in {operation}; rank {fold(ranks)} has not come",)
     blamed = [view.node for view in absent if view.process is ProcessState.DISK]
     return replace(_finding(state, Kind.NON_COMM_HANG, ranks, words, (), seen, blamed), operation=operation)
+
+
+def _in_vain(state: JobState) -> Finding | None:
+    """Nobody is left to come to where a group is made, or to a store, and what the others wait for are the ranks there."""
+    here = sorted(state.meeting & state.waited_for)
+    if not here or any(not view.left for view in _free(state)):
+        return None
+    operation = next(stay.operation for rank in here if (stay := state.views[rank].inside))
+    held = [gate for gate in state.gates if not set(here).isdisjoint(gate.missing)]
+    seen = tuple(
+        f"rank {fold(gate.waiting)} waits in {state.operation_of([gate])} for rank {fold(gate.missing)}" for gate in held
+    )
+    words = "it waits where nobody is left to come"
+    return replace(_finding(state, Kind.NON_COMM_HANG, here, words, held, seen), operation=operation)
 
 
 def what_it_does(view: RankView) -> str:
@@ -435,6 +465,8 @@ def what_it_does(view: RankView) -> str:
         return "stopped by a signal"
     if view.process is ProcessState.DISK:
         return f"uninterruptible wait in {view.wchan or 'the kernel'} (storage or driver)"
+    if view.polls_s is not None:
+        return f"it polls, {view.polls_s:.0f} times a second, and does nothing else"
     spinning = view.process is ProcessState.RUNNING or (view.cpu_percent or 0.0) > IDLE_CPU_PERCENT
     if view.gil_held:
         return f"native code holds the interpreter lock ({'computing' if spinning else 'asleep'})"

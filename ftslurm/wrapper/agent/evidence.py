@@ -46,6 +46,7 @@ from ftslurm.model.values import dataclass
 from ftslurm.policies.hang.quiet import LEAST_SAMPLES, devices_at_work
 from ftslurm.policies.hang.slow import steady_means
 from ftslurm.policies.hang.whohangs import MEETINGS, works
+from ftslurm.policies.polling import Look, Polling, polling
 from ftslurm.sdk import probe as layout
 from ftslurm.sdk.page import SIZE, PageState, page_paths, parse_page, pid_namespace, start_ticks
 from ftslurm.system.commands import Runner, run
@@ -132,6 +133,7 @@ class ProbeState(NamedTuple):
     peer: int | None
     waits: int
     failed: bool  # the last wait raised
+    asked: int  # questions to stores that were answered as the time before
     beside: bool  # a thread waits that is not the one that trains
     left: bool  # no group is left, or the program is over
     groups: tuple[ProbeGroup, ...]
@@ -167,6 +169,7 @@ def parse_probe(data: bytes) -> ProbeState | None:
         peer=peer - 1 if 0 < peer <= layout.LOW else None,
         waits=words[layout.WAITS],
         failed=0 < words[layout.WAITS] == words[layout.FAILED],
+        asked=words[layout.ASKED],
         beside=words[layout.BESIDE] > 0,
         left=bool(level & layout.LEFT),
         groups=tuple(_groups(words)),
@@ -333,6 +336,50 @@ def in_other_call(pid: int) -> bool:
     return bool(known and len(call) > 1 and call[0].isdigit() and call[0] not in known)
 
 
+# Number of the call -> which of its arguments limits the time, and what stands there for no limit; None: it always has one.
+_TIMED_CALLS: dict[str, dict[str, tuple[int, str] | None]] = {
+    # nanosleep, clock_nanosleep, select, pselect6, poll, ppoll, epoll_wait, epoll_pwait, futex
+    "x86_64": {
+        "35": None, "230": None, "23": (4, "0x0"), "270": (4, "0x0"), "7": (2, "0xffffffff"), "271": (2, "0x0"),
+        "232": (3, "0xffffffff"), "281": (3, "0xffffffff"), "202": (3, "0x0"),
+    },
+    "aarch64": {
+        "101": None, "115": None, "72": (4, "0x0"), "73": (2, "0x0"), "22": (3, "0xffffffff"), "98": (3, "0x0"),
+    },
+}  # fmt: skip
+
+
+def timed_wait(call: str, machine: str) -> str:
+    """Of a line of /proc/pid/syscall: the call and the place in the program, if it is a wait with a limit; else empty."""
+    words = call.split()
+    known = _TIMED_CALLS.get(machine, {})
+    if len(words) != 9 or words[0] not in known:
+        return ""
+    limit = known[words[0]]
+    if limit is not None and words[1 + limit[0]].replace("ffffffffffffffff", "ffffffff") == limit[1]:
+        return ""
+    return f"{words[0]} {words[7]} {words[8]}"
+
+
+def thread_io(pid: int, thread: int) -> int:
+    """Bytes so far, counted as `usage` counts."""
+    counters = _text(f"/proc/{pid}/task/{thread}/io")
+    return sum(map(int, re.findall(r"^(?:rchar|wchar|read_bytes|write_bytes): (\d+)", counters, re.M)))
+
+
+def thread_cpu_s(pid: int, thread: int) -> float:
+    """Source: proc(5), schedstat: nanoseconds first."""
+    words = _text(f"/proc/{pid}/task/{thread}/schedstat").split()
+    return int(words[0]) / 1e9 if words and words[0].isdigit() else 0.0
+
+
+def look_at(pid: int, now: float, asked: int = 0) -> Look:
+    """The main thread of `pid` at this moment."""
+    switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", _text(f"/proc/{pid}/task/{pid}/status"), re.M)
+    place = timed_wait(_text(f"/proc/{pid}/task/{pid}/syscall"), os.uname().machine)
+    return Look(now, int(switches[1]) if switches else 0, thread_cpu_s(pid, pid), thread_io(pid, pid), place, asked)
+
+
 def process_line(pid: int) -> str:
     """For people: what the main thread does in the kernel."""
     state, wchan = main_thread(pid)
@@ -488,6 +535,10 @@ class _Rank:
     probe: ProbeState | None = None
     seen: dict[str, tuple[Any, float]] = field(default_factory=dict)
     samples: deque[tuple[float, dict[tuple[int, float], int], float]] = field(default_factory=lambda: deque(maxlen=16))
+    looks: deque[Look] = field(default_factory=lambda: deque(maxlen=8))  # at its main thread, one a sample
+    polling: Polling | None = None
+    polls_since: float | None = None
+    server: int | None = None  # the thread that serves a store of torch's
     children: int = 0
     worked_at: float | None = None  # None: it was not looked at yet
     names: dict[int, GroupName] = field(default_factory=dict)
@@ -598,6 +649,11 @@ class NodeWatch:
             rank.worked_at = self._clock()
         return busy
 
+    def polls_for_s(self, now: float) -> list[float]:
+        """Of each rank with a probe that polls: since when."""
+        since = [each.polls_since for each in self._ranks.values() if each.probe is not None]
+        return [now - at for at in since if at is not None]
+
     def without_probe(self) -> dict[int, str]:
         """Rank -> why the probe could not be put into its program, of those that have torch; some milliseconds each."""
         found: dict[int, str] = {}
@@ -675,6 +731,8 @@ class NodeWatch:
         each.note("in", state.in_ns, now)
         if each.note("progress", (state.progress, state.waits), now):
             each.samples.clear()  # what it used in an earlier rest, and in the steps since, says nothing of this one
+            each.looks.clear()
+            each.polling = each.polls_since = None
             self.progress_at = now
             self.begun = self.begun or state.progress > 0 or state.waits > 0
         if now - self.progress_at >= LATE_S:  # whether a rank works is of interest only then, and costs most of a look
@@ -689,9 +747,15 @@ class NodeWatch:
             below = descendants(each.pid)
             each.children = len(below)
             io, cpu_s = usage([each.pid, *below])
-            each.samples.append((now, io, cpu_s))
-            cpu_percent, io_bytes_s = _rates(each.samples)
-            seen = RankView(each.rank, self._node, main_thread(each.pid)[0], cpu_percent=cpu_percent, io_bytes_s=io_bytes_s)
+            each.samples.append((now, *_without_store(each, io, cpu_s)))
+            each.looks.append(look_at(each.pid, now, each.probe.asked if each.probe is not None else 0))
+            each.polling = polling(tuple(each.looks))
+            cpu_percent, io_bytes_s = _rates(each.samples, each.polling)
+            polls_s = each.polling.per_s if each.polling else None
+            each.polls_since = (each.polls_since or now) if each.polling else None
+            seen = RankView(
+                each.rank, self._node, main_thread(each.pid)[0], cpu_percent=cpu_percent, io_bytes_s=io_bytes_s, polls_s=polls_s
+            )
             printed = each.note("printed", _passed_on(self._roots[each.root].shim), now) and len(each.samples) > 1
             if each.worked_at is None or printed or works(seen):
                 each.worked_at = now
@@ -703,11 +767,14 @@ class NodeWatch:
         page, state = each.page, each.probe
         if each.pid and page is not None and page.namespace == pid_namespace() and start_ticks(each.pid) != page.start_ticks:
             process = ProcessState.EXITED
-        cpu_percent, io_bytes_s = _rates(each.samples)
+        cpu_percent, io_bytes_s = _rates(each.samples, each.polling)
         view = RankView(
             each.rank, self._node, process, wchan, cpu_percent=cpu_percent, io_bytes_s=io_bytes_s, children=each.children,
             idle_s=now - each.worked_at if each.worked_at is not None else None,
+            polls_s=each.polling.per_s if each.polling else None,
         )  # fmt: skip
+        if works(view):  # beside what it polls for
+            view = replace(view, polls_s=None)
         if state is None:
             return view
         running = process not in (ProcessState.STOPPED, ProcessState.EXITED, ProcessState.UNKNOWN)
@@ -719,7 +786,7 @@ class NodeWatch:
             groups=groups,
             main_fresh=each.age("main", now) < MAIN_FRESH_S if running else None,
             gil_held=each.age("beats", now) > LOCK_HELD_S if running else None,
-            inside=_stay(state, process, each, now),
+            inside=_polls_store(each, view, now) or _stay(state, process, each, now),
             hidden_groups=sum(name.slot < 0 for name in each.names.values()),
             exact=_exact(state, {group.slot: group.entered for group in state.groups}, late=True),
         )
@@ -893,8 +960,17 @@ def _pid_here(page: PageState, command: int | None) -> int | None:
     return None
 
 
-def _rates(samples: Sequence[tuple[float, dict[tuple[int, float], int], float]]) -> tuple[float | None, float | None]:
-    """(CPU in per cent of a core, bytes of IO a second) of the process tree over the last seconds."""
+def _polls_store(each: _Rank, view: RankView, now: float) -> Stay | None:
+    """It asks a store again and again, and does nothing else: for somebody who is to come there."""
+    if each.polling is None or not each.polling.asks or view.polls_s is None or each.polls_since is None:
+        return None
+    return Stay("store_poll", "", 0, now - each.polls_since)
+
+
+def _rates(
+    samples: Sequence[tuple[float, dict[tuple[int, float], int], float]], polling: Polling | None = None
+) -> tuple[float | None, float | None]:
+    """(CPU in per cent of a core, bytes of IO a second) of the process tree over the last seconds, without what polling takes."""
     if len(samples) < 2:
         return None, None
     at, io, cpu_s = samples[-1]
@@ -904,7 +980,37 @@ def _rates(samples: Sequence[tuple[float, dict[tuple[int, float], int], float]])
         return None, None
     # A process that is new counts from nothing; one that has gone took its count along.
     moved = sum(max(0, count - then[1].get(process, 0)) for process, count in io.items())
-    return max(0.0, cpu_s - then[2]) / passed * 100, moved / passed
+    cpu_percent, io_bytes_s = max(0.0, cpu_s - then[2]) / passed * 100, moved / passed
+    if polling is not None:
+        cpu_percent, io_bytes_s = max(0.0, cpu_percent - polling.cpu_percent), max(0.0, io_bytes_s - polling.io_bytes_s)
+    return cpu_percent, io_bytes_s
+
+
+Usage = tuple[dict[tuple[int, float], int], float]
+
+
+def _without_store(each: _Rank, io: dict[tuple[int, float], int], cpu_s: float) -> Usage:
+    """Without what the thread does that serves a store of torch's: what others ask of it is no work of this rank."""
+    if each.pid is None:
+        return io, cpu_s
+    if each.server is None:
+        each.server = next((thread for thread in _threads(each.pid) if _is_store(each.pid, thread)), None)
+    if each.server is None:
+        return io, cpu_s
+    served, used_s = thread_io(each.pid, each.server), thread_cpu_s(each.pid, each.server)
+    return {key: max(0, count - served) if key[0] == each.pid else count for key, count in io.items()}, cpu_s - used_s
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except (OSError, ValueError):
+        return []
+
+
+def _is_store(pid: int, thread: int) -> bool:
+    """Source: TCPStoreBackend of torch, which names its threads."""
+    return _text(f"/proc/{pid}/task/{thread}/comm").startswith("pt_tcpstore")
 
 
 def _passed_on(shim: int | None) -> int:

@@ -79,7 +79,10 @@ class Stalls:
         paused_s = self._learn()
         stalled_s = max(0.0, now - self.node.progress_at)
         stalled_s = stalled_s if probed and stalled_s >= self._stall_s else 0.0
-        meets_s = min((view.inside.for_s for view in views if view.inside and view.inside.operation in MEETINGS), default=0.0)
+        meets = [view.inside.for_s for view in views if view.inside and view.inside.operation in MEETINGS]
+        if not meets and not any(view.groups or view.left for view in views):
+            meets = self.node.polls_for_s(now)
+        meets_s = min(meets, default=0.0)
         meets_s = meets_s if meets_s >= self._stall_s else 0.0
         seen = StallSeen("", probed, stalled_s, 0.0, self.node.begun, self._usual_s, stage_s, reports, left, meets_s)
         return [*self._news(seen, paused_s), *self._without_probe(now)]

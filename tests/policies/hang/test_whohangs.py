@@ -353,6 +353,41 @@ def test_ranks_that_wait_in_a_store_for_whom_nothing_names() -> None:
     assert told(*here) == ("unknown", ())
 
 
+POLL = Stay("store_poll", "", 0, 20.0)
+
+
+def test_ranks_that_ask_a_store_wait_for_who_does_not() -> None:
+    here = [rank(number, inside=POLL, polls_s=20.0) for number in range(4)]
+    assert told(rank(0), *here[1:]) == ("RankNonCommHang", (0,))
+    assert told(here[0], waiting(1), waiting(2), waiting(3)) == ("RankNonCommHang", (0,)), "for what nobody is left to bring"
+    assert told(*here) == ("unknown", ())
+    found = who_hangs([here[0], *(waiting(number) for number in (1, 2, 3))])
+    assert found is not None and (found.operation, found.cause) == ("store_poll", "it waits where nobody is left to come")
+
+
+def test_ranks_that_look_for_a_file_wait_for_who_does_not() -> None:
+    here = [rank(number, polls_s=20.0) for number in range(4)]
+    found = who_hangs([rank(0), *here[1:]])
+    assert found is not None and (found.kind, found.ranks) == (Kind.NON_COMM_HANG, (0,))
+    assert found.evidence == ("rank 1-3 waits in a loop that polls; rank 0 has not come",)
+    assert told(rank(0), rank(1), rank(2), here[3]) == ("unknown", ()), "one that polls for what may be nobody's here"
+    assert told(*here) == ("unknown", ())
+    assert told(rank(0, probed=False), *here[1:]) == ("unknown", ()), "a driver and its workers"
+    assert told(rank(0), here[1], waiting(2), waiting(3)) == ("RankNonCommHang", (0,)), "of two that are waited for the one that does not poll"
+
+
+def test_a_rank_that_polls_for_something_outside_while_the_others_wait_for_it() -> None:
+    licence = rank(0, polls_s=2.0, process=ProcessState.RUNNING)
+    found = who_hangs([licence, *(waiting(number) for number in (1, 2, 3))])
+    assert found is not None and (found.kind, found.ranks) == (Kind.NON_COMM_HANG, (0,))
+    assert found.cause == "it polls, 2 times a second, and does nothing else"
+    assert not is_busy(found, [licence, waiting(1), waiting(2), waiting(3)])
+    working = replace(licence, polls_s=None)
+    assert is_busy(found, [working, waiting(1), waiting(2), waiting(3)])
+    meets = [rank(number, inside=Stay("new_group", "", 0, 20.0)) for number in (1, 2, 3)]
+    assert told(licence, *meets) == ("RankNonCommHang", (0,))
+
+
 def test_a_rank_that_has_given_up_its_groups_waits_for_nobody() -> None:
     """Whatever its last numbers say."""
     views = [rank(number, 6, 5, left=True) for number in range(4)]
@@ -392,7 +427,7 @@ def test_over_the_wire_nothing_is_lost() -> None:
     assert who_hangs(back) == who_hangs(case.views)
     full = replace(
         ended(2, signal=9), sockets=sockets(("1.2.3.4:5", "6.7.8.9:10", "unread")), inside=Stay("send", "g", 3, 1.5, 4, True),
-        stack_inside=True, exact=True, ended_at=5.5, children=3,
+        stack_inside=True, exact=True, ended_at=5.5, children=3, polls_s=20.0,
     )  # fmt: skip
     assert parse_view(json.loads(json.dumps(view_record(full)))) == full
 

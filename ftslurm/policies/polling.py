@@ -1,0 +1,90 @@
+"""Does a rank poll? It looks again and again for something that does not come (a key of a store, a file, an answer of a
+licence server), sleeps between, and does nothing else. That takes CPU and IO, and is no work.
+
+Two ways show it: the rank's own words (it has asked a store of torch's the same question, and got the same answer), and the
+kernel's: whenever it is looked at, the main thread sleeps in the same timed wait at the same place of the program, and
+wakes up as often in every second, each time for the same very little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+
+from ftslurm.model.values import dataclass
+from ftslurm.policies.hang.quiet import FLOOR_BYTES_S
+
+# What is taken for a poll is no work. A question to torch's store and its answer take 0.1 ms and 110 bytes (measured), a
+# question over HTTP in Python 1 to 3 ms.
+ASK_CPU_S, ASK_BYTES = 0.0005, 1024.0
+WAKE_CPU_S, WAKE_BYTES = 0.005, 1024.0
+# Of a core, of a rank that only the kernel shows to poll. More is computing, whatever it looks like.
+POLL_CPU_PERCENT = 10.0
+# Slower, and it may be a wait that comes by now and then, as torch's for its data loader does every 5 s.
+LEAST_PER_S = 0.5
+LEAST_LOOKS, LEAST_S = 3, 1.5
+# From one second to the next. Who gets data has more of it to do now and less then.
+UNEVEN_SHARE, UNEVEN_WAKES = 0.35, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The main thread of a rank at one moment of a standstill. at: monotonic seconds.
+
+    wakes, cpu_s, io: how often it has woken up so far, its CPU seconds, its bytes of IO. place: the timed wait it sleeps in,
+    with the place in the program; empty if it does not sleep in one. asked: questions to stores that were answered
+    as before, so far.
+    """
+
+    at: float
+    wakes: int = 0
+    cpu_s: float = 0.0
+    io: int = 0
+    place: str = ""
+    asked: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Polling:
+    """per_s: so many times a second. cpu_percent, io_bytes_s: what that takes at most. asks: a store of torch's is asked."""
+
+    per_s: float
+    cpu_percent: float
+    io_bytes_s: float
+    asks: bool = False
+
+
+def polling(looks: Sequence[Look]) -> Polling | None:
+    """None: it does not, as far as these looks at one standstill show. The oldest first."""
+    return _asking(looks) or _waking(looks)
+
+
+def _asking(looks: Sequence[Look]) -> Polling | None:
+    """By its own words, and lately."""
+    if len(looks) < LEAST_LOOKS or looks[-1].at <= looks[0].at or looks[-1].asked <= looks[-LEAST_LOOKS].asked:
+        return None
+    per_s = (looks[-1].asked - looks[0].asked) / (looks[-1].at - looks[0].at)
+    return Polling(per_s, 100 * per_s * ASK_CPU_S, per_s * ASK_BYTES, asks=True)
+
+
+def _waking(looks: Sequence[Look]) -> Polling | None:
+    """By what the kernel shows."""
+    if len(looks) < LEAST_LOOKS or (passed := looks[-1].at - looks[0].at) < LEAST_S:
+        return None
+    places = [look.place for look in looks if look.place]
+    # It may be awake at a look; twice in a row, and it is not asleep most of the time.
+    if len(set(places)) != 1 or any(not a.place and not b.place for a, b in pairwise(looks)):
+        return None
+    wakes, cpu_s, io = looks[-1].wakes - looks[0].wakes, looks[-1].cpu_s - looks[0].cpu_s, looks[-1].io - looks[0].io
+    per_s = wakes / passed
+    if per_s < LEAST_PER_S or cpu_s > wakes * WAKE_CPU_S or 100 * cpu_s > passed * POLL_CPU_PERCENT or io > wakes * WAKE_BYTES:
+        return None
+    rates = [((b.wakes - a.wakes), (b.io - a.io) / max(b.wakes - a.wakes, 1), b.at - a.at) for a, b in pairwise(looks)]
+    usual_io = median(each for _, each, _ in rates)
+    for count, each_io, took_s in rates:
+        if abs(count - per_s * took_s) > max(UNEVEN_WAKES, UNEVEN_SHARE * per_s * took_s):
+            return None
+        if io > FLOOR_BYTES_S * passed and abs(each_io - usual_io) > UNEVEN_SHARE * usual_io:
+            return None
+    return Polling(per_s, 100 * cpu_s / passed, io / passed)
