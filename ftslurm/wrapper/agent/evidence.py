@@ -43,10 +43,10 @@ from ftslurm.model.collectives import (
 )
 from ftslurm.model.devices import Utilisation
 from ftslurm.model.values import dataclass
+from ftslurm.policies.hang.polling import Look, Polling, polling
 from ftslurm.policies.hang.quiet import LEAST_SAMPLES, devices_at_work
 from ftslurm.policies.hang.slow import steady_means
 from ftslurm.policies.hang.whohangs import MEETINGS, works
-from ftslurm.policies.polling import Look, Polling, polling
 from ftslurm.sdk import probe as layout
 from ftslurm.sdk.page import SIZE, PageState, page_paths, parse_page, pid_namespace, start_ticks
 from ftslurm.system.commands import Runner, run
