@@ -149,9 +149,9 @@ def _saving(job: Job, case: Case) -> Undo:
 
 
 def _polled(job: Job, case: Case) -> Undo:
-    """`poll BEFORE`: the others look into the store again and again whether one is ready."""
-    before = case.act.split()[1]
-    _all_at(job, [f"poll-{before if rank == case.victim else ''}" for rank in range(job.world)], "begin polling")
+    """`poll [file] BEFORE`: the others look into the store again and again, or for a file, whether one is ready."""
+    *words, before = case.act.split()
+    _all_at(job, [f"{'-'.join(words)}-{before if rank == case.victim else ''}" for rank in range(job.world)], "begin polling")
     return lambda: None
 
 
@@ -271,7 +271,8 @@ ACTS: dict[str, Callable[[Job, Case], Undo]] = {
     "cut": _cut, "cut between": _cut_between, "export": _export, "absent": _absent, "absent at work": _absent,
     "pipe": _pause(PAUSE_S), "flock": _pause(PAUSE_S), "child": _pause(PAUSE_S), "bursts": _pause(6.0), "collect": _collect,
     "upload": _export, "save work": _saving, "save sleep": _saving,
-    "poll work": _polled, "poll sleep": _polled,
+    "poll work": _polled, "poll sleep": _polled, "poll file work": _polled, "poll file sleep": _polled, "download": _pause(6.0),
+    "dead-server": _pause(PAUSE_S), "flag": _pause(PAUSE_S), "licence": _pause(PAUSE_S), "lock-file": _pause(PAUSE_S),
     **{f"meet {place} {before}": _meeting for place in ("monitored", "store", "group") for before in ("work", "sleep")},
 }  # fmt: skip
 HANGS = ("sleep", "deadlock", "native", "loop", "fifo", "spawn")
@@ -280,8 +281,8 @@ MEETINGS_AT_WORK = tuple(f"meet {place} work" for place in ("monitored", "store"
 MEETINGS = tuple(f"meet {place} sleep" for place in ("monitored", "store", "group"))
 ABSENT = ("absent", "absent at work")  # before the first step
 # Kinds that came after the rules were last touched; those that need a mode of their own with it.
-NEW_PAUSES = ("bursts", "collect", "upload", "save work", "poll work")
-NEW_HANGS = ("pipe", "flock", "child", "save sleep", "poll sleep")
+NEW_PAUSES = ("bursts", "collect", "upload", "save work", "poll work", "poll file work", "download")
+NEW_HANGS = ("pipe", "flock", "child", "save sleep", "poll sleep", "poll file sleep", "dead-server", "flag", "licence", "lock-file")
 OF_MODE = {"save work": "saves", "save sleep": "saves"}
 PAUSES = (*MEETINGS_AT_WORK, "export", "absent at work", "evaluate", "checkpoint", "compile", "trickle", "hiccup", "nothing", "suspend", "debug", "slow loader", "uneven", "below", *NEW_PAUSES)
 ENDS = ("exit", "crash", "kill", "stay")

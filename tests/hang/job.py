@@ -11,10 +11,12 @@ import datetime
 import fcntl
 import os
 import random
+import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 
 import torch
 import torch.distributed as dist
@@ -162,6 +164,72 @@ def trickle(seconds: float) -> None:
         time.sleep(0.2)
 
 
+def outside(program: str) -> int:
+    """A server that is no process of the job's; the port that it says."""
+    argv = ["setsid", "--fork", sys.executable, "-I", "-c", program]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        assert server.stdout is not None
+        return int(server.stdout.readline())
+
+
+def download(seconds: float, piece: int = 20_000) -> None:
+    """From a server that sends a piece ten times a second."""
+    serve = f"""
+import socket, time
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    there, _ = server.accept()
+    until = time.monotonic() + {seconds}
+    while time.monotonic() < until:
+        there.sendall(b"x" * {piece})
+        time.sleep(0.1)
+"""
+    with socket.create_connection(("127.0.0.1", outside(serve))) as there:
+        while there.recv(1 << 16):
+            pass
+
+
+def poll_flag(seconds: float) -> None:
+    """Looks for a file that nobody writes."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not os.path.exists(f"{OUT}/flag"):
+        time.sleep(0.1)
+
+
+def poll_lock(seconds: float) -> None:
+    """Tries again and again to make a file that is there."""
+    with open(f"{OUT}/lock.{RANK}", "w"):
+        pass
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            os.close(os.open(f"{OUT}/lock.{RANK}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            time.sleep(0.02)
+
+
+def poll_licence(seconds: float) -> None:
+    """Asks a server over HTTP for a licence that it does not give."""
+    serve = f"""
+import http.server, os, threading
+class Busy(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(503)
+        self.end_headers()
+    def log_message(self, *words): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy)
+threading.Timer({seconds + 5}, lambda: os._exit(0)).start()
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+    port, until = outside(serve), time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5)
+        except OSError:
+            time.sleep(0.1)
+
+
 def full_pipe(seconds: float) -> None:
     """Writes more than anybody reads, as to a logger that has died; at last somebody does."""
     reads, writes = os.pipe()
@@ -225,15 +293,16 @@ def save_beside(kind: str) -> None:
 
 
 def polled(kind: str) -> None:
-    """The others look again and again whether one is ready."""
+    """The others look again and again, into the store or for a file, whether one is ready."""
     store, key = dist.distributed_c10d._get_default_store(), f"polled.{number}"
     if not kind.endswith("-"):
         note("begin polling")
         (compute if kind.endswith("work") else time.sleep)(6.0 if kind.endswith("work") else 14.0)
         store.set(key, "x")
-        return
+        with open(f"{OUT}/{key}", "w"):
+            return
     note("begin polling")
-    while not store.check([key]):
+    while not (os.path.exists(f"{OUT}/{key}") if kind.startswith("poll-file") else store.check([key])):
         time.sleep(0.05)
 
 
@@ -241,7 +310,8 @@ PAUSES = {
     "pipe": full_pipe, "flock": file_lock, "child": hung_child, "bursts": in_bursts, "collect": collect,
     "sleep": time.sleep, "deadlock": deadlock, "loop": loop, "native": native, "fifo": fifo, "spawn": spawn,
     "evaluate": compute, "checkpoint": write, "compile": children, "crash": crash, "slow": slow,
-    "uneven": uneven, "trickle": trickle,
+    "uneven": uneven, "trickle": trickle, "download": download, "dead-server": lambda seconds: download(seconds, 0),
+    "flag": poll_flag, "licence": poll_licence, "lock-file": poll_lock,
 }  # fmt: skip
 
 

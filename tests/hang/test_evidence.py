@@ -410,7 +410,7 @@ class Tree:
 
     def __init__(self) -> None:
         self.io: dict[tuple[int, float], int] = {(1, 0.0): 0}
-        self.cpu_s, self.printed = 0.0, 0
+        self.cpu_s, self.printed, self.sent = 0.0, 0, 0
 
     def work(self, sign: str, number: int) -> None:
         if sign == "cpu":
@@ -419,11 +419,13 @@ class Tree:
             self.io[1, 0.0] += 64 << 10
         elif sign == "io of a new process":
             self.io[100 + number, float(number)] = 64 << 10
+        elif sign == "connections":
+            self.sent += 64 << 10
         elif sign == "output":
             self.printed += 20
 
 
-SIGNS = ("cpu", "io", "io of a new process", "output", "device")
+SIGNS = ("cpu", "io", "io of a new process", "connections", "output", "device")
 
 
 @given(st.lists(st.tuples(st.sampled_from(SIGNS), st.integers(1, 20), st.booleans()), min_size=1, max_size=20))
@@ -436,6 +438,7 @@ def test_a_rank_that_does_work_is_never_idle_for_long(history: list[tuple[str, i
         patch.object(evidence, "usage", lambda _: (dict(tree.io), tree.cpu_s)), patch.object(evidence, "descendants", lambda _: []),
         patch.object(evidence, "main_thread", lambda _: (ProcessState.SLEEPING, "")),
         patch.object(evidence, "_passed_on", lambda _: tree.printed), patch.object(evidence, "py_spy", lambda: None),
+        patch.object(evidence, "tcp_bytes", lambda: {7: (tree.sent, tree.sent // 40)}), patch.object(evidence, "inodes_of", lambda _: {7, 8}),
         patch.object(NodeWatch, "_with_kernel", lambda self, view, each, until: (view, "")),
     ):  # fmt: skip
         node.watch(0, "/nowhere", 1)

@@ -35,6 +35,24 @@ class Sample:
     cpu_s: float
 
 
+# Questions and answers go both ways, at a rate (a store that is polled, heartbeats); data go one way, or are many.
+ONE_WAY = 10
+MANY_BYTES_S = 65536.0
+
+Connections = Mapping[int, tuple[int, int]]  # inode -> bytes sent, received so far
+
+
+def streamed(before: Connections, now: Connections, passed_s: float) -> int:
+    """Bytes that connections have moved as data in `passed_s`, and not as questions and their answers."""
+    moved = 0
+    for inode, (sent, received) in now.items():
+        sent_before, received_before = before.get(inode, (0, 0))
+        less, more = sorted((max(0, sent - sent_before), max(0, received - received_before)))
+        if more > ONE_WAY * less or more > MANY_BYTES_S * passed_s:
+            moved += less + more
+    return moved
+
+
 @dataclass(slots=True)
 class Quiet:
     """How long the ranks of a node have done no IO worth the name. Times in monotonic seconds.

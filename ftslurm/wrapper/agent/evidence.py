@@ -44,13 +44,14 @@ from ftslurm.model.collectives import (
 from ftslurm.model.devices import Utilisation
 from ftslurm.model.values import dataclass
 from ftslurm.policies.hang.polling import Look, Polling, polling
-from ftslurm.policies.hang.quiet import LEAST_SAMPLES, devices_at_work
+from ftslurm.policies.hang.quiet import LEAST_SAMPLES, Connections, devices_at_work, streamed
 from ftslurm.policies.hang.slow import steady_means
 from ftslurm.policies.hang.whohangs import MEETINGS, works
 from ftslurm.sdk import probe as layout
 from ftslurm.sdk.page import SIZE, PageState, page_paths, parse_page, pid_namespace, start_ticks
 from ftslurm.system.commands import Runner, run
 from ftslurm.system.processes import usage
+from ftslurm.system.sockets import inodes_of, tcp_bytes
 from ftslurm.wrapper.agent import ras
 from ftslurm.wrapper.shim import descendants
 
@@ -68,6 +69,7 @@ RATES_S = 3.0  # rates of IO and CPU are taken over as long
 ENTERS_MAX = 400
 RECENT = 4
 USE_SAMPLES, USE_SHARE = 4, 0.3  # of the devices' use: the last ones; of the time for an examination
+STREAMS = (0, 0.0)  # stands among the processes for what their connections have moved
 OUTSIDE = -1  # stands where the rank's own number would, for a task without a probe
 
 _STATES = {
@@ -536,6 +538,8 @@ class _Rank:
     seen: dict[str, tuple[Any, float]] = field(default_factory=dict)
     samples: deque[tuple[float, dict[tuple[int, float], int], float]] = field(default_factory=lambda: deque(maxlen=16))
     looks: deque[Look] = field(default_factory=lambda: deque(maxlen=8))  # at its main thread, one a sample
+    streams: tuple[float, Connections] | None = None  # of its processes, at the last sample
+    streamed: int = 0
     polling: Polling | None = None
     polls_since: float | None = None
     server: int | None = None  # the thread that serves a store of torch's
@@ -581,6 +585,7 @@ class NodeWatch:
         self._roots: dict[str, _Root] = {}  # by FTSLURM_PAGE
         self._ranks: dict[tuple[str, int], _Rank] = {}
         self._spy = py_spy()
+        self._tcp: tuple[float, Connections] | None = None  # of the node, at the last sample
         self.progress_at = clock()  # when any rank of the node was last seen to get on with its collectives
         self.begun = False  # has any?
 
@@ -732,7 +737,7 @@ class NodeWatch:
         if each.note("progress", (state.progress, state.waits), now):
             each.samples.clear()  # what it used in an earlier rest, and in the steps since, says nothing of this one
             each.looks.clear()
-            each.polling = each.polls_since = None
+            each.polling = each.polls_since = each.streams = None
             self.progress_at = now
             self.begun = self.begun or state.progress > 0 or state.waits > 0
         if now - self.progress_at >= LATE_S:  # whether a rank works is of interest only then, and costs most of a look
@@ -746,8 +751,8 @@ class NodeWatch:
         if each.pid and (not each.samples or now - each.samples[-1][0] >= 0.9):
             below = descendants(each.pid)
             each.children = len(below)
-            io, cpu_s = usage([each.pid, *below])
-            each.samples.append((now, *_without_store(each, io, cpu_s)))
+            io, cpu_s = _without_store(each, *usage([each.pid, *below]))
+            each.samples.append((now, {**io, STREAMS: self._streamed(each, [each.pid, *below], now)}, cpu_s))
             each.looks.append(look_at(each.pid, now, each.probe.asked if each.probe is not None else 0))
             each.polling = polling(tuple(each.looks))
             cpu_percent, io_bytes_s = _rates(each.samples, each.polling)
@@ -759,6 +764,17 @@ class NodeWatch:
             printed = each.note("printed", _passed_on(self._roots[each.root].shim), now) and len(each.samples) > 1
             if each.worked_at is None or printed or works(seen):
                 each.worked_at = now
+
+    def _streamed(self, each: _Rank, pids: Sequence[int], now: float) -> int:
+        """Bytes so far that the connections of these processes have moved as data, in this standstill and earlier ones."""
+        if self._tcp is None or self._tcp[0] != now:
+            self._tcp = now, tcp_bytes()
+        here = self._tcp[1]
+        mine = {inode: here[inode] for inode in inodes_of(pids) if inode in here}
+        if each.streams is not None:
+            each.streamed += streamed(each.streams[1], mine, now - each.streams[0])
+        each.streams = now, mine
+        return each.streamed
 
     # --- views
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.policies.hang.quiet import Quiet, Sample, cpu_unchanged, rates, use_unchanged
+from ftslurm.policies.hang.quiet import Connections, Quiet, Sample, cpu_unchanged, rates, streamed, use_unchanged
 
 MB = 1 << 20
 
@@ -75,3 +75,19 @@ def test_cpu_that_does_not_move_is_a_hang_and_cpu_that_turns_steadily_tells_noth
 
 def test_rates_are_per_cent_of_a_core() -> None:
     assert rates([(0.0, 1.0), (2.0, 2.0), (4.0, 4.0)]) == [50.0, 100.0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "moved"),
+    [
+        ({1: (100, 100)}, {1: (100, 20_100)}, 20_000),
+        ({1: (100, 100)}, {1: (30_100, 1_100)}, 31_000),
+        ({1: (100, 100)}, {1: (2_100, 900)}, 0),
+        ({1: (100, 100)}, {1: (400_100, 300_100)}, 700_000),
+        ({}, {1: (300, 50_000)}, 50_300),
+        ({1: (100, 100)}, {}, 0),
+    ],
+    ids=["a download", "an upload", "questions and answers", "much both ways", "a new connection", "one that has gone"],
+)
+def test_what_connections_move(before: Connections, after: Connections, moved: int) -> None:
+    assert streamed(before, after, 1.0) == moved
