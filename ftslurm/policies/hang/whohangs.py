@@ -467,7 +467,8 @@ def what_it_does(view: RankView) -> str:
         return f"uninterruptible wait in {view.wchan or 'the kernel'} (storage or driver)"
     if view.polls_s is not None:
         return f"it polls, {view.polls_s:.0f} times a second, and does nothing else"
-    spinning = view.process is ProcessState.RUNNING or (view.cpu_percent or 0.0) > IDLE_CPU_PERCENT
+    cpu_percent = view.cpu_percent or 0.0
+    spinning = view.process is ProcessState.RUNNING or cpu_percent > BUSY_CPU_PERCENT
     if view.gil_held:
         return f"native code holds the interpreter lock ({'computing' if spinning else 'asleep'})"
     if view.main_fresh and spinning:
@@ -476,7 +477,8 @@ def what_it_does(view: RankView) -> str:
         return "waits for a child process (data loader?)"
     if spinning:
         return "native code runs" + (f", or a process below it ({view.children})" if view.children else "")
-    asleep = f"asleep in {view.wchan}" if view.wchan not in ("", "0") else "asleep"
+    asleep = "asleep" if cpu_percent <= IDLE_CPU_PERCENT else "mostly asleep"  # what is left of a step, or of looking at it
+    asleep += f" in {view.wchan}" if view.wchan not in ("", "0") else ""
     return asleep if view.probed else f"{asleep} (no probe in it)"
 
 

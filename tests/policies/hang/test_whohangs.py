@@ -80,7 +80,9 @@ def test_a_stopped_rank_may_be_inside_a_collective_that_nobody_sees() -> None:
     ("state", "words"),
     [
         ({"wchan": "hrtimer_nanosleep"}, "asleep in hrtimer_nanosleep"),
-        ({"wchan": "hrtimer_nanosleep", "cpu_percent": 4.0}, "native code runs"),
+        ({"wchan": "hrtimer_nanosleep", "cpu_percent": 4.0}, "mostly asleep in hrtimer_nanosleep"),
+        ({"wchan": "hrtimer_nanosleep", "cpu_percent": 6.0}, "native code runs"),
+        ({"main_fresh": True, "wchan": "futex_wait", "cpu_percent": 4.0}, "mostly asleep in futex_wait"),
         ({"wchan": "futex_wait", "cpu_percent": 80.0, "children": 3}, "native code runs, or a process below it (3)"),
         ({"process": ProcessState.DISK, "wchan": "rpc_wait"}, "uninterruptible wait in rpc_wait (storage or driver)"),
         ({"gil_held": True}, "native code holds the interpreter lock (asleep)"),
