@@ -27,6 +27,7 @@ class Node:
     begun = False
     views: tuple[RankView, ...] = (VIEW,)
     lacking: ClassVar[dict[int, str]] = {}
+    polls: ClassVar[list[float]] = []
 
     def __init__(self, name: str, use: object = None) -> None:
         self.asked: list[str] = []
@@ -36,6 +37,9 @@ class Node:
 
     def look(self) -> tuple[RankView, ...]:
         return self.views
+
+    def polls_for_s(self, now: float) -> list[float]:
+        return self.polls
 
     def without_probe(self) -> dict[int, str]:
         return self.lacking
@@ -90,6 +94,15 @@ def test_a_stall_is_told_once_and_its_end_with_its_length(stalls: Stalls) -> Non
 def test_ranks_without_a_probe_or_a_group_do_not_stall(stalls: Stalls) -> None:
     stalls.node.views = (RankView(0, "n1", probed=True), RankView(1, "n1"))  # type: ignore[attr-defined]
     assert not turns(stalls, 0, 100)
+
+
+def test_ranks_that_poll_before_there_is_a_group_are_told(stalls: Stalls) -> None:
+    stalls.node.polls = [30.0, 12.0]  # type: ignore[attr-defined]
+    stalls.node.views = (RankView(0, "n1", probed=True),)  # type: ignore[attr-defined]
+    (told,) = turns(stalls, 0, 5)
+    assert (told["probed"], told["stalled_s"], told["meets_s"]) == (0, 0.0, 12.0)
+    stalls.node.views = (VIEW,)  # type: ignore[attr-defined]
+    assert all(each["meets_s"] == 0.0 for each in turns(stalls, 5, 10)), "then there is one, and its counters tell"
 
 
 def test_ranks_that_have_given_up_their_groups_are_told(stalls: Stalls) -> None:
