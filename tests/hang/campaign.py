@@ -23,7 +23,7 @@ from pathlib import Path
 from ftslurm.model.collectives import Kind
 from tests.hang import cases, network
 from tests.hang.cases import Plan, Result
-from tests.hang.matrix import Told, summary
+from tests.hang.matrix import Told, rates, share, summary
 from tests.hang.rig import Job
 
 printing = threading.Lock()
@@ -77,12 +77,20 @@ def told(result: Result) -> Told:
     return Told(case.act, truth, said, result.ok, f"{result.plan}, {case}: {said or 'nothing'} {named}".strip())
 
 
+def is_latest(result: Result) -> bool:
+    plan, own = result.plan, (*cases.LATEST_HANGS, *cases.LATEST_PAUSES)
+    return plan.mode in cases.LATEST_MODES or plan.launch in cases.LATEST_LAUNCHES or result.case.act in own
+
+
 def by_machine(results: Sequence[Result]) -> dict[str, list[Result]]:
     new = (*cases.NEW_HANGS, *cases.NEW_PAUSES)
+    latest = [result for result in results if is_latest(result)]
     return {
+        "latest kinds": latest,
+        "healthy of the latest": [result for result in latest if result.case.expected is None],
         "quiet machine": [result for result in results if not result.plan.crowded],
         "busy machine": [result for result in results if result.plan.crowded],
-        "kinds that came after the rules": [result for result in results if result.case.act in new],
+        "kinds that came before those": [result for result in results if result.case.act in new],
         "healthy of them": [result for result in results if result.case.act in cases.NEW_PAUSES],
     }
 
@@ -140,6 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=44, help="hangs and slowness")
     parser.add_argument("--healthy", type=int, default=44, help="pauses and undisturbed runs")
+    parser.add_argument("--latest", type=int, default=0, help="as many hangs, and as many healthy ones, of the latest kinds beside")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=sorted(cases.ACTS), help="only this, --cases times")
     parser.add_argument("--keep", type=Path, help="where the folders of jobs that failed go")
@@ -150,12 +159,17 @@ def main() -> None:
     if options.only:
         plans = [cases.only(rng, options.only) for _ in range(options.cases)]
     else:
-        plans = cases.deck(rng, options.cases, options.healthy, with_network)
+        plans = cases.latest(rng, options.latest, options.latest)
+        plans += cases.deck(rng, options.cases, options.healthy, with_network)
+    for package in cases.missing() if options.latest else ():
+        print(f"left out are the kinds that take {package}, which is not installed")
     results, troubles = all_of(plans, options.keep)
     kinds = [kind.value for kind in (Kind.COMM_HANG, Kind.NON_COMM_HANG, Kind.COMM_SLOW, Kind.NON_COMM_SLOW)]
     print(f"\n{by_act(results)}\n\n{summary([told(result) for result in results], kinds)}")
     for what, mine in by_machine(results).items():
-        print(f"\n{what}: {sum(result.ok for result in mine)} of {len(mine)} right")
+        right, said, done = rates([told(result) for result in mine])
+        figures = f", precision {share(right, said)}, recall {share(right, done)}" if done else ""
+        print(f"\n{what}: {sum(result.ok for result in mine)} of {len(mine)} right{figures}")
     for trouble in troubles:
         print(f"not carried out: {trouble}")
     took = [each for result in results for each in result.verdict.examine_s]

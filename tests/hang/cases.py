@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import signal
 import time
@@ -65,6 +66,8 @@ class Result:
         found = self.verdict.finding
         if self.case.act == "order":  # the circle has the culprit in it, and whom it waits for
             return found is not None and found.kind is self.case.expected and self.case.victim in found.ranks
+        if self.case.act == "rpc sleep":  # the caller, for which the others wait, or whom it has called
+            return found is not None and found.kind is self.case.expected and found.ranks in ((self.case.victim,), (self.case.other,))
         if self.case.act == "exit" and found is not None and found.kind is Kind.NON_COMM_HANG:
             return found.ranks == self.case.ranks  # it has ended, and its peers have not died of it yet
         if self.case.act == "suspend" and found is not None and found.kind is Kind.UNKNOWN:
@@ -153,6 +156,30 @@ def _polled(job: Job, case: Case) -> Undo:
     *words, before = case.act.split()
     _all_at(job, [f"{'-'.join(words)}-{before if rank == case.victim else ''}" for rank in range(job.world)], "begin polling")
     return lambda: None
+
+
+def _called(job: Job, case: Case) -> Undo:
+    """`rpc BEFORE`: the next rank calls the victim, which answers only after something else."""
+    before = case.act.split()[1]
+    calls = [f"call-from-{case.victim}-{before}" if rank == (case.victim + 1) % job.world else "call-" for rank in range(job.world)]
+    _all_at(job, calls, "begin calling")
+    return lambda: None
+
+
+def _saved_by_torch(job: Job, case: Case) -> Undo:
+    """`dcp BEFORE`: torch's asynchronous checkpoint, the storage of one rank is slow or dead."""
+    before = case.act.split()[1]
+    _all_at(job, [f"dcp-{before if rank == case.victim else ''}" for rank in range(job.world)], "begin waiting for the save")
+    return lambda: None
+
+
+def _of_loader(name: str) -> Callable[[Job, Case], Undo]:
+    def act(job: Job, case: Case) -> Undo:
+        path = job.folder / f"loader.{name}.{case.victim}"
+        path.touch()
+        return path.unlink
+
+    return act
 
 
 def _collect(job: Job, case: Case) -> Undo:
@@ -272,6 +299,8 @@ ACTS: dict[str, Callable[[Job, Case], Undo]] = {
     "pipe": _pause(PAUSE_S), "flock": _pause(PAUSE_S), "child": _pause(PAUSE_S), "bursts": _pause(6.0), "collect": _collect,
     "upload": _export, "save work": _saving, "save sleep": _saving,
     "poll work": _polled, "poll sleep": _polled, "poll file work": _polled, "poll file sleep": _polled, "download": _pause(6.0),
+    "rpc work": _called, "rpc sleep": _called, "dcp work": _saved_by_torch, "dcp sleep": _saved_by_torch,
+    "loader lock": _of_loader("lock"), "loader work": _of_loader("work"), "gil-work": _pause(6.0), "gil-sleep": _pause(PAUSE_S),
     "dead-server": _pause(PAUSE_S), "flag": _pause(PAUSE_S), "licence": _pause(PAUSE_S), "lock-file": _pause(PAUSE_S),
     **{f"meet {place} {before}": _meeting for place in ("monitored", "store", "group") for before in ("work", "sleep")},
 }  # fmt: skip
@@ -283,8 +312,19 @@ ABSENT = ("absent", "absent at work")  # before the first step
 # Kinds that came after the rules were last touched; those that need a mode of their own with it.
 NEW_PAUSES = ("bursts", "collect", "upload", "save work", "poll work", "poll file work", "download")
 NEW_HANGS = ("pipe", "flock", "child", "save sleep", "poll sleep", "poll file sleep", "dead-server", "flag", "licence", "lock-file")
-OF_MODE = {"save work": "saves", "save sleep": "saves"}
-PAUSES = (*MEETINGS_AT_WORK, "export", "absent at work", "evaluate", "checkpoint", "compile", "trickle", "hiccup", "nothing", "suspend", "debug", "slow loader", "uneven", "below", *NEW_PAUSES)
+OF_MODE = {
+    "save work": "saves", "save sleep": "saves", "rpc work": "rpc", "rpc sleep": "rpc", "dcp work": "dcp", "dcp sleep": "dcp",
+}  # fmt: skip
+# Kinds that came after those: what is done, how a step is made, how the process that trains comes to be.
+LATEST_PAUSES = ("rpc work", "dcp work", "loader work", "gil-work")
+LATEST_HANGS = ("rpc sleep", "dcp sleep", "loader lock", "gil-sleep")
+LATEST_MODES = ("zero", "experts", "objects", "stages", "rpc", "dcp")
+LATEST_LAUNCHES = {"notebook": "nbclient", "ray": "ray"}  # with the package that it takes
+USUAL_PAUSES = ("evaluate", "checkpoint", "compile", "trickle", "bursts", "download", "hiccup", "suspend", "debug", "poll work")
+USUAL_HANGS = (
+    "sleep", "deadlock", "native", "loop", "fifo", "stop outside", "pipe", "flock", "child", "dead-server", "licence", "poll sleep",
+)  # fmt: skip
+PAUSES = (*LATEST_PAUSES, *MEETINGS_AT_WORK, "export", "absent at work", "evaluate", "checkpoint", "compile", "trickle", "hiccup", "nothing", "suspend", "debug", "slow loader", "uneven", "below", *NEW_PAUSES)
 ENDS = ("exit", "crash", "kill", "stay")
 COLLECTIVE_ENDS = ("order", "odd")  # only where a step is made of collectives that the program issues itself
 CUTS = ("cut", "cut between")
@@ -301,7 +341,7 @@ FAULTS = {
     "sleep": 2, "deadlock": 2, "native": 2, "loop": 2, "fifo": 2, "spawn": 2, "stop outside": 3, "loader": 2, "order": 2, "odd": 2,
     **dict.fromkeys(MEETINGS, 2), **dict.fromkeys(NEW_HANGS, 11), "absent": 3, "stop inside": 6, "cut": 3, "cut between": 2, "slow": 5, "slow link": 4, "exit": 1, "crash": 1, "kill": 1, "stay": 1,
 }  # fmt: skip
-HEALTHY = {act: 6 if act == "collect" else 13 if act in NEW_PAUSES else 4 for act in PAUSES}
+HEALTHY = {act: 6 if act == "collect" else 13 if act in NEW_PAUSES else 4 for act in PAUSES if act not in LATEST_PAUSES}
 
 
 def make(act: str, victim: int, world: int, other: int | None = None) -> Case:
@@ -369,6 +409,45 @@ def deck(rng: random.Random, faults: int, healthy: int, network: bool) -> list[P
     for kept in (others, compared, loading, of_mode):
         plans += [_plan(rng, kept[at : at + 4], None) for at in range(0, len(kept), 4)]
     return plans
+
+
+def missing() -> list[str]:
+    """Packages that some of the latest kinds take and that are not there."""
+    return [package for package in LATEST_LAUNCHES.values() if importlib.util.find_spec(package) is None]
+
+
+def latest(rng: random.Random, faults: int, healthy: int) -> list[Plan]:
+    """Jobs with so many cases of the latest kinds in all, an act or a way to train or to start that came last."""
+    there = [name for name, package in LATEST_LAUNCHES.items() if package not in missing()]
+    ways = [*((mode, "") for mode in LATEST_MODES), *((mode, launch) for launch in there for mode in ("plain", "ddp"))]
+    drawn = [*_spread(rng, LATEST_HANGS, USUAL_HANGS, faults), *_spread(rng, LATEST_PAUSES, USUAL_PAUSES, healthy)]
+    rng.shuffle(drawn)
+    plans = []
+    own = [act for act in drawn if act in (*LATEST_HANGS, *LATEST_PAUSES)]
+    for act in dict.fromkeys(own):
+        mine = [each for each in own if each == act]
+        mode = OF_MODE.get(act, "")
+        for at in range(0, len(mine), 1 if act == "loader lock" else 2):
+            plans.append(_latest_plan(rng, mode or rng.choice(["plain", "ddp"]), "", mine[at : at + (1 if act == "loader lock" else 2)]))
+    usual = [act for act in drawn if act not in (*LATEST_HANGS, *LATEST_PAUSES)]
+    for at in range(0, len(usual), 4):
+        mode, launch = ways[at // 4 % len(ways)]
+        plans.append(_latest_plan(rng, mode, launch, usual[at : at + 4]))
+    return plans
+
+
+def _latest_plan(rng: random.Random, mode: str, launch: str, acts: Sequence[str]) -> Plan:
+    world = 2 if launch else rng.choice([2, 3, 4])
+    world = 3 if mode == "rpc" and world == 2 else world
+    made = tuple(make(act, rng.randrange(world), world) for act in acts)
+    workers = int(any(act.startswith("loader") for act in acts))
+    return Plan(mode, rng.choice(["L1", "L2"]), world, made, workers=workers, launch=launch, crowded=rng.random() < 0.4)
+
+
+def _spread(rng: random.Random, own: Sequence[str], usual: Sequence[str], count: int) -> list[str]:
+    """Half of each."""
+    pools = ([act for act in own for _ in range(20)], [act for act in usual for _ in range(20)])
+    return [act for pool, many in zip(pools, (count // 2, count - count // 2), strict=True) for act in rng.sample(pool, many)]
 
 
 def _ends(act: str) -> bool:

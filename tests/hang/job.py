@@ -1,7 +1,7 @@
 """A training job that does on command what makes jobs hang. It knows nothing of ftslurm.
 
 Every rank looks before each step for `<OUT>/order.<rank>`: `kind argument`. MODE: what a step is. LAUNCH: how the process that
-trains comes to be: exec, child, fork; else at once.
+trains comes to be: exec, child, fork, notebook, ray; else at once.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ import torch.distributed as dist
 
 if os.environ.get("LAUNCH") and "LAUNCHED" not in os.environ:  # after torch.distributed, as launchers do
     again = [sys.executable, "-W", "ignore", __file__]
+    os.environ["LAUNCHED"] = "1"
+    if os.environ["LAUNCH"] in ("notebook", "ray"):
+        import launches
+
+        sys.exit(launches.BY_NAME[os.environ["LAUNCH"]](__file__))
     if os.environ["LAUNCH"] == "exec":
         os.execve(sys.executable, again, {**os.environ, "LAUNCHED": "1"})
     if os.environ["LAUNCH"] == "child" or os.fork():
@@ -52,6 +57,12 @@ class Data(torch.utils.data.Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         if os.path.exists(f"{OUT}/loader.{RANK}"):
             time.sleep(1000)
+        if os.path.exists(f"{OUT}/loader.lock.{RANK}"):  # as after a fork while another thread had it
+            held = threading.Lock()
+            held.acquire()
+            held.acquire()
+        if os.path.exists(f"{OUT}/loader.work.{RANK}"):
+            compute(0.5)
         if os.path.exists(f"{OUT}/loader.slow.{RANK}"):
             time.sleep(0.2)
         return torch.zeros(64)
@@ -315,6 +326,67 @@ PAUSES = {
 }  # fmt: skip
 
 
+def held_by_a_thread(seconds: float) -> None:
+    """A thread beside the one that trains sleeps in C and keeps the interpreter lock."""
+    beside = threading.Thread(target=native, args=(seconds,))
+    beside.start()
+    beside.join()
+
+
+def computing_in_c(seconds: float) -> None:
+    """A thread computes in C and keeps the interpreter lock, as a tokenizer or a regular expression may."""
+
+    def count() -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            pow(3, 3_000_000)
+
+    beside = threading.Thread(target=count)
+    beside.start()
+    beside.join()
+
+
+PAUSES |= {"gil-sleep": held_by_a_thread, "gil-work": computing_in_c}
+
+
+def serve(kind: str) -> None:
+    """What a rank does for another one that has asked it by RPC."""
+    note(f"begin serving {kind}")
+    if kind:
+        (compute if kind == "work" else time.sleep)(6.0 if kind == "work" else 14.0)
+
+
+def call(kind: str) -> None:
+    """`call-BEFORE`: the next rank asks the victim for something, and waits for it."""
+    if kind.startswith("call-from-"):
+        _, _, victim, before = kind.split("-")
+        note("begin calling")
+        dist.rpc.rpc_sync(f"w{victim}", serve, args=(before,), timeout=0)
+    else:
+        note("begin calling")
+
+
+def saved_beside(kind: str) -> None:
+    """torch's own asynchronous checkpoint; the storage of one rank is slow, or dead."""
+    from torch.distributed import checkpoint
+
+    class Storage(checkpoint.FileSystemWriter):
+        def write_data(self, plan: object, planner: object) -> object:
+            if kind.endswith("work"):
+                write(6.0)
+            elif kind.endswith("sleep"):
+                time.sleep(14.0)
+            return super().write_data(plan, planner)
+
+    state = {f"w{place}": bucket.clone() for place, bucket in enumerate(buckets)}
+    saving = checkpoint.async_save(state, storage_writer=Storage(f"{OUT}/saved"), process_group=saves)
+    for _ in range(20):
+        time.sleep(STEP_S)
+        step("")
+    note("begin waiting for the save")
+    saving.result()
+
+
 def in_store(seconds: str) -> None:
     """One tells all others that it is ready."""
     store, key = dist.distributed_c10d._get_default_store(), f"met.{number}"
@@ -363,10 +435,32 @@ def step(kind: str) -> None:
         dist.all_reduce(buckets[1], group=tensor)
         dist.all_reduce(buckets[2], group=data)
         return
-    elif MODE == "fsdp":
+    elif MODE == "fsdp" or MODE == "zero":
         optimizer.zero_grad()
         model(torch.randn(8, 64)).sum().backward()
         optimizer.step()
+        return
+    elif MODE == "experts":  # tokens go to the experts of other ranks and back
+        dist.all_to_all_single(exchanged[0], exchanged[1])
+        dist.all_to_all_single(exchanged[1], exchanged[0])
+        if number % 4 == 3:
+            dist.all_reduce(buckets[0])
+        return
+    elif MODE == "objects":  # a controller tells all what to do
+        told = [{"step": number, "what": "x" * 100}]
+        dist.broadcast_object_list(told, src=0)
+        found: list[object] = [None] * WORLD
+        dist.all_gather_object(found, {"rank": RANK})
+        return
+    elif MODE == "stages":  # torch's own pipeline
+        optimizer.zero_grad()
+        schedule.step(*((torch.randn(8, 16),) if RANK == 0 else ()), **({"target": torch.zeros(8, 16)} if RANK == WORLD - 1 else {}))
+        optimizer.step()
+        return
+    elif MODE == "rpc":
+        dist.rpc.rpc_sync(f"w{(RANK + 1) % WORLD}", torch.add, args=(torch.ones(8), 1), timeout=0)
+        if number % 5 == 4:
+            dist.all_reduce(buckets[0])
         return
     elif MODE == "groups":  # more than a page has room for
         for place in range(3):
@@ -418,7 +512,25 @@ if MODE == "fsdp":
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-if MODE == "saves":
+if MODE == "zero":
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    layers = [torch.nn.Linear(64, 64) for _ in range(3)]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.SGD, lr=1e-3)
+if MODE == "experts":
+    exchanged = [torch.zeros(WORLD * 1024) for _ in range(2)]
+if MODE == "stages":
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    stage = PipelineStage(torch.nn.Linear(16, 16), RANK, WORLD, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, n_microbatches=4, loss_fn=torch.nn.functional.mse_loss)
+    optimizer = torch.optim.SGD(stage.submod.parameters(), lr=1e-3)
+if MODE == "rpc":
+    import torch.distributed.rpc
+
+    dist.rpc.init_rpc(f"w{RANK}", rank=RANK, world_size=WORLD)
+if MODE in ("saves", "dcp"):
     saves = dist.new_group(list(range(WORLD)))
 loader = iter(torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=WORKERS)) if WORKERS else None
 note(f"ready {os.getpid()}")
@@ -439,7 +551,7 @@ def train() -> None:
             noted_at = time.monotonic()
             note(f"goes on {number}")
         kind, argument = order()
-        if kind in ("stay", "leave", "export", "upload") or kind.startswith(("meet-", "save-", "poll-")):
+        if kind in ("stay", "leave", "export", "upload") or kind.startswith(("meet-", "save-", "poll-", "call-", "dcp-")):
             later, kind = (kind, int(argument)), ""
         if later[0] and number >= later[1]:
             kind, later = later[0], ("", 0)
@@ -449,6 +561,10 @@ def train() -> None:
             save_beside(kind)
         if kind.startswith("poll-"):
             polled(kind)
+        if kind.startswith("call-"):
+            call(kind)
+        if kind.startswith("dcp-"):
+            saved_beside(kind)
         if kind in PAUSES:
             PAUSES[kind](float(argument or 1000))
             note(f"end {kind}")

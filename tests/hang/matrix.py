@@ -47,7 +47,7 @@ def summary(told: Sequence[Told], kinds: Sequence[str]) -> str:
     lines = [table(told), ""]
     for kind in (*kinds, None):
         right, said, faults = rates(told, kind)
-        shares = f"precision {_share(right, said)}, recall {_share(right, faults)}"
+        shares = f"precision {share(right, said)}, recall {share(right, faults)}"
         lines.append(f"{kind or 'all':<16} {shares}   ({right} right of {said} said and {faults} done)")
     healthy = [each for each in told if not each.truth]
     lines.append(f"{'healthy':<16} {sum(each.ok for each in healthy)} of {len(healthy)} left alone")
@@ -55,5 +55,5 @@ def summary(told: Sequence[Told], kinds: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _share(part: int, whole: int) -> str:
+def share(part: int, whole: int) -> str:
     return f"{part / whole:.3f}" if whole else "  -  "

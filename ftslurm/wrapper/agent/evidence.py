@@ -795,13 +795,15 @@ class NodeWatch:
             return view
         running = process not in (ProcessState.STOPPED, ProcessState.EXITED, ProcessState.UNKNOWN)
         groups = tuple(_group_view(group, each.names) for group in state.groups)
+        gil_held = each.age("beats", now) > LOCK_HELD_S if running else None
         return replace(
             view,
             probed=True,
+            polls_s=None if gil_held else view.polls_s,  # it wakes up every 5 ms to look for the lock
             left=state.left,
             groups=groups,
             main_fresh=each.age("main", now) < MAIN_FRESH_S if running else None,
-            gil_held=each.age("beats", now) > LOCK_HELD_S if running else None,
+            gil_held=gil_held,
             inside=_polls_store(each, view, now) or _stay(state, process, each, now),
             hidden_groups=sum(name.slot < 0 for name in each.names.values()),
             exact=_exact(state, {group.slot: group.entered for group in state.groups}, late=True),
