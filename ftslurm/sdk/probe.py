@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 PAGE_VARIABLE, WATCH_VARIABLE, CLAIM_VARIABLE = "FTSLURM_PAGE", "FTSLURM_WATCH", "FTSLURM_CLAIM"
 MODULE = "torch.distributed.distributed_c10d"
+CALLS_MODULE = "torch.distributed.rpc.api"
 LEVELS = {"L1": 1, "L2": 2}
 PERIOD_S = 0.1
 END_WAIT_S = 2.0
@@ -92,7 +93,8 @@ DIRECTS = ("send", "recv", "recv_anysource", "monitored_barrier")
 MEETINGS = ("init_process_group", "new_group", "store_wait", "store_get", "store_poll")
 QUESTIONS = ("check", "num_keys", "add", "get", "multi_get", "compare_set")  # asked in a loop until the answer changes
 ANSWERS_MAX, TEXT_MAX = 64, 512
-OPERATIONS = ("", *COLLECTIVES, *DIRECTS, *MEETINGS)  # an operation's number is its place here; append only
+CALL = "rpc_sync"  # who is in it waits for another rank to serve it, whatever that one's own thread does meanwhile
+OPERATIONS = ("", *COLLECTIVES, *DIRECTS, *MEETINGS, CALL)  # an operation's number is its place here; append only
 
 _words: Any = None  # the page; None: nothing is written, as in a forked child
 _probe: _Probe | None = None
@@ -114,16 +116,19 @@ def arm() -> None:
             if MODULE in sys.modules:
                 start()
             else:
-                sys.meta_path.insert(0, _Finder())
+                sys.meta_path.insert(0, _Finder(MODULE, lambda _: start()))
     except Exception:
         pass
 
 
 class _Finder:
-    """Calls `start` once torch.distributed has been executed, and goes."""
+    """Calls `then` once the module has been executed, and goes."""
+
+    def __init__(self, module: str, then: Callable[[Any], object]) -> None:
+        self._module, self._then = module, then
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name != MODULE:
+        if name != self._module:
             return None
         try:
             sys.meta_path.remove(self)
@@ -138,7 +143,7 @@ class _Finder:
 
         def exec_module(module: Any) -> None:
             execute(module)
-            start()
+            self._then(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -268,6 +273,10 @@ class _Probe:
         os.register_at_fork(after_in_child=self.forked)
         _wrap(COLLECTIVES + DIRECTS if self.level > 1 else DIRECTS)
         _wrap_meetings()
+        if CALLS_MODULE in sys.modules:
+            _wrap_calls(sys.modules[CALLS_MODULE])
+        else:
+            sys.meta_path.insert(0, _Finder(CALLS_MODULE, _wrap_calls))
         start_new_thread(self._run, ())
 
     def _truncate(self) -> None:
@@ -639,6 +648,35 @@ def _wrap_meetings(names: tuple[str, ...] = MEETINGS) -> None:
         own = getattr(store, method, None)
         if own is not None and not hasattr(own, "_ftslurm"):
             setattr(store, method, _named(_asking(own, method), own))
+
+
+def _wrap_calls(module: Any) -> None:
+    """torch.distributed.rpc.api, before its names go on to others. Never raises."""
+    try:
+        own, operation = module.rpc_sync, OPERATIONS.index(CALL)
+        if hasattr(own, "_ftslurm"):
+            return
+
+        def call(to: Any, *args: Any, **kwargs: Any) -> Any:
+            words = _words
+            if words is None or words[IN] or not _trains(_get_ident()):
+                return own(to, *args, **kwargs)
+            try:
+                peer = int(module._to_worker_info(to).id) + 1
+            except Exception:
+                peer = 0
+            words[IN_WHAT], words[IN_NUMBER], words[IN_PEER] = operation | DIRECT, 0, peer
+            words[IN] = monotonic_ns()
+            try:
+                return own(to, *args, **kwargs)
+            finally:
+                words[IN] = 0
+
+        wrapper = _named(call, own)
+        wrapper.__module__, wrapper.__wrapped__ = own.__module__, own
+        module.rpc_sync = wrapper
+    except Exception:
+        pass
 
 
 def _asking(function: Any, name: str) -> Any:

@@ -66,8 +66,6 @@ class Result:
         found = self.verdict.finding
         if self.case.act == "order":  # the circle has the culprit in it, and whom it waits for
             return found is not None and found.kind is self.case.expected and self.case.victim in found.ranks
-        if self.case.act == "rpc sleep":  # the caller, for which the others wait, or whom it has called
-            return found is not None and found.kind is self.case.expected and found.ranks in ((self.case.victim,), (self.case.other,))
         if self.case.act == "exit" and found is not None and found.kind is Kind.NON_COMM_HANG:
             return found.ranks == self.case.ranks  # it has ended, and its peers have not died of it yet
         if self.case.act == "suspend" and found is not None and found.kind is Kind.UNKNOWN:

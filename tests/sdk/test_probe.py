@@ -538,13 +538,21 @@ trains = threading.Thread(target=lambda: [time.sleep(0.5), ask()])
 trains.start()
 trains.join()
 print(*asked, state().asked, flush=True)
+from types import SimpleNamespace
+from ftslurm.sdk import probe
+def called(to, *args, **kwargs): print(state().operation, state().peer, state().in_ns > 0, args, kwargs)
+api = SimpleNamespace(rpc_sync=called, _to_worker_info=lambda to: SimpleNamespace(id=5))
+probe._wrap_calls(api)
+api.rpc_sync("w5", len, args=((),))
+print(state().in_ns, api.rpc_sync.__name__, flush=True)
 other.kill()
 os._exit(0)
 """
     done = run(tmp_path, program, stand_in=False, OTHER=OTHER, GLOO_SOCKET_IFNAME="lo")
-    *waited, asked = done.stdout.splitlines()
+    *waited, asked, call, after = done.stdout.splitlines()
     assert waited == ["0", "0 init_process_group torch.distributed.distributed_c10d"], done.stderr
     assert asked == "2 5 5 7 7 8 8 11", "the same question with the same answer, of the thread that trains or that it waits for"
+    assert (call, after) == ("rpc_sync 5 True (<built-in function len>,) {'args': ((),)}", "0 called")
 
 
 def test_children_of_a_rank_with_a_server_end_as_they_would(tmp_path: Path) -> None:

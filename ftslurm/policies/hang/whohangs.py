@@ -12,6 +12,7 @@ a list of missing ranks a group, as a recorder's analyser prints it, names all t
 | ranks that are waited for and wait nowhere | RankNonCommHang, with what they do |
 | ranks wait where groups are made, or in a store, or poll | RankNonCommHang: those that wait nowhere |
 | ranks that are waited for wait where groups are made, or in a store, and nobody is left to come | RankNonCommHang: these |
+| ranks have called others (torch.distributed.rpc), and everybody waits | RankNonCommHang: those that do not answer |
 | some ended well, the rest is in no collective | ExitHang |
 | all entered, some not begun on the device | RankNonCommHang: the device works on something else |
 | all entered, one another operation | RankNonCommHang: the odd one out |
@@ -36,6 +37,7 @@ BUSY_IO_BYTES_S = 4096.0
 BUSY_CPU_PERCENT = 5.0
 # Of gloo's: made of sends and receives that no recorder counts, and nobody gets through before all have come.
 BARRIER = "monitored_barrier"
+CALL = "rpc_sync"
 # Where ranks wait for others without a group that would tell for whom. Source: sdk/probe.py.
 MEETINGS = ("init_process_group", "new_group", "store_wait", "store_get", "store_poll")
 # The state of a job that goes on again is seen half old and half new for a moment.
@@ -122,8 +124,9 @@ def only_polls(views: Iterable[RankView]) -> bool:
 
 
 def _free(state: JobState) -> list[RankView]:
-    waiting = state.waiting
-    return [view for rank, view in state.views.items() if rank not in waiting and _alive(view)]
+    """Those that are not known to wait, and those whose other threads have something to do for a caller."""
+    held = state.waiting - frozenset(state.calls.values())
+    return [view for rank, view in state.views.items() if rank not in held and _alive(view)]
 
 
 def works(view: RankView) -> bool:
@@ -141,8 +144,8 @@ def who_hangs(views: Iterable[RankView]) -> Finding | None:
     if not state.views:
         return None
     rules = (
-        _bad_exits, _stopped, _roots, _not_come, _in_vain, _left_behind, _not_begun_on_device, _odd_one_out, _none_completes,
-        _circle, _nobody_waits,
+        _bad_exits, _stopped, _roots, _not_come, _not_served, _in_vain, _left_behind, _not_begun_on_device, _odd_one_out,
+        _none_completes, _circle, _nobody_waits,
     )  # fmt: skip
     return next((finding for rule in rules if (finding := rule(state)) is not None), None)
 
@@ -172,6 +175,7 @@ class JobState:
     groups: Mapping[str, Mapping[int, GroupView]] = field(default_factory=dict)
     gates: tuple[Gate, ...] = ()
     peers: Mapping[int, int | None] = field(default_factory=dict)  # rank in a point-to-point wait -> whom it waits for
+    calls: Mapping[int, int | None] = field(default_factory=dict)  # rank that has called another one -> whom
 
     @classmethod
     def of(cls, views: Iterable[RankView]) -> JobState:
@@ -183,17 +187,19 @@ class JobState:
         peers = {
             rank: view.inside.peer
             for rank, view in by_rank.items()
-            if view.inside and view.inside.point_to_point and _alive(view) and not _in_barrier(view)
+            if view.inside and view.inside.point_to_point and _alive(view) and not _in_barrier(view) and not _in_call(view)
         }
+        calls = {rank: stay.peer for rank, view in by_rank.items() if _alive(view) and _in_call(view) and (stay := view.inside)}
         gates = tuple(
             gate for key, members in groups.items()
-            for gate in (*_gates(key, members, by_rank, peers), *_barrier(key, members, by_rank))
+            for gate in (*_gates(key, members, by_rank, {**peers, **calls}), *_barrier(key, members, by_rank))
         )  # fmt: skip
-        return cls(by_rank, groups, gates, peers)
+        return cls(by_rank, groups, gates, peers, calls)
 
     @property
     def waiting(self) -> frozenset[int]:
-        return frozenset(rank for gate in self.gates for rank in gate.waiting) | frozenset(self.peers) | self.meeting
+        inside = frozenset(rank for gate in self.gates for rank in gate.waiting)
+        return inside | frozenset(self.peers) | frozenset(self.calls) | self.meeting
 
     @property
     def meeting(self) -> frozenset[int]:
@@ -250,6 +256,10 @@ def _everyone(members: Mapping[int, GroupView]) -> set[int]:
 
 def _meets(view: RankView) -> bool:
     return _alive(view) and view.inside is not None and view.inside.operation in MEETINGS
+
+
+def _in_call(view: RankView) -> bool:
+    return view.inside is not None and view.inside.operation == CALL
 
 
 def _in_barrier(view: RankView) -> bool:
@@ -428,7 +438,7 @@ def _not_come(state: JobState) -> Finding | None:
     What is polled for may be nobody's in the job; so those that poll are believed to wait for the others only where they are
     no fewer than these, and every rank has a probe: a driver that polls its workers (Ray) has none beside it.
     """
-    free = [view for view in _free(state) if not view.left]
+    free = [view for view in _free(state) if not view.left and view.rank not in state.waiting]
     poll = [view for view in free if view.polls_s is not None]
     here, absent = sorted(state.meeting), [view for view in free if view.polls_s is None] or poll
     if not here and absent is not poll and len(poll) >= len(absent) and all(view.probed for view in free):
@@ -443,10 +453,21 @@ def _not_come(state: JobState) -> Finding | None:
     return replace(_finding(state, Kind.NON_COMM_HANG, ranks, words, (), seen, blamed), operation=operation)
 
 
+def _not_served(state: JobState) -> Finding | None:
+    """Ranks that others have called: a thread of theirs is to answer, wherever their own is. Of a chain of calls, its end."""
+    called = {rank for rank in state.calls.values() if rank is not None and rank in state.views}
+    ends = sorted(called - state.calls.keys()) or sorted(called)
+    if not ends:
+        return None
+    seen = tuple(f"rank {rank} has called rank {peer}" for rank, peer in state.calls.items() if peer in ends)
+    words = "; ".join(dict.fromkeys(f"it does not answer a call: {what_it_does(state.views[rank])}" for rank in ends))
+    return replace(_finding(state, Kind.NON_COMM_HANG, ends, words, (), seen[:EVIDENCE_MAX]), operation=CALL)
+
+
 def _in_vain(state: JobState) -> Finding | None:
     """Nobody is left to come to where a group is made, or to a store, and what the others wait for are the ranks there."""
     here = sorted(state.meeting & state.waited_for)
-    if not here or any(not view.left for view in _free(state)):
+    if not here or any(not view.left and view.rank not in state.waiting for view in _free(state)):
         return None
     operation = next(stay.operation for rank in here if (stay := state.views[rank].inside))
     held = [gate for gate in state.gates if not set(here).isdisjoint(gate.missing)]

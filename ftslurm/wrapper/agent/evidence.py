@@ -542,7 +542,7 @@ class _Rank:
     streamed: int = 0
     polling: Polling | None = None
     polls_since: float | None = None
-    server: int | None = None  # the thread that serves a store of torch's
+    servers: tuple[int, ...] | None = None  # threads that wait for what others ask, by polling or on a connection
     children: int = 0
     worked_at: float | None = None  # None: it was not looked at yet
     names: dict[int, GroupName] = field(default_factory=dict)
@@ -737,7 +737,7 @@ class NodeWatch:
         if each.note("progress", (state.progress, state.waits), now):
             each.samples.clear()  # what it used in an earlier rest, and in the steps since, says nothing of this one
             each.looks.clear()
-            each.polling = each.polls_since = each.streams = None
+            each.polling = each.polls_since = each.streams = each.servers = None
             self.progress_at = now
             self.begun = self.begun or state.progress > 0 or state.waits > 0
         if now - self.progress_at >= LATE_S:  # whether a rank works is of interest only then, and costs most of a look
@@ -751,7 +751,7 @@ class NodeWatch:
         if each.pid and (not each.samples or now - each.samples[-1][0] >= 0.9):
             below = descendants(each.pid)
             each.children = len(below)
-            io, cpu_s = _without_store(each, *usage([each.pid, *below]))
+            io, cpu_s = _without_servers(each, *usage([each.pid, *below]))
             each.samples.append((now, {**io, STREAMS: self._streamed(each, [each.pid, *below], now)}, cpu_s))
             each.looks.append(look_at(each.pid, now, each.probe.asked if each.probe is not None else 0))
             each.polling = polling(tuple(each.looks))
@@ -1007,15 +1007,14 @@ def _rates(
 Usage = tuple[dict[tuple[int, float], int], float]
 
 
-def _without_store(each: _Rank, io: dict[tuple[int, float], int], cpu_s: float) -> Usage:
-    """Without what the thread does that serves a store of torch's: what others ask of it is no work of this rank."""
+def _without_servers(each: _Rank, io: dict[tuple[int, float], int], cpu_s: float) -> Usage:
+    """Without what threads do that only wait for others, or answer what others ask of a store: that is no work of this rank."""
     if each.pid is None:
         return io, cpu_s
-    if each.server is None:
-        each.server = next((thread for thread in _threads(each.pid) if _is_store(each.pid, thread)), None)
-    if each.server is None:
-        return io, cpu_s
-    served, used_s = thread_io(each.pid, each.server), thread_cpu_s(each.pid, each.server)
+    if each.servers is None:
+        each.servers = tuple(thread for thread in _threads(each.pid) if _is_server(each.pid, thread))
+    served = sum(thread_io(each.pid, thread) for thread in each.servers)
+    used_s = sum(thread_cpu_s(each.pid, thread) for thread in each.servers)
     return {key: max(0, count - served) if key[0] == each.pid else count for key, count in io.items()}, cpu_s - used_s
 
 
@@ -1026,9 +1025,13 @@ def _threads(pid: int) -> list[int]:
         return []
 
 
-def _is_store(pid: int, thread: int) -> bool:
-    """Source: TCPStoreBackend of torch, which names its threads."""
-    return _text(f"/proc/{pid}/task/{thread}/comm").startswith("pt_tcpstore")
+# Source: the names that torch's TCPStore and TensorPipe (torch.distributed.rpc) give their threads. TensorPipe's reactor polls
+# its shared memory without rest, a whole core where nobody else wants it.
+_SERVERS = ("pt_tcpstore", "TP_SHM_reactor")
+
+
+def _is_server(pid: int, thread: int) -> bool:
+    return _text(f"/proc/{pid}/task/{thread}/comm").startswith(_SERVERS)
 
 
 def _passed_on(shim: int | None) -> int:

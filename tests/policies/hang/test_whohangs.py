@@ -367,6 +367,21 @@ def test_ranks_that_ask_a_store_wait_for_who_does_not() -> None:
     assert found is not None and (found.operation, found.cause) == ("store_poll", "it waits where nobody is left to come")
 
 
+def test_a_rank_that_does_not_answer_a_call() -> None:
+    """Its own thread waits with all the others for the caller."""
+    call = rank(1, inside=Stay("rpc_sync", "", 0, 20.0, 2, True))
+    views = [waiting(0), call, waiting(2, wchan="futex_wait"), waiting(3)]
+    found = who_hangs(views)
+    assert found is not None and (found.kind, found.ranks, found.operation) == (Kind.NON_COMM_HANG, (2,), "rpc_sync")
+    assert found.cause == "it does not answer a call: asleep in futex_wait" and found.evidence == ("rank 1 has called rank 2",)
+    assert not is_busy(found, views) and is_busy(found, [*views[:2], waiting(2, cpu_percent=80.0), views[3]])
+    further = rank(2, inside=Stay("rpc_sync", "", 0, 20.0, 3, True))
+    assert told(waiting(0), call, further, waiting(3)) == ("RankNonCommHang", (3,)), "the end of a chain of calls"
+    assert told(rank(0), call, waiting(2), waiting(3)) == ("RankNonCommHang", (0,)), "a rank that waits nowhere comes first"
+    back = rank(2, inside=Stay("rpc_sync", "", 0, 20.0, 1, True))
+    assert told(waiting(0), call, back, waiting(3)) == ("RankNonCommHang", (1, 2))
+
+
 def test_ranks_that_look_for_a_file_wait_for_who_does_not() -> None:
     here = [rank(number, polls_s=20.0) for number in range(4)]
     found = who_hangs([rank(0), *here[1:]])
