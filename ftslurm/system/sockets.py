@@ -71,6 +71,17 @@ def parse_diag(message: bytes) -> tuple[int, tuple[int, int]] | None:
     return None
 
 
+def network_bytes(pid: int) -> tuple[int, int] | None:
+    """(bytes out, bytes in) so far of the network namespace of `pid`. Source: proc(5), /proc/pid/net/netstat, IpExt."""
+    try:
+        with open(f"/proc/{pid}/net/netstat") as file:
+            lines = [line.split() for line in file if line.startswith("IpExt:")]
+        counts = dict(zip(*lines, strict=True))
+        return int(counts["OutOctets"]), int(counts["InOctets"])
+    except (OSError, KeyError, ValueError, TypeError):
+        return None
+
+
 def inodes_of(pids: Iterable[int]) -> set[int]:
     """Of all sockets of these processes; of processes that have gone, or may not be looked at, none."""
     found = set()

@@ -283,11 +283,11 @@ def _nothing(job: Job, case: Case) -> Undo:
     return lambda: None
 
 
-PAUSE_S = 14.0
+PAUSE_S = 20.0
 STEPS_AHEAD = 300
 SHORT_S = QUIET_S / 2
 ACTS: dict[str, Callable[[Job, Case], Undo]] = {
-    "sleep": _pause(PAUSE_S), "deadlock": _pause(PAUSE_S), "native": _pause(PAUSE_S), "loop": _pause(BUSY_S + 6),
+    "sleep": _pause(PAUSE_S), "deadlock": _pause(PAUSE_S), "native": _pause(PAUSE_S), "loop": _pause(BUSY_S + 14),
     "fifo": _blocked, "spawn": _blocked, "stop inside": _stop_inside, "stop outside": _stop_outside,
     "evaluate": _pause(6.0), "checkpoint": _pause(6.0), "compile": _pause(6.0), "trickle": _pause(6.0),
     "hiccup": _pause(1.0), "nothing": _nothing, "suspend": _suspend, "debug": _debug, "slow loader": _slowly_loading,
@@ -317,6 +317,7 @@ OF_MODE = {
 LATEST_PAUSES = ("rpc work", "dcp work", "loader work", "gil-work")
 LATEST_HANGS = ("rpc sleep", "dcp sleep", "loader lock", "gil-sleep")
 LATEST_MODES = ("zero", "experts", "objects", "stages", "rpc", "dcp")
+OF_NUMPY = ("objects", "rpc", "dcp")
 LATEST_LAUNCHES = {"notebook": "nbclient", "ray": "ray"}  # with the package that it takes
 USUAL_PAUSES = ("evaluate", "checkpoint", "compile", "trickle", "bursts", "download", "hiccup", "suspend", "debug", "poll work")
 USUAL_HANGS = (
@@ -371,10 +372,9 @@ def run(job: Job, plan: Plan, case: Case) -> Result:
     if case.act in COMPARED:
         budget_s = 45.0 if case.expected else 22.0
         return Result(plan, case, watch_slow(job, lambda: ACTS[case.act](job, case), budget_s))
-    ending = case.act in ENDS
     doing = replace(case, act="sleep") if case.act == "hiccup" else case
     undo = ACTS[case.act](job, doing)
-    budget_s = BUSY_S + 8 if case.act == "loop" else 8.0 if case.expected is None else 30.0 if ending else 25.0
+    budget_s = BUSY_S + 16 if case.act == "loop" else 8.0 if case.expected is None else 30.0
     verdict = job.watch(budget_s)
     undo()
     return Result(plan, case, verdict)
@@ -411,14 +411,16 @@ def deck(rng: random.Random, faults: int, healthy: int, network: bool) -> list[P
 
 def missing() -> list[str]:
     """Packages that some of the latest kinds take and that are not there."""
-    return [package for package in LATEST_LAUNCHES.values() if importlib.util.find_spec(package) is None]
+    return [package for package in (*LATEST_LAUNCHES.values(), "numpy") if importlib.util.find_spec(package) is None]
 
 
 def latest(rng: random.Random, faults: int, healthy: int) -> list[Plan]:
     """Jobs with so many cases of the latest kinds in all, an act or a way to train or to start that came last."""
     there = [name for name, package in LATEST_LAUNCHES.items() if package not in missing()]
-    ways = [*((mode, "") for mode in LATEST_MODES), *((mode, launch) for launch in there for mode in ("plain", "ddp"))]
-    drawn = [*_spread(rng, LATEST_HANGS, USUAL_HANGS, faults), *_spread(rng, LATEST_PAUSES, USUAL_PAUSES, healthy)]
+    barred = OF_NUMPY if "numpy" in missing() else ()
+    hangs, pauses = ([act for act in acts if OF_MODE.get(act) not in barred] for acts in (LATEST_HANGS, LATEST_PAUSES))
+    ways = [*((mode, "") for mode in LATEST_MODES if mode not in barred), *((mode, launch) for launch in there for mode in ("plain", "ddp"))]
+    drawn = [*_spread(rng, hangs, USUAL_HANGS, faults), *_spread(rng, pauses, USUAL_PAUSES, healthy)]
     rng.shuffle(drawn)
     plans = []
     own = [act for act in drawn if act in (*LATEST_HANGS, *LATEST_PAUSES)]

@@ -291,7 +291,7 @@ def save_beside(kind: str) -> None:
         if kind.endswith("work"):
             write(6.0)
         elif kind.endswith("sleep"):
-            time.sleep(14.0)
+            time.sleep(20.0)
         dist.barrier(group=saves)
 
     saving = threading.Thread(target=save)
@@ -308,7 +308,7 @@ def polled(kind: str) -> None:
     store, key = dist.distributed_c10d._get_default_store(), f"polled.{number}"
     if not kind.endswith("-"):
         note("begin polling")
-        (compute if kind.endswith("work") else time.sleep)(6.0 if kind.endswith("work") else 14.0)
+        (compute if kind.endswith("work") else time.sleep)(6.0 if kind.endswith("work") else 20.0)
         store.set(key, "x")
         with open(f"{OUT}/{key}", "w"):
             return
@@ -353,7 +353,7 @@ def serve(kind: str) -> None:
     """What a rank does for another one that has asked it by RPC."""
     note(f"begin serving {kind}")
     if kind:
-        (compute if kind == "work" else time.sleep)(6.0 if kind == "work" else 14.0)
+        (compute if kind == "work" else time.sleep)(6.0 if kind == "work" else 20.0)
 
 
 def call(kind: str) -> None:
@@ -375,7 +375,7 @@ def saved_beside(kind: str) -> None:
             if kind.endswith("work"):
                 write(6.0)
             elif kind.endswith("sleep"):
-                time.sleep(14.0)
+                time.sleep(20.0)
             return super().write_data(plan, planner)
 
     state = {f"w{place}": bucket.clone() for place, bucket in enumerate(buckets)}
@@ -404,7 +404,7 @@ def meet(kind: str) -> None:
     _, place, before = kind.split("-")
     note(f"begin meeting {before}")
     if before:
-        (compute if before == "work" else time.sleep)(6.0 if before == "work" else 14.0)
+        (compute if before == "work" else time.sleep)(6.0 if before == "work" else 20.0)
     MEETINGS[place](before)
 
 

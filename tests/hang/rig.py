@@ -176,6 +176,8 @@ class Job(Orders):
                 ends = at_end(views) and 0 not in statuses  # with ranks that have ended it is the exit hang's
                 held = hold(held, None if wait or ends else finding, time.monotonic())
                 found = judged(held, time.monotonic(), stalled_s, HangLimits(timeout_s=quiet_s))
+                if found is not None and found.kind is Kind.UNKNOWN and not found.ranks:
+                    found = None  # nobody can do anything with it, so it is kept and not said (policies/judge/stalls.py)
                 if found is not None and time.monotonic() - self.node.progress_at >= quiet_s:
                     return Verdict(found, time.monotonic() - begun, views, examined.text, verdict.examine_s)
             else:

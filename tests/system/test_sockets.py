@@ -9,7 +9,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.system.sockets import inodes_of, parse_diag, tcp_bytes
+from ftslurm.system.sockets import inodes_of, network_bytes, parse_diag, tcp_bytes
 
 
 def test_bytes_over_a_connection() -> None:
@@ -27,6 +27,7 @@ def test_bytes_over_a_connection() -> None:
                 assert time.monotonic() < until
             assert tcp_bytes()[inodes[1]][1] == 100_000
     assert inodes_of([2**30]) == set()
+    assert (network_bytes(os.getpid()) or (0, 0))[1] > 0 and network_bytes(2**30) is None
 
 
 @given(st.binary(max_size=400))

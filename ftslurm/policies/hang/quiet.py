@@ -53,6 +53,13 @@ def streamed(before: Connections, now: Connections, passed_s: float) -> int:
     return moved
 
 
+def received(before: tuple[int, int], now: tuple[int, int], passed_s: float) -> int:
+    """The same of a whole network, of which only the sums are known: what comes in as data. What goes out may be sent again
+    and again to somebody who is out of reach."""
+    out, into = max(0, now[0] - before[0]), max(0, now[1] - before[1])
+    return into if into > ONE_WAY * out or (into > MANY_BYTES_S * passed_s and into > out) else 0
+
+
 @dataclass(slots=True)
 class Quiet:
     """How long the ranks of a node have done no IO worth the name. Times in monotonic seconds.

@@ -44,14 +44,14 @@ from ftslurm.model.collectives import (
 from ftslurm.model.devices import Utilisation
 from ftslurm.model.values import dataclass
 from ftslurm.policies.hang.polling import Look, Polling, polling
-from ftslurm.policies.hang.quiet import LEAST_SAMPLES, Connections, devices_at_work, streamed
+from ftslurm.policies.hang.quiet import LEAST_SAMPLES, Connections, devices_at_work, received, streamed
 from ftslurm.policies.hang.slow import steady_means
 from ftslurm.policies.hang.whohangs import MEETINGS, works
 from ftslurm.sdk import probe as layout
 from ftslurm.sdk.page import SIZE, PageState, page_paths, parse_page, pid_namespace, start_ticks
 from ftslurm.system.commands import Runner, run
 from ftslurm.system.processes import usage
-from ftslurm.system.sockets import inodes_of, tcp_bytes
+from ftslurm.system.sockets import inodes_of, network_bytes, tcp_bytes
 from ftslurm.wrapper.agent import ras
 from ftslurm.wrapper.shim import descendants
 
@@ -539,6 +539,7 @@ class _Rank:
     samples: deque[tuple[float, dict[tuple[int, float], int], float]] = field(default_factory=lambda: deque(maxlen=16))
     looks: deque[Look] = field(default_factory=lambda: deque(maxlen=8))  # at its main thread, one a sample
     streams: tuple[float, Connections] | None = None  # of its processes, at the last sample
+    network: tuple[float, tuple[int, int]] | None = None  # where it has one of its own: bytes out and in
     streamed: int = 0
     polling: Polling | None = None
     polls_since: float | None = None
@@ -737,7 +738,7 @@ class NodeWatch:
         if each.note("progress", (state.progress, state.waits), now):
             each.samples.clear()  # what it used in an earlier rest, and in the steps since, says nothing of this one
             each.looks.clear()
-            each.polling = each.polls_since = each.streams = each.servers = None
+            each.polling = each.polls_since = each.streams = each.network = each.servers = None
             self.progress_at = now
             self.begun = self.begun or state.progress > 0 or state.waits > 0
         if now - self.progress_at >= LATE_S:  # whether a rank works is of interest only then, and costs most of a look
@@ -767,6 +768,12 @@ class NodeWatch:
 
     def _streamed(self, each: _Rank, pids: Sequence[int], now: float) -> int:
         """Bytes so far that the connections of these processes have moved as data, in this standstill and earlier ones."""
+        if _link(f"/proc/{each.pid}/ns/net") not in ("", _link("/proc/self/ns/net")):
+            counts = network_bytes(pids[0])
+            if each.network is not None and counts is not None:
+                each.streamed += received(each.network[1], counts, now - each.network[0])
+            each.network = (now, counts) if counts is not None else None
+            return each.streamed
         if self._tcp is None or self._tcp[0] != now:
             self._tcp = now, tcp_bytes()
         here = self._tcp[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.policies.hang.quiet import Connections, Quiet, Sample, cpu_unchanged, rates, streamed, use_unchanged
+from ftslurm.policies.hang.quiet import Connections, Quiet, Sample, cpu_unchanged, rates, received, streamed, use_unchanged
 
 MB = 1 << 20
 
@@ -91,3 +91,9 @@ def test_rates_are_per_cent_of_a_core() -> None:
 )
 def test_what_connections_move(before: Connections, after: Connections, moved: int) -> None:
     assert streamed(before, after, 1.0) == moved
+
+
+def test_what_comes_into_a_network_as_data() -> None:
+    assert received((100, 100), (900, 200_100), 1.0) == 200_000
+    assert received((100, 100), (200_100, 400), 1.0) == 0, "sent again and again"
+    assert received((100, 100), (3_000, 4_000), 1.0) == 0, "questions and answers"
