@@ -466,6 +466,8 @@ def _drawn(rng: random.Random, weights: dict[str, int], count: int, network: boo
 def _plan(rng: random.Random, bodies: list[str], end: str | None) -> Plan:
     acts = [*bodies, *([end] if end else [])]
     network = end in (*CUTS, "slow link")
+    if network:  # the server of a download would be in the rank's own network, whose sums show no way then
+        acts = ["trickle" if act == "download" else act for act in acts]
     world = rng.choice([3, 4] if end in ("cut between", "slow link") or any(act in COMPARED for act in acts) else [2, 3, 4])
     if end in COLLECTIVE_ENDS or end == "loader" or "slow loader" in acts:
         mode, level = "plain", rng.choice(["L1", "L2"])
