@@ -1,6 +1,8 @@
 """Hangs, slowness and pauses on real jobs: how often the class and the rank are named, and what is said of healthy ones.
 
-    python -m tests.hang.campaign --cases 44 --healthy 44 --seed 1 [--only ACT] [--keep FOLDER]
+    python -m tests.hang.campaign --cases 44 --healthy 44 --latest 30 --seed 1 [--only ACT] [--keep FOLDER]
+
+--latest takes nbclient, ipykernel, ray and numpy in the Python that runs it; kinds that want for one are left out, and it says so.
 """
 
 from __future__ import annotations
