@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ftslurm.model.collectives import Finding, Kind, ProcessState, RankView
 from ftslurm.model.exits import from_returncode
-from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, is_busy, judged, who_hangs
+from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
 from ftslurm.wrapper.agent.evidence import NodeWatch
 from tests.hang.network import Network
 
@@ -172,7 +172,8 @@ class Job(Orders):
                 verdict.examine_s.append(time.monotonic() - now)
                 views = self.with_exits(examined.views)
                 finding = who_hangs(views)
-                wait = finding is not None and is_busy(finding, views) and stalled_s < busy_s
+                at_work = is_busy(finding, views) or idle_s(views, stalled_s) < quiet_s
+                wait = finding is not None and at_work and stalled_s < busy_s
                 ends = at_end(views) and 0 not in statuses  # with ranks that have ended it is the exit hang's
                 held = hold(held, None if wait or ends else finding, time.monotonic())
                 found = judged(held, time.monotonic(), stalled_s, HangLimits(timeout_s=quiet_s))

@@ -281,6 +281,16 @@ def test_the_time_without_work_counts_from_the_last_work() -> None:
     assert job.rungs == ["hang-restart"]
 
 
+def test_nothing_is_said_of_a_rank_that_has_worked_a_moment_ago() -> None:
+    """It rests whenever it is looked at."""
+    job = standing((*INSIDE[:2], replace(LATE, idle_s=1.0), INSIDE[3]))
+    job.wait(25)
+    assert not job.said
+    job.views = (*INSIDE[:2], replace(LATE, idle_s=12.0), INSIDE[3])
+    job.wait(25)
+    assert "RankNonCommHang: rank 2 on n2" in job.said
+
+
 def test_a_step_that_the_program_tells_is_life() -> None:
     job = standing(SOMEBODY_LATE)
     for step in range(1, 10):

@@ -136,7 +136,8 @@ class Standstill:
         not_ours = judge_themselves or at_end(views) or (unknown and only_polls(views))
         act = (verdict.stall is Stall.ACT or error) and (confirmed or finding is None) and not not_ours
         # Ranks do not start in the same moment; that is nobody's trouble.
-        early = not busy and self._early < EARLY_MAX and self._phase is Phase.RUNNING
+        # Who works in short bursts, or gets little of a crowded core, rests at most looks.
+        early = not busy and idle >= self.c4d.timeout_s and self._early < EARLY_MAX and self._phase is Phase.RUNNING
         worth = verdict.stall is not Stall.NONE or early
         tell = worth and graded is not None and (not graded.same(self._told) or graded.level is not self._told_level)
         if tell and graded is not None:
