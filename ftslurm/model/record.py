@@ -57,6 +57,7 @@ class AttemptBegan:
     """The command is about to run on every slot. attempt: over the whole life of the job, from 1.
 
     cpus, gpus: what the step has on the node of each slot, as Slurm writes such lists, `4(x3),2`; empty where nobody said it.
+    launched: when the step was asked for, Unix seconds; `at` where the step of the attempt before goes on; 0 if not told.
     """
 
     at: float
@@ -70,6 +71,7 @@ class AttemptBegan:
     step: str = ""
     cpus: str = ""
     gpus: str = ""
+    launched: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +127,29 @@ class FaultSeen:
 
 @dataclass(frozen=True, slots=True)
 class TroubleSeen:
-    """The first sign that the attempt cannot go on; what follows is decided when all is known."""
+    """The first sign that the attempt cannot go on; what follows is decided when all is known.
+
+    since: when it began (the first rank ended, the node was last heard of, the ranks made no more progress), Unix seconds by
+    the clock of whoever saw it; 0 if not told.
+    """
 
     at: float
     attempt: int
     cause: str
     what: str
+    since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepReached:
+    """A training step that the program has told, twice an attempt at the most: the first one, and the first that is further than
+    any attempt before has come. further: is it?
+    """
+
+    at: float
+    attempt: int
+    step: int
+    further: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +215,7 @@ class HangSeen:
     """The attempt stands still. sign: io (no IO, no change of use), silence, exit, beat, stall. evidence: what speaks for it.
 
     culprit: who hangs in one sentence, where that is known already. ranks, nodes: likewise, empty if it is not. hang_class:
-    CulpritSeen's sign; level and the rest as there.
+    CulpritSeen's sign; level and the rest as there. since: when progress ended, Unix seconds; 0 if not told.
     """
 
     at: float
@@ -212,6 +231,7 @@ class HangSeen:
     operation: str = ""
     cause: str = ""
     blamed: tuple[str, ...] = ()
+    since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +395,7 @@ class CarriedOut:
 class AttemptEnded:
     """exits: how many ranks ended how, e.g. {"exited with status 0": 7}. step: the training step that its program said it
     had come to; 0: it told none. beats: how often it said that it lives. saved: how often it ended a section in which it saves.
+    stopped: when no process of it was left any more, Unix seconds; 0 if not told.
     """
 
     at: float
@@ -383,6 +404,7 @@ class AttemptEnded:
     step: int = 0
     beats: int = 0
     saved: int = 0
+    stopped: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +488,8 @@ class CheckpointSeen:
 
 
 Record = (
-    RunBegan | AttemptBegan | RankBegan | FaultSeen | TroubleSeen | Diagnosed | Reinstated | HangSeen | HangEnded | Paused
+    RunBegan | AttemptBegan | StepReached | RankBegan | FaultSeen | TroubleSeen | Diagnosed | Reinstated | HangSeen | HangEnded
+    | Paused
     | Advised | CulpritSeen | ProgramSaid
     | SlotsChanged | NodeLent | NodeRefused
     | Drilled | OutputTo | Waiting | Signalled | Decided | CleanUpBegan | CarriedOut | AttemptEnded | Finished
@@ -477,6 +500,7 @@ KINDS: Mapping[str, type] = {
     for kind in (
         RunBegan,
         AttemptBegan,
+        StepReached,
         RankBegan,
         SlotsChanged,
         NodeLent,

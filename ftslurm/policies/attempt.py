@@ -25,7 +25,8 @@ class Attempt:
     whose devices were looked at after the trouble began; seen: those of them that have some, which answered.
     step_gone: the launcher's process has ended. culprit: a
     rank had failed before the others were stopped. killed: one ended by a signal that may have been Slurm's. not_in_place: a
-    further reason why the ranks cannot be started again here. written: the end of the attempt stands in the ledger.
+    further reason why the ranks cannot be started again here. written: the end of the attempt stands in the ledger. stopped_at:
+    when no process of it was left any more, Unix seconds.
     verdict: once it is known. advised: hints were given. words: rank -> what it had printed when it hung. hung_at: Unix seconds,
     0: it never did; what was printed later may be of our own doing. standing: how the hang was noticed that is left alone.
     evidence, views: node -> what its agent found while the ranks hung.
@@ -97,6 +98,7 @@ class Attempt:
     culprit: bool = False
     not_in_place: str = ""
     written: bool = False
+    stopped_at: float = 0.0
 
     @property
     def all_ended(self) -> bool:

@@ -14,8 +14,11 @@ from ftslurm.model.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Hang:
+    """still_s: for so long."""
+
     what: str
     evidence: tuple[str, ...]
+    still_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -50,7 +53,7 @@ class HangWatch:
         least = min(self._quiet[node].quiet_s for node in nodes)
         evidence = [f"{node}: {self._quiet[node].what}; {self._use[node].what}" for node in nodes]
         what = f"no process of the job has done IO for {least:.0f} s, and its use of devices or CPUs has not changed"
-        return Hang(what, tuple(evidence[:64]))
+        return Hang(what, tuple(evidence[:64]), least)
 
     def silent(self, event: RankSilent, running: Collection[int]) -> bool:
         """Do all running ranks print nothing now?"""

@@ -48,7 +48,7 @@ class Hangs(Settling):
         self._waits.pop("use", None)
         hang, self._hangs = self._hangs.verdict(self._step_nodes()), HangWatch()
         # Not one, or not known: the agents tell again when the same time has passed without IO.
-        return self._hang("io", hang.what, hang.evidence, now) if hang else self._watch_ranks(self._agents)
+        return self._hang("io", hang.what, hang.evidence, now, still_s=hang.still_s) if hang else self._watch_ranks(self._agents)
 
     def _rank_silent(self, event: ev.RankSilent, now: Now) -> list[Decision]:
         over = self._hang_over(f"rank {event.rank} prints again", now, "silence") if event.silent_s <= 0 else []
@@ -58,7 +58,7 @@ class Hangs(Settling):
         if not self._hangs.silent(event, running):
             return over
         what = f"no rank has printed anything for {round(self._hangs.silent_s, 1):g} s"
-        return self._hang("silence", what, (), now)
+        return self._hang("silence", what, (), now, still_s=self._hangs.silent_s)
 
     def _beat_overdue(self, event: ev.BeatOverdue, now: Now) -> list[Decision]:
         """As ft_launcher's rank monitor judges. The program has asked to be watched, so no more proof is wanted."""
@@ -94,7 +94,7 @@ class Hangs(Settling):
         ended_s = now.mono - self._exit_since if self._exit_since is not None else 0.0
         ended = f"{count} ranks have" if (count := len(self._attempt.exits)) != 1 else "1 rank has"
         what = f"{ended} ended, and for {ended_s:.0f} s rank {ranks} has not"
-        return self._hang("exit", what, (), now, ranks=tuple(left))
+        return self._hang("exit", what, (), now, ranks=tuple(left), still_s=ended_s)
 
     # --- what the program says: it knows best how long it will say nothing
 
@@ -142,13 +142,17 @@ class Hangs(Settling):
         return [Say(f"the program has set limits of its own ({what}): a hang is answered by a restart from here on")]
 
     def _progressed(self, event: ev.Progressed, now: Now) -> list[Decision]:
-        self._attempt.beats = max(self._attempt.beats, event.beats)
-        self._attempt.saved = max(self._attempt.saved, event.saved)
-        if event.step > self._attempt.step:
-            self._attempt.step = event.step
-            self._still.lives(now.mono)
-            return self._hang_over(f"the program has come to step {event.step}", now)
-        return []
+        a, before = self._attempt, self._attempt.step
+        a.beats, a.saved = max(a.beats, event.beats), max(a.saved, event.saved)
+        if event.step <= before:
+            return []
+        a.step = event.step
+        self._still.lives(now.mono)
+        over = self._hang_over(f"the program has come to step {event.step}", now)
+        further = event.step > self.history.furthest >= before
+        if self.phase is not Phase.RUNNING or not (further or not before):
+            return over
+        return [self._note(rec.StepReached(now.unix, a.number, a.step, further)), *over]
 
     def _hang_over(self, what: str, now: Now, sign: str = "") -> list[Decision]:
         """A hang that is left alone, and noticed by `sign`, is over. sign: empty for any."""
@@ -183,13 +187,15 @@ class Hangs(Settling):
     # --- what a hang leads to
 
     def _hang(
-        self, kind: str, what: str, evidence: tuple[str, ...], now: Now, found: Finding | None = None, ranks: tuple[int, ...] = ()
-    ) -> list[Decision]:
+        self, kind: str, what: str, evidence: tuple[str, ...], now: Now, found: Finding | None = None,
+        ranks: tuple[int, ...] = (), still_s: float = 0.0,
+    ) -> list[Decision]:  # fmt: skip
         """Written down and said. Where it is answered, what the ranks do is looked at before they are stopped.
 
-        found: it has been looked at. ranks: those that hang, where that is known without.
+        found: it has been looked at. ranks: those that hang, where that is known without. still_s: for so long; 0: not known.
         """
-        told = rec.HangSeen(now.unix, self._attempt.number, kind, what, evidence, str(found or ""))
+        since = now.unix - still_s if still_s else 0.0
+        told = rec.HangSeen(now.unix, self._attempt.number, kind, what, evidence, str(found or ""), since=since)
         seen = self._note(self._hang_seen(told, found, ranks))
         self._attempt.hung_at = now.unix
         if not (self.settings.hang_restart or self._without(found, now)):
@@ -198,10 +204,10 @@ class Hangs(Settling):
         self._attempt.hung, cleared = self._held_against(found, now)
         seen_of = self._reinstate(HANG, cleared, now) if cleared is not None else []
         if found is not None:
-            self._hung = Trouble(Cause.HANG, f"hang: {what}", 1)
+            self._hung = Trouble(Cause.HANG, f"hang: {what}", 1, since)
             keep = [KeepEvidence(self._attempt.number, node, text) for node, text in self._attempt.evidence.items()]
             return [seen, *seen_of, *keep, *self._into_hang(self._hung, now, found)]
-        self._hung = Trouble(Cause.HANG, f"hang: {what}", 1)
+        self._hung = Trouble(Cause.HANG, f"hang: {what}", 1, since)
         if not self._watching():
             return [seen, *self._into_trouble(self._hung, now)]
         self._waits["evidence"] = now.mono + self.settings.hang_evidence_s

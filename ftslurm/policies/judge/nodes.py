@@ -4,6 +4,8 @@ the leases of their ranks last.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, Say
@@ -94,7 +96,7 @@ class Nodes(Settling):
             since = self._fence.silent.get(event.node)
             for_s = f" for {now.mono - since:.0f} s" if since is not None else ""
             what = f"nothing was heard of {event.node}{for_s}, and {event.what}"
-            return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+            return self._into_trouble(Trouble(Cause.LOST, what, 1, self._silent_since([event.node], now)), now)
         return self._idle_probed(event, now)
 
     # --- nodes of the job that no rank is on: nothing is heard of them, and without --no-kill the job ends with them
@@ -157,7 +159,12 @@ class Nodes(Settling):
         if self.phase is Phase.HEALING:
             return []  # decided when that is over
         what = f"{fold_nodes(over)} was out of reach for longer than the lease of {self.settings.lease_s:g} s, though it lives"
-        return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
+        return self._into_trouble(Trouble(Cause.LOST, what, 1, self._silent_since(over, now)), now)
+
+    def _silent_since(self, nodes: Collection[str], now: Now) -> float:
+        """When the first of them was last heard of, Unix seconds; 0 where none is silent."""
+        silent = [self._fence.silent[node] for node in nodes if node in self._fence.silent]
+        return now.unix - (now.mono - min(silent)) if silent else 0.0
 
     def _stopped_with_the_job(self, over: list[str], now: Now) -> tuple[list[Decision], list[str]]:
         """Nodes whose ranks announced that they would be stopped are silent for as long as Slurm calls the job suspended,

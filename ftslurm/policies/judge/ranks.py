@@ -25,13 +25,13 @@ class Ranks(Signals):
             return self._rank_ended_after_signal(now)
         if not event.status.ok:
             what = f"rank {event.rank} on {self._tasks[event.rank].node} {event.status}"
-            return self._rank_failed(event.rank, Trouble(Cause.CRASH, what, event.status.shell), now)
+            return self._rank_failed(event.rank, Trouble(Cause.CRASH, what, event.status.shell, event.at), now)
         if not self._attempt.all_ended or self._mending:
             if self.settings.hang_exit and self.settings.mode == "sync" and self._exit_since is None:
                 self._exit_since = now.mono
                 self._await_last_end(now)
             return []
-        ended = self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary()))
+        ended = self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary(), stopped=now.unix))
         return [ended, *self._end_step(0, lambda at: self._finish("every rank ended with status 0", 0, at), now)]
 
     def _rank_unstartable(self, event: ev.RankUnstartable, now: Now) -> list[Decision]:
@@ -64,7 +64,7 @@ class Ranks(Signals):
         st = self.settings
         self._mending[rank] = (trouble, now.mono + st.stop_grace_s + st.kill_wait_s + MARGIN_S)
         self._await_mending()
-        seen = rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what)
+        seen = rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what, trouble.since)
         number = self._attempt.numbers.get(rank, self._attempt.number)
         return [self._note(seen), StopRanks(number, st.stop_grace_s, st.kill_wait_s, ranks=(rank,))]
 

@@ -56,7 +56,7 @@ class Settling(Rungs):
             self._slurm = None
         stopped_by = now.mono + self.settings.stop_grace_s + self.settings.kill_wait_s + MARGIN_S
         self._waits = {"stop": stopped_by, "tell": now.mono + TELL_S}
-        seen = rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what)
+        seen = rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what, trouble.since)
         found: list[Decision] = [self._note(seen), self._stop_ranks(self.settings.stop_grace_s)]
         if trouble.cause in WILLED:
             return [*found, *self._settled(now)]
@@ -109,6 +109,7 @@ class Settling(Rungs):
             return []
         if self._attempt.all_stopped:
             self._waits.pop("stop", None)
+            self._attempt.stopped_at = self._attempt.stopped_at or now.unix
         if not self._unlooked():
             self._waits.pop("look", None)
         if not self._attempt.all_stopped or self._waits.keys() - {"tell"}:
@@ -280,7 +281,7 @@ class Settling(Rungs):
             return []
         self._attempt.written = True
         a = self._attempt
-        return [self._note(rec.AttemptEnded(now.unix, a.number, a.summary(), a.step, a.beats, a.saved))]
+        return [self._note(rec.AttemptEnded(now.unix, a.number, a.summary(), a.step, a.beats, a.saved, a.stopped_at))]
 
     def _carry_out_request(self, trouble: Trouble, now: Now) -> list[Decision]:
         """In requests."""

@@ -54,13 +54,13 @@ class Stalls(Hangs):
             return []
         o = self._still.opinion(stalled_s, self.history, now.mono)
         if o.act and self._answerable(o.finding, now):
-            return self._hang("stall", o.what, o.finding.evidence if o.finding else (), now, o.finding)
+            return self._hang("stall", o.what, o.finding.evidence if o.finding else (), now, o.finding, still_s=stalled_s)
         self._waits["examine"] = now.mono + o.again_s
         if o.act and self._wants_slurm(o.finding, now):
             return [self._ask_slurm(now)]
         if o.act and not self._still.left_alone:
             self._still.left_alone = True
-            return self._hang("stall", o.what, o.finding.evidence if o.finding else (), now, o.finding)
+            return self._hang("stall", o.what, o.finding.evidence if o.finding else (), now, o.finding, still_s=stalled_s)
         if not o.tell or o.finding is None:
             return []
         keep = [KeepEvidence(self._attempt.number, node, text) for node, text in self._attempt.evidence.items()]

@@ -38,6 +38,7 @@ class Starting(Ending):
         self._look_in_s = self.settings.silence_s
         self._waits = {"slow launch": now.mono + self._look_in_s} if "probe" in self.facts.can else {}
         self._attempt = Attempt(self._attempt.number)
+        self._launched_at = now.unix
         self._unlaunched, self._awaited = False, ""
         self._fence.paused.clear()  # the shims of another step
         return [LaunchStep(self._layout, self._overlap, self._shares())]
@@ -70,8 +71,9 @@ class Starting(Ending):
             self._waits["compare"] = now.mono + self.settings.hang_compare_s
         begun = rec.AttemptBegan(
             now.unix, f.run, number, f.schedule, f.step_key, counters.starts, fold_nodes(self._step_nodes()),
-            len(self._tasks), self._step, *fold_shares(self._shares() or self._shares_told()),
+            len(self._tasks), self._step, *fold_shares(self._shares() or self._shares_told()), self._launched_at or now.unix,
         )  # fmt: skip
+        self._launched_at = 0.0
         banner = self._banner(number, fold_nodes(self._step_nodes()))
         said = [Say(banner)] if banner else []
         started: list[Decision] = [self._note(begun), *said, StartRanks(number, env, banner), *self._watch_ranks(self._agents)]

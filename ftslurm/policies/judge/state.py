@@ -108,6 +108,7 @@ class JudgeState:
         self._hung: Trouble | None = None  # waits for the evidence
         self._fence = Fence()
         self._begun_at = 0.0  # monotonic
+        self._launched_at = 0.0  # Unix seconds, of a step whose ranks have not been started yet
         self._own_steps: set[str] = set()  # all that there were
         self._others_unlisted = False  # does Slurm list no step of an ftrun that was killed?
         self._others_hold = frozenset[str]()  # steps of an ftrun that was killed, where Slurm lists no other

@@ -24,11 +24,13 @@ ACTS = frozenset({FaultClass.SELF_HEALING, FaultClass.ISOLATE})
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why the attempt cannot go on. status: what ftrun ends with if nothing helps."""
+    """Why the attempt cannot go on. status: what ftrun ends with if nothing helps. since: when it began, Unix seconds; 0: nobody
+    knows."""
 
     cause: Cause
     what: str
     status: int
+    since: float = 0.0
 
 
 def situation_of(
