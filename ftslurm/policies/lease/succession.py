@@ -258,11 +258,11 @@ def by_ftrun(records: Sequence[Record]) -> int:
 
 
 def records_of(
-    will: Will, node: str, s: Situation, choice: Choice, records: Sequence[Record]
+    will: Will, node: str, s: Situation, choice: Choice, records: Sequence[Record], silent_s: float = 0.0
 ) -> tuple[tuple[Record, ...], rec.Decided]:
     """What goes into the ledger before anything is done, as the controller would have written it, and of it the decision.
 
-    node: the successor. records: what stands there.
+    node: the successor. records: what stands there. silent_s: since the controller was last heard; 0: not known.
     """
     history, isolated = s.history, dict(s.blamed) if choice.rung == "isolated-requeue" else {}
     kept_out = history.kept_out(s.now, s.settings.isolation_expires_s)
@@ -271,14 +271,15 @@ def records_of(
         f"{s.what}; {choice.why} (decided on {node})", choice.passed, isolated,
         tuple(sorted({*kept_out, *isolated})), choice.cost, s.status, reason=choice.why,
     )  # fmt: skip
-    return (*unended(records, s.cause.value, s.what, s.now), decided), decided
+    since = s.now - silent_s if silent_s else 0.0
+    return (*unended(records, s.cause.value, s.what, s.now, since), decided), decided
 
 
-def unended(records: Sequence[Record], cause: str, what: str, now: float) -> tuple[Record, ...]:
-    """The end of an attempt that nobody lived to write down; nothing if there is none. now: Unix seconds."""
+def unended(records: Sequence[Record], cause: str, what: str, now: float, since: float = 0.0) -> tuple[Record, ...]:
+    """The end of an attempt that nobody lived to write down; nothing if there is none. now, since: Unix seconds."""
     begun = [record for record in records if isinstance(record, rec.AttemptBegan)]
     ended = {record.attempt for record in records if isinstance(record, rec.AttemptEnded)}
     if not begun or begun[-1].attempt in ended:
         return ()
     attempt, tasks = begun[-1].attempt, begun[-1].tasks
-    return rec.TroubleSeen(now, attempt, cause, what), rec.AttemptEnded(now, attempt, {"unknown": tasks})
+    return rec.TroubleSeen(now, attempt, cause, what, since), rec.AttemptEnded(now, attempt, {"unknown": tasks})

@@ -241,7 +241,7 @@ class Heir:
         choice = choose(s)
         if allowed(choice, self._noticed):
             return ""
-        found, decided = records_of(self._will, self._node, s, choice, records)
+        found, decided = records_of(self._will, self._node, s, choice, records, boot_s() - self._heard_at)
         if not self._journal.append_next([*answers, *found]):
             return ""  # somebody has written since; what, the next round will see
         notices = self._tell_people(decided, (*records, *found))
