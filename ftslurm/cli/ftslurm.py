@@ -20,6 +20,7 @@ from ftslurm.cli.metrics import metrics
 from ftslurm.cli.nodes import nodes
 from ftslurm.cli.notify import notify
 from ftslurm.cli.output import print_json, store
+from ftslurm.cli.report import report
 from ftslurm.cli.status import begun, status
 from ftslurm.cli.watch import watch
 from ftslurm.errors import FtslurmError, UsageError
@@ -145,6 +146,7 @@ group.add_command(logs)
 group.add_command(metrics)
 group.add_command(nodes)
 group.add_command(notify)
+group.add_command(report)
 group.add_command(status)
 group.add_command(watch)
 

@@ -131,6 +131,14 @@ def numbered(records: Iterable[rec.Record]) -> list[tuple[int, Card]]:
     return [(attempt, card) for attempt, _, card in walk.found]
 
 
+def by_decision(records: Iterable[rec.Record]) -> dict[str, Card]:
+    """id of the decision -> its card."""
+    walk = _Walk()
+    for record in records:
+        walk.see(record)
+    return {id: card for _, id, card in walk.found if id}
+
+
 class _Walk:
     """Goes through a ledger and makes the cards on the way. found: attempt, id of the decision, card."""
 

@@ -65,7 +65,8 @@ class Stretch:
 class Outage:
     """Why the ranks did not go on. at: when ftrun knew. began: the fault itself, 0: not known. decided: every decision about it
     (id), the last one counts. back: when ranks ran again, 0: never. by_others: nothing had failed: a signal, a preemption, a
-    requeue or the end by somebody's will. drill: on purpose. unseen: nobody was there to see it.
+    requeue or the end by somebody's will. drill: on purpose. unseen: nobody was there to see it. gpus, nodes: of the attempt;
+    gpus -1: not known.
     """
 
     at: float
@@ -79,6 +80,14 @@ class Outage:
     by_others: bool = False
     drill: bool = False
     unseen: bool = False
+    gpus: int = -1
+    nodes: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Is it a failure, of which one wants to know how often it comes? Not what somebody wanted, or what the next start of the
+        step made good."""
+        return not (self.by_others or self.drill) and bool(self.decided or self.unseen)
 
     @property
     def rung(self) -> str:
@@ -300,7 +309,7 @@ class _Walk:
 
     def _begin_outage(self, outage: Outage) -> None:
         self.outage, self.open = len(self.outages), True
-        self.outages.append(outage)
+        self.outages.append(replace(outage, gpus=self.gpus, nodes=self.nodes))
 
     def _run_began(self, run: rec.RunBegan, at: float) -> None:
         last, unseen = self.run, self._unseen

@@ -1,0 +1,131 @@
+"""The door of `ftslurm report`: one job as a page, or many."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import click
+
+from ftslurm.cli.output import store
+from ftslurm.errors import CommandMissing, StateError, UsageError
+from ftslurm.model.text import visible
+from ftslurm.report.account.job import JobAccount
+from ftslurm.report.account.jobs import JobsAccount
+from ftslurm.report.page.document import Document, day
+
+FORMATS = ("html", "md", "json")
+# Without a job and without --since.
+USUAL = "30d"
+
+
+@click.command()
+@click.argument("job", nargs=-1)
+@click.option("-o", "--output", "place", metavar="FILE", default="", help="To this file; its ending names the format.")
+@click.option("--since", default="", metavar="TIME", help=f"All jobs of this time: 7d, 12h; {USUAL} where no job is named.")
+@click.option("--all-users", is_flag=True, help="Of all users: for root.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default=None, help="md where neither this nor -o says otherwise.")
+def report(job: tuple[str, ...], place: str, since: str, all_users: bool, form: str | None) -> None:
+    """What happened to JOB: where its time went, what failed, what was done; -o job.html for a page with pictures.
+
+    Of several jobs, or of all since some time: what failed most and where, goodput, time between failures, GPU-hours saved.
+    """
+    form = _format(form, place)
+    now = time.time()
+    if len(job) == 1 and not (since or all_users):
+        text = _one(job[0], form, now)
+    else:
+        if job and (since or all_users):
+            raise UsageError("--since and --all-users are for all jobs", hint="name either jobs or a time")
+        text = _many(job, since, all_users, form, now)
+    if not place:
+        click.echo(text, nl=False)
+        return
+    from ftslurm.wrapper.reports import write_whole
+
+    write_whole(Path(place), text)
+    click.echo(f"{visible(place)}: {len(text.encode()) / 1024:.0f} KB", err=True)
+
+
+def _format(form: str | None, place: str) -> str:
+    """Raises: UsageError."""
+    if form is not None:
+        return form
+    ending = Path(place).suffix.lower().lstrip(".")
+    known = {"htm": "html", "markdown": "md", "": "md"}.get(ending, ending)
+    if known not in FORMATS:
+        raise UsageError(f"-o {place}: nobody knows which format that is", hint=f"--format {' or '.join(FORMATS)} says")
+    return known
+
+
+def _one(name: str, form: str, now: float) -> str:
+    from ftslurm.report.page import as_json
+    from ftslurm.report.page import job as page
+    from ftslurm.wrapper.reports import one_job
+
+    found, evidence = one_job(store(), name, os.environ, now)
+    if form == "json":
+        return _json(as_json.of_job(found))
+    return _text(page.document(found, now, evidence), form, found)
+
+
+def _many(names: tuple[str, ...], since: str, all_users: bool, form: str, now: float) -> str:
+    from ftslurm.ledger.store import state_folder
+    from ftslurm.report.account.jobs import jobs_account
+    from ftslurm.report.page import as_json
+    from ftslurm.report.page import jobs as page
+    from ftslurm.wrapper import reports
+
+    passed: list[str] = []
+
+    def passed_over(error: StateError) -> None:
+        click.echo(f"ftslurm: {visible(error)}: passed over", err=True)
+        passed.append(str(error))
+
+    began = now - _age(since or USUAL)
+    if names:
+        found = reports.jobs_named(store(), names, os.environ, now)
+        began = min(one.began for one in found)
+    elif all_users:
+        raise UsageError("--all-users is not there yet")
+    else:
+        found = reports.jobs_since(state_folder(os.environ), began, os.environ, now, passed_over)
+    if not found:
+        raise UsageError(f"no job has run under ftrun since {day(began)}", hint="--since 365d looks further back")
+    account = jobs_account(found, began, now, passed)
+    if form == "json":
+        return _json(as_json.of_jobs(account))
+    title = "Training jobs of all users" if all_users else "Training jobs"
+    return _text(page.document(account, now, title), form, account)
+
+
+def _text(document: Document, form: str, account: JobAccount | JobsAccount) -> str:
+    """Raises: CommandMissing where what makes pages is not installed."""
+    if form == "md":
+        from ftslurm.report.page.markdown import render
+
+        return render(document)
+    try:
+        from ftslurm.report.page import html
+    except ImportError as error:
+        raise CommandMissing(
+            f"a page needs {error.name or 'jinja2 and matplotlib'}, which is not installed",
+            hint="pip install 'ftslurm[report]'; --format md needs neither",
+        ) from None
+    return html.render(document, account)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, sort_keys=True) + "\n"
+
+
+def _age(text: str) -> float:
+    """Seconds. Raises: UsageError."""
+    from ftslurm.model.settings import lasting
+
+    try:
+        return lasting(text)
+    except ValueError as error:
+        raise UsageError(f"--since {text}: {error}", hint="such as 30d") from None

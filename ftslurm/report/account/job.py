@@ -1,0 +1,231 @@
+"""One job as its report tells it: where its time went, what failed, what was done about it. Pure: records in, values out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+
+from ftslurm.errors import UsageError
+from ftslurm.model import record as rec
+from ftslurm.model.history import fold
+from ftslurm.model.nodes import expand
+from ftslurm.model.summary import JobSummary
+from ftslurm.model.values import dataclass
+from ftslurm.report.account.parts import LOST, UNSURE, Outage, Part, Ratio, Spent, spent
+from ftslurm.report.account.saved import REQUEUE_S, Saved, saved, start_s
+from ftslurm.report.card import Card, by_decision
+from ftslurm.report.view import AttemptView, attempts
+
+# Of one job that fails all the time; the latest are shown.
+FAILURES_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One outage and what it cost. number: from 1. name: what failed, in one word where there is one. cost: seconds by part.
+    node: to blame, empty if none is. card: of the last decision.
+    """
+
+    number: int
+    outage: Outage
+    name: str
+    error_class: str
+    nodes: tuple[str, ...]
+    cost: Mapping[Part, float]
+    card: Card | None = None
+
+    @property
+    def lost_s(self) -> float:
+        return sum(self.cost.get(part, 0.0) for part in LOST)
+
+    @property
+    def unsure_s(self) -> float:
+        return sum(self.cost.get(part, 0.0) for part in UNSURE)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """what: fault, excluded, reinstated, refused, lent."""
+
+    at: float
+    node: str
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobAccount:
+    """One job. began, ended: Unix seconds; ended is now while it is not over. nodes: of the last attempt. gpus: likewise, -1: not
+    known. budgets: name -> (left, limit). excluded: node -> why, as it stands. reinstated: node -> why. events: of nodes.
+    queued_s: before its first start, -1: not known; no part of the rest. notes: what a reader has to know about the figures.
+    """
+
+    job: str
+    cluster: str
+    name: str
+    command: str
+    state: str
+    what: str
+    over: bool
+    began: float
+    ended: float
+    nodes: str
+    tasks: int
+    gpus: int
+    spent: Spent
+    attempts: tuple[AttemptView, ...]
+    failures: tuple[Failure, ...]
+    budgets: Mapping[str, tuple[int, int]]
+    excluded: Mapping[str, str]
+    reinstated: Mapping[str, str]
+    events: tuple[NodeEvent, ...]
+    saved: Saved
+    rungs: Mapping[str, int] = field(default_factory=dict)
+    queued_s: float = -1.0
+    damaged: int = 0
+    user: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def lost_s(self) -> float:
+        return sum(self.spent.parts[part] for part in LOST)
+
+    @property
+    def ettr(self) -> Ratio | None:
+        return self.spent.ettr
+
+
+def account(records: Sequence[rec.Record], known: JobSummary, now: float, damaged: int = 0, user: str = "") -> JobAccount:
+    """known: how the job stands, with Slurm's word where there was one. now: Unix seconds."""
+    time_spent = spent(records, now, known.over)
+    history = fold(records)
+    cards = by_decision(records)
+    run = next(record for record in records if isinstance(record, rec.RunBegan))
+    last = next((record for record in reversed(records) if isinstance(record, rec.AttemptBegan)), None)
+    last_run = history.last_run or run
+    failures = tuple(_failure(place, outage, time_spent, cards) for place, outage in enumerate(time_spent.outages))
+    decided = [record for record in records if isinstance(record, rec.Decided)]
+    found = JobAccount(
+        known.job, known.cluster, run.name, run.command, known.state, known.what, known.over,
+        time_spent.began, time_spent.ended, last.nodes if last else run.nodes, last.tasks if last else 0,
+        time_spent.stretches[-1].gpus if time_spent.stretches else -1, time_spent, tuple(attempts(records)), failures,
+        {name: (limit - history.spent.get(name, 0), limit) for name, limit in last_run.budgets.items() if limit},
+        {node: why for node, (why, _) in history.isolated.items()}, _reinstated(records), tuple(_events(records)),
+        saved(time_spent, start_s(records)), Counter(record.rung for record in decided),
+        float(run.start_time - run.submit_time) if 0 < run.submit_time <= run.start_time and not run.schedule else -1.0,
+        damaged, user,
+    )  # fmt: skip
+    return replace(found, notes=tuple(_notes(found)))
+
+
+def since(job: JobAccount, at: float) -> JobAccount:
+    """The same from that moment on (Unix seconds): what went before is no part of the figures."""
+    if at <= job.began:
+        return job
+    left = tuple(
+        replace(stretch, begin=max(stretch.begin, at)) for stretch in job.spent.stretches if stretch.end > at
+    )
+    kept = {place for place, outage in enumerate(job.spent.outages) if outage.at >= at}
+    return replace(
+        job, began=at, spent=replace(job.spent, stretches=left),
+        failures=tuple(one for one in job.failures if one.number - 1 in kept),
+        saved=Saved(plain_s=job.saved.plain_s) if not kept else saved(_only(job.spent, kept), job.saved.plain_s - REQUEUE_S),
+        events=tuple(event for event in job.events if event.at >= at),
+    )  # fmt: skip
+
+
+def _only(whole: Spent, kept: set[int]) -> Spent:
+    """With the other outages as if somebody had wanted them."""
+    return replace(
+        whole, outages=tuple(one if place in kept else replace(one, by_others=True) for place, one in enumerate(whole.outages))
+    )
+
+
+def _failure(place: int, outage: Outage, whole: Spent, cards: Mapping[str, Card]) -> Failure:
+    verdict, cost = outage.verdict, whole.of_outage(place)
+    told = verdict is not None and (verdict.confidence != "none" or not verdict.said)
+    name = verdict.signature if verdict is not None and told else _PLAIN.get(outage.cause, outage.cause)
+    nodes = {node for decided in outage.decided for node in decided.isolate}
+    if verdict is not None:
+        nodes |= {*verdict.blamed}
+    card = next((cards[decided.id] for decided in reversed(outage.decided) if decided.id in cards), None)
+    if outage.drill:
+        name = f"{name} (drill)"
+    return Failure(
+        place + 1, outage, name, verdict.error_class if verdict is not None else "unknown", tuple(sorted(nodes)), cost, card
+    )
+
+
+_PLAIN = {
+    "lost": "a node or its ranks lost", "hang": "hang", "crash": "a rank failed", "launch": "the step did not come up",
+    "warning": "a signal", "outside": "requeued from outside", "node": "a node failed", "device": "a device fault",
+}  # fmt: skip
+
+
+def _reinstated(records: Sequence[rec.Record]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    left: set[str] = set()
+    for record in records:
+        if isinstance(record, rec.Decided):
+            left |= record.isolate.keys()
+        elif isinstance(record, rec.Reinstated):
+            found |= {node: why for node, why in record.nodes.items() if node in left}
+    return found
+
+
+def _events(records: Sequence[rec.Record]) -> list[NodeEvent]:
+    found: list[NodeEvent] = []
+    left: set[str] = set()
+    for record in records:
+        match record:
+            case rec.FaultSeen():
+                why = f"{record.code} ({record.name}) on device {record.device}: {record.fault_class}"
+                found.append(NodeEvent(record.at, record.node, "fault", why))
+            case rec.Decided():
+                left |= record.isolate.keys()
+                found += [NodeEvent(record.at, node, "excluded", why) for node, why in record.isolate.items()]
+            case rec.Reinstated():
+                found += [NodeEvent(record.at, node, "reinstated", why) for node, why in record.nodes.items() if node in left]
+            case rec.NodeRefused():
+                found.append(NodeEvent(record.at, record.node, "refused", record.why))
+            case rec.NodeLent():
+                found.append(NodeEvent(record.at, record.node, "lent", f"by job {record.job}"))
+            case _:
+                pass
+    return found
+
+
+def nodes_of(text: str) -> tuple[str, ...]:
+    """Of a node list in a ledger, which may be damaged."""
+    try:
+        return expand(text)
+    except UsageError:
+        return (text[:64],)
+
+
+def _notes(job: JobAccount) -> list[str]:
+    found: list[str] = []
+    parts = job.spent.parts
+    if parts[Part.NEW_OR_REDONE]:
+        found.append(
+            "The program reports no training steps, so nobody knows how much of its work after a restart had been done before: "
+            "at most as many seconds as ranks had run. ftslurm.sdk.progress(step) tells."
+        )
+    elif not job.spent.tells_steps and job.attempts:
+        found.append("The program reports no training steps: its own start (imports, checkpoint) counts as training.")
+    if parts[Part.UNKNOWN]:
+        found.append(
+            "Not known: ranks seemed to hang and nobody acted, or nobody lived to write down when they ended (10 min at most)."
+        )
+    if any(one.outage.at and not one.outage.began and not one.outage.unseen for one in job.failures):
+        found.append("Where the ledger does not say when a fault began, noticing it counts as no time.")
+    if job.spent.misfits:
+        found.append(f"{job.spent.misfits} records have times that fit no order; they count as old as the record before them.")
+    if job.damaged:
+        found.append(f"{job.damaged} damaged lines of the ledger were passed over.")
+    if job.over and job.state == "gone":
+        found.append("The ledger ends before the job did: what came after its last record is no part of the figures.")
+    if not job.over and job.spent.outages and job.state in ("requeued", "pending", "held"):
+        found.append("The job waits to run again; that time counts as waiting.")
+    return found

@@ -1,0 +1,229 @@
+"""Many jobs as one report tells them: what failed most and where, how much of the time was training, how far apart failures
+come, what the remedies saved. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
+from statistics import median
+
+from ftslurm.model.values import dataclass
+from ftslurm.report.account.intervals import Mtbf, mtbf
+from ftslurm.report.account.job import Failure, JobAccount, NodeEvent
+from ftslurm.report.account.parts import LOST, Part, Ratio, Stretch, ettr
+from ftslurm.report.account.saved import Saved
+
+DAY_S = 86400.0
+# More than a year of days are shown by the week, more than seven years by the month; a bar needs some width.
+_BINS_MOST = 400
+_RAN = frozenset({Part.TRAINING, Part.REDONE, Part.NEW_OR_REDONE})
+_OF_NODES = frozenset({"device", "node", "hardware"})
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Failures of one name. rungs: how often each answered. lost_gpu_s: of jobs whose GPUs are known."""
+
+    name: str
+    error_class: str
+    count: int
+    jobs: tuple[str, ...]
+    nodes: tuple[str, ...]
+    lost_s: float
+    lost_gpu_s: float
+    rungs: Mapping[str, int]
+    example: str
+    last_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """failures: that the node was to blame for. faults: of its devices. excluded, reinstated: how often. why: the last word."""
+
+    node: str
+    failures: int
+    faults: int
+    excluded: int
+    reinstated: int
+    jobs: tuple[str, ...]
+    why: str
+    last_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RungLine:
+    """A rung: how often it was taken, how often ranks ran again after it, and the median of the time until then."""
+
+    rung: str
+    taken: int
+    back: int
+    median_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """From at on (Unix seconds). parts: seconds, each weighted as in JobsAccount.parts."""
+
+    at: float
+    width_s: float
+    parts: Mapping[Part, float]
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobsAccount:
+    """began, ended: of the period, Unix seconds. unit: of parts and lost: `GPU` where the GPUs of every job are known, else
+    `node`; parts: seconds times those. goodput: productive of all. by_job, by_node, by_gpu: MTBF per job, per node, per GPU;
+    the latter two of failures that a node or a device is behind. ran_s: seconds that ranks ran.
+    """
+
+    began: float
+    ended: float
+    jobs: tuple[JobAccount, ...]
+    unit: str
+    parts: Mapping[Part, float]
+    goodput: Ratio | None
+    failures: int
+    drills: int
+    interruptions: int
+    kinds: tuple[Kind, ...]
+    nodes: tuple[NodeLine, ...]
+    rungs: tuple[RungLine, ...]
+    by_job: Mtbf
+    by_node: Mtbf
+    by_gpu: Mtbf | None
+    saved: Saved
+    bins: tuple[Bin, ...] = ()
+    states: Mapping[str, int] = field(default_factory=dict)
+    passed_over: tuple[str, ...] = ()
+
+    @property
+    def lost(self) -> float:
+        return sum(self.parts[part] for part in LOST)
+
+
+def jobs_account(jobs: Sequence[JobAccount], began: float, ended: float, passed_over: Iterable[str] = ()) -> JobsAccount:
+    """jobs: from `began` on only (job.since). passed_over: ledgers that could not be read, and why."""
+    ran = [stretch for job in jobs for stretch in job.spent.stretches if stretch.part in _RAN]
+    gpus_known = bool(ran) and all(stretch.gpus > 0 for stretch in ran)
+    weight: Callable[[JobAccount, Stretch], float] = _by_gpu if gpus_known else _by_node
+    parts = dict.fromkeys(Part, 0.0)
+    for job in jobs:
+        for stretch in job.spent.stretches:
+            parts[stretch.part] += stretch.seconds * weight(job, stretch)
+    every = [(job, one) for job in jobs for one in job.failures]
+    failed = [(job, one) for job, one in every if one.outage.failed]
+    of_nodes = sum(_is_nodes(one) for _, one in failed)
+    node_s = sum(stretch.seconds * max(1, stretch.nodes) for stretch in ran)
+    return JobsAccount(
+        began, ended, tuple(sorted(jobs, key=lambda job: -job.lost_s)), "GPU" if gpus_known else "node", parts, ettr(parts),
+        len(failed), sum(one.outage.drill for _, one in every), sum(one.outage.by_others for _, one in every),
+        _kinds(failed), _nodes(jobs, failed), _rungs(every),
+        mtbf(len(failed), sum(stretch.seconds for stretch in ran)), mtbf(of_nodes, node_s),
+        mtbf(of_nodes, sum(stretch.seconds * stretch.gpus for stretch in ran)) if gpus_known else None,
+        Saved(
+            sum(job.saved.outages for job in jobs), sum(job.saved.seconds for job in jobs), sum(job.saved.gpu_s for job in jobs),
+        ),
+        _bins(jobs, failed, began, ended, weight), Counter(job.state for job in jobs), tuple(passed_over),
+    )  # fmt: skip
+
+
+def _by_gpu(job: JobAccount, stretch: Stretch) -> float:
+    """A start that nobody lived to see has none yet: those that the job had at last."""
+    return float(stretch.gpus if stretch.gpus > 0 else max(job.gpus, 0))
+
+
+def _by_node(job: JobAccount, stretch: Stretch) -> float:
+    return float(stretch.nodes or max((one.nodes for one in job.spent.stretches), default=1) or 1)
+
+
+def _is_nodes(one: Failure) -> bool:
+    """Is a node or a device behind it, by a fact?"""
+    return one.outage.cause in _OF_NODES or (bool(one.nodes) and one.error_class in ("hardware", "network", "unknown"))
+
+
+def _kinds(failed: Sequence[tuple[JobAccount, Failure]]) -> tuple[Kind, ...]:
+    groups: dict[tuple[str, str], list[tuple[JobAccount, Failure]]] = {}
+    for job, one in failed:
+        groups.setdefault((one.name, one.error_class), []).append((job, one))
+    found = [
+        Kind(
+            name, error_class, len(group), _sorted(job.job for job, _ in group),
+            _sorted(node for _, one in group for node in one.nodes),
+            sum(one.lost_s for _, one in group), sum(one.lost_s * max(0, one.outage.gpus) for _, one in group),
+            Counter(one.outage.rung or "none" for _, one in group), group[-1][1].outage.what,
+            max(one.outage.at for _, one in group),
+        )
+        for (name, error_class), group in groups.items()
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda kind: (-kind.count, -kind.lost_s, kind.name)))
+
+
+def _sorted(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(words), key=lambda word: (len(word), word)))
+
+
+def _nodes(jobs: Sequence[JobAccount], failed: Sequence[tuple[JobAccount, Failure]]) -> tuple[NodeLine, ...]:
+    blamed: dict[str, list[JobAccount]] = {}
+    for job, one in failed:
+        for node in one.nodes:
+            blamed.setdefault(node, []).append(job)
+    events: dict[str, list[tuple[JobAccount, NodeEvent]]] = {}
+    for job in jobs:
+        for event in job.events:
+            if event.what != "lent":
+                events.setdefault(event.node, []).append((job, event))
+    lines = []
+    for node in blamed.keys() | events.keys():
+        mine = events.get(node, [])
+        count = Counter(event.what for _, event in mine)
+        concerned = {job.job for job, _ in mine} | {job.job for job in blamed.get(node, [])}
+        last = max((event for _, event in mine), key=lambda event: event.at, default=None)
+        lines.append(
+            NodeLine(
+                node, len(blamed.get(node, [])), count["fault"], count["excluded"] + count["refused"], count["reinstated"],
+                _sorted(concerned), last.why if last else "", last.at if last else 0.0,
+            )
+        )
+    return tuple(sorted(lines, key=lambda line: (-line.failures, -line.excluded, -line.faults, line.node)))
+
+
+def _rungs(every: Sequence[tuple[JobAccount, Failure]]) -> tuple[RungLine, ...]:
+    taken: dict[str, list[Failure]] = {}
+    for _, one in every:
+        if one.outage.rung:
+            taken.setdefault(one.outage.rung, []).append(one)
+    found = []
+    for rung, group in taken.items():
+        down = [one.outage.back - one.outage.at for one in group if one.outage.back]
+        found.append(RungLine(rung, len(group), len(down), median(down) if down else None))
+    return tuple(sorted(found, key=lambda line: (-line.taken, line.rung)))
+
+
+def _bins(
+    jobs: Sequence[JobAccount], failed: Sequence[tuple[JobAccount, Failure]], began: float, ended: float,
+    weight: Callable[[JobAccount, Stretch], float],
+) -> tuple[Bin, ...]:  # fmt: skip
+    """By the hour up to two days, else by the day, else in as many as can be drawn."""
+    began = max(began, min((job.began for job in jobs), default=began))
+    if ended <= began:
+        return ()
+    width = 3600.0 if ended - began <= 2 * DAY_S else DAY_S
+    width *= max(1, -(-int((ended - began) / width) // _BINS_MOST))
+    first = began // width * width
+    count = int((ended - first) // width) + 1
+    parts = [dict.fromkeys(Part, 0.0) for _ in range(count)]
+    for job in jobs:
+        for stretch in job.spent.stretches:
+            times, begin = weight(job, stretch), max(stretch.begin, first)
+            while begin < stretch.end:
+                place = min(int((begin - first) // width), count - 1)
+                end = stretch.end if place == count - 1 else min(stretch.end, first + (place + 1) * width)
+                parts[place][stretch.part] += (end - begin) * times
+                if end <= begin:
+                    break
+                begin = end
+    failures = Counter(min(max(int((one.outage.at - first) // width), 0), count - 1) for _, one in failed)
+    return tuple(Bin(first + place * width, width, each, failures[place]) for place, each in enumerate(parts))

@@ -1,0 +1,157 @@
+"""A report before it is Markdown or HTML: blocks of plain text, each already safe to show and bounded in length. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from ftslurm.model.text import cut, visible
+from ftslurm.model.values import dataclass
+from ftslurm.report.account.parts import Ratio
+from ftslurm.report.words import span
+
+CELL_MOST = 240
+ROWS_MOST = 200
+TEXT_MOST = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The number that matters, in large. note: what it means or where it ends."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    rows: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """numbers: columns that are set to the right. more: rows that are left out. empty: in place of a table without rows."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numbers: frozenset[int] = frozenset()
+    more: int = 0
+    empty: str = ""
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A picture that only HTML has. name: which; caption: what it shows."""
+
+    name: str
+    caption: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A failure card. anchor: for links. details: (summary, text), folded away at first."""
+
+    anchor: str
+    title: str
+    rows: tuple[tuple[str, str], ...]
+    details: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    cards: tuple[Leaf, ...]
+    more: int = 0
+
+
+Block = Facts | Table | Text | Plot | Cards
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    anchor: str
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    title: str
+    subtitle: str
+    figures: tuple[Figures, ...]
+    sections: tuple[Section, ...]
+    footer: str
+
+
+def cell(value: object, most: int = CELL_MOST) -> str:
+    return cut(visible(value), most)
+
+
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[object]], numbers: Iterable[int] = (), empty: str = "none", caption: str = "",
+    most: int = ROWS_MOST,
+) -> Table:  # fmt: skip
+    every = [tuple(cell(value) for value in row) for row in rows]
+    return Table(tuple(head), tuple(every[:most]), frozenset(numbers), max(0, len(every) - most), empty, caption)
+
+
+def facts(*rows: tuple[str, object]) -> Facts:
+    return Facts(tuple((label, cell(value, 600)) for label, value in rows if str(value)))
+
+
+def long_text(text: str) -> str:
+    """Of several lines; the beginning of what is too long."""
+    shown = visible(text, lines=True)
+    return shown if len(shown) <= TEXT_MOST else f"{shown[:TEXT_MOST]}\n[{len(shown) - TEXT_MOST} characters more]"
+
+
+def moment(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if at else "-"
+
+
+def day(at: float) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(at)) if at else "-"
+
+
+def zone() -> str:
+    return time.strftime("%Z (UTC%z)")
+
+
+def percent(share: float) -> str:
+    """`97.3 %`; near the ends as many digits as it takes to tell it from 0 and 100."""
+    for digits in (1, 2, 3):
+        text = f"{100 * share:.{digits}f}"
+        if float(text) not in (0.0, 100.0) or share in (0.0, 1.0):
+            return f"{text} %"
+    return f"{'> 99.999' if share > 0.5 else '< 0.001'} %"
+
+
+def ratio(value: Ratio | None) -> str:
+    if value is None:
+        return "-"
+    low, high = percent(value.low), percent(value.high)
+    return low if low == high else f"{low.removesuffix(' %')} to {high}"
+
+
+def duration(seconds: float) -> str:
+    """As words.span, in days where there are many; negative ones with their sign."""
+    if seconds < 0:
+        return f"-{duration(-seconds)}"
+    if seconds >= 48 * 3600:
+        days, rest = divmod(seconds, 86400)
+        return f"{days:.0f} d {rest // 3600:.0f} h"
+    return span(seconds) if seconds else "0 s"
+
+
+def hours(unit_s: float) -> str:
+    """Of GPU-seconds or node-seconds, as hours."""
+    value = unit_s / 3600
+    size = abs(value)
+    digits = 0 if size >= 100 else 1 if size >= 1 else 2 if size >= 0.01 or not size else 4
+    return f"{value:,.{digits}f}"

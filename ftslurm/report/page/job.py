@@ -1,0 +1,209 @@
+"""One job as a document. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ftslurm.model.nodes import fold
+from ftslurm.report.account.job import FAILURES_SHOWN, Failure, JobAccount
+from ftslurm.report.account.parts import LOST, UNSURE, Part
+from ftslurm.report.account.saved import ASSUMPTION
+from ftslurm.report.page.document import (
+    Block,
+    Cards,
+    Document,
+    Figures,
+    Leaf,
+    Plot,
+    Section,
+    Text,
+    cell,
+    duration,
+    facts,
+    hours,
+    long_text,
+    moment,
+    percent,
+    ratio,
+    table,
+    zone,
+)
+from ftslurm.report.view import AttemptView
+
+# In the order of an outage; of each what it means, for the reader of the table.
+MEANINGS: Mapping[Part, str] = {
+    Part.TRAINING: "ranks did work that had not been done before",
+    Part.NEW_OR_REDONE: "ranks ran; whether the work had been done before the restart is not known",
+    Part.REDONE: "from the first step after a restart to the first new one",
+    Part.NOTICING: "from the fault until ftrun knew of it",
+    Part.STOPPING: "until no process of the attempt was left",
+    Part.DECIDING: "until the ladder had chosen: devices and Slurm were asked",
+    Part.WAITING: "for a device to heal, a node, a lease, the queue",
+    Part.STARTING: "the script, the step, and the program until its first step where it reports steps",
+    Part.UNKNOWN: "nobody wrote down what the ranks did",
+    Part.OUTSIDE: "the script did something else; no part of the ratio",
+}
+SHORT: Mapping[Part, str] = {
+    Part.NOTICING: "notice", Part.STOPPING: "stop", Part.DECIDING: "decide", Part.WAITING: "heal/wait", Part.STARTING: "start",
+    Part.REDONE: "redo",
+}  # fmt: skip
+
+
+def document(job: JobAccount, now: float, evidence: Mapping[str, str] | None = None) -> Document:
+    """evidence: name of a file (attempt-3.n2.txt) -> what hung ranks were doing."""
+    where = f" on {job.cluster}" if job.cluster else ""
+    return Document(
+        cell(f"Job {job.job}{where}"), cell(job.command, 400), _figures(job),
+        tuple(section for section in (
+            _summary(job), _time(job), _timeline(job), _outages(job), _failures(job, evidence or {}), _attempts(job), _nodes(job),
+            _method(job),
+        ) if section.blocks),
+        f"ftslurm report, {moment(now)} {zone()}; from the job's ledger alone",
+    )  # fmt: skip
+
+
+def _figures(job: JobAccount) -> tuple[Figures, ...]:
+    failed = sum(one.outage.failed for one in job.failures)
+    others = len(job.failures) - failed
+    known = job.ettr
+    exact = known is None or percent(known.low) == percent(known.high)
+    gpu_lost = sum(each.seconds * max(0, each.gpus) for each in job.spent.stretches if each.part in LOST)
+    unsure, starts = "" if exact else ", not known exactly", f"{len(job.attempts)} attempts"
+    return (
+        Figures("Effective training time", ratio(known), f"of {duration(job.spent.whole_s)}{unsure}"),
+        Figures("Lost", duration(job.lost_s), f"{hours(gpu_lost)} GPU-hours" if gpu_lost else f"over {starts}"),
+        Figures("Failures", str(failed), f"{others} other interruptions" if others else starts),
+        Figures("Saved", duration(job.saved.seconds), f"against {job.saved.outages} plain requeues") if job.saved.outages else
+        Figures("Attempts", str(len(job.attempts)), "starts of all ranks"),
+    )  # fmt: skip
+
+
+def _summary(job: JobAccount) -> Section:
+    state = f"{job.state}: {job.what}" if job.what else job.state
+    size = f"{job.tasks} ranks" + (f", {job.gpus} GPUs" if job.gpus > 0 else "")
+    rungs = ", ".join(f"{rung} {count}" for rung, count in sorted(job.rungs.items(), key=lambda item: -item[1]))
+    return Section("summary", "Summary", (
+        facts(
+            ("state", state), ("user", job.user), ("name", job.name), ("nodes", f"{job.nodes} ({size})"),
+            ("from", moment(job.began)), ("to", moment(job.ended) if job.over else f"{moment(job.ended)}, it goes on"),
+            ("queued before", duration(job.queued_s) if job.queued_s >= 0 else ""),
+            ("remedies", rungs or "none were needed"),
+            ("budgets", ", ".join(f"{name} {left} of {limit} left" for name, (left, limit) in job.budgets.items())),
+            ("excluded nodes", fold(job.excluded) or "none"), ("reinstated", fold(job.reinstated)),
+        ),
+    ))  # fmt: skip
+
+
+def _time(job: JobAccount) -> Section:
+    parts, whole = job.spent.parts, job.spent.whole_s
+    rows = [(part.value, duration(parts[part]), percent(parts[part] / whole), MEANINGS[part]) for part in MEANINGS if parts[part]]
+    rows.append(("all", duration(whole), "100 %" if whole else "-", ""))
+    return Section("time", "Where the time went", (
+        Plot("parts", "Every second of the job, by what it went for."),
+        table(("part", "time", "share", "what it is"), rows, (1, 2)),
+    ))  # fmt: skip
+
+
+def _timeline(job: JobAccount) -> Section:
+    return Section("timeline", "Attempts over nodes", (
+        Plot("timeline", "Each row is a node, or several with the same story; each bar an attempt. Marks show faults, decisions, "
+                         "and nodes that were excluded or came back."),
+    ) if job.attempts else ())  # fmt: skip
+
+
+def _outages(job: JobAccount) -> Section:
+    rows = [
+        (
+            one.number, moment(one.outage.at), one.name, one.outage.rung or _no_rung(one),
+            *(duration(one.cost[part]) if one.cost.get(part) else "·" for part in SHORT),
+            duration(one.unsure_s) if one.unsure_s else "·", duration(one.lost_s),
+        )
+        for one in reversed(job.failures)
+    ]  # fmt: skip
+    head = ("#", "when", "what", "remedy", *SHORT.values(), "unknown", "lost")
+    if not rows:
+        return Section("outages", "What each outage cost", (Text("Nothing has failed."),))
+    return Section("outages", "What each outage cost", (
+        Plot("outages", "The latest outages, one bar each: how long ranks did no new work, and why."),
+        table(head, rows, (0, *range(4, len(head)))),
+    ))  # fmt: skip
+
+
+def _no_rung(one: Failure) -> str:
+    return "Slurm's requeue" if one.outage.unseen else "none"
+
+
+def _failures(job: JobAccount, evidence: Mapping[str, str]) -> Section:
+    shown = job.failures[-FAILURES_SHOWN:]
+    views = {view.number: view for view in job.attempts}
+    cards = tuple(_leaf(one, views.get(one.outage.attempt), evidence) for one in reversed(shown))
+    return Section("failures", "What failed, and what was done", (Cards(cards, len(job.failures) - len(shown)),) if cards else ())
+
+
+def _leaf(one: Failure, view: AttemptView | None, evidence: Mapping[str, str]) -> Leaf:
+    outage, card = one.outage, one.card
+    title = card.title if card is not None else outage.what
+    rows = [(label, cell(value, 1000)) for label, value in (card.rows(1000) if card is not None else ()) if label]
+    rows = [("when", moment(outage.at)), *(row for row in rows if row[0] != "next")]
+    if one.nodes:
+        rows.append(("node", cell(fold(one.nodes))))
+    if outage.back and card is None:
+        rows.append(("back", f"after {duration(outage.back - (outage.began or outage.at))}"))
+    details: list[tuple[str, str]] = []
+    last_words = "\n".join(outage.verdict.evidence) if outage.verdict is not None else ""
+    if last_words and not any(last_words in value for _, value in rows):
+        details.append(("Last words and other evidence", long_text(last_words)))
+    for decided in outage.decided:
+        passed = "\n".join(f"not {rung}: {why}" for rung, why in decided.passed)
+        if passed:
+            summary = cell(f"Why {decided.rung}, and not a rung before it", 120)
+            details.append((summary, long_text(f"{decided.why}\n\n{passed}")))
+    if view is not None and view.hangs:
+        told = "\n".join(line for hang in view.hangs for line in (hang.what, *(f"  {piece}" for piece in hang.evidence)))
+        details.append(("What was seen of the hang", long_text(told)))
+    for name, text in evidence.items():
+        if name.startswith(f"attempt-{outage.attempt}."):
+            details.append((cell(f"Stacks: {name.removesuffix('.txt').partition('.')[2]}", 120), long_text(text)))
+    return Leaf(f"failure-{one.number}", cell(f"{one.number}. {title}", 600), tuple(rows), tuple(details))
+
+
+def _attempts(job: JobAccount) -> Section:
+    rows = []
+    for view in reversed(job.attempts):
+        runs = not view.ended and not job.over and view is job.attempts[-1]
+        lasted = duration(view.ended - view.began) if view.ended else "runs" if runs else "end not recorded"
+        exits = ", ".join(f"{count} {how.removeprefix('was ')}" for how, count in sorted(view.exits.items()))
+        remedy = view.remedies[-1].rung if view.remedies else ""
+        counters = f"{view.schedule_count}/{view.start_count}"
+        rows.append((view.number, moment(view.began), lasted, view.nodes, view.tasks, counters, exits, remedy))
+    head = ("attempt", "began", "lasted", "nodes", "ranks", "counters", "how the ranks ended", "answer")
+    return Section("attempts", "Attempts", (
+        table(head, rows, (0, 4), caption="counters: MA_SCHEDULE_CNT / MA_PROC_START_CNT"),
+    ))  # fmt: skip
+
+
+def _nodes(job: JobAccount) -> Section:
+    blocks: list[Block] = []
+    if job.budgets:
+        spent = [(name, limit - left, left, limit) for name, (left, limit) in job.budgets.items()]
+        blocks.append(table(("budget", "spent", "left", "limit"), spent, (1, 2, 3)))
+    blocks.append(table(("excluded node", "why"), job.excluded.items(), empty="no node is excluded"))
+    if job.reinstated:
+        blocks.append(table(("reinstated node", "why"), job.reinstated.items()))
+    if job.events:
+        events = ((moment(event.at), event.node, event.what, event.why) for event in reversed(job.events))
+        blocks.append(table(("when", "node", "what", "why"), events))
+    return Section("nodes", "Budgets and nodes", tuple(blocks))
+
+
+def _method(job: JobAccount) -> Section:
+    ettr = (
+        "Effective training time ratio: time in which ranks did new work, of all time from the first ftrun on; starts, work done "
+        "again and every wait count as lost, also in the queue of a requeue. "
+    )
+    unsure = " and ".join(f"“{part.value}”" for part in UNSURE)
+    texts = [f"{ettr}Where {unsure} occur the ratio is a range: none or all of that time."]
+    if job.saved.outages:
+        texts.append(f"Saved: {ASSUMPTION}; {duration(job.saved.plain_s)} for this job.")
+    return Section("method", "How this was computed", tuple(Text(text) for text in (*texts, *job.notes)))
+

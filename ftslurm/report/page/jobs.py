@@ -1,0 +1,170 @@
+"""Many jobs as a document. Pure."""
+
+from __future__ import annotations
+
+from ftslurm.report.account.intervals import METHOD, Mtbf
+from ftslurm.report.account.jobs import JobsAccount
+from ftslurm.report.account.saved import ASSUMPTION
+from ftslurm.report.page.document import (
+    Document,
+    Figures,
+    Plot,
+    Section,
+    Text,
+    cell,
+    day,
+    duration,
+    facts,
+    hours,
+    moment,
+    percent,
+    ratio,
+    table,
+    zone,
+)
+from ftslurm.report.page.job import MEANINGS
+
+JOBS_MOST = 500
+
+
+def document(jobs: JobsAccount, now: float, title: str = "Training jobs") -> Document:
+    return Document(
+        cell(f"{title}, {day(jobs.began)} to {day(jobs.ended)}"), f"{_jobs_of(len(jobs.jobs))} that ran under ftrun",
+        _figures(jobs),
+        (_summary(jobs), _time(jobs), _kinds(jobs), _nodes(jobs), _mtbf(jobs), _remedies(jobs), _jobs(jobs), _method(jobs)),
+        f"ftslurm report, {moment(now)} {zone()}; from ledgers alone",
+    )  # fmt: skip
+
+
+def _jobs_of(count: int) -> str:
+    return f"{count} job{'' if count == 1 else 's'}"
+
+
+def _figures(jobs: JobsAccount) -> tuple[Figures, ...]:
+    whole = sum(jobs.parts.values())
+    known, mean = jobs.goodput, jobs.by_job.mean_s
+    exact = known is None or percent(known.low) == percent(known.high)
+    saved = hours(jobs.saved.gpu_s) if jobs.saved.gpu_s else duration(jobs.saved.seconds)
+    unit = "GPU-hours saved" if jobs.saved.gpu_s else "Saved"
+    return (
+        Figures("Goodput", ratio(known), f"of {hours(whole)} {jobs.unit}-hours{'' if exact else ', not known exactly'}"),
+        Figures("Lost", f"{hours(jobs.lost)}", f"{jobs.unit}-hours"),
+        Figures("Failures", str(jobs.failures), f"mean time between: {duration(mean) if mean else '-'}"),
+        Figures(unit, saved, f"against {jobs.saved.outages} plain requeues"),
+    )
+
+
+def _summary(jobs: JobsAccount) -> Section:
+    states = ", ".join(f"{state} {count}" for state, count in sorted(jobs.states.items(), key=lambda item: -item[1]))
+    return Section("summary", "Summary", (
+        facts(
+            ("from", moment(jobs.began)), ("to", moment(jobs.ended)), ("jobs", f"{len(jobs.jobs)} ({states})"),
+            ("interruptions", f"{jobs.interruptions} by people or Slurm, and {jobs.drills} drills: no failures"),
+            ("not read", f"{len(jobs.passed_over)} ledgers" if jobs.passed_over else ""),
+        ),
+    ))  # fmt: skip
+
+
+def _time(jobs: JobsAccount) -> Section:
+    whole = sum(jobs.parts.values())
+    rows = [
+        (part.value, hours(jobs.parts[part]), percent(jobs.parts[part] / whole), MEANINGS[part])
+        for part in MEANINGS
+        if jobs.parts[part]
+    ]
+    rows.append(("all", hours(whole), "100 %" if whole else "-", ""))
+    return Section("time", "Where the time went", (
+        Plot("parts", f"{jobs.unit}-hours of all jobs, by what they went for."),
+        Plot("bins", "The same over time; the points count failures."),
+        table(("part", f"{jobs.unit}-hours", "share", "what it is"), rows, (1, 2)),
+    ))  # fmt: skip
+
+
+def _kinds(jobs: JobsAccount) -> Section:
+    rows = [
+        (
+            kind.name, kind.error_class, kind.count, len(kind.jobs), _few(kind.nodes), duration(kind.lost_s),
+            ", ".join(f"{rung} {count}" for rung, count in kind.rungs.items()), moment(kind.last_at), kind.example,
+        )
+        for kind in jobs.kinds
+    ]  # fmt: skip
+    head = ("what", "whose", "times", "jobs", "nodes", "lost", "answered by", "last", "for example")
+    return Section("kinds", "What failed most", (
+        *((Plot("kinds", "How often each failure came."),) if rows else ()),
+        table(head, rows, (2, 3, 5), empty="nothing has failed", most=100),
+    ))  # fmt: skip
+
+
+def _few(names: tuple[str, ...], most: int = 4) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _nodes(jobs: JobsAccount) -> Section:
+    rows = [
+        (line.node, line.failures, line.faults, line.excluded, line.reinstated, _few(line.jobs), moment(line.last_at), line.why)
+        for line in jobs.nodes
+    ]
+    head = ("node", "failures", "device faults", "excluded", "reinstated", "jobs", "last", "why")
+    return Section("nodes", "Nodes", (
+        *((Plot("nodes", "Nodes that failures were laid to, or that jobs left."),) if rows else ()),
+        table(head, rows, (1, 2, 3, 4), empty="nothing is held against any node"),
+    ))  # fmt: skip
+
+
+def _mtbf(jobs: JobsAccount) -> Section:
+    rows = [("any failure, of a running job", *_row(jobs.by_job)), ("a node or a device failed, by node", *_row(jobs.by_node))]
+    if jobs.by_gpu is not None:
+        rows.append(("a node or a device failed, by GPU", *_row(jobs.by_gpu)))
+    percent_ = f"{100 * jobs.by_job.level:g} %"
+    return Section("mtbf", "Mean time between failures", (
+        table(("of what", "failures", "in hours", "mean", f"{percent_} interval"), rows, (1, 2)),
+        Text(f"The hours are those in which ranks ran, times the nodes or GPUs they had. {METHOD[0].upper()}{METHOD[1:]}."),
+    ))  # fmt: skip
+
+
+def _row(found: Mtbf) -> tuple[str, ...]:
+    high = duration(found.high_s) if found.high_s is not None else "no upper end"
+    mean = duration(found.mean_s) if found.mean_s is not None else "none came"
+    interval = f"{duration(found.low_s)} to {high}" if found.exposure_s else "-"
+    return str(found.count), hours(found.exposure_s), mean, interval
+
+
+def _remedies(jobs: JobsAccount) -> Section:
+    rows = [
+        (line.rung, line.taken, line.back, duration(line.median_s) if line.median_s is not None else "-") for line in jobs.rungs
+    ]
+    head = ("remedy", "taken", "ranks ran again", "median time until then")
+    return Section("remedies", "Remedies", (table(head, rows, (1, 2, 3), empty="none were needed"),))
+
+
+def _jobs(jobs: JobsAccount) -> Section:
+    several = any(job.user for job in jobs.jobs)
+    rows = [
+        (
+            f"{job.cluster}.{job.job}" if job.cluster else job.job, *((job.user,) if several else ()), job.state,
+            moment(job.began), duration(job.spent.whole_s), job.gpus if job.gpus > 0 else "-", len(job.attempts),
+            sum(one.outage.failed for one in job.failures), ratio(job.ettr), duration(job.lost_s), job.command,
+        )
+        for job in jobs.jobs
+    ]  # fmt: skip
+    head = (
+        "job", *(("user",) if several else ()), "state", "from", "time", "GPUs", "attempts", "failures", "effective", "lost",
+        "command",
+    )  # fmt: skip
+    first = 3 + several
+    return Section("jobs", "Jobs, those that lost most first", (
+        table(head, rows, range(first, first + 6), empty="none", most=JOBS_MOST),
+        *((table(("not read",), ((why,) for why in jobs.passed_over)),) if jobs.passed_over else ()),
+    ))  # fmt: skip
+
+
+def _method(jobs: JobsAccount) -> Section:
+    known = "each GPU counts the same" if jobs.unit == "GPU" else "GPUs are not known for all jobs: each node counts the same"
+    notes = list(dict.fromkeys(note for job in jobs.jobs for note in job.notes))[:6]
+    texts = (
+        f"Goodput: time in which ranks did new work, of all time of all jobs in the period ({known}). Starts, work done again "
+        "and every wait count as lost, also in the queue of a requeue. Where something is not known it is a range.",
+        f"Saved: {ASSUMPTION}.",
+        *notes,
+    )
+    return Section("method", "How this was computed", tuple(Text(text) for text in texts))

@@ -1,0 +1,94 @@
+"""A document as Markdown that reads well in a terminal, too. Nothing in it becomes markup, wherever it is shown. Pure."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable
+
+from ftslurm.report.page.document import Cards, Document, Facts, Leaf, Plot, Section, Table, Text
+
+# What CommonMark and GitHub's tables take for markup inside a line. Brackets alone are none, and node lists have them; nor is
+# `_` between letters.
+_MARKUP = re.compile(r"([\\`*<|&]|(?<=\])[(\[:]|(?<=~)~)")
+_WIDTH = 100
+
+
+def render(document: Document) -> str:
+    lines = [f"# {escape(document.title)}", "", escape(document.subtitle), ""]
+    told = [[f"**{escape(figure.value)}**", escape(figure.label), escape(figure.note)] for figure in document.figures]
+    lines += _table(["", "", ""], told, set())
+    for section in document.sections:
+        lines += _section(section)
+    return "\n".join([*lines, "", f"_{escape(document.footer)}_", ""])
+
+
+def escape(text: str) -> str:
+    """One line."""
+    return _MARKUP.sub(r"\\\1", " ".join(text.split()))
+
+
+def _section(section: Section) -> Iterable[str]:
+    if all(isinstance(block, Plot) for block in section.blocks):
+        return
+    yield ""
+    yield f"## {escape(section.title)}"
+    for block in section.blocks:
+        match block:
+            case Facts(rows):
+                yield ""
+                yield from _table(["", ""], [[f"**{escape(label)}**", escape(value)] for label, value in rows], set())
+            case Table():
+                yield ""
+                yield from _of_table(block)
+            case Text(text):
+                yield ""
+                yield from textwrap.wrap(escape(text), _WIDTH, break_long_words=False, break_on_hyphens=False)
+            case Cards(cards, more):
+                for card in cards:
+                    yield ""
+                    yield from _card(card)
+                if more:
+                    yield from ("", f"{more} older ones are left out.")
+            case _:
+                pass  # a picture
+
+
+def _of_table(block: Table) -> Iterable[str]:
+    if not block.rows:
+        yield escape(block.empty)
+        return
+    rows = [[escape(value) for value in row] for row in block.rows]
+    yield from _table([escape(word) for word in block.head], rows, set(block.numbers))
+    if block.more:
+        yield from ("", f"{block.more} more rows are left out.")
+    if block.caption:
+        yield from ("", escape(block.caption))
+
+
+def _card(card: Leaf) -> Iterable[str]:
+    yield f"### {escape(card.title)}"
+    yield ""
+    for label, value in card.rows:
+        yield f"- **{escape(label)}**: {escape(value)}"
+    for summary, text in card.details:
+        yield ""
+        yield f"{escape(summary)}:"
+        yield ""
+        yield from (f"    {line}" for line in text.splitlines())  # a code block: nothing in it counts
+
+
+def _table(head: list[str], rows: list[list[str]], numbers: set[int]) -> list[str]:
+    """Padded, but for the last column: that may be long."""
+    last = len(head) - 1
+    widths = [max([3, *(len(row[column]) for row in (head, *rows))]) for column in range(last)]
+
+    def line(cells: list[str]) -> str:
+        padded = [
+            cell.rjust(width) if column in numbers else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(cells, widths, strict=False))
+        ]
+        return f"| {' | '.join([*padded, cells[last]])} |"
+
+    rule = [("-" * (width - 1) + ":" if column in numbers else "-" * width) for column, width in enumerate([*widths, 3])]
+    return [line(head), f"| {' | '.join(rule)} |", *map(line, rows)]

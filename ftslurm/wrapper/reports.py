@@ -1,0 +1,106 @@
+"""Reads ledgers for a report, and asks Slurm how their jobs stand, where it is there."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ftslurm.errors import StateError, UsageError
+from ftslurm.ledger.evidence import kept
+from ftslurm.ledger.journal import Contents, Journal
+from ftslurm.ledger.store import LOCAL_CLUSTER, Store, ledger_parts
+from ftslurm.model.summary import JobSummary, summarise
+from ftslurm.report.account.job import JobAccount, account, since
+from ftslurm.system.files import read_private
+from ftslurm.wrapper.jobs import all_jobs, with_slurms_word
+
+# Of the stacks of one job in one page.
+EVIDENCE_BYTES, EVIDENCE_FILES = 64 << 10, 40
+
+PassedOver = Callable[[StateError], None]
+
+
+def one_job(store: Store, job: str, env: Mapping[str, str], now: float) -> tuple[JobAccount, dict[str, str]]:
+    """With what hung ranks were doing, by the name of the file. Raises: UnknownJob, StateError, UsageError."""
+    journal, contents = store.find(job)
+    (known,) = _with_slurm(store.root, [_begun(job, contents)], env)
+    return account(contents.records, known, now, contents.damaged), _evidence(journal)
+
+
+def jobs_named(store: Store, jobs: Iterable[str], env: Mapping[str, str], now: float) -> list[JobAccount]:
+    """Each once. Raises: UnknownJob, StateError, UsageError."""
+    found = {}
+    for job in jobs:
+        journal, contents = store.find(job)
+        found[journal.path] = (_begun(job, contents), contents)
+    told = _with_slurm(store.root, [known for known, _ in found.values()], env)
+    return [
+        account(contents.records, known, now, contents.damaged) for known, (_, contents) in zip(told, found.values(), strict=True)
+    ]
+
+
+def jobs_since(root: Path, began: float, env: Mapping[str, str], now: float, passed_over: PassedOver) -> list[JobAccount]:
+    """Of every job that was not over at that moment (Unix seconds), each from then on. Raises: StateError."""
+    jobs, _ = all_jobs(root, env, passed_over=passed_over)
+    found = []
+    for known in jobs:
+        if known.over and known.at < began:
+            continue
+        parts = ("jobs", f"{LOCAL_CLUSTER}.{known.job}.jsonl") if known.local else ledger_parts(known.cluster, known.job)
+        try:
+            contents = Journal(root.joinpath(*parts)).read()
+        except StateError as error:
+            passed_over(error)
+            continue
+        if summarise(contents.records) is not None:
+            found.append(since(account(contents.records, known, now, contents.damaged), began))
+    return found
+
+
+def _begun(job: str, contents: Contents) -> JobSummary:
+    known = summarise(contents.records)
+    if known is None:
+        raise UsageError(f"the ledger of job {job} is empty: nothing has begun", hint="try again in a moment")
+    return known
+
+
+def _with_slurm(root: Path, jobs: Sequence[JobSummary], env: Mapping[str, str]) -> list[JobSummary]:
+    """What the ledger cannot know, where Slurm is there to ask."""
+    return with_slurms_word(jobs, root.stat().st_uid, env)[0]
+
+
+def _evidence(journal: Journal) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for path in kept(journal.path)[-EVIDENCE_FILES:]:
+        try:
+            found[path.name] = read_private(path, EVIDENCE_BYTES).decode(errors="replace")
+        except OSError as error:
+            found[path.name] = f"cannot be read: {error.strerror}"
+    return found
+
+
+def write_whole(path: Path, text: str) -> None:
+    """All of it or nothing: who looks meanwhile sees the report before. Raises: StateError."""
+    try:
+        fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8", errors="replace") as file:
+                file.write(text)
+            Path(name).chmod(_usual_mode())
+            Path(name).replace(path)
+        except BaseException:
+            with suppress(OSError):
+                Path(name).unlink()
+            raise
+    except OSError as error:
+        raise StateError(f"the report {path} cannot be written: {error.strerror}", hint="name another place with -o") from None
+
+
+def _usual_mode() -> int:
+    """As any new file gets it; mkstemp's are for nobody else."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return 0o666 & ~mask
