@@ -41,6 +41,10 @@ class Index:
     def all(self, passed_over: Callable[[StateError], None] = lambda error: None) -> list[JobSummary]:
         """Of every current ledger in which something has begun, in no order. passed_over: hears of each that cannot be read: one
         among thousands hides no others. Raises: StateError."""
+        return list(self.named(passed_over).values())
+
+    def named(self, passed_over: Callable[[StateError], None] = lambda error: None) -> dict[str, JobSummary]:
+        """The same by the name of the file, which a damaged ledger may not tell. Raises: StateError."""
         known, lines = self._read()
         current: dict[str, Entry] = {}
         changed: list[str] = []
@@ -55,7 +59,7 @@ class Index:
                 changed.append(name)
             current[name] = entry
         self._write(current, changed, lines)
-        return [JobSummary._make(fields) for _, _, fields in current.values() if fields is not None]
+        return {name: JobSummary._make(fields) for name, (_, _, fields) in current.items() if fields is not None}
 
     def _ledgers(self) -> Iterable[tuple[str, int, int]]:
         """Name, size and time of each."""

@@ -64,6 +64,16 @@ def expand(text: str) -> tuple[str, ...]:
         raise UsageError(f"`{text}` is not a node list: {error}", hint="write it as Slurm does: n[1-3,7]") from None
 
 
+def count(text: str) -> int:
+    """How many nodes a node list names, none of which is made: also of one that only wants to be expensive. 0 for no list."""
+    if not _LIST.fullmatch(text):
+        return 0
+    try:
+        return min(sum(map(_count, _split_groups(text))), MOST_NODES)
+    except ValueError:
+        return 0
+
+
 def _count(group: str) -> int:
     """How many nodes a group such as `r[1-2]n[1-4,7]` names, before any of them is made."""
     return math.prod(sum(map(_width, inside.split(","))) for inside in _BRACKETS.findall(group))

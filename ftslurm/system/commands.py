@@ -19,12 +19,14 @@ KILL_WAIT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """status: as Popen.returncode (-n for signal n), None when the time limit ended it. stdout, stderr: text."""
+    """status: as Popen.returncode (-n for signal n), None when the time limit ended it. stdout, stderr: text. raw: stdout as it
+    came, where that was kept."""
 
     argv: tuple[str, ...]
     status: int | None
     stdout: str
     stderr: str
+    raw: bytes = b""
 
     @property
     def timed_out(self) -> bool:
@@ -57,11 +59,13 @@ def run(
 
 
 def run_group(
-    argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None, given: str = "", **who: Any
+    argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None, given: str = "", limit: int = MAX_OUTPUT_BYTES,
+    **who: Any,
 ) -> CommandResult:
     """As `run`, for a program of somebody else's: at the time limit all that it has started ends with it.
 
-    given: its standard input. Of its output the last 64 KB are kept. who: user, group, extra_groups, as subprocess takes them.
+    given: its standard input. Of its output the last `limit` bytes are kept. who: user, group, extra_groups, as subprocess
+    takes them.
     Raises: CommandMissing.
     """
     import tempfile
@@ -86,8 +90,9 @@ def run_group(
         if status is None:
             with suppress(subprocess.TimeoutExpired):  # in uninterruptible sleep it outlives even that
                 process.wait(KILL_WAIT_S)
-        output.seek(max(output.seek(0, os.SEEK_END) - MAX_OUTPUT_BYTES, 0))
-        return CommandResult(tuple(argv), status, output.read(MAX_OUTPUT_BYTES).decode(errors="replace"), "")
+        output.seek(max(output.seek(0, os.SEEK_END) - limit, 0))
+        raw = output.read(limit)
+        return CommandResult(tuple(argv), status, raw[-MAX_OUTPUT_BYTES:].decode(errors="replace"), "", raw)
 
 
 def _text(output: str | bytes | None) -> str:

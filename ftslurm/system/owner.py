@@ -14,10 +14,11 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from ftslurm.errors import UnknownJob
+from ftslurm.errors import StateError, UnknownJob
 from ftslurm.model.values import dataclass
 from ftslurm.system.commands import CommandResult, run_group
 
@@ -46,9 +47,9 @@ def owner_of(user_id: int) -> Owner:
     return Owner(entry.pw_uid, entry.pw_gid, entry.pw_name, Path(entry.pw_dir))
 
 
-def _modest() -> None:
+def _modest(limits: Sequence[tuple[int, int]] = LIMITS) -> None:
     """In the child, before its program begins: it acts on what a user has written, so it gets no more than it needs."""
-    for kind, wanted in LIMITS:
+    for kind, wanted in limits:
         _, hard = resource.getrlimit(kind)
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(kind, (most, most))
@@ -111,6 +112,21 @@ def _become(owner: Owner, work: Callable[[], bytes], its: int) -> NoReturn:
     except BaseException:
         os._exit(1)
     os._exit(0)
+
+
+def read_as(owner: Owner, argv: Sequence[str], timeout_s: float, env: Mapping[str, str], limit: int) -> bytes:
+    """What a program prints that root runs as `owner`, `limit` bytes at most. Its errors come last.
+
+    Raises: CommandMissing; StateError if it took too long.
+    """
+
+    limits = tuple((kind, limit if kind == resource.RLIMIT_FSIZE else wanted) for kind, wanted in LIMITS)
+    groups = os.getgrouplist(owner.name, owner.group_id)
+    done = run_group(argv, timeout_s, env, limit=limit, user=owner.user_id, group=owner.group_id, extra_groups=groups,
+                     preexec_fn=partial(_modest, limits))  # fmt: skip
+    if done.timed_out:
+        raise StateError(f"`{argv[0]}` has not ended within {timeout_s:g} s", hint="is their file system there?")
+    return done.raw
 
 
 def run_as(owner: Owner, argv: Sequence[str], timeout_s: float, env: Mapping[str, str]) -> CommandResult:

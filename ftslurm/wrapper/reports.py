@@ -10,12 +10,13 @@ from pathlib import Path
 
 from ftslurm.errors import StateError, UsageError
 from ftslurm.ledger.evidence import kept
+from ftslurm.ledger.index import Index
 from ftslurm.ledger.journal import Contents, Journal
-from ftslurm.ledger.store import LOCAL_CLUSTER, Store, ledger_parts
+from ftslurm.ledger.store import Store
 from ftslurm.model.summary import JobSummary, summarise
 from ftslurm.report.account.job import JobAccount, account, since
 from ftslurm.system.files import read_private
-from ftslurm.wrapper.jobs import all_jobs, with_slurms_word
+from ftslurm.wrapper.jobs import with_slurms_word
 
 # Of the stacks of one job in one page.
 EVIDENCE_BYTES, EVIDENCE_FILES = 64 << 10, 40
@@ -44,20 +45,25 @@ def jobs_named(store: Store, jobs: Iterable[str], env: Mapping[str, str], now: f
 
 def jobs_since(root: Path, began: float, env: Mapping[str, str], now: float, passed_over: PassedOver) -> list[JobAccount]:
     """Of every job that was not over at that moment (Unix seconds), each from then on. Raises: StateError."""
-    jobs, _ = all_jobs(root, env, passed_over=passed_over)
     found = []
-    for known in jobs:
-        if known.over and known.at < began:
-            continue
-        parts = ("jobs", f"{LOCAL_CLUSTER}.{known.job}.jsonl") if known.local else ledger_parts(known.cluster, known.job)
+    for path, known in ledgers_since(root, began, env, passed_over).items():
         try:
-            contents = Journal(root.joinpath(*parts)).read()
+            contents = Journal(path).read()
         except StateError as error:
             passed_over(error)
             continue
         if summarise(contents.records) is not None:
             found.append(since(account(contents.records, known, now, contents.damaged), began))
     return found
+
+
+def ledgers_since(root: Path, began: float, env: Mapping[str, str], passed_over: PassedOver) -> dict[Path, JobSummary]:
+    """Of every job that was not over at that moment (Unix seconds), with Slurm's word. Raises: StateError."""
+    named = Index(root).named(passed_over)
+    told = _with_slurm(root, list(named.values()), env) if named else []
+    return {
+        root / "jobs" / name: known for name, known in zip(named, told, strict=True) if not (known.over and known.at < began)
+    }
 
 
 def _begun(job: str, contents: Contents) -> JobSummary:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.errors import UsageError
-from ftslurm.model.nodes import expand, fold, fold_in_order
+from ftslurm.model.nodes import count, expand, fold, fold_in_order
 
 
 @pytest.mark.parametrize(
@@ -94,3 +94,14 @@ NAMES = st.builds(
 def test_what_was_folded_in_order_expands_to_the_same(nodes: list[str]) -> None:
     """As `scontrol show hostnames` does, which torchrun scripts read the first of."""
     assert expand(fold_in_order(nodes)) == tuple(nodes)
+
+
+@pytest.mark.parametrize(
+    ("text", "many"),
+    [
+        ("", 0), ("n1", 1), ("n[1-4,7]", 5), ("r[1-2]n[1-4],x", 9), ("n[1-999999999]", 65536), ("n[", 1), ("$(x)", 0),
+        ("n[a-b]", 0), ("n[4-1]", 1),
+    ],
+)  # fmt: skip
+def test_nodes_are_counted_and_none_is_made(text: str, many: int) -> None:
+    assert count(text) == many

@@ -19,7 +19,7 @@ DAY_S = 86400.0
 # More than a year of days are shown by the week, more than seven years by the month; a bar needs some width.
 _BINS_MOST = 400
 _RAN = frozenset({Part.TRAINING, Part.REDONE, Part.NEW_OR_REDONE})
-_OF_NODES = frozenset({"device", "node", "hardware"})
+_OF_NODES = frozenset({"device", "node"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def jobs_account(jobs: Sequence[JobAccount], began: float, ended: float, passed_
             parts[stretch.part] += stretch.seconds * weight(job, stretch)
     every = [(job, one) for job in jobs for one in job.failures]
     failed = [(job, one) for job, one in every if one.outage.failed]
-    of_nodes = sum(_is_nodes(one) for _, one in failed)
+    of_nodes = sum(_is_nodes(job, one) for job, one in failed)
     node_s = sum(stretch.seconds * max(1, stretch.nodes) for stretch in ran)
     return JobsAccount(
         began, ended, tuple(sorted(jobs, key=lambda job: -job.lost_s)), "GPU" if gpus_known else "node", parts, ettr(parts),
@@ -139,9 +139,9 @@ def _by_node(job: JobAccount, stretch: Stretch) -> float:
     return float(stretch.nodes or max((one.nodes for one in job.spent.stretches), default=1) or 1)
 
 
-def _is_nodes(one: Failure) -> bool:
-    """Is a node or a device behind it, by a fact?"""
-    return one.outage.cause in _OF_NODES or (bool(one.nodes) and one.error_class in ("hardware", "network", "unknown"))
+def _is_nodes(job: JobAccount, one: Failure) -> bool:
+    """Is a node or a device behind it, as far as the job has learned since? A node that was reinstated is not to blame."""
+    return one.outage.cause in _OF_NODES or bool(set(one.nodes) - job.reinstated.keys())
 
 
 def _kinds(failed: Sequence[tuple[JobAccount, Failure]]) -> tuple[Kind, ...]:

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 
-from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
-from ftslurm.model.nodes import expand
+from ftslurm.model.nodes import count
 from ftslurm.model.shares import unfold_counts
 from ftslurm.model.summary import ENDING_STATES, MAY_GO_ON
 from ftslurm.model.values import dataclass
@@ -352,7 +351,7 @@ class _Walk:
         if first:
             self.program, self._furthest = 0.0, 0
             self.seen_keys.add(begun.step_key)
-        self.attempt, self.gpus, self.nodes = begun, _gpus(begun), _nodes(begun.nodes)
+        self.attempt, self.gpus, self.nodes = begun, _gpus(begun), count(begun.nodes)
         self.hung_since = 0.0
         if self.outage >= 0 and self.open:
             self._change(back=at)
@@ -465,10 +464,3 @@ def _learned_later(records: Sequence[rec.Record]) -> frozenset[int]:
 
 def _gpus(begun: rec.AttemptBegan) -> int:
     return sum(unfold_counts(begun.gpus)) if begun.gpus else -1
-
-
-def _nodes(text: str) -> int:
-    try:
-        return len(expand(text))
-    except UsageError:
-        return 0

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ftslurm.model.nodes import fold
 from ftslurm.report.account.job import FAILURES_SHOWN, Failure, JobAccount
 from ftslurm.report.account.parts import LOST, UNSURE, Part
-from ftslurm.report.account.saved import ASSUMPTION
+from ftslurm.report.account.saved import ASSUMPTION, Saved
 from ftslurm.report.page.document import (
     Block,
     Cards,
@@ -73,9 +73,14 @@ def _figures(job: JobAccount) -> tuple[Figures, ...]:
         Figures("Effective training time", ratio(known), f"of {duration(job.spent.whole_s)}{unsure}"),
         Figures("Lost", duration(job.lost_s), f"{hours(gpu_lost)} GPU-hours" if gpu_lost else f"over {starts}"),
         Figures("Failures", str(failed), f"{others} other interruptions" if others else starts),
-        Figures("Saved", duration(job.saved.seconds), f"against {job.saved.outages} plain requeues") if job.saved.outages else
+        Figures("Saved", duration(job.saved.seconds), _against(job.saved)) if job.saved.outages else
         Figures("Attempts", str(len(job.attempts)), "starts of all ranks"),
     )  # fmt: skip
+
+
+def _against(known: Saved) -> str:
+    gpus = f"{hours(known.gpu_s)} GPU-hours, " if known.gpu_s else ""
+    return f"{gpus}against {known.outages} plain requeue{'' if known.outages == 1 else 's'}"
 
 
 def _summary(job: JobAccount) -> Section:
@@ -114,7 +119,7 @@ def _timeline(job: JobAccount) -> Section:
 def _outages(job: JobAccount) -> Section:
     rows = [
         (
-            one.number, moment(one.outage.at), one.name, one.outage.rung or _no_rung(one),
+            one.number, moment(one.outage.at), one.name, remedy_of(one),
             *(duration(one.cost[part]) if one.cost.get(part) else "·" for part in SHORT),
             duration(one.unsure_s) if one.unsure_s else "·", duration(one.lost_s),
         )
@@ -129,8 +134,8 @@ def _outages(job: JobAccount) -> Section:
     ))  # fmt: skip
 
 
-def _no_rung(one: Failure) -> str:
-    return "Slurm's requeue" if one.outage.unseen else "none"
+def remedy_of(one: Failure) -> str:
+    return one.outage.rung or ("Slurm's requeue" if one.outage.unseen else "none")
 
 
 def _failures(job: JobAccount, evidence: Mapping[str, str]) -> Section:

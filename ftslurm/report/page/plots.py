@@ -25,7 +25,7 @@ from ftslurm.report.account.job import JobAccount, nodes_of
 from ftslurm.report.account.jobs import JobsAccount
 from ftslurm.report.account.parts import Part, Stretch
 from ftslurm.report.page.document import day, duration, hours, percent
-from ftslurm.report.page.job import MEANINGS, SHORT
+from ftslurm.report.page.job import MEANINGS, SHORT, remedy_of
 from ftslurm.report.page.svg import INK, SOFT, markup
 
 # Inches of 72 points; a page shows the narrow one on a telephone.
@@ -102,7 +102,7 @@ def _axes(broad: bool, height: float) -> tuple[Figure, Axes]:
 
 
 def _label(text: str, broad: bool) -> str:
-    return cut(visible(text), 34 if broad else 20)
+    return cut(visible(text), 46 if broad else 20)
 
 
 def _style(part: Part) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def _outages(job: JobAccount, broad: bool) -> Figure | None:
                 axes.barh(row, width, left=begin, height=0.7, **_style(part))
                 begin += width
                 used[part] = None
-    labels = [_label(f"{one.number}  {one.name}{f': {one.outage.rung}' if broad else ''}", broad) for one in shown]
+    labels = [_label(f"{one.number}  {one.name}{f': {remedy_of(one)}' if broad else ''}", broad) for one in shown]
     axes.set_yticks(range(len(shown)), labels)
     axes.invert_yaxis()
     axes.grid(axis="x")

@@ -72,8 +72,8 @@ def _rename(element: ElementTree.Element, used: set[str], name: str) -> None:
         del element.attrib["id"]
         if own in used:
             element.set("id", f"{name}-{own}")
+    if (link := element.attrib.pop(f"{{{_LINK}}}href", "")).startswith("#"):
+        element.set("href", f"#{name}-{link[1:]}")
     for key, value in element.attrib.items():
-        if key == f"{{{_LINK}}}href" and value.startswith("#"):
-            element.set(key, f"#{name}-{value[1:]}")
-        elif value.startswith("url(#"):
+        if value.startswith("url(#"):
             element.set(key, f"url(#{name}-{value[5:]}")
