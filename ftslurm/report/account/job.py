@@ -36,6 +36,11 @@ class Failure:
     card: Card | None = None
 
     @property
+    def remedy(self) -> str:
+        """The last rung that was decided on, in a word for people."""
+        return self.outage.rung or ("Slurm's requeue" if self.outage.unseen else "none")
+
+    @property
     def lost_s(self) -> float:
         return sum(self.cost.get(part, 0.0) for part in LOST)
 

@@ -153,7 +153,7 @@ def _kinds(failed: Sequence[tuple[JobAccount, Failure]]) -> tuple[Kind, ...]:
             name, error_class, len(group), _sorted(job.job for job, _ in group),
             _sorted(node for _, one in group for node in one.nodes),
             sum(one.lost_s for _, one in group), sum(one.lost_s * max(0, one.outage.gpus) for _, one in group),
-            Counter(one.outage.rung or "none" for _, one in group), group[-1][1].outage.what,
+            Counter(one.remedy for _, one in group), group[-1][1].outage.what,
             max(one.outage.at for _, one in group),
         )
         for (name, error_class), group in groups.items()

@@ -119,7 +119,7 @@ def _timeline(job: JobAccount) -> Section:
 def _outages(job: JobAccount) -> Section:
     rows = [
         (
-            one.number, moment(one.outage.at), one.name, remedy_of(one),
+            one.number, moment(one.outage.at), one.name, one.remedy,
             *(duration(one.cost[part]) if one.cost.get(part) else "·" for part in SHORT),
             duration(one.unsure_s) if one.unsure_s else "·", duration(one.lost_s),
         )
@@ -132,10 +132,6 @@ def _outages(job: JobAccount) -> Section:
         Plot("outages", "The latest outages, one bar each: how long ranks did no new work, and why."),
         table(head, rows, (0, *range(4, len(head)))),
     ))  # fmt: skip
-
-
-def remedy_of(one: Failure) -> str:
-    return one.outage.rung or ("Slurm's requeue" if one.outage.unseen else "none")
 
 
 def _failures(job: JobAccount, evidence: Mapping[str, str]) -> Section:

@@ -60,7 +60,7 @@ def _summary(jobs: JobsAccount) -> Section:
         facts(
             ("from", moment(jobs.began)), ("to", moment(jobs.ended)), ("jobs", f"{len(jobs.jobs)} ({states})"),
             ("interruptions", f"{jobs.interruptions} by people or Slurm, and {jobs.drills} drills: no failures"),
-            ("not read", f"{len(jobs.passed_over)} ledgers" if jobs.passed_over else ""),
+            ("not read", f"{len(jobs.passed_over)} of the ledgers" if jobs.passed_over else ""),
         ),
     ))  # fmt: skip
 

@@ -25,7 +25,7 @@ from ftslurm.report.account.job import JobAccount, nodes_of
 from ftslurm.report.account.jobs import JobsAccount
 from ftslurm.report.account.parts import Part, Stretch
 from ftslurm.report.page.document import day, duration, hours, percent
-from ftslurm.report.page.job import MEANINGS, SHORT, remedy_of
+from ftslurm.report.page.job import MEANINGS, SHORT
 from ftslurm.report.page.svg import INK, SOFT, markup
 
 # Inches of 72 points; a page shows the narrow one on a telephone.
@@ -118,6 +118,11 @@ def _legend(figure: Figure, parts: Iterable[Part], broad: bool, more: Sequence[A
     )  # fmt: skip
 
 
+def _beside(axes: Axes, end: float, row: float, text: str) -> None:
+    """To the right of a bar."""
+    axes.annotate(text, (end, row), xytext=(5, 0), textcoords="offset points", va="center", fontsize=_POINT)
+
+
 def _parts(parts: Mapping[Part, float], show: Callable[[float], str], broad: bool) -> Figure | None:
     shown = [part for part in MEANINGS if parts[part] > 0]
     whole = sum(parts.values())
@@ -127,7 +132,7 @@ def _parts(parts: Mapping[Part, float], show: Callable[[float], str], broad: boo
     for row, part in enumerate(shown):
         share = parts[part] / whole
         axes.barh(row, 100 * share, height=0.7, **_style(part))
-        axes.text(100 * share + 0.8, row, f"{percent(share)}, {show(parts[part])}", va="center", fontsize=_POINT)
+        _beside(axes, 100 * share, row, f"{percent(share)}, {show(parts[part])}")
     axes.set_yticks(range(len(shown)), [part.value for part in shown])
     axes.invert_yaxis()
     axes.set_xlim(0, 100 * max(parts[part] for part in shown) / whole * (1.25 if broad else 1.75))
@@ -258,7 +263,7 @@ def _outages(job: JobAccount, broad: bool) -> Figure | None:
                 axes.barh(row, width, left=begin, height=0.7, **_style(part))
                 begin += width
                 used[part] = None
-    labels = [_label(f"{one.number}  {one.name}{f': {remedy_of(one)}' if broad else ''}", broad) for one in shown]
+    labels = [_label(f"{one.number}  {one.name}{f': {one.remedy}' if broad else ''}", broad) for one in shown]
     axes.set_yticks(range(len(shown)), labels)
     axes.invert_yaxis()
     axes.grid(axis="x")
@@ -317,7 +322,7 @@ def _kinds(jobs: JobsAccount, broad: bool) -> Figure | None:
     figure, axes = _axes(broad, 0.6 + 0.3 * len(shown))
     axes.barh(range(len(shown)), [kind.count for kind in shown], height=0.7, facecolor="#d55e00", edgecolor=INK, linewidth=0.5)
     for row, kind in enumerate(shown):
-        axes.text(kind.count, row, f"  {kind.count}, lost {duration(kind.lost_s)}", va="center", fontsize=_POINT)
+        _beside(axes, kind.count, row, f"{kind.count}, lost {duration(kind.lost_s)}")
     axes.set_yticks(range(len(shown)), [_label(kind.name, broad) for kind in shown])
     axes.invert_yaxis()
     axes.set_xlim(0, max(kind.count for kind in shown) * (1.25 if broad else 1.8))
