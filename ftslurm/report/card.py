@@ -152,6 +152,10 @@ class _Walk:
     def _next_attempt(self, begun: rec.AttemptBegan | None = None) -> None:
         self.attempt = begun
         self.trouble: rec.TroubleSeen | None = None
+        self._know_nothing()
+
+    def _know_nothing(self) -> None:
+        """Of what is behind a failure: what was behind the one before is another matter, also where no attempt lies between."""
         self.verdict: rec.Diagnosed | None = None
         self.hang: rec.HangSeen | None = None
         self.culprit: rec.CulpritSeen | None = None
@@ -162,6 +166,7 @@ class _Walk:
         match record:
             case rec.RunBegan():
                 self.run = record
+                self._know_nothing()
             case rec.AttemptBegan():
                 self._began_again(record)
             case rec.TroubleSeen():
@@ -347,7 +352,7 @@ class _Walk:
         return self.run.budgets.get(name, 0) if self.run else 0
 
     def _lived(self) -> str:
-        if self.attempt is None or self.trouble is None:
+        if self.attempt is None or self.trouble is None or self.trouble.attempt != self.attempt.attempt:
             return ""
         return f"it ran {span(max(0.0, self.trouble.at - self.attempt.at))}"
 

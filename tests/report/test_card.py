@@ -192,3 +192,20 @@ def test_a_command_that_is_not_there_has_no_verdict_worth_a_line() -> None:
             rec.Diagnosed(2.5, 1, "unknown", "unknown", "unknown", "none", "no rank failed by itself"),
             rec.Decided(2.5, "r-1", 1, "fail", "unstartable", "", reason="the command cannot be executed on any node")]  # fmt: skip
     assert list(facts(last_card([*begun, *seen]))) == ["", "done", "next"]
+
+
+def test_a_step_that_does_not_come_up_after_a_requeue_has_another_reason_than_the_requeue() -> None:
+    """Seen on a real cluster: the card told the words of the failure before, and how long that had run."""
+    run = rec.RunBegan(1.0, "r", "7", "c", 0, "", "x", "n[1-2]")
+    records = [
+        run, rec.AttemptBegan(2.0, "r", 1, 0, "", 1, "n[1-2]", 2),
+        rec.TroubleSeen(9.0, 1, "crash", "rank 1 on n2 exited with status 1"),
+        rec.Diagnosed(9.0, 1, "nan-loss", "data", "yes", "strong", "RuntimeError: loss is nan", said="RuntimeError: loss is nan"),
+        rec.Decided(9.0, "r-1", 1, "unconditional-requeue", "crash", "because"),
+        replace(run, at=20.0, run="s", schedule=1),
+        rec.TroubleSeen(22.0, 0, "launch", "the step did not come up: its launcher exited with status 1"),
+        rec.Decided(22.0, "s-1", 0, "fail", "launch", "because", reason="the step never came up"),
+    ]  # fmt: skip
+    first, second = (facts(card) for card in cards(records))
+    assert "loss is nan" in first["what"] and "it ran 7.0 s" in first["done"]
+    assert "what" not in second and "loss is nan" not in str(second) and "it ran" not in second["done"]

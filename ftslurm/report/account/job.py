@@ -150,7 +150,8 @@ def _only(whole: Spent, kept: set[int]) -> Spent:
 def _failure(place: int, outage: Outage, whole: Spent, cards: Mapping[str, Card]) -> Failure:
     verdict, cost = outage.verdict, whole.of_outage(place)
     told = verdict is not None and (verdict.confidence != "none" or not verdict.said)
-    name = verdict.signature if verdict is not None and told else _PLAIN.get(outage.cause, outage.cause)
+    name = verdict.signature if verdict is not None and told else outage.cause
+    name = _PLAIN.get(name, name)
     nodes = {node for decided in outage.decided for node in decided.isolate}
     if verdict is not None:
         nodes |= {*verdict.blamed}
