@@ -153,7 +153,7 @@ def main() -> None:
     os.umask(0o077)
     try:
         print_ledgers(float(sys.argv[1]), sys.argv[2:])
-    except (FtslurmError, ValueError, IndexError) as error:
+    except (FtslurmError, OSError, ValueError, IndexError) as error:
         sys.stdout.write(f"cannot be read: {error}\n")
     sys.stdout.flush()
 

@@ -14,7 +14,7 @@ from ftslurm.ledger.index import Index
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.store import Store
 from ftslurm.model.summary import JobSummary, summarise
-from ftslurm.report.account.job import JobAccount, account, since
+from ftslurm.report.account.job import JobAccount, account, since, with_story
 from ftslurm.system.files import read_private
 from ftslurm.wrapper.jobs import with_slurms_word
 
@@ -28,7 +28,7 @@ def one_job(store: Store, job: str, env: Mapping[str, str], now: float) -> tuple
     """With what hung ranks were doing, by the name of the file. Raises: UnknownJob, StateError, UsageError."""
     journal, contents = store.find(job)
     (known,) = _with_slurm(store.root, [_begun(job, contents)], env)
-    return account(contents.records, known, now, contents.damaged), _evidence(journal)
+    return with_story(account(contents.records, known, now, contents.damaged), contents.records), _evidence(journal)
 
 
 def jobs_named(store: Store, jobs: Iterable[str], env: Mapping[str, str], now: float) -> list[JobAccount]:

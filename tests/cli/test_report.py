@@ -7,7 +7,8 @@ import os
 import pwd
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -120,13 +121,19 @@ def test_only_root_may_ask_for_all_users(
     assert status == 64 and "for root" in err
 
 
+@pytest.fixture
+def homes() -> Iterator[Path]:
+    """pytest's own folders are root's alone."""
+    with tempfile.TemporaryDirectory(prefix="ftslurm-homes-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become others")
 def test_root_reads_the_ledgers_of_each_user_as_that_user(
-    tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    homes: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = tmp_path_factory.mktemp("homes")
-    for parent in (base, base.parent, base.parent.parent):  # pytest's own, which are root's alone
-        parent.chmod(parent.stat().st_mode | 0o011)
+    base = homes
     for name, records in (("daemon", long_story().ledger), ("bin", hostile(big_job()))):
         user = pwd.getpwnam(name)
         folder = base / name / "state" / "jobs"

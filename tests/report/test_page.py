@@ -17,7 +17,7 @@ import pytest
 
 from ftslurm.model import record as rec
 from ftslurm.model.summary import summarise
-from ftslurm.report.account.job import JobAccount, account, since
+from ftslurm.report.account.job import JobAccount, account, since, with_story
 from ftslurm.report.account.jobs import jobs_account
 from ftslurm.report.page import as_json, html, markdown
 from ftslurm.report.page import job as job_page
@@ -35,7 +35,7 @@ STACKS = {"attempt-3.n26.txt": "rank 200, main thread:\n  read\n  dataset.py:88\
 def told(records: list[rec.Record], **more: object) -> JobAccount:
     known = summarise(records)
     assert known is not None
-    return account(records, known, NOW, **more)  # type: ignore[arg-type]
+    return with_story(account(records, known, NOW, **more), records)  # type: ignore[arg-type]
 
 
 BIG, EVIL = told(big_job()), told(hostile(big_job()))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ftslurm.ledger.records import from_line, to_line
 from ftslurm.model import record as rec
-from ftslurm.report.account.parts import Spent, in_order, spent
+from ftslurm.report.account.parts import Spent, in_order, seconds_of, spent
 from tests.ledger.test_records import RECORDS
 from tests.stories.test_blame_random import LIVES, lived
 
@@ -161,9 +161,8 @@ def test_what_an_outage_cost_is_owed_to_it_up_to_the_first_new_step() -> None:
     found = spent(records, T + 190, False)
     first, second = found.outages
     assert (first.rung, first.back - T, second.rung, second.back) == ("in-place-restart", 112.0, "", 0.0)
-    cost = {part.value: value for part, value in found.of_outage(0).items() if value}
-    assert cost == {"noticing": 2.0, "deciding": 2.0, "starting": 8.0, "redone work": 21.0}
-    assert {part.value: value for part, value in found.of_outage(1).items() if value} == {"deciding": 10.0}
+    cost = [{part.value: value for part, value in seconds_of(owed).items() if value} for owed in found.by_outage()]
+    assert cost == [{"noticing": 2.0, "deciding": 2.0, "starting": 8.0, "redone work": 21.0}, {"deciding": 10.0}]
     assert {stretch.gpus for stretch in found.stretches} == {-1, 8}
 
 

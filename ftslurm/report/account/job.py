@@ -12,7 +12,7 @@ from ftslurm.model.history import fold
 from ftslurm.model.nodes import expand
 from ftslurm.model.summary import JobSummary
 from ftslurm.model.values import dataclass
-from ftslurm.report.account.parts import LOST, UNSURE, Outage, Part, Ratio, Spent, spent
+from ftslurm.report.account.parts import LOST, UNSURE, Outage, Part, Ratio, Spent, Stretch, seconds_of, spent
 from ftslurm.report.account.saved import REQUEUE_S, Saved, saved, start_s
 from ftslurm.report.card import Card, by_decision
 from ftslurm.report.view import AttemptView, attempts
@@ -64,6 +64,7 @@ class JobAccount:
     """One job. began, ended: Unix seconds; ended is now while it is not over. nodes: of the last attempt. gpus: likewise, -1: not
     known. budgets: name -> (left, limit). excluded: node -> why, as it stands. reinstated: node -> why. events: of nodes.
     queued_s: before its first start, -1: not known; no part of the rest. notes: what a reader has to know about the figures.
+    starts: attempts, those of single ranks too. attempts: only with its whole story.
     """
 
     job: str
@@ -79,7 +80,7 @@ class JobAccount:
     tasks: int
     gpus: int
     spent: Spent
-    attempts: tuple[AttemptView, ...]
+    starts: int
     failures: tuple[Failure, ...]
     budgets: Mapping[str, tuple[int, int]]
     excluded: Mapping[str, str]
@@ -91,6 +92,7 @@ class JobAccount:
     damaged: int = 0
     user: str = ""
     notes: tuple[str, ...] = ()
+    attempts: tuple[AttemptView, ...] = ()
 
     @property
     def lost_s(self) -> float:
@@ -105,16 +107,16 @@ def account(records: Sequence[rec.Record], known: JobSummary, now: float, damage
     """known: how the job stands, with Slurm's word where there was one. now: Unix seconds."""
     time_spent = spent(records, now, known.over)
     history = fold(records)
-    cards = by_decision(records)
     run = next(record for record in records if isinstance(record, rec.RunBegan))
     last = next((record for record in reversed(records) if isinstance(record, rec.AttemptBegan)), None)
     last_run = history.last_run or run
-    failures = tuple(_failure(place, outage, time_spent, cards) for place, outage in enumerate(time_spent.outages))
+    owed = time_spent.by_outage()
+    failures = tuple(_failure(place, outage, owed[place]) for place, outage in enumerate(time_spent.outages))
     decided = [record for record in records if isinstance(record, rec.Decided)]
     found = JobAccount(
         known.job, known.cluster, run.name, run.command, known.state, known.what, known.over,
         time_spent.began, time_spent.ended, last.nodes if last else run.nodes, last.tasks if last else 0,
-        time_spent.stretches[-1].gpus if time_spent.stretches else -1, time_spent, tuple(attempts(records)), failures,
+        time_spent.stretches[-1].gpus if time_spent.stretches else -1, time_spent, history.attempts, failures,
         {name: (limit - history.spent.get(name, 0), limit) for name, limit in last_run.budgets.items() if limit},
         {node: why for node, (why, _) in history.isolated.items()}, _reinstated(records), tuple(_events(records)),
         saved(time_spent, start_s(records)), Counter(record.rung for record in decided),
@@ -122,6 +124,16 @@ def account(records: Sequence[rec.Record], known: JobSummary, now: float, damage
         damaged, user,
     )  # fmt: skip
     return replace(found, notes=tuple(_notes(found)))
+
+
+def with_story(job: JobAccount, records: Sequence[rec.Record]) -> JobAccount:
+    """And its attempts one by one, and the cards of its failures: what takes longest, and no list of many jobs shows."""
+    cards = by_decision(records)
+    told = tuple(
+        replace(one, card=next((cards[each.id] for each in reversed(one.outage.decided) if each.id in cards), None))
+        for one in job.failures
+    )
+    return replace(job, failures=told, attempts=tuple(attempts(records)))
 
 
 def since(job: JobAccount, at: float) -> JobAccount:
@@ -147,19 +159,18 @@ def _only(whole: Spent, kept: set[int]) -> Spent:
     )
 
 
-def _failure(place: int, outage: Outage, whole: Spent, cards: Mapping[str, Card]) -> Failure:
-    verdict, cost = outage.verdict, whole.of_outage(place)
+def _failure(place: int, outage: Outage, owed: Sequence[Stretch]) -> Failure:
+    verdict, cost = outage.verdict, seconds_of(owed)
     told = verdict is not None and (verdict.confidence != "none" or not verdict.said)
     name = verdict.signature if verdict is not None and told else outage.cause
     name = _PLAIN.get(name, name)
     nodes = {node for decided in outage.decided for node in decided.isolate}
     if verdict is not None:
         nodes |= {*verdict.blamed}
-    card = next((cards[decided.id] for decided in reversed(outage.decided) if decided.id in cards), None)
     if outage.drill:
         name = f"{name} (drill)"
     return Failure(
-        place + 1, outage, name, verdict.error_class if verdict is not None else "unknown", tuple(sorted(nodes)), cost, card
+        place + 1, outage, name, verdict.error_class if verdict is not None else "unknown", tuple(sorted(nodes)), cost
     )
 
 
@@ -218,7 +229,7 @@ def _notes(job: JobAccount) -> list[str]:
             "The program reports no training steps, so nobody knows how much of its work after a restart had been done before: "
             "at most as many seconds as ranks had run. ftslurm.sdk.progress(step) tells."
         )
-    elif not job.spent.tells_steps and job.attempts:
+    elif not job.spent.tells_steps and job.starts:
         found.append("The program reports no training steps: its own start (imports, checkpoint) counts as training.")
     if parts[Part.UNKNOWN]:
         found.append(

@@ -136,8 +136,13 @@ class Spent:
         """Effective training time ratio: productive time of all, less what the script did without ftrun. None: no time."""
         return ettr(self.parts)
 
-    def of_outage(self, place: int) -> Mapping[Part, float]:
-        return seconds_of(stretch for stretch in self.stretches if stretch.outage == place)
+    def by_outage(self) -> list[list[Stretch]]:
+        """What is owed to each."""
+        found: list[list[Stretch]] = [[] for _ in self.outages]
+        for stretch in self.stretches:
+            if stretch.outage >= 0:
+                found[stretch.outage].append(stretch)
+        return found
 
 
 def seconds_of(stretches: Iterable[Stretch]) -> dict[Part, float]:

@@ -51,13 +51,12 @@ def start_s(records: Sequence[rec.Record]) -> float:
 def saved(spent: Spent, usual_start_s: float) -> Saved:
     plain_s = REQUEUE_S + usual_start_s
     outages, seconds, gpu_s = 0, 0.0, 0.0
-    for place, outage in enumerate(spent.outages):
+    for outage, owed in zip(spent.outages, spent.by_outage(), strict=True):
         if not outage.back or outage.drill or outage.by_others or not outage.decided:
             continue
         down = [
-            stretch for stretch in spent.stretches
-            if stretch.outage == place and stretch.end <= outage.back
-            and stretch.part in (Part.DECIDING, Part.WAITING, Part.STARTING)
+            stretch for stretch in owed
+            if stretch.end <= outage.back and stretch.part in (Part.DECIDING, Part.WAITING, Part.STARTING)
         ]  # fmt: skip
         gain = plain_s - sum(stretch.seconds for stretch in down)
         outages, seconds = outages + 1, seconds + gain

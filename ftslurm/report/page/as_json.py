@@ -15,30 +15,30 @@ VERSION = 1
 
 def of_job(job: JobAccount) -> dict[str, Any]:
     """Times in Unix seconds, durations in seconds. parts: seconds by part, which add up to whole_s."""
-    return {"version": VERSION, "kind": "job", **_job(job)}
+    failures = [
+        {**plain(one), "lost_s": one.lost_s, "failed": one.outage.failed, "remedy": one.remedy} for one in job.failures
+    ]
+    more = {"attempts": job.attempts, "events": job.events, "stretches": job.spent.stretches, "notes": job.notes}
+    return {"version": VERSION, "kind": "job", **_short(job), **plain(more), "failures": failures}
 
 
 def of_jobs(jobs: JobsAccount) -> dict[str, Any]:
     """parts: seconds times GPUs or nodes (unit)."""
     body = {one.name: plain(getattr(jobs, one.name)) for one in fields(jobs) if one.name != "jobs"}
-    short = [
-        {key: value for key, value in _job(job).items() if key not in ("attempts", "failures", "events", "stretches")}
-        for job in jobs.jobs
-    ]
-    return {"version": VERSION, "kind": "jobs", **body, "jobs": short}
+    return {"version": VERSION, "kind": "jobs", **body, "jobs": [_short(job) for job in jobs.jobs]}
 
 
-def _job(job: JobAccount) -> dict[str, Any]:
-    body = {one.name: plain(getattr(job, one.name)) for one in fields(job) if one.name not in ("spent", "failures")}
-    failures = [
-        {**plain(one), "lost_s": one.lost_s, "failed": one.outage.failed, "rung": one.outage.rung} for one in job.failures
-    ]
+_LONG = frozenset({"spent", "failures", "attempts", "events", "notes"})
+
+
+def _short(job: JobAccount) -> dict[str, Any]:
+    body = {one.name: plain(getattr(job, one.name)) for one in fields(job) if one.name not in _LONG}
     time = {
-        "parts": plain(job.spent.parts), "whole_s": job.spent.whole_s, "lost_s": job.lost_s, "ettr": plain(job.ettr),
-        "stretches": plain(job.spent.stretches), "rank_restarts": job.spent.rank_restarts,
-        "tells_steps": job.spent.tells_steps,
+        "parts": job.spent.parts, "whole_s": job.spent.whole_s, "lost_s": job.lost_s, "ettr": job.ettr,
+        "rank_restarts": job.spent.rank_restarts, "tells_steps": job.spent.tells_steps,
+        "failed": sum(one.outage.failed for one in job.failures), "interrupted": len(job.failures),
     }  # fmt: skip
-    return {**body, **time, "failures": failures}
+    return {**body, **plain(time)}
 
 
 def plain(value: Any) -> Any:

@@ -142,7 +142,7 @@ def _jobs(jobs: JobsAccount) -> Section:
     rows = [
         (
             f"{job.cluster}.{job.job}" if job.cluster else job.job, *((job.user,) if several else ()), job.state,
-            moment(job.began), duration(job.spent.whole_s), job.gpus if job.gpus > 0 else "-", len(job.attempts),
+            moment(job.began), duration(job.spent.whole_s), job.gpus if job.gpus > 0 else "-", job.starts,
             sum(one.outage.failed for one in job.failures), ratio(job.ettr), duration(job.lost_s), job.command,
         )
         for job in jobs.jobs
