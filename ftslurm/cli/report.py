@@ -44,12 +44,12 @@ def report(job: tuple[str, ...], place: str, since: str, all_users: bool, form: 
             raise UsageError("--since and --all-users are for all jobs", hint="name either jobs or a time")
         text = _many(job, since, all_users, form, now)
     if not place:
-        click.echo(text, nl=False)
+        click.echo(visible(text, lines=True), nl=False)
         return
     from ftslurm.wrapper.reports import write_whole
 
     write_whole(Path(place), text)
-    click.echo(f"{visible(place)}: {len(text.encode()) / 1024:.0f} KB", err=True)
+    click.echo(visible(f"{place}: {len(text.encode()) / 1024:.0f} KB"), err=True)
 
 
 def _format(form: str | None, place: str) -> str:

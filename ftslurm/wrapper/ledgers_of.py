@@ -22,6 +22,7 @@ from ftslurm.ledger.records import from_line
 from ftslurm.ledger.store import VARIABLE
 from ftslurm.model.record import Record
 from ftslurm.model.summary import OVER, summarise
+from ftslurm.model.text import visible
 from ftslurm.report.account.job import JobAccount, account, since
 from ftslurm.system.files import read_private
 from ftslurm.system.owner import PATH, Owner, read_as
@@ -154,7 +155,7 @@ def main() -> None:
     try:
         print_ledgers(float(sys.argv[1]), sys.argv[2:])
     except (FtslurmError, OSError, ValueError, IndexError) as error:
-        sys.stdout.write(f"cannot be read: {error}\n")
+        print(visible(f"cannot be read: {error}"))
     sys.stdout.flush()
 
 
