@@ -131,6 +131,12 @@ STORIES: dict[str, tuple[Sequence[rec.Record], float, bool, dict[str, float]]] =
         (run(0), begun(10), rec.HangSeen(T + 70, 1, "silence", "no output", since=T + 50)), 100, False,
         {"starting": 10, "training": 40, "not known": 50},
     ),
+    "what seemed to hang and was none, or is over": (
+        (
+            run(0), begun(10), rec.HangSeen(T + 70, 1, "silence", "no output", since=T + 50),
+            rec.HangEnded(T + 80, 1, "silence", "rank 1 prints again"),
+        ), 100, False, {"starting": 10, "training": 60, "not known": 30},
+    ),
     "a hang that is answered": (
         (
             run(0), begun(10), rec.HangSeen(T + 70, 1, "stall", "no progress", since=T + 40),

@@ -287,6 +287,8 @@ class _Walk:
                 self._trouble_seen(record, at)
             case rec.HangSeen() if record.since and self.part in _RAN:
                 self.hung_since = min(max(record.since, self.at), at)
+            case rec.HangEnded() if self.part in _RAN and self.hung_since:
+                self._turn(at, self.part)  # it was none, or is over: nobody knows which
             case rec.Paused() if self.part in _RAN and self.hung_since:
                 self._went_on(record, at)
             case rec.AttemptEnded():
