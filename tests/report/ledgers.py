@@ -54,7 +54,7 @@ class _Job:
         self.add(
             rec.TroubleSeen(T + at, self.attempt, cause, what, T + at - noticed if noticed else 0.0),
             rec.AttemptEnded(T + at + stop + decide, self.attempt, {"was killed by SIGTERM": 511, "exited with status 1": 1}, step,
-                             T + at + stop),
+                             stopped=T + at + stop),
         )  # fmt: skip
         if verdict:
             self.add(rec.Diagnosed(T + at + stop + decide, self.attempt, **verdict))

@@ -37,7 +37,7 @@ def trouble(at: float, since: float = 0.0, attempt: int = 1, cause: str = "crash
 
 
 def ended(at: float, stopped: float = 0.0, attempt: int = 1, step: int = 0) -> rec.AttemptEnded:
-    return rec.AttemptEnded(T + at, attempt, {"exited with status 1": 8}, step, T + stopped if stopped else 0.0)
+    return rec.AttemptEnded(T + at, attempt, {"exited with status 1": 8}, step, stopped=T + stopped if stopped else 0.0)
 
 
 def decided(at: float, rung: str, attempt: int = 1, cause: str = "crash") -> rec.Decided:
