@@ -16,7 +16,7 @@ from ftslurm.model.history import BY_SLURM, OUTSIDE, REQUEUES, fold
 from ftslurm.model.settings import RUNG_NAMES
 from ftslurm.model.summary import JobSummary
 from ftslurm.model.values import dataclass
-from ftslurm.report.seconds import PHASES, seconds_by_phase
+from ftslurm.report.account.parts import Part, spent
 
 RUNGS = frozenset({*RUNG_NAMES, *REQUEUES, BY_SLURM}) - {"fail"}
 CAUSES = frozenset(
@@ -30,6 +30,8 @@ STATES = frozenset({
 })  # fmt: skip
 BUDGETS = frozenset({"max_restarts", "crash_restarts", "node_replacements"})
 OTHER = "other"
+# Of a job's time.
+PHASES = tuple(part.name.lower() for part in Part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,10 @@ class JobOf:
     pulse: Pulse | None = None
 
 
+def _seconds(records: Sequence[rec.Record], now: float, over: bool) -> Mapping[str, float]:
+    return {part.name.lower(): seconds for part, seconds in spent(records, now, over).parts.items() if seconds}
+
+
 def measure(records: Sequence[rec.Record], job: JobSummary, now: float) -> Measures:
     """job: of the same records. now: Unix seconds."""
     past = fold(records)
@@ -87,7 +93,7 @@ def measure(records: Sequence[rec.Record], job: JobSummary, now: float) -> Measu
         job.job, job.cluster, _known(job.state, STATES), job.began, job.at, past.attempts, job.schedule_count,
         _how_many(job.nodes), last.tasks if last else 0, len(past.isolated),
         sum(isinstance(record, rec.ProgramSaid) and record.what == "message" for record in records),
-        _restarts(records), seconds_by_phase(records, now, job.over),
+        _restarts(records), _seconds(records, now, job.over),
         Counter(_known(record.fault_class, FAULT_CLASSES) for record in records if isinstance(record, rec.FaultSeen)),
         Counter(_known(record.sign, SIGNS) for record in records if isinstance(record, rec.HangSeen)),
         {name: max(0, limit - past.spent.get(name, 0)) for name, limit in budgets.items() if limit and name in BUDGETS},

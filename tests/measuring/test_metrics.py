@@ -19,8 +19,7 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import Identity, Store
 from ftslurm.model import record as rec
 from ftslurm.model.summary import summarise
-from ftslurm.report.measures import JobOf, Measures, Pulse, from_json, measure, to_json
-from ftslurm.report.seconds import PHASES, seconds_by_phase
+from ftslurm.report.measures import PHASES, JobOf, Measures, Pulse, from_json, measure, to_json
 from ftslurm.system.owner import Owner, work_as
 from ftslurm.wrapper.measuring.exposition import names, text
 from ftslurm.wrapper.measuring.textfile import TextFile, file_of, sweep, write
@@ -56,15 +55,14 @@ def test_what_is_counted() -> None:
     assert m.restarts == {("isolated-requeue", "device"): 1, ("requeue-by-slurm", "outside"): 1}
     assert m.faults == {"isolate": 1, "other": 1} and m.hangs == {"stall": 1} and m.budgets == {"max_restarts": 7}
     assert m.seconds == {
-        "starting": 5 + 4 + 100, "new_or_redone": 100 + 136, "stopping": 20, "deciding": 2, "waiting": 33,
+        "starting": 5 + 4 + 100, "training": 100, "unknown": 136, "stopping": 20, "deciding": 2, "waiting": 33,
     }  # fmt: skip
     assert sum(m.seconds.values()) == 400 and m.seconds.keys() <= {*PHASES}
 
 
 def test_a_job_that_is_over_takes_no_more_time() -> None:
     done = (*RECORDS[:2], rec.Finished(110.0, "r", 0, "ended"))
-    assert seconds_by_phase(done, 500.0, over=True) == {"starting": 5, "new_or_redone": 5}
-    assert seconds_by_phase((), 500.0, over=False) == {}
+    assert measured(done).seconds == {"starting": 5, "training": 5}
 
 
 def test_prometheus_reads_it_back_and_every_name_is_of_the_list() -> None:
