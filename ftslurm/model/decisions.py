@@ -70,9 +70,10 @@ class StopRanks:
 
 @dataclass(frozen=True, slots=True)
 class SignalRanks:
-    """Pass a signal on to every rank."""
+    """Pass a signal on to every rank, or to `ranks`."""
 
     number: int
+    ranks: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,15 @@
 """ft_launcher's fault tolerance configuration: its 34 keys (nvidia_resiliency_ext 0.7.0), from YAML and from flags.
 
-What is wrong is refused: there a file with one misspelt key or one bad value is dropped without a word, and with it
-every timeout. What ftrun does in another way, or has no need of, is accepted and named by `ignored`.
+In a file a key that is not known is passed over, as there, and said; a section that is empty or missing leaves the defaults,
+and null as a value its own. A value that is wrong is refused: there the whole file is dropped then without a word, and with
+it every timeout. What ftrun does in another way, or has no need of, is accepted and named by `ignored`.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -66,8 +67,8 @@ def limit(value: Any) -> float | None:
 
 def factor(value: Any) -> float:
     number = _number(value)
-    if not 1 <= number <= 1e6:
-        raise ValueError(f"`{value}` is out of range: 1 or more; a timeout below what was seen would never be kept")
+    if not 0 < number <= 1e6:
+        raise ValueError(f"`{value}` is out of range: more than 0")
     return number
 
 
@@ -183,6 +184,21 @@ KEYS: Mapping[str, Key] = {
     "cycle_info_dir": Key(text, None),
     "segment_health_check_dir": Key(text, None),
 }
+# The launcher's own flags beside the keys, and why they have no effect here.
+_NO_LOG_SERVER = "the ranks' output goes to Slurm's files, and ftslurm's own records to its ledger"
+_OWN_DIAGNOSIS = "what is behind a failure is found out by ftslurm itself (`ftslurm history`)"
+WITHOUT_EFFECT: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("ft-nvrx-logfile", "ft-enable-log-server", "ft-log-server-port", "ft-log-aggregator-count",
+         "ft-log-leaf-max-queue-chunks", "ft-log-server-log-prefix", "ft-log-server-graceful-shutdown-timeout"), _NO_LOG_SERVER),
+    **dict.fromkeys(
+        ("ft-attribution-startup-timeout", "ft-attribution-llm-api-key-file", "ft-attribution-llm-base-url",
+         "ft-attribution-llm-model", "ft-attribution-log-level", "ft-attribution-analysis-backend"), _OWN_DIAGNOSIS),
+    "ft-node-health-check-endpoint": "nodes are looked at by nodes.health_command",
+    "ft-no-restart-exit-code": "ftslurm gives up with status 1, and the scheduler is left alone",
+    "ft-per-cycle-applog-prefix": "srun's --output and --error name the files",
+    "ft-rdzv-impl": "the ranks meet by MASTER_ADDR and MASTER_PORT, which are chosen at each start",
+}  # fmt: skip
 # Of earlier versions; without meaning here.
 FORMER_KEYS = ("max_no_progress_restarts", "progress_update_interval", "attrsvc_host", "attrsvc_port")
 # Flags whose name is not that of their key.
@@ -229,24 +245,32 @@ def rank_env(values: Mapping[str, Any], place: str = "the fault tolerance config
     return {RANK_VARIABLE: json.dumps(known, separators=(",", ":"))} if known else {}
 
 
-def section_of(tree: Any, place: str) -> dict[str, Any]:
-    """The mapping under `fault_tolerance` in a YAML tree, at whatever depth. Raises: PolicyError if there is none."""
-    found = _find(tree)
+def from_file(tree: Any, place: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The values under `fault_tolerance` in a YAML tree, at whatever depth, and what of them is passed over, in sentences.
+
+    Raises: PolicyError for a section that is no mapping, and for a value that is wrong.
+    """
+    sections_there = list(_sections(tree))
+    if not sections_there:
+        return {}, (f"{place}: there is no section `fault_tolerance` in it, so it sets nothing",)
+    found = next((section for section in sections_there if section), None) or {}
     if not isinstance(found, Mapping):
-        raise PolicyError(f"{place}: there is no section `fault_tolerance` in it", hint="put the keys below `fault_tolerance:`")
-    return dict(found)
+        raise PolicyError(f"{place}: `fault_tolerance` is not a mapping of keys", hint="put the keys below `fault_tolerance:`")
+    unknown = [name for name in found if name not in KEYS and name not in FORMER_KEYS]
+    remarks = (f"{place}: ft_launcher has no key `{name}`{suggestion(str(name), KEYS)}: it is passed over" for name in unknown)
+    known = {name: value for name, value in found.items() if name not in unknown and value is not None}
+    return checked(known, place), tuple(remarks)
 
 
-def _find(tree: Any) -> Any:
+def _sections(tree: Any) -> Iterator[Any]:
     if isinstance(tree, Mapping):
         if "fault_tolerance" in tree:
-            return tree["fault_tolerance"]
+            yield tree["fault_tolerance"]
+            return
         tree = list(tree.values())
     if isinstance(tree, list):
         for item in tree:
-            if found := _find(item):
-                return found
-    return None
+            yield from _sections(item)
 
 
 def from_flags(words: Sequence[str], place: str) -> tuple[dict[str, Any], str]:
@@ -260,6 +284,10 @@ def from_flags(words: Sequence[str], place: str) -> tuple[dict[str, Any], str]:
         word = left.pop(0)
         flag, equals, raw = word.partition("=")
         if flag.replace("_", "-") in IGNORED_FLAGS:
+            continue
+        if _launchers(flag):
+            if not equals and left and not left[0].startswith("--"):
+                left.pop(0)
             continue
         name = "" if flag.replace("_", "-") in CONFIG_FLAGS else _key_of(flag, place)
         if not equals:
@@ -276,6 +304,18 @@ def from_flags(words: Sequence[str], place: str) -> tuple[dict[str, Any], str]:
         else:
             path = raw
     return found, path
+
+
+def _launchers(flag: str) -> str:
+    """The name in WITHOUT_EFFECT that a flag is, else nothing."""
+    name = flag.replace("_", "-").removeprefix("--").replace("ft-param-", "ft-", 1)
+    return name if name in WITHOUT_EFFECT else ""
+
+
+def without_effect(words: Iterable[str]) -> tuple[str, ...]:
+    """A sentence for each flag of the launcher's own among `words` that has no effect."""
+    names = [name for word in words if (name := _launchers(word.partition("=")[0]))]
+    return tuple(f"--{name} has no effect here: {WITHOUT_EFFECT[name]}" for name in dict.fromkeys(names))
 
 
 def _key_of(flag: str, place: str) -> str:

@@ -202,7 +202,11 @@ class Settings:
         "ladder", words_of(*RUNG_NAMES), RUNG_NAMES, "the rungs in the order they are asked"
     )
     mode: str = _leaf("mode", mode, "sync", "async: ranks are independent, only the one that failed is started again")
-    max_restarts: int = _leaf("max_restarts", count(1, 128), 8, "requeues one job may cost, isolated and unconditional")
+    max_restarts: int = _leaf("max_restarts", count(0, 128), 8, "requeues one job may cost, isolated and unconditional")
+    max_restarts_for: str = _leaf(
+        "max_restarts_for", choice("requeues", "all"), "requeues",
+        "what max_restarts counts; all: every restart of the job, in place or after a hang, as ft_launcher's --max-restarts",
+    )  # fmt: skip
 
     max_job_restarts: int = _leaf(
         "max_job_restarts", count(-1, 1000), -1,
@@ -319,6 +323,11 @@ class Settings:
         # Below Slurm's KillWait (30 s unless the site changed it), so that ranks can end by themselves under both.
         "stop.grace", lasting, 20.0, "from SIGTERM to SIGKILL when ranks are stopped"
     )
+    after_signal_s: float = _leaf(
+        "stop.after_signal", lasting_or_auto, 0.0,
+        "from a SIGTERM, SIGINT, SIGHUP or SIGQUIT that ends ftrun to SIGKILL for ranks that go on; auto: stop.grace after a"
+        " SIGTERM where there is no Slurm; elsewhere it may be a warning, and the ranks end when they like",
+    )  # fmt: skip
     kill_wait_s: float = _leaf("stop.kill_wait", lasting, 30.0, "from SIGKILL to calling a process unkillable")
 
     start_in_s: float = _leaf(
@@ -553,6 +562,8 @@ def _implied(settings: Settings, places: dict[str, str]) -> Settings:
         if places[number] != "default" and places[switch_] == "default" and getattr(settings, LEAVES[number].name):
             changes[LEAVES[switch_].name], places[switch_] = True, places[number]
     settings, changes = replace(settings, **changes), {}
+    if settings.max_restarts_for == "all" and places["max_job_restarts"] == "default":
+        changes["max_job_restarts"], places["max_job_restarts"] = settings.max_restarts, places["max_restarts"]
     if places["rungs.hang-restart.enabled"] == "default" and _has_timeouts(settings.ft_config):
         changes["hang_restart"], places["rungs.hang-restart.enabled"] = True, places["fault_tolerance"]
     switched_off = not settings.hang_restart and places["rungs.hang-restart.enabled"] != "default"

@@ -24,22 +24,35 @@ def restart_env(rung: str, cause: str, excluded: str) -> dict[str, str]:
     return {"FTSLURM_RESTART_RUNG": rung, "FTSLURM_RESTART_CAUSE": cause, "FTSLURM_EXCLUDED_NODES": excluded}
 
 
-def torch_env(tasks: Mapping[int, Task], master: str, users: Collection[str]) -> dict[int, dict[str, str]]:
-    """rank -> the variables torch.distributed reads (env:// rendezvous), without those the user has set.
+def torch_env(
+    tasks: Mapping[int, Task], master: str, users: Collection[str], run: str = "none", restarts: int = 0, most: int = 0
+) -> dict[int, dict[str, str]]:
+    """rank -> the variables that torchrun gives its workers (env:// rendezvous), without those the user has set.
 
     master: address of rank 0's node. The port is one that was free there a moment ago, and of a range from which no
-    connection takes one: never the last attempt's, which may still be in TIME_WAIT.
+    connection takes one: never the last attempt's, which may still be in TIME_WAIT. run: names the job. restarts: of all
+    ranks until now; most: how many there may be. Source: torch.distributed.run, "Environment Variables".
     """
     per_node: dict[str, int] = {}
     for task in tasks.values():
         per_node[task.node] = per_node.get(task.node, 0) + 1
     shared = {"MASTER_ADDR": master, "MASTER_PORT": str(tasks[0].free_port), "WORLD_SIZE": str(len(tasks))}
+    shared |= {
+        "GROUP_WORLD_SIZE": str(len(per_node)),
+        "ROLE_NAME": "default",
+        "ROLE_WORLD_SIZE": str(len(tasks)),
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(most),
+        "TORCHELASTIC_RUN_ID": run,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 serves the store itself
+    }
     return {
         rank: {
             name: value
             for name, value in (
                 *shared.items(),
                 ("RANK", str(rank)),
+                ("ROLE_RANK", str(rank)),
                 ("LOCAL_RANK", str(task.local_rank)),
                 ("LOCAL_WORLD_SIZE", str(per_node[task.node])),
                 ("NODE_RANK", str(task.slot)),
@@ -49,6 +62,24 @@ def torch_env(tasks: Mapping[int, Task], master: str, users: Collection[str]) ->
         }
         for rank, task in tasks.items()
     }
+
+
+def nvrx_env(tasks: Mapping[int, Task], users: Collection[str]) -> dict[int, dict[str, str]]:
+    """rank -> what programs look for to learn that ft_launcher started them, without what the user has set.
+
+    The names of its sockets stand for ours: our client needs none. OMP_NUM_THREADS as torchrun sets it, where several ranks
+    share a node.
+    """
+    alone = len({task.node for task in tasks.values()}) == len(tasks)
+    threads = {} if alone else {"OMP_NUM_THREADS": "1"}
+    found = {
+        rank: {
+            "FT_RANK_MONITOR_IPC_SOCKET": f"ftslurm/{rank}", "FT_LAUNCHER_IPC_SOCKET": "ftslurm",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **threads,
+        }
+        for rank in tasks
+    }  # fmt: skip
+    return {rank: {name: value for name, value in env.items() if name not in users} for rank, env in found.items()}
 
 
 def placed_env(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.ft_config import KEYS, BeatLimits, checked, from_flags, ignored, limits_from, rank_env, section_of
+from ftslurm.model.ft_config import KEYS, BeatLimits, checked, from_file, from_flags, ignored, limits_from, rank_env
 from ftslurm.sdk import nvrx_config
 
 # The example of the sections guide of nvidia_resiliency_ext, with what it leaves at its default.
@@ -23,7 +23,8 @@ other: {deep: [1, {fault_tolerance: {
 
 
 def test_a_file_gives_limits() -> None:
-    values = section_of(yaml.safe_load(FILE), "ft.yaml")
+    values, remarks = from_file(yaml.safe_load(FILE), "ft.yaml")
+    assert not remarks
     assert limits_from(values) == BeatLimits(None, None, 30.0, {"init": 60.0, "step": 40.5, "checkpoint": None}, 2)
     assert ignored(values) == ("log_level",)
 
@@ -73,7 +74,7 @@ def test_the_rank_gets_what_was_configured() -> None:
     ({"rank_section_timeouts": {"n" * 256: 1}}, "is no name of a section"),
     ({"rank_section_timeouts": "a:1,b"}, "`b` is not name:seconds"),
     ({"rank_section_timeouts": {str(n): 1 for n in range(49)}}, "there are 49 sections; at most 48 can be watched"),
-    ({"safety_factor": 0.5}, "1 or more"),
+    ({"safety_factor": 0}, "more than 0"),
     ({"rank_termination_signal": "SIGNOT"}, "`SIGNOT` is no signal"),
     ({"rank_termination_signal": 99}, "`99` is no signal"),
     ({"log_level": "LOUD"}, "`LOUD` is no log level"),
@@ -92,10 +93,26 @@ def test_what_is_wrong_is_refused_in_a_sentence(values: dict[str, Any], said: st
     assert said in refused.value.message and refused.value.message.startswith("ft.yaml: ") and refused.value.hint
 
 
-@pytest.mark.parametrize("tree", [None, 5, [], {}, {"fault_tolerance": None}, {"fault_tolerance": [1]}, {"a": [{"b": {}}]}])
-def test_a_file_without_the_section_is_refused(tree: Any) -> None:
-    with pytest.raises(PolicyError, match="there is no section `fault_tolerance`"):
-        section_of(tree, "ft.yaml")
+@pytest.mark.parametrize("tree", [None, 5, [], {}, {"a": [{"b": {}}]}])
+def test_a_file_without_the_section_sets_nothing_and_that_is_said(tree: Any) -> None:
+    values, (remark,) = from_file(tree, "ft.yaml")
+    assert values == {} and remark == "ft.yaml: there is no section `fault_tolerance` in it, so it sets nothing"
+
+
+@pytest.mark.parametrize("section", [None, {}, {"rank_heartbeat_timeout": None, "workload_check_interval": None}])
+def test_an_empty_section_and_null_leave_the_defaults(section: Any) -> None:
+    assert from_file({"a": [{"fault_tolerance": section}]}, "ft.yaml") == ({}, ())
+
+
+def test_a_key_that_is_not_known_drops_only_itself() -> None:
+    values, (remark,) = from_file({"fault_tolerance": {"rank_heartbeat_timout": 60, "safety_factor": 0.5}}, "ft.yaml")
+    assert values == {"safety_factor": 0.5}
+    assert remark.startswith("ft.yaml: ft_launcher has no key `rank_heartbeat_timout`; did you mean `rank_heartbeat_timeout`?: ")
+
+
+def test_a_section_that_is_none_is_refused() -> None:
+    with pytest.raises(PolicyError, match="not a mapping of keys"):
+        from_file({"fault_tolerance": [1]}, "ft.yaml")
 
 
 def test_keys_of_earlier_versions_are_ignored_by_name() -> None:

@@ -92,12 +92,12 @@ def test_what_is_neither_on_nor_off_is_refused(raw: object) -> None:
         switch(raw)
 
 
-@pytest.mark.parametrize(("raw", "right"), [(1, True), (128, True), ("8", True), (0, False), (129, False), (-1, False)])
-def test_max_restarts_is_1_to_128(raw: object, right: bool) -> None:
+@pytest.mark.parametrize(("raw", "right"), [(1, True), (128, True), ("8", True), (0, True), (129, False), (-1, False)])
+def test_max_restarts_is_0_to_128(raw: object, right: bool) -> None:
     if right:
         assert resolve([layer(max_restarts=raw)]).settings.max_restarts == int(str(raw))
     else:
-        with pytest.raises(PolicyError, match=r"policy\.yaml, line 4: max_restarts: -?\d+ is out of range: 1 to 128"):
+        with pytest.raises(PolicyError, match=r"policy\.yaml, line 4: max_restarts: -?\d+ is out of range: 0 to 128"):
             resolve([layer(max_restarts=raw)])
 
 
@@ -208,8 +208,8 @@ def test_a_variable_that_sets_nothing_is_an_error_with_the_nearest_name() -> Non
 
 
 def test_a_variable_with_a_wrong_value_is_named() -> None:
-    with pytest.raises(PolicyError, match=r"environment FTRUN_MAX_RESTARTS: max_restarts: 0 is out of range: 1 to 128"):
-        resolve([from_environment({"FTRUN_MAX_RESTARTS": "0"})])
+    with pytest.raises(PolicyError, match=r"environment FTRUN_MAX_RESTARTS: max_restarts: -1 is out of range: 0 to 128"):
+        resolve([from_environment({"FTRUN_MAX_RESTARTS": "-1"})])
 
 
 # --- anything at all

@@ -66,8 +66,8 @@ def test_an_empty_policy_changes_nothing(policy: Write, text: str) -> None:
         ("rungs:\n  hang-restrat:\n    enabled: on\n", ", line 3: `hang-restrat` is not a rung; did you mean `hang-restart`?"),
         ("rungs:\n  pod-restart:\n    enabled: true\n", ", line 3: `pod-restart` is not a rung"),
         ("ladder: [in-place-restart, reqeue]\n", ", line 1: ladder: `reqeue` is not one of"),
-        ("max_restarts: 0\n", ", line 1: max_restarts: 0 is out of range: 1 to 128"),
-        ("\n\nmax_restarts: 129\n", ", line 3: max_restarts: 129 is out of range: 1 to 128"),
+        ("max_restarts: -1\n", ", line 1: max_restarts: -1 is out of range: 0 to 128"),
+        ("\n\nmax_restarts: 129\n", ", line 3: max_restarts: 129 is out of range: 0 to 128"),
         ("max_restarts: 1.5\n", ", line 1: max_restarts: `1.5` is not a whole number"),
         ("max_restarts: [1]\n", ", line 1: max_restarts: "),
         ("max_restarts:\n  a: 1\n", ", line 1: max_restarts: "),
@@ -132,7 +132,7 @@ def test_yaml_without_bottom_is_refused(policy: Write, text: str) -> None:
 
 
 def test_the_first_mistake_in_the_file_is_the_one_that_is_named(policy: Write) -> None:
-    assert ", line 1: " in complaint(policy("max_restarts: 0\nstop:\n  grace: 20\nlanucher: srun\n"))
+    assert ", line 1: " in complaint(policy("max_restarts: -1\nstop:\n  grace: 20\nlanucher: srun\n"))
 
 
 @pytest.mark.parametrize("leaf", ["nodes.address", "python", "devices.user_induced"])
@@ -248,12 +248,21 @@ def test_the_profile_modelarts_is_the_ladder_of_the_seed() -> None:
 
 
 def test_the_profile_ft_launcher_answers_hangs_as_ft_launcher_does() -> None:
-    assert settings_in_force(Request(profile="ft-launcher"), {}, site=NO_SITE).settings.hang_restart
+    settings = settings_in_force(Request(profile="ft-launcher"), {}, site=NO_SITE).settings
+    assert settings.hang_restart and not (settings.hang_detection or settings.hang_c4d)
+
+
+@pytest.mark.parametrize(("asked", "allowed"), [(None, 0), ("5", 5), ("1", 1), ("0", 0)])
+def test_max_restarts_counts_all_restarts_under_the_profile_ft_launcher(asked: str | None, allowed: int) -> None:
+    values = {"max_restarts": (asked, "--ft-max-restarts")} if asked else {}
+    resolved = settings_in_force(Request(profile="ft-launcher", values=values), {}, site=NO_SITE)
+    assert resolved.settings.max_job_restarts == allowed
+    assert resolved.places["max_job_restarts"].startswith("--ft-max-restarts" if asked else "profile ft-launcher")
 
 
 def test_a_policy_may_stand_on_a_profile(policy: Write) -> None:
     resolved = in_force(policy("max_restarts: 2\nprofile: ft-launcher\n"))
-    assert (resolved.settings.max_restarts, resolved.settings.crash_restarts) == (2, 3)
+    assert (resolved.settings.max_restarts, resolved.settings.crash_restarts) == (2, 1000)
     assert resolved.places["rungs.in-place-restart.crash_restarts"].startswith("profile ft-launcher, line ")
 
 

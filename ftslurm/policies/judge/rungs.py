@@ -17,7 +17,7 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.policies.judge.ending import STEP_END_WAIT_S
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.replacing import Replacing
-from ftslurm.policies.judge.state import MARGIN_S, SIGTERM
+from ftslurm.policies.judge.state import MARGIN_S, SIGTERM, TOLD_TO_END
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, choose, let_in
 from ftslurm.policies.ladder.situation import Trouble, avoidable
 
@@ -193,7 +193,7 @@ class Rungs(Replacing):
 
     def _status_after(self, trouble: Trouble) -> int:
         """After a warning: a rank that had to be stopped has not done its work, whatever the others say."""
-        if self._meaning != "warning" or trouble.cause is not Cause.WARNING:
+        if self._meaning not in ("warning", TOLD_TO_END) or trouble.cause is not Cause.WARNING:
             return trouble.status
         return max(self._warned().status, 0 if self._attempt.all_ended else 128 + SIGTERM)
 

@@ -86,6 +86,7 @@ class Settling(Rungs):
     def _stop_ranks(self, grace_s: float) -> StopRanks:
         """A SIGTERM of long ago, which the ranks outlived, does not count as having asked them."""
         asked = self._trouble is not None and self._trouble.cause is Cause.WARNING and SIGTERM in self._ranks_signalled
+        grace_s = 0.0 if self._out_of_patience else grace_s
         return StopRanks(self._attempt.number, grace_s, self.settings.kill_wait_s, asked)
 
     def _needs_slurm(self, trouble: Trouble, now: Now) -> bool:

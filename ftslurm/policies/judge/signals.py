@@ -11,17 +11,21 @@ from ftslurm.model.events import Now
 from ftslurm.model.exits import signal_name
 from ftslurm.policies.judge.devices import Devices
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
-from ftslurm.policies.judge.state import SIGINT, SIGTERM
+from ftslurm.policies.judge.state import SIGHUP, SIGINT, SIGQUIT, SIGTERM, TOLD_TO_END
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble
 
 # A signal of ftrun's waits for Slurm's word whether the job is ending (then the ranks have it from Slurm), but not longer.
 PASS_ON_WITHIN_S = 2.0
+# What ends ft_launcher and torchrun. Source: torch.distributed.elastic, _terminate_process_handler.
+_ENDING_SIGNALS = frozenset({SIGTERM, SIGINT, SIGHUP, SIGQUIT})
 
 
 class Signals(Devices):
     def _signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """ftrun's own signals are passed on as srun does. Of a TERM or a warning Slurm is asked what it means."""
+        if (within_s := self._ends_ranks_within(event)) is not None:
+            return self._tell_to_end(event, within_s, now)
         if event.rank is None and event.number == SIGINT:
             return self._interrupted(event, now)
         known = self._announces(event.number)
@@ -40,6 +44,41 @@ class Signals(Devices):
             return []
         self._signal, self._signal_at = event.number, now.mono
         return [self._ask_slurm(now)]
+
+    def _ends_ranks_within(self, event: ev.SignalSeen) -> float | None:
+        """Seconds that the ranks have to end after this signal; None where it may be a mere warning."""
+        st = self.settings
+        if st.after_signal_s:
+            return st.after_signal_s if event.number in _ENDING_SIGNALS else None
+        alone = self.facts.launcher == "local" and event.rank is None and event.number == SIGTERM
+        return st.stop_grace_s if alone and not st.warning_requeue else None
+
+    def _tell_to_end(self, event: ev.SignalSeen, within_s: float, now: Now) -> list[Decision]:
+        """Each rank gets the signal once. Who goes on after that time is killed, and so are all at a second signal to ftrun."""
+        again = self._meaning == TOLD_TO_END
+        if event.rank is not None:
+            self._got_signal.add(event.rank)
+        if again and event.rank is None:
+            self._out_of_patience = True
+            return self._into_trouble(self._warned(), now)
+        if again:
+            return []
+        self._signal, self._signal_at, self._meaning = event.number, now.mono, TOLD_TO_END
+        note = self._note(rec.Signalled(now.unix, signal_name(event.number), TOLD_TO_END))
+        if self._attempt.all_ended:
+            return [note, *self._into_trouble(self._warned(), now)]
+        self._waits["warning"] = now.mono + within_s
+        if event.rank is None or self.facts.launcher == "local":
+            return [note, *self._pass_to_the_rest()]
+        self._pass_on = event.number  # Slurm mostly signals all ranks
+        self._waits["pass on"] = now.mono + min(PASS_ON_WITHIN_S, within_s / 2)
+        return [note]
+
+    def _pass_to_the_rest(self) -> list[Decision]:
+        rest = tuple(sorted(self._attempt.ranks - self._got_signal - self._attempt.exits.keys()))
+        self._got_signal.update(rest)
+        self._ranks_signalled.add(self._signal)
+        return [SignalRanks(self._signal, rest)] if rest else []
 
     def _is_of_a_lender(self, event: ev.SignalSeen) -> bool:
         """Slurm's signals to a rank on loan are about the donor job; ours may go on for days."""
@@ -65,6 +104,8 @@ class Signals(Devices):
         """ftrun's own signal, for the ranks: unless they got it themselves, as when Slurm signals all of the job."""
         self._waits.pop("pass on", None)
         number, self._pass_on = self._pass_on, 0
+        if number and self._meaning == TOLD_TO_END:
+            return self._pass_to_the_rest()
         if not number or number in self._ranks_signalled:
             return []
         self._ranks_signalled.add(number)
@@ -134,4 +175,5 @@ class Signals(Devices):
     def _warning_overdue(self, now: Now) -> list[Decision]:
         if self.phase is not Phase.RUNNING:
             return []
+        self._out_of_patience = self._meaning == TOLD_TO_END
         return self._into_trouble(self._warned(), now)

@@ -15,7 +15,7 @@ from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.shares import Share, fold_shares
 from ftslurm.policies.attempt import Attempt
-from ftslurm.policies.environment import counters_env, placed_env, restart_env, torch_env
+from ftslurm.policies.environment import counters_env, nvrx_env, placed_env, restart_env, torch_env
 from ftslurm.policies.hang.hangs import HangWatch
 from ftslurm.policies.hang.slow import SlowWatch
 from ftslurm.policies.hang.standstill import standstill
@@ -58,7 +58,7 @@ class Starting(Ending):
         self._launches_again = 0
         told = self._to_be_told(now)
         self._slurm, self._signal, self._meaning = None, 0, ""
-        self._pass_on, self._ranks_signalled = 0, set()
+        self._pass_on, self._ranks_signalled, self._got_signal = 0, set(), set()
         self._hangs, self._hung = HangWatch(), None
         self._still = standstill(self.settings, number)
         self._slow = SlowWatch()
@@ -149,9 +149,15 @@ class Starting(Ending):
         if self._layout is not None:
             placed = placed_env(self._tasks, self._layout, self.facts.slurm_env, self.facts.number, self._own_step())
             own = {rank: own[rank] | placed[rank] for rank in own}
-        if self.settings.rendezvous != "torch":
+        st, users = self.settings, self.facts.user_env
+        if "nvrx" in st.provide:
+            nvrx = nvrx_env(self._tasks, users)
+            own = {rank: own[rank] | nvrx[rank] for rank in own}
+        if st.rendezvous != "torch":
             return own
-        per_rank = torch_env(self._tasks, self._tasks[0].address, self.facts.user_env)
+        most = st.max_job_restarts if st.max_job_restarts >= 0 else st.crash_restarts
+        restarts = counters.attempt - 1
+        per_rank = torch_env(self._tasks, self._tasks[0].address, users, f"{self.facts.cluster}-{self.facts.job}", restarts, most)
         return {rank: own[rank] | per_rank[rank] for rank in self._tasks}
 
     def _counters_of(self, rank: int, shared: Counters) -> Counters:

@@ -40,7 +40,9 @@ from ftslurm.policies.ladder.situation import Trouble, situation_of
 from ftslurm.policies.lease.fence import Fence
 from ftslurm.policies.node.filling import Filling
 
-SIGINT, SIGKILL, SIGTERM = 2, 9, 15
+SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM = 1, 2, 3, 9, 15
+# What a signal means that ends ftrun, and the ranks with it within a time limit.
+TOLD_TO_END = "the ranks are to end"
 # An agent that has not called after this never will (srun and the start of Python take a second or two); the most of it.
 AGENT_COMES_S, AGENT_MAX_S = 60.0, 640.0
 # Above the limits that shims and agents keep themselves, so that one that lives always answers first.
@@ -97,6 +99,8 @@ class JudgeState:
         self._signal_at = 0.0  # monotonic
         self._pass_on = 0  # one that ftrun itself got and the ranks may still have to get
         self._ranks_signalled: set[int] = set()  # those that the ranks got, as their shims say
+        self._got_signal: set[int] = set()  # ranks that have got the one that ends them
+        self._out_of_patience = False  # with ranks that were told to end
         self._kept_signal: ev.SignalSeen | None = None  # one that came while no ranks ran, for those to come
         self._meaning = ""  # what it means: `warning`, or why the job ends
         self._mending: dict[int, tuple[Trouble, float]] = {}  # rank to be started again alone -> why, until when
@@ -247,6 +251,8 @@ class JudgeState:
 
     def _explained(self, now: Now) -> bool:
         """Is a rank's end still an answer to the signal? Some programs take a SIGTERM for a wish, and go on for hours."""
+        if self._meaning == TOLD_TO_END:
+            return True
         holds_s = max(WARNING_HOLDS_S, self.settings.warning_grace_s)
         end = self._slurm.end_time if self._slurm else 0
         return now.mono - self._signal_at <= holds_s or bool(end and end - now.unix <= holds_s)

@@ -157,7 +157,7 @@ class Effects:
 
     def _signal(self, decision: do.SignalRanks) -> None:
         """Not by the launcher: srun ends a step by SIGKILL when it gets a SIGTERM (seen on 22.05)."""
-        self._to_shims({"t": "signal", "number": decision.number})
+        self._to_shims({"t": "signal", "number": decision.number}, decision.ranks)
 
     def _end_step(self, decision: do.EndStep) -> None:
         self._to_shims({"t": "end", "status": decision.status, "forget": decision.forget})
