@@ -11,13 +11,15 @@ from typing import Any, NoReturn
 
 import ftslurm
 from ftslurm.errors import CommandMissing, FtslurmError, UsageError
-from ftslurm.launchers.srun_options import CommandLine, has_flag, join_components, split_command_line
+from ftslurm.launchers.srun_options import TORCHRUN_OPTIONS, CommandLine, has_flag, join_components, split_command_line
 from ftslurm.model.text import visible
 from ftslurm.system.programs import mistaken_for, real_program
 
 # Which of our own options take no value; ftrun_options.py has them all, and a test holds the two together. Named here so
 # that a command line without any of ours, the most frequent one, is read without loading click (25 ms).
 FLAGS = frozenset({"--ft-dry-run", "--ft-verbose", "--ft-version", "--ft-help"})
+# Of ft_launcher's, those that are bare switches there.
+FT_LAUNCHER_FLAGS = frozenset({"--ft-ignore-missing-cfg", "--ignore-missing-fault-tol-cfg"})
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -34,7 +36,12 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Raises: FtslurmError."""
     if tried := mistaken_for(env):
         _give_way(Path(tried[-1]).name, argv, env)
-    line = split_command_line(argv, FLAGS)
+    line = split_command_line(argv, FLAGS | FT_LAUNCHER_FLAGS)
+    if torchrun := [word for word in line.unknown if word.replace("_", "-").removeprefix("--") in TORCHRUN_OPTIONS]:
+        raise UsageError(
+            f"{torchrun[0]} is an option of torchrun and ft_launcher, and none of srun or ftrun",
+            hint=f"`ft_launcher {torchrun[0]} ...` takes it; with ftrun write -N, --ntasks-per-node, --ft-max-restarts",
+        )
     asked, values = _own(line)
     if asked.get("ft_help") or tuple(argv) in (("--help",), ("-h",), ()):
         from ftslurm.cli.ftrun_options import help_text
@@ -57,7 +64,7 @@ def _give_way(program: str, argv: Sequence[str], env: Mapping[str, str]) -> NoRe
     What the wrapper added for ftrun is left out. Raises: CalledItself where there is no other.
     """
     if program == "srun":
-        argv = join_components(split_command_line(argv, FLAGS).components)
+        argv = join_components(split_command_line(argv, FLAGS | FT_LAUNCHER_FLAGS).components)
     _become(program, argv, env)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from ftslurm.errors import UsageError
+from ftslurm.model.text import visible
 
 # ft_launcher's, of which model/ft_config.py knows the meaning; a test holds the two together. Not imported for it: 10 ms.
 FT_LAUNCHER_FLAGS = frozenset(
@@ -21,9 +23,13 @@ FT_LAUNCHER_FLAGS = frozenset(
         "gpu-memory-reclaim-timeout", "gpu-memory-tolerance-mb", "gpu-memory-poll-interval", "check-remaining-processes",
         "max-no-progress-cycles", "min-progress-iterations", "checkpoint-iteration-file", "install-exception-hook",
         "num-warmup-iterations", "attribution-endpoint", "attribution-stop-action", "attribution-export-url",
-        "cycle-info-dir", "segment-health-check-dir",
+        "cycle-info-dir", "segment-health-check-dir", "nvrx-logfile", "enable-log-server", "log-server-port",
+        "log-aggregator-count", "log-leaf-max-queue-chunks", "log-server-log-prefix", "log-server-graceful-shutdown-timeout",
+        "attribution-startup-timeout", "attribution-llm-api-key-file", "attribution-llm-base-url", "attribution-llm-model",
+        "attribution-log-level", "attribution-analysis-backend", "node-health-check-endpoint", "no-restart-exit-code",
+        "rdzv-impl", "per-cycle-applog-prefix",
     )
-) | {"--fault-tol-cfg-path"}  # fmt: skip
+) | {"--fault-tol-cfg-path", "--ignore-missing-fault-tol-cfg"}  # fmt: skip
 # Options that are a setting under another name: --ft-NAME -> leaf.
 LEAVES = {
     "max_restarts": "max_restarts",
@@ -63,7 +69,7 @@ LEAVES = {
 @click.option("--ft-watch", metavar="L0|L1|L2", help="A probe in Python ranks, to tell who hangs.")
 @click.option("--ft-provide", metavar="nvrx,aimaster", help="Our API in place of these packages, also where they are there.")
 @click.option("--ft-retry-keyword", metavar="WORD", multiple=True, help="In a failed rank's output: worth another try.")
-@click.option("--ft-max-restarts", metavar="N", help="Requeues the job may cost, 1 to 128.")
+@click.option("--ft-max-restarts", metavar="N", help="Requeues the job may cost, 0 to 128.")
 @click.option("--ft-spares", metavar="N", help="Leave N nodes of the allocation free, to replace bad ones.")
 @click.option("--ft-min-nodes", metavar="N", help="Go on with as few nodes, where a bad one cannot be replaced.")
 @click.option("--ft-launcher", metavar="srun|local", help="Default: srun where there is a Slurm, else local.")
@@ -99,22 +105,39 @@ def split_ft_launcher(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, 
     mine = tuple(word for word in words if not _is_ft_launcher(word))
     if len(mine) == len(words):
         return mine, {}
-    from ftslurm.model.ft_config import checked, from_flags, section_of
+    from ftslurm.model.ft_config import from_flags, without_effect
 
-    found, path = from_flags([word for word in words if _is_ft_launcher(word)], "the command line")
+    theirs = [word for word in words if _is_ft_launcher(word)]
+    found, path = from_flags(theirs, "the command line")
+    for sentence in without_effect(theirs):
+        _say(sentence)
+    return mine, fault_tolerance(found, path, _say) if found or path else {}
+
+
+def fault_tolerance(found: Mapping[str, Any], path: str, say: Callable[[str], None]) -> dict[str, tuple[Any, str]]:
+    """ft_launcher's configuration by its flags, over that of its YAML file, as settings. path: empty for none. say: is told what
+    of the file is passed over. Our client serves the ranks then. Raises: PolicyError.
+    """
+    from ftslurm.model.ft_config import checked, from_file
+
     values: dict[str, Any] = {}
     if path:
         from ftslurm.config.settings_files import read_tree
 
-        values = section_of(read_tree(path, "the fault tolerance configuration"), path)
-        checked(values, path)
+        values, remarks = from_file(read_tree(path, "the fault tolerance configuration"), path)
+        for remark in remarks:
+            say(remark)
     given = checked(found, "the command line")
     place = path if path and not found else "the command line"
-    return mine, {"fault_tolerance": ({**values, **given}, place)}
+    return {"fault_tolerance": ({**values, **given}, place), "sdk.provide": ("nvrx", place)}
+
+
+def _say(text: str) -> None:
+    print(f"ftrun: {visible(text)}", file=sys.stderr, flush=True)
 
 
 def _is_ft_launcher(word: str) -> bool:
-    """`--ft-cfg-path`, `--ft-param-KEY`, `--ft-KEY` and their spellings with an underscore."""
+    """`--ft-cfg-path`, `--ft-param-KEY`, `--ft-KEY` and their spellings with underscores."""
     flag = word.partition("=")[0].replace("_", "-")
     return flag in FT_LAUNCHER_FLAGS or flag.startswith("--ft-param-")
 

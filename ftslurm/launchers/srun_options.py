@@ -18,8 +18,14 @@ from enum import Enum
 from ftslurm.errors import UsageError
 from ftslurm.model.values import dataclass
 
-# ft_launcher's own name for its configuration, up to 0.4; srun has no option that begins so.
-FT_PREFIX = ("--ft-", "--fault-tol-")
+# Also ft_launcher's own names for its configuration, up to 0.4, and its spellings; srun has no option that begins so.
+FT_PREFIX = ("--ft-", "--ft_", "--fault-tol-", "--fault_tol_", "--ignore-missing-", "--ignore_missing_")
+# torchrun's and ft_launcher's, for which srun has other words.
+TORCHRUN_OPTIONS = frozenset(
+    "nnodes nproc-per-node max-restarts standalone rdzv-backend rdzv-endpoint rdzv-id rdzv-conf monitor-interval term-timeout"
+    " workers-stop-timeout start-method role module no-python run-path redirects tee log-dir local-ranks-filter node-rank"
+    " master-addr master-port local-addr logs-specs".split()
+)
 COMPONENT_SEPARATOR = ":"
 
 
@@ -139,12 +145,13 @@ _Argument = tuple[_Given, ...]
 def split_command_line(argv: Sequence[str], ft_flags: Iterable[str]) -> CommandLine:
     """Take apart what followed `ftrun`. `--ft-*` options may stand wherever srun's may; after the program none is looked for.
 
-    ft_flags: the `--ft-*` options that take no value; `name`, `ft-name` and `--ft-name` mean the same. All others take one.
+    ft_flags: the `--ft-*` options that take no value; `name`, `ft-name` and `--ft-name` mean the same, and with _ for -. All
+        others take one.
     Raises: UsageError for a value that is missing and an abbreviation that may mean several options. All else that is
         wrong with an option of srun's is left to srun to say.
     Source: srun(1); _opt_args in src/srun/opt.c and the loop over components in src/srun/srun_job.c for the colon.
     """
-    flags = frozenset("--ft-" + flag.removeprefix("--").removeprefix("ft-") for flag in ft_flags)
+    flags = frozenset(_ft_name(flag) for flag in ft_flags)
     ft: list[str] = []
     unknown: list[str] = []
     components: list[Component] = []
@@ -266,9 +273,13 @@ def _read_argument(words: Sequence[str], at: int, ft_flags: frozenset[str]) -> _
     return tuple(_read_cluster(words, at))
 
 
+def _ft_name(spelled: str) -> str:
+    return "--ft-" + spelled.replace("_", "-").removeprefix("--").removeprefix("ft-")
+
+
 def _read_ft(words: Sequence[str], at: int, ft_flags: frozenset[str]) -> _Given:
     spelled, equals, value = words[at].partition("=")
-    if equals or spelled in ft_flags:
+    if equals or _ft_name(spelled) in ft_flags:
         return _Given(spelled[2:], value if equals else None, (words[at],))
     value = _next_word(words, at, spelled)
     return _Given(spelled[2:], value, (spelled, value))

@@ -12,6 +12,7 @@ The names, arguments, return values and errors are those of 0.7.0. What differs:
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import logging
 import os
@@ -19,6 +20,7 @@ import sys
 from enum import Enum, auto
 from time import monotonic
 from typing import Any, Collection, Dict, Mapping, Optional, Tuple
+from weakref import ref
 
 from ftslurm.sdk import client as ft
 from ftslurm.sdk import notes
@@ -55,6 +57,12 @@ class RankMonitorClientError(Exception):
     """The client was used in a way that its documentation rules out."""
 
 
+def _end_at_exit(client: Any) -> None:
+    alive = client()
+    if alive is not None:
+        alive.__del__()
+
+
 class RankMonitorClient:
     """Heartbeats, sections, and the timeouts calculated from them, of one rank."""
 
@@ -69,6 +77,7 @@ class RankMonitorClient:
         self.loaded_hb_timeouts: Optional[HeartbeatTimeouts] = None
         self.loaded_section_timeouts: Optional[SectionTimeouts] = None
         self.iter_idx = 0
+        self._owner = 0  # process that is watched
         self._told: Dict[Tuple[bool, bool], Tuple[Optional[float], ...]] = {}  # of heartbeats, of sections: to ftrun
         self.cfg: Optional[FaultToleranceConfig] = None
         self.logger = logging.getLogger("nvidia_resiliency_ext.fault_tolerance.rank_monitor_client")
@@ -94,7 +103,8 @@ class RankMonitorClient:
         if num_warmup_iters is not None:
             cfg.num_warmup_iterations = num_warmup_iters
             page.warmup(num_warmup_iters)
-        self.is_initialized = True
+        self.is_initialized, self._owner = True, os.getpid()
+        atexit.register(_end_at_exit, ref(self))  # also of a client that nobody lets go of
         self._use(self.loaded_hb_timeouts, self.loaded_section_timeouts)
 
     def shutdown_workload_monitoring(self) -> None:
@@ -102,8 +112,20 @@ class RankMonitorClient:
         if self.is_initialized and self.timeouts_calc:
             if self.timeouts_calc.open_sections:
                 self.logger.warning("sections %s were still open", list(self.timeouts_calc.open_sections))
-            self.is_initialized = False
-            ft.over()
+            self._end()
+
+    def _end(self) -> None:
+        self.is_initialized = False
+        ft.over()
+
+    def __del__(self) -> None:
+        """There the connection closes with the client, and the rank is forgotten: a program that has let go of it, or that is
+        ending, owes no sign of life."""
+        try:
+            if self.is_initialized and self._owner == os.getpid():
+                self._end()
+        except Exception:
+            pass
 
     def send_heartbeat(self) -> None:
         """Raises: RankMonitorClientError before init."""

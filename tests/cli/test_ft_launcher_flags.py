@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from ftslurm.cli.ftrun import FLAGS
+from ftslurm.cli.ftrun import FT_LAUNCHER_FLAGS as FT_SWITCHES
 from ftslurm.cli.ftrun_options import FT_LAUNCHER_FLAGS, split_ft_launcher
 from ftslurm.errors import PolicyError
-from ftslurm.model.ft_config import CONFIG_FLAGS, FLAG_NAMES, IGNORED_FLAGS, KEYS
+from ftslurm.launchers.srun_options import Component, split_command_line
+from ftslurm.model.ft_config import CONFIG_FLAGS, FLAG_NAMES, IGNORED_FLAGS, KEYS, WITHOUT_EFFECT
 
 
 def test_the_list_of_flags_is_that_of_the_keys() -> None:
     keys = {f"--ft-{name.replace('_', '-')}" for name in (*KEYS, *FLAG_NAMES)}
-    assert keys | {*CONFIG_FLAGS, IGNORED_FLAGS[0]} == FT_LAUNCHER_FLAGS
+    launchers = {f"--{name}" for name in WITHOUT_EFFECT}
+    assert keys | launchers | {*CONFIG_FLAGS, *IGNORED_FLAGS} == FT_LAUNCHER_FLAGS
 
 
 def test_they_are_told_from_ours_and_joined_with_their_file(tmp_path: Path) -> None:
@@ -25,6 +29,30 @@ def test_they_are_told_from_ours_and_joined_with_their_file(tmp_path: Path) -> N
     values, place = theirs["fault_tolerance"]
     assert values["rank_heartbeat_timeout"] == 5 and values["safety_factor"] == 2 and place == "the command line"
     assert values["rank_section_timeouts"] == {"step": 9.0}
+
+
+def test_its_launcher_s_own_flags_are_accepted_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--ft-log-server-port=1", "--ft_attribution_llm_model=x", "--ft-rdzv-impl=barrier", "--ft-grace=3s")
+    assert split_ft_launcher(words) == (("--ft-grace=3s",), {})
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 3 and all(line.startswith("ftrun: --ft-") and " has no effect here: " in line for line in told)
+
+
+@pytest.mark.parametrize("spelled", ["--ft-ignore-missing-cfg", "--ft_ignore_missing_cfg", "--ignore-missing-fault-tol-cfg"])
+def test_a_bare_switch_takes_no_word(spelled: str) -> None:
+    line = split_command_line((spelled, "-n2", "train"), FLAGS | FT_SWITCHES)
+    assert (line.ft, line.components) == ((spelled,), (Component(("-n2",), ("train",)),))
+
+
+def test_a_switch_with_underscores_takes_its_value_and_the_program_is_not_it() -> None:
+    line = split_command_line(("--ft_enable_dist_storage_healthcheck", "true", "train"), FLAGS | FT_SWITCHES)
+    assert line.components[0].command == ("train",)
+    assert split_ft_launcher(line.ft)[1]["fault_tolerance"][0] == {"enable_dist_storage_healthcheck": True}
+
+
+def test_its_flags_bring_our_client(tmp_path: Path) -> None:
+    """There is no monitor that the real one could call."""
+    assert split_ft_launcher(("--ft-rank-heartbeat-timeout=5",))[1]["sdk.provide"] == ("nvrx", "the command line")
 
 
 def test_without_any_nothing_is_read() -> None:

@@ -1,0 +1,197 @@
+"""The door of `ft_launcher`: its command line and its exit statuses, with ftrun's machinery behind them.
+
+Where a Slurm allocation is, the ranks run on its nodes, whoever starts this: the batch script, or srun on each node, as
+ft_launcher is started; then the one of rank 0 leads and the others end at once. Elsewhere they run on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ftslurm.cli.ft_launcher_options import Launch, read
+from ftslurm.errors import FtslurmError, UsageError
+from ftslurm.launchers.srun import own_step_env
+from ftslurm.launchers.srun_options import Component
+from ftslurm.model.settings import LEAVES, count
+from ftslurm.model.text import visible
+
+USAGE_STATUS = 2  # argparse's
+# More than anybody waits for; the budget's own limit.
+RESTARTS_MOST = 1000
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Ends the process with ft_launcher's status: 0, 1 for whatever has failed, 2 for a wrong command line."""
+    env, status = os.environ, USAGE_STATUS
+    try:
+        launch = read(tuple(sys.argv[1:] if argv is None else argv), env)
+        status = 1
+        status = 1 if run(launch, env) else 0
+    except FtslurmError as error:
+        _say(str(error))
+    sys.exit(status)
+
+
+def run(launch: Launch, env: Mapping[str, str]) -> int:
+    """The status of the job, as ftrun has it. Raises: FtslurmError."""
+    for why, names in _by_reason(launch.unused).items():
+        _say(f"{', '.join(f'--{name}' for name in names)} {'has' if len(names) == 1 else 'have'} no effect here: {why}")
+    in_job, in_step = "SLURM_JOB_ID" in env, env.get("SLURM_STEP_ID", "").isdecimal() and "SLURM_PROCID" in env
+    if in_job and in_step and launch.nodes + launch.spares > 1 and env["SLURM_PROCID"] != "0":
+        _say(f"the ranks of this node are started by the ft_launcher of task 0 of step {env['SLURM_STEP_ID']}")
+        return 0
+    local = not in_job or (in_step and launch.nodes + launch.spares == 1)
+    if local and launch.nodes > 1 and not env.get("FTRUN_LOCAL_NODES"):
+        raise UsageError(
+            f"--nnodes={launch.nodes}, and this is no Slurm allocation: ft_launchers on several machines cannot find each other",
+            hint="start it in a job of sbatch or salloc; FTRUN_LOCAL_NODES=N plays N nodes on this machine",
+        )
+    from ftslurm.config.settings_files import Request
+    from ftslurm.wrapper.controller.wiring import Order, dry_run, run_job
+
+    per_node = _ranks_per_node(launch.per_node, env)
+    options = (*_shape(launch, per_node, overlap=in_step and not local), *_files(launch, per_node))
+    component = Component(options, _command(launch, env))
+    request = Request(policy=launch.own["policy"], profile="ft-launcher", values=_settings(launch, local))
+    order = Order((component,), request, _environment(launch, env, in_step, local), launch.verbose)
+    if launch.verbose:
+        import logging
+
+        logging.basicConfig(level=logging.DEBUG, format="ft_launcher: %(asctime)s %(message)s", stream=sys.stderr)
+    if launch.dry_run:
+        print(visible(dry_run(order), lines=True))
+        return 0
+    return run_job(order)
+
+
+def _say(text: str) -> None:
+    print(f"ft_launcher: {visible(text)}", file=sys.stderr, flush=True)
+
+
+def _by_reason(unused: Mapping[str, str]) -> dict[str, list[str]]:
+    """reason -> options."""
+    found: dict[str, list[str]] = {}
+    for name, why in unused.items():
+        found.setdefault(why, []).append(name)
+    return found
+
+
+def _settings(launch: Launch, local: bool) -> dict[str, tuple[Any, str]]:
+    """leaf -> (value, option), over the profile. Raises: PolicyError, UsageError."""
+    from ftslurm.cli.ftrun_options import fault_tolerance
+
+    if launch.max_restarts > RESTARTS_MOST:
+        _say(f"--max-restarts={launch.max_restarts}: {RESTARTS_MOST} is as much as any job is given")
+    values: dict[str, tuple[Any, str]] = {
+        "max_job_restarts": (min(launch.max_restarts, RESTARTS_MOST), "--max-restarts"),
+        "mode": (launch.policy, "--ft-restart-policy"),
+        "rendezvous": ("torch", "ft_launcher"),
+        "stop.grace": (f"{launch.stop_timeout_s}s", "--workers-stop-timeout"),
+        "stop.after_signal": (f"{max(launch.term_timeout_s, 0.001)}s", "--term-timeout"),
+        "launcher": ("local" if local else "srun", "ft_launcher"),
+    }
+    if launch.spares:
+        values["nodes.spares"] = (launch.spares, "--nnodes")
+    if launch.config or launch.given:
+        values |= fault_tolerance(launch.given, launch.config, _say)
+    for pair in launch.own["set"]:
+        name, equals, value = pair.partition("=")
+        if not equals or name not in LEAVES:
+            raise UsageError(f"--ft-set {pair}: not NAME=VALUE of a setting", hint="`ftslurm explain` lists them")
+        values[name] = (value, f"--ft-set {name}")
+    return values
+
+
+def _ranks_per_node(text: str, env: Mapping[str, str]) -> int:
+    """Raises: UsageError."""
+    if text == "cpu":
+        return os.cpu_count() or 1
+    if text in ("gpu", "auto"):
+        gpus = _gpus(env)
+        if not gpus and text == "gpu":
+            raise UsageError("--nproc-per-node=gpu: there is no GPU here", hint="give a number")
+        return gpus or os.cpu_count() or 1
+    try:
+        return count(1, 4096)(text)
+    except ValueError as error:
+        raise UsageError(f"--nproc-per-node={text}: {error}", hint="a number, cpu, gpu or auto") from None
+
+
+def _gpus(env: Mapping[str, str]) -> int:
+    """Of NVIDIA's, that programs here may use."""
+    if visible_ones := env.get("CUDA_VISIBLE_DEVICES"):
+        return len([one for one in visible_ones.split(",") if one.strip() not in ("", "-1")])
+    return len([path for path in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)])
+
+
+def _shape(launch: Launch, per_node: int, overlap: bool) -> tuple[str, ...]:
+    """srun's options. overlap: with the step that we are in, whose processors nobody else uses."""
+    shape = (f"--nodes={launch.nodes}", f"--ntasks={launch.nodes * per_node}", f"--ntasks-per-node={per_node}")
+    return (*shape, "--overlap") if overlap else shape
+
+
+def _files(launch: Launch, per_node: int) -> tuple[str, ...]:
+    """srun's options for what is to be written into files. Raises: UsageError."""
+    if launch.applog_prefix:
+        _say("all cycles go into one file, with a line between them: " + (name := f"{launch.applog_prefix}_cycle0.log"))
+        return (f"--output={name}", f"--error={name}", "--label", "--open-mode=append")
+    if launch.redirects == "0":
+        return ()
+    if launch.redirects not in ("1", "2", "3"):
+        _say(f"--redirects={launch.redirects}: by rank it cannot be chosen here; the output of all ranks stays on the console")
+        return ()
+    folder = Path(launch.log_dir or "/tmp", f"{launch.run_id}_{os.getpid()}", "attempt_0")  # noqa: S108 -- torchrun's own
+    for rank in range(launch.nodes * per_node):
+        try:
+            (folder / str(rank)).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--log-dir: {folder}/{rank} cannot be made: {error.strerror}", hint="name another folder") from None
+    _say(f"the output of rank N goes to {folder}/N")
+    kinds = {"1": ("output",), "2": ("error",), "3": ("output", "error")}[launch.redirects]
+    streams = {"output": "stdout", "error": "stderr"}
+    return (*(f"--{kind}={folder}/%t/{streams[kind]}.log" for kind in kinds), "--open-mode=append")
+
+
+def _command(launch: Launch, env: Mapping[str, str]) -> tuple[str, ...]:
+    if not launch.with_python:
+        return launch.command
+    return (_python(env), "-u", *(("-m",) if launch.module else ()), *launch.command)
+
+
+def _python(env: Mapping[str, str]) -> str:
+    """That of the environment in use; ft_launcher is installed there, and ftslurm may be installed elsewhere."""
+    folders = [env[name] for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if env.get(name)]
+    known = [f"{folder}/bin/python" for folder in folders]
+    return env.get("PYTHON_EXEC") or next((path for path in known if os.access(path, os.X_OK)), sys.executable)
+
+
+# Of a step of our own what srun's tasks are told of theirs must not count.
+_OF_THE_TASK = (
+    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP", "SLURM_LABELIO",
+    "SLURM_DISTRIBUTION", "SLURM_EXPORT_ENV", "SLURM_OPEN_MODE", "SLURM_STD", "SLURM_UNBUFFEREDIO", "SLURM_REMOTE_CWD",
+    "SLURM_WORKING_DIR", "SRUN_",
+)  # fmt: skip
+
+
+def _environment(launch: Launch, env: Mapping[str, str], in_step: bool, local: bool) -> dict[str, str]:
+    """For all that is started."""
+    found = dict(env)
+    if in_step:
+        found = own_step_env(found)
+    if local:
+        found = {name: value for name, value in found.items() if not name.startswith(_OF_THE_TASK)}
+    for name, value in (("ROLE_NAME", launch.role), ("TORCHELASTIC_RUN_ID", launch.run_id)):
+        if value not in ("default", "none"):
+            found[name] = value
+    if launch.own["state_dir"]:
+        found["FTSLURM_STATE_DIR"] = launch.own["state_dir"]
+    return found
+
+
+if __name__ == "__main__":
+    main()
