@@ -57,7 +57,7 @@ def run(launch: Launch, env: Mapping[str, str]) -> int:
     per_node = _ranks_per_node(launch.per_node, env)
     options = (*_shape(launch, per_node, overlap=in_step and not local), *_files(launch, per_node))
     component = Component(options, _command(launch, env))
-    request = Request(policy=launch.own["policy"], profile="ft-launcher", values=_settings(launch, local))
+    request = Request(policy=launch.own["policy"], profile="ft-launcher", values=settings_of(launch, local))
     order = Order((component,), request, _environment(launch, env, in_step, local), launch.verbose)
     if launch.verbose:
         import logging
@@ -81,7 +81,7 @@ def _by_reason(unused: Mapping[str, str]) -> dict[str, list[str]]:
     return found
 
 
-def _settings(launch: Launch, local: bool) -> dict[str, tuple[Any, str]]:
+def settings_of(launch: Launch, local: bool) -> dict[str, tuple[Any, str]]:
     """leaf -> (value, option), over the profile. Raises: PolicyError, UsageError."""
     from ftslurm.cli.ftrun_options import fault_tolerance
 

@@ -562,8 +562,12 @@ def _implied(settings: Settings, places: dict[str, str]) -> Settings:
         if places[number] != "default" and places[switch_] == "default" and getattr(settings, LEAVES[number].name):
             changes[LEAVES[switch_].name], places[switch_] = True, places[number]
     settings, changes = replace(settings, **changes), {}
-    if settings.max_restarts_for == "all" and places["max_job_restarts"] == "default":
-        changes["max_job_restarts"], places["max_job_restarts"] = settings.max_restarts, places["max_restarts"]
+    if settings.max_restarts_for == "all":
+        if places["max_job_restarts"] == "default":
+            changes["max_job_restarts"], places["max_job_restarts"] = settings.max_restarts, places["max_restarts"]
+        if places["rungs.in-place-restart.crash_restarts"] == "default":
+            changes["crash_restarts"] = max(0, changes.get("max_job_restarts", settings.max_job_restarts))
+            places["rungs.in-place-restart.crash_restarts"] = places["max_job_restarts"]
     if places["rungs.hang-restart.enabled"] == "default" and _has_timeouts(settings.ft_config):
         changes["hang_restart"], places["rungs.hang-restart.enabled"] = True, places["fault_tolerance"]
     switched_off = not settings.hang_restart and places["rungs.hang-restart.enabled"] != "default"

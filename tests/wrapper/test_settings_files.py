@@ -262,8 +262,8 @@ def test_max_restarts_counts_all_restarts_under_the_profile_ft_launcher(asked: s
 
 def test_a_policy_may_stand_on_a_profile(policy: Write) -> None:
     resolved = in_force(policy("max_restarts: 2\nprofile: ft-launcher\n"))
-    assert (resolved.settings.max_restarts, resolved.settings.crash_restarts) == (2, 1000)
-    assert resolved.places["rungs.in-place-restart.crash_restarts"].startswith("profile ft-launcher, line ")
+    assert (resolved.settings.max_restarts, resolved.settings.crash_restarts) == (2, 2)
+    assert resolved.places["rungs.hang-restart.in_a_row"].startswith("profile ft-launcher, line ")
 
 
 # --- anything at all

@@ -1,0 +1,199 @@
+"""`ft_launcher` as its users know it: what its own end-to-end tests ask for, and its command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ftslurm.cli.ft_launcher import settings_of
+from ftslurm.cli.ft_launcher_options import read
+from ftslurm.errors import UsageError
+
+RANKS = Path(__file__).with_name("ft_ranks.py")
+ROOT = Path(__file__).parent.parent.parent
+TIMEOUTS = ("--ft-initial-rank-heartbeat-timeout=3", "--ft_param_rank_heartbeat_timeout", "3")
+TIME_S = 60
+
+
+class Ended:
+    def __init__(self, done: subprocess.CompletedProcess[str], took_s: float) -> None:
+        self.status, self.out, self.err, self.took_s = done.returncode, done.stdout, done.stderr, took_s
+        self.said = {line for line in self.out.splitlines() if not line.startswith("ftrun: ")}
+
+
+class Launcher:
+    """Runs `ft_launcher` as a user does, outside any allocation. `acts`: see ft_ranks.py."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "FTRUN_", "FTSLURM_", "PET_"))}
+        self.env = {**clean, "HOME": str(folder), "PYTHON_EXEC": sys.executable}
+
+    def __call__(self, *options: str, acts: str, **env: str) -> Ended:
+        meeting = self._folder / "met"
+        meeting.mkdir()
+        return self.program(*options, str(RANKS), str(meeting), *acts.split(), **env)
+
+    def program(self, *argv: str, **env: str) -> Ended:
+        begun = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "ftslurm.cli.ft_launcher", *argv], env={**self.env, "PYTHONPATH": str(ROOT), **env}, cwd=self._folder,
+            capture_output=True, text=True, timeout=TIME_S, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        return Ended(done, time.monotonic() - begun)
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launcher:
+    return Launcher(tmp_path)
+
+
+# --- its six scenarios
+
+
+@pytest.mark.timeout(2 * TIME_S)
+def test_a_rank_that_never_beats_ends_all(launch: Launcher) -> None:
+    ended = launch("--nproc-per-node=4", *TIMEOUTS, acts="hang")
+    assert (ended.status, ended.said) == (1, {"start 0 of 4", "hangs"}), ended.err
+
+
+def test_a_rank_that_fails_ends_all(launch: Launcher) -> None:
+    ended = launch("--nproc-per-node=4", "--monitor-interval=1", *TIMEOUTS, acts="fail")
+    assert (ended.status, ended.said) == (1, {"start 0 of 4", "fails"}), ended.err
+    assert "--monitor-interval has no effect here" in ended.err
+
+
+def test_ranks_that_end_well_are_no_error(launch: Launcher) -> None:
+    ended = launch("--nproc-per-node=4", *TIMEOUTS, acts="finish")
+    assert (ended.status, ended.said) == (0, {"start 0 of 4", "ends well"}), ended.err
+
+
+def test_ranks_that_obey_a_sigterm_to_the_launcher_are_no_error(launch: Launcher) -> None:
+    ended = launch("--nproc-per-node=4", *TIMEOUTS, acts="obey")
+    assert ended.status == 0 and ended.out.count("rank obeys") == 4, ended.err
+
+
+def test_ranks_that_ignore_it_are_killed_after_the_term_timeout(launch: Launcher) -> None:
+    ended = launch("--nproc-per-node=4", "--term-timeout=2", *TIMEOUTS, acts="ignore")
+    assert ended.status == 1 and ended.out.count("rank ignores") == 4 and ended.took_s < 30, ended.err
+
+
+@pytest.mark.timeout(2 * TIME_S)
+def test_a_hang_and_a_failure_share_the_restarts(launch: Launcher) -> None:
+    ended = launch("--nproc-per-node=4", "--max-restarts=2", *TIMEOUTS, acts="hang fail finish")
+    said = {"start 0 of 4", "hangs", "start 1 of 4", "fails", "start 2 of 4", "ends well"}
+    assert (ended.status, ended.said) == (0, said), ended.err
+
+
+def test_one_restart_less_and_the_job_fails(launch: Launcher) -> None:
+    ended = launch("--nproc-per-node=2", "--max-restarts=1", acts="fail")
+    assert ended.status == 1 and "start 1 of 2" in ended.said and "all 1 restarts in place after a crash are spent" in ended.err
+
+
+def test_a_program_that_has_let_go_of_its_client_may_take_its_time(launch: Launcher) -> None:
+    ended = launch("--nproc-per-node=2", "--ft-initial-rank-heartbeat-timeout=1", "--ft-rank-heartbeat-timeout=1", acts="slow-end")
+    assert ended.status == 0 and ended.took_s > 4, ended.err
+
+
+# --- its command line
+
+SPELLINGS = (
+    ("--nproc-per-node=2 --max-restarts=3", "per_node", "2"), ("--nproc_per_node 2", "per_node", "2"), ("--max_restarts=3", "max_restarts", 3),
+    ("--nnodes=2:3", "spares", 1), ("--term_timeout=7", "term_timeout_s", 7.0), ("--workers-stop-timeout=7", "stop_timeout_s", 7.0),
+    ("-m", "module", True), ("--no_python", "with_python", False), ("--run-path --no-python", "with_python", True),
+    ("--ft-restart_policy=min-healthy", "policy", "min-healthy"), ("--restart-policy=any-failed", "policy", "any-failed"),
+    ("--rdzv_id=7", "run_id", "7"), ("-r 3 --log_dir=/x", "redirects", "3"), ("--role=trainer", "role", "trainer"),
+    ("--fault_tol_cfg_path=a.yaml", "config", "a.yaml"), ("--ft-cfg_path a.yaml", "config", "a.yaml"),
+    ("--ft-ignore-missing-cfg --ft-cfg-path=a.yaml", "config", "a.yaml"),
+    ("--ft-param-rank_heartbeat_timeout=5", "given", {"rank_heartbeat_timeout": "5"}),
+    ("--ft-rank_heartbeat_timeout none", "given", {"rank_heartbeat_timeout": "none"}),
+    ("--ft_enable_dist_storage_healthcheck true", "given", {"enable_dist_storage_healthcheck": "true"}),
+    ("--ft-storage-health-check-path=/a", "given", {"storage_healthcheck_path": "/a"}),
+    ("--ft-segment=4", "given", {"segment": "4"}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "name", "value"), SPELLINGS)
+def test_every_spelling_is_understood(words: str, name: str, value: object) -> None:
+    found = read([*words.split(), "train.py", "--max-restarts=9", "x"], {})
+    assert getattr(found, name) == value and found.command == ("train.py", "--max-restarts=9", "x") and not found.unused
+
+
+ALL = (
+    "--rdzv-backend=c10d --rdzv-endpoint=h:1 --rdzv-id=x --rdzv-conf=a=b --local-addr=h --standalone --node-rank=0 --master-addr=h"
+    " --master-port=1 --monitor-interval=1 --start-method=fork --redirects=0 --tee=3 --local-ranks-filter=0 --logs-specs=x"
+    " --ft-rdzv-impl=barrier --ft-per-cycle-applog-prefix=/x --ft-nvrx-logfile=/x --ft-enable-log-server=true --ft-log-server-port=1"
+    " --ft-log-aggregator-count=1 --ft-log-leaf-max-queue-chunks=1 --ft-log-server-log-prefix=x"
+    " --ft-log-server-graceful-shutdown-timeout=1 --ft-node-health-check-endpoint=x --ft-no-restart-exit-code=93"
+    " --ft-attribution-endpoint=localhost --ft-attribution-stop-action=log --ft-attribution-startup-timeout=1"
+    " --ft-attribution-llm-api-key-file=x --ft-attribution-llm-base-url=x --ft-attribution-llm-model=x --ft-attribution-log-level=x"
+    " --ft-attribution-export-url=x --ft-attribution-analysis-backend=lib --ft-cycle-info-dir=/x --ft-segment-health-check-dir=/x"
+    " --ft-numa-bind-strict=true --ft-check-remaining-processes=true --ft-max-no-progress-cycles=3 --ft-skip-section-response=false"
+)  # fmt: skip
+
+
+def test_what_has_no_effect_is_named_with_its_reason() -> None:
+    found = read([*ALL.split(), "train.py"], {})
+    assert len(found.unused) == 28 and all(found.unused.values())
+    assert read(["train.py"], {"PET_MASTER_PORT": "1", "PET_NPROC_PER_NODE": "3"}).unused.keys() == {"master-port"}
+    assert read(["train.py"], {"PET_NPROC_PER_NODE": "3"}).per_node == "3"
+
+
+@pytest.mark.parametrize("words", [
+    "", "--nproc-per-node", "--nnodes=0 x", "--nnodes=3:2 x", "--max-restarts=-1 x", "--max-restarts=x x", "--nproc=2 x", "-m --no-python x",
+    "--rdzv-backend=etcd x", "--redirects=7 x", "--ft-per-cycle-applog-prefix=x x", "--term-timeout=inf x", "--ft-nothing x",
+])  # fmt: skip
+def test_a_wrong_command_line_is_refused(words: str) -> None:
+    with pytest.raises(UsageError):
+        read(words.split(), {})
+
+
+def test_what_is_asked_for_becomes_settings() -> None:
+    words = "--nnodes=2:3 --max-restarts=5 --term-timeout=9 --workers-stop-timeout=4 --ft-rank-heartbeat-timeout=3 --ft-set hang.c4d=true x"
+    found = {name: value for name, (value, _) in settings_of(read(words.split(), {}), local=True).items()}
+    assert found == {
+        "max_job_restarts": 5, "mode": "any-failed", "rendezvous": "torch", "stop.grace": "4.0s", "stop.after_signal": "9.0s",
+        "launcher": "local", "nodes.spares": 1, "fault_tolerance": {"rank_heartbeat_timeout": 3.0}, "sdk.provide": "nvrx",
+        "hang.c4d": "true",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "status", "said"), [
+    (["--nonsense", "x.py"], 2, "--nonsense"), (["--nnodes=2", "x.py"], 1, "no Slurm allocation"),
+    (["--ft-cfg-path=/not/there.yaml", "x.py"], 1, "/not/there.yaml"), (["--nproc-per-node=gpu", "x.py"], 1, "no GPU"),
+    (["--no-python", "/not/there"], 1, "No such file"),
+])  # fmt: skip
+def test_bad_input_is_one_sentence_and_its_status(launch: Launcher, words: list[str], status: int, said: str) -> None:
+    ended = launch.program(*words, CUDA_VISIBLE_DEVICES="-1")
+    assert (ended.status, ended.out) == (status, "") and said in ended.err, ended.err
+
+
+def test_ranks_have_torchrun_s_variables(launch: Launcher) -> None:
+    names = (
+        "RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE OMP_NUM_THREADS"
+        " TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE"
+        " TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    )
+    tell = f"for name in {names}; do eval echo $name=\\$$name; done; test \"$FT_RANK_MONITOR_IPC_SOCKET\" && test $MASTER_PORT"
+    options = ("--nproc-per-node=2", "--max-restarts=4", "--rdzv-id=job7", "--role=trainer", "--no-python")
+    ended = launch.program(*options, "sh", "-c", f"test $RANK = 0 || exit 0; {tell}")
+    assert ended.status == 0, ended.err
+    assert dict(line.split("=") for line in ended.out.split()) == {
+        "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "ROLE_RANK": "0", "ROLE_NAME": "trainer", "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1", "ROLE_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1",
+        "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "4", "TORCHELASTIC_RUN_ID": "job7",
+        "TORCHELASTIC_USE_AGENT_STORE": "False", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }  # fmt: skip
+
+
+def test_output_goes_into_files_by_rank(launch: Launcher, tmp_path: Path) -> None:
+    ended = launch.program("--nproc-per-node=2", "-r", "3", "--log-dir", str(tmp_path / "logs"), "--no-python", "sh", "-c", "echo $RANK; echo e >&2")
+    assert ended.status == 0, ended.err
+    (run,) = (tmp_path / "logs").iterdir()
+    assert [(run / "attempt_0" / rank / "stdout.log").read_text() for rank in "01"] == ["0\n", "1\n"]
+    assert (run / "attempt_0" / "1" / "stderr.log").read_text() == "e\n"
