@@ -407,13 +407,15 @@ class BeatOverdue:
 class ProgramSaid:
     """The program of a rank wants something: `message` for people, `retriable` words, `shutdown`, `exclude`; a `setting` of
     AIMaster's; `limits`: the timeouts that it has calculated hold from now on; `checkpoint`: one is complete. `probe`: why
-    there is none in it, which its agent tells.
+    there is none in it, which its agent tells. place: where it ends in the rank's notes, as its agent and its shim may both
+    tell it; 0: nowhere.
     """
 
     rank: int
     what: str
     words: tuple[str, ...]
     attempt: int = 0
+    place: int = 0
 
 
 @dataclass(frozen=True, slots=True)

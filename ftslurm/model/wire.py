@@ -175,6 +175,16 @@ def shim_report(rank: int, message: Message) -> ShimReport:
             raise WireError(f"rank {rank} sent an unknown message `{other}`")
 
 
+def shim_notes(message: Message) -> tuple[int, bytes]:
+    """Of the report of an exit: what stands at the end of the rank's notes, and from which place on. Raises: WireError."""
+    if "notes" not in message:
+        return 0, b""
+    place, text = _list(message, "notes") if len(_list(message, "notes")) == 2 else (0, None)
+    if type(place) is not int or place < 0 or not isinstance(text, str) or len(text) > _ENV_MAX:
+        raise WireError("notes that are none")
+    return place, text.encode("utf-8", "replace")
+
+
 def agent_report(message: Message) -> AgentReport:
     """A later message of an agent; where it names a node, the receiver knows which. Raises: WireError.
 
@@ -198,7 +208,8 @@ def agent_report(message: Message) -> AgentReport:
             return BeatOverdue(_number(message, "rank"), _text(message, "why", 1000), _number(message, "attempt"))
         case "said":
             words = tuple(_short(word, 4096) for word in _list(message, "words"))
-            return ProgramSaid(_number(message, "rank"), _text(message, "what", 32), words, _number(message, "attempt"))
+            place = _number(message, "place") if "place" in message else 0
+            return ProgramSaid(_number(message, "rank"), _text(message, "what", 32), words, _number(message, "attempt"), place)
         case "stall":
             return StallSeen(
                 "", _number(message, "probed"), _seconds(message, "stalled_s"), _seconds(message, "paused_s"),

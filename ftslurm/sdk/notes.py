@@ -183,6 +183,12 @@ def read_notes(path: str, offset: int) -> tuple[tuple[Note, ...], int]:
 
     Lines that make no sense are passed over. Nothing beyond NOTES_BYTES is read, whatever was written there.
     """
+    found, end = read_placed(path, offset)
+    return tuple(note for _, note in found), end
+
+
+def read_placed(path: str, offset: int) -> tuple[tuple[tuple[int, Note], ...], int]:
+    """As read_notes, each note with the place in the file that it ends at."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
@@ -199,8 +205,40 @@ def read_notes(path: str, offset: int) -> tuple[tuple[Note, ...], int]:
     whole = data.rfind(b"\n") + 1
     if not whole and len(data) > LINE_BYTES:
         return (), offset + len(data)  # a line without end
-    notes = (parse_note(line) for line in data[:whole].split(b"\n") if 0 < len(line) < LINE_BYTES)
-    return tuple(note for note in notes if note is not None), offset + whole
+    return placed_notes(data[:whole], offset), offset + whole
+
+
+def placed_notes(data: bytes, offset: int) -> tuple[tuple[int, Note], ...]:
+    """The notes in whole lines that stand at `offset` of the file, each with the place that it ends at."""
+    found, end = [], offset
+    for line in data.split(b"\n"):
+        end += len(line) + 1
+        note = parse_note(line) if 0 < len(line) < LINE_BYTES else None
+        if note is not None:
+            found.append((end, note))
+    return tuple(found)
+
+
+def in_words(note: Note) -> tuple[str, tuple[str, ...]] | None:
+    """What the controller is told: `message`, an action, `retriable`, `setting` or `limits`, and the words."""
+    if isinstance(note, Message):
+        return "message", (note.text,)
+    if isinstance(note, Control):
+        return note.action, (note.reason,)
+    if isinstance(note, Retriable):
+        return "retriable", note.words
+    if isinstance(note, Setting):
+        return "setting", (note.name, str(note.value))
+    if isinstance(note, Limits):
+        return "limits", _limits_in_words(note)
+    return None
+
+
+def _limits_in_words(limits: Limits) -> tuple[str, ...]:
+    """`beat 30 s`, `section step 12.5 s`."""
+    named = {"first beat": limits.initial_s, "beat": limits.beat_s, "out of section": limits.out_of_section_s}
+    named.update((f"section {name}", seconds) for name, seconds in limits.sections)
+    return tuple(f"{name} {seconds:g} s" for name, seconds in named.items() if seconds is not None)
 
 
 def parse_note(line: bytes) -> Note | None:

@@ -101,6 +101,7 @@ SETTLE_S, SETTLE_STEP_S = 0.2, 0.001
 # At the end, for a reader that is slow. Below `stop.kill_wait` and Slurm's KillWait of 30 s, after which it would be
 # SIGKILL that ends us: what cannot be delivered by then belongs to a reader that does not read.
 DELIVER_S = 10.0
+NOTES_TOLD = 16 << 10  # of what the program has said, with its exit; its agent tells the rest
 NAME_MAX = 1000  # characters of a command's name that are told; wire.py takes 4096 of the whole reason
 NOTE_READ_S = 1.5  # an agent reads once a second (LOOK_S in pages.py)
 SLOW_CYCLE_S = 0.1  # of the drill "slow": too short for any hang detection, too long to cost much
@@ -1612,6 +1613,24 @@ def why_not_private(path: str) -> str:
     return ""
 
 
+def last_notes(page: str) -> list:
+    """[place, text]: the last whole lines of what the program of `page` has said (sdk/notes.py), and where they begin."""
+    try:
+        fd = os.open(f"{page}.notes", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return []
+    try:
+        begin = max(0, os.fstat(fd).st_size - NOTES_TOLD)
+        data = os.pread(fd, NOTES_TOLD, begin)
+    except OSError:
+        return []
+    finally:
+        os.close(fd)
+    skipped = data.find(b"\n") + 1 if begin else 0
+    text = data[skipped : data.rfind(b"\n") + 1].decode(errors="replace")
+    return [begin + skipped, text] if text else []
+
+
 class Silence:
     """Tells when the command has printed nothing for too long, and when it has again."""
 
@@ -1684,6 +1703,7 @@ class Shim:
         self._ended_at = 0.0  # Unix seconds
         self._asked = False  # to stop, before it ended
         self._tell_by = 0.0  # its end is told then at the latest
+        self._page = ""  # of the command
         self._oom_kills: int | None = None  # before the attempt
         self._own_status: int | None = None  # of a command that ended by itself
         self._end: int | None = None  # the controller has let us go, with this status
@@ -1830,6 +1850,7 @@ class Shim:
         self._reported, self._own_status, self._tell_by = False, None, 0.0
         self._oom_kills = oom_kills()
         env = {**self._env, **self._pages.variables(attempt), **env}
+        self._page = env.get(PAGE_VARIABLE, "")
         if inject and os.path.isdir(inject):
             env["PYTHONPATH"] = f"{inject}:{env['PYTHONPATH']}" if env.get("PYTHONPATH") else inject
         if left := self._end_left_before(env):
@@ -1914,6 +1935,8 @@ class Shim:
             time.sleep(RESCAN_S)
             self._signalled(self._pending())
         told = {"t": "exited", "attempt": self._command.attempt, "code": code, "signal": killed_by, "at": self._ended_at}
+        if notes := last_notes(self._page):
+            told["notes"] = notes
         if status:
             told["asked"] = self._asked
             if words := self._output.words():

@@ -100,6 +100,13 @@ def test_a_program_that_has_let_go_of_its_client_may_take_its_time(launch: Launc
     assert ended.status == 0 and ended.took_s > 4, ended.err
 
 
+def test_last_words_are_heard_before_the_decision(launch: Launcher) -> None:
+    """A rank asks for the end of the job and exits at once."""
+    ended = launch("--nproc-per-node=2", "--max-restarts=3", acts="told")
+    assert ended.status == 1 and "start 1 of 2" not in ended.said
+    assert "it diverged" in ended.err and "max_job_restarts" not in ended.err
+
+
 # --- its command line
 
 SPELLINGS = (

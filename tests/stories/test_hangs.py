@@ -270,7 +270,8 @@ def test_progress_of_the_ranks_before_is_none_of_these() -> None:
 
 def test_what_the_program_before_asked_for_it_has_had() -> None:
     job = started_again()
-    job.tell(ev.ProgramSaid(2, "shutdown", ("the data is used up",), attempt=1))
+    job.tell(ev.ProgramSaid(2, "shutdown", ("the data is used up",), attempt=1, place=90))
+    job.tell(ev.ProgramSaid(2, "shutdown", ("the data is used up",), attempt=1, place=90))  # its agent and its shim
     job.tell(ev.ProgramSaid(2, "message", ("half way",), attempt=1))
     assert [said.attempt for said in job.recorded(rec.ProgramSaid)] == [1, 1] and "half way" in job.said
     job.exits(2, 3)

@@ -117,6 +117,12 @@ def test_a_signal_is_reported_and_the_shim_ends_by_it(shims: Shims, number: sign
     assert ended in (-number, 128 + number), "srun reports both alike"
 
 
+def test_what_the_program_said_last_comes_with_its_exit(shims: Shims) -> None:
+    shim = shims("head -c 20000 /dev/zero | tr '\\0' x > $FTSLURM_PAGE.notes; echo >> $FTSLURM_PAGE.notes; echo last >> $FTSLURM_PAGE.notes")
+    shim.start()
+    assert shim.hear("exited")["notes"] == [20001, "last\n"]
+
+
 def test_a_shim_whose_command_was_stopped_ends_as_it_is_told(shims: Shims) -> None:
     shim = shims()
     shim.start()

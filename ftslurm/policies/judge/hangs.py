@@ -101,6 +101,10 @@ class Hangs(Settling):
     def _program_said(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
         """Words for people are passed on; what the program asks of the ladder is remembered for its next failure, unless it
         has had that already."""
+        if event.place and event.place <= self._heard_notes.get((event.rank, event.attempt), 0):
+            return []
+        if event.place:
+            self._heard_notes[event.rank, event.attempt] = event.place
         text, current = " ".join(event.words), self._is_current(event)
         if event.what == "probe":
             return self._lacks_probe(event, current, now)

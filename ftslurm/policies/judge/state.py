@@ -104,6 +104,7 @@ class JudgeState:
         self._kept_signal: ev.SignalSeen | None = None  # one that came while no ranks ran, for those to come
         self._meaning = ""  # what it means: `warning`, or why the job ends
         self._mending: dict[int, tuple[Trouble, float]] = {}  # rank to be started again alone -> why, until when
+        self._heard_notes: dict[tuple[int, int], int] = {}  # (rank, start) -> up to which place
         self._hangs = HangWatch()
         self._still: Standstill = standstill(settings)
         self._slow = SlowWatch()

@@ -14,7 +14,7 @@ from typing import Any
 from ftslurm.model.ft_config import BeatLimits
 from ftslurm.policies.hang.beats import OFF, Watch, follow, merged, overdue
 from ftslurm.sdk import notes as say
-from ftslurm.sdk.notes import SUFFIX, read_notes
+from ftslurm.sdk.notes import SUFFIX, in_words, read_placed
 from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
 
 # While a program reports, its page is read as often as ft_launcher's monitor at its quickest; before, now and then.
@@ -156,13 +156,13 @@ class Pages:
         return [{"t": "stage", "rank": number, "attempt": rank.attempt, "stage_s": stage_s}]
 
     def _notes(self, number: int, rank: _Rank) -> list[Message]:
-        found, rank.offset = read_notes(rank.path + SUFFIX, rank.offset)
+        found, rank.offset = read_placed(rank.path + SUFFIX, rank.offset)
         told = []
-        for note in found:
+        for place, note in found:
             if isinstance(note, say.Limits):
                 rank.limits = merged(rank.limits, note)
-            if (words := _words(note)) is not None:
-                about = {"rank": number, "attempt": rank.attempt}
+            if (words := in_words(note)) is not None:
+                about = {"rank": number, "attempt": rank.attempt, "place": place}
                 told.append({"t": "said", **about, "what": words[0], "words": list(words[1])})
         return told
 
@@ -189,27 +189,6 @@ def sweep(own: str, now: float) -> None:
                     folder.rmdir()
         except OSError:
             continue
-
-
-def _words(note: say.Note) -> tuple[str, tuple[str, ...]] | None:
-    if isinstance(note, say.Message):
-        return "message", (note.text,)
-    if isinstance(note, say.Control):
-        return note.action, (note.reason,)
-    if isinstance(note, say.Retriable):
-        return "retriable", note.words
-    if isinstance(note, say.Setting):
-        return "setting", (note.name, str(note.value))
-    if isinstance(note, say.Limits):
-        return "limits", _in_words(note)
-    return None
-
-
-def _in_words(limits: say.Limits) -> tuple[str, ...]:
-    """`beat 30 s`, `section step 12.5 s`."""
-    named = {"first beat": limits.initial_s, "beat": limits.beat_s, "out of section": limits.out_of_section_s}
-    named.update((f"section {name}", seconds) for name, seconds in limits.sections)
-    return tuple(f"{name} {seconds:g} s" for name, seconds in named.items() if seconds is not None)
 
 
 def limits_of(values: Mapping[str, Any]) -> BeatLimits:

@@ -349,7 +349,7 @@ class Sources:
             said = wire.shim_report(owner, message)
             if self.observer is not None:
                 self.observer.rank_said(owner, said)
-            return (said,)
+            return (*_last_notes(owner, message), said)
         report = wire.agent_report(message)
         if isinstance(report, (LiveReported, StacksReported)):
             if self.observer is not None:
@@ -459,3 +459,16 @@ class Sources:
 
 class _Asker:
     """The owner of a connection that brought an order for a drill."""
+
+
+def _last_notes(rank: int, message: Message) -> tuple[ProgramSaid, ...]:
+    """What the program has said shortly before its end, of which its agent may know nothing yet, or never. Raises: WireError."""
+    place, data = wire.shim_notes(message)
+    if not data:
+        return ()
+    from ftslurm.sdk.notes import in_words, placed_notes
+
+    told = [(end, in_words(note)) for end, note in placed_notes(data, place)]
+    number = message.get("attempt")
+    attempt = number if type(number) is int else 0
+    return tuple(ProgramSaid(rank, words[0], words[1], attempt, end) for end, words in told if words is not None)
