@@ -46,9 +46,9 @@ def run(launch: Launch, env: Mapping[str, str]) -> int:
         _say(f"the ranks of this node are started by the ft_launcher of task 0 of step {env['SLURM_STEP_ID']}")
         return 0
     local = not in_job or (in_step and launch.nodes + launch.spares == 1)
-    if local and launch.nodes > 1 and not env.get("FTRUN_LOCAL_NODES"):
+    if local and launch.width > 1 and not env.get("FTRUN_LOCAL_NODES"):
         raise UsageError(
-            f"--nnodes={launch.nodes}, and this is no Slurm allocation: ft_launchers on several machines cannot find each other",
+            f"--nnodes={launch.width}, and this is no Slurm allocation: ft_launchers on several machines cannot find each other",
             hint="start it in a job of sbatch or salloc; FTRUN_LOCAL_NODES=N plays N nodes on this machine",
         )
     from ftslurm.config.settings_files import Request
@@ -95,7 +95,9 @@ def settings_of(launch: Launch, local: bool) -> dict[str, tuple[Any, str]]:
         "stop.after_signal": (f"{max(launch.term_timeout_s, 0.001)}s", "--term-timeout"),
         "launcher": ("local" if local else "srun", "ft_launcher"),
     }
-    if launch.spares:
+    if launch.policy == "min-healthy":
+        values["nodes.min_healthy"] = (launch.nodes, "--nnodes")
+    elif launch.spares:
         values["nodes.spares"] = (launch.spares, "--nnodes")
     if launch.config or launch.given:
         values |= fault_tolerance(launch.given, launch.config, _say)
@@ -131,7 +133,7 @@ def _gpus(env: Mapping[str, str]) -> int:
 
 def _shape(launch: Launch, per_node: int, overlap: bool) -> tuple[str, ...]:
     """srun's options. overlap: with the step that we are in, whose processors nobody else uses."""
-    shape = (f"--nodes={launch.nodes}", f"--ntasks={launch.nodes * per_node}", f"--ntasks-per-node={per_node}")
+    shape = (f"--nodes={launch.width}", f"--ntasks={launch.width * per_node}", f"--ntasks-per-node={per_node}")
     return (*shape, "--overlap") if overlap else shape
 
 
@@ -146,7 +148,7 @@ def _files(launch: Launch, per_node: int) -> tuple[str, ...]:
         _say(f"--redirects={launch.redirects}: by rank it cannot be chosen here; the output of all ranks stays on the console")
         return ()
     folder = Path(launch.log_dir or "/tmp", f"{launch.run_id}_{os.getpid()}", "attempt_0")  # noqa: S108 -- torchrun's own
-    for rank in range(launch.nodes * per_node):
+    for rank in range(launch.width * per_node):
         try:
             (folder / str(rank)).mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -71,6 +71,11 @@ class Launch:
     dry_run: bool
     verbose: bool
 
+    @property
+    def width(self) -> int:
+        """Nodes that ranks run on: under min-healthy there are no spares, but nodes that may be lost."""
+        return self.nodes + self.spares if self.policy == "min-healthy" else self.nodes
+
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:

@@ -65,7 +65,7 @@ LEAVES = {
 @click.option("--ft-annotations", metavar="FILE", help="fault-tolerance/* annotations, JSON.  [FTRUN_ANNOTATIONS]")
 @click.option("--ft-aimaster", metavar="FLAGS", help='AIMaster\'s own flags in one word: "--job-execution-mode=Sync ...".')
 @click.option("--ft-mode", metavar="sync|async", help="async: only the rank that failed is started again.")
-@click.option("--ft-restart-policy", metavar="any-failed|min-healthy", help="ft_launcher's words for sync and async.")
+@click.option("--ft-restart-policy", metavar="any-failed|min-healthy", help="ft_launcher's; see nodes.min_healthy.")
 @click.option("--ft-watch", metavar="L0|L1|L2", help="A probe in Python ranks, to tell who hangs.")
 @click.option("--ft-provide", metavar="nvrx,aimaster", help="Our API in place of these packages, also where they are there.")
 @click.option("--ft-retry-keyword", metavar="WORD", multiple=True, help="In a failed rank's output: worth another try.")

@@ -132,12 +132,13 @@ def share(value: Any) -> float:
     return number
 
 
-# AIMaster's words (AIMaster, fault tolerance monitoring) and ft_launcher's for the same; the value is ours.
-_MODES = {"sync": "sync", "any-failed": "sync", "async": "async", "min-healthy": "async"}
+# AIMaster's words (AIMaster, fault tolerance monitoring), and ft_launcher's, of which one says the same; the value is ours.
+_MODES = {"sync": "sync", "any-failed": "sync", "async": "async", "min-healthy": "min-healthy"}
 
 
 def mode(value: Any) -> str:
-    """`sync`: a rank that fails ends the attempt of all. `async`: ranks are independent of each other."""
+    """`sync`: a rank that fails ends the attempt of all. `async`: ranks are independent of each other. `min-healthy`: the ranks
+    of a node where one fails end, and the attempt of all ends when fewer than nodes.min_healthy are left without."""
     text = str(value).strip()
     if text.lower() not in _MODES:
         known = ("sync", "async", "any-failed", "min-healthy")
@@ -201,7 +202,15 @@ class Settings:
     ladder: tuple[str, ...] = _leaf(
         "ladder", words_of(*RUNG_NAMES), RUNG_NAMES, "the rungs in the order they are asked"
     )
-    mode: str = _leaf("mode", mode, "sync", "async: ranks are independent, only the one that failed is started again")
+    mode: str = _leaf(
+        "mode", mode, "sync",
+        "async: ranks are independent, only the one that failed is started again; min-healthy: the others go on as long as"
+        " nodes.min_healthy nodes are left",
+    )  # fmt: skip
+    rank_restarts_in_a_row: int = _leaf(
+        "rungs.rank-restart.in_a_row", count(1, 100_000), 20,
+        "restarts of one rank alone, each soon after the one before; then all ranks are stopped and the next rung is asked",
+    )  # fmt: skip
     max_restarts: int = _leaf("max_restarts", count(0, 128), 8, "requeues one job may cost, isolated and unconditional")
     max_restarts_for: str = _leaf(
         "max_restarts_for", choice("requeues", "all"), "requeues",
@@ -416,6 +425,9 @@ class Settings:
         "is; auto: by munge where Slurm uses it, but for a step that begins in a container",
     )  # fmt: skip
     check_s: float = _leaf("nodes.check_timeout", lasting, 30.0, "for looking at a node before ranks go there")
+    min_healthy: int = _leaf(
+        "nodes.min_healthy", count(0, 65536), 0, "mode min-healthy: as few nodes on which no rank has failed are enough; 0: all"
+    )
     min_nodes: int = _leaf("nodes.min", count(0, 65536), 0, "with as many nodes the job can still run (shrink); 0: with all only")
 
     poll_s: float = _leaf("devices.poll", lasting, 10.0, "between two looks at the devices of a node")

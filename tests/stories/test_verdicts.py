@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -241,6 +242,7 @@ def test_only_the_failed_rank_of_an_async_job_is_started_again() -> None:
     assert list(start.env) == [2] and start.attempt == 2
     assert start.env[2]["MA_PROC_START_CNT"] == "2" and start.env[2]["MA_SCHEDULE_CNT"] == "1"
     job.exits(2, 1)
+    job.wait(1.0)
     assert job.did(do.StartRanks)[-1].env[2]["MA_PROC_START_CNT"] == "3"
     job.all_exit()
     assert job.status == 0
@@ -258,6 +260,74 @@ def test_an_async_job_ends_well_only_when_the_last_rank_has() -> None:
     assert job.status is None
     job.exits(2)
     assert job.status == 0
+
+
+def test_a_rank_that_fails_again_and_again_is_started_later_each_time_and_not_for_ever() -> None:
+    job = Job(replace(ASYNC, rank_restarts_in_a_row=4, unconditional_requeue=False), diagnose=told(RETRY)).begin()
+    for wait_s in (0.0, 1.0, 2.0, 4.0):
+        job.exits(2, 1)
+        started = len(job.did(do.StartRanks))
+        job.wait(max(wait_s - 0.1, 0.0))
+        assert len(job.did(do.StartRanks)) == started, "not before its time"
+        job.wait(0.2)
+    job.exits(2, 1)
+    assert job.rungs == ["rank-restart"] * 4 + ["fail"] and job.status == 1
+    assert "4 restarts of rank 2 alone in a row have not helped" in job.said
+
+
+def test_a_rank_that_lived_long_is_started_at_once() -> None:
+    job = Job(replace(ASYNC, rank_restarts_in_a_row=1), diagnose=told(RETRY)).begin()
+    for _ in range(3):
+        job.exits(2, 1)
+        assert list(job.did(do.StartRanks)[-1].env) == [2]
+        job.wait(700.0)
+    assert job.rungs == ["rank-restart"] * 3
+
+
+def test_the_end_of_the_others_waits_for_a_rank_that_is_to_start_again() -> None:
+    job = Job(ASYNC, diagnose=told(RETRY)).begin()
+    job.exits(2, 1)
+    job.exits(2, 1)
+    for rank in (0, 1, 3):
+        job.exits(rank)
+    assert job.status is None
+    job.wait(1.0)
+    job.exits(2)
+    assert job.status == 0
+
+
+# --- ft_launcher's min-healthy
+
+MIN_HEALTHY = Settings(mode="min-healthy", min_healthy=1, crash_restarts=1, unconditional_requeue=False)
+
+
+def test_under_min_healthy_a_failure_ends_its_node_and_the_others_go_on() -> None:
+    job = Job(MIN_HEALTHY, diagnose=told(RETRY)).begin()
+    job.exits(2, 1)
+    (stop,) = job.did(do.StopRanks)
+    assert stop.ranks == (3,) and len(job.did(do.StartRanks)) == 1 and not job.rungs
+    assert "1 of 2 nodes go on, and 1 are enough" in job.said
+    job.exits(0)
+    job.exits(1)
+    assert job.status == 0
+
+
+def test_below_the_minimum_of_healthy_nodes_all_start_again_as_often_as_allowed() -> None:
+    job = Job(MIN_HEALTHY, diagnose=told(RETRY)).begin()
+    job.exits(2, 1)
+    job.exits(0, 1)
+    assert job.rungs == ["in-place-restart"] and len(job.did(do.StartRanks)[-1].env) == 4
+    job.exits(3, 1)
+    job.exits(1, 5)
+    assert job.rungs == ["in-place-restart", "fail"] and job.status == 5
+
+
+def test_a_missed_beat_counts_as_a_failure_under_min_healthy() -> None:
+    job = Job(replace(MIN_HEALTHY, hang_restart=True), diagnose=told(RETRY)).begin()
+    job.tell(ev.BeatOverdue(1, "no heartbeat for 3.0 s", 1))
+    assert job.did(do.StopRanks)[-1].ranks == (0, 1) and not job.rungs
+    job.tell(ev.BeatOverdue(3, "no heartbeat for 3.0 s", 1))
+    assert job.rungs == ["hang-restart"]
 
 
 def test_an_error_not_worth_another_try_ends_an_async_job_with_its_status() -> None:

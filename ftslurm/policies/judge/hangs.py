@@ -67,7 +67,13 @@ class Hangs(Settling):
         if self._held(now) or self._hung or event.rank in self._attempt.exits:
             return []
         what = f"rank {event.rank} on {self._tasks[event.rank].node}: {event.why}"
+        if self.settings.mode == "min-healthy":
+            return self._rank_failed(event.rank, Trouble(Cause.HANG, f"hang: {what}", 1), now)
         return self._hang("beat", what, (), now, ranks=(event.rank,))
+
+    def _rank_failed(self, rank: int, trouble: Trouble, now: Now) -> list[Decision]:
+        """In judge/ranks: a hang may be one rank's affair alone."""
+        raise NotImplementedError
 
     def _held(self, now: Now) -> bool:
         """Is what looks like a hang an answer to a signal? It is told once, so everybody looks anew when that is over."""

@@ -93,6 +93,7 @@ _OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
     "watch": Judge._watch_due,
     "idle": Judge._idle_due,
     "mend": Judge._mend_overdue,
+    "rank again": Judge._start_ranks_again,
     "use": Judge._use_known,
     "exit": Judge._exit_overdue,
     "hold": Judge._hold_due,

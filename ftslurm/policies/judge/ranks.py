@@ -8,13 +8,17 @@ from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision, ShowCard, StopRanks
+from ftslurm.model.decisions import Decision, Say, ShowCard, StopRanks
 from ftslurm.model.events import Now
+from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.signals import Signals
 from ftslurm.policies.judge.state import MARGIN_S
 from ftslurm.policies.ladder.ladder import Cause, choose
 from ftslurm.policies.ladder.situation import Trouble
+
+# A rank that has run for so long was not started in vain; until then each start alone is put off for twice as long.
+LIVED_S, BACK_OFF_MOST_S = 600.0, 60.0
 
 
 class Ranks(Signals):
@@ -26,13 +30,17 @@ class Ranks(Signals):
         if not event.status.ok:
             what = f"rank {event.rank} on {self._tasks[event.rank].node} {event.status}"
             return self._rank_failed(event.rank, Trouble(Cause.CRASH, what, event.status.shell, event.at), now)
-        if not self._attempt.all_ended or self._mending:
+        if not self._attempt.all_ended or self._mending or self._rank_again:
             if self.settings.hang_exit and self.settings.mode == "sync" and self._exit_since is None:
                 self._exit_since = now.mono
                 self._await_last_end(now)
             return []
+        return self._ended_well(now)
+
+    def _ended_well(self, now: Now) -> list[Decision]:
         ended = self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary(), stopped=now.unix))
-        return [ended, *self._end_step(0, lambda at: self._finish("every rank ended with status 0", 0, at), now)]
+        but = f", but for those of {fold_nodes(self._failed_nodes)}" if self._failed_nodes else ""
+        return [ended, *self._end_step(0, lambda at: self._finish(f"every rank ended with status 0{but}", 0, at), now)]
 
     def _rank_unstartable(self, event: ev.RankUnstartable, now: Now) -> list[Decision]:
         if not self._attempt.could_not_start(event):
@@ -59,6 +67,8 @@ class Ranks(Signals):
 
     def _rank_failed(self, rank: int, trouble: Trouble, now: Now) -> list[Decision]:
         """In an async job the others go on: only what this rank has left behind is ended, then it may start again."""
+        if self.settings.mode == "min-healthy":
+            return self._node_failed(rank, trouble, now)
         if self.settings.mode != "async" or self._attempt.lost:
             return self._into_trouble(trouble, now)
         st = self.settings
@@ -67,6 +77,22 @@ class Ranks(Signals):
         seen = rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what, trouble.since)
         number = self._attempt.numbers.get(rank, self._attempt.number)
         return [self._note(seen), StopRanks(number, st.stop_grace_s, st.kill_wait_s, ranks=(rank,))]
+
+    def _node_failed(self, rank: int, trouble: Trouble, now: Now) -> list[Decision]:
+        """ft_launcher's min-healthy: the node's other ranks end with it, those of other nodes go on while enough are left."""
+        node, nodes, st = self._tasks[rank].node, self._step_nodes(), self.settings
+        if node in self._failed_nodes:
+            return self._ended_well(now) if self._attempt.all_ended else []
+        left, least = len(nodes) - len(self._failed_nodes) - 1, st.min_healthy or len(nodes)
+        if left < least:
+            needed = f"{left} of {len(nodes)} nodes are left without a failed rank, and the job needs {least}"
+            return self._into_trouble(replace(trouble, what=f"{trouble.what}; {needed}" if st.min_healthy else trouble.what), now)
+        self._failed_nodes[node] = trouble.what
+        seen = self._note(rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what))
+        said = Say(f"{trouble.what}: {left} of {len(nodes)} nodes go on, and {least} are enough (nodes.min_healthy)")
+        others = tuple(sorted(other for other in self._ranks_on(node) if other not in self._attempt.exits))
+        stop = [StopRanks(self._attempt.number, st.stop_grace_s, st.kill_wait_s, ranks=others)] if others else []
+        return [seen, said, *stop, *(self._ended_well(now) if self._attempt.all_ended else [])]
 
     def _await_mending(self) -> None:
         self._waits.pop("mend", None)
@@ -85,12 +111,36 @@ class Ranks(Signals):
         if event.left:
             return self._into_trouble(trouble, now)
         found = self._verdict(now, event.rank)
-        situation = replace(self._situation(trouble, now), rank=event.rank)
+        in_a_row, last = self._alone.get(event.rank, (0, 0.0))
+        in_a_row = in_a_row if now.mono - last < LIVED_S else 0
+        situation = replace(self._situation(trouble, now), rank=event.rank, alone_in_a_row=in_a_row)
         choice = choose(situation)
+        if choice.rung != "rank-restart" and in_a_row >= self.settings.rank_restarts_in_a_row:
+            trouble = replace(trouble, what=f"{trouble.what}; {dict(choice.passed).get('rank-restart', '')}")
         if choice.rung != "rank-restart":
             return [*found, *self._into_trouble(trouble, now)]
         self._attempt.verdict = None
-        return [*found, self._decision(choice, situation, now), ShowCard(), *self._start_alone(event.rank, now)]
+        decided = [*found, self._decision(choice, situation, now), ShowCard()]
+        wait_s = min(2.0 ** (in_a_row - 1), BACK_OFF_MOST_S) if in_a_row else 0.0
+        self._alone[event.rank] = (in_a_row + 1, now.mono + wait_s)
+        if not wait_s:
+            return [*decided, *self._start_alone(event.rank, now)]
+        self._rank_again[event.rank] = now.mono + wait_s
+        self._waits["rank again"] = min(self._rank_again.values())
+        return [*decided, Say(f"rank {event.rank} starts again in {wait_s:g} s")]
+
+    def _start_ranks_again(self, now: Now) -> list[Decision]:
+        """Those whose start alone was put off."""
+        if self.phase is not Phase.RUNNING:
+            return []
+        due = sorted(rank for rank, at in self._rank_again.items() if at <= now.mono)
+        for rank in due:
+            del self._rank_again[rank]
+        if self._rank_again:
+            self._waits["rank again"] = min(self._rank_again.values())
+        if self._signal and self._explained(now):
+            return self._rank_ended_after_signal(now) if due else []
+        return [decision for rank in due for decision in self._start_alone(rank, now)]
 
     def _mend_overdue(self, now: Now) -> list[Decision]:
         late = [rank for rank, (_, until) in self._mending.items() if until <= now.mono]

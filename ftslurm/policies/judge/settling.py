@@ -46,7 +46,7 @@ class Settling(Rungs):
             trouble = replace(trouble, what=f"{trouble.what} [drill: {', '.join(self._attempt.drills)}]")
         self._trouble = trouble
         self.phase = Phase.SETTLING
-        self._mending = {}
+        self._mending, self._rank_again = {}, {}
         if trouble.cause is not Cause.DEVICE:
             self._left_alone.clear()  # what had no remedy may still be the reason
         self._attempt.faults = {key: fault for key, fault in self._faults.items() if fault.fault_class in ACTS}

@@ -34,6 +34,7 @@ class Starting(Ending):
     def _launch(self, now: Now) -> list[Decision]:
         self.phase = Phase.LAUNCHING
         self._tasks, self._mending, self._steps, self._absent = {}, {}, {}, {}
+        self._rank_again = {}
         self._stragglers, self._unfit = frozenset(), {}
         self._look_in_s = self.settings.silence_s
         self._waits = {"slow launch": now.mono + self._look_in_s} if "probe" in self.facts.can else {}
@@ -60,6 +61,7 @@ class Starting(Ending):
         self._slurm, self._signal, self._meaning = None, 0, ""
         self._pass_on, self._ranks_signalled, self._got_signal = 0, set(), set()
         self._hangs, self._hung = HangWatch(), None
+        self._alone, self._failed_nodes = {}, {}
         self._still = standstill(self.settings, number)
         self._slow = SlowWatch()
         self._exit_s, self._exit_since = self.settings.hang_exit_s, None

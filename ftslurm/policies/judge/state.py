@@ -104,6 +104,9 @@ class JudgeState:
         self._kept_signal: ev.SignalSeen | None = None  # one that came while no ranks ran, for those to come
         self._meaning = ""  # what it means: `warning`, or why the job ends
         self._mending: dict[int, tuple[Trouble, float]] = {}  # rank to be started again alone -> why, until when
+        self._alone: dict[int, tuple[int, float]] = {}  # rank -> how often it was started alone in a row, and when last
+        self._rank_again: dict[int, float] = {}  # rank whose start alone is put off -> until when, monotonic
+        self._failed_nodes: dict[str, str] = {}  # in mode min-healthy: node with a rank that failed -> what did
         self._heard_notes: dict[tuple[int, int], int] = {}  # (rank, start) -> up to which place
         self._hangs = HangWatch()
         self._still: Standstill = standstill(settings)

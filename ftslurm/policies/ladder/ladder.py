@@ -57,6 +57,7 @@ class Situation:
     be replaced by another. returned: of the blamed, nodes on loan that were called back; nothing else speaks against them.
     on_words: of the blamed, those that nothing but words speaks against, with the signature of those; proven: those that a fact
     of this job speaks against. spared: node -> why it is accused and yet not blamed.
+    alone_in_a_row: how often `rank` was started again alone, each time soon after the time before.
     port_taken: the port that we chose for the rendezvous, where the ranks failed because somebody else has it; else 0.
     dead: nodes that do not live now.
     """
@@ -88,6 +89,7 @@ class Situation:
     proven: frozenset[str] = frozenset()
     spared: Mapping[str, str] = field(default_factory=dict)
     port_taken: int = 0
+    alone_in_a_row: int = 0
     dead: frozenset[str] = frozenset()
 
     @property
@@ -174,7 +176,7 @@ def choose(situation: Situation) -> Choice:
     passed: list[tuple[str, str]] = []
     decisive = ""
     for name in (*situation.settings.ladder, "fail"):
-        if name == "rank-restart" and situation.settings.mode == "sync":
+        if name == "rank-restart" and situation.settings.mode != "async":
             continue  # of another kind of job: not worth a word in every history
         rung = LADDER[name]
         answer = _within_job_restarts(name, rung.allowed(situation), situation)
@@ -225,6 +227,8 @@ def _rank_alone(s: Situation) -> Answer:
         return _not_meant("it is not one rank's trouble")
     if s.cause is not Cause.CRASH:
         return _not_meant("a device or node is behind it")
+    if s.alone_in_a_row >= (limit := s.settings.rank_restarts_in_a_row):
+        return _no(f"{limit} restarts of rank {s.rank} alone in a row have not helped")
     return _no(reason) if (reason := hopeless(s)) else Answer(True, "the ranks are independent")
 
 
@@ -544,7 +548,7 @@ LADDER: Mapping[str, Rung] = {
             "rank-restart",
             trigger="a rank of an async job failed",
             price="nothing",
-            degrades="when the error is not worth another try, or too many ranks have failed",
+            degrades="when the error is not worth another try, too many ranks have failed, or after too many in a row",
             allowed=_rank_alone,
             cost=_nothing,
         ),
