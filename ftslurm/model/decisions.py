@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Any
 
 from ftslurm.model.layout import Layout
 from ftslurm.model.record import Record
@@ -206,13 +207,15 @@ class WatchRanks:
     """Let agents watch for life below their shims, and read their ranks' pages.
 
     ranks: node -> (rank, pid of its shim, number of its start). quiet_s: tell after so long without IO, 0: do not look.
-    stall_s: the same without any collective. steps: node -> the step there, as its shims name it.
+    stall_s: the same without any collective. steps: node -> the step there, as its shims name it. limits: keys of ft_launcher's
+    configuration that the program has calculated anew since the job began.
     """
 
     ranks: Mapping[str, tuple[tuple[int, int, int], ...]]
     quiet_s: float
     steps: Mapping[str, str] = field(default_factory=dict)
     stall_s: float = 0.0
+    limits: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

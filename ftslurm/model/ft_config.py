@@ -234,6 +234,41 @@ def checked(values: Mapping[str, Any], place: str) -> dict[str, Any]:
     return found
 
 
+_CALCULATED = {
+    "first beat": "initial_rank_heartbeat_timeout",
+    "beat": "rank_heartbeat_timeout",
+    "out of section": "rank_out_of_section_timeout",
+}
+
+
+def calculated(words: Iterable[str]) -> dict[str, Any]:
+    """What a program has calculated, as its client tells it (`beat 30 s`, `section step 12.5 s`), as values of the keys.
+
+    What makes no sense is passed over.
+    """
+    found: dict[str, Any] = {}
+    inside: dict[str, float] = {}
+    for word in words:
+        name, _, number = word.removesuffix(" s").rpartition(" ")
+        try:
+            value = seconds(number)
+        except ValueError:
+            continue
+        if name in _CALCULATED:
+            found[_CALCULATED[name]] = value
+        elif name.startswith("section "):
+            inside[name.removeprefix("section ")] = value
+    return found | ({"rank_section_timeouts": inside} if inside else {})
+
+
+def with_calculated(values: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` with what was calculated later; of sections those that were not stay."""
+    both = {**values, **later}
+    if "rank_section_timeouts" in later:
+        both["rank_section_timeouts"] = {**(values.get("rank_section_timeouts") or {}), **later["rank_section_timeouts"]}
+    return both
+
+
 def ignored(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The keys among them that have no effect under ftrun, in order."""
     return tuple(sorted(name for name in values if name in FORMER_KEYS or (name in KEYS and not KEYS[name].used)))

@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.ft_config import KEYS, BeatLimits, checked, from_file, from_flags, ignored, limits_from, rank_env
+from ftslurm.model.ft_config import (
+    KEYS,
+    BeatLimits,
+    calculated,
+    checked,
+    from_file,
+    from_flags,
+    ignored,
+    limits_from,
+    rank_env,
+    with_calculated,
+)
 from ftslurm.sdk import nvrx_config
 
 # The example of the sections guide of nvidia_resiliency_ext, with what it leaves at its default.
@@ -119,6 +130,17 @@ def test_keys_of_earlier_versions_are_ignored_by_name() -> None:
     values = {"max_no_progress_restarts": 3, "attrsvc_host": None, "rank_heartbeat_timeout": 5, "segment": 4}
     assert limits_from(values).beat_s == 5.0 and ignored(values) == ("attrsvc_host", "max_no_progress_restarts", "segment")
     assert json.loads(rank_env(values)[nvrx_config.VARIABLE]) == {"rank_heartbeat_timeout": 5.0, "segment": 4}
+
+
+def test_what_a_program_calculates_is_read_back_and_laid_over_what_was_configured() -> None:
+    later = calculated(["first beat 30 s", "beat 3.5 s", "section out of section 2 s", "section step 4 s", "out of section 9 s", "x", "beat y s"])
+    assert later == {
+        "initial_rank_heartbeat_timeout": 30.0, "rank_heartbeat_timeout": 3.5, "rank_out_of_section_timeout": 9.0,
+        "rank_section_timeouts": {"out of section": 2.0, "step": 4.0},
+    }  # fmt: skip
+    both = with_calculated({"safety_factor": 2, "rank_section_timeouts": {"step": 1.0, "setup": None}}, later)
+    assert both["safety_factor"] == 2 and both["rank_section_timeouts"] == {"out of section": 2.0, "step": 4.0, "setup": None}
+    assert limits_from(both).beat_s == 3.5
 
 
 # --- flags

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -494,3 +495,15 @@ def test_the_limit_that_the_program_has_set_is_the_one_that_is_named() -> None:
     job.tell(*(ev.StageSet(rank, 4.0) for rank in range(4)))
     job.tell(*(ev.RankSilent(rank, 4.0) for rank in range(4)))
     assert job.recorded(rec.HangSeen)[0].what == "no rank has printed anything for 4 s"
+
+
+def test_calculated_timeouts_hold_after_a_restart_without_any_help_of_the_program() -> None:
+    job = Job(replace(ON, crash_restarts=1))
+    config = '{"rank_heartbeat_timeout":60.0,"safety_factor":2.0}'
+    job.judge.facts = job.facts = replace(job.facts, sdk_env={"FTSLURM_FT_CONFIG": config})
+    job.begin()
+    job.tell(ev.ProgramSaid(1, "limits", ("first beat 9 s", "beat 3 s", "section step 4 s"), 1))
+    job.exits(1, 1)
+    known = {"initial_rank_heartbeat_timeout": 9.0, "rank_heartbeat_timeout": 3.0, "rank_section_timeouts": {"step": 4.0}}
+    assert job.did(do.WatchRanks)[-1].limits == known
+    assert json.loads(job.did(do.StartRanks)[-1].env[0]["FTSLURM_FT_CONFIG"]) == {"safety_factor": 2.0, **known}

@@ -4,6 +4,7 @@ do not end with the others, each by the intervals that the program may set itsel
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ftslurm.model import events as ev
@@ -118,12 +119,19 @@ class Hangs(Settling):
             self._attempt.said.append((event.rank, event.what, event.words))
         note = self._note(rec.ProgramSaid(now.unix, event.attempt, event.rank, event.what, text))
         if current and event.what == "limits":
+            self._keep_limits(event.words)
             return [note, *self._asked_for_restarts("calculated timeouts")]
         if current and event.what == "setting" and event.words[:1] == ("job_exit_hang_interval",):
             return [note, *self._set_exit_interval(event.words[-1], now)]
         if event.what == "message":
             return [note, Say(f"rank {event.rank}: {text}")]
         return [note]
+
+    def _keep_limits(self, words: Sequence[str]) -> None:
+        """As ft_launcher's monitors do, over all restarts: what was calculated once holds from the next start on."""
+        from ftslurm.model.ft_config import calculated, with_calculated  # most programs calculate nothing
+
+        self._calculated = with_calculated(self._calculated, calculated(words))
 
     def _set_exit_interval(self, word: str, now: Now) -> list[Decision]:
         """By AIMaster's `reset_config`: seconds, or -1 for off."""

@@ -4,6 +4,7 @@ environment that tells it which start this is.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from ftslurm.model import events as ev
@@ -24,6 +25,7 @@ from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import IDLE_LOOK
 from ftslurm.policies.ladder.situation import Trouble
 
+_FT_CONFIG = "FTSLURM_FT_CONFIG"  # as in model/ft_config.py
 # A job that is over sooner needs no agents, and does not pay for them; trouble brings them up at once.
 WATCH_AFTER_S = 1.0
 # Of the reason, in letters: the banner is one line.
@@ -147,6 +149,11 @@ class Starting(Ending):
         last = (self._decided.rung, self._decided.cause) if self._decided else self.history.scheduled_by
         shared = restart_env(*last, fold_nodes(self._kept_out(now)))
         shared |= self.facts.sdk_env
+        if self._calculated and _FT_CONFIG in shared:  # without a configuration every section is taken in as it comes
+            from ftslurm.model.ft_config import with_calculated
+
+            config = with_calculated(json.loads(shared[_FT_CONFIG]), self._calculated)
+            shared[_FT_CONFIG] = json.dumps(config, separators=(",", ":"))
         own = {rank: shared | counters_env(self._counters_of(rank, counters)) for rank in self._tasks}
         if self._layout is not None:
             placed = placed_env(self._tasks, self._layout, self.facts.slurm_env, self.facts.number, self._own_step())

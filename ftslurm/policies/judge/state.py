@@ -5,6 +5,7 @@ it, to write something down, to ask agents and Slurm. No event is answered in he
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -107,6 +108,7 @@ class JudgeState:
         self._alone: dict[int, tuple[int, float]] = {}  # rank -> how often it was started alone in a row, and when last
         self._rank_again: dict[int, float] = {}  # rank whose start alone is put off -> until when, monotonic
         self._failed_nodes: dict[str, str] = {}  # in mode min-healthy: node with a rank that failed -> what did
+        self._calculated: dict[str, Any] = {}  # keys of ft_launcher's configuration, by the program
         self._heard_notes: dict[tuple[int, int], int] = {}  # (rank, start) -> up to which place
         self._hangs = HangWatch()
         self._still: Standstill = standstill(settings)
@@ -408,4 +410,4 @@ class JudgeState:
         quiet_s = self._intervals().quiet_s
         stall_s = st.hang_c4d_timeout_s if self._watches_stalls else 0.0
         steps = {node: self._steps.get(node, self._step) for node in there}
-        return [WatchRanks(there, quiet_s, steps, stall_s)] if there else []
+        return [WatchRanks(there, quiet_s, steps, stall_s, self._calculated)] if there else []

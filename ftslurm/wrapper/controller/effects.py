@@ -180,6 +180,11 @@ class Effects:
     # --- life
 
     def _watch_ranks(self, d: do.WatchRanks) -> None:
+        limits = dict(self._beat_limits)
+        if d.limits:
+            from ftslurm.model.ft_config import with_calculated
+
+            limits = with_calculated(limits, d.limits)
         for node, ranks in d.ranks.items():
             if node in self._sources.agents:
                 self._sources.agents[node].send(
@@ -188,7 +193,7 @@ class Effects:
                         "ranks": [list(rank) for rank in ranks],
                         "quiet_s": d.quiet_s,
                         "step": d.steps.get(node, ""),
-                        "limits": dict(self._beat_limits),
+                        "limits": limits,
                         "stall_s": d.stall_s,
                     }
                 )
