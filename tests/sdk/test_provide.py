@@ -143,7 +143,20 @@ except ImportError as error:
 
 
 def test_all_documented_places_have_the_same_names(rank: Ranks) -> None:
-    assert rank.code(NAMES) == "No module named 'nvidia_resiliency_ext.checkpointing'\n"
+    said = rank.code(NAMES)
+    assert said.startswith("No module named 'nvidia_resiliency_ext.checkpointing': nvidia_resiliency_ext is not installed, and ")
+
+
+def test_a_name_that_is_not_ours_is_missing_with_a_reason(rank: Ranks) -> None:
+    said = rank.code("""
+        import nvidia_resiliency_ext.fault_tolerance as ft
+        print(hasattr(ft, "FaultToleranceCallback"), hasattr(ft, "__path__"))
+        try:
+            ft.FaultToleranceCallback
+        except AttributeError as error:
+            print(error)
+        """)
+    assert said.startswith("False True\n") and "nvidia_resiliency_ext is not installed" in said
 
 
 @pytest.fixture
@@ -163,8 +176,26 @@ WHO = """
 import nvidia_resiliency_ext.fault_tolerance as ft, nvidia_resiliency_ext.fault_tolerance.config as config
 import nvidia_resiliency_ext.inprocess as inprocess, nvidia_resiliency_ext as all_of_it
 from aimaster import job_monitor
-print(*[getattr(one, "WHO", "ours") for one in (ft, config, inprocess, job_monitor)], all_of_it.__version__)
+print(*["ours" if type(one.__loader__).__name__ == "_Loader" else "real" for one in (ft, config, inprocess, job_monitor)], all_of_it.__version__)
 """
+
+
+def test_beside_the_installed_package_all_other_names_and_modules_are_its_own(rank: Ranks, installed: Path) -> None:
+    package = installed / "nvidia_resiliency_ext"
+    (package / "fault_tolerance" / "__init__.py").write_text(
+        "from .config import FaultToleranceConfig\nfrom .utils import HELP\nclass RankMonitorClient: pass\nCallback = 'theirs'\n"
+    )
+    (package / "fault_tolerance" / "config.py").write_text("class FaultToleranceConfig: pass\nMORE = 'more of theirs'\n")
+    (package / "fault_tolerance" / "utils.py").write_text("from .config import MORE\nHELP = 'help'\n")
+    (package / "inprocess" / "__init__.py").write_text("from ..fault_tolerance import Callback\nfrom ..fault_tolerance.utils import HELP\n")
+    said = rank.code("""
+        from nvidia_resiliency_ext.inprocess import Callback, HELP
+        from nvidia_resiliency_ext.fault_tolerance import FaultToleranceConfig, RankMonitorClient, utils
+        from nvidia_resiliency_ext.fault_tolerance.config import MORE
+        from ftslurm.sdk import nvrx
+        print(Callback, HELP, MORE, utils.MORE, FaultToleranceConfig is nvrx.FaultToleranceConfig, RankMonitorClient is nvrx.RankMonitorClient)
+        """, path=(installed,), FTSLURM_PROVIDE="nvrx")  # fmt: skip
+    assert said == "theirs help more of theirs more of theirs True True\n"
 
 
 @pytest.mark.parametrize(("asked", "told"), [
