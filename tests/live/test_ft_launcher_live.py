@@ -1,0 +1,36 @@
+"""`ft_launcher` in an allocation, started as its users start it: one on each node, by srun."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.live.stories import Story, story
+
+pytestmark = pytest.mark.live
+
+LAUNCH = 'ft_launcher --nnodes=$SLURM_JOB_NUM_NODES --nproc-per-node=2 --rdzv-endpoint=$(hostname):29500 --max-restarts=1 --no-python'
+TWICE = f"""
+srun -N2 -n2 --ntasks-per-node=1 {LAUNCH} sh "$STORY/rank.sh"
+echo by srun $?
+{LAUNCH} sh -c 'exit 7'
+echo by the script $?
+"""
+FAILS_ONCE = """
+together
+[ "$RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_WORLD_SIZE" = "$SLURM_PROCID 4 2 2" ] || exit 8
+[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0
+[ $RANK = 3 ] && exit 7
+exec sleep 100
+"""
+
+
+@story(nodes=2, tasks=2, script=TWICE, rank=FAILS_ONCE)
+def test_the_launchers_of_all_nodes_are_one_job_with_ft_launcher_s_statuses(told: Story) -> None:
+    """The second one fails with 1 whatever its ranks ended with, and the scheduler is left alone."""
+    assert told.ended("COMPLETED")["Restarts"] == "0"
+    assert told.counters() == [(1, 1, 1), (1, 2, 2)]
+    first, second = told.of_attempt(1), told.of_attempt(2)
+    assert {rank: start.node for rank, start in second.items()} == {rank: start.node for rank, start in first.items()}
+    assert len({start.node for start in first.values()}) == 2
+    assert "by srun 0" in told.output() and "by the script 1" in told.output()
+    assert "the ranks of this node are started by the ft_launcher of task 0" in told.output()
