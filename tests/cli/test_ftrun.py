@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -62,6 +63,8 @@ def test_help_names_every_option_and_ends_with_0(tmp_path: Path) -> None:
         (("true",), {"FTRUN_MAX_RESTARTS": "-1"}, 65, "environment FTRUN_MAX_RESTARTS"),
         (("true",), {"FTRUN_MAX_RESTART": "3"}, 65, "FTRUN_MAX_RESTARTS"),
         (("--ft-launcher", "srun", "true"), {}, 64, "allocation"),
+        (("--nproc-per-node=4", "true"), {}, 64, "`ft_launcher --nproc-per-node ...` takes it"),
+        (("-n2", "--max_restarts", "3", "true"), {}, 64, "--max_restarts is an option of torchrun and ft_launcher"),
         (("-n1", "true", ":", "-n1", "true"), {}, 64, "heterogeneous"),
         (("-N3", "--ft-local-nodes", "2", "true"), {}, 64, "3 nodes are wanted"),
         (("true",), {"FTSLURM_STATE_DIR": "/proc/nowhere"}, 73, "/proc/nowhere"),
@@ -120,3 +123,23 @@ def test_logs_of_a_job_whose_ranks_have_files(tmp_path: Path) -> None:
     assert ftslurm("logs", "1", "--rank", "1", "-f", home=tmp_path).stdout.splitlines() == whole
     refused = ftslurm("logs", "1", "--attempt", "7", home=tmp_path)
     assert refused.returncode == 64 and "attempts of this job: 1 to 2" in refused.stderr
+
+
+def test_ranks_that_ignore_the_end_of_ftrun_are_killed_after_the_grace(tmp_path: Path) -> None:
+    """Where there is no Slurm, which would do it."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "FTRUN_", "FTSLURM_"))}
+    program = f"trap '' TERM; touch {tmp_path}/$SLURM_PROCID; while :; do sleep 0.1; done"
+    ftrun = subprocess.Popen(
+        [sys.executable, "-m", "ftslurm", "--ft-launcher", "local", "--ft-grace=1s", "-n2", "sh", "-c", program],
+        env={**clean, "HOME": str(tmp_path)}, cwd=Path(__file__).parent.parent.parent, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        end = time.monotonic() + TIMEOUT_S
+        while not (tmp_path / "0").exists() or not (tmp_path / "1").exists():
+            assert time.monotonic() < end and ftrun.poll() is None
+            time.sleep(0.05)
+        ftrun.terminate()
+        assert ftrun.wait(15) == 137
+    finally:
+        ftrun.kill()
+        ftrun.wait(10)

@@ -1122,6 +1122,62 @@ def test_a_warning_leaves_the_ranks_to_end_by_themselves(sender: int | None) -> 
     assert (job.status, job.rungs) == (0, [])
 
 
+# A signal that ends ftrun: of its own where there is no Slurm, any where a time limit was set for it.
+BOUND = Settings(after_signal_s=9.0)
+
+
+def local(settings: Settings) -> Job:
+    job = Job(settings)
+    job.judge.facts = job.facts = replace(job.facts, launcher="local")
+    return job.begin()
+
+
+def test_without_slurm_a_sigterm_to_ftrun_is_the_end_and_ranks_that_obey_are_no_error() -> None:
+    job = local(Settings(stop_grace_s=5.0))
+    job.tell(ev.SignalSeen(SIGTERM))
+    assert job.did(do.SignalRanks) == [do.SignalRanks(SIGTERM, (0, 1, 2, 3))] and not job.did(do.StopRanks)
+    job.all_exit(0)
+    assert (job.status, job.rungs) == (0, [])
+
+
+def test_ranks_that_ignore_it_are_killed_after_the_grace_and_asked_once() -> None:
+    job = local(Settings(stop_grace_s=5.0))
+    job.tell(ev.SignalSeen(SIGTERM))
+    job.exits(0)
+    job.wait(4.9)
+    assert not job.did(do.StopRanks)
+    job.wait(0.2)
+    (stop,) = job.did(do.StopRanks)
+    assert (stop.grace_s, stop.asked) == (0.0, True) and job.status not in (None, 0) and not job.rungs
+
+
+def test_a_second_signal_does_not_wait() -> None:
+    job = local(Settings())
+    job.tell(ev.SignalSeen(SIGTERM), ev.SignalSeen(SIGTERM))
+    assert [stop.grace_s for stop in job.did(do.StopRanks)] == [0.0] and len(job.did(do.SignalRanks)) == 1
+
+
+def test_with_a_limit_the_signal_of_one_rank_reaches_the_others_and_no_crash_is_seen_in_it() -> None:
+    """`os.kill(os.getppid(), SIGTERM)` in a rank, as ft_launcher's users do it."""
+    job = local(replace(BOUND, crash_restarts=3))
+    job.tell(ev.SignalSeen(SIGTERM, 0))
+    assert job.did(do.SignalRanks) == [do.SignalRanks(SIGTERM, (1, 2, 3))]
+    job.wait(1.0)
+    job.all_exit(1)
+    assert (job.status, job.rungs) == (1, []) and len(job.did(do.StartRanks)) == 1
+
+
+@pytest.mark.parametrize("number", [SIGTERM, SIGINT, 1, 3])
+def test_in_an_allocation_only_those_get_it_whom_slurm_has_not_told(number: int) -> None:
+    job = Job(BOUND).begin()
+    job.tell(ev.SignalSeen(number, 0), ev.SignalSeen(number, 1), ev.SignalSeen(number, 2))
+    assert not job.did(do.SignalRanks)
+    job.wait(2.1)
+    assert job.did(do.SignalRanks) == [do.SignalRanks(number, (3,))]
+    job.all_exit(0)
+    assert job.status == 0
+
+
 def test_a_warning_requeues_only_when_asked_to() -> None:
     job = Job().begin()
     job.tell(ev.SignalSeen(SIGTERM, 0))

@@ -471,7 +471,7 @@ def _unconditional(s: Situation) -> Answer:
 def _not_requeueable(s: Situation) -> str:
     used, limit = s.history.spent.get("max_restarts", 0), s.settings.max_restarts
     if used >= limit and not s.willed:
-        return f"all {limit} requeues (max_restarts) are spent"
+        return f"all {limit} requeues (max_restarts) are spent" if limit else "max_restarts 0 allows no requeue"
     if "requeue" not in s.can:
         return "only a batch job can be requeued"
     if s.slurm is None or s.slurm.error:
