@@ -23,6 +23,8 @@ from ftslurm.model.text import visible
 USAGE_STATUS = 2  # argparse's
 # More than anybody waits for; the budget's own limit.
 RESTARTS_MOST = 1000
+# A signal waits no longer than this; the ends of ranks are seen at once in any case.
+INTERVAL_MOST_S = 5.0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -93,6 +95,7 @@ def settings_of(launch: Launch, local: bool) -> dict[str, tuple[Any, str]]:
         "rendezvous": ("torch", "ft_launcher"),
         "stop.grace": (f"{launch.stop_timeout_s}s", "--workers-stop-timeout"),
         "stop.after_signal": (f"{max(launch.term_timeout_s, 0.001)}s", "--term-timeout"),
+        "stop.signal_delay": (f"{min(launch.interval_s, INTERVAL_MOST_S)}s", "--monitor-interval"),
         "launcher": ("local" if local else "srun", "ft_launcher"),
     }
     if launch.policy == "min-healthy":

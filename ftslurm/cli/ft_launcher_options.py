@@ -19,7 +19,6 @@ _UNUSED: Mapping[str, str] = {
     "rdzv-backend": _MEETING, "rdzv-endpoint": _MEETING, "rdzv-conf": _MEETING, "local-addr": _MEETING,
     "master-addr": _MEETING, "master-port": _MEETING,
     "node-rank": "Slurm numbers the nodes",
-    "monitor-interval": "the end of a rank is seen at once",
     "start-method": "ranks are programs, not functions",
     "tee": _LOGS, "local-ranks-filter": _LOGS, "logs-specs": _LOGS,
 }  # fmt: skip
@@ -56,6 +55,7 @@ class Launch:
     max_restarts: int
     term_timeout_s: float
     stop_timeout_s: float
+    interval_s: float
     role: str
     run_id: str
     log_dir: str
@@ -155,7 +155,8 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Launch:
     return Launch(
         command=(args.training_script, *args.training_script_args), nodes=least, spares=most - least,
         per_node=args.nproc_per_node, max_restarts=args.max_restarts, term_timeout_s=args.term_timeout,
-        stop_timeout_s=args.workers_stop_timeout, role=args.role, run_id=args.rdzv_id, log_dir=args.log_dir or "",
+        stop_timeout_s=args.workers_stop_timeout, interval_s=args.monitor_interval, role=args.role,
+        run_id=args.rdzv_id, log_dir=args.log_dir or "",
         redirects=args.redirects, applog_prefix=args.applog_prefix or "", policy=args.policy, module=args.module,
         with_python=not args.no_python or args.run_path, config=args.config, given=given, unused=unused,
         own={"policy": args.ft_policy, "state_dir": args.ft_state_dir, "set": args.ft_set}, dry_run=args.ft_dry_run,
@@ -189,7 +190,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--rdzv-backend={args.rdzv_backend}: only c10d is known", hint="leave it out")
     if args.applog_prefix and not args.applog_prefix.startswith("/"):
         raise UsageError(f"--ft-per-cycle-applog-prefix={args.applog_prefix}: not an absolute path", hint="write it from / on")
-    for name in ("max_restarts", "term_timeout", "workers_stop_timeout"):
+    for name in ("max_restarts", "term_timeout", "workers_stop_timeout", "monitor_interval"):
         if not 0 <= getattr(args, name) < 1e9:
             raise UsageError(f"--{name.replace('_', '-')}={getattr(args, name)}: out of range", hint="0 or more")
     ranks_and_streams = [pair.partition(":") for pair in args.redirects.split(",")]

@@ -337,6 +337,9 @@ class Settings:
         "from a SIGTERM, SIGINT, SIGHUP or SIGQUIT that ends ftrun to SIGKILL for ranks that go on; auto: stop.grace after a"
         " SIGTERM where there is no Slurm; elsewhere it may be a warning, and the ranks end when they like",
     )  # fmt: skip
+    signal_delay_s: float = _leaf(
+        "stop.signal_delay", lasting, 0.0, "before such a signal is passed on to ranks that have not got it (--monitor-interval)"
+    )
     kill_wait_s: float = _leaf("stop.kill_wait", lasting, 30.0, "from SIGKILL to calling a process unkillable")
 
     start_in_s: float = _leaf(

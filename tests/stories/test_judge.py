@@ -1167,6 +1167,15 @@ def test_with_a_limit_the_signal_of_one_rank_reaches_the_others_and_no_crash_is_
     assert (job.status, job.rungs) == (1, []) and len(job.did(do.StartRanks)) == 1
 
 
+def test_ranks_that_have_just_begun_get_the_signal_a_moment_later() -> None:
+    """Those that are slower than the rank that sent it may have no handler yet."""
+    job = local(replace(BOUND, signal_delay_s=0.3))
+    job.tell(ev.SignalSeen(SIGTERM, 0))
+    assert not job.did(do.SignalRanks)
+    job.wait(0.4)
+    assert job.did(do.SignalRanks) == [do.SignalRanks(SIGTERM, (1, 2, 3))]
+
+
 @pytest.mark.parametrize("number", [SIGTERM, SIGINT, 1, 3])
 def test_in_an_allocation_only_those_get_it_whom_slurm_has_not_told(number: int) -> None:
     job = Job(BOUND).begin()

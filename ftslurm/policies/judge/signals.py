@@ -68,10 +68,12 @@ class Signals(Devices):
         if self._attempt.all_ended:
             return [note, *self._into_trouble(self._warned(), now)]
         self._waits["warning"] = now.mono + within_s
-        if event.rank is None or self.facts.launcher == "local":
+        at_once = event.rank is None or self.facts.launcher == "local"
+        delay_s = self.settings.signal_delay_s if at_once else PASS_ON_WITHIN_S  # Slurm mostly signals all ranks
+        if not delay_s:
             return [note, *self._pass_to_the_rest()]
-        self._pass_on = event.number  # Slurm mostly signals all ranks
-        self._waits["pass on"] = now.mono + min(PASS_ON_WITHIN_S, within_s / 2)
+        self._pass_on = event.number
+        self._waits["pass on"] = now.mono + min(delay_s, within_s / 2)
         return [note]
 
     def _pass_to_the_rest(self) -> list[Decision]:
