@@ -82,7 +82,7 @@ def _own(line: CommandLine) -> tuple[Mapping[str, Any], Mapping[str, tuple[Any, 
 
     mine, theirs = split_ft_launcher(line.ft)
     asked = parse(mine)
-    return asked, values_of(asked) | theirs
+    return asked, theirs | values_of(asked)
 
 
 def _run(

@@ -93,9 +93,10 @@ def help_text() -> str:
 
 
 def parse(words: Sequence[str]) -> Mapping[str, Any]:
-    """Raises: UsageError in click's words, which name the option and the nearest that exists."""
+    """With _ for - as well. Raises: UsageError in click's words, which name the option and the nearest that exists."""
+    parts = [word.partition("=") for word in words]
     try:
-        return options.make_context("ftrun", list(words)).params
+        return options.make_context("ftrun", [flag.replace("_", "-") + equals + value for flag, equals, value in parts]).params
     except click.UsageError as error:
         raise UsageError(error.format_message(), hint="`ftrun --ft-help` lists the options") from None
 

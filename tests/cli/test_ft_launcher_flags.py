@@ -8,7 +8,7 @@ import pytest
 
 from ftslurm.cli.ftrun import FLAGS
 from ftslurm.cli.ftrun import FT_LAUNCHER_FLAGS as FT_SWITCHES
-from ftslurm.cli.ftrun_options import FT_LAUNCHER_FLAGS, split_ft_launcher
+from ftslurm.cli.ftrun_options import FT_LAUNCHER_FLAGS, parse, split_ft_launcher
 from ftslurm.errors import PolicyError
 from ftslurm.launchers.srun_options import Component, split_command_line
 from ftslurm.model.ft_config import CONFIG_FLAGS, FLAG_NAMES, IGNORED_FLAGS, KEYS, WITHOUT_EFFECT
@@ -48,6 +48,11 @@ def test_a_switch_with_underscores_takes_its_value_and_the_program_is_not_it() -
     line = split_command_line(("--ft_enable_dist_storage_healthcheck", "true", "train"), FLAGS | FT_SWITCHES)
     assert line.components[0].command == ("train",)
     assert split_ft_launcher(line.ft)[1]["fault_tolerance"][0] == {"enable_dist_storage_healthcheck": True}
+
+
+def test_options_of_ours_may_have_underscores_as_well() -> None:
+    assert parse(("--ft-restart_policy=min-healthy", "--ft_set=python=/a_b"))["ft_restart_policy"] == "min-healthy"
+    assert parse(("--ft_set=python=/a_b",))["ft_set"] == ("python=/a_b",)
 
 
 def test_its_flags_bring_our_client(tmp_path: Path) -> None:

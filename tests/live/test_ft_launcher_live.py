@@ -14,6 +14,12 @@ srun -N2 -n2 --ntasks-per-node=1 {LAUNCH} sh "$STORY/rank.sh"
 echo by srun $?
 {LAUNCH} sh -c 'exit 7'
 echo by the script $?
+{LAUNCH} sh -c 'trap "exit 0" TERM; touch "$STORY/up.$RANK"; while :; do sleep 0.1; done' &
+launcher=$!
+until [ -e "$STORY/up.0" -a -e "$STORY/up.1" -a -e "$STORY/up.2" -a -e "$STORY/up.3" ]; do sleep 0.1; done
+kill -TERM $launcher
+wait $launcher
+echo by a signal $?
 """
 FAILS_ONCE = """
 together
@@ -26,11 +32,13 @@ exec sleep 100
 
 @story(nodes=2, tasks=2, script=TWICE, rank=FAILS_ONCE)
 def test_the_launchers_of_all_nodes_are_one_job_with_ft_launcher_s_statuses(told: Story) -> None:
-    """The second one fails with 1 whatever its ranks ended with, and the scheduler is left alone."""
+    """The second one fails with 1 whatever its ranks ended with, the third gets a SIGTERM that they obey, and the scheduler is left
+    alone."""
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
     first, second = told.of_attempt(1), told.of_attempt(2)
     assert {rank: start.node for rank, start in second.items()} == {rank: start.node for rank, start in first.items()}
     assert len({start.node for start in first.values()}) == 2
     assert "by srun 0" in told.output() and "by the script 1" in told.output()
+    assert "by a signal 0" in told.output()
     assert "the ranks of this node are started by the ft_launcher of task 0" in told.output()
