@@ -578,8 +578,9 @@ def _implied(settings: Settings, places: dict[str, str]) -> Settings:
             changes[LEAVES[switch_].name], places[switch_] = True, places[number]
     settings, changes = replace(settings, **changes), {}
     if settings.max_restarts_for == "all":
-        if places["max_job_restarts"] == "default":
-            changes["max_job_restarts"], places["max_job_restarts"] = settings.max_restarts, places["max_restarts"]
+        crashes = settings.crash_restarts if places["rungs.in-place-restart.crash_restarts"] != "default" else 0
+        if places["max_job_restarts"] == "default":  # who allows restarts after crashes allows as many at least
+            changes["max_job_restarts"], places["max_job_restarts"] = max(settings.max_restarts, crashes), places["max_restarts"]
         if places["rungs.in-place-restart.crash_restarts"] == "default":
             changes["crash_restarts"] = max(0, changes.get("max_job_restarts", settings.max_job_restarts))
             places["rungs.in-place-restart.crash_restarts"] = places["max_job_restarts"]

@@ -260,6 +260,11 @@ def test_max_restarts_counts_all_restarts_under_the_profile_ft_launcher(asked: s
     assert resolved.places["max_job_restarts"].startswith("--ft-max-restarts" if asked else "profile ft-launcher")
 
 
+def test_crash_restarts_that_are_allowed_count_under_it() -> None:
+    values = {"rungs.in-place-restart.crash_restarts": ("2", "--ft-set")}
+    assert settings_in_force(Request(profile="ft-launcher", values=values), {}, site=NO_SITE).settings.max_job_restarts == 2
+
+
 def test_a_policy_may_stand_on_a_profile(policy: Write) -> None:
     resolved = in_force(policy("max_restarts: 2\nprofile: ft-launcher\n"))
     assert (resolved.settings.max_restarts, resolved.settings.crash_restarts) == (2, 2)
