@@ -35,9 +35,9 @@ def leave(*_: object) -> None:
 
 if act in ("obey", "ignore"):
     signal.signal(signal.SIGTERM, leave if act == "obey" else lambda *_: print("rank ignores", flush=True))
-meet()
 if RANK == 0:
-    print(f"start {START} of {SIZE}", flush=True)
+    print(f"start {START} of {SIZE}", flush=True)  # before any other rank can end them all
+meet()
 
 
 def run() -> None:
