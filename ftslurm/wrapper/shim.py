@@ -557,7 +557,7 @@ class Line:
         self.poll.register(self._wake_read, select.POLLIN)
         self.until = float("inf")  # the end of the lease; before the first answer there is nothing to end
         self.why = CUT_OFF  # it has ended
-        self.renewed = 0.0  # when the last answer that renewed it was asked for
+        self.answered = 0.0  # when the last answer was asked for, whether it renewed the lease or not
         self.gone = ""  # why there is no controller any more
         self.grace_s = ORPHAN_GRACE_S
         self._lease_s = 0.0
@@ -732,7 +732,7 @@ class Line:
             if self._held_at is not None and asked_at >= self._held_at and not answer.get("cut_off"):
                 self._held_at = None
             self.until = until if self.until == float("inf") else max(self.until, until)
-            self.renewed = max(self.renewed, until - self._lease_s)
+            self.answered = max(self.answered, asked_at)
 
     def _end_lease(self, why: str) -> None:
         self.why, self.until, self.paused = why, min(self.until, boot_s()), False

@@ -114,10 +114,10 @@ class Life:
         self._act(act)
         self.told |= {node for told in self.job.did(do.TellOthers) for node in told.nodes}
         new = of_kind(self.job.ledger, rec.Decided)[decided:]
-        if isinstance(act, Device) and not act.isolate and new and new[0].cause == "device":
+        if isinstance(act, Device) and not act.isolate and new:
             node = self.job.nodes[act.node % self.width]
-            self.healing[node] = self.healing.get(node, 0) + 1
-            if self.healing[node] < self.policy.same_code_limit and new[0].rung != "in-place-restart":
+            self.healing[node] = self.healing.get(node, 0) + 1  # each sighting counts, also one that was laid to the program
+            if new[0].cause == "device" and self.healing[node] < self.policy.same_code_limit and new[0].rung != "in-place-restart":
                 self.dearer.append(f"{new[0].rung}: {new[0].passed}")
         if self.job.did(do.Requeue):
             free = [node for node in CLUSTER if node not in self.job.excluded]

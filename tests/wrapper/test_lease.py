@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import ClassVar
 
 import pytest
 
-from ftslurm.wrapper.shim import GUARD_S, PAUSE_S, Guard
+from ftslurm.wrapper.shim import GUARD_S, PAUSE_S, Channel, Guard, Line, Link
 from tests.wrapper.shim_controller import SOON_S, Message, Shim, is_gone, until
 
 pytestmark = pytest.mark.timeout(90)
@@ -369,3 +370,18 @@ def test_a_connection_over_which_no_answer_comes_is_given_up_for_a_new_one(stage
     assert not is_gone(pid)
     shim.stop()
     shim.hear("exited")
+
+
+def test_an_answer_that_renews_nothing_counts_for_whoever_may_take_over() -> None:
+    """The controller has heard that it arrived, and may renew the leases of other nodes for that."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        line = Line(Channel(f"1:1/1:{'ab' * 32}:127.0.0.1"), {}, ours, Link(b"x" * 32, server=False), {"t": "hello"})
+        line._welcomed({"t": "welcome", "a": 0, "lease_s": 60.0, "beat_s": 5.0})
+        began, ends = line.answered, line.until
+        line._asked = {1: began + 100.0, 2: began + 200.0}
+        line._is_new({"t": "beat", "a": 0, "k": 1, "cut_off": True})
+        assert (line.answered, line.until) == (began + 100.0, max(ends, began + 100.0))
+        line._is_new({"t": "beat", "a": 0, "k": 2})
+        assert (line.answered, line.until) == (began + 200.0, began + 260.0)
+        line.close()

@@ -380,7 +380,7 @@ def main() -> None:
         agent.run()
         if will := agent.inherits:
             line.hang_up()
-            inherit(will, node, line.renewed, line.ending(boot_s()))
+            inherit(will, node, line.answered, line.ending(boot_s()))
     except (IndexError, KeyError, OSError, ValueError) as error:
         sys.exit(f"ftslurm: the agent on {node} cannot reach ftrun: {visible(error)}")
 
