@@ -119,7 +119,9 @@ class LiveTeller:
         self._thread.start()
 
     def close(self) -> None:
-        """Never raises; a file system that hangs is not waited for."""
+        """Never raises, nor needs a `start` before; a file system that hangs is not waited for."""
+        if self._thread.ident is None:
+            return
         self._over.set()
         self._answers.put(None)  # the loop has ended and gives none
         self._thread.join(1.0)
