@@ -252,6 +252,8 @@ class Truth:
         strange = nodes - self.checked - self.at_home if self.at_home else set()
         assert not strange, f"ranks are started on nodes that nobody has looked at: {sorted(strange)}"
         self.at_home |= nodes
+        for rank in env:
+            self.stops.pop(rank, None)  # an order of before, said twice, is answered twice, and the answer is about what was then
         self.running.update(dict.fromkeys(env, attempt))
         self.starts.update(dict.fromkeys(env, attempt))
         self.unproven |= {(rank, attempt) for rank in env}

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ftslurm.model.record import Diagnosed
-from ftslurm.model.verdict import Blame, Confidence, RankEnd, Retriable, Suspect, Verdict
+from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
 
 # An attempt that has lived for so long has begun its work, whether its program tells steps or not (hang.start).
 BEGUN_S = 600.0
@@ -29,8 +29,13 @@ def with_spread(verdict: Verdict, ends: Sequence[RankEnd], progressed: bool) -> 
 
 
 def _counts(verdict: Verdict, ends: Sequence[RankEnd]) -> bool:
-    """Roots; of what only bystanders say, what all say that failed, so that nobody is left whom they can be bystanders of."""
+    """Roots; of what only bystanders say, what all say that failed, so that nobody is left whom they can be bystanders of.
+
+    An exit status alone is no word: ranks that end alike for reasons of which nothing is known need not have the same reason.
+    """
     if verdict.confidence is Confidence.WEAK:
+        if verdict.error_class is ErrorClass.UNKNOWN:
+            return False
         own = {end.rank for end in ends if end.status is not None and not end.status.ok and not end.stopped}
         return on_most(verdict.shown, ends) and own <= verdict.shown.keys() and not verdict.suspects
     return verdict.confidence is Confidence.STRONG
