@@ -23,7 +23,7 @@ import yaml
 FOLDER = Path(__file__).parents[1] / "docs/compare"
 PAGE = FOLDER.parent / "comparison.md"
 # In this order; other files follow by name.
-ORDER = ("aimaster", "ft_launcher", "seed-002", "modelarts")
+ORDER = ("aimaster", "ft_launcher", "hang-diagnosis", "modelarts")
 FIELDS = ("parameter", "theirs", "ours", "same", "why", "test")
 REST = "-rest"
 

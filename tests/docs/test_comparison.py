@@ -31,7 +31,7 @@ def test_the_page_is_that_of_the_tables() -> None:
 
 
 def test_there_is_a_table_for_each_system() -> None:
-    assert [table.name for table in TABLES] == ["aimaster", "ft_launcher", "seed-002", "modelarts"]
+    assert [table.name for table in TABLES] == ["aimaster", "ft_launcher", "hang-diagnosis", "modelarts"]
     for table in TABLES:
         names = [row.parameter for row in table.rows]
         assert len(names) == len(set(names)), f"{table.name}: a parameter stands there twice"
@@ -82,5 +82,5 @@ def test_every_parameter_of_theirs_has_a_row() -> None:
     assert [flag for flag in FLAGS if f"--{flag}" not in told("aimaster")] == []
     assert [name for name in (RETRY, UNCONDITIONAL, HANG, POD) if name not in told("modelarts")] == []
     variables = ("MA_SCHEDULE_CNT", "MA_PROC_START_CNT", "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS")
-    assert [name for name in variables if name not in told("modelarts")] == [] and "MA_HANG_DETECT_TIME" in told("seed-002")
+    assert [name for name in variables if name not in told("modelarts")] == [] and "MA_HANG_DETECT_TIME" in told("hang-diagnosis")
     assert [key for key in KEYS if key not in told("ft_launcher")] == []
