@@ -1,4 +1,4 @@
-"""What a seed's user sees, on the local launcher. Sources: AIMaster, fault tolerance monitoring; ModelArts, hang detection and fault
+"""What users of other systems see, on the local launcher. Sources: AIMaster, fault tolerance monitoring; ModelArts, hang detection and fault
 recovery of training jobs."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stories of a seed's user: their settings, and what their own system would do. Sources: AIMaster, fault tolerance monitoring;
+"""Stories of users of other systems: their settings, and what their own system would do. Sources: AIMaster, fault tolerance monitoring;
 ModelArts, fault recovery of training jobs."""
 
 from __future__ import annotations
