@@ -97,6 +97,26 @@ class Page(Screen[None]):
         self.query_one("#keys", Static).update(text)
 
 
+class LookingPage(Page):
+    """A table of what is looked at beside the screen, again and again."""
+
+    _looker: Looker
+
+    def on_mount(self) -> None:
+        self._looker.start()
+        self.query_one(DataTable).focus()
+
+    def on_unmount(self) -> None:
+        self._looker.end()
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self._show()
+
+    def _show(self) -> None:
+        raise NotImplementedError
+
+
 class TextPage(Page):
     """Lines to scroll through. pieces: are read beside the screen, and may go on for ever."""
 
@@ -157,7 +177,7 @@ class TextPage(Page):
         self.over.set()
 
 
-class JobPage(Page):
+class JobPage(LookingPage):
     """One job."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -195,17 +215,6 @@ class JobPage(Page):
         yield table
         yield Static(id="happened", markup=False)
         yield Static(id="keys", markup=False)
-
-    def on_mount(self) -> None:
-        self._looker.start()
-        self.query_one(DataTable).focus()
-
-    def on_unmount(self) -> None:
-        self._looker.end()
-
-    def on_resize(self) -> None:
-        super().on_resize()
-        self._show()
 
     def on_looked(self, message: Looked) -> None:
         if message.found is not None:
@@ -348,7 +357,7 @@ class JobPage(Page):
 STACKS_LOOKS = 60
 
 
-class JobsPage(Page):
+class JobsPage(LookingPage):
     """The jobs that are not over."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -373,17 +382,6 @@ class JobsPage(Page):
         table: DataTable[Text] = DataTable(id="jobs", cursor_type="row", cell_padding=1)
         yield table
         yield Static(id="keys", markup=False)
-
-    def on_mount(self) -> None:
-        self._looker.start()
-        self.query_one(DataTable).focus()
-
-    def on_unmount(self) -> None:
-        self._looker.end()
-
-    def on_resize(self) -> None:
-        super().on_resize()
-        self._show()
 
     def on_looked(self, message: Looked) -> None:
         if message.found is not None:
