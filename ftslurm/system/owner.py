@@ -25,6 +25,8 @@ from ftslurm.system.commands import CommandResult, run_group
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+# Of root's environment, what a program of Slurm's needs: a process can be looked into by the user as whom it runs.
+HANDED_ON = ("PATH", "SLURM_CONF", "SLURM_CLUSTER_NAME", "FTRUN_SLURM_BIN")
 # CPU seconds; bytes of a file, of what it prints too; processes and threads of the user, who may have others on this node.
 LIMITS = ((resource.RLIMIT_CPU, 30), (resource.RLIMIT_FSIZE, 16 << 20), (resource.RLIMIT_NPROC, 4096), (resource.RLIMIT_CORE, 0))
 NICE = 5
@@ -99,9 +101,12 @@ def work_as(owner: Owner, work: Callable[[], bytes], limit_s: float, limit_bytes
 
 def _become(owner: Owner, work: Callable[[], bytes], its: int) -> NoReturn:
     """Never comes back, and nothing of ours that is open is of use to the owner: a process that gave up root's rights cannot be
-    traced or read by its user (ptrace(2), PR_SET_DUMPABLE)."""
+    traced or read by its user (ptrace(2), PR_SET_DUMPABLE). The programs that it starts can: they get no environment of root."""
     try:
         if os.geteuid() == 0:
+            kept = {name: os.environ[name] for name in HANDED_ON if name in os.environ}
+            os.environ.clear()
+            os.environ.update(kept, HOME=str(owner.home), LANG="C.UTF-8")
             os.setgroups(os.getgrouplist(owner.name, owner.group_id))
             os.setgid(owner.group_id)
             os.setuid(owner.user_id)

@@ -6,7 +6,9 @@ import json
 import os
 import re
 import stat
+import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -177,7 +179,7 @@ def test_the_door_tells_of_all_jobs_or_of_one(tmp_path: Path, monkeypatch: pytes
     assert isinstance(CliRunner().invoke(door, ["--all-users", "7"]).exception, UsageError)
 
 
-def test_what_is_read_for_a_user_is_read_with_the_user_s_rights(tmp_path: Path) -> None:
+def test_what_is_read_for_a_user_is_read_with_the_user_s_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     me = Owner(os.geteuid(), os.getegid(), "me", tmp_path)
     assert work_as(me, lambda: b"x" * 100_000, 20.0, 200_000) == b"x" * 100_000
     assert work_as(me, lambda: b"x" * 100_000, 20.0, 50_000) is None, "too much"
@@ -192,6 +194,10 @@ def test_what_is_read_for_a_user_is_read_with_the_user_s_rights(tmp_path: Path) 
         (tmp_path / "secret").write_text("x")
         (tmp_path / "secret").chmod(0o600)
         assert work_as(nobody, (tmp_path / "secret").read_bytes, 20.0, 100) is None
+        monkeypatch.setenv("ROOTS_TOKEN", "a secret")
+        look = partial(subprocess.check_output, ["/usr/bin/env"])
+        handed = work_as(nobody, look, 20.0, 10_000) or b""
+        assert b"PATH=" in handed and b"ROOTS_TOKEN" not in handed, "what it starts is the user's to look into"
 
 
 # --- the dashboard
