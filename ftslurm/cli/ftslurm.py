@@ -125,7 +125,7 @@ def _explain_code(code: tuple[str, ...], settings: Settings, as_json: bool) -> N
 @click.option("--finish", is_flag=True, required=True, help="Finish a requeue that the job itself could not.")
 def requeue(job: str, finish: bool) -> None:
     """Finish the requeue that the ledger of JOB says was decided: exclude, set the start, release."""
-    from ftslurm.wrapper.requeue.finish import finish_requeue
+    from ftslurm.wrapper.requeue.outside import finish_requeue
 
     click.echo(visible(finish_requeue(store(), job, os.environ)))
 

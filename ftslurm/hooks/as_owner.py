@@ -25,14 +25,14 @@ from ftslurm.ledger.store import ledger_parts
 from ftslurm.model.decisions import Start
 from ftslurm.model.history import History, fold
 from ftslurm.model.hook_settings import HookSettings
-from ftslurm.model.record import CarriedOut, Decided
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.policies.ladder.start_time import EPILOG_S, behind
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.system.owner import Owner, owner_of
-from ftslurm.wrapper.requeue.requeue import give_back, plan_for, slurms_clock, start_when_clean
+from ftslurm.wrapper.requeue.finish import finish_open_requeue, is_up_to_date
+from ftslurm.wrapper.requeue.requeue import slurms_clock, start_when_clean
 
 POLL_S = 0.2
 
@@ -71,7 +71,7 @@ def may_finish(job: JobView, history: History, user_id: int) -> bool:
     return (
         run is not None and history.open_requeue is not None
         and job.user_id == user_id and job.state is JobState.PENDING and job.held
-        and job.restarts in (run.schedule, run.schedule + 1)
+        and is_up_to_date(job.restarts, run.schedule)
     )  # fmt: skip
 
 
@@ -101,17 +101,14 @@ def finish(settings: HookSettings, owner: Owner, words: Sequence[str], watch_s: 
                 return start_when_clean(client, number, watch_s, slurms_clock(client.config()))
             return "" if decided is None else f"a requeue is open, but the job is {view.state.value}: left alone"
         if time.monotonic() - began >= settings.finish_after_s:
-            return _finish(settings, client, found, decided, number, watch_s)
+            return _finish(settings, client, found, number, watch_s)
         time.sleep(POLL_S)
 
 
-def _finish(settings: HookSettings, client: SlurmClient, found: Ledger, decided: Decided, number: int, watch_s: float) -> str:
+def _finish(settings: HookSettings, client: SlurmClient, found: Ledger, number: int, watch_s: float) -> str:
     known_s = behind(found.history.clean_ups)
     start = Start(max(settings.start_in_s, known_s or (0.0 if watch_s else EPILOG_S)), watch_s, epilog=True)
-    plan = plan_for(found.history, decided.exclude, start, allow_first=False)
-    what = give_back(client, number, plan, slurms_clock(client.config()))
-    Journal(found.path).append([CarriedOut(time.time(), decided.id, True, f"{what}, finished by EpilogSlurmctld")])
-    return what
+    return finish_open_requeue(client, number, Journal(found.path), found.history, start, False, "by EpilogSlurmctld")
 
 
 def grace(settings: HookSettings, owner: Owner, words: Sequence[str]) -> str:

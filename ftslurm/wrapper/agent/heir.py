@@ -55,7 +55,7 @@ from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmCl
 from ftslurm.system.commands import Runner, run
 from ftslurm.wrapper.controller.scheduler import answer
 from ftslurm.wrapper.node_check import read_answer
-from ftslurm.wrapper.requeue.keeper import carry_out
+from ftslurm.wrapper.requeue.finish import finish_open_requeue
 from ftslurm.wrapper.shim import boot_s
 from ftslurm.wrapper.telling.notices import Silent, notices_for
 
@@ -263,10 +263,10 @@ class Heir:
     def _finish_requeue(self) -> str:
         st = self._will.settings
         records = self._journal.read().records
-        known = known_clean_ups(self._journal.path.parent.parent, self._will.cluster, fold(records))
-        start = plan_start(st, True, known)
+        history = fold(records)
+        start = plan_start(st, True, known_clean_ups(self._journal.path.parent.parent, self._will.cluster, history))
         self._keep_output(records)
-        what = carry_out(self._client, self._will.number, self._journal, start, st.even_if_no_requeue)
+        what = finish_open_requeue(self._client, self._will.number, self._journal, history, start, st.even_if_no_requeue)
         self._close(REQUEUED_STATUS, "requeued")
         return what
 

@@ -1,45 +1,100 @@
-"""Finishes from outside a requeue that the job could not finish itself."""
+"""Finishes a requeue that a ledger says was decided: all that its doors share.
+
+The doors are the step of the job (keeper.py), the standby controller (agent/heir.py), `ftslurm requeue --finish` (outside.py)
+and the EpilogSlurmctld hook (hooks/as_owner.py). Each of them finds the ledger, plans the start, and calls `finish_open_requeue`.
+"""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
-from ftslurm.config.settings_files import Request, settings_in_force
-from ftslurm.errors import SlurmRefused
-from ftslurm.ledger.clean_ups import known_clean_ups
-from ftslurm.ledger.store import Store
-from ftslurm.model.history import fold
-from ftslurm.model.record import CarriedOut
-from ftslurm.policies.ladder.start_time import plan_start
-from ftslurm.slurm.choice import choose_client
-from ftslurm.system.programs import with_folder
-from ftslurm.wrapper.requeue.requeue import give_back, plan_for, slurms_clock
+from ftslurm.errors import FtslurmError, StateError
+from ftslurm.ledger.journal import Journal
+from ftslurm.model.decisions import Start
+from ftslurm.model.history import History
+from ftslurm.model.nodes import expand
+from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.record import CarriedOut, CleanUpBegan
+from ftslurm.slurm.client import JobState, SlurmClient
+from ftslurm.slurm.parse import seconds
+from ftslurm.wrapper.requeue.requeue import AS_IT_IS, Plan, give_back, plan_for, runs_again, slurms_clock, takes_changes
 
+# Slurm waits for such a node until it takes it for down: that says nothing of how long nodes that live need.
+DEAD_NODES = frozenset({"node", "lost"})
 
-def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:
-    """What was done, in one sentence; nothing if nothing was open. Raises: FtslurmError."""
-    journal, contents = store.find(job)
-    history = fold(contents.records)
-    decided, run = history.open_requeue, history.last_run
-    if decided is None or run is None:
-        return f"job {job}: no requeue is open; nothing to do"
-    if run.launcher == "local":
-        raise SlurmRefused(f"job {job} is a local one: only its own ftrun could requeue it", hint="start it again")
-    settings = settings_in_force(Request(), env).settings
-    client = choose_client(settings.slurm_client, settings.slurm_timeout_s, with_folder(env, settings.slurm_bin))
-    _same_job(client.job(run.number).restarts, run.schedule, job)
-    start = plan_start(settings, True, known_clean_ups(store.root, run.cluster, history))
-    plan = plan_for(history, decided.exclude, start, settings.even_if_no_requeue)
-    what = give_back(client, run.number, plan, slurms_clock(client.config()))
-    journal.append([CarriedOut(time.time(), decided.id, True, f"{what}, finished from outside")])
-    return f"job {job}: {what}"
+# Of KillWait: the last request, and the way out.
+SPARE_S = 3.0
 
 
-def _same_job(restarts: int, schedule: int, job: str) -> None:
-    """Requeued at most once since the decision was written; more, and it is out of date."""
-    if restarts not in (schedule, schedule + 1):
-        raise SlurmRefused(
-            f"job {job} has been requeued {restarts} times and the ledger speaks of scheduling {schedule}",
-            hint="the decision is out of date; nothing was done",
-        )
+def finish_open_requeue(
+    client: SlurmClient, number: int, journal: Journal, history: History, start: Start, allow_first: bool, outsider: str = "",
+) -> str:  # fmt: skip
+    """Carry out the requeue that stands open in `history`, and write to `journal` that it is done; what was done, in words.
+
+    number: of the job. history: what `journal` holds. allow_first: requeue a job that was submitted with --no-requeue, too.
+    outsider: who finishes it, for the ledger, where that is no step of the job: the requeue does not end an outsider, and no
+    node waits for its end. Raises: FtslurmError.
+    """
+    decided = history.open_requeue
+    if decided is None:
+        return "nothing was left to do"
+    config = client.config()
+    if not outsider:
+        start = replace(start, watch_s=min(start.watch_s, _may_live_s(config)))
+    here = "" if outsider else os.environ.get("SLURMD_NODENAME", "")
+    plan = plan_for(history, decided.exclude, start, allow_first, here)
+    if _has_lost_nodes(client, number, history, plan) and not takes_changes(client, number):
+        client.requeue(number)
+        what = AS_IT_IS
+    else:
+        usual = decided.cause not in DEAD_NODES
+
+        def write_down(since: float, watched_s: float, others_clean: bool) -> None:
+            with suppress(StateError):  # on a full disk: only the next start is a guess again, and a held job must go on
+                journal.append([CleanUpBegan(time.time(), decided.id, since, usual, watched_s, others_clean)])
+
+        what = give_back(client, number, plan, slurms_clock(config), write_down)
+        what += _next_start(client, number, decided.dead, config)
+    what += f", finished {outsider}" if outsider else ""
+    journal.append([CarriedOut(time.time(), decided.id, True, what)])
+    return what
+
+
+def is_up_to_date(restarts: int, schedule: int) -> bool:
+    """May a requeue that was decided in scheduling `schedule` still be carried out on a job that Slurm has requeued `restarts`
+    times? It has been requeued at most once since: by the requeue itself, which then stopped half-way."""
+    return restarts in (schedule, schedule + 1)
+
+
+def _next_start(client: SlurmClient, number: int, dead: Sequence[str], config: Mapping[str, str]) -> str:
+    """For people, who shall not wonder why a job waits; nothing where Slurm does not say."""
+    try:
+        job = client.job(number)
+    except FtslurmError:
+        return ""
+    if job.state is not JobState.PENDING or job.held:
+        return ""
+    if unclean := sorted({*dead} & {*job.cleaning}):
+        limit_s = seconds(config.get("SlurmdTimeout", ""))
+        usual = f", SlurmdTimeout {limit_s:g} s, up to twice that" if limit_s else ""
+        return f"; it can start when Slurm takes {fold_nodes(unclean)} for down{usual}"
+    at = time.strftime("%H:%M:%S", time.localtime(job.start_time))
+    return f"; it starts again at {at}, if its nodes are clean by then" if job.start_time > time.time() else ""
+
+
+def _may_live_s(config: Mapping[str, str]) -> float:
+    """How long a step whose job was requeued may go on, to the safe side."""
+    kill_wait = config.get("KillWait", "").partition(" ")[0]
+    return max(0.0, float(kill_wait) - SPARE_S) if kill_wait.isdigit() else 0.0
+
+
+def _has_lost_nodes(client: SlurmClient, number: int, history: History, plan: Plan) -> bool:
+    """In this scheduling: given back, or taken by Slurm. Asked only of a job that may be requeued."""
+    job = client.job(number)
+    had = expand(history.last_run.nodes) if history.last_run is not None else ()
+    fewer = bool(history.places) or len(job.nodes) < max(len(had), history.size)
+    return job.state is JobState.RUNNING and fewer and (job.requeue or plan.allow_first) and not runs_again(job, plan)

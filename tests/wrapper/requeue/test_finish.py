@@ -1,4 +1,4 @@
-"""`ftslurm requeue --finish`, on a Slurm in memory."""
+"""A requeue that stands open is finished, from within the job and from outside, on a Slurm in memory."""
 
 from __future__ import annotations
 
@@ -7,47 +7,91 @@ from pathlib import Path
 
 import pytest
 
+from ftslurm.errors import StateError
 from ftslurm.ledger.journal import Journal
-from ftslurm.ledger.store import Store, private_folder
+from ftslurm.ledger.store import private_folder
 from ftslurm.model import record as rec
+from ftslurm.model.decisions import Start
+from ftslurm.model.history import fold
 from ftslurm.slurm.client import JobState
-from ftslurm.wrapper.requeue import finish
+from ftslurm.wrapper.requeue.finish import finish_open_requeue
+from ftslurm.wrapper.requeue.requeue import AS_IT_IS, RUNS_AGAIN
 from tests.fakes.slurm import REQUEUE_DELAY_S, FakeSlurm
 
-DECIDED = rec.Decided(3.0, "r1-1", 1, "isolated-requeue", "node", "dead", (), {"n2": "dead"}, ("n2",), "max_restarts")
+BEGAN = rec.RunBegan(1.0, "r1", "1", "c", 0, "k", "train", "n[1-3]")
+SWAPPED = rec.SlotsChanged(2.0, "r1", 0, ("n1", "n3"), {"1": "n3"})
+DECIDED = rec.Decided(3.0, "r1-2", 2, "isolated-requeue", "device", "broken", (), {"n1": "broken"}, ("n1", "n2"), "max_restarts")
 
 
 class Job:
-    """On two nodes, and its ftrun did not live to requeue it."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.slurm = FakeSlurm(["n1", "n2", "n3"])
-        self.number = self.slurm.submit(2)
+    def __init__(self, folder: Path, *before: rec.Record) -> None:
+        self.slurm = FakeSlurm([f"n{n}" for n in range(1, 8)], clean_up_s=60.0)
+        self.number = self.slurm.submit(3)
         self.slurm.job(self.number)
-        self.store, self.env = Store(folder / "state"), {"HOME": str(folder)}
         self.journal = Journal(private_folder(folder / "state/jobs") / "c.1.jsonl")
-        began = rec.RunBegan(1.0, "r1", "1", "c", 0, "k", "train", "n[1-2]", launcher="srun", number=self.number)
-        self.journal.append([began, DECIDED])
-        monkeypatch.setattr(finish, "choose_client", lambda *_: self.slurm)
+        self.journal.append([BEGAN, *before, DECIDED])
 
-    def finish(self) -> str:
-        return finish.finish_requeue(self.store, "1", self.env)
+    def finish(self, outsider: str = "") -> str:
+        history = fold(self.journal.read().records)
+        return finish_open_requeue(self.slurm, self.number, self.journal, history, Start(4.0), False, outsider)
 
+    def keep(self, outsider: str = "") -> str:
+        said = self.finish(outsider)
+        done = self.journal.read().records[-1]
+        assert isinstance(done, rec.CarriedOut) and (done.id, done.ok, done.what) == ("r1-2", True, said)
+        return said
 
-@pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    return Job(tmp_path, monkeypatch)
-
-
-def test_what_stands_open_is_done_once(job: Job) -> None:
-    assert "without n2" in job.finish() and "nothing to do" in job.finish()
-    assert (job.slurm.job(job.number).restarts, job.slurm.job(job.number).excluded) == (1, {"n2"})
+    def changes(self) -> list[object]:
+        return [name for name, *_ in self.slurm.requests if name not in ("job", "nodes", "config")]
 
 
-def test_a_job_that_runs_again_already_is_not_ended_for_it(job: Job) -> None:
-    """Its script is at something else, so no ftrun has said yet that it is another scheduling."""
+def test_a_requeue_is_carried_out_once(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    assert "without n1, n2" in job.keep()
+    assert job.changes() == ["requeue_held", "exclude", "start_at", "release"]
+    assert job.finish() == "nothing was left to do"
+
+
+@pytest.mark.parametrize("before", [(), (SWAPPED,)])
+@pytest.mark.parametrize("outsider", ["", "from outside"])
+def test_a_job_of_which_slurm_takes_no_changes_is_never_held(
+    tmp_path: Path, before: tuple[rec.Record, ...], outsider: str
+) -> None:
+    """It gave a node back, or Slurm has cut a dead one out: nobody could end the hold."""
+    job = Job(tmp_path, *before)
+    job.slurm.cut_out(job.number, "n2")
+    assert job.keep(outsider) == AS_IT_IS + (", finished from outside" if outsider else "")
+    view = job.slurm.job(job.number)
+    assert (view.state, view.held, view.restarts) == (JobState.PENDING, False, 1)
+
+
+def test_a_job_that_gave_a_node_back_where_slurm_takes_changes_is_kept_off_the_bad_ones(tmp_path: Path) -> None:
+    job = Job(tmp_path, SWAPPED)
+    assert "without n1, n2" in job.keep()
+    assert job.slurm.job(job.number).excluded == {"n1", "n2"}
+
+
+@pytest.mark.parametrize("before", [(), (SWAPPED,)])
+def test_a_job_that_somebody_requeued_meanwhile_and_that_runs_again_goes_on(tmp_path: Path, before: tuple[rec.Record, ...]) -> None:
+    """Also with fewer nodes than it had, and where Slurm would take no changes of it."""
+    job = Job(tmp_path, *before)
     job.slurm.requeue(job.number)
     job.slurm.clock = lambda: time.time() + 2 * REQUEUE_DELAY_S
     assert job.slurm.job(job.number).state is JobState.RUNNING
-    assert "runs again" in job.finish() and "nothing to do" in job.finish()
-    assert (job.slurm.job(job.number).state, job.slurm.job(job.number).restarts) == (JobState.RUNNING, 1)
+    job.slurm.cut_out(job.number, "n2")
+    job.slurm.requests.clear()
+    assert job.keep() == RUNS_AGAIN
+    assert job.changes() == [] and job.slurm.job(job.number).restarts == 1
+
+
+def test_a_ledger_that_takes_no_more_leaves_no_job_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(tmp_path)
+
+    def full(records: object) -> None:
+        raise StateError("no space left on device")
+
+    monkeypatch.setattr(job.journal, "append", full)
+    with pytest.raises(StateError):  # that it is done cannot be written, which is said
+        job.finish()
+    view = job.slurm.job(job.number)
+    assert (view.state, view.held, view.excluded) == (JobState.PENDING, False, {"n1", "n2"})

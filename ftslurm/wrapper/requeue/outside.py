@@ -1,0 +1,37 @@
+"""`ftslurm requeue --finish`: a requeue that the job could not finish itself, finished by a person from outside the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ftslurm.config.settings_files import Request, settings_in_force
+from ftslurm.errors import SlurmRefused
+from ftslurm.ledger.clean_ups import known_clean_ups
+from ftslurm.ledger.store import Store
+from ftslurm.model.history import fold
+from ftslurm.policies.ladder.start_time import plan_start
+from ftslurm.slurm.choice import choose_client
+from ftslurm.system.programs import with_folder
+from ftslurm.wrapper.requeue.finish import finish_open_requeue, is_up_to_date
+
+
+def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:
+    """What was done, in one sentence; nothing if nothing was open. Raises: FtslurmError."""
+    journal, contents = store.find(job)
+    history = fold(contents.records)
+    run = history.last_run
+    if history.open_requeue is None or run is None:
+        return f"job {job}: no requeue is open; nothing to do"
+    if run.launcher == "local":
+        raise SlurmRefused(f"job {job} is a local one: only its own ftrun could requeue it", hint="start it again")
+    settings = settings_in_force(Request(), env).settings
+    client = choose_client(settings.slurm_client, settings.slurm_timeout_s, with_folder(env, settings.slurm_bin))
+    restarts = client.job(run.number).restarts
+    if not is_up_to_date(restarts, run.schedule):
+        raise SlurmRefused(
+            f"job {job} has been requeued {restarts} times and the ledger speaks of scheduling {run.schedule}",
+            hint="the decision is out of date; nothing was done",
+        )
+    start = plan_start(settings, True, known_clean_ups(store.root, run.cluster, history))
+    allow_first = settings.even_if_no_requeue
+    return f"job {job}: {finish_open_requeue(client, run.number, journal, history, start, allow_first, 'from outside')}"
