@@ -36,6 +36,14 @@ BEATS = 3
 
 # --- kinds of values: text or a YAML scalar in, a value out, ValueError with the reason otherwise
 
+# What a kind takes, for people.
+_TAKES: dict[Callable[[Any], Any], str] = {}
+
+
+def takes(kind: Callable[[Any], Any]) -> str:
+    """What one writes for a value of this kind, with its unit: `a duration, such as 20s, 5m, 24h or 2d`."""
+    return _TAKES.get(kind, "text")
+
 
 def duration(value: Any) -> float:
     """`20s`, `1.5h`, `never` (0) -> seconds. A number without a unit is refused: Slurm's own options mean minutes."""
@@ -94,6 +102,7 @@ def count(low: int, high: int) -> Callable[[Any], int]:
             raise ValueError(f"{number} is out of range: {low} to {high}")
         return number
 
+    _TAKES[parse] = f"a whole number, {low} to {high}"
     return parse
 
 
@@ -104,6 +113,7 @@ def choice(*words: str) -> Callable[[Any], str]:
             raise ValueError(f"`{text}` is not one of {', '.join(words)}{suggestion(text, words)}")
         return text
 
+    _TAKES[parse] = f"one of {', '.join(words)}"
     return parse
 
 
@@ -118,6 +128,7 @@ def words_of(*known: str) -> Callable[[Any], tuple[str, ...]]:
                 raise ValueError(f"`{word}` is not one of {', '.join(known)}{suggestion(word, known)}")
         return words
 
+    _TAKES[parse] = f"a list with commas, of {', '.join(known)}" if known else "a list with commas"
     return parse
 
 
@@ -184,6 +195,20 @@ def table(value: Any) -> str:
         raise ValueError(f"`{str(value)[:60]}` is no table of names and values") from None
 
 
+_TAKES |= {
+    duration: "a duration, such as 20s, 5m, 24h or 2d, or never",
+    lasting: "a duration, such as 20s, 5m, 24h or 2d",
+    lasting_or_auto: "a duration, such as 20s, 5m, 24h or 2d, or auto",
+    grace: "a duration, such as 20s, 5m, 24h or 2d, or -1",
+    switch: "true or false",
+    share: "a number from 0 to 1, or -1",
+    mode: "one of sync, any-failed (the same), async, min-healthy",
+    secret_file: "the path of a file",
+    port_range: "two numbers from 1024 to 65535, such as 60000-60100",
+    table: "a table of names and values, or JSON of one",
+}
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     import difflib
 
@@ -200,300 +225,401 @@ class Settings:
     """Every value in force. Durations in seconds; 0 for `never` where a duration may be that."""
 
     ladder: tuple[str, ...] = _leaf(
-        "ladder", words_of(*RUNG_NAMES), RUNG_NAMES, "the rungs in the order they are asked"
+        "ladder", words_of(*RUNG_NAMES), RUNG_NAMES, "order in which the rungs are tried; a rung that is not named is never used"
     )
     mode: str = _leaf(
         "mode", mode, "sync",
-        "async: ranks are independent, only the one that failed is started again; min-healthy: the others go on as long as"
-        " nodes.min_healthy nodes are left",
+        "what the exit of one rank means. sync: all ranks are stopped and start again; async: only that rank starts again;"
+        " min-healthy: the other nodes continue while at least nodes.min_healthy nodes have no exited rank",
     )  # fmt: skip
     rank_restarts_in_a_row: int = _leaf(
         "rungs.rank-restart.in_a_row", count(1, 100_000), 20,
-        "restarts of one rank alone, each soon after the one before; then all ranks are stopped and the next rung is asked",
+        "restarts of a single rank, each soon after the previous one, before all ranks are stopped and the next rung is tried",
     )  # fmt: skip
-    max_restarts: int = _leaf("max_restarts", count(0, 128), 8, "requeues one job may cost, isolated and unconditional")
+    max_restarts: int = _leaf("max_restarts", count(0, 128), 8,
+        "requeues that a job may use, isolated and unconditional ones together",
+    )
     max_restarts_for: str = _leaf(
         "max_restarts_for", choice("requeues", "all"), "requeues",
-        "what max_restarts counts; all: every restart of the job, in place or after a hang, as ft_launcher's --max-restarts",
+        "what max_restarts counts. requeues: requeues only; all: every restart of the job, also in place and after a hang (as"
+        " ft_launcher's --max-restarts does)",
     )  # fmt: skip
 
     max_job_restarts: int = _leaf(
         "max_job_restarts", count(-1, 1000), -1,
-        "restarts of the whole job, in place, after hangs and by requeue counted together; -1: each rung has its own limit only",
+        "restarts of the whole job, in place, after hangs and by requeue counted together (-1 = no common limit, each rung"
+        " has its own)",
     )  # fmt: skip
 
-    in_place: bool = _leaf("rungs.in-place-restart.enabled", switch, True, "restart in place on a self-healing fault")
+    in_place: bool = _leaf("rungs.in-place-restart.enabled", switch, True,
+        "restart the ranks on the same nodes after a device fault that can heal",
+    )
     same_code_limit: int = _leaf(
-        "rungs.in-place-restart.same_code_limit", count(1, 1000), 3, "same node, device and code: this one degrades"
+        "rungs.in-place-restart.same_code_limit", count(1, 1000), 3,
+        "occurrences of the same fault code on the same device, within same_code_window, after which the node is excluded and"
+        " not restarted in place",
     )
     same_code_window_s: float = _leaf(
-        "rungs.in-place-restart.same_code_window", lasting, 86400.0, "counted over this time"
+        "rungs.in-place-restart.same_code_window", lasting, 86400.0, "time over which same_code_limit counts"
     )
     self_heal_wait_s: float = _leaf(
-        "rungs.in-place-restart.self_heal_wait", lasting, 15.0, "how long a fault may take to clear by itself"
+        "rungs.in-place-restart.self_heal_wait", lasting, 15.0, "how long to wait for a device to recover by itself"
     )
-    reset: str = _leaf("rungs.in-place-restart.reset", choice("auto", "never"), "auto", "reset a device that does not")
-    reset_wait_s: float = _leaf("rungs.in-place-restart.reset_wait", lasting, 180.0, "how long a reset may take")
+    reset: str = _leaf("rungs.in-place-restart.reset", choice("auto", "never"), "auto",
+        "auto: reset devices that do not recover by themselves, where that is permitted; never: do not reset",
+    )
+    reset_wait_s: float = _leaf("rungs.in-place-restart.reset_wait", lasting, 180.0, "how long the reset of a device may take")
     crash_restarts: int = _leaf(
         "rungs.in-place-restart.crash_restarts",
         count(0, 1000),
         0,
-        "crashes answered in place before any requeue (as torchrun --max-restarts)",
+        "crashes of the program that are answered by a restart in place before a requeue is tried (as torchrun's --max-restarts)",
     )
-    hang_restart: bool = _leaf("rungs.hang-restart.enabled", switch, False, "restart in place on a hang")
+    hang_restart: bool = _leaf("rungs.hang-restart.enabled", switch, False,
+        "restart the ranks on the same nodes when the job hangs and no node is to blame",
+    )
     hang_restart_asked: bool = _leaf(
         "rungs.hang-restart.by_program", switch, True,
-        "switched on once the program sets a limit of its own: calculated timeouts, a staged interval"
-        " (off where `enabled: false` was asked for)",
+        "switch hang-restart on as soon as the program sets a time limit of its own (calculated timeouts, a staged interval);"
+        " off if enabled: false was requested",
     )  # fmt: skip
-    hangs_in_a_row: int = _leaf("rungs.hang-restart.in_a_row", count(1, 128), 3, "as many in a row, the next hang ends the job")
-    node_replacement: bool = _leaf("rungs.node-replacement.enabled", switch, False, "swap the node, keep the job")
-    node_replacements: int = _leaf("rungs.node-replacement.budget", count(0, 128), 0, "nodes one job may swap")
-    shrink: bool = _leaf("rungs.shrink.enabled", switch, False, "go on with fewer nodes where no other is to be had (nodes.min)")
-    isolated_requeue: bool = _leaf("rungs.isolated-requeue.enabled", switch, True, "requeue without the bad nodes")
+    hangs_in_a_row: int = _leaf("rungs.hang-restart.in_a_row", count(1, 128), 3,
+        "consecutive hang restarts allowed before a hang fails the job",
+    )
+    node_replacement: bool = _leaf("rungs.node-replacement.enabled", switch, False,
+        "replace a bad node by a spare or a borrowed node and keep the allocation",
+    )
+    node_replacements: int = _leaf("rungs.node-replacement.budget", count(0, 128), 0, "nodes that one job may replace or give up")
+    shrink: bool = _leaf("rungs.shrink.enabled", switch, False,
+        "continue with fewer nodes if no replacement is available; nodes.min is the smallest number",
+    )
+    isolated_requeue: bool = _leaf("rungs.isolated-requeue.enabled", switch, True, "requeue the job with the bad nodes excluded")
     unconditional_requeue: bool = _leaf(
-        "rungs.unconditional-requeue.enabled", switch, True, "requeue when the command fails and nothing explains it"
+        "rungs.unconditional-requeue.enabled", switch, True,
+        "requeue the job when the program failed and no device or node explains the failure"
     )
     unconditional_in_a_row: int = _leaf(
-        "rungs.unconditional-requeue.in_a_row", count(1, 128), 3, "as many without progress or a fact between, then the job fails"
+        "rungs.unconditional-requeue.in_a_row", count(1, 128), 3,
+        "consecutive unconditional requeues, without progress and without a device or node fault in between, before the job"
+        " fails",
     )
 
     retry_policy: str = _leaf(
         "retry.policy",
         choice("Evidence", "ExitCodeAndErrorMsg", "OnFailure", "Never"),
         "Evidence",
-        "which failures are worth another try: Evidence: all but those proven hopeless; ExitCodeAndErrorMsg: those that "
-        "exit status or output call retriable; OnFailure: all",
+        "which failures are retried. Evidence: all except those proven hopeless; ExitCodeAndErrorMsg: only those that the"
+        " exit status or the output calls retriable; OnFailure: all; Never: none",
     )
     same_error: int = _leaf(
         "retry.same_error",
         count(0, 100000),
         0,
-        "as often one rank may fail with the same error; once more and the job fails; 0: ask not",
+        "failures of one rank with the same error that are tolerated (0 = unlimited)",
     )
     failure_rate: float = _leaf(
-        "retry.failure_rate", share, -1.0, "share of the ranks that may fail; beyond it the job fails; -1: ask not"
+        "retry.failure_rate", share, -1.0, "share of the ranks that may fail before the job fails (-1 = unlimited)"
     )
     keywords: tuple[str, ...] = _leaf(
-        "retry.keywords", words_of(), (), "words in the last output of a failed rank that call its error retriable"
+        "retry.keywords", words_of(), (),
+        "words that mark an error as retriable when they occur in the last output of a failed rank"
     )
 
     hang_detection: bool = _leaf(
-        "hang.detection", switch, True, "notice a job without process IO whose devices (or CPUs) stand still"
+        "hang.detection", switch, True,
+        "report a hang when no process of the job does IO and the use of its devices (or CPUs) does not change"
     )
     hang_detect_s: float = _leaf(
-        "hang.detect_time", lasting, 1800.0, "without process IO on all nodes, before use is sampled (MA_HANG_DETECT_TIME)"
+        "hang.detect_time", lasting, 1800.0,
+        "time without process IO on all nodes after which the use of devices is sampled (MA_HANG_DETECT_TIME, there in"
+        " minutes)",
     )
-    hang_sample_s: float = _leaf("hang.sample_time", lasting, 60.0, "for which the use of devices or CPUs is sampled then")
-    hang_silence: bool = _leaf("hang.log_silence", switch, False, "no output of any rank for hang.interval is a hang")
-    hang_interval_s: float = _leaf("hang.interval", lasting, 1800.0, "of silence")
-    hang_exit: bool = _leaf("hang.exit_detection", switch, False, "ranks that do not end after others have is a hang")
-    hang_exit_s: float = _leaf("hang.exit_interval", lasting, 600.0, "from the first rank's end to that of the last")
+    hang_sample_s: float = _leaf("hang.sample_time", lasting, 60.0,
+        "how long the use of devices or CPUs is sampled before a hang is reported",
+    )
+    hang_silence: bool = _leaf("hang.log_silence", switch, False,
+        "report a hang when no rank has printed anything for hang.interval",
+    )
+    hang_interval_s: float = _leaf("hang.interval", lasting, 1800.0,
+        "time without output of any rank that counts as a hang (with hang.log_silence)",
+    )
+    hang_exit: bool = _leaf("hang.exit_detection", switch, False,
+        "report a hang when some ranks have exited and the others do not exit within hang.exit_interval",
+    )
+    hang_exit_s: float = _leaf("hang.exit_interval", lasting, 600.0,
+        "longest time between the first and the last exit of a rank (with hang.exit_detection)",
+    )
     watch: str = _leaf(
         "hang.watch",
         choice("L0", "L1", "L2"),
         "L1",
-        "a probe in Python ranks that tells who waits for whom (L0: none; L2: exact also for point-to-point, 2 us a wait)",
+        "probe inside Python ranks that tells which rank the others wait for. L0: no probe; L1: collectives; L2: also"
+        " point-to-point operations and slow links, at 2 us for each wait",
     )
     ft_config: str = _leaf(
-        "fault_tolerance", table, "", "ft_launcher's configuration: heartbeat and section timeouts of programs that report"
+        "fault_tolerance", table, "", "ft_launcher's configuration, as its YAML file has it: timeouts for heartbeats and sections"
     )
     provide: tuple[str, ...] = _leaf(
-        "sdk.provide", words_of("nvrx", "aimaster"), (), "ours in place of these packages, also where they are installed"
+        "sdk.provide", words_of("nvrx", "aimaster"), (),
+        "packages that ftslurm's own implementation replaces in the ranks, even where they are installed"
     )
     inject: bool = _leaf(
-        "sdk.inject", switch, True, "put the program interface on PYTHONPATH of the ranks, so that it need not be installed"
+        "sdk.inject", switch, True,
+        "add the program interface (ftslurm.sdk) to PYTHONPATH of the ranks, so that it need not be installed"
     )
-    hang_evidence_s: float = _leaf("hang.evidence_time", lasting, 10.0, "for collecting evidence before a hung rank is stopped")
+    hang_evidence_s: float = _leaf("hang.evidence_time", lasting, 10.0,
+        "how long to collect evidence from a hung rank before it is stopped",
+    )
     hang_c4d: bool = _leaf(
-        "hang.c4d", switch, True, "judge by the ranks' collectives whether the job stands still, and who holds it up"
+        "hang.c4d", switch, True, "watch the collectives of the ranks to see whether the job is stalled, and which rank stalls it"
     )
     hang_c4d_level: str = _leaf(
-        "hang.c4d_level", choice("Info", "Warning", "Error"), "Warning", "what of it is said; all of it is in the history"
+        "hang.c4d_level", choice("Info", "Warning", "Error"), "Warning",
+        "least severity of a finding about collectives that is printed; the history has all of them"
     )
     hang_c4d_timeout_s: float = _leaf(
-        "hang.c4d_timeout", lasting, 10.0, "without any collective, before it is looked at who hangs (C4D_HANG_TIMEOUT)"
+        "hang.c4d_timeout", lasting, 10.0,
+        "time without a finished collective after which the stalled rank is looked for (C4D_HANG_TIMEOUT, there in seconds)"
     )
     hang_c4d_times: int = _leaf(
-        "hang.c4d_times", count(1, 100_000), 18, "as often hang.c4d_timeout in a collective is an Error (C4D_HANG_TIMES)"
+        "hang.c4d_times", count(1, 100_000), 18,
+        "after this many hang.c4d_timeout inside one collective, report an Error (C4D_HANG_TIMES)"
     )
     hang_stall_s: float = _leaf(
-        "hang.stall", lasting, 180.0, "without any collective, before it is a hang; more where the job has made longer pauses"
+        "hang.stall", lasting, 180.0,
+        "time without a finished collective after which a stalled job counts as hung; longer if the job has made longer"
+        " pauses before",
     )
     hang_work_s: float = _leaf(
-        "hang.stall_at_work", lasting, 1800.0, "the same while ranks that are waited for do work (less once pauses are known)"
+        "hang.stall_at_work", lasting, 1800.0,
+        "the same as hang.stall, while the ranks that are waited for still do work; shorter once the job's pauses are known"
     )
     hang_start_s: float = _leaf(
-        "hang.start", lasting, 600.0, "until the first collective, since the last of those ranks came that wait for others"
+        "hang.start", lasting, 600.0,
+        "longest wait for the first collective, from the moment the last of the waiting ranks arrived"
     )
-    hang_compare_s: float = _leaf("hang.compare", lasting, 60.0, "between two looks for slower ranks; 0s: none")
+    hang_compare_s: float = _leaf("hang.compare", lasting, 60.0,
+        "interval between two searches for ranks that are slower than the others (0s = never)",
+    )
 
     stop_grace_s: float = _leaf(
         # Below Slurm's KillWait (30 s unless the site changed it), so that ranks can end by themselves under both.
-        "stop.grace", lasting, 20.0, "from SIGTERM to SIGKILL when ranks are stopped"
+        "stop.grace", lasting, 20.0, "time from SIGTERM to SIGKILL when ranks are stopped"
     )
     after_signal_s: float = _leaf(
         "stop.after_signal", lasting_or_auto, 0.0,
-        "from a SIGTERM, SIGINT, SIGHUP or SIGQUIT that ends ftrun to SIGKILL for ranks that go on; auto: stop.grace after a"
-        " SIGTERM where there is no Slurm; elsewhere it may be a warning, and the ranks end when they like",
+        "time that ranks have to exit after a signal that ends ftrun (SIGTERM, SIGINT, SIGHUP, SIGQUIT), before SIGKILL."
+        " auto: stop.grace after a SIGTERM without Slurm; under Slurm the signal may be a warning, and ftrun waits for the"
+        " ranks",
     )  # fmt: skip
     signal_delay_s: float = _leaf(
-        "stop.signal_delay", lasting, 0.0, "before such a signal is passed on to ranks that have not got it (--monitor-interval)"
+        "stop.signal_delay", lasting, 0.0,
+        "time to wait before such a signal is passed on to ranks that have not received it (as torchrun's --monitor-interval)"
     )
-    kill_wait_s: float = _leaf("stop.kill_wait", lasting, 30.0, "from SIGKILL to calling a process unkillable")
+    kill_wait_s: float = _leaf("stop.kill_wait", lasting, 30.0, "time from SIGKILL until a process counts as unkillable")
 
     start_in_s: float = _leaf(
         # Slurm adds 121 s if the start time has passed before the clean-up ends.
         "requeue.start_in",
         lasting_or_auto,
         0.0,
-        "from a requeue to the earliest start, later where earlier clean-ups took longer; auto: just behind the clean-up, as long"
-        " as earlier ones took; before one is known the other nodes are watched, or 6s, with an Epilog 45s",
+        "time from a requeue to the earliest start of the job; longer if earlier clean-ups took longer. auto: as soon as the"
+        " clean-up is expected to have ended, judged by earlier ones",
     )
     cleanup: tuple[str, ...] = _leaf(
-        "requeue.cleanup", words_of(), (), "the job's own clean-up: program and arguments, run once on each node before a requeue"
+        "requeue.cleanup", words_of(), (),
+        "the job's own clean-up: a program and its arguments, run once on each node before a requeue"
     )
     cleanup_grace_s: float = _leaf(
         "requeue.cleanup_grace",
         grace,
         -1.0,
-        "into the clean-up (the job's own, the site's), then the rest goes on in the background; -1: wait for it",
+        "time to wait for the clean-up before it continues in the background (-1 = until it ends;"
+        " MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS)",
     )
     even_if_no_requeue: bool = _leaf(
-        "requeue.even_if_no_requeue", switch, False, "requeue a job submitted with --no-requeue all the same"
+        "requeue.even_if_no_requeue", switch, False, "requeue a job even if it was submitted with --no-requeue"
     )
-    isolation_expires_s: float = _leaf("isolation.expires", duration, 0.0, "a node is tried again after this; never = 0")
+    isolation_expires_s: float = _leaf("isolation.expires", duration, 0.0,
+        "how long a node stays excluded from the job (0s = for the job's whole life)",
+    )
     memory_s: float = _leaf(
-        "isolation.memory", duration, 7 * 86400.0, "for so long later jobs know which nodes were left for a fault; 0: not at all"
+        "isolation.memory", duration, 7 * 86400.0,
+        "how long later jobs remember nodes that were abandoned because of a fault (0s = not at all)"
     )
     memory_jobs: int = _leaf(
-        "isolation.memory_jobs", count(1, 1000), 2, "as many jobs left a node for a fact: suspect for the next"
+        "isolation.memory_jobs", count(1, 1000), 2,
+        "number of jobs that must have abandoned a node because of a fact before it is suspect"
     )
     blame_on_words: int = _leaf(
-        "blame.on_words", count(0, 128), 1, "nodes that one job may leave for what ranks printed, no fact agreeing; 0: none"
+        "blame.on_words", count(0, 128), 1,
+        "nodes that one job may abandon because of what ranks printed, without a fact that agrees (0 = none)"
     )
 
     warning_signals: tuple[str, ...] = _leaf(
-        "warning.signals", words_of(*_SIGNALS), ("TERM",), "sent by Slurm ahead of a time limit or preemption"
+        "warning.signals", words_of(*_SIGNALS), ("TERM",),
+        "signals by which Slurm warns of a time limit or a preemption (sbatch --signal)"
     )
-    warning_requeue: bool = _leaf("warning.requeue", switch, False, "requeue after such a warning, at no cost")
-    warning_grace_s: float = _leaf("warning.grace", lasting, 60.0, "for the ranks to write a checkpoint and end")
+    warning_requeue: bool = _leaf("warning.requeue", switch, False, "requeue the job after such a warning; no budget is spent")
+    warning_grace_s: float = _leaf("warning.grace", lasting, 60.0,
+        "time that the ranks have after the warning to write a checkpoint and exit",
+    )
 
     checkpoint_files: str = _leaf(
         "checkpoint.files", text, "",
-        "pattern of files that a checkpoint makes or changes, as ftrun's node sees them: for `ftslurm control`",
+        "pattern of the files that a checkpoint creates or changes, as seen on ftrun's node (for `ftslurm control`)",
     )  # fmt: skip
     checkpoint_settle_s: float = _leaf(
-        "checkpoint.settle", lasting, 5.0, "a checkpoint is complete when it has not changed for so long"
+        "checkpoint.settle", lasting, 5.0, "a checkpoint counts as complete when its files have not changed for this time"
     )
 
     lease_s: float = _leaf(
-        "lease.time", lasting, 60.0, "a node that is cut off ends its ranks by itself after this; well above nodes.silence"
+        "lease.time", lasting, 60.0,
+        "a node that is cut off stops its own ranks after this time; must be well above nodes.silence"
     )
     lease_margin_s: float = _leaf(
         # The shim kills at the end of the lease, the kernel one second later; the rest is for clocks that differ.
-        "lease.margin", lasting, 5.0, "from the end of a lease to starting elsewhere what may have run on it"
+        "lease.margin", lasting, 5.0, "time from the end of a lease until its ranks may start elsewhere"
     )
     silence_s: float = _leaf(
-        "nodes.silence", lasting, 15.0, "nothing heard of a node for this long: Slurm and its slurmd are asked about it"
+        "nodes.silence", lasting, 15.0,
+        "time without a message from a node after which Slurm and the node's slurmd are asked about it"
     )
-    probe_s: float = _leaf("nodes.probe_timeout", lasting, 5.0, "for the slurmd of a silent node to answer")
-    spares: int = _leaf("nodes.spares", count(0, 4096), 0, "nodes of the allocation that the step leaves free, for bad ones")
-    donor: bool = _leaf("nodes.donor", switch, True, "replace a bad node by one that a small job lends, after the spares")
+    probe_s: float = _leaf("nodes.probe_timeout", lasting, 5.0, "how long the slurmd of a silent node may take to answer")
+    spares: int = _leaf("nodes.spares", count(0, 4096), 0,
+        "nodes of the allocation that the step leaves free to replace bad ones",
+    )
+    donor: bool = _leaf("nodes.donor", switch, True, "when no spare is left, borrow a node by a small job that ftrun submits")
     donor_options: tuple[str, ...] = _leaf(
-        "nodes.donor_options", words_of(), (), "for the sbatch of a donor job, beside its own: --constraint=a100, ..."
+        "nodes.donor_options", words_of(), (), "further sbatch options of that job, such as --constraint=a100"
     )
-    replacement_wait_s: float = _leaf("nodes.replacement_wait", lasting, 300.0, "for another node, before the next rung is asked")
+    replacement_wait_s: float = _leaf("nodes.replacement_wait", lasting, 300.0,
+        "how long to wait for a replacement node before the next rung is tried",
+    )
     health_command: tuple[str, ...] = _leaf(
-        "nodes.health_command", words_of(), (), "program and arguments: ends with status 0 on a node that ranks may go to"
+        "nodes.health_command", words_of(), (),
+        "program and arguments that exit with status 0 on a node that may run ranks; run before ranks start there"
     )
     straggler_wait_s: float = _leaf(
         # Images are loaded at different speeds; but srun waits for ever where a node cannot even start our program.
         "nodes.straggler_wait",
         lasting,
         600.0,
-        "for the next task of a step that has come up in part, before a node is looked at and the step given up; 0s: no limit",
+        "while a step comes up: longest wait for its next task, before the node is checked and the step given up (0s = no limit)",
     )
     address: str = _leaf(
         "nodes.address", text, "",
-        "of ftrun's node, where the others call: an address, a network (10.1.0.0/16) or an interface (ib0); "
-        "empty: by which Slurm reaches it",
+        "where the other nodes reach ftrun: an address, a network (10.1.0.0/16) or an interface (ib0). Empty: by the address"
+        " that Slurm uses",
     )  # fmt: skip
     ports: tuple[int, int] | None = _leaf(
-        "nodes.ports", port_range, None, "where ftrun listens on one, as 60000-60100; empty: in SrunPortRange, if that is set"
+        "nodes.ports", port_range, None,
+        "ports on which ftrun may listen, such as 60000-60100. Empty: SrunPortRange if the site sets it, else any port"
     )
     secret: str = _leaf(
         "nodes.secret", choice("auto", "munge", "environment"), "auto",
-        "how ranks and agents learn the secret of the run: by a munge credential, or by the environment, which srun sends as it "
-        "is; auto: by munge where Slurm uses it, but for a step that begins in a container",
+        "how the ranks and agents receive the secret of the run. munge: as a munge credential; environment: in the"
+        " environment that srun sends; auto: munge if Slurm uses it, except for steps that start in a container",
     )  # fmt: skip
-    check_s: float = _leaf("nodes.check_timeout", lasting, 30.0, "for looking at a node before ranks go there")
+    check_s: float = _leaf("nodes.check_timeout", lasting, 30.0, "how long the check of a node before ranks start there may take")
     min_healthy: int = _leaf(
-        "nodes.min_healthy", count(0, 65536), 0, "mode min-healthy: as few nodes on which no rank has failed are enough; 0: all"
+        "nodes.min_healthy", count(0, 65536), 0,
+        "for mode min-healthy: smallest number of nodes without an exited rank (0 = all nodes)"
     )
-    min_nodes: int = _leaf("nodes.min", count(0, 65536), 0, "with as many nodes the job can still run (shrink); 0: with all only")
+    min_nodes: int = _leaf("nodes.min", count(0, 65536), 0,
+        "smallest number of nodes that the job can run on (for shrink; 0 = all nodes)",
+    )
 
-    poll_s: float = _leaf("devices.poll", lasting, 10.0, "between two looks at the devices of a node")
-    answer_wait_s: float = _leaf("devices.answer_wait", lasting, 5.0, "for the devices' answer once a rank has failed")
+    poll_s: float = _leaf("devices.poll", lasting, 10.0, "interval between two checks of a node's devices")
+    answer_wait_s: float = _leaf("devices.answer_wait", lasting, 5.0,
+        "how long to wait for the state of the devices after a rank has failed",
+    )
     user_induced: tuple[str, ...] = _leaf(
-        "devices.user_induced", words_of(), (), "further codes that the program causes itself, besides the catalogue's"
+        "devices.user_induced", words_of(), (),
+        "fault codes that the program causes itself, in addition to those of the catalogue"
     )
 
     catalogs: tuple[str, ...] = _leaf(
-        "catalogs", words_of(), (), "files of a site's own, laid over the catalogues of codes and patterns that ship"
+        "catalogs", words_of(), (), "the site's own files of codes and patterns, which override the ones that ship"
     )
     keep_bytes: int = _leaf(
         "logs.keep_bytes", count(0, 1 << 32), 16 << 20,
-        "of each file of the script's output, kept at a requeue, which may truncate it; 0: nothing",
+        "bytes of each output file of the batch script that are saved at a requeue, which may truncate the file (0 = none)",
     )
     tail_bytes: int = _leaf(
-        "logs.tail_bytes", count(0, 1 << 20), 65536, "of each output stream of a rank, kept for when it fails; 0: nothing"
+        "logs.tail_bytes", count(0, 1 << 20), 65536,
+        "bytes of each output stream of a rank that are kept to explain a failure (0 = none)"
     )
 
     notify_file: str = _leaf(
         "notify.file", secret_file, "auto",
-        "with the addresses of who is told, mode 0600; auto: notify.yaml in the state folder; none: nobody is told",
+        "file with the addresses of the people to notify, mode 0600. auto: notify.yaml in the state folder; none: notify nobody",
     )  # fmt: skip
-    notify_failure: tuple[str, ...] = _leaf("notify.failure", words_of(), ("all",), "who is told that the job has failed")
-    notify_requeue: tuple[str, ...] = _leaf("notify.requeue", words_of(), ("all",), "who is told of a requeue")
+    notify_failure: tuple[str, ...] = _leaf("notify.failure", words_of(), ("all",), "who is notified when the job has failed")
+    notify_requeue: tuple[str, ...] = _leaf("notify.requeue", words_of(), ("all",), "who is notified of a requeue")
     notify_replacement: tuple[str, ...] = _leaf(
-        "notify.replacement", words_of(), ("all",), "who is told that a node is replaced, or given up"
+        "notify.replacement", words_of(), ("all",), "who is notified when a node is replaced or given up"
     )
-    notify_restart: tuple[str, ...] = _leaf("notify.restart", words_of(), ("none",), "who is told of a restart on the same nodes")
-    notify_hang: tuple[str, ...] = _leaf("notify.hang", words_of(), ("all",), "who is told of a hang that is not answered")
-    notify_message: tuple[str, ...] = _leaf("notify.message", words_of(), ("all",), "who gets the program's own messages")
-    notify_end: tuple[str, ...] = _leaf("notify.end", words_of(), ("none",), "who is told that the job is over and well")
+    notify_restart: tuple[str, ...] = _leaf("notify.restart", words_of(), ("none",),
+        "who is notified of a restart on the same nodes",
+    )
+    notify_hang: tuple[str, ...] = _leaf("notify.hang", words_of(), ("all",),
+        "who is notified of a hang that is not answered by a restart",
+    )
+    notify_message: tuple[str, ...] = _leaf("notify.message", words_of(), ("all",), "who receives the program's own messages")
+    notify_end: tuple[str, ...] = _leaf("notify.end", words_of(), ("none",), "who is notified when the job has ended well")
     notify_burst: int = _leaf(
-        "notify.burst", count(1, 1000), 6, "messages to one address within notify.window; what comes after them is one summary"
+        "notify.burst", count(1, 1000), 6,
+        "messages that one address receives within notify.window; further ones are combined into one summary"
     )
-    notify_window_s: float = _leaf("notify.window", lasting, 600.0, "for notify.burst")
-    notify_wait_s: float = _leaf("notify.wait", lasting, 10.0, "for the last notices to go out when the job is over")
+    notify_window_s: float = _leaf("notify.window", lasting, 600.0, "time over which notify.burst counts")
+    notify_wait_s: float = _leaf("notify.wait", lasting, 10.0,
+        "how long the end of the job may be delayed to send the last notices",
+    )
 
     metrics_dir: str = _leaf(
-        "metrics.dir", text, "", "folder that node_exporter's textfile collector reads: a file for each job; empty: none"
+        "metrics.dir", text, "",
+        "folder that node_exporter's textfile collector reads; ftrun writes one file for each job. Empty: no metrics"
     )
-    metrics_every_s: float = _leaf("metrics.every", lasting, 15.0, "between two writes of that file")
+    metrics_every_s: float = _leaf("metrics.every", lasting, 15.0, "interval between two updates of that file")
     metrics_keep_s: float = _leaf(
-        "metrics.keep", lasting, 3600.0, "so long after the end of a job a later one on that node removes its file"
+        "metrics.keep", lasting, 3600.0, "time after the end of a job after which a later job on that node may remove its file"
     )
     metrics_otlp: str = _leaf(
         "metrics.otlp", text, "",
-        "where OpenTelemetry takes traces (http://collector:4318/v1/traces): the job's attempts as spans, at its end",
+        "OpenTelemetry endpoint for traces, such as http://collector:4318/v1/traces; the attempts of the job are sent when it"
+        " ends. Empty: no traces",
     )  # fmt: skip
 
-    slurm_client: str = _leaf("slurm.client", choice("auto", "cli", "pyslurm"), "auto", "how Slurm is asked")
-    slurm_bin: str = _leaf("slurm.bin", text, "", "folder of Slurm's commands (srun, scontrol, ...); empty: searched on PATH")
-    slurm_comment: bool = _leaf("slurm.comment", switch, True, "the job's comment, where it has none, tells what is waited for")
-    slurm_timeout_s: float = _leaf("slurm.timeout", lasting, 60.0, "for an answer of slurmctld")
+    slurm_client: str = _leaf("slurm.client", choice("auto", "cli", "pyslurm"), "auto",
+        "how Slurm is asked. cli: by its commands; pyslurm: by the library; auto: pyslurm where it is installed and fits,"
+        " else cli",
+    )
+    slurm_bin: str = _leaf("slurm.bin", text, "", "folder of Slurm's commands (srun, scontrol, ...). Empty: searched on PATH")
+    slurm_comment: bool = _leaf("slurm.comment", switch, True,
+        "show in the job's comment what ftrun waits for, if the job has no comment of its own",
+    )
+    slurm_timeout_s: float = _leaf("slurm.timeout", lasting, 60.0, "how long slurmctld may take to answer")
     slurm_patience_s: float = _leaf(
-        "slurm.patience", duration, 4 * 3600.0, "a slurmctld that is away is waited for before the job is given up; 0: not at all"
+        "slurm.patience", duration, 4 * 3600.0,
+        "how long to wait for a slurmctld that is away before the job is given up (0s = not at all)"
     )
 
-    launcher: str = _leaf("launcher", choice("auto", "srun", "local"), "auto", "auto: srun, or local where there is no Slurm")
-    local_nodes: int = _leaf("local_nodes", count(0, 4096), 0, "nodes the local launcher simulates; 0: as many as -N")
-    restart_via: str = _leaf("restart_via", choice("shim", "step"), "shim", "step: a new srun (MPI and PMIx need it)")
-    rendezvous: str = _leaf("rendezvous", choice("none", "torch"), "none", "torch: MASTER_ADDR, RANK, WORLD_SIZE, ...")
-    python: str = _leaf("python", text, "", "interpreter for shims and agents on the nodes; empty: ftrun's own")
+    launcher: str = _leaf("launcher", choice("auto", "srun", "local"), "auto",
+        "what starts the ranks. srun: Slurm; local: processes of this machine; auto: srun, or local where there is no Slurm",
+    )
+    local_nodes: int = _leaf(
+        "local_nodes", count(0, 4096), 0, "nodes that the local launcher simulates (0 = the number that -N names)"
+    )
+    restart_via: str = _leaf("restart_via", choice("shim", "step"), "shim",
+        "how ranks start again. shim: in the running step; step: by a new srun, which MPI and PMIx programs need",
+    )
+    rendezvous: str = _leaf("rendezvous", choice("none", "torch"), "none",
+        "torch: set MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE and the like in each rank; none: do not",
+    )
+    python: str = _leaf("python", text, "",
+        "Python interpreter for shims and agents on the nodes. Empty: the one that runs ftrun",
+    )
 
 
 LEAVES: Mapping[str, Any] = {leaf.metadata["name"]: leaf for leaf in fields(Settings)}

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from ftslurm.model.settings import LEAVES, Resolved, env_name, in_words, is_on
+from ftslurm.model.settings import LEAVES, Resolved, env_name, in_words, is_on, takes
 from ftslurm.report.facts import print_facts
 from ftslurm.report.requests import InForce
 from ftslurm.report.text import moment
@@ -20,6 +20,8 @@ def as_json(resolved: Resolved, requests: InForce | None = None) -> dict[str, An
         name: {
             "value": getattr(resolved.settings, leaf.name),
             "from": resolved.places[name],
+            "default": leaf.default,
+            "takes": takes(leaf.metadata["kind"]),
             "variable": env_name(name),
             "what": leaf.metadata["what"],
         }
@@ -52,7 +54,7 @@ def _values(resolved: Resolved, prefix: str) -> list[tuple[str, str]]:
     found = []
     for name, leaf in LEAVES.items():
         if name.startswith(prefix):
-            value = in_words(leaf, getattr(resolved.settings, leaf.name))
-            told = f"{value}  [{resolved.places[name]}]  {leaf.metadata['what']}"
-            found.append((name.removeprefix(prefix), told))
+            value, place = in_words(leaf, getattr(resolved.settings, leaf.name)), resolved.places[name]
+            default = "" if place == "default" else f"; default {in_words(leaf, leaf.default)}"
+            found.append((name.removeprefix(prefix), f"{value}  [{place}{default}]  {leaf.metadata['what']}"))
     return found

@@ -1,0 +1,44 @@
+"""Each setting says what it does, in plain words: `ftslurm explain`, the manual page and the site's reference show these texts."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ftslurm.model import hook_settings, settings
+from ftslurm.policies.ladder.ladder import rung_texts
+from ftslurm.report.ladder import as_json, print_ladder
+
+ALL = [*settings.LEAVES.values(), *hook_settings.LEAVES.values()]
+# Words of the glossary's right-hand column, and inversions.
+NOT_PLAIN = re.compile(r"\b(as (often|many)|so long|to be had|let be|is (told|said)|ask not|none of ours|stands? still|go on)\b|\bleft for\b")
+
+
+@pytest.mark.parametrize("leaf", ALL, ids=lambda leaf: leaf.metadata["name"])
+def test_a_setting_says_what_it_does(leaf: Any) -> None:
+    what = leaf.metadata["what"]
+    assert len(what) >= 20, "a bare unit explains nothing"
+    assert not NOT_PLAIN.search(what)
+    assert not what.endswith("."), "a phrase, so that a value can stand before it"
+
+
+@pytest.mark.parametrize("leaf", settings.LEAVES.values(), ids=lambda leaf: leaf.metadata["name"])
+def test_a_setting_says_what_it_takes_and_takes_its_default(leaf: Any) -> None:
+    kind = leaf.metadata["kind"]
+    assert settings.takes(kind) != "text" or kind is settings.text
+    written = settings.in_words(leaf, leaf.default)
+    assert kind("" if written in ("(empty)", "none") and leaf.default in ("", (), None) else written) == leaf.default
+
+
+def test_explain_shows_value_place_default_and_effect() -> None:
+    resolved = settings.resolve([settings.Layer({"stop.grace": "1m"}, {"stop.grace": "policy.yaml, line 3"})])
+    out = io.StringIO()
+    print_ladder(Console(file=out, width=200), resolved, rung_texts())
+    assert re.search(r"stop\.grace +1m +\[policy\.yaml, line 3; default 20s\] +time from SIGTERM to SIGKILL", out.getvalue())
+    shown = as_json(resolved)["settings"]["stop.grace"]
+    assert (shown["value"], shown["default"], shown["variable"]) == (60.0, 20.0, "FTRUN_STOP_GRACE")
+    assert shown["takes"] == "a duration, such as 20s, 5m, 24h or 2d"
