@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ftslurm.errors import PolicyError, StateError
-from ftslurm.model.text import visible
+from ftslurm.model.text import counted, visible
 
 if TYPE_CHECKING:
     from ftslurm.notify.destinations import Destination
@@ -81,7 +81,7 @@ def _send_pending(root: Path, file: Path, burst: int, window_s: float) -> None:
     for name, many in waiting.items():
         if many:
             left = len(outbox.waiting(name))
-            click.echo(visible(f"{name}: {many - left} of {many} notices sent"))
+            click.echo(visible(f"{name}: {many - left} of {counted(many, 'notice')} sent"))
     if not any(waiting.values()):
         click.echo("no notice waits to be sent", err=True)
     if said:

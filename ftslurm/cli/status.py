@@ -64,7 +64,7 @@ def status(
     if not jobs:
         click.echo(f"no ledger in {visible(folder)}: no job has run under ftrun yet", err=True)
     if older:
-        click.echo(f"{visible(older)} jobs that were over {visible(_when(since))} are left out (--all)", err=True)
+        click.echo(f"jobs that were over {visible(_when(since))}: {visible(older)} left out (--all)", err=True)
     if silent:
         click.echo(f"as the ledgers say, since Slurm does not: {visible(silent)}", err=True)
 

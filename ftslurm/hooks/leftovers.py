@@ -15,6 +15,7 @@ from ftslurm.hooks.facts import JobFacts
 from ftslurm.hooks.memory import Memory, Unfinished
 from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.processes import Process
+from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.policies.node.health import Finding, NodeHealth, drain_reason, judge, one_line
 from ftslurm.policies.node.leftovers import NodeJob, is_logged_in, leftover_processes, others_of_user, spared_processes
@@ -44,8 +45,11 @@ class Left:
         return bool(self.processes or self.files or self.segments)
 
     def __str__(self) -> str:
-        files = f"{len(self.files)}{' or more' if len(self.files) >= shared_memory.MAX_FILES else ''} files"
-        return f"{len(self.processes)} processes, {files} and {len(self.segments)} segments of shared memory"
+        files = counted(len(self.files), "file")
+        if len(self.files) >= shared_memory.MAX_FILES:
+            files = f"{len(self.files)} or more files"
+        of_memory = counted(len(self.segments), "segment of shared memory", "segments of shared memory")
+        return f"{counted(len(self.processes), 'process', 'processes')}, {files} and {of_memory}"
 
 
 @dataclass(frozen=True, slots=True)

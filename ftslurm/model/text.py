@@ -22,6 +22,11 @@ def visible(text: object, lines: bool = False) -> str:
     return "".join(char if char.isprintable() else kept.get(char, "?") for char in shown)
 
 
+def counted(number: int, noun: str, many: str = "") -> str:
+    """`1 restart`, `3 restarts`. many: the plural of a noun that takes no plain s."""
+    return f"{number} {noun if number == 1 else many or noun + 's'}"
+
+
 def cut(text: str, most: int) -> str:
     """At most so many characters, the end left out."""
     return text if len(text) <= most else text[: max(0, most - 3)].rstrip() + "..."

@@ -44,6 +44,7 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
 from ftslurm.model.live import LiveReported, StacksReported, live_reported
 from ftslurm.model.shares import Share
+from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Piece
 
@@ -140,7 +141,7 @@ def hello(message: Message) -> ShimHello | AgentHello | DrillAsked:
     )  # fmt: skip
     expected = _number(message, "expected", low=1)
     if task.rank >= expected:
-        raise WireError(f"rank {task.rank} is none of a step of {expected} task{'s' if expected > 1 else ''}")
+        raise WireError(f"rank {task.rank} is none of a step of {counted(expected, 'task')}")
     return ShimHello(
         task, expected, _text(message, "step", 64), _text(message, "talk", 64), _number(message, "a"),
         _number(message, "launch"),

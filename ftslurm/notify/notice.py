@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ftslurm.model.text import cut, visible
+from ftslurm.model.text import counted, cut, visible
 from ftslurm.model.values import dataclass
 
 # Kind of event -> what it stands for. The settings notify.KIND name where each goes.
@@ -66,12 +66,12 @@ def summary(notices: Sequence[Notice]) -> Notice:
     kinds = [notice.kind for notice in notices]
     counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     jobs = list(dict.fromkeys(notice.job for notice in notices))
-    whose = f"job {jobs[0]}" if len(jobs) == 1 else f"{len(jobs)} jobs"
+    whose = f"job {jobs[0]}" if len(jobs) == 1 else counted(len(jobs), "job")
     listed = [cut(visible(notice.title), MAX_TITLE) for notice in notices[-MAX_TITLES:]]
     more = [f"... and {len(notices) - len(listed)} before these"] if len(notices) > len(listed) else []
     worst = next((notice for notice in reversed(notices) if notice.kind == "failure"), notices[-1])
     last = ["", worst.text] if worst.text else []
     return Notice(
-        worst.id, notices[-1].at, worst.job, worst.kind, f"{whose}: {len(notices)} events ({counts})",
+        worst.id, notices[-1].at, worst.job, worst.kind, f"{whose}: {counted(len(notices), 'event')} ({counts})",
         "\n".join([*more, *listed, *last]),
     )  # fmt: skip

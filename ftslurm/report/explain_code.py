@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ftslurm.model.devices import CodeMeaning, FaultClass, Remedy
 from ftslurm.model.settings import LEAVES, Settings, in_words, is_on
+from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from ftslurm.report.facts import print_facts, printable
@@ -193,7 +194,7 @@ def _without_node(s: Settings) -> Steps:
     """A node is to blame."""
     steps = []
     if is_on(s, "node-replacement") and s.node_replacements:
-        told = f"replace the node and keep the others (node-replacement, at most {s.node_replacements} times)"
+        told = f"replace the node and keep the others (node-replacement, at most {counted(s.node_replacements, 'time')})"
         steps.append(Step("node-replacement", told))
     if is_on(s, "isolated-requeue"):
         first = "if that cannot be: " if steps else ""
@@ -237,7 +238,7 @@ def _on_words(s: Settings, may: Steps, may_not: Steps) -> Steps:
     """may: what follows while words may still cost the job a node; may_not: when they may not."""
     if not s.blame_on_words:
         return (*may_not, Step("", "no node is left for what ranks print (blame.on_words 0)"))
-    most = f"{s.blame_on_words} node{'' if s.blame_on_words == 1 else 's'}"
+    most = counted(s.blame_on_words, "node")
     limit = f"what ranks print costs a job {most} at the most (blame.on_words)"
     return (*may, Step("", f"{limit}; with the same rank on another node it is the program, and the first is reinstated"))
 
@@ -260,7 +261,7 @@ def _requeues(s: Settings) -> Steps:
     if s.mode == "async":
         steps.append(Step("rank-restart", "start the failed rank again, the others go on (rank-restart, costs nothing)"))
     if is_on(s, "in-place-restart") and s.crash_restarts:
-        told = f"run the command again on the same nodes (in-place-restart, at most {s.crash_restarts} times)"
+        told = f"run the command again on the same nodes (in-place-restart, at most {counted(s.crash_restarts, 'time')})"
         steps.append(Step("in-place-restart", told))
     if is_on(s, "unconditional-requeue"):
         told = f"requeue the job (unconditional-requeue, one of max_restarts {s.max_restarts})"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ftslurm.model import record as rec
 from ftslurm.model.nodes import fold
-from ftslurm.model.text import visible
+from ftslurm.model.text import counted, visible
 from ftslurm.model.values import dataclass
 from ftslurm.report.jobs import clock
 from ftslurm.report.view import culprit, slots
@@ -34,9 +34,9 @@ def happened(records: Iterable[rec.Record]) -> list[Happened]:
 def _told(record: rec.Record) -> Iterator[tuple[str, str]]:
     match record:
         case rec.RunBegan() if record.schedule:
-            yield f"ftrun came up, after {record.schedule} requeue{'s' if record.schedule > 1 else ''}", ""
+            yield f"ftrun came up, after {counted(record.schedule, 'requeue')}", ""
         case rec.AttemptBegan():
-            yield f"attempt {record.attempt} began on {record.nodes}, {record.tasks} rank{'s' if record.tasks > 1 else ''}", ""
+            yield f"attempt {record.attempt} began on {record.nodes}, {counted(record.tasks, 'rank')}", ""
         case rec.RankBegan():
             yield f"rank {record.rank} started again alone, as attempt {record.attempt}", ""
         case rec.SlotsChanged():

@@ -11,6 +11,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from ftslurm.model.nodes import fold
+from ftslurm.model.text import counted
 from ftslurm.report.card import Card, lines
 from ftslurm.report.facts import print_facts, printable
 from ftslurm.report.folding import Again, folded
@@ -102,7 +103,7 @@ def print_history(console: Console, view: Status, attempts: Sequence[AttemptView
 
 def _again(a: Again) -> str:
     lasted = f", for {span(a.shortest_s)} to {span(a.longest_s)} each" if a.longest_s else ""
-    return f"attempts {a.first} to {a.last}  the same again, {a.count} times{lasted} (-v tells them all)"
+    return f"attempts {a.first} to {a.last}  the same again, {counted(a.count, 'time')}{lasted} (-v tells them all)"
 
 
 def print_files(console: Console, what: str, paths: Sequence[str]) -> None:
@@ -117,7 +118,7 @@ _OF_CARDS = re.compile(r"^ended with status|^\S+ is not to blame")
 def _print_attempt(console: Console, a: AttemptView, whole: bool) -> None:
     lasted = f" for {span(a.ended - a.began)}" if a.ended else ", end not recorded"
     console.print(
-        printable(f"attempt {a.number}  {moment(a.began)}{lasted} on {a.nodes}, {a.tasks} tasks", style="cyan")
+        printable(f"attempt {a.number}  {moment(a.began)}{lasted} on {a.nodes}, {counted(a.tasks, 'task')}", style="cyan")
     )
     facts = [("counters", f"MA_SCHEDULE_CNT {a.schedule_count}, MA_PROC_START_CNT {a.start_count}, step {a.step}")]
     if not whole:

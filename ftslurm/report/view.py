@@ -9,6 +9,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.control import in_words
 from ftslurm.model.history import REQUEUES, fold
 from ftslurm.model.summary import last_wait
+from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.report.card import Card, last_card, numbered
 from ftslurm.report.requests import InForce, RequestView, in_force, requests, to_come
@@ -243,7 +244,7 @@ def slots(changed: rec.SlotsChanged) -> str:
     if changed.filled:
         new = ", ".join(f"{node} in slot {slot}" for slot, node in sorted(changed.filled.items()))
         return f"from here on {new}: MA_SCHEDULE_CNT one more there, MA_PROC_START_CNT 1"
-    return f"from here on {len(changed.nodes)} nodes: {', '.join(changed.nodes)}"
+    return f"from here on {counted(len(changed.nodes), 'node')}: {', '.join(changed.nodes)}"
 
 
 def _begun(record: rec.AttemptBegan) -> AttemptView:

@@ -13,7 +13,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.live import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.summary import JobSummary
-from ftslurm.model.text import cut, visible
+from ftslurm.model.text import counted, cut, visible
 from ftslurm.model.values import dataclass
 from ftslurm.report.happened import Happened, happened
 from ftslurm.report.jobs import clock
@@ -153,7 +153,7 @@ def _tally(seen: Seen) -> Iterable[tuple[str, str]]:
         parts.append(f"{_rate(min(rates))} steps/s" if len(rates) == 1 else f"{_rate(min(rates))} to {_rate(max(rates))} steps/s")
     bad = [device for node in live.nodes for device in node.devices if device.health != "good"]
     if bad:
-        parts.append(f"{len(bad)} device{'s' if len(bad) > 1 else ''} not well")
+        parts.append(f"{counted(len(bad), 'device')} not well")
     yield f"ranks    {'; '.join(parts)}", "bad" if bad else ""
 
 

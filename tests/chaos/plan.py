@@ -79,7 +79,7 @@ SHAPES: tuple[Shape, ...] = (
     Shape("always-fails", 1, ft=QUICK + " --ft-set rungs.unconditional-requeue.in_a_row=1", env={"CHAOS_FAILS_AFTER": "25", "CHAOS_NO_PROGRESS": "1"},
           expect=Expect("FAILED", 1, "the fault is in the program", by_itself=True), fixed=("agent-kill", "cut-shim")),
     Shape("budget-spent", 1, ft=QUICK + " --ft-max-restarts 1 --ft-set retry.policy=OnFailure",
-          expect=Expect("FAILED", -1, "all 1 requeues (max_restarts) are spent"), fixed=("rank-exit", "rank-exit")),
+          expect=Expect("FAILED", -1, "the 1 requeue (max_restarts) is spent"), fixed=("rank-exit", "rank-exit")),
     Shape("never-again", 1, ft=QUICK + " --ft-set retry.policy=Never",
           expect=Expect("FAILED", 137, "retry.policy is Never"), fixed=("cut-agent", "rank-kill")),
     Shape("ftrun-dies", 1, expect=Expect("FAILED", 137, finished=False), fixed=("rank-exit", "ftrun-kill")),

@@ -91,7 +91,7 @@ def test_a_crash_is_told_by_status_and_history(tmp_path: Path) -> None:
     attempts = json.loads(ftslurm("history", "1", "--json", home=tmp_path).stdout)["attempts"]
     assert [attempt["remedies"][0]["rung"] for attempt in attempts] == ["unconditional-requeue", "fail"]
     told = ftslurm("history", "1", home=tmp_path).stdout
-    assert "all 1 requeues (max_restarts) are spent" in told
+    assert "the 1 requeue (max_restarts) is spent" in told
 
 
 def test_explain_names_every_setting_and_where_it_comes_from(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_the_prolog_touches_no_user_who_has_a_job_here_and_says_what_stays(
     node.looks = [[20]]
     node.clear(Silent())
     fit, said = begin_job(monkeypatch, node, jobs)
-    assert fit and f"unknown: leftover: 1 processes, 0 files and 0 segments of shared memory of job 5 stay: {why}" in said
+    assert fit and f"unknown: leftover: 1 process, 0 files and 0 segments of shared memory of job 5 stay: {why}" in said
     assert not node.ended and owed(node) == (OWED,)
 
 

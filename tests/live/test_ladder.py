@@ -78,13 +78,13 @@ def test_so_it_does_where_the_script_execs_ftrun(told: Story) -> None:
 def test_max_restarts_spent_fails(told: Story) -> None:
     job = told.ended("FAILED")
     assert (job["Restarts"], job["ExitCode"]) == ("1", "5:0")
-    assert "all 1 requeues (max_restarts) are spent" in told.output()
+    assert "the 1 requeue (max_restarts) is spent" in told.output()
 
 
 @story(nodes=1, ft="--ft-max-restarts 1", rank="fault 0.0 80E18402; say sick $SLURMD_NODENAME; exec sleep 100")
 def test_max_restarts_is_one_budget_for_isolated_requeues_too(told: Story) -> None:
     """Nothing that helps is left, so the ranks are left alone with the fault; the test ends them."""
-    told.wait_for(lambda: "all 1 requeues (max_restarts) are spent" in told.output(), "the sentence", 60.0)
+    told.wait_for(lambda: "the 1 requeue (max_restarts) is spent" in told.output(), "the sentence", 60.0)
     job = told.job()
     assert (job["JobState"], job["Restarts"]) == ("RUNNING", "1")
     assert len({words for *_, words in told.said()}) == 2

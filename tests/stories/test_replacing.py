@@ -813,7 +813,7 @@ def test_the_job_goes_on_with_fewer_nodes_where_that_is_enough() -> None:
     assert [release.nodes for release in job.did(do.ReleaseNodes)] == [("n2",)]
     job.shows(fault("n3", graded=FaultClass.ISOLATE))
     assert job.rungs == ["shrink", "isolated-requeue"]
-    assert "1 nodes would be left" in dict(job.recorded(rec.Decided)[-1].passed)["shrink"]
+    assert "1 node would be left" in dict(job.recorded(rec.Decided)[-1].passed)["shrink"]
 
 
 def test_smaller_only_when_no_other_node_is_to_be_had() -> None:

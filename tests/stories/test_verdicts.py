@@ -306,7 +306,7 @@ def test_under_min_healthy_a_failure_ends_its_node_and_the_others_go_on() -> Non
     job.exits(2, 1)
     (stop,) = job.did(do.StopRanks)
     assert stop.ranks == (3,) and len(job.did(do.StartRanks)) == 1 and not job.rungs
-    assert "1 of 2 nodes go on, and 1 are enough" in job.said
+    assert "1 of 2 nodes will do (nodes.min_healthy 1)" in job.said
     job.exits(0)
     job.exits(1)
     assert job.status == 0

@@ -11,6 +11,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, Say, ShowCard, StopRanks
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.text import counted
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.signals import Signals
 from ftslurm.policies.judge.state import MARGIN_S
@@ -85,11 +86,11 @@ class Ranks(Signals):
             return self._ended_well(now) if self._attempt.all_ended else []
         left, least = len(nodes) - len(self._failed_nodes) - 1, st.min_healthy or len(nodes)
         if left < least:
-            needed = f"{left} of {len(nodes)} nodes are left without a failed rank, and the job needs {least}"
+            needed = f"nodes without a failed rank: {left} of {len(nodes)}, and the job needs {least}"
             return self._into_trouble(replace(trouble, what=f"{trouble.what}; {needed}" if st.min_healthy else trouble.what), now)
         self._failed_nodes[node] = trouble.what
         seen = self._note(rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what))
-        said = Say(f"{trouble.what}: {left} of {len(nodes)} nodes go on, and {least} are enough (nodes.min_healthy)")
+        said = Say(f"{trouble.what}: {left} of {counted(len(nodes), 'node')} will do (nodes.min_healthy {least})")
         others = tuple(sorted(other for other in self._ranks_on(node) if other not in self._attempt.exits))
         stop = [StopRanks(self._attempt.number, st.stop_grace_s, st.kill_wait_s, ranks=others)] if others else []
         return [seen, said, *stop, *(self._ended_well(now) if self._attempt.all_ended else [])]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from ftslurm.model.history import HANG, History
 from ftslurm.model.settings import Settings
+from ftslurm.model.text import counted
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Retriable, Suspect, Verdict
 
 # A suspicion that comes back on the same node within the window of the 24-hour rule is one too many.
@@ -85,7 +86,8 @@ def convicted(
             continue
         times = history.suspected(suspect.node, now - settings.same_code_window_s)
         if times >= limit and _comparable(suspect, verdict, history, step):
-            found[suspect.node] = f"{suspect.why}; held against it {times} times in {settings.same_code_window_s / 3600:g} h"
+            often = f"{counted(times, 'time')} in {settings.same_code_window_s / 3600:g} h"
+            found[suspect.node] = f"{suspect.why}; held against it {often}"
     return found
 
 
@@ -119,5 +121,5 @@ def within_budget(accused: Iterable[str], history: History, settings: Settings) 
 def _not_left(accused: Mapping[str, str], history: History, settings: Settings) -> dict[str, str]:
     before = f", {', '.join(sorted(history.left_on_words))} it has left" if history.left_on_words else ""
     most = settings.blame_on_words
-    limit = f"words alone may cost a job {most} node{'' if most == 1 else 's'} (blame.on_words){before}"
+    limit = f"words alone may cost a job {counted(most, 'node')} (blame.on_words){before}"
     return {node: f"{why}; {limit}" for node, why in accused.items()}

@@ -13,6 +13,7 @@ from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.history import RESTARTS, History
 from ftslurm.model.settings import Settings
+from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, Retriable, Verdict
 
@@ -217,7 +218,7 @@ def _within_job_restarts(name: str, answer: Answer, s: Situation) -> Answer:
         return answer
     if name == "in-place-restart" and _another_port(s):
         return answer
-    return _no(f"the job has used its {limit} restart{'s' if limit != 1 else ''} (max_job_restarts)")
+    return _no(f"the job has used its {counted(limit, 'restart')} (max_job_restarts)")
 
 
 def _rank_alone(s: Situation) -> Answer:
@@ -228,7 +229,7 @@ def _rank_alone(s: Situation) -> Answer:
     if s.cause is not Cause.CRASH:
         return _not_meant("a device or node is behind it")
     if s.alone_in_a_row >= (limit := s.settings.rank_restarts_in_a_row):
-        return _no(f"{limit} restarts of rank {s.rank} alone in a row have not helped")
+        return _no(f"{counted(limit, 'restart')} of rank {s.rank} alone in a row {_have(limit)} not helped")
     return _no(reason) if (reason := hopeless(s)) else Answer(True, "the ranks are independent")
 
 
@@ -265,7 +266,7 @@ def _error_that_heals(s: Situation) -> Answer:
     since, limit = s.now - s.settings.same_code_window_s, s.settings.same_code_limit
     often = {suspect.node for suspect in s.verdict.suspects if s.history.suspected(suspect.node, since) >= limit}
     if often or s.history.same_in_a_row >= limit:
-        return _no(f"it has come back {limit} times, and a restart has not healed it")
+        return _no(f"it has come back {counted(limit, 'time')}, and a restart has not healed it")
     return _no(s.not_in_place) if s.not_in_place else Answer(True, "the error is one that a restart heals")
 
 
@@ -288,7 +289,7 @@ def _limits(s: Situation, v: Verdict) -> str:
         ranks = history.diagnosis.ranks if history.diagnosis else ()
         for rank in ranks:
             if (times := history.errors.get((rank, v.signature), 0)) > st.same_error:
-                return f"{v.signature} {times} times on rank {rank}, {st.same_error} are allowed (retry.same_error)"
+                return f"{v.signature} {counted(times, 'time')} on rank {rank}, {st.same_error} are allowed (retry.same_error)"
     if st.failure_rate >= 0 and s.tasks and len(history.failed_ranks) > st.failure_rate * s.tasks:
         return f"{len(history.failed_ranks)} of {s.tasks} ranks have failed, {st.failure_rate:g} is allowed (retry.failure_rate)"
     return ""
@@ -326,7 +327,7 @@ def _crash_in_place(s: Situation) -> Answer:
         return _no(reason)
     used, limit = s.history.spent.get("crash_restarts", 0), s.settings.crash_restarts
     if used >= limit:
-        return _no(f"all {limit} restarts in place after a crash are spent")
+        return _no(_all_spent(limit, "restart", " in place after a crash"))
     return _no(s.not_in_place) if s.not_in_place else Answer(True, f"crash {used + 1} of {limit} answered in place")
 
 
@@ -383,7 +384,7 @@ def _replace(s: Situation) -> Answer:
     if reason := _not_swappable(s) or s.unreplaced:
         return _no(reason)
     if s.spares:
-        return Answer(True, f"{s.spares} spare node{'s' if s.spares > 1 else ''} left")
+        return Answer(True, f"{counted(s.spares, 'spare node')} left")
     if not s.settings.donor:
         return _no("no spare node is left (nodes.donor is off)")
     if s.no_donor:
@@ -402,9 +403,23 @@ def _not_swappable(s: Situation) -> str:
     if not s.blamed.keys() & s.step:
         return "the ranks have no place on a node that is to blame"
     if s.cause is Cause.HANG and s.history.hangs_in_a_row >= s.settings.hangs_in_a_row:
-        return f"{s.settings.hangs_in_a_row} answers to hangs in a row have not helped"
+        return _hangs_in_vain(s)
     used, limit = s.history.spent.get("node_replacements", 0), s.settings.node_replacements
-    return f"all {limit} node replacements are spent" if used >= limit and not s.willed else ""
+    return _all_spent(limit, "node replacement") if used >= limit and not s.willed else ""
+
+
+def _all_spent(limit: int, noun: str, which: str = "") -> str:
+    """A budget that nothing is left of. which: words behind the noun."""
+    return f"the {limit} {noun}{which} is spent" if limit == 1 else f"all {limit} {noun}s{which} are spent"
+
+
+def _hangs_in_vain(s: Situation) -> str:
+    limit = s.settings.hangs_in_a_row
+    return f"{counted(limit, 'answer')} to hangs in a row {_have(limit)} not helped"
+
+
+def _have(number: int) -> str:
+    return "has" if number == 1 else "have"
 
 
 def _shrink(s: Situation) -> Answer:
@@ -417,8 +432,8 @@ def _shrink(s: Situation) -> Answer:
     if reason := _not_swappable(s):
         return _no(reason)
     if s.standing < s.settings.min_nodes:
-        return _no(f"{s.standing} nodes would be left, and the job needs {s.settings.min_nodes} (nodes.min)")
-    return Answer(True, f"{s.standing} of {len(s.step)} nodes are left, and {s.settings.min_nodes} are enough")
+        return _no(f"{counted(s.standing, 'node')} would be left, and the job needs {s.settings.min_nodes} (nodes.min)")
+    return Answer(True, f"nodes left: {s.standing} of {len(s.step)}, which is enough (nodes.min {s.settings.min_nodes})")
 
 
 def _nobody(s: Situation) -> str:
@@ -434,7 +449,7 @@ def _isolated(s: Situation) -> Answer:
     if not s.settings.isolated_requeue:
         return _no(_OFF)
     if s.cause is Cause.HANG and s.history.hangs_in_a_row >= s.settings.hangs_in_a_row:
-        return _no(f"{s.settings.hangs_in_a_row} answers to hangs in a row have not helped")
+        return _no(_hangs_in_vain(s))
     if reason := _not_requeueable(s) or _too_few_left(s):
         return _no(reason)
     return Answer(True, "without " + ", ".join(sorted(s.blamed)))
@@ -462,7 +477,7 @@ def _unconditional(s: Situation) -> Answer:
     limit = s.settings.unconditional_in_a_row
     if s.cause is not Cause.DEVICE and s.history.unconditional_in_a_row >= limit:
         between = "no progress, device or node fault between"
-        return _no(f"{limit} unconditional requeues in a row, {between}: the fault is in the program")
+        return _no(f"{counted(limit, 'unconditional requeue')} in a row, {between}: the fault is in the program")
     if reason := _not_requeueable(s) or _too_few_alive(s):
         return _no(reason)
     return Answer(True, "no node is to blame")
@@ -471,7 +486,7 @@ def _unconditional(s: Situation) -> Answer:
 def _not_requeueable(s: Situation) -> str:
     used, limit = s.history.spent.get("max_restarts", 0), s.settings.max_restarts
     if used >= limit and not s.willed:
-        return f"all {limit} requeues (max_restarts) are spent" if limit else "max_restarts 0 allows no requeue"
+        return _all_spent(limit, "requeue", " (max_restarts)") if limit else "max_restarts 0 allows no requeue"
     if "requeue" not in s.can:
         return "only a batch job can be requeued"
     if s.slurm is None or s.slurm.error:
@@ -491,7 +506,7 @@ def _too_few_left(s: Situation) -> str:
     left = len(s.usable - kept_out.keys())
     if left >= s.size:
         return ""
-    return f"the job needs {s.size} nodes and only {left} would be left without {', '.join(sorted(kept_out))}"
+    return f"the job needs {counted(s.size, 'node')} and only {left} would be left without {', '.join(sorted(kept_out))}"
 
 
 def _too_few_alive(s: Situation) -> str:
@@ -503,7 +518,7 @@ def _too_few_alive(s: Situation) -> str:
     if not never or left >= s.size:
         return ""
     why = "known dead" if never <= s.known_dead else "dead or excluded"
-    return f"the job needs {s.size} nodes and only {left} would be left without {', '.join(sorted(never))}, {why}"
+    return f"the job needs {counted(s.size, 'node')} and only {left} would be left without {', '.join(sorted(never))}, {why}"
 
 
 def let_in(s: Situation) -> tuple[str, ...]:

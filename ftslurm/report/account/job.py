@@ -11,6 +11,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.history import fold
 from ftslurm.model.nodes import expand
 from ftslurm.model.summary import JobSummary
+from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.report.account.parts import LOST, UNSURE, Outage, Part, Ratio, Spent, Stretch, seconds_of, spent
 from ftslurm.report.account.saved import REQUEUE_S, Saved, saved, start_s
@@ -238,9 +239,10 @@ def _notes(job: JobAccount) -> list[str]:
     if any(one.outage.at and not one.outage.began and not one.outage.unseen for one in job.failures):
         found.append("Where the ledger does not say when a fault began, noticing it counts as no time.")
     if job.spent.misfits:
-        found.append(f"{job.spent.misfits} records have times that fit no order; they count as old as the record before them.")
+        misfits = counted(job.spent.misfits, "record")
+        found.append(f"The times of {misfits} fit no order; such a record counts as old as the one before it.")
     if job.damaged:
-        found.append(f"{job.damaged} damaged lines of the ledger were passed over.")
+        found.append(f"Of the ledger {counted(job.damaged, 'damaged line')} {'was' if job.damaged == 1 else 'were'} passed over.")
     if job.over and job.state == "gone":
         found.append("The ledger ends before the job did: what came after its last record is no part of the figures.")
     if not job.over and job.spent.outages and job.state in ("requeued", "pending", "held"):

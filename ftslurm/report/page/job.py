@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ftslurm.model.nodes import fold
+from ftslurm.model.text import counted
 from ftslurm.report.account.job import FAILURES_SHOWN, Failure, JobAccount
 from ftslurm.report.account.parts import LOST, UNSURE, Part
 from ftslurm.report.account.saved import ASSUMPTION, Saved
@@ -68,11 +69,11 @@ def _figures(job: JobAccount) -> tuple[Figures, ...]:
     known = job.ettr
     exact = known is None or percent(known.low) == percent(known.high)
     gpu_lost = sum(each.seconds * max(0, each.gpus) for each in job.spent.stretches if each.part in LOST)
-    unsure, starts = "" if exact else ", not known exactly", f"{len(job.attempts)} attempts"
+    unsure, starts = "" if exact else ", not known exactly", counted(len(job.attempts), "attempt")
     return (
         Figures("Effective training time", ratio(known), f"of {duration(job.spent.whole_s)}{unsure}"),
         Figures("Lost", duration(job.lost_s), f"{hours(gpu_lost)} GPU-hours" if gpu_lost else f"over {starts}"),
-        Figures("Failures", str(failed), f"{others} other interruptions" if others else starts),
+        Figures("Failures", str(failed), counted(others, "other interruption") if others else starts),
         Figures("Saved", duration(job.saved.seconds), _against(job.saved)) if job.saved.outages else
         Figures("Attempts", str(len(job.attempts)), "starts of all ranks"),
     )  # fmt: skip
@@ -80,12 +81,12 @@ def _figures(job: JobAccount) -> tuple[Figures, ...]:
 
 def _against(known: Saved) -> str:
     gpus = f"{hours(known.gpu_s)} GPU-hours, " if known.gpu_s else ""
-    return f"{gpus}against {known.outages} plain requeue{'' if known.outages == 1 else 's'}"
+    return f"{gpus}against {counted(known.outages, 'plain requeue')}"
 
 
 def _summary(job: JobAccount) -> Section:
     state = f"{job.state}: {job.what}" if job.what else job.state
-    size = f"{job.tasks} ranks" + (f", {job.gpus} GPUs" if job.gpus > 0 else "")
+    size = counted(job.tasks, "rank") + (f", {counted(job.gpus, 'GPU')}" if job.gpus > 0 else "")
     rungs = ", ".join(f"{rung} {count}" for rung, count in sorted(job.rungs.items(), key=lambda item: -item[1]))
     return Section("summary", "Summary", (
         facts(

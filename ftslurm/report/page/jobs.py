@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ftslurm.model.text import counted
 from ftslurm.report.account.intervals import METHOD, Mtbf
 from ftslurm.report.account.jobs import JobsAccount
 from ftslurm.report.account.saved import ASSUMPTION
@@ -37,7 +38,7 @@ def document(jobs: JobsAccount, now: float, title: str = "Training jobs") -> Doc
 
 
 def _jobs_of(count: int) -> str:
-    return f"{count} job{'' if count == 1 else 's'}"
+    return counted(count, "job")
 
 
 def _figures(jobs: JobsAccount) -> tuple[Figures, ...]:

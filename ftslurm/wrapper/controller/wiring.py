@@ -41,7 +41,7 @@ from ftslurm.model.node_memory import NodeLeft, NodeReinstated, Told, remembered
 from ftslurm.model.numbers import whole
 from ftslurm.model.record import RunBegan
 from ftslurm.model.settings import Resolved, Settings, port_range
-from ftslurm.model.text import visible
+from ftslurm.model.text import counted, visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.will import Will, to_message
 from ftslurm.policies.judge.judge import Judge
@@ -345,7 +345,7 @@ def _controller(
 
 def _about(facts: RunFacts) -> str:
     """Where the job runs, for people who are elsewhere."""
-    return f"({facts.name or facts.command[:60]} on {facts.cluster}, ftrun on {facts.host}, {len(facts.nodes)} nodes)"
+    return f"({facts.name or facts.command[:60]} on {facts.cluster}, ftrun on {facts.host}, {counted(len(facts.nodes), 'node')})"
 
 
 def _runs(client: SlurmClient, allocation: Allocation) -> bool:
