@@ -198,17 +198,6 @@ class History:
         """How much of that budget is spent."""
         return self.job_restarts if budget == JOB_RESTARTS else self.spent.get(budget, 0)
 
-    def starts_of(self, schedule: int, step_key: str) -> int:
-        return self.starts.get((schedule, step_key), 0)
-
-    def base_of(self, slot: int, schedule: int, step_key: str) -> int:
-        """Starts of the step before `slot` was last given another node."""
-        return self.bases.get(slot, {}).get((schedule, step_key), 0)
-
-    def starts_of_rank(self, schedule: int, step_key: str, rank: int) -> int:
-        """With those of the rank alone."""
-        return self.starts_of(schedule, step_key) + self.rank_starts.get((schedule, step_key, rank), 0)
-
     def suspected(self, node: str, since: float) -> int:
         """How often a verdict held something against `node` from `since` (Unix seconds) on."""
         return sum(at >= since for at, _ in self.suspicions.get(node, ()))

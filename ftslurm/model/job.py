@@ -69,12 +69,3 @@ class Task:
 
     def with_port(self, free_port: int) -> Task:
         return replace(self, free_port=free_port)
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """The contract with re-entrant scripts for one slot (MA_SCHEDULE_CNT, MA_PROC_START_CNT), and the attempt."""
-
-    schedule: int = 1
-    starts: int = 1
-    attempt: int = 1

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
+from ftslurm.model.counters import schedule_count
 from ftslurm.model.history import REQUEUES
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.values import dataclass
@@ -110,8 +111,9 @@ def summarise(records: Sequence[rec.Record]) -> JobSummary | None:
     state, what, over, until = _state(records, decided)
     nodes = last.nodes if last is not None and last.schedule == run.schedule else run.nodes
     return JobSummary(
-        run.job, run.cluster, run.launcher == "local", run.command[:200], state, what[:300], over, attempt, run.schedule + 1,
-        nodes, decided.rung if decided else "", decided.cause if decided else "", records[0].at, records[-1].at,
+        run.job, run.cluster, run.launcher == "local", run.command[:200], state, what[:300], over, attempt,
+        schedule_count(run.schedule), nodes, decided.rung if decided else "",
+        decided.cause if decided else "", records[0].at, records[-1].at,
         bool(open_requeue), until, run.number, run.host, run.pid_space, run.pid, run.started, run.name[:200], _union(ran_on),
     )  # fmt: skip
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ftslurm.model.job import Counters, Task
+from ftslurm.model.counters import Counters
+from ftslurm.model.job import Task
 from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold_in_order
 from ftslurm.model.shares import fold_counts
 
 
 def counters_env(counters: Counters) -> dict[str, str]:
-    """MA_* and the attempt, for a rank or for the batch script. Source: ModelArts, fault recovery of training jobs."""
+    """MA_* and the attempt, for a rank or for the batch script."""
     return {
         "MA_SCHEDULE_CNT": str(counters.schedule),
         "MA_PROC_START_CNT": str(counters.starts),

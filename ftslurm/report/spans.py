@@ -11,6 +11,7 @@ from dataclasses import field
 from hashlib import blake2s
 
 from ftslurm.model import record as rec
+from ftslurm.model.counters import schedule_count
 from ftslurm.model.text import cut, visible
 from ftslurm.model.values import dataclass
 
@@ -72,7 +73,7 @@ class _Walk:
                 self._run_began(record)
             case rec.AttemptBegan():
                 about: dict[str, str | int | float | bool] = {
-                    "ftslurm.attempt": record.attempt, "ftslurm.schedule_count": record.schedule + 1,
+                    "ftslurm.attempt": record.attempt, "ftslurm.schedule_count": schedule_count(record.schedule),
                     "ftslurm.tasks": record.tasks, "ftslurm.nodes": record.nodes,
                 }  # fmt: skip
                 self._turn(f"attempt {record.attempt}", record.at, f"attempt.{record.attempt}.{record.at}", about)
@@ -114,7 +115,7 @@ class _Walk:
         if self.job is None:
             about = {"slurm.job.id": run.job, "slurm.cluster": run.cluster, "slurm.job.name": run.name}
             self.job = _Open(f"job {run.job}", run.at, f"{run.cluster}.{run.job}.{run.at}", about)
-        self._turn("starting", run.at, f"starting.{run.run}", {"ftslurm.schedule_count": run.schedule + 1})
+        self._turn("starting", run.at, f"starting.{run.run}", {"ftslurm.schedule_count": schedule_count(run.schedule)})
 
     def _decided(self, decided: rec.Decided) -> None:
         about: Attributes = {

@@ -7,6 +7,7 @@ from dataclasses import field
 
 from ftslurm.model import record as rec
 from ftslurm.model.control import in_words
+from ftslurm.model.counters import counters, counters_of_attempt
 from ftslurm.model.history import REQUEUES, fold
 from ftslurm.model.summary import last_wait
 from ftslurm.model.text import counted
@@ -142,14 +143,15 @@ def status(records: Sequence[rec.Record], damaged: int = 0, with_card: bool = Tr
     attempts = [record for record in records if isinstance(record, rec.AttemptBegan)]
     wait = last_wait(records)
     last = attempts[-1] if attempts else None
+    counted = counters(history, run.schedule, run.step_key)
     return Status(
         run.job,
         run.cluster,
         run.command,
         f"waiting for {wait.what}" if wait is not None else _state(records),
         history.attempts,
-        run.schedule + 1,
-        history.starts_of(run.schedule, run.step_key),
+        counted.schedule,
+        counted.starts,
         decided.rung if decided else "",
         decided.cause if decided else "",
         decided.why if decided else "",
@@ -248,8 +250,9 @@ def slots(changed: rec.SlotsChanged) -> str:
 
 
 def _begun(record: rec.AttemptBegan) -> AttemptView:
+    counted = counters_of_attempt(record)
     return AttemptView(
-        record.attempt, record.schedule + 1, record.starts, record.nodes, record.tasks, record.step, record.at
+        counted.attempt, counted.schedule, counted.starts, record.nodes, record.tasks, record.step, record.at
     )
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from ftslurm.errors import UsageError
 from ftslurm.ledger.store import Identity, Store, continues
+from ftslurm.model.counters import counters_of_node
 from ftslurm.model.history import History, fold
-from ftslurm.model.job import Allocation, Counters
+from ftslurm.model.job import Allocation
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.policies.environment import counters_env, restart_env
 from ftslurm.slurm.env import read_allocation
@@ -31,14 +32,7 @@ def batch_variables(allocation: Allocation, past: History, node: str = "") -> di
     """The values a task on `node` would get now; before the first start in a scheduling MA_PROC_START_CNT is 1 as well."""
     same = past.last_run is not None and past.last_run.schedule == allocation.restarts
     places = (past.places if same else ()) or allocation.nodes
-    slot = places.index(node) if node in places else -1
-    mine = {key: n - past.base_of(slot, *key) for key, n in past.starts.items() if key[0] == allocation.restarts}
-    started_here = any(past.starts[key] for key in mine)
-    counters = Counters(
-        allocation.restarts + 1 + past.rescheduled.get(slot, 0),
-        max(1, *mine.values()) if mine else 1,
-        past.attempts if started_here else past.attempts + 1,
-    )
+    counters = counters_of_node(past, allocation.restarts, places.index(node) if node in places else None)
     kept_out = fold_nodes(past.kept_out(0.0, 0.0))
     return counters_env(counters) | restart_env(*past.why_scheduled(allocation.restarts), kept_out)
 

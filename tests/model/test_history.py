@@ -55,12 +55,7 @@ def test_nothing_has_no_past() -> None:
 def test_attempts_and_starts_are_counted_a_scheduling_and_a_step() -> None:
     past = fold([attempt(1), attempt(2, starts=2), attempt(3, step_key="eval"), attempt(4, schedule=1)])
     assert past.attempts == 4
-    assert [past.starts_of(0, "train"), past.starts_of(0, "eval"), past.starts_of(1, "train"), past.starts_of(2, "train")] == [
-        2,
-        1,
-        1,
-        0,
-    ]
+    assert past.starts == {(0, "train"): 2, (0, "eval"): 1, (1, "train"): 1}
 
 
 def test_faults_are_counted_by_node_device_and_code_from_a_time_on() -> None:

@@ -5,13 +5,12 @@ environment that tells it which start this is.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
+from ftslurm.model.counters import counters
 from ftslurm.model.decisions import Decision, LaunchStep, Say, StartRanks
 from ftslurm.model.events import Now
-from ftslurm.model.job import Counters
 from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.shares import Share, fold_shares
@@ -50,8 +49,7 @@ class Starting(Ending):
         """The attempt is written down first: a number that was handed out is never handed out twice."""
         f = self.facts
         number = self._next_number()
-        counters = Counters(f.schedule + 1, self.history.starts_of(f.schedule, f.step_key) + 1, number)
-        env = self._env(counters, now)
+        starts = counters(self.history, f.schedule, f.step_key).starts + 1
         self.phase = Phase.RUNNING
         self._placed = self._layout or self._as_placed()
         self._attempt = Attempt(number, frozenset(self._tasks), started=frozenset(self._tasks))
@@ -74,13 +72,14 @@ class Starting(Ending):
         if self._watches_stalls and len(self._tasks) > 1 and self.settings.hang_compare_s:
             self._waits["compare"] = now.mono + self.settings.hang_compare_s
         begun = rec.AttemptBegan(
-            now.unix, f.run, number, f.schedule, f.step_key, counters.starts, fold_nodes(self._step_nodes()),
+            now.unix, f.run, number, f.schedule, f.step_key, starts, fold_nodes(self._step_nodes()),
             len(self._tasks), self._step, *fold_shares(self._shares() or self._shares_told()), self._launched_at or now.unix,
         )  # fmt: skip
         self._launched_at = 0.0
         banner = self._banner(number, fold_nodes(self._step_nodes()))
         said = [Say(banner)] if banner else []
-        started: list[Decision] = [self._note(begun), *said, StartRanks(number, env, banner), *self._watch_ranks(self._agents)]
+        noted = self._note(begun)
+        started: list[Decision] = [noted, *said, StartRanks(number, self._env(now), banner), *self._watch_ranks(self._agents)]
         started += self._ask_after_silent(now)
         started += self._wait_over(number)
         if told:
@@ -124,15 +123,14 @@ class Starting(Ending):
     def _start_alone(self, rank: int, now: Now) -> list[Decision]:
         f = self.facts
         number = self._next_number()
-        starts = self.history.starts_of_rank(f.schedule, f.step_key, rank) + 1
+        starts = counters(self.history, f.schedule, f.step_key, self._tasks[rank].slot, rank).starts + 1
         begun = self._note(rec.RankBegan(now.unix, f.run, number, f.schedule, f.step_key, rank, starts))
-        counters = Counters(f.schedule + 1, self.history.starts_of(f.schedule, f.step_key), number)
         node, before = self._tasks[rank].node, self._intervals()
         self._attempt.again(rank, number)
         self._hangs.begun(rank, node)
         watched = self._watch_ranks([node])  # its page has another name now
         changed = [self._intervals()] if self._intervals() != before else []
-        start = StartRanks(number, {rank: self._env(counters, now)[rank]}, f"attempt {number} on {node}, rank {rank} alone")
+        start = StartRanks(number, {rank: self._env(now)[rank]}, f"attempt {number} on {node}, rank {rank} alone")
         return [begun, start, *watched, *changed]
 
     def _banner(self, number: int, nodes: str) -> str:
@@ -144,7 +142,8 @@ class Starting(Ending):
         why = f": {decided.why[:WHY_MOST]}" if decided is not None and decided.rung == rung else f" ({cause})"
         return f"attempt {number} on {nodes}, after {rung}{why}"
 
-    def _env(self, counters: Counters, now: Now) -> dict[int, dict[str, str]]:
+    def _env(self, now: Now) -> dict[int, dict[str, str]]:
+        """rank -> what it is told of the start that has just been written down."""
         # What another ftrun of the script did is none of this one's starts.
         last = (self._decided.rung, self._decided.cause) if self._decided else self.history.scheduled_by
         shared = restart_env(*last, fold_nodes(self._kept_out(now)))
@@ -154,7 +153,11 @@ class Starting(Ending):
 
             config = with_calculated(json.loads(shared[_FT_CONFIG]), self._calculated)
             shared[_FT_CONFIG] = json.dumps(config, separators=(",", ":"))
-        own = {rank: shared | counters_env(self._counters_of(rank, counters)) for rank in self._tasks}
+        f, past = self.facts, self.history
+        own = {
+            rank: shared | counters_env(counters(past, f.schedule, f.step_key, task.slot, rank))
+            for rank, task in self._tasks.items()
+        }
         if self._layout is not None:
             placed = placed_env(self._tasks, self._layout, self.facts.slurm_env, self.facts.number, self._own_step())
             own = {rank: own[rank] | placed[rank] for rank in own}
@@ -165,17 +168,9 @@ class Starting(Ending):
         if st.rendezvous != "torch":
             return own
         most = st.max_job_restarts if st.max_job_restarts >= 0 else st.crash_restarts
-        restarts = counters.attempt - 1
+        restarts = past.attempts - 1
         per_rank = torch_env(self._tasks, self._tasks[0].address, users, f"{self.facts.cluster}-{self.facts.job}", restarts, most)
         return {rank: own[rank] | per_rank[rank] for rank in self._tasks}
-
-    def _counters_of(self, rank: int, shared: Counters) -> Counters:
-        """A rank that was also started alone has run more often than the others; a slot that was given another node, less."""
-        f, slot = self.facts, self._tasks[rank].slot
-        alone = self.history.rank_starts.get((f.schedule, f.step_key, rank), 0)
-        before = self.history.base_of(slot, f.schedule, f.step_key)
-        schedule = shared.schedule + self.history.rescheduled.get(slot, 0)
-        return replace(shared, schedule=schedule, starts=shared.starts - before + alone)
 
     def _watch_due(self, now: Now) -> list[Decision]:
         """Also where an agent never came: it has died before it could call, and nobody else tells of that."""

@@ -14,6 +14,7 @@ from ftslurm.errors import UsageError
 from ftslurm.launchers.file_patterns import expand_pattern
 from ftslurm.launchers.rank_files import TASK
 from ftslurm.ledger.output import Kept, kept, open_plain, still_there
+from ftslurm.model.counters import schedule_count
 from ftslurm.model.values import dataclass
 from ftslurm.report.logs import Outputs, banners, of_rank, part_of
 
@@ -50,7 +51,7 @@ def sources(outputs: Outputs, ledger: Path, attempt: int | None) -> list[Source]
 
 
 def _copied(one: Kept) -> Source:
-    title = f"{one.source}, as it was when scheduling {one.schedule + 1} ended"
+    title = f"{one.source}, as it was when scheduling {schedule_count(one.schedule)} ended"
     return Source(one.copy, title, one.schedule, (one.head, one.left_out))
 
 

@@ -18,6 +18,7 @@ import ftslurm
 from ftslurm.errors import FtslurmError, StateError
 from ftslurm.launchers.python import Python
 from ftslurm.model import record as rec
+from ftslurm.model.counters import schedule_count
 from ftslurm.model.history import REQUEUES, SWAPS
 from ftslurm.model.settings import Settings, suggestion
 from ftslurm.model.summary import MAY_GO_ON
@@ -62,7 +63,8 @@ def of_record(record: rec.Record, past: Sequence[rec.Record], job: str, about: s
             id = f"{job}.{record.at:.6f}.{record.rank}.{record.text}"
             return Notice(id, record.at, job, "message", title, f"{record.text}\n{about}")
         case rec.RunBegan() if _unseen(record, past):
-            id, title = f"{job}.{record.run}", f"job {job}: Slurm has started it again, scheduling {record.schedule + 1}"
+            count = schedule_count(record.schedule)
+            id, title = f"{job}.{record.run}", f"job {job}: Slurm has started it again, scheduling {count}"
             return Notice(id, record.at, job, "requeue", title, f"nobody was left to tell of the end of the one before\n{about}")
         case rec.Finished():
             return _of_end(record, past, job, about)
