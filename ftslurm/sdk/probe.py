@@ -1,7 +1,7 @@
 """The probe: what a rank's communication does, written into the words 256 to 511 of its shared page (see page.py).
 
 It runs inside the training process and needs no change to the program. `arm()` is called when the interpreter starts;
-from then on nothing happens until the program itself imports torch.distributed. FTSLURM_WATCH chooses how much:
+from then on nothing happens until the program itself imports torch.distributed, or mpi4py. FTSLURM_WATCH chooses how much:
 
 L1: one daemon thread, ten times a second: that it lives (so the interpreter lock can be had), that the main thread's
     Python code runs, and per process group how many collectives were entered and completed, from torch's flight recorder.
@@ -10,10 +10,13 @@ L1: one daemon thread, ten times a second: that it lives (so the interpreter loc
 L2: the methods of ProcessGroup and Work are wrapped as well: exact words on where the thread that trains waits, and for whom.
     L1 does the same from the first point-to-point operation on CPU tensors on, for the recorder does not see those.
 
+Of mpi4py nothing is counted: MAIN alone tells that the main thread has not come out of a call of C, and its stack, which the
+agent takes then, that the call is one of MPI.
+
 | words | name | what |
 |---|---|---|
 | 256 | PROBE_MAGIC | written last |
-| 257 | LEVEL | 1 or 2, plus 256: the worker server listens, 512: the recorder counts, 1024: no group is left |
+| 257 | LEVEL | 1 or 2, plus 256: the worker server listens, 512: the recorder counts, 1024: no group is left, 2048: mpi4py |
 | 258 to 260 | STARTED, BEATS, BEAT_AT | ns when it began; beats so far, ns of the last |
 | 261 | BEAT_COST | ns that the last beat took |
 | 262 | GROUPS_SEEN | process groups so far, those without a slot too |
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
 PAGE_VARIABLE, WATCH_VARIABLE, CLAIM_VARIABLE = "FTSLURM_PAGE", "FTSLURM_WATCH", "FTSLURM_CLAIM"
 MODULE = "torch.distributed.distributed_c10d"
 CALLS_MODULE = "torch.distributed.rpc.api"
+MPI_MODULE = "mpi4py.MPI"
 LEVELS = {"L1": 1, "L2": 2}
 PERIOD_S = 0.1
 END_WAIT_S = 2.0
@@ -72,7 +76,7 @@ NAME, RECORDED, ENTERED, ISSUED = range(4)
 RING, RING_COUNT = 384, 128
 
 MAGIC_NUMBER = 0x3145424F52505446
-SERVES, COUNTS, LEFT = 256, 512, 1024
+SERVES, COUNTS, LEFT, MPI = 256, 512, 1024, 2048
 DIRECT = 1 << 16  # in IN_WHAT
 LOW = (1 << 32) - 1
 UNIT_SHIFT, UNITS_MAX = 11, (1 << 24) - 1
@@ -117,6 +121,18 @@ def arm() -> None:
                 start()
             else:
                 sys.meta_path.insert(0, _Finder(MODULE, lambda _: start()))
+                sys.meta_path.insert(0, _Finder(MPI_MODULE, _start_for_mpi))
+    except Exception:
+        pass
+
+
+def _start_for_mpi(module: Any) -> None:
+    """mpi4py.MPI has been imported, which begins MPI as well unless the program said no. Never raises."""
+    try:
+        if module.Is_initialized() and module.COMM_WORLD.Get_size() > 1:
+            _come_late(int(module.COMM_WORLD.Get_rank()))
+            if _words is not None:
+                _words[LEVEL] |= MPI
     except Exception:
         pass
 
@@ -154,6 +170,9 @@ def start() -> bool:
     global _probe, _words
     try:
         level = LEVELS.get(os.environ.get(WATCH_VARIABLE, ""), 0)
+        if _probe is not None and _words is not None:  # for MPI
+            _probe.watch_torch()
+            return True
         if not level or _probe is not None:
             return False
         if not _claim(os.environ):
@@ -253,6 +272,7 @@ class _Probe:
         self._peers: dict[int, dict[int, int]] = {}  # id(ProcessGroup) -> rank in it -> global rank
         self._lost = 0  # progress of groups that are gone
         self._still = 0  # beats since PROGRESS has changed
+        self._watches_torch = False
         self._recounted: dict[int, tuple[int, int]] = {}  # torch's id of a group -> RECORDED as told, and as it is
         from _thread import allocate_lock
 
@@ -271,13 +291,21 @@ class _Probe:
         words[PROBE_MAGIC] = MAGIC_NUMBER
         atexit.register(self.finish)
         os.register_at_fork(after_in_child=self.forked)
+        if MODULE in sys.modules:
+            self.watch_torch()
+        start_new_thread(self._run, ())
+
+    def watch_torch(self) -> None:
+        """torch.distributed has been imported."""
+        if self._watches_torch:
+            return
+        self._watches_torch = True
         _wrap(COLLECTIVES + DIRECTS if self.level > 1 else DIRECTS)
         _wrap_meetings()
         if CALLS_MODULE in sys.modules:
             _wrap_calls(sys.modules[CALLS_MODULE])
         else:
             sys.meta_path.insert(0, _Finder(CALLS_MODULE, _wrap_calls))
-        start_new_thread(self._run, ())
 
     def _truncate(self) -> None:
         """What an earlier process has left beside the page."""

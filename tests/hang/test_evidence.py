@@ -31,6 +31,7 @@ from ftslurm.wrapper.agent.evidence import (
     Recorded,
     ask_server,
     main_thread,
+    mpi_call,
     parse_groups,
     parse_probe,
     parse_recorder,
@@ -113,6 +114,35 @@ Thread 42 (idle): "MainThread"
 def test_stacks(frame: str, inside: bool) -> None:
     assert stack_inside(STACK.format(frame=frame)) is inside
     assert stack_inside("Error: Permission denied") is None
+
+
+IN_MPI = """\
+Process 8175: /usr/bin/python m.py
+Python v3.11.2 (/usr/bin/python3.11)
+
+Thread 8175 (active)
+    sched_yield (libc.so.6)
+    ompi_sync_wait_mt (libopen-pal.so.40.30.2)
+    mca_pml_ob1_send (mca_pml_ob1.so)
+    ompi_coll_base_allreduce_intra_ring (libmpi.so.40.30.4)
+    PMPI_Allreduce (libmpi.so.40.30.4)
+    Allreduce (mpi4py/MPI.openmpi.cpython-311-x86_64-linux-gnu.so)
+    step (m.py:6)
+    <module> (m.py:9)
+Thread 8180 (idle)
+    PMPI_Barrier (libmpi.so.40.30.4)
+    Barrier (mpi4py/MPI.openmpi.cpython-311-x86_64-linux-gnu.so)
+"""
+
+
+def test_a_stack_in_a_call_of_mpi() -> None:
+    assert mpi_call(IN_MPI) == "MPI_Allreduce"
+    assert mpi_call(IN_MPI.replace("PMPI_Allreduce", "PMPI_File_write_all")) == "", "it writes"
+    assert mpi_call(IN_MPI.replace("PMPI_Allreduce", "PMPI_Comm_accept")) == "", "it waits for somebody outside"
+    petsc = IN_MPI.replace("    Allreduce (mpi4py", "    KSPSolve (libpetsc.so)\n    solve (petsc4py", 1)
+    assert mpi_call(petsc) == "", "a library makes many calls before it comes back"
+    assert mpi_call(IN_MPI.replace("    PMPI_Allreduce (libmpi.so.40.30.4)\n", "", 1)) == "", "of another thread"
+    assert mpi_call("") == ""
 
 
 # --- torch's recorder, as torch 2.13 with gloo wrote it; the NCCL entries as its sources do

@@ -17,6 +17,7 @@ a list of missing ranks a group, as a recorder's analyser prints it, names all t
 | all entered, some not begun on the device | RankNonCommHang: the device works on something else |
 | all entered, one another operation | RankNonCommHang: the odd one out |
 | all entered, none completes | RankCommHang: by the stuck connections |
+| all are in calls of MPI | the same |
 | ranks wait in a circle | RankNonCommHang: issued in different order; point-to-point only: as the line above |
 """
 
@@ -40,6 +41,8 @@ BARRIER = "monitored_barrier"
 CALL = "rpc_sync"
 # Where ranks wait for others without a group that would tell for whom. Source: sdk/probe.py.
 MEETINGS = ("init_process_group", "new_group", "store_wait", "store_get", "store_poll")
+# A call of MPI begins so: for whom it waits nothing shows, either.
+MPI = "MPI_"
 # The state of a job that goes on again is seen half old and half new for a moment.
 CONFIRM_S = 1.0
 CLOCKS_S = 0.02  # between nodes, with NTP
@@ -145,7 +148,7 @@ def who_hangs(views: Iterable[RankView]) -> Finding | None:
         return None
     rules = (
         _bad_exits, _stopped, _roots, _not_come, _not_served, _in_vain, _left_behind, _not_begun_on_device, _odd_one_out,
-        _none_completes, _circle, _nobody_waits,
+        _none_completes, _circle, _all_in_mpi, _nobody_waits,
     )  # fmt: skip
     return next((finding for rule in rules if (finding := rule(state)) is not None), None)
 
@@ -255,7 +258,7 @@ def _everyone(members: Mapping[int, GroupView]) -> set[int]:
 
 
 def _meets(view: RankView) -> bool:
-    return _alive(view) and view.inside is not None and view.inside.operation in MEETINGS
+    return _alive(view) and view.inside is not None and view.inside.operation.startswith((*MEETINGS, MPI))
 
 
 def _in_call(view: RankView) -> bool:
@@ -642,6 +645,17 @@ def _ring(state: JobState) -> list[int]:
             turns.append(waits_for(following))
             following = None
     return []
+
+
+def _all_in_mpi(state: JobState) -> Finding | None:
+    """Every rank waits in MPI, and what they wait for does not come: a lost message, or calls that do not match."""
+    alive = [view for view in state.views.values() if _alive(view)]
+    calls = {view.rank: view.inside.operation for view in alive if view.inside and view.inside.operation.startswith(MPI)}
+    if not calls or len(calls) < len(alive):
+        return None
+    kinds = tuple(dict.fromkeys(calls.values()))
+    words = f"all ranks wait in {', '.join(kinds[:EVIDENCE_MAX])}, and none gets on"
+    return replace(_by_links(state, sorted(calls), words, ()), operation=kinds[0])
 
 
 def _nobody_waits(state: JobState) -> Finding | None:

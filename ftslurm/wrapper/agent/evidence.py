@@ -46,7 +46,7 @@ from ftslurm.model.values import dataclass
 from ftslurm.policies.hang.polling import Look, Polling, polling
 from ftslurm.policies.hang.quiet import LEAST_SAMPLES, Connections, devices_at_work, received, streamed
 from ftslurm.policies.hang.slow import steady_means
-from ftslurm.policies.hang.whohangs import MEETINGS, works
+from ftslurm.policies.hang.whohangs import MEETINGS, MPI, works
 from ftslurm.sdk import probe as layout
 from ftslurm.sdk.page import SIZE, PageState, page_paths, parse_page, pid_namespace, start_ticks
 from ftslurm.system.commands import Runner, run
@@ -138,6 +138,7 @@ class ProbeState(NamedTuple):
     asked: int  # questions to stores that were answered as the time before
     beside: bool  # a thread waits that is not the one that trains
     left: bool  # no group is left, or the program is over
+    mpi: bool  # the program uses mpi4py
     groups: tuple[ProbeGroup, ...]
     ring: tuple[Wait, ...]
 
@@ -174,6 +175,7 @@ def parse_probe(data: bytes) -> ProbeState | None:
         asked=words[layout.ASKED],
         beside=words[layout.BESIDE] > 0,
         left=bool(level & layout.LEFT),
+        mpi=bool(level & layout.MPI),
         groups=tuple(_groups(words)),
         ring=tuple(_ring(words)),
     )
@@ -507,6 +509,24 @@ def stack_inside(dump: str) -> bool | None:
     return any(_INSIDE.search(frame) for frame in frames) if frames else None
 
 
+# Calls of MPI that wait for other ranks of the job; not those that read files, wait for somebody outside, or come back at once.
+_MPI_CALL = re.compile(r"^\s+P?MPI_((?!File_|Init|Comm_(?:accept|connect|spawn)|Test|Iprobe|Improbe)\w+) \(")
+_MPI4PY = re.compile(r"\(mpi4py/")
+
+
+def mpi_call(dump: str) -> str:
+    """The call of MPI that the main thread of a `py-spy dump --native` is in, as `MPI_Allreduce`; empty if there is none.
+
+    Only what mpi4py has called itself: it comes back to Python after each call, where a library written in C may make many.
+    """
+    found = _MAIN_THREAD.search(dump)
+    for inner, outer in pairwise(found["frames"].splitlines() if found else ()):
+        call = _MPI_CALL.match(inner)
+        if call and _MPI4PY.search(outer):
+            return f"{MPI}{call[1]}"
+    return ""
+
+
 def py_spy() -> str | None:
     """The program, beside our own Python or on PATH."""
     beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
@@ -659,6 +679,11 @@ class NodeWatch:
         """Of each rank with a probe that polls: since when."""
         since = [each.polls_since for each in self._ranks.values() if each.probe is not None]
         return [now - at for at in since if at is not None]
+
+    def in_c_for_s(self, now: float) -> list[float]:
+        """Of each rank with MPI and no groups of torch's: since when its main thread has not come out of a call of C, if long."""
+        ages = [each.age("main", now) for each in self._ranks.values() if _may_be_in_mpi(each)]
+        return [age for age in ages if age > MAIN_FRESH_S]
 
     def without_probe(self) -> dict[int, str]:
         """Rank -> why the probe could not be put into its program, of those that have torch; some milliseconds each."""
@@ -848,6 +873,9 @@ class NodeWatch:
             return view, _told(view, "")
         view = replace(view, sockets=tcp_sockets(each.pid))
         stack = self._stack(each.pid, until)
+        if _may_be_in_mpi(each) and each.age("main", self._clock()) > MAIN_FRESH_S and view.process is ProcessState.RUNNING:
+            native = self._stack(each.pid, until, native=True)
+            view, stack = _in_mpi(view, each, native, self._clock()), native or stack
         inside = stack_inside(stack)
         if inside is None and in_other_call(each.pid):
             inside = False
@@ -861,12 +889,14 @@ class NodeWatch:
         answer = ask_server(each.path + layout.SOCKET_SUFFIX, "dump_traceback", max(0.05, min(ASK_S, until - self._clock())))
         return (answer or b"").decode(errors="replace")[:STACK_BYTES]
 
-    def _stack(self, pid: int, until: float) -> str:
+    def _stack(self, pid: int, until: float, native: bool = False) -> str:
+        """native: with what is C, for which ptrace(2) holds the process some 20 ms: one that runs, for a wait might end of it."""
         left = until - self._clock()
         if self._spy is None or left < 0.1:
             return ""
         try:
-            done = self._run([self._spy, "dump", "--nonblocking", "--pid", str(pid)], timeout_s=min(ASK_S, left))
+            how = "--native" if native else "--nonblocking"
+            done = self._run([self._spy, "dump", how, "--pid", str(pid)], timeout_s=min(ASK_S, left))
         except (CommandMissing, OSError):
             return ""
         return done.stdout[:STACK_BYTES]
@@ -1009,6 +1039,26 @@ def _rates(
     if polling is not None:
         cpu_percent, io_bytes_s = max(0.0, cpu_percent - polling.cpu_percent), max(0.0, io_bytes_s - polling.io_bytes_s)
     return cpu_percent, io_bytes_s
+
+
+def _may_be_in_mpi(each: _Rank) -> bool:
+    return each.probe is not None and each.probe.mpi and not each.probe.groups
+
+
+def _in_mpi(view: RankView, each: _Rank, stack: str, now: float) -> RankView:
+    """A rank that burns its CPU in one call of MPI: that is a wait. Unless a process or thread beside does work, for which it may
+    well be waited for."""
+    call, (cpu_percent, _) = mpi_call(stack), _beside_main(each)
+    beside = replace(view, process=ProcessState.SLEEPING, cpu_percent=cpu_percent)
+    if not call or cpu_percent is None or works(beside):
+        return view
+    return replace(view, inside=Stay(call, "", 0, each.age("main", now)), cpu_percent=cpu_percent)
+
+
+def _beside_main(each: _Rank) -> tuple[float | None, float | None]:
+    """As `_rates`, without the main thread's CPU time."""
+    mains = {look.at: look.cpu_s for look in each.looks}
+    return _rates([(at, io, cpu_s - mains[at]) for at, io, cpu_s in each.samples if at in mains])
 
 
 Usage = tuple[dict[tuple[int, float], int], float]

@@ -81,7 +81,7 @@ class Stalls:
         stalled_s = stalled_s if probed and stalled_s >= self._stall_s else 0.0
         meets = [view.inside.for_s for view in views if view.inside and view.inside.operation in MEETINGS]
         if not meets and not any(view.groups or view.left for view in views):
-            meets = self.node.polls_for_s(now)
+            meets = [*self.node.polls_for_s(now), *self.node.in_c_for_s(now)]
         meets_s = min(meets, default=0.0)
         meets_s = meets_s if meets_s >= self._stall_s else 0.0
         seen = StallSeen("", probed, stalled_s, 0.0, self.node.begun, self._usual_s, stage_s, reports, left, meets_s)

@@ -405,6 +405,21 @@ def test_a_rank_that_polls_for_something_outside_while_the_others_wait_for_it() 
     assert told(licence, *meets) == ("RankNonCommHang", (0,))
 
 
+def test_ranks_that_burn_their_cpu_in_a_call_of_mpi_wait() -> None:
+    def in_mpi(number: int, call: str = "MPI_Allreduce") -> RankView:
+        return rank(number, groups=(), process=ProcessState.RUNNING, inside=Stay(call, "", 0, 20.0), cpu_percent=0.3)
+
+    asleep = rank(1, groups=(), idle_s=20.0)
+    views = [in_mpi(0), asleep, in_mpi(2)]
+    found = who_hangs(views)
+    assert found is not None and (found.kind, found.ranks, found.operation) == (Kind.NON_COMM_HANG, (1,), "MPI_Allreduce")
+    assert not is_busy(found, views) and idle_s(views, 20.0) == 20.0
+    assert is_busy(found, [in_mpi(0), replace(asleep, process=ProcessState.RUNNING), in_mpi(2)]), "it computes, or loops"
+    found = who_hangs([in_mpi(0, "MPI_Recv"), in_mpi(1), in_mpi(2)])
+    assert found is not None and (found.kind, found.ranks, found.blamed) == (Kind.COMM_HANG, (0, 1, 2), ())
+    assert found.cause.startswith("all ranks wait in MPI_Recv, MPI_Allreduce, and none gets on")
+
+
 def test_a_rank_that_has_given_up_its_groups_waits_for_nobody() -> None:
     """Whatever its last numbers say."""
     views = [rank(number, 6, 5, left=True) for number in range(4)]
