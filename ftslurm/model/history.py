@@ -9,6 +9,7 @@ from functools import reduce
 from ftslurm.errors import UsageError
 from ftslurm.model.control import CHECKPOINT, EXCLUDE, ON_REQUEST, ON_WARNING, REINSTATE, REQUEUE, UNDO, Control, Request, State
 from ftslurm.model.nodes import expand
+from ftslurm.model.pauses import with_pause
 from ftslurm.model.record import (
     AttemptBegan,
     AttemptEnded,
@@ -62,8 +63,6 @@ HANG = "hang"
 LIVED_FACTOR, LIVED_LEAST_S = 2.0, 30.0
 # A failure on thousands of ranks is nobody's in particular; of those that matter a few ranks tell.
 SIGHTINGS_MAX = 1024
-# As many of a job's longest pauses are remembered; its limits are learned from them.
-PAUSES_MAX = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,12 +448,8 @@ def _culprit_seen(past: History, found: CulpritSeen) -> History:
 
 def _paused(past: History, pause: Paused) -> History:
     if pause.busy:
-        return replace(past, busy_pauses=_longest(past.busy_pauses, pause.seconds))
-    return replace(past, quiet_pauses=_longest(past.quiet_pauses, pause.seconds))
-
-
-def _longest(known: tuple[float, ...], seconds: float) -> tuple[float, ...]:
-    return tuple(sorted((*known, seconds), reverse=True)[:PAUSES_MAX])
+        return replace(past, busy_pauses=with_pause(past.busy_pauses, pause.seconds))
+    return replace(past, quiet_pauses=with_pause(past.quiet_pauses, pause.seconds))
 
 
 def _finished(past: History, finished: Finished) -> History:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ftslurm.policies.hang.stall import Phase, Stall, StallLimits, StallMemory, false_alarm, judge, learn
+from ftslurm.model.pauses import usual_interval_s, with_pause
+from ftslurm.model.settings import Settings
+from ftslurm.policies.hang.stall import PauseLimits, Phase, Stall, StallLimits, judge
 
 KINDS = ("steady", "ckpt", "messy")
+TOLD_S = Settings().hang_c4d_timeout_s  # shorter pauses no agent tells of
 Interval = tuple[float, bool]  # seconds; do the ranks that hold the others up show work?
 
 
@@ -55,20 +58,28 @@ class Outcome:
 
 
 def follow(found: Iterable[Interval], limits: StallLimits, rng: random.Random) -> Outcome:
-    """Every interval is judged by what was learned before; a false alarm doubles the limit."""
-    memory, passed, alarms, quiet_s = StallMemory(), 0.0, 0, []
+    """As agents and judge do it: each interval is judged by what was learned before, the agents tell the usual interval of an
+    attempt, and of pauses those that they told of. A false alarm restarts the job; how long its pause was nobody sees then."""
+    learned, first, passed, alarms, quiet_s = PauseLimits(), list[float](), 0.0, 0, []
     act_s: dict[bool, float] = {}
-    known: StallMemory | None = None
+    known: PauseLimits | None = None
     for length, busy in found:
-        if memory is not known:
-            act_s = {each: judge(memory, 0.0, each, Phase.RUNNING, limits).act_s for each in (True, False)}
-            known = memory
-        if length >= act_s[busy]:
-            assert judge(memory, length, busy, Phase.RUNNING, limits).stall is Stall.ACT
-            alarms += 1
-            memory = false_alarm(memory, busy)
-        memory = learn(memory, length, busy)
+        if learned is not known:
+            act_s = {each: judge(learned, 0.0, each, Phase.RUNNING, limits).act_s for each in (True, False)}
+            known = learned
         passed += length
         if passed > 1800 and rng.random() < length / 3600:
             quiet_s.append(act_s[False])
+        if length >= act_s[busy]:
+            assert judge(learned, length, busy, Phase.RUNNING, limits).stall is Stall.ACT
+            alarms += 1  # there was progress since the last, so there is one in a row
+            learned, first = replace(learned, usual_s=None, false_alarms=1), []
+            continue
+        if learned.usual_s is None:
+            first.append(length)
+            if (usual_s := usual_interval_s(first)) is not None:
+                learned = replace(learned, usual_s=usual_s)
+        if length >= TOLD_S:
+            pauses = with_pause(learned.busy if busy else learned.quiet, length)
+            learned = replace(learned, busy=pauses) if busy else replace(learned, quiet=pauses)
     return Outcome(passed / 3600, alarms, quiet_s)

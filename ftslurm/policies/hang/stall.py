@@ -9,17 +9,14 @@ checkpoints live in the tail.
 
 from __future__ import annotations
 
-from dataclasses import field, replace
 from enum import Enum
 from math import log
-from statistics import median
 
 from ftslurm.model.values import dataclass
 
-WARM_INTERVALS = 30
-PAUSE_FACTOR = 4.0  # as many times the median interval is no step any more, but a pause
-TOP_PAUSES = 25
+PAUSE_FACTOR = 4.0  # what takes longer than so many usual intervals is no step any more, but a pause
 BUSY_PAUSES = 4  # before that many were seen, the cap holds
+DOUBLED_MAX = 2  # a limit that was wrong again and again grows up to four times
 RISK = 0.05
 PRIOR_TAIL, PRIOR_WEIGHT = 2.0, 5.0  # of the Hill estimate: as heavy a tail as storage has, until pauses say otherwise
 FACTOR_MIN, FACTOR_MAX = 2.0, 8.0
@@ -57,28 +54,33 @@ class StallLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Pauses:
-    """Of one class. longest_s: of all intervals. top: the longest pauses, downwards. doubled: false alarms so far."""
+class PauseLimits:
+    """What was learned of a job's pauses.
 
-    longest_s: float = 0.0
-    top: tuple[float, ...] = ()
-    doubled: int = 0
+    usual_s: the usual interval between two signs of progress (`usual_interval_s`), None until it is known. quiet, busy: the
+    longest pauses of each class, the longest first (`with_pause`). false_alarms: hangs in a row of which the restart did not
+    help, so that the limits seem too short.
+    """
 
+    usual_s: float | None = None
+    quiet: tuple[float, ...] = ()
+    busy: tuple[float, ...] = ()
+    false_alarms: int = 0
 
-@dataclass(frozen=True, slots=True)
-class StallMemory:
-    """What is known of a job's pauses. first: intervals until the median is known."""
+    def longest_s(self, busy: bool) -> float:
+        return max(self.busy if busy else self.quiet, default=0.0)
 
-    first: tuple[tuple[float, bool], ...] = ()
-    median_s: float | None = None
-    quiet: Pauses = field(default_factory=Pauses)
-    busy: Pauses = field(default_factory=Pauses)
+    def top(self, busy: bool) -> tuple[float, ...]:
+        """Those that are pauses even beside the usual interval."""
+        pauses = self.busy if busy else self.quiet
+        return tuple(seconds for seconds in pauses if seconds > PAUSE_FACTOR * (self.usual_s or 0.0))
 
-    def of(self, busy: bool) -> Pauses:
-        return self.busy if busy else self.quiet
+    def is_known(self, busy: bool) -> bool:
+        return len(self.top(busy)) >= BUSY_PAUSES if busy else self.usual_s is not None or bool(self.quiet)
 
-    def with_pauses(self, busy: bool, pauses: Pauses) -> StallMemory:
-        return replace(self, busy=pauses) if busy else replace(self, quiet=pauses)
+    def doubled(self) -> float:
+        """By what the limits are longer after false alarms."""
+        return float(1 << min(self.false_alarms, DOUBLED_MAX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,32 +93,6 @@ class StallVerdict:
     reason: str
 
 
-def learn(memory: StallMemory, interval_s: float, busy: bool) -> StallMemory:
-    """Call with the time between two signs of progress, however short, but not with the start. busy: as the stall was."""
-    if memory.median_s is None:
-        first = (*memory.first, (interval_s, busy))
-        longest = max(interval_s, memory.of(busy).longest_s)
-        memory = replace(memory.with_pauses(busy, replace(memory.of(busy), longest_s=longest)), first=first)
-        return _settled(memory) if len(first) >= WARM_INTERVALS else memory
-    known = memory.of(busy)
-    if interval_s <= PAUSE_FACTOR * memory.median_s:
-        # Steps stay below a pause, so only a pause, or a job without any, moves the maximum.
-        return memory if interval_s <= known.longest_s else memory.with_pauses(busy, replace(known, longest_s=interval_s))
-    top = tuple(sorted((*known.top, interval_s), reverse=True)[:TOP_PAUSES])
-    return memory.with_pauses(busy, replace(known, top=top, longest_s=max(known.longest_s, interval_s)))
-
-
-def _settled(memory: StallMemory) -> StallMemory:
-    """The median is known, so the pauses among the first intervals can be told."""
-    usual = median(interval_s for interval_s, _ in memory.first)
-    told = replace(memory, first=(), median_s=usual)
-    for busy in (True, False):
-        pauses = sorted((s for s, was_busy in memory.first if was_busy is busy and s > PAUSE_FACTOR * usual), reverse=True)
-        known = told.of(busy)
-        told = told.with_pauses(busy, replace(known, top=tuple(sorted((*known.top, *pauses), reverse=True)[:TOP_PAUSES])))
-    return told
-
-
 def factor(top: tuple[float, ...]) -> float:
     """How far beyond the longest pause so far the next ones may reach: 0.05 ** (-1 / tail index), 2 to 8.
 
@@ -127,37 +103,21 @@ def factor(top: tuple[float, ...]) -> float:
     if count >= 3 and top[-1] > 0:
         spread = sum(log(pause / top[-1]) for pause in top[:-1]) / count
         tail = (PRIOR_WEIGHT + count) / (PRIOR_WEIGHT / PRIOR_TAIL + count * max(spread, 1e-3))
-    return float(min(FACTOR_MAX, max(FACTOR_MIN, RISK ** (-1.0 / tail))))
+    return float(min(FACTOR_MAX, max(FACTOR_MIN, RISK ** (-1.0 / max(tail, 1.0)))))  # of tail 1.44 come the 8
 
 
-def limit_s(memory: StallMemory, busy: bool, limits: StallLimits) -> float:
+def limit_s(learned: PauseLimits, busy: bool, limits: StallLimits) -> float:
     """The longest stall of this class that is no hang yet, in seconds."""
-    known = memory.of(busy)
-    if not _is_known(memory, busy):
-        learned = limits.cap_s
-    else:
-        # Pauses that are known from before a restart count before the usual interval is known anew.
-        longest = known.longest_s if busy else max(known.longest_s, PAUSE_FACTOR * (memory.median_s or 0.0))
-        learned = min(limits.cap_s, max(limits.floor_s, factor(known.top) * longest))
-    return learned * _doubled(known)
+    if not learned.is_known(busy):
+        return limits.cap_s * learned.doubled()
+    # Pauses that are known from before a restart count before the usual interval is known anew.
+    longest_s = learned.longest_s(busy)
+    if not busy:
+        longest_s = max(longest_s, PAUSE_FACTOR * (learned.usual_s or 0.0))
+    return min(limits.cap_s, max(limits.floor_s, factor(learned.top(busy)) * longest_s)) * learned.doubled()
 
 
-def _is_known(memory: StallMemory, busy: bool) -> bool:
-    known = memory.of(busy)
-    return len(known.top) >= BUSY_PAUSES if busy else memory.median_s is not None or known.longest_s > 0
-
-
-def _doubled(pauses: Pauses) -> float:
-    return float(1 << pauses.doubled)
-
-
-def false_alarm(memory: StallMemory, busy: bool) -> StallMemory:
-    """A stall that was taken for a hang was none: the restart, or a human, has shown it. The limit doubles."""
-    known = memory.of(busy)
-    return memory.with_pauses(busy, replace(known, doubled=min(known.doubled + 1, 10)))
-
-
-def judge(memory: StallMemory, stalled_s: float, busy: bool, phase: Phase, limits: StallLimits) -> StallVerdict:
+def judge(learned: PauseLimits, stalled_s: float, busy: bool, phase: Phase, limits: StallLimits) -> StallVerdict:
     """Is a stall of `stalled_s` seconds worth a word, or a hang? stalled_s: since the last sign of progress."""
     if phase is Phase.STARTING:
         act_s, of_what = max(limits.starting_s, limits.cap_s if busy else 0.0), "since the start"
@@ -165,11 +125,11 @@ def judge(memory: StallMemory, stalled_s: float, busy: bool, phase: Phase, limit
         act_s, of_what = limits.ending_s, "since ranks have ended"
     else:
         # A quiet stall is a hang after act_floor_s, whatever is known; only pauses that the job has made say otherwise.
-        learned = limit_s(memory, busy, limits) if busy or _is_known(memory, busy) else 0.0
-        act_s = max(limits.act_floor_s * _doubled(memory.of(busy)), learned)
+        own_s = limit_s(learned, busy, limits) if busy or learned.is_known(busy) else 0.0
+        act_s = max(limits.act_floor_s * learned.doubled(), own_s)
         of_what = "with work going on in the ranks waited for" if busy else "without any work in the ranks waited for"
-    learned = limit_s(memory, busy, limits) if phase is Phase.RUNNING else act_s
-    warn_s = min(act_s, max(limits.warn_floor_s, learned / 3))
+    own_s = limit_s(learned, busy, limits) if phase is Phase.RUNNING else act_s
+    warn_s = min(act_s, max(limits.warn_floor_s, own_s / 3))
     stall = Stall.ACT if stalled_s >= act_s else Stall.WARN if stalled_s >= warn_s else Stall.NONE
     reason = f"no progress for {stalled_s:.0f} s {of_what}; the limit is {act_s:.0f} s"
     return StallVerdict(stall, warn_s, act_s, reason)

@@ -17,15 +17,13 @@ from ftslurm.model.events import StallSeen
 from ftslurm.model.history import History
 from ftslurm.model.settings import Settings
 from ftslurm.model.values import dataclass
-from ftslurm.policies.hang.stall import PAUSE_FACTOR, Pauses, Phase, Stall, StallLimits, StallMemory, StallVerdict, judge
+from ftslurm.policies.hang.stall import PauseLimits, Phase, Stall, StallLimits, StallVerdict, judge
 from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, idle_s, is_busy, judged, only_polls, who_hangs
 
 # A stall that lasts is looked at again after this share of its length, so that a long evaluation is not disturbed.
 AGAIN_SHARE = 0.1
 # A verdict that changes from look to look is none.
 UNSURE_MAX = 5
-# A limit that was wrong again and again grows up to four times.
-DOUBLED_MAX = 2
 # A job whose pauses look like hangs for a while is not told of each.
 EARLY_MAX = 5
 # Beyond what a verdict must hold, so that the second look confirms it.
@@ -153,11 +151,11 @@ class Standstill:
 
     def _verdict(self, history: History, stalled_s: float, busy: bool, idle: float) -> StallVerdict:
         """The short limit counts from when the ranks that hold up the others last did any work, the long one from the stall."""
-        memory = self._memory(history)
-        at_work = judge(memory, stalled_s, True, self._phase, self._limits)
+        learned = self._learned(history)
+        at_work = judge(learned, stalled_s, True, self._phase, self._limits)
         if busy or at_work.stall is Stall.ACT:
             return at_work
-        return judge(memory, idle, False, self._phase, self._limits)
+        return judge(learned, idle, False, self._phase, self._limits)
 
     def _repeated(self, history: History) -> frozenset[str]:
         """Nodes that earlier attempts hung on."""
@@ -176,18 +174,11 @@ class Standstill:
         own = max(stages)
         return replace(self.limits, floor_s=own, cap_s=own, act_floor_s=own, starting_s=own)
 
-    def _memory(self, history: History) -> StallMemory:
+    def _learned(self, history: History) -> PauseLimits:
         """What is known of the job's pauses. A hang restart that did not help was a false alarm, as far as is known."""
         usual = [event.usual_s for event, _ in self._nodes.values() if event.usual_s is not None]
         middle = median(usual) if usual else None
-        doubled = min(history.hangs_in_a_row, DOUBLED_MAX)
-        quiet, busy = (_pauses(found, middle, doubled) for found in (history.quiet_pauses, history.busy_pauses))
-        return StallMemory((), middle, quiet, busy)
-
-
-def _pauses(found: tuple[float, ...], usual_s: float | None, doubled: int) -> Pauses:
-    top = tuple(seconds for seconds in found if seconds > PAUSE_FACTOR * (usual_s or 0.0))
-    return Pauses(max(found, default=0.0), top, doubled)
+        return PauseLimits(middle, history.quiet_pauses, history.busy_pauses, history.hangs_in_a_row)
 
 
 def standstill(settings: Settings, attempt: int = 0) -> Standstill:

@@ -9,7 +9,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.collectives import Finding, Kind, Level
 from ftslurm.model.decisions import CompareRanks, Decision, KeepEvidence, Say, TakeEvidence
 from ftslurm.model.events import Now
-from ftslurm.model.history import PAUSES_MAX
+from ftslurm.model.pauses import with_pause
 from ftslurm.policies.hang.standstill import levels_from
 from ftslurm.policies.judge.hangs import Hangs
 from ftslurm.policies.judge.phases import Phase
@@ -25,8 +25,7 @@ class Stalls(Hangs):
         over = self._hang_over("its ranks get on with their collectives again", now, "stall")
         self._waits.pop("examine", None)
         known = self.history.busy_pauses if pause.busy else self.history.quiet_pauses
-        grown = len(known) < PAUSES_MAX or pause.seconds > known[-1]
-        return [*over, *([self._note(told)] if grown else [])]
+        return [*over, *([self._note(told)] if with_pause(known, pause.seconds) != known else [])]
 
     def _look_closer(self, now: Now) -> list[Decision]:
         """Who hangs is asked of all nodes at once. Ranks that have ended are the exit hang's; a signal's are Slurm's."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 from ftslurm.model.collectives import RankView
 from ftslurm.model.events import StallSeen
+from ftslurm.model.pauses import usual_interval_s
 from ftslurm.model.wire import compared_message, stall_message
 from ftslurm.policies.hang.whohangs import MEETINGS
 from ftslurm.wrapper.agent.evidence import NodeWatch, ReadUse
@@ -16,8 +16,6 @@ from ftslurm.wrapper.agent.evidence import NodeWatch, ReadUse
 LOOK_S = 1.0
 # As often in the time after which a stall is told.
 LOOKS = 5
-# As many intervals between two signs of progress until the usual one is known.
-WARM_INTERVALS = 30
 # Nobody has looked for so long: the agent was stopped, and most likely the ranks with it (a suspended job).
 STOPPED_S = 30.0
 COMPARE_S = 2.0
@@ -104,8 +102,7 @@ class Stalls:
         self._progress_at = self.node.progress_at
         if interval_s > 0 and self.node.begun and self._usual_s is None:
             self._intervals.append(interval_s)
-            if len(self._intervals) >= WARM_INTERVALS:
-                self._usual_s = median(self._intervals)
+            self._usual_s = usual_interval_s(self._intervals)
         return interval_s
 
     def _news(self, stall: StallSeen, paused_s: float) -> list[Message]:

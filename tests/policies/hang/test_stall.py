@@ -3,46 +3,36 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.policies.hang.stall import (
-    Pauses,
-    Phase,
-    Stall,
-    StallLimits,
-    StallMemory,
-    factor,
-    false_alarm,
-    judge,
-    learn,
-    limit_s,
-)
+from ftslurm.model.pauses import usual_interval_s, with_pause
+from ftslurm.policies.hang.stall import PauseLimits, Phase, Stall, StallLimits, factor, judge, limit_s
 from tests.hang.intervals import KINDS, follow, intervals
 
 LIMITS = StallLimits()
 
 
-def taught(*lengths: tuple[float, bool]) -> StallMemory:
-    memory = StallMemory()
-    for _ in range(40):
-        memory = learn(memory, 2.0, False)
+def taught(*lengths: tuple[float, bool]) -> PauseLimits:
+    learned = PauseLimits(2.0)
     for length, busy in lengths:
-        memory = learn(memory, length, busy)
-    return memory
+        pauses = with_pause(learned.busy if busy else learned.quiet, length)
+        learned = replace(learned, busy=pauses) if busy else replace(learned, quiet=pauses)
+    return learned
 
 
 def test_before_anything_is_known_the_floor_holds_for_quiet_stalls_and_the_cap_for_busy_ones() -> None:
     for busy, act_s in ((False, 180.0), (True, 1800.0)):
-        verdict = judge(StallMemory(), act_s - 1, busy, Phase.RUNNING, LIMITS)
+        verdict = judge(PauseLimits(), act_s - 1, busy, Phase.RUNNING, LIMITS)
         assert (verdict.stall, verdict.act_s) == (Stall.WARN if busy else Stall.NONE, act_s)
-        assert judge(StallMemory(), act_s, busy, Phase.RUNNING, LIMITS).stall is Stall.ACT
+        assert judge(PauseLimits(), act_s, busy, Phase.RUNNING, LIMITS).stall is Stall.ACT
 
 
 def test_one_pause_is_known_before_the_usual_interval_is() -> None:
-    memory = StallMemory(quiet=Pauses(160.0, (160.0,)))
+    memory = PauseLimits(quiet=(160.0,))
     assert judge(memory, 0.0, False, Phase.RUNNING, LIMITS).act_s == pytest.approx(160 * 0.05 ** (-1 / 2))
 
 
@@ -62,11 +52,23 @@ def test_work_going_on_has_the_cap_until_four_pauses_were_seen() -> None:
     assert limit_s(memory, False, LIMITS) < 60, "of a quiet stall nothing is learned from that"
 
 
-def test_pauses_among_the_first_intervals_count() -> None:
-    memory = StallMemory()
-    for number in range(30):
-        memory = learn(memory, 40.0 if number % 7 == 0 else 2.0, number % 7 == 0)
-    assert memory.median_s == 2.0 and memory.busy.top == (40.0,) * 5 and memory.quiet.top == ()
+def test_what_is_shorter_than_a_few_usual_intervals_is_no_pause() -> None:
+    learned = replace(taught(*[(40.0, True)] * 5), usual_s=9.0)
+    assert learned.top(True) == (40.0,) * 5 and learned.is_known(True)
+    assert replace(learned, usual_s=10.0).top(True) == () and not replace(learned, usual_s=10.0).is_known(True)
+
+
+def test_the_usual_interval_is_the_median_of_the_first() -> None:
+    intervals = [40.0 if number % 7 == 0 else 2.0 for number in range(40)]
+    assert [usual_interval_s(intervals[:count]) for count in (0, 29, 30, 40)] == [None, None, 2.0, 2.0]
+
+
+def test_only_the_longest_pauses_are_kept() -> None:
+    longest: tuple[float, ...] = ()
+    for seconds in range(100, 160):
+        longest = with_pause(longest, float(seconds))
+    assert longest == tuple(float(seconds) for seconds in range(159, 134, -1))
+    assert with_pause(longest, 135.0) == longest and with_pause(longest, 136.0) != longest
 
 
 def test_the_factor_follows_the_tail() -> None:
@@ -78,11 +80,12 @@ def test_the_factor_follows_the_tail() -> None:
     assert 2.0 <= factor(light) < 2.6 and 5.0 < factor(heavy) <= 8.0
 
 
-def test_a_false_alarm_doubles_the_limit_of_its_class() -> None:
-    memory = false_alarm(taught(), False)
-    assert judge(memory, 0.0, False, Phase.RUNNING, LIMITS).act_s == 360.0
-    assert judge(memory, 0.0, True, Phase.RUNNING, LIMITS).act_s == 1800.0
-    assert limit_s(memory, False, LIMITS) == 2 * limit_s(taught(), False, LIMITS)
+def test_false_alarms_double_the_limits_twice_at_most() -> None:
+    for false_alarms, times in ((1, 2.0), (2, 4.0), (3, 4.0)):
+        learned = replace(taught(), false_alarms=false_alarms)
+        assert judge(learned, 0.0, False, Phase.RUNNING, LIMITS).act_s == times * 180.0
+        assert judge(learned, 0.0, True, Phase.RUNNING, LIMITS).act_s == times * 1800.0
+        assert limit_s(learned, False, LIMITS) == times * limit_s(taught(), False, LIMITS)
 
 
 @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.ENDING])
@@ -100,12 +103,9 @@ def test_alarms_in_jobs_in_which_nothing_hangs(kind: str, at_most: int) -> None:
     assert kind in KINDS
 
 
-@given(st.lists(st.tuples(st.floats(0, 1e5), st.booleans()), max_size=80))
-def test_limits_stay_between_floor_and_cap(lengths: list[tuple[float, bool]]) -> None:
-    memory = StallMemory()
-    for length, busy in lengths:
-        memory = learn(memory, length, busy)
+@given(st.lists(st.tuples(st.floats(0, 1e5), st.booleans()), max_size=80), st.none() | st.floats(0, 1e4))
+def test_limits_stay_between_floor_and_cap(lengths: list[tuple[float, bool]], usual_s: float | None) -> None:
+    learned = replace(taught(*lengths), usual_s=usual_s)
     for busy in (True, False):
-        assert LIMITS.floor_s <= limit_s(memory, busy, LIMITS) <= LIMITS.cap_s
-        assert len(memory.of(busy).top) <= 25
-        assert memory.of(busy) == Pauses() or memory.of(busy).longest_s >= max(memory.of(busy).top, default=0.0)
+        assert LIMITS.floor_s <= limit_s(learned, busy, LIMITS) <= LIMITS.cap_s
+        assert len(learned.top(busy)) <= 25 and learned.longest_s(busy) >= max(learned.top(busy), default=0.0)
