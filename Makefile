@@ -1,5 +1,6 @@
 # make demo     a training job survives a device fault, a crash and a sick node; no Slurm, no root
 # make check    lint, and all tests that need no Slurm and no process of their own: what to run while you write
+# make shim     the one file that runs beside each rank, from ftslurm/wrapper/shim
 # make test     all tests on Debian's own Slurm, on real clusters that they boot themselves
 # make test-long   what is repetition: other releases of Slurm, an ordinary user's cluster, two hostile users
 # make dist     a wheel and a source package in dist/
@@ -16,7 +17,7 @@ CHAOS_ARGS ?=
 QUICK = tests/policies tests/catalogs tests/model tests/stories tests/ledger tests/report tests/slurm tests/config
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo check test test-long test-attacks dist lint cluster cluster-down score bench chaos clean
+.PHONY: demo check shim test test-long test-attacks dist lint cluster cluster-down score bench chaos clean
 
 demo: $(VENV)/.ready-demo
 	demo/run $(VENV)/bin
@@ -30,6 +31,9 @@ test-long: $(VENV)/.ready-test
 check: $(VENV)/.ready-test lint
 	$(VENV)/bin/python -m pytest -q -n auto $(QUICK) $(PYTEST_ARGS)
 
+shim:
+	tools/one-shim
+
 dist: $(VENV)/.ready-test
 	$(VENV)/bin/python -m build --no-isolation --outdir dist .
 
@@ -40,6 +44,7 @@ lint: $(VENV)/.ready-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/lint-imports --no-cache
 	$(VENV)/bin/mypy
+	$(VENV)/bin/python tools/one-shim --check
 	tools/audit $(VENV)
 
 cluster:

@@ -50,7 +50,7 @@ def _watch() -> list[Series]:
 def _await_processes() -> tuple[list[psutil.Process], ...]:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        shims, agents = _like("from shim import main"), _like("ftslurm.wrapper.agent.agent import")
+        shims, agents = _like("from _shim import main"), _like("ftslurm.wrapper.agent.agent import")
         if len(shims) == RANKS and agents:
             time.sleep(3)  # start-up is not what is measured
             return shims, agents, _like("bin/ftrun")

@@ -30,7 +30,7 @@ _SAFE_BYTES = 120_000  # of the nodes that are there: those that will take their
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One srun of a step. job: whose node it runs on, 0 for our own. place: `8/0-3,6` as Channel in shim.py reads it."""
+    """One srun of a step. job: whose node it runs on, 0 for our own. place: `8/0-3,6` as Channel in shim/channel.py reads it."""
 
     job: int
     options: tuple[str, ...]

@@ -15,7 +15,7 @@ class Python:
     def shim_argv(self, command: tuple[str, ...]) -> tuple[str, ...]:
         """-I -S: nothing of the user's environment is loaded, and the start costs half. Imported, not run as a script:
         of an import Python keeps the compiled form, which saves a quarter of the rest."""
-        start = f"import sys; sys.path.append({self.root + '/ftslurm/wrapper'!r}); from shim import main; main()"
+        start = f"import sys; sys.path.append({self.root + '/ftslurm/wrapper/shim'!r}); from _shim import main; main()"
         return (self.interpreter, "-I", "-S", "-c", start, "--", *command)
 
     def module_argv(self, module: str, *arguments: str) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ _LARGE_FIRST = (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
 _SIGNALS = ("TERM", "USR1", "USR2", "HUP", "INT", "QUIT", "CONT", "URG", "XCPU")
 
 
-# The kernel's own kill comes one second after the end of a lease (GUARD_S in shim.py).
+# The kernel's own kill comes one second after the end of a lease (GUARD_S in shim/timers.py).
 LEAST_MARGIN_S = 2.0
 # Beats in the time after which a node counts as silent, and in that of a lease: one may be lost.
 BEATS = 3

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from ftslurm.system.processes import PROC
 from ftslurm.wrapper.node_check import answer_text
-from ftslurm.wrapper.shim import environ_of
+from ftslurm.wrapper.shim.processes import environ_of
 
 # What Slurm gives the script and every step of its job alike; a machine may be several nodes, of several clusters.
 SAME = ("SLURM_CLUSTER_NAME", "SLURM_CONF", "SLURMD_NODENAME")

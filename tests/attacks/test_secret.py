@@ -9,15 +9,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from ftslurm.wrapper.shim import Link, LinkError, handed_over, munge_word
+from ftslurm.wrapper.shim.link import Link, LinkError
+from ftslurm.wrapper.shim.munge import handed_over, munge_word
 from tests.attacks.users import NEIGHBOUR, OWNER, run_as, start_as
 from tests.wrapper.munged import munged, needs_munge
 
 pytestmark = needs_munge
 SECRET = bytes(range(32))
-DECODE = "import sys; from ftslurm.wrapper.shim import handed_over; print(handed_over(sys.argv[1]).hex())"
-ENCODE = "import os, sys; from ftslurm.wrapper.shim import munge_word; print(munge_word(bytes(32), int(sys.argv[2]), sys.argv[1]))"
-SHIM = "import sys; sys.argv[1:] = ['--', 'id', '-u']; from ftslurm.wrapper.shim import main; main()"
+DECODE = "import sys; from ftslurm.wrapper.shim.munge import handed_over; print(handed_over(sys.argv[1]).hex())"
+ENCODE = "import os, sys; from ftslurm.wrapper.shim.munge import munge_word; print(munge_word(bytes(32), int(sys.argv[2]), sys.argv[1]))"
+SHIM = "import sys; sys.argv[1:] = ['--', 'id', '-u']; from ftslurm.wrapper.shim._shim import main; main()"
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def test_what_she_reads_is_decoded_for_the_owner_alone_however_often_and_late(mu
         handed_over(word)  # not even for root
     for _ in range(2):
         assert "Unauthorized" in run_as(NEIGHBOUR, DECODE, word)
-    theirs = run_as(OWNER, "import sys; from ftslurm.wrapper.shim import Munge; print(*Munge(sys.argv[1]).decode(sys.argv[2].encode()))",
+    theirs = run_as(OWNER, "import sys; from ftslurm.wrapper.shim.munge import Munge; print(*Munge(sys.argv[1]).decode(sys.argv[2].encode()))",
                     munge, f"MUNGE:{word.split('.', 2)[2]}:")  # fmt: skip
     assert theirs.split()[-1] == str(os.geteuid()), "it is root's here, who made it"
 
@@ -49,7 +50,7 @@ def test_who_took_the_port_of_a_dead_ftrun_starts_nothing(munge: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as hers:
         hers.settimeout(30)
         text = f"1:{hers.getsockname()[1]}/1:{word}:127.0.0.1"
-        program = f"import os; os.environ.update(FTSLURM_CHANNEL={text!r}, SLURM_PROCID='0', SLURM_JOB_ID='1'); from ftslurm.wrapper import shim; shim.CONNECT_TIMEOUT_S = 3.0\n{SHIM}"
+        program = f"import os; os.environ.update(FTSLURM_CHANNEL={text!r}, SLURM_PROCID='0', SLURM_JOB_ID='1'); from ftslurm.wrapper.shim import _shim as shim; shim.CONNECT_TIMEOUT_S = 3.0\n{SHIM}"
         with start_as(OWNER, program) as shim:
             deadline = time.monotonic() + 30
             while shim.poll() is None and time.monotonic() < deadline:

@@ -14,7 +14,7 @@ from tests.chaos.victims import AGENT, FTRUN, any_rank, not_an_heir, room_to_iso
 from tests.live.stories import on_network_of, own_number
 
 # As AGENT and FTRUN.
-SHIM = ("from shim import main", "python", "-I -S")
+SHIM = ("from _shim import main", "python", "-I -S")
 SRUN, AGENTS_SRUN = "srun --kill-on-bad-exit", "--job-name=ftslurm-agent"
 
 

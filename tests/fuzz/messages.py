@@ -13,7 +13,9 @@ from ftslurm.model import wire
 from ftslurm.model.collectives import Enters, GroupStays, Waits
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
 from ftslurm.model.events import DrillAsked, StallSeen
-from ftslurm.wrapper.shim import MAX_LINE, Channel, Link, LinkError, dumps, loads
+from ftslurm.wrapper.shim.channel import Channel
+from ftslurm.wrapper.shim.link import MAX_LINE, Link, LinkError
+from ftslurm.wrapper.shim.messages import dumps, loads
 from tests.fuzz.hold import Parser
 from tests.fuzz.inputs import (
     as_bytes,

@@ -40,7 +40,7 @@ from ftslurm.wrapper.agent.evidence import (
     process_line,
     stack_inside,
 )
-from ftslurm.wrapper.shim import descendants
+from ftslurm.wrapper.shim.processes import descendants
 
 # --- the kernel
 

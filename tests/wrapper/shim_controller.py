@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.launchers.python import Python
-from ftslurm.wrapper.shim import CHANNEL_VARIABLE, Channel, Link, Talk, page_folder
+from ftslurm.wrapper.shim.channel import CHANNEL_VARIABLE, Channel
+from ftslurm.wrapper.shim.link import Link
+from ftslurm.wrapper.shim.pages import page_folder
+from ftslurm.wrapper.shim.talk import Talk
 
 REPOSITORY = Path(__file__).parents[2]
 SOON_S = 10.0  # far above anything that is waited for
@@ -74,7 +77,7 @@ class Shim:
         } | dict(env or {})
         argv = Python(sys.executable, str(REPOSITORY)).shim_argv(tuple(command))
         if without:
-            argv = tuple(word.replace("main()", f"import shim; shim.{without} = lambda *_: None; main()") for word in argv)
+            argv = tuple(word.replace("main()", f"import _shim; _shim.{without} = lambda *_: None; main()") for word in argv)
         self.process = subprocess.Popen(
             argv, env=self.env, **({"stdout": subprocess.PIPE, "stdin": subprocess.DEVNULL, "preexec_fn": as_in_a_terminal} | how)
         )

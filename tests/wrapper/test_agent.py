@@ -17,7 +17,7 @@ from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer
 from ftslurm.wrapper.agent.agent import Agent, signs_of_life
 from ftslurm.wrapper.agent.evidence import Examined
-from ftslurm.wrapper.shim import LinkError
+from ftslurm.wrapper.shim.link import LinkError
 
 ROOT = str(Path(__file__).resolve().parents[2])
 

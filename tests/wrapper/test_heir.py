@@ -28,7 +28,7 @@ from ftslurm.system.commands import CommandResult
 from ftslurm.system.files import private_folder
 from ftslurm.wrapper.agent.heir import Heir
 from ftslurm.wrapper.node_check import answer_text, read_answer
-from ftslurm.wrapper.shim import boot_s
+from ftslurm.wrapper.shim.timers import boot_s
 from tests.fakes.slurm import FakeSlurm
 
 pytestmark = pytest.mark.timeout(60)

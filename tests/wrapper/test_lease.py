@@ -13,7 +13,10 @@ from typing import ClassVar
 
 import pytest
 
-from ftslurm.wrapper.shim import GUARD_S, PAUSE_S, Channel, Guard, Line, Link
+from ftslurm.wrapper.shim.channel import Channel
+from ftslurm.wrapper.shim.line import PAUSE_S, Line
+from ftslurm.wrapper.shim.link import Link
+from ftslurm.wrapper.shim.timers import GUARD_S, Guard
 from tests.wrapper.shim_controller import SOON_S, Message, Shim, is_gone, until
 
 pytestmark = pytest.mark.timeout(90)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.wrapper.shim import MAX_LINE, Channel, Link, LinkError
+from ftslurm.wrapper.shim.channel import Channel
+from ftslurm.wrapper.shim.link import MAX_LINE, Link, LinkError
 
 SECRET = bytes(range(32))
 

@@ -16,8 +16,14 @@ from typing import Any
 import pytest
 
 from ftslurm.model import wire
-from ftslurm.wrapper import shim as shim_module
-from ftslurm.wrapper.shim import REDIAL_S, REFUSED_S, Channel, Command, connect
+from ftslurm.wrapper.shim import ports, processes, survivors
+from ftslurm.wrapper.shim.channel import Channel
+from ftslurm.wrapper.shim.command import Command
+from ftslurm.wrapper.shim.connection import connect
+from ftslurm.wrapper.shim.line import REDIAL_S, REFUSED_S
+from ftslurm.wrapper.shim.link import Link
+from ftslurm.wrapper.shim.pages import page_folder
+from ftslurm.wrapper.shim.signals import passes_signals_on
 from tests.wrapper.shim_controller import SOON_S, Shim, as_in_a_terminal, is_gone, until
 
 pytestmark = pytest.mark.timeout(60)
@@ -250,18 +256,18 @@ def test_children_that_come_while_their_parents_are_killed_are_ended_too(shims: 
     shim = shims(script)
     shim.start()
     shim.pid()
-    until(lambda: len(shim_module.descendants(shim.process.pid)) >= 5, "the children")
+    until(lambda: len(processes.descendants(shim.process.pid)) >= 5, "the children")
     shim.stop(grace_s=0.05)
     shim.hear("exited")
     assert shim.hear("stopped")["left"] == []
-    assert shim_module.descendants(shim.process.pid) == []
+    assert processes.descendants(shim.process.pid) == []
 
 
 def test_orphans_that_end_by_themselves_leave_no_zombies(shims: Shims) -> None:
     shim = shims("for i in 1 2 3; do (sh -c 'exit 0' &); done; echo done; " + SLEEP)
     shim.start()
     shim.words()
-    until(lambda: len(shim_module.descendants(shim.process.pid)) == 1, "the orphans to be taken in")
+    until(lambda: len(processes.descendants(shim.process.pid)) == 1, "the orphans to be taken in")
 
 
 def test_stopping_what_never_ran_is_answered_too(shims: Shims) -> None:
@@ -503,7 +509,7 @@ def test_a_signal_from_the_controller_goes_to_the_command_alone(shims: Shims) ->
 
 def test_where_slurm_signals_every_process_itself_nothing_comes_twice(shims: Shims) -> None:
     shim = shims("trap 'echo got' USR1; echo ready; while :; do sleep 0.01; done")
-    if shim_module.passes_signals_on({}):
+    if passes_signals_on({}):
         pytest.skip("these tests run in a step of Slurm")
     shim = shims("trap 'echo got' USR1; echo ready; while :; do sleep 0.01; done", env={"FTSLURM_LOCAL": ""})
     shim.start()
@@ -666,7 +672,7 @@ def orphaned(shims: Shims) -> tuple[Shim, int]:
 
 
 def page_of(pid: int) -> str:
-    return next(word.decode() for word in shim_module.environ_of(pid) if word.startswith(b"FTSLURM_PAGE="))
+    return next(word.decode() for word in processes.environ_of(pid) if word.startswith(b"FTSLURM_PAGE="))
 
 
 def test_what_outlived_its_shim_is_ended_before_the_next_step_starts_anything(shims: Shims) -> None:
@@ -700,11 +706,11 @@ def test_what_runs_beside_it_in_the_same_attempt_is_not_of_an_older_one(shims: S
     _, left = orphaned(shims)
     env = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n2", "FTSLURM_PAGE": "/dev/shm/ftslurm.0.7.4.mark/1.2"}
     theirs = page_of(left).partition("=")[2]
-    assert shim_module.left_before(theirs, env) == [] and not is_gone(left)
+    assert survivors.left_before(theirs, env) == [] and not is_gone(left)
     family = theirs.rpartition("/")[0].rpartition(".")[2].partition("-")[0]
     folder = f"/dev/shm/ftslurm.{os.getuid()}.7.4.{family}-0123456789ab"
-    assert shim_module.left_before(f"{folder}/1.1", env) == []
-    assert shim_module.left_before(f"{folder}/1.2", env) == [left]
+    assert survivors.left_before(f"{folder}/1.1", env) == []
+    assert survivors.left_before(f"{folder}/1.2", env) == [left]
 
 
 def test_a_process_that_is_just_being_loaded_has_an_environment_all_the_same() -> None:
@@ -713,10 +719,10 @@ def test_a_process_that_is_just_being_loaded_has_an_environment_all_the_same() -
     with subprocess.Popen(["sh", "-c", again, again, "3000"], env={"MARK": "here", "PATH": os.environ["PATH"]}) as process:
         try:
             while not Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"sleep"):
-                assert b"MARK=here" in shim_module.environ_of(process.pid)
+                assert b"MARK=here" in processes.environ_of(process.pid)
         finally:
             process.kill()
-    assert shim_module.environ_of(process.pid) == []
+    assert processes.environ_of(process.pid) == []
 
 
 # --- the folder of the pages, between users
@@ -745,7 +751,7 @@ def test_who_sees_the_folder_of_one_step_cannot_tell_the_name_of_the_next(shims:
 ])  # fmt: skip
 def test_a_squatted_folder_is_said_and_the_command_runs(shims: Shims, lay: Callable[[Path], Any], said: str) -> None:
     shim = shims("echo ${FTSLURM_PAGE-none}", env={"SLURM_LOCALID": "0"}, stderr=subprocess.PIPE)
-    folder = Path(shim_module.page_folder("7.3", shim_module.Channel(shim.env["FTSLURM_CHANNEL"])))
+    folder = Path(page_folder("7.3", Channel(shim.env["FTSLURM_CHANNEL"])))
     before = os.umask(0)
     try:
         lay(folder)
@@ -792,7 +798,7 @@ def test_nobody_there_is_an_error_in_time() -> None:
 
 def test_the_first_address_that_answers_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        link = shim_module.Link(bytes(32), server=True)
+        link = Link(bytes(32), server=True)
         channel = Channel(f"1:{server.getsockname()[1]}:{'00' * 32}:127.0.0.9,no-such-host.invalid,127.0.0.1")
         server.settimeout(SOON_S)
         pid = os.fork()
@@ -834,21 +840,21 @@ def shim_argv() -> list[str]:
 def test_a_port_for_the_rendezvous_is_none_that_a_connection_gets() -> None:
     """The same job and start get the same, another start another; what is bound, by either family, is passed over."""
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    first, again, other = (shim_module.free_port(of) for of in ("7.0.1.0", "7.0.1.0", "7.0.1.1"))
+    first, again, other = (ports.free_port(of) for of in ("7.0.1.0", "7.0.1.0", "7.0.1.1"))
     assert first == again != other and not low <= first <= high
     with socket.create_server(("127.0.0.1", first)):
-        assert shim_module.free_port("7.0.1.0") not in (0, first)
-    assert shim_module.free_port("7.0.1.0") == first
+        assert ports.free_port("7.0.1.0") not in (0, first)
+    assert ports.free_port("7.0.1.0") == first
 
 
 @pytest.mark.parametrize(("connections", "least", "most"), [((1024, 60999), 61000, 65535), ((15000, 60999), 10000, 14999)])
 def test_a_port_where_the_site_gives_connections_another_range(
     monkeypatch: pytest.MonkeyPatch, connections: tuple[int, int], least: int, most: int
 ) -> None:
-    monkeypatch.setattr(shim_module, "_ports_of_connections", lambda: connections)
-    assert all(least <= shim_module.free_port(f"7.0.1.{number}") <= most for number in range(50))
+    monkeypatch.setattr(ports, "_ports_of_connections", lambda: connections)
+    assert all(least <= ports.free_port(f"7.0.1.{number}") <= most for number in range(50))
 
 
 def test_where_all_ports_are_those_of_connections_any_is_better_than_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shim_module, "_ports_of_connections", lambda: (1024, 65535))
-    assert shim_module.free_port("7.0.1.0") > 0
+    monkeypatch.setattr(ports, "_ports_of_connections", lambda: (1024, 65535))
+    assert ports.free_port("7.0.1.0") > 0

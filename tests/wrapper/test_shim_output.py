@@ -25,20 +25,11 @@ from hypothesis import strategies as st
 
 from ftslurm.model import wire
 from ftslurm.model.events import RankExited, RankWords
-from ftslurm.wrapper.shim import (
-    CHUNKS_MAX,
-    ERROR_LINE_MAX,
-    ERROR_WORDS,
-    ERRORS_MAX,
-    MAX_LINE,
-    PIECE_S,
-    WORDS_MAX,
-    Tail,
-    descendants,
-    dumps,
-    last_words,
-    oom_kills,
-)
+from ftslurm.wrapper.shim.link import MAX_LINE
+from ftslurm.wrapper.shim.memory import oom_kills
+from ftslurm.wrapper.shim.messages import dumps
+from ftslurm.wrapper.shim.processes import descendants
+from ftslurm.wrapper.shim.tail import CHUNKS_MAX, ERROR_LINE_MAX, ERROR_WORDS, ERRORS_MAX, PIECE_S, WORDS_MAX, Tail, last_words
 from tests.wrapper.shim_controller import SOON_S, Message, Shim, as_in_a_terminal, is_gone, until
 
 pytestmark = pytest.mark.timeout(60)
@@ -340,13 +331,13 @@ def test_attempts_leave_no_descriptors_or_threads_behind(shims: Callable[..., Sh
 
 def test_a_python_that_warns_of_forks_with_threads_says_nothing(tmp_path: Path) -> None:
     """3.12 and later do, as a DeprecationWarning, which is shown for what is run as a script: so the shim is imported."""
-    (tmp_path / "shim.py").write_text("from _warnings import warn\ndef main(): warn('fork', DeprecationWarning, 1)\n")
-    start = f"import sys; sys.path.append({str(tmp_path)!r}); from shim import main; main()"
+    (tmp_path / "_shim.py").write_text("from _warnings import warn\ndef main(): warn('fork', DeprecationWarning, 1)\n")
+    start = f"import sys; sys.path.append({str(tmp_path)!r}); from _shim import main; main()"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", start], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
     from ftslurm.launchers.python import Python
 
-    assert "from shim import main; main()" in Python(sys.executable, "/x").shim_argv(())[4]
+    assert "from _shim import main; main()" in Python(sys.executable, "/x").shim_argv(())[4]
 
 
 # --- readers that do not read, or go

@@ -27,7 +27,12 @@ from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.agent.life import Life
 from ftslurm.wrapper.agent.pages import Pages, limits_of, sweep
 from ftslurm.wrapper.agent.stalls import Stalls
-from ftslurm.wrapper.shim import CHANNEL_VARIABLE, CUT_OFF, Channel, Line, LinkError, boot_s, connect, page_folder
+from ftslurm.wrapper.shim.channel import CHANNEL_VARIABLE, Channel
+from ftslurm.wrapper.shim.connection import connect
+from ftslurm.wrapper.shim.line import CUT_OFF, Line
+from ftslurm.wrapper.shim.link import LinkError
+from ftslurm.wrapper.shim.pages import page_folder
+from ftslurm.wrapper.shim.timers import boot_s
 
 if TYPE_CHECKING:
     from ftslurm.wrapper.agent.glance import Glance

@@ -53,7 +53,7 @@ from ftslurm.system.commands import Runner, run
 from ftslurm.system.processes import usage
 from ftslurm.system.sockets import inodes_of, network_bytes, tcp_bytes
 from ftslurm.wrapper.agent import ras
-from ftslurm.wrapper.shim import descendants
+from ftslurm.wrapper.shim.processes import descendants
 
 EXAMINE_S = 10.0
 EVIDENCE_BYTES = 256 << 10

@@ -56,7 +56,7 @@ from ftslurm.system.commands import Runner, run
 from ftslurm.wrapper.controller.scheduler import answer
 from ftslurm.wrapper.node_check import read_answer
 from ftslurm.wrapper.requeue.finish import finish_open_requeue
-from ftslurm.wrapper.shim import boot_s
+from ftslurm.wrapper.shim.timers import boot_s
 from ftslurm.wrapper.telling.notices import Silent, notices_for
 
 # Between two looks: once it is one's turn, and at the most.

@@ -9,7 +9,7 @@ from typing import Any
 from ftslurm.devices.probe import Probe
 from ftslurm.policies.hang.quiet import Quiet, Sample, cpu_unchanged, rates, use_unchanged
 from ftslurm.system.processes import usage
-from ftslurm.wrapper.shim import descendants
+from ftslurm.wrapper.shim.processes import descendants
 
 # As often in the time that may pass without IO, but neither all the time nor so seldom that it is noticed late.
 LOOKS = 20

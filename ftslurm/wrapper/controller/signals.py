@@ -6,7 +6,7 @@ import os
 import signal
 from types import FrameType
 
-from ftslurm.wrapper.shim import waking
+from ftslurm.wrapper.shim.signals import waking
 
 SIGCHLD, SIGSTOP, SIGTSTP = int(signal.SIGCHLD), int(signal.SIGSTOP), int(signal.SIGTSTP)
 # What srun passes on to its tasks, and Ctrl-C. Source: srun(1), SIGNALS.

@@ -51,7 +51,7 @@ from ftslurm.policies.lease.contact import Contact
 from ftslurm.policies.lease.touch import Touch
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.signals import SIGCHLD, SIGSTOP, SIGTSTP, Signals
-from ftslurm.wrapper.shim import waking
+from ftslurm.wrapper.shim.signals import waking
 from ftslurm.wrapper.wire.caller import Caller
 from ftslurm.wrapper.wire.channel import Message, Peer, Server
 

@@ -15,7 +15,7 @@ from typing import Any
 from ftslurm.errors import LaunchFailed
 from ftslurm.model.events import Hangup
 from ftslurm.system.descriptors import OUT_OF_DESCRIPTORS, Spares, room
-from ftslurm.wrapper.shim import Link, LinkError
+from ftslurm.wrapper.shim.link import Link, LinkError
 
 # A peer that does not read for so long that this much waits for it is treated as gone.
 MAX_UNSENT = 16 << 20
@@ -126,8 +126,8 @@ class Server:
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def channel_text(self, addresses: list[str], only: bool = False, word: str = "") -> str:
-        """For the shims and agents, by environment only. Format: Channel in shim.py. only: no other address will do. word: hands
-        the secret over, which else stands there itself."""
+        """For the shims and agents, by environment only. Format: Channel in shim/channel.py. only: no other address will do.
+        word: hands the secret over, which else stands there itself."""
         return f"1:{self.port}:{word or self.secret.hex()}:{'=' if only else ''}{','.join(addresses)}"
 
     def _accept(self, _: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ftslurm.errors import LaunchFailed
 from ftslurm.launchers.srun_options import Component, has_flag
-from ftslurm.wrapper.shim import munge_word
+from ftslurm.wrapper.shim.munge import munge_word
 
 MUNGE, ENVIRONMENT, AUTO = "munge", "environment", "auto"
 # With these the task itself, and so its shim, begins where there is no munge: pyxis, and Slurm's own.

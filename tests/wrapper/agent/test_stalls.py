@@ -15,7 +15,7 @@ import pytest
 from ftslurm.model.collectives import GroupView, ProcessState, RankView, Stay
 from ftslurm.wrapper.agent import stalls as module
 from ftslurm.wrapper.agent.stalls import Stalls
-from ftslurm.wrapper.shim import descendants
+from ftslurm.wrapper.shim.processes import descendants
 
 VIEW = RankView(0, "n1", groups=(GroupView("0#1", (0, 1), 1, 0),), probed=True)
 

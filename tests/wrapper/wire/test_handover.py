@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -13,8 +14,9 @@ import pytest
 
 from ftslurm.errors import LaunchFailed
 from ftslurm.launchers.srun_options import split_command_line
-from ftslurm.wrapper import shim as shim_module
-from ftslurm.wrapper.shim import Channel, handed_over, munge_word
+from ftslurm.wrapper.shim import munge as munge_module
+from ftslurm.wrapper.shim.channel import Channel
+from ftslurm.wrapper.shim.munge import handed_over, munge_word
 from ftslurm.wrapper.wire.channel import for_launch
 from ftslurm.wrapper.wire.handover import begins_in_a_container, munge_socket, secret_word
 from tests.wrapper.munged import munged, needs_munge
@@ -44,8 +46,8 @@ def test_what_travels_does_not_hold_it_and_every_rank_of_the_node_gets_it(socket
 @needs_munge
 def test_a_step_that_had_to_wait_for_its_nodes_gets_it_too(socket: str) -> None:
     """munge's credentials last five minutes, one second at the least."""
-    munge = shim_module.Munge(socket)
-    munge._set(4, shim_module.ctypes.c_int(1))
+    munge = munge_module.Munge(socket)
+    munge._set(4, ctypes.c_int(1))
     text = munge.encode(SECRET, os.geteuid())
     time.sleep(2.1)  # by munge's clock of whole seconds
     assert munge.decode(text) == (SECRET, os.geteuid())
@@ -67,7 +69,7 @@ def test_a_credential_that_somebody_else_has_made_is_not_taken(socket: str, monk
 
 @needs_munge
 def test_damage_is_said(socket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shim_module, "MUNGED_S", 0.0)
+    monkeypatch.setattr(munge_module, "MUNGED_S", 0.0)
     word = munge_word(SECRET, os.geteuid(), socket)
     for bad in (word[:-8], word[:-20] + "A" * 20, "munge..", "munge.zz.x", "munge"):
         with pytest.raises((OSError, ValueError)):
@@ -76,12 +78,12 @@ def test_damage_is_said(socket: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_munge
 def test_where_munge_does_not_answer_the_rank_says_so(socket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shim_module, "MUNGED_S", 0.0)
+    monkeypatch.setattr(munge_module, "MUNGED_S", 0.0)
     _, _, text = munge_word(SECRET, os.geteuid(), socket).split(".")
     word = f"munge.{NOWHERE.encode().hex()}.{text}"
     with pytest.raises(OSError, match="Socket communication error"):
         handed_over(word)
-    monkeypatch.setattr(shim_module, "MUNGE_LIBRARY", "libnowhere.so.2")
+    monkeypatch.setattr(munge_module, "MUNGE_LIBRARY", "libnowhere.so.2")
     with pytest.raises(OSError):
         handed_over(word)
 
@@ -89,7 +91,7 @@ def test_where_munge_does_not_answer_the_rank_says_so(socket: str, monkeypatch: 
 def test_a_shim_without_munge_ends_with_a_sentence(tmp_path: Path) -> None:
     """In a container that has none, say."""
     argv = [sys.executable, "-I", "-S", "-c",
-            f"import sys; sys.path.append({str(REPOSITORY / 'ftslurm/wrapper')!r}); import shim; shim.MUNGE_LIBRARY = 'libnowhere.so.2'; shim.main()", "--", "true"]  # fmt: skip
+            f"import sys; sys.path.append({str(REPOSITORY / 'ftslurm/wrapper/shim')!r}); import _shim; _shim.MUNGE_LIBRARY = 'libnowhere.so.2'; _shim.main()", "--", "true"]  # fmt: skip
     env = {"FTSLURM_CHANNEL": f"1:1:munge.{NOWHERE.encode().hex()}.x:n1", "SLURM_PROCID": "3", "PATH": os.environ["PATH"]}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 71 and "rank 3 on" in done.stderr and "libnowhere" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,170 @@
+"""The user's command: started, watched, and stopped with all it left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from ftslurm.wrapper.shim.fast_stdlib import signal
+from ftslurm.wrapper.shim.processes import RESCAN_S, descendants, send_signal
+
+NAME_MAX = 1000  # characters of a command's name that are told; wire.py takes 4096 of the whole reason
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def find_program(name: str, path: str) -> str:
+    """Where exec would find `name`; if it is nowhere, a name whose exec fails with the right error."""
+    if "/" in name:
+        return name
+    for folder in path.split(os.pathsep):
+        candidate = os.path.join(folder or ".", name)
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return candidate
+    return "/nonexistent/" + name
+
+
+class Command:
+    """The user's command: started, watched, stopped with all it left behind. Speaks through what it returns."""
+
+    def __init__(self, libc) -> None:
+        self._libc = libc
+        self.pid = 0
+        self.attempt = 0
+        self.status: int | None = None  # as waitpid gave it, of the command itself
+        self.stopping = False
+        self.crash_status = 0  # of a drill: what a SIGKILL is to look like
+        self._deadline = 0.0
+        self._kill_until = 0.0
+        self._kill_wait_s = 0.0
+
+    def start(self, attempt: int, argv: list[str], env: dict, ends: list[tuple[int, int]]) -> tuple[int, str]:
+        """(0, "") once the command runs, else the errno (which slurmstepd makes the exit status) and the reason.
+
+        ends: a descriptor of ours, closed afterwards, and the number under which the command gets it.
+        """
+        self.attempt, self.status, self.stopping, self.crash_status = attempt, None, False, 0
+        path = find_program(argv[0], env.get("PATH", os.defpath))
+        terminal = os.isatty(0)
+        read_end, write_end = os.pipe()  # both close on exec; a failure comes through
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._become(path, argv, env, write_end, terminal, ends, parent)
+        for end in {write_end, *(end for end, _ in ends)}:
+            os.close(end)
+        told = os.read(read_end, 16)
+        os.close(read_end)
+        if not told:
+            return 0, ""
+        os.waitpid(self.pid, 0)  # a failed child still has our handlers: a SIGTERM to it would look like one to us
+        self.pid = 0
+        number = int(told)
+        name = argv[0] if len(argv[0]) <= NAME_MAX else argv[0][:NAME_MAX] + "..."
+        return number, f"{name}: {os.strerror(number)}"
+
+    def _become(
+        self, path: str, argv: list[str], env: dict, failure: int, terminal: bool, ends: list[tuple[int, int]], parent: int
+    ) -> None:
+        """In the child: own process group, death with the shim, then the command.
+
+        Every line costs a copy of the pages it touches, eight ranks at a time: what the parent can do, it does. Signals
+        that the shim catches go back to their default by exec itself; ignored ones stay ignored, as under srun.
+        """
+        try:
+            os.setpgid(0, 0)
+            if terminal:  # srun --pty: the command is the one that talks to the terminal
+                signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+                os.tcsetpgrp(0, os.getpgrp())
+                signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+            self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:  # it was killed before
+                os._exit(127)
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python's start-up ignores these two
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            for end, fd in ends:
+                os.dup2(end, fd)
+            os.execve(path, argv, env)
+        except OSError as error:
+            os.write(failure, str(error.errno or errno.EIO).encode())
+        except BaseException:
+            os.write(failure, str(errno.EINVAL).encode())
+        finally:
+            os._exit(127)
+
+    def reap(self) -> bool:
+        """Take in all that ended. True when no descendant is left: ECHILD of a subreaper is the proof."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                return False
+            if pid == self.pid:
+                faked = self.crash_status and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+                self.status = self.crash_status << 8 if faked else status
+
+    def signal(self, number: int) -> None:
+        """To the command itself, as Slurm signals a task."""
+        if self.pid and self.status is None:
+            send_signal(self.pid, number)
+
+    def stop(self, now: float, grace_s: float, kill_wait_s: float, asked: bool = False) -> None:
+        """SIGTERM (unless `asked` already) to the process group and to whatever left it; a second call can only shorten
+        the grace."""
+        if not self.stopping:
+            # A stopped process does not notice a SIGTERM before it goes on.
+            self._to_all(*(() if asked else (signal.SIGTERM,)), signal.SIGCONT)
+            self._deadline = now + grace_s
+        self.stopping, self._kill_wait_s, self._kill_until = True, kill_wait_s, 0.0
+        self._deadline = min(self._deadline, now + grace_s)
+
+    def kill(self, now: float, kill_wait_s: float) -> None:
+        """SIGKILL to everything, at once: what stands still is not woken first. `press` sees to the rest."""
+        if self.pid and self.status is None:
+            send_signal(-self.pid, signal.SIGKILL)  # all that can be reached without a look at what there is
+        self.stopping, self._deadline, self._kill_wait_s, self._kill_until = True, now, kill_wait_s, 0.0
+        self.press(now)
+
+    def press(self, now: float) -> bool:
+        """While stopping: SIGKILL once the grace is over. False when even that has not helped in time."""
+        if now < self._deadline:
+            return True
+        if not self._kill_until:
+            self._kill_until = now + self._kill_wait_s
+        self._to_all(signal.SIGKILL)
+        return now < self._kill_until
+
+    def wakes_in(self, now: float) -> float | None:
+        if not self.stopping:
+            return None
+        return RESCAN_S if now >= self._deadline else self._deadline - now
+
+    def freeze(self) -> None:
+        """Stop every process below us. Whoever has a SIGSTOP forks no more, so some rounds find them all."""
+        seen: set[int] = set()
+        while new := [pid for pid in descendants(os.getpid()) if pid not in seen]:
+            for pid in new:
+                send_signal(pid, signal.SIGSTOP)
+            seen.update(new)
+
+    def thaw(self) -> None:
+        self._to_all(signal.SIGCONT)
+
+    def _to_all(self, *numbers: int) -> None:
+        """To the process group as one, and to each descendant that has left it.
+
+        The group counts only while a descendant of ours is in it: a number that is free again may be a stranger's.
+        """
+        ours = descendants(os.getpid())
+        inside = [pid for pid in ours if self._in_group(pid)]
+        targets = [pid for pid in ours if pid not in inside] + ([-self.pid] if inside else [])
+        for number in numbers:
+            for target in targets:
+                send_signal(target, number)
+
+    def _in_group(self, pid: int) -> bool:
+        try:
+            return os.getpgid(pid) == self.pid
+        except ProcessLookupError:
+            return False  # gone

@@ -1,0 +1,287 @@
+"""The way to the controller: a conversation kept up over broken connections, and the lease that comes with it."""
+
+from __future__ import annotations
+
+import os
+import select
+from _thread import error as ThreadError
+from _thread import start_new_thread
+
+from ftslurm.wrapper.shim.channel import Channel
+from ftslurm.wrapper.shim.connection import NobodyListens, connect, readable, receive
+from ftslurm.wrapper.shim.fast_stdlib import socket
+from ftslurm.wrapper.shim.link import Link, LinkError
+from ftslurm.wrapper.shim.messages import within
+from ftslurm.wrapper.shim.signals import waking
+from ftslurm.wrapper.shim.talk import Talk
+from ftslurm.wrapper.shim.timers import boot_s
+
+REDIAL_S = 3.0  # for one try; the first lost SYN is sent again after one second
+# The controller's host answers, and nobody listens there: ftrun has ended. Longer than a reload of a firewall's rules.
+REFUSED_S = 5.0
+# When Slurm has just asked the step to end, it has asked the batch script too, and ftrun most likely ended with it: Slurm kills
+# all that a script leaves in its cgroup. As long after SIGTERM; SIGKILL follows within KillWait, 30 s by default.
+ENDING_S, ENDING_REFUSED_S = 60.0, 0.5
+CUT_OFF = "cut off from ftrun for longer than the lease"
+MISSED_BEATS = 2  # as many without an answer, and the connection is taken for dead: TCP itself would wait for minutes
+# From Slurm's announcement that it will stop the job to taking it that it did not, by a clock that goes on meanwhile.
+# slurmd sends the SIGSTOP two seconds after the SIGTSTP; seen on 22.05.
+PAUSE_S = 10.0
+# Without a controller nobody asks for a grace: the ranks get that of `stop.grace`, which it told, or the default, and the
+# default of `stop.kill_wait`.
+ORPHAN_GRACE_S, ORPHAN_KILL_WAIT_S = 20.0, 30.0
+
+
+class Line:
+    """The conversation with the controller, kept up over broken connections, and the lease that comes with its answers.
+
+    `poll` wakes when there is something for `listen`. Times are boot_s().
+    """
+
+    def __init__(self, channel: Channel, env: dict, sock: socket.socket, link: Link, hello: dict) -> None:
+        """hello: the first message of every connection."""
+        self._channel = channel
+        self._env = env
+        self._talk = Talk()
+        self._hello = {**hello, "talk": os.urandom(16).hex()}
+        self._wake_read, self._wake_write = waking()
+        self.poll = select.poll()
+        self.poll.register(self._wake_read, select.POLLIN)
+        self.until = float("inf")  # the end of the lease; before the first answer there is nothing to end
+        self.why = CUT_OFF  # it has ended
+        self.answered = 0.0  # when the last answer was asked for, whether it renewed the lease or not
+        self.gone = ""  # why there is no controller any more
+        self.grace_s = ORPHAN_GRACE_S
+        self._lease_s = 0.0
+        self._beat_s = 0.0
+        self._next_beat = float("inf")
+        self._pause_at: float | None = None  # since when we expect to be stopped
+        self.paused = False  # the controller waits for us: the lease does not run out
+        self._held_at: float | None = None  # it has run out meanwhile, and counts anew: nothing runs before an answer
+        self._asked: dict[int, float] = {}  # beats without an answer: number -> when it was sent
+        self._beats = 0
+        self._has = 0  # the last beat whose answer came
+        self._welcome = False
+        self._refused_at: float | None = None
+        self._ends_by = 0.0  # until when the end of ftrun is to be expected
+        self._found: tuple[socket.socket, Link] | OSError | None = None  # by the thread that dials
+        self._sock: socket.socket | None = None
+        # Given up, and still open: closed they would say that this process has ended.
+        self._given_up: list[socket.socket] = []
+        self._use(sock, link)
+
+    def say(self, message: dict) -> None:
+        """It arrives, sooner or later, or there is no controller any more."""
+        numbered = self._talk.say(message)
+        if self._welcome:
+            self._send(numbered)
+
+    def listen(self) -> list[dict]:
+        """New messages. Raises: LinkError when the controller speaks another language."""
+        if self._found is not None:
+            os.read(self._wake_read, 16)
+            found, self._found = self._found, None
+            self._dialled(found)
+        if self._sock is None or not readable(self._sock):
+            return []
+        try:
+            messages = receive(self._sock, self._link)
+        except EOFError:
+            self._broken("it hung up")
+            return []
+        except (OSError, LinkError) as error:  # forged or damaged: whoever did that is not in the next connection
+            self._broken(str(error))
+            return []
+        return [message for message in messages if self._is_new(message)]
+
+    def turn(self, now: float) -> None:
+        """What is due: a beat; a new connection where beats have had no answer; the end of all tries."""
+        if self._welcome and now >= self._next_beat:
+            if len(self._asked) >= MISSED_BEATS:
+                self._broken("it does not answer")
+                return
+            self._beat(now)
+        if self._pause_at is not None and now - self._pause_at >= PAUSE_S:
+            self.resume(now)
+        if self._refused_at is not None and now - self._refused_at >= self._patience_s(now):
+            self.gone = self.gone or "ftrun has ended"
+
+    def asked_to_end(self, now: float) -> None:
+        """Slurm has asked the step to end."""
+        self._ends_by = now + ENDING_S
+
+    def ending(self, now: float) -> bool:
+        """Has Slurm asked for it just now?"""
+        return now < self._ends_by
+
+    def _patience_s(self, now: float) -> float:
+        return ENDING_REFUSED_S if self.ending(now) else REFUSED_S
+
+    def pause(self, now: float) -> None:
+        """We are going to be stopped, and the controller most likely as well. Asks it to wait for us."""
+        if self._lease_s and not self.gone:
+            self._pause_at = now
+            self._beat(now)
+
+    def resume(self, now: float) -> None:
+        """We run (again). A lease that ran out meanwhile counts anew, but nothing may run before the controller has answered:
+        it may have been ended, or have begun without us by somebody else's hand."""
+        if self._pause_at is None:
+            return
+        self._pause_at = None
+        if self.paused and now >= self.until:
+            self._held_at, self.until = now, now + self._lease_s
+        self.paused = False
+        self._beat(now)
+
+    def excuse(self, now: float) -> None:
+        """We stood still ourselves, and watch over nothing that may not run beside others: the lease counts anew."""
+        if self.until < float("inf"):
+            self.until = max(self.until, now + self._lease_s)
+
+    @property
+    def held(self) -> bool:
+        """Must all stand still that runs on the lease?"""
+        return self._held_at is not None
+
+    def over(self, now: float) -> bool:
+        """Has the lease run out?"""
+        return now >= self.until and not self.paused
+
+    def _beat(self, now: float) -> None:
+        if self._welcome:
+            self._beats += 1
+            self._asked[self._beats] = now
+            self._next_beat = now + self._beat_s if self._beat_s else float("inf")
+            pause = {"pause": True} if self._pause_at is not None else {}
+            self._send({"t": "beat", "k": self._beats, "a": self._talk.heard, "r": self._has, **pause})
+
+    def wakes_in(self, now: float) -> float:
+        """Seconds, infinite for never."""
+        if self.gone:
+            return float("inf")
+        refused = float("inf") if self._refused_at is None else self._refused_at + self._patience_s(now)
+        paused = float("inf") if self._pause_at is None else self._pause_at + PAUSE_S
+        return max(0.0, min(self._next_beat, float("inf") if self.paused else self.until, refused, paused) - now)
+
+    def close(self) -> None:
+        """No word any more, and no try. The lease stays what it is. The connection ends with the process."""
+        self._give_up()
+        self.gone = self.gone or "closed"
+        try:
+            self.poll.unregister(self._wake_read)  # of a try that is still under way nobody needs to hear
+        except KeyError:
+            pass  # done before
+
+    def hang_up(self) -> None:
+        """`close`, by one who watches over no rank: the controller shall know."""
+        self.close()
+        self._close_given_up()
+
+    @property
+    def address(self) -> str:
+        """Our own, as the controller reaches it."""
+        return self._sock.getsockname()[0] if self._sock else ""
+
+    def _is_new(self, message: dict) -> bool:
+        """Raises: LinkError."""
+        what = message.get("t")
+        if what == "beat":
+            self._talk.has(message.get("a"))
+            asked = self._asked.pop(message.get("k"), None)
+            if asked is not None:
+                self._has = message["k"]
+                self._asked = {number: at for number, at in self._asked.items() if at > asked}
+                self._renew(asked, message)
+                self.paused = self._pause_at is not None and bool(message.get("paused"))
+            if message.get("let_go"):
+                self._end_lease("ftrun has let this rank go")
+            return False
+        if what == "refused":
+            self._end_lease("ftrun has gone on without this rank")
+            return False
+        if what == "welcome":
+            self._welcomed(message)
+            return False
+        return self._talk.hear(message)
+
+    def _welcomed(self, message: dict) -> None:
+        self._talk.has(message.get("a"))
+        self._lease_s, self._beat_s = (within(message[name], 0, 1e9, (int, float)) for name in ("lease_s", "beat_s"))
+        self.grace_s = within(message.get("grace_s", ORPHAN_GRACE_S), 0, 1e9, (int, float))
+        self._welcome, self._refused_at = True, None
+        self._close_given_up()
+        self._next_beat = boot_s() + self._beat_s if self._beat_s else float("inf")
+        self._renew(self._hello_at, message)
+        for kept in self._talk.kept:
+            self._send(kept)
+
+    def _renew(self, asked_at: float, answer: dict) -> None:
+        """An answer counts from when it was asked for: nobody knows how long it was on its way."""
+        if self._lease_s and not answer.get("let_go"):
+            # From one that is itself cut off nothing is taken, and who has no lease yet gets none.
+            until = asked_at + (0.0 if answer.get("cut_off") else self._lease_s)
+            if self._held_at is not None and asked_at >= self._held_at and not answer.get("cut_off"):
+                self._held_at = None
+            self.until = until if self.until == float("inf") else max(self.until, until)
+            self.answered = max(self.answered, asked_at)
+
+    def _end_lease(self, why: str) -> None:
+        self.why, self.until, self.paused = why, min(self.until, boot_s()), False
+
+    def _use(self, sock: socket.socket, link: Link) -> None:
+        self._sock, self._link, self._welcome, self._asked = sock, link, False, {}
+        self.poll.register(sock, select.POLLIN)
+        self._hello_at = boot_s()
+        self._next_beat = float("inf")
+        self._send({**self._hello, "a": self._talk.heard})
+
+    def _send(self, message: dict) -> None:
+        if self._sock is None:
+            return
+        try:
+            self._sock.sendall(self._link.pack(message))
+        except OSError as error:
+            self._broken(str(error))
+
+    def _give_up(self) -> None:
+        if self._sock is not None:
+            self.poll.unregister(self._sock)
+            self._given_up.append(self._sock)
+        self._sock, self._welcome, self._next_beat = None, False, float("inf")
+
+    def _close_given_up(self) -> None:
+        while self._given_up:
+            self._given_up.pop().close()
+
+    def _broken(self, why: str) -> None:
+        self._give_up()
+        self._dial()
+
+    def _dial(self) -> None:
+        if self.gone:
+            return
+        try:
+            start_new_thread(self._dialling, ())
+        except ThreadError as error:
+            self.gone = f"no thread is to be had to call ftrun again: {error}"
+
+    def _dialling(self) -> None:
+        try:
+            self._found = connect(self._channel, self._env, min(REDIAL_S, self._patience_s(boot_s())))
+        except OSError as error:
+            self._found = error
+        os.write(self._wake_write, b"!")
+
+    def _dialled(self, found) -> None:
+        if isinstance(found, tuple):
+            if self.gone:
+                found[0].close()
+            else:
+                self._use(*found)
+            return
+        if not isinstance(found, NobodyListens):
+            self._refused_at = None
+        elif self._refused_at is None:
+            self._refused_at = boot_s()
+        self._dial()

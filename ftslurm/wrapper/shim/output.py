@@ -1,0 +1,185 @@
+"""What the command prints goes where the shim's own output goes, and its last is kept."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import time
+from _thread import allocate_lock, start_new_thread
+from _thread import error as ThreadError
+from _thread import stack_size as set_stack_size
+
+from ftslurm.wrapper.shim.processes import RESCAN_S
+from ftslurm.wrapper.shim.streams import same_file, terminal_like
+from ftslurm.wrapper.shim.tail import TAIL_MAX, WORDS_MAX, Tail, last_words
+
+READ_BYTES = 1 << 16  # what a pipe holds
+STACK_BYTES = 256 << 10  # of a pump's thread; only what is touched becomes resident
+# From a rank's end to the report, for what it wrote before to be read: a pump needs far less, but one that waits for a
+# reader (srun is suspended) shall not hold the answer to a failure up.
+SETTLE_S, SETTLE_STEP_S = 0.2, 0.001
+# At the end, for a reader that is slow. Below `stop.kill_wait` and Slurm's KillWait of 30 s, after which it would be
+# SIGKILL that ends us: what cannot be delivered by then belongs to a reader that does not read.
+DELIVER_S = 10.0
+
+
+class Pump:
+    """Carries one stream of one attempt to where the shim's own goes, in a thread: whoever reads there may not read."""
+
+    def __init__(self, source: int, target: int, tail: Tail, earlier: list[Pump], shared: bool) -> None:
+        """earlier: what they still have to deliver to the same target goes first. shared: by several ranks.
+
+        Raises: ThreadError.
+        """
+        self.target = target
+        self._tail = tail
+        self.ended = False
+        self.heard_at = time.monotonic()
+        self._source = source
+        self._earlier = earlier
+        self._terminal = os.isatty(target)
+        self._keeps_lines = shared and os.fstat(target).st_mode & 0o170000 == 0o010000  # a pipe
+        self._lock = allocate_lock()  # around a read and the note of it, neither of which blocks
+        self._carrying = False
+        start_new_thread(self._run, ())
+
+    def caught_up(self) -> bool:
+        """Has all that was written so far been read and noted?"""
+        with self._lock:
+            return self.ended or not self._readable()
+
+    def idle(self) -> bool:
+        """Has it been delivered as well?"""
+        with self._lock:
+            return self.ended or not (self._carrying or self._readable())
+
+    def pieces(self) -> tuple[list[list], list[list]]:
+        with self._lock:
+            return self._tail.pieces()
+
+    def _readable(self) -> bool:
+        poll = select.poll()
+        poll.register(self._source, select.POLLIN)
+        return any(events & select.POLLIN for _, events in poll.poll(0))
+
+    def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._source, select.POLLIN)
+        try:
+            while self._take_and_give(poll):
+                pass
+        finally:
+            with self._lock:
+                self.ended = True
+                os.close(self._source)
+
+    def _take_and_give(self, poll) -> bool:
+        """False at the end: nobody holds the other side any more, or nobody reads ours."""
+        poll.poll()
+        with self._lock:
+            try:
+                data = os.read(self._source, READ_BYTES)
+            except OSError:
+                return False  # EIO: how a pseudo terminal says that its other side is closed
+            if not data:
+                return False
+            self._tail.add(data, time.time())
+            self.heard_at = time.monotonic()
+            self._carrying = True
+        while self._earlier:
+            if self._earlier[0].idle():
+                del self._earlier[0]
+            else:
+                time.sleep(RESCAN_S)
+        heard = self._give(data)
+        self._carrying = False
+        return heard
+
+    def _give(self, data: bytes) -> bool:
+        """False when nobody listens any more: the command shall see then what it would have seen without us.
+
+        A full or broken disk ends nothing: as with output that srun writes, the command runs on, unheard.
+        """
+        view, done = memoryview(data), 0
+        while done < len(data):
+            end = self._end_of_write(data, done)
+            try:
+                done += os.write(self.target, view[done:end])
+            except BlockingIOError:  # who shares it with us has set it so
+                ready = select.poll()
+                ready.register(self.target, select.POLLOUT)
+                ready.poll()
+            except OSError as error:
+                return not (self._terminal or error.errno in (errno.EPIPE, errno.ECONNRESET))
+        return True
+
+    def _end_of_write(self, data: bytes, begin: int) -> int:
+        """What is longer than PIPE_BUF ranks that share a pipe would tear apart: lines stay whole, as they were."""
+        if not self._keeps_lines or len(data) - begin <= select.PIPE_BUF:
+            return len(data)
+        return data.rfind(b"\n", begin, begin + select.PIPE_BUF) + 1 or data.find(b"\n", begin) + 1 or len(data)
+
+
+class Output:
+    """What becomes of the command's stdout and stderr: pumped, or handed through."""
+
+    def __init__(self, streams: tuple[int, ...], shared: bool) -> None:
+        """streams: those of 1 and 2 that were open when the shim began. shared: by several ranks."""
+        self._streams = streams
+        self._shared = shared
+        self._pumps: list[Pump] = []  # of this attempt
+        self._unended: list[Pump] = []  # of all attempts
+        set_stack_size(STACK_BYTES)
+
+    def lay(self, limit: int) -> list[tuple[int, int]]:
+        """Our ends for the command, to be closed once it has them, and the descriptors that it shall have them as.
+
+        limit: bytes to keep of each stream; 0: the command gets our own descriptors, and so it does where no pipe, terminal
+        or thread is to be had. It also gets a terminal that it reads from (srun --pty): that is its own to rule.
+        """
+        self._unended = [pump for pump in self._unended if not pump.ended]
+        self._pumps = []
+        ends: list[tuple[int, int]] = []
+        streams = [fd for fd in self._streams if limit > 0 and not (os.isatty(fd) and os.isatty(0))]
+        for fd in streams:
+            if fd == 2 and len(streams) == 2 and same_file(1, 2):  # one for both: so their order stays
+                ends += [(end, 2) for end, _ in ends]
+                continue
+            try:
+                ends.append((self._connect(fd, limit), fd))
+            except OSError:
+                continue
+        self._unended += self._pumps
+        return ends
+
+    def _connect(self, fd: int, limit: int) -> int:
+        """A new pump to `fd`; gives the command's end. Raises: OSError."""
+        source, end = terminal_like(fd) if os.isatty(fd) else os.pipe()
+        tail = Tail("out" if fd == 1 else "err", min(limit, TAIL_MAX))
+        try:
+            earlier = [pump for pump in self._unended if pump.target == fd]
+            self._pumps.append(Pump(source, fd, tail, earlier, self._shared))
+        except ThreadError as error:
+            os.close(source)
+            os.close(end)
+            raise OSError(errno.EAGAIN, str(error)) from None
+        return end
+
+    def caught_up(self) -> bool:
+        return all(pump.caught_up() for pump in self._pumps)
+
+    def silent_s(self, now: float) -> float:
+        """For how long nothing has come, monotonic seconds; 0 where what comes does not pass by us."""
+        return now - max((pump.heard_at for pump in self._pumps), default=now)
+
+    def words(self) -> list[list]:
+        """The last words of this attempt's command."""
+        return last_words([pump.pieces() for pump in self._pumps], WORDS_MAX)
+
+    def deliver(self, limit_s: float) -> None:
+        """Wait until all of it has arrived."""
+        deadline = time.monotonic() + limit_s
+        for pump in self._unended:
+            while not pump.idle() and time.monotonic() < deadline:
+                time.sleep(SETTLE_STEP_S)

@@ -1,0 +1,75 @@
+"""The processes below one, and signals to them."""
+
+from __future__ import annotations
+
+import os
+import time
+
+RESCAN_S = 0.02  # between two SIGKILL rounds: children of the killed become ours only once they are reaped
+EXEC_LOOKS, EXEC_S = 20, 0.005  # a process may have no environment at all, so not for long
+
+
+def descendants(root: int) -> list[int]:
+    """Every process below `root`, by the kernel's own list where it has one (CONFIG_PROC_CHILDREN), else by parents."""
+    if os.path.exists(f"/proc/{root}/task/{root}/children"):
+        found, ahead = [], [root]
+        while ahead:
+            children = _children(ahead.pop())
+            found += children
+            ahead += children
+        return found
+    return _descendants_by_parent(root)
+
+
+def _children(pid: int) -> list[int]:
+    found = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as listing:
+                found += [int(word) for word in listing.read().split()]
+    except OSError:
+        pass  # it ended while we looked
+    return found
+
+
+def _descendants_by_parent(root: int) -> list[int]:
+    parents = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat") as stat:
+                    parents[int(name)] = int(stat.read().rpartition(")")[2].split()[1])
+            except (OSError, IndexError, ValueError):
+                continue
+    found, ahead = [], [root]
+    while ahead:
+        parent = ahead.pop()
+        children = [pid for pid, above in parents.items() if above == parent]
+        found += children
+        ahead += children
+    return found
+
+
+def environ_of(pid: int) -> list[bytes]:
+    """`name=value`, empty for a process that is somebody else's or has ended. In the midst of execve(2) it has none for a
+    moment: then it is asked again."""
+    try:
+        for _ in range(EXEC_LOOKS):
+            with open(f"/proc/{pid}/environ", "rb") as variables:
+                if data := variables.read():
+                    return data.split(b"\0")
+            with open(f"/proc/{pid}/statm", "rb") as memory:
+                if memory.read().startswith(b"0 "):
+                    break  # a zombie, or a thread of the kernel's
+            time.sleep(EXEC_S)
+    except OSError:
+        pass
+    return []
+
+
+def send_signal(pid: int, number: int) -> None:
+    """A negative `pid` means the process group."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass  # gone already; or it changed its user (setuid), which only root could end
