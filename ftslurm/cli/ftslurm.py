@@ -97,7 +97,7 @@ def explain(code: tuple[str, ...], policy: str, profile: str, annotations: str, 
         return _explain_code(code, resolved.settings, as_json)
 
     from ftslurm.model.history import fold
-    from ftslurm.policies.ladder.ladder import rung_texts
+    from ftslurm.policies.ladder.ladder import rung_words
     from ftslurm.report import ladder as show
     from ftslurm.report.requests import in_force
     from ftslurm.report.text import console
@@ -105,7 +105,7 @@ def explain(code: tuple[str, ...], policy: str, profile: str, annotations: str, 
     held = in_force(fold(store().find(job)[1].records).control) if job else None
     if as_json:
         return print_json(show.as_json(resolved, held))
-    show.print_ladder(console(), resolved, rung_texts(), held)
+    show.print_ladder(console(), resolved, rung_words(), held)
 
 
 def _explain_code(code: tuple[str, ...], settings: Settings, as_json: bool) -> None:

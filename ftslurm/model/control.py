@@ -13,7 +13,7 @@ from enum import Enum
 
 from ftslurm.model.nodes import fold
 from ftslurm.model.record import CheckpointSeen, RequestAnswered, RequestDone, Requested
-from ftslurm.model.settings import RUNG_NAMES
+from ftslurm.model.rungs import RUNG_NAMES, Rung
 from ftslurm.model.values import dataclass
 
 STOP, REQUEUE, EXCLUDE, REINSTATE = "stop", "requeue", "exclude", "reinstate"
@@ -24,8 +24,7 @@ ACTS = frozenset({STOP, REQUEUE, EXCLUDE})
 # These hold from when they are taken, and nothing has to be done for them.
 STANDS = frozenset({REINSTATE, HOLD, RELEASE, NO_RESTARTS, ALLOW_RESTARTS, UNDO})
 # What can be held: every remedy of the ladder, and the requeue that answers a warning of Slurm's.
-ON_WARNING, ON_REQUEST = "requeue-on-warning", "requeue-on-request"
-HOLDABLE = (*(name for name in RUNG_NAMES if name != "fail"), ON_WARNING)
+HOLDABLE = (*(name for name in RUNG_NAMES if name != Rung.FAIL), Rung.ON_WARNING.value)
 ROOT = "root"
 # As the program says that one is complete (record.ProgramSaid).
 CHECKPOINT = "checkpoint"
@@ -140,7 +139,7 @@ class Control:
 
     def why_held(self, rung: str) -> str:
         """Why the ladder passes `rung` over; empty if nobody asked for that."""
-        if rung == "fail":
+        if rung == Rung.FAIL:
             return ""
         if stop := self.stopping:
             return f"{stop.who} asked to stop the job (request {stop.number})"

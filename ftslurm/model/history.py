@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from functools import reduce
 
 from ftslurm.errors import UsageError
-from ftslurm.model.control import CHECKPOINT, EXCLUDE, ON_REQUEST, ON_WARNING, REINSTATE, REQUEUE, UNDO, Control, Request, State
+from ftslurm.model.control import CHECKPOINT, EXCLUDE, REINSTATE, REQUEUE, UNDO, Control, Request, State
 from ftslurm.model.nodes import expand
 from ftslurm.model.pauses import with_pause
 from ftslurm.model.record import (
@@ -35,19 +35,14 @@ from ftslurm.model.record import (
     SlotsChanged,
     TroubleSeen,
 )
+from ftslurm.model.rungs import REQUEUES, RESTARTS, SWAPS, Budget, Rung
 from ftslurm.model.shares import Share, unfold_shares
 from ftslurm.model.values import dataclass
 
-REQUEUES = frozenset({"isolated-requeue", "unconditional-requeue", ON_WARNING, ON_REQUEST})
-# What the job has from Slurm, or from people by way of it, as a rung; and the cause of one that ftrun knew nothing of before.
-BY_SLURM, OUTSIDE = "requeue-by-slurm", "outside"
+# The cause of a requeue by Slurm that ftrun knew nothing of before.
+OUTSIDE = "outside"
 # What the next scheduling may find behind it (succession.cut_short).
 SLURM_S_CAUSES = frozenset({"node", "lost"})
-SWAPS = frozenset({"node-replacement", "shrink"})
-# By these all ranks of the job start again. Source: AIMaster, --max-num-of-job-restart.
-RESTARTS = SWAPS | {"in-place-restart", "hang-restart", "isolated-requeue", "unconditional-requeue"}
-# The budget that all of them share, where a policy says so.
-JOB_RESTARTS = "max_job_restarts"
 # What breaks "consecutive" (ModelArts): a decision with such a cause, or a fault of such a class whatever was done about it.
 # What ranks only printed ("hardware") does not: our own remedy for it would set the count back, and a bug never end.
 EXPLICIT_FAULTS = frozenset({"device", "node"})
@@ -191,11 +186,11 @@ class History:
         if self.requeue is not None:
             return self.requeue.rung, self.requeue.cause
         known = self.finished is None and self.trouble in SLURM_S_CAUSES
-        return BY_SLURM, self.trouble if known else OUTSIDE
+        return Rung.BY_SLURM.value, self.trouble if known else OUTSIDE
 
     def used(self, budget: str) -> int:
         """How much of that budget is spent."""
-        return self.job_restarts if budget == JOB_RESTARTS else self.spent.get(budget, 0)
+        return self.job_restarts if budget == Budget.JOB_RESTARTS else self.spent.get(budget, 0)
 
     def suspected(self, node: str, since: float) -> int:
         """How often a verdict held something against `node` from `since` (Unix seconds) on."""
@@ -361,7 +356,7 @@ def _decided(past: History, decided: Decided) -> History:
         requeue_left=past.requeue_left and requeue is past.open_requeue,
         open_swaps=swaps,
         job_restarts=past.job_restarts + _restarts_job(decided),
-        unconditional_in_a_row=_in_a_row(past.unconditional_in_a_row, decided, decided.rung == "unconditional-requeue"),
+        unconditional_in_a_row=_in_a_row(past.unconditional_in_a_row, decided, decided.rung == Rung.UNCONDITIONAL_REQUEUE),
         hangs_in_a_row=_in_a_row(past.hangs_in_a_row, decided, decided.cause == "hang"),
         left_on_words=words,
         reinstated=past.reinstated.difference(isolated),
@@ -376,7 +371,7 @@ def _decided(past: History, decided: Decided) -> History:
 def _restarts_job(decided: Decided) -> bool:
     """A crash that is answered in place and costs nothing came of a port that ftrun had chosen. What people ask for is theirs."""
     own_doing = decided.cause == "request" or (
-        decided.rung == "in-place-restart" and decided.cause == "crash" and not decided.cost
+        decided.rung == Rung.IN_PLACE_RESTART and decided.cause == "crash" and not decided.cost
     )
     return decided.rung in RESTARTS and not own_doing
 

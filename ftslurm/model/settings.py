@@ -11,18 +11,9 @@ from dataclasses import field, fields, replace
 from typing import Any
 
 from ftslurm.errors import PolicyError
+from ftslurm.model.rungs import RUNG_NAMES, Rung
 from ftslurm.model.values import dataclass
 
-RUNG_NAMES = (
-    "rank-restart",
-    "in-place-restart",
-    "hang-restart",
-    "node-replacement",
-    "shrink",
-    "isolated-requeue",
-    "unconditional-requeue",
-    "fail",
-)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LARGE_FIRST = (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
 _SIGNALS = ("TERM", "USR1", "USR2", "HUP", "INT", "QUIT", "CONT", "URG", "XCPU")
@@ -627,7 +618,7 @@ LEAVES: Mapping[str, Any] = {leaf.metadata["name"]: leaf for leaf in fields(Sett
 
 def is_on(settings: Settings, rung: str) -> bool:
     """Is the rung switched on? `fail` always is."""
-    if rung == "rank-restart":
+    if rung == Rung.RANK_RESTART:
         return settings.mode == "async"
     leaf = LEAVES.get(f"rungs.{rung}.enabled")
     return leaf is None or bool(getattr(settings, leaf.name))
@@ -718,8 +709,8 @@ def _implied(settings: Settings, places: dict[str, str]) -> Settings:
         places["rungs.hang-restart.by_program"] = places["rungs.hang-restart.enabled"]
     budget, unsaid = 0, places["rungs.node-replacement.budget"] == "default"
     for leaf, given, rung, worth in (
-        ("nodes.spares", settings.spares, "node-replacement", settings.spares),
-        ("nodes.min", settings.min_nodes, "shrink", _SHRINKS),
+        ("nodes.spares", settings.spares, Rung.NODE_REPLACEMENT, settings.spares),
+        ("nodes.min", settings.min_nodes, Rung.SHRINK, _SHRINKS),
     ):
         name = f"rungs.{rung}.enabled"
         if given and places[name] == "default":
@@ -737,7 +728,7 @@ def _with_enough(settings: Settings, places: dict[str, str]) -> Settings:
     budget, least = "rungs.node-replacement.budget", "nodes.min"
     if settings.shrink and places[least] == "default":
         changes["min_nodes"], places[least] = _SHRUNK_LEAST, places["rungs.shrink.enabled"]
-    wanted = (("shrink", settings.shrink, _SHRINKS), ("node-replacement", settings.node_replacement, _REPLACEMENTS))
+    wanted = ((Rung.SHRINK, settings.shrink, _SHRINKS), (Rung.NODE_REPLACEMENT, settings.node_replacement, _REPLACEMENTS))
     for rung, on, worth in wanted:
         if on and places[budget] == "default":
             changes["node_replacements"], places[budget] = worth, places[f"rungs.{rung}.enabled"]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.model.counters import schedule_count
-from ftslurm.model.history import REQUEUES
 from ftslurm.model.nodes import expand, fold
+from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.values import dataclass
 
 # Slurm's states of a job that is ending by somebody's will but ours, and how ftrun puts it in its last record.

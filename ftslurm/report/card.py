@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ftslurm.model import record as rec
-from ftslurm.model.history import JOB_RESTARTS, RESTARTS, SWAPS, History
+from ftslurm.model.history import History
 from ftslurm.model.nodes import fold
+from ftslurm.model.rungs import RESTARTS, SWAPS, Budget, Rung
 from ftslurm.model.text import cut, cut_front, visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, ErrorClass
@@ -274,19 +275,20 @@ class _Walk:
         without = f" without {fold(decided.exclude)}" if decided.exclude else ""
         left = f" {fold(decided.isolate)}" if decided.isolate else " a node"
         job = f"job {self.job}"
-        return {
-            "rank-restart": f"job {self.job}: one rank is started again",
-            "in-place-restart": f"{job} is restarted in place",
-            "hang-restart": f"{job} hangs and is restarted in place",
-            "node-replacement": f"{job} replaces{left}",
-            "shrink": f"{job} goes on without{left}",
-            "fail": f"{job} failed",
-        }.get(decided.rung, f"{job} is requeued{without}")
+        becomes: dict[str, str] = {
+            Rung.RANK_RESTART: f"job {self.job}: one rank is started again",
+            Rung.IN_PLACE_RESTART: f"{job} is restarted in place",
+            Rung.HANG_RESTART: f"{job} hangs and is restarted in place",
+            Rung.NODE_REPLACEMENT: f"{job} replaces{left}",
+            Rung.SHRINK: f"{job} goes on without{left}",
+            Rung.FAIL: f"{job} failed",
+        }
+        return becomes.get(decided.rung, f"{job} is requeued{without}")
 
     def _who(self, decided: rec.Decided) -> str:
         v, trouble = self.verdict, self.trouble
         if decided.cause == "hang" and self.hang is not None:
-            return f"it hung: {self.hang.what}" if decided.rung == "fail" else self.hang.what
+            return f"it hung: {self.hang.what}" if decided.rung == Rung.FAIL else self.hang.what
         if trouble is None:
             return decided.why.partition("; ")[0]
         if trouble.cause in _DEVICE and v is not None and v.place and v.said and v.said in trouble.what:
@@ -330,16 +332,16 @@ class _Walk:
         return [f"{node}: {'; '.join(held)}"] if held else []
 
     def _done(self, decided: rec.Decided) -> str:
-        if decided.rung == "fail":
+        if decided.rung == Rung.FAIL:
             reason = decided.reason or "nothing above applies"
-            used = {JOB_RESTARTS: self.past.used(JOB_RESTARTS), **self.past.spent}
+            used = {Budget.JOB_RESTARTS: self.past.used(Budget.JOB_RESTARTS), **self.past.spent}
             spent = [name for name, n in used.items() if n and self._limit(name) and name not in reason]
             left = [self._cost(name) for name in spent]
             told = [f"nothing more: {reason}", *left, self._lived()]
         else:
             known = decided.reason.startswith("without ") or decided.reason in _PLAIN
             why = f" ({decided.reason})" if decided.reason and not known else ""
-            together = [self._cost(JOB_RESTARTS)] if self._limit(JOB_RESTARTS) and decided.rung in RESTARTS else []
+            together = [self._cost(Budget.JOB_RESTARTS)] if self._limit(Budget.JOB_RESTARTS) and decided.rung in RESTARTS else []
             costs = [self._cost(decided.cost)] if decided.cost else [] if together else ["costs nothing"]
             told = [f"{decided.rung}{why}", *together, *costs, self._lived()]
         return "; ".join(each for each in told if each)

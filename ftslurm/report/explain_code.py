@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from rich.console import Console
 
 from ftslurm.model.devices import CodeMeaning, FaultClass, Remedy
+from ftslurm.model.rungs import Rung
 from ftslurm.model.settings import LEAVES, Settings, in_words, is_on
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
@@ -181,39 +182,39 @@ def _device_steps(meaning: CodeMeaning, induced: bool, s: Settings) -> Steps:
 def _healed(s: Settings, where: str = "node", induced: bool = False) -> Steps:
     """An error that a restart in place answers, until it comes too often on one `where`."""
     then = _without_blame(s) if induced else _without_node(s)
-    if not is_on(s, "in-place-restart"):
+    if not is_on(s, Rung.IN_PLACE_RESTART):
         return (Step("", "in-place-restart is switched off"), *then)
     told = "stop the processes, let the device heal, run the command again on the same nodes (in-place-restart, costs nothing)"
     if s.reset != "never":
         told += f"; reset the device if it has not healed in {_value('rungs.in-place-restart.self_heal_wait', s)}"
     often = f"the {_nth(s.same_code_limit)} time in {_hours(s.same_code_window_s)} on one {where}: {then[0].what}"
-    return (Step("in-place-restart", told), Step(then[0].rung, often), *then[1:])
+    return (Step(Rung.IN_PLACE_RESTART, told), Step(then[0].rung, often), *then[1:])
 
 
 def _without_node(s: Settings) -> Steps:
     """A node is to blame."""
     steps = []
-    if is_on(s, "node-replacement") and s.node_replacements:
+    if is_on(s, Rung.NODE_REPLACEMENT) and s.node_replacements:
         told = f"replace the node and keep the others (node-replacement, at most {counted(s.node_replacements, 'time')})"
-        steps.append(Step("node-replacement", told))
-    if is_on(s, "isolated-requeue"):
+        steps.append(Step(Rung.NODE_REPLACEMENT, told))
+    if is_on(s, Rung.ISOLATED_REQUEUE):
         first = "if that cannot be: " if steps else ""
         told = f"{first}requeue the job without the node (isolated-requeue, one of max_restarts {s.max_restarts})"
-        steps.append(Step("isolated-requeue", told))
-    return tuple(steps) or (Step("fail", "the job fails: neither node-replacement nor isolated-requeue is switched on"),)
+        steps.append(Step(Rung.ISOLATED_REQUEUE, told))
+    return tuple(steps) or (Step(Rung.FAIL, "the job fails: neither node-replacement nor isolated-requeue is switched on"),)
 
 
 def _without_blame(s: Settings) -> Steps:
     """A device fault that the program brings about: the automatic requeue pays for it, whichever of the two is on."""
     if not (s.unconditional_requeue or s.isolated_requeue):
-        return (Step("fail", "the job fails: no requeue is switched on"),)
+        return (Step(Rung.FAIL, "the job fails: no requeue is switched on"),)
     told = f"requeue the job and blame no node (unconditional-requeue, one of max_restarts {s.max_restarts})"
-    return (Step("unconditional-requeue", told),)
+    return (Step(Rung.UNCONDITIONAL_REQUEUE, told),)
 
 
 # --- failures of the command
 
-_NEVER: Steps = (Step("fail", "the job fails: retry.policy is Never"),)
+_NEVER: Steps = (Step(Rung.FAIL, "the job fails: retry.policy is Never"),)
 
 
 def _again(finding: Finding, confirm: int, s: Settings) -> Steps:
@@ -225,7 +226,7 @@ def _again(finding: Finding, confirm: int, s: Settings) -> Steps:
     if finding.retriable is Retriable.NO and s.retry_policy != "OnFailure":
         return _hopeless(confirm, s)
     if s.retry_policy == "ExitCodeAndErrorMsg" and finding.retriable is Retriable.UNKNOWN:
-        return (Step("fail", "the job fails: retry.policy ExitCodeAndErrorMsg wants it called retriable"),)
+        return (Step(Rung.FAIL, "the job fails: retry.policy ExitCodeAndErrorMsg wants it called retriable"),)
     steps = _requeues(s)
     if finding.blame is Blame.SUSPECT:
         then = _without_node(s)[0]
@@ -246,28 +247,29 @@ def _on_words(s: Settings, may: Steps, may_not: Steps) -> Steps:
 def _hopeless(confirm: int, s: Settings) -> Steps:
     fails = "the job fails, running it again cannot help (fail)"
     if s.retry_policy == "ExitCodeAndErrorMsg":
-        return (Step("fail", fails),)
+        return (Step(Rung.FAIL, fails),)
     if confirm:
         tries = "one more try" if confirm == 1 else f"{confirm} more tries"
-        return (Step("unconditional-requeue", f"{tries} to make sure"), Step("fail", f"when it comes back: {fails}"))
+        return (Step(Rung.UNCONDITIONAL_REQUEUE, f"{tries} to make sure"), Step(Rung.FAIL, f"when it comes back: {fails}"))
     return (
-        Step("fail", f"on every rank: {fails}"),
-        Step("unconditional-requeue", "on some ranks only: one more try, and when it comes back the same"),
+        Step(Rung.FAIL, f"on every rank: {fails}"),
+        Step(Rung.UNCONDITIONAL_REQUEUE, "on some ranks only: one more try, and when it comes back the same"),
     )
 
 
 def _requeues(s: Settings) -> Steps:
     steps = []
     if s.mode == "async":
-        steps.append(Step("rank-restart", "start the failed rank again, the others go on (rank-restart, costs nothing)"))
-    if is_on(s, "in-place-restart") and s.crash_restarts:
+        steps.append(Step(Rung.RANK_RESTART, "start the failed rank again, the others go on (rank-restart, costs nothing)"))
+    if is_on(s, Rung.IN_PLACE_RESTART) and s.crash_restarts:
         told = f"run the command again on the same nodes (in-place-restart, at most {counted(s.crash_restarts, 'time')})"
-        steps.append(Step("in-place-restart", told))
-    if is_on(s, "unconditional-requeue"):
+        steps.append(Step(Rung.IN_PLACE_RESTART, told))
+    if is_on(s, Rung.UNCONDITIONAL_REQUEUE):
         told = f"requeue the job (unconditional-requeue, one of max_restarts {s.max_restarts})"
-        steps.append(Step("unconditional-requeue", told))
-        steps.append(Step("fail", f"after {s.unconditional_in_a_row} in a row without progress or a fact between: the job fails"))
-    return tuple(steps) or (Step("fail", "the job fails: unconditional-requeue is switched off"),)
+        steps.append(Step(Rung.UNCONDITIONAL_REQUEUE, told))
+        in_a_row = f"{s.unconditional_in_a_row} in a row without progress or a fact between"
+        steps.append(Step(Rung.FAIL, f"after {in_a_row}: the job fails"))
+    return tuple(steps) or (Step(Rung.FAIL, "the job fails: unconditional-requeue is switched off"),)
 
 
 def _retriable(finding: Finding) -> str:

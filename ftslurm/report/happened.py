@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from ftslurm.model import record as rec
 from ftslurm.model.nodes import fold
+from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted, visible
 from ftslurm.model.values import dataclass
 from ftslurm.report.jobs import clock
@@ -69,7 +70,7 @@ def _told(record: rec.Record) -> Iterator[tuple[str, str]]:
             yield f"{record.signal}: {record.meaning}", ""
         case rec.Decided():
             cost = f" (costs one of {record.cost})" if record.cost else ""
-            yield f"{record.rung}{cost}: {record.why}", "bad" if record.rung == "fail" else "done"
+            yield f"{record.rung}{cost}: {record.why}", "bad" if record.rung == Rung.FAIL else "done"
         case rec.CarriedOut():
             yield f"{'done' if record.ok else 'FAILED'}: {record.what}", "done" if record.ok else "bad"
         case rec.AttemptEnded():

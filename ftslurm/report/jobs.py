@@ -12,6 +12,7 @@ from typing import Any
 
 from ftslurm.errors import UsageError
 from ftslurm.model.nodes import expand
+from ftslurm.model.rungs import Rung
 from ftslurm.model.settings import duration
 from ftslurm.model.summary import OVER, JobSummary
 from ftslurm.model.values import dataclass
@@ -140,7 +141,7 @@ def cells(job: JobSummary, now: float, cluster: bool) -> tuple[str, ...]:
     told = "" if job.state in ("completed", "cancelled") or not job.rung else f"{job.rung} ({job.cause})"
     until = f"{_UNTIL.get(job.state, 'until')} {clock(job.until)}" if job.until else ""
     more = ", ".join(filter(None, (job.what, until)))
-    what = ": ".join(filter(None, (told if job.rung != "fail" else "", more))) or job.command
+    what = ": ".join(filter(None, (told if job.rung != Rung.FAIL else "", more))) or job.command
     return name, job.name, job.state, str(job.attempt), job.nodes, age(now - job.at), what
 
 

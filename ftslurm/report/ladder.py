@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from ftslurm.model.rungs import Rung, RungWords
 from ftslurm.model.settings import LEAVES, Resolved, env_name, in_words, is_on, takes
 from ftslurm.report.facts import print_facts
 from ftslurm.report.requests import InForce
@@ -32,18 +34,17 @@ def as_json(resolved: Resolved, requests: InForce | None = None) -> dict[str, An
 
 
 def print_ladder(
-    console: Console, resolved: Resolved, rungs: tuple[tuple[str, str, str, str], ...], requests: InForce | None = None
+    console: Console, resolved: Resolved, rungs: Mapping[Rung, RungWords], requests: InForce | None = None
 ) -> None:
-    """rungs: (name, trigger, cost, degrades) of every rung there is. requests: what the owner of a job has asked for there."""
+    """rungs: every rung there is, in words. requests: what the owner of a job has asked for there."""
     console.print(Text("The ladder, cheapest remedy first; a rung that is off or does not fit is passed over.", style="bold"))
-    by_name = {rung[0]: rung for rung in rungs}
-    for number, name in enumerate(dict.fromkeys((*resolved.settings.ladder, "fail")), 1):
+    for number, name in enumerate(dict.fromkeys((*resolved.settings.ladder, Rung.FAIL)), 1):
         on = is_on(resolved.settings, name)
         held = requests.why_held(name, moment) if requests is not None else ""
         more = held or ("" if on else "off")
         console.print(Text(f"{number}. {name}{f'  ({more})' if more else ''}", style="cyan" if on and not held else "dim"))
-        _, trigger, cost, degrades = by_name[name]
-        facts = [("answers", trigger), ("costs", cost), ("next rung", degrades)]
+        words = rungs[Rung(name)]
+        facts = [("answers", words.trigger), ("costs", words.price), ("next rung", words.degrades)]
         facts += [(leaf, value) for leaf, value in _values(resolved, f"rungs.{name}.")]
         print_facts(console, facts, 3)
     console.print(Text("Everything else", style="bold"))

@@ -12,13 +12,13 @@ from typing import Any
 
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
-from ftslurm.model.history import BY_SLURM, OUTSIDE, REQUEUES, fold
-from ftslurm.model.settings import RUNG_NAMES
+from ftslurm.model.history import OUTSIDE, fold
+from ftslurm.model.rungs import REQUEUES, RUNG_NAMES, Budget, Rung
 from ftslurm.model.summary import JobSummary
 from ftslurm.model.values import dataclass
 from ftslurm.report.account.parts import Part, spent
 
-RUNGS = frozenset({*RUNG_NAMES, *REQUEUES, BY_SLURM}) - {"fail"}
+RUNGS = frozenset({*RUNG_NAMES, *REQUEUES, Rung.BY_SLURM}) - {Rung.FAIL}
 CAUSES = frozenset(
     {"device", "user-induced", "node", "hardware", "crash", "unstartable", "launch", "lost", "hang", "warning", OUTSIDE}
 )
@@ -28,7 +28,7 @@ STATES = frozenset({
     "starting", "running", "recovering", "waiting", "hanging", "requeued", "completed", "failed", "cancelled", "timeout",
     "pending", "held", "suspended", "completing", "gone",
 })  # fmt: skip
-BUDGETS = frozenset({"max_restarts", "crash_restarts", "node_replacements"})
+BUDGETS = frozenset({Budget.MAX_RESTARTS, Budget.CRASH_RESTARTS, Budget.NODE_REPLACEMENTS})
 OTHER = "other"
 # Of a job's time.
 PHASES = tuple(part.name.lower() for part in Part)
@@ -157,12 +157,12 @@ def _restarts(records: Sequence[rec.Record]) -> Mapping[tuple[str, str], int]:
     schedule, ours = -1, False
     for record in records:
         match record:
-            case rec.Decided() if record.rung != "fail":
+            case rec.Decided() if record.rung != Rung.FAIL:
                 found[_known(record.rung, RUNGS), _known(record.cause, CAUSES)] += 1
                 ours = record.rung in REQUEUES
             case rec.RunBegan():
                 if schedule >= 0 and record.schedule > schedule and not ours:
-                    found[BY_SLURM, OUTSIDE] += 1
+                    found[Rung.BY_SLURM, OUTSIDE] += 1
                 schedule, ours = max(schedule, record.schedule), False
     return found
 

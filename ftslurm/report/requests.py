@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ftslurm.model.control import Control, Request, State, in_words, utc
 from ftslurm.model.history import fold
 from ftslurm.model.record import Record
+from ftslurm.model.rungs import Rung
 from ftslurm.model.values import dataclass
 
 
@@ -48,7 +49,7 @@ class InForce:
 
     def why_held(self, rung: str, moment: Callable[[float], str]) -> str:
         """In words; empty if it is not."""
-        if rung == "fail":
+        if rung == Rung.FAIL:
             return ""
         if self.no_restarts is not None:
             return f"no more restarts, by {self.no_restarts[1]} since {moment(self.no_restarts[0])}"

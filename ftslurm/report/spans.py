@@ -12,6 +12,7 @@ from hashlib import blake2s
 
 from ftslurm.model import record as rec
 from ftslurm.model.counters import schedule_count
+from ftslurm.model.rungs import Rung
 from ftslurm.model.text import cut, visible
 from ftslurm.model.values import dataclass
 
@@ -123,7 +124,7 @@ class _Walk:
             "ftslurm.excluded_nodes": len(decided.exclude),
         }  # fmt: skip
         self._event(decided.at, "decision", about)
-        if decided.rung != "rank-restart":  # the others go on
+        if decided.rung != Rung.RANK_RESTART:  # the others go on
             self._turn(decided.rung, decided.at, f"decision.{decided.id}", about)
 
     def _turn(self, name: str, at: float, key: str, about: Attributes) -> None:

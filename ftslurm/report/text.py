@@ -11,6 +11,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from ftslurm.model.nodes import fold
+from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted
 from ftslurm.report.card import Card, lines
 from ftslurm.report.facts import print_facts, printable
@@ -70,7 +71,7 @@ def _asked(view: Status) -> Iterable[tuple[str, str]]:
 
 def _state(view: Status) -> str:
     """Where a card follows it says what the end was about."""
-    ended = view.card is not None and view.card.rung == "fail" and view.state.startswith("ended with status")
+    ended = view.card is not None and view.card.rung == Rung.FAIL and view.state.startswith("ended with status")
     return view.state.partition(":")[0] if ended else view.state
 
 

@@ -8,7 +8,8 @@ from dataclasses import field
 from ftslurm.model import record as rec
 from ftslurm.model.control import in_words
 from ftslurm.model.counters import counters, counters_of_attempt
-from ftslurm.model.history import REQUEUES, fold
+from ftslurm.model.history import fold
+from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.summary import last_wait
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.errors import PolicyError
+from ftslurm.model.rungs import RUNG_NAMES
 from ftslurm.model.settings import (
     LEAVES,
-    RUNG_NAMES,
     Layer,
     Settings,
     count,

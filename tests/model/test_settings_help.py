@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from ftslurm.model import hook_settings, settings
-from ftslurm.policies.ladder.ladder import rung_texts
+from ftslurm.policies.ladder.ladder import rung_words
 from ftslurm.report.ladder import as_json, print_ladder
 
 ALL = [*settings.LEAVES.values(), *hook_settings.LEAVES.values()]
@@ -37,7 +37,7 @@ def test_a_setting_says_what_it_takes_and_takes_its_default(leaf: Any) -> None:
 def test_explain_shows_value_place_default_and_effect() -> None:
     resolved = settings.resolve([settings.Layer({"stop.grace": "1m"}, {"stop.grace": "policy.yaml, line 3"})])
     out = io.StringIO()
-    print_ladder(Console(file=out, width=200), resolved, rung_texts())
+    print_ladder(Console(file=out, width=200), resolved, rung_words())
     assert re.search(r"stop\.grace +1m +\[policy\.yaml, line 3; default 20s\] +time from SIGTERM to SIGKILL", out.getvalue())
     shown = as_json(resolved)["settings"]["stop.grace"]
     assert (shown["value"], shown["default"], shown["variable"]) == (60.0, 20.0, "FTRUN_STOP_GRACE")

@@ -23,6 +23,7 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.history import CleanUpTook, fold
 from ftslurm.model.job import Task
 from ftslurm.model.layout import Layout
+from ftslurm.model.rungs import Capability
 from ftslurm.model.settings import Settings
 from ftslurm.model.shares import Share
 from ftslurm.model.verdict import Piece
@@ -296,7 +297,7 @@ class Job:
         history = fold(self.ledger)
         runs = sum(isinstance(record, rec.RunBegan) for record in self.ledger)
         self.facts = RunFacts(
-            f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, user_env=frozenset(user_env), can=frozenset(can),
+            f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, user_env=frozenset(user_env), can=frozenset(map(Capability, can)),
             remembered=remembered or {}, width=width, number=7, no_swap=no_swap, granted=tuple(granted), batch_node=batch_node,
             submit_time=submit_time, clean_ups=tuple(map(CleanUpTook, clean_ups)), beside=beside, hidden=hidden,
         )  # fmt: skip

@@ -14,6 +14,7 @@ from ftslurm.model.devices import HealResult
 from ftslurm.model.events import Event
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings import Settings
+from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.nodes import PROBE_AGAIN_S
 from ftslurm.policies.lease.fence import begun_anew, left_before, left_behind
@@ -74,7 +75,7 @@ def test_a_silent_node_that_lives_or_may_live_is_left_to_itself_while_its_leases
     job.reachable = True
     job.tell(ev.NodeHeard("n2"))
     job.wait(1000.0)
-    assert not job.did(do.StopRanks) and job.judge._waits.keys() == {"compare"}
+    assert not job.did(do.StopRanks) and job.judge._timers.running == {Timer.COMPARE}
 
 
 def test_a_node_that_dies_after_a_first_good_answer_is_lost_by_a_later_one() -> None:
@@ -549,7 +550,7 @@ def test_a_node_that_is_heard_again_while_devices_heal_is_as_good_as_before() ->
     job.tell(ev.NodeHeard("n2"))
     job.wait(ALL_S)
     healed(job)
-    assert len(job.did(do.StartRanks)) == 2 and "silence" not in job.judge._waits
+    assert len(job.did(do.StartRanks)) == 2 and Timer.SILENCE not in job.judge._timers
 
 
 def came_and_died(silent_s: float) -> Job:

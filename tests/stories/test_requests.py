@@ -16,6 +16,7 @@ from ftslurm.model.control import State
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.history import fold
+from ftslurm.model.rungs import Rung
 from ftslurm.model.settings import Settings
 from ftslurm.policies.judge.judge import Phase
 from tests.stories.replay import RUNNING, SILENT, Job, fault
@@ -188,7 +189,7 @@ def test_requeue_gives_the_job_back_once_from_wherever_it_is(name: str) -> None:
     assert len(job.did(do.Requeue)) == 1 + (name == "requeue waits")
     state = request(job, asked.number)
     assert state.state is State.DONE and "requeued" in state.text
-    by_request = [decided for decided in job.recorded(rec.Decided) if decided.rung == ctl.ON_REQUEST]
+    by_request = [decided for decided in job.recorded(rec.Decided) if decided.rung == Rung.ON_REQUEST]
     if name not in ("ending", "requeueing", "requeue waits"):  # where it had been decided before
         assert len(by_request) == 1 and by_request[0].cost == "" and by_request[0].cause == "request"
     again = job.again(nodes=("n1", "n3") if "n2" in job.excluded else None).begin()
@@ -366,7 +367,7 @@ def test_a_requeue_can_leave_nodes() -> None:
     job = running()
     ask(job, ctl.REQUEUE, nodes=("n2",))
     assert job.status == 75 and job.excluded == ("n2",)
-    assert [decided.rung for decided in job.recorded(rec.Decided)] == [ctl.ON_REQUEST]
+    assert [decided.rung for decided in job.recorded(rec.Decided)] == [Rung.ON_REQUEST]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from ftslurm.model.devices import FaultClass, HealResult
 from ftslurm.model.events import Event
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings import Settings
-from ftslurm.policies.judge.judge import TABLE, Phase
+from ftslurm.model.timers import Timer
+from ftslurm.policies.judge.judge import DUE, TABLE, Phase
 from tests.stories.replay import RUNNING, SILENT, Job, fault
 
 EVENTS = get_args(Event)
@@ -51,6 +52,10 @@ def test_every_event_is_answered_or_cannot_happen(phase: Phase, kind: type) -> N
 def test_an_event_that_cannot_happen_is_an_error_and_not_passed_over() -> None:
     with pytest.raises(LookupError, match="TimePassed"):
         Job().judge.handle(ev.TimePassed(), Job().now)
+
+
+def test_every_wait_has_an_end() -> None:
+    assert set(DUE) == set(Timer) and all(phases for phases, _ in DUE.values())
 
 
 # --- random runs

@@ -9,6 +9,8 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, DismissAgents, LookAtDevices, Say
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
+from ftslurm.model.rungs import Capability, Rung
+from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.settling import Settling
 from ftslurm.policies.judge.state import AGENT_MAX_S
@@ -25,7 +27,7 @@ class Devices(Settling):
             return dismissed
         watched = self._watch_ranks([event.node]) if self.phase is not Phase.LAUNCHING else []  # they have not begun
         held: list[Decision] = [*self._for_agents.pop(event.node, ()), *watched]
-        return [*held, LookAtDevices(), *self._settled(now)] if "look" in self._waits else held
+        return [*held, LookAtDevices(), *self._settled(now)] if Timer.LOOK in self._timers else held
 
     def _agent_meanwhile(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
         """No rank runs that it could be told of."""
@@ -50,7 +52,7 @@ class Devices(Settling):
         again = now.mono + self._doubled(AGENT_AGAIN_S, event.node)
         self._agents_lost[event.node] = self._agents_lost.get(event.node, 0) + 1
         if self.phase is Phase.RUNNING:
-            self._waits["watch"] = min(self._waits.get("watch", again), again)
+            self._timers.set(Timer.WATCH, min(self._timers.due_at(Timer.WATCH, again), again))
         if self._attempt.healed(event.node, f"the agent vanished while healing: {event.why}"):
             return self._healing_settled(now)
         return self._settled(now)
@@ -91,10 +93,10 @@ class Devices(Settling):
             return []
         trouble = Trouble(Cause.DEVICE, "; ".join(map(str, acting)), 1)
         choice = choose(self._situation(trouble, now))
-        if choice.rung != "fail":
+        if choice.rung != Rung.FAIL:
             return self._into_trouble(trouble, now)
-        if "ask" in self.facts.can and not self._heard_lately(now):
-            return [] if "ask" in self._waits else [self._ask_slurm(now)]
+        if Capability.ASK in self.facts.can and not self._heard_lately(now):
+            return [] if Timer.ASK in self._timers else [self._ask_slurm(now)]
         self._left_alone.update(fault.key for fault in acting)
         return [Say(f"{trouble.what}: no remedy ({choice.why}); the ranks still run and are left alone")]
 

@@ -26,7 +26,9 @@ from ftslurm.model.decisions import (
 )
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.rungs import Capability
 from ftslurm.model.summary import MAY_GO_ON
+from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.patience import Patience
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import SIGINT, SIGTERM
@@ -58,7 +60,7 @@ class Ending(Patience):
             return self._kill_step(after, now, unended)
         self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
         self._fence.let_go_at = now.mono
-        self._waits = {"step": now.mono + STEP_END_WAIT_S, "tell step": now.mono + TELL_STEP_S}
+        self._timers.only({Timer.STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
         return [EndStep(0 if self._attempt.culprit else status, forget=unended is not None), *self._abandon()]
 
     def _lost_to_dead_nodes(self) -> bool:
@@ -75,7 +77,7 @@ class Ending(Patience):
 
     def _shim_left(self, event: ev.ShimLeft, now: Now) -> list[Decision]:
         self._attempt.departed.add(event.rank)
-        return self._abandon() if "step" in self._waits and self._lost_to_dead_nodes() else []
+        return self._abandon() if Timer.STEP in self._timers and self._lost_to_dead_nodes() else []
 
     def _kill_step(
         self, after: Callable[[Now], list[Decision]], now: Now, unended: Callable[[Now], list[Decision]] | None = None
@@ -84,7 +86,7 @@ class Ending(Patience):
             self._another_try = unended is not None or after == self._hand_over
         self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
         self._fence.let_go_at = now.mono if self._fence.let_go_at is None else self._fence.let_go_at
-        self._waits = {"killed step": now.mono + STEP_END_WAIT_S, "tell step": now.mono + TELL_STEP_S}
+        self._timers.only({Timer.KILLED_STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
         return [KillStep()]
 
     def _fenced(self, now: Now, overdue: bool = False) -> list[Decision]:
@@ -95,15 +97,18 @@ class Ending(Patience):
             self._after = self._unended
             left = {rank: at for rank, at in left.items() if at < math.inf}
         if not left:
-            self._waits = {}
+            self._timers.clear()
             return self._after(now)
         if self._fence.let_go_at is None and (overdue or left.keys() <= self._attempt.left.keys()):
             # The launcher ended alone. Its shims live, and would renew leases for as long as a process cannot be killed;
             # ranks that are still being stopped keep their grace.
             self._fence.let_go_at = now.mono
             return [EndStep(0, forget=True), *self._fenced(now)]
-        tell_at = self._waits.get("tell leases", now.mono + TELL_LEASES_S if "lease" not in self._waits else None)
-        self._waits = {"lease": max(left.values())} | ({"tell leases": tell_at} if tell_at else {})
+        first = Timer.LEASE not in self._timers
+        self._timers.keep(Timer.TELL_LEASES)
+        if first:
+            self._timers.set_first(Timer.TELL_LEASES, now.mono + TELL_LEASES_S)
+        self._timers.set(Timer.LEASE, max(left.values()))
         return []
 
     def _tell_leases(self, now: Now) -> list[Decision]:
@@ -111,29 +116,29 @@ class Ending(Patience):
         if not left:
             return []
         nodes = fold_nodes({self._tasks[rank].node for rank in left})
-        wait_s = self._waits.get("lease", now.mono) - now.mono
+        wait_s = self._timers.due_at(Timer.LEASE, now.mono) - now.mono
         said = f"waiting {wait_s:.0f} s at the most, until the leases of the ranks on {nodes} have run out"
         return self._wait_for(f"the leases of the ranks on {nodes}", wait_s, now, said)
 
     def _tell_step(self, now: Now) -> list[Decision]:
         """It ends in less than a second, mostly, and then there is nothing to tell."""
-        wait_s = max(self._waits.get("step", 0.0), self._waits.get("killed step", 0.0)) - now.mono
-        return self._wait_for("Slurm to end the step", wait_s, now) if self.phase is Phase.ENDING and wait_s > 0 else []
+        wait_s = max(self._timers.due_at(Timer.STEP, 0.0), self._timers.due_at(Timer.KILLED_STEP, 0.0)) - now.mono
+        return self._wait_for("Slurm to end the step", wait_s, now) if wait_s > 0 else []
 
     def _shim_closed(self, event: ev.ShimLost, now: Now) -> list[Decision]:
         self._attempt.close(event.rank, event.why, event.hangup)
-        return self._fenced(now) if "lease" in self._waits else []
+        return self._fenced(now) if Timer.LEASE in self._timers else []
 
     def _stopped_while_ending(self, event: ev.RankStopped, now: Now) -> list[Decision]:
         self._attempt.stop(event)
-        return self._fenced(now) if "lease" in self._waits else []
+        return self._fenced(now) if Timer.LEASE in self._timers else []
 
     def _silent_while_ending(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
         self._fence.silent[event.node] = now.mono - event.silent_s
-        return self._fenced(now) if "lease" in self._waits else []
+        return self._fenced(now) if Timer.LEASE in self._timers else []
 
     def _step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
-        self._waits = {}
+        self._timers.clear()
         self._attempt.step_gone, self._attempt.step_ended = True, not self._attempt.abandoned
         return self._fenced(now)
 
@@ -142,12 +147,12 @@ class Ending(Patience):
         if event.rank is None and event.number == SIGINT and self._another_try:
             self._another_try = False
             self._after = self._unended = lambda at: self._finish("interrupted by Ctrl-C", 128 + event.number, at)
-            if "lease" in self._waits:
+            if Timer.LEASE in self._timers:
                 return self._fenced(now)
         if self._another_try and self._announces(event.number):
             self._keep_signal(event)
             return []
-        if event.rank is None and event.number in (SIGINT, SIGTERM) and "step" in self._waits:
+        if event.rank is None and event.number in (SIGINT, SIGTERM) and Timer.STEP in self._timers:
             return self._kill_step(self._after, now, self._unended)
         return []
 
@@ -161,12 +166,13 @@ class Ending(Patience):
         return self._fenced(now)
 
     def _lease_due(self, now: Now) -> list[Decision]:
-        return self._fenced(now, overdue=True) if self.phase is Phase.ENDING else []
+        return self._fenced(now, overdue=True)
 
     # --- ftrun ends: finished, given back, or without a ledger
 
     def _finish(self, what: str, status: int, now: Now) -> list[Decision]:
-        self.phase, self.exit_status, self._waits = Phase.FINISHED, status, {}
+        self.phase, self.exit_status = Phase.FINISHED, status
+        self._timers.clear()
         finished = rec.Finished(now.unix, self.facts.run, status, what, self._unproven_nodes(now))
         kept = [KeepOutput()] if what in MAY_GO_ON and what != "requeued" else []  # a requeue of ours has kept it
         return [*self._all_loans_end(), self._note(finished), *kept, Finish(status)]
@@ -183,7 +189,8 @@ class Ending(Patience):
     def _hand_over(self, now: Now) -> list[Decision]:
         """The step has ended and nothing of the job runs but its script and us: now the job may go."""
         assert self._decided is not None
-        self.phase, self._waits = Phase.REQUEUEING, {}
+        self.phase = Phase.REQUEUEING
+        self._timers.clear()
         st = self.settings
         start = plan_start(st, self._slurm is not None and self._slurm.epilog, self.facts.clean_ups or self.history.clean_ups)
         clean_up, self._cleaned = self._clean_up(), True
@@ -200,7 +207,7 @@ class Ending(Patience):
         limit_s = self._slurm.slurmd_timeout_s if self._slurm is not None else 0.0
         timeout = f" (SlurmdTimeout {limit_s:g} s, up to twice that)" if limit_s else ""
         what = f"Slurm to take {fold_nodes(dead)} for down{timeout}" if dead else "its nodes to be clean"
-        if "ask" not in self.facts.can or self._awaited == what:
+        if Capability.ASK not in self.facts.can or self._awaited == what:
             return []
         self._awaited = what
         if dead:
@@ -224,7 +231,7 @@ class Ending(Patience):
         if event.ok:
             done = self._note(rec.CarriedOut(now.unix, self._decided.id, True, event.why))
             return [done, *self._slurm_is_back(now), *self._finish("requeued", REQUEUED_STATUS, now)]
-        if event.away and (waiting := self._await_slurm("requeue", "to give the job back", event.why, now)):
+        if event.away and (waiting := self._await_slurm(Timer.REQUEUE, "to give the job back", event.why, now)):
             return waiting  # the decision stands open, and is paid for once
         done = self._note(rec.CarriedOut(now.unix, self._decided.id, False, event.why))
         what = f"{self._decided.why}; the requeue failed: {event.why}"

@@ -13,6 +13,8 @@ from ftslurm.model.collectives import Finding, Kind, Level
 from ftslurm.model.decisions import AskWords, Decision, KeepEvidence, SampleUse, Say, ShowCard, TakeEvidence
 from ftslurm.model.events import Now
 from ftslurm.model.history import HANG
+from ftslurm.model.rungs import Rung
+from ftslurm.model.timers import Timer
 from ftslurm.policies.diagnose.contrast import Contrast, contrast
 from ftslurm.policies.hang.hangs import HangWatch
 from ftslurm.policies.hang.standstill import as_seconds
@@ -33,20 +35,20 @@ class Hangs(Settling):
         if self._held(now) or self._hung:
             return []
         if not self._hangs.quiet(event, self._step_nodes()):
-            self._waits.pop("use", None)
+            self._timers.stop(Timer.USE)
             return []
-        if "use" in self._waits:
+        if Timer.USE in self._timers:
             return []
-        self._waits["use"] = now.mono + self.settings.hang_sample_s + MARGIN_S
+        self._timers.set(Timer.USE, now.mono + self.settings.hang_sample_s + MARGIN_S)
         return [SampleUse(self.settings.hang_sample_s)]
 
     def _use_sampled(self, event: ev.UseSampled, now: Now) -> list[Decision]:
-        if "use" not in self._waits or self._hung or not self._hangs.sampled(event, self._step_nodes()):
+        if Timer.USE not in self._timers or self._hung or not self._hangs.sampled(event, self._step_nodes()):
             return []
         return self._use_known(now)
 
     def _use_known(self, now: Now) -> list[Decision]:
-        self._waits.pop("use", None)
+        self._timers.stop(Timer.USE)
         hang, self._hangs = self._hangs.verdict(self._step_nodes()), HangWatch()
         # Not one, or not known: the agents tell again when the same time has passed without IO.
         return self._hang("io", hang.what, hang.evidence, now, still_s=hang.still_s) if hang else self._watch_ranks(self._agents)
@@ -79,22 +81,22 @@ class Hangs(Settling):
     def _held(self, now: Now) -> bool:
         """Is what looks like a hang an answer to a signal? It is told once, so everybody looks anew when that is over."""
         if self._under_signal(now):
-            self._waits.setdefault("hold", now.mono + LATER_S)
+            self._timers.set_first(Timer.HOLD, now.mono + LATER_S)
             return True
         return False
 
     def _hold_due(self, now: Now) -> list[Decision]:
-        if self.phase is not Phase.RUNNING or self._held(now):
+        if self._held(now):
             return []
         self._hangs = HangWatch()
-        self._waits.pop("use", None)
+        self._timers.stop(Timer.USE)
         return [*self._watch_ranks(self._agents), self._intervals()]
 
     def _exit_overdue(self, now: Now) -> list[Decision]:
-        if self.phase is not Phase.RUNNING or self._hung:
+        if self._hung:
             return []
         if self._under_signal(now):
-            self._waits["exit"] = now.mono + LATER_S
+            self._timers.set(Timer.EXIT, now.mono + LATER_S)
             return []
         left = sorted(self._attempt.ranks - self._attempt.exits.keys())
         ranks = ", ".join(map(str, left[:8])) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
@@ -199,7 +201,7 @@ class Hangs(Settling):
         if self._intervals() == before:
             return asked
         self._hangs = HangWatch()
-        self._waits.pop("use", None)
+        self._timers.stop(Timer.USE)
         return [*asked, self._intervals()]
 
     # --- what a hang leads to
@@ -228,20 +230,20 @@ class Hangs(Settling):
         self._hung = Trouble(Cause.HANG, f"hang: {what}", 1, since)
         if not self._watching():
             return [seen, *self._into_trouble(self._hung, now)]
-        self._waits["evidence"] = now.mono + self.settings.hang_evidence_s
+        self._timers.set(Timer.EVIDENCE, now.mono + self.settings.hang_evidence_s)
         return [seen, TakeEvidence(self.settings.hang_evidence_s)]
 
     def _advise_on_hang(self, now: Now) -> list[Decision]:
         """Of a hang that is left alone: its card, once it is known what ranks print and do; that tells common reasons."""
-        if self._advise is None or self._attempt.advised or "hints" in self._waits:
+        if self._advise is None or self._attempt.advised or Timer.HINTS in self._timers:
             return [ShowCard()]
-        self._waits["hints"] = now.mono + self.settings.hang_evidence_s
+        self._timers.set(Timer.HINTS, now.mono + self.settings.hang_evidence_s)
         self._attempt.words.clear()
         taken = self._attempt.evidence.keys() >= set(self._watching()) and bool(self._attempt.views)
         return [AskWords(), *([] if taken else [TakeEvidence(self.settings.hang_evidence_s)]), *self._hints_known(now)]
 
     def _rank_words(self, event: ev.RankWords, now: Now) -> list[Decision]:
-        if "hints" not in self._waits or not self._attempt.belongs(event.rank, event.attempt):
+        if Timer.HINTS not in self._timers or not self._attempt.belongs(event.rank, event.attempt):
             return []
         self._attempt.words[event.rank] = event.output
         return self._hints_known(now)
@@ -250,12 +252,13 @@ class Hangs(Settling):
         """Once every rank that runs and every node has answered."""
         running = self._attempt.ranks - self._attempt.exits.keys() - self._attempt.lost.keys()
         nodes = set(self._watching())
-        if "hints" not in self._waits or not (running <= self._attempt.words.keys() and nodes <= self._attempt.evidence.keys()):
+        known = running <= self._attempt.words.keys() and nodes <= self._attempt.evidence.keys()
+        if Timer.HINTS not in self._timers or not known:
             return []
         return self._hints_due(now)
 
     def _hints_due(self, now: Now) -> list[Decision]:
-        self._waits.pop("hints", None)
+        self._timers.stop(Timer.HINTS)
         if self.phase is not Phase.RUNNING:
             return []
         found = self._hints(now)
@@ -278,7 +281,7 @@ class Hangs(Settling):
         if not hung:
             return False
         rung = choose(self._situation(Trouble(Cause.HANG, str(found), 1), now, replace(self._attempt, hung=hung))).rung
-        return rung in ("node-replacement", "shrink", "isolated-requeue")
+        return rung in (Rung.NODE_REPLACEMENT, Rung.SHRINK, Rung.ISOLATED_REQUEUE)
 
     def _held_against(self, found: Finding | None, now: Now) -> tuple[dict[str, str], Contrast | None]:
         """node -> why, of an Error; and what speaks for the program instead: the same rank has hung on another node."""

@@ -24,12 +24,13 @@ A group calls those below it; the two methods that are called from further down 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from ftslurm.model import events as ev
 from ftslurm.model.control import CHECKPOINT
 from ftslurm.model.decisions import Decision
 from ftslurm.model.events import Event, Now
+from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.drills import Drills
 from ftslurm.policies.judge.launching import budgets
 from ftslurm.policies.judge.nodes import Nodes
@@ -66,19 +67,20 @@ class Judge(Requests, Ranks, Stalls, Nodes, Drills):
         return self._checkpoint_told(event, now) if event.what == CHECKPOINT else self._program_said(event, now)
 
     def _time_passed(self, _: ev.TimePassed, now: Now) -> list[Decision]:
-        due = {name: deadline for name, deadline in self._waits.items() if deadline <= now.mono}
-        for name, deadline in due.items():
-            del self._waits[name]
-            if name in _OF_HANGS and now.mono - deadline > AWAY_S:  # ftrun was stopped, and most likely the ranks with it
-                self._waits[name] = now.mono + AWAY_S
+        due = self._timers.take_due(now.mono)
+        for timer in _OF_HANGS & due.keys():
+            if now.mono - due[timer] > AWAY_S:  # ftrun was stopped, and most likely the ranks with it
+                self._timers.set(timer, now.mono + AWAY_S)
         found: list[Decision] = []
-        for name in sorted(due.keys() - self._waits.keys()):
-            found += _OVERDUE[name](self, now)
+        for timer in sorted(due.keys() - self._timers.running):
+            phases, overdue = DUE[timer]
+            if self.phase in phases:  # else it is of a phase that another one, due at the same moment, has ended
+                found += overdue(self, now)
         return found
 
     def _stood_still(self, event: ev.StoodStill, now: Now) -> list[Decision]:
         """In a suspended job the ranks, agents and Slurm's own time limit stood still as well."""
-        self._waits = {name: deadline + event.seconds for name, deadline in self._waits.items()}
+        self._timers.put_off(event.seconds)
         return []
 
     def _ask_overdue(self, now: Now) -> list[Decision]:
@@ -88,51 +90,54 @@ class Judge(Requests, Ranks, Stalls, Nodes, Drills):
 
 # A time that has passed so long ago has passed while ftrun stood still (a suspended job); of a hang it tells nothing.
 AWAY_S = 30.0
-_OF_HANGS = frozenset({"exit", "examine", "evidence", "use"})
-_OVERDUE: dict[str, Callable[[Judge, Now], list[Decision]]] = {
-    "watch": Judge._watch_due,
-    "idle": Judge._idle_due,
-    "mend": Judge._mend_overdue,
-    "rank again": Judge._start_ranks_again,
-    "use": Judge._use_known,
-    "exit": Judge._exit_overdue,
-    "hold": Judge._hold_due,
-    "evidence": Judge._evidence_overdue,
-    "examine": Judge._look_closer,
-    "compare": Judge._compare,
-    "launch": Judge._launch_overdue,
-    "launch again": Judge._launch_again,
-    "stragglers": Judge._stragglers_overdue,
-    "stragglers known": Judge._stragglers_known,
-    "search again": Judge._search_again,
-    "slow launch": Judge._slow_launch,
-    "hints": Judge._hints_due,
-    "pass on": Judge._passed_on,
-    "stop": Judge._stop_overdue,
-    "tell": Judge._tell_settling,
-    "look": Judge._look_overdue,
-    "ask": Judge._ask_overdue,
-    "away": Judge._ask_again,
-    "requeue": Judge._hand_over,
-    "warning": Judge._warning_overdue,
-    "heal": Judge._heal_overdue,
-    "step": Judge._step_overdue,
-    "killed step": Judge._killed_step_overdue,
-    "probe": Judge._probe_overdue,
-    "probe again": Judge._probe_again,
-    "silence": Judge._silence_goes_on,
-    "node": Judge._node_overdue,
-    "leases": Judge._leases_over,
-    "lease": Judge._lease_due,
-    "tell leases": Judge._tell_leases,
-    "tell step": Judge._tell_step,
-    "others": Judge._others_over,
-    "look for others": Judge._look_for_others,
-}
+_OF_HANGS = frozenset({Timer.EXIT, Timer.EXAMINE, Timer.EVIDENCE, Timer.USE})
 
 _N, _L, _R, _S, _H, _P, _E, _Q = (
     Phase.NEW, Phase.LAUNCHING, Phase.RUNNING, Phase.SETTLING, Phase.HEALING, Phase.REPLACING, Phase.ENDING, Phase.REQUEUEING,
 )  # fmt: skip
+_ANY = frozenset(Phase)
+# What follows when the time of a wait is up, and in which phases. One that comes due in another has nothing to say any more.
+DUE: Mapping[Timer, tuple[Collection[Phase], Callable[[Judge, Now], list[Decision]]]] = {
+    Timer.WATCH: ({_R}, Judge._watch_due),
+    Timer.IDLE: ({_R}, Judge._idle_due),
+    Timer.MEND: (_ANY, Judge._mend_overdue),
+    Timer.RANK_AGAIN: ({_R}, Judge._start_ranks_again),
+    Timer.USE: (_ANY, Judge._use_known),
+    Timer.EXIT: ({_R}, Judge._exit_overdue),
+    Timer.HOLD: ({_R}, Judge._hold_due),
+    Timer.EVIDENCE: ({_R}, Judge._evidence_overdue),
+    Timer.EXAMINE: (_ANY, Judge._look_closer),
+    Timer.COMPARE: ({_R}, Judge._compare),
+    Timer.LAUNCH: (_ANY, Judge._launch_overdue),
+    Timer.LAUNCH_AGAIN: ({_L}, Judge._launch_again),
+    Timer.STRAGGLERS: ({_L}, Judge._stragglers_overdue),
+    Timer.STRAGGLERS_KNOWN: ({_L}, Judge._stragglers_known),
+    Timer.SEARCH_AGAIN: ({_P}, Judge._search_again),
+    Timer.SLOW_LAUNCH: ({_L}, Judge._slow_launch),
+    Timer.HINTS: (_ANY, Judge._hints_due),
+    Timer.PASS_ON: (_ANY, Judge._passed_on),
+    Timer.STOP: (_ANY, Judge._stop_overdue),
+    Timer.TELL: ({_S}, Judge._tell_settling),
+    Timer.LOOK: (_ANY, Judge._look_overdue),
+    Timer.ASK: (_ANY, Judge._ask_overdue),
+    Timer.AWAY: ({_S}, Judge._ask_again),
+    Timer.REQUEUE: (_ANY, Judge._hand_over),
+    Timer.WARNING: ({_R}, Judge._warning_overdue),
+    Timer.HEAL: (_ANY, Judge._heal_overdue),
+    Timer.STEP: (_ANY, Judge._step_overdue),
+    Timer.KILLED_STEP: (_ANY, Judge._killed_step_overdue),
+    Timer.PROBE: (_ANY, Judge._probe_overdue),
+    Timer.PROBE_AGAIN: ({_R, _H, _S}, Judge._probe_again),
+    Timer.SILENCE: ({_R, _H}, Judge._silence_goes_on),
+    Timer.NODE: (_ANY, Judge._node_overdue),
+    Timer.LEASES: ({_R, _H}, Judge._leases_over),
+    Timer.LEASE: ({_E}, Judge._lease_due),
+    Timer.TELL_LEASES: (_ANY, Judge._tell_leases),
+    Timer.TELL_STEP: ({_E}, Judge._tell_step),
+    Timer.OTHERS: ({_L}, Judge._others_over),
+    Timer.LOOK_FOR_OTHERS: (_ANY, Judge._look_for_others),
+}
+
 # What agents, Slurm and broken connections may still say when nobody asks any more.
 _BESIDE = {ev.ShimLost, ev.AgentArrived, ev.AgentLost, ev.DevicesSeen, ev.SlurmAnswered, ev.HealingDone}
 

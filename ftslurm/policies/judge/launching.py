@@ -12,10 +12,11 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import CheckNode, Decision, ListSteps, Say
 from ftslurm.model.events import Now
 from ftslurm.model.exits import signal_name
-from ftslurm.model.history import JOB_RESTARTS
 from ftslurm.model.job import Task
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.rungs import Budget, Capability
 from ftslurm.model.settings import Settings
+from ftslurm.model.timers import Timer
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.settling import LAUNCHES_AGAIN, Settling
@@ -61,7 +62,7 @@ class Launching(Settling):
         before this one was killed. srun would not wait for its step where they may run side by side (--overlap, --exact)."""
         self.phase = Phase.LAUNCHING
         wait_s = longest_s(self.settings)
-        self._waits = {"others": now.mono + wait_s}
+        self._timers.only({Timer.OTHERS: now.mono + wait_s})
         nodes_of: dict[str, set[str]] = {}
         for node, why in self.facts.unproven.items():
             nodes_of.setdefault(why, set()).add(node)
@@ -76,12 +77,13 @@ class Launching(Settling):
         """slurmctld forgets a step when each of its nodes has said that nothing is left there, or is down. Of a donor's
         part it says nothing here."""
         f = self.facts
-        return {"ask", "steps"} <= f.can and bool(f.steps_over) and f.unproven.keys() == f.killed and f.killed <= set(f.nodes)
+        lists = {Capability.ASK, Capability.STEPS} <= f.can
+        return lists and bool(f.steps_over) and f.unproven.keys() == f.killed and f.killed <= set(f.nodes)
 
     def _look_for_others(self, now: Now) -> list[Decision]:
-        if "others" not in self._waits or not self._slurm_knows_of_others:
+        if Timer.OTHERS not in self._timers or not self._slurm_knows_of_others:
             return []
-        self._waits["look for others"] = now.mono + LOOK_AGAIN_S
+        self._timers.set(Timer.LOOK_FOR_OTHERS, now.mono + LOOK_AGAIN_S)
         return [ListSteps()]
 
     def _others_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
@@ -89,7 +91,7 @@ class Launching(Settling):
         if not self._slurm_knows_of_others or event.steps is None:
             return []
         self._others_hold = event.steps if event.steps <= self.facts.steps_over else frozenset()
-        if event.steps & self.facts.steps_over or "ask" in self._waits:
+        if event.steps & self.facts.steps_over or Timer.ASK in self._timers:
             return []
         self._others_unlisted = True
         return [self._ask_slurm(now)]
@@ -97,15 +99,13 @@ class Launching(Settling):
     def _slurm_while_launching(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
         self._take(event, now)
         unlisted, self._others_unlisted = self._others_unlisted, False
-        if "others" not in self._waits or not unlisted or event.error or self.facts.killed & dict(event.bad_nodes).keys():
+        if Timer.OTHERS not in self._timers or not unlisted or event.error or self.facts.killed & dict(event.bad_nodes).keys():
             return []
-        del self._waits["others"]
+        self._timers.stop(Timer.OTHERS)
         return self._first_launch(now)
 
     def _others_over(self, now: Now) -> list[Decision]:
         """Every lease has run out. What Slurm lists still is held by a node that could not say that nothing is left there."""
-        if self.phase is not Phase.LAUNCHING:
-            return []
         if not self._others_hold:
             return self._first_launch(now)
         self._overlap = True
@@ -154,14 +154,12 @@ class Launching(Settling):
         """Nodes that nothing has come from are looked at by another way; one that lives may take its time. Agents come up
         meanwhile: who else would notice that our own node has died?
         """
-        if self.phase is not Phase.LAUNCHING:
-            return []
         # Less and less often, but for those that were out of reach: images are loaded, other steps waited for.
         self._look_in_s = self.settings.silence_s if self._absent else min(2 * self._look_in_s, LONGEST_LOOK_S)
-        self._waits["slow launch"] = now.mono + self._look_in_s
+        self._timers.set(Timer.SLOW_LAUNCH, now.mono + self._look_in_s)
         came = {task.node for task in self._tasks.values()}
         probed = self._probe([node for node in self._planned() if node not in came][:AT_A_TIME], now)
-        nobody_came = "steps" in self.facts.can and not self._tasks
+        nobody_came = Capability.STEPS in self.facts.can and not self._tasks
         told = self._wait_for(self._who_comes(came), 0.0, now)
         return [*probed, *told, *self._watch(now, self._planned()), *([ListSteps()] if nobody_came else [])]
 
@@ -171,7 +169,7 @@ class Launching(Settling):
 
     def _steps_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
         """srun waits until slurmctld tells it of a step that has ended, however long that takes."""
-        if "others" in self._waits:
+        if Timer.OTHERS in self._timers:
             return self._others_listed(event, now)
         if event.steps is None or self._tasks:
             return []
@@ -205,19 +203,17 @@ class Launching(Settling):
 
     def _await_stragglers(self, now: Now) -> list[Decision]:
         self._stragglers = frozenset()
-        if self.settings.straggler_wait_s and "ask" in self.facts.can:
-            self._waits["stragglers"] = now.mono + self.settings.straggler_wait_s
+        if self.settings.straggler_wait_s and Capability.ASK in self.facts.can:
+            self._timers.set(Timer.STRAGGLERS, now.mono + self.settings.straggler_wait_s)
         return []
 
     def _stragglers_overdue(self, now: Now) -> list[Decision]:
         """srun is content with the tasks that run. What keeps the others away is looked for where they should be."""
-        if self.phase is not Phase.LAUNCHING:
-            return []
         came = {task.node for task in self._tasks.values()}
         self._stragglers = frozenset([node for node in self._planned() if node not in came][:AT_A_TIME])
         if not self._stragglers:
             return self._stragglers_known(now)
-        self._waits["stragglers known"] = now.mono + self.settings.check_s + MARGIN_S + AGENT_COMES_S
+        self._timers.set(Timer.STRAGGLERS_KNOWN, now.mono + self.settings.check_s + MARGIN_S + AGENT_COMES_S)
         lent = self._lent()
         said = Say(f"no task of the step has come up on {fold_nodes(self._stragglers)}: it is looked at")
         return [said, *(CheckNode(node, lent.get(node, 0), self.settings.check_s) for node in sorted(self._stragglers))]
@@ -232,8 +228,6 @@ class Launching(Settling):
         return [] if self._stragglers else self._stragglers_known(now)
 
     def _stragglers_known(self, now: Now) -> list[Decision]:
-        if self.phase is not Phase.LAUNCHING:
-            return []
         came = {task.node for task in self._tasks.values()}
         missing = [node for node in self._planned() if node not in came]
         where = f" on {fold_nodes(missing)}" if missing else ""
@@ -253,7 +247,7 @@ class Launching(Settling):
     def _launch_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
         self._probed.discard(event.node)
         if not self._probed:
-            self._waits.pop("probe", None)
+            self._timers.stop(Timer.PROBE)
         came = event.node in {task.node for task in self._tasks.values()}
         if event.alive is not False or came or event.node not in self._planned():  # asked about before this launch
             self._absent.pop(event.node, None)
@@ -267,7 +261,7 @@ class Launching(Settling):
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
     def _launch_again(self, now: Now) -> list[Decision]:
-        return self._launch(now) if self.phase is Phase.LAUNCHING else []
+        return self._launch(now)
 
     def _launch_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
         """srun gave up before every task was there; it has said why on stderr itself. A node may be behind it."""
@@ -302,7 +296,7 @@ class Launching(Settling):
         if not (event.rank is None and event.number == SIGINT) and not (own_term and not self._attempt.number):
             return self._launch_warned(event, own_term or self._asks_for_requeue(event.number), now)
         what, status = f"ended by {signal_name(event.number)} while the step was starting", 128 + event.number
-        if self._waits.keys() & {"launch again", "others"}:  # there is none
+        if self._timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # there is none
             return self._finish(what, status, now)
         return self._kill_step(lambda at: self._finish(what, status, at), now)
 
@@ -311,11 +305,11 @@ class Launching(Settling):
         if not self._announces(event.number):
             return []
         self._keep_signal(event)
-        if not ends or "launch" in self._waits:
+        if not ends or Timer.LAUNCH in self._timers:
             return []
         self._signal, self._signal_at = event.number, now.mono
-        self._waits["launch"] = now.mono + self.settings.warning_grace_s
-        return [self._ask_slurm(now)] if "ask" in self.facts.can else []
+        self._timers.set(Timer.LAUNCH, now.mono + self.settings.warning_grace_s)
+        return [self._ask_slurm(now)] if Capability.ASK in self.facts.can else []
 
     def _launch_overdue(self, now: Now) -> list[Decision]:
         """A warning came and the ranks that were to hear it do not."""
@@ -326,11 +320,11 @@ class Launching(Settling):
 
 
 def budgets(settings: Settings) -> dict[str, int]:
-    """Budget name -> limit; the names are those of `Decided.cost`, and JOB_RESTARTS where all restarts are counted together."""
-    together = {JOB_RESTARTS: settings.max_job_restarts} if settings.max_job_restarts >= 0 else {}
-    return {
-        **together,
-        "max_restarts": settings.max_restarts,
-        "crash_restarts": settings.crash_restarts,
-        "node_replacements": settings.node_replacements,
+    """Budget name -> limit; the names are those of `Decided.cost`. That of all restarts only where they are counted together."""
+    limits = {
+        Budget.MAX_RESTARTS: settings.max_restarts,
+        Budget.CRASH_RESTARTS: settings.crash_restarts,
+        Budget.NODE_REPLACEMENTS: settings.node_replacements,
     }
+    together = {Budget.JOB_RESTARTS: settings.max_job_restarts} if settings.max_job_restarts >= 0 else {}
+    return {budget.value: limit for budget, limit in (together | limits).items()}

@@ -11,6 +11,8 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, Say
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.rungs import Capability
+from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.launching import ABSENT_MOST, AT_A_TIME
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.settling import Settling
@@ -36,10 +38,10 @@ class Nodes(Settling):
 
     def _tell_silence(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
         """Once, however many follow."""
-        if "leases" not in self._waits or self._awaited:
+        if Timer.LEASES not in self._timers or self._awaited:
             return []
-        wait_s = self._waits["leases"] - now.mono
-        asked = "Slurm and its slurmd are asked" if "probe" in self.facts.can else "it may come back"
+        wait_s = self._timers.at(Timer.LEASES) - now.mono
+        asked = "Slurm and its slurmd are asked" if Capability.PROBE in self.facts.can else "it may come back"
         ends = f"its ranks end by themselves in {wait_s:.0f} s"
         said = f"nothing was heard of {event.node} for {event.silent_s:.0f} s: {asked}; {ends}"
         return self._wait_for(f"a word from {event.node}, or the end of its lease", wait_s, now, said)
@@ -80,10 +82,10 @@ class Nodes(Settling):
         not twice."""
         self._probed.discard(event.node)
         if not self._probed:
-            self._waits.pop("probe", None)
+            self._timers.stop(Timer.PROBE)
         if event.alive is False and self._in_doubt(event.node):
             self._attempt.doubted.add(event.node)
-            self._waits["probe again"] = now.mono + PROBE_AGAIN_S
+            self._timers.set(Timer.PROBE_AGAIN, now.mono + PROBE_AGAIN_S)
         elif event.alive is False and (event.node in self._fence.silent or self._lost_on(event.node)):
             self._attempt.gone[event.node] = event.what
             for rank in self._ranks_on(event.node):
@@ -102,9 +104,7 @@ class Nodes(Settling):
     # --- nodes of the job that no rank is on: nothing is heard of them, and without --no-kill the job ends with them
 
     def _idle_due(self, now: Now) -> list[Decision]:
-        if self.phase is not Phase.RUNNING:
-            return []
-        self._waits["idle"] = now.mono + IDLE_LOOK * self.settings.silence_s
+        self._timers.set(Timer.IDLE, now.mono + IDLE_LOOK * self.settings.silence_s)
         longest_ago = sorted(self._idle(), key=lambda node: self._idle_asked.get(node, 0.0))[:AT_A_TIME]
         self._idle_asked.update(dict.fromkeys(longest_ago, now.mono))
         return self._probe(longest_ago, now)
@@ -133,7 +133,7 @@ class Nodes(Settling):
         return heard and self._lost_on(node) and node not in self._attempt.doubted
 
     def _probe_again(self, now: Now) -> list[Decision]:
-        return self._probe(sorted(self._attempt.doubted), now) if self.phase in (*_WATCHED, Phase.SETTLING) else []
+        return self._probe(sorted(self._attempt.doubted), now)
 
     def _probe_overdue(self, now: Now) -> list[Decision]:
         """No second proof."""
@@ -143,12 +143,10 @@ class Nodes(Settling):
         return [*self._healing_settled(now), *self._settled(now)]
 
     def _silence_goes_on(self, now: Now) -> list[Decision]:
-        return self._probe(self._silent_here(), now) if self.phase in _WATCHED else []
+        return self._probe(self._silent_here(), now)
 
     def _leases_over(self, now: Now) -> list[Decision]:
         """Whatever has happened there: ranks that were out of reach for so long have ended by themselves."""
-        if self.phase not in _WATCHED:
-            return []
         over = [node for node in self._silent_here() if self._fence.over_at(node, self.settings) <= now.mono]
         asked, over = self._stopped_with_the_job(over, now)
         if asked or not over:
@@ -172,10 +170,10 @@ class Nodes(Settling):
         an answer."""
         paused = [node for node in over if self._fence.paused & set(self._ranks_on(node))]
         since = min((self._fence.silent[node] for node in paused), default=now.mono)
-        if not paused or "ask" not in self.facts.can:
+        if not paused or Capability.ASK not in self.facts.can:
             return [], over
         if self._slurm and self._slurm_at >= since and self._slurm.state == "RUNNING" and not self._slurm.error:
             return [], over
         self._fence.silent.update(dict.fromkeys(paused, now.mono))
         self._watch_silence(now)
-        return ([] if "ask" in self._waits else [self._ask_slurm(now)]), [node for node in over if node not in paused]
+        return ([] if Timer.ASK in self._timers else [self._ask_slurm(now)]), [node for node in over if node not in paused]

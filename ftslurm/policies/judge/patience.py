@@ -8,6 +8,7 @@ from __future__ import annotations
 from ftslurm.model.decisions import Decision, Say
 from ftslurm.model.events import Now
 from ftslurm.model.record import Waiting
+from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.state import JudgeState
 
 # From one answer that was none to the next question. Each question is itself asked again for `slurm.timeout`.
@@ -17,13 +18,13 @@ SAY_AGAIN_S = 600.0
 
 
 class Patience(JudgeState):
-    def _await_slurm(self, wait: str, what: str, why: str, now: Now) -> list[Decision]:
-        """One more try of `what`, when `wait` is due. Empty once patience is spent, and then nothing is waited for."""
+    def _await_slurm(self, timer: Timer, what: str, why: str, now: Now) -> list[Decision]:
+        """One more try of `what`, when `timer` is due. Empty once patience is spent, and then nothing is waited for."""
         since = self._away_since = now.mono if self._away_since is None else self._away_since
         left_s = since + self.settings.slurm_patience_s - now.mono
         if left_s <= 0:
             return []
-        self._waits[wait] = now.mono + min(ASK_AGAIN_S, left_s)
+        self._timers.set(timer, now.mono + min(ASK_AGAIN_S, left_s))
         quiet = self._away_said is not None and now.mono - self._away_said < SAY_AGAIN_S
         if not quiet:
             self._away_said = now.mono

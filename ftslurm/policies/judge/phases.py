@@ -9,6 +9,7 @@ from enum import Enum
 from ftslurm.model.devices import Fault
 from ftslurm.model.history import CleanUpTook
 from ftslurm.model.record import OutputTo, Record
+from ftslurm.model.rungs import Capability
 from ftslurm.model.summary import ENDING_STATES
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import RankEnd, Verdict
@@ -69,7 +70,7 @@ class RunFacts:
     started: int = 0
     number: int = 0
     user_env: frozenset[str] = frozenset()
-    can: frozenset[str] = frozenset()
+    can: frozenset[Capability] = frozenset()
     remembered: Mapping[str, str] = field(default_factory=dict)
     sdk_env: Mapping[str, str] = field(default_factory=dict)
     unproven: Mapping[str, str] = field(default_factory=dict)

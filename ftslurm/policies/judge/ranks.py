@@ -11,7 +11,9 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, Say, ShowCard, StopRanks
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.rungs import Rung
 from ftslurm.model.text import counted
+from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.signals import Signals
 from ftslurm.policies.judge.state import MARGIN_S
@@ -96,9 +98,9 @@ class Ranks(Signals):
         return [seen, said, *stop, *(self._ended_well(now) if self._attempt.all_ended else [])]
 
     def _await_mending(self) -> None:
-        self._waits.pop("mend", None)
+        self._timers.stop(Timer.MEND)
         if self._mending:
-            self._waits["mend"] = min(until for _, until in self._mending.values())
+            self._timers.set(Timer.MEND, min(until for _, until in self._mending.values()))
 
     def _stopped_alone(self, event: ev.RankStopped, now: Now) -> list[Decision]:
         """Nothing is left of the failed rank: the ladder is asked for it alone, and for all if that is not the answer."""
@@ -116,9 +118,9 @@ class Ranks(Signals):
         in_a_row = in_a_row if now.mono - last < LIVED_S else 0
         situation = replace(self._situation(trouble, now), rank=event.rank, alone_in_a_row=in_a_row)
         choice = choose(situation)
-        if choice.rung != "rank-restart" and in_a_row >= self.settings.rank_restarts_in_a_row:
+        if choice.rung != Rung.RANK_RESTART and in_a_row >= self.settings.rank_restarts_in_a_row:
             trouble = replace(trouble, what=f"{trouble.what}; {dict(choice.passed).get('rank-restart', '')}")
-        if choice.rung != "rank-restart":
+        if choice.rung != Rung.RANK_RESTART:
             return [*found, *self._into_trouble(trouble, now)]
         self._attempt.verdict = None
         decided = [*found, self._decision(choice, situation, now), ShowCard()]
@@ -127,18 +129,16 @@ class Ranks(Signals):
         if not wait_s:
             return [*decided, *self._start_alone(event.rank, now)]
         self._rank_again[event.rank] = now.mono + wait_s
-        self._waits["rank again"] = min(self._rank_again.values())
+        self._timers.set(Timer.RANK_AGAIN, min(self._rank_again.values()))
         return [*decided, Say(f"rank {event.rank} starts again in {wait_s:g} s")]
 
     def _start_ranks_again(self, now: Now) -> list[Decision]:
         """Those whose start alone was put off."""
-        if self.phase is not Phase.RUNNING:
-            return []
         due = sorted(rank for rank, at in self._rank_again.items() if at <= now.mono)
         for rank in due:
             del self._rank_again[rank]
         if self._rank_again:
-            self._waits["rank again"] = min(self._rank_again.values())
+            self._timers.set(Timer.RANK_AGAIN, min(self._rank_again.values()))
         if self._signal and self._explained(now):
             return self._rank_ended_after_signal(now) if due else []
         return [decision for rank in due for decision in self._start_alone(rank, now)]

@@ -21,6 +21,8 @@ from ftslurm.model.decisions import (
 from ftslurm.model.events import Now
 from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.rungs import Capability
+from ftslurm.model.timers import Timer
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.starting import Starting
@@ -85,7 +87,7 @@ class Replacing(Starting):
         f = self.facts
         best = sorted(well, key=lambda node: node in f.remembered)  # stable: else in Slurm's order
         before = self.history.places
-        if len(before) != f.width or "replace" not in f.can:
+        if len(before) != f.width or Capability.REPLACE not in f.can:
             self._layout = Layout(tuple(node for node in f.nodes if node in best[: f.width]))
             return self._launch(now)
         there = {slot: node for slot, node in enumerate(before) if node in well}
@@ -101,14 +103,14 @@ class Replacing(Starting):
         """The nodes that are well, where the job has said that so few are enough."""
         well = tuple(node for node in self.facts.nodes if node not in set(self._kept_out(now)))
         st = self.settings
-        if "replace" not in self.facts.can or not st.shrink or not 0 < st.min_nodes <= len(well):
+        if Capability.REPLACE not in self.facts.can or not st.shrink or not 0 < st.min_nodes <= len(well):
             return None
         before = self.history.places  # of an earlier ftrun of this scheduling, whose slots stay
         return Layout(before, chosen=True) if sorted(before) == sorted(well) else Layout(well)
 
     @property
     def _may_fill(self) -> bool:
-        return "replace" in self.facts.can and self.settings.node_replacement
+        return Capability.REPLACE in self.facts.can and self.settings.node_replacement
 
     def _step_layout(self) -> Layout:
         """As it was told, or as srun placed the ranks when they last started; on all nodes if they never did."""
@@ -248,7 +250,7 @@ class Replacing(Starting):
             return self._not_filled(filling, now)
         if filling.done:
             return self._refilled(filling, now)
-        self._waits = {"node": max(filling.until, now.mono) + self.settings.check_s + MARGIN_S}
+        self._timers.only({Timer.NODE: max(filling.until, now.mono) + self.settings.check_s + MARGIN_S})
         return self._still_wait_for_donors(filling, now)
 
     def _refilled(self, filling: Filling, now: Now) -> list[Decision]:
@@ -274,7 +276,8 @@ class Replacing(Starting):
         ]  # fmt: skip
 
     def _not_filled(self, filling: Filling, now: Now) -> list[Decision]:
-        self._filling, self._waits = None, {}
+        self._filling = None
+        self._timers.clear()
         loans = self._end_loans(filling.lent.values())
         if not filling.decision:
             missing = [node for slot, node in filling.out.items() if slot not in filling.found]
@@ -288,7 +291,7 @@ class Replacing(Starting):
         done = self._note(rec.CarriedOut(now.unix, filling.decision, False, filling.failed))
         self.phase = Phase.SETTLING
         said = [*loans, done, Say(f"no other node: {filling.failed}")]
-        if filling.unsure and "ask" in self.facts.can:  # whether it was for want of slurmctld
+        if filling.unsure and Capability.ASK in self.facts.can:  # whether it was for want of slurmctld
             self._attempt.unfilled, self._slurm = filling.failed, None
             return [*said, self._ask_slurm(now)]
         self._attempt.unreplaced = filling.failed
@@ -297,11 +300,12 @@ class Replacing(Starting):
     def _search_later(self, now: Now) -> list[Decision]:
         """Before the first start, where there is no step and no decision to come back to."""
         self._launches_again += 1
-        self.phase, self._waits = Phase.REPLACING, {"search again": now.mono + SEARCH_AGAIN_S}
+        self.phase = Phase.REPLACING
+        self._timers.only({Timer.SEARCH_AGAIN: now.mono + SEARCH_AGAIN_S})
         return []
 
     def _search_again(self, now: Now) -> list[Decision]:
-        return self._first_launch(now) if self.phase is Phase.REPLACING and self._filling is None else []
+        return self._first_launch(now) if self._filling is None else []
 
     def _too_few(self, missing: Collection[str], what: str, unreplaced: str, now: Now) -> list[Decision]:
         """Before the first start. Slurm may have taken no exclusion at the last requeue; it will at the next one."""
@@ -316,13 +320,14 @@ class Replacing(Starting):
 
     def _replacing_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """A job that is ending does not wait for nodes, nor one that wants to be requeued now."""
-        filling = self._filling or (Filling("", {}, now.mono) if "search again" in self._waits else None)
+        filling = self._filling or (Filling("", {}, now.mono) if Timer.SEARCH_AGAIN in self._timers else None)
         ends = event.rank is None and event.number in (SIGINT, SIGTERM)
         if filling is None or not (ends or (filling.decision and self._asks_for_requeue(event.number))):
             if self._announces(event.number):
                 self._keep_signal(event)
             return []
-        self._filling, self._waits = None, {}
+        self._filling = None
+        self._timers.clear()
         loans = self._end_loans(filling.lent.values())
         if not filling.decision or event.number == SIGINT:
             what = "interrupted by Ctrl-C" if event.number == SIGINT else "ended by SIGTERM"
@@ -331,7 +336,7 @@ class Replacing(Starting):
         done = self._note(rec.CarriedOut(now.unix, filling.decision, False, "a signal came meanwhile"))
         self._signal, self._signal_at, self._kept_signal = event.number, now.mono, None
         self.phase = Phase.SETTLING
-        if "ask" not in self.facts.can:
+        if Capability.ASK not in self.facts.can:
             self._meaning = "terminated"
             return [*loans, done, *self._settled(now)]
         return [*loans, done, self._ask_slurm(now)]
@@ -381,7 +386,7 @@ class Replacing(Starting):
         is none of the job's any more: it went on when Slurm noticed, seen on 22.05."""
         own = tuple(sorted(node for node in set(nodes) if node in self.facts.nodes and node != self.facts.batch_node))
         self._given_back.update(own)
-        return [ReleaseNodes(own)] if own and "release" in self.facts.can else []
+        return [ReleaseNodes(own)] if own and Capability.RELEASE in self.facts.can else []
 
     def _released(self, event: ev.NodesReleased, now: Now) -> list[Decision]:
         if event.ok:

@@ -17,9 +17,10 @@ from ftslurm.model import record as rec
 from ftslurm.model.control import Request, State
 from ftslurm.model.decisions import Decision, Say, WatchCheckpoints
 from ftslurm.model.events import Now
-from ftslurm.model.history import SWAPS
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.summary import STOPPED
+from ftslurm.model.timers import Timer
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.launching import Launching
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
@@ -172,7 +173,7 @@ class Requests(Launching):
     def _stop(self, request: Request, now: Now) -> list[Decision]:
         """Gracefully: as a Ctrl-C, which takes the grace, ends what is waited for, and asks no rung."""
         what = f"{STOPPED} {request.number} of {_owner(request)}"
-        if self.phase is Phase.REQUEUEING and "requeue" not in self._waits:
+        if self.phase is Phase.REQUEUEING and Timer.REQUEUE not in self._timers:
             return []  # in the hands of the step that gives the job back: the next ftrun of the job takes it
         if self.phase is Phase.ENDING and not self._another_try:
             return self._agree(request, "the job is ending already", now, done=True)
@@ -180,7 +181,7 @@ class Requests(Launching):
         return [*taken, *_STOP[self.phase](self, what, now)]
 
     def _stop_launch(self, what: str, now: Now) -> list[Decision]:
-        if self._waits.keys() & {"launch again", "others"}:  # there is no step
+        if self._timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # there is no step
             return self._finish(what, STOPPED_STATUS, now)
         return self._kill_step(lambda at: self._finish(what, STOPPED_STATUS, at), now)
 
@@ -191,7 +192,7 @@ class Requests(Launching):
     def _stop_settling(self, what: str, now: Now) -> list[Decision]:
         self._meaning = "stopped"
         self._trouble = Trouble(Cause.REQUEST, what, STOPPED_STATUS)
-        self._waits = {name: at for name, at in self._waits.items() if name == "stop"}  # what is left to know is of no use
+        self._timers.keep(Timer.STOP)  # what is left to know is of no use
         return self._settled(now)
 
     def _stop_healing(self, what: str, now: Now) -> list[Decision]:
@@ -205,7 +206,7 @@ class Requests(Launching):
         dropped = self._drop_search(what, now) or self._drop_decision(what, now)
         self._another_try = False
         self._after = self._unended = lambda at: self._finish(what, STOPPED_STATUS, at)
-        return [*dropped, *(self._fenced(now) if "lease" in self._waits else [])]
+        return [*dropped, *(self._fenced(now) if Timer.LEASE in self._timers else [])]
 
     def _stop_requeueing(self, what: str, now: Now) -> list[Decision]:
         return [*self._drop_decision(what, now), *self._finish(what, STOPPED_STATUS, now)]
@@ -213,7 +214,7 @@ class Requests(Launching):
     def _drop_search(self, why: str, now: Now) -> list[Decision]:
         """Of other nodes; a decision that asked for it has come to nothing."""
         filling, self._filling = self._filling, None
-        self._waits.pop("search again", None)
+        self._timers.stop(Timer.SEARCH_AGAIN)
         if filling is None:
             return []
         loans = self._end_loans(filling.lent.values())
@@ -241,7 +242,7 @@ class Requests(Launching):
         if self._away_since is not None and s.slurm is not None and s.slurm.away:
             self._to_consider.append(request.number)  # slurmctld is waited for in any case, and asked again
             return []
-        if "ask" in self.facts.can and not (s.slurm is not None and self._heard_lately(now)):
+        if Capability.ASK in self.facts.can and not (s.slurm is not None and self._heard_lately(now)):
             return self._consider_later(request, now)
         if s.slurm is not None and not s.slurm.error and s.slurm.state in ENDING_STATES:
             return self._refuse(request, ENDING_STATES[s.slurm.state], now)
@@ -259,7 +260,7 @@ class Requests(Launching):
 
     def _consider_later(self, request: Request, now: Now) -> list[Decision]:
         self._to_consider.append(request.number)
-        return [] if "ask" in self._waits else [self._ask_slurm(now)]
+        return [] if Timer.ASK in self._timers else [self._ask_slurm(now)]
 
     def _consider(self, now: Now) -> list[Decision]:
         """Slurm has answered, if only that it cannot."""
@@ -278,7 +279,7 @@ class Requests(Launching):
         if self.phase is Phase.LAUNCHING:
             self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
             self._attempt.stopped = set(self._tasks)  # nothing has been started
-            self._attempt.step_gone = self._attempt.step_ended = bool(self._waits.keys() & {"launch again", "others"})
+            self._attempt.step_gone = self._attempt.step_ended = bool(self._timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS))
             return self._into_trouble(trouble, now)
         if self.phase is Phase.REPLACING:
             dropped = self._drop_search(trouble.what, now)
@@ -291,13 +292,14 @@ class Requests(Launching):
             self._after = self._unended = self._settle_again
             return dropped
         self._trouble = trouble
-        self._waits = {name: at for name, at in self._waits.items() if name == "stop" and self.phase is Phase.SETTLING}
+        self._timers.keep(*([Timer.STOP] if self.phase is Phase.SETTLING else []))
         self._attempt.to_heal.clear()
         self.phase = Phase.SETTLING
         return [*dropped, *self._settled(now)]
 
     def _settle_again(self, now: Now) -> list[Decision]:
-        self.phase, self._waits = Phase.SETTLING, {}
+        self.phase = Phase.SETTLING
+        self._timers.clear()
         return self._settled(now)
 
     # --- leave a node
@@ -319,8 +321,8 @@ class Requests(Launching):
         out = dict.fromkeys(here, f"excluded by {request.who} (request {request.number})")
         s = self._situation(trouble, now, replace(self._attempt, asked_out=out))
         choice = choose(s)
-        if choice.rung == "fail":
-            if "ask" in self.facts.can and not self._heard_lately(now):
+        if choice.rung == Rung.FAIL:
+            if Capability.ASK in self.facts.can and not self._heard_lately(now):
                 return self._consider_later(request, now)
             why = f"the job cannot go on without {fold_nodes(here)} now: {choice.why}"
             if request.state is State.TAKEN:  # and holds for the next start, which may be possible
@@ -349,17 +351,17 @@ class Requests(Launching):
         number, self._by_request = self._by_request, 0
         s = self._situation(trouble, now)
         if number:
-            choice = Choice(ctl.ON_REQUEST, f"as request {number} asks", "", ())
+            choice = Choice(Rung.ON_REQUEST, f"as request {number} asks", "", ())
             return self._requeue(choice, s, now)
         choice = choose(s)
-        if choice.rung != "fail":
+        if choice.rung != Rung.FAIL:
             return self._climb(s, now)
         bad = {**self._attempt.stuck_nodes(self._tasks), **bad_nodes(self._slurm, self._attempt, self._chosen())}
         if why := self._attempt.unended or "; ".join(f"{node}: {what}" for node, what in sorted(bad.items())):
             self._trouble = Trouble(Cause.LOST, f"{trouble.what}; {why}", 1)  # nothing may start beside that: the ladder is asked
             return self._decide(now)
         # What was possible before the ranks were stopped is not any more. Nothing has failed: they run again where they were.
-        back = Choice("in-place-restart", f"the node cannot be left after all: {choice.why}", "", choice.passed)
+        back = Choice(Rung.IN_PLACE_RESTART, f"the node cannot be left after all: {choice.why}", "", choice.passed)
         decided = self._decision(back, s, now)
         if self._attempt.step_gone or self._attempt.lost:
             return [decided, *self._end_step(0, self._launch, now, self._step_stays)]

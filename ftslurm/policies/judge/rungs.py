@@ -4,16 +4,16 @@ the trouble), a requeue, or the end. The decision is written down before anythin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.control import ON_WARNING
 from ftslurm.model.decisions import Decision, HealDevices, Remember, Say, ShowCard, TellOthers
 from ftslurm.model.events import Now
-from ftslurm.model.history import SWAPS
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.rungs import SWAPS, Capability, Remedy, Rung
+from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.ending import STEP_END_WAIT_S
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.replacing import Replacing
@@ -25,15 +25,7 @@ from ftslurm.policies.ladder.situation import Trouble, avoidable
 class Rungs(Replacing):
     def _climb(self, situation: Situation, now: Now) -> list[Decision]:
         choice = choose(situation)
-        if choice.rung in ("in-place-restart", "hang-restart"):
-            return self._in_place(choice, situation, now)
-        if choice.rung == "node-replacement":
-            return self._replace(choice, situation, now)
-        if choice.rung == "shrink":
-            return self._shrink(choice, situation, now)
-        if choice.rung == "fail":
-            return self._fail(choice, situation, now)
-        return self._requeue(choice, situation, now)
+        return _REMEDIES[choice.remedy](self, choice, situation, now)
 
     def _decision(
         self, choice: Choice, s: Situation, now: Now, isolate: bool = False, avoid: Mapping[str, str] | None = None,
@@ -43,7 +35,7 @@ class Rungs(Replacing):
         spared: not kept out of the next scheduling for all that."""
         isolated = {**(avoid or {}), **s.bad} if isolate else {}
         self._decided = rec.Decided(
-            now.unix, f"{self.facts.run}-{self.history.decisions + 1}", self._attempt.number, choice.rung,
+            now.unix, f"{self.facts.run}-{self.history.decisions + 1}", self._attempt.number, choice.rung.value,
             s.cause.value, f"{s.what}; {choice.why}", choice.passed, isolated,
             tuple(sorted({*self._kept_out(now), *isolated} - {*spared})), choice.cost, s.status,
             {node: sign for node, sign in s.on_words.items() if node in isolated},
@@ -70,7 +62,7 @@ class Rungs(Replacing):
         self._attempt.to_heal = {node: frozenset(chips) for node, chips in devices.items()}
         st = self.settings
         most = max(len(chips) for chips in devices.values())  # an agent heals one device after the other
-        self._waits = {"heal": now.mono + most * (st.self_heal_wait_s + st.reset_wait_s) + MARGIN_S}
+        self._timers.only({Timer.HEAL: now.mono + most * (st.self_heal_wait_s + st.reset_wait_s) + MARGIN_S})
         self._watch_silence(now)
         ordered = {node: tuple(sorted(chips.items())) for node, chips in devices.items()}
         heal = HealDevices(ordered, st.reset == "auto", st.self_heal_wait_s, st.reset_wait_s)
@@ -92,8 +84,8 @@ class Rungs(Replacing):
         """In place if every node is well; the next rung for those that are not."""
         if self._attempt.to_heal or self.phase is not Phase.HEALING:
             return []
-        self._waits.pop("heal", None)
-        if "probe" in self._waits:
+        self._timers.stop(Timer.HEAL)
+        if Timer.PROBE in self._timers:
             return []  # a node may be lost, and ranks would start on it
         assert self._decided is not None and self._trouble is not None
         failed = self._attempt.unhealed
@@ -102,7 +94,7 @@ class Rungs(Replacing):
         if not (failed or self._signal or self._not_by_shim() or self._attempt.gone):
             return [done, *self._restart(now)]
         self.phase = Phase.SETTLING
-        self._waits = {name: at for name, at in self._waits.items() if name == "ask"}
+        self._timers.keep(Timer.ASK)
         return [done, *self._settled(now)]
 
     def _heal_overdue(self, now: Now) -> list[Decision]:
@@ -131,7 +123,8 @@ class Rungs(Replacing):
         self._attempt.step_gone = True  # as far as we can do anything about it
         why = f"the old step could not be ended within {2 * STEP_END_WAIT_S:g} s"
         self._attempt.not_in_place = self._attempt.unended = why
-        self.phase, self._waits = Phase.SETTLING, {}
+        self.phase = Phase.SETTLING
+        self._timers.clear()
         return [*self._swap_fails(why, now), *self._settled(now)]
 
     def _swap_fails(self, why: str, now: Now) -> list[Decision]:
@@ -149,7 +142,7 @@ class Rungs(Replacing):
             why = f"{choice.why}; too few nodes would be left without {fold_nodes(spared)}, so the job may go there"
             choice = replace(choice, why=why)
         decided = self._decision(choice, s, now, isolate=True, avoid=avoid, spared=spared)
-        tell = self._tell(s) if choice.rung == "isolated-requeue" else []
+        tell = self._tell(s) if choice.rung == Rung.ISOLATED_REQUEUE else []
         # The job goes on, so nothing is said of ranks that were only stopped.
         return [decided, ShowCard(), *tell, *self._end_step(0, self._hand_over, now)]
 
@@ -184,11 +177,11 @@ class Rungs(Replacing):
     def _after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:
         """No failure, so no budget. Requeued only if the job asked for it and the signal was really a warning."""
         asked = self.settings.warning_requeue and self._meaning in ("warning", "")
-        if asked and (held := self.history.control.why_held(ON_WARNING)):
+        if asked and (held := self.history.control.why_held(Rung.ON_WARNING)):
             return [Say(f"the job is not requeued: {held}"), *self._give_up(trouble.what, self._status_after(trouble), now)]
-        if not (asked and "requeue" in self.facts.can and self._slurm and self._slurm.batch):
+        if not (asked and Capability.REQUEUE in self.facts.can and self._slurm and self._slurm.batch):
             return self._give_up(trouble.what, self._status_after(trouble), now)
-        choice = Choice(ON_WARNING, "asked for by warning.requeue, costs nothing", "", ())
+        choice = Choice(Rung.ON_WARNING, "asked for by warning.requeue, costs nothing", "", ())
         return self._requeue(choice, self._situation(trouble, now), now)
 
     def _status_after(self, trouble: Trouble) -> int:
@@ -196,6 +189,16 @@ class Rungs(Replacing):
         if self._meaning not in ("warning", TOLD_TO_END) or trouble.cause is not Cause.WARNING:
             return trouble.status
         return max(self._warned().status, 0 if self._attempt.all_ended else 128 + SIGTERM)
+
+
+# A rank that starts again alone is no affair of the whole attempt: judge/ranks.
+_REMEDIES: Mapping[Remedy, Callable[[Rungs, Choice, Situation, Now], list[Decision]]] = {
+    Remedy.RESTART: Rungs._in_place,
+    Remedy.REPLACE: Rungs._replace,
+    Remedy.SHRINK: Rungs._shrink,
+    Remedy.REQUEUE: Rungs._requeue,
+    Remedy.END: Rungs._fail,
+}
 
 
 def _devices(chips: Mapping[str, tuple[tuple[str, tuple[str, ...]], ...]]) -> str:

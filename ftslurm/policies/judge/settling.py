@@ -10,8 +10,9 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, LookAtDevices, Say, StopRanks, TellOthers
 from ftslurm.model.events import Now
-from ftslurm.model.history import SWAPS
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.rungs import SWAPS, Capability, Rung
+from ftslurm.model.timers import Timer
 from ftslurm.model.verdict import Blame, RankEnd
 from ftslurm.policies.diagnose.blame import with_own_words, without_own_view
 from ftslurm.policies.diagnose.contrast import Contrast, contrast, shown_by, with_contrast
@@ -55,14 +56,14 @@ class Settling(Rungs):
         if trouble.cause not in WILLED and not self._has_heard(now):
             self._slurm = None
         stopped_by = now.mono + self.settings.stop_grace_s + self.settings.kill_wait_s + MARGIN_S
-        self._waits = {"stop": stopped_by, "tell": now.mono + TELL_S}
+        self._timers.only({Timer.STOP: stopped_by, Timer.TELL: now.mono + TELL_S})
         seen = rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what, trouble.since)
         found: list[Decision] = [self._note(seen), self._stop_ranks(self.settings.stop_grace_s)]
         if trouble.cause in WILLED:
             return [*found, *self._settled(now)]
         found += self._watch(now)
         if self._unlooked():
-            self._waits["look"] = now.mono + self.settings.answer_wait_s
+            self._timers.set(Timer.LOOK, now.mono + self.settings.answer_wait_s)
             found.append(LookAtDevices())
         elif any(kinds is not None for kinds in self._agents.values()):
             found.append(LookAtDevices())  # with no device to wait for; they also tell which ranks were at work
@@ -70,7 +71,7 @@ class Settling(Rungs):
             found.append(self._ask_slurm(now))
         self._probed.clear()
         found += self._probe(sorted(self._suspects()), now)
-        if trouble.cause is Cause.LOST or choose(self._situation(trouble, now)).rung == "node-replacement":
+        if trouble.cause is Cause.LOST or choose(self._situation(trouble, now)).rung == Rung.NODE_REPLACEMENT:
             found += self._look_ahead(now)
         return [*found, *self._settled(now)]
 
@@ -91,11 +92,11 @@ class Settling(Rungs):
 
     def _needs_slurm(self, trouble: Trouble, now: Now) -> bool:
         """Not where the ladder can answer from what is known: a restart in place works with slurmctld away."""
-        if "ask" not in self.facts.can or "ask" in self._waits or self._slurm is not None:
+        if Capability.ASK not in self.facts.can or Timer.ASK in self._timers or self._slurm is not None:
             return False
         if self._attempt.killed or self._attempt.called_back:
             return True
-        return choose(self._situation(trouble, now)).rung != "in-place-restart"
+        return choose(self._situation(trouble, now)).rung != Rung.IN_PLACE_RESTART
 
     def _unlooked(self) -> bool:
         """Is there a node whose devices could still tell something? An agent that has not arrived yet may."""
@@ -109,26 +110,24 @@ class Settling(Rungs):
         if self.phase is not Phase.SETTLING:
             return []
         if self._attempt.all_stopped:
-            self._waits.pop("stop", None)
+            self._timers.stop(Timer.STOP)
             self._attempt.stopped_at = self._attempt.stopped_at or now.unix
         if not self._unlooked():
-            self._waits.pop("look", None)
-        if not self._attempt.all_stopped or self._waits.keys() - {"tell"}:
+            self._timers.stop(Timer.LOOK)
+        if not self._attempt.all_stopped or self._timers.running - {Timer.TELL}:
             return []
-        self._waits = {}
+        self._timers.clear()
         return self._decide(now)
 
     def _tell_settling(self, now: Now) -> list[Decision]:
         """Mostly all is known in a moment, and then there is nothing to tell."""
-        if self.phase is not Phase.SETTLING:
-            return []
         st = self.settings
         if not self._attempt.all_stopped:
-            what, until = f"the ranks to end (stop.grace {st.stop_grace_s:g} s)", self._waits.get("stop", now.mono)
+            what, until = f"the ranks to end (stop.grace {st.stop_grace_s:g} s)", self._timers.due_at(Timer.STOP, now.mono)
             return self._wait_for(what, until - now.mono, now)
         word = f"a word on {fold_nodes(self._probed)}"
-        asked = {"look": "the devices to be looked at", "probe": word, "ask": "Slurm's word on job and nodes"}
-        known = [(self._waits[wait], what) for wait, what in asked.items() if wait in self._waits]
+        asked = {Timer.LOOK: "the devices to be looked at", Timer.PROBE: word, Timer.ASK: "Slurm's word on job and nodes"}
+        known = [(self._timers.at(wait), what) for wait, what in asked.items() if wait in self._timers]
         return self._wait_for(known[0][1], known[0][0] - now.mono, now) if known else []
 
     def _decide(self, now: Now) -> list[Decision]:
@@ -165,10 +164,10 @@ class Settling(Rungs):
         """Asks it again while it is away and its answer could still mend something."""
         if not mends or self._slurm is None or not self._slurm.away:
             return []
-        return self._await_slurm("away", "before anything is decided", self._slurm.error, now)
+        return self._await_slurm(Timer.AWAY, "before anything is decided", self._slurm.error, now)
 
     def _warning_needs_slurm(self) -> bool:
-        return self.settings.warning_requeue and self._meaning in ("warning", "") and "requeue" in self.facts.can
+        return self.settings.warning_requeue and self._meaning in ("warning", "") and Capability.REQUEUE in self.facts.can
 
     def _answer_would_help(self, trouble: Trouble, now: Now) -> bool:
         """Is it only for want of Slurm's word that the job would fail? Or is it to get another step, which Slurm alone gives?"""
@@ -176,7 +175,7 @@ class Settling(Rungs):
         if choose(s).rung in SWAPS:
             return True
         hoped = ev.SlurmAnswered("RUNNING", batch=True, requeueable=True, node_count=1)
-        return choose(s).rung == "fail" and choose(replace(s, slurm=hoped)).rung != "fail"
+        return choose(s).rung == Rung.FAIL and choose(replace(s, slurm=hoped)).rung != Rung.FAIL
 
     def _returned_with_its_ranks(self) -> None:
         """A rank on loan that was told to end and did: its donor may show as running until its grace is over (preemption)."""
@@ -198,7 +197,8 @@ class Settling(Rungs):
 
     def _launch_later(self, now: Now) -> None:
         """When slurmctld has had the time to learn what it has."""
-        self.phase, self._waits = Phase.LAUNCHING, {"launch again": now.mono + GATHERS_S * max(1, self._launches_again)}
+        self.phase = Phase.LAUNCHING
+        self._timers.only({Timer.LAUNCH_AGAIN: now.mono + GATHERS_S * max(1, self._launches_again)})
         self._launches_again += 1
 
     def _just_came_up(self, now: Now) -> bool:
@@ -214,7 +214,7 @@ class Settling(Rungs):
         return s is not None and not s.error and s.state == "RUNNING" and waited and not self._signal
 
     def _ask_again(self, now: Now) -> list[Decision]:
-        return [] if self.phase is not Phase.SETTLING or "ask" in self._waits else [self._ask_slurm(now)]
+        return [] if Timer.ASK in self._timers else [self._ask_slurm(now)]
 
     def _hints(self, now: Now) -> list[Decision]:
         """Common reasons for a hang, once an attempt; now that the ranks have been stopped their last words are here."""

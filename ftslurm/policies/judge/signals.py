@@ -9,6 +9,8 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, SignalRanks
 from ftslurm.model.events import Now
 from ftslurm.model.exits import signal_name
+from ftslurm.model.rungs import Capability
+from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.devices import Devices
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.state import SIGHUP, SIGINT, SIGQUIT, SIGTERM, TOLD_TO_END
@@ -29,7 +31,7 @@ class Signals(Devices):
         if event.rank is None and event.number == SIGINT:
             return self._interrupted(event, now)
         known = self._announces(event.number)
-        if not known or "ask" not in self.facts.can:
+        if not known or Capability.ASK not in self.facts.can:
             passed_on: list[Decision] = [SignalRanks(event.number)] if event.rank is None else []
             if not known or self._signal:
                 return passed_on
@@ -39,7 +41,7 @@ class Signals(Devices):
             self._ranks_signalled.add(event.number)
         else:
             self._pass_on = event.number
-            self._waits["pass on"] = now.mono + PASS_ON_WITHIN_S
+            self._timers.set(Timer.PASS_ON, now.mono + PASS_ON_WITHIN_S)
         if self._signal:
             return []
         self._signal, self._signal_at = event.number, now.mono
@@ -67,13 +69,13 @@ class Signals(Devices):
         note = self._note(rec.Signalled(now.unix, signal_name(event.number), TOLD_TO_END))
         if self._attempt.all_ended:
             return [note, *self._into_trouble(self._warned(), now)]
-        self._waits["warning"] = now.mono + within_s
+        self._timers.set(Timer.WARNING, now.mono + within_s)
         at_once = event.rank is None or self.facts.launcher == "local"
         delay_s = self.settings.signal_delay_s if at_once else PASS_ON_WITHIN_S  # Slurm mostly signals all ranks
         if not delay_s:
             return [note, *self._pass_to_the_rest()]
         self._pass_on = event.number
-        self._waits["pass on"] = now.mono + min(delay_s, within_s / 2)
+        self._timers.set(Timer.PASS_ON, now.mono + min(delay_s, within_s / 2))
         return [note]
 
     def _pass_to_the_rest(self) -> list[Decision]:
@@ -93,7 +95,7 @@ class Signals(Devices):
         if event.number != SIGTERM or self.phase not in (Phase.RUNNING, Phase.SETTLING):
             return []
         self._attempt.called_back.add(self._tasks[event.rank].node)
-        return [self._ask_slurm(now)] if "ask" in self.facts.can and "ask" not in self._waits else []
+        return [self._ask_slurm(now)] if Capability.ASK in self.facts.can and Timer.ASK not in self._timers else []
 
     def _loan_over(self, now: Now) -> list[Decision]:
         """Its ranks have not said so yet."""
@@ -104,7 +106,7 @@ class Signals(Devices):
 
     def _passed_on(self, now: Now) -> list[Decision]:
         """ftrun's own signal, for the ranks: unless they got it themselves, as when Slurm signals all of the job."""
-        self._waits.pop("pass on", None)
+        self._timers.stop(Timer.PASS_ON)
         number, self._pass_on = self._pass_on, 0
         if number and self._meaning == TOLD_TO_END:
             return self._pass_to_the_rest()
@@ -121,7 +123,7 @@ class Signals(Devices):
             return self._into_trouble(Trouble(Cause.WARNING, "interrupted by Ctrl-C", 128 + event.number), now)
         if self.phase is Phase.HEALING:
             return self._give_up("interrupted by Ctrl-C while devices healed", 128 + event.number, now)
-        self._waits = {name: at for name, at in self._waits.items() if name == "stop"}  # what is left to know is of no use
+        self._timers.keep(Timer.STOP)  # what is left to know is of no use
         return [*([self._stop_ranks(0.0)] if again else []), *self._settled(now)]
 
     def _signalled_late(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
@@ -135,9 +137,9 @@ class Signals(Devices):
             self._keep_signal(event)
             return []
         self._signal, self._signal_at = event.number, now.mono
-        if event.rank is None and "ask" not in self.facts.can:
+        if event.rank is None and Capability.ASK not in self.facts.can:
             self._meaning = "terminated"
-        return [self._ask_slurm(now)] if "ask" in self.facts.can and "ask" not in self._waits else []
+        return [self._ask_slurm(now)] if Capability.ASK in self.facts.can and Timer.ASK not in self._timers else []
 
     def _slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
         """While ranks run: the answer to a signal, or to a fault that only a requeue can answer."""
@@ -158,14 +160,14 @@ class Signals(Devices):
             return [note, *self._into_trouble(self._warned(), now)]
         note_and_signal: list[Decision] = [note, *self._passed_on(now)]
         if self.settings.warning_requeue or self._attempt.exits:
-            self._waits["warning"] = now.mono + self._warning_grace_s(now)
+            self._timers.set(Timer.WARNING, now.mono + self._warning_grace_s(now))
         return note_and_signal
 
     def _rank_ended_after_signal(self, now: Now) -> list[Decision]:
         """The first rank that ends starts the grace of the others, the last one ends the attempt."""
         if self._attempt.all_ended and self._meaning:
             return self._into_trouble(self._warned(), now)
-        self._waits.setdefault("warning", now.mono + self._warning_grace_s(now))
+        self._timers.set_first(Timer.WARNING, now.mono + self._warning_grace_s(now))
         return []
 
     def _warning_grace_s(self, now: Now) -> float:
@@ -175,7 +177,5 @@ class Signals(Devices):
         return max(1.0, min(self.settings.warning_grace_s, left))
 
     def _warning_overdue(self, now: Now) -> list[Decision]:
-        if self.phase is not Phase.RUNNING:
-            return []
         self._out_of_patience = self._meaning == TOLD_TO_END
         return self._into_trouble(self._warned(), now)

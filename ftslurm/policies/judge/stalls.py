@@ -10,6 +10,8 @@ from ftslurm.model.collectives import Finding, Kind, Level
 from ftslurm.model.decisions import CompareRanks, Decision, KeepEvidence, Say, TakeEvidence
 from ftslurm.model.events import Now
 from ftslurm.model.pauses import with_pause
+from ftslurm.model.rungs import Capability
+from ftslurm.model.timers import Timer
 from ftslurm.policies.hang.standstill import levels_from
 from ftslurm.policies.judge.hangs import Hangs
 from ftslurm.policies.judge.phases import Phase
@@ -23,23 +25,23 @@ class Stalls(Hangs):
             return self._look_closer(now)
         told = rec.Paused(now.unix, self._attempt.number, pause.seconds, pause.busy)
         over = self._hang_over("its ranks get on with their collectives again", now, "stall")
-        self._waits.pop("examine", None)
+        self._timers.stop(Timer.EXAMINE)
         known = self.history.busy_pauses if pause.busy else self.history.quiet_pauses
         return [*over, *([self._note(told)] if with_pause(known, pause.seconds) != known else [])]
 
     def _look_closer(self, now: Now) -> list[Decision]:
         """Who hangs is asked of all nodes at once. Ranks that have ended are the exit hang's; a signal's are Slurm's."""
-        if "examine" in self._waits or "evidence" in self._waits or self._not_now(now) or not self._stalled_s(now):
+        if Timer.EXAMINE in self._timers or Timer.EVIDENCE in self._timers or self._not_now(now) or not self._stalled_s(now):
             return []
         self._still.ask()
         self._attempt.views.clear()
-        self._waits["evidence"] = now.mono + self.settings.hang_evidence_s
+        self._timers.set(Timer.EVIDENCE, now.mono + self.settings.hang_evidence_s)
         return [TakeEvidence(self.settings.hang_evidence_s)]
 
     def _not_now(self, now: Now) -> bool:
         """Is there a reason, other than a hang, for ranks not to get on?"""
         if self._under_signal(now):
-            self._waits["examine"] = now.mono + LATER_S
+            self._timers.set(Timer.EXAMINE, now.mono + LATER_S)
             return True
         return bool(self._hung or self._attempt.exits)
 
@@ -54,7 +56,7 @@ class Stalls(Hangs):
         o = self._still.opinion(stalled_s, self.history, now.mono)
         if o.act and self._answerable(o.finding, now):
             return self._hang("stall", o.what, o.finding.evidence if o.finding else (), now, o.finding, still_s=stalled_s)
-        self._waits["examine"] = now.mono + o.again_s
+        self._timers.set(Timer.EXAMINE, now.mono + o.again_s)
         if o.act and self._wants_slurm(o.finding, now):
             return [self._ask_slurm(now)]
         if o.act and not self._still.left_alone:
@@ -72,7 +74,8 @@ class Stalls(Hangs):
     def _wants_slurm(self, found: Finding | None, now: Now) -> bool:
         """Could it have one if Slurm said how job and nodes stand?"""
         convicted = found is not None and found.level is Level.ERROR and found.blamed
-        return bool(convicted and "ask" in self.facts.can and "ask" not in self._waits and not self._heard_lately(now))
+        may_ask = Capability.ASK in self.facts.can and Timer.ASK not in self._timers
+        return bool(convicted and may_ask and not self._heard_lately(now))
 
     def _said_of(self, finding: Finding, what: str = "") -> list[Decision]:
         if not levels_from(self.settings.hang_c4d_level)[finding.level]:
@@ -85,34 +88,30 @@ class Stalls(Hangs):
         self._attempt.evidence[event.node] = event.text
         self._attempt.views[event.node] = event.views
         there = self._watching()
-        if "hints" in self._waits:
+        if Timer.HINTS in self._timers:
             kept = KeepEvidence(self._attempt.number, event.node, event.text)
             return [kept, *self._hints_known(now)]
         if self._hung is None:
-            if not self._still.examined(event.node, event.views, there) or "evidence" not in self._waits:
+            if not self._still.examined(event.node, event.views, there) or Timer.EVIDENCE not in self._timers:
                 return []
-            del self._waits["evidence"]
+            self._timers.stop(Timer.EVIDENCE)
             return self._looked_closer(now) if self.phase is Phase.RUNNING else []
         keep: list[Decision] = [KeepEvidence(self._attempt.number, event.node, event.text)]
-        if "evidence" not in self._waits or not self._hangs.looked_at(event.node, there):
+        if Timer.EVIDENCE not in self._timers or not self._hangs.looked_at(event.node, there):
             return keep
         return [*keep, *self._into_hang(self._hung, now)]
 
     def _evidence_overdue(self, now: Now) -> list[Decision]:
         """Who hangs is not told from half of the ranks, but a hang that was noticed is answered without it."""
-        if self.phase is not Phase.RUNNING:
-            return []
         if self._hung is None:
-            self._waits["examine"] = now.mono + self.settings.hang_c4d_timeout_s
+            self._timers.set(Timer.EXAMINE, now.mono + self.settings.hang_c4d_timeout_s)
             return []
         return self._into_trouble(self._hung, now)
 
     # --- ranks that are slower than the others
 
     def _compare(self, now: Now) -> list[Decision]:
-        if self.phase is not Phase.RUNNING:
-            return []
-        self._waits["compare"] = now.mono + self.settings.hang_compare_s
+        self._timers.set(Timer.COMPARE, now.mono + self.settings.hang_compare_s)
         self._slow.ask()
         return [CompareRanks()] if not (self._under_signal(now) or self._hung or self._attempt.exits) else []
 

@@ -13,7 +13,9 @@ from ftslurm.model.decisions import Decision, LaunchStep, Say, StartRanks
 from ftslurm.model.events import Now
 from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold as fold_nodes
+from ftslurm.model.rungs import Capability
 from ftslurm.model.shares import Share, fold_shares
+from ftslurm.model.timers import Timer
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.environment import counters_env, nvrx_env, placed_env, restart_env, torch_env
 from ftslurm.policies.hang.hangs import HangWatch
@@ -38,7 +40,7 @@ class Starting(Ending):
         self._rank_again = {}
         self._stragglers, self._unfit = frozenset(), {}
         self._look_in_s = self.settings.silence_s
-        self._waits = {"slow launch": now.mono + self._look_in_s} if "probe" in self.facts.can else {}
+        self._timers.only({Timer.SLOW_LAUNCH: now.mono + self._look_in_s} if Capability.PROBE in self.facts.can else {})
         self._attempt = Attempt(self._attempt.number)
         self._launched_at = now.unix
         self._unlaunched, self._awaited = False, ""
@@ -66,11 +68,11 @@ class Starting(Ending):
         self._slow = SlowWatch()
         self._exit_s, self._exit_since = self.settings.hang_exit_s, None
         all_here = self._agents.keys() - self._agents_due.keys() >= set(self._step_nodes())
-        self._waits = {} if all_here else {"watch": now.mono + WATCH_AFTER_S}
+        self._timers.only({} if all_here else {Timer.WATCH: now.mono + WATCH_AFTER_S})
         if self._idle():
-            self._waits["idle"] = now.mono + IDLE_LOOK * self.settings.silence_s
+            self._timers.set(Timer.IDLE, now.mono + IDLE_LOOK * self.settings.silence_s)
         if self._watches_stalls and len(self._tasks) > 1 and self.settings.hang_compare_s:
-            self._waits["compare"] = now.mono + self.settings.hang_compare_s
+            self._timers.set(Timer.COMPARE, now.mono + self.settings.hang_compare_s)
         begun = rec.AttemptBegan(
             now.unix, f.run, number, f.schedule, f.step_key, starts, fold_nodes(self._step_nodes()),
             len(self._tasks), self._step, *fold_shares(self._shares() or self._shares_told()), self._launched_at or now.unix,
@@ -109,7 +111,7 @@ class Starting(Ending):
         self._probed.clear()
         asked = self._probe(self._silent_here(), now)
         if asked:  # leases may be over already, and a second proof says more
-            self._waits["leases"] = max(self._waits["leases"], self._waits["probe"])
+            self._timers.set(Timer.LEASES, max(self._timers.at(Timer.LEASES), self._timers.at(Timer.PROBE)))
         return asked
 
     def _own_step(self) -> str:
@@ -174,8 +176,6 @@ class Starting(Ending):
 
     def _watch_due(self, now: Now) -> list[Decision]:
         """Also where an agent never came: it has died before it could call, and nobody else tells of that."""
-        if self.phase is not Phase.RUNNING:
-            return []  # trouble that came due at the same moment
         mine = set(self._step_nodes())
         for node in [node for node, due in self._agents_due.items() if due <= now.mono and node in mine]:
             del self._agents_due[node]
@@ -183,7 +183,7 @@ class Starting(Ending):
             self._agents_lost[node] = self._agents_lost.get(node, 0) + 1
         asked = self._watch(now)
         if due := [due for node, due in self._agents_due.items() if node in mine]:
-            self._waits["watch"] = min(due)
+            self._timers.set(Timer.WATCH, min(due))
         return asked
 
     def _into_trouble(self, trouble: Trouble, now: Now) -> list[Decision]:

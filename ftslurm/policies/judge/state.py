@@ -29,8 +29,10 @@ from ftslurm.model.exits import signal_name
 from ftslurm.model.history import History
 from ftslurm.model.job import Task
 from ftslurm.model.layout import Layout
+from ftslurm.model.rungs import Capability
 from ftslurm.model.settings import Settings
 from ftslurm.model.shares import Share
+from ftslurm.model.timers import Timer, Timers
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.hang.hangs import HangWatch
 from ftslurm.policies.hang.slow import SlowWatch
@@ -141,7 +143,7 @@ class JudgeState:
         self._for_agents: dict[str, list[DrillDevice]] = {}  # node -> what its agent is told when it has come up
         self._decided: rec.Decided | None = None
         self._cleaned = False  # has the job's own clean-up been ordered?
-        self._waits: dict[str, float] = {}  # what is waited for -> monotonic deadline
+        self._timers = Timers()  # what is waited for
         self._requests_due: dict[int, float] = {}  # request that is carried out then at the latest -> monotonic
         self._to_consider: list[int] = []  # requests that wait for Slurm's word
         self._by_request: int = 0  # the request that the present trouble carries out
@@ -160,8 +162,8 @@ class JudgeState:
     @property
     def wakes_at(self) -> float | None:
         """Monotonic seconds at which a TimePassed is wanted, None for never."""
-        settles = () if self._checkpoint_settles is None else (self._checkpoint_settles,)
-        return min((*self._waits.values(), *self._requests_due.values(), *settles), default=None)
+        due = (self._timers.next_due, self._checkpoint_settles, *self._requests_due.values())
+        return min((at for at in due if at is not None), default=None)
 
     def _note(self, record: rec.Record, vital: bool = False) -> Remember:
         self.history = self.history.add(record)
@@ -238,7 +240,7 @@ class JudgeState:
 
     def _idle(self) -> tuple[str, ...]:
         """Nodes of the allocation that are ours and that no rank is on: spares, and those that were replaced and live."""
-        if self._layout is None or not {"probe", "release"} <= self.facts.can:
+        if self._layout is None or not {Capability.PROBE, Capability.RELEASE} <= self.facts.can:
             return ()
         used = {*self._layout.nodes, self.facts.batch_node, *self._given_back}
         return tuple(node for node in self.facts.nodes if node not in used)
@@ -265,9 +267,9 @@ class JudgeState:
 
     def _await_last_end(self, now: Now) -> None:
         """The last rank may take so long after the first."""
-        self._waits.pop("exit", None)
+        self._timers.stop(Timer.EXIT)
         if self._exit_s is not None and self._exit_since is not None:
-            self._waits["exit"] = max(now.mono, self._exit_since + self._exit_s)
+            self._timers.set(Timer.EXIT, max(now.mono, self._exit_since + self._exit_s))
 
     def _interval(self, usual_s: float) -> float:
         """Of silence, of no IO: as the programs have set it for where they are; 0: one has switched detection off."""
@@ -290,7 +292,8 @@ class JudgeState:
 
     def _asks_for_requeue(self, number: int) -> bool:
         """Then there is nothing to start before: no rank could do more until the end than be told of it."""
-        return self.settings.warning_requeue and {"ask", "requeue"} <= self.facts.can and self._announces(number)
+        can = {Capability.ASK, Capability.REQUEUE} <= self.facts.can
+        return self.settings.warning_requeue and can and self._announces(number)
 
     def _keep_signal(self, event: ev.SignalSeen) -> None:
         """A TERM says more than another one, and ftrun's own more than that of a rank, which may be for its step alone."""
@@ -318,11 +321,11 @@ class JudgeState:
     # --- asking others
 
     def _ask_slurm(self, now: Now) -> AskSlurm:
-        self._waits["ask"] = now.mono + self.settings.slurm_timeout_s + MARGIN_S
+        self._timers.set(Timer.ASK, now.mono + self.settings.slurm_timeout_s + MARGIN_S)
         return AskSlurm()
 
     def _take(self, answer: ev.SlurmAnswered, now: Now) -> None:
-        self._waits.pop("ask", None)
+        self._timers.stop(Timer.ASK)
         self._slurm, self._slurm_at = answer, now.mono
         self._attempt.returned |= {
             node: f"its donor job {job} has ended" for node, job in self._lent().items() if job in answer.loans_over
@@ -334,10 +337,10 @@ class JudgeState:
 
     def _probe(self, nodes: Iterable[str], now: Now) -> list[Decision]:
         asked = tuple(node for node in nodes if node not in self._probed)
-        if not asked or "probe" not in self.facts.can:
+        if not asked or Capability.PROBE not in self.facts.can:
             return []
         self._probed.update(asked)
-        self._waits["probe"] = now.mono + self.settings.probe_s + self.settings.slurm_timeout_s + MARGIN_S
+        self._timers.set(Timer.PROBE, now.mono + self.settings.probe_s + self.settings.slurm_timeout_s + MARGIN_S)
         return [ProbeNodes(asked, self.settings.probe_s)]
 
     def _silent_here(self) -> list[str]:
@@ -347,15 +350,15 @@ class JudgeState:
 
     def _watch_silence(self, now: Now) -> None:
         """A silent node that may live is asked about again, and not waited for longer than its leases last."""
-        self._waits.pop("silence", None)
-        self._waits.pop("leases", None)
+        self._timers.stop(Timer.SILENCE)
+        self._timers.stop(Timer.LEASES)
         if silent := self._silent_here():
-            self._waits["silence"] = now.mono + self.settings.silence_s
-            self._waits["leases"] = min(self._fence.over_at(node, self.settings) for node in silent)
+            self._timers.set(Timer.SILENCE, now.mono + self.settings.silence_s)
+            self._timers.set(Timer.LEASES, min(self._fence.over_at(node, self.settings) for node in silent))
 
     def _look_ahead(self, now: Now) -> list[Decision]:
         """While a node is under suspicion: when a spare is needed it shall be known whether it will do."""
-        wanted = "replace" in self.facts.can and self.settings.node_replacement
+        wanted = Capability.REPLACE in self.facts.can and self.settings.node_replacement
         return self._look_at(spares[0], now) if wanted and (spares := self._spares(now)) else []
 
     def _look_at(self, spare: str, now: Now) -> list[Decision]:

@@ -11,7 +11,8 @@ from enum import Enum
 
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
-from ftslurm.model.history import RESTARTS, History
+from ftslurm.model.history import History
+from ftslurm.model.rungs import RESTARTS, Budget, Capability, Remedy, Rung, RungWords
 from ftslurm.model.settings import Settings
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
@@ -74,7 +75,7 @@ class Situation:
     blamed: Mapping[str, str] = field(default_factory=dict)
     not_in_place: str = ""
     slurm: SlurmAnswered | None = None
-    can: frozenset[str] = frozenset()
+    can: frozenset[Capability] = frozenset()
     verdict: Verdict | None = None
     shut_down: str = ""
     rank: int | None = None
@@ -150,15 +151,26 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
-    """One line of the table. trigger, price, degrades: for people. cost: the budget it is taken from, or empty."""
+class Row:
+    """One line of the table."""
 
-    name: str
-    trigger: str
-    price: str
-    degrades: str
+    rung: Rung
+    words: RungWords
     allowed: Callable[[Situation], Answer]
-    cost: Callable[[Situation], str]
+    budget: Budget | None = None
+    pays: Callable[[Situation], bool] = lambda _: False  # is `budget` charged for it?
+
+    @property
+    def remedy(self) -> Remedy:
+        return self.rung.remedy
+
+    @property
+    def is_requeue(self) -> bool:
+        return self.rung.is_requeue
+
+    def cost(self, s: Situation) -> str:
+        """The budget it is taken from, or empty."""
+        return self.budget.value if self.budget is not None and self.pays(s) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,29 +178,33 @@ class Choice:
     """The rung that answers. passed: each rung asked before it and why it was not taken. Where nothing answers, `why` is the
     reason of the last rung that is meant for such a trouble and switched on; the first, if all of them are off."""
 
-    rung: str
+    rung: Rung
     why: str
     cost: str
     passed: tuple[tuple[str, str], ...]
+
+    @property
+    def remedy(self) -> Remedy:
+        return self.rung.remedy
 
 
 def choose(situation: Situation) -> Choice:
     """The first rung, in the order of the policy's ladder, that is switched on, fits and can be paid."""
     passed: list[tuple[str, str]] = []
     decisive = ""
-    for name in (*situation.settings.ladder, "fail"):
-        if name == "rank-restart" and situation.settings.mode != "async":
+    for rung in map(Rung, (*situation.settings.ladder, Rung.FAIL)):
+        if rung is Rung.RANK_RESTART and situation.settings.mode != "async":
             continue  # of another kind of job: not worth a word in every history
-        rung = LADDER[name]
-        answer = _within_job_restarts(name, rung.allowed(situation), situation)
-        if answer.yes and (held := situation.history.control.why_held(name)):
+        row = LADDER[rung]
+        answer = _within_job_restarts(rung, row.allowed(situation), situation)
+        if answer.yes and (held := situation.history.control.why_held(rung)):
             answer = _no(held)
         if answer.yes:
-            return Choice(name, decisive or answer.why if name == "fail" else answer.why, rung.cost(situation), tuple(passed))
-        passed.append((name, answer.why))
+            return Choice(rung, decisive or answer.why if rung is Rung.FAIL else answer.why, row.cost(situation), tuple(passed))
+        passed.append((rung.value, answer.why))
         if answer.fits:
             off = answer.why == _OFF
-            decisive = decisive or f"{name} is switched off" if off else answer.why
+            decisive = decisive or f"{rung} is switched off" if off else answer.why
     raise AssertionError("`fail` is always allowed")
 
 
@@ -207,16 +223,16 @@ def _not_meant(why: str) -> Answer:
     return Answer(False, why, fits=False)
 
 
-def _within_job_restarts(name: str, answer: Answer, s: Situation) -> Answer:
+def _within_job_restarts(rung: Rung, answer: Answer, s: Situation) -> Answer:
     """AIMaster's count: whatever the rung, all ranks start again. A port that we have chosen is our own affair.
 
     Once it is used up, that is the reason, whatever else a rung that is switched on has against it.
     """
     limit = s.settings.max_job_restarts
     meant = answer.yes or (answer.fits and answer.why != _OFF)
-    if s.willed or not meant or name not in RESTARTS or limit < 0 or s.history.job_restarts < limit:
+    if s.willed or not meant or rung not in RESTARTS or limit < 0 or s.history.job_restarts < limit:
         return answer
-    if name == "in-place-restart" and _another_port(s):
+    if rung is Rung.IN_PLACE_RESTART and _another_port(s):
         return answer
     return _no(f"the job has used its {counted(limit, 'restart')} (max_job_restarts)")
 
@@ -325,7 +341,7 @@ def _proven(s: Situation, v: Verdict) -> str:
 def _crash_in_place(s: Situation) -> Answer:
     if reason := hopeless(s):
         return _no(reason)
-    used, limit = s.history.spent.get("crash_restarts", 0), s.settings.crash_restarts
+    used, limit = s.history.spent.get(Budget.CRASH_RESTARTS, 0), s.settings.crash_restarts
     if used >= limit:
         return _no(_all_spent(limit, "restart", " in place after a crash"))
     return _no(s.not_in_place) if s.not_in_place else Answer(True, f"crash {used + 1} of {limit} answered in place")
@@ -366,8 +382,8 @@ def _hang(s: Situation) -> Answer:
         return Answer(False, _OFF, fits=s.cause is Cause.HANG)
     if s.cause is not Cause.HANG:
         return _not_meant("no hang")
-    without_it = [name for name in ("node-replacement", "shrink", "isolated-requeue") if name in s.settings.ladder]
-    if s.blamed and any(LADDER[name].allowed(s).yes for name in without_it):
+    without_it = [rung for rung in (Rung.NODE_REPLACEMENT, Rung.SHRINK, Rung.ISOLATED_REQUEUE) if rung in s.settings.ladder]
+    if s.blamed and any(LADDER[rung].allowed(s).yes for rung in without_it):
         return _no("a node is to blame, and the job can go on without it")
     if s.history.hangs_in_a_row >= (limit := s.settings.hangs_in_a_row):
         return _no(f"{limit} hang restarts in a row have not helped")
@@ -394,7 +410,7 @@ def _replace(s: Situation) -> Answer:
 
 def _not_swappable(s: Situation) -> str:
     """What a replacement and a smaller step have in common."""
-    if "replace" not in s.can:
+    if Capability.REPLACE not in s.can:
         return s.no_swap or "the launcher cannot replace a node in a running job"
     if s.no_swap:
         return s.no_swap
@@ -404,7 +420,7 @@ def _not_swappable(s: Situation) -> str:
         return "the ranks have no place on a node that is to blame"
     if s.cause is Cause.HANG and s.history.hangs_in_a_row >= s.settings.hangs_in_a_row:
         return _hangs_in_vain(s)
-    used, limit = s.history.spent.get("node_replacements", 0), s.settings.node_replacements
+    used, limit = s.history.spent.get(Budget.NODE_REPLACEMENTS, 0), s.settings.node_replacements
     return _all_spent(limit, "node replacement") if used >= limit and not s.willed else ""
 
 
@@ -484,10 +500,10 @@ def _unconditional(s: Situation) -> Answer:
 
 
 def _not_requeueable(s: Situation) -> str:
-    used, limit = s.history.spent.get("max_restarts", 0), s.settings.max_restarts
+    used, limit = s.history.spent.get(Budget.MAX_RESTARTS, 0), s.settings.max_restarts
     if used >= limit and not s.willed:
         return _all_spent(limit, "requeue", " (max_restarts)") if limit else "max_restarts 0 allows no requeue"
-    if "requeue" not in s.can:
+    if Capability.REQUEUE not in s.can:
         return "only a batch job can be requeued"
     if s.slurm is None or s.slurm.error:
         return f"Slurm did not say how the job stands: {s.slurm.error if s.slurm else 'not asked'}"
@@ -539,16 +555,13 @@ def _fail(s: Situation) -> Answer:
 # --- the table
 
 
-def _nothing(s: Situation) -> str:
-    return ""
+def _unasked(s: Situation) -> bool:
+    """What the owner of the job asks for costs nothing."""
+    return not s.willed
 
 
-def _one_restart(s: Situation) -> str:
-    return "" if s.willed else "max_restarts"
-
-
-def _one_replacement(s: Situation) -> str:
-    return "" if s.willed else "node_replacements"
+def _after_a_crash(s: Situation) -> bool:
+    return s.cause is Cause.CRASH and not _another_port(s)
 
 
 def why_no_requeue(s: Situation) -> str:
@@ -556,77 +569,83 @@ def why_no_requeue(s: Situation) -> str:
     return _not_requeueable(s) or _too_few_alive(s)
 
 
-LADDER: Mapping[str, Rung] = {
-    rung.name: rung
-    for rung in (
-        Rung(
-            "rank-restart",
-            trigger="a rank of an async job failed",
-            price="nothing",
-            degrades="when the error is not worth another try, too many ranks have failed, or after too many in a row",
-            allowed=_rank_alone,
-            cost=_nothing,
+LADDER: Mapping[Rung, Row] = {
+    row.rung: row
+    for row in (
+        Row(
+            Rung.RANK_RESTART,
+            RungWords(
+                "a rank of an async job failed",
+                "nothing",
+                "when the error is not worth another try, too many ranks have failed, or after too many in a row",
+            ),
+            _rank_alone,
         ),
-        Rung(
-            "in-place-restart",
-            trigger="a device fault that heals (and crashes, as many as crash_restarts)",
-            price="nothing (a crash: one of crash_restarts)",
-            degrades="when healing fails, or the same code comes too often on one device",
-            allowed=_in_place,
-            cost=lambda s: "crash_restarts" if s.cause is Cause.CRASH and not _another_port(s) else "",
+        Row(
+            Rung.IN_PLACE_RESTART,
+            RungWords(
+                "a device fault that heals (and crashes, as many as crash_restarts)",
+                "nothing (a crash: one of crash_restarts)",
+                "when healing fails, or the same code comes too often on one device",
+            ),
+            _in_place,
+            Budget.CRASH_RESTARTS,
+            _after_a_crash,
         ),
-        Rung(
-            "hang-restart",
-            trigger="a hang that no hardware fault explains",
-            price="nothing",
-            degrades="after too many in a row",
-            allowed=_hang,
-            cost=_nothing,
+        Row(
+            Rung.HANG_RESTART,
+            RungWords("a hang that no hardware fault explains", "nothing", "after too many in a row"),
+            _hang,
         ),
-        Rung(
-            "node-replacement",
-            trigger="a node that a fact speaks against",
-            price="one of its budget",
-            degrades="when no node is to be had in nodes.replacement_wait, or the launcher cannot do it",
-            allowed=_replace,
-            cost=_one_replacement,
+        Row(
+            Rung.NODE_REPLACEMENT,
+            RungWords(
+                "a node that a fact speaks against",
+                "one of its budget",
+                "when no node is to be had in nodes.replacement_wait, or the launcher cannot do it",
+            ),
+            _replace,
+            Budget.NODE_REPLACEMENTS,
+            _unasked,
         ),
-        Rung(
-            "shrink",
-            trigger="a node that a fact speaks against, and no other is to be had",
-            price="one of the node replacements",
-            degrades="when fewer nodes would be left than nodes.min",
-            allowed=_shrink,
-            cost=_one_replacement,
+        Row(
+            Rung.SHRINK,
+            RungWords(
+                "a node that a fact speaks against, and no other is to be had",
+                "one of the node replacements",
+                "when fewer nodes would be left than nodes.min",
+            ),
+            _shrink,
+            Budget.NODE_REPLACEMENTS,
+            _unasked,
         ),
-        Rung(
-            "isolated-requeue",
-            trigger="a node that a fact speaks against",
-            price="one of max_restarts",
-            degrades="when max_restarts is spent, or too few nodes would be left",
-            allowed=_isolated,
-            cost=_one_restart,
+        Row(
+            Rung.ISOLATED_REQUEUE,
+            RungWords(
+                "a node that a fact speaks against",
+                "one of max_restarts",
+                "when max_restarts is spent, or too few nodes would be left",
+            ),
+            _isolated,
+            Budget.MAX_RESTARTS,
+            _unasked,
         ),
-        Rung(
-            "unconditional-requeue",
-            trigger="the command failed and nothing explains it; a user-induced device fault too often",
-            price="one of max_restarts",
-            degrades="after as many in a row as allowed without progress or a device or node fault between",
-            allowed=_unconditional,
-            cost=_one_restart,
+        Row(
+            Rung.UNCONDITIONAL_REQUEUE,
+            RungWords(
+                "the command failed and nothing explains it; a user-induced device fault too often",
+                "one of max_restarts",
+                "after as many in a row as allowed without progress or a device or node fault between",
+            ),
+            _unconditional,
+            Budget.MAX_RESTARTS,
+            _unasked,
         ),
-        Rung(
-            "fail",
-            trigger="nothing above applies",
-            price="",
-            degrades="",
-            allowed=_fail,
-            cost=_nothing,
-        ),
+        Row(Rung.FAIL, RungWords("nothing above applies"), _fail),
     )
 }
 
 
-def rung_texts() -> tuple[tuple[str, str, str, str], ...]:
-    """(name, trigger, price, degrades) of every rung, for people."""
-    return tuple((rung.name, rung.trigger, rung.price, rung.degrades) for rung in LADDER.values())
+def rung_words() -> Mapping[Rung, RungWords]:
+    """Every rung in words, for people."""
+    return {rung: row.words for rung, row in LADDER.items()}

@@ -9,6 +9,7 @@ from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.history import History
 from ftslurm.model.job import Task
+from ftslurm.model.rungs import Capability
 from ftslurm.model.settings import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Verdict
@@ -42,7 +43,7 @@ def situation_of(
     history: History,
     settings: Settings,
     now: float,
-    can: frozenset[str],
+    can: frozenset[Capability],
     remembered: Mapping[str, str] | None = None,
     spares: Iterable[str] = (),
     no_donor: str = "",

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ftslurm.model import record as rec
-from ftslurm.model.history import REQUEUES
 from ftslurm.model.job import Task
 from ftslurm.model.nodes import expand
+from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.settings import Settings
 from ftslurm.policies.attempt import Attempt
 

@@ -15,9 +15,10 @@ from enum import Enum
 from ftslurm.model import record as rec
 from ftslurm.model.control import STANDS, State
 from ftslurm.model.events import SlurmAnswered
-from ftslurm.model.history import OUTSIDE, REQUEUES, SLURM_S_CAUSES, History, fold
+from ftslurm.model.history import OUTSIDE, SLURM_S_CAUSES, History, fold
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import Record
+from ftslurm.model.rungs import REQUEUES, Capability, Rung
 from ftslurm.model.settings import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.model.will import Will
@@ -168,7 +169,7 @@ def ledger_now(records: Sequence[Record], will: Will, node: str) -> LedgerNow:
 def decided_end(records: Sequence[Record], will: Will) -> rec.Decided | None:
     """That of the job, by that run; nothing comes after it. Its ftrun did not live to leave the script, and Slurm, the status."""
     ours = (record for record in records if isinstance(record, rec.Decided) and record.id.startswith(f"{will.run}-"))
-    return next((decided for decided in ours if decided.rung == "fail"), None)
+    return next((decided for decided in ours if decided.rung == Rung.FAIL), None)
 
 
 def before(records: Sequence[Record], will: Will, node: str) -> tuple[str, ...]:
@@ -229,7 +230,7 @@ def situation(will: Will, why: str, history: History, slurm: SlurmAnswered, now:
         now=now,
         blamed={node: why},
         slurm=slurm,
-        can=frozenset({"ask", "requeue"}),
+        can=frozenset({Capability.ASK, Capability.REQUEUE}),
     )
 
 
@@ -264,10 +265,10 @@ def records_of(
 
     node: the successor. records: what stands there. silent_s: since the controller was last heard; 0: not known.
     """
-    history, isolated = s.history, dict(s.blamed) if choice.rung == "isolated-requeue" else {}
+    history, isolated = s.history, dict(s.blamed) if choice.rung == Rung.ISOLATED_REQUEUE else {}
     kept_out = history.kept_out(s.now, s.settings.isolation_expires_s)
     decided = rec.Decided(
-        s.now, f"{will.run}-{node}-{history.decisions + 1}", history.attempts, choice.rung, s.cause.value,
+        s.now, f"{will.run}-{node}-{history.decisions + 1}", history.attempts, choice.rung.value, s.cause.value,
         f"{s.what}; {choice.why} (decided on {node})", choice.passed, isolated,
         tuple(sorted({*kept_out, *isolated})), choice.cost, s.status, reason=choice.why,
     )  # fmt: skip

@@ -14,6 +14,7 @@ from enum import Enum
 
 from ftslurm.model import record as rec
 from ftslurm.model.nodes import count
+from ftslurm.model.rungs import Rung
 from ftslurm.model.shares import unfold_counts
 from ftslurm.model.summary import ENDING_STATES, MAY_GO_ON
 from ftslurm.model.values import dataclass
@@ -168,7 +169,7 @@ def spent(records: Sequence[rec.Record], now: float, over: bool) -> Spent:
         walk.see(record, at)
     if times:
         walk.close(times[-1] if over else max(now, times[-1]))
-    alone = sum(isinstance(record, rec.Decided) and record.rung == "rank-restart" for record in records)
+    alone = sum(isinstance(record, rec.Decided) and record.rung == Rung.RANK_RESTART for record in records)
     return Spent(tuple(walk.found), tuple(walk.outages), misfits, walk.tells_steps, alone)
 
 
@@ -295,7 +296,7 @@ class _Walk:
                 self._attempt_ended(record, at)
             case rec.Diagnosed() if self._answering:
                 self._change(verdict=record, drill=self.outages[self.outage].drill or record.drill)
-            case rec.Decided() if record.rung != "rank-restart":
+            case rec.Decided() if record.rung != Rung.RANK_RESTART:
                 self._decided(record, at)
             case rec.CarriedOut(ok=False) if self._answering and self.part is Part.WAITING:
                 self._turn(at, Part.DECIDING)
@@ -427,7 +428,7 @@ class _Walk:
         self._change(decided=(*self.outages[self.outage].decided, decided))
         if self.part in _RAN:
             self._turn(at, Part.DECIDING)
-        self._turn(at, Part.STOPPING if decided.rung == "fail" else Part.WAITING)
+        self._turn(at, Part.STOPPING if decided.rung == Rung.FAIL else Part.WAITING)
 
     def _finished(self, finished: rec.Finished, at: float) -> None:
         if self._answering and finished.what in ENDING_STATES.values() and finished.what != ENDING_STATES["NODE_FAIL"]:
@@ -447,7 +448,7 @@ def _of_one_rank(records: Sequence[rec.Record]) -> frozenset[int]:
     for record in records:
         if isinstance(record, rec.TroubleSeen):
             pending.append(id(record))
-        elif isinstance(record, rec.Decided) and record.rung == "rank-restart":
+        elif isinstance(record, rec.Decided) and record.rung == Rung.RANK_RESTART:
             found.update(pending)
             pending, last_alone = [], True
         elif isinstance(record, rec.AttemptEnded | rec.AttemptBegan | rec.Decided):

@@ -23,8 +23,9 @@ from ftslurm.ledger.clean_ups import known_clean_ups
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model import record as rec
-from ftslurm.model.history import REQUEUES, fold
+from ftslurm.model.history import fold
 from ftslurm.model.node_memory import NodeLeft
+from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.text import visible
 from ftslurm.model.will import Will
 from ftslurm.policies.ladder.ladder import choose

@@ -40,6 +40,7 @@ from ftslurm.model.layout import Layout
 from ftslurm.model.node_memory import NodeLeft, NodeReinstated, Told, remembered, suspects
 from ftslurm.model.numbers import whole
 from ftslurm.model.record import RunBegan
+from ftslurm.model.rungs import Capability
 from ftslurm.model.settings import Resolved, Settings, port_range
 from ftslurm.model.text import counted, visible
 from ftslurm.model.values import dataclass
@@ -224,7 +225,7 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
         site.settings.slurm_client, site.settings.slurm_timeout_s, lenders,
         schedule=allocation.restarts, comments=site.settings.slurm_comment,
     )  # fmt: skip
-    can = frozenset({"ask", "requeue", "probe", "replace", "release", "steps"})
+    can = frozenset(Capability)
     config = _config(client)
     facts = _facts(order, allocation, "srun", can, site.settings, _mpi_default(site.settings, config))
     memory = NodeMemory(store.root)
@@ -277,7 +278,7 @@ def _run_locally(order: Order, site: Site, number: int, journal: Journal) -> int
         order.components, order.env, _python(site.settings), allocation.nodes, number, site.settings.poll_s,
         _width(order, allocation, site.settings), again=_ran_before(order, history),
     )  # fmt: skip
-    facts = _facts(order, allocation, "local", frozenset({"ask", "requeue", "replace"}), site.settings)
+    facts = _facts(order, allocation, "local", frozenset({Capability.ASK, Capability.REQUEUE, Capability.REPLACE}), site.settings)
     scheduler = LocalScheduler(pool, granted)
     controller = _controller(order, site.settings, history, facts, journal, launcher, scheduler, ["127.0.0.1"])
     if site.no_slurm and not history.requeues_done:
@@ -484,7 +485,7 @@ def _mpi_default(settings: Settings, config: Mapping[str, str]) -> str:
 
 
 def _facts(
-    order: Order, allocation: Allocation, launcher: str, can: frozenset[str], settings: Settings, mpi_default: str = ""
+    order: Order, allocation: Allocation, launcher: str, can: frozenset[Capability], settings: Settings, mpi_default: str = ""
 ) -> RunFacts:
     command = order.command
     wide = _width(order, allocation, settings)
@@ -508,7 +509,7 @@ def _facts(
         started=start_ticks(os.getpid()) or 0,
         number=allocation.job.number,
         user_env=frozenset(order.env),
-        can=can - ({"replace"} if no_swap else set()),
+        can=can - ({Capability.REPLACE} if no_swap else set()),
         no_swap=no_swap,
         no_split=no_donor if by_cpu(order.components[0].options, order.env) else "",
         sdk_env=sdk_env(settings),

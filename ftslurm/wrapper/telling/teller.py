@@ -19,7 +19,7 @@ from ftslurm.errors import FtslurmError, StateError
 from ftslurm.launchers.python import Python
 from ftslurm.model import record as rec
 from ftslurm.model.counters import schedule_count
-from ftslurm.model.history import REQUEUES, SWAPS
+from ftslurm.model.rungs import REQUEUES, SWAPS, Rung
 from ftslurm.model.settings import Settings, suggestion
 from ftslurm.model.summary import MAY_GO_ON
 from ftslurm.model.text import cut
@@ -45,7 +45,7 @@ def of_card(card: Card, job: str, about: str) -> Notice:
 
 
 def _kind(rung: str) -> str:
-    if rung in ("", "fail"):
+    if rung in ("", Rung.FAIL):
         return "failure" if rung else "hang"
     if rung in REQUEUES or rung.startswith("requeue"):
         return "requeue"
@@ -88,7 +88,7 @@ def _of_end(record: rec.Finished, past: Sequence[rec.Record], job: str, about: s
     if record.what in MAY_GO_ON:
         return Notice(id, record.at, job, "requeue", f"job {job}: {record.what}", about)
     decided = next((each for each in reversed(past) if isinstance(each, (rec.Decided, rec.AttemptBegan))), None)
-    if isinstance(decided, rec.Decided) and decided.rung == "fail":
+    if isinstance(decided, rec.Decided) and decided.rung == Rung.FAIL:
         return None
     if record.status == 0:
         return Notice(id, record.at, job, "end", f"job {job} has completed", about)

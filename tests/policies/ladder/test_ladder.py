@@ -14,8 +14,9 @@ from ftslurm.model import record as rec
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
 from ftslurm.model.history import History, fold
-from ftslurm.model.settings import RUNG_NAMES, Settings
-from ftslurm.policies.ladder.ladder import LADDER, SLURM_KNOWS_S, Cause, Choice, Situation, choose, let_in, rung_texts
+from ftslurm.model.rungs import RUNG_NAMES
+from ftslurm.model.settings import Settings
+from ftslurm.policies.ladder.ladder import LADDER, SLURM_KNOWS_S, Cause, Choice, Situation, choose, let_in, rung_words
 
 NOW = 1_700_000_000.0
 HOUR_S = 3600.0
@@ -180,7 +181,7 @@ def test_nodes_kept_out_before_count_among_those_that_are_missing() -> None:
 
 def test_every_rung_can_be_explained_to_people() -> None:
     assert set(LADDER) == set(RUNG_NAMES)
-    assert all(name and trigger for name, trigger, _, _ in rung_texts())
+    assert all(words.trigger for words in rung_words().values())
 
 
 @given(

@@ -1,0 +1,104 @@
+"""The rungs of the ladder, the budgets they are paid from, and what a launcher is able to do, by the names that settings and
+records have for them. A new rung is a member here and a row in policies/ladder/ladder.py.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ftslurm.model.values import dataclass
+
+
+class Word(str, Enum):
+    """A name that stands in settings or records. It is its own text, so what was read as text equals it."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Remedy(Enum):
+    """What is done where a rung answers."""
+
+    START_RANK = "start one rank again, the others go on"
+    RESTART = "start all ranks again on the same nodes"
+    REPLACE = "put other nodes in the place of bad ones"
+    SHRINK = "go on without the bad nodes"
+    REQUEUE = "give the job back to Slurm, to be scheduled again"
+    END = "end the job"
+
+
+class Rung(Word):
+    """Each with its remedy, in the order of the default ladder."""
+
+    RANK_RESTART = "rank-restart"
+    IN_PLACE_RESTART = "in-place-restart"
+    HANG_RESTART = "hang-restart"
+    NODE_REPLACEMENT = "node-replacement"
+    SHRINK = "shrink"
+    ISOLATED_REQUEUE = "isolated-requeue"
+    UNCONDITIONAL_REQUEUE = "unconditional-requeue"
+    FAIL = "fail"
+    # Of no ladder: nothing has failed, or nobody of us was asked. Records name them in the place of a rung.
+    ON_WARNING = "requeue-on-warning"  # of Slurm's, as the job has asked for
+    ON_REQUEST = "requeue-on-request"  # of the owner of the job
+    BY_SLURM = "requeue-by-slurm"  # or by people, by way of it
+
+    @property
+    def remedy(self) -> Remedy:
+        return _REMEDIES[self]
+
+    @property
+    def is_requeue(self) -> bool:
+        """Does ftrun requeue the job by it?"""
+        return self in REQUEUES
+
+
+class Budget(Word):
+    """What a decision may cost, as `Decided.cost` and RunBegan name it."""
+
+    MAX_RESTARTS = "max_restarts"  # requeues
+    CRASH_RESTARTS = "crash_restarts"  # in place, after a crash
+    NODE_REPLACEMENTS = "node_replacements"
+    JOB_RESTARTS = "max_job_restarts"  # that all rungs by which all ranks start again share, where a policy says so
+
+
+class Capability(Word):
+    """What a launcher, and the Slurm behind it, is able to do."""
+
+    ASK = "ask"  # for the state of job and nodes
+    REQUEUE = "requeue"
+    PROBE = "probe"  # a node, by another way than our connections
+    REPLACE = "replace"  # a node of the step by another one
+    RELEASE = "release"  # a node of the allocation
+    STEPS = "steps"  # list those of the job
+
+
+@dataclass(frozen=True, slots=True)
+class RungWords:
+    """A rung in words, for people: what it answers, what it costs, and when the next one is asked."""
+
+    trigger: str
+    price: str = ""
+    degrades: str = ""
+
+
+_REMEDIES = {
+    Rung.RANK_RESTART: Remedy.START_RANK,
+    Rung.IN_PLACE_RESTART: Remedy.RESTART,
+    Rung.HANG_RESTART: Remedy.RESTART,
+    Rung.NODE_REPLACEMENT: Remedy.REPLACE,
+    Rung.SHRINK: Remedy.SHRINK,
+    Rung.ISOLATED_REQUEUE: Remedy.REQUEUE,
+    Rung.UNCONDITIONAL_REQUEUE: Remedy.REQUEUE,
+    Rung.FAIL: Remedy.END,
+    Rung.ON_WARNING: Remedy.REQUEUE,
+    Rung.ON_REQUEST: Remedy.REQUEUE,
+    Rung.BY_SLURM: Remedy.REQUEUE,
+}
+_NO_RUNGS = frozenset({Rung.ON_WARNING, Rung.ON_REQUEST, Rung.BY_SLURM})
+# As text, since settings are text.
+RUNG_NAMES = tuple(rung.value for rung in Rung if rung not in _NO_RUNGS)
+REQUEUES = frozenset(rung for rung in Rung if rung.remedy is Remedy.REQUEUE and rung is not Rung.BY_SLURM)
+SWAPS = frozenset(rung for rung in Rung if rung.remedy in (Remedy.REPLACE, Remedy.SHRINK))
+# By these all ranks of the job start again. Source: AIMaster, --max-num-of-job-restart.
+RESTARTS = frozenset(rung for rung in Rung if rung.remedy not in (Remedy.START_RANK, Remedy.END)) - _NO_RUNGS
