@@ -4,6 +4,7 @@
 # make test     all tests on Debian's own Slurm, on real clusters that they boot themselves
 # make test-long   what is repetition: other releases of Slurm, an ordinary user's cluster, two hostile users
 # make dist     a wheel and a source package in dist/
+# make docs     the site in build/docs, from docs/; make man: the manual pages in build/man
 # make cluster  such a cluster for yourself; make cluster-down ends it
 # make score    how many failing runs of the corpus are understood; those of public threads in two halves, apart
 # make chaos    hundreds of faults of all kinds over real jobs (CHAOS_ARGS="--seed 7" repeats a run)
@@ -17,7 +18,7 @@ CHAOS_ARGS ?=
 QUICK = tests/policies tests/catalogs tests/model tests/stories tests/ledger tests/report tests/slurm tests/config
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo check shim test test-long test-attacks dist lint cluster cluster-down score bench chaos clean
+.PHONY: demo check shim test test-long test-attacks dist docs man lint cluster cluster-down score bench chaos clean
 
 demo: $(VENV)/.ready-demo
 	demo/run $(VENV)/bin
@@ -36,6 +37,12 @@ shim:
 
 dist: $(VENV)/.ready-test
 	$(VENV)/bin/python -m build --no-isolation --outdir dist .
+
+docs: $(VENV)/.ready-test
+	$(VENV)/bin/python -m sphinx -W --keep-going -q -j auto -b html -d build/doctrees docs build/docs
+
+man: $(VENV)/.ready-test
+	$(VENV)/bin/python -m sphinx -W --keep-going -q -j auto -b man -d build/doctrees docs build/man
 
 test-attacks: $(VENV)/.ready-test
 	FTSLURM_TEST_ATTACKS=1 $(VENV)/bin/python -m pytest tests/attacks $(PYTEST_ARGS)

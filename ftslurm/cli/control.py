@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ftslurm.cli import completion as complete
 from ftslurm.cli.output import print_json, store
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.store import state_folder
@@ -26,7 +27,7 @@ FARTHEST_S = 366 * 86400.0
 
 
 @click.group(invoke_without_command=True, options_metavar="", subcommand_metavar="[VERB [ARGS]...]")
-@click.argument("job")
+@click.argument("job", shell_complete=complete.jobs)
 @click.pass_context
 def control(context: click.Context, job: str) -> None:
     """Steer JOB while it runs, or for its next attempt. Without VERB: what was asked so far.

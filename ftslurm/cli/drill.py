@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ftslurm.cli import completion as complete
 from ftslurm.errors import UsageError
 from ftslurm.model.events import DrillAsked
 from ftslurm.model.numbers import whole
@@ -36,7 +37,7 @@ _NODE = click.option("--node", required=True, help="A node of the job.")
 
 
 @drill.command("device-fault")
-@click.argument("job")
+@click.argument("job", shell_complete=complete.jobs)
 @_NODE
 @click.option("--device", default="0", help="As the device's tool numbers it: 0.0 for card 0, chip 0; 3 for GPU 3.")
 @click.option("--code", required=True, help="80E01801, or 'XID 79'.")
@@ -55,7 +56,7 @@ def device_fault(job: str, node: str, device: str, code: str, kind: str | None, 
 
 
 @drill.command("rank-crash")
-@click.argument("job")
+@click.argument("job", shell_complete=complete.jobs)
 @_RANK
 @click.option("--status", type=click.IntRange(1, 255), help="The rank seems to exit with it.  [1]")
 @click.option("--signal", help="The rank is sent it: SEGV, KILL, 9.")
@@ -78,7 +79,7 @@ def _signal(name: str) -> int:
 
 
 @drill.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete.jobs)
 @_RANK
 def hang(job: str, rank: int) -> None:
     """Rank RANK stands still until it is ended (or `drill end`)."""
@@ -86,7 +87,7 @@ def hang(job: str, rank: int) -> None:
 
 
 @drill.command("slow-rank")
-@click.argument("job")
+@click.argument("job", shell_complete=complete.jobs)
 @_RANK
 @click.option("--share", type=click.FloatRange(0.01, 0.99), default=0.25, show_default=True, help="Of the time it still gets.")
 def slow_rank(job: str, rank: int, share: float) -> None:
@@ -95,7 +96,7 @@ def slow_rank(job: str, rank: int, share: float) -> None:
 
 
 @drill.command("lost-node")
-@click.argument("job")
+@click.argument("job", shell_complete=complete.jobs)
 @_NODE
 def lost_node(job: str, node: str) -> None:
     """All tasks on NODE vanish without a word, and ftrun takes the node for lost. (Slurm goes on to think it well.)"""
@@ -103,7 +104,7 @@ def lost_node(job: str, node: str) -> None:
 
 
 @drill.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete.jobs)
 @_RANK
 def end(job: str, rank: int) -> None:
     """End a hang or slowness of rank RANK."""

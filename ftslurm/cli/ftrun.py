@@ -21,9 +21,15 @@ FLAGS = frozenset({"--ft-dry-run", "--ft-verbose", "--ft-version", "--ft-help"})
 # Of ft_launcher's, those that are bare switches there.
 FT_LAUNCHER_FLAGS = frozenset({"--ft-ignore-missing-cfg", "--ignore-missing-fault-tol-cfg"})
 
+COMPLETE = "_FTRUN_COMPLETE"
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Ends the process with the exit status."""
+    if COMPLETE in os.environ:  # a shell asks what could stand there (`ftslurm completion`)
+        from ftslurm.cli.ftrun_options import options
+
+        options.main(prog_name="ftrun", complete_var=COMPLETE)
     try:
         status = run(tuple(sys.argv[1:] if argv is None else argv), os.environ)
     except FtslurmError as error:

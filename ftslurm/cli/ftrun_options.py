@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ftslurm.cli import completion as complete
 from ftslurm.errors import UsageError
 from ftslurm.model.text import visible
 
@@ -57,33 +58,57 @@ LEAVES = {
     "Own exit statuses: 64 usage, 65 policy, 69 Slurm does not answer, 71 launch failed, 72 no srun, 73 state folder, "
     "75 requeued, 77 Slurm refused, 78 the only srun is ftrun; any other is the program's.",
 )
-@click.option("--ft-policy", metavar="FILE", help="Ladder and budgets, YAML.  [FTRUN_POLICY]")
+@click.option("--ft-policy", metavar="FILE", shell_complete=complete.files, help="Ladder and budgets, YAML.  [FTRUN_POLICY]")
 @click.option(
-    "--ft-profile", metavar="NAME",
+    "--ft-profile", metavar="NAME", shell_complete=complete.profiles,
     help="A ladder that ships: modelarts, aimaster-sync, aimaster-async, ft-launcher.  [FTRUN_PROFILE]",
 )  # fmt: skip
-@click.option("--ft-annotations", metavar="FILE", help="fault-tolerance/* annotations, JSON.  [FTRUN_ANNOTATIONS]")
+@click.option(
+    "--ft-annotations", metavar="FILE", shell_complete=complete.files,
+    help="fault-tolerance/* annotations, JSON.  [FTRUN_ANNOTATIONS]",
+)
 @click.option("--ft-aimaster", metavar="FLAGS", help='AIMaster\'s own flags in one word: "--job-execution-mode=Sync ...".')
-@click.option("--ft-mode", metavar="sync|async", help="async: only the rank that failed is started again.")
+@click.option(
+    "--ft-mode", metavar="sync|async", shell_complete=complete.words("sync", "async", "min-healthy"),
+    help="async: only the rank that failed is started again.",
+)
 @click.option("--ft-restart-policy", metavar="any-failed|min-healthy", help="ft_launcher's; see nodes.min_healthy.")
-@click.option("--ft-watch", metavar="L0|L1|L2", help="A probe in Python ranks, to tell who hangs.")
+@click.option(
+    "--ft-watch", metavar="L0|L1|L2", shell_complete=complete.words("L0", "L1", "L2"),
+    help="A probe in Python ranks, to tell who hangs.",
+)
 @click.option("--ft-provide", metavar="nvrx,aimaster", help="Our API in place of these packages, also where they are there.")
 @click.option("--ft-retry-keyword", metavar="WORD", multiple=True, help="In a failed rank's output: worth another try.")
 @click.option("--ft-max-restarts", metavar="N", help="Requeues the job may cost, 0 to 128.")
 @click.option("--ft-spares", metavar="N", help="Leave N nodes of the allocation free, to replace bad ones.")
 @click.option("--ft-min-nodes", metavar="N", help="Go on with as few nodes, where a bad one cannot be replaced.")
-@click.option("--ft-launcher", metavar="srun|local", help="Default: srun where there is a Slurm, else local.")
+@click.option(
+    "--ft-launcher", metavar="srun|local", shell_complete=complete.words("auto", "srun", "local"),
+    help="Default: srun where there is a Slurm, else local.",
+)
 @click.option("--ft-local-nodes", metavar="N", help="Nodes the local launcher simulates.")
-@click.option("--ft-restart-via", metavar="shim|step", help="step: a new srun a restart, for MPI and PMIx.")
-@click.option("--ft-rendezvous", metavar="torch", help="Set MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, ...")
+@click.option(
+    "--ft-restart-via", metavar="shim|step", shell_complete=complete.words("shim", "step"),
+    help="step: a new srun a restart, for MPI and PMIx.",
+)
+@click.option(
+    "--ft-rendezvous", metavar="torch", shell_complete=complete.words("none", "torch"),
+    help="Set MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, ...",
+)
 @click.option("--ft-grace", metavar="TIME", help="From SIGTERM to SIGKILL when ranks are stopped, e.g. 20s.")
-@click.option("--ft-set", metavar="NAME=VALUE", multiple=True, help="Any setting, e.g. requeue.start_in=10s.")
-@click.option("--ft-state-dir", metavar="DIR", help="Where ledgers are kept.  [FTSLURM_STATE_DIR; ~/.ftslurm]")
+@click.option(
+    "--ft-set", metavar="NAME=VALUE", multiple=True, shell_complete=complete.settings,
+    help="Any setting, e.g. requeue.start_in=10s.",
+)
+@click.option(
+    "--ft-state-dir", metavar="DIR", shell_complete=complete.folders,
+    help="Where ledgers are kept.  [FTSLURM_STATE_DIR; ~/.ftslurm]",
+)
 @click.option("--ft-dry-run", is_flag=True, help="Print what would run, and end.")
 @click.option("--ft-verbose", is_flag=True, help="Log events and decisions on stderr.  [FTRUN_VERBOSE=1]")
 @click.option("--ft-version", is_flag=True, help="Print the version, and end.")
 @click.option("--ft-help", is_flag=True, help="Print this, and end.")
-@click.argument("command", nargs=-1, metavar="COMMAND [ARGS]")
+@click.argument("command", nargs=-1, metavar="COMMAND [ARGS]", shell_complete=complete.files)
 def options(**_: Any) -> None:
     """Run COMMAND as srun does, and keep it alive: restart in place, requeue elsewhere, or fail with a reason."""
 

@@ -11,6 +11,7 @@ from typing import NoReturn
 import click
 
 import ftslurm
+from ftslurm.cli import completion as complete
 from ftslurm.cli.analyze import analyze
 from ftslurm.cli.control import control
 from ftslurm.cli.drill import drill
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 @group.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete.jobs)
 @click.option("-v", "--verbose", is_flag=True, help="All that was known, and why not the rungs before.")
 @click.option("--json", "as_json", is_flag=True, help="For programs; with all that is known.")
 def history(job: str, verbose: bool, as_json: bool) -> None:
@@ -79,10 +80,13 @@ def history(job: str, verbose: bool, as_json: bool) -> None:
 
 @group.command()
 @click.argument("code", nargs=-1)
-@click.option("--policy", metavar="FILE", default="", help="As ftrun --ft-policy.")
-@click.option("--profile", metavar="NAME", default="", help="As ftrun --ft-profile.")
-@click.option("--annotations", metavar="FILE", default="", help="As ftrun --ft-annotations.")
-@click.option("--job", metavar="JOB", default="", help="With what `ftslurm control JOB` holds in this job.")
+@click.option("--policy", metavar="FILE", default="", shell_complete=complete.files, help="As ftrun --ft-policy.")
+@click.option("--profile", metavar="NAME", default="", shell_complete=complete.profiles, help="As ftrun --ft-profile.")
+@click.option("--annotations", metavar="FILE", default="", shell_complete=complete.files, help="As ftrun --ft-annotations.")
+@click.option(
+    "--job", metavar="JOB", default="", shell_complete=complete.jobs,
+    help="With what `ftslurm control JOB` holds in this job.",
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def explain(code: tuple[str, ...], policy: str, profile: str, annotations: str, job: str, as_json: bool) -> None:
     """What CODE means, whose fault it is and what ftrun does about it. Without CODE: the ladder in force.
@@ -121,7 +125,7 @@ def _explain_code(code: tuple[str, ...], settings: Settings, as_json: bool) -> N
 
 
 @group.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete.jobs)
 @click.option("--finish", is_flag=True, required=True, help="Finish a requeue that the job itself could not.")
 def requeue(job: str, finish: bool) -> None:
     """Finish the requeue that the ledger of JOB says was decided: exclude, set the start, release."""
@@ -139,6 +143,7 @@ def env() -> None:
 
 
 group.add_command(analyze)
+group.add_command(complete.completion)
 group.add_command(control)
 group.add_command(drill)
 group.add_command(install_hooks)

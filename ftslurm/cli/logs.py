@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import click
 
+from ftslurm.cli import completion as complete
 from ftslurm.cli.output import store
 from ftslurm.errors import UsageError
 from ftslurm.ledger.store import state_folder
@@ -15,7 +16,7 @@ from ftslurm.model.text import visible
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete.jobs)
 @click.option("--attempt", type=click.IntRange(1), help="Only what this attempt printed.")
 @click.option("--rank", type=click.IntRange(0), help="Only this rank: from its own file (-o %t), or by srun's --label.")
 @click.option("-f", "--follow", is_flag=True, help="And what comes, until the job is over.")

@@ -8,16 +8,20 @@ from pathlib import Path
 
 import click
 
+from ftslurm.cli import completion as complete
 from ftslurm.errors import StateError, UsageError
 from ftslurm.model.text import visible
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete.jobs)
 @click.option("--since", default="1d", show_default=True, metavar="TIME", help="Of jobs that are over, how old they may be.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Jobs at the most, the latest.")
 @click.option("--all-users", is_flag=True, help="As root: of every user who has ledgers.")
-@click.option("-o", "--output", metavar="FILE", default="", help="Replace FILE whole, mode 0644, instead of stdout.")
+@click.option(
+    "-o", "--output", metavar="FILE", default="", shell_complete=complete.files,
+    help="Replace FILE whole, mode 0644, instead of stdout.",
+)
 @click.option("--otlp", is_flag=True, help="Send traces instead, to --endpoint or OTEL_EXPORTER_OTLP_ENDPOINT.")
 @click.option("--endpoint", metavar="URL", default="", help="As http://collector:4318/v1/traces.")
 def metrics(job: str | None, since: str, limit: int, all_users: bool, output: str, otlp: bool, endpoint: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from ftslurm.cli import completion as complete
 from ftslurm.cli.output import store
 from ftslurm.errors import CommandMissing, StateError, UsageError
 from ftslurm.model.text import visible
@@ -25,8 +26,11 @@ SITE = "/etc/ftslurm/hooks.yaml"
 
 
 @click.command()
-@click.argument("job", nargs=-1)
-@click.option("-o", "--output", "place", metavar="FILE", default="", help="To this file; its ending names the format.")
+@click.argument("job", nargs=-1, shell_complete=complete.jobs)
+@click.option(
+    "-o", "--output", "place", metavar="FILE", default="", shell_complete=complete.files,
+    help="To this file; its ending names the format.",
+)
 @click.option("--since", default="", metavar="TIME", help=f"All jobs of this time: 7d, 12h; {USUAL} where no job is named.")
 @click.option("--all-users", is_flag=True, help="Of all users: for root.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default=None, help="md where neither this nor -o says otherwise.")

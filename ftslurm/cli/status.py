@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import click
 
+from ftslurm.cli import completion as complete
 from ftslurm.cli.output import print_json, store
 from ftslurm.errors import StateError, UsageError
 from ftslurm.ledger.journal import Contents
@@ -24,12 +25,15 @@ T = TypeVar("T")
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete.jobs)
 @click.option("--all", "every", is_flag=True, help="Also jobs that were over before --since.")
 @click.option("--since", default="7d", show_default=True, metavar="TIME",
               help="Of jobs that are over: those that ended since: 36h, 2026-11-20.")  # fmt: skip
 @click.option("--until", default="", metavar="TIME", help="Jobs have begun before this.")
-@click.option("--state", "states", default="", metavar="STATE,...", help="Only these: running, held, failed, ...")
+@click.option(
+    "--state", "states", default="", metavar="STATE,...", shell_complete=complete.states,
+    help="Only these: running, held, failed, ...",
+)
 @click.option("--name", "names", default="", metavar="NAME,...", help="Only jobs of these names; `*` and `?` as in a shell.")
 @click.option("-w", "--node", "nodes", default="", metavar="NODES", help="Only jobs that ran on one of these: n[3-5].")
 @click.option("--sort", type=click.Choice(sorted(SORTS)), default="last", show_default=True, help="last: those not over first.")

@@ -10,6 +10,7 @@ import time
 
 import click
 
+from ftslurm.cli import completion as complete
 from ftslurm.cli.output import store
 from ftslurm.errors import FtslurmError, UnknownJob
 from ftslurm.model.text import visible
@@ -21,7 +22,7 @@ LEDGER_S = 3.0
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete.jobs)
 @click.option("--lines", "as_lines", is_flag=True, help="A line for each change, as into a pipe.")
 @click.option("--once", is_flag=True, help="Print the view once, and end.")
 def watch(job: str | None, as_lines: bool, once: bool) -> None:

@@ -80,13 +80,22 @@ def policy_layers(path: Path) -> list[Layer]:
 
 def profile_layers(name: str, place: str) -> list[Layer]:
     """A profile that ships with ftslurm. Raises: PolicyError."""
-    from importlib import resources  # 5 ms, and seldom asked for
-
-    folder = resources.files("ftslurm.config") / "profiles"
-    known = sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    known = profile_names()
     if name not in known:
         raise PolicyError(f"{place}: there is no profile `{name}`{suggestion(name, known)}", hint=f"there are {', '.join(known)}")
-    return _layers((folder / f"{name}.yaml").read_text(), f"profile {name}")
+    return _layers((_profiles() / f"{name}.yaml").read_text(), f"profile {name}")
+
+
+def profile_names() -> tuple[str, ...]:
+    """Those that ship, by name."""
+    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in _profiles().iterdir() if entry.name.endswith(".yaml")))
+
+
+def _profiles() -> Any:
+    """The folder, as importlib.resources hands it out."""
+    from importlib import resources  # 5 ms, and seldom asked for
+
+    return resources.files("ftslurm.config") / "profiles"
 
 
 def _layers(text: str, place: str) -> list[Layer]:

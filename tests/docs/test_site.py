@@ -1,0 +1,122 @@
+"""The site and the manual pages, built as `make docs` and `make man` build them: no warning, nothing left out, fit for any window."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+
+import manual_pages
+import pytest
+import reference
+
+from ftslurm import errors
+from ftslurm.cli.ftslurm import group
+from ftslurm.config.catalog_files import load_pattern_book
+from ftslurm.model import hook_settings, settings, variables
+from ftslurm.model.record import KINDS
+from tests.report import browser
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+# One page of each kind; what fits a telephone seldom fails to fit a screen.
+WIDE = ("index", "patterns", "settings", "comparison")
+# One worker builds it, for all.
+pytestmark = pytest.mark.xdist_group("site")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """html/ and man/."""
+    folder = tmp_path_factory.mktemp("site")
+    for builder in ("html", "man"):
+        argv = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", builder, "-d", folder / "read", DOCS, folder / builder]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=110, check=False)
+        assert done.returncode == 0, f"{builder}:\n{done.stdout}{done.stderr}"
+    return folder
+
+
+def text_of(built: Path, page: str) -> str:
+    html = (built / "html" / f"{page}.html").read_text()
+    return unescape(re.sub(r"<[^>]+>", "", html))
+
+
+def test_every_page_is_in_the_site(built: Path) -> None:
+    pages = [path.relative_to(DOCS).with_suffix(".html") for path in DOCS.rglob("*.md")]
+    assert [page for page in pages if not (built / "html" / page).exists()] == []
+
+
+def test_the_reference_has_all_that_the_code_has(built: Path) -> None:
+    wanted = {
+        "settings": settings.LEAVES,
+        "hooks": hook_settings.LEAVES,
+        "records": [*KINDS, *(field for kind in KINDS.values() for field in kind.__dataclass_fields__)],
+        "exit-statuses": [str(status) for status in statuses()],
+        "environment": [*variables.READ, *variables.COUNTERS, *variables.RANK, *variables.TORCH, *variables.NOTICE],
+        "patterns": [pattern.id for pattern in load_pattern_book().patterns if pattern.pattern],
+        "codes": ["80E01801", "XID 79", "ECC-UNCORRECTABLE"],
+        "profiles": [f"{name}" for name in reference.PROFILES],
+        "ftslurm": [f"{name}" for name in group.commands],
+        "ftrun": ["--ft-policy", "--ft-set", "--ft-spares"],
+        "ft_launcher": ["--max-restarts", "--ft-rank-heartbeat-timeout"],
+    }
+    for page, names in wanted.items():
+        text = text_of(built, f"reference/{page}")
+        assert [name for name in names if name not in text] == [], page
+    assert {f"{path.stem}" for path in (DOCS / "reference").glob("*.md")} == set(wanted)
+
+
+def statuses() -> set[int]:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.FtslurmError)]
+    return {kind.exit_status for kind in kinds} | {errors.REQUEUED_STATUS}
+
+
+@pytest.mark.parametrize(("page", "name", "what", "section"), manual_pages.PAGES, ids=lambda value: str(value))
+def test_a_manual_page_has_its_name_and_is_troff(built: Path, page: str, name: str, what: str, section: int) -> None:
+    source = built / "man" / f"{name}.{section}"
+    text = source.read_text()
+    assert f'.TH "{name.upper()}" "{section}"' in text
+    assert f"{name} \\- {what}" in text
+    if groff := shutil.which("groff"):
+        done = subprocess.run([groff, "-man", "-t", "-Tutf8", "-z", source], capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 0 and not done.stderr
+
+
+def literals(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_each_variable_that_the_code_names_is_in_the_reference_or_internal() -> None:
+    named = {word for path in (ROOT / "ftslurm").rglob("*.py") for word in literals(path)}
+    ours = {word for word in named if re.fullmatch(r"(FTSLURM|FTRUN|MA|C4D)_[A-Z0-9_]*[A-Z0-9]", word)}
+    listed = {*variables.READ, *variables.COUNTERS, *variables.RANK, *variables.NOTICE, *variables.INTERNAL}
+    listed |= {settings.env_name(name) for name in settings.LEAVES}
+    assert ours - listed == set()
+    assert ({*variables.COUNTERS, *variables.RANK, *variables.NOTICE, *variables.INTERNAL} - ours) == set()
+
+
+@pytest.mark.skipif(not browser.find(), reason="no Chromium")
+def test_in_a_browser_every_page_fits_a_wide_and_a_narrow_window_and_asks_no_network(built: Path, tmp_path: Path) -> None:
+    program = browser.find()
+    assert program
+    window = browser.Browser(program, tmp_path, timeout_s=100)
+    try:
+        for path in sorted((built / "html").rglob("*.html")):
+            for width in (390, 1280) if path.stem in WIDE else (390,):
+                window.show(path, width)
+                wide = window.evaluate("document.documentElement.scrollWidth")
+                assert wide <= width, f"{path.name} is {wide} wide in a window of {width}"
+                asked = [event for event in window.events if event.get("method") == "Network.requestWillBeSent"]
+                urls = [event["params"]["request"]["url"] for event in asked]
+                assert [url for url in urls if not url.startswith(("file:", "data:"))] == []
+                told = [event for event in window.events if event.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]
+                assert told == [], path.name
+    finally:
+        window.close()

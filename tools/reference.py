@@ -1,0 +1,270 @@
+"""The reference that is made from the code: Markdown, put into the pages of docs/reference when the site is built.
+
+    tools/reference.py PART      prints one part: settings, records, ...; without PART their names
+
+A page of docs/reference holds a directive, ```{reference} PART; docs/conf.py puts the text of `parts()[PART]()` in its place. So
+nothing that is generated is committed, and what a reader sees is of the very release that the site was built from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from ftslurm import errors
+from ftslurm.cli import ft_launcher_options
+from ftslurm.config import catalog_files
+from ftslurm.config.settings_files import profile_layers
+from ftslurm.model import hook_settings, settings, variables
+from ftslurm.model.devices import Severity
+from ftslurm.model.record import KINDS
+
+PROFILES = ("modelarts", "aimaster-sync", "aimaster-async", "ft-launcher")
+GROUPS = {
+    "": "The job",
+    "rungs": "Rungs",
+    "retry": "Retries",
+    "hang": "Hangs",
+    "sdk": "Program interface",
+    "stop": "Stopping ranks",
+    "requeue": "Requeue",
+    "isolation": "Excluded and suspect nodes",
+    "blame": "Blame",
+    "warning": "Warnings by Slurm",
+    "checkpoint": "Checkpoints",
+    "lease": "Leases",
+    "nodes": "Nodes",
+    "devices": "Devices",
+    "logs": "Output",
+    "notify": "Notices",
+    "metrics": "Metrics and traces",
+    "slurm": "Slurm",
+}
+
+
+def code(text: object) -> str:
+    return f"`{text}`" if "`" not in f"{text}" else f"`` {text} ``"
+
+
+def plain(text: str) -> str:
+    """Text as it stands: nothing in it is markup, but for pieces of code."""
+    pieces = text.split("`")
+    if len(pieces) % 2 == 0:
+        pieces = [text.replace("`", "'")]
+    return "`".join(piece if number % 2 else _escaped(piece) for number, piece in enumerate(pieces))
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"\\{char}" if char in "\\*_[]{}<>#|$~^" else char for char in re.sub(r"\s+", " ", text))
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    names = tuple(head)
+    lines = [names, ("---",) * len(names), *rows]
+    return "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in lines)
+
+
+def _cell(text: str) -> str:
+    # Also within a piece of code a bar would end the cell.
+    return text.replace("|", "\\|") if "`" in text else text
+
+
+def definitions(pairs: Iterable[tuple[str, str]]) -> str:
+    return "\n\n".join(f"{term}\n: {text}" for term, text in pairs)
+
+
+# --- settings
+
+
+def settings_part() -> str:
+    groups: dict[str, list[str]] = {}
+    for name in settings.LEAVES:
+        head = name.partition(".")[0] if "." in name else ""
+        groups.setdefault(head if head in GROUPS else "", []).append(name)
+    assert set(groups) == set(GROUPS), set(groups) ^ set(GROUPS)
+    return "\n\n".join(f"## {title}\n\n{definitions(map(_setting, groups[head]))}" for head, title in GROUPS.items())
+
+
+def _setting(name: str) -> tuple[str, str]:
+    leaf = settings.LEAVES[name]
+    default, kind = settings.in_words(leaf, leaf.default), settings.takes(leaf.metadata["kind"])
+    return (
+        f"{code(name)} = {code(default)}",
+        f"{_sentence(leaf.metadata['what'])} Takes {plain(kind)}. Variable {code(settings.env_name(name))}.",
+    )
+
+
+def _sentence(text: str) -> str:
+    first = text.split()[0]
+    return plain(text if re.search(r"[_.:`]|\d", first) else text[:1].upper() + text[1:]) + "."
+
+
+def profiles_part() -> str:
+    resolved = {name: settings.resolve(profile_layers(name, "reference")) for name in PROFILES}
+    rows = []
+    for name, leaf in settings.LEAVES.items():
+        cells = [
+            code(settings.in_words(leaf, getattr(each.settings, leaf.name))) if each.places[name] != "default" else ""
+            for each in resolved.values()
+        ]
+        if any(cells):
+            rows.append([code(name), code(settings.in_words(leaf, leaf.default)), *cells])
+    return table(("setting", "default", *PROFILES), rows)
+
+
+def hooks_part() -> str:
+    return definitions(map(_hook, hook_settings.LEAVES.values()))
+
+
+def _hook(leaf: Any) -> tuple[str, str]:
+    default = {} if leaf.default is MISSING else leaf.default
+    seconds = leaf.metadata["kind"] in (settings.lasting, settings.duration)
+    shown = f"{default:g}s" if seconds else str(default).lower() if isinstance(default, bool) else _listed(default)
+    if leaf.metadata["kind"] is settings.duration and not default:
+        shown = "never"
+    return f"{code(leaf.metadata['name'])}: {code(shown)}", _sentence(leaf.metadata["what"])
+
+
+def _listed(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(repr(word) for word in value)}]"
+    return "{}" if value == {} else str(value)
+
+
+# --- exit statuses, environment
+
+
+def statuses_part() -> str:
+    found = {errors.REQUEUED_STATUS: "The job has been given back to Slurm and will run again. Not an error."}
+    for name, kind in inspect.getmembers(errors, inspect.isclass):
+        if issubclass(kind, errors.FtslurmError) and not name.startswith("_"):
+            what = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+            if kind is errors.FtslurmError:
+                what = "An error in ftslurm itself. It should not happen: please report it."
+            found[kind.exit_status] = plain(what)
+    return table(("status", "meaning"), ([str(status), found[status]] for status in sorted(found)))
+
+
+def variables_part() -> str:
+    def listed(names: Mapping[str, str]) -> str:
+        return definitions((code(name), _sentence(what)) for name, what in names.items())
+
+    return "\n\n".join((
+        f"## What ftrun reads\n\nEach setting has a variable as well: {code('stop.grace')} is {code('FTRUN_STOP_GRACE')}.",
+        listed(variables.READ),
+        "## What each rank and the batch script get\n\nIn the batch script after `eval \"$(ftslurm env)\"`, or by itself where"
+        " the site has installed the TaskProlog.",
+        listed(variables.COUNTERS),
+        f"## What each rank gets besides\n\n{listed(variables.RANK)}",
+        "## With `--ft-rendezvous torch`\n\nSet anew for every start; a variable that you have set yourself stays. "
+        + ", ".join(map(code, variables.TORCH)) + ".",
+        f"## What a program that is told a notice gets\n\n{listed(variables.NOTICE)}",
+    ))  # fmt: skip
+
+
+# --- ledger
+
+
+def records_part() -> str:
+    return "\n\n".join(map(_record, KINDS.values()))
+
+
+def _record(kind: Any) -> str:
+    names = [field.name for field in fields(kind)]
+    rows = (
+        [code(field.name), code(str(field.type).replace("tuple[tuple[str, str], ...]", "pairs of str")), _default(field)]
+        for field in fields(kind)
+    )
+    head = " ".join((inspect.getdoc(kind) or "").split())
+    for name in sorted(names, key=len, reverse=True):
+        head = head.replace(f" {name}: ", f" `{name}`: ")
+    return f"## {kind.__name__}\n\n{plain(head)}\n\n{table(('field', 'type', 'if missing'), rows)}"
+
+
+def _default(field: Any) -> str:
+    if field.default is not MISSING:
+        return code(repr(field.default)) if field.default != "" else "empty"
+    return "required" if field.default_factory is MISSING else "empty"
+
+
+# --- catalogues
+
+
+def patterns_part() -> str:
+    book = catalog_files.load_pattern_book()
+    shipped = [pattern for pattern in book.patterns if pattern.pattern]
+    rows = (
+        [
+            code(each.id), plain(each.name), each.error_class.value, each.retriable.value, each.blame.value, each.role.value,
+            each.remedy.value,
+        ]
+        for each in shipped
+    )  # fmt: skip
+    head = ("id", "meaning", "class", "retriable", "blames the node", "role", "remedy")
+    return f"{len(shipped)} patterns.\n\n{table(head, rows)}"
+
+
+def exits_part() -> str:
+    book = catalog_files.load_pattern_book()
+    rows = (
+        [str(status), plain(each.meaning), each.error_class.value, each.retriable.value, each.remedy.value]
+        for status, each in sorted(book.exits.items())
+    )
+    return table(("status", "meaning", "class", "retriable", "remedy"), rows)
+
+
+def codes_part() -> str:
+    book = catalog_files.load_code_book()
+    parts = []
+    for title, kind, entries in (
+        ("Ascend", "ascend", book.ascend.entries),
+        ("NVIDIA", "nvidia", book.nvidia.entries),
+        ("AMD", "amd", book.amd.entries),
+    ):
+        rows = []
+        for name in sorted(entries, key=_by_number):
+            meant = book.meaning(kind, name, Severity.UNKNOWN)
+            by_program = "yes" if meant.user_induced else ""
+            rows.append([code(name), plain(meant.name), meant.fault_class.value, meant.remedy.value, by_program])
+        parts.append(f"## {title}\n\n{len(rows)} codes.\n\n" + table(("code", "meaning", "fault", "remedy", "program"), rows))
+    return "\n\n".join(parts)
+
+
+def _by_number(name: str) -> tuple[str, int, str]:
+    head, _, tail = name.rpartition(" ")
+    return (head, int(tail), "") if tail.isdecimal() else (name, 0, name)
+
+
+def ft_launcher_part() -> str:
+    """argparse's own help, 100 columns wide, whatever the terminal of who builds the site."""
+    made = ft_launcher_options.parser({})
+    made.formatter_class = partial(argparse.RawDescriptionHelpFormatter, width=100)  # type: ignore[assignment]
+    return f"```text\n{made.format_help()}```"
+
+
+def parts() -> Mapping[str, Callable[[], str]]:
+    return {
+        "settings": settings_part, "profiles": profiles_part, "hooks": hooks_part, "statuses": statuses_part,
+        "variables": variables_part, "records": records_part, "patterns": patterns_part, "exits": exits_part, "codes": codes_part,
+        "ft_launcher": ft_launcher_part,
+    }  # fmt: skip
+
+
+def names() -> Iterator[str]:
+    yield from parts()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] and sys.argv[1] in parts():
+        print(parts()[sys.argv[1]]())
+    else:
+        sys.exit(f"reference: one of {', '.join(names())} is wanted")
