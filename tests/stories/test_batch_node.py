@@ -16,7 +16,7 @@ from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.launching import LOOK_AGAIN_S
 from ftslurm.policies.judge.settling import LAUNCHES_AGAIN
 from ftslurm.policies.judge.state import IDLE_LOOK, SIGINT, SIGTERM
-from ftslurm.policies.lease.fence import died_alone, killed_before, loans_left, steps_over
+from ftslurm.policies.lease.predecessors import predecessors
 from ftslurm.policies.lease.touch import longest_s
 from tests.stories.replay import RUNNING, SILENT, Job, fault
 
@@ -192,7 +192,7 @@ def test_an_ftrun_was_killed_that_does_not_run_and_did_not_say_how_its_ranks_end
         return [began, *(rec.AttemptBegan(2.0, name, 1, schedule, key, 1, on, 1, "7.0") for on in nodes)]
 
     def killed(*records: rec.Record) -> frozenset[str]:
-        return killed_before(records, 1, lambda began: began.run != "runs")
+        return predecessors(records, 1, gone=lambda began: began.run != "runs").killed()
 
     assert killed(*run("killed", 1, "k", "n[1-2]", "n[1,3]")) == {"n1", "n3"}, "it has waited for its own"
     assert killed(*run("killed", 1, "k", "n1"), *run("waited", 1, "k")) == {"n1"}
@@ -210,7 +210,7 @@ def test_the_donors_of_an_ftrun_that_was_killed_are_ended_by_the_next() -> None:
         rec.RunBegan(1.0, "ended", "7", "c", 1, "k", "train", "n1"), rec.NodeLent(2.0, "ended", "n7", 907),
         rec.Finished(3.0, "ended", 0, "done"),
     ]  # fmt: skip
-    left = loans_left(records, lambda began: began.run != "runs")
+    left = predecessors(records, 1, gone=lambda began: began.run != "runs").loans()
     job = Job()
     job.judge.facts = replace(job.facts, loans_left=left)
     job.tell(ev.Begun())
@@ -228,8 +228,8 @@ def test_donors_that_nobody_has_written_down_are_nobody_s_where_an_ftrun_has_die
         rec.RunBegan(1.0, "earlier", "7", "c", 0, "k", "train", "n1"),
         rec.RunBegan(1.0, "killed", "7", "c", 1, "k", "train", "n1"), *last,
     ]  # fmt: skip
-    assert died_alone(records, 1, lambda began: began.run == "killed") is died
-    assert not died_alone(records, 2, lambda began: True)
+    assert predecessors(records, 1, gone=lambda began: began.run == "killed").died_alone() is died
+    assert not predecessors(records, 2, gone=lambda began: True).died_alone()
 
 
 def test_steps_that_are_over_are_those_of_this_scheduling_whose_ftrun_is() -> None:
@@ -241,7 +241,7 @@ def test_steps_that_are_over_are_those_of_this_scheduling_whose_ftrun_is() -> No
 
     records = [*run("before", 0, "7.0"), *run("killed", 1, "7.0"), *run("runs", 1, "7.1"), *run("ended", 1, "7.2")]
     records.append(rec.Finished(3.0, "ended", 0, "done"))
-    assert steps_over(records, 1, lambda began: began.run == "killed") == {"7.0", "7.2"}
+    assert predecessors(records, 1, gone=lambda began: began.run == "killed").steps_over() == {"7.0", "7.2"}
 
 
 # --- all ranks are on our own node: who would succeed us?

@@ -17,7 +17,7 @@ from ftslurm.model.settings import Settings
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.nodes import PROBE_AGAIN_S
-from ftslurm.policies.lease.fence import begun_anew, left_before, left_behind
+from ftslurm.policies.lease.predecessors import predecessors
 from ftslurm.policies.lease.touch import longest_s
 from tests.stories.replay import SILENT, START, Job, fault
 
@@ -273,15 +273,15 @@ def test_requeued_by_slurm_away_from_a_dead_node_a_job_waits_for_the_leases_ther
 def test_what_an_earlier_scheduling_left_behind() -> None:
     first, second = running(), running(schedule=1)
     nodes = frozenset({"n1", "n2"})
-    assert left_behind(first.ledger, schedule=1) == nodes and left_behind(first.ledger, schedule=0) == frozenset()
-    assert left_behind([*first.ledger, *second.ledger], schedule=2) == nodes
+    assert predecessors(first.ledger, 1).not_cleaned_up() == nodes and predecessors(first.ledger, 0).not_cleaned_up() == frozenset()
+    assert predecessors([*first.ledger, *second.ledger], 2).not_cleaned_up() == nodes
     first.exits(0, 1)
-    assert first.status == 75 and left_behind(first.ledger, schedule=1) == frozenset()
+    assert first.status == 75 and predecessors(first.ledger, 1).not_cleaned_up() == frozenset()
     killed = [record for record in first.ledger if not isinstance(record, rec.Finished)]
     (decided,) = [record for record in killed if isinstance(record, rec.Decided)]
     undone = [record for record in killed if not isinstance(record, rec.CarriedOut)]
-    assert left_behind(undone, schedule=1) == nodes
-    assert left_behind([*undone, rec.CarriedOut(1.0, decided.id, True)], schedule=1) == frozenset()
+    assert predecessors(undone, 1).not_cleaned_up() == nodes
+    assert predecessors([*undone, rec.CarriedOut(1.0, decided.id, True)], 1).not_cleaned_up() == frozenset()
 
 
 def test_what_slurm_has_forgotten_may_run_as_well() -> None:
@@ -290,10 +290,10 @@ def test_what_slurm_has_forgotten_may_run_as_well() -> None:
         return [began, rec.AttemptBegan(2.0, name, 1, schedule, "k", 1, nodes, 1)]
 
     records = [*run("before", 0, 100, "n1"), *run("forgotten", 1, 200, "n[2-3]"), *run("beside", 1, 300, "n4")]
-    assert begun_anew(records, 1, 300) == {"n2", "n3"}
-    assert begun_anew(records, 0, 400) == {"n1", "n2", "n3", "n4"}
-    assert begun_anew(records, 2, 500) == begun_anew(records, 1, 0) == frozenset()
-    assert begun_anew([*records, rec.Finished(3.0, "forgotten", 75, "requeued")], 1, 300) == frozenset()
+    assert predecessors(records, 1, 300).forgotten() == {"n2", "n3"}
+    assert predecessors(records, 0, 400).forgotten() == {"n1", "n2", "n3", "n4"}
+    assert predecessors(records, 2, 500).forgotten() == predecessors(records, 1, 0).forgotten() == frozenset()
+    assert predecessors([*records, rec.Finished(3.0, "forgotten", 75, "requeued")], 1, 300).forgotten() == frozenset()
 
 
 def test_nobody_waits_for_leases_where_nothing_is_to_be_started() -> None:
@@ -310,9 +310,9 @@ def test_whoever_comes_after_it_in_the_script_waits_for_them_as_long_as_they_las
     job.reachable = False
     goes_silent(job)
     assert job.recorded(rec.Finished)[-1].unproven == ("n2",)
-    left = left_before(job.ledger, 0, Settings(), job.now.unix + age_s)
+    left = predecessors(job.ledger, 0).awaited(Settings(), job.now.unix + age_s)
     assert left == ({"n2"} if age_s < ALL_S else frozenset())
-    assert left_before(job.ledger, 1, Settings(), job.now.unix) == frozenset(), "a later scheduling is Slurm's to hold back"
+    assert predecessors(job.ledger, 1).awaited(Settings(), job.now.unix) == frozenset(), "a later scheduling is Slurm's to hold back"
 
 
 def test_nobody_waits_for_ranks_whose_end_is_proven() -> None:

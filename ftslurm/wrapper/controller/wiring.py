@@ -47,7 +47,7 @@ from ftslurm.model.values import dataclass
 from ftslurm.model.will import Will, to_message
 from ftslurm.policies.judge.judge import Judge
 from ftslurm.policies.judge.phases import RunFacts
-from ftslurm.policies.lease.fence import begun_anew, died_alone, killed_before, left_before, left_behind, loans_left, steps_over
+from ftslurm.policies.lease.predecessors import predecessors
 from ftslurm.policies.lease.succession import cut_short, may_succeed
 from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.choice import choose_client
@@ -232,22 +232,13 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
     facts = replace(facts, clean_ups=_clean_ups(store.root, facts, history))
     facts = replace(facts, remembered=_remembered(memory, facts, site.settings))
     records = journal.read().records
-    before = left_before(records, allocation.restarts, site.settings, Clock().now().unix)
-    unproven = {
-        **dict.fromkeys(before, "silent when the ftrun before this one ended"),
-        **_unproven(left_behind(records, allocation.restarts), client),
-        **dict.fromkeys(begun_anew(records, allocation.restarts, allocation.start_time), "slurmctld has forgotten them"),
-    }
-    killed = killed_before(records, allocation.restarts, _is_gone)
+    before = predecessors(records, allocation.restarts, allocation.start_time, _is_gone)
+    unclean = before.not_cleaned_up()
+    unproven, killed = before.unproven(site.settings, Clock().now().unix, _down(unclean, client) if unclean else {})
     # One that was killed while it waited for a donor has not written down which.
-    orphans = lenders.submitted() if died_alone(records, allocation.restarts, _is_gone) else ()
-    facts = replace(
-        facts,
-        unproven={**dict.fromkeys(killed, "the ftrun before this one was killed"), **unproven},
-        killed=killed - unproven.keys(),
-        steps_over=steps_over(records, allocation.restarts, _is_gone),
-        loans_left=tuple(dict.fromkeys((*loans_left(records, _is_gone), *orphans))),
-    )
+    orphans = lenders.submitted() if before.died_alone() else ()
+    loans = tuple(dict.fromkeys((*before.loans(), *orphans)))
+    facts = replace(facts, unproven=unproven, killed=killed, steps_over=before.steps_over(), loans_left=loans)
     if facts.steps_over and facts.missing:
         listed = scheduler.steps().steps or frozenset()
         facts = replace(facts, beside=bool(listed) and listed <= facts.steps_over)
@@ -429,12 +420,6 @@ def _is_gone(began: RunBegan) -> bool:
         return False
     started = start_ticks(began.pid)
     return started is None or began.started not in (0, started)
-
-
-def _unproven(nodes: frozenset[str], client: SlurmClient) -> dict[str, str]:
-    """Of `nodes`, those that Slurm has not seen clean up: it lets the job run again only when they have, or are down."""
-    down = _down(nodes, client) if nodes else {}
-    return dict.fromkeys(nodes, "slurmctld does not answer") if down is None else down
 
 
 def _down(nodes: frozenset[str], client: SlurmClient) -> dict[str, str] | None:
