@@ -1698,3 +1698,11 @@ def test_no_clean_up_is_tried_on_a_node_that_is_gone_nor_where_none_was_asked_fo
     plain = Job().begin()
     plain.exits(0, 4)
     assert plain.did(do.Requeue)[-1].clean_up is None
+
+
+def test_what_follows_the_end_of_the_step_can_be_printed() -> None:
+    job = Job(Settings(in_place=False)).begin()
+    job.silent = {do.EndStep}
+    job.exits(0, 1)
+    assert job.judge.phase is Phase.ENDING
+    assert str(job.judge.afterwards) == "Afterwards(then=ThenRequeue(decision='run0-1'), unended=None)"

@@ -5,7 +5,6 @@ what would be started: the step has ended, and the leases of ranks that nobody c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from ftslurm.errors import REQUEUED_STATUS
 from ftslurm.model import events as ev
@@ -32,6 +31,7 @@ from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.patience import Patience
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import SIGINT, SIGTERM
+from ftslurm.policies.judge.then import Afterwards, Then, ThenFinish
 from ftslurm.policies.ladder.start_time import plan_start
 
 # From letting the shims go to killing the step, and from there to going on without it; srun waits for its stepds.
@@ -45,23 +45,18 @@ TELL_STEP_S = 3.0
 class Ending(Patience):
     def _give_up(self, what: str, status: int, now: Now) -> list[Decision]:
         """Ended by somebody's will: no rung is asked and nothing is said that Slurm does not say."""
-        return self._end_step(status, lambda at: self._finish(what, status, at), now)
+        return self._end_step(status, Afterwards(ThenFinish(what, status)), now)
 
-    def _end_step(
-        self, status: int, after: Callable[[Now], list[Decision]], now: Now,
-        unended: Callable[[Now], list[Decision]] | None = None,
-    ) -> list[Decision]:  # fmt: skip
-        """unended: what follows if the step cannot be ended, where there is something to start again in `after`."""
-        self._another_try = unended is not None or after == self._hand_over
+    def _end_step(self, status: int, after: Afterwards, now: Now) -> list[Decision]:
         if self._attempt.step_gone:
-            self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
+            self.phase, self._after = Phase.ENDING, after
             return self._fenced(now)
         if self._attempt.lost and not self._lost_to_dead_nodes():
-            return self._kill_step(after, now, unended)
-        self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
+            return self._kill_step(after, now)
+        self.phase, self._after = Phase.ENDING, after
         self._fence.let_go_at = now.mono
         self._timers.only({Timer.STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
-        return [EndStep(0 if self._attempt.culprit else status, forget=unended is not None), *self._abandon()]
+        return [EndStep(0 if self._attempt.culprit else status, forget=after.unended is not None), *self._abandon()]
 
     def _lost_to_dead_nodes(self) -> bool:
         """Did the launcher lose nobody but those who cannot answer it either?"""
@@ -79,26 +74,22 @@ class Ending(Patience):
         self._attempt.departed.add(event.rank)
         return self._abandon() if Timer.STEP in self._timers and self._lost_to_dead_nodes() else []
 
-    def _kill_step(
-        self, after: Callable[[Now], list[Decision]], now: Now, unended: Callable[[Now], list[Decision]] | None = None
-    ) -> list[Decision]:
-        if self.phase is not Phase.ENDING:
-            self._another_try = unended is not None or after == self._hand_over
-        self.phase, self._after, self._unended = Phase.ENDING, after, unended or after
+    def _kill_step(self, after: Afterwards, now: Now) -> list[Decision]:
+        self.phase, self._after = Phase.ENDING, after
         self._fence.let_go_at = now.mono if self._fence.let_go_at is None else self._fence.let_go_at
         self._timers.only({Timer.KILLED_STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
         return [KillStep()]
 
     def _fenced(self, now: Now, overdue: bool = False) -> list[Decision]:
         """What follows, as soon as nothing of the old attempt can run any more beside what would be started."""
-        left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono) if self._another_try else {}
+        left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono) if self._after.another_try else {}
         if math.inf in left.values():
             # Only Slurm can end what stands still there, and lets the job run again only when it has.
-            self._after = self._unended
+            self._after = self._after.if_unended
             left = {rank: at for rank, at in left.items() if at < math.inf}
         if not left:
             self._timers.clear()
-            return self._after(now)
+            return self._follow(self._after.then, now)
         if self._fence.let_go_at is None and (overdue or left.keys() <= self._attempt.left.keys()):
             # The launcher ended alone. Its shims live, and would renew leases for as long as a process cannot be killed;
             # ranks that are still being stopped keep their grace.
@@ -144,29 +135,32 @@ class Ending(Patience):
 
     def _ending_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """An impatient Ctrl-C while the step comes down: it is killed, and there is no other try."""
-        if event.rank is None and event.number == SIGINT and self._another_try:
-            self._another_try = False
-            self._after = self._unended = lambda at: self._finish("interrupted by Ctrl-C", 128 + event.number, at)
+        if event.rank is None and event.number == SIGINT and self._after.another_try:
+            self._after = Afterwards(ThenFinish("interrupted by Ctrl-C", 128 + event.number))
             if Timer.LEASE in self._timers:
                 return self._fenced(now)
-        if self._another_try and self._announces(event.number):
+        if self._after.another_try and self._announces(event.number):
             self._keep_signal(event)
             return []
         if event.rank is None and event.number in (SIGINT, SIGTERM) and Timer.STEP in self._timers:
-            return self._kill_step(self._after, now, self._unended)
+            return self._kill_step(self._after, now)
         return []
 
     def _step_overdue(self, now: Now) -> list[Decision]:
-        return self._kill_step(self._after, now, self._unended)
+        return self._kill_step(self._after, now)
 
     def _killed_step_overdue(self, now: Now) -> list[Decision]:
         """The launcher cannot end it either; Slurm's own clean-up is all that is left."""
         self._attempt.step_gone = True
-        self._after = self._unended
+        self._after = self._after.if_unended
         return self._fenced(now)
 
     def _lease_due(self, now: Now) -> list[Decision]:
         return self._fenced(now, overdue=True)
+
+    def _follow(self, then: Then, now: Now) -> list[Decision]:
+        """In judge/judge.py: it leads everywhere."""
+        raise NotImplementedError
 
     # --- ftrun ends: finished, given back, or without a ledger
 
@@ -244,4 +238,4 @@ class Ending(Patience):
         what = f"{self._trouble.what if self._trouble else 'cannot go on'}; nothing was done about it: {event.why}"
         if self.phase is Phase.FINISHED:
             return [Say(what), *self._all_loans_end(), Finish(self.exit_status)]
-        return [Say(what), *self._end_step(status, lambda at: self._finish(what, status, at), now)]
+        return [Say(what), *self._end_step(status, Afterwards(ThenFinish(what, status)), now)]

@@ -38,6 +38,19 @@ from ftslurm.policies.judge.phases import Phase, RunFacts
 from ftslurm.policies.judge.ranks import Ranks
 from ftslurm.policies.judge.requests import Requests
 from ftslurm.policies.judge.stalls import Stalls
+from ftslurm.policies.judge.then import (
+    Then,
+    ThenAfterWarning,
+    ThenDecide,
+    ThenFinish,
+    ThenHeal,
+    ThenLaunch,
+    ThenLauncherStays,
+    ThenReplace,
+    ThenRequeue,
+    ThenShrink,
+    ThenStepStays,
+)
 
 __all__ = ["TABLE", "Judge", "Phase", "RunFacts", "budgets"]
 
@@ -82,6 +95,29 @@ class Judge(Requests, Ranks, Stalls, Nodes, Drills):
         """In a suspended job the ranks, agents and Slurm's own time limit stood still as well."""
         self._timers.put_off(event.seconds)
         return []
+
+    def _follow(self, then: Then, now: Now) -> list[Decision]:
+        match then:
+            case ThenLaunch():
+                return self._launch(now)
+            case ThenHeal(faults):
+                return self._heal(faults, now)
+            case ThenReplace():
+                return self._without_step(now)
+            case ThenShrink(nodes):
+                return self._smaller(nodes, now)
+            case ThenRequeue():
+                return self._hand_over(now)
+            case ThenAfterWarning(trouble):
+                return self._after_warning(trouble, now)
+            case ThenFinish(what, status):
+                return self._finish(what, status, now)
+            case ThenDecide():
+                return self._settle_again(now)
+            case ThenStepStays():
+                return self._step_stays(now)
+            case ThenLauncherStays():
+                return self._launcher_stays(now)
 
     def _ask_overdue(self, now: Now) -> list[Decision]:
         silent = ev.SlurmAnswered(error=f"no answer within {self.settings.slurm_timeout_s:g} s", away=True)

@@ -21,6 +21,7 @@ from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.settling import LAUNCHES_AGAIN, Settling
 from ftslurm.policies.judge.state import AGENT_COMES_S, MARGIN_S, SIGINT, SIGTERM
+from ftslurm.policies.judge.then import Afterwards, ThenAfterWarning, ThenFinish, ThenLaunch, ThenLauncherStays
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble
 from ftslurm.policies.lease.touch import longest_s
@@ -180,7 +181,7 @@ class Launching(Settling):
         if not theirs <= self.facts.steps_over or (theirs and not leases_over):
             return []  # a step of somebody else is waited for, as srun does
         self._overlap = True
-        return [_beside(event.steps), *self._kill_step(self._launch, now, self._launcher_stays)]
+        return [_beside(event.steps), *self._kill_step(Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
 
     def _ask_for_a_step_again(self, now: Now) -> list[Decision]:
         """Nothing holds the nodes against it, and it has not come up: it was asked for when a slurmctld that had just come
@@ -189,7 +190,7 @@ class Launching(Settling):
             return []
         self._launches_again += 1
         said = Say("srun waits, and no step holds the nodes against it: it is started once more")
-        return [said, *self._kill_step(self._launch, now, self._launcher_stays)]
+        return [said, *self._kill_step(Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
 
     def _launcher_stays(self, now: Now) -> list[Decision]:
         """Nothing may be launched beside it."""
@@ -298,7 +299,7 @@ class Launching(Settling):
         what, status = f"ended by {signal_name(event.number)} while the step was starting", 128 + event.number
         if self._timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # there is none
             return self._finish(what, status, now)
-        return self._kill_step(lambda at: self._finish(what, status, at), now)
+        return self._kill_step(Afterwards(ThenFinish(what, status)), now)
 
     def _launch_warned(self, event: ev.SignalSeen, ends: bool, now: Now) -> list[Decision]:
         """ends: when the ranks do not come in time."""
@@ -316,7 +317,7 @@ class Launching(Settling):
         self._meaning = "warning"
         what = f"the step did not come up after {signal_name(self._signal)}"
         trouble = Trouble(Cause.WARNING, what, 128 + self._signal)
-        return self._kill_step(lambda at: self._after_warning(trouble, at), now)
+        return self._kill_step(Afterwards(ThenAfterWarning(trouble)), now)
 
 
 def budgets(settings: Settings) -> dict[str, int]:

@@ -17,6 +17,7 @@ from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.signals import Signals
 from ftslurm.policies.judge.state import MARGIN_S
+from ftslurm.policies.judge.then import Afterwards, ThenFinish
 from ftslurm.policies.ladder.ladder import Cause, choose
 from ftslurm.policies.ladder.situation import Trouble
 
@@ -43,7 +44,7 @@ class Ranks(Signals):
     def _ended_well(self, now: Now) -> list[Decision]:
         ended = self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary(), stopped=now.unix))
         but = f", but for those of {fold_nodes(self._failed_nodes)}" if self._failed_nodes else ""
-        return [ended, *self._end_step(0, lambda at: self._finish(f"every rank ended with status 0{but}", 0, at), now)]
+        return [ended, *self._end_step(0, Afterwards(ThenFinish(f"every rank ended with status 0{but}", 0)), now)]
 
     def _rank_unstartable(self, event: ev.RankUnstartable, now: Now) -> list[Decision]:
         if not self._attempt.could_not_start(event):

@@ -25,6 +25,7 @@ from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.launching import Launching
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.state import SIGTERM
+from ftslurm.policies.judge.then import Afterwards, ThenDecide, ThenFinish, ThenLaunch, ThenRequeue, ThenStepStays
 from ftslurm.policies.ladder.ladder import LADDER, Cause, Choice, Situation, choose, why_no_requeue
 from ftslurm.policies.ladder.situation import Trouble, bad_nodes
 
@@ -175,7 +176,7 @@ class Requests(Launching):
         what = f"{STOPPED} {request.number} of {_owner(request)}"
         if self.phase is Phase.REQUEUEING and Timer.REQUEUE not in self._timers:
             return []  # in the hands of the step that gives the job back: the next ftrun of the job takes it
-        if self.phase is Phase.ENDING and not self._another_try:
+        if self.phase is Phase.ENDING and not self._after.another_try:
             return self._agree(request, "the job is ending already", now, done=True)
         taken = self._agree(request, "the ranks are stopped, and the job ends", now, done=True)
         return [*taken, *_STOP[self.phase](self, what, now)]
@@ -183,7 +184,7 @@ class Requests(Launching):
     def _stop_launch(self, what: str, now: Now) -> list[Decision]:
         if self._timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # there is no step
             return self._finish(what, STOPPED_STATUS, now)
-        return self._kill_step(lambda at: self._finish(what, STOPPED_STATUS, at), now)
+        return self._kill_step(Afterwards(ThenFinish(what, STOPPED_STATUS)), now)
 
     def _stop_running(self, what: str, now: Now) -> list[Decision]:
         self._meaning = "stopped"
@@ -204,8 +205,7 @@ class Requests(Launching):
     def _stop_ending(self, what: str, now: Now) -> list[Decision]:
         """What was to follow is not begun: nobody shall find it open in the ledger and finish it."""
         dropped = self._drop_search(what, now) or self._drop_decision(what, now)
-        self._another_try = False
-        self._after = self._unended = lambda at: self._finish(what, STOPPED_STATUS, at)
+        self._after = Afterwards(ThenFinish(what, STOPPED_STATUS))
         return [*dropped, *(self._fenced(now) if Timer.LEASE in self._timers else [])]
 
     def _stop_requeueing(self, what: str, now: Now) -> list[Decision]:
@@ -233,9 +233,9 @@ class Requests(Launching):
         asked = request.asked
         if asked.schedule < self.facts.schedule and not request.waits and not self._are_here(asked.nodes):
             return self._agree(request, "the job has been requeued since", now, done=True)
-        if self.phase is Phase.REQUEUEING or (self.phase is Phase.ENDING and self._after == self._hand_over):
+        if self.phase is Phase.REQUEUEING or (self.phase is Phase.ENDING and isinstance(self._after.then, ThenRequeue)):
             return self._agree(request, "the job is being requeued", now, done=True) if not asked.nodes else []
-        if self.phase is Phase.ENDING and not self._another_try:
+        if self.phase is Phase.ENDING and not self._after.another_try:
             return self._refuse(request, "the job is ending", now)
         trouble = Trouble(Cause.REQUEST, self._what(request), 1)
         s = self._situation(trouble, now)
@@ -289,7 +289,7 @@ class Requests(Launching):
         if self.phase is Phase.ENDING:  # the step is on its way out: this follows then
             dropped = self._drop_search(trouble.what, now) or self._drop_decision(trouble.what, now)
             self._trouble = trouble
-            self._after = self._unended = self._settle_again
+            self._after = Afterwards(ThenDecide())
             return dropped
         self._trouble = trouble
         self._timers.keep(*([Timer.STOP] if self.phase is Phase.SETTLING else []))
@@ -364,7 +364,7 @@ class Requests(Launching):
         back = Choice(Rung.IN_PLACE_RESTART, f"the node cannot be left after all: {choice.why}", "", choice.passed)
         decided = self._decision(back, s, now)
         if self._attempt.step_gone or self._attempt.lost:
-            return [decided, *self._end_step(0, self._launch, now, self._step_stays)]
+            return [decided, *self._end_step(0, Afterwards(ThenLaunch(), ThenStepStays()), now)]
         return [decided, *self._restart(now)]
 
     def _stopped_status(self) -> int:

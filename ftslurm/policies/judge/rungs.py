@@ -10,6 +10,7 @@ from dataclasses import replace
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, HealDevices, Remember, Say, ShowCard, TellOthers
+from ftslurm.model.devices import Fault
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import SWAPS, Capability, Remedy, Rung
@@ -18,6 +19,16 @@ from ftslurm.policies.judge.ending import STEP_END_WAIT_S
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.replacing import Replacing
 from ftslurm.policies.judge.state import MARGIN_S, SIGTERM, TOLD_TO_END
+from ftslurm.policies.judge.then import (
+    Afterwards,
+    ThenFinish,
+    ThenHeal,
+    ThenLaunch,
+    ThenReplace,
+    ThenRequeue,
+    ThenShrink,
+    ThenStepStays,
+)
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, choose, let_in
 from ftslurm.policies.ladder.situation import Trouble, avoidable
 
@@ -49,13 +60,13 @@ class Rungs(Replacing):
         if not s.faults:
             return [decided, said, *self._restart(now)]
         if self._attempt.lost:  # nobody has proven that those ranks are gone; the end of the step does
-            return [decided, said, *self._end_step(0, lambda at: self._heal(s, at), now, self._step_stays)]
-        return [decided, said, *self._heal(s, now)]
+            return [decided, said, *self._end_step(0, Afterwards(ThenHeal(s.faults), ThenStepStays()), now)]
+        return [decided, said, *self._heal(s.faults, now)]
 
-    def _heal(self, s: Situation, now: Now) -> list[Decision]:
+    def _heal(self, faults: Collection[Fault], now: Now) -> list[Decision]:
         """No process of the job is left: the devices may be looked at again, and reset."""
         devices: dict[str, dict[str, tuple[str, ...]]] = {}
-        for fault in s.faults:
+        for fault in faults:
             chips = devices.setdefault(fault.node, {})
             chips[fault.device] = (*chips.get(fault.device, ()), fault.code)
         self.phase = Phase.HEALING
@@ -116,7 +127,7 @@ class Rungs(Replacing):
     def _restart(self, now: Now) -> list[Decision]:
         if self.settings.restart_via == "shim":
             return self._start(now)
-        return self._end_step(0, self._launch, now, self._step_stays)
+        return self._end_step(0, Afterwards(ThenLaunch(), ThenStepStays()), now)
 
     def _step_stays(self, now: Now) -> list[Decision]:
         """The old step could not be ended: nothing may start beside it. A requeue ends it, or the end of the job."""
@@ -142,9 +153,11 @@ class Rungs(Replacing):
             why = f"{choice.why}; too few nodes would be left without {fold_nodes(spared)}, so the job may go there"
             choice = replace(choice, why=why)
         decided = self._decision(choice, s, now, isolate=True, avoid=avoid, spared=spared)
+        assert self._decided is not None
+        then = Afterwards(ThenRequeue(self._decided.id))
         tell = self._tell(s) if choice.rung == Rung.ISOLATED_REQUEUE else []
         # The job goes on, so nothing is said of ranks that were only stopped.
-        return [decided, ShowCard(), *tell, *self._end_step(0, self._hand_over, now)]
+        return [decided, ShowCard(), *tell, *self._end_step(0, then, now)]
 
     def _tell(self, s: Situation) -> list[Decision]:
         """Facts alone: what words have cost this job they cost no other."""
@@ -156,13 +169,13 @@ class Rungs(Replacing):
         begun = self._swap(choice, s, now)
         assert self._layout is not None and self._decided is not None
         out = {slot: node for slot, node in enumerate(self._layout.nodes) if node in s.blamed}
-        ended = [] if self._attempt.step_gone else self._end_step(0, self._without_step, now, self._step_stays)
+        ended = [] if self._attempt.step_gone else self._end_step(0, Afterwards(ThenReplace(), ThenStepStays()), now)
         searched = self._search(out, self._decided.id, now)
-        return [*begun, *searched, *(ended or self._end_step(0, self._without_step, now, self._step_stays))]
+        return [*begun, *searched, *(ended or self._end_step(0, Afterwards(ThenReplace(), ThenStepStays()), now))]
 
     def _shrink(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         begun = self._swap(choice, s, now)
-        return [*begun, *self._end_step(0, lambda at: self._smaller(frozenset(s.blamed), at), now, self._step_stays)]
+        return [*begun, *self._end_step(0, Afterwards(ThenShrink(frozenset(s.blamed)), ThenStepStays()), now)]
 
     def _swap(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         decided = self._decision(choice, s, now, isolate=True)
@@ -172,7 +185,7 @@ class Rungs(Replacing):
     def _fail(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         decided = self._decision(choice, s, now)
         quiet = s.cause is Cause.LAUNCH  # srun has said why in its own words
-        return [decided, ShowCard(quiet), *self._end_step(s.status, lambda at: self._finish(s.what, s.status, at), now)]
+        return [decided, ShowCard(quiet), *self._end_step(s.status, Afterwards(ThenFinish(s.what, s.status)), now)]
 
     def _after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:
         """No failure, so no budget. Requeued only if the job asked for it and the signal was really a warning."""

@@ -4,7 +4,7 @@ it, to write something down, to ask agents and Slurm. No event is answered in he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ftslurm.model import events as ev
@@ -38,6 +38,7 @@ from ftslurm.policies.hang.hangs import HangWatch
 from ftslurm.policies.hang.slow import SlowWatch
 from ftslurm.policies.hang.standstill import Standstill, standstill
 from ftslurm.policies.judge.phases import Advise, Diagnose, Phase, RunFacts
+from ftslurm.policies.judge.then import Afterwards, ThenDecide
 from ftslurm.policies.ladder.ladder import Cause, Situation
 from ftslurm.policies.ladder.situation import Trouble, situation_of
 from ftslurm.policies.lease.fence import Fence
@@ -150,14 +151,17 @@ class JudgeState:
         self._patterns_watched: tuple[str, ...] = ()  # of files that checkpoints make or change
         self._checkpoint_settles: float | None = None  # monotonic, when one that the program has told of counts
         self._checkpoint_ranks: set[int] = set()  # which have told of it
-        self._after: Callable[[Now], list[Decision]] = self._never
-        self._another_try = False  # does `after` bring one?
+        self._after = Afterwards(ThenDecide())  # what follows when the step has ended
         self._probed: set[str] = set()  # nodes that are being looked at by another way
-        self._unended: Callable[[Now], list[Decision]] = self._never  # what follows if the step cannot be ended
 
     @property
     def finished(self) -> bool:
         return self.phase is Phase.FINISHED
+
+    @property
+    def afterwards(self) -> Afterwards:
+        """What follows when the step has ended, while it is let go."""
+        return self._after
 
     @property
     def wakes_at(self) -> float | None:
@@ -168,9 +172,6 @@ class JudgeState:
     def _note(self, record: rec.Record, vital: bool = False) -> Remember:
         self.history = self.history.add(record)
         return Remember(record, vital)
-
-    def _never(self, now: Now) -> list[Decision]:
-        raise LookupError("the step ended and nothing was to follow")
 
     def _nothing(self, event: Event, now: Now) -> list[Decision]:
         return []
