@@ -417,7 +417,7 @@ def test_ftrun_that_stands_still_for_longer_loses_its_ranks_and_starts_them_agai
         pid = ftrun_of(told)
         kill(pid, signal.SIGSTOP)
         try:
-            told.wait_for(lambda: not ours(told, "beat.sh", "shim", "wrapper.agent"), "ranks and agents to end", LONGEST_S + BUSY_S)
+            told.wait_for(lambda: not ours(told, "beat.sh", "_shim import", "wrapper.agent"), "ranks and agents to end", LONGEST_S + BUSY_S)
             assert told.job()["Restarts"] == "0" and records(told, "Decided") == []
         finally:
             kill(pid, signal.SIGCONT)

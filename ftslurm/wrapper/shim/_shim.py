@@ -46,6 +46,11 @@ else:
         from json.encoder import encode_basestring_ascii
         from json.scanner import make_scanner
 
+if TYPE_CHECKING:
+    import ctypes
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, TypeAlias
+
 
 # --- munge.py
 # The secret of an ftrun as a credential of munge's, by libmunge.
@@ -95,10 +100,10 @@ class Munge:
         self._check(status, MUNGE_GIVES)
         return ctypes.string_at(data, size.value), user.value
 
-    def _set(self, option: int, value) -> None:
+    def _set(self, option: int, value: Any) -> None:
         self._check(self._library.munge_ctx_set(self._context, ctypes.c_int(option), value), (0,))
 
-    def _check(self, status: int, good: tuple) -> None:
+    def _check(self, status: int, good: tuple[int, ...]) -> None:
         if status not in good:
             raise OSError(f"munge: {self._library.munge_strerror(status).decode(errors='replace')}")
 
@@ -255,7 +260,7 @@ def find_program(name: str, path: str) -> str:
 class Command:
     """The user's command: started, watched, stopped with all it left behind. Speaks through what it returns."""
 
-    def __init__(self, libc) -> None:
+    def __init__(self, libc: ctypes.CDLL) -> None:
         self._libc = libc
         self.pid = 0
         self.attempt = 0
@@ -266,7 +271,7 @@ class Command:
         self._kill_until = 0.0
         self._kill_wait_s = 0.0
 
-    def start(self, attempt: int, argv: list[str], env: dict, ends: list[tuple[int, int]]) -> tuple[int, str]:
+    def start(self, attempt: int, argv: list[str], env: dict[str, str], ends: list[tuple[int, int]]) -> tuple[int, str]:
         """(0, "") once the command runs, else the errno (which slurmstepd makes the exit status) and the reason.
 
         ends: a descriptor of ours, closed afterwards, and the number under which the command gets it.
@@ -292,7 +297,8 @@ class Command:
         return number, f"{name}: {os.strerror(number)}"
 
     def _become(
-        self, path: str, argv: list[str], env: dict, failure: int, terminal: bool, ends: list[tuple[int, int]], parent: int
+        self, path: str, argv: list[str], env: dict[str, str], failure: int, terminal: bool, ends: list[tuple[int, int]],
+        parent: int,
     ) -> None:
         """In the child: own process group, death with the shim, then the command.
 
@@ -402,20 +408,24 @@ class Command:
 # --- messages.py
 # The JSON of messages, read and written by the C halves of the json module alone.
 
+Message: TypeAlias = "dict[str, Any]"
+
+
 class _JsonRules:
     """What a scanner asks for; the defaults of json.loads, without NaN and Infinity."""
 
     strict = True
-    object_hook = object_pairs_hook = None
+    object_hook = object_pairs_hook = array_hook = None
     parse_float, parse_int = float, int
-    memo: dict = {}  # noqa: RUF012 -- the scanner's own scratch
+    memo: dict[str, str] = {}  # noqa: RUF012 -- the scanner's own scratch
 
     @staticmethod
     def parse_constant(name: str) -> None:
         raise ValueError(f"{name} is not JSON")
 
 
-_scan = make_scanner(_JsonRules())
+_rules: Any = _JsonRules()
+_scan = make_scanner(_rules)
 
 
 def loads(text: str) -> object:
@@ -444,8 +454,16 @@ def dumps(value: object) -> str:
     raise TypeError(f"{type(value).__name__} in a message")
 
 
-def within(value, low: float, high: float, kinds: tuple = (int,)):
-    if type(value) not in kinds or not low <= value <= high:
+def integer_in(value: object, low: int, high: int) -> int:
+    """An integer of a message. Raises: ValueError for what is none, or not within these."""
+    if type(value) is not int or not low <= value <= high:
+        raise ValueError(f"{value!r} is not from {low} to {high}")
+    return value
+
+
+def number_in(value: object, low: float, high: float) -> float:
+    """Likewise, with or without a fraction."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise ValueError(f"{value!r} is not from {low} to {high}")
     return value
 
@@ -481,7 +499,7 @@ class Link:
         self.ready = False
         self.outbox = bytearray(PROTOCOL + b" " + self._mine + b"\n" if server else b"")
 
-    def feed(self, data: bytes) -> list[dict]:
+    def feed(self, data: bytes) -> list[Message]:
         """Messages completed by `data`; bytes to send are in `outbox`. Raises: LinkError."""
         self._buffer += data
         messages = []
@@ -496,14 +514,14 @@ class Link:
             raise LinkError("a line without end")
         return messages
 
-    def pack(self, message: dict) -> bytes:
+    def pack(self, message: Message) -> bytes:
         """`message` as one line. Only when `ready`."""
         text = dumps(message).encode()
         line = self._digest(self._server, self._sent, text) + b" " + text + b"\n"
         self._sent += 1
         return line
 
-    def _open(self, line: bytes) -> dict:
+    def _open(self, line: bytes) -> Message:
         digest, _, text = line.partition(b" ")
         if not same_digest(digest, self._digest(not self._server, self._received, text)):
             raise LinkError("a message that does not carry the right digest")
@@ -559,7 +577,7 @@ class NobodyListens(OSError):
     """Every address refuses: the host lives, and the controller does not."""
 
 
-def connect(channel: Channel, env, timeout_s: float) -> tuple[socket.socket, Link]:
+def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple[socket.socket, Link]:
     """A connection whose other side has proved to be our controller.
 
     Raises: OSError when there is none in time, NobodyListens when it was refused to the last.
@@ -602,7 +620,7 @@ def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.s
     return sock, link
 
 
-def receive(sock: socket.socket, link: Link) -> list[dict]:
+def receive(sock: socket.socket, link: Link) -> list[Message]:
     """The messages that have come in, maybe none. Raises: OSError, LinkError; EOFError when the other side has hung up."""
     try:
         data = sock.recv(65536, socket.MSG_DONTWAIT)
@@ -613,7 +631,7 @@ def receive(sock: socket.socket, link: Link) -> list[dict]:
     return link.feed(data)
 
 
-def readable(source) -> bool:
+def readable(source: socket.socket) -> bool:
     poll = select.poll()
     poll.register(source, select.POLLIN)
     return bool(poll.poll(0))
@@ -653,17 +671,17 @@ class Drill:
         self._runs = True
         self._turn_at = 0.0
 
-    def told(self, message: dict, now: float) -> None:
+    def told(self, message: Message, now: float) -> None:
         """Raises: KeyError, TypeError, ValueError for what is no drill."""
         what = message["what"]
         if what == "crash" and ("status" in message) != ("signal" in message):
             if "status" in message:
-                self._command.crash_status = within(message["status"], 1, 255)
+                self._command.crash_status = integer_in(message["status"], 1, 255)
                 self._command.signal(signal.SIGKILL)
             else:
-                self._command.signal(within(message["signal"], 1, 64))
+                self._command.signal(integer_in(message["signal"], 1, 64))
         elif what == "slow":
-            self._share, self._runs, self._turn_at = within(message["share"], 0.01, 0.99, (int, float)), True, now
+            self._share, self._runs, self._turn_at = number_in(message["share"], 0.01, 0.99), True, now
         elif what == "hang":
             self._share = 0.0
             self._command.freeze()
@@ -718,7 +736,7 @@ def waking() -> tuple[int, int]:
     return ours.detach(), theirs.detach()
 
 
-def passes_signals_on(env) -> bool:
+def passes_signals_on(env: Mapping[str, str]) -> bool:
     """Does Slurm signal only the task itself (proctrack/cgroup: the shim), or the whole tree, the command included?
 
     Only a step's own cgroup means the former. Source: proctrack_p_signal in Slurm's proctrack plugins.
@@ -766,15 +784,15 @@ class Talk:
     def __init__(self) -> None:
         self.heard = 0  # number of the last message that came in
         self._said = 0
-        self._kept: deque[dict] = deque()
+        self._kept: deque[Message] = deque()
 
-    def say(self, message: dict) -> dict:
+    def say(self, message: Message) -> Message:
         """`message` with its number, to be sent if there is a connection."""
         self._said += 1
         self._kept.append({**message, "n": self._said})
         return self._kept[-1]
 
-    def hear(self, message: dict) -> bool:
+    def hear(self, message: Message) -> bool:
         """Is it a new one? Raises: LinkError when one before it is missing."""
         number = message.get("n")
         if type(number) is not int or number > self.heard + 1:
@@ -783,7 +801,7 @@ class Talk:
         self.heard = max(self.heard, number)
         return new
 
-    def has(self, number) -> None:
+    def has(self, number: object) -> None:
         """The other side has everything up to `number`. Raises: LinkError when it cannot."""
         if type(number) is not int or not 0 <= number <= self._said:
             raise LinkError(f"message {str(number)[:20]} of {self._said} was acknowledged")
@@ -791,7 +809,7 @@ class Talk:
             self._kept.popleft()
 
     @property
-    def kept(self) -> list[dict]:
+    def kept(self) -> list[Message]:
         """What the other side may not have yet, in order."""
         return list(self._kept)
 
@@ -809,7 +827,7 @@ def boot_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def timer_library(load) -> ctypes.CDLL | None:
+def timer_library(load: Callable[[str | None], ctypes.CDLL]) -> ctypes.CDLL | None:
     """Where timer_create is, None if it is nowhere. load: as ctypes.CDLL. glibc before 2.34 keeps it in a library of its own."""
     for name in (None, "librt.so.1"):
         try:
@@ -828,7 +846,7 @@ class Timer:
     Source: timer_create(2), which lets the signal be any.
     """
 
-    def __init__(self, library, number: int) -> None:
+    def __init__(self, library: ctypes.CDLL | None, number: int) -> None:
         """library: None where there are no timers."""
         self._library = library
         self._timer = ctypes.c_void_p()
@@ -839,7 +857,7 @@ class Timer:
 
     def set(self, at: float) -> None:
         """at: as boot_s(); 0: not at all."""
-        if self.there:
+        if self.there and self._library:
             whole = int(at)
             when = (ctypes.c_long * 4)(0, 0, whole, int((at - whole) * 1e9))
             self._library.timer_settime(self._timer, 1, ctypes.byref(when), None)  # 1: TIMER_ABSTIME
@@ -850,7 +868,7 @@ class Guard:
     SIGKILL for us, and PR_SET_PDEATHSIG for the command alone. signal(7): both reach stopped processes.
     """
 
-    def __init__(self, load=ctypes.CDLL) -> None:
+    def __init__(self, load: Callable[[str | None], ctypes.CDLL] = ctypes.CDLL) -> None:
         library = timer_library(load)
         self._wakes, self._kills = Timer(library, signal.SIGCONT), Timer(library, signal.SIGKILL)
 
@@ -890,7 +908,7 @@ class Line:
     `poll` wakes when there is something for `listen`. Times are boot_s().
     """
 
-    def __init__(self, channel: Channel, env: dict, sock: socket.socket, link: Link, hello: dict) -> None:
+    def __init__(self, channel: Channel, env: dict[str, str], sock: socket.socket, link: Link, hello: Message) -> None:
         """hello: the first message of every connection."""
         self._channel = channel
         self._env = env
@@ -922,13 +940,13 @@ class Line:
         self._given_up: list[socket.socket] = []
         self._use(sock, link)
 
-    def say(self, message: dict) -> None:
+    def say(self, message: Message) -> None:
         """It arrives, sooner or later, or there is no controller any more."""
         numbered = self._talk.say(message)
         if self._welcome:
             self._send(numbered)
 
-    def listen(self) -> list[dict]:
+    def listen(self) -> list[Message]:
         """New messages. Raises: LinkError when the controller speaks another language."""
         if self._found is not None:
             os.read(self._wake_read, 16)
@@ -1035,15 +1053,15 @@ class Line:
         """Our own, as the controller reaches it."""
         return self._sock.getsockname()[0] if self._sock else ""
 
-    def _is_new(self, message: dict) -> bool:
+    def _is_new(self, message: Message) -> bool:
         """Raises: LinkError."""
         what = message.get("t")
         if what == "beat":
             self._talk.has(message.get("a"))
-            asked = self._asked.pop(message.get("k"), None)
+            asked = self._asked.pop(message.get("k", 0), None)
             if asked is not None:
                 self._has = message["k"]
-                self._asked = {number: at for number, at in self._asked.items() if at > asked}
+                self._asked = {beat: at for beat, at in self._asked.items() if at > asked}
                 self._renew(asked, message)
                 self.paused = self._pause_at is not None and bool(message.get("paused"))
             if message.get("let_go"):
@@ -1057,10 +1075,10 @@ class Line:
             return False
         return self._talk.hear(message)
 
-    def _welcomed(self, message: dict) -> None:
+    def _welcomed(self, message: Message) -> None:
         self._talk.has(message.get("a"))
-        self._lease_s, self._beat_s = (within(message[name], 0, 1e9, (int, float)) for name in ("lease_s", "beat_s"))
-        self.grace_s = within(message.get("grace_s", ORPHAN_GRACE_S), 0, 1e9, (int, float))
+        self._lease_s, self._beat_s = (number_in(message[name], 0, 1e9) for name in ("lease_s", "beat_s"))
+        self.grace_s = number_in(message.get("grace_s", ORPHAN_GRACE_S), 0, 1e9)
         self._welcome, self._refused_at = True, None
         self._close_given_up()
         self._next_beat = boot_s() + self._beat_s if self._beat_s else float("inf")
@@ -1068,7 +1086,7 @@ class Line:
         for kept in self._talk.kept:
             self._send(kept)
 
-    def _renew(self, asked_at: float, answer: dict) -> None:
+    def _renew(self, asked_at: float, answer: Message) -> None:
         """An answer counts from when it was asked for: nobody knows how long it was on its way."""
         if self._lease_s and not answer.get("let_go"):
             # From one that is itself cut off nothing is taken, and who has no lease yet gets none.
@@ -1088,7 +1106,7 @@ class Line:
         self._next_beat = float("inf")
         self._send({**self._hello, "a": self._talk.heard})
 
-    def _send(self, message: dict) -> None:
+    def _send(self, message: Message) -> None:
         if self._sock is None:
             return
         try:
@@ -1125,7 +1143,7 @@ class Line:
             self._found = error
         os.write(self._wake_write, b"!")
 
-    def _dialled(self, found) -> None:
+    def _dialled(self, found: tuple[socket.socket, Link] | OSError) -> None:
         if isinstance(found, tuple):
             if self.gone:
                 found[0].close()
@@ -1244,6 +1262,7 @@ LINE_S = 1.0  # as long may a piece wait for the end of its last line
 ERRORS_MAX, ERROR_LINE_MAX = 8192, 1024  # of one stream in one attempt
 ERROR_WORDS = (b"rror", b"ERR", b"Traceback", b"atal", b"xception")
 ERROR_PARTS = (b"rror", b"ERR", b"aceb", b"atal", b"xcep")  # of those; searched for twice as fast
+Piece: TypeAlias = "list[Any]"  # [at, stream, text], as in a message
 
 
 class FirstErrors:
@@ -1254,11 +1273,11 @@ class FirstErrors:
         self._room = ERRORS_MAX
         self._rest = b""  # of a line that has not ended
 
-    def look(self, data: bytes, at: float) -> None:
-        """`data` follows on what was looked at before. Costs nothing any more once there is no room."""
+    def look(self, more: bytes | bytearray, at: float) -> None:
+        """`more` follows on what was looked at before. Costs nothing any more once there is no room."""
         if self._room <= 0:
             return
-        data = self._rest + data
+        data = self._rest + more
         end = data.rfind(b"\n") + 1
         self._rest = data[max(end, len(data) - ERROR_LINE_MAX) :]
         start = 0
@@ -1306,7 +1325,7 @@ class Tail:
         while self._size - len(self._chunks[0][1]) >= self._limit or len(self._chunks) > CHUNKS_MAX:
             self._drop(len(self._chunks[0][1]))
 
-    def pieces(self) -> tuple[list[list], list[list]]:
+    def pieces(self) -> tuple[list[Piece], list[Piece]]:
         """First errors, a line each, and the tail, whole lines but for the last: `[at, stream, text]`, none twice.
 
         What is one line only stays in the tail, though its front is gone.
@@ -1330,11 +1349,11 @@ class Tail:
                 self._chunks.appendleft((at, data[count:]))
             count = max(0, count - len(data))
 
-    def _named(self, parts: list[tuple[float, bytes]]) -> list[list]:
+    def _named(self, parts: list[tuple[float, bytes]]) -> list[Piece]:
         return [[at, self._name, text.decode("utf-8", "replace")] for at, text in parts]
 
 
-def join(chunks) -> list[tuple[float, bytes]]:
+def join(chunks: Iterable[tuple[float, bytes | bytearray]]) -> list[tuple[float, bytes]]:
     """What arrived within PIECE_S as one piece each. In full flow a line goes to the piece in which it began."""
     pieces: list[tuple[float, bytearray]] = []
     latest = 0.0  # when the chunk before began, which itself took up to PIECE_S
@@ -1353,12 +1372,12 @@ def join(chunks) -> list[tuple[float, bytes]]:
     return [(at, bytes(text)) for at, text in pieces]
 
 
-def last_words(pieces: list[tuple[list[list], list[list]]], room: int) -> list[list]:
+def last_words(pieces: list[tuple[list[Piece], list[Piece]]], room: int) -> list[Piece]:
     """Of several tails: first errors, then the rest, each by time, in at most `room` bytes as JSON. What is old goes first."""
     by_time = itemgetter(0)
     errors = sorted((piece for first, _ in pieces for piece in first), key=by_time)
     room -= len(dumps(errors))
-    kept: list[list] = []
+    kept: list[Piece] = []
     for at, stream, text in sorted((piece for _, last in pieces for piece in last), key=by_time)[::-1]:
         size = len(dumps([at, stream, text])) + 1
         if size > room:
@@ -1413,7 +1432,7 @@ class Pump:
         with self._lock:
             return self.ended or not (self._carrying or self._readable())
 
-    def pieces(self) -> tuple[list[list], list[list]]:
+    def pieces(self) -> tuple[list[Piece], list[Piece]]:
         with self._lock:
             return self._tail.pieces()
 
@@ -1433,7 +1452,7 @@ class Pump:
                 self.ended = True
                 os.close(self._source)
 
-    def _take_and_give(self, poll) -> bool:
+    def _take_and_give(self, poll: select.poll) -> bool:
         """False at the end: nobody holds the other side any more, or nobody reads ours."""
         poll.poll()
         with self._lock:
@@ -1532,7 +1551,7 @@ class Output:
         """For how long nothing has come, monotonic seconds; 0 where what comes does not pass by us."""
         return now - max((pump.heard_at for pump in self._pumps), default=now)
 
-    def words(self) -> list[list]:
+    def words(self) -> list[Piece]:
         """The last words of this attempt's command."""
         return last_words([pump.pieces() for pump in self._pumps], WORDS_MAX)
 
@@ -1555,12 +1574,12 @@ NOTE_READ_S = 1.5  # an agent reads once a second (LOOK_S in pages.py)
 class Pages:
     """The folder of this step's shared pages on this node, and the names of our own rank's in it (sdk/page.py)."""
 
-    def __init__(self, env: dict, rank: int, channel: Channel) -> None:
+    def __init__(self, env: Mapping[str, str], rank: int, channel: Channel) -> None:
         self._folder = page_folder(f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}", channel)
         self._rank = rank
         self._complains = env.get("SLURM_LOCALID", "0") == "0"  # once a node
 
-    def variables(self, attempt: int) -> dict:
+    def variables(self, attempt: int) -> dict[str, str]:
         """For the command; nothing where there is no folder of our own, which is said."""
         why = why_not_private(self._folder)
         if not why:
@@ -1611,7 +1630,7 @@ def why_not_private(path: str) -> str:
     return ""
 
 
-def last_notes(page: str) -> list:
+def last_notes(page: str) -> list[int | str]:
     """[place, text]: the last whole lines of what the program of `page` has said (sdk/notes.py), and where they begin."""
     try:
         fd = os.open(f"{page}.notes", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -1674,7 +1693,7 @@ def _bound(port: int) -> int:
             continue
         try:
             probe.bind((anywhere, port))
-            return probe.getsockname()[1]
+            return int(probe.getsockname()[1])
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL:
                 return 0
@@ -1723,7 +1742,7 @@ class Silence:
 # --- survivors.py
 # Processes of an older attempt whose shim was killed: they are found by their environment, and ended.
 
-def left_before(page: str, env) -> list[int]:
+def left_before(page: str, env: Mapping[str, str]) -> list[int]:
     """Processes on this node of an older attempt of the same ftrun, in another of its steps: their shim was killed. Where
     Slurm tells the processes of a job by their parents (proctrack/linuxproc), nobody else ends them.
 
@@ -1754,7 +1773,7 @@ def _family(folder: str) -> str:
     return folder.rpartition(".")[2].partition("-")[0]
 
 
-def end_left_before(page: str, env, limit_s: float) -> tuple[set[int], list[int]]:
+def end_left_before(page: str, env: Mapping[str, str], limit_s: float) -> tuple[set[int], list[int]]:
     """Kill what is left of older attempts; gives all that was found, and those that outlive it."""
     found, deadline = set(), time.monotonic() + limit_s
     while (left := left_before(page, env)) and time.monotonic() < deadline:
@@ -1772,7 +1791,7 @@ OWN_FAILURE = 71  # EX_OSERR: the shim itself could not do its work
 LEFT_WAIT_S = 3.0  # for what an older attempt left, after SIGKILL; no beat is sent meanwhile
 
 
-def count_in(env, name: str) -> int:
+def count_in(env: Mapping[str, str], name: str) -> int:
     """A number that Slurm has put there; 0 where it has not."""
     text = env.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
@@ -1782,8 +1801,8 @@ class Shim:
     """One loop over the connection, the signals and the clock."""
 
     def __init__(
-        self, argv: list[str], env: dict, channel: Channel, sock: socket.socket, link: Link, wakeup: int, passes_on: bool,
-        output: Output,
+        self, argv: list[str], env: dict[str, str], channel: Channel, sock: socket.socket, link: Link, wakeup: int,
+        passes_on: bool, output: Output,
     ) -> None:
         self._argv = argv
         self._env = env
@@ -1908,7 +1927,7 @@ class Shim:
             complain(f"ftslurm: rank {self._rank}: ftrun cannot be understood: {error}")
             self._orphaned()
 
-    def _told(self, message: dict) -> None:
+    def _told(self, message: Message) -> None:
         what = message["t"]
         if what == "start":
             self._start(
@@ -1942,14 +1961,14 @@ class Shim:
         else:
             raise ValueError(f"unknown message {what!r}")
 
-    def _banner(self, message: dict) -> list[tuple[int, bytes]]:
+    def _banner(self, message: Message) -> list[tuple[int, bytes]]:
         """(stream, line): where the file behind a stream is shared, one of those who share it prints it."""
         line = str(message.get("banner") or "")[:NAME_MAX].encode(errors="replace") + b"\n"
         mine = {"task": True, "node": self._env.get("SLURM_LOCALID", "0") == "0", "one": self._rank == 0}
         return [(fd, line) for fd in (1, 2) if mine.get(str((message.get("streams") or {}).get(str(fd))))]
 
     def _start(
-        self, attempt: int, argv: list[str], env: dict, tail: int, inject: str, banner: list[tuple[int, bytes]]
+        self, attempt: int, argv: list[str], env: dict[str, str], tail: int, inject: str, banner: list[tuple[int, bytes]]
     ) -> None:
         """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for PYTHONPATH."""
         for fd, line in banner:
@@ -1971,7 +1990,7 @@ class Shim:
         else:
             self._say({"t": "started", "attempt": attempt, "pid": self._command.pid})
 
-    def _end_left_before(self, env) -> list[int]:
+    def _end_left_before(self, env: Mapping[str, str]) -> list[int]:
         """What a shim of an earlier step, which was killed, has left of its rank. Gives those that outlive it."""
         if self._launch < 2 or self._alone_here or PAGE_VARIABLE not in env:
             return []
@@ -1999,11 +2018,11 @@ class Shim:
 
     # --- to the controller
 
-    def _say(self, message: dict) -> None:
+    def _say(self, message: Message) -> None:
         if not self._orphan:
             self._line.say(message)
 
-    def _hello(self, address: str) -> dict:
+    def _hello(self, address: str) -> Message:
         env = self._env
         return {
             "t": "hello",

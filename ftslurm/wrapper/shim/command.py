@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import os
 
-from ftslurm.wrapper.shim.fast_stdlib import signal
+from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal
 from ftslurm.wrapper.shim.processes import RESCAN_S, descendants, send_signal
+
+if TYPE_CHECKING:
+    import ctypes
 
 NAME_MAX = 1000  # characters of a command's name that are told; wire.py takes 4096 of the whole reason
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -26,7 +29,7 @@ def find_program(name: str, path: str) -> str:
 class Command:
     """The user's command: started, watched, stopped with all it left behind. Speaks through what it returns."""
 
-    def __init__(self, libc) -> None:
+    def __init__(self, libc: ctypes.CDLL) -> None:
         self._libc = libc
         self.pid = 0
         self.attempt = 0
@@ -37,7 +40,7 @@ class Command:
         self._kill_until = 0.0
         self._kill_wait_s = 0.0
 
-    def start(self, attempt: int, argv: list[str], env: dict, ends: list[tuple[int, int]]) -> tuple[int, str]:
+    def start(self, attempt: int, argv: list[str], env: dict[str, str], ends: list[tuple[int, int]]) -> tuple[int, str]:
         """(0, "") once the command runs, else the errno (which slurmstepd makes the exit status) and the reason.
 
         ends: a descriptor of ours, closed afterwards, and the number under which the command gets it.
@@ -63,7 +66,8 @@ class Command:
         return number, f"{name}: {os.strerror(number)}"
 
     def _become(
-        self, path: str, argv: list[str], env: dict, failure: int, terminal: bool, ends: list[tuple[int, int]], parent: int
+        self, path: str, argv: list[str], env: dict[str, str], failure: int, terminal: bool, ends: list[tuple[int, int]],
+        parent: int,
     ) -> None:
         """In the child: own process group, death with the shim, then the command.
 

@@ -6,8 +6,12 @@ import select
 import time
 
 from ftslurm.wrapper.shim.channel import Channel
-from ftslurm.wrapper.shim.fast_stdlib import socket
+from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, socket
 from ftslurm.wrapper.shim.link import Link, LinkError
+from ftslurm.wrapper.shim.messages import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # Of a message that cannot be sent: the other side does not read, or is cut off. Then there is a new connection.
 SEND_TIMEOUT_S = 5.0
@@ -17,7 +21,7 @@ class NobodyListens(OSError):
     """Every address refuses: the host lives, and the controller does not."""
 
 
-def connect(channel: Channel, env, timeout_s: float) -> tuple[socket.socket, Link]:
+def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple[socket.socket, Link]:
     """A connection whose other side has proved to be our controller.
 
     Raises: OSError when there is none in time, NobodyListens when it was refused to the last.
@@ -60,7 +64,7 @@ def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.s
     return sock, link
 
 
-def receive(sock: socket.socket, link: Link) -> list[dict]:
+def receive(sock: socket.socket, link: Link) -> list[Message]:
     """The messages that have come in, maybe none. Raises: OSError, LinkError; EOFError when the other side has hung up."""
     try:
         data = sock.recv(65536, socket.MSG_DONTWAIT)
@@ -71,7 +75,7 @@ def receive(sock: socket.socket, link: Link) -> list[dict]:
     return link.feed(data)
 
 
-def readable(source) -> bool:
+def readable(source: socket.socket) -> bool:
     poll = select.poll()
     poll.register(source, select.POLLIN)
     return bool(poll.poll(0))

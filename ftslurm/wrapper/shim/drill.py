@@ -6,7 +6,7 @@ import os
 
 from ftslurm.wrapper.shim.command import Command
 from ftslurm.wrapper.shim.fast_stdlib import signal
-from ftslurm.wrapper.shim.messages import within
+from ftslurm.wrapper.shim.messages import Message, integer_in, number_in
 from ftslurm.wrapper.shim.processes import descendants, send_signal
 
 SLOW_CYCLE_S = 0.1  # of the drill "slow": too short for any hang detection, too long to cost much
@@ -21,17 +21,17 @@ class Drill:
         self._runs = True
         self._turn_at = 0.0
 
-    def told(self, message: dict, now: float) -> None:
+    def told(self, message: Message, now: float) -> None:
         """Raises: KeyError, TypeError, ValueError for what is no drill."""
         what = message["what"]
         if what == "crash" and ("status" in message) != ("signal" in message):
             if "status" in message:
-                self._command.crash_status = within(message["status"], 1, 255)
+                self._command.crash_status = integer_in(message["status"], 1, 255)
                 self._command.signal(signal.SIGKILL)
             else:
-                self._command.signal(within(message["signal"], 1, 64))
+                self._command.signal(integer_in(message["signal"], 1, 64))
         elif what == "slow":
-            self._share, self._runs, self._turn_at = within(message["share"], 0.01, 0.99, (int, float)), True, now
+            self._share, self._runs, self._turn_at = number_in(message["share"], 0.01, 0.99), True, now
         elif what == "hang":
             self._share = 0.0
             self._command.freeze()

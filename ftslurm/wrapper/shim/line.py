@@ -11,7 +11,7 @@ from ftslurm.wrapper.shim.channel import Channel
 from ftslurm.wrapper.shim.connection import NobodyListens, connect, readable, receive
 from ftslurm.wrapper.shim.fast_stdlib import socket
 from ftslurm.wrapper.shim.link import Link, LinkError
-from ftslurm.wrapper.shim.messages import within
+from ftslurm.wrapper.shim.messages import Message, number_in
 from ftslurm.wrapper.shim.signals import waking
 from ftslurm.wrapper.shim.talk import Talk
 from ftslurm.wrapper.shim.timers import boot_s
@@ -38,7 +38,7 @@ class Line:
     `poll` wakes when there is something for `listen`. Times are boot_s().
     """
 
-    def __init__(self, channel: Channel, env: dict, sock: socket.socket, link: Link, hello: dict) -> None:
+    def __init__(self, channel: Channel, env: dict[str, str], sock: socket.socket, link: Link, hello: Message) -> None:
         """hello: the first message of every connection."""
         self._channel = channel
         self._env = env
@@ -70,13 +70,13 @@ class Line:
         self._given_up: list[socket.socket] = []
         self._use(sock, link)
 
-    def say(self, message: dict) -> None:
+    def say(self, message: Message) -> None:
         """It arrives, sooner or later, or there is no controller any more."""
         numbered = self._talk.say(message)
         if self._welcome:
             self._send(numbered)
 
-    def listen(self) -> list[dict]:
+    def listen(self) -> list[Message]:
         """New messages. Raises: LinkError when the controller speaks another language."""
         if self._found is not None:
             os.read(self._wake_read, 16)
@@ -183,15 +183,15 @@ class Line:
         """Our own, as the controller reaches it."""
         return self._sock.getsockname()[0] if self._sock else ""
 
-    def _is_new(self, message: dict) -> bool:
+    def _is_new(self, message: Message) -> bool:
         """Raises: LinkError."""
         what = message.get("t")
         if what == "beat":
             self._talk.has(message.get("a"))
-            asked = self._asked.pop(message.get("k"), None)
+            asked = self._asked.pop(message.get("k", 0), None)
             if asked is not None:
                 self._has = message["k"]
-                self._asked = {number: at for number, at in self._asked.items() if at > asked}
+                self._asked = {beat: at for beat, at in self._asked.items() if at > asked}
                 self._renew(asked, message)
                 self.paused = self._pause_at is not None and bool(message.get("paused"))
             if message.get("let_go"):
@@ -205,10 +205,10 @@ class Line:
             return False
         return self._talk.hear(message)
 
-    def _welcomed(self, message: dict) -> None:
+    def _welcomed(self, message: Message) -> None:
         self._talk.has(message.get("a"))
-        self._lease_s, self._beat_s = (within(message[name], 0, 1e9, (int, float)) for name in ("lease_s", "beat_s"))
-        self.grace_s = within(message.get("grace_s", ORPHAN_GRACE_S), 0, 1e9, (int, float))
+        self._lease_s, self._beat_s = (number_in(message[name], 0, 1e9) for name in ("lease_s", "beat_s"))
+        self.grace_s = number_in(message.get("grace_s", ORPHAN_GRACE_S), 0, 1e9)
         self._welcome, self._refused_at = True, None
         self._close_given_up()
         self._next_beat = boot_s() + self._beat_s if self._beat_s else float("inf")
@@ -216,7 +216,7 @@ class Line:
         for kept in self._talk.kept:
             self._send(kept)
 
-    def _renew(self, asked_at: float, answer: dict) -> None:
+    def _renew(self, asked_at: float, answer: Message) -> None:
         """An answer counts from when it was asked for: nobody knows how long it was on its way."""
         if self._lease_s and not answer.get("let_go"):
             # From one that is itself cut off nothing is taken, and who has no lease yet gets none.
@@ -236,7 +236,7 @@ class Line:
         self._next_beat = float("inf")
         self._send({**self._hello, "a": self._talk.heard})
 
-    def _send(self, message: dict) -> None:
+    def _send(self, message: Message) -> None:
         if self._sock is None:
             return
         try:
@@ -273,7 +273,7 @@ class Line:
             self._found = error
         os.write(self._wake_write, b"!")
 
-    def _dialled(self, found) -> None:
+    def _dialled(self, found: tuple[socket.socket, Link] | OSError) -> None:
         if isinstance(found, tuple):
             if self.gone:
                 found[0].close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ftslurm.wrapper.shim.fast_stdlib import blake2s, same_digest
-from ftslurm.wrapper.shim.messages import dumps, loads
+from ftslurm.wrapper.shim.messages import Message, dumps, loads
 
 PROTOCOL = b"FTS1"
 MAX_LINE = 4 << 20  # an argv or environment of this size would not be executed either
@@ -35,7 +35,7 @@ class Link:
         self.ready = False
         self.outbox = bytearray(PROTOCOL + b" " + self._mine + b"\n" if server else b"")
 
-    def feed(self, data: bytes) -> list[dict]:
+    def feed(self, data: bytes) -> list[Message]:
         """Messages completed by `data`; bytes to send are in `outbox`. Raises: LinkError."""
         self._buffer += data
         messages = []
@@ -50,14 +50,14 @@ class Link:
             raise LinkError("a line without end")
         return messages
 
-    def pack(self, message: dict) -> bytes:
+    def pack(self, message: Message) -> bytes:
         """`message` as one line. Only when `ready`."""
         text = dumps(message).encode()
         line = self._digest(self._server, self._sent, text) + b" " + text + b"\n"
         self._sent += 1
         return line
 
-    def _open(self, line: bytes) -> dict:
+    def _open(self, line: bytes) -> Message:
         digest, _, text = line.partition(b" ")
         if not same_digest(digest, self._digest(not self._server, self._received, text)):
             raise LinkError("a message that does not carry the right digest")

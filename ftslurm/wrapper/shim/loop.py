@@ -10,10 +10,11 @@ import time
 from ftslurm.wrapper.shim.channel import Channel
 from ftslurm.wrapper.shim.command import NAME_MAX, PR_SET_CHILD_SUBREAPER, Command
 from ftslurm.wrapper.shim.drill import Drill
-from ftslurm.wrapper.shim.fast_stdlib import signal, socket
+from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal, socket
 from ftslurm.wrapper.shim.line import ORPHAN_KILL_WAIT_S, Line
 from ftslurm.wrapper.shim.link import Link, LinkError
 from ftslurm.wrapper.shim.memory import oom_kills
+from ftslurm.wrapper.shim.messages import Message
 from ftslurm.wrapper.shim.output import SETTLE_S, SETTLE_STEP_S, Output
 from ftslurm.wrapper.shim.pages import PAGE_VARIABLE, Pages, last_notes
 from ftslurm.wrapper.shim.ports import free_port
@@ -24,11 +25,14 @@ from ftslurm.wrapper.shim.streams import complain, print_at_once
 from ftslurm.wrapper.shim.survivors import end_left_before
 from ftslurm.wrapper.shim.timers import Guard, boot_s
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 OWN_FAILURE = 71  # EX_OSERR: the shim itself could not do its work
 LEFT_WAIT_S = 3.0  # for what an older attempt left, after SIGKILL; no beat is sent meanwhile
 
 
-def count_in(env, name: str) -> int:
+def count_in(env: Mapping[str, str], name: str) -> int:
     """A number that Slurm has put there; 0 where it has not."""
     text = env.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
@@ -38,8 +42,8 @@ class Shim:
     """One loop over the connection, the signals and the clock."""
 
     def __init__(
-        self, argv: list[str], env: dict, channel: Channel, sock: socket.socket, link: Link, wakeup: int, passes_on: bool,
-        output: Output,
+        self, argv: list[str], env: dict[str, str], channel: Channel, sock: socket.socket, link: Link, wakeup: int,
+        passes_on: bool, output: Output,
     ) -> None:
         self._argv = argv
         self._env = env
@@ -164,7 +168,7 @@ class Shim:
             complain(f"ftslurm: rank {self._rank}: ftrun cannot be understood: {error}")
             self._orphaned()
 
-    def _told(self, message: dict) -> None:
+    def _told(self, message: Message) -> None:
         what = message["t"]
         if what == "start":
             self._start(
@@ -198,14 +202,14 @@ class Shim:
         else:
             raise ValueError(f"unknown message {what!r}")
 
-    def _banner(self, message: dict) -> list[tuple[int, bytes]]:
+    def _banner(self, message: Message) -> list[tuple[int, bytes]]:
         """(stream, line): where the file behind a stream is shared, one of those who share it prints it."""
         line = str(message.get("banner") or "")[:NAME_MAX].encode(errors="replace") + b"\n"
         mine = {"task": True, "node": self._env.get("SLURM_LOCALID", "0") == "0", "one": self._rank == 0}
         return [(fd, line) for fd in (1, 2) if mine.get(str((message.get("streams") or {}).get(str(fd))))]
 
     def _start(
-        self, attempt: int, argv: list[str], env: dict, tail: int, inject: str, banner: list[tuple[int, bytes]]
+        self, attempt: int, argv: list[str], env: dict[str, str], tail: int, inject: str, banner: list[tuple[int, bytes]]
     ) -> None:
         """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for PYTHONPATH."""
         for fd, line in banner:
@@ -227,7 +231,7 @@ class Shim:
         else:
             self._say({"t": "started", "attempt": attempt, "pid": self._command.pid})
 
-    def _end_left_before(self, env) -> list[int]:
+    def _end_left_before(self, env: Mapping[str, str]) -> list[int]:
         """What a shim of an earlier step, which was killed, has left of its rank. Gives those that outlive it."""
         if self._launch < 2 or self._alone_here or PAGE_VARIABLE not in env:
             return []
@@ -255,11 +259,11 @@ class Shim:
 
     # --- to the controller
 
-    def _say(self, message: dict) -> None:
+    def _say(self, message: Message) -> None:
         if not self._orphan:
             self._line.say(message)
 
-    def _hello(self, address: str) -> dict:
+    def _hello(self, address: str) -> Message:
         env = self._env
         return {
             "t": "hello",

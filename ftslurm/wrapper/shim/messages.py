@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from ftslurm.wrapper.shim.fast_stdlib import encode_basestring_ascii, make_scanner
+from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, encode_basestring_ascii, make_scanner
+
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+Message: TypeAlias = "dict[str, Any]"
 
 
 class _JsonRules:
     """What a scanner asks for; the defaults of json.loads, without NaN and Infinity."""
 
     strict = True
-    object_hook = object_pairs_hook = None
+    object_hook = object_pairs_hook = array_hook = None
     parse_float, parse_int = float, int
-    memo: dict = {}  # noqa: RUF012 -- the scanner's own scratch
+    memo: dict[str, str] = {}  # noqa: RUF012 -- the scanner's own scratch
 
     @staticmethod
     def parse_constant(name: str) -> None:
         raise ValueError(f"{name} is not JSON")
 
 
-_scan = make_scanner(_JsonRules())
+_rules: Any = _JsonRules()
+_scan = make_scanner(_rules)
 
 
 def loads(text: str) -> object:
@@ -47,7 +52,15 @@ def dumps(value: object) -> str:
     raise TypeError(f"{type(value).__name__} in a message")
 
 
-def within(value, low: float, high: float, kinds: tuple = (int,)):
-    if type(value) not in kinds or not low <= value <= high:
+def integer_in(value: object, low: int, high: int) -> int:
+    """An integer of a message. Raises: ValueError for what is none, or not within these."""
+    if type(value) is not int or not low <= value <= high:
+        raise ValueError(f"{value!r} is not from {low} to {high}")
+    return value
+
+
+def number_in(value: object, low: float, high: float) -> float:
+    """Likewise, with or without a fraction."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise ValueError(f"{value!r} is not from {low} to {high}")
     return value

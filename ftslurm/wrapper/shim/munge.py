@@ -6,6 +6,11 @@ import ctypes
 import os
 import time
 
+from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
 # Of libmunge, munge.h.
 MUNGE_LIBRARY = "libmunge.so.2"
 MUNGE_CIPHER, MUNGE_SOCKET, MUNGE_UID = 0, 8, 9  # options
@@ -51,10 +56,10 @@ class Munge:
         self._check(status, MUNGE_GIVES)
         return ctypes.string_at(data, size.value), user.value
 
-    def _set(self, option: int, value) -> None:
+    def _set(self, option: int, value: Any) -> None:
         self._check(self._library.munge_ctx_set(self._context, ctypes.c_int(option), value), (0,))
 
-    def _check(self, status: int, good: tuple) -> None:
+    def _check(self, status: int, good: tuple[int, ...]) -> None:
         if status not in good:
             raise OSError(f"munge: {self._library.munge_strerror(status).decode(errors='replace')}")
 

@@ -12,7 +12,7 @@ from _thread import stack_size as set_stack_size
 
 from ftslurm.wrapper.shim.processes import RESCAN_S
 from ftslurm.wrapper.shim.streams import same_file, terminal_like
-from ftslurm.wrapper.shim.tail import TAIL_MAX, WORDS_MAX, Tail, last_words
+from ftslurm.wrapper.shim.tail import TAIL_MAX, WORDS_MAX, Piece, Tail, last_words
 
 READ_BYTES = 1 << 16  # what a pipe holds
 STACK_BYTES = 256 << 10  # of a pump's thread; only what is touched becomes resident
@@ -54,7 +54,7 @@ class Pump:
         with self._lock:
             return self.ended or not (self._carrying or self._readable())
 
-    def pieces(self) -> tuple[list[list], list[list]]:
+    def pieces(self) -> tuple[list[Piece], list[Piece]]:
         with self._lock:
             return self._tail.pieces()
 
@@ -74,7 +74,7 @@ class Pump:
                 self.ended = True
                 os.close(self._source)
 
-    def _take_and_give(self, poll) -> bool:
+    def _take_and_give(self, poll: select.poll) -> bool:
         """False at the end: nobody holds the other side any more, or nobody reads ours."""
         poll.poll()
         with self._lock:
@@ -173,7 +173,7 @@ class Output:
         """For how long nothing has come, monotonic seconds; 0 where what comes does not pass by us."""
         return now - max((pump.heard_at for pump in self._pumps), default=now)
 
-    def words(self) -> list[list]:
+    def words(self) -> list[Piece]:
         """The last words of this attempt's command."""
         return last_words([pump.pieces() for pump in self._pumps], WORDS_MAX)
 

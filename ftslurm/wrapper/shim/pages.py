@@ -6,8 +6,11 @@ import os
 import time
 
 from ftslurm.wrapper.shim.channel import Channel
-from ftslurm.wrapper.shim.fast_stdlib import blake2s, socket
+from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, blake2s, socket
 from ftslurm.wrapper.shim.streams import complain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PAGE_VARIABLE = "FTSLURM_PAGE"
 NOTES_TOLD = 16 << 10  # of what the program has said, with its exit; its agent tells the rest
@@ -17,12 +20,12 @@ NOTE_READ_S = 1.5  # an agent reads once a second (LOOK_S in pages.py)
 class Pages:
     """The folder of this step's shared pages on this node, and the names of our own rank's in it (sdk/page.py)."""
 
-    def __init__(self, env: dict, rank: int, channel: Channel) -> None:
+    def __init__(self, env: Mapping[str, str], rank: int, channel: Channel) -> None:
         self._folder = page_folder(f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}", channel)
         self._rank = rank
         self._complains = env.get("SLURM_LOCALID", "0") == "0"  # once a node
 
-    def variables(self, attempt: int) -> dict:
+    def variables(self, attempt: int) -> dict[str, str]:
         """For the command; nothing where there is no folder of our own, which is said."""
         why = why_not_private(self._folder)
         if not why:
@@ -73,7 +76,7 @@ def why_not_private(path: str) -> str:
     return ""
 
 
-def last_notes(page: str) -> list:
+def last_notes(page: str) -> list[int | str]:
     """[place, text]: the last whole lines of what the program of `page` has said (sdk/notes.py), and where they begin."""
     try:
         fd = os.open(f"{page}.notes", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

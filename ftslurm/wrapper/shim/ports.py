@@ -48,7 +48,7 @@ def _bound(port: int) -> int:
             continue
         try:
             probe.bind((anywhere, port))
-            return probe.getsockname()[1]
+            return int(probe.getsockname()[1])
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL:
                 return 0

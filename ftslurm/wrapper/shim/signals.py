@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 
-from ftslurm.wrapper.shim.fast_stdlib import signal, socket
+from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal, socket
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # Passed on to the command and reported. STOP and KILL do what the kernel does, TSTP and CONT announce.
 FORWARDED = (
@@ -23,7 +26,7 @@ def waking() -> tuple[int, int]:
     return ours.detach(), theirs.detach()
 
 
-def passes_signals_on(env) -> bool:
+def passes_signals_on(env: Mapping[str, str]) -> bool:
     """Does Slurm signal only the task itself (proctrack/cgroup: the shim), or the whole tree, the command included?
 
     Only a step's own cgroup means the former. Source: proctrack_p_signal in Slurm's proctrack plugins.

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import time
 
-from ftslurm.wrapper.shim.fast_stdlib import signal
+from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal
 from ftslurm.wrapper.shim.pages import PAGE_VARIABLE
 from ftslurm.wrapper.shim.processes import RESCAN_S, environ_of, send_signal
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-def left_before(page: str, env) -> list[int]:
+
+def left_before(page: str, env: Mapping[str, str]) -> list[int]:
     """Processes on this node of an older attempt of the same ftrun, in another of its steps: their shim was killed. Where
     Slurm tells the processes of a job by their parents (proctrack/linuxproc), nobody else ends them.
 
@@ -41,7 +44,7 @@ def _family(folder: str) -> str:
     return folder.rpartition(".")[2].partition("-")[0]
 
 
-def end_left_before(page: str, env, limit_s: float) -> tuple[set[int], list[int]]:
+def end_left_before(page: str, env: Mapping[str, str], limit_s: float) -> tuple[set[int], list[int]]:
     """Kill what is left of older attempts; gives all that was found, and those that outlive it."""
     found, deadline = set(), time.monotonic() + limit_s
     while (left := left_before(page, env)) and time.monotonic() < deadline:

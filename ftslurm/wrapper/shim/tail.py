@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from ftslurm.wrapper.shim.fast_stdlib import deque, itemgetter
+from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, deque, itemgetter
 from ftslurm.wrapper.shim.link import MAX_LINE
 from ftslurm.wrapper.shim.messages import dumps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any, TypeAlias
 
 # Of output, as wire.py takes it: a piece has this many characters at most.
 TAIL_MAX = 1 << 20
@@ -16,6 +20,7 @@ LINE_S = 1.0  # as long may a piece wait for the end of its last line
 ERRORS_MAX, ERROR_LINE_MAX = 8192, 1024  # of one stream in one attempt
 ERROR_WORDS = (b"rror", b"ERR", b"Traceback", b"atal", b"xception")
 ERROR_PARTS = (b"rror", b"ERR", b"aceb", b"atal", b"xcep")  # of those; searched for twice as fast
+Piece: TypeAlias = "list[Any]"  # [at, stream, text], as in a message
 
 
 class FirstErrors:
@@ -26,11 +31,11 @@ class FirstErrors:
         self._room = ERRORS_MAX
         self._rest = b""  # of a line that has not ended
 
-    def look(self, data: bytes, at: float) -> None:
-        """`data` follows on what was looked at before. Costs nothing any more once there is no room."""
+    def look(self, more: bytes | bytearray, at: float) -> None:
+        """`more` follows on what was looked at before. Costs nothing any more once there is no room."""
         if self._room <= 0:
             return
-        data = self._rest + data
+        data = self._rest + more
         end = data.rfind(b"\n") + 1
         self._rest = data[max(end, len(data) - ERROR_LINE_MAX) :]
         start = 0
@@ -78,7 +83,7 @@ class Tail:
         while self._size - len(self._chunks[0][1]) >= self._limit or len(self._chunks) > CHUNKS_MAX:
             self._drop(len(self._chunks[0][1]))
 
-    def pieces(self) -> tuple[list[list], list[list]]:
+    def pieces(self) -> tuple[list[Piece], list[Piece]]:
         """First errors, a line each, and the tail, whole lines but for the last: `[at, stream, text]`, none twice.
 
         What is one line only stays in the tail, though its front is gone.
@@ -102,11 +107,11 @@ class Tail:
                 self._chunks.appendleft((at, data[count:]))
             count = max(0, count - len(data))
 
-    def _named(self, parts: list[tuple[float, bytes]]) -> list[list]:
+    def _named(self, parts: list[tuple[float, bytes]]) -> list[Piece]:
         return [[at, self._name, text.decode("utf-8", "replace")] for at, text in parts]
 
 
-def join(chunks) -> list[tuple[float, bytes]]:
+def join(chunks: Iterable[tuple[float, bytes | bytearray]]) -> list[tuple[float, bytes]]:
     """What arrived within PIECE_S as one piece each. In full flow a line goes to the piece in which it began."""
     pieces: list[tuple[float, bytearray]] = []
     latest = 0.0  # when the chunk before began, which itself took up to PIECE_S
@@ -125,12 +130,12 @@ def join(chunks) -> list[tuple[float, bytes]]:
     return [(at, bytes(text)) for at, text in pieces]
 
 
-def last_words(pieces: list[tuple[list[list], list[list]]], room: int) -> list[list]:
+def last_words(pieces: list[tuple[list[Piece], list[Piece]]], room: int) -> list[Piece]:
     """Of several tails: first errors, then the rest, each by time, in at most `room` bytes as JSON. What is old goes first."""
     by_time = itemgetter(0)
     errors = sorted((piece for first, _ in pieces for piece in first), key=by_time)
     room -= len(dumps(errors))
-    kept: list[list] = []
+    kept: list[Piece] = []
     for at, stream, text in sorted((piece for _, last in pieces for piece in last), key=by_time)[::-1]:
         size = len(dumps([at, stream, text])) + 1
         if size > room:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ftslurm.wrapper.shim.fast_stdlib import deque
 from ftslurm.wrapper.shim.link import LinkError
+from ftslurm.wrapper.shim.messages import Message
 
 
 class Talk:
@@ -13,15 +14,15 @@ class Talk:
     def __init__(self) -> None:
         self.heard = 0  # number of the last message that came in
         self._said = 0
-        self._kept: deque[dict] = deque()
+        self._kept: deque[Message] = deque()
 
-    def say(self, message: dict) -> dict:
+    def say(self, message: Message) -> Message:
         """`message` with its number, to be sent if there is a connection."""
         self._said += 1
         self._kept.append({**message, "n": self._said})
         return self._kept[-1]
 
-    def hear(self, message: dict) -> bool:
+    def hear(self, message: Message) -> bool:
         """Is it a new one? Raises: LinkError when one before it is missing."""
         number = message.get("n")
         if type(number) is not int or number > self.heard + 1:
@@ -30,7 +31,7 @@ class Talk:
         self.heard = max(self.heard, number)
         return new
 
-    def has(self, number) -> None:
+    def has(self, number: object) -> None:
         """The other side has everything up to `number`. Raises: LinkError when it cannot."""
         if type(number) is not int or not 0 <= number <= self._said:
             raise LinkError(f"message {str(number)[:20]} of {self._said} was acknowledged")
@@ -38,6 +39,6 @@ class Talk:
             self._kept.popleft()
 
     @property
-    def kept(self) -> list[dict]:
+    def kept(self) -> list[Message]:
         """What the other side may not have yet, in order."""
         return list(self._kept)

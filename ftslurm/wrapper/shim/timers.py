@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import time
 
-from ftslurm.wrapper.shim.fast_stdlib import signal
+from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # From the end of the lease to the kernel's own SIGKILL, for the case that the shim cannot act: it kills the shim as well.
 # Below the lease's margin (lease.margin).
@@ -17,7 +20,7 @@ def boot_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def timer_library(load) -> ctypes.CDLL | None:
+def timer_library(load: Callable[[str | None], ctypes.CDLL]) -> ctypes.CDLL | None:
     """Where timer_create is, None if it is nowhere. load: as ctypes.CDLL. glibc before 2.34 keeps it in a library of its own."""
     for name in (None, "librt.so.1"):
         try:
@@ -36,7 +39,7 @@ class Timer:
     Source: timer_create(2), which lets the signal be any.
     """
 
-    def __init__(self, library, number: int) -> None:
+    def __init__(self, library: ctypes.CDLL | None, number: int) -> None:
         """library: None where there are no timers."""
         self._library = library
         self._timer = ctypes.c_void_p()
@@ -47,7 +50,7 @@ class Timer:
 
     def set(self, at: float) -> None:
         """at: as boot_s(); 0: not at all."""
-        if self.there:
+        if self.there and self._library:
             whole = int(at)
             when = (ctypes.c_long * 4)(0, 0, whole, int((at - whole) * 1e9))
             self._library.timer_settime(self._timer, 1, ctypes.byref(when), None)  # 1: TIMER_ABSTIME
@@ -58,7 +61,7 @@ class Guard:
     SIGKILL for us, and PR_SET_PDEATHSIG for the command alone. signal(7): both reach stopped processes.
     """
 
-    def __init__(self, load=ctypes.CDLL) -> None:
+    def __init__(self, load: Callable[[str | None], ctypes.CDLL] = ctypes.CDLL) -> None:
         library = timer_library(load)
         self._wakes, self._kills = Timer(library, signal.SIGCONT), Timer(library, signal.SIGKILL)
 
