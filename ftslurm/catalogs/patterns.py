@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import re2
 
-from ftslurm.catalogs.scanner import MAX_LINE_BYTES, Match, Scanner, Wanted, compiled
+from ftslurm.catalogs.scanner import MAX_LINE_BYTES, Match, Scanner, Wanted
 from ftslurm.catalogs.vocabulary import Vocabulary, Word
 from ftslurm.model.devices import Remedy
 from ftslurm.model.exits import signal_name
@@ -130,19 +130,16 @@ class PatternBook:
         NULs: 0.3 to 0.6 s; every line a match: 1 to 1.5 s; made of pieces of the patterns' own words, the worst that was found:
         2 s, and 3 s where other programs fill the cache, for then it is the cache that counts.
         """
-        if counts is None:
-            return [self._found(hit) for hit in self._scanner.scan(text, limit)]
-        found: dict[Match, Found] = {}
 
-        def asked(match: Match) -> bool:
-            found[match] = self._found(match)
-            return counts(found[match])
+        def read(match: Match) -> Found | None:
+            found = self._found(match)
+            return found if counts is None or counts(found) else None
 
-        return [found[match] for match in self._scanner.scan(text, limit, asked)]
+        return self._scanner.scan(text, limit, read)
 
     def hints(self, text: bytes, limit: int = LIMIT) -> list[Found]:
         """The lines that are no failure and may explain one, in the same way."""
-        return [Found(hit.offset, hit.line, self._context[hit.number]) for hit in self._hint_scanner.scan(text, limit)]
+        return self._hint_scanner.scan(text, limit, lambda hit: Found(hit.offset, hit.line, self._context[hit.number]))
 
     def line(self, text: bytes | str) -> Pattern | None:
         """The first pattern, of any role, that matches this one line; of its first 4 KB."""
@@ -154,8 +151,8 @@ class PatternBook:
         line = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
         line = line[:MAX_LINE_BYTES]
         told, hint = self._scanner.first(line), self._hint_scanner.first(line)
-        found = [self._found(Match(0, line, told))] if told is not None else []
-        found += [Found(0, line, self._context[hint])] if hint is not None else []
+        found = [self._found(told)] if told is not None else []
+        found += [Found(0, line, self._context[hint.number])] if hint is not None else []
         # Words of devices that stand between the patterns have no place among them: they win, as they are not CONTEXT.
         return min(found, key=lambda each: self._places.get(each.pattern.id, 0), default=None)
 
@@ -193,24 +190,13 @@ class PatternBook:
         return PatternBook(patterns, self.exits, self.rules, self.sources, self.vocabulary, self.meanings)
 
     def _found(self, match: Match) -> Found:
-        offset, line, what = match.offset, match.line, self._telling[match.number]
+        offset, line, number, start = match
+        what = self._telling[number]
         if isinstance(what, Vocabulary):
             reading = what.read(line)
             assert reading is not None
             return Found(offset, line, self.means(reading.word), reading.start, reading.word)
-        return Found(offset, line, what, self._start(what, line))
-
-    def _start(self, pattern: Pattern, line: bytes) -> int:
-        """Where in the line the pattern matches."""
-        expression = self._expressions.get(pattern.id)
-        if expression is None:
-            expression = self._expressions[pattern.id] = compiled(pattern.pattern)
-        hit = expression.search(line)
-        return hit.start() if hit else 0
-
-    @cached_property
-    def _expressions(self) -> dict[str, Any]:
-        return {}
+        return Found(offset, line, what, start)
 
     @cached_property
     def _telling(self) -> tuple[Pattern | Vocabulary, ...]:

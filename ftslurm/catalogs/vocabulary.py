@@ -7,12 +7,14 @@ launch failure'` are the same. `Vocabulary.read` finds what a line says in any o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import re2
+
+from ftslurm.catalogs.scanner import asks, which
 
 # A text of so many words says by itself what it is; shorter ones (`out of memory`) need a frame.
 TELLING_WORDS = 4
@@ -103,6 +105,7 @@ class Vocabulary:
         self.families = tuple(dict.fromkeys(word.family for word in self.words))
         self._by_name = {name: word for word in self.words for name in word.names}
         self._by_number = {(word.family, word.number): word for word in self.words if word.number is not None}
+        self._last: tuple[bytes, Reading | None] = (b"", None)
 
     def part(self, system: bool, numbers: bool | None = None) -> Vocabulary:
         """Of the operating system, or of devices and their libraries. numbers: see `only_numbers`."""
@@ -110,6 +113,13 @@ class Vocabulary:
 
     def read(self, line: bytes) -> Reading | None:
         """What the line says, by name, by text, or by a number alone, which has meant different things over the years."""
+        last, reading = self._last
+        if line is not last:  # whoever has asked whether it says anything asks again what it is
+            reading = self._read(line)
+            self._last = line, reading
+        return reading
+
+    def _read(self, line: bytes) -> Reading | None:
         if self._only_numbers:
             return self._numbered(line)
         found = self._named(line) or self._in_words(line)
@@ -142,13 +152,16 @@ class Vocabulary:
         ]
 
     def _named(self, line: bytes) -> Reading | None:
+        if not self._holds_a_name(line):
+            return None
         for hit in self._name_pattern.finditer(line):
             if word := self._by_name.get(hit.group().decode("latin-1")):
                 return Reading(word, hit.start())
         return None
 
     def _in_words(self, line: bytes) -> Reading | None:
-        for framed, telling, by_text in self._text_patterns:
+        for number in self._whose_texts(line):
+            framed, telling, by_text = self._text_patterns[number]
             for pattern in (framed, telling):
                 hit = pattern.search(line) if pattern is not None else None
                 if hit is not None:
@@ -158,10 +171,9 @@ class Vocabulary:
         return None
 
     def _numbered(self, line: bytes) -> Reading | None:
-        for families, pattern in self._number_patterns:
+        for place in self._whose_numbers(line):
+            families, pattern = self._number_patterns[place]
             hit = pattern.search(line)
-            if hit is None:
-                continue
             # A line that speaks of HIP means HIP's errors; the numbers are mostly the same.
             ordered: Sequence[str] = families if b"hip" not in line.lower() else families[::-1]
             for family in ordered:
@@ -174,8 +186,22 @@ class Vocabulary:
         return _compiled("|".join(_NAMES[family] for family in self.families))
 
     @cached_property
+    def _holds_a_name(self) -> Callable[[bytes], bool]:
+        """Asked first: it is one pass over the line, whatever stands there that only looks like a name."""
+        return asks(*(re2.escape(name) for name in self._by_name))
+
+    @cached_property
+    def _whose_texts(self) -> Callable[[bytes], list[int]]:
+        """Which of `_text_patterns` to try, for a text of theirs is in the line; each of them is a pass of its own."""
+        return which(f"(?i:{'|'.join(map(re2.escape, by_text))})" for _, _, by_text in self._text_patterns)
+
+    @cached_property
     def _number_patterns(self) -> list[tuple[tuple[str, ...], Any]]:
         return [(families, _compiled(pattern)) for families, pattern in _NUMBERS if set(families) & set(self.families)]
+
+    @cached_property
+    def _whose_numbers(self) -> Callable[[bytes], list[int]]:
+        return which(pattern for families, pattern in _NUMBERS if set(families) & set(self.families))
 
     @cached_property
     def _text_patterns(self) -> list[tuple[Any, Any, Mapping[str, Word]]]:

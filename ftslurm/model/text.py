@@ -7,6 +7,19 @@ that somebody else has chosen, and a terminal obeys what it is sent.
 from __future__ import annotations
 
 
+class _Shown(dict[int, str]):
+    """What is shown for a character, by its number. str.translate asks once for each of ASCII, whatever the length of a text."""
+
+    def __init__(self, newline: str, tab: str) -> None:
+        super().__init__({number: self[number] for number in range(128)} | {10: newline, 9: tab})
+
+    def __missing__(self, number: int) -> str:
+        return char if (char := chr(number)).isprintable() else "?"
+
+
+_LINE, _LINES = _Shown(" ", " "), _Shown("\n", "\t")
+
+
 def visible(text: object, lines: bool = False) -> str:
     """As print() would show `text`, with `?` for whatever is not printable: escapes, control characters, marks that turn the
     direction of writing, bytes that are no text.
@@ -18,8 +31,7 @@ def visible(text: object, lines: bool = False) -> str:
     if shown.isascii() and shown.isprintable():
         return shown
     shown = shown.replace("\r\n", "\n").encode(errors="replace").decode()
-    kept = {"\n": "\n", "\t": "\t"} if lines else {"\n": " ", "\t": " "}
-    return "".join(char if char.isprintable() else kept.get(char, "?") for char in shown)
+    return shown.translate(_LINES if lines else _LINE)
 
 
 def counted(number: int, noun: str, many: str = "") -> str:

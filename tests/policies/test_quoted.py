@@ -13,7 +13,7 @@ from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.verdict import Blame, Confidence, Piece, RankEnd, Verdict
 from ftslurm.policies.diagnose.classify import Facts, classify
-from ftslurm.policies.diagnose.findings import findings
+from ftslurm.policies.diagnose.findings import ends_of_runs, findings
 from ftslurm.policies.diagnose.lines import is_evidence, is_mild
 
 ECC = "CUDA error: uncorrectable ECC error encountered"
@@ -186,3 +186,13 @@ def test_any_line_is_evidence_or_not(before: bytes, line: bytes, after: bytes) -
     text = before + line + after
     assert is_evidence(text, 0, text, len(before)) in (True, False)
     assert is_mild(text) in (True, False)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(texts | st.sampled_from(LINES).map(lambda line: f"{line}\n" * 4), min_size=1, max_size=6))
+def test_of_lines_of_one_kind_the_first_and_the_last_are_kept_and_read_in_full(parts: list[str]) -> None:
+    text = "".join(parts).encode()
+    every, kept = findings(text, book()), ends_of_runs(text, book())
+    assert [found for found in every if found in kept] == kept
+    for before, found, after in zip(every, every[1:], every[2:], strict=False):
+        assert found in kept or before.pattern.id == found.pattern.id == after.pattern.id

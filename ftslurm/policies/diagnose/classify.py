@@ -29,7 +29,7 @@ from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Role, Suspect, Verdict
 from ftslurm.policies.diagnose.alive import LongPhase, at_work, long_phase
 from ftslurm.policies.diagnose.contrast import without_control
-from ftslurm.policies.diagnose.findings import Finding, findings
+from ftslurm.policies.diagnose.findings import Finding, ends_of_runs
 from ftslurm.policies.diagnose.launchers import (
     LAST_CHARS,
     child_line,
@@ -272,7 +272,7 @@ def _hits(end: RankEnd, book: Book) -> list[Hit]:
         for text in texts:
             begins.append(total)
             total += len(text)
-        for hit in _ends_of_runs(findings(b"".join(texts), book)):
+        for hit in ends_of_runs(b"".join(texts), book):
             piece = pieces[bisect_right(begins, hit.offset) - 1]
             found.append(Hit(end, piece.at, _excerpt(hit), hit.pattern, False, visible(hit.place), hit.mild, hit.settled))
     found.sort(key=lambda hit: hit.at)
@@ -288,20 +288,12 @@ def _excerpt(hit: Finding) -> str:
     return visible(f"... {text}" if begin else text)
 
 
-def _ends_of_runs(found: Sequence[Finding]) -> list[Finding]:
-    """Of lines of one kind that follow each other, which a cascade prints by the hundred, the first and the last."""
-    kept = []
-    for number, hit in enumerate(found):
-        around = found[max(0, number - 1) : number + 2]
-        if len(around) < 3 or any(other.pattern is not hit.pattern for other in around):
-            kept.append(hit)
-    return kept
-
-
 def _marked(end: RankEnd, hits: list[Hit]) -> list[Hit]:
     """Those after which the rank printed ordinary lines for a while are overcome; not the last of a rank that failed."""
+    if not hits:
+        return hits
     times = [hit.at for hit in hits]
-    spoken = sorted(piece.at for piece in end.output for line in piece.text.splitlines()[:8] if line.strip())
+    spoken = sorted(piece.at for piece in end.output for line in _first_lines(piece.text) if line.strip())
     marked = []
     for number, hit in enumerate(hits, start=1):
         later = bisect_right(times, hit.at + OVERCOME_S)
@@ -309,6 +301,12 @@ def _marked(end: RankEnd, hits: list[Hit]) -> list[Hit]:
         went_on = bisect_left(spoken, until) - bisect_right(spoken, hit.at + OVERCOME_S)
         marked.append(replace(hit, overcome=went_on >= 2 and not (hit.own and number == len(hits))))
     return marked
+
+
+def _first_lines(text: str) -> list[str]:
+    """The first eight."""
+    lines = text[:1000].splitlines()
+    return lines[:8] if len(lines) > 8 else text.splitlines()[:8]
 
 
 def _after_the_fact(hit: Hit, first: float) -> bool:

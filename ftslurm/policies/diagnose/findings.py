@@ -55,22 +55,46 @@ class Finding:
 
 def findings(text: bytes, book: Scans) -> list[Finding]:
     """In the order of the text."""
+    said, found = _found(text, book)
+    return [_in_full(each, said) for each in found]
+
+
+def ends_of_runs(text: bytes, book: Scans) -> list[Finding]:
+    """Of findings of one kind that follow each other, which a cascade prints by the hundred, the first and the last."""
+    said, found = _found(text, book)
+    kept = []
+    last = len(found) - 1
+    for number, each in enumerate(found):
+        within = 0 < number < last and found[number - 1].pattern is each.pattern is found[number + 1].pattern
+        if not within:
+            kept.append(_in_full(each, said))
+    return kept
+
+
+def _found(text: bytes, book: Scans) -> tuple[bytes, list[Found | Finding]]:
+    """The text without what is quoted, and what it says of a failure, in order. What a pattern knows, and no exception is near
+    to, is not read to its end yet: most of a cascade's thousand lines need not be."""
     seen = outline(text)
     hits = book.scan(seen.said, counts=lambda hit: is_evidence(seen.said, hit.offset, hit.line, hit.start))
-    hits = [hit._replace(pattern=_by_its_values(hit, book)) for hit in hits]
-    hits = [_with_detail(hit, seen.said) for hit in hits]
+    hits = [_by_its_values(hit, book) for hit in hits]
     places = [(raised.offset, raised) for raised in seen.raised]
-    found = [_known(hit, places, seen.said) for hit in hits]
+    found: list[Found | Finding] = [_known(hit, places, seen.said) for hit in hits] if places else [*hits]
     for raised in (*seen.raised[:FIRST_AND_LAST], *seen.raised[FIRST_AND_LAST:][-FIRST_AND_LAST:]):
         if not raised.ignored and not _is_known(raised, hits, seen.said):
             found.append(_unknown(raised, text))
-    return sorted(found, key=lambda each: each.offset)
+    found.sort(key=lambda each: each.offset)
+    return seen.said, found
+
+
+def _in_full(each: Found | Finding, text: bytes) -> Finding:
+    return each if isinstance(each, Finding) else _finding(_with_detail(each, text), None, text)
 
 
 # Below a header the detail stands: NCCL's, CANN's and container runtimes' own words for it.
 _DETAIL = re.compile(rb"^.{0,80}?(?:Last error:|errorStr: ?|[Rr]eason: ?)\s*(.*)$")
 DETAIL_LINES = 4
 HEADER_CHARS = 140
+LONGEST_WITH_DETAIL = HEADER_CHARS + 5 + DETAIL_BYTES
 # torchrun's table, whose last block names the child that failed first.
 _OF_TORCHRUN = frozenset({"torchelastic-child"})
 
@@ -106,14 +130,19 @@ _HANDED_UP = frozenset({"hccl", "nccl"})
 _BY_TYPE = {"py-value": "ValueError", "py-assert": "AssertionError"}
 
 
-def _by_its_values(hit: Found, book: Scans) -> Pattern:
+def _by_its_values(hit: Found, book: Scans) -> Found:
     """The values in a line may say more than its words."""
+    meant = _meant(hit, book)
+    return hit if meant is hit.pattern else hit._replace(pattern=meant)
+
+
+def _meant(hit: Found, book: Scans) -> Pattern:
     look, meaning = MEANS.get(hit.pattern.id, (None, ""))
     if look is not None and look(hit.line.decode(errors="replace")):
         return book.named(meaning) or hit.pattern
     passed_on = hit.pattern.id in _HOW_ONLY or hit.pattern.defers or hit.pattern.role is Role.SYMPTOM
     how_only = passed_on or (hit.word is not None and hit.word.family in SYSTEM)
-    if how_only and of_an_adapter(hit.line.decode(errors="replace")):
+    if how_only and of_an_adapter(hit.line):
         told = replace(hit.pattern, error_class=ErrorClass.NETWORK, retriable=Retriable.NO, role=Role.ROOT)
         return replace(told, blame=Blame.NO, remedy=Remedy.FAIL)
     if hit.word and hit.word.family in _HANDED_UP and _by_number(hit):
@@ -137,15 +166,24 @@ _POINTS_AWAY = re.compile(
 )
 
 
-def _known(hit: Found, places: Sequence[tuple[int, Raised]], text: bytes) -> Finding:
-    """The line of an exception begins after its prefix, that of a hit before it."""
+def _known(hit: Found, places: Sequence[tuple[int, Raised]], text: bytes) -> Found | Finding:
+    """The line of an exception begins after its prefix, that of a hit before it. Gives the hit itself if it is no exception's."""
     at = bisect_left(places, hit.offset, key=lambda each: each[0])
+    longest = max(1, len(hit.line), LONGEST_WITH_DETAIL)
+    ahead = at < len(places) and places[at][0] < hit.offset + longest
+    if not ahead and not (at and _is_message(hit, places[at - 1][0], text)):
+        return hit
+    hit = _with_detail(hit, text)
     within = at < len(places) and places[at][0] < hit.offset + max(1, len(hit.line))
     raised = places[at][1] if within else None
     if raised is None and at and _is_message(hit, places[at - 1][0], text):
         raised = places[at - 1][1]
         if hit.line.lstrip().startswith(b"what():"):
             hit = hit._replace(line=raised.kind.encode() + b": " + hit.line.lstrip())
+    return _finding(hit, raised, text)
+
+
+def _finding(hit: Found, raised: Raised | None, text: bytes) -> Finding:
     # What the program itself has thrown are its own words: they say what it takes the failure for, and blame no node.
     pattern = replace(hit.pattern, blame=Blame.NO) if raised and raised.thrown else hit.pattern
     place = raised.place if raised else ""
@@ -153,7 +191,7 @@ def _known(hit: Found, places: Sequence[tuple[int, Raised]], text: bytes) -> Fin
     # A pattern that knows what stands below, or elsewhere, knows more than the type.
     if raised and ((not raised.message and line is not hit.line) or _POINTS_AWAY.search(raised.message)):
         pattern = replace(pattern, defers=True)
-    mild = is_mild(hit.line) and raised is None
+    mild = raised is None and is_mild(hit.line)
     return Finding(hit.offset, line, pattern, place, mild, hit.word, mild and is_dealt_with(hit.line), hit.start)
 
 

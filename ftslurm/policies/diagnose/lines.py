@@ -11,6 +11,8 @@ from typing import Any
 
 import re2
 
+from ftslurm.catalogs.scanner import asks
+
 # So many bytes before the words say in which way they are said.
 LOOKED_BACK = 400
 _DIGITS_ALIKE = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else byte for byte in range(256))
@@ -72,7 +74,8 @@ _GUESSES = _compiled(
     r"|caused by (?:one of|any of)|one of the following|known issues|hints?:|tips?:"
     r"|suggestions?:|things to (?:try|check)|faq|usage:|options:|examples?:)"
 )
-_ITEM = _compiled(r"^\s*(?:\(?\d{1,2}[.):]|[-*]|\xe2\x80\xa2)\s|^\s{2,}\S")
+# `asks` gives whether it holds: a line in a cascade is asked a hundred thousand times.
+_is_item = asks(r"\A\s*(?:\(?\d{1,2}[.):]|[-*]|\xe2\x80\xa2)\s|\A\s{2,}\S")
 _MILD = _compiled(
     r"^(?:[^\n]*?[\s\[(|:]|)(?:WARN(?:ING)?|INFO|DEBUG|TRACE|NOTICE|[\w.]*Warning)"
     r"(?:[\]|:),]| -|\s{1,8}[|\[(-]|\s+\d|\s+[\w.]+:)|^[IW]\d{4} \d\d:|^\[[IW]\b"
@@ -142,7 +145,8 @@ def _guesses(before: bytes) -> bool:
 
 def _in_a_list(text: bytes, offset: int, line: bytes) -> bool:
     """An item of a list whose first line says that these are guesses."""
-    if _ITEM.search(line[:80]) is None:
+    first = line[:1]
+    if first.isalpha() or first == b"[" or not _is_item(line[:80]):  # most lines begin so, and no item does
         return False
     end = offset
     for _ in range(LIST_LINES):
@@ -152,7 +156,7 @@ def _in_a_list(text: bytes, offset: int, line: bytes) -> bool:
             return False  # CANN's, below its possible causes and solutions: what follows has happened
         if _GUESSES.search(above[:LOOKED_BACK]):
             return True
-        if begin == 0 or (above.strip() and _ITEM.search(above[:80]) is None):
+        if begin == 0 or (above.strip() and not _is_item(above[:80])):
             return False
         end = begin
     return False

@@ -13,6 +13,7 @@ from typing import Any
 
 import re2
 
+from ftslurm.catalogs.scanner import asks
 from ftslurm.model.verdict import ErrorClass, Retriable
 
 # A message names its thing in its first words.
@@ -172,10 +173,15 @@ _THINGS = frozenset({ErrorClass.OOM, ErrorClass.STORAGE, ErrorClass.DATA})
 _OF_AN_ADAPTER = _compiled(_ADAPTER)
 
 
-def of_an_adapter(words: str) -> bool:
+_ASKS_OF_AN_ADAPTER = asks(f"(?i){_ADAPTER}")
+
+
+def of_an_adapter(line: bytes) -> bool:
     """Is it about a network adapter that its own node cannot open? What the system says of the call (no memory, no such device)
     tells less."""
-    return _OF_AN_ADAPTER.search(words[:LOOKED_CHARS]) is not None
+    if line.isascii():
+        return _ASKS_OF_AN_ADAPTER(line[:LOOKED_CHARS])
+    return _OF_AN_ADAPTER.search(line.decode(errors="replace")[:LOOKED_CHARS]) is not None
 
 
 def kind_of_words(words: str) -> Kind | None:
