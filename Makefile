@@ -51,6 +51,7 @@ lint: $(VENV)/.ready-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/lint-imports --no-cache
 	$(VENV)/bin/mypy
+	$(VENV)/bin/python -m vulture
 	$(VENV)/bin/python tools/one-shim --check
 	tools/audit $(VENV)
 

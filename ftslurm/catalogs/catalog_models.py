@@ -13,8 +13,6 @@ from ftslurm.model.devices import Remedy
 from ftslurm.model.settings import suggestion
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 
-SCHEMA_VERSION = 1
-
 
 def yes_no(value: object) -> object:
     # To a YAML reader an unquoted yes or no is true or false.

@@ -18,7 +18,6 @@ from ftslurm.model.values import dataclass
 
 STOP, REQUEUE, EXCLUDE, REINSTATE = "stop", "requeue", "exclude", "reinstate"
 HOLD, RELEASE, NO_RESTARTS, ALLOW_RESTARTS, UNDO = "hold", "release", "no-restarts", "allow-restarts", "undo"
-VERBS = (STOP, REQUEUE, EXCLUDE, REINSTATE, HOLD, RELEASE, NO_RESTARTS, ALLOW_RESTARTS, UNDO)
 # These end ranks, and may wait for a checkpoint.
 ACTS = frozenset({STOP, REQUEUE, EXCLUDE})
 # These hold from when they are taken, and nothing has to be done for them.

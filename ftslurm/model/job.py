@@ -28,7 +28,6 @@ class Allocation:
 
     nodes: in Slurm's order, one a slot. restarts: requeues so far, of any cause (SLURM_RESTART_COUNT).
     start_time: Unix seconds of this scheduling, submit_time: of the job or its last requeue; 0 if not told.
-    sluid: Slurm's own identity of the scheduling (25.11+).
     granted: the nodes when it began, in Slurm's order; some may have been lost or given back since. Empty if not told.
     """
 
@@ -40,7 +39,6 @@ class Allocation:
     end_time: int = 0
     batch: bool = False
     name: str = ""
-    sluid: str = ""
     granted: tuple[str, ...] = ()
     submit_time: int = 0
 

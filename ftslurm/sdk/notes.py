@@ -178,17 +178,12 @@ def rank_of(env: Mapping[str, str]) -> int | None:
 # --- reading
 
 
-def read_notes(path: str, offset: int) -> tuple[tuple[Note, ...], int]:
-    """What was said from `offset` on, and the offset to ask from next time. Never raises, never waits.
-
-    Lines that make no sense are passed over. Nothing beyond NOTES_BYTES is read, whatever was written there.
-    """
-    found, end = read_placed(path, offset)
-    return tuple(note for _, note in found), end
-
-
 def read_placed(path: str, offset: int) -> tuple[tuple[tuple[int, Note], ...], int]:
-    """As read_notes, each note with the place in the file that it ends at."""
+    """What was said from `offset` on, each note with the place in the file that it ends at, and the offset to ask from next time.
+
+    Never raises, never waits. Lines that make no sense are passed over. Nothing beyond NOTES_BYTES is read, whatever was written
+    there.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):

@@ -34,7 +34,6 @@ def read_allocation(env: Mapping[str, str]) -> Allocation | None:
         end_time=_number(env, "SLURM_JOB_END_TIME") or 0,
         batch=env.get("ENVIRONMENT") == "BATCH",
         name=env.get("SLURM_JOB_NAME", ""),
-        sluid=env.get("SLURM_JOB_SLUID", ""),
     )
 
 

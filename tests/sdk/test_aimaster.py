@@ -10,6 +10,7 @@ import pytest
 from ftslurm.sdk import aimaster as jm
 from ftslurm.sdk import notes
 from ftslurm.sdk.page import read_page
+from tests.sdk.reading import read_notes
 
 
 def stage(path: str) -> float | None:
@@ -18,7 +19,7 @@ def stage(path: str) -> float | None:
 
 
 def told(path: str) -> list[tuple[Any, ...]]:
-    return [note[3:] for note in notes.read_notes(path + notes.SUFFIX, 0)[0]]
+    return [note[3:] for note in read_notes(path + notes.SUFFIX, 0)[0]]
 
 
 def test_a_message_and_own_keywords(page_path: str) -> None:

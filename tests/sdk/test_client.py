@@ -17,6 +17,7 @@ from ftslurm.sdk import client as ft
 from ftslurm.sdk import notes
 from ftslurm.sdk.page import PageState, read_page
 from tests.sdk.conftest import ROOT
+from tests.sdk.reading import read_notes
 
 Rank = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -239,7 +240,7 @@ def test_a_wrong_interval_changes_nothing_and_is_said_once(page_path: str, caplo
 def test_notes_say_what_was_said(page_path: str) -> None:
     assert ft.message("NaN") and ft.retriable("connect timeout") and ft.retriable(["a", "b"])
     assert ft.shut_down("diverged") and ft.leave_this_node("ECC")
-    found, _ = notes.read_notes(page_path + notes.SUFFIX, 0)
+    found, _ = read_notes(page_path + notes.SUFFIX, 0)
     assert [note[3:] for note in found] == [
         ("NaN",), (("connect timeout",),), (("a", "b"),), ("shutdown", "diverged"), ("exclude", "ECC"),
     ]  # fmt: skip

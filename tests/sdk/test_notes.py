@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ftslurm.sdk import notes
 from tests.sdk.conftest import ROOT
+from tests.sdk.reading import read_notes
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_every_kind_comes_back_as_it_was_said(path: str) -> None:
         notes.setting(path, "c4d_log_level", "Info"),
     ]
     assert whys == [""] * 6
-    found, offset = notes.read_notes(path, 0)
+    found, offset = read_notes(path, 0)
     assert offset == os.path.getsize(path) and stat.S_IMODE(os.stat(path).st_mode) == 0o600
     assert {(note.pid, note.rank) for note in found} == {(os.getpid(), 3)} and found[0].at > 1.7e9
     assert [(type(note).__name__, *note[3:]) for note in found] == [
@@ -44,7 +45,7 @@ def test_every_kind_comes_back_as_it_was_said(path: str) -> None:
         ("Setting", "c4d_log_level", "Info"),
     ]
     notes.message(path, "more")
-    assert [note[3] for note in notes.read_notes(path, offset)[0]] == ["more"]
+    assert [note[3] for note in read_notes(path, offset)[0]] == ["more"]
 
 
 def test_what_is_long_is_cut_and_lists_take_several_lines(path: str) -> None:
@@ -53,7 +54,7 @@ def test_what_is_long_is_cut_and_lists_take_several_lines(path: str) -> None:
     assert notes.limits(path, 1.0, 2.0, 3.0, {f"{number:02}" + "n" * 200: 1.0 for number in range(48)}) == ""
     with open(path, "rb") as file:
         assert max(len(line) for line in file) <= notes.LINE_BYTES
-    found, _ = notes.read_notes(path, 0)
+    found, _ = read_notes(path, 0)
     assert sum(len(note.words) for note in found if isinstance(note, notes.Retriable)) == 64
     told = [note for note in found if isinstance(note, notes.Limits)]
     assert sum(len(note.sections) for note in told) == 48 and all(note.beat_s == 2.0 for note in told)
@@ -74,7 +75,7 @@ def test_lines_of_many_processes_stay_whole(path: str, rank_env: dict[str, str])
     env = {**rank_env, "PYTHONPATH": str(ROOT)}
     ranks = [subprocess.Popen([sys.executable, "-c", source], env=env) for _ in range(4)]
     assert [rank.wait(60) for rank in ranks] == [0] * 4
-    found, _ = notes.read_notes(path, 0)
+    found, _ = read_notes(path, 0)
     assert len(found) == 160
 
 
@@ -84,11 +85,11 @@ def test_only_whole_lines_are_read(path: str) -> None:
     with open(path, "ab") as file:
         file.write(b'{"t":"message","at":1,"pi')
         file.flush()
-        found, offset = notes.read_notes(path, 0)
+        found, offset = read_notes(path, 0)
         assert (len(found), offset) == (1, size)
         file.write(b'd":5,"text":"second"}\n')
         file.flush()
-    assert notes.read_notes(path, offset)[0] == (notes.Message(1.0, 5, None, "second"),)
+    assert read_notes(path, offset)[0] == (notes.Message(1.0, 5, None, "second"),)
 
 
 @pytest.mark.parametrize("line", [
@@ -118,7 +119,7 @@ def test_lines_that_make_no_sense_are_passed_over(path: str, line: str) -> None:
     with open(path, "ab") as file:
         file.write(line.encode() + b"\n")
     notes.message(path, "after")
-    found, offset = notes.read_notes(path, 0)
+    found, offset = read_notes(path, 0)
     assert [note[3] for note in found] == ["before", "after"] and offset == os.path.getsize(path)
 
 
@@ -144,7 +145,7 @@ def test_a_line_without_end_is_left_behind(path: str) -> None:
     notes.message(path, "x")
     with open(path, "wb") as file:
         file.write(b"x" * 6000)
-    found, offset = notes.read_notes(path, 0)
+    found, offset = read_notes(path, 0)
     assert found == () and offset == 6000
 
 
@@ -153,9 +154,9 @@ def test_nothing_beyond_the_bound_is_read(path: str) -> None:
     line = b'{"t":"message","at":1,"pid":5,"text":"flood"}\n'
     with open(path, "wb") as file:
         file.write(line * 100_000)
-    found, offset = notes.read_notes(path, 0)
+    found, offset = read_notes(path, 0)
     assert len(found) <= notes.NOTES_BYTES // len(line) and offset <= notes.NOTES_BYTES
-    assert len(notes.read_notes(path, offset)[0]) <= 1
+    assert len(read_notes(path, offset)[0]) <= 1
 
 
 def test_what_is_no_file_is_neither_written_nor_read(tmp_path: Path) -> None:
@@ -166,15 +167,15 @@ def test_what_is_no_file_is_neither_written_nor_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for name in ("link", "folder", "fifo", "nul\0"):
         assert notes.message(str(tmp_path / name), "hello")
-        assert notes.read_notes(str(tmp_path / name), 5) == ((), 5)
-    assert notes.read_notes(str(tmp_path / "none"), 5) == ((), 5)
+        assert read_notes(str(tmp_path / name), 5) == ((), 5)
+    assert read_notes(str(tmp_path / "none"), 5) == ((), 5)
     assert (tmp_path / "victim").read_text() == "precious\n"
 
 
 def test_odd_offsets_are_no_news(path: str) -> None:
     notes.message(path, "x")
     for offset in (-1, 1 << 70, 10_000):
-        assert notes.read_notes(path, offset)[0] == ()
+        assert read_notes(path, offset)[0] == ()
 
 
 def test_what_cannot_be_written_does_no_harm(path: str) -> None:
@@ -186,4 +187,4 @@ def test_what_cannot_be_written_does_no_harm(path: str) -> None:
     assert notes.retriable(path, []) and notes.retriable(path, ["", "  "]) and notes.retriable(path, 5)  # type: ignore[arg-type]
     assert not os.path.exists(path)
     assert notes.message(path, Rude()) == ""  # type: ignore[arg-type]
-    assert notes.read_notes(path, 0)[0][0][3] == "(Rude that cannot be printed)"
+    assert read_notes(path, 0)[0][0][3] == "(Rude that cannot be printed)"

@@ -33,6 +33,7 @@ from ftslurm.sdk.nvrx_timeouts import SectionAction
 from ftslurm.sdk.page import PageState, page_paths, read_page
 from tests.hang.torch_here import need_torch
 from tests.sdk.conftest import ROOT
+from tests.sdk.reading import read_notes
 
 Rank = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -59,7 +60,7 @@ def opened(path: str) -> list[str]:
 
 
 def limits(path: str) -> list[tuple[Any, ...]]:
-    return [note[3:] for note in notes.read_notes(path + notes.SUFFIX, 0)[0] if isinstance(note, notes.Limits)]
+    return [note[3:] for note in read_notes(path + notes.SUFFIX, 0)[0] if isinstance(note, notes.Limits)]
 
 
 # --- client: its life
@@ -424,7 +425,7 @@ def test_a_request_is_passed_on(page_path: str, action: WorkloadAction, told: st
     request = WorkloadControlRequest(action, description="bad GPU")
     assert client.send_workload_control_request(request) is None  # type: ignore[func-returns-value]
     assert str(request) == f"WorkloadControlRequest(action={action}, description=bad GPU)"
-    assert notes.read_notes(page_path + notes.SUFFIX, 0)[0][0][3:] == (told, "bad GPU")
+    assert read_notes(page_path + notes.SUFFIX, 0)[0][0][3:] == (told, "bad GPU")
     assert [(member.name, member.value) for member in WorkloadAction] == [
         ("Continue", 0), ("ExcludeThisNode", 1), ("ShutdownWorkload", 2),
     ]  # fmt: skip

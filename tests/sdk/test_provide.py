@@ -14,6 +14,7 @@ import pytest
 from ftslurm.sdk import notes
 from ftslurm.sdk.page import page_paths, read_page
 from tests.sdk.conftest import ROOT
+from tests.sdk.reading import read_notes
 
 INJECT = ROOT / "ftslurm" / "sdk" / "inject"
 PROGRAM = Path(__file__).with_name("megatron_style.py")
@@ -64,7 +65,7 @@ def test_a_megatron_style_program_runs_unchanged(
     state = read_page(page)
     assert state is not None and (state.init_ns, state.beats, state.warmup, state.rank, state.attempt) == (0, 20, 2, 3, 2)
     assert {one.name: one.times for one in state.sections} == {"setup": 1, "step": 18, "checkpointing": 2}
-    told, end = notes.read_notes(page + notes.SUFFIX, 0)
+    told, end = read_notes(page + notes.SUFFIX, 0)
     *calculated, control = told
     assert [type(note).__name__ for note in calculated] == ["Limits"] * 3 and isinstance(control, notes.Control)
     assert (control.action, control.reason, control.pid) == ("continue", "all is well", state.pid)
@@ -77,7 +78,7 @@ def test_a_megatron_style_program_runs_unchanged(
     assert "iterations 20 to 40" in second and page_paths(page) == [page]
     state = read_page(page)
     assert state is not None and (state.init_ns, state.beats) == (0, 20)  # it ended without a shutdown, and is not watched
-    told, _ = notes.read_notes(page + notes.SUFFIX, end)
+    told, _ = read_notes(page + notes.SUFFIX, end)
     assert isinstance(told[0], notes.Limits)
     assert dict(told[0].sections) == {name: value for name, value in saved["section"].items() if value is not None}
     again = json.loads((tmp_path / "ft_state.json").read_text())["current_timeouts"]["section"]
@@ -100,7 +101,7 @@ def test_an_aimaster_program_runs_unchanged(rank: Ranks, rank_env: dict[str, str
         """)
     state = read_page(rank_env["FTSLURM_PAGE"])
     assert state is not None and state.stage_s == -1
-    found, _ = notes.read_notes(rank_env["FTSLURM_PAGE"] + notes.SUFFIX, 0)
+    found, _ = read_notes(rank_env["FTSLURM_PAGE"] + notes.SUFFIX, 0)
     assert [note[3:] for note in found] == [("The training loss of the job is NaN.",)]
 
 

@@ -42,7 +42,6 @@ def test_reads_a_batch_job(version: str) -> None:
 def test_reads_a_restarted_job(version: str) -> None:
     first, second = read(version, "env-batch"), read(version, "env-restarted")
     assert (second.job, second.restarts, second.nodes) == (first.job, 1, ("n3", "n4"))
-    assert (first.sluid == second.sluid) == (first.sluid == ""), "the SLUID is a scheduling's, not a job's"
 
 
 @every_version

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.control import ACTS, EXCLUDE, REINSTATE, UNDO, VERBS
+from ftslurm.model.control import ACTS, ALLOW_RESTARTS, EXCLUDE, HOLD, NO_RESTARTS, REINSTATE, RELEASE, REQUEUE, STOP, UNDO
 from ftslurm.model.devices import FaultClass, HealResult
 from ftslurm.model.events import Event
 from ftslurm.model.exits import ExitStatus
@@ -26,6 +26,7 @@ EVENTS = get_args(Event)
 ONLY_FIRST = "the loop tells it once, first of all"
 NOT_UP = "the loop tells Begun first; nothing was launched, asked or written before"
 NO_REQUEUE = "only Requeue is answered so, and nothing but that answer leads out of that phase"
+VERBS = (STOP, REQUEUE, EXCLUDE, REINSTATE, HOLD, RELEASE, NO_RESTARTS, ALLOW_RESTARTS, UNDO, UNDO)
 OVER = "the loop has ended"
 
 # Pairs that cannot happen, and why. What is neither here nor in the table is a hole.
@@ -121,7 +122,7 @@ class Chaos:
     def _requests(self, number: int) -> Iterator[Event]:
         """Of the owner of the job, each in the ledger before ftrun sees it. To undo is asked for the most."""
         asked = 1 + max(self.job.judge.history.control.requests, default=0)
-        verb = (*VERBS, UNDO)[number // 14 % (len(VERBS) + 1)]
+        verb = VERBS[number // 14 % len(VERBS)]
         waits = number % 3 == 0 and verb in ACTS
         request = rec.Requested(
             self.job.now.unix, asked, "anna", verb, nodes=("n2",) if verb in (EXCLUDE, REINSTATE) or number % 4 == 1 else (),

@@ -36,7 +36,7 @@ class Raised:
     """An error as its runtime told it.
 
     offset: of its line, bytes. kind: the type, `ValueError`, or `panic`, `abort`. place: `train.py:175`, the deepest frame of the
-    user's own code, else the deepest; may be empty. own: it is the user's own. led: another error says that this one led to it.
+    user's own code, else the deepest; may be empty. own: it is the user's own.
     ignored: the runtime says that nobody cares (`Exception ignored in`). thrown: by a `raise` or `assert` in the user's own
     code, so its words are the program's, whatever they say.
     """
@@ -46,7 +46,6 @@ class Raised:
     message: str
     place: str = ""
     own: bool = False
-    led: bool = False
     ignored: bool = False
     thrown: bool = False
 
@@ -197,7 +196,6 @@ class _Writer:
     left: int = 0
     fenced: int = 0  # so many more lines may stand in a block of code
     ignored: bool = False
-    chained: bool = False  # the next trace was led to by the one before
     last: int = -1  # number of its last error in `raised`
     below: int = -1  # number of the error whose frames are printed below it, and are not at an end
     bare: int = -1  # number of the error whose message is on the next line
@@ -317,11 +315,9 @@ class _Walk:
         if found is None:
             return False
         message = (found.group(2) or b"").decode(errors="replace").strip()[:MESSAGE_CHARS]
-        if w.chained and w.last >= 0:
-            self.raised[w.last] = replace(self.raised[w.last], led=True)
         thrown = w.throws and w.any == w.own
-        self._raise(w, Raised(at, found.group(1).decode(), message, w.own or w.any, bool(w.own), False, w.ignored, thrown))
-        w.indent, w.chained, w.left = -1, False, 0
+        self._raise(w, Raised(at, found.group(1).decode(), message, w.own or w.any, bool(w.own), w.ignored, thrown))
+        w.indent, w.left = -1, 0
         return True
 
     def _raise(self, w: _Writer, raised: Raised) -> None:
@@ -330,7 +326,7 @@ class _Walk:
 
     def _of_other_language(self, w: _Writer, body: bytes, at: int) -> bool:
         if _LED_TO.search(body):
-            w.chained, w.left = True, PATIENCE_LINES
+            w.left = PATIENCE_LINES
             return True
         if _IGNORED.search(body):
             w.ignored, w.left = True, PATIENCE_LINES

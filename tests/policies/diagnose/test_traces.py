@@ -160,10 +160,6 @@ def test_each_process_has_its_own_trace_though_they_write_at_once() -> None:
     assert "Connection refused" not in outline(text.encode()).said.decode()
 
 
-def test_of_a_chain_the_first_led_to_the_second() -> None:
-    assert [raised.led for raised in outline(CHAINED.encode()).raised] == [True, False]
-
-
 def test_frames_of_compiled_libraries_and_of_ftslurm_are_not_the_user_s_own() -> None:
     text = b"""Traceback (most recent call last):
   File "/home/u/train.py", line 6, in <module>
