@@ -62,6 +62,7 @@ _ANY_ERROR = frozenset({GENERAL_ERROR, 2, 255})
 _ASKED_OF_ITSELF = 128 + 15
 # As a shell passes on a signal: 128 and its number.
 SHELLS_OWN = range(128, 160)
+_ABORT_PASSED_ON = SHELLS_OWN.start + 6
 
 # What is missing or closed on one node only, while the ranks of others got further: that node's mount or installation.
 _NODES_SETUP = frozenset({
@@ -71,6 +72,8 @@ _NODES_SETUP = frozenset({
 })  # fmt: skip
 # What is about a file; below a folder that each node has for itself, it is about the node.
 _FILES = frozenset({"file-missing", "fs-permission", "enospc", "shm-small", "device-file"})
+# Of a file that all nodes share: where one rank of several meets it, the others have not read that file yet.
+_SHARED_FILES = frozenset({"stale-nfs", "io-error"})
 _PORT_IN_USE = "address-in-use"
 # Lines of a launcher about its children.
 _HEADERS = frozenset({"child-failed", "torchelastic-child", "torchelastic-signal", "mpi-abort", "mpi-abort-more", "sigabrt"})
@@ -171,7 +174,7 @@ def _without_warnings(hits: Sequence[Hit]) -> Sequence[Hit]:
 def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdict:
     if oom := [end for end in ends if end.oom]:
         return _out_of_memory(oom)
-    if roots := [hit for hit in hits if hit.pattern.role is Role.ROOT]:
+    if roots := _but_reports([hit for hit in hits if hit.pattern.role is Role.ROOT], hits):
         return _by_root(ends, _shared_ports(roots, book), hits)
     symptoms = [hit for hit in hits if hit.pattern.role is Role.SYMPTOM]
     if lost := [end for end in ends if end.lost]:
@@ -184,13 +187,27 @@ def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdi
     # A launcher ends with a status of its own; what it says of its child tells more.
     silent = [_as_its_child(end) for end in ends if failed(end) and end.rank not in spoke]
     # What a rank said itself, before it passed on that another process failed, tells more, too.
-    silent = [end for end in silent if end.rank not in passed_on or _tells(end) or _own_words(end, headers[end.rank])]
+    silent = [
+        end for end in silent
+        if end.rank not in passed_on or _tells(end) or _own_words(end, headers[end.rank], vaguely=False)
+    ]  # fmt: skip
     # What those who spoke ended with as well tells no more than their words: an abort by who saw the same.
     if symptoms and _ended_alike(silent, ends, spoke):
         silent = []
     if silent:
         return _by_status(ends, silent, symptoms, book)
     return _by_symptoms(ends, symptoms) if symptoms else _nothing(ends)
+
+
+def _but_reports(roots: Sequence[Hit], hits: Sequence[Hit]) -> Sequence[Hit]:
+    """No roots where each of them only reports that something else failed, and its rank says what: a bystander's line."""
+    told = {
+        hit.end.rank
+        for hit in hits
+        if hit.pattern.role is Role.SYMPTOM and not hit.pattern.defers and hit.pattern.id not in _HEADERS
+    }
+    reports = all(hit.pattern.defers and not hit.pattern.pattern and hit.end.rank in told for hit in roots)
+    return [] if reports else roots
 
 
 def _ended_alike(silent: Sequence[RankEnd], ends: Sequence[RankEnd], spoke: Collection[int]) -> bool:
@@ -336,6 +353,8 @@ def _by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit])
     if (kind := _by_words_beside(first, hits)) is not None:
         error_class, retriable = kind.error_class, kind.retriable
     suspects = () if everywhere else _suspects((hit for hit in roots if hit.pattern.id == p.id), roots)
+    if p.id in _SHARED_FILES and not of_the_node(first.line) and not _one_node(same, ends):
+        suspects = ()
     complained = _complained_first(first, hits)
     if complained:
         suspects = _of_one_node(complained)
@@ -466,8 +485,10 @@ def _by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
     evidence = [suspect.why if complained else f"{suspect.why}; {first}" for suspect in suspects]
     evidence += [_with_own_words(first, symptoms), *others]
     error_class = first.pattern.error_class
-    if error_class is ErrorClass.UNKNOWN and (kind := kind_of_words(first.line)) and kind.error_class is ErrorClass.NETWORK:
-        error_class = kind.error_class  # nobody failed of anything else, so it is what they all speak of
+    kind = kind_of_words(first.line.split(" ... ")[-1])
+    if kind and kind.error_class is ErrorClass.NETWORK and error_class in (ErrorClass.UNKNOWN, ErrorClass.NETWORK):
+        # Nobody failed of anything else, so it is what they all speak of.
+        error_class = kind.error_class
     return Verdict(
         error_class, first.pattern.retriable, Confidence.WEAK, first.pattern.id,
         f"{first.pattern.name} ({first}); a consequence, its cause was not seen", suspects, tuple(evidence[:EVIDENCE_LINES]),
@@ -562,12 +583,14 @@ def _by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Seq
     signature = signal_name(number) if number else f"exit {first.status.code}"
     known = first.status.code != GENERAL_ERROR or number
     itself = _own_words(first, [_beginning(hit) for hit in symptoms if hit.end.rank == first.rank])
-    means = m.listed and number == 0 and first.status.code not in (*_ANY_ERROR, _ASKED_OF_ITSELF)
+    means = m.listed and number == 0 and first.status.code not in (*_ANY_ERROR, _ASKED_OF_ITSELF, _ABORT_PASSED_ON)
     if itself and _gave_up(first.status) and not means:
         return _by_last_words(first, same, everywhere, signature, itself, symptoms, _spread(same, ends))
     what = f"rank {first.rank} on {first.node} {first.status}"
     alone = signature in _NODES_SETUP and _one_node(same, ends)
     held = bool(alone) or (known and not everywhere and m.blame is not Blame.NO)
+    if first.status.code in _ANY_ERROR and any(piece.text.strip() for piece in first.output):
+        held = False  # a launcher that fails says nothing on the program's behalf; a program that speaks has ended itself
     # What is wrong with one node's processor or installation, another node may not have.
     others = held and m.retriable is Retriable.NO and bool(_no_other_node(same, ends))
     evidence = [what + (f" ({m.meaning})" if known else ", and nothing it printed is known") + words]
@@ -600,8 +623,8 @@ def _told_of(end: RankEnd, number: int) -> str:
 
 def _gave_up(status: ExitStatus) -> bool:
     """A status that a program chooses when it ends itself over an error: by exit, or by abort."""
-    if status.signal:
-        return signal_name(status.signal) == "SIGABRT"
+    if status.signal or status.code == _ABORT_PASSED_ON:
+        return status.code == _ABORT_PASSED_ON or signal_name(status.signal) == "SIGABRT"
     return status.code == _ASKED_OF_ITSELF or status.code not in (0, *SHELLS_OWN)
 
 
@@ -673,9 +696,12 @@ def _beginning(hit: Hit) -> str:
     return hit.line.split(" ... ")[0][:BEGINNING_CHARS]
 
 
-def _own_words(end: RankEnd, but: Collection[str]) -> str:
-    """What the program itself may have meant to be the reason. but: beginnings of lines that are not meant."""
-    return visible(next((line for text in _said(end) if (line := told_error(text, but, reports=False))), ""))
+def _own_words(end: RankEnd, but: Collection[str], vaguely: bool = True) -> str:
+    """What the program itself may have meant to be the reason. but: beginnings of lines that are not meant.
+
+    vaguely: even if that only says that something failed.
+    """
+    return visible(next((line for text in _said(end) if (line := told_error(text, but, reports=False, vaguely=vaguely))), ""))
 
 
 def _warned_of(end: RankEnd, but: Collection[str]) -> str:

@@ -126,8 +126,10 @@ def _joined(hit: Found, detail: bytes) -> Found:
 _HOW_ONLY = frozenset({"ofi", "ucx-error", "cannot-alloc", "threads-more", "device-file", "system-call", "nccl-warn"})
 # Results that are handed up from call to call: whoever handed them up first has said why.
 _HANDED_UP = frozenset({"hccl", "nccl"})
+# Calls of a network library: what the system says of one is about the network, whatever it means elsewhere.
+_OF_A_NETWORK = re.compile(rb"\b(?:ibv|fi|uct|ucp|psm2?|rdma|efadv|mlx5dv)_[a-z]\w*")
 # Patterns that know of an exception no more than its type: its words may say what it is about.
-_BY_TYPE = {"py-value": "ValueError", "py-assert": "AssertionError"}
+_BY_TYPE = {"py-value": "ValueError", "py-assert": "AssertionError", "fortran": "ValueError"}
 
 
 def _by_its_values(hit: Found, book: Scans) -> Found:
@@ -145,6 +147,8 @@ def _meant(hit: Found, book: Scans) -> Pattern:
     if how_only and of_an_adapter(hit.line):
         told = replace(hit.pattern, error_class=ErrorClass.NETWORK, retriable=Retriable.NO, role=Role.ROOT)
         return replace(told, blame=Blame.NO, remedy=Remedy.FAIL)
+    if how_only and hit.pattern.role is Role.ROOT and _OF_A_NETWORK.search(hit.line):
+        return replace(hit.pattern, error_class=ErrorClass.NETWORK, blame=Blame.NO)
     if hit.word and hit.word.family in _HANDED_UP and _by_number(hit):
         return replace(hit.pattern, defers=True)
     if hit.pattern.id in _BY_TYPE and (kind := kind_of_error(_BY_TYPE[hit.pattern.id], hit.line.decode(errors="replace"))):
@@ -164,6 +168,10 @@ _POINTS_AWAY = re.compile(
     r"(?i)\b(?:see|check|read|inspect) (?:the )?(?:\w+ ){0,2}(?:above|below|stack ?traces?|traces?|logs?|log files?"
     r"|root cause|print statements|inner exception)\b|\b(?:actual|original|real) (?:error|exception|cause)\b"
 )
+
+
+# Where samples are read, a text that cannot be read is no configuration.
+_READS_DATA = re.compile(r"(?i)(?:^|[/_])(?:data|jsonl|corpus|samples?|reader|loader|collat)[^/]*\.py:|/datasets/")
 
 
 def _known(hit: Found, places: Sequence[tuple[int, Raised]], text: bytes) -> Found | Finding:
@@ -189,8 +197,10 @@ def _finding(hit: Found, raised: Raised | None, text: bytes) -> Finding:
     place = raised.place if raised else ""
     line = _with_message(hit.line, text, hit.offset)
     # A pattern that knows what stands below, or elsewhere, knows more than the type.
-    if raised and ((not raised.message and line is not hit.line) or _POINTS_AWAY.search(raised.message)):
+    if raised and ((not raised.message and line is not hit.line) or _is_header(raised)):
         pattern = replace(pattern, defers=True)
+    if raised and pattern.id == "user-config" and _READS_DATA.search(raised.place):
+        pattern = replace(pattern, error_class=ErrorClass.DATA)
     mild = raised is None and is_mild(hit.line)
     return Finding(hit.offset, line, pattern, place, mild, hit.word, mild and is_dealt_with(hit.line), hit.start)
 
@@ -246,12 +256,15 @@ _NAME_CHARS = re.compile(r"[^\w.:<>$-]+")
 # What a framework says when a library below has failed, which has said more.
 _PASSES_ON = re.compile(
     r"(?i)\b(?:NCCL|RCCL|HCCL|UCX|MPI|CUDA|HIP) error in\b|\bunhandled \w+ error|\binternal error\b|\berror code:? \d+\W*$"
+    r"|\b(?:exception|error) (?:occurred|raised|was raised) in (?:an?|the|another) (?:\w+ )?"
+    r"(?:sub-?process|process|worker|thread|child)\b"
+    r"|\bSubprocException\b"
     r"|\bnon-zero exit|\bdied with <Signals|\b(?:exited|terminated|failed) with (?:exit )?(?:code|status)\b"
 )
 # Types that only report the end of another process.
 _OF_ANOTHER = re.compile(
     r"(?:^|\.)(?:CalledProcessError|ChildFailedError|Process\w*Exception|BrokenProcessPool|WorkerCrashed\w*|ActorDied\w*"
-    r"|RayActorError|TerminatedWorkerError)$"
+    r"|RayActorError|TerminatedWorkerError|CheckpointException|SubprocException|TaskFailedException|CompositeException|RemoteException|CapturedException)$"
 )
 
 

@@ -40,6 +40,8 @@ _LINES = tuple(
         (r"died with <Signals\.SIG\w+: (\d{1,2})>", "signal"),
         (r"terminated with signal (SIG[A-Z]{2,8})", "name"),
         (r"exits with return code = (-?\d{1,3})", "status"),
+        (rf"error: [\w.-]{{1,80}}: tasks? [\d,\[\]-]{{1,200}}: ({'|'.join(_WORDS)})", "word"),  # srun
+        (r"error: [\w.-]{1,80}: tasks? [\d,\[\]-]{1,200}: Exited with exit code (\d{1,3})", "status"),
         (r"exited on signal (\d{1,2})", "signal"),
         (r"returned non-zero exit status (\d{1,3})\.", "status"),
         (rf": line \d{{1,6}}: +\d{{1,9}} ({'|'.join(_WORDS)})", "word"),
@@ -140,7 +142,9 @@ _STACKED = _compiled(r"^\s*(?:[\w:<>~]+\(\d+\)\.*:|#\d{1,3}:? .{1,300} line \d+ 
 _STACKED_MORE = _compiled(r"^\s*(?:major|minor): ")
 
 
-def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild: bool = False) -> str:
+def told_error(
+    text: str, but: Collection[str] = (), reports: bool = True, mild: bool = False, vaguely: bool = True
+) -> str:
     """The line that says why a program gave up: of the errors at its end the first, for what follows is its echo.
 
     For people; empty if nothing there sounds like an error. but: how lines begin that are not meant. reports: take what only
@@ -167,7 +171,7 @@ def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild:
             vague = number
         else:
             told = number
-    choices = (told, vague, reported, vaguely_reported) if reports else (told, vague)
+    choices = (told, vague if vaguely else -1) + ((reported, vaguely_reported) if reports else ())
     choice = next((each for each in choices if each >= 0), -1)
     return _shown(lines, choice)[:SHOWN_CHARS] if choice >= 0 else ""
 

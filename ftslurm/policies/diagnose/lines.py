@@ -103,7 +103,7 @@ def _is_said(before: bytes) -> bool:
 def is_mild(line: bytes) -> bool:
     """Said at a level below an error, or as something that the program got over by itself."""
     if _LIBRARIES.search(line):
-        return False
+        return is_dealt_with(line)
     return _MILD.search(line[:200]) is not None or is_dealt_with(line)
 
 

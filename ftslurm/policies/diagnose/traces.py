@@ -98,7 +98,8 @@ _MARK = re2.compile(
         "Exception ignored", r"\n[^\n]{0,80}[ \t]\^+[~^ ]*\r?\n", r"^\s*\^", r"\n\s+at ", r"\n\s+@ ", r"\npanic: ", "^panic: ",
         r"goroutine \d", "panicked at ", "stack backtrace", "Stacktrace:", "terminate called", r"\nframe #\d", r"\]: frame #\d",
         "LoadError", "[Ee]xception in thread", "Caused by: ", r"\n\s+from \S+:\d+:in ", r"\.rb:\d+:in ", r"\n\s*#\d+ +0x",
-        "Check failure stack trace", r"\n\s*\d+ \| ", r"\n\s*--> ", r" line \d+\.\r?\n", r": line \d+: ", "\n```", "^```",
+        "Check failure stack trace", "nested task error: ", "[Uu]nhandled [Tt]ask (?:ERROR|failure)",
+        r"\n\s*\d+ \| ", r"\n\s*--> ", r" line \d+\.\r?\n", r": line \d+: ", "\n```", "^```",
     )
     ).encode(),
     _OPTIONS,
@@ -161,6 +162,15 @@ _ONE_LINE = tuple(
         (b"Caused by: ", r"^Caused by: ([\w.$]{1,200}):? ?(.{0,300})", "", 2, 0),
         (b"ERROR: ", r"^ERROR: (?:LoadError: |InitError: )?(\w{1,80}(?:Error|Exception))(?:: |\()?(.{0,300})", "", 2, 0),
         (b"ERROR: LoadError: ", r"^ERROR: LoadError: (.{0,300})", "LoadError", 1, 0),
+        (
+            b"rror: ",
+            r"^\s*(?:nested task error|caused by|Unhandled Task ERROR): (\w{1,80}(?:Error|Exception))(?:: |\()?(.{0,300})",
+            "", 2, 0,
+        ),
+        (
+            b"(unhandled task",
+            r"^(?:ERROR )?\(unhandled task failure\): (?:(\w{1,80}(?:Error|Exception)): )?(.{0,300})", "julia", 2, 0,
+        ),
         (b".rb:", r"^(?:\S{1,200}/)?([\w.-]{1,100}\.rb:\d+):in .{1,100}: (.{0,300}) \(([\w:]{2,100})\)$", "ruby", 2, 1),
         (b"Error: ", r"^((?:Uncaught )?[A-Z]\w{0,80}Error): (.{0,300})", "", 2, 0),
         (b"Error: ", r"^(Error): (.{0,300})", "", 2, 0),
@@ -168,6 +178,9 @@ _ONE_LINE = tuple(
         (b": line ", r"^([\w./-]{1,200}: line \d+): (.{1,300})", "shell", 2, 1),
     )
 )
+# Julia's for an error while a file is run or a module starts: it names the error itself.
+_WRAPS = frozenset({"LoadError", "InitError"})
+_INNER = _compiled(r"^(?:LoadError: |InitError: )?(\w{1,80}(?:Error|Exception))(?:: |\(|:?$)(.{0,300})")
 _WHAT = _compiled(r"^\s*what\(\): +(.{0,300})")
 _PLACE_BELOW = (
     _compiled(r"^\s+at [\w.$/<>]{1,200}\(([\w.]{1,80}:\d+)\)"),  # Java
@@ -377,6 +390,10 @@ class _Walk:
                 continue
             groups = ["", *(_text(group) for group in found.groups())]
             name = {"": groups[1], "ruby": groups[-1]}.get(kind, kind)
+            if kind == "julia":
+                name = groups[1] or "ErrorException"
+            if name in _WRAPS and (inner := _INNER.match(found.group(message))):
+                name, groups[message] = _text(inner.group(1)), _text(inner.group(2))
             where = groups[place].replace(": line ", ":").replace(" line ", ":")
             self._raise(w, Raised(at, name, groups[message][:MESSAGE_CHARS], where, bool(where)))
             w.below, w.left = w.last, PATIENCE_LINES

@@ -40,7 +40,10 @@ _HTTP = r"\b(?:http\w*(?:/[\d.]+)?|status(?:[ _]code)?|error code|returned error
 _ADAPTER = (
     r"\b(?:ibv|mlx5dv|fi|psm[23]?|hfi|uct|cxil?)_\w*(?:open|create|init|modify|alloc|query|reg|getinfo|domain|fabric|ep\b"
     r"|endpoint|bind|listen)\w*\b|hfi_userinit|\bhfi unit\b|psm\d? can't open"
-    r"|\bcan(?:'t|not) (?:open|init(?:iali[sz]e)?) (?:\w+ )?(?:provider|nic|adapter|hca)|\bfabric is not available"
+    r"|\bcan(?:'t|not) (?:open|init(?:iali[sz]e)?) (?:\w+ )?(?:provider|nic|adapter|hca)|\binit failed for transport"
+    r"|\b(?:cannot|can't|could not|unable to|fail\w* to) (?:open|create|init\w*|allocate|register|query|modify) (?:\w+ ){0,3}"
+    r"(?:ah|qp|cq|pd|mr|srq|dct|queue pair|completion queue|protection domain|memory region|endpoint|transports?"
+    r"|rdma device|ib device|hca|nic|provider)\b|\bfabric is not available"
     r"|\bno (?:suitable|usable|matching) (?:\w+ )?(?:provider|transport|fabric)|\bcan't find suitable provider"
 )
 _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
@@ -113,7 +116,7 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
         ),
         (
             r"\bcorrupt|\btruncated?\b|\bchecksum|\bcrc\b|\b(?:unexpected|premature)\w* (?:end|eof)"
-            r"|\bend of (?:file|stream|input|record)|\bmagic (?:number|bytes)|\bmalformed"
+            r"|\bend[- ]of[- ](?:file|stream|input|record)|\bpast end of record|\bmagic (?:number|bytes)|\bmalformed"
             r"|\bis not (?:an?|the) (?:valid )?(?:\w+ ){0,2}(?:file|image|archive|record)|\b(?:cannot|can't"
             r"|could not|fail\w* to|unable to) (?:identify|decode|parse|deserialize|unpickle|unpack|decompress)"
             r"|\b(?:greater|larger|smaller|shorter|longer) than (?:the )?file|\b(?:invalid|bad|broken|damaged"
@@ -138,7 +141,7 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
         (
             r"\bconnection (?:\w+ ){0,2}(?:reset|refused|closed|lost|aborted|timed out|timeout|failed|error"
             r"|broken|dropped|terminated)|\b(?:reset|closed|refused|terminated) by (?:the )?(?:remote|peer|server)"
-            r"|\b(?:cannot|can't|could not|couldn't|unable to|fail\w* to|failed) (?:\w+ )?(?:connect|reach"
+            r"|\b(?:cannot|can't|could not|couldn't|unable to|fail\w* to|failed) (?:\w+ ){0,3}(?:connect|reach"
             r"|contact|resolve|communicate|bind to|download|fetch)|\bconnect(?:ing)?(?: to \S+)? (?:failed|timed out)"
             r"|\b(?:lost|losing|no) (?:the )?(?:communication|connection|contact|heartbeat|link)|\bunreachable"
             r"|\bno route|\bbroken pipe|\bgot read error|\bsocket\b.{0,30}\b(?:error|closed|fail|timed)"

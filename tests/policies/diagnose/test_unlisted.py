@@ -1,0 +1,92 @@
+"""What nobody has listed is placed by how runtimes, launchers and libraries say such things, and no node pays for a guess."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftslurm.config.catalog_files import load_pattern_book
+from ftslurm.model.exits import ExitStatus
+from ftslurm.model.verdict import ErrorClass, Piece, RankEnd, Retriable, Verdict
+from ftslurm.policies.diagnose.classify import Facts, classify
+
+BOOK = load_pattern_book(()).of_ranks()
+JULIA_TASK = """ERROR: LoadError: TaskFailedException
+
+    nested task error: IOError: connect: connection refused (ECONNREFUSED)
+    Stacktrace:
+     [1] worker_from_id(pg::Distributed.ProcessGroup, i::Int64)
+"""
+SHARDS = """Traceback (most recent call last):
+  File "/home/user/load.py", line 25, in load
+    dcp.load(state)
+torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([0, 1])
+Traceback (most recent call last): (RANK 0)
+  File "/home/user/load.py", line 64, in plan
+    local_data = map_fun()
+RuntimeError: Missing key in checkpoint state_dict: head.weight.
+"""
+READER = """Traceback (most recent call last):
+  File "/home/user/{}", line 38, in read
+    yield json.loads(line)
+json.decoder.JSONDecodeError: Extra data: line 1 column 3 (char 2)
+"""
+JAVA = "#\n# There is insufficient memory for the Java Runtime Environment to continue.\n# Possible reasons:\n#   no swap space\n#\n"
+
+
+def verdict(text: str, status: int = 1, signal: int = 0) -> Verdict:
+    """One rank of four on two nodes says it and fails; the others are stopped."""
+    ends = []
+    for rank in range(4):
+        own = rank == 2
+        output = (Piece(99.9, "err", text),) if own and text else ()
+        ended = ExitStatus(0 if signal else status, signal) if own else ExitStatus(0, 15)
+        ends.append(RankEnd(rank, f"n{rank // 2 + 1}", ended, 100.0, stopped=not own, output=output))
+    return classify(ends, Facts(), BOOK)
+
+
+@pytest.mark.parametrize(
+    ("text", "error_class", "line"),
+    [
+        (JULIA_TASK, ErrorClass.NETWORK, "connection refused"),
+        ("ERROR (unhandled task failure): Version read failed.\n in process_hdr(::TCPSocket) at ./multi.jl:1410\n", None, "Version read"),
+        (SHARDS, ErrorClass.USER_CODE, "RuntimeError: Missing key"),
+        (READER.format("jsonl_reader.py"), ErrorClass.DATA, "JSONDecodeError"),
+        (READER.format("settings.py"), ErrorClass.USER_CODE, "JSONDecodeError"),
+        (JAVA, ErrorClass.OOM, "insufficient memory for the Java"),
+        ("fi_cq_readerr: Resource temporarily unavailable(-11).\n", ErrorClass.NETWORK, "fi_cq_readerr"),
+        ("nvshmem_init.cpp:275: init failed for transport: IBGDA\n", ErrorClass.NETWORK, "init failed"),
+        ("At line 7 of file a.f90\nFortran runtime error: End of file\n", ErrorClass.DATA, "End of file"),
+        ("Worker 3 terminated.\nsrun: error: n2: tasks 0-1: Illegal instruction\n", None, "Illegal instruction"),
+    ],
+)
+def test_the_line_that_tells_is_found(text: str, error_class: ErrorClass | None, line: str) -> None:
+    found = verdict(text)
+    assert line in found.evidence[0]
+    assert error_class is None or found.error_class is error_class
+
+
+def test_what_only_passes_on_gives_way_to_a_bystanders_line() -> None:
+    text = 'Unhandled error (suppress it): ray::wake_up()\n  File "/app/server.py", line 71, in wake_up\n    ray.get(futures)\n'
+    found = verdict(f"{text}ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.\n")
+    assert "ActorDiedError" in found.evidence[0] and found.error_class is ErrorClass.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]\nValueError: no such model\n",
+        "application called MPI_Abort(MPI_COMM_WORLD, -1) - process 2\n",
+        "OSError: [Errno 116] Stale file handle: '/mnt/share/cache.arrow'\n",
+    ],
+)
+def test_no_node_pays_for_it(text: str) -> None:
+    assert not verdict(text, status=255).suspects
+
+
+def test_a_launcher_that_fails_without_a_word_counts_against_its_node() -> None:
+    assert [suspect.node for suspect in verdict("", status=255).suspects] == ["n2"]
+
+
+def test_an_abort_that_a_shell_passed_on_has_the_programs_own_words() -> None:
+    found = verdict("ERROR: no decomposition file for 32 blocks\n", status=134)
+    assert (found.error_class, found.retriable) == (ErrorClass.USER_CODE, Retriable.NO)
