@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
+from ftslurm.model.devices import Fault
 from ftslurm.model.layout import Layout
 from ftslurm.model.record import Record
 from ftslurm.model.shares import Share
 from ftslurm.model.values import dataclass
+from ftslurm.model.verdict import RankEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +344,32 @@ class ShowWait:
 
 
 @dataclass(frozen=True, slots=True)
+class Diagnose:
+    """Find out what is behind the end of the attempt; the answer is Diagnosed. It takes a second or more where ranks print much.
+
+    rank: of an async job, the one that has ended while all others run; None for all. bad: node -> why it is taken for broken.
+    own_words: that the program has called retriable. progressed: has the job ever got anywhere?
+    """
+
+    attempt: int
+    ends: tuple[RankEnd, ...]
+    faults: tuple[Fault, ...] = ()
+    bad: Mapping[str, str] = field(default_factory=dict)
+    own_words: tuple[str, ...] = ()
+    progressed: bool = False
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Advise:
+    """Find common reasons for a hang; the answer is Advised. evidence: node -> what was found there while the ranks hung."""
+
+    attempt: int
+    ends: tuple[RankEnd, ...]
+    evidence: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """ftrun ends with `status`."""
 
@@ -385,5 +413,7 @@ Decision = (
     | ShowCard
     | KeepOutput
     | ShowWait
+    | Diagnose
+    | Advise
     | Finish
 )

@@ -12,7 +12,7 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
 from ftslurm.model.record import Requested
 from ftslurm.model.values import dataclass
-from ftslurm.model.verdict import Piece
+from ftslurm.model.verdict import Piece, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -494,6 +494,23 @@ class EvidenceTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class Diagnosed:
+    """What is behind the end of the attempt; rank: of that one alone. What follows from it goes into the ledger."""
+
+    attempt: int
+    verdict: Verdict
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Advised:
+    """Common reasons for the hang of the attempt, each by name: what it is, what to do, what speaks for it."""
+
+    attempt: int
+    hints: tuple[tuple[str, str, str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class StoodStill:
     """ftrun itself was stopped, or without CPU, for about so long: nobody was late in that time."""
 
@@ -558,6 +575,8 @@ Event = (
     | Progressed
     | RanksAlive
     | EvidenceTaken
+    | Diagnosed
+    | Advised
     | StoodStill
     | TimePassed
 )

@@ -63,7 +63,7 @@ class Budget(Word):
 
 
 class Capability(Word):
-    """What a launcher, and the Slurm behind it, is able to do."""
+    """What ftrun has beside it: what the launcher and the Slurm behind it are able to do, and what is known of failures."""
 
     ASK = "ask"  # for the state of job and nodes
     REQUEUE = "requeue"
@@ -71,6 +71,8 @@ class Capability(Word):
     REPLACE = "replace"  # a node of the step by another one
     RELEASE = "release"  # a node of the allocation
     STEPS = "steps"  # list those of the job
+    DIAGNOSE = "diagnose"  # tell what is behind a failure
+    ADVISE = "advise"  # give hints on a hang
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,10 @@ class Timer(Word):
     STOP = "stop"
     TELL = "tell"  # to tell people what is waited for
     LOOK = "look"  # for what the devices show
+    DIAGNOSIS = "diagnosis"  # for what is behind the failure
     AWAY = "away"  # to ask a slurmctld again that is away
     # in several phases
+    ADVICE = "advice"  # for hints on a hang
     ASK = "ask"  # for Slurm's word on job and nodes
     PROBE = "probe"  # for a look at nodes by another way
     PROBE_AGAIN = "probe again"

@@ -115,6 +115,7 @@ class Lead:
 
 
 NO_LEAD = Lead()
+UNKNOWN = "unknown"  # the signature of a failure that nobody could look into
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +145,8 @@ class Verdict:
     follows: str = ""
     called: bool = False
     lead: Lead = NO_LEAD
+
+
+def unknown(why: str) -> Verdict:
+    """Of a failure that could not be looked into."""
+    return Verdict(ErrorClass.UNKNOWN, Retriable.UNKNOWN, Confidence.NONE, UNKNOWN, f"not known: {why}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -26,12 +26,15 @@ from ftslurm.model.layout import Layout
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings import Settings
 from ftslurm.model.shares import Share
-from ftslurm.model.verdict import Piece
+from ftslurm.model.verdict import Piece, RankEnd, Verdict
+from ftslurm.policies.diagnose.spread import on_the_whole
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
-from ftslurm.policies.judge.phases import Advise, Diagnose
 from ftslurm.report.card import last_card, lines
 
 T = TypeVar("T")
+# What answers the judge's questions on failures and hangs.
+Diagnose = Callable[[tuple[RankEnd, ...], tuple[Fault, ...], Mapping[str, str]], Verdict]
+Advise = Callable[[tuple[RankEnd, ...], Mapping[str, str]], Sequence[tuple[str, str, str, tuple[str, ...]]]]
 
 HOUR_S = 3600.0
 START = Now(mono=1000.0, unix=1_700_000_000.0)
@@ -106,6 +109,7 @@ class Truth:
         self.looks: Counter[str] = Counter()
         self.healing: dict[str, tuple[str, ...]] = {}
         self.questions = 0
+        self.puzzles: list[tuple[int, int | None]] = []  # attempts, or ranks of one, of which it was asked what is behind their end
         self.requeueing = False
         self.attempts: set[int] = set()
         self.decided: set[str] = set()
@@ -184,6 +188,8 @@ class Truth:
                 self.questions -= 1
             case ev.RequeueEnded():
                 self.requeueing = False
+            case ev.Diagnosed(attempt, rank=rank):
+                self.puzzles.remove((attempt, rank))
 
     def asked(self, decision: do.Decision) -> None:
         """The judge has decided something, and it is carried out. Breaking a rule fails the test."""
@@ -229,6 +235,8 @@ class Truth:
                 self.looks.update(node for node, up in self.agents.items() if up)
             case do.AskSlurm():
                 self.questions += 1
+            case do.Diagnose(attempt, rank=rank):
+                self.puzzles.append((attempt, rank))
             case do.HealDevices(devices):
                 assert not self.may_run(), f"devices heal while processes may be left: {self.may_run()}"
                 self.healing = {node: tuple(device for device, _ in chips) for node, chips in devices.items()}
@@ -288,7 +296,8 @@ class Job:
         batch_node: str = "", submit_time: int = 0, clean_ups: Sequence[float] = (), shares: Iterable[Share] = (),
         beside: bool = False, advise: Advise | None = None, hidden: str = "",
     ) -> None:  # fmt: skip
-        self.diagnose = diagnose
+        self.diagnose, self.advise = diagnose, advise
+        able = {*map(Capability, can)} | ({Capability.DIAGNOSE} if diagnose else set()) | ({Capability.ADVISE} if advise else set())
         self.settings = settings or Settings()
         self.ledger = list(past)
         self.nodes = tuple(nodes)
@@ -297,11 +306,11 @@ class Job:
         history = fold(self.ledger)
         runs = sum(isinstance(record, rec.RunBegan) for record in self.ledger)
         self.facts = RunFacts(
-            f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, user_env=frozenset(user_env), can=frozenset(map(Capability, can)),
+            f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, user_env=frozenset(user_env), can=frozenset(able),
             remembered=remembered or {}, width=width, number=7, no_swap=no_swap, granted=tuple(granted), batch_node=batch_node,
             submit_time=submit_time, clean_ups=tuple(map(CleanUpTook, clean_ups)), beside=beside, hidden=hidden,
         )  # fmt: skip
-        self.judge = Judge(self.settings, history, self.facts, diagnose, advise)
+        self.judge = Judge(self.settings, history, self.facts)
         self.tasks = tasks_on(self.nodes, per_node)
         self.truth = Truth(self.tasks, self.settings, history.spent.get("max_restarts", 0))
         self.devices: dict[str, tuple[Fault, ...]] = {}
@@ -520,6 +529,11 @@ class Job:
                 return [ev.ShimLeft(rank) for rank in there]  # srun waits for the others
             case do.EndStep() | do.KillStep():
                 return [*self._shims_go(), ev.StepEnded(ExitStatus(0))] if self.truth.step_up else []
+            case do.Diagnose(attempt, ends, faults, bad) if self.diagnose is not None:
+                verdict = on_the_whole(self.diagnose(ends, faults, bad), decision)
+                return [ev.Diagnosed(attempt, verdict, decision.rank)]
+            case do.Advise(attempt, ends, evidence) if self.advise is not None:
+                return [ev.Advised(attempt, tuple(self.advise(ends, evidence)))]
             case do.ProbeNodes(nodes):
                 return [ev.NodeProbed(node, self.reachable, "as told") for node in nodes]
             case do.Requeue():

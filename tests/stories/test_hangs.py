@@ -16,9 +16,8 @@ from ftslurm.model.collectives import GroupView, ProcessState, RankView
 from ftslurm.model.settings import Settings
 from ftslurm.model.summary import summarise
 from ftslurm.model.verdict import Piece, RankEnd
-from ftslurm.policies.judge.phases import Advise
 from ftslurm.report.view import status
-from tests.stories.replay import Job, fault
+from tests.stories.replay import Advise, Job, fault
 
 ON = Settings(hang_restart=True)
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ftslurm.model.decisions import Diagnose
 from ftslurm.model.record import Diagnosed
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
+from ftslurm.policies.diagnose.blame import with_own_words
 
 # An attempt that has lived for so long has begun its work, whether its program tells steps or not (hang.start).
 BEGUN_S = 600.0
@@ -26,6 +28,12 @@ def with_spread(verdict: Verdict, ends: Sequence[RankEnd], progressed: bool) -> 
     if node := _set_up(verdict, ends):
         return _setup(verdict, node)
     return verdict
+
+
+def on_the_whole(verdict: Verdict, asked: Diagnose) -> Verdict:
+    """By what the program itself has said of such words, and by where they showed."""
+    progressed = asked.rank is not None or asked.progressed
+    return with_spread(with_own_words(verdict, asked.ends, asked.own_words), asked.ends, progressed)
 
 
 def _counts(verdict: Verdict, ends: Sequence[RankEnd]) -> bool:

@@ -13,7 +13,7 @@ from ftslurm.model.collectives import Finding, Kind, Level
 from ftslurm.model.decisions import AskWords, Decision, KeepEvidence, SampleUse, Say, ShowCard, TakeEvidence
 from ftslurm.model.events import Now
 from ftslurm.model.history import HANG
-from ftslurm.model.rungs import Rung
+from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.diagnose.contrast import Contrast, contrast
 from ftslurm.policies.hang.hangs import HangWatch
@@ -235,7 +235,7 @@ class Hangs(Settling):
 
     def _advise_on_hang(self, now: Now) -> list[Decision]:
         """Of a hang that is left alone: its card, once it is known what ranks print and do; that tells common reasons."""
-        if self._advise is None or self._attempt.advised or Timer.HINTS in self._timers:
+        if Capability.ADVISE not in self.facts.can or self._attempt.advised or Timer.HINTS in self._timers:
             return [ShowCard()]
         self._timers.set(Timer.HINTS, now.mono + self.settings.hang_evidence_s)
         self._attempt.words.clear()
@@ -261,9 +261,9 @@ class Hangs(Settling):
         self._timers.stop(Timer.HINTS)
         if self.phase is not Phase.RUNNING:
             return []
-        found = self._hints(now)
+        asked = self._ask_hints(now)
         self._attempt.words.clear()  # of a thousand ranks they may be a hundred megabytes
-        return [*found, ShowCard()]
+        return asked or [ShowCard()]
 
     def _hang_seen(self, seen: rec.HangSeen, found: Finding | None, ranks: tuple[int, ...]) -> rec.HangSeen:
         """With who hangs, for programs that read the ledger."""

@@ -156,6 +156,8 @@ DUE: Mapping[Timer, tuple[Collection[Phase], Callable[[Judge, Now], list[Decisio
     Timer.TELL: ({_S}, Judge._tell_settling),
     Timer.LOOK: (_ANY, Judge._look_overdue),
     Timer.ASK: (_ANY, Judge._ask_overdue),
+    Timer.DIAGNOSIS: ({_S}, Judge._diagnosis_overdue),
+    Timer.ADVICE: ({_R, _S}, Judge._advice_known),
     Timer.AWAY: ({_S}, Judge._ask_again),
     Timer.REQUEUE: (_ANY, Judge._hand_over),
     Timer.WARNING: ({_R}, Judge._warning_overdue),
@@ -286,6 +288,12 @@ TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
     **{(phase, ev.RanksAlive): Judge._ranks_alive for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.ProgramSaid): Judge._program_told for phase in (_L, _S, _H, _P, _E, _Q)},
     **{(phase, ev.EvidenceTaken): Judge._evidence_taken for phase in (_L, _S, _H, _P, _E, _Q)},
+    # what is behind a failure or a hang, where it was asked for
+    (_R, ev.Diagnosed): Judge._diagnosed_while_running,
+    (_S, ev.Diagnosed): Judge._diagnosed,
+    **{(phase, ev.Diagnosed): Judge._nothing for phase in (_L, _H, _P, _E, _Q)},
+    **{(phase, ev.Advised): Judge._advised for phase in (_R, _S)},
+    **{(phase, ev.Advised): Judge._nothing for phase in (_L, _H, _P, _E, _Q)},
     # drills: only while ranks run
     (_R, ev.DrillAsked): Judge._drill,
     **{(phase, ev.DrillAsked): Judge._no_drill for phase in (_L, _S, _H, _P, _E, _Q)},

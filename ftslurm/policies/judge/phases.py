@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 
-from ftslurm.model.devices import Fault
 from ftslurm.model.history import CleanUpTook
 from ftslurm.model.record import OutputTo, Record
 from ftslurm.model.rungs import Capability
 from ftslurm.model.summary import ENDING_STATES
 from ftslurm.model.values import dataclass
-from ftslurm.model.verdict import RankEnd, Verdict
 
-__all__ = ["ENDING_STATES", "Advise", "Diagnose", "Phase", "RunFacts"]
+__all__ = ["ENDING_STATES", "Phase", "RunFacts"]
 
 class Phase(Enum):
     NEW = "new"
@@ -97,9 +95,3 @@ class RunFacts:
     def missing(self) -> tuple[str, ...]:
         """Nodes that the job has no more."""
         return tuple(node for node in self.granted if node not in set(self.nodes))
-
-
-# Every rank's end, and node -> the evidence taken there -> hints for people (hints.py): name, what, advice, evidence.
-Advise = Callable[[tuple[RankEnd, ...], Mapping[str, str]], Sequence[tuple[str, str, str, tuple[str, ...]]]]
-# Every rank's end, the acting faults, and node -> why it is taken for broken -> what is behind it all (classify.py).
-Diagnose = Callable[[tuple[RankEnd, ...], tuple[Fault, ...], Mapping[str, str]], Verdict]

@@ -11,10 +11,12 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, Say, ShowCard, StopRanks
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
-from ftslurm.model.rungs import Rung
+from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.text import counted
 from ftslurm.model.timers import Timer
+from ftslurm.model.verdict import Verdict, unknown
 from ftslurm.policies.judge.phases import Phase
+from ftslurm.policies.judge.settling import DIAGNOSIS_S, TOOK_TOO_LONG
 from ftslurm.policies.judge.signals import Signals
 from ftslurm.policies.judge.state import MARGIN_S
 from ftslurm.policies.judge.then import Afterwards, ThenFinish
@@ -106,32 +108,56 @@ class Ranks(Signals):
     def _stopped_alone(self, event: ev.RankStopped, now: Now) -> list[Decision]:
         """Nothing is left of the failed rank: the ladder is asked for it alone, and for all if that is not the answer."""
         mine = event.attempt == self._attempt.numbers.get(event.rank, self._attempt.number)
-        if event.rank not in self._mending or not mine or not self._attempt.stop(event):
+        if event.rank not in self._mending or event.rank in self._diagnosed_alone or not mine or not self._attempt.stop(event):
             return []
-        trouble, _ = self._mending.pop(event.rank)
+        trouble, _ = self._mending[event.rank]
+        may_ask = Capability.DIAGNOSE in self.facts.can and self._attempt.verdict is None
+        if may_ask and not event.left and not (self._signal and self._explained(now)):
+            self._diagnosed_alone.add(event.rank)
+            self._mending[event.rank] = (trouble, now.mono + DIAGNOSIS_S)
+            self._await_mending()
+            return [self._question(event.rank)]
+        del self._mending[event.rank]
         self._await_mending()
         if self._signal and self._explained(now):
             return self._rank_ended_after_signal(now)
-        if event.left:
-            return self._into_trouble(trouble, now)
-        found = self._verdict(now, event.rank)
-        in_a_row, last = self._alone.get(event.rank, (0, 0.0))
+        return self._into_trouble(trouble, now) if event.left else self._decide_alone(event.rank, trouble, now)
+
+    def _diagnosed_while_running(self, event: ev.Diagnosed, now: Now) -> list[Decision]:
+        """A rank of an async job: the others go on."""
+        if event.rank is None or event.rank not in self._diagnosed_alone:
+            return []
+        if event.attempt != self._attempt.latest([event.rank]):
+            return []
+        return self._known_alone(event.rank, event.verdict, now)
+
+    def _known_alone(self, rank: int, verdict: Verdict, now: Now) -> list[Decision]:
+        """What is behind the end of that rank."""
+        self._diagnosed_alone.discard(rank)
+        trouble, _ = self._mending.pop(rank)
+        self._await_mending()
+        if self._signal and self._explained(now):
+            return self._rank_ended_after_signal(now)
+        return [*self._note_verdict(verdict, now, rank), *self._decide_alone(rank, trouble, now)]
+
+    def _decide_alone(self, rank: int, trouble: Trouble, now: Now) -> list[Decision]:
+        in_a_row, last = self._alone.get(rank, (0, 0.0))
         in_a_row = in_a_row if now.mono - last < LIVED_S else 0
-        situation = replace(self._situation(trouble, now), rank=event.rank, alone_in_a_row=in_a_row)
+        situation = replace(self._situation(trouble, now), rank=rank, alone_in_a_row=in_a_row)
         choice = choose(situation)
         if choice.rung != Rung.RANK_RESTART and in_a_row >= self.settings.rank_restarts_in_a_row:
-            trouble = replace(trouble, what=f"{trouble.what}; {dict(choice.passed).get('rank-restart', '')}")
+            trouble = replace(trouble, what=f"{trouble.what}; {dict(choice.passed).get(Rung.RANK_RESTART, '')}")
         if choice.rung != Rung.RANK_RESTART:
-            return [*found, *self._into_trouble(trouble, now)]
+            return self._into_trouble(trouble, now)
         self._attempt.verdict = None
-        decided = [*found, self._decision(choice, situation, now), ShowCard()]
+        decided: list[Decision] = [self._decision(choice, situation, now), ShowCard()]
         wait_s = min(2.0 ** (in_a_row - 1), BACK_OFF_MOST_S) if in_a_row else 0.0
-        self._alone[event.rank] = (in_a_row + 1, now.mono + wait_s)
+        self._alone[rank] = (in_a_row + 1, now.mono + wait_s)
         if not wait_s:
-            return [*decided, *self._start_alone(event.rank, now)]
-        self._rank_again[event.rank] = now.mono + wait_s
+            return [*decided, *self._start_alone(rank, now)]
+        self._rank_again[rank] = now.mono + wait_s
         self._timers.set(Timer.RANK_AGAIN, min(self._rank_again.values()))
-        return [*decided, Say(f"rank {event.rank} starts again in {wait_s:g} s")]
+        return [*decided, Say(f"rank {rank} starts again in {wait_s:g} s")]
 
     def _start_ranks_again(self, now: Now) -> list[Decision]:
         """Those whose start alone was put off."""
@@ -146,6 +172,13 @@ class Ranks(Signals):
 
     def _mend_overdue(self, now: Now) -> list[Decision]:
         late = [rank for rank, (_, until) in self._mending.items() if until <= now.mono]
-        for rank in late:
+        left = [rank for rank in late if rank not in self._diagnosed_alone]
+        for rank in left:
             self._attempt.lose(rank, "no word whether its processes are gone")
-        return self._into_trouble(self._mending[late[0]][0], now) if late and self.phase is Phase.RUNNING else []
+        if left:
+            return self._into_trouble(self._mending[left[0]][0], now) if self.phase is Phase.RUNNING else []
+        found: list[Decision] = []
+        for rank in late:
+            if rank in self._diagnosed_alone:  # else one before it has stopped all
+                found += self._known_alone(rank, unknown(TOOK_TOO_LONG), now)
+        return found

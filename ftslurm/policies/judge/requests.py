@@ -7,9 +7,9 @@ where a node is to be left. Such a request costs no budget and is no failure.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from string import ascii_letters, digits
 
 from ftslurm.model import control as ctl
 from ftslurm.model import events as ev
@@ -31,7 +31,8 @@ from ftslurm.policies.ladder.situation import Trouble, bad_nodes
 
 # What ends a rank that does not end by itself.
 STOPPED_STATUS = 128 + SIGTERM
-_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_IN_NODE_NAMES = frozenset(f"{ascii_letters}{digits}._-")
+NODE_NAME_MAX = 64
 
 
 class Requests(Launching):
@@ -130,7 +131,7 @@ class Requests(Launching):
     def _act(self, request: Request, now: Now) -> list[Decision]:
         """Now, or when its checkpoints have come."""
         asked = request.asked
-        if bad := [node for node in asked.nodes if not _NODE_NAME.fullmatch(node)]:
+        if bad := [node for node in asked.nodes if not _is_node_name(node)]:
             return self._refuse(request, f"{', '.join(bad)} is no name of a node", now)
         if not request.waits:
             return self._act_now(request, now)
@@ -470,6 +471,10 @@ _WHAT_IS_NEEDED = (
     "nobody knows when a checkpoint is complete: give --files PATTERN, or set checkpoint.files, or let the program call "
     "ftslurm.sdk.client.checkpoint(); with --by TIME it is done at that moment in any case"
 )
+
+
+def _is_node_name(text: str) -> bool:
+    return text[:1] not in ("", ".", "_", "-") and len(text) <= NODE_NAME_MAX and _IN_NODE_NAMES.issuperset(text)
 
 
 def _owner(request: Request) -> str:

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision, LookAtDevices, Say, StopRanks, TellOthers
+from ftslurm.model.decisions import Advise, Decision, Diagnose, LookAtDevices, Say, ShowCard, StopRanks, TellOthers
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.timers import Timer
-from ftslurm.model.verdict import Blame, RankEnd
-from ftslurm.policies.diagnose.blame import with_own_words, without_own_view
+from ftslurm.model.verdict import Blame, RankEnd, Verdict, unknown
+from ftslurm.policies.diagnose.blame import without_own_view
 from ftslurm.policies.diagnose.contrast import Contrast, contrast, shown_by, with_contrast
-from ftslurm.policies.diagnose.spread import BEGUN_S, still_on_most, with_spread
+from ftslurm.policies.diagnose.spread import BEGUN_S, still_on_most
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM
@@ -29,6 +29,9 @@ _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
 AWAY_S = 3.0
 # From the trouble to the word on what is waited for, where it is not settled by then.
 TELL_S = 3.0
+# What is behind a failure is known within a second or two, of a hundred megabytes of output; what takes longer is not waited for.
+DIAGNOSIS_S = 60.0
+TOOK_TOO_LONG = f"it was not found out within {DIAGNOSIS_S:g} s"
 # Between nodes whose clocks are kept.
 CLOCKS_DIFFER_S = 1.0
 # Of the ranks that show an error so many go into the ledger.
@@ -47,7 +50,7 @@ class Settling(Rungs):
             trouble = replace(trouble, what=f"{trouble.what} [drill: {', '.join(self._attempt.drills)}]")
         self._trouble = trouble
         self.phase = Phase.SETTLING
-        self._mending, self._rank_again = {}, {}
+        self._mending, self._rank_again, self._diagnosed_alone = {}, {}, set()
         if trouble.cause is not Cause.DEVICE:
             self._left_alone.clear()  # what had no remedy may still be the reason
         self._attempt.faults = {key: fault for key, fault in self._faults.items() if fault.fault_class in ACTS}
@@ -127,6 +130,7 @@ class Settling(Rungs):
             return self._wait_for(what, until - now.mono, now)
         word = f"a word on {fold_nodes(self._probed)}"
         asked = {Timer.LOOK: "the devices to be looked at", Timer.PROBE: word, Timer.ASK: "Slurm's word on job and nodes"}
+        asked |= dict.fromkeys((Timer.DIAGNOSIS, Timer.ADVICE), "what the ranks' last words tell")
         known = [(self._timers.at(wait), what) for wait, what in asked.items() if wait in self._timers]
         return self._wait_for(known[0][1], known[0][0] - now.mono, now) if known else []
 
@@ -151,14 +155,15 @@ class Settling(Rungs):
             return [*ended, *(waiting or self._after_warning(trouble, now))]
         if willed:
             return [*ended, *self._carry_out_request(trouble, now)]
-        found = self._hints(now) if trouble.cause is Cause.HANG and not self._shown() else self._verdict(now)
+        if asked := self._ask_what_is_behind(trouble, now):
+            return [*ended, *asked]
         if not self._meaning and self._needs_slurm(trouble, now):
             # What was found while stopping has closed the rung that needed nothing.
-            return [*ended, *found, self._ask_slurm(now)]
+            return [*ended, self._ask_slurm(now)]
         if waiting := self._patience_with_slurm(self._unlaunched or self._answer_would_help(trouble, now), now):
-            return [*ended, *found, *waiting]
+            return [*ended, *waiting]
         self._search_has_failed(again=False)
-        return [*ended, *found, *self._climb(self._situation(trouble, now), now)]
+        return [*ended, *self._climb(self._situation(trouble, now), now)]
 
     def _patience_with_slurm(self, mends: bool, now: Now) -> list[Decision]:
         """Asks it again while it is away and its answer could still mend something."""
@@ -216,18 +221,64 @@ class Settling(Rungs):
     def _ask_again(self, now: Now) -> list[Decision]:
         return [] if Timer.ASK in self._timers else [self._ask_slurm(now)]
 
-    def _hints(self, now: Now) -> list[Decision]:
-        """Common reasons for a hang, once an attempt; now that the ranks have been stopped their last words are here."""
-        if self._advise is None or self._attempt.advised:
+    # --- what is behind it: found out beside the loop, which has beats to answer meanwhile
+
+    def _ask_what_is_behind(self, trouble: Trouble, now: Now) -> list[Decision]:
+        """Once an attempt. Empty where that is known, or nobody can say."""
+        hangs = trouble.cause is Cause.HANG and not self._shown()
+        if asked := self._ask_hints(now) if hangs else self._ask_verdict(now):
+            self._timers.set(Timer.TELL, now.mono + TELL_S)
+        return asked
+
+    def _ask_hints(self, now: Now) -> list[Decision]:
+        """Common reasons for a hang. Where the ranks have been stopped their last words are here."""
+        if Capability.ADVISE not in self.facts.can or self._attempt.advised:
             return []
         self._attempt.advised = True
+        self._timers.set(Timer.ADVICE, now.mono + DIAGNOSIS_S)
+        return [Advise(self._attempt.number, self._before_hang(), dict(self._attempt.evidence))]
+
+    def _ask_verdict(self, now: Now) -> list[Decision]:
+        attempt = self._attempt
+        if Capability.DIAGNOSE not in self.facts.can or attempt.verdict is not None or not (attempt.number and attempt.ranks):
+            return []
+        self._timers.set(Timer.DIAGNOSIS, now.mono + DIAGNOSIS_S)
+        return [self._question(None)]
+
+    def _question(self, rank: int | None) -> Diagnose:
+        """rank: what is behind the end of that one alone."""
+        attempt = self._attempt
+        bad = bad_nodes(self._slurm, attempt, self._chosen())
+        number = attempt.number if rank is None else attempt.latest([rank])
+        return Diagnose(
+            number, attempt.rank_ends(self._tasks, rank), acting(self._shown(), self.history), bad,
+            attempt.own_words(), self._has_progressed(), rank,
+        )  # fmt: skip
+
+    def _diagnosed(self, event: ev.Diagnosed, now: Now) -> list[Decision]:
+        """One that nobody waits for any more is of no use."""
+        if Timer.DIAGNOSIS not in self._timers or event.attempt != self._attempt.number or event.rank is not None:
+            return []
+        self._timers.stop(Timer.DIAGNOSIS)
+        return [*self._note_verdict(event.verdict, now), *self._settled(now)]
+
+    def _diagnosis_overdue(self, now: Now) -> list[Decision]:
+        return [*self._note_verdict(unknown(TOOK_TOO_LONG), now), *self._settled(now)]
+
+    def _advised(self, event: ev.Advised, now: Now) -> list[Decision]:
+        if event.attempt != self._attempt.number:
+            return []
         entered = any(view.groups for views in self._attempt.views.values() for view in views)
-        found = [
-            hint
-            for hint in self._advise(self._before_hang(), self._attempt.evidence)
-            if not (entered and hint[0] == "before-first-collective")
-        ]
-        return [self._note(rec.Advised(now.unix, self._attempt.number, *hint)) for hint in found]
+        hints = [hint for hint in event.hints if not (entered and hint[0] == "before-first-collective")]
+        noted: list[Decision] = [self._note(rec.Advised(now.unix, self._attempt.number, *hint)) for hint in hints]
+        if Timer.ADVICE not in self._timers:
+            return noted
+        self._timers.stop(Timer.ADVICE)
+        return [*noted, *self._advice_known(now)]
+
+    def _advice_known(self, now: Now) -> list[Decision]:
+        """The report of a hang that is left alone waits for it, and so does what is decided on one that is not."""
+        return [ShowCard()] if self.phase is Phase.RUNNING else self._settled(now)
 
     def _before_hang(self) -> tuple[RankEnd, ...]:
         """Every rank with what it had printed by then: what it said of being stopped is no reason for the hang."""
@@ -236,15 +287,10 @@ class Settling(Rungs):
             return ends
         return tuple(replace(end, output=tuple(piece for piece in end.output if piece.at <= until)) for end in ends)
 
-    def _verdict(self, now: Now, rank: int | None = None) -> list[Decision]:
-        """What is behind it, once an attempt; `rank`: behind the end of that one alone."""
+    def _note_verdict(self, v: Verdict, now: Now, rank: int | None = None) -> list[Decision]:
+        """What is behind it, against what the job has seen before; `rank`: behind the end of that one alone."""
         attempt = self._attempt
-        if self._diagnose is None or attempt.verdict is not None or not (attempt.number and attempt.ranks):
-            return []
-        faults = acting(self._shown(), self.history)
         ends = attempt.rank_ends(self._tasks, rank)
-        v = self._diagnose(ends, faults, bad_nodes(self._slurm, attempt, self._chosen()))
-        v = with_spread(with_own_words(v, ends, attempt.own_words()), ends, rank is not None or self._has_progressed())
         v = still_on_most(v, self.history.diagnosis if self.history.same_in_a_row else None)
         v = without_own_view(v, self.facts.hidden, attempt.seen - {node for node, _, _ in self._faults})
         shown, window_s = shown_by(v), self.settings.same_code_window_s

@@ -37,7 +37,7 @@ class Starting(Ending):
     def _launch(self, now: Now) -> list[Decision]:
         self.phase = Phase.LAUNCHING
         self._tasks, self._mending, self._steps, self._absent = {}, {}, {}, {}
-        self._rank_again = {}
+        self._rank_again, self._diagnosed_alone = {}, set()
         self._stragglers, self._unfit = frozenset(), {}
         self._look_in_s = self.settings.silence_s
         self._timers.only({Timer.SLOW_LAUNCH: now.mono + self._look_in_s} if Capability.PROBE in self.facts.can else {})

@@ -37,7 +37,7 @@ from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.hang.hangs import HangWatch
 from ftslurm.policies.hang.slow import SlowWatch
 from ftslurm.policies.hang.standstill import Standstill, standstill
-from ftslurm.policies.judge.phases import Advise, Diagnose, Phase, RunFacts
+from ftslurm.policies.judge.phases import Phase, RunFacts
 from ftslurm.policies.judge.then import Afterwards, ThenDecide
 from ftslurm.policies.ladder.ladder import Cause, Situation
 from ftslurm.policies.ladder.situation import Trouble, situation_of
@@ -67,13 +67,7 @@ IDLE_LOOK = 4.0
 class JudgeState:
     """All that the judge remembers: without an underscore for everybody, with one for its groups of answers."""
 
-    def __init__(
-        self, settings: Settings, history: History, facts: RunFacts, diagnose: Diagnose | None = None,
-        advise: Advise | None = None,
-    ) -> None:  # fmt: skip
-        """diagnose: gives the verdict on a failed attempt; None: nothing is known of what is behind it. advise: on a hang."""
-        self._diagnose = diagnose
-        self._advise = advise
+    def __init__(self, settings: Settings, history: History, facts: RunFacts) -> None:
         self.settings = settings
         self.history = history
         self.facts = facts
@@ -108,6 +102,7 @@ class JudgeState:
         self._kept_signal: ev.SignalSeen | None = None  # one that came while no ranks ran, for those to come
         self._meaning = ""  # what it means: `warning`, or why the job ends
         self._mending: dict[int, tuple[Trouble, float]] = {}  # rank to be started again alone -> why, until when
+        self._diagnosed_alone: set[int] = set()  # of those, ranks of which it is asked what is behind their end
         self._alone: dict[int, tuple[int, float]] = {}  # rank -> how often it was started alone in a row, and when last
         self._rank_again: dict[int, float] = {}  # rank whose start alone is put off -> until when, monotonic
         self._failed_nodes: dict[str, str] = {}  # in mode min-healthy: node with a rank that failed -> what did

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 
 from ftslurm.model.devices import Fault, FaultClass
@@ -105,7 +104,11 @@ def _port_taken(verdict: Verdict | None, port: int) -> int:
     """The port that we chose, if the attempt failed because somebody else has it; else 0."""
     if verdict is None or verdict.signature != ADDRESS_IN_USE or not port:
         return 0
-    return port if any(re.search(rf"\b{port}\b", line) for line in (verdict.what, *verdict.evidence)) else 0
+    return port if any(str(port) in _words(line) for line in (verdict.what, *verdict.evidence)) else 0
+
+
+def _words(line: str) -> list[str]:
+    return "".join(sign if sign.isalnum() or sign == "_" else " " for sign in line).split()
 
 
 def _dead(attempt: Attempt, history: History) -> frozenset[str]:

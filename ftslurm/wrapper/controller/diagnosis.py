@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ftslurm.model.devices import Fault
+from ftslurm.model import decisions as do
+from ftslurm.model.events import Advised, Diagnosed
 from ftslurm.model.settings import Settings
-from ftslurm.model.verdict import Confidence, ErrorClass, RankEnd, Retriable, Verdict
+from ftslurm.model.verdict import unknown
 
 if TYPE_CHECKING:
     from ftslurm.catalogs.patterns import PatternBook
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Diagnosis:
-    """Call it with every rank's end, the acting faults and the bad nodes for the verdict (policies/diagnose/classify.py)."""
+    """Answers the judge's questions on failures and hangs. It may take seconds, so it is asked beside the loop."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -31,28 +31,28 @@ class Diagnosis:
         # status 134 for a job that has gone well. A site's own files have been read before (wiring.py), so nothing blocks here.
         threading.Thread(target=self._load_quietly).start()
 
-    def __call__(self, ends: tuple[RankEnd, ...], faults: tuple[Fault, ...], bad_nodes: Mapping[str, str]) -> Verdict:
+    def diagnose(self, asked: do.Diagnose) -> Diagnosed:
         """Never raises: a job is not lost to its own diagnosis."""
         from ftslurm.policies.diagnose.classify import Facts, classify
+        from ftslurm.policies.diagnose.spread import on_the_whole
 
         try:
-            return classify(ends, Facts(faults, bad_nodes), self.load())
+            found = on_the_whole(classify(asked.ends, Facts(asked.faults, asked.bad), self.load()), asked)
         except Exception as error:  # the edge of the judgement: whatever is wrong here, the ladder goes on without it
             log.exception("the classification failed")
-            what = f"not known: the classification failed ({error})"
-            return Verdict(ErrorClass.UNKNOWN, Retriable.UNKNOWN, Confidence.NONE, "unknown", what)
+            found = unknown(f"the classification failed ({error})")
+        return Diagnosed(asked.attempt, found, asked.rank)
 
-    def advise(
-        self, ends: tuple[RankEnd, ...], stacks: Mapping[str, str]
-    ) -> tuple[tuple[str, str, str, tuple[str, ...]], ...]:
+    def advise(self, asked: do.Advise) -> Advised:
         """Hints on a hang (policies/hang/hints.py). Never raises."""
         from ftslurm.policies.hang.hints import hints
 
         try:
-            return tuple((hint.name, hint.what, hint.advice, hint.evidence) for hint in hints(ends, stacks))
+            found = tuple((hint.name, hint.what, hint.advice, hint.evidence) for hint in hints(asked.ends, asked.evidence))
         except Exception:
             log.exception("no hints could be given")
-            return ()
+            found = ()
+        return Advised(asked.attempt, found)
 
     def load(self) -> PatternBook:
         """Raises: PolicyError for a site's catalogue that is wrong."""

@@ -28,6 +28,7 @@ from ftslurm.model.record import Finished, Record
 from ftslurm.model.summary import MAY_GO_ON
 from ftslurm.model.text import visible
 from ftslurm.system.clock import Clock
+from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.display import Display, wait_text
 from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
@@ -90,7 +91,7 @@ class Effects:
         self, sources: Sources, launcher: Launcher, scheduler: Scheduler, signals: Signals, clock: Clock,
         channel: Callable[[], str], verbose: bool = False, err: TextIO | None = None,
         programs: Callable[[int], Mapping[int, tuple[str, ...]]] = lambda tasks: {},
-        prepare: Callable[[], None] = lambda: None, left: Callable[[do.TellOthers], None] = lambda told: None,
+        diagnosis: Diagnosis | None = None, left: Callable[[do.TellOthers], None] = lambda told: None,
         tail_bytes: int = 0, silence_s: float = 0.0, beat_limits: Mapping[str, Any] | None = None, inject: str = "",
         keep: Callable[[int, str, str], Any] = lambda attempt, node, text: None, past: Sequence[Record] = (),
         keep_output: Callable[[], None] = lambda: None, banner_streams: Mapping[str, str] | None = None,
@@ -108,7 +109,7 @@ class Effects:
         self._verbose = verbose
         self._err = err or sys.stderr
         self._programs = programs
-        self._prepare = prepare
+        self._diagnosis = diagnosis
         self._left = left
         self._keep = keep
         self._records = list(past)
@@ -246,7 +247,8 @@ class Effects:
     # --- nodes and devices
 
     def _watch(self, decision: do.WatchNodes) -> None:
-        self._prepare()  # the job has come up and there is time: what a failure will need is loaded beside it
+        if self._diagnosis is not None:
+            self._diagnosis.prepare()  # the job has come up and there is time: what a failure will need is loaded beside it
         agents = self._launcher.watch(decision.nodes, self._channel(), decision.lent)
         self._agents.append(agents)
         self._sources.agents_come(decision.nodes, agents)
@@ -328,6 +330,16 @@ class Effects:
         work.start()
         work.join(None if d.wait_s < 0 else d.wait_s)
         return said[0] if said else f"the clean-up has not ended after {d.wait_s:g} s, and is waited for no longer"
+
+    # --- what is behind a failure: inside RE2 (C++) a thread that an interpreter cuts off aborts the process
+
+    def _diagnose(self, asked: do.Diagnose) -> None:
+        if self._diagnosis is not None:
+            self._sources.background_to_the_end(partial(self._diagnosis.diagnose, asked))
+
+    def _advise(self, asked: do.Advise) -> None:
+        if self._diagnosis is not None:
+            self._sources.background_to_the_end(partial(self._diagnosis.advise, asked))
 
     # --- people
 
@@ -455,6 +467,8 @@ _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
     do.ReleaseNodes: Effects._release,
     do.DismissAgents: Effects._dismiss_agents,
     do.Requeue: Effects._requeue,
+    do.Diagnose: Effects._diagnose,
+    do.Advise: Effects._advise,
     do.Say: Effects._say,
     do.ShowWait: Effects._show_wait,
     do.KeepOutput: Effects._save_output,

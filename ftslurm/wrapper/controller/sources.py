@@ -183,6 +183,10 @@ class Sources:
         """Do `work`, which may take long, beside the loop; its answer becomes an event. It must not raise."""
         threading.Thread(target=lambda: self.put(work()), daemon=True).start()
 
+    def background_to_the_end(self, work: Callable[[], Event]) -> None:
+        """Likewise, and ftrun does not end before it has: for what may not be cut off."""
+        threading.Thread(target=lambda: self.put(work())).start()
+
     def listen(self, look: Callable[[], Sequence[Requested]], every_s: float = REQUESTS_S) -> None:
         """Look for requests beside the loop: a file system that hangs shall not keep beats from being answered."""
 

@@ -269,7 +269,8 @@ def _run_locally(order: Order, site: Site, number: int, journal: Journal) -> int
         order.components, order.env, _python(site.settings), allocation.nodes, number, site.settings.poll_s,
         _width(order, allocation, site.settings), again=_ran_before(order, history),
     )  # fmt: skip
-    facts = _facts(order, allocation, "local", frozenset({Capability.ASK, Capability.REQUEUE, Capability.REPLACE}), site.settings)
+    can = frozenset(Capability) - {Capability.PROBE, Capability.RELEASE, Capability.STEPS}
+    facts = _facts(order, allocation, "local", can, site.settings)
     scheduler = LocalScheduler(pool, granted)
     controller = _controller(order, site.settings, history, facts, journal, launcher, scheduler, ["127.0.0.1"])
     if site.no_slurm and not history.requeues_done:
@@ -311,7 +312,7 @@ def _controller(
 
     effects = Effects(
         sources, launcher, scheduler, signals, clock, channel, order.verbose, programs=programs(order.components),
-        prepare=diagnosis.prepare, left=lambda told: _left(memory, facts, told),
+        diagnosis=diagnosis, left=lambda told: _left(memory, facts, told),
         keep=lambda attempt, node, text: evidence.keep(journal.path, attempt, node, text),
         keep_output=lambda: output.keep(journal.path, facts.schedule, files, keep_bytes),
         banner_streams=ranks.banner, tail_bytes=settings.tail_bytes,
@@ -332,7 +333,7 @@ def _controller(
         effects.say(f"of ft_launcher's configuration {', '.join(unused)} {'has' if len(unused) == 1 else 'have'} no effect here")
     board = sources.observer = LiveBoard(sources, facts.run)
     live = LiveTeller(journal.path, sources, board)
-    return Controller(Judge(settings, history, facts, diagnosis, diagnosis.advise), sources, effects, journal, clock, live)
+    return Controller(Judge(settings, history, facts), sources, effects, journal, clock, live)
 
 
 def _about(facts: RunFacts) -> str:

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from typing import Any
+
+import pytest
+
+from ftslurm.model import decisions as do
+from ftslurm.model.events import Diagnosed
+from ftslurm.model.settings import Settings
+from ftslurm.policies.diagnose import classify
+from ftslurm.wrapper.controller.diagnosis import Diagnosis
+from ftslurm.wrapper.controller.effects import Effects
 
 # Half a second or more inside RE2, which lets go of the interpreter's lock while it works.
 ENDS_MEANWHILE = """
@@ -31,3 +42,42 @@ def test_an_ftrun_that_ends_while_it_is_loaded_keeps_its_status() -> None:
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", ENDS_MEANWHILE], capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+class Slow(Diagnosis):
+    """Takes until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(Settings())
+        self.go, self.answered = threading.Event(), threading.Event()
+
+    def diagnose(self, asked: do.Diagnose) -> Diagnosed:
+        self.go.wait(30)
+        self.answered.set()
+        return super().diagnose(asked)
+
+
+class Background:
+    """The part of the sources that is used."""
+
+    def background_to_the_end(self, work: Any) -> None:
+        threading.Thread(target=work).start()
+
+
+def test_the_loop_goes_on_while_it_is_found_out_what_is_behind_a_failure() -> None:
+    slow: Slow = Slow()
+    effects = Effects(Background(), None, None, None, None, "", diagnosis=slow)  # type: ignore[arg-type]
+    effects.carry_out(do.Diagnose(1, ()))
+    assert not slow.answered.is_set()
+    slow.go.set()
+    assert slow.answered.wait(30)
+
+
+def test_a_diagnosis_that_fails_is_an_unknown_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise ValueError("no such rank")
+
+    monkeypatch.setattr(classify, "classify", fails)
+    found = Diagnosis(Settings()).diagnose(do.Diagnose(3, (), rank=7))
+    assert (found.attempt, found.rank, found.verdict.signature) == (3, 7, "unknown")
+    assert found.verdict.what == "not known: the classification failed (no such rank)"
