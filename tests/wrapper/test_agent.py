@@ -17,6 +17,7 @@ from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer
 from ftslurm.wrapper.agent.agent import Agent, signs_of_life
 from ftslurm.wrapper.agent.evidence import Examined
+from ftslurm.wrapper.shim.lease import Lease
 from ftslurm.wrapper.shim.link import LinkError
 
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -28,6 +29,7 @@ class Told:
     def __init__(self) -> None:
         self.poll = select.poll()
         self.gone = ""
+        self.lease = Lease()
         self.said: list[dict[str, Any]] = []
         self.coming: list[dict[str, Any]] = []
         self.turns = 0
@@ -41,9 +43,6 @@ class Told:
 
     def turn(self, now: float) -> None:
         self.turns += 1
-
-    def over(self, now: float) -> bool:
-        return False
 
     def wakes_in(self, now: float) -> float:
         return 0.05

@@ -14,7 +14,8 @@ from typing import ClassVar
 import pytest
 
 from ftslurm.wrapper.shim.channel import Channel
-from ftslurm.wrapper.shim.line import PAUSE_S, Line
+from ftslurm.wrapper.shim.lease import PAUSE_S
+from ftslurm.wrapper.shim.line import Line
 from ftslurm.wrapper.shim.link import Link
 from ftslurm.wrapper.shim.timers import GUARD_S, Guard
 from tests.wrapper.shim_controller import SOON_S, Message, Shim, is_gone, until
@@ -381,10 +382,10 @@ def test_an_answer_that_renews_nothing_counts_for_whoever_may_take_over() -> Non
     with ours, theirs:
         line = Line(Channel(f"1:1/1:{'ab' * 32}:127.0.0.1"), {}, ours, Link(b"x" * 32, server=False), {"t": "hello"})
         line._welcomed({"t": "welcome", "a": 0, "lease_s": 60.0, "beat_s": 5.0})
-        began, ends = line.answered, line.until
+        began, ends = line.lease.answered, line.lease.until
         line._asked = {1: began + 100.0, 2: began + 200.0}
         line._is_new({"t": "beat", "a": 0, "k": 1, "cut_off": True})
-        assert (line.answered, line.until) == (began + 100.0, max(ends, began + 100.0))
+        assert (line.lease.answered, line.lease.until) == (began + 100.0, max(ends, began + 100.0))
         line._is_new({"t": "beat", "a": 0, "k": 2})
-        assert (line.answered, line.until) == (began + 200.0, began + 260.0)
+        assert (line.lease.answered, line.lease.until) == (began + 200.0, began + 260.0)
         line.close()

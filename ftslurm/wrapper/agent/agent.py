@@ -29,7 +29,8 @@ from ftslurm.wrapper.agent.pages import Pages, limits_of, sweep
 from ftslurm.wrapper.agent.stalls import Stalls
 from ftslurm.wrapper.shim.channel import CHANNEL_VARIABLE, Channel
 from ftslurm.wrapper.shim.connection import connect
-from ftslurm.wrapper.shim.line import CUT_OFF, Line
+from ftslurm.wrapper.shim.lease import CUT_OFF
+from ftslurm.wrapper.shim.line import Line
 from ftslurm.wrapper.shim.link import LinkError
 from ftslurm.wrapper.shim.pages import page_folder
 from ftslurm.wrapper.shim.timers import boot_s
@@ -81,7 +82,7 @@ class Agent:
     @property
     def inherits(self) -> Mapping[str, Any]:
         """What is left to go on with, where the controller has fallen silent; empty where it is not our business."""
-        silent = bool(self._line.gone) or (self._line.over(boot_s()) and self._line.why == CUT_OFF)
+        silent = bool(self._line.gone) or (self._line.lease.over(boot_s()) and self._line.lease.why == CUT_OFF)
         return self._will if silent else {}
 
     def run(self) -> None:
@@ -90,7 +91,7 @@ class Agent:
             wait_ms, before = self._wait_ms(next_look), boot_s()
             self._line.poll.poll(wait_ms)
             if boot_s() - before > (wait_ms or 0.0) / 1000 + AWAY_S:  # a suspended job; an agent runs nothing on its lease
-                self._line.excuse(boot_s())
+                self._line.lease.excuse(boot_s())
             if not self._listen():
                 return
             self._line.turn(boot_s())
@@ -122,7 +123,7 @@ class Agent:
                     self._will = {}
                     return False
                 self._told(message)
-            return not (self._line.gone or self._line.over(boot_s()))
+            return not (self._line.gone or self._line.lease.over(boot_s()))
         except (LinkError, KeyError, TypeError, ValueError) as error:
             print(f"ftslurm: the agent on {self._node} ends: {visible(error)}", file=sys.stderr)
             return False
@@ -385,7 +386,7 @@ def main() -> None:
         agent.run()
         if will := agent.inherits:
             line.hang_up()
-            inherit(will, node, line.answered, line.ending(boot_s()))
+            inherit(will, node, line.lease.answered, line.ending(boot_s()))
     except (IndexError, KeyError, OSError, ValueError) as error:
         sys.exit(f"ftslurm: the agent on {node} cannot reach ftrun: {visible(error)}")
 

@@ -716,447 +716,6 @@ class Drill:
         self._turn_at = now + SLOW_CYCLE_S * (self._share if self._runs else 1 - self._share)
 
 
-# --- signals.py
-# Signals: which are passed on, how they are queued for a loop, and how to end as the command did.
-
-# Passed on to the command and reported. STOP and KILL do what the kernel does, TSTP and CONT announce.
-FORWARDED = (
-    signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
-    signal.SIGXCPU, signal.SIGURG,
-)  # fmt: skip
-# Slurm's, around the suspension of a job: two seconds before its SIGSTOP, and to go on. Passed on where Slurm signals the
-# task alone, as a program may have handlers for them.
-ANNOUNCING = (signal.SIGTSTP, signal.SIGCONT)
-
-
-def waking() -> tuple[int, int]:
-    """An end to read and one to write, for wake-ups. Not a pipe: that any process of the user's can open by /proc, and fill or
-    empty it."""
-    ours, theirs = socket.socketpair()
-    return ours.detach(), theirs.detach()
-
-
-def passes_signals_on(env: Mapping[str, str]) -> bool:
-    """Does Slurm signal only the task itself (proctrack/cgroup: the shim), or the whole tree, the command included?
-
-    Only a step's own cgroup means the former. Source: proctrack_p_signal in Slurm's proctrack plugins.
-    """
-    if env.get("FTSLURM_LOCAL"):
-        return True
-    try:
-        with open("/proc/self/cgroup") as listing:
-            return "/step_" in listing.read()
-    except OSError:
-        return False
-
-
-def catch_signals() -> int:
-    """Queue every signal we pass on, and SIGCHLD, for a loop; gives the end to read. Ignored ones stay ignored."""
-    read_end, write_end = waking()
-    os.set_blocking(write_end, False)
-    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-    for number in (*FORWARDED, *ANNOUNCING, signal.SIGCHLD):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda *_: None)
-    return read_end
-
-
-def end_as(status: int) -> None:
-    """End as the command did: by the same signal, without a core of our own, so that srun reports what it would have."""
-    number = status - 128
-    if number in (*FORWARDED, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if number != signal.SIGKILL:
-            signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-    os._exit(status & 255)
-
-
-# --- talk.py
-# One conversation over as many connections as it takes: what was said arrives, in order and once.
-
-class Talk:
-    """One side of a conversation over as many connections as it takes, without any of them: messages are numbered, kept
-    until the other side has them, and said again after a break; what comes twice is heard once."""
-
-    def __init__(self) -> None:
-        self.heard = 0  # number of the last message that came in
-        self._said = 0
-        self._kept: deque[Message] = deque()
-
-    def say(self, message: Message) -> Message:
-        """`message` with its number, to be sent if there is a connection."""
-        self._said += 1
-        self._kept.append({**message, "n": self._said})
-        return self._kept[-1]
-
-    def hear(self, message: Message) -> bool:
-        """Is it a new one? Raises: LinkError when one before it is missing."""
-        number = message.get("n")
-        if type(number) is not int or number > self.heard + 1:
-            raise LinkError(f"after message {self.heard} came message {str(number)[:20]}")
-        new = number == self.heard + 1
-        self.heard = max(self.heard, number)
-        return new
-
-    def has(self, number: object) -> None:
-        """The other side has everything up to `number`. Raises: LinkError when it cannot."""
-        if type(number) is not int or not 0 <= number <= self._said:
-            raise LinkError(f"message {str(number)[:20]} of {self._said} was acknowledged")
-        while self._kept and self._kept[0]["n"] <= number:
-            self._kept.popleft()
-
-    @property
-    def kept(self) -> list[Message]:
-        """What the other side may not have yet, in order."""
-        return list(self._kept)
-
-
-# --- timers.py
-# The clock that leases go by, and the kernel's own timers for their end.
-
-# From the end of the lease to the kernel's own SIGKILL, for the case that the shim cannot act: it kills the shim as well.
-# Below the lease's margin (lease.margin).
-GUARD_S = 1.0
-
-
-def boot_s() -> float:
-    """Seconds by a clock that goes on while a machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def timer_library(load: Callable[[str | None], ctypes.CDLL]) -> ctypes.CDLL | None:
-    """Where timer_create is, None if it is nowhere. load: as ctypes.CDLL. glibc before 2.34 keeps it in a library of its own."""
-    for name in (None, "librt.so.1"):
-        try:
-            library = load(name)
-            if hasattr(library, "timer_create"):
-                return library
-        except OSError:
-            continue
-    return None
-
-
-class Timer:
-    """A signal of the kernel's for this process at a given time, also while it is stopped. Where the kernel has no such
-    timer there is none.
-
-    Source: timer_create(2), which lets the signal be any.
-    """
-
-    def __init__(self, library: ctypes.CDLL | None, number: int) -> None:
-        """library: None where there are no timers."""
-        self._library = library
-        self._timer = ctypes.c_void_p()
-        event = (ctypes.c_int * 16)()  # struct sigevent: a value of 8 bytes, the signal, how to notify (0: by signal)
-        event[2] = number
-        made = library.timer_create(time.CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer)) if library else -1
-        self.there = made == 0
-
-    def set(self, at: float) -> None:
-        """at: as boot_s(); 0: not at all."""
-        if self.there and self._library:
-            whole = int(at)
-            when = (ctypes.c_long * 4)(0, 0, whole, int((at - whole) * 1e9))
-            self._library.timer_settime(self._timer, 1, ctypes.byref(when), None)  # 1: TIMER_ABSTIME
-
-
-class Guard:
-    """For the end of a lease while we stand still: SIGCONT wakes who was only stopped, so that we end all below us; then
-    SIGKILL for us, and PR_SET_PDEATHSIG for the command alone. signal(7): both reach stopped processes.
-    """
-
-    def __init__(self, load: Callable[[str | None], ctypes.CDLL] = ctypes.CDLL) -> None:
-        library = timer_library(load)
-        self._wakes, self._kills = Timer(library, signal.SIGCONT), Timer(library, signal.SIGKILL)
-
-    @property
-    def there(self) -> bool:
-        """Can the kernel do it?"""
-        return self._wakes.there and self._kills.there
-
-    def set(self, at: float) -> None:
-        """at: the end of the lease, as boot_s(); 0: not at all."""
-        self._wakes.set(at)
-        self._kills.set(at + GUARD_S if at else 0.0)
-
-
-# --- line.py
-# The way to the controller: a conversation kept up over broken connections, and the lease that comes with it.
-
-REDIAL_S = 3.0  # for one try; the first lost SYN is sent again after one second
-# The controller's host answers, and nobody listens there: ftrun has ended. Longer than a reload of a firewall's rules.
-REFUSED_S = 5.0
-# When Slurm has just asked the step to end, it has asked the batch script too, and ftrun most likely ended with it: Slurm kills
-# all that a script leaves in its cgroup. As long after SIGTERM; SIGKILL follows within KillWait, 30 s by default.
-ENDING_S, ENDING_REFUSED_S = 60.0, 0.5
-CUT_OFF = "cut off from ftrun for longer than the lease"
-MISSED_BEATS = 2  # as many without an answer, and the connection is taken for dead: TCP itself would wait for minutes
-# From Slurm's announcement that it will stop the job to taking it that it did not, by a clock that goes on meanwhile.
-# slurmd sends the SIGSTOP two seconds after the SIGTSTP; seen on 22.05.
-PAUSE_S = 10.0
-# Without a controller nobody asks for a grace: the ranks get that of `stop.grace`, which it told, or the default, and the
-# default of `stop.kill_wait`.
-ORPHAN_GRACE_S, ORPHAN_KILL_WAIT_S = 20.0, 30.0
-
-
-class Line:
-    """The conversation with the controller, kept up over broken connections, and the lease that comes with its answers.
-
-    `poll` wakes when there is something for `listen`. Times are boot_s().
-    """
-
-    def __init__(self, channel: Channel, env: dict[str, str], sock: socket.socket, link: Link, hello: Message) -> None:
-        """hello: the first message of every connection."""
-        self._channel = channel
-        self._env = env
-        self._talk = Talk()
-        self._hello = {**hello, "talk": os.urandom(16).hex()}
-        self._wake_read, self._wake_write = waking()
-        self.poll = select.poll()
-        self.poll.register(self._wake_read, select.POLLIN)
-        self.until = float("inf")  # the end of the lease; before the first answer there is nothing to end
-        self.why = CUT_OFF  # it has ended
-        self.answered = 0.0  # when the last answer was asked for, whether it renewed the lease or not
-        self.gone = ""  # why there is no controller any more
-        self.grace_s = ORPHAN_GRACE_S
-        self._lease_s = 0.0
-        self._beat_s = 0.0
-        self._next_beat = float("inf")
-        self._pause_at: float | None = None  # since when we expect to be stopped
-        self.paused = False  # the controller waits for us: the lease does not run out
-        self._held_at: float | None = None  # it has run out meanwhile, and counts anew: nothing runs before an answer
-        self._asked: dict[int, float] = {}  # beats without an answer: number -> when it was sent
-        self._beats = 0
-        self._has = 0  # the last beat whose answer came
-        self._welcome = False
-        self._refused_at: float | None = None
-        self._ends_by = 0.0  # until when the end of ftrun is to be expected
-        self._found: tuple[socket.socket, Link] | OSError | None = None  # by the thread that dials
-        self._sock: socket.socket | None = None
-        # Given up, and still open: closed they would say that this process has ended.
-        self._given_up: list[socket.socket] = []
-        self._use(sock, link)
-
-    def say(self, message: Message) -> None:
-        """It arrives, sooner or later, or there is no controller any more."""
-        numbered = self._talk.say(message)
-        if self._welcome:
-            self._send(numbered)
-
-    def listen(self) -> list[Message]:
-        """New messages. Raises: LinkError when the controller speaks another language."""
-        if self._found is not None:
-            os.read(self._wake_read, 16)
-            found, self._found = self._found, None
-            self._dialled(found)
-        if self._sock is None or not readable(self._sock):
-            return []
-        try:
-            messages = receive(self._sock, self._link)
-        except EOFError:
-            self._broken("it hung up")
-            return []
-        except (OSError, LinkError) as error:  # forged or damaged: whoever did that is not in the next connection
-            self._broken(str(error))
-            return []
-        return [message for message in messages if self._is_new(message)]
-
-    def turn(self, now: float) -> None:
-        """What is due: a beat; a new connection where beats have had no answer; the end of all tries."""
-        if self._welcome and now >= self._next_beat:
-            if len(self._asked) >= MISSED_BEATS:
-                self._broken("it does not answer")
-                return
-            self._beat(now)
-        if self._pause_at is not None and now - self._pause_at >= PAUSE_S:
-            self.resume(now)
-        if self._refused_at is not None and now - self._refused_at >= self._patience_s(now):
-            self.gone = self.gone or "ftrun has ended"
-
-    def asked_to_end(self, now: float) -> None:
-        """Slurm has asked the step to end."""
-        self._ends_by = now + ENDING_S
-
-    def ending(self, now: float) -> bool:
-        """Has Slurm asked for it just now?"""
-        return now < self._ends_by
-
-    def _patience_s(self, now: float) -> float:
-        return ENDING_REFUSED_S if self.ending(now) else REFUSED_S
-
-    def pause(self, now: float) -> None:
-        """We are going to be stopped, and the controller most likely as well. Asks it to wait for us."""
-        if self._lease_s and not self.gone:
-            self._pause_at = now
-            self._beat(now)
-
-    def resume(self, now: float) -> None:
-        """We run (again). A lease that ran out meanwhile counts anew, but nothing may run before the controller has answered:
-        it may have been ended, or have begun without us by somebody else's hand."""
-        if self._pause_at is None:
-            return
-        self._pause_at = None
-        if self.paused and now >= self.until:
-            self._held_at, self.until = now, now + self._lease_s
-        self.paused = False
-        self._beat(now)
-
-    def excuse(self, now: float) -> None:
-        """We stood still ourselves, and watch over nothing that may not run beside others: the lease counts anew."""
-        if self.until < float("inf"):
-            self.until = max(self.until, now + self._lease_s)
-
-    @property
-    def held(self) -> bool:
-        """Must all stand still that runs on the lease?"""
-        return self._held_at is not None
-
-    def over(self, now: float) -> bool:
-        """Has the lease run out?"""
-        return now >= self.until and not self.paused
-
-    def _beat(self, now: float) -> None:
-        if self._welcome:
-            self._beats += 1
-            self._asked[self._beats] = now
-            self._next_beat = now + self._beat_s if self._beat_s else float("inf")
-            pause = {"pause": True} if self._pause_at is not None else {}
-            self._send({"t": "beat", "k": self._beats, "a": self._talk.heard, "r": self._has, **pause})
-
-    def wakes_in(self, now: float) -> float:
-        """Seconds, infinite for never."""
-        if self.gone:
-            return float("inf")
-        refused = float("inf") if self._refused_at is None else self._refused_at + self._patience_s(now)
-        paused = float("inf") if self._pause_at is None else self._pause_at + PAUSE_S
-        return max(0.0, min(self._next_beat, float("inf") if self.paused else self.until, refused, paused) - now)
-
-    def close(self) -> None:
-        """No word any more, and no try. The lease stays what it is. The connection ends with the process."""
-        self._give_up()
-        self.gone = self.gone or "closed"
-        try:
-            self.poll.unregister(self._wake_read)  # of a try that is still under way nobody needs to hear
-        except KeyError:
-            pass  # done before
-
-    def hang_up(self) -> None:
-        """`close`, by one who watches over no rank: the controller shall know."""
-        self.close()
-        self._close_given_up()
-
-    @property
-    def address(self) -> str:
-        """Our own, as the controller reaches it."""
-        return self._sock.getsockname()[0] if self._sock else ""
-
-    def _is_new(self, message: Message) -> bool:
-        """Raises: LinkError."""
-        what = message.get("t")
-        if what == "beat":
-            self._talk.has(message.get("a"))
-            asked = self._asked.pop(message.get("k", 0), None)
-            if asked is not None:
-                self._has = message["k"]
-                self._asked = {beat: at for beat, at in self._asked.items() if at > asked}
-                self._renew(asked, message)
-                self.paused = self._pause_at is not None and bool(message.get("paused"))
-            if message.get("let_go"):
-                self._end_lease("ftrun has let this rank go")
-            return False
-        if what == "refused":
-            self._end_lease("ftrun has gone on without this rank")
-            return False
-        if what == "welcome":
-            self._welcomed(message)
-            return False
-        return self._talk.hear(message)
-
-    def _welcomed(self, message: Message) -> None:
-        self._talk.has(message.get("a"))
-        self._lease_s, self._beat_s = (number_in(message[name], 0, 1e9) for name in ("lease_s", "beat_s"))
-        self.grace_s = number_in(message.get("grace_s", ORPHAN_GRACE_S), 0, 1e9)
-        self._welcome, self._refused_at = True, None
-        self._close_given_up()
-        self._next_beat = boot_s() + self._beat_s if self._beat_s else float("inf")
-        self._renew(self._hello_at, message)
-        for kept in self._talk.kept:
-            self._send(kept)
-
-    def _renew(self, asked_at: float, answer: Message) -> None:
-        """An answer counts from when it was asked for: nobody knows how long it was on its way."""
-        if self._lease_s and not answer.get("let_go"):
-            # From one that is itself cut off nothing is taken, and who has no lease yet gets none.
-            until = asked_at + (0.0 if answer.get("cut_off") else self._lease_s)
-            if self._held_at is not None and asked_at >= self._held_at and not answer.get("cut_off"):
-                self._held_at = None
-            self.until = until if self.until == float("inf") else max(self.until, until)
-            self.answered = max(self.answered, asked_at)
-
-    def _end_lease(self, why: str) -> None:
-        self.why, self.until, self.paused = why, min(self.until, boot_s()), False
-
-    def _use(self, sock: socket.socket, link: Link) -> None:
-        self._sock, self._link, self._welcome, self._asked = sock, link, False, {}
-        self.poll.register(sock, select.POLLIN)
-        self._hello_at = boot_s()
-        self._next_beat = float("inf")
-        self._send({**self._hello, "a": self._talk.heard})
-
-    def _send(self, message: Message) -> None:
-        if self._sock is None:
-            return
-        try:
-            self._sock.sendall(self._link.pack(message))
-        except OSError as error:
-            self._broken(str(error))
-
-    def _give_up(self) -> None:
-        if self._sock is not None:
-            self.poll.unregister(self._sock)
-            self._given_up.append(self._sock)
-        self._sock, self._welcome, self._next_beat = None, False, float("inf")
-
-    def _close_given_up(self) -> None:
-        while self._given_up:
-            self._given_up.pop().close()
-
-    def _broken(self, why: str) -> None:
-        self._give_up()
-        self._dial()
-
-    def _dial(self) -> None:
-        if self.gone:
-            return
-        try:
-            start_new_thread(self._dialling, ())
-        except ThreadError as error:
-            self.gone = f"no thread is to be had to call ftrun again: {error}"
-
-    def _dialling(self) -> None:
-        try:
-            self._found = connect(self._channel, self._env, min(REDIAL_S, self._patience_s(boot_s())))
-        except OSError as error:
-            self._found = error
-        os.write(self._wake_write, b"!")
-
-    def _dialled(self, found: tuple[socket.socket, Link] | OSError) -> None:
-        if isinstance(found, tuple):
-            if self.gone:
-                found[0].close()
-            else:
-                self._use(*found)
-            return
-        if not isinstance(found, NobodyListens):
-            self._refused_at = None
-        elif self._refused_at is None:
-            self._refused_at = boot_s()
-        self._dial()
-
-
 # --- memory.py
 # How often the kernel has killed for memory.
 
@@ -1648,6 +1207,579 @@ def last_notes(page: str) -> list[int | str]:
     return [begin + skipped, text] if text else []
 
 
+# --- ending.py
+# How the command of an attempt ended: told once, with its last words.
+
+class Ending:
+    """From one start of the command to the report of its end."""
+
+    def __init__(self, command: Command, output: Output) -> None:
+        self._command = command
+        self._output = output
+        self.told = True  # the controller knows, or nothing has begun
+        self.asked = False  # to stop, before it ended
+        self._at = 0.0  # Unix seconds
+        self._tell_by = 0.0  # it is told then at the latest
+        self._page = ""  # of the command
+        self._oom_kills: int | None = None  # before the attempt
+
+    def begin(self, page: str) -> None:
+        """A start. page: of the command, empty for none."""
+        self.told, self._tell_by = False, 0.0
+        self._page, self._oom_kills = page, oom_kills()
+
+    @property
+    def untold(self) -> bool:
+        """Has the command ended, and nobody knows yet?"""
+        return self._command.status is not None and not self.told
+
+    @property
+    def killed_by(self) -> int:
+        """The signal that ended it, 0 for none."""
+        status = self._command.status or 0
+        return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+    @property
+    def status(self) -> int:
+        """As a shell has it: 128+n means by signal n."""
+        return 128 + self.killed_by if self.killed_by else os.WEXITSTATUS(self._command.status or 0)
+
+    def settled(self, now: float) -> bool:
+        """Have its last words been read, or is there no more time for that? Whoever ended well has none to tell."""
+        if not self._tell_by:
+            self._at, self.asked, self._tell_by = time.time(), self._command.stopping, now + SETTLE_S
+        return not self._command.status or now >= self._tell_by or self._output.caught_up()
+
+    def message(self) -> Message:
+        """For the controller."""
+        killed_by = self.killed_by
+        code = 0 if killed_by else self.status
+        said: Message = {"t": "exited", "attempt": self._command.attempt, "code": code, "signal": killed_by, "at": self._at}
+        if notes := last_notes(self._page):
+            said["notes"] = notes
+        if self._command.status:
+            said["asked"] = self.asked
+            if words := self._output.words():
+                said["tail"] = words
+            if self._oom_kills is not None and (oom_kills() or 0) > self._oom_kills:
+                said["oom"] = True
+        return said
+
+
+# --- hello.py
+# What a shim says of itself first, over every connection.
+
+def count_in(env: Mapping[str, str], name: str) -> int:
+    """A number that Slurm has put there; 0 where it has not."""
+    text = env.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
+
+
+def hello(env: Mapping[str, str], rank: int, total: int, launch: int, address: str, free_port: int) -> Message:
+    """env: as Slurm gave it. total: ranks of the step. address: ours, as the controller reaches it."""
+    return {
+        "t": "hello",
+        "rank": rank,
+        "node": env.get("SLURMD_NODENAME") or socket.gethostname(),
+        "slot": int(env.get("SLURM_NODEID", "0")),
+        "local": int(env.get("SLURM_LOCALID", "0")),
+        "expected": total,
+        "step": f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}",
+        "launch": launch,
+        "address": address,
+        "pid": os.getpid(),
+        "free_port": free_port,
+        "cpus": count_in(env, "SLURM_CPUS_ON_NODE"),
+        "gpus": count_in(env, "SLURM_GPUS_ON_NODE"),
+    }
+
+
+# --- lease.py
+# The lease: until when what a shim watches over may run. Pure; all times are given, as boot_s().
+
+CUT_OFF = "cut off from ftrun for longer than the lease"
+# From Slurm's announcement that it will stop the job to taking it that it did not, by a clock that goes on meanwhile.
+# slurmd sends the SIGSTOP two seconds after the SIGTSTP; seen on 22.05.
+PAUSE_S = 10.0
+
+
+class Lease:
+    """It runs out when the controller's answers no longer renew it, but not while the controller has promised to wait for a
+    suspended job."""
+
+    def __init__(self) -> None:
+        self.until = float("inf")  # its end; before the first answer there is nothing to end
+        self.why = CUT_OFF  # it has ended
+        self.answered = 0.0  # when the last answer was asked for, whether it renewed the lease or not
+        self.paused = False  # the controller waits for us: it does not run out
+        self._lasts_s = 0.0  # 0: there is none
+        self._pause_at: float | None = None  # since when we expect to be stopped
+        self._held_at: float | None = None  # it has run out meanwhile, and counts anew: nothing runs before an answer
+
+    @property
+    def held(self) -> bool:
+        """Must all stand still that runs on it?"""
+        return self._held_at is not None
+
+    @property
+    def pausing(self) -> bool:
+        """Do we expect to be stopped, or are we?"""
+        return self._pause_at is not None
+
+    def over(self, now: float) -> bool:
+        """Has it run out?"""
+        return now >= self.until and not self.paused
+
+    def wakes_at(self) -> float:
+        """When it runs out, or a pause that was announced has not come; infinite for never."""
+        pause_over = float("inf") if self._pause_at is None else self._pause_at + PAUSE_S
+        return min(float("inf") if self.paused else self.until, pause_over)
+
+    def lasts(self, seconds: float) -> None:
+        """From each question to the controller on that gets an answer; 0: for ever."""
+        self._lasts_s = seconds
+
+    def renew(self, asked_at: float, answer: Message) -> None:
+        """An answer counts from when it was asked for: nobody knows how long it was on its way."""
+        if self._lasts_s and not answer.get("let_go"):
+            # From one that is itself cut off nothing is taken, and who has no lease yet gets none.
+            until = asked_at + (0.0 if answer.get("cut_off") else self._lasts_s)
+            if self._held_at is not None and asked_at >= self._held_at and not answer.get("cut_off"):
+                self._held_at = None
+            self.until = until if self.until == float("inf") else max(self.until, until)
+            self.answered = max(self.answered, asked_at)
+
+    def end(self, why: str, now: float) -> None:
+        self.why, self.until, self.paused = why, min(self.until, now), False
+
+    def pause(self, now: float) -> bool:
+        """We are going to be stopped. Must the controller be asked to wait for us?"""
+        if self._lasts_s:
+            self._pause_at = now
+        return self._lasts_s > 0
+
+    def promised(self, answer: Message) -> None:
+        """What the controller says to that."""
+        self.paused = self.pausing and bool(answer.get("paused"))
+
+    def not_stopped(self, now: float) -> bool:
+        """Has the pause that was announced not come?"""
+        return self._pause_at is not None and now - self._pause_at >= PAUSE_S
+
+    def resume(self, now: float) -> bool:
+        """We run (again). A lease that ran out meanwhile counts anew, but nothing may run before the controller has answered:
+        it may have been ended, or have begun without us by somebody else's hand. False where no pause was announced."""
+        if self._pause_at is None:
+            return False
+        self._pause_at = None
+        if self.paused and now >= self.until:
+            self._held_at, self.until = now, now + self._lasts_s
+        self.paused = False
+        return True
+
+    def excuse(self, now: float) -> None:
+        """We stood still ourselves, and watch over nothing that may not run beside others: it counts anew."""
+        if self.until < float("inf"):
+            self.until = max(self.until, now + self._lasts_s)
+
+
+# --- signals.py
+# Signals: which are passed on, how they are queued for a loop, and how to end as the command did.
+
+# Passed on to the command and reported. STOP and KILL do what the kernel does, TSTP and CONT announce.
+FORWARDED = (
+    signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
+    signal.SIGXCPU, signal.SIGURG,
+)  # fmt: skip
+# Slurm's, around the suspension of a job: two seconds before its SIGSTOP, and to go on. Passed on where Slurm signals the
+# task alone, as a program may have handlers for them.
+ANNOUNCING = (signal.SIGTSTP, signal.SIGCONT)
+
+
+def waking() -> tuple[int, int]:
+    """An end to read and one to write, for wake-ups. Not a pipe: that any process of the user's can open by /proc, and fill or
+    empty it."""
+    ours, theirs = socket.socketpair()
+    return ours.detach(), theirs.detach()
+
+
+def passes_signals_on(env: Mapping[str, str]) -> bool:
+    """Does Slurm signal only the task itself (proctrack/cgroup: the shim), or the whole tree, the command included?
+
+    Only a step's own cgroup means the former. Source: proctrack_p_signal in Slurm's proctrack plugins.
+    """
+    if env.get("FTSLURM_LOCAL"):
+        return True
+    try:
+        with open("/proc/self/cgroup") as listing:
+            return "/step_" in listing.read()
+    except OSError:
+        return False
+
+
+def catch_signals() -> int:
+    """Queue every signal we pass on, and SIGCHLD, for a loop; gives the end to read. Ignored ones stay ignored."""
+    read_end, write_end = waking()
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    for number in (*FORWARDED, *ANNOUNCING, signal.SIGCHLD):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+    return read_end
+
+
+def end_as(status: int) -> None:
+    """End as the command did: by the same signal, without a core of our own, so that srun reports what it would have."""
+    number = status - 128
+    if number in (*FORWARDED, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(status & 255)
+
+
+# --- talk.py
+# One conversation over as many connections as it takes: what was said arrives, in order and once.
+
+class Talk:
+    """One side of a conversation over as many connections as it takes, without any of them: messages are numbered, kept
+    until the other side has them, and said again after a break; what comes twice is heard once."""
+
+    def __init__(self) -> None:
+        self.heard = 0  # number of the last message that came in
+        self._said = 0
+        self._kept: deque[Message] = deque()
+
+    def say(self, message: Message) -> Message:
+        """`message` with its number, to be sent if there is a connection."""
+        self._said += 1
+        self._kept.append({**message, "n": self._said})
+        return self._kept[-1]
+
+    def hear(self, message: Message) -> bool:
+        """Is it a new one? Raises: LinkError when one before it is missing."""
+        number = message.get("n")
+        if type(number) is not int or number > self.heard + 1:
+            raise LinkError(f"after message {self.heard} came message {str(number)[:20]}")
+        new = number == self.heard + 1
+        self.heard = max(self.heard, number)
+        return new
+
+    def has(self, number: object) -> None:
+        """The other side has everything up to `number`. Raises: LinkError when it cannot."""
+        if type(number) is not int or not 0 <= number <= self._said:
+            raise LinkError(f"message {str(number)[:20]} of {self._said} was acknowledged")
+        while self._kept and self._kept[0]["n"] <= number:
+            self._kept.popleft()
+
+    @property
+    def kept(self) -> list[Message]:
+        """What the other side may not have yet, in order."""
+        return list(self._kept)
+
+
+# --- timers.py
+# The clock that leases go by, and the kernel's own timers for their end.
+
+# From the end of the lease to the kernel's own SIGKILL, for the case that the shim cannot act: it kills the shim as well.
+# Below the lease's margin (lease.margin).
+GUARD_S = 1.0
+
+
+def boot_s() -> float:
+    """Seconds by a clock that goes on while a machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def timer_library(load: Callable[[str | None], ctypes.CDLL]) -> ctypes.CDLL | None:
+    """Where timer_create is, None if it is nowhere. load: as ctypes.CDLL. glibc before 2.34 keeps it in a library of its own."""
+    for name in (None, "librt.so.1"):
+        try:
+            library = load(name)
+            if hasattr(library, "timer_create"):
+                return library
+        except OSError:
+            continue
+    return None
+
+
+class Timer:
+    """A signal of the kernel's for this process at a given time, also while it is stopped. Where the kernel has no such
+    timer there is none.
+
+    Source: timer_create(2), which lets the signal be any.
+    """
+
+    def __init__(self, library: ctypes.CDLL | None, number: int) -> None:
+        """library: None where there are no timers."""
+        self._library = library
+        self._timer = ctypes.c_void_p()
+        event = (ctypes.c_int * 16)()  # struct sigevent: a value of 8 bytes, the signal, how to notify (0: by signal)
+        event[2] = number
+        made = library.timer_create(time.CLOCK_BOOTTIME, ctypes.byref(event), ctypes.byref(self._timer)) if library else -1
+        self.there = made == 0
+
+    def set(self, at: float) -> None:
+        """at: as boot_s(); 0: not at all."""
+        if self.there and self._library:
+            whole = int(at)
+            when = (ctypes.c_long * 4)(0, 0, whole, int((at - whole) * 1e9))
+            self._library.timer_settime(self._timer, 1, ctypes.byref(when), None)  # 1: TIMER_ABSTIME
+
+
+class Guard:
+    """For the end of a lease while we stand still: SIGCONT wakes who was only stopped, so that we end all below us; then
+    SIGKILL for us, and PR_SET_PDEATHSIG for the command alone. signal(7): both reach stopped processes.
+    """
+
+    def __init__(self, load: Callable[[str | None], ctypes.CDLL] = ctypes.CDLL) -> None:
+        library = timer_library(load)
+        self._wakes, self._kills = Timer(library, signal.SIGCONT), Timer(library, signal.SIGKILL)
+
+    @property
+    def there(self) -> bool:
+        """Can the kernel do it?"""
+        return self._wakes.there and self._kills.there
+
+    def set(self, at: float) -> None:
+        """at: the end of the lease, as boot_s(); 0: not at all."""
+        self._wakes.set(at)
+        self._kills.set(at + GUARD_S if at else 0.0)
+
+
+# --- line.py
+# The way to the controller: a conversation kept up over broken connections.
+
+REDIAL_S = 3.0  # for one try; the first lost SYN is sent again after one second
+# The controller's host answers, and nobody listens there: ftrun has ended. Longer than a reload of a firewall's rules.
+REFUSED_S = 5.0
+# When Slurm has just asked the step to end, it has asked the batch script too, and ftrun most likely ended with it: Slurm kills
+# all that a script leaves in its cgroup. As long after SIGTERM; SIGKILL follows within KillWait, 30 s by default.
+ENDING_S, ENDING_REFUSED_S = 60.0, 0.5
+MISSED_BEATS = 2  # as many without an answer, and the connection is taken for dead: TCP itself would wait for minutes
+# Without a controller nobody asks for a grace: the ranks get that of `stop.grace`, which it told, or the default, and the
+# default of `stop.kill_wait`.
+ORPHAN_GRACE_S, ORPHAN_KILL_WAIT_S = 20.0, 30.0
+
+
+class Line:
+    """The conversation with the controller, kept up over broken connections, and the lease that comes with its answers.
+
+    `poll` wakes when there is something for `listen`. Times are boot_s().
+    """
+
+    def __init__(self, channel: Channel, env: dict[str, str], sock: socket.socket, link: Link, hello: Message) -> None:
+        """hello: the first message of every connection."""
+        self._channel = channel
+        self._env = env
+        self._talk = Talk()
+        self._hello = {**hello, "talk": os.urandom(16).hex()}
+        self._wake_read, self._wake_write = waking()
+        self.poll = select.poll()
+        self.poll.register(self._wake_read, select.POLLIN)
+        self.lease = Lease()
+        self.gone = ""  # why there is no controller any more
+        self.grace_s = ORPHAN_GRACE_S
+        self._beat_s = 0.0
+        self._next_beat = float("inf")
+        self._asked: dict[int, float] = {}  # beats without an answer: number -> when it was sent
+        self._beats = 0
+        self._has = 0  # the last beat whose answer came
+        self._welcome = False
+        self._refused_at: float | None = None
+        self._ends_by = 0.0  # until when the end of ftrun is to be expected
+        self._found: tuple[socket.socket, Link] | OSError | None = None  # by the thread that dials
+        self._sock: socket.socket | None = None
+        # Given up, and still open: closed they would say that this process has ended.
+        self._given_up: list[socket.socket] = []
+        self._use(sock, link)
+
+    def say(self, message: Message) -> None:
+        """It arrives, sooner or later, or there is no controller any more."""
+        numbered = self._talk.say(message)
+        if self._welcome:
+            self._send(numbered)
+
+    def listen(self) -> list[Message]:
+        """New messages. Raises: LinkError when the controller speaks another language."""
+        if self._found is not None:
+            os.read(self._wake_read, 16)
+            found, self._found = self._found, None
+            self._dialled(found)
+        if self._sock is None or not readable(self._sock):
+            return []
+        try:
+            messages = receive(self._sock, self._link)
+        except EOFError:
+            self._broken("it hung up")
+            return []
+        except (OSError, LinkError) as error:  # forged or damaged: whoever did that is not in the next connection
+            self._broken(str(error))
+            return []
+        return [message for message in messages if self._is_new(message)]
+
+    def turn(self, now: float) -> None:
+        """What is due: a beat; a new connection where beats have had no answer; the end of all tries."""
+        if self._welcome and now >= self._next_beat:
+            if len(self._asked) >= MISSED_BEATS:
+                self._broken("it does not answer")
+                return
+            self._beat(now)
+        if self.lease.not_stopped(now):
+            self.resume(now)
+        if self._refused_at is not None and now - self._refused_at >= self._patience_s(now):
+            self.gone = self.gone or "ftrun has ended"
+
+    def asked_to_end(self, now: float) -> None:
+        """Slurm has asked the step to end."""
+        self._ends_by = now + ENDING_S
+
+    def ending(self, now: float) -> bool:
+        """Has Slurm asked for it just now?"""
+        return now < self._ends_by
+
+    def _patience_s(self, now: float) -> float:
+        return ENDING_REFUSED_S if self.ending(now) else REFUSED_S
+
+    def pause(self, now: float) -> None:
+        """We are going to be stopped, and the controller most likely as well. Asks it to wait for us."""
+        if not self.gone and self.lease.pause(now):
+            self._beat(now)
+
+    def resume(self, now: float) -> None:
+        """We run (again). Asks the controller, if it was told of the pause."""
+        if self.lease.resume(now):
+            self._beat(now)
+
+    def _beat(self, now: float) -> None:
+        if self._welcome:
+            self._beats += 1
+            self._asked[self._beats] = now
+            self._next_beat = now + self._beat_s if self._beat_s else float("inf")
+            pause = {"pause": True} if self.lease.pausing else {}
+            self._send({"t": "beat", "k": self._beats, "a": self._talk.heard, "r": self._has, **pause})
+
+    def wakes_in(self, now: float) -> float:
+        """Seconds, infinite for never."""
+        if self.gone:
+            return float("inf")
+        refused = float("inf") if self._refused_at is None else self._refused_at + self._patience_s(now)
+        return max(0.0, min(self._next_beat, refused, self.lease.wakes_at()) - now)
+
+    def close(self) -> None:
+        """No word any more, and no try. The lease stays what it is. The connection ends with the process."""
+        self._give_up()
+        self.gone = self.gone or "closed"
+        try:
+            self.poll.unregister(self._wake_read)  # of a try that is still under way nobody needs to hear
+        except KeyError:
+            pass  # done before
+
+    def hang_up(self) -> None:
+        """`close`, by one who watches over no rank: the controller shall know."""
+        self.close()
+        self._close_given_up()
+
+    @property
+    def address(self) -> str:
+        """Our own, as the controller reaches it."""
+        return self._sock.getsockname()[0] if self._sock else ""
+
+    def _is_new(self, message: Message) -> bool:
+        """Raises: LinkError."""
+        what = message.get("t")
+        if what == "beat":
+            self._talk.has(message.get("a"))
+            asked = self._asked.pop(message.get("k", 0), None)
+            if asked is not None:
+                self._has = message["k"]
+                self._asked = {beat: at for beat, at in self._asked.items() if at > asked}
+                self.lease.renew(asked, message)
+                self.lease.promised(message)
+            if message.get("let_go"):
+                self.lease.end("ftrun has let this rank go", boot_s())
+            return False
+        if what == "refused":
+            self.lease.end("ftrun has gone on without this rank", boot_s())
+            return False
+        if what == "welcome":
+            self._welcomed(message)
+            return False
+        return self._talk.hear(message)
+
+    def _welcomed(self, message: Message) -> None:
+        self._talk.has(message.get("a"))
+        lease_s, self._beat_s = (number_in(message[name], 0, 1e9) for name in ("lease_s", "beat_s"))
+        self.lease.lasts(lease_s)
+        self.grace_s = number_in(message.get("grace_s", ORPHAN_GRACE_S), 0, 1e9)
+        self._welcome, self._refused_at = True, None
+        self._close_given_up()
+        self._next_beat = boot_s() + self._beat_s if self._beat_s else float("inf")
+        self.lease.renew(self._hello_at, message)
+        for kept in self._talk.kept:
+            self._send(kept)
+
+    def _use(self, sock: socket.socket, link: Link) -> None:
+        self._sock, self._link, self._welcome, self._asked = sock, link, False, {}
+        self.poll.register(sock, select.POLLIN)
+        self._hello_at = boot_s()
+        self._next_beat = float("inf")
+        self._send({**self._hello, "a": self._talk.heard})
+
+    def _send(self, message: Message) -> None:
+        if self._sock is None:
+            return
+        try:
+            self._sock.sendall(self._link.pack(message))
+        except OSError as error:
+            self._broken(str(error))
+
+    def _give_up(self) -> None:
+        if self._sock is not None:
+            self.poll.unregister(self._sock)
+            self._given_up.append(self._sock)
+        self._sock, self._welcome, self._next_beat = None, False, float("inf")
+
+    def _close_given_up(self) -> None:
+        while self._given_up:
+            self._given_up.pop().close()
+
+    def _broken(self, why: str) -> None:
+        self._give_up()
+        self._dial()
+
+    def _dial(self) -> None:
+        if self.gone:
+            return
+        try:
+            start_new_thread(self._dialling, ())
+        except ThreadError as error:
+            self.gone = f"no thread is to be had to call ftrun again: {error}"
+
+    def _dialling(self) -> None:
+        try:
+            self._found = connect(self._channel, self._env, min(REDIAL_S, self._patience_s(boot_s())))
+        except OSError as error:
+            self._found = error
+        os.write(self._wake_write, b"!")
+
+    def _dialled(self, found: tuple[socket.socket, Link] | OSError) -> None:
+        if isinstance(found, tuple):
+            if self.gone:
+                found[0].close()
+            else:
+                self._use(*found)
+            return
+        if not isinstance(found, NobodyListens):
+            self._refused_at = None
+        elif self._refused_at is None:
+            self._refused_at = boot_s()
+        self._dial()
+
+
 # --- ports.py
 # A free TCP port for rank 0's rendezvous.
 
@@ -1791,12 +1923,6 @@ OWN_FAILURE = 71  # EX_OSERR: the shim itself could not do its work
 LEFT_WAIT_S = 3.0  # for what an older attempt left, after SIGKILL; no beat is sent meanwhile
 
 
-def count_in(env: Mapping[str, str], name: str) -> int:
-    """A number that Slurm has put there; 0 where it has not."""
-    text = env.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
-
-
 class Shim:
     """One loop over the connection, the signals and the clock."""
 
@@ -1825,17 +1951,13 @@ class Shim:
         self._total = channel.total or int(env.get("SLURM_STEP_NUM_TASKS") or env.get("SLURM_NTASKS") or "1")
         self._pages = Pages(env, self._rank, channel)
         self._alone_here = False  # nothing is left of earlier steps
-        self._reported = True  # the end of the command was told
-        self._ended_at = 0.0  # Unix seconds
-        self._asked = False  # to stop, before it ended
-        self._tell_by = 0.0  # its end is told then at the latest
-        self._page = ""  # of the command
-        self._oom_kills: int | None = None  # before the attempt
+        self._ending = Ending(self._command, output)
         self._own_status: int | None = None  # of a command that ended by itself
         self._end: int | None = None  # the controller has let us go, with this status
         self._held = False  # what we watch over stands still until the controller has answered
         self._orphan = False
-        self._line = Line(channel, env, sock, link, self._hello(sock.getsockname()[0]))
+        greeting = hello(env, self._rank, self._total, self._launch, sock.getsockname()[0], self._free_port())
+        self._line = Line(channel, env, sock, link, greeting)
 
     def run(self) -> int:
         """The status to end with: 128+n means by signal n."""
@@ -1855,7 +1977,7 @@ class Shim:
                 return self._last_status()
 
     def _wait_ms(self, now: float) -> float | None:
-        settle_s = SETTLE_STEP_S if self._unreported else None
+        settle_s = SETTLE_STEP_S if self._ending.untold else None
         line_s = self._line.wakes_in(boot_s())
         moments = (self._command.wakes_in(now), self._drill.wakes_in(now), self._silence.wakes_in(now), settle_s,
                    line_s if line_s < 1e6 else None)  # fmt: skip
@@ -1863,12 +1985,12 @@ class Shim:
 
     def _keep_lease(self) -> None:
         """The lease has run out: nothing of ours may run any more, since it may run elsewhere."""
-        if self._line.paused and boot_s() >= self._line.until:
+        if self._line.lease.paused and boot_s() >= self._line.lease.until:
             self._resumed()
-        if not self._orphan and self._line.over(boot_s()):
+        if not self._orphan and self._line.lease.over(boot_s()):
             self._command.kill(time.monotonic(), ORPHAN_KILL_WAIT_S)
             if self._end is None:
-                complain(f"ftslurm: rank {self._rank}: {self._line.why}; what still ran of it was killed")
+                complain(f"ftslurm: rank {self._rank}: {self._line.lease.why}; what still ran of it was killed")
             self._alone()
 
     def _turn(self) -> bool:
@@ -1879,8 +2001,8 @@ class Shim:
         if self._line.gone and not self._orphan:
             self._orphaned()
         self._watch_over(nothing_left)
-        if self._unreported:
-            self._settle(now)
+        if self._ending.untold and self._ending.settled(now):
+            self._report_exit()
         if self._held:
             self._hold()
         else:
@@ -1889,28 +2011,16 @@ class Shim:
             self._say({"t": "silent", "for": silent_s})
         if self._command.stopping:
             if nothing_left:
-                if not self._unreported:
+                if not self._ending.untold:
                     self._stopped([])
             elif not self._command.press(now):
                 self._stopped(descendants(os.getpid()))
         return not self._command.stopping and (self._end is not None or self._orphan)
 
-    @property
-    def _unreported(self) -> bool:
-        """Has the command ended, and nobody knows yet?"""
-        return self._command.status is not None and not self._reported
-
-    def _settle(self, now: float) -> None:
-        """Report the end of the command once its last words have been read. Whoever ended well has none to tell."""
-        if not self._tell_by:
-            self._ended_at, self._asked, self._tell_by = time.time(), self._command.stopping, now + SETTLE_S
-        if not self._command.status or now >= self._tell_by or self._output.caught_up():
-            self._report_exit()
-
     def _watch_over(self, nothing_left: bool) -> None:
         """Let the kernel know the end of the lease, until there is nothing to end and nothing will start."""
-        done = self._line.paused or (nothing_left and (self._orphan or self._end is not None))
-        until = 0.0 if done or self._line.until == float("inf") else self._line.until
+        done = self._line.lease.paused or (nothing_left and (self._orphan or self._end is not None))
+        until = 0.0 if done or self._line.lease.until == float("inf") else self._line.lease.until
         if until != self._guarded:
             self._guarded = until
             self._guard.set(until)
@@ -1920,7 +2030,7 @@ class Shim:
     def _listen(self) -> None:
         try:
             for message in self._line.listen():
-                if self._line.over(boot_s()):  # the welcome itself may have told so
+                if self._line.lease.over(boot_s()):  # the welcome itself may have told so
                     break
                 self._told(message)
         except (LinkError, KeyError, TypeError, ValueError) as error:
@@ -1934,7 +2044,7 @@ class Shim:
                 int(message["attempt"]), message.get("argv") or self._argv, message["env"], int(message.get("tail") or 0),
                 str(message.get("inject") or ""), self._banner(message),
             )  # fmt: skip
-            self._silence.watch(0.0 if self._reported else float(message.get("silence_s") or 0))
+            self._silence.watch(0.0 if self._ending.told else float(message.get("silence_s") or 0))
         elif what == "stop":
             self._drill.over()
             self._silence.watch(0.0)
@@ -1942,10 +2052,10 @@ class Shim:
             asked = bool(message.get("asked"))
             self._command.stop(time.monotonic(), float(message["grace_s"]), float(message["kill_wait_s"]), asked)
         elif what == "silence":
-            if not self._reported:
+            if not self._ending.told:
                 self._silence.watch(float(message["after_s"]), time.monotonic())
         elif what == "words":
-            if not self._reported:
+            if not self._ending.told:
                 self._say({"t": "words", "attempt": self._command.attempt, "tail": self._output.words()})
         elif what == "signal":
             self._command.signal(int(message["number"]))
@@ -1973,10 +2083,9 @@ class Shim:
         """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for PYTHONPATH."""
         for fd, line in banner:
             print_at_once(fd, line)
-        self._reported, self._own_status, self._tell_by = False, None, 0.0
-        self._oom_kills = oom_kills()
+        self._own_status = None
         env = {**self._env, **self._pages.variables(attempt), **env}
-        self._page = env.get(PAGE_VARIABLE, "")
+        self._ending.begin(env.get(PAGE_VARIABLE, ""))
         if inject and os.path.isdir(inject):
             env["PYTHONPATH"] = f"{inject}:{env['PYTHONPATH']}" if env.get("PYTHONPATH") else inject
         if left := self._end_left_before(env):
@@ -1984,7 +2093,7 @@ class Shim:
         else:
             status, why = self._command.start(attempt, argv, env, self._output.lay(tail))
         if why:
-            self._reported = True
+            self._ending.told = True
             self._own_status = status
             self._say({"t": "unstartable", "attempt": attempt, "status": status, "why": why})
         else:
@@ -2006,7 +2115,7 @@ class Shim:
 
         The grace ends with the lease, which the kernel goes on watching.
         """
-        left_s = 0.0 if self._held else self._line.until - boot_s()
+        left_s = 0.0 if self._held else self._line.lease.until - boot_s()
         asked = self._line.ending(boot_s())  # by Slurm; a second SIGTERM might disturb who writes a checkpoint
         self._command.stop(time.monotonic(), max(0.0, min(self._line.grace_s, left_s)), ORPHAN_KILL_WAIT_S, asked)
         self._alone()
@@ -2022,24 +2131,6 @@ class Shim:
         if not self._orphan:
             self._line.say(message)
 
-    def _hello(self, address: str) -> Message:
-        env = self._env
-        return {
-            "t": "hello",
-            "rank": self._rank,
-            "node": env.get("SLURMD_NODENAME") or socket.gethostname(),
-            "slot": int(env.get("SLURM_NODEID", "0")),
-            "local": int(env.get("SLURM_LOCALID", "0")),
-            "expected": self._total,
-            "step": f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}",
-            "launch": self._launch,
-            "address": address,
-            "pid": os.getpid(),
-            "free_port": self._free_port(),
-            "cpus": count_in(env, "SLURM_CPUS_ON_NODE"),
-            "gpus": count_in(env, "SLURM_GPUS_ON_NODE"),
-        }
-
     def _free_port(self) -> int:
         """For the next start: another one than for the last, which may still be in TIME_WAIT, or taken by somebody else."""
         if self._rank:
@@ -2048,35 +2139,23 @@ class Shim:
         return free_port(f"{job}.{step}.{os.getpid()}.{self._command.attempt}")
 
     def _report_exit(self) -> None:
-        status = self._command.status or 0
-        killed_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        code = 0 if killed_by else os.WEXITSTATUS(status)
-        self._reported = True
+        self._ending.told = True
         self._drill.over()
         self._silence.watch(0.0)
-        if not self._asked:
-            self._own_status = 128 + killed_by if killed_by else code
-        if killed_by in FORWARDED and not self._asked:
+        if not self._ending.asked:
+            self._own_status = self._ending.status
+        if self._ending.killed_by in FORWARDED and not self._ending.asked:
             # Slurm signals the command and the shim one after the other: what killed the one is told before its end.
             time.sleep(RESCAN_S)
             self._signalled(self._pending())
-        told = {"t": "exited", "attempt": self._command.attempt, "code": code, "signal": killed_by, "at": self._ended_at}
-        if notes := last_notes(self._page):
-            told["notes"] = notes
-        if status:
-            told["asked"] = self._asked
-            if words := self._output.words():
-                told["tail"] = words
-            if self._oom_kills is not None and (oom_kills() or 0) > self._oom_kills:
-                told["oom"] = True
-        self._say(told)
+        self._say(self._ending.message())
 
     def _pending(self) -> bytes:
         ready, _, _ = select.select([self._wakeup], [], [], 0)
         return os.read(self._wakeup, 512) if ready else b""
 
     def _stopped(self, left: list[int]) -> None:
-        if self._unreported:  # its own process is gone, but others cannot be killed
+        if self._ending.untold:  # its own process is gone, but others cannot be killed
             self._report_exit()
         self._command.stopping = False
         self._say({"t": "stopped", "attempt": self._command.attempt, "left": left, "free_port": self._free_port()})
@@ -2087,7 +2166,7 @@ class Shim:
         """What we watch over was let go on with us, and is stopped at once where it may not run."""
         self._line.resume(boot_s())
         self._silence.excuse(time.monotonic())
-        self._held = self._held or self._line.held
+        self._held = self._held or self._line.lease.held
         if self._held:
             self._hold()
 
@@ -2095,7 +2174,7 @@ class Shim:
         """Until the controller has answered, or the end has come."""
         if self._command.stopping or self._orphan:
             self._held = False
-        elif self._line.held:
+        elif self._line.lease.held:
             self._command.freeze()  # again: who was being forked is found now
         else:
             self._held = False

@@ -1,4 +1,4 @@
-"""The way to the controller: a conversation kept up over broken connections, and the lease that comes with it."""
+"""The way to the controller: a conversation kept up over broken connections."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from _thread import start_new_thread
 from ftslurm.wrapper.shim.channel import Channel
 from ftslurm.wrapper.shim.connection import NobodyListens, connect, readable, receive
 from ftslurm.wrapper.shim.fast_stdlib import socket
+from ftslurm.wrapper.shim.lease import Lease
 from ftslurm.wrapper.shim.link import Link, LinkError
 from ftslurm.wrapper.shim.messages import Message, number_in
 from ftslurm.wrapper.shim.signals import waking
@@ -22,11 +23,7 @@ REFUSED_S = 5.0
 # When Slurm has just asked the step to end, it has asked the batch script too, and ftrun most likely ended with it: Slurm kills
 # all that a script leaves in its cgroup. As long after SIGTERM; SIGKILL follows within KillWait, 30 s by default.
 ENDING_S, ENDING_REFUSED_S = 60.0, 0.5
-CUT_OFF = "cut off from ftrun for longer than the lease"
 MISSED_BEATS = 2  # as many without an answer, and the connection is taken for dead: TCP itself would wait for minutes
-# From Slurm's announcement that it will stop the job to taking it that it did not, by a clock that goes on meanwhile.
-# slurmd sends the SIGSTOP two seconds after the SIGTSTP; seen on 22.05.
-PAUSE_S = 10.0
 # Without a controller nobody asks for a grace: the ranks get that of `stop.grace`, which it told, or the default, and the
 # default of `stop.kill_wait`.
 ORPHAN_GRACE_S, ORPHAN_KILL_WAIT_S = 20.0, 30.0
@@ -47,17 +44,11 @@ class Line:
         self._wake_read, self._wake_write = waking()
         self.poll = select.poll()
         self.poll.register(self._wake_read, select.POLLIN)
-        self.until = float("inf")  # the end of the lease; before the first answer there is nothing to end
-        self.why = CUT_OFF  # it has ended
-        self.answered = 0.0  # when the last answer was asked for, whether it renewed the lease or not
+        self.lease = Lease()
         self.gone = ""  # why there is no controller any more
         self.grace_s = ORPHAN_GRACE_S
-        self._lease_s = 0.0
         self._beat_s = 0.0
         self._next_beat = float("inf")
-        self._pause_at: float | None = None  # since when we expect to be stopped
-        self.paused = False  # the controller waits for us: the lease does not run out
-        self._held_at: float | None = None  # it has run out meanwhile, and counts anew: nothing runs before an answer
         self._asked: dict[int, float] = {}  # beats without an answer: number -> when it was sent
         self._beats = 0
         self._has = 0  # the last beat whose answer came
@@ -101,7 +92,7 @@ class Line:
                 self._broken("it does not answer")
                 return
             self._beat(now)
-        if self._pause_at is not None and now - self._pause_at >= PAUSE_S:
+        if self.lease.not_stopped(now):
             self.resume(now)
         if self._refused_at is not None and now - self._refused_at >= self._patience_s(now):
             self.gone = self.gone or "ftrun has ended"
@@ -119,41 +110,20 @@ class Line:
 
     def pause(self, now: float) -> None:
         """We are going to be stopped, and the controller most likely as well. Asks it to wait for us."""
-        if self._lease_s and not self.gone:
-            self._pause_at = now
+        if not self.gone and self.lease.pause(now):
             self._beat(now)
 
     def resume(self, now: float) -> None:
-        """We run (again). A lease that ran out meanwhile counts anew, but nothing may run before the controller has answered:
-        it may have been ended, or have begun without us by somebody else's hand."""
-        if self._pause_at is None:
-            return
-        self._pause_at = None
-        if self.paused and now >= self.until:
-            self._held_at, self.until = now, now + self._lease_s
-        self.paused = False
-        self._beat(now)
-
-    def excuse(self, now: float) -> None:
-        """We stood still ourselves, and watch over nothing that may not run beside others: the lease counts anew."""
-        if self.until < float("inf"):
-            self.until = max(self.until, now + self._lease_s)
-
-    @property
-    def held(self) -> bool:
-        """Must all stand still that runs on the lease?"""
-        return self._held_at is not None
-
-    def over(self, now: float) -> bool:
-        """Has the lease run out?"""
-        return now >= self.until and not self.paused
+        """We run (again). Asks the controller, if it was told of the pause."""
+        if self.lease.resume(now):
+            self._beat(now)
 
     def _beat(self, now: float) -> None:
         if self._welcome:
             self._beats += 1
             self._asked[self._beats] = now
             self._next_beat = now + self._beat_s if self._beat_s else float("inf")
-            pause = {"pause": True} if self._pause_at is not None else {}
+            pause = {"pause": True} if self.lease.pausing else {}
             self._send({"t": "beat", "k": self._beats, "a": self._talk.heard, "r": self._has, **pause})
 
     def wakes_in(self, now: float) -> float:
@@ -161,8 +131,7 @@ class Line:
         if self.gone:
             return float("inf")
         refused = float("inf") if self._refused_at is None else self._refused_at + self._patience_s(now)
-        paused = float("inf") if self._pause_at is None else self._pause_at + PAUSE_S
-        return max(0.0, min(self._next_beat, float("inf") if self.paused else self.until, refused, paused) - now)
+        return max(0.0, min(self._next_beat, refused, self.lease.wakes_at()) - now)
 
     def close(self) -> None:
         """No word any more, and no try. The lease stays what it is. The connection ends with the process."""
@@ -192,13 +161,13 @@ class Line:
             if asked is not None:
                 self._has = message["k"]
                 self._asked = {beat: at for beat, at in self._asked.items() if at > asked}
-                self._renew(asked, message)
-                self.paused = self._pause_at is not None and bool(message.get("paused"))
+                self.lease.renew(asked, message)
+                self.lease.promised(message)
             if message.get("let_go"):
-                self._end_lease("ftrun has let this rank go")
+                self.lease.end("ftrun has let this rank go", boot_s())
             return False
         if what == "refused":
-            self._end_lease("ftrun has gone on without this rank")
+            self.lease.end("ftrun has gone on without this rank", boot_s())
             return False
         if what == "welcome":
             self._welcomed(message)
@@ -207,27 +176,15 @@ class Line:
 
     def _welcomed(self, message: Message) -> None:
         self._talk.has(message.get("a"))
-        self._lease_s, self._beat_s = (number_in(message[name], 0, 1e9) for name in ("lease_s", "beat_s"))
+        lease_s, self._beat_s = (number_in(message[name], 0, 1e9) for name in ("lease_s", "beat_s"))
+        self.lease.lasts(lease_s)
         self.grace_s = number_in(message.get("grace_s", ORPHAN_GRACE_S), 0, 1e9)
         self._welcome, self._refused_at = True, None
         self._close_given_up()
         self._next_beat = boot_s() + self._beat_s if self._beat_s else float("inf")
-        self._renew(self._hello_at, message)
+        self.lease.renew(self._hello_at, message)
         for kept in self._talk.kept:
             self._send(kept)
-
-    def _renew(self, asked_at: float, answer: Message) -> None:
-        """An answer counts from when it was asked for: nobody knows how long it was on its way."""
-        if self._lease_s and not answer.get("let_go"):
-            # From one that is itself cut off nothing is taken, and who has no lease yet gets none.
-            until = asked_at + (0.0 if answer.get("cut_off") else self._lease_s)
-            if self._held_at is not None and asked_at >= self._held_at and not answer.get("cut_off"):
-                self._held_at = None
-            self.until = until if self.until == float("inf") else max(self.until, until)
-            self.answered = max(self.answered, asked_at)
-
-    def _end_lease(self, why: str) -> None:
-        self.why, self.until, self.paused = why, min(self.until, boot_s()), False
 
     def _use(self, sock: socket.socket, link: Link) -> None:
         self._sock, self._link, self._welcome, self._asked = sock, link, False, {}

@@ -10,13 +10,14 @@ import time
 from ftslurm.wrapper.shim.channel import Channel
 from ftslurm.wrapper.shim.command import NAME_MAX, PR_SET_CHILD_SUBREAPER, Command
 from ftslurm.wrapper.shim.drill import Drill
+from ftslurm.wrapper.shim.ending import Ending
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal, socket
+from ftslurm.wrapper.shim.hello import hello
 from ftslurm.wrapper.shim.line import ORPHAN_KILL_WAIT_S, Line
 from ftslurm.wrapper.shim.link import Link, LinkError
-from ftslurm.wrapper.shim.memory import oom_kills
 from ftslurm.wrapper.shim.messages import Message
-from ftslurm.wrapper.shim.output import SETTLE_S, SETTLE_STEP_S, Output
-from ftslurm.wrapper.shim.pages import PAGE_VARIABLE, Pages, last_notes
+from ftslurm.wrapper.shim.output import SETTLE_STEP_S, Output
+from ftslurm.wrapper.shim.pages import PAGE_VARIABLE, Pages
 from ftslurm.wrapper.shim.ports import free_port
 from ftslurm.wrapper.shim.processes import RESCAN_S, descendants
 from ftslurm.wrapper.shim.signals import ANNOUNCING, FORWARDED
@@ -30,12 +31,6 @@ if TYPE_CHECKING:
 
 OWN_FAILURE = 71  # EX_OSERR: the shim itself could not do its work
 LEFT_WAIT_S = 3.0  # for what an older attempt left, after SIGKILL; no beat is sent meanwhile
-
-
-def count_in(env: Mapping[str, str], name: str) -> int:
-    """A number that Slurm has put there; 0 where it has not."""
-    text = env.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
 
 
 class Shim:
@@ -66,17 +61,13 @@ class Shim:
         self._total = channel.total or int(env.get("SLURM_STEP_NUM_TASKS") or env.get("SLURM_NTASKS") or "1")
         self._pages = Pages(env, self._rank, channel)
         self._alone_here = False  # nothing is left of earlier steps
-        self._reported = True  # the end of the command was told
-        self._ended_at = 0.0  # Unix seconds
-        self._asked = False  # to stop, before it ended
-        self._tell_by = 0.0  # its end is told then at the latest
-        self._page = ""  # of the command
-        self._oom_kills: int | None = None  # before the attempt
+        self._ending = Ending(self._command, output)
         self._own_status: int | None = None  # of a command that ended by itself
         self._end: int | None = None  # the controller has let us go, with this status
         self._held = False  # what we watch over stands still until the controller has answered
         self._orphan = False
-        self._line = Line(channel, env, sock, link, self._hello(sock.getsockname()[0]))
+        greeting = hello(env, self._rank, self._total, self._launch, sock.getsockname()[0], self._free_port())
+        self._line = Line(channel, env, sock, link, greeting)
 
     def run(self) -> int:
         """The status to end with: 128+n means by signal n."""
@@ -96,7 +87,7 @@ class Shim:
                 return self._last_status()
 
     def _wait_ms(self, now: float) -> float | None:
-        settle_s = SETTLE_STEP_S if self._unreported else None
+        settle_s = SETTLE_STEP_S if self._ending.untold else None
         line_s = self._line.wakes_in(boot_s())
         moments = (self._command.wakes_in(now), self._drill.wakes_in(now), self._silence.wakes_in(now), settle_s,
                    line_s if line_s < 1e6 else None)  # fmt: skip
@@ -104,12 +95,12 @@ class Shim:
 
     def _keep_lease(self) -> None:
         """The lease has run out: nothing of ours may run any more, since it may run elsewhere."""
-        if self._line.paused and boot_s() >= self._line.until:
+        if self._line.lease.paused and boot_s() >= self._line.lease.until:
             self._resumed()
-        if not self._orphan and self._line.over(boot_s()):
+        if not self._orphan and self._line.lease.over(boot_s()):
             self._command.kill(time.monotonic(), ORPHAN_KILL_WAIT_S)
             if self._end is None:
-                complain(f"ftslurm: rank {self._rank}: {self._line.why}; what still ran of it was killed")
+                complain(f"ftslurm: rank {self._rank}: {self._line.lease.why}; what still ran of it was killed")
             self._alone()
 
     def _turn(self) -> bool:
@@ -120,8 +111,8 @@ class Shim:
         if self._line.gone and not self._orphan:
             self._orphaned()
         self._watch_over(nothing_left)
-        if self._unreported:
-            self._settle(now)
+        if self._ending.untold and self._ending.settled(now):
+            self._report_exit()
         if self._held:
             self._hold()
         else:
@@ -130,28 +121,16 @@ class Shim:
             self._say({"t": "silent", "for": silent_s})
         if self._command.stopping:
             if nothing_left:
-                if not self._unreported:
+                if not self._ending.untold:
                     self._stopped([])
             elif not self._command.press(now):
                 self._stopped(descendants(os.getpid()))
         return not self._command.stopping and (self._end is not None or self._orphan)
 
-    @property
-    def _unreported(self) -> bool:
-        """Has the command ended, and nobody knows yet?"""
-        return self._command.status is not None and not self._reported
-
-    def _settle(self, now: float) -> None:
-        """Report the end of the command once its last words have been read. Whoever ended well has none to tell."""
-        if not self._tell_by:
-            self._ended_at, self._asked, self._tell_by = time.time(), self._command.stopping, now + SETTLE_S
-        if not self._command.status or now >= self._tell_by or self._output.caught_up():
-            self._report_exit()
-
     def _watch_over(self, nothing_left: bool) -> None:
         """Let the kernel know the end of the lease, until there is nothing to end and nothing will start."""
-        done = self._line.paused or (nothing_left and (self._orphan or self._end is not None))
-        until = 0.0 if done or self._line.until == float("inf") else self._line.until
+        done = self._line.lease.paused or (nothing_left and (self._orphan or self._end is not None))
+        until = 0.0 if done or self._line.lease.until == float("inf") else self._line.lease.until
         if until != self._guarded:
             self._guarded = until
             self._guard.set(until)
@@ -161,7 +140,7 @@ class Shim:
     def _listen(self) -> None:
         try:
             for message in self._line.listen():
-                if self._line.over(boot_s()):  # the welcome itself may have told so
+                if self._line.lease.over(boot_s()):  # the welcome itself may have told so
                     break
                 self._told(message)
         except (LinkError, KeyError, TypeError, ValueError) as error:
@@ -175,7 +154,7 @@ class Shim:
                 int(message["attempt"]), message.get("argv") or self._argv, message["env"], int(message.get("tail") or 0),
                 str(message.get("inject") or ""), self._banner(message),
             )  # fmt: skip
-            self._silence.watch(0.0 if self._reported else float(message.get("silence_s") or 0))
+            self._silence.watch(0.0 if self._ending.told else float(message.get("silence_s") or 0))
         elif what == "stop":
             self._drill.over()
             self._silence.watch(0.0)
@@ -183,10 +162,10 @@ class Shim:
             asked = bool(message.get("asked"))
             self._command.stop(time.monotonic(), float(message["grace_s"]), float(message["kill_wait_s"]), asked)
         elif what == "silence":
-            if not self._reported:
+            if not self._ending.told:
                 self._silence.watch(float(message["after_s"]), time.monotonic())
         elif what == "words":
-            if not self._reported:
+            if not self._ending.told:
                 self._say({"t": "words", "attempt": self._command.attempt, "tail": self._output.words()})
         elif what == "signal":
             self._command.signal(int(message["number"]))
@@ -214,10 +193,9 @@ class Shim:
         """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for PYTHONPATH."""
         for fd, line in banner:
             print_at_once(fd, line)
-        self._reported, self._own_status, self._tell_by = False, None, 0.0
-        self._oom_kills = oom_kills()
+        self._own_status = None
         env = {**self._env, **self._pages.variables(attempt), **env}
-        self._page = env.get(PAGE_VARIABLE, "")
+        self._ending.begin(env.get(PAGE_VARIABLE, ""))
         if inject and os.path.isdir(inject):
             env["PYTHONPATH"] = f"{inject}:{env['PYTHONPATH']}" if env.get("PYTHONPATH") else inject
         if left := self._end_left_before(env):
@@ -225,7 +203,7 @@ class Shim:
         else:
             status, why = self._command.start(attempt, argv, env, self._output.lay(tail))
         if why:
-            self._reported = True
+            self._ending.told = True
             self._own_status = status
             self._say({"t": "unstartable", "attempt": attempt, "status": status, "why": why})
         else:
@@ -247,7 +225,7 @@ class Shim:
 
         The grace ends with the lease, which the kernel goes on watching.
         """
-        left_s = 0.0 if self._held else self._line.until - boot_s()
+        left_s = 0.0 if self._held else self._line.lease.until - boot_s()
         asked = self._line.ending(boot_s())  # by Slurm; a second SIGTERM might disturb who writes a checkpoint
         self._command.stop(time.monotonic(), max(0.0, min(self._line.grace_s, left_s)), ORPHAN_KILL_WAIT_S, asked)
         self._alone()
@@ -263,24 +241,6 @@ class Shim:
         if not self._orphan:
             self._line.say(message)
 
-    def _hello(self, address: str) -> Message:
-        env = self._env
-        return {
-            "t": "hello",
-            "rank": self._rank,
-            "node": env.get("SLURMD_NODENAME") or socket.gethostname(),
-            "slot": int(env.get("SLURM_NODEID", "0")),
-            "local": int(env.get("SLURM_LOCALID", "0")),
-            "expected": self._total,
-            "step": f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}",
-            "launch": self._launch,
-            "address": address,
-            "pid": os.getpid(),
-            "free_port": self._free_port(),
-            "cpus": count_in(env, "SLURM_CPUS_ON_NODE"),
-            "gpus": count_in(env, "SLURM_GPUS_ON_NODE"),
-        }
-
     def _free_port(self) -> int:
         """For the next start: another one than for the last, which may still be in TIME_WAIT, or taken by somebody else."""
         if self._rank:
@@ -289,35 +249,23 @@ class Shim:
         return free_port(f"{job}.{step}.{os.getpid()}.{self._command.attempt}")
 
     def _report_exit(self) -> None:
-        status = self._command.status or 0
-        killed_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        code = 0 if killed_by else os.WEXITSTATUS(status)
-        self._reported = True
+        self._ending.told = True
         self._drill.over()
         self._silence.watch(0.0)
-        if not self._asked:
-            self._own_status = 128 + killed_by if killed_by else code
-        if killed_by in FORWARDED and not self._asked:
+        if not self._ending.asked:
+            self._own_status = self._ending.status
+        if self._ending.killed_by in FORWARDED and not self._ending.asked:
             # Slurm signals the command and the shim one after the other: what killed the one is told before its end.
             time.sleep(RESCAN_S)
             self._signalled(self._pending())
-        told = {"t": "exited", "attempt": self._command.attempt, "code": code, "signal": killed_by, "at": self._ended_at}
-        if notes := last_notes(self._page):
-            told["notes"] = notes
-        if status:
-            told["asked"] = self._asked
-            if words := self._output.words():
-                told["tail"] = words
-            if self._oom_kills is not None and (oom_kills() or 0) > self._oom_kills:
-                told["oom"] = True
-        self._say(told)
+        self._say(self._ending.message())
 
     def _pending(self) -> bytes:
         ready, _, _ = select.select([self._wakeup], [], [], 0)
         return os.read(self._wakeup, 512) if ready else b""
 
     def _stopped(self, left: list[int]) -> None:
-        if self._unreported:  # its own process is gone, but others cannot be killed
+        if self._ending.untold:  # its own process is gone, but others cannot be killed
             self._report_exit()
         self._command.stopping = False
         self._say({"t": "stopped", "attempt": self._command.attempt, "left": left, "free_port": self._free_port()})
@@ -328,7 +276,7 @@ class Shim:
         """What we watch over was let go on with us, and is stopped at once where it may not run."""
         self._line.resume(boot_s())
         self._silence.excuse(time.monotonic())
-        self._held = self._held or self._line.held
+        self._held = self._held or self._line.lease.held
         if self._held:
             self._hold()
 
@@ -336,7 +284,7 @@ class Shim:
         """Until the controller has answered, or the end has come."""
         if self._command.stopping or self._orphan:
             self._held = False
-        elif self._line.held:
+        elif self._line.lease.held:
             self._command.freeze()  # again: who was being forked is found now
         else:
             self._held = False

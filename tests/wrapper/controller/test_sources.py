@@ -75,7 +75,7 @@ class Caller:
             line.poll.poll(20)
             self.heard += line.listen()
             line.turn(boot_s())
-            if self._pauses != (line._pause_at is not None):
+            if self._pauses != line.lease.pausing:
                 line.pause(boot_s()) if self._pauses else line.resume(boot_s())
             while self._say:
                 line.say(self._say.pop(0))
@@ -90,7 +90,7 @@ class Caller:
 
     @property
     def may_run(self) -> bool:
-        return self.line is not None and not self.line.over(boot_s())
+        return self.line is not None and not self.line.lease.over(boot_s())
 
     def say(self, **message: Any) -> None:
         self._say.append(message)
@@ -234,11 +234,11 @@ def test_a_shim_that_will_be_stopped_is_promised_to_be_waited_for_until_it_is_he
         caller.pause()
         assert stage.next() == RankPaused(0, True)
         stage.quiet()
-        assert caller.line is not None and caller.line.paused
+        assert caller.line is not None and caller.line.lease.paused
         caller.resume()
         assert stage.next() == RankPaused(0, False)
         stage.quiet()
-        assert not caller.line.paused
+        assert not caller.line.lease.paused
 
 
 def test_so_is_one_that_calls_over_another_connection(stage: Stage) -> None:
@@ -256,7 +256,7 @@ def test_a_shim_that_was_let_go_is_promised_nothing(stage: Stage) -> None:
     stage.sources.farewell()
     caller.pause()
     stage.quiet(1.0)
-    assert caller.line is not None and not caller.line.paused and not caller.may_run
+    assert caller.line is not None and not caller.line.lease.paused and not caller.may_run
 
 
 def test_an_agent_whose_launcher_ends_before_it_has_called_is_lost(stage: Stage) -> None:
@@ -409,7 +409,7 @@ def test_a_rank_outside_the_step_is_refused_with_a_sentence(stage: Stage, wrong:
     assert isinstance(stage.next(), TaskArrived)
     stranger = stage.call(hello(0) | wrong)
     stage.until(lambda: stranger.line is not None and not stranger.may_run)
-    assert stranger.line is not None and stranger.line.why == "ftrun has gone on without this rank"
+    assert stranger.line is not None and stranger.line.lease.why == "ftrun has gone on without this rank"
     stranger.end()
     stage.call(hello(0))
     assert isinstance(stage.next(), TaskArrived)
@@ -523,7 +523,7 @@ def test_out_of_touch_with_nodes_of_one_step_the_ranks_of_the_next_have_a_lease(
         launch = stage.sources.new_step()
         news = [stage.call(hello(rank, node) | {"launch": launch}) for rank, node in enumerate(("n1", "n3"))]
         stage.until(lambda: len(stage.sources.shims) == 2)
-        stage.until(lambda: all(caller.line and caller.line.until < float("inf") for caller in news))
+        stage.until(lambda: all(caller.line and caller.line.lease.until < float("inf") for caller in news))
         assert all(caller.may_run for caller in news)
     finally:
         stage.close()
