@@ -107,7 +107,7 @@ class Timers:
         """Stop all others; of these, those that run go on."""
         self._due = {timer: at for timer, at in self._due.items() if timer in timers}
 
-    def clear(self) -> None:
+    def stop_all(self) -> None:
         self._due = {}
 
     def take_due(self, now: float) -> dict[Timer, float]:

@@ -88,7 +88,7 @@ class Ending(Patience):
             self._after = self._after.if_unended
             left = {rank: at for rank, at in left.items() if at < math.inf}
         if not left:
-            self._timers.clear()
+            self._timers.stop_all()
             return self._follow(self._after.then, now)
         if self._fence.let_go_at is None and (overdue or left.keys() <= self._attempt.left.keys()):
             # The launcher ended alone. Its shims live, and would renew leases for as long as a process cannot be killed;
@@ -129,7 +129,7 @@ class Ending(Patience):
         return self._fenced(now) if Timer.LEASE in self._timers else []
 
     def _step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
-        self._timers.clear()
+        self._timers.stop_all()
         self._attempt.step_gone, self._attempt.step_ended = True, not self._attempt.abandoned
         return self._fenced(now)
 
@@ -140,7 +140,7 @@ class Ending(Patience):
             if Timer.LEASE in self._timers:
                 return self._fenced(now)
         if self._after.another_try and self._announces(event.number):
-            self._keep_signal(event)
+            self._signal.keep(event)
             return []
         if event.rank is None and event.number in (SIGINT, SIGTERM) and Timer.STEP in self._timers:
             return self._kill_step(self._after, now)
@@ -166,7 +166,7 @@ class Ending(Patience):
 
     def _finish(self, what: str, status: int, now: Now) -> list[Decision]:
         self.phase, self.exit_status = Phase.FINISHED, status
-        self._timers.clear()
+        self._timers.stop_all()
         finished = rec.Finished(now.unix, self.facts.run, status, what, self._unproven_nodes(now))
         kept = [KeepOutput()] if what in MAY_GO_ON and what != "requeued" else []  # a requeue of ours has kept it
         return [*self._all_loans_end(), self._note(finished), *kept, Finish(status)]
@@ -184,9 +184,10 @@ class Ending(Patience):
         """The step has ended and nothing of the job runs but its script and us: now the job may go."""
         assert self._decided is not None
         self.phase = Phase.REQUEUEING
-        self._timers.clear()
+        self._timers.stop_all()
         st = self.settings
-        start = plan_start(st, self._slurm is not None and self._slurm.epilog, self.facts.clean_ups or self.history.clean_ups)
+        slurm = self._slurm.answer
+        start = plan_start(st, slurm is not None and slurm.epilog, self.facts.clean_ups or self.history.clean_ups)
         clean_up, self._cleaned = self._clean_up(), True
         told: list[Decision] = []
         if clean_up is not None:
@@ -198,7 +199,7 @@ class Ending(Patience):
         """Now, as nobody of us is there any more while the job waits. Each once: a slurmctld that is away is asked again."""
         assert self._decided is not None
         dead = self._decided.dead
-        limit_s = self._slurm.slurmd_timeout_s if self._slurm is not None else 0.0
+        limit_s = self._slurm.answer.slurmd_timeout_s if self._slurm.answer is not None else 0.0
         timeout = f" (SlurmdTimeout {limit_s:g} s, up to twice that)" if limit_s else ""
         what = f"Slurm to take {fold_nodes(dead)} for down{timeout}" if dead else "its nodes to be clean"
         if Capability.ASK not in self.facts.can or self._awaited == what:

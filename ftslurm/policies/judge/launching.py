@@ -305,18 +305,18 @@ class Launching(Settling):
         """ends: when the ranks do not come in time."""
         if not self._announces(event.number):
             return []
-        self._keep_signal(event)
+        self._signal.keep(event)
         if not ends or Timer.LAUNCH in self._timers:
             return []
-        self._signal, self._signal_at = event.number, now.mono
+        self._signal.take(event.number, now.mono)
         self._timers.set(Timer.LAUNCH, now.mono + self.settings.warning_grace_s)
         return [self._ask_slurm(now)] if Capability.ASK in self.facts.can else []
 
     def _launch_overdue(self, now: Now) -> list[Decision]:
         """A warning came and the ranks that were to hear it do not."""
-        self._meaning = "warning"
-        what = f"the step did not come up after {signal_name(self._signal)}"
-        trouble = Trouble(Cause.WARNING, what, 128 + self._signal)
+        self._signal.means("warning")
+        what = f"the step did not come up after {signal_name(self._signal.number)}"
+        trouble = Trouble(Cause.WARNING, what, 128 + self._signal.number)
         return self._kill_step(Afterwards(ThenAfterWarning(trouble)), now)
 
 

@@ -172,7 +172,7 @@ class Nodes(Settling):
         since = min((self._fence.silent[node] for node in paused), default=now.mono)
         if not paused or Capability.ASK not in self.facts.can:
             return [], over
-        if self._slurm and self._slurm_at >= since and self._slurm.state == "RUNNING" and not self._slurm.error:
+        if self._slurm.runs and self._slurm.at >= since:
             return [], over
         self._fence.silent.update(dict.fromkeys(paused, now.mono))
         self._watch_silence(now)

@@ -13,21 +13,16 @@ from ftslurm.policies.judge.state import JudgeState
 
 # From one answer that was none to the next question. Each question is itself asked again for `slurm.timeout`.
 ASK_AGAIN_S = 5.0
-# Between two lines that say what is waited for.
-SAY_AGAIN_S = 600.0
 
 
 class Patience(JudgeState):
     def _await_slurm(self, timer: Timer, what: str, why: str, now: Now) -> list[Decision]:
         """One more try of `what`, when `timer` is due. Empty once patience is spent, and then nothing is waited for."""
-        since = self._away_since = now.mono if self._away_since is None else self._away_since
-        left_s = since + self.settings.slurm_patience_s - now.mono
+        left_s = self._slurm.wait_left_s(self.settings.slurm_patience_s, now.mono)
         if left_s <= 0:
             return []
         self._timers.set(timer, now.mono + min(ASK_AGAIN_S, left_s))
-        quiet = self._away_said is not None and now.mono - self._away_said < SAY_AGAIN_S
-        if not quiet:
-            self._away_said = now.mono
+        quiet = not self._slurm.to_be_said(now.mono)
         words = f"Slurm does not answer: {why}. Waiting for it {what}, {in_time(left_s)} at the most (slurm.patience)"
         until = now.unix + left_s
         noted = [] if quiet else [self._note(Waiting(now.unix, self._attempt.number, f"slurmctld, {what}", until))]
@@ -35,7 +30,7 @@ class Patience(JudgeState):
 
     def _slurm_is_back(self, now: Now) -> list[Decision]:
         """To be called when it has answered."""
-        since, self._away_since, self._away_said = self._away_since, None, None
+        since = self._slurm.back()
         return [] if since is None else [Say(f"Slurm answers again, after {in_time(now.mono - since)}")]
 
 

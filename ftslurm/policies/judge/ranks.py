@@ -31,7 +31,7 @@ class Ranks(Signals):
     def _rank_exited(self, event: ev.RankExited, now: Now) -> list[Decision]:
         if not self._attempt.exited(event):
             return []
-        if self._signal and self._explained(now):
+        if self._signal.number and self._explained(now):
             return self._rank_ended_after_signal(now)
         if not event.status.ok:
             what = f"rank {event.rank} on {self._tasks[event.rank].node} {event.status}"
@@ -112,14 +112,14 @@ class Ranks(Signals):
             return []
         trouble, _ = self._mending[event.rank]
         may_ask = Capability.DIAGNOSE in self.facts.can and self._attempt.verdict is None
-        if may_ask and not event.left and not (self._signal and self._explained(now)):
+        if may_ask and not event.left and not (self._signal.number and self._explained(now)):
             self._diagnosed_alone.add(event.rank)
             self._mending[event.rank] = (trouble, now.mono + DIAGNOSIS_S)
             self._await_mending()
             return [self._question(event.rank)]
         del self._mending[event.rank]
         self._await_mending()
-        if self._signal and self._explained(now):
+        if self._signal.number and self._explained(now):
             return self._rank_ended_after_signal(now)
         return self._into_trouble(trouble, now) if event.left else self._decide_alone(event.rank, trouble, now)
 
@@ -136,7 +136,7 @@ class Ranks(Signals):
         self._diagnosed_alone.discard(rank)
         trouble, _ = self._mending.pop(rank)
         self._await_mending()
-        if self._signal and self._explained(now):
+        if self._signal.number and self._explained(now):
             return self._rank_ended_after_signal(now)
         return [*self._note_verdict(verdict, now, rank), *self._decide_alone(rank, trouble, now)]
 
@@ -166,7 +166,7 @@ class Ranks(Signals):
             del self._rank_again[rank]
         if self._rank_again:
             self._timers.set(Timer.RANK_AGAIN, min(self._rank_again.values()))
-        if self._signal and self._explained(now):
+        if self._signal.number and self._explained(now):
             return self._rank_ended_after_signal(now) if due else []
         return [decision for rank in due for decision in self._start_alone(rank, now)]
 

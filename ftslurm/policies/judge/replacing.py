@@ -238,7 +238,7 @@ class Replacing(Starting):
     def _without_step(self, now: Now) -> list[Decision]:
         """The old step has ended; the search may still go on."""
         self.phase = Phase.REPLACING
-        told = self._replacing_signalled(self._kept_signal, now) if self._kept_signal else []
+        told = self._replacing_signalled(self._signal.kept, now) if self._signal.kept else []
         return told or self._let_go(now)
 
     def _let_go(self, now: Now) -> list[Decision]:
@@ -277,7 +277,7 @@ class Replacing(Starting):
 
     def _not_filled(self, filling: Filling, now: Now) -> list[Decision]:
         self._filling = None
-        self._timers.clear()
+        self._timers.stop_all()
         loans = self._end_loans(filling.lent.values())
         if not filling.decision:
             missing = [node for slot, node in filling.out.items() if slot not in filling.found]
@@ -292,7 +292,8 @@ class Replacing(Starting):
         self.phase = Phase.SETTLING
         said = [*loans, done, Say(f"no other node: {filling.failed}")]
         if filling.unsure and Capability.ASK in self.facts.can:  # whether it was for want of slurmctld
-            self._attempt.unfilled, self._slurm = filling.failed, None
+            self._attempt.unfilled = filling.failed
+            self._slurm.forget()
             return [*said, self._ask_slurm(now)]
         self._attempt.unreplaced = filling.failed
         return [*said, *self._settled(now)]
@@ -324,20 +325,21 @@ class Replacing(Starting):
         ends = event.rank is None and event.number in (SIGINT, SIGTERM)
         if filling is None or not (ends or (filling.decision and self._asks_for_requeue(event.number))):
             if self._announces(event.number):
-                self._keep_signal(event)
+                self._signal.keep(event)
             return []
         self._filling = None
-        self._timers.clear()
+        self._timers.stop_all()
         loans = self._end_loans(filling.lent.values())
         if not filling.decision or event.number == SIGINT:
             what = "interrupted by Ctrl-C" if event.number == SIGINT else "ended by SIGTERM"
             return [*loans, *self._finish(f"{what} while waiting for another node", 128 + event.number, now)]
         self._attempt.unreplaced = "a signal came meanwhile"
         done = self._note(rec.CarriedOut(now.unix, filling.decision, False, "a signal came meanwhile"))
-        self._signal, self._signal_at, self._kept_signal = event.number, now.mono, None
+        self._signal.take(event.number, now.mono)
+        self._signal.take_kept()
         self.phase = Phase.SETTLING
         if Capability.ASK not in self.facts.can:
-            self._meaning = "terminated"
+            self._signal.means("terminated")
             return [*loans, done, *self._settled(now)]
         return [*loans, done, self._ask_slurm(now)]
 

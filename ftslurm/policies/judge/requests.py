@@ -188,11 +188,11 @@ class Requests(Launching):
         return self._kill_step(Afterwards(ThenFinish(what, STOPPED_STATUS)), now)
 
     def _stop_running(self, what: str, now: Now) -> list[Decision]:
-        self._meaning = "stopped"
+        self._signal.means("stopped")
         return self._into_trouble(Trouble(Cause.REQUEST, what, STOPPED_STATUS), now)
 
     def _stop_settling(self, what: str, now: Now) -> list[Decision]:
-        self._meaning = "stopped"
+        self._signal.means("stopped")
         self._trouble = Trouble(Cause.REQUEST, what, STOPPED_STATUS)
         self._timers.keep(Timer.STOP)  # what is left to know is of no use
         return self._settled(now)
@@ -240,7 +240,7 @@ class Requests(Launching):
             return self._refuse(request, "the job is ending", now)
         trouble = Trouble(Cause.REQUEST, self._what(request), 1)
         s = self._situation(trouble, now)
-        if self._away_since is not None and s.slurm is not None and s.slurm.away:
+        if self._slurm.away_since is not None and s.slurm is not None and s.slurm.away:
             self._to_consider.append(request.number)  # slurmctld is waited for in any case, and asked again
             return []
         if Capability.ASK in self.facts.can and not (s.slurm is not None and self._heard_lately(now)):
@@ -300,7 +300,7 @@ class Requests(Launching):
 
     def _settle_again(self, now: Now) -> list[Decision]:
         self.phase = Phase.SETTLING
-        self._timers.clear()
+        self._timers.stop_all()
         return self._settled(now)
 
     # --- leave a node
@@ -347,7 +347,7 @@ class Requests(Launching):
     # --- the ranks are stopped: what was asked for
 
     def _carry_out_request(self, trouble: Trouble, now: Now) -> list[Decision]:
-        if self._meaning == "stopped":
+        if self._signal.meaning == "stopped":
             return self._give_up(trouble.what, self._stopped_status(), now)
         number, self._by_request = self._by_request, 0
         s = self._situation(trouble, now)
@@ -357,7 +357,7 @@ class Requests(Launching):
         choice = choose(s)
         if choice.rung != Rung.FAIL:
             return self._climb(s, now)
-        bad = {**self._attempt.stuck_nodes(self._tasks), **bad_nodes(self._slurm, self._attempt, self._chosen())}
+        bad = {**self._attempt.stuck_nodes(self._tasks), **bad_nodes(self._slurm.answer, self._attempt, self._chosen())}
         if why := self._attempt.unended or "; ".join(f"{node}: {what}" for node, what in sorted(bad.items())):
             self._trouble = Trouble(Cause.LOST, f"{trouble.what}; {why}", 1)  # nothing may start beside that: the ladder is asked
             return self._decide(now)

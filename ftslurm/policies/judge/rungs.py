@@ -102,7 +102,7 @@ class Rungs(Replacing):
         failed = self._attempt.unhealed
         what = "; ".join(f"{node}: {why}" for node, why in sorted(failed.items())) or "healed"
         done = self._note(rec.CarriedOut(now.unix, self._decided.id, not failed, what))
-        if not (failed or self._signal or self._not_by_shim() or self._attempt.gone):
+        if not (failed or self._signal.number or self._not_by_shim() or self._attempt.gone):
             return [done, *self._restart(now)]
         self.phase = Phase.SETTLING
         self._timers.keep(Timer.ASK)
@@ -118,7 +118,7 @@ class Rungs(Replacing):
         self._take(event, now)
         if event.state not in ENDING_STATES or event.error:
             return []
-        return self._give_up(ENDING_STATES[event.state], 128 + (self._signal or SIGTERM), now)
+        return self._give_up(ENDING_STATES[event.state], 128 + (self._signal.number or SIGTERM), now)
 
     def _not_by_shim(self) -> bool:
         """Has the means of a restart gone while devices healed?"""
@@ -135,7 +135,7 @@ class Rungs(Replacing):
         why = f"the old step could not be ended within {2 * STEP_END_WAIT_S:g} s"
         self._attempt.not_in_place = self._attempt.unended = why
         self.phase = Phase.SETTLING
-        self._timers.clear()
+        self._timers.stop_all()
         return [*self._swap_fails(why, now), *self._settled(now)]
 
     def _swap_fails(self, why: str, now: Now) -> list[Decision]:
@@ -189,17 +189,17 @@ class Rungs(Replacing):
 
     def _after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:
         """No failure, so no budget. Requeued only if the job asked for it and the signal was really a warning."""
-        asked = self.settings.warning_requeue and self._meaning in ("warning", "")
+        asked = self.settings.warning_requeue and self._signal.meaning in ("warning", "")
         if asked and (held := self.history.control.why_held(Rung.ON_WARNING)):
             return [Say(f"the job is not requeued: {held}"), *self._give_up(trouble.what, self._status_after(trouble), now)]
-        if not (asked and Capability.REQUEUE in self.facts.can and self._slurm and self._slurm.batch):
+        if not (asked and Capability.REQUEUE in self.facts.can and self._slurm.answer and self._slurm.answer.batch):
             return self._give_up(trouble.what, self._status_after(trouble), now)
         choice = Choice(Rung.ON_WARNING, "asked for by warning.requeue, costs nothing", "", ())
         return self._requeue(choice, self._situation(trouble, now), now)
 
     def _status_after(self, trouble: Trouble) -> int:
         """After a warning: a rank that had to be stopped has not done its work, whatever the others say."""
-        if self._meaning not in ("warning", TOLD_TO_END) or trouble.cause is not Cause.WARNING:
+        if self._signal.meaning not in ("warning", TOLD_TO_END) or trouble.cause is not Cause.WARNING:
             return trouble.status
         return max(self._warned().status, 0 if self._attempt.all_ended else 128 + SIGTERM)
 

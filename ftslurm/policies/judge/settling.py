@@ -57,7 +57,7 @@ class Settling(Rungs):
         self._attempt.culprit = not all(status.ok for status in self._attempt.exits.values())
         self._attempt.killed = any(status.signal in _MAYBE_SLURM for status in self._attempt.exits.values())
         if trouble.cause not in WILLED and not self._has_heard(now):
-            self._slurm = None
+            self._slurm.forget()
         stopped_by = now.mono + self.settings.stop_grace_s + self.settings.kill_wait_s + MARGIN_S
         self._timers.only({Timer.STOP: stopped_by, Timer.TELL: now.mono + TELL_S})
         seen = rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what, trouble.since)
@@ -80,7 +80,7 @@ class Settling(Rungs):
 
     def _has_heard(self, now: Now) -> bool:
         """Is what Slurm said last good enough? Not of donors: the end of one may be what the trouble is."""
-        return self._heard_lately(now) and self._slurm is not None and not self._slurm.error and not self._lent()
+        return self._heard_lately(now) and self._slurm.answer is not None and not self._slurm.answer.error and not self._lent()
 
     def _suspects(self) -> set[str]:
         """Nodes that may be lost: silent ones, and those of lost ranks, unless they were lost with the step."""
@@ -89,13 +89,13 @@ class Settling(Rungs):
 
     def _stop_ranks(self, grace_s: float) -> StopRanks:
         """A SIGTERM of long ago, which the ranks outlived, does not count as having asked them."""
-        asked = self._trouble is not None and self._trouble.cause is Cause.WARNING and SIGTERM in self._ranks_signalled
-        grace_s = 0.0 if self._out_of_patience else grace_s
+        asked = self._trouble is not None and self._trouble.cause is Cause.WARNING and SIGTERM in self._signal.by_ranks
+        grace_s = 0.0 if self._signal.out_of_patience else grace_s
         return StopRanks(self._attempt.number, grace_s, self.settings.kill_wait_s, asked)
 
     def _needs_slurm(self, trouble: Trouble, now: Now) -> bool:
         """Not where the ladder can answer from what is known: a restart in place works with slurmctld away."""
-        if Capability.ASK not in self.facts.can or Timer.ASK in self._timers or self._slurm is not None:
+        if Capability.ASK not in self.facts.can or Timer.ASK in self._timers or self._slurm.answer is not None:
             return False
         if self._attempt.killed or self._attempt.called_back:
             return True
@@ -119,7 +119,7 @@ class Settling(Rungs):
             self._timers.stop(Timer.LOOK)
         if not self._attempt.all_stopped or self._timers.running - {Timer.TELL}:
             return []
-        self._timers.clear()
+        self._timers.stop_all()
         return self._decide(now)
 
     def _tell_settling(self, now: Now) -> list[Decision]:
@@ -142,22 +142,22 @@ class Settling(Rungs):
         if again and (why := self._not_launched_by_slurm(now)):
             self._launch_later(now)
             return [*self._slurm_is_back(now), Say(f"{why}: it is started once more")]
-        if self._slurm is None or not self._slurm.away:
+        if self._slurm.answer is None or not self._slurm.answer.away:
             self._search_has_failed(again=self._was_away())
         ended = self._attempt_ended(now)
         self._returned_with_its_ranks()
-        if self._slurm and not self._slurm.away:
+        if self._slurm.answer and not self._slurm.answer.away:
             ended += self._slurm_is_back(now)
-        if self._slurm and self._slurm.state in ENDING_STATES and not self._slurm.error:
-            return [*ended, *self._give_up(ENDING_STATES[self._slurm.state], trouble.status, now)]
-        if trouble.cause is Cause.WARNING or (self._signal and not self._meaning) or self._meaning == "interrupted":
+        if self._slurm.answer and self._slurm.answer.state in ENDING_STATES and not self._slurm.answer.error:
+            return [*ended, *self._give_up(ENDING_STATES[self._slurm.answer.state], trouble.status, now)]
+        if trouble.cause is Cause.WARNING or self._signal.open or self._signal.meaning == "interrupted":
             waiting = self._patience_with_slurm(self._warning_needs_slurm(), now)
             return [*ended, *(waiting or self._after_warning(trouble, now))]
         if willed:
             return [*ended, *self._carry_out_request(trouble, now)]
         if asked := self._ask_what_is_behind(trouble, now):
             return [*ended, *asked]
-        if not self._meaning and self._needs_slurm(trouble, now):
+        if not self._signal.meaning and self._needs_slurm(trouble, now):
             # What was found while stopping has closed the rung that needed nothing.
             return [*ended, self._ask_slurm(now)]
         if waiting := self._patience_with_slurm(self._unlaunched or self._answer_would_help(trouble, now), now):
@@ -167,12 +167,12 @@ class Settling(Rungs):
 
     def _patience_with_slurm(self, mends: bool, now: Now) -> list[Decision]:
         """Asks it again while it is away and its answer could still mend something."""
-        if not mends or self._slurm is None or not self._slurm.away:
+        if not mends or self._slurm.answer is None or not self._slurm.answer.away:
             return []
-        return self._await_slurm(Timer.AWAY, "before anything is decided", self._slurm.error, now)
+        return self._await_slurm(Timer.AWAY, "before anything is decided", self._slurm.answer.error, now)
 
     def _warning_needs_slurm(self) -> bool:
-        return self.settings.warning_requeue and self._meaning in ("warning", "") and Capability.REQUEUE in self.facts.can
+        return self.settings.warning_requeue and self._signal.meaning in ("warning", "") and Capability.REQUEUE in self.facts.can
 
     def _answer_would_help(self, trouble: Trouble, now: Now) -> bool:
         """Is it only for want of Slurm's word that the job would fail? Or is it to get another step, which Slurm alone gives?"""
@@ -207,16 +207,16 @@ class Settling(Rungs):
         self._launches_again += 1
 
     def _just_came_up(self, now: Now) -> bool:
-        s = self._slurm
-        if s is None or s.error or s.state != "RUNNING" or s.bad_nodes or self._signal:
+        s = self._slurm.answer
+        if s is None or s.error or s.state != "RUNNING" or s.bad_nodes or self._signal.number:
             return False
         return bool(s.up_since) and now.unix - s.up_since <= FRESH_S
 
     def _was_away(self) -> bool:
         """Has slurmctld kept us waiting, and now says that the job runs?"""
-        s = self._slurm
-        waited = self._away_since is not None or (s is not None and s.late_s >= AWAY_S)
-        return s is not None and not s.error and s.state == "RUNNING" and waited and not self._signal
+        s = self._slurm.answer
+        waited = self._slurm.away_since is not None or (s is not None and s.late_s >= AWAY_S)
+        return s is not None and not s.error and s.state == "RUNNING" and waited and not self._signal.number
 
     def _ask_again(self, now: Now) -> list[Decision]:
         return [] if Timer.ASK in self._timers else [self._ask_slurm(now)]
@@ -248,7 +248,7 @@ class Settling(Rungs):
     def _question(self, rank: int | None) -> Diagnose:
         """rank: what is behind the end of that one alone."""
         attempt = self._attempt
-        bad = bad_nodes(self._slurm, attempt, self._chosen())
+        bad = bad_nodes(self._slurm.answer, attempt, self._chosen())
         number = attempt.number if rank is None else attempt.latest([rank])
         return Diagnose(
             number, attempt.rank_ends(self._tasks, rank), acting(self._shown(), self.history), bad,

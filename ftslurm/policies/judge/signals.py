@@ -33,18 +33,18 @@ class Signals(Devices):
         known = self._announces(event.number)
         if not known or Capability.ASK not in self.facts.can:
             passed_on: list[Decision] = [SignalRanks(event.number)] if event.rank is None else []
-            if not known or self._signal:
+            if not known or self._signal.number:
                 return passed_on
-            self._signal, self._signal_at = event.number, now.mono
+            self._signal.take(event.number, now.mono)
             return [*passed_on, *self._it_means("warning", now)]
         if event.rank is not None:
-            self._ranks_signalled.add(event.number)
+            self._signal.got_by_ranks(event.number)
         else:
-            self._pass_on = event.number
+            self._signal.pass_on_later(event.number)
             self._timers.set(Timer.PASS_ON, now.mono + PASS_ON_WITHIN_S)
-        if self._signal:
+        if self._signal.number:
             return []
-        self._signal, self._signal_at = event.number, now.mono
+        self._signal.take(event.number, now.mono)
         return [self._ask_slurm(now)]
 
     def _ends_ranks_within(self, event: ev.SignalSeen) -> float | None:
@@ -57,15 +57,16 @@ class Signals(Devices):
 
     def _tell_to_end(self, event: ev.SignalSeen, within_s: float, now: Now) -> list[Decision]:
         """Each rank gets the signal once. Who goes on after that time is killed, and so are all at a second signal to ftrun."""
-        again = self._meaning == TOLD_TO_END
+        again = self._signal.meaning == TOLD_TO_END
         if event.rank is not None:
-            self._got_signal.add(event.rank)
+            self._signal.told([event.rank])
         if again and event.rank is None:
-            self._out_of_patience = True
+            self._signal.lose_patience()
             return self._into_trouble(self._warned(), now)
         if again:
             return []
-        self._signal, self._signal_at, self._meaning = event.number, now.mono, TOLD_TO_END
+        self._signal.take(event.number, now.mono)
+        self._signal.means(TOLD_TO_END)
         note = self._note(rec.Signalled(now.unix, signal_name(event.number), TOLD_TO_END))
         if self._attempt.all_ended:
             return [note, *self._into_trouble(self._warned(), now)]
@@ -74,15 +75,15 @@ class Signals(Devices):
         delay_s = self.settings.signal_delay_s if at_once else PASS_ON_WITHIN_S  # Slurm mostly signals all ranks
         if not delay_s:
             return [note, *self._pass_to_the_rest()]
-        self._pass_on = event.number
+        self._signal.pass_on_later(event.number)
         self._timers.set(Timer.PASS_ON, now.mono + min(delay_s, within_s / 2))
         return [note]
 
     def _pass_to_the_rest(self) -> list[Decision]:
-        rest = tuple(sorted(self._attempt.ranks - self._got_signal - self._attempt.exits.keys()))
-        self._got_signal.update(rest)
-        self._ranks_signalled.add(self._signal)
-        return [SignalRanks(self._signal, rest)] if rest else []
+        rest = self._signal.untold(self._attempt.ranks - self._attempt.exits.keys())
+        self._signal.told(rest)
+        self._signal.got_by_ranks(self._signal.number)
+        return [SignalRanks(self._signal.number, rest)] if rest else []
 
     def _is_of_a_lender(self, event: ev.SignalSeen) -> bool:
         """Slurm's signals to a rank on loan are about the donor job; ours may go on for days."""
@@ -107,18 +108,18 @@ class Signals(Devices):
     def _passed_on(self, now: Now) -> list[Decision]:
         """ftrun's own signal, for the ranks: unless they got it themselves, as when Slurm signals all of the job."""
         self._timers.stop(Timer.PASS_ON)
-        number, self._pass_on = self._pass_on, 0
-        if number and self._meaning == TOLD_TO_END:
+        number = self._signal.take_to_pass_on()
+        if number and self._signal.meaning == TOLD_TO_END:
             return self._pass_to_the_rest()
-        if not number or number in self._ranks_signalled:
+        if not number or number in self._signal.by_ranks:
             return []
-        self._ranks_signalled.add(number)
+        self._signal.got_by_ranks(number)
         return [SignalRanks(number)]
 
     def _interrupted(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """Ctrl-C ends everything (srun's own first one only reports). A second one does not wait for the grace."""
-        again = self._meaning == "interrupted"
-        self._meaning = "interrupted"
+        again = self._signal.meaning == "interrupted"
+        self._signal.means("interrupted")
         if self.phase is Phase.RUNNING:
             return self._into_trouble(Trouble(Cause.WARNING, "interrupted by Ctrl-C", 128 + event.number), now)
         if self.phase is Phase.HEALING:
@@ -133,12 +134,12 @@ class Signals(Devices):
             return self._interrupted(event, now)
         if not self._announces(event.number):
             return []
-        if self._signal or not (event.number == SIGTERM or self._asks_for_requeue(event.number)):
-            self._keep_signal(event)
+        if self._signal.number or not (event.number == SIGTERM or self._asks_for_requeue(event.number)):
+            self._signal.keep(event)
             return []
-        self._signal, self._signal_at = event.number, now.mono
+        self._signal.take(event.number, now.mono)
         if event.rank is None and Capability.ASK not in self.facts.can:
-            self._meaning = "terminated"
+            self._signal.means("terminated")
         return [self._ask_slurm(now)] if Capability.ASK in self.facts.can and Timer.ASK not in self._timers else []
 
     def _slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
@@ -146,16 +147,16 @@ class Signals(Devices):
         self._take(event, now)
         if loan_over := self._loan_over(now):
             return loan_over
-        if self._signal and not self._meaning:
+        if self._signal.open:
             return self._it_means("warning" if event.error else ENDING_STATES.get(event.state, "warning"), now)
         return self._device_trouble(now)
 
     def _it_means(self, meaning: str, now: Now) -> list[Decision]:
         """The signal is understood. A warning leaves the ranks to end by themselves; anything else ends them."""
-        self._meaning = meaning
-        note = self._note(rec.Signalled(now.unix, signal_name(self._signal), meaning))
+        self._signal.means(meaning)
+        note = self._note(rec.Signalled(now.unix, signal_name(self._signal.number), meaning))
         if meaning != "warning":
-            return [note, *self._into_trouble(Trouble(Cause.WARNING, meaning, 128 + self._signal), now)]
+            return [note, *self._into_trouble(Trouble(Cause.WARNING, meaning, 128 + self._signal.number), now)]
         if self._attempt.all_ended:
             return [note, *self._into_trouble(self._warned(), now)]
         note_and_signal: list[Decision] = [note, *self._passed_on(now)]
@@ -165,17 +166,17 @@ class Signals(Devices):
 
     def _rank_ended_after_signal(self, now: Now) -> list[Decision]:
         """The first rank that ends starts the grace of the others, the last one ends the attempt."""
-        if self._attempt.all_ended and self._meaning:
+        if self._attempt.all_ended and self._signal.meaning:
             return self._into_trouble(self._warned(), now)
         self._timers.set_first(Timer.WARNING, now.mono + self._warning_grace_s(now))
         return []
 
     def _warning_grace_s(self, now: Now) -> float:
         """No longer than Slurm leaves us, less the time that stopping and requeueing takes."""
-        end = self._slurm.end_time if self._slurm else 0
+        end = self._slurm.end_time
         left = end - now.unix - 5.0 if end else self.settings.warning_grace_s
         return max(1.0, min(self.settings.warning_grace_s, left))
 
     def _warning_overdue(self, now: Now) -> list[Decision]:
-        self._out_of_patience = self._meaning == TOLD_TO_END
+        self._signal.lose_patience(self._signal.meaning == TOLD_TO_END)
         return self._into_trouble(self._warned(), now)

@@ -60,8 +60,8 @@ class Starting(Ending):
         self._fence.let_go_at = None
         self._launches_again = 0
         told = self._to_be_told(now)
-        self._slurm, self._signal, self._meaning = None, 0, ""
-        self._pass_on, self._ranks_signalled, self._got_signal = 0, set(), set()
+        self._slurm.forget()
+        self._signal.begin_attempt()
         self._hangs, self._hung = HangWatch(), None
         self._alone, self._failed_nodes = {}, {}
         self._still = standstill(self.settings, number)
@@ -87,7 +87,7 @@ class Starting(Ending):
         if told:
             number, since = told
             started += self._signalled(ev.SignalSeen(number), now)
-            self._signal_at = since
+            self._signal.take(self._signal.number, since)
         return started
 
     def _next_number(self) -> int:
@@ -100,10 +100,10 @@ class Starting(Ending):
 
     def _to_be_told(self, now: Now) -> tuple[int, float] | None:
         """A signal that came while no ranks ran, or a warning that still holds: those that heard it are gone. And since when."""
-        kept, self._kept_signal = self._kept_signal, None
+        kept = self._signal.take_kept()
         if kept is not None:
             return kept.number, now.mono
-        return (self._signal, self._signal_at) if self._meaning == "warning" and self._explained(now) else None
+        return (self._signal.number, self._signal.at) if self._signal.meaning == "warning" and self._explained(now) else None
 
     def _ask_after_silent(self, now: Now) -> list[Decision]:
         """Nodes that fell silent while there was nothing to lose: they are not told of again."""

@@ -37,6 +37,8 @@ from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.hang.hangs import HangWatch
 from ftslurm.policies.hang.slow import SlowWatch
 from ftslurm.policies.hang.standstill import Standstill, standstill
+from ftslurm.policies.judge.parts.signal import SignalWatch
+from ftslurm.policies.judge.parts.slurm import SlurmContact
 from ftslurm.policies.judge.phases import Phase, RunFacts
 from ftslurm.policies.judge.then import Afterwards, ThenDecide
 from ftslurm.policies.ladder.ladder import Cause, Situation
@@ -55,8 +57,6 @@ MARGIN_S = 15.0
 WARNING_HOLDS_S = 600.0
 # What may be a hang while a signal explains it is looked at again after this.
 LATER_S = 60.0
-# What Slurm said of job and nodes this long ago still counts, monotonic seconds.
-ANSWER_COUNTS_S = 10.0
 # And a look at a spare node.
 LOOK_COUNTS_S = 30.0
 # Times `nodes.silence`, from one look at nodes that no rank is on to the next: well below SlurmdTimeout (300 s unless the site
@@ -85,22 +85,12 @@ class JudgeState:
         self._there: dict[str, dict[str, int]] = {}  # node -> kind -> the most devices that its agent has seen
         self._left_alone: set[tuple[str, str, str]] = set()  # faults no rung can answer, with ranks still running
         self._trouble: Trouble | None = None
-        self._slurm: ev.SlurmAnswered | None = None
-        self._slurm_at = 0.0  # monotonic, of that answer
-        self._away_since: float | None = None  # monotonic, since when slurmctld is waited for
-        self._away_said: float | None = None
+        self._slurm = SlurmContact()
         self._awaited = ""  # what is waited for, as it was said last
         self._wait_shown = False  # where Slurm shows the job?
         self._launches_again = 0  # of a step that Slurm's absence kept from coming up
         self._unlaunched = False  # did the step not come up?
-        self._signal = 0  # the first signal from outside in this attempt
-        self._signal_at = 0.0  # monotonic
-        self._pass_on = 0  # one that ftrun itself got and the ranks may still have to get
-        self._ranks_signalled: set[int] = set()  # those that the ranks got, as their shims say
-        self._got_signal: set[int] = set()  # ranks that have got the one that ends them
-        self._out_of_patience = False  # with ranks that were told to end
-        self._kept_signal: ev.SignalSeen | None = None  # one that came while no ranks ran, for those to come
-        self._meaning = ""  # what it means: `warning`, or why the job ends
+        self._signal = SignalWatch()
         self._mending: dict[int, tuple[Trouble, float]] = {}  # rank to be started again alone -> why, until when
         self._diagnosed_alone: set[int] = set()  # of those, ranks of which it is asked what is behind their end
         self._alone: dict[int, tuple[int, float]] = {}  # rank -> how often it was started alone in a row, and when last
@@ -199,8 +189,8 @@ class JudgeState:
     def _situation(self, trouble: Trouble, now: Now, attempt: Attempt | None = None) -> Situation:
         """attempt: as it would be, in place of what it is."""
         return situation_of(
-            trouble, attempt or self._attempt, self._tasks, self._shown(), self._slurm, self.history, self.settings, now.unix,
-            self.facts.can, self.facts.remembered, self._held_back(now), self.facts.no_donor, self._chosen(),
+            trouble, attempt or self._attempt, self._tasks, self._shown(), self._slurm.answer, self.history, self.settings,
+            now.unix, self.facts.can, self.facts.remembered, self._held_back(now), self.facts.no_donor, self._chosen(),
             self.facts.no_swap or self._no_split(),
         )  # fmt: skip
 
@@ -231,7 +221,7 @@ class JudgeState:
 
     def _spares(self, now: Now) -> tuple[str, ...]:
         """Those of them that nothing is known against."""
-        down = {node for node, _ in self._slurm.bad_nodes} if self._slurm else set()
+        down = {node for node, _ in self._slurm.answer.bad_nodes} if self._slurm.answer else set()
         return tuple(node for node in self._held_back(now) if node not in down and node not in self._fence.silent)
 
     def _idle(self) -> tuple[str, ...]:
@@ -243,23 +233,23 @@ class JudgeState:
 
     def _heard_lately(self, now: Now) -> bool:
         """Has Slurm said something (if only that it could not) that still counts?"""
-        return self._slurm is not None and now.mono - self._slurm_at <= ANSWER_COUNTS_S
+        return self._slurm.heard_lately(now.mono)
 
     def _warned(self) -> Trouble:
         worst = max((status.shell for status in self._attempt.exits.values()), default=0)
-        return Trouble(Cause.WARNING, f"the ranks ended after {signal_name(self._signal)}", worst)
+        return Trouble(Cause.WARNING, f"the ranks ended after {signal_name(self._signal.number)}", worst)
 
     def _under_signal(self, now: Now) -> bool:
         """Is what ranks do an answer to a signal? One of long ago, which they outlived, explains nothing any more."""
-        return bool(self._signal) and (not self._meaning or self._explained(now))
+        return bool(self._signal.number) and (not self._signal.meaning or self._explained(now))
 
     def _explained(self, now: Now) -> bool:
         """Is a rank's end still an answer to the signal? Some programs take a SIGTERM for a wish, and go on for hours."""
-        if self._meaning == TOLD_TO_END:
+        if self._signal.meaning == TOLD_TO_END:
             return True
         holds_s = max(WARNING_HOLDS_S, self.settings.warning_grace_s)
-        end = self._slurm.end_time if self._slurm else 0
-        return now.mono - self._signal_at <= holds_s or bool(end and end - now.unix <= holds_s)
+        end = self._slurm.end_time
+        return now.mono - self._signal.at <= holds_s or bool(end and end - now.unix <= holds_s)
 
     def _await_last_end(self, now: Now) -> None:
         """The last rank may take so long after the first."""
@@ -291,12 +281,6 @@ class JudgeState:
         can = {Capability.ASK, Capability.REQUEUE} <= self.facts.can
         return self.settings.warning_requeue and can and self._announces(number)
 
-    def _keep_signal(self, event: ev.SignalSeen) -> None:
-        """A TERM says more than another one, and ftrun's own more than that of a rank, which may be for its step alone."""
-        kept = self._kept_signal
-        if kept is None or (event.number == SIGTERM, event.rank is None) > (kept.number == SIGTERM, kept.rank is None):
-            self._kept_signal = event
-
     # --- waiting
 
     def _wait_for(self, what: str, for_s: float, now: Now, said: str = "") -> list[Decision]:
@@ -322,7 +306,7 @@ class JudgeState:
 
     def _take(self, answer: ev.SlurmAnswered, now: Now) -> None:
         self._timers.stop(Timer.ASK)
-        self._slurm, self._slurm_at = answer, now.mono
+        self._slurm.take(answer, now.mono)
         self._attempt.returned |= {
             node: f"its donor job {job} has ended" for node, job in self._lent().items() if job in answer.loans_over
         }

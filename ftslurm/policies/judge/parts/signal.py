@@ -1,0 +1,70 @@
+"""The signal from outside that an attempt is under, and one that came while no ranks ran."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from ftslurm.model import events as ev
+
+SIGTERM = 15
+
+
+class SignalWatch:
+    """number: the first signal in this attempt, 0: none; at: when, monotonic seconds. meaning: `warning`, or why the job ends;
+    empty before that is known."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.at = 0.0
+        self.meaning = ""
+        self.out_of_patience = False  # with ranks that were told to end
+        self.kept: ev.SignalSeen | None = None  # one that came while no ranks ran, for those to come
+        self.by_ranks: set[int] = set()  # signals that the ranks got, as their shims say, or by us
+        self._told: set[int] = set()  # ranks that have got the one that ends them
+        self._to_pass_on = 0  # one that ftrun itself got and the ranks may still have to get
+
+    def take(self, number: int, at: float) -> None:
+        self.number, self.at = number, at
+
+    @property
+    def open(self) -> bool:
+        """Has one come of which nobody has said yet what it means?"""
+        return bool(self.number) and not self.meaning
+
+    def means(self, meaning: str) -> None:
+        self.meaning = meaning
+
+    def begin_attempt(self) -> None:
+        """Other ranks, which no signal has come to."""
+        self.number, self.meaning, self._to_pass_on = 0, "", 0
+        self.by_ranks, self._told = set(), set()
+
+    def lose_patience(self, lost: bool = True) -> None:
+        self.out_of_patience = lost
+
+    def keep(self, event: ev.SignalSeen) -> None:
+        """A TERM says more than another one, and ftrun's own more than that of a rank, which may be for its step alone."""
+        kept = self.kept
+        if kept is None or (event.number == SIGTERM, event.rank is None) > (kept.number == SIGTERM, kept.rank is None):
+            self.kept = event
+
+    def take_kept(self) -> ev.SignalSeen | None:
+        kept, self.kept = self.kept, None
+        return kept
+
+    def got_by_ranks(self, number: int) -> None:
+        self.by_ranks.add(number)
+
+    def told(self, ranks: Iterable[int]) -> None:
+        """They have got the one that ends them."""
+        self._told.update(ranks)
+
+    def untold(self, ranks: Collection[int]) -> tuple[int, ...]:
+        return tuple(sorted({*ranks} - self._told))
+
+    def pass_on_later(self, number: int) -> None:
+        self._to_pass_on = number
+
+    def take_to_pass_on(self) -> int:
+        number, self._to_pass_on = self._to_pass_on, 0
+        return number
