@@ -225,6 +225,10 @@ class Attempt:
             self.unhealed[node] = failed
         return True
 
+    def forget_faults(self, node: str) -> None:
+        """They have healed."""
+        self.faults = {key: fault for key, fault in self.faults.items() if key[0] != node}
+
     def stuck_nodes(self, tasks: Mapping[int, Task]) -> dict[str, str]:
         """Nodes with processes that outlived SIGKILL (uninterruptible sleep): nothing may start there again."""
         return {

@@ -13,12 +13,8 @@ from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.settling import Settling
-from ftslurm.policies.judge.state import AGENT_MAX_S
 from ftslurm.policies.ladder.ladder import Cause, choose
-from ftslurm.policies.ladder.situation import ACTS, Trouble
-
-# An agent that has gone is started anew after this, and after twice as long each time.
-AGENT_AGAIN_S = 10.0
+from ftslurm.policies.ladder.situation import Trouble
 
 
 class Devices(Settling):
@@ -26,31 +22,17 @@ class Devices(Settling):
         if dismissed := self._agent_meanwhile(event, now):
             return dismissed
         watched = self._watch_ranks([event.node]) if self.phase is not Phase.LAUNCHING else []  # they have not begun
-        held: list[Decision] = [*self._for_agents.pop(event.node, ()), *watched]
+        held: list[Decision] = [*self._agents.take_orders(event.node), *watched]
         return [*held, LookAtDevices(), *self._settled(now)] if Timer.LOOK in self._timers else held
 
     def _agent_meanwhile(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
         """No rank runs that it could be told of."""
-        if event.node in self._guards:
-            self._agents_came[event.node] = now.mono
-            return []
-        if event.node not in self._agents:  # it was asked for, and its node has been left since
-            return [DismissAgents((event.node,))]
-        self._agents[event.node] = event.kinds
-        self._agents_due.pop(event.node, None)
-        self._agents_came[event.node] = now.mono
-        return []
+        return [] if self._agents.arrive(event.node, event.kinds, now.mono) else [DismissAgents((event.node,))]
 
     def _agent_lost(self, event: ev.AgentLost, now: Now) -> list[Decision]:
         """Nobody is blamed for it; what it watched is unknown from here on, until another one has come up."""
-        self._agents.pop(event.node, None)
-        self._guards.discard(event.node)
+        again = self._agents.lose(event.node, now.mono)
         self._still.lose(event.node)
-        self._agents_due.pop(event.node, None)
-        if now.mono - self._agents_came.pop(event.node, now.mono) > AGENT_MAX_S:
-            self._agents_lost.pop(event.node, None)  # one that stayed: what went before is of no account
-        again = now.mono + self._doubled(AGENT_AGAIN_S, event.node)
-        self._agents_lost[event.node] = self._agents_lost.get(event.node, 0) + 1
         if self.phase is Phase.RUNNING:
             self._timers.set(Timer.WATCH, min(self._timers.due_at(Timer.WATCH, again), again))
         if self._attempt.healed(event.node, f"the agent vanished while healing: {event.why}"):
@@ -72,23 +54,13 @@ class Devices(Settling):
     def _note_faults(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:
         """A fault counts once from when it is first seen until it is gone. An answer that is none changes nothing, nor does
         one of a node that was left."""
-        if event.node not in self._agents:
+        if event.node not in self._agents.kinds:
             return []
-        for kind, count in event.there.items():
-            counts = self._there.setdefault(event.node, {})
-            counts[kind] = max(count, counts.get(kind, 0))
-        if event.error:
-            return []
-        before = {key for key in self._faults if key[0] == event.node}
-        shown = {fault.key: fault for fault in event.faults}
-        for key in before - shown.keys():
-            del self._faults[key]
-        self._faults.update(shown)
-        return [self._note(_fault_record(shown[key], now)) for key in shown if key not in before]
+        return [self._note(_fault_record(fault, now)) for fault in self._devices.see(event)]
 
     def _device_trouble(self, now: Now) -> list[Decision]:
         """A fault while ranks run. They are stopped only when a rung can answer; else they are left to run."""
-        acting = [fault for key, fault in self._faults.items() if fault.fault_class in ACTS and key not in self._left_alone]
+        acting = [fault for key, fault in self._devices.acting.items() if key not in self._devices.left_alone]
         if not acting or self._under_signal(now):
             return []
         trouble = Trouble(Cause.DEVICE, "; ".join(map(str, acting)), 1)
@@ -97,7 +69,7 @@ class Devices(Settling):
             return self._into_trouble(trouble, now)
         if Capability.ASK in self.facts.can and not self._heard_lately(now):
             return [] if Timer.ASK in self._timers else [self._ask_slurm(now)]
-        self._left_alone.update(fault.key for fault in acting)
+        self._devices.leave_alone(acting)
         return [Say(f"{trouble.what}: no remedy ({choice.why}); the ranks still run and are left alone")]
 
 

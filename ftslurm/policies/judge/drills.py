@@ -23,8 +23,8 @@ class Drills(JudgeState):
             self._attempt.drills.append(f"{event.fault} on {drill.target}")
         if event.fault == "lost-node":
             self._attempt.drilled_away[event.node] = "taken for lost in a drill"
-        if isinstance(drill.order, DrillDevice) and self._agents.get(event.node) is None:
-            self._for_agents.setdefault(event.node, []).append(drill.order)  # it comes up, and hears of it then
+        if isinstance(drill.order, DrillDevice) and not self._agents.here(event.node):
+            self._agents.order_later(drill.order)  # it comes up, and hears of it then
             return [*said, *self._watch(now)]
         return [*said, drill.order]
 

@@ -51,7 +51,7 @@ class Hangs(Settling):
         self._timers.stop(Timer.USE)
         hang, self._hangs = self._hangs.verdict(self._step_nodes()), HangWatch()
         # Not one, or not known: the agents tell again when the same time has passed without IO.
-        return self._hang("io", hang.what, hang.evidence, now, still_s=hang.still_s) if hang else self._watch_ranks(self._agents)
+        return self._hang("io", hang.what, hang.evidence, now, still_s=hang.still_s) if hang else self._watch_all_ranks()
 
     def _rank_silent(self, event: ev.RankSilent, now: Now) -> list[Decision]:
         over = self._hang_over(f"rank {event.rank} prints again", now, "silence") if event.silent_s <= 0 else []
@@ -90,7 +90,7 @@ class Hangs(Settling):
             return []
         self._hangs = HangWatch()
         self._timers.stop(Timer.USE)
-        return [*self._watch_ranks(self._agents), self._intervals()]
+        return [*self._watch_all_ranks(), self._intervals()]
 
     def _exit_overdue(self, now: Now) -> list[Decision]:
         if self._hung:

@@ -18,9 +18,10 @@ from ftslurm.model.rungs import Budget, Capability
 from ftslurm.model.settings import Settings
 from ftslurm.model.timers import Timer
 from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.judge.parts.agents import AGENT_COMES_S
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.settling import LAUNCHES_AGAIN, Settling
-from ftslurm.policies.judge.state import AGENT_COMES_S, MARGIN_S, SIGINT, SIGTERM
+from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM
 from ftslurm.policies.judge.then import Afterwards, ThenAfterWarning, ThenFinish, ThenLaunch, ThenLauncherStays
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble

@@ -186,7 +186,7 @@ class Replacing(Starting):
         """As it was looked at, and measured against the node `out`, whose place it is to take."""
         if not event.good or event.there is None:
             return event
-        short = short_of(wanted(self._there, out), event.there)
+        short = short_of(wanted(self._devices.there, out), event.there)
         good = {NodeHealth.GOOD: True, NodeHealth.BAD: False, NodeHealth.UNKNOWN: None}[short.health]
         return event if good else replace(event, good=good, why=short.reason)
 
@@ -371,11 +371,9 @@ class Replacing(Starting):
         """What their agents still see is nobody's trouble."""
         out = tuple(sorted(set(nodes)))
         for node in out:
-            self._agents.pop(node, None)
-            self._agents_due.pop(node, None)
             self._fence.silent.pop(node, None)
-        self._guards.difference_update(out)
-        self._faults = {key: fault for key, fault in self._faults.items() if key[0] not in out}
+        self._agents.forget(out)
+        self._devices.forget(out)
         return [DismissAgents(out)] if out else []
 
     def _end_loans(self, jobs: Iterable[int]) -> list[Decision]:
@@ -392,7 +390,7 @@ class Replacing(Starting):
 
     def _released(self, event: ev.NodesReleased, now: Now) -> list[Decision]:
         if event.ok:
-            relieved = self._forget(self._guards.intersection(event.nodes))
+            relieved = self._forget(self._agents.guards.intersection(event.nodes))
             return [*relieved, *(self._watch(now) if relieved and self.phase is Phase.RUNNING else [])]
         what = f"{fold_nodes(event.nodes)} could not be given back: {event.why}"
         return [Say(f"{what}; without `sbatch --no-kill` Slurm ends the job when it notices that a node is down")]

@@ -86,9 +86,8 @@ class Rungs(Replacing):
         if not self._attempt.healed(event.node, "; ".join(failed)):
             return []
         if not failed:
-            for faults in (self._faults, self._attempt.faults):
-                for key in [key for key in faults if key[0] == event.node]:
-                    del faults[key]
+            self._devices.forget([event.node])
+            self._attempt.forget_faults(event.node)
         return self._healing_settled(now)
 
     def _healing_settled(self, now: Now) -> list[Decision]:
@@ -147,7 +146,7 @@ class Rungs(Replacing):
         return [*loans, self._note(rec.CarriedOut(now.unix, self._decided.id, False, why))]
 
     def _requeue(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
-        avoid = avoidable(tuple(self._faults.values()), s, self.facts.remembered)
+        avoid = avoidable(tuple(self._devices.faults.values()), s, self.facts.remembered)
         spared = let_in(s)
         if spared:
             why = f"{choice.why}; too few nodes would be left without {fold_nodes(spared)}, so the job may go there"

@@ -21,7 +21,7 @@ from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM
 from ftslurm.policies.ladder.ladder import WILLED, Cause, choose
-from ftslurm.policies.ladder.situation import ACTS, Trouble, acting, bad_nodes
+from ftslurm.policies.ladder.situation import Trouble, acting, bad_nodes
 
 # A rank killed so may have been killed by Slurm (a cancelled job), before anybody could see the signal itself.
 _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
@@ -52,8 +52,8 @@ class Settling(Rungs):
         self.phase = Phase.SETTLING
         self._mending, self._rank_again, self._diagnosed_alone = {}, {}, set()
         if trouble.cause is not Cause.DEVICE:
-            self._left_alone.clear()  # what had no remedy may still be the reason
-        self._attempt.faults = {key: fault for key, fault in self._faults.items() if fault.fault_class in ACTS}
+            self._devices.look_anew()
+        self._attempt.faults = self._devices.acting
         self._attempt.culprit = not all(status.ok for status in self._attempt.exits.values())
         self._attempt.killed = any(status.signal in _MAYBE_SLURM for status in self._attempt.exits.values())
         if trouble.cause not in WILLED and not self._has_heard(now):
@@ -68,7 +68,7 @@ class Settling(Rungs):
         if self._unlooked():
             self._timers.set(Timer.LOOK, now.mono + self.settings.answer_wait_s)
             found.append(LookAtDevices())
-        elif any(kinds is not None for kinds in self._agents.values()):
+        elif any(kinds is not None for kinds in self._agents.kinds.values()):
             found.append(LookAtDevices())  # with no device to wait for; they also tell which ranks were at work
         if self._needs_slurm(trouble, now):
             found.append(self._ask_slurm(now))
@@ -105,7 +105,7 @@ class Settling(Rungs):
         """Is there a node whose devices could still tell something? An agent that has not arrived yet may."""
         return any(
             node not in self._attempt.gone and (kinds is None or (kinds and node not in self._attempt.looked))
-            for node, kinds in self._agents.items()
+            for node, kinds in self._agents.kinds.items()
         )
 
     def _settled(self, now: Now) -> list[Decision]:
@@ -292,7 +292,7 @@ class Settling(Rungs):
         attempt = self._attempt
         ends = attempt.rank_ends(self._tasks, rank)
         v = still_on_most(v, self.history.diagnosis if self.history.same_in_a_row else None)
-        v = without_own_view(v, self.facts.hidden, attempt.seen - {node for node, _, _ in self._faults})
+        v = without_own_view(v, self.facts.hidden, attempt.seen - {node for node, _, _ in self._devices.faults})
         shown, window_s = shown_by(v), self.settings.same_code_window_s
         since = now.unix - window_s
         cleared = contrast(v.signature, shown, self.history, since, self.history.last_step, v.error_class)
@@ -367,6 +367,6 @@ class Settling(Rungs):
 
     def _look_overdue(self, now: Now) -> list[Decision]:
         """Devices that do not answer are unknown: neither good nor to blame."""
-        self._attempt.looked.update(self._agents)
-        self._agents = {node: () if kinds is None else kinds for node, kinds in self._agents.items()}
+        self._attempt.looked.update(self._agents.kinds)
+        self._agents.wait_no_more()
         return self._settled(now)

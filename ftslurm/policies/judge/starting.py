@@ -67,7 +67,7 @@ class Starting(Ending):
         self._still = standstill(self.settings, number)
         self._slow = SlowWatch()
         self._exit_s, self._exit_since = self.settings.hang_exit_s, None
-        all_here = self._agents.keys() - self._agents_due.keys() >= set(self._step_nodes())
+        all_here = self._agents.arrived >= set(self._step_nodes())
         self._timers.only({} if all_here else {Timer.WATCH: now.mono + WATCH_AFTER_S})
         if self._idle():
             self._timers.set(Timer.IDLE, now.mono + IDLE_LOOK * self.settings.silence_s)
@@ -81,7 +81,7 @@ class Starting(Ending):
         banner = self._banner(number, fold_nodes(self._step_nodes()))
         said = [Say(banner)] if banner else []
         noted = self._note(begun)
-        started: list[Decision] = [noted, *said, StartRanks(number, self._env(now), banner), *self._watch_ranks(self._agents)]
+        started: list[Decision] = [noted, *said, StartRanks(number, self._env(now), banner), *self._watch_all_ranks()]
         started += self._ask_after_silent(now)
         started += self._wait_over(number)
         if told:
@@ -177,13 +177,10 @@ class Starting(Ending):
     def _watch_due(self, now: Now) -> list[Decision]:
         """Also where an agent never came: it has died before it could call, and nobody else tells of that."""
         mine = set(self._step_nodes())
-        for node in [node for node, due in self._agents_due.items() if due <= now.mono and node in mine]:
-            del self._agents_due[node]
-            self._agents.pop(node, None)
-            self._agents_lost[node] = self._agents_lost.get(node, 0) + 1
+        self._agents.give_up_late(mine, now.mono)
         asked = self._watch(now)
-        if due := [due for node, due in self._agents_due.items() if node in mine]:
-            self._timers.set(Timer.WATCH, min(due))
+        if (due := self._agents.next_due(mine)) is not None:
+            self._timers.set(Timer.WATCH, due)
         return asked
 
     def _into_trouble(self, trouble: Trouble, now: Now) -> list[Decision]:

@@ -14,7 +14,6 @@ from ftslurm.model.decisions import (
     CheckNode,
     Decision,
     DismissAgents,
-    DrillDevice,
     ProbeNodes,
     Remember,
     Say,
@@ -37,6 +36,8 @@ from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.hang.hangs import HangWatch
 from ftslurm.policies.hang.slow import SlowWatch
 from ftslurm.policies.hang.standstill import Standstill, standstill
+from ftslurm.policies.judge.parts.agents import AgentRoster
+from ftslurm.policies.judge.parts.devices import DeviceView
 from ftslurm.policies.judge.parts.signal import SignalWatch
 from ftslurm.policies.judge.parts.slurm import SlurmContact
 from ftslurm.policies.judge.phases import Phase, RunFacts
@@ -49,8 +50,6 @@ from ftslurm.policies.node.filling import Filling
 SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM = 1, 2, 3, 9, 15
 # What a signal means that ends ftrun, and the ranks with it within a time limit.
 TOLD_TO_END = "the ranks are to end"
-# An agent that has not called after this never will (srun and the start of Python take a second or two); the most of it.
-AGENT_COMES_S, AGENT_MAX_S = 60.0, 640.0
 # Above the limits that shims and agents keep themselves, so that one that lives always answers first.
 MARGIN_S = 15.0
 # From a warning on, a rank that ends is taken to end because of it for this long, and as long before the allocation's end.
@@ -76,14 +75,8 @@ class JudgeState:
         self._attempt = Attempt()
         self._tasks: dict[int, Task] = {}
         self._step = ""
-        self._agents: dict[str, tuple[str, ...] | None] = {}  # node -> device kinds, None until it has arrived
-        self._guards: set[str] = set()  # nodes without ranks that have an agent all the same, in case our own dies
-        self._agents_lost: dict[str, int] = {}  # node -> how many
-        self._agents_came: dict[str, float] = {}  # node -> when, monotonic
-        self._agents_due: dict[str, float] = {}  # node -> until when its agent should call, monotonic; none once it has
-        self._faults: dict[tuple[str, str, str], Fault] = {}  # what the devices show now
-        self._there: dict[str, dict[str, int]] = {}  # node -> kind -> the most devices that its agent has seen
-        self._left_alone: set[tuple[str, str, str]] = set()  # faults no rung can answer, with ranks still running
+        self._agents = AgentRoster()
+        self._devices = DeviceView()
         self._trouble: Trouble | None = None
         self._slurm = SlurmContact()
         self._awaited = ""  # what is waited for, as it was said last
@@ -126,7 +119,6 @@ class JudgeState:
         self._stragglers: frozenset[str] = frozenset()  # such nodes, though they live, that are being looked at
         self._unfit: dict[str, str] = {}  # of them, what was found
         self._steps: dict[str, str] = {}  # node -> the step there, as its shims name it
-        self._for_agents: dict[str, list[DrillDevice]] = {}  # node -> what its agent is told when it has come up
         self._decided: rec.Decided | None = None
         self._cleaned = False  # has the job's own clean-up been ordered?
         self._timers = Timers()  # what is waited for
@@ -174,7 +166,7 @@ class JudgeState:
 
     def _watching(self) -> list[str]:
         """Nodes with ranks whose agent is up: who can tell something of them."""
-        return [node for node in self._step_nodes() if self._agents.get(node) is not None]
+        return [node for node in self._step_nodes() if self._agents.here(node)]
 
     def _ranks_on(self, node: str) -> list[int]:
         return [rank for rank, task in self._tasks.items() if task.node == node]
@@ -183,8 +175,7 @@ class JudgeState:
         return self.history.kept_out(now.unix, self.settings.isolation_expires_s)
 
     def _shown(self) -> tuple[Fault, ...]:
-        shown = self._faults | self._attempt.faults
-        return tuple(fault for key, fault in shown.items() if key not in self._left_alone)
+        return self._devices.shown_with(self._attempt.faults)
 
     def _situation(self, trouble: Trouble, now: Now, attempt: Attempt | None = None) -> Situation:
         """attempt: as it would be, in place of what it is."""
@@ -361,12 +352,10 @@ class JudgeState:
     def _watch(self, now: Now, nodes: Iterable[str] | None = None) -> list[Decision]:
         """nodes: where ranks are to come, None: where they are."""
         nodes = self._step_nodes() if nodes is None else tuple(nodes)
-        unwatched = tuple(node for node in nodes if node not in self._agents)
-        relieved = tuple(sorted(self._guards & {*unwatched}))  # what it saw of the devices there was not listened to
+        unwatched = tuple(node for node in nodes if node not in self._agents.kinds)
+        relieved = tuple(sorted(self._agents.guards & {*unwatched}))  # what it saw of the devices there was not listened to
         guards = self._more_guards(nodes, now)
-        self._guards = (self._guards | {*guards}) - {*relieved}
-        self._agents.update(dict.fromkeys(unwatched))
-        self._agents_due.update({node: now.mono + self._doubled(AGENT_COMES_S, node) for node in unwatched})
+        self._agents.expect(unwatched, guards, relieved, now.mono)
         lent = {node: job for node, job in self._lent().items() if node in unwatched}
         asked: list[Decision] = [DismissAgents(relieved)] if relieved else []
         return [*asked, WatchNodes((*unwatched, *guards), lent)] if unwatched or guards else asked
@@ -376,19 +365,17 @@ class JudgeState:
         f = self.facts
         others = {*f.nodes} - {f.batch_node}
         spares = () if f.batch_node not in f.nodes or not nodes or others & {*nodes} else self._spares(now)
-        return () if self._guards & {*spares} else spares[:1]
+        return () if self._agents.guards & {*spares} else spares[:1]
 
-    def _doubled(self, first_s: float, node: str) -> float:
-        """More with every agent that was lost there: slurmctld may be away for long, and a node on which none stays shall not
-        be kept busy with it."""
-        return min(AGENT_MAX_S, first_s * 2.0 ** min(self._agents_lost.get(node, 0), 16))
+    def _watch_all_ranks(self) -> list[Decision]:
+        return self._watch_ranks(self._agents.kinds)
 
     def _watch_ranks(self, nodes: Iterable[str]) -> list[Decision]:
         """Agents that are there look for life below their shims; those to come are told when they arrive."""
         mine: dict[str, list[tuple[int, int, int]]] = {}
         for rank, task in sorted(self._tasks.items()):
             mine.setdefault(task.node, []).append((rank, task.pid, self._attempt.numbers.get(rank, self._attempt.number)))
-        there = {node: tuple(mine[node]) for node in nodes if self._agents.get(node) is not None and node in mine}
+        there = {node: tuple(mine[node]) for node in nodes if self._agents.here(node) and node in mine}
         st = self.settings
         quiet_s = self._intervals().quiet_s
         stall_s = st.hang_c4d_timeout_s if self._watches_stalls else 0.0

@@ -1,0 +1,54 @@
+"""What the devices show, and how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from ftslurm.model import events as ev
+from ftslurm.model.devices import Fault
+from ftslurm.policies.ladder.situation import ACTS
+
+Key = tuple[str, str, str]  # node, device, code
+
+
+class DeviceView:
+    """faults: those that show now. there: node -> kind -> the most devices that its agent has seen. left_alone: faults that no
+    rung can answer, with ranks still running."""
+
+    def __init__(self) -> None:
+        self.faults: dict[Key, Fault] = {}
+        self.there: dict[str, dict[str, int]] = {}
+        self.left_alone: frozenset[Key] = frozenset()
+
+    def see(self, event: ev.DevicesSeen) -> tuple[Fault, ...]:
+        """The faults that are new. An answer that is none changes nothing."""
+        for kind, count in event.there.items():
+            counts = self.there.setdefault(event.node, {})
+            counts[kind] = max(count, counts.get(kind, 0))
+        if event.error:
+            return ()
+        shown = {fault.key: fault for fault in event.faults}
+        new = tuple(fault for key, fault in shown.items() if key not in self.faults)
+        gone = {key for key in self.faults if key[0] == event.node} - shown.keys()
+        self.faults = {key: fault for key, fault in self.faults.items() if key not in gone} | shown
+        return new
+
+    @property
+    def acting(self) -> dict[Key, Fault]:
+        """Those that ask for a remedy."""
+        return {key: fault for key, fault in self.faults.items() if fault.fault_class in ACTS}
+
+    def shown_with(self, earlier: Mapping[Key, Fault]) -> tuple[Fault, ...]:
+        """With those that showed when the trouble began: one that clears meanwhile is still the reason."""
+        return tuple(fault for key, fault in (self.faults | dict(earlier)).items() if key not in self.left_alone)
+
+    def leave_alone(self, faults: Iterable[Fault]) -> None:
+        self.left_alone |= {fault.key for fault in faults}
+
+    def look_anew(self) -> None:
+        """What had no remedy may still be the reason."""
+        self.left_alone = frozenset()
+
+    def forget(self, nodes: Collection[str]) -> None:
+        """What is seen there is nobody's trouble, or has healed."""
+        self.faults = {key: fault for key, fault in self.faults.items() if key[0] not in nodes}
