@@ -9,14 +9,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ftslurm.errors import LaunchFailed, UsageError
 from ftslurm.launchers.file_patterns import Kind, Target, read_target
 from ftslurm.launchers.local_environ import Simulated
-from ftslurm.launchers.local_layout import Layout, Place, Refused
+from ftslurm.launchers.local_layout import Layout, Place
 from ftslurm.launchers.srun_options import has_flag, option_value
 from ftslurm.model.values import dataclass
 
-MAX_LINE_BYTES = 1024  # longer lines are labelled in pieces (MAX_MSG_LEN in io.h)
-MAX_BUFFERED_BYTES = 1 << 20  # of one stream (STDIO_MAX_FREE_BUF messages of MAX_MSG_LEN)
+MAX_LINE_BYTES = 1 << 16  # of a line that does not end, more is not kept
+MAX_BUFFERED_BYTES = 1 << 20  # of one stream
 READ_BYTES = 1 << 16
 ATOMIC_BYTES = select.PIPE_BUF  # poll(2) calls a pipe writable when it takes this much without blocking
 
@@ -37,7 +38,7 @@ def pattern_values(env: Mapping[str, str], simulated: Simulated, place: Place, u
 
 
 class Labeller:
-    """The output of one task, line by line behind its rank. Source: write_labelled_message.c, _task_build_message in io.c."""
+    """The output of one task, line by line behind its rank."""
 
     def __init__(self, rank: int, width: int, unbuffered: bool = False) -> None:
         self._prefix = b"%*d: " % (width, rank)
@@ -46,12 +47,9 @@ class Labeller:
 
     def feed(self, data: bytes) -> bytes:
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if max(map(len, lines), default=0) >= MAX_LINE_BYTES:
-            # srun counts the newline too: where that alone is left over, it gets a label.
-            lines = [piece for line in lines for piece in _pieces(line, len(line) + 1)]
-        ready = len(self._rest) if self._unbuffered else len(self._rest) // MAX_LINE_BYTES * MAX_LINE_BYTES
-        lines += _pieces(self._rest, ready)
-        self._rest = self._rest[ready:]
+        if self._rest and (self._unbuffered or len(self._rest) >= MAX_LINE_BYTES):
+            lines.append(self._rest)
+            self._rest = b""
         return self._label(lines)
 
     def finish(self) -> bytes:
@@ -61,10 +59,6 @@ class Labeller:
 
     def _label(self, lines: Iterable[bytes]) -> bytes:
         return b"".join([self._prefix + line + b"\n" for line in lines])
-
-
-def _pieces(line: bytes, length: int) -> list[bytes]:
-    return [line[at : at + MAX_LINE_BYTES] for at in range(0, length, MAX_LINE_BYTES)]
 
 
 class Sink:
@@ -186,7 +180,7 @@ class Stdio:
     """Opens all that the tasks read and write, before the first of them starts."""
 
     def __init__(self, options: Sequence[str], layout: Layout, folder: Path, name: Callable[[str, Place], str]) -> None:
-        """folder: of the tasks. name: the file that a pattern means for a task. Raises: Refused for what cannot be opened."""
+        """folder: of the tasks. name: the file that a pattern means for a task. Raises: LaunchFailed for a file, UsageError."""
         self.feeds: list[Feed] = []
         self.sinks: dict[int, Sink] = {}
         self.broadcast: Broadcast | None = None
@@ -285,15 +279,15 @@ class Stdio:
             try:
                 self._files[path, flags] = os.open(path, flags, 0o666)
             except OSError as error:
-                raise Refused(f"Could not open {what} file {path}: {error.strerror}") from None
+                raise LaunchFailed(f"the {what} file {path} cannot be opened: {error.strerror}") from None
         return self._files[path, flags]
 
 
 def _open_mode(text: str | None) -> int:
     """Files are begun anew unless --open-mode says otherwise: JobFileAppend is 0 by default (slurm.conf(5))."""
-    mode = {None: "t", "append": "a", "truncate": "t"}.get(text and text.lower(), text)
+    mode = {"append": "a", "truncate": "t"}.get((text or "t").lower(), text or "t")
     if mode not in ("a", "t"):
-        raise Refused("Invalid --open-mode specification", exit_status=255)
+        raise UsageError(f"--open-mode: `{mode[:40]}` is neither append nor truncate")
     return os.O_TRUNC if mode == "t" else 0
 
 

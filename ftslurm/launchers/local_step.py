@@ -3,8 +3,8 @@
     FTSLURM_LOCAL_NODES=local1,local2 FTSLURM_LOCAL_JOB=1 FTSLURM_LOCAL_STEP=0 \\
         python -m ftslurm.launchers.local_step [SRUN OPTIONS] -- COMMAND...
 
-The local launcher runs it where srun would stand. It does what srun 22.05 does inside an allocation of those nodes (its
-src/srun/libsrun and src/slurmd/slurmstepd, and the real one beside it in tests/live/test_local_like_srun.py), but for:
+The local launcher runs it where srun would stand, for demos, tests and users without Slurm. What it knows of srun it does as
+srun 22.05 does inside an allocation of those nodes (tests/live/test_local_like_srun.py runs the real one beside it), but for:
 
 - Signals are passed on to every task. srun asks back on SIGINT and kills on SIGTERM and SIGHUP; here what follows from
   a signal is for ftrun and the shims to say. Two SIGINTs within a second kill all, as there.
@@ -12,7 +12,8 @@ src/srun/libsrun and src/slurmd/slurmstepd, and the real one beside it in tests/
 - Nodes have as many CPUs as are asked for, so a step is never too large; what asks for resources is accepted and ignored,
   and so are --kill-on-bad-exit and --wait, which ftrun sees to, --pty, and --unbuffered without --label.
 - Processes that tasks leave behind are killed when the last task has ended, as Slurm does where it tracks them by cgroup.
-- `%t%n`, `%%3t` and `-i in%t` work; srun 22.05 leaves the `%n` in place, truncates the name, and hangs, in this order.
+- --relative and the distribution `plane` are refused.
+- Labelled lines stay whole, however long; srun cuts them after 1,024 bytes.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from ftslurm.errors import FtslurmError, LaunchFailed
+from ftslurm.errors import FtslurmError, LaunchFailed, UsageError
 from ftslurm.launchers.file_patterns import expand_pattern
 from ftslurm.launchers.local_ends import Ended, ExitReports, step_status
 from ftslurm.launchers.local_environ import Simulated, exported, options_from, read_simulated, step_environ, task_environ
-from ftslurm.launchers.local_layout import Layout, Place, Refused, lay_out
+from ftslurm.launchers.local_layout import Layout, Place, lay_out
 from ftslurm.launchers.local_stdio import Stdio, pattern_values
 from ftslurm.launchers.srun_options import option_value
 from ftslurm.model.exits import ExitStatus, from_returncode
@@ -282,10 +283,10 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     place_of_dashes = list(argv).index("--") if "--" in argv else len(argv)
     command = tuple(argv[place_of_dashes + 1 :])
     if not command:
-        raise Refused("No command given to execute.")
+        raise UsageError("there is no command to run", hint="write it after --")
     options = options_from(env, argv[:place_of_dashes])
     simulated = read_simulated(env)
-    layout = lay_out(options, simulated.nodes, simulated.job)
+    layout = lay_out(options, simulated.nodes)
     folder, notes = tasks_folder(option_value(options, "chdir"))
     tell(*layout.notes, *notes)
     stdio = Stdio(options, layout, folder, file_namer(env, options, simulated))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.launchers.test_local_step import CORRECTED, LAYOUTS, REFUSED
+from tests.launchers.test_local_step import CORRECTED, LAYOUTS
 
 if TYPE_CHECKING:
     from conftest import Cluster
@@ -109,9 +109,9 @@ PLACE = ["sh", "-c", "echo $SLURM_PROCID $SLURMD_NODENAME $SLURM_LOCALID $SLURM_
 
 
 @pytest.mark.parametrize(
-    "options", [line for line, _ in LAYOUTS if "-p gpu" not in line] + [case[0] for case in (*CORRECTED, *REFUSED)]
+    "options", [line for line, _ in LAYOUTS if "-p gpu" not in line] + [case[0] for case in CORRECTED]
 )
-def test_tasks_have_the_same_places_or_are_refused_in_the_same_words(pair: Pair, options: str) -> None:
+def test_tasks_have_the_same_places(pair: Pair, options: str) -> None:
     assert pair.local("step", options, PLACE) == pair.real("step", options, PLACE)
 
 
@@ -124,7 +124,6 @@ CASES: dict[str, tuple[str, str, str]] = {
     "label": ("-l -N2 -n3", BOTH, ""),
     "label-of-two-digits": ("-l -N2 -n12", BOTH, ""),
     "label-of-half-lines": ("-l -N2 -n2", "printf part; sleep 0.3; printf 'ial\\n\\nno newline'", ""),
-    "label-of-long-lines": ("-l -n1", "for n in 1022 1023 1024 2500; do head -c $n /dev/zero | tr '\\0' x; echo; done", ""),
     "label-unbuffered": ("-l -u -n2", "printf part; sleep 0.3; echo ial; test -t 1 && echo terminal", ""),
     "label-one-file": ("-l -n12 -N2 -o log", BOTH, ""),
     "label-by-node": ("-l -n12 -N2 -o log.%n", BOTH, ""),
@@ -144,7 +143,6 @@ CASES: dict[str, tuple[str, str, str]] = {
     "no-such-task": ("-n3 -o 7", BOTH, ""),
     "output-none": ("-n2 -o none", BOTH, ""),
     "error-none": ("-n2 -e none -o all", BOTH, ""),
-    "open-mode": ("-n2 -o log --open-mode=sideways", BOTH, ""),
     "chdir": ("-n2 -D sub -o here", "pwd | sed 's|.*/||'", ""),
     "chdir-by-task": ("-n2 -D sub -o there.%t", "pwd | sed 's|.*/||'", ""),
     "quiet": ("-Q -n1 -N2", "exit 3", ""),
