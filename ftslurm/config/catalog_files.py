@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -16,9 +15,9 @@ from ftslurm.catalogs.pattern_files import build_book
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.catalogs.site_file import SiteFile, codes_laid_over, patterns_laid_over, read_site
 from ftslurm.catalogs.xid_file import build_amd, build_nvidia
+from ftslurm.config.text_files import read_text
 from ftslurm.errors import PolicyError
 
-MAX_CATALOG_BYTES = 1 << 20
 MAX_DEPTH = 20
 
 # Not every build of PyYAML has the C loader. It reads 94 KB in 30 ms, the Python one in a quarter of a second.
@@ -72,21 +71,7 @@ def _shipped(name: str) -> Any:
 
 def _site(path: str) -> SiteFile:
     """Raises: PolicyError for a file that cannot be read, is too large or wrong."""
-    return read_site(_parsed(_bounded(_read(path), path), path), path)
-
-
-def _read(path: str) -> str:
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(MAX_CATALOG_BYTES + 1)
-    except OSError as error:
-        raise PolicyError(f"catalogs: {path} cannot be read: {error.strerror}", hint="correct the path") from None
-    if len(data) > MAX_CATALOG_BYTES:
-        raise PolicyError(f"{path}: is larger than 1 MiB", hint="is it the right file?")
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise PolicyError(f"{path}: is not text (UTF-8)", hint="is it the right file?") from None
+    return read_site(_parsed(_bounded(read_text(path, "the catalogue"), path), path), path)
 
 
 def _bounded(text: str, place: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ftslurm.config.text_files import MAX_BYTES, read_text
 from ftslurm.errors import PolicyError
 from ftslurm.model import aimaster
 from ftslurm.model import annotations as ma
@@ -24,7 +25,6 @@ from ftslurm.model.settings import (
 from ftslurm.model.values import dataclass
 
 SITE_POLICY = Path("/etc/ftslurm/policy.yaml")
-MAX_POLICY_BYTES = 1 << 20
 MAX_DEPTH = 20
 # Of one value. Numbers that long are no settings, and YAML's reader takes a time that grows with their square.
 MAX_CHARACTERS = 2048
@@ -56,7 +56,7 @@ def settings_in_force(request: Request, env: Mapping[str, str], comment: str = "
     if ma.looks_like(comment):
         layers.append(ma.parse(comment, "the job's comment"))
     if wanted := request.annotations or env.get("FTRUN_ANNOTATIONS", ""):
-        layers.append(ma.parse(_read(Path(wanted), "the annotations file"), wanted))
+        layers.append(ma.parse(read_text(wanted, "the annotations file"), wanted))
     if flags := request.aimaster or env.get("FTRUN_AIMASTER", ""):
         layers.append(aimaster.parse(flags, "--ft-aimaster" if request.aimaster else "FTRUN_AIMASTER"))
     layers += [from_modelarts(env), from_c4d(env), from_environment(env)]
@@ -70,12 +70,12 @@ def _from_options(values: Mapping[str, tuple[Any, str]]) -> Layer:
 
 def read_tree(path: str, what: str) -> dict[str, Any]:
     """A YAML file of people's, bounded. Raises: PolicyError naming file and line."""
-    return _parse(_read(Path(path), what), path)[0]
+    return _parse(read_text(path, what), path)[0]
 
 
 def policy_layers(path: Path) -> list[Layer]:
     """The file's layer, after that of the profile it names. Raises: PolicyError naming file and line."""
-    return _layers(_read(path, "the policy"), str(path))
+    return _layers(read_text(path, "the policy"), str(path))
 
 
 def profile_layers(name: str, place: str) -> list[Layer]:
@@ -111,20 +111,6 @@ def _layers(text: str, place: str) -> list[Layer]:
 
 def _line(lines: Mapping[str, int], name: str) -> int:
     return lines.get(name) or lines.get(name.rpartition(".")[0], 1)
-
-
-def _read(path: Path, what: str) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_POLICY_BYTES + 1)
-    except OSError as error:
-        raise PolicyError(f"{what} {path} cannot be read: {error.strerror}", hint="correct the path") from None
-    if len(data) > MAX_POLICY_BYTES:
-        raise PolicyError(f"{what} {path} is larger than 1 MiB", hint="is it the right file?")
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise PolicyError(f"{what} {path} is not text (UTF-8)", hint="is it the right file?") from None
 
 
 def _parse(text: str, place: str) -> tuple[dict[str, Any], dict[str, int]]:
@@ -170,7 +156,7 @@ def _check_size(events: Iterator[Any], place: str) -> None:
         kind, anchor, levels = type(event).__name__, getattr(event, "anchor", None), 0
         if kind.endswith("StartEvent"):  # stream and document count too, once each
             way.append(_Open(anchor, size))
-            aliases[anchor] = MAX_POLICY_BYTES + 1, 0  # within itself it has no end
+            aliases[anchor] = MAX_BYTES + 1, 0  # within itself it has no end
         elif kind.endswith("EndEvent"):
             ended = way.pop()
             levels = ended.levels
@@ -193,7 +179,7 @@ def _too_large(event: Any, depth: int, size: int) -> str:
         return f"nested more than {MAX_DEPTH} deep"
     if len(getattr(event, "value", "")) > MAX_CHARACTERS:
         return f"a value of more than {MAX_CHARACTERS} characters"
-    return f"more than {MAX_POLICY_BYTES} characters with its aliases written out" if size > MAX_POLICY_BYTES else ""
+    return f"more than {MAX_BYTES} characters with its aliases written out" if size > MAX_BYTES else ""
 
 
 def _lines(node: Any, prefix: str, place: str) -> Iterator[tuple[str, int]]:

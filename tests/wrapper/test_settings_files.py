@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ftslurm.config.meanings import lazy_meaning
-from ftslurm.config.settings_files import MAX_POLICY_BYTES, Request, policy_layers, profile_layers, settings_in_force
+from ftslurm.config.settings_files import Request, policy_layers, profile_layers, settings_in_force
+from ftslurm.config.text_files import MAX_BYTES
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import Severity
 from ftslurm.model.settings import LEAVES, Resolved
@@ -159,7 +160,7 @@ def test_a_file_that_is_no_text_or_far_too_long_is_refused(tmp_path: Path) -> No
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(PolicyError, match="UTF-8"):
         policy_layers(path)
-    path.write_bytes(b"#" * (MAX_POLICY_BYTES + 1))
+    path.write_bytes(b"#" * (MAX_BYTES + 1))
     with pytest.raises(PolicyError, match="1 MiB"):
         policy_layers(path)
 
