@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from ftslurm.errors import FtslurmError
@@ -18,9 +19,17 @@ from ftslurm.model.processes import Process
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.policies.node.health import Finding, NodeHealth, drain_reason, judge, one_line
-from ftslurm.policies.node.leftovers import NodeJob, is_logged_in, leftover_processes, others_of_user, spared_processes
+from ftslurm.policies.node.leftovers import (
+    NodeJob,
+    is_logged_in,
+    leftover_processes,
+    may_end_all,
+    may_stand_still,
+    others_of_user,
+    spared_processes,
+)
 from ftslurm.slurm.admin import SlurmAdmin
-from ftslurm.system import shared_memory
+from ftslurm.system import cgroups, shared_memory
 from ftslurm.system.processes import all_processes, commands_of, end_processes, is_stuck, send_signal, signal_all_of
 
 MAX_LISTED = 200
@@ -29,6 +38,8 @@ SLURM_USERS = "the user is SlurmUser, whose daemons may run here"
 AGAIN_S = 0.2
 # Until it is believed that nothing is left: what forks and ends all the time may pass a look by.
 LOOKS = 3
+# Of jobs, that are held in one go; each takes half a second at the most.
+MAX_GROUPS = 40
 # For those that were killed to be gone.
 REAPED_S = 0.5
 
@@ -173,19 +184,53 @@ def _end(
 def _end_at_one_stroke(user_id: int) -> tuple[Process, ...]:
     """All that is the user's stands still first, so that nothing can fork; then the leftovers are killed, and what is spared
     goes on. Gives those that are there a moment later."""
+    _end_in_groups(user_id)
     stood = {(one.pid, one.started) for one in all_processes().values() if one.state == "stopped"}
     signal_all_of(user_id, SIGSTOP)  # where that cannot be done, those are killed that are seen
     still = all_processes()
-    for one in leftover_processes(still, user_id):
-        send_signal(one, SIGKILL)
+    left = leftover_processes(still, user_id)
+    spared = spared_processes(still, user_id)
+    # Somebody else in their session may tell them to go on (kill(2), SIGCONT), so not one by one where none is spared.
+    if not left or spared or not signal_all_of(user_id, SIGKILL):
+        for one in left:
+            send_signal(one, SIGKILL)
     # Children first: a shell that finds one stopped would take it for a job that its user has put aside.
-    for one in sorted(spared_processes(still, user_id), key=lambda one: (one.started, one.pid), reverse=True):
+    for one in sorted(spared, key=lambda one: (one.started, one.pid), reverse=True):
         if (one.pid, one.started) not in stood:
             send_signal(one, SIGCONT)
     until = time.monotonic() + REAPED_S
     while (left := leftover_processes(all_processes(), user_id)) and time.monotonic() < until:
         time.sleep(REAPED_S / 10)
     return left
+
+
+def _end_in_groups(user_id: int) -> None:
+    """Whatever is in a cgroup of a job's that holds nothing but leftovers ends there: no signal lets it go on or fork."""
+    ended: set[Path] = set()
+    tried: set[Path] = set()
+    for one in leftover_processes(all_processes(), user_id):
+        for group in cgroups.job_groups(one.pid):
+            if ended & {group, *group.parents}:
+                break
+            if group not in tried and len(tried) < MAX_GROUPS and _end_group(group, user_id):
+                ended.add(group)
+            tried.add(group)
+
+
+def _end_group(group: Path, user_id: int) -> bool:
+    """Gives whether all in it were killed, as they stood still."""
+    with suppress(OSError):
+        if not may_stand_still(cgroups.members(group), all_processes(), user_id):
+            return False
+        with cgroups.standing_still(group) as still:
+            pids, processes = cgroups.members(group), all_processes()
+            if not still or not may_end_all(pids, processes, user_id):
+                return False
+            if not cgroups.kill_all(group):
+                for pid in pids:
+                    send_signal(processes[pid], SIGKILL)
+            return True
+    return False
 
 
 def _clear_memory(case: Case, left: Left, deadline: float) -> str:

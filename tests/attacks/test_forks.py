@@ -5,14 +5,18 @@ Each in a process namespace of its own, where her number is nobody's: what ends 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-HER = 61234
+HER, FRIEND = 61234, 61235
 
 # As an Epilog does when Slurm says that she has no other job here. Prints what it says, and how many are alive.
 EPILOG = f"""
@@ -114,6 +118,85 @@ def test_those_that_she_traces_end_with_their_tracers() -> None:
 def test_those_that_revive_each_other_end() -> None:
     said = tell(f"her({REVIVES!r})\nher({LINEAGE.format(count=20, life=0.001)!r})\ntime.sleep(1.5)\nepilog()\nprint(len(all_of_hers()), 'alive')")
     assert " 0 stuck; gone in " in said and said.endswith("\n0 alive\n"), said
+
+
+# Somebody else in her session, as after `su` to a friend's account, may tell them to go on whenever they are told to stop.
+# group: of a job's, into which they are born.
+WITH_A_FRIEND = f"""
+def her_with_a_friend(program, group=""):
+    if os.fork():
+        return
+    os.setsid()
+    if group:
+        with open(group + "/cgroup.procs", "w") as file:
+            file.write(str(os.getpid()))
+    if os.fork() == 0:
+        subprocess.run([sys.executable, "-c", program], user={HER}, group={HER}, extra_groups=[])
+        os._exit(0)
+    if group:
+        with open(group + "/../../../cgroup.procs", "w") as file:
+            file.write(str(os.getpid()))
+    for _ in range(4):
+        if os.fork() == 0:
+            os.setuid({FRIEND})
+            while True:
+                try: os.kill(-1, 18)
+                except OSError: pass
+    os._exit(0)
+"""
+# Children of a process that ended are init's, as what escapes from a job is.
+AWAY = """
+import os
+if os.fork(): os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_friend_in_her_session_lets_none_go_on(count: int) -> None:
+    program = AWAY + LINEAGE.format(count=count, life=0.0)
+    said = tell(f"{WITH_A_FRIEND}\nher_with_a_friend({program!r})\ntime.sleep(1.5)\nepilog()\ntime.sleep(0.5)\nprint(len(all_of_hers()), 'alive')")
+    assert " 0 stuck; gone in " in said and said.endswith("\n0 alive\n"), said
+
+
+@pytest.fixture(params=["freezer", "unified"])
+def group(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Of a job, as Slurm makes them; of cgroups v1, and of v2 where the machine has that besides."""
+    base = Path("/sys/fs/cgroup", request.param)
+    if not (base / "cgroup.procs").exists():
+        pytest.skip(f"no {base} here")
+    top = base / f"slurm_ftslurm-test-{os.getpid()}"
+    made = [top, top / f"uid_{HER}", top / f"uid_{HER}/job_5", top / f"uid_{HER}/job_5/step_0"]
+    for folder in made:
+        folder.mkdir()
+    yield made[-1]
+    deadline = time.monotonic() + 10
+    for folder in reversed(made):
+        while folder.exists() and time.monotonic() < deadline:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def test_in_a_job_s_group_none_goes_on_though_she_is_logged_in(group: Path) -> None:
+    """So that nothing can be ended by her number alone."""
+    program = AWAY + LINEAGE.format(count=60, life=0.0)
+    said = tell(
+        f"{WITH_A_FRIEND}\n{SPARED}\nher_with_a_friend({program!r}, {str(group)!r})\ntime.sleep(2.0)\nepilog(25.0)\ntime.sleep(0.5)\n"
+        "print(sorted((one.name, one.state == 'stopped') for one in all_of_hers()))"
+    )
+    assert " 0 stuck; gone in " in said and said.splitlines()[-1].count("(") == 3, said
+
+
+def test_who_stood_still_in_a_group_with_others_goes_on(group: Path) -> None:
+    """A group that holds somebody else's process is not ended: that one lives, hers end."""
+    enter = f"import os; open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
+    program = f"{enter}os.setgid({HER}); os.setuid({HER})\n{AWAY}{LINEAGE.format(count=20, life=0.001)}"
+    other = f"{enter}os.setuid({FRIEND}); os.execlp('sleep', 'sleep', '1003')"
+    said = tell(
+        f"other = subprocess.Popen([sys.executable, '-c', {other!r}])\n"
+        f"subprocess.run([sys.executable, '-c', {program!r}], check=True)\n"
+        "time.sleep(1.5)\nepilog()\ntime.sleep(0.5)\nprint(len(all_of_hers()), other.poll(), all_processes()[other.pid].state)\nother.kill()"
+    )
+    assert " 0 stuck; gone in " in said and said.endswith("\n0 None sleeping\n"), said
 
 
 # What root has started for her and waits for, as sshd and cron do: of it one stands still, as she has told it to.

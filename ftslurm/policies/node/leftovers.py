@@ -6,7 +6,7 @@ same job again is another one: an Epilog may run twice, and the second time the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from ftslurm.model.processes import Process
 from ftslurm.model.values import dataclass
@@ -53,6 +53,21 @@ def leftover_processes(processes: Mapping[int, Process], user_id: int) -> tuple[
 def spared_processes(processes: Mapping[int, Process], user_id: int) -> tuple[Process, ...]:
     """The user's others."""
     return tuple(process for process in _of(processes, user_id) if _is_spared(process, processes))
+
+
+def may_stand_still(pids: Collection[int], processes: Mapping[int, Process], user_id: int) -> bool:
+    """Are they, as far as they are seen, nothing but what the user has left? pids: 0 is one that cannot be seen."""
+    seen = [processes[pid] for pid in pids if pid in processes]
+    return 0 not in pids and all(_is_left(one, processes, user_id) for one in seen)
+
+
+def may_end_all(pids: Collection[int], processes: Mapping[int, Process], user_id: int) -> bool:
+    """The same of processes that stand still: then each of them is seen."""
+    return may_stand_still(pids, processes, user_id) and all(pid in processes for pid in pids)
+
+
+def _is_left(one: Process, processes: Mapping[int, Process], user_id: int) -> bool:
+    return one.state == "zombie" or (one.user_id == user_id and not _is_spared(one, processes))
 
 
 def _of(processes: Mapping[int, Process], user_id: int) -> list[Process]:

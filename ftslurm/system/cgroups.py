@@ -1,0 +1,113 @@
+"""Cgroups of Slurm's jobs: all in one stand still at one stroke, in which nothing can fork, and end so.
+
+cgroups v1: the freezer, which holds even SIGKILL back until it lets go. v2: cgroup.freeze, and cgroup.kill from Linux 5.14 on.
+Only groups of a job are touched, as Slurm names them: below a part with `slurm` in its name a part `job_N`. So no service, no
+login and nothing of the machine's own is ever held.
+Source: the kernel's admin-guide/cgroup-v2.rst and cgroup-v1/freezer-subsystem.rst; src/plugins/cgroup of Slurm.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+MOUNT = Path("/sys/fs/cgroup")
+PROC = Path("/proc")
+FROZEN_S, POLL_S = 0.5, 0.01
+_JOB = re.compile(r"job_\d+")
+
+
+def job_groups(pid: int, mount: Path = MOUNT, proc: Path = PROC) -> tuple[Path, ...]:
+    """The groups of a job in which the process is, the outermost (the job's own) first; empty outside of any."""
+    try:
+        lines = (proc / str(pid) / "cgroup").read_text(errors="replace").splitlines()
+    except OSError:
+        return ()
+    found: list[Path] = []
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        base = _hierarchy(controllers, mount)
+        parts = path.strip("/").split("/")
+        if base is None or ".." in parts or "." in parts or parts[0] == "user.slice":
+            continue
+        if parts[0] == "system.slice" and not (len(parts) > 1 and "slurm" in parts[1]):
+            continue
+        top = next((n for n, part in enumerate(parts) if _JOB.fullmatch(part) and "slurm" in "/".join(parts[:n])), None)
+        if top is not None:
+            found += [base.joinpath(*parts[: n + 1]) for n in range(top, len(parts))]
+    return tuple(group for group in found if _state_file(group) is not None)
+
+
+def _hierarchy(controllers: str, mount: Path) -> Path | None:
+    """Where the one is mounted that can hold processes. Beside v1's, v2 is mounted at `unified` (systemd's hybrid mode)."""
+    if controllers == "":
+        return next((base for base in (mount, mount / "unified") if (base / "cgroup.controllers").exists()), None)
+    return mount / "freezer" if "freezer" in controllers.split(",") else None
+
+
+def members(group: Path) -> frozenset[int]:
+    """All processes in it and below; 0 stands for one of another process namespace. Raises: OSError."""
+    found: set[int] = set()
+    for folder, _, _ in os.walk(group):
+        with suppress(FileNotFoundError):
+            found.update(int(word) for word in (Path(folder) / "cgroup.procs").read_text().split())
+    return frozenset(found)
+
+
+@contextmanager
+def standing_still(group: Path) -> Iterator[bool]:
+    """Holds all in it; gives whether they stand still. At the end they go on, whoever had held them before."""
+    state = _state_file(group)
+    if state is None:
+        yield False
+        return
+    hold, go_on = ("1", "0") if state.name == "cgroup.freeze" else ("FROZEN", "THAWED")
+    try:
+        yield _write(state, hold) and _stands(group)
+    finally:
+        _write(state, go_on)
+
+
+def kill_all(group: Path) -> bool:
+    """SIGKILL to all in it and below, at one stroke; False where the kernel has no such thing."""
+    return (group / "cgroup.kill").exists() and _write(group / "cgroup.kill", "1")
+
+
+def _stands(group: Path) -> bool:
+    until = time.monotonic() + FROZEN_S
+    while not _is_held(group):
+        if time.monotonic() >= until:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def _is_held(group: Path) -> bool:
+    try:
+        if (group / "freezer.state").exists():
+            return (group / "freezer.state").read_text().strip() == "FROZEN"
+        return "frozen 1" in (group / "cgroup.events").read_text().splitlines()
+    except OSError:
+        return False
+
+
+def _state_file(group: Path) -> Path | None:
+    return next((file for file in (group / "cgroup.freeze", group / "freezer.state") if file.exists()), None)
+
+
+def _write(file: Path, word: str) -> bool:
+    """Into a file of the kernel's that is there."""
+    try:
+        fd = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, word.encode())
+        finally:
+            os.close(fd)
+    except OSError:
+        return False
+    return True
