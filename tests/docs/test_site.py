@@ -12,6 +12,7 @@ from html import unescape
 from pathlib import Path
 
 import manual_pages
+import pictures
 import pytest
 import reference
 
@@ -39,6 +40,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=110, check=False)
         assert done.returncode == 0, f"{builder}:\n{done.stdout}{done.stderr}"
     return folder
+
+
+def test_the_pictures_are_those_that_the_script_draws() -> None:
+    assert pictures.main(["--check"]) == 0, "run tools/pictures.py"
+    assert {path.stem for path in (DOCS / "pictures").glob("*.svg")} == {*pictures.PICTURES}
 
 
 def text_of(built: Path, page: str) -> str:

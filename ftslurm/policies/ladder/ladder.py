@@ -577,16 +577,16 @@ LADDER: Mapping[Rung, Row] = {
             RungWords(
                 "a rank of an async job failed",
                 "nothing",
-                "when the error is not worth another try, too many ranks have failed, or after too many in a row",
+                "when another try cannot help, too many ranks have failed, or in_a_row is reached",
             ),
             _rank_alone,
         ),
         Row(
             Rung.IN_PLACE_RESTART,
             RungWords(
-                "a device fault that heals (and crashes, as many as crash_restarts)",
+                "a device fault that can heal (and as many crashes as crash_restarts allows)",
                 "nothing (a crash: one of crash_restarts)",
-                "when healing fails, or the same code comes too often on one device",
+                "when healing fails, or same_code_limit is reached",
             ),
             _in_place,
             Budget.CRASH_RESTARTS,
@@ -594,15 +594,15 @@ LADDER: Mapping[Rung, Row] = {
         ),
         Row(
             Rung.HANG_RESTART,
-            RungWords("a hang that no hardware fault explains", "nothing", "after too many in a row"),
+            RungWords("a hang that no device or node explains", "nothing", "when in_a_row is reached"),
             _hang,
         ),
         Row(
             Rung.NODE_REPLACEMENT,
             RungWords(
-                "a node that a fact speaks against",
+                "a bad node: proven by a device code, by Slurm, by a health check, or by silence",
                 "one of its budget",
-                "when no node is to be had in nodes.replacement_wait, or the launcher cannot do it",
+                "when no node is found within nodes.replacement_wait, or the launcher cannot do it",
             ),
             _replace,
             Budget.NODE_REPLACEMENTS,
@@ -611,9 +611,9 @@ LADDER: Mapping[Rung, Row] = {
         Row(
             Rung.SHRINK,
             RungWords(
-                "a node that a fact speaks against, and no other is to be had",
+                "a bad node for which there is no replacement",
                 "one of the node replacements",
-                "when fewer nodes would be left than nodes.min",
+                "when fewer than nodes.min nodes would remain",
             ),
             _shrink,
             Budget.NODE_REPLACEMENTS,
@@ -622,9 +622,9 @@ LADDER: Mapping[Rung, Row] = {
         Row(
             Rung.ISOLATED_REQUEUE,
             RungWords(
-                "a node that a fact speaks against",
+                "a bad node: proven by a device code, by Slurm, by a health check, or by silence",
                 "one of max_restarts",
-                "when max_restarts is spent, or too few nodes would be left",
+                "when max_restarts is spent, or too few nodes would remain",
             ),
             _isolated,
             Budget.MAX_RESTARTS,
@@ -633,9 +633,9 @@ LADDER: Mapping[Rung, Row] = {
         Row(
             Rung.UNCONDITIONAL_REQUEUE,
             RungWords(
-                "the command failed and nothing explains it; a user-induced device fault too often",
+                "the program failed and no device or node explains it; or it causes the same device fault too often",
                 "one of max_restarts",
-                "after as many in a row as allowed without progress or a device or node fault between",
+                "when in_a_row is reached without progress and without a device or node fault in between",
             ),
             _unconditional,
             Budget.MAX_RESTARTS,

@@ -1,0 +1,213 @@
+"""Every command line, script and piece of configuration in the documents holds: it is run here, read by the parser that would read
+it, or run on a real cluster (tests/live/test_documents_live.py). What is none of these is an error here."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import pytest
+import tomllib
+import yaml
+from click.testing import CliRunner
+
+from ftslurm.cli import ft_launcher, ft_launcher_options, ftrun, ftrun_options
+from ftslurm.cli.ftslurm import group
+from ftslurm.config.settings_files import Request, policy_layers, settings_in_force
+from ftslurm.hooks.install.lines import conf_lines
+from ftslurm.launchers.srun_options import split_command_line
+from ftslurm.ledger.records import from_line
+from ftslurm.model.settings import resolve
+from ftslurm.notify.destinations import read_destinations
+from tests.docs.blocks import DOCUMENTS, ROOT, Block, Command, all_blocks, commands, in_the_text
+
+BIN = Path(sys.executable).parent
+LANGUAGES = frozenset({"sh", "bash", "python", "yaml", "ini", "json", "text", "{toctree}", "{reference}", "{eval-rst}"})
+NAMED = ("bash", "python", "yaml", "ini")
+# Of the machine; what they do is theirs. Slurm's own are run by the live test, or stand in a script that sbatch looks at there.
+OTHERS = frozenset({
+    "[", "break", "cat", "chmod", "cp", "done", "echo", "else", "eval", "exit", "export", "fi", "for", "ln", "mkdir", "mv", "train.sh",
+})  # fmt: skip
+SLURMS = frozenset({"sbatch", "scontrol", "sinfo", "squeue"})
+
+
+def of(items: Sequence[Block] | Sequence[Command]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("item", items, ids=[getattr(item, "place", "") or str(item) for item in items])
+
+
+TYPED = [command for block in all_blocks("sh", "bash") for command in commands(block)]
+TOLD = [command for document in DOCUMENTS for command in in_the_text(document)]
+BY_PROGRAM: dict[str, list[Command]] = {}
+for _command in (*TYPED, *TOLD):
+    BY_PROGRAM.setdefault(Path(_command.words[0]).name, []).append(_command)
+
+
+def test_each_block_says_what_it_is() -> None:
+    assert [block.place for block in all_blocks() if block.language not in LANGUAGES] == []
+    assert [block.place for block in all_blocks(*NAMED) if not block.name] == []
+
+
+def test_each_program_that_is_called_is_known() -> None:
+    checked = {"ftrun", "ftslurm", "ft_launcher", "srun", "make", "pip", "python3", "slurm-cluster"}
+    unknown = {program: calls for program, calls in BY_PROGRAM.items() if program not in checked | OTHERS | SLURMS}
+    assert unknown == {}
+    assert checked | SLURMS - {"squeue"} <= {*BY_PROGRAM}
+
+
+# --- commands of ours, by the parsers that read them
+
+
+@of(BY_PROGRAM["ftrun"] + BY_PROGRAM["srun"])
+def test_ftrun_takes_it(item: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in all_blocks("yaml"):
+        Path(block.name).write_text(block.text)
+    line = split_command_line([word for word in item.words[1:] if word != "..."], ftrun.FLAGS | ftrun.FT_LAUNCHER_FLAGS)
+    assert line.unknown == ()
+    mine, theirs = ftrun_options.split_ft_launcher(line.ft)
+    asked = ftrun_options.parse(mine)
+    files = {name: asked[f"ft_{name}"] or "" for name in ("policy", "profile", "annotations", "aimaster")}
+    settings_in_force(Request(**files, values={**theirs, **ftrun_options.values_of(asked)}), {}, site=tmp_path / "none")
+
+
+@of(BY_PROGRAM["ftslurm"])
+def test_ftslurm_takes_it(item: Command) -> None:
+    words = ["1" if word == "$?" else word for word in item.words[1:] if word != "..."]
+    context: click.Context | None = None
+    command: click.Command = group
+    if words[:1] == ["VERB"]:
+        return
+    while True:
+        try:
+            context = command.make_context(command.name, list(words), parent=context)
+        except (click.MissingParameter, click.exceptions.NoArgsIsHelpError):
+            assert item in TOLD, "what is typed is whole; a sentence may name the command alone"
+            return
+        except click.exceptions.Exit:
+            return  # --help
+        if not isinstance(command, click.Group) or not (rest := [*context._protected_args, *context.args]):
+            return
+        _, found, words = command.resolve_command(context, rest)
+        assert found is not None
+        command = found
+
+
+@of([command for command in BY_PROGRAM["ftslurm"] if command.words[1:2] in (("explain",), ("completion",))])
+def test_what_needs_no_job_runs(item: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FTSLURM_STATE_DIR", str(tmp_path))
+    if "JOB" in item.words:
+        return
+    shell = {"VERB", "SHELL", "bash|zsh|fish"}
+    done = CliRunner().invoke(group, [("bash" if word in shell else word) for word in item.words[1:]], obj=None)
+    assert done.exit_code in ((0,) if item.words[1] == "completion" or len(item.words) == 2 else (0, 1)), done.output
+    assert done.output
+
+
+@of(BY_PROGRAM["ft_launcher"])
+def test_ft_launcher_takes_it(item: Command) -> None:
+    if len(item.words) == 1 or "..." in item.words:
+        return
+    launch = ft_launcher_options.read(item.words[1:], {})
+    ft_launcher.settings_of(launch, True)
+
+
+# --- commands around them
+
+
+@of(BY_PROGRAM["make"] + BY_PROGRAM["pip"] + BY_PROGRAM["slurm-cluster"])
+def test_what_it_builds_or_installs_is_there(item: Command) -> None:
+    program, *words = item.words
+    if program == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert [word for word in words if "=" not in word and word not in targets] == []
+    elif program.endswith("pip"):
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        wanted = [extra for word in words for found in re.findall(r"\[(.*)\]", word) for extra in found.split(",")]
+        assert [extra for extra in wanted if extra not in extras] == []
+        assert words[0] == "install"
+        assert [word for word in words if word.endswith(".lock") and not (ROOT / word).exists()] == []
+    else:
+        done = subprocess.run([ROOT / "tools/slurm-cluster", words[0], "--help"], capture_output=True, timeout=30, check=False)
+        assert done.returncode == 0
+
+
+@of(BY_PROGRAM["sbatch"] + BY_PROGRAM["python3"])
+def test_the_script_that_it_runs_stands_in_the_documents(item: Command) -> None:
+    names = {block.name for block in all_blocks(*NAMED)}
+    scripts = [word for word in item.words[1:] if re.fullmatch(r"[\w-]+\.(sh|py)", word)]
+    assert [script for script in scripts if script not in names] == []
+    assert scripts or item.words[1:3] in (("-m", "venv"),) or item.words[1].startswith("-")
+
+
+# --- scripts and configuration
+
+
+@of(all_blocks("bash", "sh"))
+def test_bash_reads_it(item: Block) -> None:
+    done = subprocess.run(["bash", "-n"], input=item.text, capture_output=True, text=True, timeout=10, check=False)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    if item.language == "bash":
+        assert item.text.startswith("#!/bin/bash\n"), "sbatch takes nothing else"
+
+
+@of(all_blocks("python"))
+def test_python_reads_it(item: Block) -> None:
+    compile(item.text, item.name, "exec")
+
+
+@of(all_blocks("yaml"))
+def test_the_configuration_is_taken(item: Block, tmp_path: Path) -> None:
+    file = tmp_path / item.name
+    file.write_text(item.text)
+    file.chmod(0o600)
+    if item.name == "notify.yaml":
+        assert read_destinations(file).keys() == yaml.safe_load(item.text).keys()
+    elif item.name == "ft.yaml":
+        assert ftrun_options.fault_tolerance({}, str(file), pytest.fail)
+    else:
+        assert item.name == "policy.yaml"
+        resolve(policy_layers(file))
+
+
+@of(all_blocks("ini"))
+def test_the_lines_for_slurm_are_those_that_install_hooks_prints(item: Block) -> None:
+    assert item.name == "slurm.conf"
+    printed = [line for line in conf_lines("/usr/local/lib/ftslurm", {}) if not line.startswith("#")]
+    assert item.text.splitlines() == printed
+
+
+@of(all_blocks("json"))
+def test_the_record_is_one(item: Block) -> None:
+    assert [line for line in item.text.splitlines() if from_line(line.encode()) is None] == []
+
+
+# --- programs, under the local launcher
+
+
+def ran(tmp_path: Path, *argv: str) -> str:
+    for block in all_blocks("bash", "python"):
+        (tmp_path / block.name).write_text(block.text.replace("time.sleep(0.25)", "time.sleep(0.01)"))
+    env = {**os.environ, "FTSLURM_STATE_DIR": str(tmp_path / "state"), "PATH": f"{BIN}:{os.environ['PATH']}"}
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_first_program_runs_under_the_local_launcher_as_the_page_says(tmp_path: Path) -> None:
+    page = ROOT / "docs/first-job.md"
+    (line,) = [command for command in TYPED if command.place.startswith("docs/first-job.md") and "local" in command.words]
+    assert page.exists() and ran(tmp_path, *line.words).count(": done") == 4
+
+
+def test_the_script_of_a_rank_is_re_entrant(tmp_path: Path) -> None:
+    said = ran(tmp_path, "bash", "-c", """
+        sed -i 's/^exec .*/[ "$MA_PROC_START_CNT" -gt 1 ]/; s:/tmp/data:'"$PWD"'/data:' rank.sh
+        mkdir data.1
+        ftrun --ft-launcher local -N1 -n2 --ft-set rungs.in-place-restart.crash_restarts=1 bash rank.sh
+    """)  # fmt: skip
+    assert said.count("loading") == 2 and said.count("is here already") == 2
