@@ -57,9 +57,9 @@ def run(launch: Launch, env: Mapping[str, str]) -> int:
     from ftslurm.wrapper.controller.wiring import Order, dry_run, run_job
 
     per_node = _ranks_per_node(launch.per_node, env)
-    options = (*_shape(launch, per_node, overlap=in_step and not local), *_files(launch, per_node))
+    options = _shape(launch, per_node, overlap=in_step and not local)
     component = Component(options, _command(launch, env))
-    request = Request(policy=launch.own["policy"], profile="ft-launcher", values=settings_of(launch, local))
+    request = Request(policy=launch.own["policy"], profile="ft-launcher", values=settings_of(launch, local) | _logs(launch))
     order = Order((component,), request, _environment(launch, env, in_step, local), launch.verbose)
     if launch.verbose:
         import logging
@@ -140,26 +140,29 @@ def _shape(launch: Launch, per_node: int, overlap: bool) -> tuple[str, ...]:
     return (*shape, "--overlap") if overlap else shape
 
 
-def _files(launch: Launch, per_node: int) -> tuple[str, ...]:
-    """srun's options for what is to be written into files. Raises: UsageError."""
+def _logs(launch: Launch) -> dict[str, tuple[Any, str]]:
+    """Settings for what is to be written into files. Raises: UsageError for a folder that cannot be made."""
+    found: dict[str, tuple[Any, str]] = {}
     if launch.applog_prefix:
-        _say("all cycles go into one file, with a line between them: " + (name := f"{launch.applog_prefix}_cycle0.log"))
-        return (f"--output={name}", f"--error={name}", "--label", "--open-mode=append")
-    if launch.redirects == "0":
-        return ()
-    if launch.redirects not in ("1", "2", "3"):
-        _say(f"--redirects={launch.redirects}: by rank it cannot be chosen here; the output of all ranks stays on the console")
-        return ()
-    folder = Path(launch.log_dir or "/tmp", f"{launch.run_id}_{os.getpid()}", "attempt_0")  # noqa: S108 -- torchrun's own
-    for rank in range(launch.width * per_node):
-        try:
-            (folder / str(rank)).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"--log-dir: {folder}/{rank} cannot be made: {error.strerror}", hint="name another folder") from None
-    _say(f"the output of rank N goes to {folder}/N")
-    kinds = {"1": ("output",), "2": ("error",), "3": ("output", "error")}[launch.redirects]
-    streams = {"output": "stdout", "error": "stderr"}
-    return (*(f"--{kind}={folder}/%t/{streams[kind]}.log" for kind in kinds), "--open-mode=append")
+        found["logs.cycle_files"] = (launch.applog_prefix, "--ft-per-cycle-applog-prefix")
+    elif launch.log_dir or launch.redirects != "0" or launch.tee != "0":
+        root = Path(launch.log_dir).absolute() if launch.log_dir else Path(f"/tmp/torchelastic_{os.getpid()}")  # noqa: S108
+        if launch.log_dir:
+            try:
+                root.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"--log-dir: {root} cannot be made: {error.strerror}", hint="name another folder") from None
+        # As there each node has a folder of its own, with its local ranks.
+        folder = f"{root}/{launch.run_id}_{os.getpid()}".replace("%", "%%") + (".%n" if launch.width > 1 else "")
+        found["logs.folder"] = (folder, "--log-dir")
+        found["logs.redirects"] = (launch.redirects, "--redirects")
+        found["logs.tee"] = (launch.tee, "--tee")
+        if launch.line_prefix:
+            found["logs.line_prefix"] = (launch.line_prefix, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+        _say(f"log directory: {folder.replace('.%n', '.NODE_RANK').replace('%%', '%')}/attempt_N/LOCAL_RANK")
+    if launch.shown_ranks:
+        found["logs.local_ranks"] = (launch.shown_ranks, "--local-ranks-filter")
+    return found
 
 
 def _command(launch: Launch, env: Mapping[str, str]) -> tuple[str, ...]:

@@ -10,17 +10,17 @@ from typing import Any, NoReturn
 
 from ftslurm.errors import UsageError
 from ftslurm.model.ft_config import FLAG_NAMES, KEYS, WITHOUT_EFFECT
+from ftslurm.model.streams import local_ranks, streams
 from ftslurm.model.values import dataclass
 
 _MEETING = "the ranks meet by MASTER_ADDR and MASTER_PORT, which are chosen at each start"
-_LOGS = "the ranks' output goes where the launcher's goes, or into files by --redirects and --log-dir"
 # Options of torchrun's that ask for what is otherwise done here, and why.
 _UNUSED: Mapping[str, str] = {
     "rdzv-backend": _MEETING, "rdzv-endpoint": _MEETING, "rdzv-conf": _MEETING, "local-addr": _MEETING,
     "master-addr": _MEETING, "master-port": _MEETING,
     "node-rank": "Slurm numbers the nodes",
     "start-method": "ranks are programs, not functions",
-    "tee": _LOGS, "local-ranks-filter": _LOGS, "logs-specs": _LOGS,
+    "logs-specs": "it names code of torch's; --redirects, --tee and --ft-per-cycle-applog-prefix are built in",
 }  # fmt: skip
 _ALSO_UNUSED = {name: why for name, why in WITHOUT_EFFECT.items() if name != "ft-per-cycle-applog-prefix"}
 # name -> what it takes, its default.
@@ -45,7 +45,8 @@ class Launch:
 
     nodes: that the ranks need; spares: more that are to be held back. per_node: ranks a node, or cpu, gpu, auto.
     given: ft_launcher's configuration from flags; config: the path of its YAML file. policy: any-failed or min-healthy.
-    unused: option -> why it has no effect. The rest as the options of that name.
+    unused: option -> why it has no effect. shown_ranks: --local-ranks-filter; line_prefix: torchrun's variable for what --tee
+    prints. The rest as the options of that name.
     """
 
     command: tuple[str, ...]
@@ -60,6 +61,9 @@ class Launch:
     run_id: str
     log_dir: str
     redirects: str
+    tee: str
+    shown_ranks: str
+    line_prefix: str
     applog_prefix: str
     policy: str
     module: bool
@@ -157,7 +161,8 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Launch:
         per_node=args.nproc_per_node, max_restarts=args.max_restarts, term_timeout_s=args.term_timeout,
         stop_timeout_s=args.workers_stop_timeout, interval_s=args.monitor_interval, role=args.role,
         run_id=args.rdzv_id, log_dir=args.log_dir or "",
-        redirects=args.redirects, applog_prefix=args.applog_prefix or "", policy=args.policy, module=args.module,
+        redirects=args.redirects, tee=args.tee, shown_ranks=args.local_ranks_filter, applog_prefix=args.applog_prefix or "",
+        line_prefix=env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", ""), policy=args.policy, module=args.module,
         with_python=not args.no_python or args.run_path, config=args.config, given=given, unused=unused,
         own={"policy": args.ft_policy, "state_dir": args.ft_state_dir, "set": args.ft_set}, dry_run=args.ft_dry_run,
         verbose=args.ft_verbose,
@@ -193,7 +198,8 @@ def _check(args: argparse.Namespace) -> None:
     for name in ("max_restarts", "term_timeout", "workers_stop_timeout", "monitor_interval"):
         if not 0 <= getattr(args, name) < 1e9:
             raise UsageError(f"--{name.replace('_', '-')}={getattr(args, name)}: out of range", hint="0 or more")
-    ranks_and_streams = [pair.partition(":") for pair in args.redirects.split(",")]
-    by_rank = all(rank.isdecimal() and stream in ("0", "1", "2", "3") for rank, _, stream in ranks_and_streams)
-    if args.redirects not in ("0", "1", "2", "3") and not by_rank:
-        raise UsageError(f"--redirects={args.redirects}: neither 0 to 3 nor RANK:N,...", hint="write -r 3 for both streams")
+    for name, kind in (("redirects", streams), ("tee", streams), ("local_ranks_filter", local_ranks)):
+        try:
+            kind(getattr(args, name))
+        except ValueError as error:
+            raise UsageError(f"--{name.replace('_', '-')}: {error}", hint="3 is both streams of all local ranks") from None

@@ -34,7 +34,8 @@ def logs(job: str, attempt: int | None, rank: int | None, follow: bool) -> None:
     outputs = outputs_of(contents.records)
     outputs.check(attempt)
     own = read.rank_sources(outputs, rank, attempt) if rank is not None else []
-    if rank is not None and not own and not outputs.label:
+    labelled = outputs.label or read.has_cycle_files(outputs)
+    if rank is not None and not own and not labelled:
         raise UsageError(
             f"the output of rank {rank} cannot be told from that of the others",
             hint="with srun's --label, or -o with %t, it can",

@@ -307,7 +307,8 @@ class Drilled:
 @dataclass(frozen=True, slots=True)
 class OutputTo:
     """Where the output of this ftrun goes. files: those that it and the batch script print into. ranks: (how shared, pattern)
-    of those that srun makes (launchers/rank_files.py). label: lines begin with the rank.
+    of those that srun makes (launchers/rank_files.py). label: lines begin with the rank. logs: files that the ranks
+    get of their own at each attempt (launchers/rank_logs.py), as JSON.
     """
 
     at: float
@@ -315,6 +316,7 @@ class OutputTo:
     files: tuple[str, ...] = ()
     ranks: tuple[tuple[str, str], ...] = ()
     label: bool = False
+    logs: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.rungs import RUNG_NAMES, Rung
+from ftslurm.model.streams import local_ranks, streams
 from ftslurm.model.values import dataclass
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -187,6 +188,8 @@ def table(value: Any) -> str:
 
 
 _TAKES |= {
+    streams: "0 to 3, or by local rank, such as 0:3,1:2",
+    local_ranks: "numbers of local ranks with commas",
     duration: "a duration, such as 20s, 5m, 24h or 2d, or never",
     lasting: "a duration, such as 20s, 5m, 24h or 2d",
     lasting_or_auto: "a duration, such as 20s, 5m, 24h or 2d, or auto",
@@ -541,6 +544,24 @@ class Settings:
         "logs.tail_bytes", count(0, 1 << 20), 65536,
         "bytes of each output stream of a rank that are kept to explain a failure (0 = none)"
     )
+    log_folder: str = _leaf(
+        "logs.folder", text, "",
+        "folder for files of the ranks, by attempt: FOLDER/attempt_0/LOCAL_RANK/stdout.log; %n in it is the slot of the node",
+    )  # fmt: skip
+    redirects: str = _leaf(
+        "logs.redirects", streams, "0", "streams that go into logs.folder: 1 stdout, 2 stderr, 3 both; by local rank: 0:3,1:2"
+    )
+    tee: str = _leaf("logs.tee", streams, "0", "the same, for streams that are also printed")
+    line_prefix: str = _leaf(
+        "logs.line_prefix", text, "[${role_name}${local_rank}]:", "before each line that logs.tee prints; ${rank} is known, too"
+    )
+    console_ranks: tuple[int, ...] = _leaf(
+        "logs.local_ranks", local_ranks, (), "local ranks whose output is printed (empty = all); files are written for all"
+    )
+    cycle_files: str = _leaf(
+        "logs.cycle_files", text, "",
+        "file for the output of all ranks, one an attempt, each line behind its rank: /a/x.log makes /a/x_cycle0.log",
+    )  # fmt: skip
 
     notify_file: str = _leaf(
         "notify.file", secret_file, "auto",
@@ -637,7 +658,7 @@ def in_words(leaf: Any, value: Any) -> str:
     if leaf.metadata["kind"] is port_range:
         return "-".join(map(str, value)) if value else "(empty)"
     if isinstance(value, tuple):
-        return ", ".join(value) or "none"
+        return ", ".join(map(str, value)) or "none"
     return str(value) if value != "" else "(empty)"
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
 
 from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
+from ftslurm.model.nodes import expand
 from ftslurm.model.values import dataclass
 
 # As ftrun and the shims write it before an attempt (judge_starting); behind the rest of a line that was cut off, too.
@@ -18,7 +20,8 @@ _LABEL = re.compile(rb" *(\d{1,9}): ")
 @dataclass(frozen=True, slots=True)
 class Outputs:
     """What a ledger knows of the job's output. files: printed into by ftrun and script, of all schedulings. ranks: as in
-    OutputTo, of the last. schedule_of, step_of: attempt -> requeues before it, and its step. label: see OutputTo.
+    OutputTo, of the last. schedule_of, step_of: attempt -> requeues before it, and its step. label, logs: see OutputTo.
+    size_of: attempt -> nodes and ranks.
     """
 
     files: tuple[str, ...]
@@ -26,6 +29,8 @@ class Outputs:
     label: bool
     schedule_of: dict[int, int]
     step_of: dict[int, str]
+    logs: str = ""
+    size_of: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def last(self) -> int:
@@ -41,18 +46,21 @@ class Outputs:
 def outputs_of(records: Iterable[rec.Record]) -> Outputs:
     files: dict[str, None] = {}
     ranks: tuple[tuple[str, str], ...] = ()
-    label = False
+    label, logs = False, ""
+    sizes: dict[int, tuple[int, int]] = {}
     schedules: dict[int, int] = {}
     steps: dict[int, str] = {}
     for record in records:
         if isinstance(record, rec.OutputTo):
             files |= dict.fromkeys(record.files)
-            ranks, label = record.ranks, record.label
+            ranks, label, logs = record.ranks, record.label, record.logs
         elif isinstance(record, rec.AttemptBegan):
             schedules[record.attempt], steps[record.attempt] = record.schedule, record.step
+            sizes[record.attempt] = len(expand(record.nodes)), record.tasks
         elif isinstance(record, rec.RankBegan):
             schedules[record.attempt], steps[record.attempt] = record.schedule, max(steps.values(), default="")
-    return Outputs(tuple(files), ranks, label, schedules, steps)
+            sizes[record.attempt] = next(reversed(sizes.values()), (1, 1))
+    return Outputs(tuple(files), ranks, label, schedules, steps, logs, sizes)
 
 
 def banners(lines: Iterable[bytes]) -> list[tuple[int, int]]:

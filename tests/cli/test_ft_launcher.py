@@ -113,7 +113,8 @@ SPELLINGS = (
     ("--nnodes=2:3", "spares", 1), ("--term_timeout=7", "term_timeout_s", 7.0), ("--workers-stop-timeout=7", "stop_timeout_s", 7.0),
     ("-m", "module", True), ("--no_python", "with_python", False), ("--run-path --no-python", "with_python", True),
     ("--ft-restart_policy=min-healthy", "policy", "min-healthy"), ("--restart-policy=any-failed", "policy", "any-failed"),
-    ("--rdzv_id=7", "run_id", "7"), ("-r 3 --log_dir=/x", "redirects", "3"), ("--role=trainer", "role", "trainer"),
+    ("--rdzv_id=7", "run_id", "7"), ("-r 3 --log_dir=/x", "redirects", "3"), ("-t 0:3,1:2", "tee", "0:3,1:2"),
+    ("--local_ranks_filter=0,1", "shown_ranks", "0,1"), ("--role=trainer", "role", "trainer"),
     ("--fault_tol_cfg_path=a.yaml", "config", "a.yaml"), ("--ft-cfg_path a.yaml", "config", "a.yaml"),
     ("--ft-ignore-missing-cfg --ft-cfg-path=a.yaml", "config", "a.yaml"),
     ("--ft-param-rank_heartbeat_timeout=5", "given", {"rank_heartbeat_timeout": "5"}),
@@ -145,14 +146,14 @@ ALL = (
 
 def test_what_has_no_effect_is_named_with_its_reason() -> None:
     found = read([*ALL.split(), "train.py"], {})
-    assert len(found.unused) == 27 and all(found.unused.values())
+    assert len(found.unused) == 25 and all(found.unused.values())
     assert read(["train.py"], {"PET_MASTER_PORT": "1", "PET_NPROC_PER_NODE": "3"}).unused.keys() == {"master-port"}
     assert read(["train.py"], {"PET_NPROC_PER_NODE": "3"}).per_node == "3"
 
 
 @pytest.mark.parametrize("words", [
     "", "--nproc-per-node", "--nnodes=0 x", "--nnodes=3:2 x", "--max-restarts=-1 x", "--max-restarts=x x", "--nproc=2 x", "-m --no-python x",
-    "--rdzv-backend=etcd x", "--redirects=7 x", "--ft-per-cycle-applog-prefix=x x", "--term-timeout=inf x", "--ft-nothing x",
+    "--rdzv-backend=etcd x", "--redirects=7 x", "--tee=0:4 x", "--local-ranks-filter=a x", "--ft-per-cycle-applog-prefix=x x", "--term-timeout=inf x", "--ft-nothing x",
 ])  # fmt: skip
 def test_a_wrong_command_line_is_refused(words: str) -> None:
     with pytest.raises(UsageError):
@@ -197,9 +198,88 @@ def test_ranks_have_torchrun_s_variables(launch: Launcher) -> None:
     }  # fmt: skip
 
 
-def test_output_goes_into_files_by_rank(launch: Launcher, tmp_path: Path) -> None:
-    ended = launch.program("--nproc-per-node=2", "-r", "3", "--log-dir", str(tmp_path / "logs"), "--no-python", "sh", "-c", "echo $RANK; echo e >&2")
+# --- where output goes
+
+PRINTS = 'echo out $RANK of $TORCHELASTIC_RESTART_COUNT; echo err $RANK >&2; test "$RANK $TORCHELASTIC_RESTART_COUNT" != "1 0"'
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    """Name, without the folder of the run, -> contents."""
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(next(folder.iterdir()))): path.read_text() for path in found}
+
+
+def without_ours(lines: str) -> list[str]:
+    return sorted(line for line in lines.splitlines() if not line.startswith(("ftrun: ", "ft_launcher: ", "==> ")))
+
+
+def test_output_goes_into_files_by_attempt_and_rank(launch: Launcher, tmp_path: Path) -> None:
+    """And `ftslurm logs` finds it."""
+    ended = launch.program(
+        "--nproc-per-node=2", "-r", "3", "--max-restarts=1", "--log-dir", str(tmp_path / "logs"), "--no-python", "sh", "-c", PRINTS
+    )
     assert ended.status == 0, ended.err
-    (run,) = (tmp_path / "logs").iterdir()
-    assert [(run / "attempt_0" / rank / "stdout.log").read_text() for rank in "01"] == ["0\n", "1\n"]
-    assert (run / "attempt_0" / "1" / "stderr.log").read_text() == "e\n"
+    # Rank 0 is stopped at once when rank 1 fails: what it wrote in the first attempt may be anything up to all.
+    found = {name: text for name, text in files_in(tmp_path / "logs").items() if not name.startswith("attempt_0/0")}
+    assert found == {
+        "attempt_0/1/stdout.log": "out 1 of 0\n", "attempt_0/1/stderr.log": "err 1\n", "attempt_1/0/stdout.log": "out 0 of 1\n",
+        "attempt_1/0/stderr.log": "err 0\n", "attempt_1/1/stdout.log": "out 1 of 1\n", "attempt_1/1/stderr.log": "err 1\n",
+    }  # fmt: skip
+    assert without_ours(ended.out + ended.err) == [] and "attempt_*/1/stderr.log" in ended.err
+    told = subprocess.run(
+        [sys.executable, "-m", "ftslurm.cli.ftslurm", "logs", "1", "--rank", "1"], env={**launch.env, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=TIME_S,
+    )  # fmt: skip
+    assert told.stdout.split("\n") == ["out 1 of 0", "err 1", "out 1 of 1", "err 1", ""], told.stderr
+
+
+@pytest.mark.parametrize(("options", "files", "out", "err"), [
+    ("-r 0:3,1:2", {"0/stdout.log", "0/stderr.log", "1/stderr.log"}, ["out 1 of 1"], []),
+    ("--tee 3", {"0/stdout.log", "0/stderr.log", "1/stdout.log", "1/stderr.log"},
+     ["[default0]:out 0 of 1", "[default1]:out 1 of 1"], ["[default0]:err 0", "[default1]:err 1"]),
+    ("-r 3 --tee 1:1", {"0/stdout.log", "0/stderr.log", "1/stdout.log", "1/stderr.log"}, ["[default1]:out 1 of 1"], []),
+    ("--tee 3 --local-ranks-filter=1", {"0/stdout.log", "0/stderr.log", "1/stdout.log", "1/stderr.log"},
+     ["[default1]:out 1 of 1"], ["[default1]:err 1"]),
+    ("--local-ranks-filter=0", set(), ["out 0 of 1"], ["err 0"]),
+])  # fmt: skip
+def test_streams_are_chosen_by_local_rank_as_torchrun_does(
+    launch: Launcher, tmp_path: Path, options: str, files: set[str], out: list[str], err: list[str]
+) -> None:
+    logs = ("--log-dir", str(tmp_path / "logs")) if files else ()
+    # TORCHELASTIC_RESTART_COUNT is 1 in PRINTS where nothing fails.
+    prints = PRINTS.replace("$TORCHELASTIC_RESTART_COUNT", "1")
+    ended = launch.program("--nproc-per-node=2", *options.split(), *logs, "--no-python", "sh", "-c", prints)
+    assert ended.status == 0, ended.err
+    assert (without_ours(ended.out), without_ours(ended.err)) == (out, err)
+    assert {name.removeprefix("attempt_0/") for name in (files_in(tmp_path / "logs") if files else {})} == files
+
+
+def test_lines_that_are_printed_begin_as_the_template_says(launch: Launcher, tmp_path: Path) -> None:
+    ended = launch.program(
+        "--nproc-per-node=1", "--tee=1", "--role=trainer", "--log-dir", str(tmp_path / "logs"), "--no-python", "sh", "-c", "printf 'a\nb'",
+        TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE="<${role_name} ${rank} ${local_rank}> ",
+    )  # fmt: skip
+    assert (ended.status, ended.out) == (0, "<trainer 0 0> a\n<trainer 0 0> b\n"), ended.err
+    assert files_in(tmp_path / "logs") == {"attempt_0/0/stdout.log": "a\nb"}
+
+
+def test_each_cycle_has_one_file_with_the_lines_of_all_ranks(launch: Launcher, tmp_path: Path) -> None:
+    ended = launch.program(
+        "--nproc-per-node=2", "--max-restarts=1", f"--ft-per-cycle-applog-prefix={tmp_path}/job.log", "--no-python", "sh", "-c", PRINTS
+    )
+    assert ended.status == 0 and without_ours(ended.out + ended.err) == [], ended.err
+    assert {"1: out 1 of 0", "1: err 1"} <= set((tmp_path / "job_cycle0.log").read_text().splitlines())
+    assert sorted((tmp_path / "job_cycle1.log").read_text().splitlines()) == ["0: err 0", "0: out 0 of 1", "1: err 1", "1: out 1 of 1"]
+
+
+def test_files_that_cannot_be_written_are_a_sentence(launch: Launcher, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ended = launch.program(f"--log-dir={tmp_path}/file/logs", "-r3", "--no-python", "true")
+    assert ended.status == 1 and "--log-dir" in ended.err and "Not a directory" in ended.err
+    ended = launch.program(f"--ft-per-cycle-applog-prefix={tmp_path}/file/logs/job.log", "--no-python", "true")
+    assert ended.status == 1 and f"its output cannot go into {tmp_path}/file/logs: Not a directory" in ended.err, ended.err
+
+
+def test_a_program_finds_where_to_write_how_it_failed(launch: Launcher, tmp_path: Path) -> None:
+    ended = launch.program(f"--log-dir={tmp_path}/logs", "--no-python", "sh", "-c", "echo {} > $TORCHELASTIC_ERROR_FILE")
+    assert ended.status == 0 and files_in(tmp_path / "logs") == {"attempt_0/0/error.json": "{}\n"}, ended.err

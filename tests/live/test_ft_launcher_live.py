@@ -12,8 +12,9 @@ LAUNCH = 'ft_launcher --nnodes=$SLURM_JOB_NUM_NODES --nproc-per-node=2 --rdzv-en
 TWICE = f"""
 srun -N2 -n2 --ntasks-per-node=1 {LAUNCH} sh "$STORY/rank.sh"
 echo by srun $?
-{LAUNCH} sh -c 'exit 7'
+{LAUNCH.replace(" --no-python", " --tee 1 --log-dir $STORY/logs --no-python")} sh -c 'echo rank $RANK; exit 7'
 echo by the script $?
+(cd $STORY/logs && echo files $(cat *.0/attempt_0/?/stdout.log *.1/attempt_1/?/stdout.log | tr ' ' '_' | sort))
 {LAUNCH} sh -c 'trap "exit 0" TERM; touch "$STORY/up.$RANK"; while :; do sleep 0.1; done' &
 launcher=$!
 until [ -e "$STORY/up.0" -a -e "$STORY/up.1" -a -e "$STORY/up.2" -a -e "$STORY/up.3" ]; do sleep 0.1; done
@@ -41,4 +42,6 @@ def test_the_launchers_of_all_nodes_are_one_job_with_ft_launcher_s_statuses(told
     assert len({start.node for start in first.values()}) == 2
     assert "by srun 0" in told.output() and "by the script 1" in told.output()
     assert "by a signal 0" in told.output()
+    assert "files rank_0 rank_1 rank_2 rank_3" in told.output(), "each node's ranks have files in a folder of their own"
+    assert "[default1]:rank 3" in told.output()
     assert "the ranks of this node are started by the ft_launcher of task 0" in told.output()

@@ -96,8 +96,10 @@ class Effects:
         keep: Callable[[int, str, str], Any] = lambda attempt, node, text: None, past: Sequence[Record] = (),
         keep_output: Callable[[], None] = lambda: None, banner_streams: Mapping[str, str] | None = None,
         notices: Silent | None = None, notices_wait_s: float = 0.0,
+        rank_logs: Callable[[int, tuple[int, int], int, int], dict[str, Any]] | None = None,
     ) -> None:  # fmt: skip
-        """past: what the ledger held when this ftrun began; what is written since it sees itself. notices: for the people who
+        """rank_logs: of a rank, its slot and local rank, the size of the step and the attempt: files of its own, for its shim.
+        past: what the ledger held when this ftrun began; what is written since it sees itself. notices: for the people who
         follow the job; notices_wait_s: for the last of them, when the job is over. at_end (to be set): is called then, with
         whether the job goes on elsewhere."""
         self._sources = sources
@@ -115,6 +117,7 @@ class Effects:
         self._records = list(past)
         self._keep_output = keep_output
         self._banner_streams = banner_streams or {}
+        self._rank_logs = rank_logs
         self._tail_bytes = tail_bytes
         self._silence_s = silence_s
         self._beat_limits = beat_limits or {}
@@ -143,12 +146,14 @@ class Effects:
 
     def _start(self, decision: do.StartRanks) -> None:
         programs = self._programs(len(self._sources.shims))
+        size = len(self._sources.shims)
         for rank, peer in [item for item in self._sources.shims.items() if item[0] in decision.env]:
             argv = programs.get(rank)
+            logs = self._rank_logs(rank, peer.place, size, decision.attempt) if self._rank_logs else None
             peer.send(
                 wire.start_message(
                     decision.attempt, decision.env[rank], argv, self._tail_bytes, self._silence_s, self._inject,
-                    f"ftrun: {decision.banner}" if decision.banner else "", self._banner_streams,
+                    f"ftrun: {decision.banner}" if decision.banner else "", self._banner_streams, logs,
                 )
             )
 

@@ -398,7 +398,7 @@ class Sources:
         before = rank in self.shims and self.shims[rank].paused
         new, news = self._connected(self.shims, rank, hello.task.node, peer, hello)
         self._leaving.pop(rank, None)
-        self._size = hello.expected
+        self._size, self.shims[rank].place = hello.expected, (hello.task.slot, hello.task.local_rank)
         came = (*news, *self._paused(self.shims[rank], before))
         return (*came, TaskArrived(hello.task, hello.expected, hello.step)) if new else came
 

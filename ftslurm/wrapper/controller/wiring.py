@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from hashlib import blake2s
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,7 @@ from ftslurm.wrapper.wire.handover import ENVIRONMENT, begins_in_a_container, mu
 
 if TYPE_CHECKING:
     from ftslurm.launchers.allocation import NewAllocation
+    from ftslurm.launchers.rank_logs import RankLogs
 
 # What only a run outside an allocation, or without Slurm, needs is loaded there: the others start sooner.
 
@@ -293,7 +295,10 @@ def _controller(
     keep_bytes = settings.keep_bytes if facts.launcher == "srun" else 0  # nobody else runs a script anew
     files, ranks = own_files(order.env), ranks_files(order.components, order.env, facts.number)
     log, labels = output_place(ranks, facts.number, own_stderr())
-    facts = replace(facts, output=output_to(files, ranks), log=log, labels=labels)
+    own_logs = _rank_logs(settings)
+    if own_logs is not None and (place := own_logs.place_of_errors()):
+        log, labels = place
+    facts = replace(facts, output=output_to(files, ranks, own_logs.as_text() if own_logs else ""), log=log, labels=labels)
     if settings.catalogs:
         diagnosis.load()  # what is wrong with a site's own file is said before the job begins
     meaning = lazy_meaning(settings.user_induced, settings.catalogs)
@@ -316,6 +321,7 @@ def _controller(
         keep=lambda attempt, node, text: evidence.keep(journal.path, attempt, node, text),
         keep_output=lambda: output.keep(journal.path, facts.schedule, files, keep_bytes),
         banner_streams=ranks.banner, tail_bytes=settings.tail_bytes,
+        rank_logs=partial(_logs_of, own_logs, order.env.get("ROLE_NAME", "default")) if own_logs is not None else None,
         beat_limits=beat_config(settings), inject=inject_folder(settings),
         silence_s=settings.hang_interval_s if settings.hang_silence else 0.0, past=journal.read().records,
         notices=notices_for(settings, journal.path.parent.parent, facts.job, _about(facts), _say),
@@ -334,6 +340,23 @@ def _controller(
     board = sources.observer = LiveBoard(sources, facts.run)
     live = LiveTeller(journal.path, sources, board)
     return Controller(Judge(settings, history, facts), sources, effects, journal, clock, live)
+
+
+def _rank_logs(settings: Settings) -> RankLogs | None:
+    """Files of their own for the ranks; None, and nothing is loaded for it, where nobody has asked for any."""
+    if not (settings.log_folder or settings.cycle_files or settings.console_ranks):
+        return None
+    from ftslurm.launchers.rank_logs import rank_logs
+
+    return rank_logs(settings)
+
+
+def _logs_of(logs: RankLogs, role: str, rank: int, place: tuple[int, int], size: int, attempt: int) -> dict[str, Any]:
+    """For the rank's shim: `folder` to be made, empty for none, and the streams."""
+    from ftslurm.launchers.rank_logs import told
+
+    cycle = attempt - 1
+    return {"folder": logs.rank_folder(*place, cycle), **told(logs.streams(rank, place, size, cycle, role))}
 
 
 def _about(facts: RunFacts) -> str:

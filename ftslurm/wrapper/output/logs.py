@@ -13,6 +13,7 @@ from typing import BinaryIO
 from ftslurm.errors import UsageError
 from ftslurm.launchers.file_patterns import expand_pattern
 from ftslurm.launchers.rank_files import TASK
+from ftslurm.launchers.rank_logs import cycle_file, from_text
 from ftslurm.ledger.output import Kept, kept, open_plain, still_there
 from ftslurm.model.counters import schedule_count
 from ftslurm.model.values import dataclass
@@ -36,6 +37,8 @@ class Source:
 
 def sources(outputs: Outputs, ledger: Path, attempt: int | None) -> list[Source]:
     """Those of the whole job, in the order in which they were written. Raises: UsageError where nothing is known."""
+    if cycles := _cycle_files(outputs, attempt):
+        return cycles
     copies = [one for one in kept(ledger) if not still_there(one)]
     wanted = outputs.schedule_of[attempt] if attempt is not None else None
     old = [_copied(one) for one in copies if wanted in (None, one.schedule)]
@@ -57,12 +60,36 @@ def _copied(one: Kept) -> Source:
 
 def rank_sources(outputs: Outputs, rank: int, attempt: int | None) -> list[Source]:
     """Files of that rank alone; empty where it has none. Names of nodes and steps that nobody wrote down may be any."""
+    if own := _own_files(outputs, rank, attempt):
+        return own
     found: dict[str, None] = {}
     for how, pattern in outputs.ranks:
         if how == TASK:
             step = outputs.step_of.get(attempt or outputs.last, "") if attempt is not None else ""
             known = {"t": str(rank), **({"J": step, "s": step.rpartition(".")[2]} if step else {})}
             found |= dict.fromkeys(sorted(glob.glob(_as_glob(pattern, known)), key=_age))  # noqa: PTH207
+    return [Source(Path(path), path) for path in found]
+
+
+def _cycle_files(outputs: Outputs, attempt: int | None) -> list[Source]:
+    """Of all ranks together, one an attempt."""
+    logs, wanted = from_text(outputs.logs), [attempt] if attempt is not None else sorted(outputs.schedule_of)
+    paths = [cycle_file(logs.cycle_files, number - 1) for number in wanted] if logs.cycle_files else []
+    return [Source(Path(path), path) for path in paths]
+
+
+def has_cycle_files(outputs: Outputs) -> bool:
+    """Their lines begin with the rank, as srun's with --label."""
+    return bool(from_text(outputs.logs).cycle_files)
+
+
+def _own_files(outputs: Outputs, rank: int, attempt: int | None) -> list[Source]:
+    """Those that the rank was given at each attempt, where every node has as many ranks."""
+    logs, found = from_text(outputs.logs), []
+    for number, (nodes, tasks) in sorted(outputs.size_of.items()):
+        if attempt in (None, number) and nodes and tasks % nodes == 0:
+            slot, local = divmod(rank, tasks // nodes)
+            found += [path for path in logs.files(slot, local, number - 1) if Path(path).exists()]
     return [Source(Path(path), path) for path in found]
 
 

@@ -46,6 +46,6 @@ def ranks_files(components: Iterable[Component], env: Mapping[str, str], job: in
     return RankFiles(errors=None if all(each.errors is None for each in (only, *others)) else "")
 
 
-def output_to(files: tuple[str, ...], ranks: RankFiles) -> OutputTo | None:
-    """None where nothing is known. When, and of which run, is the judge's to add."""
-    return OutputTo(0.0, "", files, ranks.files, ranks.label) if files or ranks.files else None
+def output_to(files: tuple[str, ...], ranks: RankFiles, logs: str = "") -> OutputTo | None:
+    """None where nothing is known. When, and of which run, is the judge's to add. logs: as OutputTo has it."""
+    return OutputTo(0.0, "", files, ranks.files, ranks.label, logs) if files or ranks.files or logs else None

@@ -948,6 +948,79 @@ def last_words(pieces: list[tuple[list[Piece], list[Piece]]], room: int) -> list
     return errors + kept[::-1]
 
 
+# --- target.py
+# Where a stream of the command goes: the shim's own, or a file of the rank's.
+
+LABELLED_MOST = 1 << 16  # of a line that does not end, a progress bar, say: then it is broken
+
+
+class Target:
+    """label: before each line, which is written whole then. mine: a file to be closed at the end. shared: by several ranks."""
+
+    def __init__(self, fd: int, shared: bool, label: bytes = b"", mine: bool = False) -> None:
+        self.fd = fd
+        self._label = label
+        self._mine = mine
+        self._rest = b""
+        self._terminal = os.isatty(fd)
+        self._keeps_lines = shared and os.fstat(fd).st_mode & 0o170000 == 0o010000  # a pipe
+
+    @property
+    def waits(self) -> bool:
+        """For the end of a line?"""
+        return bool(self._rest)
+
+    def take(self, data: bytes) -> bool:
+        """False when nobody listens any more: the command shall see then what it would have seen without us.
+
+        A full or broken disk ends nothing: as with output that srun writes, the command runs on, unheard.
+        """
+        return self._write(self._labelled(data) if self._label else data)
+
+    def end(self) -> None:
+        """No more will come."""
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._write(self._label + rest + b"\n")
+        if self._mine:
+            os.close(self.fd)
+
+    def _labelled(self, data: bytes) -> bytes:
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        if len(self._rest) >= LABELLED_MOST:
+            lines.append(self._rest)
+            self._rest = b""
+        return b"".join([self._label + line + b"\n" for line in lines])
+
+    def _write(self, data: bytes) -> bool:
+        view, done = memoryview(data), 0
+        while done < len(data):
+            end = self._end_of_write(data, done)
+            try:
+                done += os.write(self.fd, view[done:end])
+            except BlockingIOError:  # who shares it with us has set it so
+                ready = select.poll()
+                ready.register(self.fd, select.POLLOUT)
+                ready.poll()
+            except OSError as error:
+                return not (self._terminal or error.errno in (errno.EPIPE, errno.ECONNRESET))
+        return True
+
+    def _end_of_write(self, data: bytes, begin: int) -> int:
+        """What is longer than PIPE_BUF ranks that share a pipe would tear apart: lines stay whole, as they were."""
+        if not self._keeps_lines or len(data) - begin <= select.PIPE_BUF:
+            return len(data)
+        return data.rfind(b"\n", begin, begin + select.PIPE_BUF) + 1 or data.find(b"\n", begin) + 1 or len(data)
+
+
+def open_file(path: str, label: str) -> Target:
+    """At its end, with its folder. Raises: OSError."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+    return Target(fd, False, label.encode(errors="replace"), mine=True)
+
+
 # --- output.py
 # What the command prints goes where the shim's own output goes, and its last is kept.
 
@@ -962,21 +1035,16 @@ DELIVER_S = 10.0
 
 
 class Pump:
-    """Carries one stream of one attempt to where the shim's own goes, in a thread: whoever reads there may not read."""
+    """Carries one stream of one attempt to where it goes, in a thread: whoever reads there may not read."""
 
-    def __init__(self, source: int, target: int, tail: Tail, earlier: list[Pump], shared: bool) -> None:
-        """earlier: what they still have to deliver to the same target goes first. shared: by several ranks.
-
-        Raises: ThreadError.
-        """
-        self.target = target
+    def __init__(self, source: int, targets: list[Target], tail: Tail, earlier: list[Pump]) -> None:
+        """earlier: what they still have to deliver to the same targets goes first. Raises: ThreadError."""
+        self.targets = targets
         self._tail = tail
         self.ended = False
         self.heard_at = time.monotonic()
         self._source = source
         self._earlier = earlier
-        self._terminal = os.isatty(target)
-        self._keeps_lines = shared and os.fstat(target).st_mode & 0o170000 == 0o010000  # a pipe
         self._lock = allocate_lock()  # around a read and the note of it, neither of which blocks
         self._carrying = False
         start_new_thread(self._run, ())
@@ -989,7 +1057,7 @@ class Pump:
     def idle(self) -> bool:
         """Has it been delivered as well?"""
         with self._lock:
-            return self.ended or not (self._carrying or self._readable())
+            return self.ended or not (self._carrying or self._readable() or any(target.waits for target in self.targets))
 
     def pieces(self) -> tuple[list[Piece], list[Piece]]:
         with self._lock:
@@ -1007,6 +1075,8 @@ class Pump:
             while self._take_and_give(poll):
                 pass
         finally:
+            for target in self.targets:
+                target.end()
             with self._lock:
                 self.ended = True
                 os.close(self._source)
@@ -1029,33 +1099,9 @@ class Pump:
                 del self._earlier[0]
             else:
                 time.sleep(RESCAN_S)
-        heard = self._give(data)
+        heard = [target.take(data) for target in self.targets]
         self._carrying = False
-        return heard
-
-    def _give(self, data: bytes) -> bool:
-        """False when nobody listens any more: the command shall see then what it would have seen without us.
-
-        A full or broken disk ends nothing: as with output that srun writes, the command runs on, unheard.
-        """
-        view, done = memoryview(data), 0
-        while done < len(data):
-            end = self._end_of_write(data, done)
-            try:
-                done += os.write(self.target, view[done:end])
-            except BlockingIOError:  # who shares it with us has set it so
-                ready = select.poll()
-                ready.register(self.target, select.POLLOUT)
-                ready.poll()
-            except OSError as error:
-                return not (self._terminal or error.errno in (errno.EPIPE, errno.ECONNRESET))
-        return True
-
-    def _end_of_write(self, data: bytes, begin: int) -> int:
-        """What is longer than PIPE_BUF ranks that share a pipe would tear apart: lines stay whole, as they were."""
-        if not self._keeps_lines or len(data) - begin <= select.PIPE_BUF:
-            return len(data)
-        return data.rfind(b"\n", begin, begin + select.PIPE_BUF) + 1 or data.find(b"\n", begin) + 1 or len(data)
+        return any(heard)
 
 
 class Output:
@@ -1069,34 +1115,57 @@ class Output:
         self._unended: list[Pump] = []  # of all attempts
         set_stack_size(STACK_BYTES)
 
-    def lay(self, limit: int) -> list[tuple[int, int]]:
+    def lay(self, limit: int, logs: dict[str, Any] | None = None) -> list[tuple[int, int]]:
         """Our ends for the command, to be closed once it has them, and the descriptors that it shall have them as.
 
         limit: bytes to keep of each stream; 0: the command gets our own descriptors, and so it does where no pipe, terminal
         or thread is to be had. It also gets a terminal that it reads from (srun --pty): that is its own to rule.
+        logs: files of the rank's own, "1" or "2" -> (path, label of lines there, do they go where our own stream goes as well,
+        label of lines there). Raises: OSError for one that cannot be written.
         """
+        files = {fd: tuple(logs[str(fd)]) for fd in (1, 2) if logs and str(fd) in logs}
         self._unended = [pump for pump in self._unended if not pump.ended]
         self._pumps = []
         ends: list[tuple[int, int]] = []
-        streams = [fd for fd in self._streams if limit > 0 and not (os.isatty(fd) and os.isatty(0))]
-        for fd in streams:
-            if fd == 2 and len(streams) == 2 and same_file(1, 2):  # one for both: so their order stays
+        streams = [fd for fd in self._streams if fd not in files and limit > 0 and not (os.isatty(fd) and os.isatty(0))]
+        together = same_file(1, 2) if len(streams) == 2 else len(files) == 2 and files[1] == files[2] and not files[1][2]
+        opened = self._open(files, together)
+        for fd in sorted({*streams, *files}):
+            if fd == 2 and together:  # one for both: so their order stays
                 ends += [(end, 2) for end, _ in ends]
                 continue
             try:
-                ends.append((self._connect(fd, limit), fd))
+                ends.append((self._connect(fd, opened.get(fd) or [Target(fd, self._shared)], limit), fd))
             except OSError:
                 continue
         self._unended += self._pumps
         return ends
 
-    def _connect(self, fd: int, limit: int) -> int:
-        """A new pump to `fd`; gives the command's end. Raises: OSError."""
-        source, end = terminal_like(fd) if os.isatty(fd) else os.pipe()
-        tail = Tail("out" if fd == 1 else "err", min(limit, TAIL_MAX))
+    def _open(self, files: dict[int, tuple[str, str, bool, str]], together: bool) -> dict[int, list[Target]]:
+        """Raises: OSError."""
+        found: dict[int, list[Target]] = {}
+        for fd, (path, label, console, console_label) in files.items():
+            if fd == 2 and together:
+                continue
+            try:
+                found[fd] = [open_file(path, label)]
+            except OSError:
+                for targets in found.values():
+                    targets[0].end()
+                raise
+            if console and fd in self._streams:
+                found[fd].append(Target(fd, self._shared, console_label.encode(errors="replace")))
+        return found
+
+    def _connect(self, fd: int, targets: list[Target], limit: int) -> int:
+        """A new pump for `fd`; gives the command's end. Raises: OSError."""
+        like = targets[0].fd == fd and os.isatty(fd)
+        source, end = terminal_like(fd) if like else os.pipe()
+        tail = Tail("out" if fd == 1 else "err", max(1, min(limit, TAIL_MAX)))
         try:
-            earlier = [pump for pump in self._unended if pump.target == fd]
-            self._pumps.append(Pump(source, fd, tail, earlier, self._shared))
+            fds = {target.fd for target in targets}
+            earlier = [pump for pump in self._unended if fds & {target.fd for target in pump.targets}]
+            self._pumps.append(Pump(source, targets, tail, earlier))
         except ThreadError as error:
             os.close(source)
             os.close(end)
@@ -1919,6 +1988,7 @@ def end_left_before(page: str, env: Mapping[str, str], limit_s: float) -> tuple[
 # --- loop.py
 # The shim's loop: the connection, the signals and the clock.
 
+ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"  # where programs under torch's `record` write how they failed
 OWN_FAILURE = 71  # EX_OSERR: the shim itself could not do its work
 LEFT_WAIT_S = 3.0  # for what an older attempt left, after SIGKILL; no beat is sent meanwhile
 
@@ -2042,7 +2112,7 @@ class Shim:
         if what == "start":
             self._start(
                 int(message["attempt"]), message.get("argv") or self._argv, message["env"], int(message.get("tail") or 0),
-                str(message.get("inject") or ""), self._banner(message),
+                str(message.get("inject") or ""), self._banner(message), message.get("logs") or {},
             )  # fmt: skip
             self._silence.watch(0.0 if self._ending.told else float(message.get("silence_s") or 0))
         elif what == "stop":
@@ -2078,9 +2148,11 @@ class Shim:
         return [(fd, line) for fd in (1, 2) if mine.get(str((message.get("streams") or {}).get(str(fd))))]
 
     def _start(
-        self, attempt: int, argv: list[str], env: dict[str, str], tail: int, inject: str, banner: list[tuple[int, bytes]]
+        self, attempt: int, argv: list[str], env: dict[str, str], tail: int, inject: str, banner: list[tuple[int, bytes]],
+        logs: dict[str, Any],
     ) -> None:
-        """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for PYTHONPATH."""
+        """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for PYTHONPATH.
+        logs: files of the rank's own, see Output.lay; `folder`, if any, is the one that they are in."""
         for fd, line in banner:
             print_at_once(fd, line)
         self._own_status = None
@@ -2091,13 +2163,24 @@ class Shim:
         if left := self._end_left_before(env):
             status, why = OWN_FAILURE, f"processes {', '.join(map(str, left))} of an earlier attempt outlived SIGKILL"[:NAME_MAX]
         else:
-            status, why = self._command.start(attempt, argv, env, self._output.lay(tail))
+            status, why = self._start_with(attempt, argv, env, tail, logs)
         if why:
             self._ending.told = True
             self._own_status = status
             self._say({"t": "unstartable", "attempt": attempt, "status": status, "why": why})
         else:
             self._say({"t": "started", "attempt": attempt, "pid": self._command.pid})
+
+    def _start_with(self, attempt: int, argv: list[str], env: dict[str, str], tail: int, logs: dict[str, Any]) -> tuple[int, str]:
+        """Status and reason of what cannot be started, else 0 and nothing."""
+        try:
+            if logs.get("folder"):
+                os.makedirs(logs["folder"], exist_ok=True)
+                env[ERROR_FILE_VARIABLE] = f"{logs['folder']}/error.json"
+            ends = self._output.lay(tail, logs)
+        except OSError as error:
+            return OWN_FAILURE, f"its output cannot go into {error.filename}: {error.strerror}"[:NAME_MAX]
+        return self._command.start(attempt, argv, env, ends)
 
     def _end_left_before(self, env: Mapping[str, str]) -> list[int]:
         """What a shim of an earlier step, which was killed, has left of its rank. Gives those that outlive it."""

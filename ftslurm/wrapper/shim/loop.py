@@ -28,7 +28,9 @@ from ftslurm.wrapper.shim.timers import Guard, boot_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
+ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"  # where programs under torch's `record` write how they failed
 OWN_FAILURE = 71  # EX_OSERR: the shim itself could not do its work
 LEFT_WAIT_S = 3.0  # for what an older attempt left, after SIGKILL; no beat is sent meanwhile
 
@@ -152,7 +154,7 @@ class Shim:
         if what == "start":
             self._start(
                 int(message["attempt"]), message.get("argv") or self._argv, message["env"], int(message.get("tail") or 0),
-                str(message.get("inject") or ""), self._banner(message),
+                str(message.get("inject") or ""), self._banner(message), message.get("logs") or {},
             )  # fmt: skip
             self._silence.watch(0.0 if self._ending.told else float(message.get("silence_s") or 0))
         elif what == "stop":
@@ -188,9 +190,11 @@ class Shim:
         return [(fd, line) for fd in (1, 2) if mine.get(str((message.get("streams") or {}).get(str(fd))))]
 
     def _start(
-        self, attempt: int, argv: list[str], env: dict[str, str], tail: int, inject: str, banner: list[tuple[int, bytes]]
+        self, attempt: int, argv: list[str], env: dict[str, str], tail: int, inject: str, banner: list[tuple[int, bytes]],
+        logs: dict[str, Any],
     ) -> None:
-        """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for PYTHONPATH."""
+        """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for PYTHONPATH.
+        logs: files of the rank's own, see Output.lay; `folder`, if any, is the one that they are in."""
         for fd, line in banner:
             print_at_once(fd, line)
         self._own_status = None
@@ -201,13 +205,24 @@ class Shim:
         if left := self._end_left_before(env):
             status, why = OWN_FAILURE, f"processes {', '.join(map(str, left))} of an earlier attempt outlived SIGKILL"[:NAME_MAX]
         else:
-            status, why = self._command.start(attempt, argv, env, self._output.lay(tail))
+            status, why = self._start_with(attempt, argv, env, tail, logs)
         if why:
             self._ending.told = True
             self._own_status = status
             self._say({"t": "unstartable", "attempt": attempt, "status": status, "why": why})
         else:
             self._say({"t": "started", "attempt": attempt, "pid": self._command.pid})
+
+    def _start_with(self, attempt: int, argv: list[str], env: dict[str, str], tail: int, logs: dict[str, Any]) -> tuple[int, str]:
+        """Status and reason of what cannot be started, else 0 and nothing."""
+        try:
+            if logs.get("folder"):
+                os.makedirs(logs["folder"], exist_ok=True)
+                env[ERROR_FILE_VARIABLE] = f"{logs['folder']}/error.json"
+            ends = self._output.lay(tail, logs)
+        except OSError as error:
+            return OWN_FAILURE, f"its output cannot go into {error.filename}: {error.strerror}"[:NAME_MAX]
+        return self._command.start(attempt, argv, env, ends)
 
     def _end_left_before(self, env: Mapping[str, str]) -> list[int]:
         """What a shim of an earlier step, which was killed, has left of its rank. Gives those that outlive it."""

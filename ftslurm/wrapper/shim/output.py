@@ -10,9 +10,14 @@ from _thread import allocate_lock, start_new_thread
 from _thread import error as ThreadError
 from _thread import stack_size as set_stack_size
 
+from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING
 from ftslurm.wrapper.shim.processes import RESCAN_S
 from ftslurm.wrapper.shim.streams import same_file, terminal_like
 from ftslurm.wrapper.shim.tail import TAIL_MAX, WORDS_MAX, Piece, Tail, last_words
+from ftslurm.wrapper.shim.target import Target, open_file
+
+if TYPE_CHECKING:
+    from typing import Any
 
 READ_BYTES = 1 << 16  # what a pipe holds
 STACK_BYTES = 256 << 10  # of a pump's thread; only what is touched becomes resident
@@ -25,21 +30,16 @@ DELIVER_S = 10.0
 
 
 class Pump:
-    """Carries one stream of one attempt to where the shim's own goes, in a thread: whoever reads there may not read."""
+    """Carries one stream of one attempt to where it goes, in a thread: whoever reads there may not read."""
 
-    def __init__(self, source: int, target: int, tail: Tail, earlier: list[Pump], shared: bool) -> None:
-        """earlier: what they still have to deliver to the same target goes first. shared: by several ranks.
-
-        Raises: ThreadError.
-        """
-        self.target = target
+    def __init__(self, source: int, targets: list[Target], tail: Tail, earlier: list[Pump]) -> None:
+        """earlier: what they still have to deliver to the same targets goes first. Raises: ThreadError."""
+        self.targets = targets
         self._tail = tail
         self.ended = False
         self.heard_at = time.monotonic()
         self._source = source
         self._earlier = earlier
-        self._terminal = os.isatty(target)
-        self._keeps_lines = shared and os.fstat(target).st_mode & 0o170000 == 0o010000  # a pipe
         self._lock = allocate_lock()  # around a read and the note of it, neither of which blocks
         self._carrying = False
         start_new_thread(self._run, ())
@@ -52,7 +52,7 @@ class Pump:
     def idle(self) -> bool:
         """Has it been delivered as well?"""
         with self._lock:
-            return self.ended or not (self._carrying or self._readable())
+            return self.ended or not (self._carrying or self._readable() or any(target.waits for target in self.targets))
 
     def pieces(self) -> tuple[list[Piece], list[Piece]]:
         with self._lock:
@@ -70,6 +70,8 @@ class Pump:
             while self._take_and_give(poll):
                 pass
         finally:
+            for target in self.targets:
+                target.end()
             with self._lock:
                 self.ended = True
                 os.close(self._source)
@@ -92,33 +94,9 @@ class Pump:
                 del self._earlier[0]
             else:
                 time.sleep(RESCAN_S)
-        heard = self._give(data)
+        heard = [target.take(data) for target in self.targets]
         self._carrying = False
-        return heard
-
-    def _give(self, data: bytes) -> bool:
-        """False when nobody listens any more: the command shall see then what it would have seen without us.
-
-        A full or broken disk ends nothing: as with output that srun writes, the command runs on, unheard.
-        """
-        view, done = memoryview(data), 0
-        while done < len(data):
-            end = self._end_of_write(data, done)
-            try:
-                done += os.write(self.target, view[done:end])
-            except BlockingIOError:  # who shares it with us has set it so
-                ready = select.poll()
-                ready.register(self.target, select.POLLOUT)
-                ready.poll()
-            except OSError as error:
-                return not (self._terminal or error.errno in (errno.EPIPE, errno.ECONNRESET))
-        return True
-
-    def _end_of_write(self, data: bytes, begin: int) -> int:
-        """What is longer than PIPE_BUF ranks that share a pipe would tear apart: lines stay whole, as they were."""
-        if not self._keeps_lines or len(data) - begin <= select.PIPE_BUF:
-            return len(data)
-        return data.rfind(b"\n", begin, begin + select.PIPE_BUF) + 1 or data.find(b"\n", begin) + 1 or len(data)
+        return any(heard)
 
 
 class Output:
@@ -132,34 +110,57 @@ class Output:
         self._unended: list[Pump] = []  # of all attempts
         set_stack_size(STACK_BYTES)
 
-    def lay(self, limit: int) -> list[tuple[int, int]]:
+    def lay(self, limit: int, logs: dict[str, Any] | None = None) -> list[tuple[int, int]]:
         """Our ends for the command, to be closed once it has them, and the descriptors that it shall have them as.
 
         limit: bytes to keep of each stream; 0: the command gets our own descriptors, and so it does where no pipe, terminal
         or thread is to be had. It also gets a terminal that it reads from (srun --pty): that is its own to rule.
+        logs: files of the rank's own, "1" or "2" -> (path, label of lines there, do they go where our own stream goes as well,
+        label of lines there). Raises: OSError for one that cannot be written.
         """
+        files = {fd: tuple(logs[str(fd)]) for fd in (1, 2) if logs and str(fd) in logs}
         self._unended = [pump for pump in self._unended if not pump.ended]
         self._pumps = []
         ends: list[tuple[int, int]] = []
-        streams = [fd for fd in self._streams if limit > 0 and not (os.isatty(fd) and os.isatty(0))]
-        for fd in streams:
-            if fd == 2 and len(streams) == 2 and same_file(1, 2):  # one for both: so their order stays
+        streams = [fd for fd in self._streams if fd not in files and limit > 0 and not (os.isatty(fd) and os.isatty(0))]
+        together = same_file(1, 2) if len(streams) == 2 else len(files) == 2 and files[1] == files[2] and not files[1][2]
+        opened = self._open(files, together)
+        for fd in sorted({*streams, *files}):
+            if fd == 2 and together:  # one for both: so their order stays
                 ends += [(end, 2) for end, _ in ends]
                 continue
             try:
-                ends.append((self._connect(fd, limit), fd))
+                ends.append((self._connect(fd, opened.get(fd) or [Target(fd, self._shared)], limit), fd))
             except OSError:
                 continue
         self._unended += self._pumps
         return ends
 
-    def _connect(self, fd: int, limit: int) -> int:
-        """A new pump to `fd`; gives the command's end. Raises: OSError."""
-        source, end = terminal_like(fd) if os.isatty(fd) else os.pipe()
-        tail = Tail("out" if fd == 1 else "err", min(limit, TAIL_MAX))
+    def _open(self, files: dict[int, tuple[str, str, bool, str]], together: bool) -> dict[int, list[Target]]:
+        """Raises: OSError."""
+        found: dict[int, list[Target]] = {}
+        for fd, (path, label, console, console_label) in files.items():
+            if fd == 2 and together:
+                continue
+            try:
+                found[fd] = [open_file(path, label)]
+            except OSError:
+                for targets in found.values():
+                    targets[0].end()
+                raise
+            if console and fd in self._streams:
+                found[fd].append(Target(fd, self._shared, console_label.encode(errors="replace")))
+        return found
+
+    def _connect(self, fd: int, targets: list[Target], limit: int) -> int:
+        """A new pump for `fd`; gives the command's end. Raises: OSError."""
+        like = targets[0].fd == fd and os.isatty(fd)
+        source, end = terminal_like(fd) if like else os.pipe()
+        tail = Tail("out" if fd == 1 else "err", max(1, min(limit, TAIL_MAX)))
         try:
-            earlier = [pump for pump in self._unended if pump.target == fd]
-            self._pumps.append(Pump(source, fd, tail, earlier, self._shared))
+            fds = {target.fd for target in targets}
+            earlier = [pump for pump in self._unended if fds & {target.fd for target in pump.targets}]
+            self._pumps.append(Pump(source, targets, tail, earlier))
         except ThreadError as error:
             os.close(source)
             os.close(end)

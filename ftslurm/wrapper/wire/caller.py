@@ -19,12 +19,14 @@ Message = Mapping[str, Any]
 
 class Caller:
     """owner: rank or node name. let_go: nothing it says is heard any more, and its lease is not renewed. paused: it is going
-    to be stopped with the whole job, and was promised that its lease does not run out before it is heard of again."""
+    to be stopped with the whole job, and was promised that its lease does not run out before it is heard of again.
+    place: of a rank, its slot and local rank."""
 
     def __init__(self, owner: int | str, node: str, talk: str, lease_s: float, silence_s: float, grace_s: float) -> None:
         self.owner = owner
         self.node = node
         self.let_go = self.paused = False
+        self.place = (0, 0)
         self._name = talk
         self._talk = Talk()
         self._lease_s = lease_s

@@ -1,0 +1,76 @@
+"""Where a stream of the command goes: the shim's own, or a file of the rank's."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+
+LABELLED_MOST = 1 << 16  # of a line that does not end, a progress bar, say: then it is broken
+
+
+class Target:
+    """label: before each line, which is written whole then. mine: a file to be closed at the end. shared: by several ranks."""
+
+    def __init__(self, fd: int, shared: bool, label: bytes = b"", mine: bool = False) -> None:
+        self.fd = fd
+        self._label = label
+        self._mine = mine
+        self._rest = b""
+        self._terminal = os.isatty(fd)
+        self._keeps_lines = shared and os.fstat(fd).st_mode & 0o170000 == 0o010000  # a pipe
+
+    @property
+    def waits(self) -> bool:
+        """For the end of a line?"""
+        return bool(self._rest)
+
+    def take(self, data: bytes) -> bool:
+        """False when nobody listens any more: the command shall see then what it would have seen without us.
+
+        A full or broken disk ends nothing: as with output that srun writes, the command runs on, unheard.
+        """
+        return self._write(self._labelled(data) if self._label else data)
+
+    def end(self) -> None:
+        """No more will come."""
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._write(self._label + rest + b"\n")
+        if self._mine:
+            os.close(self.fd)
+
+    def _labelled(self, data: bytes) -> bytes:
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        if len(self._rest) >= LABELLED_MOST:
+            lines.append(self._rest)
+            self._rest = b""
+        return b"".join([self._label + line + b"\n" for line in lines])
+
+    def _write(self, data: bytes) -> bool:
+        view, done = memoryview(data), 0
+        while done < len(data):
+            end = self._end_of_write(data, done)
+            try:
+                done += os.write(self.fd, view[done:end])
+            except BlockingIOError:  # who shares it with us has set it so
+                ready = select.poll()
+                ready.register(self.fd, select.POLLOUT)
+                ready.poll()
+            except OSError as error:
+                return not (self._terminal or error.errno in (errno.EPIPE, errno.ECONNRESET))
+        return True
+
+    def _end_of_write(self, data: bytes, begin: int) -> int:
+        """What is longer than PIPE_BUF ranks that share a pipe would tear apart: lines stay whole, as they were."""
+        if not self._keeps_lines or len(data) - begin <= select.PIPE_BUF:
+            return len(data)
+        return data.rfind(b"\n", begin, begin + select.PIPE_BUF) + 1 or data.find(b"\n", begin) + 1 or len(data)
+
+
+def open_file(path: str, label: str) -> Target:
+    """At its end, with its folder. Raises: OSError."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+    return Target(fd, False, label.encode(errors="replace"), mine=True)
