@@ -48,6 +48,12 @@ def counters_of_attempt(begun: AttemptBegan) -> Counters:
     return Counters(schedule_count(begun.schedule), begun.starts, begun.attempt)
 
 
+def restarts(past: History, step_key: str) -> int:
+    """Starts of the command after its first, in all schedulings: what torchrun calls restart count and ft_launcher cycle."""
+    started = sum(times for (_, key), times in past.starts.items() if key == step_key)
+    return max(0, started + sum(times for (_, key, _), times in past.rank_starts.items() if key == step_key) - 1)
+
+
 def schedule_count(schedule: int) -> int:
     """Of a slot that has kept its node. schedule: requeues of the job so far."""
     return schedule + 1

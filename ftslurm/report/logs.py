@@ -21,7 +21,7 @@ _LABEL = re.compile(rb" *(\d{1,9}): ")
 class Outputs:
     """What a ledger knows of the job's output. files: printed into by ftrun and script, of all schedulings. ranks: as in
     OutputTo, of the last. schedule_of, step_of: attempt -> requeues before it, and its step. label, logs: see OutputTo.
-    size_of: attempt -> nodes and ranks.
+    size_of: attempt -> nodes and ranks. cycle_of: attempt -> starts of the same command before it.
     """
 
     files: tuple[str, ...]
@@ -31,6 +31,7 @@ class Outputs:
     step_of: dict[int, str]
     logs: str = ""
     size_of: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    cycle_of: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def last(self) -> int:
@@ -48,6 +49,8 @@ def outputs_of(records: Iterable[rec.Record]) -> Outputs:
     ranks: tuple[tuple[str, str], ...] = ()
     label, logs = False, ""
     sizes: dict[int, tuple[int, int]] = {}
+    begun: list[str] = []  # what each attempt started
+    cycles: dict[int, int] = {}
     schedules: dict[int, int] = {}
     steps: dict[int, str] = {}
     for record in records:
@@ -60,7 +63,10 @@ def outputs_of(records: Iterable[rec.Record]) -> Outputs:
         elif isinstance(record, rec.RankBegan):
             schedules[record.attempt], steps[record.attempt] = record.schedule, max(steps.values(), default="")
             sizes[record.attempt] = next(reversed(sizes.values()), (1, 1))
-    return Outputs(tuple(files), ranks, label, schedules, steps, logs, sizes)
+        if isinstance(record, (rec.AttemptBegan, rec.RankBegan)):
+            cycles[record.attempt] = begun.count(record.step_key)
+            begun.append(record.step_key)
+    return Outputs(tuple(files), ranks, label, schedules, steps, logs, sizes, cycles)
 
 
 def banners(lines: Iterable[bytes]) -> list[tuple[int, int]]:

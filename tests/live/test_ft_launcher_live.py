@@ -12,15 +12,15 @@ LAUNCH = 'ft_launcher --nnodes=$SLURM_JOB_NUM_NODES --nproc-per-node=2 --rdzv-en
 TWICE = f"""
 srun -N2 -n2 --ntasks-per-node=1 {LAUNCH} sh "$STORY/rank.sh"
 echo by srun $?
-{LAUNCH.replace(" --no-python", " --tee 1 --log-dir $STORY/logs --no-python")} sh -c 'echo rank $RANK; exit 7'
+{LAUNCH} sh -c 'exit 7'
 echo by the script $?
-(cd $STORY/logs && echo files $(cat *.0/attempt_0/?/stdout.log *.1/attempt_1/?/stdout.log | tr ' ' '_' | sort))
-{LAUNCH} sh -c 'trap "exit 0" TERM; touch "$STORY/up.$RANK"; while :; do sleep 0.1; done' &
+{LAUNCH.replace(" --no-python", " --tee 1 --log-dir $STORY/logs --no-python")} sh -c 'echo rank $RANK; trap "exit 0" TERM; touch "$STORY/up.$RANK"; while :; do sleep 0.1; done' &
 launcher=$!
 until [ -e "$STORY/up.0" -a -e "$STORY/up.1" -a -e "$STORY/up.2" -a -e "$STORY/up.3" ]; do sleep 0.1; done
 kill -TERM $launcher
 wait $launcher
 echo by a signal $?
+(cd $STORY/logs && echo files $(cat *.0/attempt_0/?/stdout.log *.1/attempt_0/?/stdout.log | tr ' ' '_' | sort))
 """
 FAILS_ONCE = """
 together

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.model.counters import Counters, counters, counters_of_attempt, counters_of_node
+from ftslurm.model.counters import Counters, counters, counters_of_attempt, counters_of_node, restarts
 from ftslurm.model.history import fold
 from ftslurm.model.record import AttemptBegan, RankBegan, Record, SlotsChanged
 
@@ -55,3 +55,10 @@ def test_what_a_rank_and_a_script_on_its_node_are_told(
 def test_a_node_without_a_slot_and_a_job_as_a_whole_count_as_if_no_slot_had_changed() -> None:
     past = fold([*TWO, swapped(1), began(3, 3)])
     assert counters_of_node(past, 0, None) == counters(past, 0, "train") == counters_of_attempt(began(3, 3)) == Counters(1, 3, 3)
+
+
+@pytest.mark.parametrize(("ledger", "told"), [
+    ([], 0), (ONE, 0), (TWO, 1), ([*TWO, began(3, 1, 1)], 2), ([*ONE, alone(2, 3)], 1), ([*TWO, began(3, step_key="other")], 1),
+])  # fmt: skip
+def test_restarts_are_those_of_one_command_in_all_schedulings(ledger: list[Record], told: int) -> None:
+    assert restarts(fold(ledger), "train") == told

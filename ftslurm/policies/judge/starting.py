@@ -8,7 +8,7 @@ import json
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.counters import counters
+from ftslurm.model.counters import counters, restarts
 from ftslurm.model.decisions import Decision, LaunchStep, Say, StartRanks
 from ftslurm.model.events import Now
 from ftslurm.model.layout import Layout
@@ -81,7 +81,7 @@ class Starting(Ending):
         banner = self._banner(number, fold_nodes(self._step_nodes()))
         said = [Say(banner)] if banner else []
         noted = self._note(begun)
-        started: list[Decision] = [noted, *said, StartRanks(number, self._env(now), banner), *self._watch_all_ranks()]
+        started: list[Decision] = [noted, *said, self._start_ranks(self._env(now), banner), *self._watch_all_ranks()]
         started += self._ask_after_silent(now)
         started += self._wait_over(number)
         if told:
@@ -132,8 +132,12 @@ class Starting(Ending):
         self._hangs.begun(rank, node)
         watched = self._watch_ranks([node])  # its page has another name now
         changed = [self._intervals()] if self._intervals() != before else []
-        start = StartRanks(number, {rank: self._env(now)[rank]}, f"attempt {number} on {node}, rank {rank} alone")
+        start = self._start_ranks({rank: self._env(now)[rank]}, f"attempt {number} on {node}, rank {rank} alone")
         return [begun, start, *watched, *changed]
+
+    def _start_ranks(self, env: dict[int, dict[str, str]], banner: str) -> StartRanks:
+        """Of the attempt that has just been written down."""
+        return StartRanks(self.history.attempts, env, banner, restarts(self.history, self.facts.step_key))
 
     def _banner(self, number: int, nodes: str) -> str:
         """Between the output of an attempt and that of those before it; a first start needs none."""
@@ -170,8 +174,8 @@ class Starting(Ending):
         if st.rendezvous != "torch":
             return own
         most = st.max_job_restarts if st.max_job_restarts >= 0 else st.crash_restarts
-        restarts = past.attempts - 1
-        per_rank = torch_env(self._tasks, self._tasks[0].address, users, f"{self.facts.cluster}-{self.facts.job}", restarts, most)
+        run, again = f"{self.facts.cluster}-{self.facts.job}", restarts(past, f.step_key)
+        per_rank = torch_env(self._tasks, self._tasks[0].address, users, run, again, most)
         return {rank: own[rank] | per_rank[rank] for rank in self._tasks}
 
     def _watch_due(self, now: Now) -> list[Decision]:

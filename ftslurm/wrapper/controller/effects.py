@@ -98,7 +98,7 @@ class Effects:
         notices: Silent | None = None, notices_wait_s: float = 0.0,
         rank_logs: Callable[[int, tuple[int, int], int, int], dict[str, Any]] | None = None,
     ) -> None:  # fmt: skip
-        """rank_logs: of a rank, its slot and local rank, the size of the step and the attempt: files of its own, for its shim.
+        """rank_logs: of a rank, its slot and local rank, the size of the step and the cycle: files of its own, for its shim.
         past: what the ledger held when this ftrun began; what is written since it sees itself. notices: for the people who
         follow the job; notices_wait_s: for the last of them, when the job is over. at_end (to be set): is called then, with
         whether the job goes on elsewhere."""
@@ -149,7 +149,7 @@ class Effects:
         size = len(self._sources.shims)
         for rank, peer in [item for item in self._sources.shims.items() if item[0] in decision.env]:
             argv = programs.get(rank)
-            logs = self._rank_logs(rank, peer.place, size, decision.attempt) if self._rank_logs else None
+            logs = self._rank_logs(rank, peer.place, size, decision.cycle) if self._rank_logs else None
             peer.send(
                 wire.start_message(
                     decision.attempt, decision.env[rank], argv, self._tail_bytes, self._silence_s, self._inject,

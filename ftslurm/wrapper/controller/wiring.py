@@ -351,11 +351,10 @@ def _rank_logs(settings: Settings) -> RankLogs | None:
     return rank_logs(settings)
 
 
-def _logs_of(logs: RankLogs, role: str, rank: int, place: tuple[int, int], size: int, attempt: int) -> dict[str, Any]:
+def _logs_of(logs: RankLogs, role: str, rank: int, place: tuple[int, int], size: int, cycle: int) -> dict[str, Any]:
     """For the rank's shim: `folder` to be made, empty for none, and the streams."""
     from ftslurm.launchers.rank_logs import told
 
-    cycle = attempt - 1
     return {"folder": logs.rank_folder(*place, cycle), **told(logs.streams(rank, place, size, cycle, role))}
 
 

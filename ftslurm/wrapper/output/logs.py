@@ -74,7 +74,7 @@ def rank_sources(outputs: Outputs, rank: int, attempt: int | None) -> list[Sourc
 def _cycle_files(outputs: Outputs, attempt: int | None) -> list[Source]:
     """Of all ranks together, one an attempt."""
     logs, wanted = from_text(outputs.logs), [attempt] if attempt is not None else sorted(outputs.schedule_of)
-    paths = [cycle_file(logs.cycle_files, number - 1) for number in wanted] if logs.cycle_files else []
+    paths = [cycle_file(logs.cycle_files, outputs.cycle_of.get(number, 0)) for number in wanted] if logs.cycle_files else []
     return [Source(Path(path), path) for path in paths]
 
 
@@ -89,7 +89,7 @@ def _own_files(outputs: Outputs, rank: int, attempt: int | None) -> list[Source]
     for number, (nodes, tasks) in sorted(outputs.size_of.items()):
         if attempt in (None, number) and nodes and tasks % nodes == 0:
             slot, local = divmod(rank, tasks // nodes)
-            found += [path for path in logs.files(slot, local, number - 1) if Path(path).exists()]
+            found += [path for path in logs.files(slot, local, outputs.cycle_of[number]) if Path(path).exists()]
     return [Source(Path(path), path) for path in found]
 
 
