@@ -35,6 +35,7 @@ from ftslurm.policies.diagnose.launchers import (
     child_line,
     child_status,
     error_before,
+    refused,
     signal_line,
     told_error,
 )
@@ -221,7 +222,8 @@ def _tells(end: RankEnd) -> bool:
 
 def _as_its_child(end: RankEnd) -> RankEnd:
     """As the process ended that this one only launched, where its own status is a general error and it says so."""
-    status = None if _tells(end) else child_status("".join(piece.text for piece in end.output))
+    text = "" if _tells(end) else "".join(piece.text for piece in end.output)
+    status = child_status(text) if text and not refused(text) else None
     return replace(end, status=status) if status else end
 
 

@@ -149,6 +149,12 @@ def _meant(hit: Found, book: Scans) -> Pattern:
         return replace(told, blame=Blame.NO, remedy=Remedy.FAIL)
     if how_only and hit.pattern.role is Role.ROOT and _OF_A_NETWORK.search(hit.line):
         return replace(hit.pattern, error_class=ErrorClass.NETWORK, blame=Blame.NO)
+    if hit.pattern.id == "slurm-launch-fail":
+        reason = kind_of_words(hit.line.decode(errors="replace").rpartition(": ")[2])
+        if reason is None:
+            return hit.pattern
+        blame = Blame.NO if reason.error_class is ErrorClass.USER_CODE else hit.pattern.blame
+        return replace(hit.pattern, error_class=reason.error_class, retriable=reason.retriable, blame=blame)
     if hit.word and hit.word.family in _HANDED_UP and _by_number(hit):
         return replace(hit.pattern, defers=True)
     if hit.pattern.id in _BY_TYPE and (kind := kind_of_error(_BY_TYPE[hit.pattern.id], hit.line.decode(errors="replace"))):
@@ -244,7 +250,7 @@ def _is_known(raised: Raised, hits: Sequence[Found], text: bytes) -> bool:
 # Types of errors by what they are about, of whatever library. Else it is the program: nearly all that no pattern knows are.
 _KINDS = (
     (re.compile(r"(?:^|\.)(?:requests|urllib3?|httpx|aiohttp|http|socket|ssl|grpc|botocore)\b.*\.|(?:Connect\w*|Timeout|TimedOut|TimeoutError|"
-                r"RpcError|HTTPError|HTTPStatusError|Unavailable|gaierror|SSLError|ProxyError|ProtocolError)$"),
+                r"RpcError|HTTPError|HTTPStatusError|Unavailable|Comm\w*Closed\w*|ConnectionClosed\w*|gaierror|SSLError|ProxyError|ProtocolError)$"),
      ErrorClass.NETWORK, Retriable.YES),
     (re.compile(r"(?:Unpickling\w*|Decode\w*|BadZipFile|ReadError|Arrow\w+|UnidentifiedImage\w*|Corrupt\w*|Parser?Error|FormatError|zlib\.error|LZMAError)$"),
      ErrorClass.DATA, Retriable.NO),

@@ -72,6 +72,14 @@ def child_line(text: str) -> str:
     return ""
 
 
+def refused(text: str) -> bool:
+    """Did srun itself refuse or fail to start what it was asked for?"""
+    return any(
+        _SRUNS_OWN.search(line) and not _OF_TASKS.search(line)
+        for line in text[-LAST_CHARS:].encode("latin-1", "replace").splitlines()[-LAST_LINES:]
+    )
+
+
 def child_status(text: str) -> ExitStatus | None:
     """How the first child of a launcher failed, from the launcher's last words; None if it does not say, or only that it did."""
     last = text[-LAST_CHARS:]
@@ -93,10 +101,12 @@ def child_status(text: str) -> ExitStatus | None:
 
 # What a program says when it gives up, in whatever words.
 _GIVES_UP = _compiled(
-    r"(?i)\b(?:error|fatal|failed|failure|cannot|could not|can't|couldn't|unable to|exception|invalid|not found"
+    r"(?i)\b(?:error|exception|(?-i:\w{0,59}[a-z](?:Error|Exception))|fatal|failed|failure"
+    r"|cannot|could not|can't|couldn't|unable to|invalid|not found"
     r"|denied|refused"
     r"|no such|abort(?:ed|ing)?|terminat(?:ed|ing)|killed|exceeded|missing|unsupported|not supported|exits with"
-    r"|times out|bad (?:address|file)|broken|overflow|corrupt(?:ed)?|illegal|exit code|not true|timed out"
+    r"|times out|program (?:will|has to|had to) (?:terminate|abort|exit|stop)"
+    r"|bad (?:address|file)|broken|overflow|corrupt(?:ed)?|illegal|exit code|not true|timed out"
     r"|time-?out|exiting|rejected|neither|does not exist|fault|unreachable|unavailable|unrecognized|undefined|mismatch"
     r"|insufficient|incompatible|violation|lost|no (?:module|available|free|valid|matching|usable|suitable)"
     r"|(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR))\b"
@@ -109,6 +119,13 @@ _REPORTS = _compiled(
     r"|MPI_Abort|torch[./]distributed[./]elastic|exitcode|closing signal|FAILED\s*$|NO_OTHER_FAILURES|Root Cause"
     r"|^\s*(?:Calls:|Execution halted|signal \(\d+\)|in expression starting|\S+ at \S+ \(unknown line\))"
     r"|^\s*(?:Aborted|Killed|Terminated|Bus error|Illegal instruction|Segmentation fault)(?: \(core dumped\))?\s*$"
+)
+# What srun itself could not do or was refused is its own word, and no report.
+_SRUNS_OWN = _compiled(r"^(?:srun|salloc|sbatch): (?:error|fatal): ")
+_OF_TASKS = _compiled(
+    r": tasks? [\d,\[\]-]+: |\bJob step aborted|\bTerminating\b|\bForce.Terminated|\bTimed out waiting"
+    r"|\bJob allocation .{0,20}revoked"
+    r"|\bNode failure on\b|: MESSAGE_|\bJob has been cancelled"
 )
 # A launcher that prints the log of what it started: the words are the other's.
 _PASSED_ON = _compiled(r": +\[?(?:ERROR|FATAL|CRITICAL)\b\]?:? |: {3,}\S")
@@ -137,6 +154,9 @@ _ERROR_IN = _compiled(r"\b\w*(?:Error|Exception|FATAL|Fatal)\b: ")
 APART_LINES = 12
 # A sentence goes on over so many lines; below an error its stack has so many.
 SENTENCE_LINES, STACK_LINES = 4, 24
+# Text is wrapped no earlier, mostly.
+WRAPPED_CHARS = 50
+_ENDS = ".:!?;-=*#>}])"
 # A frame of MPICH's or HDF5's stack of errors, the deepest last: its place, and what is said there.
 _STACKED = _compiled(r"^\s*(?:[\w:<>~]+\(\d+\)\.*:|#\d{1,3}:? .{1,300} line \d+ in .{1,100}\(\):)(.*)$")
 _STACKED_MORE = _compiled(r"^\s*(?:major|minor): ")
@@ -163,7 +183,7 @@ def told_error(
             continue
         if is_guessed(_sentence(lines, number, found.start())):
             continue
-        if _REPORTS.search(data) and not _PASSED_ON.search(data):
+        if _is_report(data):
             if reported >= 0 and _FATAL.search(lines[reported][:200].encode("latin-1", "replace")):
                 continue
             reported, vaguely_reported = (reported, number) if _VAGUE.search(data) else (number, vaguely_reported)
@@ -174,6 +194,13 @@ def told_error(
     choices = (told, vague if vaguely else -1) + ((reported, vaguely_reported) if reports else ())
     choice = next((each for each in choices if each >= 0), -1)
     return _shown(lines, choice)[:SHOWN_CHARS] if choice >= 0 else ""
+
+
+def _is_report(line: bytes) -> bool:
+    """Does it only tell of another process's end?"""
+    if _SRUNS_OWN.search(line):
+        return _OF_TASKS.search(line) is not None
+    return _REPORTS.search(line) is not None and _PASSED_ON.search(line) is None
 
 
 # A line of a box that is drawn around a message, as codes in Fortran do.
@@ -203,7 +230,7 @@ def error_before(text: str, line: str, but: Collection[str] = ()) -> str:
     for number, each in enumerate(above):
         data = each[:1000].encode("latin-1", "replace")
         found = _GIVES_UP.search(data)
-        if found is None or any(kind.search(data) for kind in (_REPORTS, _VAGUE, _ADVICE)) or is_mild(data):
+        if found is None or _is_report(data) or any(kind.search(data) for kind in (_VAGUE, _ADVICE)) or is_mild(data):
             continue
         if is_source(data) or not is_evidence(data, 0, data, found.start()) or each.strip().startswith(tuple(but)):
             continue
@@ -214,18 +241,22 @@ def error_before(text: str, line: str, but: Collection[str] = ()) -> str:
 
 def _sentence(lines: Sequence[str], number: int, start: int) -> bytes:
     """What its sentence, which may have begun some lines above, says before the words at `start`."""
-    begun = lines[number][:start]
-    for above in range(number - 1, max(-1, number - SENTENCE_LINES - 1), -1):
-        line = lines[above].strip()
-        if not line or line[-1] in ".:!?;-=*#>}])" or not lines[above + 1].strip()[:1].islower():
+    said = [line.strip() for line in lines[_begun(lines, number) : number]]
+    return " ".join((*said, lines[number][:start])).encode("latin-1", "replace")
+
+
+def _begun(lines: Sequence[str], number: int, least: int = 1) -> int:
+    """The line in which the sentence of this one begins. least: characters of a line that goes on in the next."""
+    for begun in range(number, max(-1, number - SENTENCE_LINES - 1), -1):
+        above = lines[begun - 1].strip() if begun else ""
+        if len(above) < least or above[-1] in _ENDS or not lines[begun].strip()[:1].islower():
             break
-        begun = f"{line} {begun}"
-    return begun.encode("latin-1", "replace")
+    return begun
 
 
 def _shown(lines: Sequence[str], number: int) -> str:
     """The line with what it announces: the one below, or the deepest of its stack."""
-    shown = lines[number].strip()
+    shown = " ".join(line.strip() for line in lines[_begun(lines, number, WRAPPED_CHARS) : number + 1])
     if deepest := _deepest(lines[number : number + 1 + STACK_LINES]):
         return f"{shown[: SHOWN_CHARS // 2]} ... {deepest}" if deepest not in shown else shown
     if len(shown) > SHOWN_CHARS and (found := _ERROR_IN.search(shown.encode("latin-1", "replace"), SHOWN_CHARS // 2)):

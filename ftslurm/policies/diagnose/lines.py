@@ -81,6 +81,7 @@ _MILD = _compiled(
     r"(?:[\]|:),]| -|\s{1,8}[|\[(-]|\s+\d|\s+[\w.]+:)|^[IW]\d{4} \d\d:|^\[[IW]\b"
 )
 _LIBRARIES = _compiled(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR)")  # the worst that these ever say
+_LIBRARIES_TELL = _compiled(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL|OFI) (?:INFO|TRACE|DEBUG)\b")
 _DEALT_WITH = _compiled(
     r"(?i)\b(?:retrying|will retry|will try again|trying again|retry in|retry \d+ of|attempt \d+ of|falling back|fall back"
     r"|fallback|ignored|ignoring|skipping|skipped|suppressed|recovered|recovering|continuing|non-fatal"
@@ -104,6 +105,8 @@ def is_mild(line: bytes) -> bool:
     """Said at a level below an error, or as something that the program got over by itself."""
     if _LIBRARIES.search(line):
         return is_dealt_with(line)
+    if _LIBRARIES_TELL.search(line[:200]):
+        return True
     return _MILD.search(line[:200]) is not None or is_dealt_with(line)
 
 

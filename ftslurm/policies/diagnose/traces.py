@@ -107,7 +107,7 @@ _MARK = re2.compile(
 # Who writes: torchrun, Ray, srun -l, mpirun, pdsh, and what a vLLM process says of itself.
 _WHO = (
     r"\[(?:rank|default)? ?\d{1,6}\]:? ?|\([\w.:/-]{1,60} pid=\d+(?:, [^)\n]{1,80})?\) |\(\w[\w.-]{0,60}\) |\d{1,6}: "
-    r"|\[\d+,\d+\]<std(?:err|out)>: ?|[a-z][\w.-]{0,60}\d: "
+    r"|\w{1,3}\.[\w.-]{1,60}/\d{1,6} |\[\d+,\d+\]<std(?:err|out)>: ?|[a-z][\w.-]{0,60}\d: "
 )
 _WHEN = (
     r"\[?\d{4}[-/]\d\d[-/]\d\d[T _-]\d\d:\d\d:\d\d(?:[.,:]\d{1,9}){0,3}(?:Z|[+-]\d\d:?\d\d)?\]?[:,]? ?"

@@ -60,8 +60,16 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|\bdue to pre-?emption",
             ErrorClass.UNKNOWN, Retriable.YES,
         ),
+        (  # a controller that does not answer
+            r"\bunable to (?:allocate resources|contact|confirm|register)\b.{0,60}"
+            r"\b(?:timed out|refused|reset|zero bytes|not respond)"
+            r"|\bsocket timed out on send/recv",
+            ErrorClass.NETWORK, Retriable.YES,
+        ),
+        (r"\bunable to (?:allocate resources|create step)\b", ErrorClass.USER_CODE, Retriable.NO),
         (  # what the submitter asks for, as a scheduler refuses it
-            r"\brequested\b.{0,60}\b(?:than (?:permitted|available|allowed)|not (?:available|permitted))"
+            r"\bunable to (?:satisfy|lay ?out) \w+|\bbinding outside of\b"
+            r"|\brequested\b.{0,60}\b(?:than (?:permitted|available|allowed)|not (?:available|permitted))"
             r"|\binvalid (?:account|partition|qos|feature|generic resource|node name|constraint)",
             ErrorClass.USER_CODE, Retriable.NO,
         ),
@@ -121,7 +129,9 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|could not|fail\w* to|unable to) (?:identify|decode|parse|deserialize|unpickle|unpack|decompress)"
             r"|\b(?:greater|larger|smaller|shorter|longer) than (?:the )?file|\b(?:invalid|bad|broken|damaged"
             r"|incomplete|wrong) (?:\w+ )?(?:header|record|image|data ?file|archive|footer|shard)\b"
-            r"|\b(?:hdf|netcdf)\w*\b.{0,10}\berror|\bloss is nan|\bnan (?:loss|found|detected)|\bmissing key"
+            r"|\b(?:hdf|netcdf)\w*\b.{0,10}\berror|\bloss is nan"
+            r"|\b(?:nan|inf)s? (?:loss|found|detected|in (?:local )?grad)|\bfound (?:nan|inf)\b|\bresult (?:nan|inf)\b"
+            r"|\bmissing key"
             r"|\bnot in (?:the )?checkpoint|\bdiverged",
             ErrorClass.DATA, Retriable.NO,
         ),

@@ -30,7 +30,9 @@ READER = """Traceback (most recent call last):
     yield json.loads(line)
 json.decoder.JSONDecodeError: Extra data: line 1 column 3 (char 2)
 """
-JAVA = "#\n# There is insufficient memory for the Java Runtime Environment to continue.\n# Possible reasons:\n#   no swap space\n#\n"
+JAVA = (
+    "#\n# There is insufficient memory for the Java Runtime Environment to continue.\n# Possible reasons:\n#   no swap space\n#\n"
+)
 
 
 def verdict(text: str, status: int = 1, signal: int = 0) -> Verdict:
@@ -48,7 +50,11 @@ def verdict(text: str, status: int = 1, signal: int = 0) -> Verdict:
     ("text", "error_class", "line"),
     [
         (JULIA_TASK, ErrorClass.NETWORK, "connection refused"),
-        ("ERROR (unhandled task failure): Version read failed.\n in process_hdr(::TCPSocket) at ./multi.jl:1410\n", None, "Version read"),
+        (
+            "ERROR (unhandled task failure): Version read failed.\n in process_hdr(::TCPSocket) at ./multi.jl:1410\n",
+            None,
+            "Version read",
+        ),
         (SHARDS, ErrorClass.USER_CODE, "RuntimeError: Missing key"),
         (READER.format("jsonl_reader.py"), ErrorClass.DATA, "JSONDecodeError"),
         (READER.format("settings.py"), ErrorClass.USER_CODE, "JSONDecodeError"),
@@ -63,6 +69,36 @@ def test_the_line_that_tells_is_found(text: str, error_class: ErrorClass | None,
     found = verdict(text)
     assert line in found.evidence[0]
     assert error_class is None or found.error_class is error_class
+
+
+@pytest.mark.parametrize(
+    ("text", "error_class", "retriable"),
+    [
+        ("srun: error: Unable to allocate resources: Socket timed out on send/recv operation\n", ErrorClass.NETWORK, Retriable.YES),
+        (
+         "srun: error: Task launch for StepId=1.2 failed on node n9: Unable to satisfy cpu bind request\n", ErrorClass.USER_CODE, Retriable.NO),
+        ("RuntimeError: Unexpected result inf (message='found Inf in local grad norm')\n", ErrorClass.DATA, Retriable.NO),
+        ("slurmstepd: error: *** JOB 608 ON n1 CANCELLED AT 2022-08-12T02:06:12 DUE TO JOB REQUEUE ***\n"
+         "slurmstepd: error: Failed to send MESSAGE_TASK_EXIT: Connection refused\n", ErrorClass.UNKNOWN, Retriable.YES),
+        ("OpenBLAS : Program will terminate because you tried to start too many threads.\n", ErrorClass.USER_CODE, Retriable.NO),
+    ],
+)  # fmt: skip
+def test_what_slurm_and_libraries_say_of_the_start_is_read(text: str, error_class: ErrorClass, retriable: Retriable) -> None:
+    found = verdict(text)
+    assert (found.error_class, found.retriable) == (error_class, retriable) and not found.suspects
+
+
+def test_a_step_that_srun_refused_has_no_killed_task() -> None:
+    text = "srun: error: CPU binding outside of job step allocation, allocated CPUs are: 0x3.\nsrun: error: n1: task 0: Killed\n"
+    found = verdict(text)
+    assert "CPU binding outside" in found.evidence[0] and not found.suspects
+
+
+def test_a_sentence_over_two_lines_is_shown_from_its_beginning() -> None:
+    found = verdict(
+        "mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be terminated.\n", 2
+    )
+    assert "mpirun detected that one or more" in found.evidence[0]
 
 
 def test_what_only_passes_on_gives_way_to_a_bystanders_line() -> None:
