@@ -14,6 +14,7 @@ from ftslurm.wrapper.shim.processes import descendants
 # As often in the time that may pass without IO, but neither all the time nor so seldom that it is noticed late.
 LOOKS = 20
 SELDOM_S, OFTEN_S = 10.0, 0.1
+FIRST_S = 1.0  # not at once: the ranks are being started, and would wait for the processor
 # Of use, in the sampled time.
 USE_SAMPLES = 20
 USE_TIMEOUT_S = 10.0
@@ -60,7 +61,7 @@ class Life:
     def watch(self, ranks: Sequence[tuple[int, int]], quiet_s: float, now: float) -> None:
         """From now on; what was before is forgotten. ranks: (rank, pid of its shim)."""
         self._ranks, self._quiet_s = dict(ranks), quiet_s
-        self._quiet, self._told, self._use, self._next = Quiet(now), False, None, now
+        self._quiet, self._told, self._use, self._next = Quiet(now), False, None, now + min(FIRST_S, self._every_s)
 
     def set_interval(self, quiet_s: float, now: float) -> None:
         """Another time without IO counts from now on; 0: none does."""
@@ -70,11 +71,15 @@ class Life:
     def sample_use(self, window_s: float, now: float) -> None:
         self._use = _Use(now + window_s, window_s / USE_SAMPLES, now)
 
+    @property
+    def _every_s(self) -> float:
+        return min(SELDOM_S, max(OFTEN_S, self._quiet_s / LOOKS))
+
     def turn(self, now: float) -> list[Message]:
         told: list[Message] = []
         if self._quiet is not None and self._quiet_s and now >= self._next:
             told += self._io(self._quiet, now)
-            self._next = now + min(SELDOM_S, max(OFTEN_S, self._quiet_s / LOOKS))
+            self._next = now + self._every_s
         if self._use is not None and now >= self._use.next:
             told += self._sample(self._use, now)
         return told

@@ -61,13 +61,18 @@ class Stalls:
         self.views = ()
         self._stall_s, self._looked_at, self._progress_at = stall_s, now, now
         self._intervals, self._usual_s, self._told = [], None, None
-        self.wakes_at = now if stall_s else None
+        # Not at once: the ranks are being started, and would wait for the processor.
+        self.wakes_at = now + self._every_s if stall_s else None
+
+    @property
+    def _every_s(self) -> float:
+        return min(LOOK_S, self._stall_s / LOOKS)
 
     def turn(self, now: float, stage_s: float | None = None, reports: bool = False, at_once: bool = False) -> list[Message]:
         """stage_s, reports: as StallSeen says, from the ranks' pages. at_once: do not wait for the next look."""
         if self.wakes_at is None or (now < self.wakes_at and not at_once):
             return []
-        self.wakes_at = now + min(LOOK_S, self._stall_s / LOOKS)
+        self.wakes_at = now + self._every_s
         views = self.views = self.node.look()
         probed = sum(1 for view in views if view.probed and (view.groups or view.left))
         left = sum(1 for view in views if view.left)

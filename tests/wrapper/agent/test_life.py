@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ftslurm.model.devices import Utilisation
-from ftslurm.wrapper.agent.life import Life
+from ftslurm.wrapper.agent.life import FIRST_S, Life
 
 
 class World:
@@ -44,6 +44,10 @@ def watching(world: World, quiet_s: float = 60.0, probes: Any = ()) -> Life:
 
 def test_nothing_is_looked_at_before_it_is_asked_for() -> None:
     assert Life((), World(0).below).wakes_at is None
+
+
+def test_the_first_look_leaves_the_processor_to_the_ranks_that_start() -> None:
+    assert watching(World(0)).wakes_at == FIRST_S
 
 
 def test_quiet_is_told_once_and_life_once_again() -> None:

@@ -41,6 +41,9 @@ class Node:
     def polls_for_s(self, now: float) -> list[float]:
         return self.polls
 
+    def in_c_for_s(self, now: float) -> list[float]:
+        return []
+
     def without_probe(self) -> dict[int, str]:
         return self.lacking
 
@@ -70,6 +73,10 @@ def turns(stalls: Stalls, start: float, end: float, every_s: float = 0.0, **told
             node.progress_at, node.begun = now, True
         found += stalls.turn(now, **told)
     return found
+
+
+def test_the_first_look_leaves_the_processor_to_the_ranks_that_start(stalls: Stalls) -> None:
+    assert stalls.wakes_at == module.LOOK_S
 
 
 def test_a_rank_without_a_probe_is_told_once(stalls: Stalls) -> None:
