@@ -119,6 +119,21 @@ def last_card(records: Sequence[rec.Record]) -> Card | None:
     return found[-1] if found else None
 
 
+class LastCard:
+    """The same of a ledger that grows: each record is looked at once, however many failures there were before."""
+
+    def __init__(self) -> None:
+        self._walk = _Walk()
+        self._seen = 0  # records
+
+    def of(self, records: Sequence[rec.Record]) -> Card | None:
+        """records: as last time, and what has been written since."""
+        for record in records[self._seen :]:
+            self._walk.see(record)
+        self._seen = len(records)
+        return self._walk.found[-1][2] if self._walk.found else None
+
+
 def cards(records: Iterable[rec.Record]) -> list[Card]:
     """One for each decision of the ladder, and for each hang that is left alone, in order."""
     return [card for _, card in numbered(records)]

@@ -29,7 +29,7 @@ from ftslurm.model.shares import Share
 from ftslurm.model.verdict import Piece, RankEnd, Verdict
 from ftslurm.policies.diagnose.spread import on_the_whole
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
-from ftslurm.report.card import last_card, lines
+from ftslurm.report.card import LastCard, last_card, lines
 
 T = TypeVar("T")
 # What answers the judge's questions on failures and hangs.
@@ -300,6 +300,7 @@ class Job:
         able = {*map(Capability, can)} | ({Capability.DIAGNOSE} if diagnose else set()) | ({Capability.ADVISE} if advise else set())
         self.settings = settings or Settings()
         self.ledger = list(past)
+        self._last_card = LastCard()
         self.nodes = tuple(nodes)
         self.per_node = per_node
         self.now = now
@@ -372,8 +373,9 @@ class Job:
             if isinstance(decision, do.Say):
                 self.told.append(decision.text)
             if isinstance(decision, do.ShowCard):
-                card = last_card(self.ledger)
+                card = self._last_card.of(self.ledger)
                 assert card is not None, "there is nothing to show"
+                assert card == last_card(self.ledger), "the same, whether it has followed the ledger or reads it now"
                 self.told += lines(card)
             if isinstance(decision, do.Remember):
                 self.ledger.append(decision.record)

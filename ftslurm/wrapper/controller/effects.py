@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from ftslurm.errors import StateError
 from ftslurm.launchers.launcher import Launcher, StepHandle
@@ -34,6 +34,9 @@ from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
 from ftslurm.wrapper.telling.notices import Silent
 from ftslurm.wrapper.wire.channel import for_launch
+
+if TYPE_CHECKING:
+    from ftslurm.report.card import LastCard
 
 # The job's own clean-up, where no shorter wait was asked for.
 CLEANUP_LIMIT_S = 600.0
@@ -115,6 +118,7 @@ class Effects:
         self._left = left
         self._keep = keep
         self._records = list(past)
+        self._last_card: LastCard | None = None
         self._keep_output = keep_output
         self._banner_streams = banner_streams or {}
         self._rank_logs = rank_logs
@@ -375,9 +379,10 @@ class Effects:
             self.say(decision.text)
 
     def _show_card(self, decision: do.ShowCard) -> None:
-        from ftslurm.report.card import last_card, lines
+        from ftslurm.report.card import LastCard, lines
 
-        card = last_card(self._records)
+        self._last_card = self._last_card or LastCard()
+        card = self._last_card.of(self._records)
         if card is not None and not card.rung:
             self._notices.hang(card)  # of a decision they have its record
         if card is not None and (self._verbose or not decision.quiet):
