@@ -18,7 +18,8 @@ from ftslurm.model.layout import Layout
 from ftslurm.model.settings import Settings
 from ftslurm.model.shares import Share
 from ftslurm.policies.judge.judge import Phase
-from ftslurm.policies.judge.state import IDLE_LOOK, LOOK_COUNTS_S
+from ftslurm.policies.judge.parts.spares import LOOK_COUNTS_S
+from ftslurm.policies.judge.state import IDLE_LOOK
 from tests.stories.replay import RUNNING, SIGINT, SIGTERM, SIGUSR1, START, Job, fault, tasks_in
 
 CAN = ("ask", "requeue", "probe", "replace", "release")

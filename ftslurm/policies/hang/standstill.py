@@ -101,6 +101,9 @@ class Standstill:
         """All nodes are about to be looked at anew."""
         self._views.clear()
 
+    def leave_alone(self) -> None:
+        self.left_alone = True
+
     def lose(self, node: str) -> None:
         """Its agent has gone; the next one tells."""
         self._nodes.pop(node, None)

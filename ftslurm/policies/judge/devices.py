@@ -32,7 +32,7 @@ class Devices(Settling):
     def _agent_lost(self, event: ev.AgentLost, now: Now) -> list[Decision]:
         """Nobody is blamed for it; what it watched is unknown from here on, until another one has come up."""
         again = self._agents.lose(event.node, now.mono)
-        self._still.lose(event.node)
+        self._hangs.still.lose(event.node)
         if self.phase is Phase.RUNNING:
             self._timers.set(Timer.WATCH, min(self._timers.due_at(Timer.WATCH, again), again))
         if self._attempt.healed(event.node, f"the agent vanished while healing: {event.why}"):

@@ -177,7 +177,7 @@ class Ending(Patience):
         return tuple(sorted({self._tasks[rank].node for rank in left} & self._fence.silent.keys()))
 
     def _all_loans_end(self) -> list[Decision]:
-        jobs, self._loans = tuple(sorted(self._loans)), set()
+        jobs = self._loans.end_all()
         return [EndLoans(jobs)] if jobs else []
 
     def _hand_over(self, now: Now) -> list[Decision]:
@@ -202,9 +202,8 @@ class Ending(Patience):
         limit_s = self._slurm.answer.slurmd_timeout_s if self._slurm.answer is not None else 0.0
         timeout = f" (SlurmdTimeout {limit_s:g} s, up to twice that)" if limit_s else ""
         what = f"Slurm to take {fold_nodes(dead)} for down{timeout}" if dead else "its nodes to be clean"
-        if Capability.ASK not in self.facts.can or self._awaited == what:
+        if Capability.ASK not in self.facts.can or not self._told.tell(what, shown=False):
             return []
-        self._awaited = what
         if dead:
             when = f"when Slurm takes {fold_nodes(dead)} for down{timeout}"
         else:
@@ -234,7 +233,7 @@ class Ending(Patience):
 
     def _ledger_failed(self, event: ev.LedgerFailed, now: Now) -> list[Decision]:
         """What could not be written is not done: the job ends as if there were no ladder."""
-        self._loans = set(self._all_loans)  # an end of one that stood in the same answer has not come; twice does no harm
+        self._loans.all_again()
         status = self._trouble.status if self._trouble else 1
         what = f"{self._trouble.what if self._trouble else 'cannot go on'}; nothing was done about it: {event.why}"
         if self.phase is Phase.FINISHED:

@@ -4,7 +4,6 @@ do not end with the others, each by the intervals that the program may set itsel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from ftslurm.model import events as ev
@@ -16,7 +15,6 @@ from ftslurm.model.history import HANG
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.diagnose.contrast import Contrast, contrast
-from ftslurm.policies.hang.hangs import HangWatch
 from ftslurm.policies.hang.standstill import as_seconds
 from ftslurm.policies.hang.whohangs import who_hangs
 from ftslurm.policies.judge.phases import Phase
@@ -30,11 +28,11 @@ class Hangs(Settling):
     def _quiet_seen(self, event: ev.QuietSeen, now: Now) -> list[Decision]:
         """Every node has been quiet for long enough: now the devices (or CPUs) are asked whether they do anything."""
         if event.quiet_s <= 0 and (over := self._hang_over(f"processes on {event.node} do IO again", now, "io")):
-            self._hangs.quiet(event, self._step_nodes())
+            self._hangs.watch.quiet(event, self._step_nodes())
             return over
-        if self._held(now) or self._hung:
+        if self._held(now) or self._hangs.hung:
             return []
-        if not self._hangs.quiet(event, self._step_nodes()):
+        if not self._hangs.watch.quiet(event, self._step_nodes()):
             self._timers.stop(Timer.USE)
             return []
         if Timer.USE in self._timers:
@@ -43,31 +41,31 @@ class Hangs(Settling):
         return [SampleUse(self.settings.hang_sample_s)]
 
     def _use_sampled(self, event: ev.UseSampled, now: Now) -> list[Decision]:
-        if Timer.USE not in self._timers or self._hung or not self._hangs.sampled(event, self._step_nodes()):
+        if Timer.USE not in self._timers or self._hangs.hung or not self._hangs.watch.sampled(event, self._step_nodes()):
             return []
         return self._use_known(now)
 
     def _use_known(self, now: Now) -> list[Decision]:
         self._timers.stop(Timer.USE)
-        hang, self._hangs = self._hangs.verdict(self._step_nodes()), HangWatch()
+        hang = self._hangs.watch_anew().verdict(self._step_nodes())
         # Not one, or not known: the agents tell again when the same time has passed without IO.
         return self._hang("io", hang.what, hang.evidence, now, still_s=hang.still_s) if hang else self._watch_all_ranks()
 
     def _rank_silent(self, event: ev.RankSilent, now: Now) -> list[Decision]:
         over = self._hang_over(f"rank {event.rank} prints again", now, "silence") if event.silent_s <= 0 else []
-        if self._held(now) or self._hung or not self.settings.hang_silence:
+        if self._held(now) or self._hangs.hung or not self.settings.hang_silence:
             return over
         running = self._attempt.ranks - self._attempt.exits.keys()
-        if not self._hangs.silent(event, running):
+        if not self._hangs.watch.silent(event, running):
             return over
-        what = f"no rank has printed anything for {round(self._hangs.silent_s, 1):g} s"
-        return self._hang("silence", what, (), now, still_s=self._hangs.silent_s)
+        what = f"no rank has printed anything for {round(self._hangs.watch.silent_s, 1):g} s"
+        return self._hang("silence", what, (), now, still_s=self._hangs.watch.silent_s)
 
     def _beat_overdue(self, event: ev.BeatOverdue, now: Now) -> list[Decision]:
         """As ft_launcher's rank monitor judges. The program has asked to be watched, so no more proof is wanted."""
         if not event.why:
             return self._hang_over(f"rank {event.rank} is no longer overdue", now, "beat")
-        if self._held(now) or self._hung or event.rank in self._attempt.exits:
+        if self._held(now) or self._hangs.hung or event.rank in self._attempt.exits:
             return []
         what = f"rank {event.rank} on {self._tasks[event.rank].node}: {event.why}"
         if self.settings.mode == "min-healthy":
@@ -88,19 +86,19 @@ class Hangs(Settling):
     def _hold_due(self, now: Now) -> list[Decision]:
         if self._held(now):
             return []
-        self._hangs = HangWatch()
+        self._hangs.watch_anew()
         self._timers.stop(Timer.USE)
         return [*self._watch_all_ranks(), self._intervals()]
 
     def _exit_overdue(self, now: Now) -> list[Decision]:
-        if self._hung:
+        if self._hangs.hung:
             return []
         if self._under_signal(now):
             self._timers.set(Timer.EXIT, now.mono + LATER_S)
             return []
         left = sorted(self._attempt.ranks - self._attempt.exits.keys())
         ranks = ", ".join(map(str, left[:8])) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
-        ended_s = now.mono - self._exit_since if self._exit_since is not None else 0.0
+        ended_s = now.mono - self._hangs.first_end if self._hangs.first_end is not None else 0.0
         ended = f"{count} ranks have" if (count := len(self._attempt.exits)) != 1 else "1 rank has"
         what = f"{ended} ended, and for {ended_s:.0f} s rank {ranks} has not"
         return self._hang("exit", what, (), now, ranks=tuple(left), still_s=ended_s)
@@ -110,10 +108,8 @@ class Hangs(Settling):
     def _program_said(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
         """Words for people are passed on; what the program asks of the ladder is remembered for its next failure, unless it
         has had that already."""
-        if event.place and event.place <= self._heard_notes.get((event.rank, event.attempt), 0):
+        if not self._hangs.hears(event.rank, event.attempt, event.place):
             return []
-        if event.place:
-            self._heard_notes[event.rank, event.attempt] = event.place
         text, current = " ".join(event.words), self._is_current(event)
         if event.what == "probe":
             return self._lacks_probe(event, current, now)
@@ -121,7 +117,7 @@ class Hangs(Settling):
             self._attempt.said.append((event.rank, event.what, event.words))
         note = self._note(rec.ProgramSaid(now.unix, event.attempt, event.rank, event.what, text))
         if current and event.what == "limits":
-            self._keep_limits(event.words)
+            self._hangs.keep_limits(event.words)
             return [note, *self._asked_for_restarts("calculated timeouts")]
         if current and event.what == "setting" and event.words[:1] == ("job_exit_hang_interval",):
             return [note, *self._set_exit_interval(event.words[-1], now)]
@@ -129,17 +125,11 @@ class Hangs(Settling):
             return [note, Say(f"rank {event.rank}: {text}")]
         return [note]
 
-    def _keep_limits(self, words: Sequence[str]) -> None:
-        """As ft_launcher's monitors do, over all restarts: what was calculated once holds from the next start on."""
-        from ftslurm.model.ft_config import calculated, with_calculated  # most programs calculate nothing
-
-        self._calculated = with_calculated(self._calculated, calculated(words))
-
     def _set_exit_interval(self, word: str, now: Now) -> list[Decision]:
         """By AIMaster's `reset_config`: seconds, or -1 for off."""
         seconds = as_seconds(word)
         if seconds is not None:
-            self._exit_s = None if seconds < 0 else seconds
+            self._hangs.wait_for_last(None if seconds < 0 else seconds)
             self._await_last_end(now)
         return self._asked_for_restarts("job_exit_hang_interval") if seconds is not None and seconds > 0 else []
 
@@ -167,7 +157,7 @@ class Hangs(Settling):
         if event.step <= before:
             return []
         a.step = event.step
-        self._still.lives(now.mono)
+        self._hangs.still.lives(now.mono)
         over = self._hang_over(f"the program has come to step {event.step}", now)
         further = event.step > self.history.furthest >= before
         if self.phase is not Phase.RUNNING or not (further or not before):
@@ -200,7 +190,7 @@ class Hangs(Settling):
             asked = [self._note(rec.ProgramSaid(now.unix, self._attempt.number, event.rank, "interval", words)), *said]
         if self._intervals() == before:
             return asked
-        self._hangs = HangWatch()
+        self._hangs.watch_anew()
         self._timers.stop(Timer.USE)
         return [*asked, self._intervals()]
 
@@ -223,13 +213,14 @@ class Hangs(Settling):
             return [seen, *self._advise_on_hang(now)]
         self._attempt.hung, cleared = self._held_against(found, now)
         seen_of = self._reinstate(HANG, cleared, now) if cleared is not None else []
+        trouble = Trouble(Cause.HANG, f"hang: {what}", 1, since)
         if found is not None:
-            self._hung = Trouble(Cause.HANG, f"hang: {what}", 1, since)
+            self._hangs.hangs(trouble)
             keep = [KeepEvidence(self._attempt.number, node, text) for node, text in self._attempt.evidence.items()]
-            return [seen, *seen_of, *keep, *self._into_hang(self._hung, now, found)]
-        self._hung = Trouble(Cause.HANG, f"hang: {what}", 1, since)
+            return [seen, *seen_of, *keep, *self._into_hang(trouble, now, found)]
+        self._hangs.hangs(trouble)
         if not self._watching():
-            return [seen, *self._into_trouble(self._hung, now)]
+            return [seen, *self._into_trouble(trouble, now)]
         self._timers.set(Timer.EVIDENCE, now.mono + self.settings.hang_evidence_s)
         return [seen, TakeEvidence(self.settings.hang_evidence_s)]
 

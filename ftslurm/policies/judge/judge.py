@@ -99,7 +99,7 @@ class Judge(Requests, Ranks, Stalls, Nodes, Drills):
     def _follow(self, then: Then, now: Now) -> list[Decision]:
         match then:
             case ThenLaunch():
-                return self._launch(now)
+                return self._launch_step(now)
             case ThenHeal(faults):
                 return self._heal(faults, now)
             case ThenReplace():

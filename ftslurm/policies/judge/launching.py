@@ -42,7 +42,7 @@ def _beside(steps: Collection[str]) -> Say:
 class Launching(Settling):
     def _begun(self, _: ev.Begun, now: Now) -> list[Decision]:
         f = self.facts
-        self._begun_at, self._overlap = now.mono, f.beside
+        self._launch.begin_run(now.mono, f.beside)
         began = rec.RunBegan(
             now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
             f.name, f.launcher, f.version, f.host, f.pid, budgets(self.settings), f.number,
@@ -92,15 +92,16 @@ class Launching(Settling):
         """Where none is, it remains that no node is down, which could not say anything."""
         if not self._slurm_knows_of_others or event.steps is None:
             return []
-        self._others_hold = event.steps if event.steps <= self.facts.steps_over else frozenset()
+        self._launch.others_listed(event.steps if event.steps <= self.facts.steps_over else None)
         if event.steps & self.facts.steps_over or Timer.ASK in self._timers:
             return []
-        self._others_unlisted = True
+        self._launch.no_others_listed()
         return [self._ask_slurm(now)]
 
     def _slurm_while_launching(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
         self._take(event, now)
-        unlisted, self._others_unlisted = self._others_unlisted, False
+        unlisted = self._launch.others_unlisted
+        self._launch.no_others_listed(False)
         if Timer.OTHERS not in self._timers or not unlisted or event.error or self.facts.killed & dict(event.bad_nodes).keys():
             return []
         self._timers.stop(Timer.OTHERS)
@@ -108,17 +109,14 @@ class Launching(Settling):
 
     def _others_over(self, now: Now) -> list[Decision]:
         """Every lease has run out. What Slurm lists still is held by a node that could not say that nothing is left there."""
-        if not self._others_hold:
+        if not self._launch.others_hold:
             return self._first_launch(now)
-        self._overlap = True
-        return [_beside(self._others_hold), *self._first_launch(now)]
+        self._launch.beside()
+        return [_beside(self._launch.others_hold), *self._first_launch(now)]
 
     def _task_arrived(self, event: ev.TaskArrived, now: Now) -> list[Decision]:
         self._tasks[event.task.rank] = task = self._in_its_slot(event.task)
-        self._steps[task.node] = event.step
-        self._own_steps.add(event.step)
-        if task.rank == 0 or not self._step:
-            self._step = event.step
+        self._launch.arrive(task.node, event.step, first=task.rank == 0)
         if len(self._tasks) < event.expected:
             return self._await_stragglers(now)
         if astray := self._astray():
@@ -156,9 +154,7 @@ class Launching(Settling):
         """Nodes that nothing has come from are looked at by another way; one that lives may take its time. Agents come up
         meanwhile: who else would notice that our own node has died?
         """
-        # Less and less often, but for those that were out of reach: images are loaded, other steps waited for.
-        self._look_in_s = self.settings.silence_s if self._absent else min(2 * self._look_in_s, LONGEST_LOOK_S)
-        self._timers.set(Timer.SLOW_LAUNCH, now.mono + self._look_in_s)
+        self._timers.set(Timer.SLOW_LAUNCH, now.mono + self._launch.look_less(self.settings.silence_s, LONGEST_LOOK_S))
         came = {task.node for task in self._tasks.values()}
         probed = self._probe([node for node in self._planned() if node not in came][:AT_A_TIME], now)
         nobody_came = Capability.STEPS in self.facts.can and not self._tasks
@@ -175,21 +171,21 @@ class Launching(Settling):
             return self._others_listed(event, now)
         if event.steps is None or self._tasks:
             return []
-        if not event.steps or self._overlap:  # beside which it may run
+        if not event.steps or self._launch.overlap:  # beside which it may run
             return self._ask_for_a_step_again(now)
-        theirs = event.steps - self._own_steps  # of our own everything had ended before the next was launched
-        leases_over = now.mono - self._begun_at >= longest_s(self.settings)
+        theirs = event.steps - self._launch.own  # of our own everything had ended before the next was launched
+        leases_over = now.mono - self._launch.run_began_at >= longest_s(self.settings)
         if not theirs <= self.facts.steps_over or (theirs and not leases_over):
             return []  # a step of somebody else is waited for, as srun does
-        self._overlap = True
+        self._launch.beside()
         return [_beside(event.steps), *self._kill_step(Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
 
     def _ask_for_a_step_again(self, now: Now) -> list[Decision]:
         """Nothing holds the nodes against it, and it has not come up: it was asked for when a slurmctld that had just come
         back knew of no node yet. srun asks again only when a step ends (on 22.05 another srun got its step at once)."""
-        if self._launches_again >= LAUNCHES_AGAIN:
+        if self._launch.in_vain >= LAUNCHES_AGAIN:
             return []
-        self._launches_again += 1
+        self._launch.again()
         said = Say("srun waits, and no step holds the nodes against it: it is started once more")
         return [said, *self._kill_step(Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
 
@@ -204,7 +200,7 @@ class Launching(Settling):
     # --- a node that lives, and on which no task comes up
 
     def _await_stragglers(self, now: Now) -> list[Decision]:
-        self._stragglers = frozenset()
+        self._launch.look_at_stragglers(())
         if self.settings.straggler_wait_s and Capability.ASK in self.facts.can:
             self._timers.set(Timer.STRAGGLERS, now.mono + self.settings.straggler_wait_s)
         return []
@@ -212,29 +208,28 @@ class Launching(Settling):
     def _stragglers_overdue(self, now: Now) -> list[Decision]:
         """srun is content with the tasks that run. What keeps the others away is looked for where they should be."""
         came = {task.node for task in self._tasks.values()}
-        self._stragglers = frozenset([node for node in self._planned() if node not in came][:AT_A_TIME])
-        if not self._stragglers:
+        self._launch.look_at_stragglers([node for node in self._planned() if node not in came][:AT_A_TIME])
+        stragglers = self._launch.stragglers
+        if not stragglers:
             return self._stragglers_known(now)
         self._timers.set(Timer.STRAGGLERS_KNOWN, now.mono + self.settings.check_s + MARGIN_S + AGENT_COMES_S)
         lent = self._lent()
-        said = Say(f"no task of the step has come up on {fold_nodes(self._stragglers)}: it is looked at")
-        return [said, *(CheckNode(node, lent.get(node, 0), self.settings.check_s) for node in sorted(self._stragglers))]
+        said = Say(f"no task of the step has come up on {fold_nodes(stragglers)}: it is looked at")
+        return [said, *(CheckNode(node, lent.get(node, 0), self.settings.check_s) for node in sorted(stragglers))]
 
     def _straggler_checked(self, event: ev.NodeChecked, now: Now) -> list[Decision]:
         """A node that cannot run our look at it cannot run a rank either: that is held against it."""
-        if event.node not in self._stragglers:
+        if event.node not in self._launch.stragglers:
             return self._looked_ahead(event, now)
-        self._stragglers -= {event.node}
-        if event.good is not True:
-            self._unfit[event.node] = event.why
-        return [] if self._stragglers else self._stragglers_known(now)
+        self._launch.seen(event.node, "" if event.good is True else event.why or "it could not be looked at")
+        return [] if self._launch.stragglers else self._stragglers_known(now)
 
     def _stragglers_known(self, now: Now) -> list[Decision]:
         came = {task.node for task in self._tasks.values()}
         missing = [node for node in self._planned() if node not in came]
         where = f" on {fold_nodes(missing)}" if missing else ""
         what = f"no task of the step came up{where} within {self.settings.straggler_wait_s:g} s of the others"
-        against = {node: f"no task came up there, and {why}" for node, why in self._unfit.items() if node in missing}
+        against = {node: f"no task came up there, and {why}" for node, why in self._launch.unfit.items() if node in missing}
         self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
         self._attempt.stopped = set(self._tasks)  # nothing has been started
         self._attempt.hung, self._attempt.not_in_place = against, what
@@ -252,10 +247,9 @@ class Launching(Settling):
             self._timers.stop(Timer.PROBE)
         came = event.node in {task.node for task in self._tasks.values()}
         if event.alive is not False or came or event.node not in self._planned():  # asked about before this launch
-            self._absent.pop(event.node, None)
+            self._launch.is_there(event.node)
             return []
-        self._absent[event.node] = self._absent.get(event.node, 0) + 1
-        if self._absent[event.node] < ABSENT_MOST:
+        if self._launch.is_absent(event.node) < ABSENT_MOST:
             return []
         self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
         self._attempt.gone[event.node] = event.what
@@ -263,14 +257,14 @@ class Launching(Settling):
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
     def _launch_again(self, now: Now) -> list[Decision]:
-        return self._launch(now)
+        return self._launch_step(now)
 
     def _launch_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
         """srun gave up before every task was there; it has said why on stderr itself. A node may be behind it."""
         self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
         what = f"the step did not come up: its launcher {event.status}"
         self._attempt.lose_step(what)
-        self._unlaunched = True
+        self._launch.fail()
         cause = Cause.LOST if self._attempt.number else Cause.LAUNCH
         return self._into_trouble(Trouble(cause, what, event.status.shell or 1), now)
 

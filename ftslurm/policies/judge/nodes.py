@@ -38,7 +38,7 @@ class Nodes(Settling):
 
     def _tell_silence(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
         """Once, however many follow."""
-        if Timer.LEASES not in self._timers or self._awaited:
+        if Timer.LEASES not in self._timers or self._told.what:
             return []
         wait_s = self._timers.at(Timer.LEASES) - now.mono
         asked = "Slurm and its slurmd are asked" if Capability.PROBE in self.facts.can else "it may come back"
@@ -47,7 +47,7 @@ class Nodes(Settling):
         return self._wait_for(f"a word from {event.node}, or the end of its lease", wait_s, now, said)
 
     def _heard_again(self, node: str, now: Now) -> list[Decision]:
-        if not self._awaited or self._silent_here() or self.phase is not Phase.RUNNING:
+        if not self._told.what or self._silent_here() or self.phase is not Phase.RUNNING:
             return []
         over = self._note(rec.Waiting(now.unix, self._attempt.number, ""))
         return [over, Say(f"{node} is heard of again"), *self._wait_over(self._attempt.number)]
@@ -105,18 +105,15 @@ class Nodes(Settling):
 
     def _idle_due(self, now: Now) -> list[Decision]:
         self._timers.set(Timer.IDLE, now.mono + IDLE_LOOK * self.settings.silence_s)
-        longest_ago = sorted(self._idle(), key=lambda node: self._idle_asked.get(node, 0.0))[:AT_A_TIME]
-        self._idle_asked.update(dict.fromkeys(longest_ago, now.mono))
-        return self._probe(longest_ago, now)
+        return self._probe(self._free.ask_idle(self._idle(), AT_A_TIME, now.mono), now)
 
     def _idle_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
         """One that is twice out of reach is given back before Slurm notices. It may only be a slurmd that is started anew."""
         node = event.node
         if event.alive is not False or node not in self._idle():
-            self._idle_absent.pop(node, None)
+            self._free.idle_lives(node)
             return []
-        self._idle_absent[node] = self._idle_absent.get(node, 0) + 1
-        if self._idle_absent[node] < ABSENT_MOST:
+        if self._free.idle_absent(node) < ABSENT_MOST:
             return []
         known = node in self._kept_out(now)
         noted = [] if known else [self._note(rec.NodeRefused(now.unix, node, event.what))]

@@ -23,9 +23,6 @@ from ftslurm.policies.judge.then import Afterwards, ThenFinish
 from ftslurm.policies.ladder.ladder import Cause, choose
 from ftslurm.policies.ladder.situation import Trouble
 
-# A rank that has run for so long was not started in vain; until then each start alone is put off for twice as long.
-LIVED_S, BACK_OFF_MOST_S = 600.0, 60.0
-
 
 class Ranks(Signals):
     def _rank_exited(self, event: ev.RankExited, now: Now) -> list[Decision]:
@@ -36,16 +33,15 @@ class Ranks(Signals):
         if not event.status.ok:
             what = f"rank {event.rank} on {self._tasks[event.rank].node} {event.status}"
             return self._rank_failed(event.rank, Trouble(Cause.CRASH, what, event.status.shell, event.at), now)
-        if not self._attempt.all_ended or self._mending or self._rank_again:
-            if self.settings.hang_exit and self.settings.mode == "sync" and self._exit_since is None:
-                self._exit_since = now.mono
+        if not self._attempt.all_ended or self._alone.busy:
+            if self.settings.hang_exit and self.settings.mode == "sync" and self._hangs.rank_ended(now.mono):
                 self._await_last_end(now)
             return []
         return self._ended_well(now)
 
     def _ended_well(self, now: Now) -> list[Decision]:
         ended = self._note(rec.AttemptEnded(now.unix, self._attempt.number, self._attempt.summary(), stopped=now.unix))
-        but = f", but for those of {fold_nodes(self._failed_nodes)}" if self._failed_nodes else ""
+        but = f", but for those of {fold_nodes(self._alone.failed_nodes)}" if self._alone.failed_nodes else ""
         return [ended, *self._end_step(0, Afterwards(ThenFinish(f"every rank ended with status 0{but}", 0)), now)]
 
     def _rank_unstartable(self, event: ev.RankUnstartable, now: Now) -> list[Decision]:
@@ -78,7 +74,7 @@ class Ranks(Signals):
         if self.settings.mode != "async" or self._attempt.lost:
             return self._into_trouble(trouble, now)
         st = self.settings
-        self._mending[rank] = (trouble, now.mono + st.stop_grace_s + st.kill_wait_s + MARGIN_S)
+        self._alone.mend(rank, trouble, now.mono + st.stop_grace_s + st.kill_wait_s + MARGIN_S)
         self._await_mending()
         seen = rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what, trouble.since)
         number = self._attempt.numbers.get(rank, self._attempt.number)
@@ -87,13 +83,13 @@ class Ranks(Signals):
     def _node_failed(self, rank: int, trouble: Trouble, now: Now) -> list[Decision]:
         """ft_launcher's min-healthy: the node's other ranks end with it, those of other nodes go on while enough are left."""
         node, nodes, st = self._tasks[rank].node, self._step_nodes(), self.settings
-        if node in self._failed_nodes:
+        if node in self._alone.failed_nodes:
             return self._ended_well(now) if self._attempt.all_ended else []
-        left, least = len(nodes) - len(self._failed_nodes) - 1, st.min_healthy or len(nodes)
+        left, least = len(nodes) - len(self._alone.failed_nodes) - 1, st.min_healthy or len(nodes)
         if left < least:
             needed = f"nodes without a failed rank: {left} of {len(nodes)}, and the job needs {least}"
             return self._into_trouble(replace(trouble, what=f"{trouble.what}; {needed}" if st.min_healthy else trouble.what), now)
-        self._failed_nodes[node] = trouble.what
+        self._alone.fail_node(node, trouble.what)
         seen = self._note(rec.TroubleSeen(now.unix, self._attempt.number, trouble.cause.value, trouble.what))
         said = Say(f"{trouble.what}: {left} of {counted(len(nodes), 'node')} will do (nodes.min_healthy {least})")
         others = tuple(sorted(other for other in self._ranks_on(node) if other not in self._attempt.exits))
@@ -102,22 +98,20 @@ class Ranks(Signals):
 
     def _await_mending(self) -> None:
         self._timers.stop(Timer.MEND)
-        if self._mending:
-            self._timers.set(Timer.MEND, min(until for _, until in self._mending.values()))
+        if (due := self._alone.next_mended) is not None:
+            self._timers.set(Timer.MEND, due)
 
     def _stopped_alone(self, event: ev.RankStopped, now: Now) -> list[Decision]:
         """Nothing is left of the failed rank: the ladder is asked for it alone, and for all if that is not the answer."""
         mine = event.attempt == self._attempt.numbers.get(event.rank, self._attempt.number)
-        if event.rank not in self._mending or event.rank in self._diagnosed_alone or not mine or not self._attempt.stop(event):
+        if not self._alone.is_mended(event.rank) or not mine or not self._attempt.stop(event):
             return []
-        trouble, _ = self._mending[event.rank]
         may_ask = Capability.DIAGNOSE in self.facts.can and self._attempt.verdict is None
         if may_ask and not event.left and not (self._signal.number and self._explained(now)):
-            self._diagnosed_alone.add(event.rank)
-            self._mending[event.rank] = (trouble, now.mono + DIAGNOSIS_S)
+            self._alone.ask(event.rank, now.mono + DIAGNOSIS_S)
             self._await_mending()
             return [self._question(event.rank)]
-        del self._mending[event.rank]
+        trouble = self._alone.take(event.rank)
         self._await_mending()
         if self._signal.number and self._explained(now):
             return self._rank_ended_after_signal(now)
@@ -125,7 +119,7 @@ class Ranks(Signals):
 
     def _diagnosed_while_running(self, event: ev.Diagnosed, now: Now) -> list[Decision]:
         """A rank of an async job: the others go on."""
-        if event.rank is None or event.rank not in self._diagnosed_alone:
+        if event.rank is None or not self._alone.is_asked(event.rank):
             return []
         if event.attempt != self._attempt.latest([event.rank]):
             return []
@@ -133,16 +127,14 @@ class Ranks(Signals):
 
     def _known_alone(self, rank: int, verdict: Verdict, now: Now) -> list[Decision]:
         """What is behind the end of that rank."""
-        self._diagnosed_alone.discard(rank)
-        trouble, _ = self._mending.pop(rank)
+        trouble = self._alone.take(rank)
         self._await_mending()
         if self._signal.number and self._explained(now):
             return self._rank_ended_after_signal(now)
         return [*self._note_verdict(verdict, now, rank), *self._decide_alone(rank, trouble, now)]
 
     def _decide_alone(self, rank: int, trouble: Trouble, now: Now) -> list[Decision]:
-        in_a_row, last = self._alone.get(rank, (0, 0.0))
-        in_a_row = in_a_row if now.mono - last < LIVED_S else 0
+        in_a_row = self._alone.in_a_row(rank, now.mono)
         situation = replace(self._situation(trouble, now), rank=rank, alone_in_a_row=in_a_row)
         choice = choose(situation)
         if choice.rung != Rung.RANK_RESTART and in_a_row >= self.settings.rank_restarts_in_a_row:
@@ -151,34 +143,33 @@ class Ranks(Signals):
             return self._into_trouble(trouble, now)
         self._attempt.verdict = None
         decided: list[Decision] = [self._decision(choice, situation, now), ShowCard()]
-        wait_s = min(2.0 ** (in_a_row - 1), BACK_OFF_MOST_S) if in_a_row else 0.0
-        self._alone[rank] = (in_a_row + 1, now.mono + wait_s)
+        wait_s = self._alone.start(rank, now.mono)
         if not wait_s:
             return [*decided, *self._start_alone(rank, now)]
-        self._rank_again[rank] = now.mono + wait_s
-        self._timers.set(Timer.RANK_AGAIN, min(self._rank_again.values()))
+        self._await_starts()
         return [*decided, Say(f"rank {rank} starts again in {wait_s:g} s")]
+
+    def _await_starts(self) -> None:
+        if (due := self._alone.next_again) is not None:
+            self._timers.set(Timer.RANK_AGAIN, due)
 
     def _start_ranks_again(self, now: Now) -> list[Decision]:
         """Those whose start alone was put off."""
-        due = sorted(rank for rank, at in self._rank_again.items() if at <= now.mono)
-        for rank in due:
-            del self._rank_again[rank]
-        if self._rank_again:
-            self._timers.set(Timer.RANK_AGAIN, min(self._rank_again.values()))
+        due = self._alone.take_due(now.mono)
+        self._await_starts()
         if self._signal.number and self._explained(now):
             return self._rank_ended_after_signal(now) if due else []
         return [decision for rank in due for decision in self._start_alone(rank, now)]
 
     def _mend_overdue(self, now: Now) -> list[Decision]:
-        late = [rank for rank, (_, until) in self._mending.items() if until <= now.mono]
-        left = [rank for rank in late if rank not in self._diagnosed_alone]
+        late = self._alone.late(now.mono)
+        left = [rank for rank in late if not self._alone.is_asked(rank)]
         for rank in left:
             self._attempt.lose(rank, "no word whether its processes are gone")
         if left:
-            return self._into_trouble(self._mending[left[0]][0], now) if self.phase is Phase.RUNNING else []
+            return self._into_trouble(late[left[0]], now) if self.phase is Phase.RUNNING else []
         found: list[Decision] = []
         for rank in late:
-            if rank in self._diagnosed_alone:  # else one before it has stopped all
+            if self._alone.is_asked(rank):  # else one before it has stopped all
                 found += self._known_alone(rank, unknown(TOOK_TOO_LONG), now)
         return found

@@ -44,7 +44,7 @@ class Replacing(Starting):
         kept_out = self._not_to_use(now)
         all_there = len(f.nodes) >= f.width and not kept_out & set(f.nodes)
         if not f.width or (all_there and not self.settings.spares):
-            return self._launch(now)
+            return self._launch_step(now)
         well = [node for node in f.nodes if node not in kept_out]
         if len(well) >= f.width:
             return self._launch_on(well, now)
@@ -54,7 +54,7 @@ class Replacing(Starting):
             self._layout = self._fewer(now)
             if self._layout is None and f.missing and len(f.nodes) < f.width:
                 return self._too_few(f.missing, f"{fold_nodes(f.missing)} is not in the job any more", "", now)
-            return self._launch(now)
+            return self._launch_step(now)
         before = self.history.places
         if len(before) == f.width:
             found = self._there_again(before, well, bad)
@@ -89,15 +89,15 @@ class Replacing(Starting):
         before = self.history.places
         if len(before) != f.width or Capability.REPLACE not in f.can:
             self._layout = Layout(tuple(node for node in f.nodes if node in best[: f.width]))
-            return self._launch(now)
+            return self._launch_step(now)
         there = {slot: node for slot, node in enumerate(before) if node in well}
         news = dict(zip((s for s in range(f.width) if s not in there), (n for n in best if n not in before), strict=False))
         self._layout = Layout(before, chosen=True).filled(news, {})
         if not news:
-            return self._launch(now)
+            return self._launch_step(now)
         filled = {str(slot): node for slot, node in sorted(news.items())}
         changed = rec.SlotsChanged(now.unix, f.run, f.schedule, self._layout.nodes, filled)
-        return [self._note(changed, vital=True), *self._launch(now)]
+        return [self._note(changed, vital=True), *self._launch_step(now)]
 
     def _fewer(self, now: Now) -> Layout | None:
         """The nodes that are well, where the job has said that so few are enough."""
@@ -144,7 +144,7 @@ class Replacing(Starting):
             else:
                 filling.borrowing.add(slot)
                 asked.append(BorrowNode(slot, self._not_again(now), filling.until - now.mono))
-        known = [self._fit[node] for node in filling.checking if node in self._fit]
+        known = [self._free.fit[node] for node in filling.checking if node in self._free.fit]
         return [*asked, *(done for answer in known for done in self._node_checked(answer, now))]
 
     def _no_loan(self, filling: Filling, now: Now) -> str:
@@ -165,8 +165,7 @@ class Replacing(Starting):
         if filling is None or event.node not in filling.checking:
             return self._looked_ahead(event, now)
         slot = filling.checking.pop(event.node)
-        self._looked_at.pop(event.node, None)
-        self._fit.pop(event.node, None)
+        self._free.used(event.node)
         if filling.failed:
             return []
         event = self._with_as_many_devices(event, filling.out[slot])
@@ -198,8 +197,7 @@ class Replacing(Starting):
         if not event.node:
             filling.failed, filling.unsure = f"no node could be borrowed: {event.why}", filling.unsure or event.away
             return [*self._loan_too_late(event, now), *self._let_go(now)]
-        self._loans.add(event.job)
-        self._all_loans.add(event.job)
+        self._loans.begin(event.job)
         filling.lent[event.node] = event.job
         filling.checking[event.node] = event.slot
         lent = self._note(rec.NodeLent(now.unix, self.facts.run, event.node, event.job), vital=True)
@@ -221,8 +219,10 @@ class Replacing(Starting):
         return self._wait_for(f"a node of donor job {', '.join(jobs)}", max(0.0, filling.until - now.mono), now) if jobs else []
 
     def _loan_too_late(self, event: ev.NodeBorrowed, now: Now) -> list[Decision]:
-        self._all_loans |= {event.job} - {0}
-        return [EndLoans((event.job,))] if event.job else []
+        if not event.job:
+            return []
+        self._loans.too_late(event.job)
+        return [EndLoans((event.job,))]
 
     def _loans_ended(self, event: ev.LoansEnded, now: Now) -> list[Decision]:
         jobs = ", ".join(map(str, event.left))
@@ -272,7 +272,7 @@ class Replacing(Starting):
         back = [before.lent[node] for node in filling.out.values() if node in before.lent]
         return [
             *done, self._note(changed, vital=True), Say(f"replaced {words}"), *self._forget(filling.out.values()),
-            *self._end_loans(back), *self._launch(now), *self._wait_over(self._next_number()), *self._release(filling.gone),
+            *self._end_loans(back), *self._launch_step(now), *self._wait_over(self._next_number()), *self._release(filling.gone),
         ]  # fmt: skip
 
     def _not_filled(self, filling: Filling, now: Now) -> list[Decision]:
@@ -282,12 +282,12 @@ class Replacing(Starting):
         if not filling.decision:
             missing = [node for slot, node in filling.out.items() if slot not in filling.found]
             what = f"{fold_nodes(missing)} is kept out of the job, and {filling.failed}"
-            if filling.unsure and self._launches_again < SEARCHES_AGAIN:
+            if filling.unsure and self._launch.in_vain < SEARCHES_AGAIN:
                 return [*loans, Say(f"{what}: looked for once more"), *self._search_later(now)]
             self._layout = self._fewer(now)
             if self._layout is None:
                 return [*loans, *self._too_few(missing, what, filling.failed, now)]
-            return [*loans, Say(what), *self._launch(now)]
+            return [*loans, Say(what), *self._launch_step(now)]
         done = self._note(rec.CarriedOut(now.unix, filling.decision, False, filling.failed))
         self.phase = Phase.SETTLING
         said = [*loans, done, Say(f"no other node: {filling.failed}")]
@@ -300,7 +300,7 @@ class Replacing(Starting):
 
     def _search_later(self, now: Now) -> list[Decision]:
         """Before the first start, where there is no step and no decision to come back to."""
-        self._launches_again += 1
+        self._launch.again()
         self.phase = Phase.REPLACING
         self._timers.only({Timer.SEARCH_AGAIN: now.mono + SEARCH_AGAIN_S})
         return []
@@ -361,7 +361,7 @@ class Replacing(Starting):
         assert self._decided is not None
         done = self._note(rec.CarriedOut(now.unix, self._decided.id, True, f"went on with {fold_nodes(self._layout.nodes)}"))
         return [
-            done, self._note(changed, vital=True), *self._forget(bad), *self._end_loans(back), *self._launch(now),
+            done, self._note(changed, vital=True), *self._forget(bad), *self._end_loans(back), *self._launch_step(now),
             *self._wait_over(self._next_number()), *self._release(bad),
         ]  # fmt: skip
 
@@ -378,14 +378,14 @@ class Replacing(Starting):
 
     def _end_loans(self, jobs: Iterable[int]) -> list[Decision]:
         over = tuple(sorted(set(jobs)))
-        self._loans.difference_update(over)
+        self._loans.end(over)
         return [EndLoans(over)] if over else []
 
     def _release(self, nodes: Iterable[str]) -> list[Decision]:
         """Without --no-kill a job ends when Slurm notices that a node of it has died (sbatch(1)). One that is given back before
         is none of the job's any more: it went on when Slurm noticed, seen on 22.05."""
         own = tuple(sorted(node for node in set(nodes) if node in self.facts.nodes and node != self.facts.batch_node))
-        self._given_back.update(own)
+        self._free.give_back(own)
         return [ReleaseNodes(own)] if own and Capability.RELEASE in self.facts.can else []
 
     def _released(self, event: ev.NodesReleased, now: Now) -> list[Decision]:

@@ -41,7 +41,7 @@ class Requests(Launching):
         if self.history.control.get(asked.number) is None:
             self.history = self.history.add(asked)
         request = self.history.control.get(asked.number)
-        if request is None or request.state is State.UNDONE or asked.number in self._to_consider:
+        if request is None or request.state is State.UNDONE or asked.number in self._requests.to_consider:
             return []
         if request.state is State.DONE and not (asked.verb == ctl.STOP and request.run != self.facts.run):
             return []  # by another ftrun of the job, for all of it; but each stops its own ranks
@@ -85,8 +85,7 @@ class Requests(Launching):
         return [self._note(rec.RequestDone(now.unix, self.facts.run, request.number, ok, text, self._of_attempt))]
 
     def _forget_request(self, number: int) -> None:
-        self._requests_due.pop(number, None)
-        self._to_consider = [other for other in self._to_consider if other != number]
+        self._requests.forget(number)
 
     # --- what changes nothing that runs
 
@@ -155,7 +154,7 @@ class Requests(Launching):
 
     def _await(self, request: Request, now: Now) -> list[Decision]:
         if request.asked.until:
-            self._requests_due[request.number] = now.mono + max(0.0, request.asked.until - now.unix)
+            self._requests.due_at(request.number, now.mono + max(0.0, request.asked.until - now.unix))
         return self._look_for_checkpoints() if request.asked.checkpoints else []
 
     def _act_now(self, request: Request, now: Now) -> list[Decision]:
@@ -241,7 +240,7 @@ class Requests(Launching):
         trouble = Trouble(Cause.REQUEST, self._what(request), 1)
         s = self._situation(trouble, now)
         if self._slurm.away_since is not None and s.slurm is not None and s.slurm.away:
-            self._to_consider.append(request.number)  # slurmctld is waited for in any case, and asked again
+            self._requests.consider_later(request.number)  # slurmctld is waited for in any case, and asked again
             return []
         if Capability.ASK in self.facts.can and not (s.slurm is not None and self._heard_lately(now)):
             return self._consider_later(request, now)
@@ -250,7 +249,7 @@ class Requests(Launching):
         if why := why_no_requeue(_without(s, asked.nodes)):
             return self._refuse(request, f"the job cannot be requeued: {why}", now)
         taken = self._agree(request, "the job is requeued", now, done=True)
-        self._by_request = request.number
+        self._requests.carry_out(request.number)
         return [*taken, *self._into_request(trouble, now)]
 
     def _are_here(self, nodes: tuple[str, ...]) -> bool:
@@ -260,12 +259,12 @@ class Requests(Launching):
         return f"{_owner(request)} asked to {ctl.in_words(request.asked)} (request {request.number})"
 
     def _consider_later(self, request: Request, now: Now) -> list[Decision]:
-        self._to_consider.append(request.number)
+        self._requests.consider_later(request.number)
         return [] if Timer.ASK in self._timers else [self._ask_slurm(now)]
 
     def _consider(self, now: Now) -> list[Decision]:
         """Slurm has answered, if only that it cannot."""
-        asked, self._to_consider = self._to_consider, []
+        asked = self._requests.take_to_consider()
         found: list[Decision] = []
         for request in [self.history.control.get(number) for number in asked]:
             if request is not None and request.state in (State.OPEN, State.TAKEN):
@@ -331,7 +330,7 @@ class Requests(Launching):
             return self._refuse(request, why, now)
         self._attempt.asked_out = out
         taken = self._agree(request, f"the job goes on without {fold_nodes(here)}: {choice.rung}", now, done=True)
-        self._by_request = 0
+        self._requests.carry_out(0)
         return [*taken, *self._into_trouble(trouble, now)]
 
     def _leave_late(self, now: Now) -> list[Decision]:
@@ -349,7 +348,7 @@ class Requests(Launching):
     def _carry_out_request(self, trouble: Trouble, now: Now) -> list[Decision]:
         if self._signal.meaning == "stopped":
             return self._give_up(trouble.what, self._stopped_status(), now)
-        number, self._by_request = self._by_request, 0
+        number = self._requests.take_in_hand()
         s = self._situation(trouble, now)
         if number:
             choice = Choice(Rung.ON_REQUEST, f"as request {number} asks", "", ())
@@ -385,10 +384,8 @@ class Requests(Launching):
     def _look_for_checkpoints(self) -> list[Decision]:
         waiting = [request for request in self.history.control.to_come if request.asked.checkpoints]
         patterns = tuple(sorted({pattern for request in waiting if (pattern := self._pattern(request))}))
-        if patterns == self._patterns_watched:
-            return []
-        self._patterns_watched = patterns
-        return [WatchCheckpoints(patterns, self.settings.checkpoint_settle_s)]
+        changed = self._requests.watch(patterns)
+        return [WatchCheckpoints(patterns, self.settings.checkpoint_settle_s)] if changed else []
 
     def _checkpoint_made(self, event: ev.CheckpointMade, now: Now) -> list[Decision]:
         return self._checkpoint("file", event.path, event.pattern, now)
@@ -399,14 +396,13 @@ class Requests(Launching):
             return []
         said = rec.ProgramSaid(now.unix, event.attempt, event.rank, ctl.CHECKPOINT, " ".join(event.words))
         before: list[Decision] = [] if self.history.checkpoints_told else [self._note(said)]
-        if event.rank in self._checkpoint_ranks:
+        if self._requests.has_told(event.rank):
             before += self._checkpoint_settled(now)
-        self._checkpoint_ranks.add(event.rank)
-        self._checkpoint_settles = now.mono + self.settings.checkpoint_settle_s
+        self._requests.told(event.rank, now.mono + self.settings.checkpoint_settle_s)
         return before
 
     def _checkpoint_settled(self, now: Now) -> list[Decision]:
-        ranks, self._checkpoint_ranks, self._checkpoint_settles = sorted(self._checkpoint_ranks), set(), None
+        ranks = self._requests.take_checkpoint()
         told = ", ".join(map(str, ranks[:8]))
         return self._checkpoint("program", f"rank{'s' if len(ranks) > 1 else ''} {told}", "", now) if ranks else []
 
@@ -418,7 +414,7 @@ class Requests(Launching):
                 continue
             left = max(0, asked.checkpoints - request.seen - 1)
             found.append(self._note(rec.CheckpointSeen(now.unix, self._of_attempt, asked.number, sign, where[:500], left)))
-            if not left and asked.number not in self._to_consider:
+            if not left and asked.number not in self._requests.to_consider:
                 found += self._act_now(request, now)
         return found
 
@@ -426,7 +422,7 @@ class Requests(Launching):
 
     def _requests_before(self, event: ev.Event, now: Now) -> list[Decision]:
         """What waits for Slurm's word is decided before others make something of it."""
-        if not (self._to_consider and isinstance(event, ev.SlurmAnswered)):
+        if not (self._requests.to_consider and isinstance(event, ev.SlurmAnswered)):
             return []
         self._take(event, now)
         return self._consider(now)
@@ -441,14 +437,13 @@ class Requests(Launching):
             found += self._requests_overdue(now)
         if self.phase is Phase.RUNNING and before is not Phase.RUNNING:
             found += self._leave_late(now)
-        return [*found, *(self._look_for_checkpoints() if self._patterns_watched else [])]
+        return [*found, *(self._look_for_checkpoints() if self._requests.patterns else [])]
 
     def _requests_overdue(self, now: Now) -> list[Decision]:
         found: list[Decision] = []
-        if self._checkpoint_settles is not None and self._checkpoint_settles <= now.mono:
+        if self._requests.has_settled(now.mono):
             found += self._checkpoint_settled(now)
-        for number in sorted(number for number, at in self._requests_due.items() if at <= now.mono):
-            self._requests_due.pop(number, None)
+        for number in self._requests.take_due(now.mono):
             request = self.history.control.get(number)
             if request is not None and request.state is State.TAKEN and self.phase is not Phase.FINISHED:
                 found += self._act_now(request, now)

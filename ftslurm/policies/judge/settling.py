@@ -50,7 +50,7 @@ class Settling(Rungs):
             trouble = replace(trouble, what=f"{trouble.what} [drill: {', '.join(self._attempt.drills)}]")
         self._trouble = trouble
         self.phase = Phase.SETTLING
-        self._mending, self._rank_again, self._diagnosed_alone = {}, {}, set()
+        self._alone.stop()
         if trouble.cause is not Cause.DEVICE:
             self._devices.look_anew()
         self._attempt.faults = self._devices.acting
@@ -138,7 +138,7 @@ class Settling(Rungs):
         trouble = self._trouble
         assert trouble is not None
         willed = trouble.cause is Cause.REQUEST
-        again = self._unlaunched and not willed and self._launches_again < LAUNCHES_AGAIN
+        again = self._launch.failed and not willed and self._launch.in_vain < LAUNCHES_AGAIN
         if again and (why := self._not_launched_by_slurm(now)):
             self._launch_later(now)
             return [*self._slurm_is_back(now), Say(f"{why}: it is started once more")]
@@ -160,7 +160,7 @@ class Settling(Rungs):
         if not self._signal.meaning and self._needs_slurm(trouble, now):
             # What was found while stopping has closed the rung that needed nothing.
             return [*ended, self._ask_slurm(now)]
-        if waiting := self._patience_with_slurm(self._unlaunched or self._answer_would_help(trouble, now), now):
+        if waiting := self._patience_with_slurm(self._launch.failed or self._answer_would_help(trouble, now), now):
             return [*ended, *waiting]
         self._search_has_failed(again=False)
         return [*ended, *self._climb(self._situation(trouble, now), now)]
@@ -203,8 +203,8 @@ class Settling(Rungs):
     def _launch_later(self, now: Now) -> None:
         """When slurmctld has had the time to learn what it has."""
         self.phase = Phase.LAUNCHING
-        self._timers.only({Timer.LAUNCH_AGAIN: now.mono + GATHERS_S * max(1, self._launches_again)})
-        self._launches_again += 1
+        self._timers.only({Timer.LAUNCH_AGAIN: now.mono + GATHERS_S * max(1, self._launch.in_vain)})
+        self._launch.again()
 
     def _just_came_up(self, now: Now) -> bool:
         s = self._slurm.answer

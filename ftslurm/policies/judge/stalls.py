@@ -20,7 +20,7 @@ from ftslurm.policies.judge.state import LATER_S
 
 class Stalls(Hangs):
     def _stall_seen(self, event: ev.StallSeen, now: Now) -> list[Decision]:
-        pause = self._still.seen(event, now.mono)
+        pause = self._hangs.still.seen(event, now.mono)
         if pause is None:
             return self._look_closer(now)
         told = rec.Paused(now.unix, self._attempt.number, pause.seconds, pause.busy)
@@ -33,7 +33,7 @@ class Stalls(Hangs):
         """Who hangs is asked of all nodes at once. Ranks that have ended are the exit hang's; a signal's are Slurm's."""
         if Timer.EXAMINE in self._timers or Timer.EVIDENCE in self._timers or self._not_now(now) or not self._stalled_s(now):
             return []
-        self._still.ask()
+        self._hangs.still.ask()
         self._attempt.views.clear()
         self._timers.set(Timer.EVIDENCE, now.mono + self.settings.hang_evidence_s)
         return [TakeEvidence(self.settings.hang_evidence_s)]
@@ -43,24 +43,24 @@ class Stalls(Hangs):
         if self._under_signal(now):
             self._timers.set(Timer.EXAMINE, now.mono + LATER_S)
             return True
-        return bool(self._hung or self._attempt.exits)
+        return bool(self._hangs.hung or self._attempt.exits)
 
     def _stalled_s(self, now: Now) -> float:
-        return self._still.stalled_s(self._step_nodes(), len(self._tasks), now.mono)
+        return self._hangs.still.stalled_s(self._step_nodes(), len(self._tasks), now.mono)
 
     def _looked_closer(self, now: Now) -> list[Decision]:
         """All nodes have said what their ranks do."""
         stalled_s = self._stalled_s(now)
         if not stalled_s or self._not_now(now):
             return []
-        o = self._still.opinion(stalled_s, self.history, now.mono)
+        o = self._hangs.still.opinion(stalled_s, self.history, now.mono)
         if o.act and self._answerable(o.finding, now):
             return self._hang("stall", o.what, o.finding.evidence if o.finding else (), now, o.finding, still_s=stalled_s)
         self._timers.set(Timer.EXAMINE, now.mono + o.again_s)
         if o.act and self._wants_slurm(o.finding, now):
             return [self._ask_slurm(now)]
-        if o.act and not self._still.left_alone:
-            self._still.left_alone = True
+        if o.act and not self._hangs.still.left_alone:
+            self._hangs.still.leave_alone()
             return self._hang("stall", o.what, o.finding.evidence if o.finding else (), now, o.finding, still_s=stalled_s)
         if not o.tell or o.finding is None:
             return []
@@ -91,30 +91,30 @@ class Stalls(Hangs):
         if Timer.HINTS in self._timers:
             kept = KeepEvidence(self._attempt.number, event.node, event.text)
             return [kept, *self._hints_known(now)]
-        if self._hung is None:
-            if not self._still.examined(event.node, event.views, there) or Timer.EVIDENCE not in self._timers:
+        if self._hangs.hung is None:
+            if not self._hangs.still.examined(event.node, event.views, there) or Timer.EVIDENCE not in self._timers:
                 return []
             self._timers.stop(Timer.EVIDENCE)
             return self._looked_closer(now) if self.phase is Phase.RUNNING else []
         keep: list[Decision] = [KeepEvidence(self._attempt.number, event.node, event.text)]
-        if Timer.EVIDENCE not in self._timers or not self._hangs.looked_at(event.node, there):
+        if Timer.EVIDENCE not in self._timers or not self._hangs.watch.looked_at(event.node, there):
             return keep
-        return [*keep, *self._into_hang(self._hung, now)]
+        return [*keep, *self._into_hang(self._hangs.hung, now)]
 
     def _evidence_overdue(self, now: Now) -> list[Decision]:
         """Who hangs is not told from half of the ranks, but a hang that was noticed is answered without it."""
-        if self._hung is None:
+        if self._hangs.hung is None:
             self._timers.set(Timer.EXAMINE, now.mono + self.settings.hang_c4d_timeout_s)
             return []
-        return self._into_trouble(self._hung, now)
+        return self._into_trouble(self._hangs.hung, now)
 
     # --- ranks that are slower than the others
 
     def _compare(self, now: Now) -> list[Decision]:
         self._timers.set(Timer.COMPARE, now.mono + self.settings.hang_compare_s)
-        self._slow.ask()
-        return [CompareRanks()] if not (self._under_signal(now) or self._hung or self._attempt.exits) else []
+        self._hangs.slow.ask()
+        return [CompareRanks()] if not (self._under_signal(now) or self._hangs.hung or self._attempt.exits) else []
 
     def _compared(self, event: ev.RanksCompared, now: Now) -> list[Decision]:
-        finding = self._slow.seen(event, self._watching(), len(self._tasks))
+        finding = self._hangs.slow.seen(event, self._watching(), len(self._tasks))
         return [self._note(self._culprit(finding, now)), *self._said_of(finding)] if finding else []

@@ -18,9 +18,6 @@ from ftslurm.model.shares import Share, fold_shares
 from ftslurm.model.timers import Timer
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.environment import counters_env, nvrx_env, placed_env, restart_env, torch_env
-from ftslurm.policies.hang.hangs import HangWatch
-from ftslurm.policies.hang.slow import SlowWatch
-from ftslurm.policies.hang.standstill import standstill
 from ftslurm.policies.judge.ending import Ending
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import IDLE_LOOK
@@ -34,18 +31,16 @@ WHY_MOST = 160
 
 
 class Starting(Ending):
-    def _launch(self, now: Now) -> list[Decision]:
+    def _launch_step(self, now: Now) -> list[Decision]:
         self.phase = Phase.LAUNCHING
-        self._tasks, self._mending, self._steps, self._absent = {}, {}, {}, {}
-        self._rank_again, self._diagnosed_alone = {}, set()
-        self._stragglers, self._unfit = frozenset(), {}
-        self._look_in_s = self.settings.silence_s
-        self._timers.only({Timer.SLOW_LAUNCH: now.mono + self._look_in_s} if Capability.PROBE in self.facts.can else {})
+        self._tasks = {}
+        self._alone.stop()
+        self._launch.begin(now.unix, self.settings.silence_s)
+        self._told.forget()
+        self._timers.only({Timer.SLOW_LAUNCH: now.mono + self._launch.look_in_s} if Capability.PROBE in self.facts.can else {})
         self._attempt = Attempt(self._attempt.number)
-        self._launched_at = now.unix
-        self._unlaunched, self._awaited = False, ""
         self._fence.paused.clear()  # the shims of another step
-        return [LaunchStep(self._layout, self._overlap, self._shares())]
+        return [LaunchStep(self._layout, self._launch.overlap, self._shares())]
 
     def _start(self, now: Now) -> list[Decision]:
         """The attempt is written down first: a number that was handed out is never handed out twice."""
@@ -58,26 +53,22 @@ class Starting(Ending):
         if self.settings.rendezvous == "torch" and "MASTER_PORT" not in self.facts.user_env:
             self._attempt.port = self._tasks[0].free_port
         self._fence.let_go_at = None
-        self._launches_again = 0
         told = self._to_be_told(now)
         self._slurm.forget()
         self._signal.begin_attempt()
-        self._hangs, self._hung = HangWatch(), None
-        self._alone, self._failed_nodes = {}, {}
-        self._still = standstill(self.settings, number)
-        self._slow = SlowWatch()
-        self._exit_s, self._exit_since = self.settings.hang_exit_s, None
+        self._hangs.begin_attempt(self.settings, number)
+        self._alone.begin_attempt()
         all_here = self._agents.arrived >= set(self._step_nodes())
         self._timers.only({} if all_here else {Timer.WATCH: now.mono + WATCH_AFTER_S})
         if self._idle():
             self._timers.set(Timer.IDLE, now.mono + IDLE_LOOK * self.settings.silence_s)
         if self._watches_stalls and len(self._tasks) > 1 and self.settings.hang_compare_s:
             self._timers.set(Timer.COMPARE, now.mono + self.settings.hang_compare_s)
+        launched = self._launch.start_ranks()
         begun = rec.AttemptBegan(
             now.unix, f.run, number, f.schedule, f.step_key, starts, fold_nodes(self._step_nodes()),
-            len(self._tasks), self._step, *fold_shares(self._shares() or self._shares_told()), self._launched_at or now.unix,
+            len(self._tasks), self._launch.step, *fold_shares(self._shares() or self._shares_told()), launched or now.unix,
         )  # fmt: skip
-        self._launched_at = 0.0
         banner = self._banner(number, fold_nodes(self._step_nodes()))
         said = [Say(banner)] if banner else []
         noted = self._note(begun)
@@ -114,10 +105,6 @@ class Starting(Ending):
             self._timers.set(Timer.LEASES, max(self._timers.at(Timer.LEASES), self._timers.at(Timer.PROBE)))
         return asked
 
-    def _own_step(self) -> str:
-        """Of the part that runs in our own job; where all is lent, of rank 0."""
-        return next((step for node, step in self._steps.items() if node not in self._lent()), self._step)
-
     def _as_placed(self) -> Layout:
         nodes = {task.slot: task.node for task in self._tasks.values()}
         return Layout(tuple(nodes[slot] for slot in sorted(nodes)), tuple(self._tasks[rank].slot for rank in sorted(self._tasks)))
@@ -129,7 +116,7 @@ class Starting(Ending):
         begun = self._note(rec.RankBegan(now.unix, f.run, number, f.schedule, f.step_key, rank, starts))
         node, before = self._tasks[rank].node, self._intervals()
         self._attempt.again(rank, number)
-        self._hangs.begun(rank, node)
+        self._hangs.watch.begun(rank, node)
         watched = self._watch_ranks([node])  # its page has another name now
         changed = [self._intervals()] if self._intervals() != before else []
         start = self._start_ranks({rank: self._env(now)[rank]}, f"attempt {number} on {node}, rank {rank} alone")
@@ -154,10 +141,10 @@ class Starting(Ending):
         last = (self._decided.rung, self._decided.cause) if self._decided else self.history.scheduled_by
         shared = restart_env(*last, fold_nodes(self._kept_out(now)))
         shared |= self.facts.sdk_env
-        if self._calculated and _FT_CONFIG in shared:  # without a configuration every section is taken in as it comes
+        if self._hangs.calculated and _FT_CONFIG in shared:  # without a configuration every section is taken in as it comes
             from ftslurm.model.ft_config import with_calculated
 
-            config = with_calculated(json.loads(shared[_FT_CONFIG]), self._calculated)
+            config = with_calculated(json.loads(shared[_FT_CONFIG]), self._hangs.calculated)
             shared[_FT_CONFIG] = json.dumps(config, separators=(",", ":"))
         f, past = self.facts, self.history
         own = {
@@ -165,7 +152,8 @@ class Starting(Ending):
             for rank, task in self._tasks.items()
         }
         if self._layout is not None:
-            placed = placed_env(self._tasks, self._layout, self.facts.slurm_env, self.facts.number, self._own_step())
+            step = self._launch.own_step(self._lent())
+            placed = placed_env(self._tasks, self._layout, self.facts.slurm_env, self.facts.number, step)
             own = {rank: own[rank] | placed[rank] for rank in own}
         st, users = self.settings, self.facts.user_env
         if "nvrx" in st.provide:

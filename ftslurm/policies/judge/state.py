@@ -5,7 +5,6 @@ it, to write something down, to ask agents and Slurm. No event is answered in he
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
@@ -33,13 +32,16 @@ from ftslurm.model.settings import Settings
 from ftslurm.model.shares import Share
 from ftslurm.model.timers import Timer, Timers
 from ftslurm.policies.attempt import Attempt
-from ftslurm.policies.hang.hangs import HangWatch
-from ftslurm.policies.hang.slow import SlowWatch
-from ftslurm.policies.hang.standstill import Standstill, standstill
 from ftslurm.policies.judge.parts.agents import AgentRoster
+from ftslurm.policies.judge.parts.alone import RanksAlone
 from ftslurm.policies.judge.parts.devices import DeviceView
+from ftslurm.policies.judge.parts.hangs import HangSigns
+from ftslurm.policies.judge.parts.launch import StepLaunch
+from ftslurm.policies.judge.parts.requests import RequestBook
 from ftslurm.policies.judge.parts.signal import SignalWatch
 from ftslurm.policies.judge.parts.slurm import SlurmContact
+from ftslurm.policies.judge.parts.spares import Loans, Spares
+from ftslurm.policies.judge.parts.told import WaitTold
 from ftslurm.policies.judge.phases import Phase, RunFacts
 from ftslurm.policies.judge.then import Afterwards, ThenDecide
 from ftslurm.policies.ladder.ladder import Cause, Situation
@@ -56,8 +58,6 @@ MARGIN_S = 15.0
 WARNING_HOLDS_S = 600.0
 # What may be a hang while a signal explains it is looked at again after this.
 LATER_S = 60.0
-# And a look at a spare node.
-LOOK_COUNTS_S = 30.0
 # Times `nodes.silence`, from one look at nodes that no rank is on to the next: well below SlurmdTimeout (300 s unless the site
 # changed it, slurm.conf(5)), also after several.
 IDLE_LOOK = 4.0
@@ -74,60 +74,25 @@ class JudgeState:
         self.exit_status = 0
         self._attempt = Attempt()
         self._tasks: dict[int, Task] = {}
-        self._step = ""
         self._agents = AgentRoster()
         self._devices = DeviceView()
         self._trouble: Trouble | None = None
         self._slurm = SlurmContact()
-        self._awaited = ""  # what is waited for, as it was said last
-        self._wait_shown = False  # where Slurm shows the job?
-        self._launches_again = 0  # of a step that Slurm's absence kept from coming up
-        self._unlaunched = False  # did the step not come up?
+        self._told = WaitTold()
         self._signal = SignalWatch()
-        self._mending: dict[int, tuple[Trouble, float]] = {}  # rank to be started again alone -> why, until when
-        self._diagnosed_alone: set[int] = set()  # of those, ranks of which it is asked what is behind their end
-        self._alone: dict[int, tuple[int, float]] = {}  # rank -> how often it was started alone in a row, and when last
-        self._rank_again: dict[int, float] = {}  # rank whose start alone is put off -> until when, monotonic
-        self._failed_nodes: dict[str, str] = {}  # in mode min-healthy: node with a rank that failed -> what did
-        self._calculated: dict[str, Any] = {}  # keys of ft_launcher's configuration, by the program
-        self._heard_notes: dict[tuple[int, int], int] = {}  # (rank, start) -> up to which place
-        self._hangs = HangWatch()
-        self._still: Standstill = standstill(settings)
-        self._slow = SlowWatch()
-        self._exit_s: float | None = settings.hang_exit_s  # from the first rank's end to the last, None: as long as it takes
-        self._exit_since: float | None = None  # monotonic, when the first rank ended
-        self._hung: Trouble | None = None  # waits for the evidence
+        self._alone = RanksAlone()
+        self._hangs = HangSigns(settings)
         self._fence = Fence()
-        self._begun_at = 0.0  # monotonic
-        self._launched_at = 0.0  # Unix seconds, of a step whose ranks have not been started yet
-        self._own_steps: set[str] = set()  # all that there were
-        self._others_unlisted = False  # does Slurm list no step of an ftrun that was killed?
-        self._others_hold = frozenset[str]()  # steps of an ftrun that was killed, where Slurm lists no other
-        self._overlap = False  # is the step launched beside others, of which nothing is left but what Slurm remembers?
+        self._launch = StepLaunch()
         self._layout: Layout | None = None
         self._placed: Layout | None = None  # where the ranks were when they were last started
         self._filling: Filling | None = None
-        self._loans: set[int] = set()  # donor jobs that are ours to end
-        self._all_loans: set[int] = set()  # and those whose end was decided, which may not have been carried out
-        self._looked_at: dict[str, float] = {}  # spare -> when that was asked for, monotonic
-        self._fit: dict[str, ev.NodeChecked] = {}  # spare -> what was seen
-        self._look_in_s = 0.0  # from one look at such nodes to the next
-        self._idle_absent: dict[str, int] = {}  # the same, of nodes that no rank is on
-        self._idle_asked: dict[str, float] = {}  # when that was last asked, monotonic
-        self._given_back: set[str] = set()  # nodes of the allocation
-        self._absent: dict[str, int] = {}  # node whose tasks do not come -> how often its slurmd did not answer, in a row
-        self._stragglers: frozenset[str] = frozenset()  # such nodes, though they live, that are being looked at
-        self._unfit: dict[str, str] = {}  # of them, what was found
-        self._steps: dict[str, str] = {}  # node -> the step there, as its shims name it
+        self._loans = Loans()
+        self._free = Spares()
         self._decided: rec.Decided | None = None
         self._cleaned = False  # has the job's own clean-up been ordered?
         self._timers = Timers()  # what is waited for
-        self._requests_due: dict[int, float] = {}  # request that is carried out then at the latest -> monotonic
-        self._to_consider: list[int] = []  # requests that wait for Slurm's word
-        self._by_request: int = 0  # the request that the present trouble carries out
-        self._patterns_watched: tuple[str, ...] = ()  # of files that checkpoints make or change
-        self._checkpoint_settles: float | None = None  # monotonic, when one that the program has told of counts
-        self._checkpoint_ranks: set[int] = set()  # which have told of it
+        self._requests = RequestBook()
         self._after = Afterwards(ThenDecide())  # what follows when the step has ended
         self._probed: set[str] = set()  # nodes that are being looked at by another way
 
@@ -143,7 +108,7 @@ class JudgeState:
     @property
     def wakes_at(self) -> float | None:
         """Monotonic seconds at which a TimePassed is wanted, None for never."""
-        due = (self._timers.next_due, self._checkpoint_settles, *self._requests_due.values())
+        due = (self._timers.next_due, self._requests.next_due)
         return min((at for at in due if at is not None), default=None)
 
     def _note(self, record: rec.Record, vital: bool = False) -> Remember:
@@ -219,7 +184,7 @@ class JudgeState:
         """Nodes of the allocation that are ours and that no rank is on: spares, and those that were replaced and live."""
         if self._layout is None or not {Capability.PROBE, Capability.RELEASE} <= self.facts.can:
             return ()
-        used = {*self._layout.nodes, self.facts.batch_node, *self._given_back}
+        used = {*self._layout.nodes, self.facts.batch_node, *self._free.given_back}
         return tuple(node for node in self.facts.nodes if node not in used)
 
     def _heard_lately(self, now: Now) -> bool:
@@ -245,8 +210,8 @@ class JudgeState:
     def _await_last_end(self, now: Now) -> None:
         """The last rank may take so long after the first."""
         self._timers.stop(Timer.EXIT)
-        if self._exit_s is not None and self._exit_since is not None:
-            self._timers.set(Timer.EXIT, max(now.mono, self._exit_since + self._exit_s))
+        if (due := self._hangs.last_end_due) is not None:
+            self._timers.set(Timer.EXIT, max(now.mono, due))
 
     def _interval(self, usual_s: float) -> float:
         """Of silence, of no IO: as the programs have set it for where they are; 0: one has switched detection off."""
@@ -276,9 +241,8 @@ class JudgeState:
 
     def _wait_for(self, what: str, for_s: float, now: Now, said: str = "") -> list[Decision]:
         """Said, written down and shown once: by what it is called. for_s: at the most, 0: nobody knows. said: in other words."""
-        if self._awaited == what:
+        if not self._told.tell(what):
             return []
-        self._awaited, self._wait_shown = what, True
         until = now.unix + for_s if for_s else 0.0
         number = self._attempt.number or self.history.attempts
         said = said or f"waiting for {what}{f', {for_s:.0f} s at the most' if for_s else ''}"
@@ -286,8 +250,7 @@ class JudgeState:
 
     def _wait_over(self, number: int) -> list[Decision]:
         """The attempt runs. What was waited for before it the ledger need not be told."""
-        shown, self._wait_shown, self._awaited = self._wait_shown, False, ""
-        return [ShowWait(number, "")] if shown else []
+        return [ShowWait(number, "")] if self._told.over() else []
 
     # --- asking others
 
@@ -333,20 +296,10 @@ class JudgeState:
         return self._look_at(spares[0], now) if wanted and (spares := self._spares(now)) else []
 
     def _look_at(self, spare: str, now: Now) -> list[Decision]:
-        """Unless the answer is still to come, or was asked for just now."""
-        since = self._looked_at.get(spare)
-        if since is not None and (spare not in self._fit or now.mono - since <= LOOK_COUNTS_S):
-            return []
-        self._looked_at[spare] = now.mono
-        self._fit.pop(spare, None)
-        return [CheckNode(spare, 0, self.settings.check_s)]
+        return [CheckNode(spare, 0, self.settings.check_s)] if self._free.look(spare, now.mono) else []
 
     def _looked_ahead(self, event: ev.NodeChecked, now: Now) -> list[Decision]:
-        """What told nothing is not kept: the node is looked at again when it is needed."""
-        if event.good is None:
-            self._looked_at.pop(event.node, None)
-        elif event.node in self._looked_at:
-            self._fit[event.node] = event
+        self._free.seen(event)
         return []
 
     def _watch(self, now: Now, nodes: Iterable[str] | None = None) -> list[Decision]:
@@ -379,5 +332,5 @@ class JudgeState:
         st = self.settings
         quiet_s = self._intervals().quiet_s
         stall_s = st.hang_c4d_timeout_s if self._watches_stalls else 0.0
-        steps = {node: self._steps.get(node, self._step) for node in there}
-        return [WatchRanks(there, quiet_s, steps, stall_s, self._calculated)] if there else []
+        steps = {node: self._launch.steps.get(node, self._launch.step) for node in there}
+        return [WatchRanks(there, quiet_s, steps, stall_s, self._hangs.calculated)] if there else []

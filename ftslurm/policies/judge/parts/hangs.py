@@ -1,0 +1,68 @@
+"""What tells of hangs: signs without a look into the ranks, standing still, slow ranks, and ends that do not come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ftslurm.model.settings import Settings
+from ftslurm.policies.hang.hangs import HangWatch
+from ftslurm.policies.hang.slow import SlowWatch
+from ftslurm.policies.hang.standstill import Standstill, standstill
+from ftslurm.policies.ladder.situation import Trouble
+
+
+class HangSigns:
+    """hung: a hang that waits for the evidence. calculated: keys of ft_launcher's configuration, by the program."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.watch = HangWatch()
+        self.still: Standstill = standstill(settings)
+        self.slow = SlowWatch()
+        self.hung: Trouble | None = None
+        self.calculated: dict[str, Any] = {}
+        self.first_end: float | None = None  # monotonic seconds, when the first rank ended
+        self._exit_s: float | None = settings.hang_exit_s  # from there to the last one's, None: as long as it takes
+        self._heard: dict[tuple[int, int], int] = {}  # (rank, start) -> up to which place its program's notes were heard
+
+    def begin_attempt(self, settings: Settings, number: int) -> None:
+        self.watch, self.hung = HangWatch(), None
+        self.still = standstill(settings, number)
+        self.slow = SlowWatch()
+        self._exit_s, self.first_end = settings.hang_exit_s, None
+
+    def watch_anew(self) -> HangWatch:
+        """Everybody looks anew. Gives what was seen."""
+        before, self.watch = self.watch, HangWatch()
+        return before
+
+    def hangs(self, trouble: Trouble) -> Trouble:
+        self.hung = trouble
+        return trouble
+
+    def rank_ended(self, now: float) -> bool:
+        """Is it the first one?"""
+        first, self.first_end = self.first_end is None, now if self.first_end is None else self.first_end
+        return first
+
+    def wait_for_last(self, seconds: float | None) -> None:
+        self._exit_s = seconds
+
+    @property
+    def last_end_due(self) -> float | None:
+        """When the last rank should have ended; None: nobody waits for it."""
+        return None if self._exit_s is None or self.first_end is None else self.first_end + self._exit_s
+
+    def hears(self, rank: int, start: int, place: int) -> bool:
+        """Is it a note that was not heard yet? place: 0 where it has none."""
+        if place and place <= self._heard.get((rank, start), 0):
+            return False
+        if place:
+            self._heard[rank, start] = place
+        return True
+
+    def keep_limits(self, words: Sequence[str]) -> None:
+        """As ft_launcher's monitors do, over all restarts: what was calculated once holds from the next start on."""
+        from ftslurm.model.ft_config import calculated, with_calculated  # most programs calculate nothing
+
+        self.calculated = with_calculated(self.calculated, calculated(words))
