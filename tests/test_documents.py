@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from pre_commit.clientlib import load_config
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -27,3 +29,22 @@ def test_make_has_the_targets_that_documents_name() -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {name for document in DOCUMENTS for name in re.findall(r"`make ([\w-]+)", document.read_text())}
     assert named and not named - targets
+
+
+def test_the_facts_of_slurm_that_the_code_cites_stand_where_it_says() -> None:
+    headings = set(re.findall(r"^## (.*)$", (ROOT / "docs/slurm-facts.md").read_text(), re.MULTILINE))
+    cited = []
+    for path in (ROOT / "ftslurm").rglob("*.py"):
+        text = re.sub(r"\s*\n\s*(?:# )?", " ", path.read_text())
+        for found in re.findall(r'docs/slurm-facts\.md[,:] ((?:"[^"]+"(?:, | and )?)+)', text):
+            cited += re.findall(r'"([^"]+)"', found)
+    assert len(cited) >= 12 and not {*cited} - headings
+
+
+def test_what_runs_before_a_commit_is_there() -> None:
+    hooks = [hook for repository in load_config(ROOT / ".pre-commit-config.yaml")["repos"] for hook in repository["hooks"]]
+    assert {hook["id"] for hook in hooks} >= {"ruff", "imports", "mypy"}
+    for hook in hooks:
+        words = shlex.split(hook["entry"])
+        assert words[0].startswith(".venv/bin/"), "nothing is downloaded"
+        assert [word for word in words[1:] if "/" in word and not (ROOT / word).exists()] == []

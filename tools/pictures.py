@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Draws the pictures of docs/concepts.md as SVG files in docs/pictures. What they say of times and rungs is the code's.
 
-    tools/pictures.py           writes them
-    tools/pictures.py --check   ends with status 1 if a committed picture is not what would be drawn
+tools/pictures.py           writes them
+tools/pictures.py --check   ends with status 1 if a committed picture is not what would be drawn
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ Runs as SlurmUser on the controller's node. Two kinds of jobs concern it, of whi
 - A requeue that the job could not finish itself is finished: nodes excluded, start set, released. The ledger is read, and
   Slurm is asked, as the job's owner: whatever stands in it, nothing can be done but what that user may do.
 - A job that the Prolog turned away from a bad node need not wait for the 121 s that Slurm adds to each requeue.
+  docs/slurm-facts.md: "The 121 seconds", "Prolog, Epilog and TaskProlog".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a step that takes another's place asks for, so that its ranks have what they had: CPUs, memory, GPUs. Pure.
 
-A step that Slurm still lists holds its memory, also where nothing is left of it. Source: srun(1); seen on 22.05, 24.11 and
-26.05, with CR_Core_Memory:
+A step that Slurm still lists holds its memory, also where nothing is left of it. Source: srun(1); docs/slurm-facts.md, "Several
+steps in one allocation", seen on 22.05, 24.11 and 26.05 with CR_Core_Memory:
 - memory by CPU is counted against it in spite of --overlap ("Memory required by task is not available"); memory by node or by
   GPU is shared, as are CPUs, GPUs and other GRES. So it is asked for by node: what it came to on each.
 - --mem=0 is granted too, but the new step's limit is all that the job has there.

@@ -130,7 +130,8 @@ class SlurmClient(Protocol):
     def require(self, number: int, nodes: Iterable[str]) -> None:
         """The nodes that a pending job asks for by name, beside others; replaces the list, an empty one clears it.
 
-        With one that is excluded too, Slurm would let the job wait for ever (BadConstraints; seen on 22.05).
+        With one that is excluded too, Slurm would let the job wait for ever (BadConstraints).
+        Source: docs/slurm-facts.md, "Changes to a requeued job".
         """
 
     def start_at(self, number: int, unix_s: int | None) -> None:
@@ -138,6 +139,7 @@ class SlurmClient(Protocol):
 
         While a requeued job still cleans up, a time before the end of the clean-up becomes 121 s after it, and so
         does none at all; a later one stays. After the clean-up, None starts the job at once.
+        Source: docs/slurm-facts.md, "The 121 seconds".
         """
 
     def release(self, number: int) -> None:

@@ -1,6 +1,6 @@
 """The Slurm client over pyslurm, in this process. `pyslurm_child` says why ftrun keeps it in another one.
 
-Written for pyslurm 25.11, the API that began with 23.2 (`Job`, `Nodes`, `JobSubmitDescription`).
+Written for pyslurm 25.11, the API that began with 23.2 (`Job`, `Nodes`, `JobSubmitDescription`); docs/slurm-facts.md, "pyslurm".
 """
 
 from __future__ import annotations

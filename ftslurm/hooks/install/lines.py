@@ -33,7 +33,8 @@ def head_lines(folder: str, config: str, known: Mapping[str, str] | None) -> lis
 
 def _activation(config: Mapping[str, str]) -> list[str]:
     """Until 23.11, where a reconfigure starts the daemon anew, slurmctld looks once, as it starts, whether there is an
-    EpilogSlurmctld. Seen: 22.05.8 runs it only after a restart, 24.11.5 and 26.05 after a reconfigure.
+    EpilogSlurmctld. Seen: 22.05.8 runs it only after a restart, 24.11.5 and 26.05 after a reconfigure; docs/slurm-facts.md,
+    "Prolog, Epilog and TaskProlog".
     """
     named = any(re.fullmatch(r"EpilogSlurmctld(\[\d+\])?", name) and value for name, value in config.items())
     if named or _version(config) >= _RECONFIGURE_IS_RESTART:

@@ -2,6 +2,7 @@
 
 How long the clean-up takes is measured (the SubmitTime of a requeued job is when it ended), written to the ledger and
 remembered for the user's next jobs on the cluster. Until it is known the other nodes are watched, where there are any.
+Source: docs/slurm-facts.md, "The 121 seconds" and "How long a clean-up takes".
 """
 
 from __future__ import annotations

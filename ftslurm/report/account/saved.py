@@ -14,7 +14,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.values import dataclass
 from ftslurm.report.account.parts import Part, Spent
 
-# cred_expire (120 s) + 1: slurmctld's batch_requeue_fini().
+# cred_expire (120 s) + 1: slurmctld's batch_requeue_fini(); docs/slurm-facts.md, "The 121 seconds".
 REQUEUE_S = 121.0
 ASSUMPTION = (
     "a plain requeue is taken to cost 121 s (the begin time that slurmctld gives a job that was requeued with scontrol) and this "

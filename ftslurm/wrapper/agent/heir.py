@@ -1,7 +1,8 @@
 """An agent whose controller has fallen silent: looks around, and takes over when it is its turn. policies/lease/succession.py
 decides; what is done is what a controller would do, by the same recipe.
 
-It stays in its step, which Slurm keeps when the srun behind it is gone (seen on 22.05) and ends with the job.
+It stays in its step, which Slurm keeps when the srun behind it is gone and ends with the job:
+docs/slurm-facts.md, "Nodes that die".
 """
 
 from __future__ import annotations

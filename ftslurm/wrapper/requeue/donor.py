@@ -1,4 +1,5 @@
 """What a donor job runs: nothing but a watch over the job it lends its node to. It ends when that does, or is requeued.
+Why a job does not grow instead: docs/slurm-facts.md, "Nodes for a running job".
 
 ftrun ends its donors itself; this is for the case that it cannot any more.
 """

@@ -1,7 +1,8 @@
 """Requeues the job from a step of its own.
 
 The requeue's SIGTERM ends the batch script, and with it ftrun and every program it has started; a shell script that
-does not ignore SIGTERM is gone within milliseconds. A step is a container of its own and has until KillWait (30 s).
+does not ignore SIGTERM is gone within milliseconds. A step is a container of its own and has until KillWait (30 s):
+docs/slurm-facts.md, "Changes to a requeued job".
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ FIRST_TRY_S, LONGEST_TRY_S, MOST_TRIES = 1.0, 60.0, 1440
 # For srun to bring a step up, beside the check's own time.
 STEP_MARGIN_S = 30.0
 # A slurmctld that has just come up refuses a step at once while it does not know yet what nodes have ("Memory required by task
-# is not available", seen on 22.05, 24.11 and 26.05): how many steps are tried, GATHERS_S apart.
+# is not available"; docs/slurm-facts.md, "Several steps in one allocation"): how many steps are tried, GATHERS_S apart.
 REFUSED, STEPS_MOST = "required by task is not available", 3
 # Reasons to wait that no time cures. Source: squeue(1), JOB REASON CODES.
 HOPELESS = frozenset(

@@ -4,7 +4,7 @@ Slurm takes a new ExcNodeList and start time only of a pending job, and a requeu
 requeue it held (from here the scheduler cannot take it), exclude, set the start time, release. The start time must lie
 ahead when the clean-up ends, or Slurm adds its 121 s. Where nothing is known of the clean-up's length it is set safely late
 first; the nodes that are not clean yet stand in the job's NodeList, and when only our own is left the start is moved to what
-that one still needs. Seen on 22.05, 24.11 and 26.05.
+that one still needs. Seen on 22.05, 24.11 and 26.05: docs/slurm-facts.md, "The 121 seconds" and "Changes to a requeued job".
 
 An expedited job (`sbatch --requeue=expedite`, 25.11 and later) has no such delay: without a start time it runs again a
 tenth of a second after the clean-up. Source: slurmctld's batch_requeue_fini(); seen on 26.05.
