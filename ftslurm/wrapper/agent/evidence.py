@@ -58,6 +58,7 @@ from ftslurm.wrapper.shim.processes import descendants
 EXAMINE_S = 10.0
 EVIDENCE_BYTES = 256 << 10
 ASK_S = 2.0
+NATIVE_S = 5.0  # to read what is C takes 50 ms of CPU, and once per call of MPI: on a crowded node it may wait for its turn
 DUMP_BYTES = 16 << 20  # 2,000 entries of the recorder are 1 MB
 STACK_BYTES = 16 << 10
 # The beating thread runs ten times a second if it can have the interpreter lock.
@@ -563,6 +564,7 @@ class _Rank:
     streamed: int = 0
     polling: Polling | None = None
     polls_since: float | None = None
+    mpi_call: tuple[int, str] | None = None  # MAIN then, and what its stack was in: as long as MAIN stays, it is the same call
     servers: tuple[int, ...] | None = None  # threads that wait for what others ask, by polling or on a connection
     children: int = 0
     worked_at: float | None = None  # None: it was not looked at yet
@@ -874,8 +876,11 @@ class NodeWatch:
         view = replace(view, sockets=tcp_sockets(each.pid))
         stack = self._stack(each.pid, until)
         if _may_be_in_mpi(each) and each.age("main", self._clock()) > MAIN_FRESH_S and view.process is ProcessState.RUNNING:
-            native = self._stack(each.pid, until, native=True)
-            view, stack = _in_mpi(view, each, native, self._clock()), native or stack
+            if each.mpi_call is None or each.mpi_call[0] != each.seen["main"][0]:
+                native = self._stack(each.pid, until, native=True)
+                each.mpi_call = (each.seen["main"][0], mpi_call(native)) if native else None
+                stack = native or stack
+            view = _in_mpi(view, each, self._clock())
         inside = stack_inside(stack)
         if inside is None and in_other_call(each.pid):
             inside = False
@@ -896,7 +901,8 @@ class NodeWatch:
             return ""
         try:
             how = "--native" if native else "--nonblocking"
-            done = self._run([self._spy, "dump", how, "--pid", str(pid)], timeout_s=min(ASK_S, left))
+            limit_s = NATIVE_S if native else ASK_S
+            done = self._run([self._spy, "dump", how, "--pid", str(pid)], timeout_s=min(limit_s, left))
         except (CommandMissing, OSError):
             return ""
         return done.stdout[:STACK_BYTES]
@@ -1045,10 +1051,10 @@ def _may_be_in_mpi(each: _Rank) -> bool:
     return each.probe is not None and each.probe.mpi and not each.probe.groups
 
 
-def _in_mpi(view: RankView, each: _Rank, stack: str, now: float) -> RankView:
+def _in_mpi(view: RankView, each: _Rank, now: float) -> RankView:
     """A rank that burns its CPU in one call of MPI: that is a wait. Unless a process or thread beside does work, for which it may
     well be waited for."""
-    call, (cpu_percent, _) = mpi_call(stack), _beside_main(each)
+    call, (cpu_percent, _) = each.mpi_call[1] if each.mpi_call else "", _beside_main(each)
     beside = replace(view, process=ProcessState.SLEEPING, cpu_percent=cpu_percent)
     if not call or cpu_percent is None or works(beside):
         return view
