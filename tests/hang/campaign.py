@@ -46,6 +46,8 @@ def _perform(plan: Plan, folder: Path, net: network.Network | None) -> Iterator[
         env["COMPUTES"] = "1"
     if plan.launch:
         env["LAUNCH"] = plan.launch
+    if plan.mode in ("mpi", "jax"):
+        env["LIBRARY"] = plan.mode
     absent = next((case for case in plan.cases if case.act in cases.ABSENT), None)
     if absent is not None:
         env["ABSENT"] = f"{absent.victim} {absent.act}"
@@ -84,10 +86,28 @@ def is_latest(result: Result) -> bool:
     return plan.mode in cases.LATEST_MODES or plan.launch in cases.LATEST_LAUNCHES or result.case.act in own
 
 
+def is_freshest(result: Result) -> bool:
+    plan, own = result.plan, (*cases.FRESHEST_HANGS, *cases.FRESHEST_PAUSES)
+    return plan.mode in cases.FRESHEST_MODES or plan.launch in cases.FRESHEST_LAUNCHES or plan.level == "L0" or result.case.act in own
+
+
+def sees_io_alone(result: Result) -> bool:
+    return result.plan.level == "L0" or result.plan.mode == "jax"
+
+
 def by_machine(results: Sequence[Result]) -> dict[str, list[Result]]:
     new = (*cases.NEW_HANGS, *cases.NEW_PAUSES)
     latest = [result for result in results if is_latest(result)]
+    freshest = [result for result in results if is_freshest(result)]
+    others = [result for result in results if not is_freshest(result)]
     return {
+        "freshest kinds": freshest,
+        "healthy of the freshest": [result for result in freshest if result.case.expected is None],
+        "freshest kinds, quiet machine": [result for result in freshest if not result.plan.crowded],
+        "freshest kinds, busy machine": [result for result in freshest if result.plan.crowded],
+        "all other kinds": others,
+        "of all, where a probe tells who hangs": [result for result in results if not sees_io_alone(result)],
+        "of all, where only IO is seen": [result for result in results if sees_io_alone(result)],
         "latest kinds": latest,
         "healthy of the latest": [result for result in latest if result.case.expected is None],
         "quiet machine": [result for result in results if not result.plan.crowded],
@@ -151,6 +171,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=44, help="hangs and slowness")
     parser.add_argument("--healthy", type=int, default=44, help="pauses and undisturbed runs")
     parser.add_argument("--latest", type=int, default=0, help="as many hangs, and as many healthy ones, of the latest kinds beside")
+    parser.add_argument("--freshest", type=int, default=0, help="the same of the freshest kinds")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=sorted(cases.ACTS), help="only this, --cases times")
     parser.add_argument("--keep", type=Path, help="where the folders of jobs that failed go")
@@ -162,8 +183,9 @@ def main() -> None:
         plans = [cases.only(rng, options.only) for _ in range(options.cases)]
     else:
         plans = cases.latest(rng, options.latest, options.latest)
+        plans += cases.freshest(rng, options.freshest, options.freshest)
         plans += cases.deck(rng, options.cases, options.healthy, with_network)
-    for package in cases.missing() if options.latest else ():
+    for package in (*(cases.missing() if options.latest else ()), *(cases.missing_libraries() if options.freshest else ())):
         print(f"left out are the kinds that take {package}, which is not installed")
     results, troubles = all_of(plans, options.keep)
     kinds = [kind.value for kind in (Kind.COMM_HANG, Kind.NON_COMM_HANG, Kind.COMM_SLOW, Kind.NON_COMM_SLOW)]

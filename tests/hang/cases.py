@@ -64,12 +64,14 @@ class Result:
     @property
     def ok(self) -> bool:
         found = self.verdict.finding
-        if self.case.act == "order":  # the circle has the culprit in it, and whom it waits for
+        if self.case.act in ("order", "alone", "nobody"):  # the circle has the culprit in it, and whom it waits for
             return found is not None and found.kind is self.case.expected and self.case.victim in found.ranks
         if self.case.act == "exit" and found is not None and found.kind is Kind.NON_COMM_HANG:
             return found.ranks == self.case.ranks  # it has ended, and its peers have not died of it yet
         if self.case.act == "suspend" and found is not None and found.kind is Kind.UNKNOWN:
             return True  # it says that the job is suspended, and names nobody to act on
+        if (self.plan.level == "L0" or self.plan.mode == "jax") and self.case.expected is not None:
+            return found is not None  # that it hangs is all that IO can tell
         return right(found, self.case.expected, self.case.ranks)
 
 
@@ -283,6 +285,21 @@ def _nothing(job: Job, case: Case) -> Undo:
     return lambda: None
 
 
+# Kinds that came after the rule on MPI, which was the last: see fresh.py, ways.py, others.py, launches.py.
+FRESHEST_PAUSES = (
+    "convert", "build", "install", "garbage", "memory", "unpack", "pooled", "hashed", "compressed", "database", "pushed", "fetched",
+    "copied", "prepared", "mapped", "sorted", "validated", "synced", "looked-up", "woven",
+)  # fmt: skip
+FRESHEST_HANGS = (
+    "starved", "unnotified", "unanswered", "killed-worker", "semaphore", "mute-child", "stopped-child", "tries-again", "in-asyncio",
+    "signalled", "native-lock", "locked-base", "record-lock", "backlog", "select-none", "barrier-of-threads", "manager", "pidfile",
+)  # fmt: skip
+STRAYS = ("alone", "nobody", "in-vain")  # the victim waits where no other comes; they end the job
+FRESHEST_MODES = ("context", "1f1b", "accumulate", "join", "averaging", "functional", "tensor", "scattered", "hsdp", "mpi", "jax")
+FRESHEST_LAUNCHES = ("actors", "kernel", "coroutine", "script")
+LIBRARIES = {"mpi": "mpi4py", "jax": "jax"}
+# A pause that would be seen there, and no longer than work may last.
+LONG_PAUSE_S = {"mpi": 10.0, "jax": 14.0, "L0": 14.0}
 PAUSE_S = 20.0
 STEPS_AHEAD = 300
 SHORT_S = QUIET_S / 2
@@ -300,6 +317,7 @@ ACTS: dict[str, Callable[[Job, Case], Undo]] = {
     "rpc work": _called, "rpc sleep": _called, "dcp work": _saved_by_torch, "dcp sleep": _saved_by_torch,
     "loader lock": _of_loader("lock"), "loader work": _of_loader("work"), "gil-work": _pause(6.0), "gil-sleep": _pause(PAUSE_S),
     "dead-server": _pause(PAUSE_S), "flag": _pause(PAUSE_S), "licence": _pause(PAUSE_S), "lock-file": _pause(PAUSE_S),
+    **dict.fromkeys(FRESHEST_PAUSES, _pause(6.0)), **{act: _pause(PAUSE_S) for act in FRESHEST_HANGS}, **dict.fromkeys((*STRAYS, "lost"), _order),
     **{f"meet {place} {before}": _meeting for place in ("monitored", "store", "group") for before in ("work", "sleep")},
 }  # fmt: skip
 HANGS = ("sleep", "deadlock", "native", "loop", "fifo", "spawn")
@@ -323,7 +341,7 @@ USUAL_PAUSES = ("evaluate", "checkpoint", "compile", "trickle", "bursts", "downl
 USUAL_HANGS = (
     "sleep", "deadlock", "native", "loop", "fifo", "stop outside", "pipe", "flock", "child", "dead-server", "licence", "poll sleep",
 )  # fmt: skip
-PAUSES = (*LATEST_PAUSES, *MEETINGS_AT_WORK, "export", "absent at work", "evaluate", "checkpoint", "compile", "trickle", "hiccup", "nothing", "suspend", "debug", "slow loader", "uneven", "below", *NEW_PAUSES)
+PAUSES = (*FRESHEST_PAUSES, *LATEST_PAUSES, *MEETINGS_AT_WORK, "export", "absent at work", "evaluate", "checkpoint", "compile", "trickle", "hiccup", "nothing", "suspend", "debug", "slow loader", "uneven", "below", *NEW_PAUSES)
 ENDS = ("exit", "crash", "kill", "stay")
 COLLECTIVE_ENDS = ("order", "odd")  # only where a step is made of collectives that the program issues itself
 CUTS = ("cut", "cut between")
@@ -340,7 +358,7 @@ FAULTS = {
     "sleep": 2, "deadlock": 2, "native": 2, "loop": 2, "fifo": 2, "spawn": 2, "stop outside": 3, "loader": 2, "order": 2, "odd": 2,
     **dict.fromkeys(MEETINGS, 2), **dict.fromkeys(NEW_HANGS, 11), "absent": 3, "stop inside": 6, "cut": 3, "cut between": 2, "slow": 5, "slow link": 4, "exit": 1, "crash": 1, "kill": 1, "stay": 1,
 }  # fmt: skip
-HEALTHY = {act: 6 if act == "collect" else 13 if act in NEW_PAUSES else 4 for act in PAUSES if act not in LATEST_PAUSES}
+HEALTHY = {act: 6 if act == "collect" else 13 if act in NEW_PAUSES else 4 for act in PAUSES if act not in (*LATEST_PAUSES, *FRESHEST_PAUSES)}
 
 
 def make(act: str, victim: int, world: int, other: int | None = None) -> Case:
@@ -353,6 +371,8 @@ def make(act: str, victim: int, world: int, other: int | None = None) -> Case:
         kind = Kind.COMM_HANG
         if act == "cut between" or (act == "cut" and world == 2):
             ranks = tuple(sorted((victim, other)))
+    elif act == "lost":  # every rank is in a call of MPI then
+        kind, ranks = Kind.COMM_HANG, tuple(range(world))
     elif act in ("exit", "crash", "kill"):
         kind = Kind.RANK_EXIT
     elif act == "stay":
@@ -373,11 +393,19 @@ def run(job: Job, plan: Plan, case: Case) -> Result:
         budget_s = 45.0 if case.expected else 22.0
         return Result(plan, case, watch_slow(job, lambda: ACTS[case.act](job, case), budget_s))
     doing = replace(case, act="sleep") if case.act == "hiccup" else case
+    pause_s = LONG_PAUSE_S.get("L0" if plan.level == "L0" else plan.mode) if case.expected is None else None
+    if pause_s is not None:
+        return Result(plan, case, _watched(job, case, pause_s))
     undo = ACTS[case.act](job, doing)
     budget_s = BUSY_S + 16 if case.act == "loop" else 8.0 if case.expected is None else 30.0
     verdict = job.watch(budget_s)
     undo()
     return Result(plan, case, verdict)
+
+
+def _watched(job: Job, case: Case, pause_s: float) -> Verdict:
+    _pause(pause_s)(job, case)
+    return job.watch(pause_s + 1)
 
 
 def only(rng: random.Random, act: str) -> Plan:
@@ -407,6 +435,47 @@ def deck(rng: random.Random, faults: int, healthy: int, network: bool) -> list[P
     for kept in (others, compared, loading, of_mode):
         plans += [_plan(rng, kept[at : at + 4], None) for at in range(0, len(kept), 4)]
     return plans
+
+
+def missing_libraries() -> list[str]:
+    return [package for package in LIBRARIES.values() if importlib.util.find_spec(package) is None]
+
+
+def freshest(rng: random.Random, faults: int, healthy: int) -> list[Plan]:
+    """Jobs with so many cases of the freshest kinds: fresh acts in any way to train, and half as many usual ones in fresh ways."""
+    strays = [*STRAYS, "lost"]
+    own = [*FRESHEST_HANGS, *FRESHEST_HANGS, *FRESHEST_HANGS]
+    usual = [act for act in USUAL_HANGS if not act.startswith("poll")]
+    hangs = [*rng.sample(own, min(len(own), faults * 2 // 3 - 4)), *strays]
+    hangs += [rng.choice(usual) for _ in range(faults - len(hangs))]
+    pauses = rng.sample([*FRESHEST_PAUSES] * 4, healthy * 3 // 4)
+    pauses += [rng.choice([act for act in USUAL_PAUSES if not act.startswith("poll")]) for _ in range(healthy - len(pauses))]
+    ends = [act for act in hangs if act in strays]
+    drawn = [act for act in (*hangs, *pauses) if act not in strays]
+    rng.shuffle(drawn)
+    libraries = [mode for mode, package in LIBRARIES.items() if package not in missing_libraries()]
+    torch_ways = [*((mode, "") for mode in FRESHEST_MODES if mode not in LIBRARIES),
+                  *((mode, launch) for launch in FRESHEST_LAUNCHES for mode in ("plain", "ddp")), ("plain", "L0")]  # fmt: skip
+    ways = [*torch_ways, *((mode, "") for mode in libraries * 2)]
+    rng.shuffle(ways)
+    plans = []
+    for at in range(0, len(drawn), 4):
+        mode, launch = ways[at // 4 % len(ways)]
+        acts = drawn[at : at + 4]
+        if mode in LIBRARIES or launch == "L0":
+            acts = [act if act in (*FRESHEST_HANGS, *FRESHEST_PAUSES) else "sleep" if act in USUAL_HANGS else "hashed" for act in acts]
+        plans.append(_freshest_plan(rng, mode, launch, acts))
+    plans += [_freshest_plan(rng, "mpi" if act == "lost" else rng.choice(["plain", "ddp"]), "", [act]) for act in ends]
+    return plans
+
+
+def _freshest_plan(rng: random.Random, mode: str, launch: str, acts: Sequence[str]) -> Plan:
+    world = 4 if mode == "hsdp" else 3 if mode in ("context", "mpi") or any(act in STRAYS for act in acts) else rng.choice([2, 3])
+    world = 2 if launch and launch != "L0" else world
+    level = "L0" if launch == "L0" else rng.choice(["L1", "L2"])
+    # The last of three has no other one to be in a pair with.
+    made = tuple(make(act, rng.randrange(2 if act == "alone" else world), world) for act in acts)
+    return Plan(mode, level, world, made, launch="" if launch == "L0" else launch, crowded=rng.random() < 0.5)
 
 
 def missing() -> list[str]:

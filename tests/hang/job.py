@@ -1,7 +1,7 @@
 """A training job that does on command what makes jobs hang. It knows nothing of ftslurm.
 
 Every rank looks before each step for `<OUT>/order.<rank>`: `kind argument`. MODE: what a step is. LAUNCH: how the process that
-trains comes to be: exec, child, fork, notebook, ray; else at once.
+trains comes to be: exec, child, fork, or one of launches.py; else at once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ import urllib.request
 import torch
 import torch.distributed as dist
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 if os.environ.get("LAUNCH") and "LAUNCHED" not in os.environ:  # after torch.distributed, as launchers do
     again = [sys.executable, "-W", "ignore", __file__]
     os.environ["LAUNCHED"] = "1"
-    if os.environ["LAUNCH"] in ("notebook", "ray"):
+    if os.environ["LAUNCH"] not in ("exec", "child", "fork"):
         import launches
 
         sys.exit(launches.BY_NAME[os.environ["LAUNCH"]](__file__))
@@ -346,7 +347,27 @@ def computing_in_c(seconds: float) -> None:
     beside.join()
 
 
+import fresh  # noqa: E402
+import ways  # noqa: E402
+
+PAUSES |= {**fresh.AT_WORK, **fresh.STILL}
 PAUSES |= {"gil-sleep": held_by_a_thread, "gil-work": computing_in_c}
+
+
+def alone(_: float) -> None:
+    """Into the barrier of a group whose other member waits elsewhere for this one."""
+    dist.barrier(group=pair)
+
+
+def from_nobody(_: float) -> None:
+    dist.recv(torch.zeros(4), (RANK + 1) % WORLD)
+
+
+def in_vain(_: float) -> None:
+    dist.distributed_c10d._get_default_store().wait(["nobody sets it"], datetime.timedelta(seconds=300))
+
+
+PAUSES |= {"alone": alone, "nobody": from_nobody, "in-vain": in_vain}
 
 
 def serve(kind: str) -> None:
@@ -410,6 +431,9 @@ def meet(kind: str) -> None:
 
 def step(kind: str) -> None:
     """The collectives of one step. kind: the order that changes them."""
+    if own_step is not None:
+        own_step(number)
+        return
     if MODE == "ddp":
         optimizer.zero_grad()
         model(torch.randn(8, 64)).sum().backward()
@@ -530,6 +554,7 @@ if MODE == "rpc":
     import torch.distributed.rpc
 
     dist.rpc.init_rpc(f"w{RANK}", rank=RANK, world_size=WORLD)
+own_step = ways.BY_NAME[MODE]() if MODE in ways.BY_NAME else None
 if MODE in ("saves", "dcp"):
     saves = dist.new_group(list(range(WORLD)))
 loader = iter(torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=WORKERS)) if WORKERS else None

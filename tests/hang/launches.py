@@ -6,6 +6,7 @@ import os
 import runpy
 import sys
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 
 
 def notebook(program: str) -> int:
@@ -37,4 +38,72 @@ def ray(program: str) -> int:
     return 0
 
 
-BY_NAME: dict[str, Callable[[str], int]] = {"notebook": notebook, "ray": ray}
+def _run(program: str) -> None:
+    sys.path.insert(0, os.path.dirname(program))
+    runpy.run_path(program, run_name="__main__")
+
+
+def actors(program: str) -> int:
+    """In an actor made by multiprocessing's spawn, whose driver waits for what it says at a pipe."""
+    import multiprocessing
+
+    makes = multiprocessing.get_context("spawn")
+    here, there = makes.Pipe()
+    actor = makes.Process(target=_acting, args=(there, program))
+    del sys.modules["__main__"].__file__  # which spawn would run in the child as well
+    actor.start()
+    there.close()
+    try:
+        here.recv()
+    except EOFError:
+        pass
+    actor.join()
+    if (actor.exitcode or 0) < 0:
+        os.kill(os.getpid(), -actor.exitcode)
+    return actor.exitcode or 0
+
+
+def _acting(pipe: Connection, program: str) -> None:
+    _run(program)
+    pipe.send("over")
+
+
+def kernel(program: str) -> int:
+    """In a thread that executes what a queue brings, as a kernel of a notebook does, while the main thread serves others."""
+    import queue
+    import threading
+
+    cells: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=lambda: _run(cells.get())).start()
+    cells.put(program)
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join()
+    return 0
+
+
+def coroutine(program: str) -> int:
+    """In a thread that a coroutine awaits."""
+    import asyncio
+
+    asyncio.run(_awaited(program))
+    return 0
+
+
+async def _awaited(program: str) -> None:
+    import asyncio
+
+    await asyncio.to_thread(_run, program)
+
+
+def script(program: str) -> int:
+    """By a shell script that stays, and adds to PYTHONPATH as it should."""
+    import subprocess
+
+    line = f'export PYTHONPATH=/nonexistent:$PYTHONPATH; "{sys.executable}" -W ignore "{program}"; s=$?; exit $s'
+    return subprocess.run(["sh", "-c", line]).returncode
+
+
+BY_NAME: dict[str, Callable[[str], int]] = {
+    "notebook": notebook, "ray": ray, "actors": actors, "kernel": kernel, "coroutine": coroutine, "script": script,
+}  # fmt: skip

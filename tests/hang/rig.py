@@ -12,14 +12,18 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ftslurm.model.collectives import Finding, Kind, ProcessState, RankView
+from ftslurm.model.collectives import Finding, Kind, Level, ProcessState, RankView
 from ftslurm.model.exits import from_returncode
 from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
+from ftslurm.system.processes import usage
 from ftslurm.wrapper.agent.evidence import NodeWatch
+from ftslurm.wrapper.agent.life import Life
+from ftslurm.wrapper.shim import descendants
 from tests.hang.network import Network
 
 HERE = Path(__file__).parent
 QUIET_S, BUSY_S = 3.0, 12.0
+IO_S, SAMPLE_S = 5.0, 3.0  # without IO, until the CPU is sampled, as long
 START_S = 180.0
 ORDER_S = 60.0
 
@@ -78,9 +82,11 @@ class Job(Orders):
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
             port = sock.getsockname()[1]
-        self.ranks = [self._start(rank, port, level, env) for rank in range(world)]
+        self.library, self.level = env.get("LIBRARY", ""), level
+        # mpirun starts all ranks below one task.
+        self.ranks = [self._start(rank, port, level, env) for rank in range(1 if self.library == "mpi" else world)]
         self.ended: dict[int, float] = {}
-        for rank in range(world):
+        for rank in range(len(self.ranks)):
             threading.Thread(target=self._wait, args=(rank,), daemon=True).start()
         self.node = NodeWatch("here")
         for rank, process in enumerate(self.ranks):
@@ -94,7 +100,12 @@ class Job(Orders):
             "MASTER_ADDR": net.address(0) if net else "127.0.0.1", "GLOO_SOCKET_IFNAME": "eth0" if net else "lo", "TP_SOCKET_IFNAME": "eth0" if net else "lo",
             "PYTHONPATH": f"{HERE / 'inject'}:{HERE.parent.parent}", "FTSLURM_PAGE": str(self.page(rank)), "FTSLURM_WATCH": level,
         }  # fmt: skip
-        argv = [*(net.inside(rank) if net else ()), sys.executable, "-W", "ignore", str(HERE / "job.py")]
+        program = [sys.executable, "-W", "ignore", str(HERE / ("others.py" if self.library else "job.py"))]
+        argv = [*(net.inside(rank) if net else ()), *program]
+        if self.library == "mpi":
+            argv = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(self.world), *program]
+            del own["RANK"], own["LOCAL_RANK"]
+            own["SLURM_PROCID"] = "0"
         with open(self.folder / f"log.{rank}", "wb") as log:
             return subprocess.Popen(argv, env={**own, **env}, stdout=log, stderr=log, start_new_session=True)
 
@@ -143,7 +154,7 @@ class Job(Orders):
         """As the controller knows from the shims how ranks ended."""
         found = []
         for view in views:
-            status = self.ranks[view.rank].poll()
+            status = self.ranks[view.rank].poll() if view.rank < len(self.ranks) else None
             if status is not None:
                 ended = self.ended.get(view.rank)
                 view = replace(view, process=ProcessState.EXITED, ended_at=ended, exit_status=from_returncode(status))
@@ -152,6 +163,8 @@ class Job(Orders):
 
     def watch(self, budget_s: float, quiet_s: float = QUIET_S, busy_s: float = BUSY_S) -> Verdict:
         """Until there is a verdict, or the time is over, or the job has ended well."""
+        if self.level == "L0" or self.library == "jax":
+            return self._watch_io(budget_s)
         begun = time.monotonic()
         held: Held | None = None
         verdict = Verdict(None, budget_s)
@@ -162,6 +175,8 @@ class Job(Orders):
             if all(status == 0 for status in statuses):
                 break
             stalled_s = now - max(self.node.progress_at, begun - quiet_s)
+            if self.library == "mpi":  # as the agent tells it (wrapper/agent/stalls.py)
+                stalled_s = min(self.node.in_c_for_s(now), default=0.0)
             if any(statuses):
                 # The first to die is a second ahead of those that die of it.
                 failed_at = failed_at or now
@@ -179,16 +194,39 @@ class Job(Orders):
                 found = judged(held, time.monotonic(), stalled_s, HangLimits(timeout_s=quiet_s))
                 if found is not None and found.kind is Kind.UNKNOWN and not found.ranks:
                     found = None  # nobody can do anything with it, so it is kept and not said (policies/judge/stalls.py)
-                if found is not None and time.monotonic() - self.node.progress_at >= quiet_s:
+                if found is not None and (self.library or time.monotonic() - self.node.progress_at >= quiet_s):
                     return Verdict(found, time.monotonic() - begun, views, examined.text, verdict.examine_s)
             else:
                 held = None
             time.sleep(max(0.0, 0.4 - (time.monotonic() - now)))
         return verdict
 
+    def _watch_io(self, budget_s: float) -> Verdict:
+        """As agents and controller do where no rank has a probe: by the IO of all, and then by their CPU time."""
+        begun = time.monotonic()
+        pids = [(rank, process.pid) for rank, process in enumerate(self.ranks)]
+        life = Life((), lambda pid: usage([pid, *descendants(pid)]))
+        life.watch(pids, IO_S, begun)
+        while (now := time.monotonic()) - begun < budget_s:
+            for told in life.turn(now):
+                if told["t"] == "quiet" and told["quiet_s"] > 0:
+                    life.sample_use(SAMPLE_S, now)
+                elif told["t"] == "use" and told["unchanged"] is True:
+                    return Verdict(Finding(Kind.UNKNOWN, (), (), "", told["what"], Level.WARN), now - begun)
+                elif told["t"] == "use":
+                    life.watch(pids, IO_S, now)
+            time.sleep(0.1)
+        return Verdict(None, budget_s)
+
     def wait_for_progress(self) -> None:
         """Until all ranks go on, after a pause."""
         until, before = time.monotonic() + 60, None
+        if self.level == "L0" or self.library:
+            counts = [self.notes(rank).count("goes on") for rank in range(self.world)]
+            while any(self.notes(rank).count("goes on") < count + 2 for rank, count in enumerate(counts)):
+                assert time.monotonic() < until, "the job does not go on"
+                time.sleep(0.1)
+            return
         while time.monotonic() < until:
             self.node.look()
             if time.monotonic() - self.node.progress_at < 0.5:
