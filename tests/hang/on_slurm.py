@@ -1,6 +1,8 @@
 """The campaign's hangs and pauses under ftrun on a real Slurm cluster; the verdicts are those of the ledger.
 
-    python -m tests.hang.on_slurm --cases 12 --healthy 12 --seed 1 [--only ACT] [--level L0|L1|L2]
+    python -m tests.hang.on_slurm --cases 12 --healthy 12 --freshest 8 --seed 1 [--only ACT] [--level L0|L1|L2] [--restarts]
+
+With --restarts hang-restart is on, each case has a job of its own, and counts is whether ftrun has started that anew.
 
 Links are not cut here, as a whole node would be; the jobs are an ordinary user's.
 """
@@ -17,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.ledger.records import from_line
@@ -39,8 +42,15 @@ LIMITS = (
     " --ft-set hang.stall=600s --ft-set hang.stall_at_work=36s"
     " --ft-set hang.exit_detection=true --ft-set hang.exit_interval=5s"
 )
+# The same with hang-restart on: no work for 5 s is a hang, with work a minute.
+RESTARTS = (
+    "--ft-rendezvous torch --ft-set hang.c4d_timeout=3s --ft-set hang.c4d_level=Info --ft-set rungs.hang-restart.enabled=true"
+    " --ft-set hang.stall=5s --ft-set hang.start=60s --ft-set hang.stall_at_work=60s"
+)
+RESTART_S, LEFT_ALONE_S = 90.0, 14.0
 # Where two jobs share the cores, ranks are truly of different speed: only looked at in jobs that run alone.
 COMPARE = " --ft-set hang.compare=3s"
+PROGRAM = ("job.py", "fresh.py", "ways.py", "launches.py")
 RANK = 'export OUT="$STORY"; exec "$TRAIN_PYTHON" -W ignore "$STORY/job.py" >"$STORY/log.$RANK" 2>&1'
 
 
@@ -116,6 +126,40 @@ def _told(plan: Plan, case: Case, found: rec.CulpritSeen | rec.HangSeen | None) 
     return Told(case.act, truth, said, said == truth and (not truth or right), words)
 
 
+def run_until_restart(job: SlurmJob, plan: Plan, case: Case) -> tuple[Told, float]:
+    """Whether the job was started anew, and after what time; a pause lasts 6 s, and it is waited for twice as long."""
+    job.wait_for_progress()
+    begun = time.monotonic()
+    undo = ACTS[case.act](job, case)  # type: ignore[arg-type]
+    budget_s = RESTART_S if case.expected else LEFT_ALONE_S
+    restarted = False
+    while not restarted and time.monotonic() - begun < budget_s:
+        time.sleep(0.2)
+        restarted = len({start.attempt for start in job.told.starts()}) > 1
+    took_s = time.monotonic() - begun
+    if not restarted:
+        undo()
+    said, truth = ("restarted" if this else "" for this in (restarted, case.expected is not None))
+    return Told(case.act, truth, said, said == truth, f"{plan}, {case}: {said or 'left alone'}"), took_s
+
+
+def freshest(rng: random.Random, count: int, level: str | None) -> list[Plan]:
+    """As many hangs, and as many healthy ones, of the freshest kinds that are torch's."""
+    found = []
+    for plan in cases.freshest(rng, count, count):
+        acts = [case.act for case in plan.cases if case.act != "lost"]
+        mode = "plain" if plan.mode in cases.LIBRARIES else plan.mode
+        own = level or ("L1" if plan.level == "L0" else plan.level)
+        made = tuple(cases.make(act, rng.randrange(NODES * TASKS), NODES * TASKS) for act in acts)
+        found += [Plan(mode, own, NODES * TASKS, made, launch=plan.launch)] if made else []
+    return found
+
+
+def apart(plans: Sequence[Plan]) -> list[Plan]:
+    """A job for each case."""
+    return [replace(plan, cases=(case,)) for plan in plans for case in plan.cases if case.act not in (*COMPARED, "stay")]
+
+
 def deck(rng: random.Random, faults: int, healthy: int, level: str | None, only: str | None) -> list[Plan]:
     """As without Slurm, but always four ranks on two nodes, and one slow rank a job: the same finding is told once."""
     found: list[Plan] = []
@@ -132,22 +176,22 @@ def deck(rng: random.Random, faults: int, healthy: int, level: str | None, only:
     return found
 
 
-def story_of(plan: Plan) -> JobPlan:
+def story_of(plan: Plan, restarts: bool) -> JobPlan:
     env = {"MODE": plan.mode, "WORKERS": str(plan.workers), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0" if os.geteuid() == 0 else "lo",
-           "TRAIN_PYTHON": sys.executable}  # fmt: skip
-    limits = LIMITS + (COMPARE if plan.alone else "")
+           "TRAIN_PYTHON": sys.executable, **({"LAUNCH": plan.launch} if plan.launch else {})}  # fmt: skip
+    limits = RESTARTS if restarts else LIMITS + (COMPARE if plan.alone else "")
     return JobPlan(rank=RANK, nodes=NODES, tasks=TASKS, ft=f"{limits} --ft-watch {plan.level}", env=env,
-                   files={"job.py": (HERE / "job.py").read_text()}, sbatch=("--time=20",))  # fmt: skip
+                   files={name: (HERE / name).read_text() for name in PROGRAM}, sbatch=("--time=20",))  # fmt: skip
 
 
-def carry_out(stage: Stage, plan: Plan) -> tuple[list[tuple[Told, float]], str]:
+def carry_out(stage: Stage, plan: Plan, restarts: bool) -> tuple[list[tuple[Told, float]], str]:
     results: list[tuple[Told, float]] = []
-    told = stage.tell(story_of(plan), "-".join(case.act for case in plan.cases))
+    told = stage.tell(story_of(plan, restarts), "-".join(case.act for case in plan.cases))
     job = SlurmJob(told, plan.world)
     try:
         job.wait_until_ready()
         for case in plan.cases:
-            result, took_s = run_case(job, plan, case)
+            result, took_s = (run_until_restart if restarts else run_case)(job, plan, case)
             results.append((result, took_s))
             print(f"{'ok ' if result.ok else 'BAD'} {result.words[:300]} ({took_s:.1f} s)", flush=True)
         return results, ""
@@ -172,19 +216,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=12, help="hangs and slowness")
     parser.add_argument("--healthy", type=int, default=12, help="pauses and undisturbed runs")
+    parser.add_argument("--freshest", type=int, default=0, help="as many hangs, and as many healthy ones, of the freshest kinds beside")
+    parser.add_argument("--restarts", action="store_true", help="with hang-restart on: what is started anew")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=sorted(cases.ACTS), help="only this, --cases times")
     parser.add_argument("--level", choices=("L0", "L1", "L2"), help="of the probe, for all; else L1 and L2 are drawn")
     parser.add_argument("--keep", type=Path, help="where the folders of jobs with a wrong verdict go")
     options = parser.parse_args()
-    plans = deck(random.Random(options.seed), options.cases, options.healthy, options.level, options.only)
+    rng = random.Random(options.seed)
+    plans = deck(rng, options.cases, options.healthy, options.level, options.only)
+    plans += freshest(rng, options.freshest, options.level) if options.freshest else []
+    plans = apart(plans) if options.restarts else plans
     results: list[tuple[Told, float]] = []
     troubles: list[str] = []
     begun = time.monotonic()
     with stage_on_a_cluster(2 * NODES) as stage:
         for alone, workers in ((False, 2), (True, 1)):
             with ThreadPoolExecutor(workers) as pool:
-                for found, trouble in pool.map(lambda plan: carry_out(stage, plan), [p for p in plans if p.alone is alone]):
+                for found, trouble in pool.map(lambda plan: carry_out(stage, plan, options.restarts), [p for p in plans if p.alone is alone]):
                     results += found
                     troubles += [trouble] if trouble else []
         if options.keep and (troubles or not all(result.ok for result, _ in results)):
