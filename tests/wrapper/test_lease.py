@@ -317,6 +317,17 @@ def test_a_rank_without_which_the_job_has_gone_on_ends_at_once(stage: Stage, wor
     assert shim.process.wait(SOON_S) != 0
 
 
+def test_the_end_counts_though_it_is_read_together_with_the_answer_to_a_beat_after_it(stage: Stage) -> None:
+    """As on a crowded node: that beat's answer ends the lease, and the rank would seem to have run beside another one."""
+    shim = stage("echo $$; exec sleep 60", lease_s=60.0, stderr=-1)
+    shim.start()
+    shim.pid()
+    end, answer = shim.talk.say({"t": "end", "status": 3}), {"t": "beat", "k": 0, "a": shim.talk.heard, "let_go": True}
+    shim.sock.sendall(shim.link.pack(end) + shim.link.pack(answer))
+    assert shim.process.wait(SOON_S) == 3
+    assert shim.process.stderr is not None and shim.process.stderr.read() == b""
+
+
 def test_a_break_is_not_noticed_by_the_rank_and_everything_is_told_once(stage: Stage) -> None:
     shim = stage("echo $$; read word; exit 7", lease_s=60.0, stdin=-1)
     assert shim.process.stdin is not None

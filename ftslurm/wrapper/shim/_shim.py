@@ -2100,8 +2100,9 @@ class Shim:
     def _listen(self) -> None:
         try:
             for message in self._line.listen():
-                if self._line.lease.over(boot_s()):  # the welcome itself may have told so
-                    break
+                # The welcome may have told so; or a beat's answer, which is read together with the `end` said before it.
+                if self._line.lease.over(boot_s()) and message["t"] != "end":
+                    continue
                 self._told(message)
         except (LinkError, KeyError, TypeError, ValueError) as error:
             complain(f"ftslurm: rank {self._rank}: ftrun cannot be understood: {error}")
