@@ -64,7 +64,7 @@ class Result:
     @property
     def ok(self) -> bool:
         found = self.verdict.finding
-        if self.case.act in ("order", "alone", "nobody"):  # the circle has the culprit in it, and whom it waits for
+        if self.case.act in CIRCLES:  # the circle has the culprit in it, and whom it waits for
             return found is not None and found.kind is self.case.expected and self.case.victim in found.ranks
         if self.case.act == "exit" and found is not None and found.kind is Kind.NON_COMM_HANG:
             return found.ranks == self.case.ranks  # it has ended, and its peers have not died of it yet
@@ -294,6 +294,7 @@ FRESHEST_HANGS = (
     "starved", "unnotified", "unanswered", "killed-worker", "semaphore", "mute-child", "stopped-child", "tries-again", "in-asyncio",
     "signalled", "native-lock", "locked-base", "record-lock", "backlog", "select-none", "barrier-of-threads", "manager", "pidfile",
 )  # fmt: skip
+CIRCLES = ("order", "alone", "nobody")  # the victim and whom it waits for wait for each other
 STRAYS = ("alone", "nobody", "in-vain")  # the victim waits where no other comes; they end the job
 FRESHEST_MODES = ("context", "1f1b", "accumulate", "join", "averaging", "functional", "tensor", "scattered", "hsdp", "mpi", "jax")
 FRESHEST_LAUNCHES = ("actors", "kernel", "coroutine", "script")

@@ -121,7 +121,7 @@ def _told(plan: Plan, case: Case, found: rec.CulpritSeen | rec.HangSeen | None) 
         return Told(case.act, truth, Kind.EXIT_HANG.value, case.expected is Kind.EXIT_HANG, f"{plan}, {case}: {found.what}")
     said = found.sign if found else ""
     ranks = found.ranks if found else ()
-    right = case.victim in ranks if case.act == "order" else ranks == case.ranks
+    right = case.victim in ranks if case.act in cases.CIRCLES else ranks == case.ranks
     words = f"{plan}, {case}: " + (f"{said} {','.join(map(str, ranks))}: {found.cause} {found.evidence}" if found else "nothing")
     return Told(case.act, truth, said, said == truth and (not truth or right), words)
 
