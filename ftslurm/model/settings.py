@@ -511,9 +511,10 @@ class Settings:
         "ports on which ftrun may listen, such as 60000-60100. Empty: SrunPortRange if the site sets it, else any port"
     )
     secret: str = _leaf(
-        "nodes.secret", choice("auto", "munge", "environment"), "auto",
-        "how the ranks and agents receive the secret of the run. munge: as a munge credential; environment: in the"
-        " environment that srun sends; auto: munge if Slurm uses it, except for steps that start in a container",
+        "nodes.secret", choice("auto", "munge", "file", "environment"), "auto",
+        "how the ranks and agents receive the secret of the run. munge: as a munge credential; file: in a file of the state"
+        " folder; environment: in the environment that srun sends; auto: munge if Slurm uses it; for steps that start in a"
+        " container file if the container mounts the state folder, else environment",
     )  # fmt: skip
     check_s: float = _leaf("nodes.check_timeout", lasting, 30.0, "how long the check of a node before ranks start there may take")
     min_healthy: int = _leaf(

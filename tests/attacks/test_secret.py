@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,6 @@ from ftslurm.wrapper.shim.munge import handed_over, munge_word
 from tests.attacks.users import NEIGHBOUR, OWNER, run_as, start_as
 from tests.wrapper.munged import munged, needs_munge
 
-pytestmark = needs_munge
 SECRET = bytes(range(32))
 DECODE = "import sys; from ftslurm.wrapper.shim.munge import handed_over; print(handed_over(sys.argv[1]).hex())"
 ENCODE = "import os, sys; from ftslurm.wrapper.shim.munge import munge_word; print(munge_word(bytes(32), int(sys.argv[2]), sys.argv[1]))"
@@ -27,6 +28,7 @@ def munge() -> Iterator[str]:
         yield str(path)
 
 
+@needs_munge
 def test_what_she_reads_is_decoded_for_the_owner_alone_however_often_and_late(munge: str) -> None:
     word = munge_word(SECRET, OWNER, munge)
     with pytest.raises(OSError, match="Unauthorized"):
@@ -38,12 +40,14 @@ def test_what_she_reads_is_decoded_for_the_owner_alone_however_often_and_late(mu
     assert theirs.split()[-1] == str(os.geteuid()), "it is root's here, who made it"
 
 
+@needs_munge
 def test_a_rank_takes_no_secret_of_hers(munge: str) -> None:
     """She made it for the owner, and sits on the port."""
     word = run_as(NEIGHBOUR, ENCODE, munge, str(OWNER)).strip()
     assert f"of user {NEIGHBOUR}, and not of {OWNER}" in run_as(OWNER, DECODE, word)
 
 
+@needs_munge
 def test_who_took_the_port_of_a_dead_ftrun_starts_nothing(munge: str) -> None:
     """She has all that was sent, and knows the protocol."""
     word = run_as(OWNER, ENCODE, munge, str(OWNER)).strip()
@@ -69,3 +73,72 @@ def test_who_took_the_port_of_a_dead_ftrun_starts_nothing(munge: str) -> None:
                 hers.settimeout(4)
             said = shim.communicate(timeout=30)[0]
     assert shim.returncode == 71 and "cannot reach ftrun" in said and str(OWNER) not in said.split()
+
+
+# --- a step in a container, where there is no munge: all of srun's launch is hers to read
+
+FILED = """
+import os, sys
+from pathlib import Path
+from ftslurm.launchers.srun_options import split_command_line
+from ftslurm.wrapper.wire.handover import SecretFile, begins_in_a_container, is_seen_in_containers, secret_word
+state = Path(sys.argv[1])
+steps = split_command_line(["--container-image=x", f"--container-mounts={state}", "train"], frozenset()).components
+file = SecretFile(state, "c.5") if is_seen_in_containers(state, steps, {}) else None
+print(secret_word(bytes(range(32)), "auto", "", begins_in_a_container(steps, {}), file=file))
+"""
+READ = "import sys; from ftslurm.wrapper.shim import secret_file; secret_file.SECRET_SEEN_S = 0.0\n" + DECODE.removeprefix("import sys; ")
+
+
+@pytest.fixture
+def state() -> Iterator[Path]:
+    """Of the owner's, below a folder through which she passes; all is laid open by a umask of 000 and a loose mode."""
+    with tempfile.TemporaryDirectory(prefix="ftslurm-", dir="/var/tmp") as outer:
+        os.chmod(outer, 0o755)
+        folder = Path(outer, "state")
+        folder.mkdir()
+        folder.chmod(0o755)
+        os.chown(folder, OWNER, OWNER)
+        yield folder
+
+
+def filed(state: Path) -> tuple[str, Path]:
+    word = run_as(OWNER, f"import os; os.umask(0)\n{FILED}", str(state)).strip()
+    return word, Path(os.fsdecode(bytes.fromhex(word.removeprefix("file."))))
+
+
+def test_what_she_reads_of_a_step_in_a_container_is_no_secret(state: Path) -> None:
+    word, path = filed(state)
+    assert SECRET.hex() not in word and path.parent.stat().st_mode & 0o777 == 0o700
+    assert "Permission denied" in run_as(NEIGHBOUR, READ, word)
+    assert run_as(OWNER, READ, word).strip() == SECRET.hex()
+
+
+PLANTED = {
+    "a link": "os.symlink('/dev/zero', path)",
+    "a FIFO": "os.mkfifo(path, 0o600)",
+    "another size": "open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), 'wb').write(bytes(64))",
+    "one that others read": "open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), 'wb').write(bytes(32)); os.chmod(path, 0o644)",
+    "a second name": "open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), 'wb').write(bytes(32)); os.link(path, path + '2')",
+    "an open folder": "open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), 'wb').write(bytes(32)); os.chmod(os.path.dirname(path), 0o711)",
+}
+
+
+@pytest.mark.parametrize("trick", PLANTED)
+def test_what_is_no_file_of_the_owner_s_alone_is_not_taken(state: Path, trick: str) -> None:
+    word, path = filed(state)
+    run_as(OWNER, f"import os, sys; path = sys.argv[1]; os.unlink(path); {PLANTED[trick]}", str(path))
+    began = time.monotonic()
+    said = run_as(OWNER, READ, word)
+    assert bytes(32).hex() not in said and ("Error" in said) and time.monotonic() - began < 30
+
+
+def test_one_that_she_has_laid_there_is_not_taken(state: Path) -> None:
+    word, path = filed(state)
+    path.unlink()
+    path.write_bytes(bytes(32))
+    path.chmod(0o600)
+    os.chown(path, NEIGHBOUR, NEIGHBOUR)
+    assert "Permission denied" in run_as(OWNER, READ, word)
+    path.chmod(0o666)
+    assert "is not ours alone" in run_as(OWNER, READ, word)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shlex
@@ -72,7 +73,15 @@ from ftslurm.wrapper.output.outputs import output_to, own_files, ranks_files
 from ftslurm.wrapper.requeue.lenders import Lenders
 from ftslurm.wrapper.telling.notices import notices_for
 from ftslurm.wrapper.wire.addresses import chosen, of_this_node
-from ftslurm.wrapper.wire.handover import ENVIRONMENT, begins_in_a_container, munge_socket, secret_word
+from ftslurm.wrapper.wire.handover import (
+    ENVIRONMENT,
+    FILE,
+    SecretFile,
+    begins_in_a_container,
+    is_seen_in_containers,
+    munge_socket,
+    secret_word,
+)
 
 if TYPE_CHECKING:
     from ftslurm.launchers.allocation import NewAllocation
@@ -308,11 +317,15 @@ def _controller(
     sources.runs, sources.will = runs, will_for(facts, settings, journal.path, whole(order.env.get("SLURM_TASK_PID", "")) or 0)
     sources.listen(RequestReader(journal.path).look)
     contained = begins_in_a_container(order.components, order.env)
+    state = journal.path.parent.parent
+    file = SecretFile(state, journal.path.stem)
+    seen = settings.secret == FILE or is_seen_in_containers(state, order.components, order.env)
+    atexit.register(file.remove)
 
     def channel() -> str:
         """Each time anew: munge's key may have been exchanged since."""
         wanted = ENVIRONMENT if facts.launcher == "local" else settings.secret  # it does not leave this machine
-        word = secret_word(sources.server.secret, wanted, munge, contained, _say)
+        word = secret_word(sources.server.secret, wanted, munge, contained, _say, file if seen else None)
         return sources.server.channel_text([address] if address else addresses, only=bool(address), word=word)
 
     effects = Effects(

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import select
+import stat
 import sys
 import time
 from _thread import allocate_lock, start_new_thread
@@ -50,6 +51,52 @@ if TYPE_CHECKING:
     import ctypes
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any, TypeAlias
+
+
+# --- secret_file.py
+# The secret of an ftrun in a file of its user's: for a step that begins where there is no munge, and its folder is mounted.
+
+SECRET_BYTES = 32
+SECRET_SEEN_S = 10.0  # for a file system on the network to show what another node has just made
+
+
+def secret_at(path: str) -> bytes:
+    """Read as nobody else may have laid it there: a plain file with one name, ours alone, in a folder that is ours alone.
+
+    Raises: OSError, ValueError.
+    """
+    deadline = time.monotonic() + SECRET_SEEN_S
+    while True:
+        try:
+            return _secret_in(path)
+        except FileNotFoundError:
+            if time.monotonic() >= deadline:
+                raise OSError(f"{path}, the secret of this run, is not there: is its folder mounted here?") from None
+        time.sleep(0.1)
+
+
+def _secret_in(path: str) -> bytes:
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _ours_alone(os.fstat(folder), os.path.dirname(path))
+        # No FIFO holds us up.
+        file = os.open(os.path.basename(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            found = os.fstat(file)
+            _ours_alone(found, path)
+            secret = os.read(file, SECRET_BYTES + 1)
+        finally:
+            os.close(file)
+    finally:
+        os.close(folder)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or len(secret) != SECRET_BYTES:
+        raise ValueError(f"{path} is no secret of a run")
+    return secret
+
+
+def _ours_alone(found: os.stat_result, path: str) -> None:
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise ValueError(f"{path} is not ours alone, and may be anybody's")
 
 
 # --- munge.py
@@ -115,7 +162,9 @@ def munge_word(secret: bytes, user_id: int, socket: str) -> str:
 
 
 def handed_over(word: str) -> bytes:
-    """The secret. Raises: OSError where munge does not give it, ValueError for what is none of our user's."""
+    """The secret. Raises: OSError where munge or the file does not give it, ValueError for what is none of our user's."""
+    if word.startswith("file."):
+        return secret_at(os.fsdecode(bytes.fromhex(word.removeprefix("file."))))
     if not word.startswith("munge."):
         return bytes.fromhex(word)
     _, socket, text = word.split(".", 2)
@@ -134,7 +183,7 @@ CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
 class Channel:
     """How to reach the controller: `1:port/launch:secret:address,address`, kept out of every command line. launch: which of
     its steps this is, counted from 1; 0 or missing for others than shims. `=address`: it listens there alone. secret: itself,
-    or a credential of munge's for our user: `munge.socket.credential`.
+    or a credential of munge's for our user (`munge.socket.credential`), or a file of our user's (`file.path`).
 
     A step over the nodes of several jobs has several sruns, and each counts its tasks from 0: then it is
     `2:8/0-3,6-7:port:...`, how many tasks there are in all, and the ranks of this srun's in order.

@@ -10,7 +10,7 @@ CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
 class Channel:
     """How to reach the controller: `1:port/launch:secret:address,address`, kept out of every command line. launch: which of
     its steps this is, counted from 1; 0 or missing for others than shims. `=address`: it listens there alone. secret: itself,
-    or a credential of munge's for our user: `munge.socket.credential`.
+    or a credential of munge's for our user (`munge.socket.credential`), or a file of our user's (`file.path`).
 
     A step over the nodes of several jobs has several sruns, and each counts its tasks from 0: then it is
     `2:8/0-3,6-7:port:...`, how many tasks there are in all, and the ranks of this srun's in order.

@@ -7,6 +7,7 @@ import os
 import time
 
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING
+from ftslurm.wrapper.shim.secret_file import secret_at
 
 if TYPE_CHECKING:
     from typing import Any
@@ -71,7 +72,9 @@ def munge_word(secret: bytes, user_id: int, socket: str) -> str:
 
 
 def handed_over(word: str) -> bytes:
-    """The secret. Raises: OSError where munge does not give it, ValueError for what is none of our user's."""
+    """The secret. Raises: OSError where munge or the file does not give it, ValueError for what is none of our user's."""
+    if word.startswith("file."):
+        return secret_at(os.fsdecode(bytes.fromhex(word.removeprefix("file."))))
     if not word.startswith("munge."):
         return bytes.fromhex(word)
     _, socket, text = word.split(".", 2)

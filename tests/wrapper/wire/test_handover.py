@@ -15,10 +15,11 @@ import pytest
 from ftslurm.errors import LaunchFailed
 from ftslurm.launchers.srun_options import split_command_line
 from ftslurm.wrapper.shim import munge as munge_module
+from ftslurm.wrapper.shim import secret_file
 from ftslurm.wrapper.shim.channel import Channel
 from ftslurm.wrapper.shim.munge import handed_over, munge_word
 from ftslurm.wrapper.wire.channel import for_launch
-from ftslurm.wrapper.wire.handover import begins_in_a_container, munge_socket, secret_word
+from ftslurm.wrapper.wire.handover import SecretFile, begins_in_a_container, is_seen_in_containers, munge_socket, secret_word
 from tests.wrapper.munged import munged, needs_munge
 from tests.wrapper.shim_controller import REPOSITORY
 
@@ -116,6 +117,44 @@ def test_where_a_step_begins(line: str, env: Mapping[str, str], contained: bool)
 @pytest.mark.parametrize(("wanted", "socket_", "contained"), [("environment", "", False), ("auto", None, False), ("auto", "", True)])
 def test_where_there_is_no_munge_for_it_the_environment_has_it(wanted: str, socket_: str | None, contained: bool) -> None:
     assert handed_over(secret_word(SECRET, wanted, socket_, contained)) == SECRET
+
+
+# --- in containers
+
+
+@pytest.mark.parametrize(("line", "env", "seen"), [
+    ("--container-image=x --container-mounts=/home train", {}, True),
+    ("--container-image=x --container-mounts=/data,/home/u:/home/u:rw train", {}, True),
+    ("--container-image=x --container-mounts=/data --container-mounts=/home/u/.ftslurm:/home/u/.ftslurm train", {}, True),
+    ("--container-image=x --container-mount-home train", {"HOME": "/home/u"}, True),
+    ("--container-image=x --container-mounts=/home:/root train", {}, False),
+    ("--container-image=x --container-mounts=/home/us train", {}, False),
+    ("--container-image=x train", {"HOME": "/home/u"}, False),
+    ("--container-image=x --container-mounts=/home a : --container-name=y b", {}, False),
+    ("--container=/oci --container-mounts=/home train", {}, False),
+    ("--container-image=x --container-mounts=/home train", {"SLURM_CONTAINER": "/oci"}, False),
+])  # fmt: skip
+def test_what_a_container_mounts_the_options_tell(line: str, env: Mapping[str, str], seen: bool) -> None:
+    components = split_command_line(line.split(), frozenset()).components
+    assert is_seen_in_containers(Path("/home/u/.ftslurm"), components, env) is seen
+
+
+@pytest.mark.parametrize(("wanted", "contained", "by_file"), [
+    ("auto", True, True), ("file", False, True), ("file", True, True), ("auto", False, False), ("environment", True, False),
+])  # fmt: skip
+def test_a_step_in_a_container_finds_it_in_a_file_and_a_run_leaves_none(tmp_path: Path, wanted: str, contained: bool, by_file: bool) -> None:
+    file = SecretFile(tmp_path, "c.5")
+    SecretFile(tmp_path, "c.5").word(SECRET), SecretFile(tmp_path, "c.55").word(SECRET)  # another job's, and one of a run that was killed
+    word = secret_word(SECRET, wanted, None, contained, file=file)
+    assert handed_over(word) == SECRET == handed_over(secret_word(SECRET, wanted, None, contained, file=file))
+    assert word.startswith("file.") is by_file is (SECRET.hex() not in word)
+    assert Channel(f"1:1:{word}:n1").secret == SECRET
+    file.remove()
+    assert [path.name.rpartition(".")[0] for path in (tmp_path / "secrets").iterdir()] == ["c.55"]
+    if by_file:
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="is its folder mounted here"):
+            patch.setattr(secret_file, "SECRET_SEEN_S", 0.0)
+            handed_over(word)
 
 
 def test_where_munge_gives_none_that_is_said_or_an_error() -> None:
