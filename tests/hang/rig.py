@@ -18,7 +18,7 @@ from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, idle_
 from ftslurm.system.processes import usage
 from ftslurm.wrapper.agent.evidence import NodeWatch
 from ftslurm.wrapper.agent.life import Life
-from ftslurm.wrapper.shim import descendants
+from ftslurm.wrapper.shim.processes import descendants
 from tests.hang.network import Network
 
 HERE = Path(__file__).parent

@@ -448,10 +448,14 @@ def _not_come(state: JobState) -> Finding | None:
         here = [view.rank for view in poll]
     if not here or not absent:
         return None
+    # Of several, one whose place could not be looked at may well wait.
+    absent = [view for view in absent if not _may_wait(view)] or absent
     operation = next((stay.operation for rank in here if (stay := state.views[rank].inside)), "a loop that polls")
     words = "; ".join(dict.fromkeys(what_it_does(view) for view in absent[:EVIDENCE_MAX]))
     ranks = [view.rank for view in absent]
     seen = (f"rank {fold(here)} waits in {operation}; rank {fold(ranks)} has not come",)
+    if any(map(_may_wait, absent)):
+        return replace(_finding(state, Kind.UNKNOWN, ranks, words, (), seen), operation=operation)
     blamed = [view.node for view in absent if view.process is ProcessState.DISK]
     return replace(_finding(state, Kind.NON_COMM_HANG, ranks, words, (), seen, blamed), operation=operation)
 

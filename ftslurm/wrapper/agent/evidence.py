@@ -878,7 +878,7 @@ class NodeWatch:
         if _may_be_in_mpi(each) and each.age("main", self._clock()) > MAIN_FRESH_S and view.process is ProcessState.RUNNING:
             if each.mpi_call is None or each.mpi_call[0] != each.seen["main"][0]:
                 native = self._stack(each.pid, until, native=True)
-                each.mpi_call = (each.seen["main"][0], mpi_call(native)) if native else None
+                each.mpi_call = (each.seen["main"][0], mpi_call(native)) if _MAIN_THREAD.search(native) else None
                 stack = native or stack
             view = _in_mpi(view, each, self._clock())
         inside = stack_inside(stack)
@@ -1054,7 +1054,9 @@ def _may_be_in_mpi(each: _Rank) -> bool:
 def _in_mpi(view: RankView, each: _Rank, now: float) -> RankView:
     """A rank that burns its CPU in one call of MPI: that is a wait. Unless a process or thread beside does work, for which it may
     well be waited for."""
-    call, (cpu_percent, _) = each.mpi_call[1] if each.mpi_call else "", _beside_main(each)
+    if each.mpi_call is None:  # nobody could look
+        return replace(view, hidden_groups=1)
+    call, (cpu_percent, _) = each.mpi_call[1], _beside_main(each)
     beside = replace(view, process=ProcessState.SLEEPING, cpu_percent=cpu_percent)
     if not call or cpu_percent is None or works(beside):
         return view

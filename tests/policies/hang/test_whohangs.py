@@ -415,6 +415,9 @@ def test_ranks_that_burn_their_cpu_in_a_call_of_mpi_wait() -> None:
     assert found is not None and (found.kind, found.ranks, found.operation) == (Kind.NON_COMM_HANG, (1,), "MPI_Allreduce")
     assert not is_busy(found, views) and idle_s(views, 20.0) == 20.0
     assert is_busy(found, [in_mpi(0), replace(asleep, process=ProcessState.RUNNING), in_mpi(2)]), "it computes, or loops"
+    unseen = replace(in_mpi(2), inside=None, hidden_groups=1, cpu_percent=90.0)
+    assert told(in_mpi(0), asleep, unseen) == ("RankNonCommHang", (1,)) and is_busy(None, [in_mpi(0), asleep, unseen])
+    assert told(in_mpi(0), in_mpi(1), unseen) == ("unknown", (2,)), "nobody could look at its stack"
     found = who_hangs([in_mpi(0, "MPI_Recv"), in_mpi(1), in_mpi(2)])
     assert found is not None and (found.kind, found.ranks, found.blamed) == (Kind.COMM_HANG, (0, 1, 2), ())
     assert found.cause.startswith("all ranks wait in MPI_Recv, MPI_Allreduce, and none gets on")
