@@ -25,12 +25,12 @@ STATUS = {Retriable.YES: WORTH_IT, Retriable.ONCE: WORTH_IT, Retriable.NO: NOT_W
 @click.option("--annotations", metavar="FILE", default="", help="As ftrun --ft-annotations.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def analyze(log: tuple[str, ...], status: int | None, policy: str, profile: str, annotations: str, as_json: bool) -> NoReturn:
-    """Why the job of LOG failed, by the rules of ftrun, whoever launched it.
+    """Tell why the job that wrote LOG failed, by the rules of ftrun, whatever launched it.
 
     LOG is a job's output (slurm-7.out, with labels or without), the files of its ranks, a folder (torchrun's --log-dir), or - for
     stdin. Of huge logs the head and the tail are read.
 
-    Ends with 0 where another try is worth it, 1 where it is not, 3 where the log does not tell, 64 for bad usage, 66 for a log
+    Exit status: 0 if another try is worth it, 1 if it is not, 3 if the log does not tell, 64 for wrong usage, 66 for a log
     that cannot be read.
     """
     from ftslurm.config.settings_files import Request, settings_in_force

@@ -21,7 +21,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print what teaches SHELL to complete ftrun and ftslurm: commands, options, settings, and numbers of your jobs.
+    """Print the script that lets SHELL complete commands, options, settings and job numbers of ftrun and ftslurm.
 
     For one session: eval "$(ftslurm completion bash)". For all: write it to
     ~/.local/share/bash-completion/completions/ftslurm (bash), a folder of $fpath as _ftslurm (zsh) or

@@ -30,11 +30,11 @@ FARTHEST_S = 366 * 86400.0
 @click.argument("job", shell_complete=complete.jobs)
 @click.pass_context
 def control(context: click.Context, job: str) -> None:
-    """Steer JOB while it runs, or for its next attempt. Without VERB: what was asked so far.
+    """Steer JOB while it runs, or at its next attempt. Without VERB: list the requests so far.
 
-    The request is written into the job's ledger, and the ftrun of the job takes it within about two seconds, also while it waits
-    for something. Exit status 0: taken; 1: refused, with the reason; 3: written down, and nobody has taken it yet (the next
-    attempt does).
+    ftslurm writes the request into the job's ledger, and the job's ftrun answers within about two seconds, even while it waits
+    for something. Exit status: 0 accepted; 1 refused, with the reason; 3 recorded, but not answered yet (the next attempt
+    answers it).
     """
     words = context.find_root().obj or ["control", job]
     context.obj = job
@@ -85,7 +85,7 @@ def _verb(name: str) -> Callable[[F], click.Command]:
 
         wait = click.option(
             "--wait", "wait_s", type=click.FloatRange(0, 600), default=WAIT_S, show_default=True, metavar="S",
-            help="Seconds for the answer.",
+            help="Seconds to wait for the answer.",
         )  # fmt: skip
         return control.command(name)(wait(click.pass_context(ask)))
 
@@ -94,9 +94,9 @@ def _verb(name: str) -> Callable[[F], click.Command]:
 
 def _when(function: F) -> F:
     for option in (
-        click.option("--files", metavar="PATTERN", default="", help="A checkpoint makes or changes such a file or folder."),
-        click.option("--by", metavar="TIME", help="At the latest then: 14:30, 2026-11-23T14:30, 90m. Alone: at that time."),
-        click.option("--after", metavar="TIME", help="Only checkpoints from then on count."),
+        click.option("--files", metavar="PATTERN", default="", help="Files or folders that a checkpoint creates or changes."),
+        click.option("--by", metavar="TIME", help="Latest time: 14:30, 2026-11-23T14:30, or 90m. Alone: at that time."),
+        click.option("--after", metavar="TIME", help="Count only checkpoints from this time on."),
         click.option("--checkpoints", type=click.IntRange(1, 10**6), metavar="N", help="After the next N checkpoints."),
         click.option("--after-checkpoint", is_flag=True, help="After the next checkpoint."),
     ):
@@ -108,9 +108,9 @@ def _conditions(after_checkpoint: bool, checkpoints: int | None, after: str | No
     """Raises: UsageError."""
     number = checkpoints or int(after_checkpoint or bool(after))
     if files and not number:
-        raise UsageError("--files tells what a checkpoint is, and none is waited for", hint="add --after-checkpoint")
+        raise UsageError("--files describes a checkpoint, but the request waits for none", hint="add --after-checkpoint")
     if "**" in files:
-        raise UsageError(f"--files {files}: `**` is no pattern here", hint="name each level: 'run/*/step_*'")
+        raise UsageError(f"--files {files}: `**` is not supported", hint="name each level: 'run/*/step_*'")
     now = time.time()
     return {
         "checkpoints": number, "files": os.path.join(os.getcwd(), files) if files else "",  # noqa: PTH109, PTH118 -- a pattern
@@ -122,9 +122,9 @@ def moment(option: str, text: str, now: float) -> float:
     """Unix seconds of `14:30` (the next one), a date and time, both local, or a time from now. Raises: UsageError."""
     found = _moment(text.strip(), now)
     if found is None:
-        raise UsageError(f"{option} {text}: no time", hint="14:30, 2026-11-23T14:30, or 90m from now")
+        raise UsageError(f"{option} {text}: not a time", hint="14:30, 2026-11-23T14:30, or 90m from now")
     if not now - 1 <= found <= now + FARTHEST_S:
-        raise UsageError(f"{option} {text}: {'that is over' if found < now else 'that is too far away'}", hint="")
+        raise UsageError(f"{option} {text}: {'that time has passed' if found < now else 'it is too far ahead'}", hint="")
     return found
 
 
@@ -157,67 +157,67 @@ def _nodes(words: tuple[str, ...]) -> tuple[str, ...]:
 @_verb(ctl.STOP)
 @_when
 def stop(**when: Any) -> dict[str, Any]:
-    """End the job: SIGTERM for the ranks, the grace, then nothing is started again.
+    """End the job: send SIGTERM to the ranks, wait for the grace time, and start nothing again.
 
-    Now, after a checkpoint (--after-checkpoint), or at a time (--by). ftrun ends with the status of the ranks, 143 if they had to
-    be ended.
+    Now, after a checkpoint (--after-checkpoint), or at a time (--by). ftrun exits with the status of the ranks, or with 143 if it
+    had to kill them.
     """
     return _conditions(**when)
 
 
 @_verb(ctl.REQUEUE)
-@click.option("--without", metavar="NODES", multiple=True, help="And exclude these nodes.")
+@click.option("--without", metavar="NODES", multiple=True, help="Exclude these nodes, too.")
 @_when
 def requeue(without: tuple[str, ...], **when: Any) -> dict[str, Any]:
-    """Give the job back to Slurm: it starts again some seconds later, at no cost."""
+    """Requeue the job: it starts again some seconds later. This spends no budget."""
     return {"nodes": _nodes(without), **_conditions(**when)}
 
 
 @_verb(ctl.EXCLUDE)
 @click.argument("nodes", nargs=-1, required=True)
-@click.option("--later", is_flag=True, help="From the next start on; nothing is stopped for it.")
+@click.option("--later", is_flag=True, help="Take effect at the next start; stop nothing now.")
 @_when
 def exclude(nodes: tuple[str, ...], later: bool, **when: Any) -> dict[str, Any]:
-    """Leave NODES, at once where ranks run there: by a spare, a smaller step, or a requeue, at no cost.
+    """Exclude NODES. Ranks that run there move at once: to a spare, to fewer nodes, or by a requeue. This spends no budget.
 
-    The job does not use them again until `reinstate`. Refused where the job could not go on without them.
+    The job does not use these nodes again until `reinstate`. ftrun refuses if the job cannot go on without them.
     """
     conditions = _conditions(**when)
     if later and (conditions["checkpoints"] or conditions["until"]):
-        raise UsageError("--later stops nothing, so there is nothing to wait for", hint="leave --later or the condition out")
+        raise UsageError("--later stops nothing, so it takes no condition", hint="omit --later or the condition")
     return {"nodes": _nodes(nodes), "later": later, **conditions}
 
 
 @_verb(ctl.REINSTATE)
 @click.argument("nodes", nargs=-1, required=True)
 def reinstate(nodes: tuple[str, ...]) -> dict[str, Any]:
-    """The job may use NODES again, whoever has excluded them, you or ftrun."""
+    """Let the job use NODES again, no matter whether you or ftrun excluded them."""
     return {"nodes": _nodes(nodes)}
 
 
 @_verb(ctl.HOLD)
 @click.argument("rung", type=click.Choice(ctl.HOLDABLE))
 def hold(rung: str) -> dict[str, Any]:
-    """The ladder passes RUNG over until `release`."""
+    """Skip RUNG of the ladder until `release`."""
     return {"rung": rung}
 
 
 @_verb(ctl.RELEASE)
 @click.argument("rung", type=click.Choice(ctl.HOLDABLE))
 def release(rung: str) -> dict[str, Any]:
-    """The ladder asks RUNG again."""
+    """Use RUNG of the ladder again."""
     return {"rung": rung}
 
 
 @_verb(ctl.NO_RESTARTS)
 def no_restarts() -> dict[str, Any]:
-    """No rung answers any more: the next failure ends the job."""
+    """Restart nothing any more: the next failure ends the job."""
     return {}
 
 
 @_verb(ctl.ALLOW_RESTARTS)
 def allow_restarts() -> dict[str, Any]:
-    """The ladder answers failures again."""
+    """Answer failures by the ladder again."""
     return {}
 
 
@@ -232,7 +232,7 @@ def undo(number: int | None) -> dict[str, Any]:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @click.pass_context
 def list_requests(context: click.Context, as_json: bool) -> None:
-    """All requests: who asked for what and when, and what became of it."""
+    """List all requests: who asked for what and when, and the outcome."""
     from ftslurm.report.requests import requests, table
     from ftslurm.report.text import moment as local
 
@@ -240,5 +240,5 @@ def list_requests(context: click.Context, as_json: bool) -> None:
     if as_json:
         return print_json([asdict(one) for one in found])
     if not found:
-        return click.echo("nothing was asked for yet", err=True)
+        return click.echo("no requests so far", err=True)
     click.echo(visible("\n".join(table(found, local)), lines=True))

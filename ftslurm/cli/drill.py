@@ -17,7 +17,7 @@ from ftslurm.model.text import visible
 
 @click.group()
 def drill() -> None:
-    """Inject a fault on purpose into a running job of yours, and watch the ladder answer it.
+    """Inject a fault into one of your running jobs, and see how ftrun answers it.
 
     The ledger and `ftslurm history` mark it as a drill; the remedy is real and costs what it always costs.
     """
@@ -41,13 +41,13 @@ _NODE = click.option("--node", required=True, help="A node of the job.")
 @_NODE
 @click.option("--device", default="0", help="As the device's tool numbers it: 0.0 for card 0, chip 0; 3 for GPU 3.")
 @click.option("--code", required=True, help="80E01801, or 'XID 79'.")
-@click.option("--kind", type=click.Choice(["ascend", "nvidia", "amd"]), help="Default: by the code.")
+@click.option("--kind", type=click.Choice(["ascend", "nvidia", "amd"]), help="Default: as the code's catalogue says.")
 @click.option(
-    "--severity", type=click.Choice(["hint", "minor", "major", "critical"]), default="major", help="For codes no catalogue has."
+    "--severity", type=click.Choice(["hint", "minor", "major", "critical"]), default="major", help="For codes without one."
 )
-@click.option("--stays", is_flag=True, help="Healing fails; else the fault is gone once the device is healed.")
+@click.option("--stays", is_flag=True, help="Healing fails. Otherwise it removes the fault.")
 def device_fault(job: str, node: str, device: str, code: str, kind: str | None, severity: str, stays: bool) -> None:
-    """A device of NODE reports CODE."""
+    """Make a device of NODE report CODE."""
     chosen = kind or ("nvidia" if code.upper().startswith(("XID", "SXID", "RECOVERY", "ROW")) else "ascend")
     order = DrillAsked(
         0, "device-fault", node=node, device=device, code=code.upper(), kind=chosen, severity=severity, heals=not stays
@@ -58,10 +58,10 @@ def device_fault(job: str, node: str, device: str, code: str, kind: str | None, 
 @drill.command("rank-crash")
 @click.argument("job", shell_complete=complete.jobs)
 @_RANK
-@click.option("--status", type=click.IntRange(1, 255), help="The rank seems to exit with it.  [1]")
-@click.option("--signal", help="The rank is sent it: SEGV, KILL, 9.")
+@click.option("--status", type=click.IntRange(1, 255), help="Exit status of the rank.  [1]")
+@click.option("--signal", help="Signal that kills the rank: SEGV, KILL, 9.")
 def rank_crash(job: str, rank: int, status: int | None, signal: str | None) -> None:
-    """Rank RANK fails, with a status or by a signal."""
+    """Make rank RANK fail, with a status or by a signal."""
     if signal and status:
         raise UsageError("--status and --signal exclude each other", hint="give one of them")
     number = _signal(signal) if signal else 0
@@ -82,16 +82,16 @@ def _signal(name: str) -> int:
 @click.argument("job", shell_complete=complete.jobs)
 @_RANK
 def hang(job: str, rank: int) -> None:
-    """Rank RANK stands still until it is ended (or `drill end`)."""
+    """Stop rank RANK until ftrun ends it, or until `drill end`."""
     _run(job, DrillAsked(0, "hang", rank=rank))
 
 
 @drill.command("slow-rank")
 @click.argument("job", shell_complete=complete.jobs)
 @_RANK
-@click.option("--share", type=click.FloatRange(0.01, 0.99), default=0.25, show_default=True, help="Of the time it still gets.")
+@click.option("--share", type=click.FloatRange(0.01, 0.99), default=0.25, show_default=True, help="CPU share left to the rank.")
 def slow_rank(job: str, rank: int, share: float) -> None:
-    """Rank RANK becomes slow, until `drill end`."""
+    """Slow rank RANK down until `drill end`."""
     _run(job, DrillAsked(0, "slow-rank", rank=rank, share=share))
 
 
@@ -99,7 +99,7 @@ def slow_rank(job: str, rank: int, share: float) -> None:
 @click.argument("job", shell_complete=complete.jobs)
 @_NODE
 def lost_node(job: str, node: str) -> None:
-    """All tasks on NODE vanish without a word, and ftrun takes the node for lost. (Slurm goes on to think it well.)"""
+    """Kill all tasks on NODE without a word, so that ftrun takes the node for lost. (Slurm still considers it healthy.)"""
     _run(job, DrillAsked(0, "lost-node", node=node))
 
 
@@ -107,5 +107,5 @@ def lost_node(job: str, node: str) -> None:
 @click.argument("job", shell_complete=complete.jobs)
 @_RANK
 def end(job: str, rank: int) -> None:
-    """End a hang or slowness of rank RANK."""
+    """End the hang or slowness of rank RANK."""
     _run(job, DrillAsked(0, "end", rank=rank))

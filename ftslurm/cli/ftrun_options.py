@@ -70,26 +70,26 @@ LEAVES = {
 @click.option("--ft-aimaster", metavar="FLAGS", help='AIMaster\'s own flags in one word: "--job-execution-mode=Sync ...".')
 @click.option(
     "--ft-mode", metavar="sync|async", shell_complete=complete.words("sync", "async", "min-healthy"),
-    help="async: only the rank that failed is started again.",
+    help="async: restart only the rank that failed.",
 )
 @click.option("--ft-restart-policy", metavar="any-failed|min-healthy", help="ft_launcher's; see nodes.min_healthy.")
 @click.option(
     "--ft-watch", metavar="L0|L1|L2", shell_complete=complete.words("L0", "L1", "L2"),
-    help="A probe in Python ranks, to tell who hangs.",
+    help="Watch Python ranks with a probe, to tell which one hangs.",
 )
-@click.option("--ft-provide", metavar="nvrx,aimaster", help="Our API in place of these packages, also where they are there.")
+@click.option("--ft-provide", metavar="nvrx,aimaster", help="Stand in for these packages, even where they are installed.")
 @click.option("--ft-retry-keyword", metavar="WORD", multiple=True, help="In a failed rank's output: worth another try.")
-@click.option("--ft-max-restarts", metavar="N", help="Requeues the job may cost, 0 to 128.")
-@click.option("--ft-spares", metavar="N", help="Leave N nodes of the allocation free, to replace bad ones.")
-@click.option("--ft-min-nodes", metavar="N", help="Go on with as few nodes, where a bad one cannot be replaced.")
+@click.option("--ft-max-restarts", metavar="N", help="Requeues allowed for the job, 0 to 128.")
+@click.option("--ft-spares", metavar="N", help="Keep N nodes of the allocation as spares for bad ones.")
+@click.option("--ft-min-nodes", metavar="N", help="Continue with at least N nodes if a bad one cannot be replaced.")
 @click.option(
     "--ft-launcher", metavar="srun|local", shell_complete=complete.words("auto", "srun", "local"),
-    help="Default: srun where there is a Slurm, else local.",
+    help="Default: srun if Slurm is there, else local.",
 )
 @click.option("--ft-local-nodes", metavar="N", help="Nodes the local launcher simulates.")
 @click.option(
     "--ft-restart-via", metavar="shim|step", shell_complete=complete.words("shim", "step"),
-    help="step: a new srun a restart, for MPI and PMIx.",
+    help="step: a new srun for each restart, for MPI and PMIx.",
 )
 @click.option(
     "--ft-rendezvous", metavar="torch", shell_complete=complete.words("none", "torch"),
@@ -104,10 +104,10 @@ LEAVES = {
     "--ft-state-dir", metavar="DIR", shell_complete=complete.folders,
     help="Where ledgers are kept.  [FTSLURM_STATE_DIR; ~/.ftslurm]",
 )
-@click.option("--ft-dry-run", is_flag=True, help="Print what would run, and end.")
+@click.option("--ft-dry-run", is_flag=True, help="Print what would run, and exit.")
 @click.option("--ft-verbose", is_flag=True, help="Log events and decisions on stderr.  [FTRUN_VERBOSE=1]")
-@click.option("--ft-version", is_flag=True, help="Print the version, and end.")
-@click.option("--ft-help", is_flag=True, help="Print this, and end.")
+@click.option("--ft-version", is_flag=True, help="Print the version, and exit.")
+@click.option("--ft-help", is_flag=True, help="Print this help, and exit.")
 @click.argument("command", nargs=-1, metavar="COMMAND [ARGS]", shell_complete=complete.files)
 def options(**_: Any) -> None:
     """Run COMMAND as srun does, and keep it alive: restart in place, requeue elsewhere, or fail with a reason."""

@@ -32,7 +32,7 @@ from ftslurm.model.text import visible
 @click.group("ftslurm", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(ftslurm.__version__, prog_name="ftslurm")
 def group() -> None:
-    """What ftrun did for your jobs, what it would do, and what it left to you."""
+    """Look at your jobs under ftrun, steer them, and learn what ftrun did, would do, or leaves to you."""
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -59,10 +59,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 @group.command()
 @click.argument("job", shell_complete=complete.jobs)
-@click.option("-v", "--verbose", is_flag=True, help="All that was known, and why not the rungs before.")
-@click.option("--json", "as_json", is_flag=True, help="For programs; with all that is known.")
+@click.option("-v", "--verbose", is_flag=True, help="Show all that ftrun knew, and why it passed each earlier rung.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs, with all that ftrun knew.")
 def history(job: str, verbose: bool, as_json: bool) -> None:
-    """The attempts of JOB: nodes, times, what failed, why, what was done and what that cost. What repeats is folded."""
+    """List the attempts of JOB: nodes, times, what failed and why, the remedy and its cost. Repetitions are folded."""
     from ftslurm.ledger.evidence import kept
     from ftslurm.report import text, view
 
@@ -85,11 +85,11 @@ def history(job: str, verbose: bool, as_json: bool) -> None:
 @click.option("--annotations", metavar="FILE", default="", shell_complete=complete.files, help="As ftrun --ft-annotations.")
 @click.option(
     "--job", metavar="JOB", default="", shell_complete=complete.jobs,
-    help="With what `ftslurm control JOB` holds in this job.",
+    help="Take into account what `ftslurm control JOB` holds in this job.",
 )
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def explain(code: tuple[str, ...], policy: str, profile: str, annotations: str, job: str, as_json: bool) -> None:
-    """What CODE means, whose fault it is and what ftrun does about it. Without CODE: the ladder in force.
+    """Explain what CODE means, whose fault it is and what ftrun does about it. Without CODE: show the ladder in force.
 
     CODE is a fault code (80E01801, Xid 79), an exit status (exit 137, SIGSEGV) or a line of output in quotes; - reads
     lines from stdin. For the ladder: where each of its values comes from.
@@ -126,9 +126,9 @@ def _explain_code(code: tuple[str, ...], settings: Settings, as_json: bool) -> N
 
 @group.command()
 @click.argument("job", shell_complete=complete.jobs)
-@click.option("--finish", is_flag=True, required=True, help="Finish a requeue that the job itself could not.")
+@click.option("--finish", is_flag=True, required=True, help="Finish a requeue that the job itself could not finish.")
 def requeue(job: str, finish: bool) -> None:
-    """Finish the requeue that the ledger of JOB says was decided: exclude, set the start, release."""
+    """Finish the requeue that ftrun decided for JOB and could not finish: exclude the nodes, set the start, release."""
     from ftslurm.wrapper.requeue.outside import finish_requeue
 
     click.echo(visible(finish_requeue(store(), job, os.environ)))
@@ -136,7 +136,7 @@ def requeue(job: str, finish: bool) -> None:
 
 @group.command()
 def env() -> None:
-    """Shell lines that set the counters in a batch script: eval "$(ftslurm env)"."""
+    """Print shell lines that set the counters in a batch script: eval "$(ftslurm env)"."""
     from ftslurm.wrapper.batch_env import export_lines
 
     click.echo(export_lines(store(), os.environ), nl=False)

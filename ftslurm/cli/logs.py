@@ -19,17 +19,17 @@ from ftslurm.model.text import visible
 @click.argument("job", shell_complete=complete.jobs)
 @click.option("--attempt", type=click.IntRange(1), help="Only what this attempt printed.")
 @click.option("--rank", type=click.IntRange(0), help="Only this rank: from its own file (-o %t), or by srun's --label.")
-@click.option("-f", "--follow", is_flag=True, help="And what comes, until the job is over.")
+@click.option("-f", "--follow", is_flag=True, help="Print new output, too, until the job is over.")
 def logs(job: str, attempt: int | None, rank: int | None, follow: bool) -> None:
-    """What JOB printed, over all its requeues: also what Slurm has overwritten since.
+    """Print the output of JOB over all its requeues, including what Slurm has overwritten since.
 
-    Names of files go to stderr, their contents to stdout.
+    File names go to stderr, their contents to stdout.
     """
     from ftslurm.report.logs import outputs_of
     from ftslurm.wrapper.output import logs as read
 
     if follow and attempt is not None:
-        raise UsageError("--follow is for what comes, and --attempt for what was", hint="leave one of them out")
+        raise UsageError("--follow prints new output, --attempt past output", hint="omit one of them")
     journal, contents = store().find(job)
     outputs = outputs_of(contents.records)
     outputs.check(attempt)
@@ -38,7 +38,7 @@ def logs(job: str, attempt: int | None, rank: int | None, follow: bool) -> None:
     if rank is not None and not own and not labelled:
         raise UsageError(
             f"the output of rank {rank} cannot be told from that of the others",
-            hint="with srun's --label, or -o with %t, it can",
+            hint="run the job with srun's --label, or with %t in -o",
         )
     by_label = rank if rank is not None and not own else None
     found = own or read.sources(outputs, journal.path, attempt)

@@ -15,9 +15,9 @@ from ftslurm.model.text import visible
 
 @click.command()
 @click.argument("job", required=False, shell_complete=complete.jobs)
-@click.option("--since", default="1d", show_default=True, metavar="TIME", help="Of jobs that are over, how old they may be.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Jobs at the most, the latest.")
-@click.option("--all-users", is_flag=True, help="As root: of every user who has ledgers.")
+@click.option("--since", default="1d", show_default=True, metavar="TIME", help="Include jobs that ended within this time.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Only the latest jobs.")
+@click.option("--all-users", is_flag=True, help="As root: jobs of every user who has ledgers.")
 @click.option(
     "-o", "--output", metavar="FILE", default="", shell_complete=complete.files,
     help="Replace FILE whole, mode 0644, instead of stdout.",
@@ -47,7 +47,7 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
     except ValueError as error:
         raise UsageError(f"--since {since}: {error}", hint="write 1d, or 12h") from None
     if all_users and job:
-        raise UsageError("--all-users is for all jobs, and JOB for one", hint="leave one of them out")
+        raise UsageError("--all-users and JOB exclude each other", hint="omit one of them")
     if all_users:
         site = site_settings()
         found = jobs_of_all(oldest, limit, _passed_over, site.ledgers, site.first_user_id)
@@ -66,11 +66,11 @@ def _replace(path: Path, text: str) -> None:
     try:
         write(path, text)
     except OSError as error:
-        raise StateError(f"{path} cannot be written: {error.strerror}", hint="free space or rights there") from None
+        raise StateError(f"{path} cannot be written: {error.strerror}", hint="check free space and rights") from None
 
 
 def _passed_over(text: str) -> None:
-    click.echo(f"ftslurm: {visible(text)}: passed over", err=True)
+    click.echo(f"ftslurm: {visible(text)}: skipped", err=True)
 
 
 def _send(job: str | None, endpoint: str) -> None:
@@ -80,7 +80,7 @@ def _send(job: str | None, endpoint: str) -> None:
     if not job:
         raise UsageError("--otlp sends the trace of one job", hint="ftslurm metrics --otlp JOB")
     if not (endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")):
-        raise UsageError("nobody said where to", hint="--endpoint http://collector:4318/v1/traces")
+        raise UsageError("no endpoint is given for the trace", hint="--endpoint http://collector:4318/v1/traces")
     journal, _ = store().find(job)
     found = spans_of(journal.path)
     if not found:

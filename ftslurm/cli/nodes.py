@@ -12,13 +12,13 @@ from ftslurm.model.text import visible
 
 
 @click.command()
-@click.option("--clear", metavar="NODES", default="", help="Forget what is remembered of NODES: n3, or n[1-4],m7.")
-@click.option("--all-users", is_flag=True, help="Also what Slurm has drained for us; and as root what jobs of all users left.")
+@click.option("--clear", metavar="NODES", default="", help="Forget the faults of NODES: n3, or n[1-4],m7.")
+@click.option("--all-users", is_flag=True, help="Include nodes that ftslurm drained; as root, other users' nodes.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def nodes(clear: str, all_users: bool, as_json: bool) -> None:
-    """The nodes that jobs of yours left for a fault: for which, until when that counts, and what a person can do.
+    """List the nodes that your jobs abandoned because of a fault: which fault, how long it counts, and what you can do.
 
-    Those left by two jobs are suspect to the next, and avoided at a requeue.
+    A node that two jobs abandoned is suspect to the next ones, which avoid it at a requeue.
     """
     from ftslurm.cli.output import print_json, site_settings
     from ftslurm.config.settings_files import Request, settings_in_force
@@ -31,7 +31,7 @@ def nodes(clear: str, all_users: bool, as_json: bool) -> None:
     if clear and all_users:
         site = site_settings()
         users = look.clear_for_all(site.ledgers, site.first_user_id, clear, now)
-        return click.echo(visible(f"{clear}: forgotten for {', '.join(users)}" if users else f"nobody's jobs remember {clear}"))
+        return click.echo(visible(f"{clear}: forgotten for {', '.join(users)}" if users else f"no job remembers {clear}"))
     known = {user_name(os.getuid()): look.of_me(root, settings, now)}
     if clear:
         return click.echo(visible(look.clear(root, known.popitem()[1], clear, now)))
@@ -52,15 +52,16 @@ def nodes(clear: str, all_users: bool, as_json: bool) -> None:
         click.echo(visible(_NOBODY_S if all_users else _NONE), err=True)
 
 
-_NONE, _NOBODY_S = "no job of yours has left a node for a fault", "no node is drained by ftslurm, or remembered for a fault"
+_NONE = "none of your jobs has abandoned a node because of a fault"
+_NOBODY_S = "ftslurm has drained no node, and no job has abandoned one because of a fault"
 
 
 def _say_what_is_missing(silent: str) -> None:
     if silent:
-        click.echo(f"drains are not shown, since Slurm does not tell: {visible(silent)}", err=True)
+        click.echo(f"drained nodes are not shown, because Slurm does not answer:  {visible(silent)}", err=True)
     if os.geteuid() != 0:
-        click.echo("of nodes that jobs left, your own are shown; root sees everybody's", err=True)
+        click.echo("only nodes that your own jobs abandoned are shown; root sees everybody's", err=True)
 
 
 def _passed_over(text: str) -> None:
-    click.echo(f"ftslurm: {visible(text)}: passed over", err=True)
+    click.echo(f"ftslurm: {visible(text)}: skipped", err=True)

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--test", is_flag=True, help="Send a test message to each address, and say what became of it.")
-@click.option("--pending", is_flag=True, help="Send what jobs could not, from a machine that has a way out.")
+@click.option("--test", is_flag=True, help="Send a test message to each address, and report the result.")
+@click.option("--pending", is_flag=True, help="Send the notices that jobs could not send; for a machine with network access.")
 @click.option("--to", "names", multiple=True, metavar="NAME", help="With --test: only to this address.")
 @click.option("--policy", metavar="FILE", default="", help="As ftrun --ft-policy.")
 def notify(test: bool, pending: bool, names: tuple[str, ...], policy: str) -> None:
-    """Who is told of which events of your jobs. The addresses stand in notify.yaml in the state folder, mode 0600."""
+    """Show who is notified of which events of your jobs. The addresses are in notify.yaml in the state folder, mode 0600."""
     from ftslurm.config.settings_files import Request, settings_in_force
     from ftslurm.ledger.store import state_folder
     from ftslurm.model.settings import suggestion
@@ -34,7 +34,7 @@ def notify(test: bool, pending: bool, names: tuple[str, ...], policy: str) -> No
     file = place_of(settings, root)
     if file is None:
         raise PolicyError(
-            "nobody is told of your jobs: there is no notify file", hint=f"write NAME: ADDRESS into {root / FILE}, mode 0600"
+            "nobody is notified of your jobs: there is no notify file", hint=f"write NAME: ADDRESS into {root / FILE}, mode 0600"
         )
     known = read_destinations(file)
     for name in names:
@@ -59,13 +59,13 @@ def _test(file: Path, destinations: Sequence[Destination]) -> None:
     from ftslurm.notify.notice import Notice
 
     failed = []
-    text = f"This is a test by `ftslurm notify --test` on {socket.gethostname()}: what your jobs have to tell arrives here."
+    text = f"This is a test by `ftslurm notify --test` on {socket.gethostname()}: notices of your jobs arrive here."
     for each in destinations:
         if why := deliver(each, Notice("test", time.time(), "", "test", "ftslurm: a test", text)):
             failed.append(each.name)
         click.echo(visible(f"{each.name} ({each.what}): {why or 'sent'}"))
     if failed:
-        raise StateError(f"{', '.join(failed)} did not get the test", hint=f"see {file}, or try on a machine with a way out")
+        raise StateError(f"{', '.join(failed)} did not get the test", hint=f"see {file}, or try a machine with network access")
 
 
 def _send_pending(root: Path, file: Path, burst: int, window_s: float) -> None:
@@ -83,6 +83,6 @@ def _send_pending(root: Path, file: Path, burst: int, window_s: float) -> None:
             left = len(outbox.waiting(name))
             click.echo(visible(f"{name}: {many - left} of {counted(many, 'notice')} sent"))
     if not any(waiting.values()):
-        click.echo("no notice waits to be sent", err=True)
+        click.echo("no notices are waiting", err=True)
     if said:
         raise StateError("; ".join(said), hint="they are kept for a day")

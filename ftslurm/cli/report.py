@@ -29,13 +29,13 @@ SITE = "/etc/ftslurm/hooks.yaml"
 @click.argument("job", nargs=-1, shell_complete=complete.jobs)
 @click.option(
     "-o", "--output", "place", metavar="FILE", default="", shell_complete=complete.files,
-    help="To this file; its ending names the format.",
+    help="Write to this file; its ending selects the format.",
 )
 @click.option("--since", default="", metavar="TIME", help=f"All jobs of this time: 7d, 12h; {USUAL} where no job is named.")
-@click.option("--all-users", is_flag=True, help="Of all users: for root.")
-@click.option("--format", "form", type=click.Choice(FORMATS), default=None, help="md where neither this nor -o says otherwise.")
+@click.option("--all-users", is_flag=True, help="As root: jobs of all users.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default=None, help="Default: by the ending of -o, else md.")
 def report(job: tuple[str, ...], place: str, since: str, all_users: bool, form: str | None) -> None:
-    """What happened to JOB: where its time went, what failed, what was done; -o job.html for a page with pictures.
+    """Report what happened to JOB: where its time went, what failed, what was done; -o job.html makes a page with pictures.
 
     Of several jobs, or of all since some time: what failed most and where, goodput, time between failures, GPU-hours saved.
     """
@@ -45,7 +45,7 @@ def report(job: tuple[str, ...], place: str, since: str, all_users: bool, form: 
         text = _one(job[0], form, now)
     else:
         if job and (since or all_users):
-            raise UsageError("--since and --all-users are for all jobs", hint="name either jobs or a time")
+            raise UsageError("--since and --all-users do not go with JOB", hint="name either jobs or a time")
         text = _many(job, since, all_users, form, now)
     if not place:
         click.echo(visible(text, lines=True), nl=False)
@@ -63,7 +63,7 @@ def _format(form: str | None, place: str) -> str:
     ending = Path(place).suffix.lower().lstrip(".")
     known = {"htm": "html", "markdown": "md", "": "md"}.get(ending, ending)
     if known not in FORMATS:
-        raise UsageError(f"-o {place}: nobody knows which format that is", hint=f"--format {' or '.join(FORMATS)} says")
+        raise UsageError(f"-o {place}: its ending names no known format", hint=f"--format {' or '.join(FORMATS)} says")
     return known
 
 
@@ -88,7 +88,7 @@ def _many(names: tuple[str, ...], since: str, all_users: bool, form: str, now: f
     passed: list[str] = []
 
     def passed_over(error: StateError) -> None:
-        click.echo(f"ftslurm: {visible(error)}: passed over", err=True)
+        click.echo(f"ftslurm: {visible(error)}: skipped", err=True)
         passed.append(str(error))
 
     began = now - _age(since or USUAL)
@@ -114,7 +114,7 @@ def _of_all_users(began: float, now: float, passed_over: Callable[[StateError], 
     from ftslurm.wrapper.ledgers_of import jobs_of_all
 
     if os.geteuid() != 0:
-        raise UsageError("--all-users is for root, who alone may become each of them", hint="without it: your own jobs")
+        raise UsageError("only root may use --all-users", hint="omit it to report on your own jobs")
     site = read_settings(Path(SITE))
     return jobs_of_all(began, os.environ, now, site.ledgers, site.first_user_id, passed_over)
 

@@ -26,26 +26,26 @@ T = TypeVar("T")
 
 @click.command()
 @click.argument("job", required=False, shell_complete=complete.jobs)
-@click.option("--all", "every", is_flag=True, help="Also jobs that were over before --since.")
+@click.option("--all", "every", is_flag=True, help="Include jobs that ended before --since.")
 @click.option("--since", default="7d", show_default=True, metavar="TIME",
-              help="Of jobs that are over: those that ended since: 36h, 2026-11-20.")  # fmt: skip
-@click.option("--until", default="", metavar="TIME", help="Jobs have begun before this.")
+              help="Include jobs that ended since then: 36h, 2026-11-20.")  # fmt: skip
+@click.option("--until", default="", metavar="TIME", help="Only jobs that began before this time.")
 @click.option(
     "--state", "states", default="", metavar="STATE,...", shell_complete=complete.states,
-    help="Only these: running, held, failed, ...",
+    help="Only jobs in these states: running, held, failed, ...",
 )
 @click.option("--name", "names", default="", metavar="NAME,...", help="Only jobs of these names; `*` and `?` as in a shell.")
 @click.option("-w", "--node", "nodes", default="", metavar="NODES", help="Only jobs that ran on one of these: n[3-5].")
 @click.option("--sort", type=click.Choice(sorted(SORTS)), default="last", show_default=True, help="last: those not over first.")
-@click.option("-r", "--reverse", "backwards", is_flag=True, help="The last one first.")
+@click.option("-r", "--reverse", "backwards", is_flag=True, help="Reverse the order.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def status(
     job: str | None, every: bool, since: str, until: str, states: str, names: str, nodes: str, sort: str, backwards: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Where JOB stands: attempt, rung, counters, excluded nodes, budgets left.
+    """Show where JOB stands: attempt, rung, counters, excluded nodes, budgets left.
 
-    Without JOB: the job this runs in, else a line for each job there is a ledger of, the latest first.
+    Without JOB: the job that this runs in, else one line for each job that has a ledger, the latest first.
     """
     if job := job or (None if every or states or names or nodes or until else _this_job()):
         return _one(job, as_json)
@@ -70,11 +70,11 @@ def status(
     if older:
         click.echo(f"jobs that were over {visible(_when(since))}: {visible(older)} left out (--all)", err=True)
     if silent:
-        click.echo(f"as the ledgers say, since Slurm does not: {visible(silent)}", err=True)
+        click.echo(f"from the ledgers alone, because Slurm does not answer: {visible(silent)}", err=True)
 
 
 def _passed_over(error: StateError) -> None:
-    click.echo(f"ftslurm: {visible(error)}: passed over", err=True)
+    click.echo(f"ftslurm: {visible(error)}: skipped", err=True)
 
 
 def _one(job: str, as_json: bool) -> None:

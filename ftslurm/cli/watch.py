@@ -23,10 +23,10 @@ LEDGER_S = 3.0
 
 @click.command()
 @click.argument("job", required=False, shell_complete=complete.jobs)
-@click.option("--lines", "as_lines", is_flag=True, help="A line for each change, as into a pipe.")
-@click.option("--once", is_flag=True, help="Print the view once, and end.")
+@click.option("--lines", "as_lines", is_flag=True, help="Print one line for each change, as into a pipe.")
+@click.option("--once", is_flag=True, help="Print the view once, and exit.")
 def watch(job: str | None, as_lines: bool, once: bool) -> None:
-    """Watch JOB while it runs: its ranks, nodes and devices, what it waits for, what was decided. q leaves.
+    """Watch JOB while it runs: its ranks, nodes and devices, what it waits for, what was decided. q quits.
 
     Without JOB: the jobs that are not over; Enter opens one.
     """
@@ -72,7 +72,7 @@ def _why_no_screen() -> str | None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return ""
     if os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
-        return "the terminal can do no more than print (TERM)"
+        return "the terminal cannot show a screen (TERM)"
     try:
         import textual  # noqa: F401
     except ImportError:

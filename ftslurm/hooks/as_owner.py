@@ -121,7 +121,7 @@ def work(config: str = "", verb: str = "", *words: str) -> str:
     """Raises: FtslurmError."""
     do = {"finish": finish, "finish-at-once": finish_at_once, "grace": grace}.get(verb)
     if do is None or len(words) != 3 or not (words[0].isascii() and words[0].isdecimal() and len(words[0]) < 12):
-        raise UsageError("these are no words of EpilogSlurmctld's or the Epilog's", hint="ftslurm starts this itself")
+        raise UsageError("wrong arguments: only EpilogSlurmctld and the Epilog start this", hint="do not start it by hand")
     settings = read_settings(Path(config))
     if os.getuid() < settings.first_user_id:
         raise UsageError(f"user {os.getuid()} is below first_user_id ({settings.first_user_id})", hint="nothing is done for it")

@@ -46,7 +46,7 @@ def node_name(env: Mapping[str, str]) -> str:
     """
     name = env.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
     if not name or "/" in name:
-        raise UsageError("this node has no name", hint="set SLURMD_NODENAME")
+        raise UsageError("the name of this node is not known", hint="set SLURMD_NODENAME")
     return name
 
 
@@ -55,7 +55,7 @@ def _number(env: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 12):
-        raise UsageError(f"{name}={text[:40]} is no number", hint="it is Slurm's to set")
+        raise UsageError(f"{name}={text[:40]} is not a number", hint="it is Slurm's to set")
     return int(text)
 
 
@@ -71,5 +71,5 @@ def read_settings(path: Path) -> HookSettings:
     except FileNotFoundError:
         return HookSettings()
     if info.st_uid not in (0, os.geteuid()) or stat.S_IMODE(info.st_mode) & 0o022:
-        raise PolicyError(f"{path} may be written by others than root", hint=f"chown root {path}; chmod go-w {path}")
+        raise PolicyError(f"{path} can be written by users other than root", hint=f"chown root {path}; chmod go-w {path}")
     return hook_settings(read_tree(str(path), "the settings of the hooks"), str(path))

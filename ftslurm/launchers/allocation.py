@@ -105,7 +105,7 @@ def _with_spares(options: Sequence[str], spares: int) -> tuple[str, ...]:
     """As many nodes more, each with room for as many tasks. Raises: UsageError where it is not said how many there are."""
     nodes = whole(option_value(options, "nodes") or "")
     if not nodes:
-        raise UsageError("spare nodes (nodes.spares) need the number of nodes", hint="write -N4, or leave --ft-spares out")
+        raise UsageError("spare nodes (nodes.spares) need a number of nodes", hint="write -N4, or omit --ft-spares")
     tasks = whole(option_value(options, "ntasks") or "")
     room = (f"--ntasks={math.ceil(tasks / nodes) * (nodes + spares)}",) if tasks else ()
     return (*without(options, "nodes", "ntasks"), f"--nodes={nodes + spares}", *room)

@@ -57,7 +57,7 @@ class LocalPool:
         left = [node for node in self.nodes if node not in set(excluded)]
         if len(left) < count:
             raise UsageError(
-                f"{count} nodes are wanted and {len(left)} of {self.size} are to be had",
+                f"{count} nodes requested, only {len(left)} of {self.size} available",
                 hint=f"--ft-local-nodes {count} simulates as many",
             )
         return tuple(left[:count])

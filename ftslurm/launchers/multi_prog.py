@@ -55,7 +55,7 @@ def _ranks(text: str, tasks: int, where: str) -> Iterator[tuple[int, int]]:
     for part in text.split(","):
         bounds = _RANKS.fullmatch(part)
         if not bounds:
-            raise UsageError(f"{where}: `{text}` is no list of ranks", hint="write it as 0-3,7 or *")
+            raise UsageError(f"{where}: `{text}` is not a valid list of ranks", hint="write it as 0-3,7 or *")
         low, high = int(bounds[1]), int(bounds[2] or bounds[1])
         for rank in range(low, min(high, tasks) + 1):
             yield offset + rank - low, rank

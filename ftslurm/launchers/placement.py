@@ -113,8 +113,8 @@ def _tasks(options: Sequence[str], env: Mapping[str, str], count: int, granted: 
         return _on_fewer(tasks, count, width)
     if not granted or tasks % granted:
         raise UsageError(
-            f"{tasks} tasks for {granted} nodes, spares included: how many are there without them?",
-            hint="say -n or --ntasks-per-node to ftrun",
+            f"{tasks} tasks for {granted} nodes, spares included: cannot tell how many run on the others",
+            hint="pass -n or --ntasks-per-node to ftrun",
         )
     return tasks // granted * count
 
@@ -137,8 +137,8 @@ def width(options: Sequence[str], granted: int, spares: int) -> int:
     """
     if spares and (named := [name for name in _NAMED if has_flag(options, name)]):
         raise UsageError(
-            f"--{named[0]} names nodes for the step, and so do we where there are spare nodes (nodes.spares)",
-            hint="name them to sbatch, or leave --ft-spares out",
+            f"--{named[0]} cannot be used with spare nodes (nodes.spares): ftrun chooses the nodes of the step",
+            hint="pass it to sbatch, or omit --ft-spares",
         )
     given = option_value(options, "nodes")
     nodes = whole(given) if given else granted - spares
@@ -191,7 +191,7 @@ def why_no_swap(
         return ""  # said when the step is launched
     if tasks * (max(map(len, nodes), default=0) + 1) <= _SAFE_BYTES:
         return ""
-    return f"{tasks} tasks are too many to name srun a node for each"
+    return f"{tasks} tasks are too many to place each on a node of its own choice"
 
 
 def why_not_placed(components: Sequence[Component]) -> str:

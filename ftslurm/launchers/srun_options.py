@@ -252,7 +252,7 @@ def _read_all(options: Sequence[str]) -> Sequence[_Argument]:
     arguments = tuple(_read_options(options, frozenset()))
     stray = options[len(_all_words(arguments)) :]
     if stray:
-        raise UsageError(f"{stray[0]!r} stands among srun's options and is none", hint="write a value as --name=VALUE")
+        raise UsageError(f"{stray[0]!r} is not an option of srun", hint="write a value as --name=VALUE")
     return arguments
 
 
@@ -318,7 +318,7 @@ def _takes(full_name: str) -> Takes:
 
 def _next_word(words: Sequence[str], at: int, spelled: str) -> str:
     if at + 1 == len(words):
-        raise UsageError(f"option {spelled} needs a value, and the command line ends there", hint=f"write {spelled} VALUE")
+        raise UsageError(f"option {spelled} needs a value", hint=f"write {spelled} VALUE")
     return words[at + 1]
 
 

@@ -30,7 +30,7 @@ def keep(ledger: Path, attempt: int, node: str, text: str) -> Path | None:
             if os.fstat(fd).st_size < MAX_BYTES:
                 file.write(visible(text, lines=True).encode()[:MAX_BYTES])
     except OSError as error:
-        raise StateError(f"the evidence {path} cannot be written: {error.strerror}", hint="free space or rights there") from None
+        raise StateError(f"the evidence {path} cannot be written: {error.strerror}", hint="check free space and rights") from None
     return path
 
 

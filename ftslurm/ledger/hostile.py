@@ -73,7 +73,7 @@ def _check_folder(info: os.stat_result, owner: int, place: Path) -> None:
 
 def _check_file(info: os.stat_result, owner: int, limit: int, place: Path) -> None:
     if not stat.S_ISREG(info.st_mode):
-        raise _refused(place, "is no plain file")
+        raise _refused(place, "is not a plain file")
     _check_folder(info, owner, place)
     if info.st_nlink != 1:
         raise _refused(place, f"has {info.st_nlink} names")
@@ -82,4 +82,4 @@ def _check_file(info: os.stat_result, owner: int, limit: int, place: Path) -> No
 
 
 def _refused(place: Path, why: str) -> StateError:
-    return StateError(f"{place} {why}", hint="nothing in it is taken for true")
+    return StateError(f"{place} {why}", hint="its contents are ignored")

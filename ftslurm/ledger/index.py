@@ -74,7 +74,7 @@ class Index:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise StateError(f"{self._jobs} cannot be read: {error.strerror}", hint="whose is it?") from None
+            raise StateError(f"{self._jobs} cannot be read: {error.strerror}", hint="check its owner and rights") from None
 
     def _summary(self, name: str) -> list[Any] | None:
         """None where nothing has begun. Raises: StateError."""

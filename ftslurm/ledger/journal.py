@@ -50,7 +50,7 @@ class Journal:
         except FileNotFoundError:
             return Contents(())
         except OSError as error:
-            raise StateError(f"the ledger {self.path} cannot be read: {error.strerror}", hint="whose is it?") from None
+            raise StateError(f"the ledger {self.path} cannot be read: {error.strerror}", hint="check its owner") from None
         self._size = len(data)
         records = [from_line(line) for line in data.splitlines() if line.strip()]
         good = tuple(record for record in records if record is not None)
@@ -102,7 +102,7 @@ class Journal:
         except OSError as error:
             raise StateError(
                 f"the ledger {self.path} cannot be written: {error.strerror or error}",
-                hint="free space or rights there, or set FTSLURM_STATE_DIR to another folder",
+                hint="check free space and rights, or set FTSLURM_STATE_DIR to another folder",
             ) from None
 
     def _append(self, data: bytes) -> None:

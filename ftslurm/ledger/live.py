@@ -43,7 +43,7 @@ def ask(ledger: Path, request: dict[str, Any]) -> None:
     fd = os.open(request_path(ledger), os.O_WRONLY | _SAFE)
     try:
         if not _is_ours(fd):
-            raise PermissionError("it is no plain file of ours")
+            raise PermissionError("it is not a plain file of ours")
         os.pwrite(fd, data.ljust(REQUEST_BYTES), 0)  # in one write, and always as long: no reader meets half of it
     finally:
         os.close(fd)

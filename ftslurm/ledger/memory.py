@@ -25,7 +25,7 @@ class MemoryFile:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise StateError(f"{self.path} cannot be read: {error.strerror}", hint="whose is it?") from None
+            raise StateError(f"{self.path} cannot be read: {error.strerror}", hint="check its owner and rights") from None
 
     def add(self, lines: bytes) -> None:
         """Raises: StateError."""
@@ -38,4 +38,4 @@ class MemoryFile:
         except Timeout:
             raise StateError(f"{self.path} is locked by another program", hint="try again") from None
         except OSError as error:
-            raise StateError(f"{self.path} cannot be written: {error.strerror}", hint="free space or rights there") from None
+            raise StateError(f"{self.path} cannot be written: {error.strerror}", hint="check free space and rights") from None

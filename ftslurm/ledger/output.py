@@ -60,7 +60,7 @@ def keep(ledger: Path, schedule: int, files: Iterable[str], most_bytes: int) -> 
 
 
 def open_plain(path: str | Path) -> BinaryIO | None:
-    """Waits for no writer of a FIFO. None for what is not there (removed, or of another node) and for what is no plain file."""
+    """Waits for no writer of a FIFO. None for what is not there (removed, or of another node) or is no plain file."""
     try:
         fd = os.open(path, _READ)
     except OSError:
@@ -84,7 +84,7 @@ def _copy(file: BinaryIO, size: int, folder: Path, name: str, schedule: int, sou
             out.write(json.dumps(about).encode())
     except OSError as error:
         copy.unlink(missing_ok=True)
-        raise StateError(f"{source} cannot be kept in {folder}: {error.strerror}", hint="free space or rights there") from None
+        raise StateError(f"{source} cannot be kept in {folder}: {error.strerror}", hint="check free space and rights") from None
 
 
 def _anew(path: Path) -> BinaryIO:

@@ -62,7 +62,7 @@ class RequestReader:
         with os.fdopen(fd, "rb") as file:
             info = os.fstat(fd)
             if not stat.S_ISREG(info.st_mode) or info.st_uid != self._owner or info.st_mode & 0o022:
-                raise PermissionError(f"{self._path} is no plain file that is ours alone")
+                raise PermissionError(f"{self._path} is not a plain file that is ours alone")
             if self._offset < 0:
                 return self._open_ones(info.st_size)
             if info.st_size <= self._offset:

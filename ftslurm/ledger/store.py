@@ -116,7 +116,7 @@ class Store:
         try:
             return [path for path in (self.root / "jobs").glob("*.jsonl") if ".was." not in path.name]
         except OSError as error:
-            raise StateError(f"{self.root} cannot be read: {error.strerror}", hint="whose is it?") from None
+            raise StateError(f"{self.root} cannot be read: {error.strerror}", hint="check its owner and rights") from None
 
     def _put_aside(self, journal: Journal) -> None:
         number = 1

@@ -85,7 +85,7 @@ def _read_secret(path: Path) -> bytes:
     with os.fdopen(fd, "rb") as file:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
-            raise PolicyError(f"the notify file {path} is no plain file", hint="correct the path")
+            raise PolicyError(f"the notify file {path} is not a plain file", hint="correct the path")
         if info.st_uid != os.geteuid():
             raise PolicyError(f"the notify file {path} is not yours", hint="make one of your own, mode 0600")
         if info.st_mode & _OPEN_TO_OTHERS:

@@ -61,7 +61,7 @@ class Outbox:
                 file.write(to_json(notice).encode())
             new.rename(folder / f"{name}{_NEW}")
         except OSError as error:
-            raise StateError(f"{folder} cannot be written: {error.strerror}", hint="free space or rights there") from None
+            raise StateError(f"{folder} cannot be written: {error.strerror}", hint="check free space and rights") from None
         return True
 
     def waiting(self, destination: str) -> list[Path]:

@@ -62,7 +62,7 @@ def append(path: Path, data: bytes) -> None:
     try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file")
+            raise OSError(errno.EINVAL, "it is not a plain file")
         size = info.st_size
         if size and os.pread(fd, 1, size - 1) != b"\n":
             data = b"\n" + data
@@ -89,12 +89,12 @@ def _sync_folder(folder: Path) -> None:
 
 def read_private(path: Path, limit: int) -> bytes:
     """The file's bytes, `limit` at most, from its end. A link is not followed, a FIFO not waited for. Raises: OSError, for
-    whatever is no plain file too."""
+    whatever is not a plain file too."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     with os.fdopen(fd, "rb") as file:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file")
+            raise OSError(errno.EINVAL, "it is not a plain file")
         if (size := info.st_size) > limit:
             file.seek(size - limit)
             file.readline()  # the rest of a line that began before

@@ -41,7 +41,7 @@ def jobs_of_all(
 ) -> list[JobOf]:
     """limit: of each user. Raises: UsageError for whoever is not root."""
     if os.geteuid() != 0:
-        raise UsageError("only root may read what other users' jobs wrote", hint="leave --all-users out, or use sudo")
+        raise UsageError("only root may read what other users' jobs wrote", hint="omit --all-users, or use sudo")
     found: list[JobOf] = []
     for owner in people(first_user_id, also=(os.geteuid(),)):
         data = work_as(owner, partial(_told, owner, ledgers, oldest, limit), LIMIT_S, LIMIT_BYTES)

@@ -78,7 +78,7 @@ def clear(root: Path, known: Iterable[Remembered], wanted: str, now: float) -> s
 def clear_for_all(ledgers: Sequence[str], first_user_id: int, wanted: str, now: float) -> list[str]:
     """As root: in each user's memory, with that user's rights. Gives whose was changed. Raises: UsageError."""
     if os.geteuid() != 0:
-        raise UsageError("only root may change what other users' jobs remember", hint="leave --all-users out, or use sudo")
+        raise UsageError("only root may change what other users' jobs remember", hint="omit --all-users, or use sudo")
     nodes = frozenset(expand(wanted))
     return [
         owner.name for owner in people(first_user_id, also=(0,))

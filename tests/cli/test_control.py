@@ -148,7 +148,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
 
 
 def test_the_list_shows_who_asked_for_what_and_what_became_of_it(journal: Journal, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "control", "7") == (0, "nothing was asked for yet\n")
+    assert run(capsys, "control", "7") == (0, "no requests so far\n")
     journal.append([
         rec.Requested(NOW, 1, "anna", "stop", "login1", checkpoints=2), rec.RequestAnswered(NOW, "r1", 1, True, "it waits", 1, "n1"),
         rec.CheckpointSeen(NOW, 1, 1, "file", "/x", 1),

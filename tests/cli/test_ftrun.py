@@ -66,7 +66,7 @@ def test_help_names_every_option_and_ends_with_0(tmp_path: Path) -> None:
         (("--nproc-per-node=4", "true"), {}, 64, "`ft_launcher --nproc-per-node ...` takes it"),
         (("-n2", "--max_restarts", "3", "true"), {}, 64, "--max_restarts is an option of torchrun and ft_launcher"),
         (("-n1", "true", ":", "-n1", "true"), {}, 64, "heterogeneous"),
-        (("-N3", "--ft-local-nodes", "2", "true"), {}, 64, "3 nodes are wanted"),
+        (("-N3", "--ft-local-nodes", "2", "true"), {}, 64, "3 nodes requested"),
         (("true",), {"FTSLURM_STATE_DIR": "/proc/nowhere"}, 73, "/proc/nowhere"),
     ],
 )

@@ -78,16 +78,16 @@ def test_a_ledger_that_cannot_be_read_hides_no_others(jobs: Path, capsys: pytest
     put(jobs, "c.7", long_story().ledger)
     (jobs / "c.8.jsonl").symlink_to("/etc/passwd")
     status, out, err = tell(capsys, "--since", "10000d")
-    assert status == 0 and "c.7" in out and "passed over" in err and "not read" in out
+    assert status == 0 and "c.7" in out and "skipped" in err and "not read" in out
 
 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
         (("8",), "there is no ledger of job 8"),
-        (("7", "-o", "job.pdf"), "nobody knows which format"),
+        (("7", "-o", "job.pdf"), "names no known format"),
         (("7", "-o", "/nowhere/at/all.html"), "cannot be written"),
-        (("7", "--since", "3d"), "for all jobs"),
+        (("7", "--since", "3d"), "do not go with JOB"),
         (("--since", "soon"), "--since soon"),
         (("--since", "1s"), "no job has run under ftrun since"),
     ],
@@ -118,7 +118,7 @@ def test_only_root_may_ask_for_all_users(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     status, _, err = tell(capsys, "--all-users")
-    assert status == 64 and "for root" in err
+    assert status == 64 and "only root" in err
 
 
 @pytest.fixture

@@ -250,7 +250,7 @@ def test_more_spares_than_there_are_is_said_at_once(options: str, granted: int, 
 
 @pytest.mark.parametrize("options", ["-w n1", "--nodelist=n[1-2]", "-x n3", "-r 1", "-F hosts"])
 def test_nodes_that_are_named_beside_spares_are_not_passed_over_in_silence(options: str) -> None:
-    with pytest.raises(UsageError, match="names nodes for the step"):
+    with pytest.raises(UsageError, match="cannot be used with spare nodes"):
         width(shlex.split(options), 4, 1)
     assert width(shlex.split(options), 4, 0) == 4
 

@@ -364,7 +364,7 @@ def test_a_fifo_in_the_ledger_s_place_holds_nobody_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "ledger.jsonl")
     journal = Journal(tmp_path / "ledger.jsonl")
     for do in (journal.read, lambda: journal.append([word(1)])):
-        with pytest.raises(StateError, match="no plain file"):
+        with pytest.raises(StateError, match="not a plain file"):
             do()
 
 

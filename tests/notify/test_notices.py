@@ -187,7 +187,7 @@ def test_a_fifo_holds_nobody_up(tmp_path: Path) -> None:
     import os
 
     os.mkfifo(tmp_path / "fifo", 0o600)
-    with pytest.raises(PolicyError, match="no plain file"):
+    with pytest.raises(PolicyError, match="not a plain file"):
         read_destinations(tmp_path / "fifo")
 
 

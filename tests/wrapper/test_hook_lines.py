@@ -186,9 +186,9 @@ def test_the_settings_that_are_written_for_a_site_are_settings() -> None:
 
 
 @pytest.mark.parametrize(("tree", "words"), [
-    ({"helth_command": ["/x"]}, "did you mean `health_command`"), ({"health_command": ["nhc"]}, "no full path"),
+    ({"helth_command": ["/x"]}, "did you mean `health_command`"), ({"health_command": ["nhc"]}, "absolute path"),
     ({"limit": 20}, "write a number with a unit"), ({"devices": {"gpu": 8}}, "`gpu` is not one of"),
-    ({"ledgers": ["/home/{user}/../root"]}, "no full path"), ({"cleanup": "/x"}, "not a list of commands"),
+    ({"ledgers": ["/home/{user}/../root"]}, "absolute path"), ({"cleanup": "/x"}, "not a list of commands"),
 ])
 def test_a_wrong_setting_is_named(tree: dict[str, object], words: str) -> None:
     with pytest.raises(PolicyError, match=words):
@@ -199,7 +199,7 @@ def test_what_others_may_write_root_does_not_run(tmp_path: Path) -> None:
     loose = tmp_path / "loose"
     loose.mkdir()
     loose.chmod(0o777)
-    with pytest.raises(StateError, match="can be changed by others"):
+    with pytest.raises(StateError, match="can be changed by users"):
         check_only_roots(loose)
 
 
@@ -216,7 +216,7 @@ def test_a_link_is_followed_step_by_step(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("open/door")
     check_only_roots(tmp_path / "link")
     (tmp_path / "open").chmod(0o777)
-    with pytest.raises(StateError, match="open can be changed by others"):
+    with pytest.raises(StateError, match="open can be changed by users"):
         check_only_roots(tmp_path / "link")
 
 
@@ -229,7 +229,7 @@ def test_a_link_of_somebody_else_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "common/door").symlink_to("file")
     check_only_roots(tmp_path / "common/door")
     os.lchown(tmp_path / "common/door", 1234, 1234)
-    with pytest.raises(StateError, match="door can be changed by others"):
+    with pytest.raises(StateError, match="door can be changed by users"):
         check_only_roots(tmp_path / "common/door")
 
 
@@ -238,7 +238,7 @@ def test_what_is_not_there_yet_nobody_else_may_make(tmp_path: Path) -> None:
     check_only_roots(tmp_path / "later/file")
     (tmp_path / "common").mkdir()
     (tmp_path / "common").chmod(0o1777)
-    with pytest.raises(StateError, match="common can be changed by others"):
+    with pytest.raises(StateError, match="common can be changed by users"):
         check_only_roots(tmp_path / "common/later")
 
 
@@ -270,7 +270,7 @@ def test_everything_that_root_s_python_may_import_is_root_s(tmp_path: Path, spoi
     (site / "aside_again").symlink_to("..")
     check_tree(site)
     spoil(site)
-    with pytest.raises(StateError, match="can be changed by others"):
+    with pytest.raises(StateError, match="can be changed by users"):
         check_tree(site)
 
 

@@ -24,13 +24,13 @@ def install_hooks(folder: Path, config: Path, slurm_conf: str, dry_run: bool) ->
     """
     for path in (folder, config):
         if not path.is_absolute():
-            raise UsageError(f"{path} is no full path", hint="slurm.conf takes nothing else")
+            raise UsageError(f"{path} is not an absolute path", hint="slurm.conf takes nothing else")
     if " " in f"{folder}":
-        raise UsageError(f"{folder}: slurm.conf takes no path with a blank", hint="choose another folder")
+        raise UsageError(f"{folder}: slurm.conf cannot hold a path with a blank", hint="choose another folder")
     found = scripts(str(folder), sys.executable, str(config), slurm_conf)
     if not dry_run:
         if os.geteuid() != 0:
-            raise StateError("the scripts are root's", hint="run it as root, or with --dry-run to see the lines")
+            raise StateError("only root can install the hooks", hint="run it as root, or with --dry-run to see the lines")
         _check_what_runs()
         make_folder(folder, 0o755)
         check_only_roots(folder)

@@ -101,6 +101,6 @@ def _places(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 def _others(place: Path) -> StateError:
     return StateError(
-        f"{place} can be changed by others than root, and root would run what lies there",
-        hint="install ftslurm in a folder of root's and call `ftslurm install-hooks` from there",
+        f"{place} can be changed by users other than root, and root would run what is in it",
+        hint="install ftslurm in a folder that only root can write, and run its `ftslurm install-hooks`",
     )

@@ -571,7 +571,7 @@ def _width(order: Order, allocation: Allocation, settings: Settings) -> int:
     """Nodes of the step, 0 where they are not ours to choose. Raises: UsageError."""
     if why := why_not_placed(order.components):
         if settings.spares:
-            raise UsageError(f"{why} can have no spare nodes (nodes.spares)", hint="leave --ft-spares out")
+            raise UsageError(f"{why} can have no spare nodes (nodes.spares)", hint="omit --ft-spares")
         return 0
     return width(order.components[0].options, allocation.size, settings.spares)
 

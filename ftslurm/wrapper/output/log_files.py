@@ -1,4 +1,4 @@
-"""Reads logs of any size: of a large one its head and its tail. What is no plain file is refused, but for stdin.
+"""Reads logs of any size: of a large one its head and its tail. What is not a plain file is refused, but for stdin.
 
 Which rank a file is of is read from its name: the number in which the names differ, `rank3.log`, `slurm-7_3.out`; in the folder
 that torchrun writes (`--log-dir`) it is the name of the last folder, of the latest attempt.
@@ -28,7 +28,7 @@ _OF_TORCHRUN = re.compile(r"attempt_(\d{1,6})/(\d{1,6})/(stdout|stderr)\.log$")
 
 
 class LogUnreadable(UnknownJob):
-    """A log that is not there, is no plain file, or that we may not read: status 66."""
+    """A log that is not there, is not a plain file, or that we may not read: status 66."""
 
 
 @dataclass(frozen=True, slots=True)

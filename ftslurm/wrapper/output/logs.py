@@ -121,7 +121,7 @@ def _opened(source: Source) -> BinaryIO:
     file = open_plain(source.path)
     if file is None:
         hint = "was it removed, or is it on a node's own disk?"
-        raise UsageError(f"{source.path} cannot be read here, or is no plain file", hint=hint)
+        raise UsageError(f"{source.path} cannot be read here, or is not a plain file", hint=hint)
     return file
 
 
