@@ -205,7 +205,7 @@ def test_what_could_not_go_out_is_sent_from_where_it_can(tmp_path: Path, monkeyp
         file = address_file(tmp_path, f"team: json://127.0.0.1:{hook.port}/\n")
         Outbox(file.parent, file).put(Notice("a", time.time(), "7", "failure", "t", "x"), "team")
         assert notify(tmp_path, monkeypatch, "--pending") == (None, "team: 1 of 1 notice sent\n", "")
-        assert "no notice waits" in notify(tmp_path, monkeypatch, "--pending")[2]
+        assert "no notices are waiting" in notify(tmp_path, monkeypatch, "--pending")[2]
         assert len(hook.bodies) == 1
 
 
