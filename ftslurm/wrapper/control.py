@@ -84,8 +84,8 @@ def _of(answer: RequestAnswered) -> str:
 def _not_taken(asked: Requested, state: JobSummary, wait_s: float) -> str:
     if state.state in _NO_FTRUN:
         why = f"no ftrun of the job runs now ({state.state}{f': {state.what}' if state.what else ''})"
-        return f"request {asked.number} is written down; {why}, and its next attempt takes it"
-    return f"request {asked.number} is written down, and ftrun has not answered within {wait_s:g} s"
+        return f"request {asked.number} is recorded; {why}, and its next attempt answers it"
+    return f"request {asked.number} is recorded, but ftrun has not answered within {wait_s:g} s"
 
 
 def _await(journal: Journal, number: int, wait_s: float) -> RequestAnswered | None:
@@ -114,7 +114,7 @@ def _check_nodes(wanted: Requested, records: Sequence[Record], job: JobSummary, 
     if not wanted.nodes:
         return
     if len(wanted.nodes) > NODES_MAX:
-        raise UsageError(f"{len(wanted.nodes)} nodes are too many for one request", hint=f"{NODES_MAX} at the most")
+        raise UsageError(f"{len(wanted.nodes)} nodes are too many for one request", hint=f"at most {NODES_MAX}")
     known = {node for record in records if isinstance(record, RunBegan) for node in expand(record.nodes)}
     if not job.local and not known.issuperset(wanted.nodes):
         known |= _nodes_of_slurm(env)

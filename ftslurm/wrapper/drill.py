@@ -55,7 +55,7 @@ def target_of(store: Store, job: str) -> Target:
         raise SlurmRefused(f"job {job} does not run under ftrun now", hint="`ftslurm status` shows what does")
     nodes = expand(began[-1].nodes)
     if not nodes:
-        raise SlurmRefused(f"the ledger of job {job} does not say where it runs", hint="`ftslurm history` shows what it says")
+        raise SlurmRefused(f"the ledger does not say where job {job} runs", hint="`ftslurm history` shows what it says")
     return Target(run.launcher == "local", run.number, began[-1].step, nodes[0])
 
 
@@ -100,11 +100,11 @@ def ask(order: DrillAsked, step: str, conf: str = "") -> str:
             while not answers and (data := sock.recv(65536)):
                 answers = link.feed(data)
         except (OSError, LinkError) as error:
-            raise LaunchFailed(f"ftrun did not answer: {error}", hint="see the job's own output") from None
+            raise LaunchFailed(f"ftrun did not answer: {error}", hint="look at the job's own output") from None
         finally:
             sock.close()
         if not answers:
-            raise LaunchFailed("ftrun hung up", hint="see the job's own output")
+            raise LaunchFailed("ftrun hung up", hint="look at the job's own output")
         if not answers[0].get("ok"):
             raise SlurmRefused(str(answers[0].get("text")), hint="nothing was injected")
         return str(answers[0].get("text"))

@@ -67,12 +67,12 @@ def clear(root: Path, known: Iterable[Remembered], wanted: str, now: float) -> s
     nodes = frozenset(expand(wanted))
     found = [node for node in known if node.node in nodes]
     if not found:
-        raise UnknownJob(f"nothing is remembered of {wanted}", hint="`ftslurm nodes` lists what is")
+        raise UnknownJob(f"no job has abandoned {wanted}", hint="`ftslurm nodes` lists the nodes that jobs abandoned")
     NodeMemory(root).add([NodeCleared(now, node.cluster, node.node) for node in found])
     jobs = dict.fromkeys(job for node in found for job in node.jobs)
     unknown = nodes - {node.node for node in found}
-    rest = f"; of {fold(unknown)} nothing was remembered" if unknown else ""
-    return f"{fold({node.node for node in found})}: forgotten, left by {', '.join(jobs)}{rest}"
+    rest = f"; no job had abandoned {fold(unknown)}" if unknown else ""
+    return f"{fold({node.node for node in found})}: forgotten, abandoned by {', '.join(jobs)}{rest}"
 
 
 def clear_for_all(ledgers: Sequence[str], first_user_id: int, wanted: str, now: float) -> list[str]:

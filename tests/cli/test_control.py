@@ -106,7 +106,7 @@ def test_what_is_refused_says_why_and_ends_with_1(journal: Journal, capsys: pyte
 
 def test_what_nobody_takes_is_written_down_and_ends_with_3(journal: Journal, capsys: pytest.CaptureFixture[str]) -> None:
     status, text = run(capsys, "control", "7", "stop", "--after-checkpoint", "--wait", "0.1", "--files", "step_*")
-    assert status == 3 and "request 1 is written down, and ftrun has not answered within 0.1 s" in text
+    assert status == 3 and "request 1 is recorded, but ftrun has not answered within 0.1 s" in text
     said = asked(journal)
     assert (said.checkpoints, said.files) == (1, f"{Path.cwd()}/step_*")
 
@@ -118,7 +118,7 @@ def test_between_attempts_nobody_is_waited_for(journal: Journal, capsys: pytest.
     ])  # fmt: skip
     began = time.monotonic()
     status, text = run(capsys, "control", "7", "no-restarts")
-    assert status == 3 and "its next attempt takes it" in text and time.monotonic() - began < 5
+    assert status == 3 and "its next attempt answers it" in text and time.monotonic() - began < 5
 
 
 def test_a_job_that_is_over_takes_nothing(journal: Journal, capsys: pytest.CaptureFixture[str]) -> None:

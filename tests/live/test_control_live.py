@@ -31,7 +31,7 @@ def test_a_node_is_left_at_the_owners_word_and_what_is_asked_meanwhile_the_next_
     assert f"the job goes on without {node}: isolated-requeue" in done.stdout
     told.cluster.wait_for_state(told.id, "PENDING")
     done = control(told, "hold", "in-place-restart")
-    assert done.returncode == 3 and "its next attempt takes it" in done.stderr, done
+    assert done.returncode == 3 and "its next attempt answers it" in done.stderr, done
     job = told.ended("COMPLETED")
     assert (job["Restarts"], job["ExcNodeList"]) == ("1", node)
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]

@@ -89,7 +89,7 @@ def test_a_set_of_nodes_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyP
     now = look_now()
     NodeMemory(tmp_path / ".ftslurm").add([NodeLeft(now, "c", node, "7", HBM) for node in ("n1", "n2", "n3")])
     told = CliRunner().invoke(door, ["--clear", "n[1-2,9]"])
-    assert told.stdout == "n[1-2]: forgotten, left by 7; of n9 nothing was remembered\n"
+    assert told.stdout == "n[1-2]: forgotten, abandoned by 7; no job had abandoned n9\n"
     assert "n3 on c: left once\n" in CliRunner().invoke(door, []).stdout
     assert isinstance(CliRunner().invoke(door, ["--clear", "n1"]).exception, UnknownJob)
     assert isinstance(CliRunner().invoke(door, ["--clear", "n[1-"]).exception, UsageError)

@@ -365,7 +365,7 @@ def inherit(message: Mapping[str, Any], node: str, heard_at: float, ending: bool
         try:
             say(f"the agent on {node} ends: {succeed_to(will, node, heard_at, ending)}")
         except FtslurmError as error:
-            say(f"the agent on {node} cannot find out what has become of ftrun: {error}")
+            say(f"the agent on {node} cannot find out whether ftrun still runs:  {error}")
 
 
 def main() -> None:

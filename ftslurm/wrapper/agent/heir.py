@@ -187,9 +187,9 @@ class Heir:
             if done.status == 0:
                 return read_answer(done.stdout)[:2]
         except (FtslurmError, ValueError) as error:
-            return None, f"it could not be looked for the script: {error}"
+            return None, f"the batch script could not be looked for:  {error}"
         said = done.stderr.strip().splitlines()
-        return None, f"it could not be looked for the script: {said[-1] if said else 'no step came up there'}"
+        return None, f"the batch script could not be looked for:  {said[-1] if said else 'no step came up there'}"
 
     @property
     def _python(self) -> Python:
@@ -227,7 +227,7 @@ class Heir:
                 case FinishEnd():
                     return self._finish_end()
         except FtslurmError as error:
-            say(f"{self._node} cannot go on for {self._will.batch_node}: {error}")
+            say(f"{self._node} cannot take over from {self._will.batch_node}: {error}")
             return ""
         finally:
             signal.signal(signal.SIGTERM, lambda *_: self._woken.set())

@@ -338,7 +338,7 @@ class Effects:
         work = threading.Thread(target=lambda: said.append(clean()), daemon=True)
         work.start()
         work.join(None if d.wait_s < 0 else d.wait_s)
-        return said[0] if said else f"the clean-up has not ended after {d.wait_s:g} s, and is waited for no longer"
+        return said[0] if said else f"the clean-up has not ended after {d.wait_s:g} s; ftrun no longer waits for it"
 
     # --- what is behind a failure: inside RE2 (C++) a thread that an interpreter cuts off aborts the process
 
@@ -356,7 +356,7 @@ class Effects:
         try:
             self._left(decision)
         except StateError as error:
-            self.say(f"{error}; later jobs will not know which nodes were left")
+            self.say(f"{error}; later jobs will not know which nodes this job abandoned")
 
     def _save_output(self, _: do.KeepOutput | None = None) -> None:
         """A file system that hangs does not keep the job from being given back."""

@@ -152,7 +152,7 @@ class SlurmScheduler:
     def requeue(self, decision: str, exclude: Sequence[str], start: Start, allow_first: bool) -> RequeueEnded:
         """By a keeper step, elsewhere if it fails; by ourselves, or plainly, if Slurm gives us none and the job still runs."""
         if self._anew():
-            return RequeueEnded(False, "the job was requeued by somebody else and runs anew")
+            return RequeueEnded(False, "somebody else requeued the job, and it runs again")
         result: CommandResult | None = None
         try:
             for node in self._keepers_places(exclude):

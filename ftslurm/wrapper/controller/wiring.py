@@ -180,8 +180,8 @@ def _survey_outside(site: Site) -> Site:
         return replace(site, place=Place.OUTSIDE)
     if site.settings.launcher == "srun":
         raise UsageError(
-            f"--ft-launcher srun needs an allocation, and nobody gives one here: {why}",
-            hint="call ftrun where you submit jobs; or leave --ft-launcher out",
+            f"--ft-launcher srun needs Slurm: {why}",
+            hint="run ftrun where you submit jobs, or omit --ft-launcher",
         )
     return replace(site, place=Place.LOCAL, no_slurm=why)
 
@@ -198,7 +198,7 @@ def run_job(order: Order) -> int:
     if not site.local:
         return _run_on_slurm(order, site, store)
     if len(order.components) > 1:
-        raise UsageError("a heterogeneous step (`:`) needs Slurm", hint="run it in an allocation, or as separate commands")
+        raise UsageError("a heterogeneous step (`:`) needs Slurm", hint="run it in an allocation, or run separate commands")
     number, journal = store.new_local()
     while (status := _run_locally(order, site, number, journal)) == REQUEUED_STATUS:
         pass  # the same command again in a new allocation, as Slurm would run the script again
@@ -210,8 +210,8 @@ def _request(order: Order, settings: Settings) -> NewAllocation:
     """Raises: UsageError."""
     if len(order.components) > 1:
         raise UsageError(
-            "a heterogeneous step (`:`) outside an allocation needs one of several parts, for which ftrun cannot ask",
-            hint="call ftrun in a script for sbatch, or within salloc",
+            "ftrun cannot request an allocation for a heterogeneous step (`:`)",
+            hint="run ftrun in a script for sbatch, or within salloc",
         )
     from ftslurm.launchers.allocation import new_allocation
 
@@ -347,7 +347,7 @@ def _controller(
             settings, facts.job, facts.cluster, journal.path, lambda: effects.records, sources.numbers, effects.say
         )
     if facts.no_swap and (settings.node_replacement or settings.shrink):
-        effects.say(f"no node of the step can be replaced: {facts.no_swap}")
+        effects.say(f"ftrun cannot replace a node of this step: {facts.no_swap}")
     if unused := _without_effect(settings):
         effects.say(f"of ft_launcher's configuration {', '.join(unused)} {'has' if len(unused) == 1 else 'have'} no effect here")
     board = sources.observer = LiveBoard(sources, facts.run)
@@ -613,7 +613,7 @@ def dry_run(order: Order) -> str:
     if site.place is Place.OUTSIDE:
         request = _request(order, site.settings)
         argv = ("salloc", *request.salloc, "ftrun", *order.own, *join_components([request.component]))
-        return f"# an allocation is asked for, and ftrun runs in it:\n{shlex.join(argv)}"
+        return f"# ftrun requests an allocation and runs in it:\n{shlex.join(argv)}"
     lines = [f"# launcher: {'local' if site.local else 'srun'}, restart via {site.settings.restart_via}"]
     if site.local:
         from ftslurm.launchers.local import LocalLauncher, LocalPool, nodes_wanted

@@ -85,4 +85,4 @@ class TextFile:
         if not self._told:
             self._told = True
             why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            self._say(f"the metrics cannot be written to {self._path}: {visible(why)}; the job goes on")
+            self._say(f"the metrics cannot be written to {self._path}: {visible(why)}; the job continues")

@@ -94,7 +94,7 @@ def _folder(folder: Path) -> Iterator[tuple[str, int, str]]:
                 yield str(file), int(found[2]), "err" if found[3] == "stderr" else "out"
         return
     if not plain:
-        raise LogUnreadable(f"{folder}: there is no file in it", hint="name the log itself")
+        raise LogUnreadable(f"{folder}: there are no files in it", hint="name the log itself")
     for file in plain:
         yield str(file), NO_RANK, "out"
 

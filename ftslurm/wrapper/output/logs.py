@@ -49,8 +49,8 @@ def sources(outputs: Outputs, ledger: Path, attempt: int | None) -> list[Source]
     if found:
         return found
     if outputs.ranks:
-        raise UsageError("each rank of this job writes a file of its own", hint="ask for one: --rank 0")
-    raise UsageError("the output of this job went to a terminal or a pipe, and into no file", hint="srun's -o makes files")
+        raise UsageError("each rank of this job writes a file of its own", hint="choose one with --rank 0")
+    raise UsageError("the output of this job went to a terminal or a pipe, not to a file", hint="run the job with srun's -o FILE")
 
 
 def _copied(one: Kept) -> Source:

@@ -41,7 +41,7 @@ def finish_open_requeue(
     """
     decided = history.open_requeue
     if decided is None:
-        return "nothing was left to do"
+        return "nothing left to do"
     config = client.config()
     if not outsider:
         start = replace(start, watch_s=min(start.watch_s, _may_live_s(config)))
@@ -81,7 +81,7 @@ def _next_start(client: SlurmClient, number: int, dead: Sequence[str], config: M
     if unclean := sorted({*dead} & {*job.cleaning}):
         limit_s = seconds(config.get("SlurmdTimeout", ""))
         usual = f", SlurmdTimeout {limit_s:g} s, up to twice that" if limit_s else ""
-        return f"; it can start when Slurm takes {fold_nodes(unclean)} for down{usual}"
+        return f"; it can start when Slurm marks {fold_nodes(unclean)} down{usual}"
     at = time.strftime("%H:%M:%S", time.localtime(job.start_time))
     return f"; it starts again at {at}, if its nodes are clean by then" if job.start_time > time.time() else ""
 

@@ -101,7 +101,7 @@ class Lenders:
             job = self._submit(ours, exclude)
             self._donors.add(job)
             if self._over.is_set():  # while it was being submitted
-                return NodeBorrowed(slot, "", max(self._end([job]), default=0), "it is not wanted any more")
+                return NodeBorrowed(slot, "", max(self._end([job]), default=0), "it is no longer needed")
             submitted(job)
             donor = self._running(job, wait_s)
         except FtslurmError as error:

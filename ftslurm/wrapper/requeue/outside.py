@@ -29,7 +29,7 @@ def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:
     restarts = client.job(run.number).restarts
     if not is_up_to_date(restarts, run.schedule):
         raise SlurmRefused(
-            f"job {job} has been requeued {restarts} times and the ledger speaks of scheduling {run.schedule}",
+            f"job {job} has been requeued {restarts} times but the ledger's decision is from scheduling {run.schedule}",
             hint="the decision is out of date; nothing was done",
         )
     start = plan_start(settings, True, known_clean_ups(store.root, run.cluster, history))

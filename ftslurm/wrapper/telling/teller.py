@@ -65,7 +65,7 @@ def of_record(record: rec.Record, past: Sequence[rec.Record], job: str, about: s
         case rec.RunBegan() if _unseen(record, past):
             count = schedule_count(record.schedule)
             id, title = f"{job}.{record.run}", f"job {job}: Slurm has started it again, scheduling {count}"
-            return Notice(id, record.at, job, "requeue", title, f"nobody was left to tell of the end of the one before\n{about}")
+            return Notice(id, record.at, job, "requeue", title, f"nobody could report how the one before ended\n{about}")
         case rec.Finished():
             return _of_end(record, past, job, about)
         case _:
@@ -142,7 +142,7 @@ class Notices(Silent):
         try:
             self._queue.put_nowait(notice)
         except queue.Full:
-            self._complain("notices come faster than they can be written down; some are left out")
+            self._complain("notices come faster than they can be written; some are dropped")
         self._work_on()
 
     def _work_on(self) -> None:
@@ -180,7 +180,7 @@ class Notices(Silent):
             while (notice := self._queue.get()) is not None:
                 for name in self._routes[notice.kind]:
                     if not self._put(notice, name):
-                        self._complain("too many notices wait to be sent; some are left out")
+                        self._complain("too many notices wait to be sent; some are dropped")
                 self._wake()
         except StateError as error:
             self._complain(f"{error}; no more notices are sent")
@@ -207,7 +207,7 @@ class Notices(Silent):
         if self._sender is not None and self._sender.poll() is None:
             return self._sender
         if self._starts >= MAX_STARTS:
-            self._complain("the sender of notices ends by itself; no more are sent")
+            self._complain("the sender of notices has failed; no more are sent")
             return None
         self._starts += 1
         self._sender = subprocess.Popen(
@@ -239,7 +239,7 @@ def make(settings: Settings, root: Path, file: Path, job: str, about: str, say: 
     try:
         known = read_destinations(file)
     except FtslurmError as error:
-        say(f"nobody is told of this job: {error}")
+        say(f"no notices of this job are sent: {error}")
         return Silent()
     wanted = routes(settings, list(known), say)
     if any(each.url for each in known.values()) and (why := why_no_apprise()):

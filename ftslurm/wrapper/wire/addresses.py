@@ -22,7 +22,7 @@ def chosen(wanted: str, interfaces: Mapping[str, Sequence[str]]) -> str:
     try:
         network = ip_network(wanted, strict=False)
     except ValueError as error:
-        raise _none(f"{wanted} is no network: {error}", interfaces) from None
+        raise _none(f"{wanted} is not a network: {error}", interfaces) from None
     for addresses in interfaces.values():
         for address in addresses:
             if ip_address(address) in network:

@@ -229,12 +229,12 @@ def _listen(address: str, ports: tuple[int, int] | None) -> socket.socket:
             if error.errno != errno.EADDRINUSE or ports is None:
                 raise LaunchFailed(
                     f"cannot listen for the shims on {address or 'any address'}: {error.strerror}",
-                    hint="--ft-set nodes.address=ADDRESS names another address of this node",
+                    hint="give another address of this node with --ft-set nodes.address=ADDRESS",
                 ) from None
             taken = error
     assert taken is not None and ports is not None
     raise LaunchFailed(
-        f"every port from {ports[0]} to {ports[1]} is taken on this node", hint="--ft-set nodes.ports=LOW-HIGH names others"
+        f"every port from {ports[0]} to {ports[1]} is taken on this node", hint="give others with --ft-set nodes.ports=LOW-HIGH"
     ) from taken
 
 

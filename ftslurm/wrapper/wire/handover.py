@@ -108,7 +108,7 @@ def secret_word(
     except OSError as error:
         if wanted == MUNGE:
             raise LaunchFailed(
-                f"the secret of the run cannot be handed over by munge: {error}", hint="nodes.secret=auto does without"
+                f"munge cannot pass on the secret of this run: {error}", hint="set nodes.secret=auto"
             ) from None
-        say(f"munge gives no credential ({error}): the secret of this run goes by the environment, which srun sends as it is")
+        say(f"munge gives no credential ({error}): the secret of this run goes in the environment, which srun sends as it is")
         return secret.hex()

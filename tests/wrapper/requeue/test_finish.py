@@ -49,7 +49,7 @@ def test_a_requeue_is_carried_out_once(tmp_path: Path) -> None:
     job = Job(tmp_path)
     assert "without n1, n2" in job.keep()
     assert job.changes() == ["requeue_held", "exclude", "start_at", "release"]
-    assert job.finish() == "nothing was left to do"
+    assert job.finish() == "nothing left to do"
 
 
 @pytest.mark.parametrize("before", [(), (SWAPPED,)])

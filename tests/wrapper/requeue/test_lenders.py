@@ -181,7 +181,7 @@ def test_a_donor_that_nobody_wants_any_more_when_it_is_submitted_is_ended() -> N
         return submit(argv)
 
     world.answers["sbatch"] = slowly
-    assert world.lenders.borrow(1, [], 60.0) == NodeBorrowed(1, "", 0, "it is not wanted any more")
+    assert world.lenders.borrow(1, [], 60.0) == NodeBorrowed(1, "", 0, "it is no longer needed")
     assert world.slurm.state_of(2) is JobState.CANCELLED
 
 

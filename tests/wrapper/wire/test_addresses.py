@@ -33,7 +33,7 @@ def test_an_address_a_network_or_an_interface(wanted: str, found: str) -> None:
 @pytest.mark.parametrize(("wanted", "why"), [
     ("ib1", "ib1 has no address"),
     ("192.168.0.0/16", "no address of this node is in 192.168.0.0/16"),
-    ("10.1/x", "10.1/x is no network"),
+    ("10.1/x", "10.1/x is not a network"),
 ])  # fmt: skip
 def test_what_is_not_there_is_told_with_what_is(wanted: str, why: str) -> None:
     with pytest.raises(LaunchFailed, match=why) as caught:

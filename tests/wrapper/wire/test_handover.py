@@ -159,6 +159,6 @@ def test_a_step_in_a_container_finds_it_in_a_file_and_a_run_leaves_none(tmp_path
 
 def test_where_munge_gives_none_that_is_said_or_an_error() -> None:
     said: list[str] = []
-    assert secret_word(SECRET, "auto", NOWHERE, False, said.append) == SECRET.hex() and "goes by the environment" in said[0]
-    with pytest.raises(LaunchFailed, match="cannot be handed over by munge"):
+    assert secret_word(SECRET, "auto", NOWHERE, False, said.append) == SECRET.hex() and "in the environment" in said[0]
+    with pytest.raises(LaunchFailed, match="munge cannot pass on"):
         secret_word(SECRET, "munge", NOWHERE, False)
