@@ -376,7 +376,9 @@ class _Walk:
     def _hint(self, v: rec.Diagnosed | None) -> str:
         if self.advice is not None:
             return f"{self.advice.what}: {self.advice.advice}"
-        return v.advice if v else ""
+        if v is None or (v.evidence and v.evidence[0].startswith(_SAME)):
+            return ""  # it has been found whose fault it is: advice on how to find out is of no use any more
+        return v.advice
 
     def _log(self, rank: int, node: str) -> str:
         if self.run is None or not self.run.log:

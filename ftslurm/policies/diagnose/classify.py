@@ -57,8 +57,9 @@ BEGINNING_CHARS = 80
 # Says nothing by itself: Python's status for any exception, and false(1)'s.
 GENERAL_ERROR = 1
 _LESS_MEMORY = "ask for more (--mem), or use less: fewer loader workers, smaller batches"
-# What programs end with over any error, so that their own words tell more: beside 1, a wrong call, and exit(-1).
-_ANY_ERROR = frozenset({GENERAL_ERROR, 2, 255})
+# What programs end with over any error, so that their own words tell more: beside 1, a wrong call, a status of their own,
+# and exit(-1).
+_ANY_ERROR = frozenset({GENERAL_ERROR, 2, 3, 255})
 # As MPI_Abort ends a rank: it asks for its own end.
 _ASKED_OF_ITSELF = 128 + 15
 # As a shell passes on a signal: 128 and its number.

@@ -154,6 +154,8 @@ _ERROR_IN = _compiled(r"\b\w*(?:Error|Exception|FATAL|Fatal)\b: ")
 APART_LINES = 12
 # A sentence goes on over so many lines; below an error its stack has so many.
 SENTENCE_LINES, STACK_LINES = 4, 24
+# Who speaks: with that a line begins anew.
+_OPENS = re.compile(r"\s*[\w./\[\]-]{1,60}: ")
 # Text is wrapped no earlier, mostly.
 WRAPPED_CHARS = 50
 _ENDS = ".:!?;-=*#>}])"
@@ -249,7 +251,7 @@ def _begun(lines: Sequence[str], number: int, least: int = 1) -> int:
     """The line in which the sentence of this one begins. least: characters of a line that goes on in the next."""
     for begun in range(number, max(-1, number - SENTENCE_LINES - 1), -1):
         above = lines[begun - 1].strip() if begun else ""
-        if len(above) < least or above[-1] in _ENDS or not lines[begun].strip()[:1].islower():
+        if len(above) < least or above[-1] in _ENDS or _OPENS.match(lines[begun]) or not lines[begun].strip()[:1].islower():
             break
     return begun
 

@@ -30,7 +30,8 @@ def _compiled(pattern: str) -> Any:
 
 # What stands between quotation marks and the words, and belongs to them: `RuntimeError: CUDA error: ...`.
 _LEAD = _compiled(
-    r"(?:(?:\w+\.)*\w*(?:Error|Exception|Failure|Interrupt|Warning)(?:\([\w.]+\))?: ?|\[?(?i:fatal|error)\]?:? )+"
+    r"(?:(?:\w+\.)*\w*(?:Error|Exception|Failure|Interrupt|Warning)(?:\([\w.]+\))?: ?|\[?(?i:fatal|error)\]?:? "
+    r"|(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR|INFO) (?:[\w/.]{1,40} ?: ?)?)+"
     r"(?:\[Errno -?\d+\] )?$"
 )
 _OPENED = _compiled(r"""(?:^|[\s(\[{=:,>|])(?:[rbf]?['"]{1,3}|`+|“|\xe2\x80\x9c|\xc2\xab)$""")

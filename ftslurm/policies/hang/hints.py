@@ -5,6 +5,7 @@ Source: the common cases of ModelArts' hang detection (ModelArts, hang detection
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 
@@ -100,6 +101,7 @@ def hints(ends: Sequence[RankEnd], stacks: Mapping[str, str]) -> tuple[Hint, ...
     """All that apply. ends: what the ranks printed. stacks: node -> the evidence taken there before they were stopped."""
     texts = {end.rank: _said(end) for end in ends}
     found = [_gdr(ends, texts), _error_12(ends, texts), _hccl_place(ends, texts), _epochs(ends, texts), *_in_stacks(stacks)]
+    found.append(_odd_wait(stacks))
     known = {hint.name for hint in found if hint is not None}
     for name, pattern, last in (("remote-writer", _WRITER, False), ("copying", _COPY, True)):
         found += [_printed(name, pattern, ends, last)] if name not in known else []
@@ -222,6 +224,38 @@ def _in_stacks(stacks: Mapping[str, str]) -> list[Hint]:
         if lines:
             found.append(Hint(name, what, advice, tuple(lines[:4])))
     return found
+
+
+# As agent.evidence.process_line tells what the main thread of each process of a rank does in the kernel.
+_RANK_LINE = _compiled(r"(?m)^rank (\d{1,9}): ")
+_WAIT = _compiled(r"(?m)^pid \d{1,9} (\w{1,40}) wchan=(\S{1,80})(?: voluntary_switches=\S{1,20})?(?: syscall=(\d{1,5}))?")
+# So many ranks wait in one way before another way says something.
+LEAST_ALIKE = 3
+
+
+def _odd_wait(stacks: Mapping[str, str]) -> Hint | None:
+    """The one rank that does not wait where all others wait: whom they may wait for. No proof, so nobody is blamed."""
+    waits: dict[tuple[str, int], tuple[str, ...]] = {}
+    for node, text in sorted(stacks.items()):
+        data = text.encode(errors="replace")
+        begins = [(hit.start(), int(hit.group(1))) for hit in _RANK_LINE.finditer(data)]
+        for (begin, rank), (end, _) in pairwise([*begins, (len(data), 0)]):
+            told = (_wait(hit) for hit in _WAIT.finditer(data[begin:end]))
+            waits[node, rank] = tuple(sorted(set(told)))
+    kinds = Counter(wait for wait in waits.values() if wait)
+    if len(kinds) != 2 or len(waits) != sum(kinds.values()):
+        return None
+    (usual, many), (odd, times) = kinds.most_common()
+    if many < LEAST_ALIKE or times != 1:
+        return None
+    node, rank = next(each for each, wait in waits.items() if wait == odd)
+    what = f"rank {rank} on {node} is not where the others wait: it is in {', '.join(odd)}, they are in {', '.join(usual)}"
+    return Hint("odd-wait", what, f"look at rank {rank} first: what it does outside of collectives", (what,))
+
+
+def _wait(hit: re2._Match) -> str:
+    state, place, call = (group.decode(errors="replace") if group else "" for group in hit.groups())
+    return visible(place if place != "-" else f"{state} (system call {call})" if call else state)
 
 
 def _hits(pattern: re2._Regexp, threads: Sequence[bytes]) -> Iterator[str]:

@@ -126,3 +126,15 @@ def test_a_launcher_that_fails_without_a_word_counts_against_its_node() -> None:
 def test_an_abort_that_a_shell_passed_on_has_the_programs_own_words() -> None:
     found = verdict("ERROR: no decomposition file for 32 blocks\n", status=134)
     assert (found.error_class, found.retriable) == (ErrorClass.USER_CODE, Retriable.NO)
+
+
+def test_the_sentence_of_another_speaker_is_no_part_of_a_guess() -> None:
+    text = "warning: this may be caused by a bad cable; please check the cable\nsampler: no rows left in shard 3, exiting\n"
+    found = verdict(text, status=3)
+    assert "no rows left" in found.evidence[0] and found.error_class is ErrorClass.USER_CODE
+
+
+def test_an_answer_in_a_data_set_is_no_line_of_nccl() -> None:
+    told = "answer: NCCL WARN NET/IB : Got completion with error 12 means the link is down\n"
+    found = verdict(f'{told}Traceback (most recent call last):\n  File "t.py", line 3, in <module>\nLookupError: no label\n')
+    assert "LookupError" in found.evidence[0] and not found.suspects
