@@ -6,12 +6,11 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
-from functools import partial
 from pathlib import Path
 
-from ftslurm.errors import FtslurmError, UnknownJob, UsageError
+from ftslurm.errors import FtslurmError, StateError, UnknownJob, UsageError
 from ftslurm.ledger.nodes import NodeMemory, parse_memory
-from ftslurm.model.node_memory import NodeCleared, Remembered, Told, remembered
+from ftslurm.model.node_memory import NodeCleared, Remembered, remembered
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.settings import Settings
 from ftslurm.model.values import dataclass
@@ -21,13 +20,12 @@ from ftslurm.report.nodes import LeftBy, NodeReport
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import NodeView, SlurmClient
 from ftslurm.slurm.parse import seconds
-from ftslurm.system.owner import Owner, people, work_as
-from ftslurm.wrapper.everybody import folders_of
 from ftslurm.wrapper.explain_code import Explainer
+from ftslurm.wrapper.of_users import CLEARED, FORGET, MEMORY, MEMORY_BYTES, asked_of_all
 
 # People wait for it.
 ASK_S = 10.0
-LIMIT_S, LIMIT_BYTES = 10.0, 5 << 20
+LIMIT_S = 30.0
 DRAINED = re.compile(r"DRAIN|DOWN|FAIL")
 
 
@@ -41,25 +39,12 @@ def of_all(
 ) -> dict[str, tuple[Remembered, ...]]:
     """user -> what is remembered. ledgers: as in hooks.yaml. Root alone can read others' memory."""
     found = {}
-    for owner in people(first_user_id, also=(os.geteuid(),)):
-        data = work_as(owner, partial(_memory_of, owner, ledgers), LIMIT_S, LIMIT_BYTES)
-        if data is None:
-            passed_over(f"what jobs of {owner.name} remember cannot be read")
-        elif told := remembered(parse_memory(data), now, settings.memory_s, settings.memory_jobs):
+    for owner, said in asked_of_all(first_user_id, ledgers, MEMORY, (), LIMIT_S, MEMORY_BYTES, also=(os.geteuid(),)):
+        if isinstance(said, StateError):
+            passed_over(f"what jobs of {owner.name} remember cannot be read: {said}")
+        elif told := remembered(parse_memory(said), now, settings.memory_s, settings.memory_jobs):
             found[owner.name] = told
     return found
-
-
-def _memory_of(owner: Owner, ledgers: Sequence[str]) -> bytes:
-    """Never empty: that would mean that nothing could be read."""
-    from ftslurm.system.files import read_private
-
-    data = b"\n"
-    for folder in folders_of(owner, ledgers):
-        path = NodeMemory(folder).path
-        if path.exists():
-            data += read_private(path, LIMIT_BYTES // 2) + b"\n"
-    return data
 
 
 def clear(root: Path, known: Iterable[Remembered], wanted: str, now: float) -> str:
@@ -79,22 +64,9 @@ def clear_for_all(ledgers: Sequence[str], first_user_id: int, wanted: str, now: 
     """As root: in each user's memory, with that user's rights. Gives whose was changed. Raises: UsageError."""
     if os.geteuid() != 0:
         raise UsageError("only root may change what other users' jobs remember", hint="omit --all-users, or use sudo")
-    nodes = frozenset(expand(wanted))
-    return [
-        owner.name for owner in people(first_user_id, also=(0,))
-        if work_as(owner, partial(_cleared, owner, ledgers, nodes, now), LIMIT_S, 100) == b"cleared"
-    ]  # fmt: skip
-
-
-def _cleared(owner: Owner, ledgers: Sequence[str], nodes: frozenset[str], now: float) -> bytes:
-    done = b""
-    for folder in folders_of(owner, ledgers):
-        memory = NodeMemory(folder)
-        told: Sequence[Told] = memory.read() if memory.path.exists() else ()
-        if places := {(each.cluster, each.node) for each in told if each.node in nodes}:
-            memory.add([NodeCleared(now, cluster, node) for cluster, node in sorted(places)])
-            done = b"cleared"
-    return done
+    expand(wanted)
+    asked = asked_of_all(first_user_id, ledgers, FORGET, (now, wanted), LIMIT_S, MEMORY_BYTES, also=(0,))
+    return [owner.name for owner, said in asked if said == CLEARED]
 
 
 # --- what Slurm says

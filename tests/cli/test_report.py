@@ -166,8 +166,11 @@ def test_what_a_user_s_program_prints_is_read_no_further_than_it_is_well_formed(
 def test_the_program_prints_what_counts(jobs: Path) -> None:
     story = long_story().ledger
     put(jobs, "c.7", story)
-    argv = [sys.executable, "-m", "ftslurm.wrapper.ledgers_of"]
+    argv = [sys.executable, "-m", "ftslurm.wrapper.of_users", "ledgers"]
     late = f"{story[-1].at + 1:.0f}"
     for began, expected in (("0", b"".join(map(to_line, story))), (late, b"")):
         done = subprocess.run([*argv, began, str(jobs.parent), "/nowhere"], capture_output=True, timeout=60, check=True)
-        assert done.stdout.partition(b"\n")[2] == expected and done.stderr == b""
+        assert done.stdout.removesuffix(b"\nwhole\n").partition(b"\n")[2] == expected and done.stderr == b""
+    for words in ((), ("ledgers",), ("ledgers", "x", str(jobs.parent)), ("other", "0")):
+        done = subprocess.run([*argv[:-1], *words], capture_output=True, timeout=60, check=True)
+        assert done.stdout.startswith(b"cannot be read: ") or words == ("ledgers",), done.stdout

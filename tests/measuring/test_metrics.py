@@ -6,9 +6,8 @@ import json
 import os
 import re
 import stat
-import subprocess
+import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,8 @@ from ftslurm.ledger.store import Identity, Store
 from ftslurm.model import record as rec
 from ftslurm.model.summary import summarise
 from ftslurm.report.measures import PHASES, JobOf, Measures, Pulse, from_json, measure, to_json
-from ftslurm.system.owner import Owner, work_as
+from ftslurm.system.owner import Owner, read_as
+from ftslurm.wrapper import of_users
 from ftslurm.wrapper.measuring.exposition import names, text
 from ftslurm.wrapper.measuring.textfile import TextFile, file_of, sweep, write
 from tests.cli.test_ftrun import command
@@ -179,25 +179,36 @@ def test_the_door_tells_of_all_jobs_or_of_one(tmp_path: Path, monkeypatch: pytes
     assert isinstance(CliRunner().invoke(door, ["--all-users", "7"]).exception, UsageError)
 
 
-def test_what_is_read_for_a_user_is_read_with_the_user_s_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    me = Owner(os.geteuid(), os.getegid(), "me", tmp_path)
-    assert work_as(me, lambda: b"x" * 100_000, 20.0, 200_000) == b"x" * 100_000
-    assert work_as(me, lambda: b"x" * 100_000, 20.0, 50_000) is None, "too much"
-    assert work_as(me, Path("/nowhere").read_bytes, 20.0, 50_000) is None and work_as(me, bytes, 20.0, 50_000) is None
-    begun = os.times().elapsed
-    assert work_as(me, lambda: [*iter(int, 1)] and b"", 0.3, 50_000) is None and os.times().elapsed - begun < 10
-    if os.geteuid() == 0:
-        nobody = Owner(65534, 65534, "nobody", tmp_path)
-        assert work_as(nobody, lambda: f"{os.getuid()} {os.geteuid()} {os.getgid()} {os.getgroups()}".encode(), 20.0, 100) == (
-            b"65534 65534 65534 [65534]"
-        )
-        (tmp_path / "secret").write_text("x")
-        (tmp_path / "secret").chmod(0o600)
-        assert work_as(nobody, (tmp_path / "secret").read_bytes, 20.0, 100) is None
-        monkeypatch.setenv("ROOTS_TOKEN", "a secret")
-        look = partial(subprocess.check_output, ["/usr/bin/env"])
-        handed = work_as(nobody, look, 20.0, 10_000) or b""
-        assert b"PATH=" in handed and b"ROOTS_TOKEN" not in handed, "what it starts is the user's to look into"
+def test_what_a_user_s_program_says_is_cut_off_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    me = Owner(os.geteuid(), os.getegid(), "root" if os.geteuid() == 0 else "me", tmp_path)
+    monkeypatch.setattr(of_users, "people", lambda first, also=(): [me])
+
+    def ask(program: str, limit_s: float = 60.0, limit: int = 1000) -> bytes | str:
+        script = tmp_path / "python"
+        script.write_text(f"#!/bin/sh\n{program}\n")
+        script.chmod(0o755)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", str(script))
+            ((_, said),) = of_users.asked_of_all(0, ["{home}"], "measures", (0, 1), limit_s, limit)
+        return said if isinstance(said, bytes) else str(said)
+
+    assert ask("printf 'x\\nwhole\\n'") == b"x"
+    assert "more than" in ask("head -c 2000 /dev/zero; printf '\\nwhole\\n'")
+    assert ask("printf 'x\\033[2J'") == "x?[2J" and "nothing can be read" in ask("exit 3")
+    began = time.monotonic()
+    assert "has not ended" in ask("while :; do :; done", 0.3) and time.monotonic() - began < 20
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become others")
+def test_what_is_read_for_a_user_is_read_with_the_user_s_rights(monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody = Owner(65534, 65534, "nobody", Path("/nowhere"))
+    monkeypatch.setenv("ROOTS_TOKEN", "a secret")
+    told = read_as(nobody, ["sh", "-c", "id -u; id -g; id -G; tty; env; ls -l /proc/self/fd; cat /etc/shadow"], 60.0, 10_000).decode()
+    assert told.startswith("65534\n65534\n65534\nnot a tty\n") and "ROOTS_TOKEN" not in told and "Permission denied" in told
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: 1)
+        with pytest.raises(StateError, match="only root"):
+            read_as(nobody, ["id"], 60.0, 100)
 
 
 # --- the dashboard

@@ -1,0 +1,178 @@
+"""What the jobs of a user have written, read or changed by a program that runs as that user: the one way in which root looks into
+what belongs to others.
+
+The program has the user's rights and no more, also where the file system trusts no root. It begins with a memory of its own, and
+with no descriptor, terminal or environment of root's, so that a user who looks into it or steers it (ptrace(2)) gains nothing.
+What it prints is taken for what it is: words of that user's.
+
+Its arguments: a verb, the verb's words, and the state folders.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from ftslurm.errors import FtslurmError, StateError
+from ftslurm.ledger.hostile import MAX_BYTES
+from ftslurm.ledger.index import Index
+from ftslurm.ledger.journal import Journal
+from ftslurm.ledger.nodes import NodeMemory
+from ftslurm.ledger.store import LOCAL_CLUSTER, VARIABLE, ledger_parts
+from ftslurm.model.node_memory import NodeCleared, Told
+from ftslurm.model.nodes import expand
+from ftslurm.model.summary import JobSummary
+from ftslurm.model.text import visible
+from ftslurm.report.measures import Measures, measure, to_json
+from ftslurm.system.files import read_private
+from ftslurm.system.owner import Owner, people, read_as
+from ftslurm.wrapper.jobs import with_slurms_word
+from ftslurm.wrapper.reports import ledgers_since
+
+MEASURES, MEMORY, FORGET, LEDGERS = "measures", "memory", "forget", "ledgers"
+# Of one user's memory of nodes.
+MEMORY_BYTES = 5 << 20
+CLEARED = b"cleared"
+# Of one user's ledgers; what comes after is left out.
+LEDGERS_BYTES = 256 << 20
+# Every answer ends so: else it is cut off, or none.
+WHOLE = b"\nwhole\n"
+
+PassedOver = Callable[[str], None]
+
+
+def asked_of_all(
+    first_user_id: int, ledgers: Sequence[str], verb: str, words: Sequence[object], limit_s: float, limit_bytes: int,
+    also: Iterable[int] = (),
+) -> Iterator[tuple[Owner, bytes | StateError]]:  # fmt: skip
+    """What the program says of each user who may have a state folder. ledgers: as in hooks.yaml. Only root can ask for others."""
+    for owner in people(first_user_id, also):
+        if places := [str(place) for place in folders_of(owner, ledgers) if _may_be(place)]:
+            try:
+                yield owner, _asked(owner, [verb, *map(str, words), *places], limit_s, limit_bytes)
+            except FtslurmError as error:
+                yield owner, StateError(error.message)
+
+
+def _asked(owner: Owner, words: Sequence[str], limit_s: float, limit_bytes: int) -> bytes:
+    """Raises: StateError, CommandMissing."""
+    argv = [sys.executable, "-I", "-m", "ftslurm.wrapper.of_users", *words]
+    printed = read_as(owner, argv, limit_s, limit_bytes)
+    if len(printed) >= limit_bytes:
+        raise StateError(f"that is more than {limit_bytes >> 20} MB")
+    if not printed.endswith(WHOLE):
+        raise StateError(visible(printed[-200:].decode(errors="replace")).strip() or "nothing can be read there")
+    return printed.removesuffix(WHOLE)
+
+
+def folders_of(owner: Owner, ledgers: Sequence[str]) -> list[Path]:
+    """ledgers: as in hooks.yaml."""
+    return [Path(each.replace("{home}", str(owner.home)).replace("{user}", owner.name)) for each in ledgers]
+
+
+def _may_be(place: Path) -> bool:
+    """One that root cannot see may be there, too."""
+    try:
+        place.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # root_squash
+    return True
+
+
+# --- the program, as the user
+
+
+def measures_in(folder: Path, oldest: float, limit: int, passed_over: PassedOver) -> list[Measures]:
+    """The latest of the jobs there. Raises: StateError."""
+    jobs = Index(folder).all(lambda error: passed_over(str(error)))
+    if jobs:
+        jobs, _ = with_slurms_word(jobs, folder.stat().st_uid, os.environ)
+    wanted = [job for job in jobs if not job.over or job.at >= oldest]
+    wanted.sort(key=lambda job: job.at, reverse=True)
+    found = []
+    for job in wanted[:limit]:
+        try:
+            found.append(_measured(folder, job))
+        except FtslurmError as error:
+            passed_over(str(error))
+    return found
+
+
+def _measured(folder: Path, job: JobSummary) -> Measures:
+    parts = ("jobs", f"{LOCAL_CLUSTER}.{job.job}.jsonl") if job.local else ledger_parts(job.cluster, job.job)
+    path = folder.joinpath(*parts)
+    return measure(Journal(path).read().records, job, time.time())
+
+
+def _measures(oldest: str, limit: str, *places: str) -> Iterator[bytes]:
+    found: list[Measures] = []
+    for place in map(Path, places):
+        if (place / "jobs").is_dir():
+            found += measures_in(place, float(oldest), int(limit), lambda _: None)
+    yield to_json(found)
+
+
+def _memory(*places: str) -> Iterator[bytes]:
+    for place in map(Path, places):
+        path = NodeMemory(place).path
+        if path.exists():
+            yield read_private(path, MEMORY_BYTES // 2) + b"\n"
+
+
+def _forget(now: str, wanted: str, *places: str) -> Iterator[bytes]:
+    nodes = frozenset(expand(wanted))
+    done = b""
+    for place in map(Path, places):
+        memory = NodeMemory(place)
+        told: Sequence[Told] = memory.read() if memory.path.exists() else ()
+        if doomed := {(each.cluster, each.node) for each in told if each.node in nodes}:
+            memory.add([NodeCleared(float(now), cluster, node) for cluster, node in sorted(doomed)])
+            done = CLEARED
+    yield done
+
+
+def _ledgers(began: str, *places: str) -> Iterator[bytes]:
+    """Of each ledger that counts, one line (its size in bytes, its job's state, is it over) and the ledger itself."""
+    room = LEDGERS_BYTES - MAX_BYTES
+    for place in map(Path, places):
+        if not (place / "jobs").is_dir():
+            continue
+        named = ledgers_since(place, float(began), {**os.environ, VARIABLE: str(place)}, lambda error: None)
+        for path, known in named.items():
+            if room > 0 and (ledger := _ledger(path)):
+                room -= len(ledger) + 100
+                yield b"%d %s %d\n" % (len(ledger), known.state.encode(), known.over) + ledger
+
+
+def _ledger(path: Path) -> bytes:
+    """The end of one that is huge."""
+    try:
+        return read_private(path, MAX_BYTES)
+    except OSError:
+        return b""
+
+
+_VERBS: dict[str, Callable[..., Iterator[bytes]]] = {
+    MEASURES: _measures, MEMORY: _memory, FORGET: _forget, LEDGERS: _ledgers,
+}  # fmt: skip
+
+
+def main() -> None:
+    os.umask(0o077)
+    try:
+        for piece in _VERBS[sys.argv[1]](*sys.argv[2:]):
+            sys.stdout.buffer.write(piece)
+    except (FtslurmError, OSError, ValueError, LookupError, TypeError) as error:
+        print(visible(f"cannot be read: {error}"))
+        return
+    sys.stdout.buffer.write(WHOLE)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
