@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from ftslurm.model.rungs import Rung  # noqa: E402
 from ftslurm.model.settings import BEATS, Settings, is_on  # noqa: E402
+from ftslurm.policies.judge.judge import NEXT, Phase  # noqa: E402
 from ftslurm.policies.ladder.ladder import rung_words  # noqa: E402
 
 FOLDER = ROOT / "docs/pictures"
@@ -251,8 +252,51 @@ def take_over() -> Picture:
     )
 
 
+# --- the phases of the judge
+
+# Where each stands: column, row. What it is, in words.
+PHASES: Mapping[Phase, tuple[float, float, str]] = {
+    Phase.NEW: (0, 0, "before the first event"),
+    Phase.LAUNCHING: (0, 1.4, "the step comes up"),
+    Phase.RUNNING: (0, 4, "ranks run"),
+    Phase.REPLACING: (1, 0, "other nodes are sought"),
+    Phase.SETTLING: (0.9, 1.7, "stop, find out, decide"),
+    Phase.HEALING: (1, 3.6, "devices heal"),
+    Phase.ENDING: (1.9, 1, "the step is let go"),
+    Phase.REQUEUEING: (2.35, 2.5, "the job is given back"),
+    Phase.FINISHED: (1.9, 4, "ftrun ends"),
+}
+
+
+def phases() -> Picture:
+    """Every way that a row of the judge's table names. A way there and back is one line with two tips."""
+    made = Picture("The phases of the judge, and where its table leads from each", 1000, 560)
+    wide, high = 200, 48
+    at = {phase: (40 + column * 310, 30 + row * 112) for phase, (column, row, _) in PHASES.items()}
+    ways = {(of, to) for of in Phase for to in NEXT[of]}
+    for of, to in sorted(ways, key=lambda way: (way[0].value, way[1].value)):
+        if (to, of) in ways and of.value > to.value:
+            continue
+        (x1, y1), (x2, y2) = _edge(at[of], at[to], wide, high), _edge(at[to], at[of], wide, high)
+        made.line(x1, y1, x2, y2)
+        if (to, of) in ways:
+            made.line(x2, y2, x1, y1)
+    for phase, (x, y) in at.items():
+        kind = "bad" if phase is Phase.SETTLING else "ours" if phase is Phase.RUNNING else "plain"
+        made.box(x, y, wide, high, [phase.value, PHASES[phase][2]], kind)
+    return made
+
+
+def _edge(box: tuple[float, float], other: tuple[float, float], wide: float, high: float) -> tuple[float, float]:
+    """Where the line from the middle of `box` to that of `other` leaves it."""
+    dx, dy = other[0] - box[0], other[1] - box[1]
+    part = min(wide / 2 / abs(dx) if dx else 9.0, high / 2 / abs(dy) if dy else 9.0)
+    return round(box[0] + wide / 2 + dx * part, 1), round(box[1] + high / 2 + dy * part, 1)
+
+
 PICTURES: Mapping[str, Callable[[], Picture]] = {
     "ladder": ladder, "processes": processes, "lease": lease, "requeue": requeue, "take-over": take_over,
+    "phases": phases,
 }  # fmt: skip
 
 

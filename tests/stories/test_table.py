@@ -20,7 +20,7 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings import Settings
 from ftslurm.model.timers import Timer
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Retriable, Suspect, Verdict, unknown
-from ftslurm.policies.judge.judge import DUE, TABLE, Phase
+from ftslurm.policies.judge.judge import DUE, NEXT, TABLE, Phase
 from tests.stories.replay import RUNNING, SILENT, Job, fault
 
 EVENTS = get_args(Event)
@@ -61,6 +61,20 @@ def test_every_event_is_answered_or_cannot_happen(phase: Phase, kind: type) -> N
 def test_an_event_that_cannot_happen_is_an_error_and_not_passed_over() -> None:
     with pytest.raises(LookupError, match="TimePassed"):
         Job().judge.handle(ev.TimePassed(), Job().now)
+
+
+def test_the_rows_name_the_phases_that_they_may_lead_to() -> None:
+    """`handle` holds every answer to it, here and in the random runs."""
+    reached = {Phase.NEW}.union(*NEXT.values())
+    assert reached == {*Phase} and not NEXT[Phase.FINISHED]
+    assert all(phase not in row.leads_to for (phase, _), row in TABLE.items())
+    assert NEXT[Phase.RUNNING] == {Phase.SETTLING, Phase.ENDING}
+
+
+def test_an_answer_that_leads_where_its_row_does_not_is_an_error() -> None:
+    job = Job().begin()
+    with pytest.raises(LookupError, match="no way from running to requeueing"):
+        job.judge._enter(Phase.REQUEUEING)
 
 
 def test_every_wait_has_an_end() -> None:

@@ -49,11 +49,13 @@ class Ending(Patience):
 
     def _end_step(self, status: int, after: Afterwards, now: Now) -> list[Decision]:
         if self._attempt.step_gone:
-            self.phase, self._after = Phase.ENDING, after
+            self._enter(Phase.ENDING)
+            self._follow_with(after)
             return self._fenced(now)
         if self._attempt.lost and not self._lost_to_dead_nodes():
             return self._kill_step(after, now)
-        self.phase, self._after = Phase.ENDING, after
+        self._enter(Phase.ENDING)
+        self._follow_with(after)
         self._fence.let_go_at = now.mono
         self._timers.only({Timer.STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
         return [EndStep(0 if self._attempt.culprit else status, forget=after.unended is not None), *self._abandon()]
@@ -75,7 +77,8 @@ class Ending(Patience):
         return self._abandon() if Timer.STEP in self._timers and self._lost_to_dead_nodes() else []
 
     def _kill_step(self, after: Afterwards, now: Now) -> list[Decision]:
-        self.phase, self._after = Phase.ENDING, after
+        self._enter(Phase.ENDING)
+        self._follow_with(after)
         self._fence.let_go_at = now.mono if self._fence.let_go_at is None else self._fence.let_go_at
         self._timers.only({Timer.KILLED_STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
         return [KillStep()]
@@ -85,7 +88,7 @@ class Ending(Patience):
         left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono) if self._after.another_try else {}
         if math.inf in left.values():
             # Only Slurm can end what stands still there, and lets the job run again only when it has.
-            self._after = self._after.if_unended
+            self._follow_with(self._after.if_unended)
             left = {rank: at for rank, at in left.items() if at < math.inf}
         if not left:
             self._timers.stop_all()
@@ -136,7 +139,7 @@ class Ending(Patience):
     def _ending_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """An impatient Ctrl-C while the step comes down: it is killed, and there is no other try."""
         if event.rank is None and event.number == SIGINT and self._after.another_try:
-            self._after = Afterwards(ThenFinish("interrupted by Ctrl-C", 128 + event.number))
+            self._follow_with(Afterwards(ThenFinish("interrupted by Ctrl-C", 128 + event.number)))
             if Timer.LEASE in self._timers:
                 return self._fenced(now)
         if self._after.another_try and self._announces(event.number):
@@ -152,7 +155,7 @@ class Ending(Patience):
     def _killed_step_overdue(self, now: Now) -> list[Decision]:
         """The launcher cannot end it either; Slurm's own clean-up is all that is left."""
         self._attempt.step_gone = True
-        self._after = self._after.if_unended
+        self._follow_with(self._after.if_unended)
         return self._fenced(now)
 
     def _lease_due(self, now: Now) -> list[Decision]:
@@ -165,7 +168,8 @@ class Ending(Patience):
     # --- ftrun ends: finished, given back, or without a ledger
 
     def _finish(self, what: str, status: int, now: Now) -> list[Decision]:
-        self.phase, self.exit_status = Phase.FINISHED, status
+        self._enter(Phase.FINISHED)
+        self.exit_status = status
         self._timers.stop_all()
         finished = rec.Finished(now.unix, self.facts.run, status, what, self._unproven_nodes(now))
         kept = [KeepOutput()] if what in MAY_GO_ON and what != "requeued" else []  # a requeue of ours has kept it
@@ -183,7 +187,7 @@ class Ending(Patience):
     def _hand_over(self, now: Now) -> list[Decision]:
         """The step has ended and nothing of the job runs but its script and us: now the job may go."""
         assert self._decided is not None
-        self.phase = Phase.REQUEUEING
+        self._enter(Phase.REQUEUEING)
         self._timers.stop_all()
         st = self.settings
         slurm = self._slurm.answer

@@ -2,24 +2,26 @@
 
 The table at the end says, for each phase and event, which method answers. A pair that is not in it is an error, so
 nothing is passed over by accident; what is ignored on purpose says so there. The methods stand in groups, a module each.
-A group calls those below it; the two methods that are called from further down (`_signalled`, `_settled`) are declared there.
+A group calls those below it; the few methods that are called from further down are declared there. The rows name the phases
+that an answer may lead to: `handle` holds it to them, and docs/ARCHITECTURE.md shows the picture.
 
-    judge_launching  from the first event until ranks run
-    judge_ranks      ranks that end or vanish; a rank of an async job
-    judge_signals    signals from outside, and what Slurm says they mean
-    judge_devices    agents, and the faults that devices show
-    judge_stalls     standing still and being slow, by the ranks' collectives
-    judge_hangs      hangs by other signs, and what any hang leads to
-    judge_nodes      nodes that are not heard of
-    judge_drills     faults on purpose
-    judge_requests   what the owner of the job asks for while it runs
-    judge_settling   trouble: stop, find out, decide; most of the above leads there
-    judge_rungs      carrying out what was decided
-    judge_replacing  other nodes for the slots of bad ones
-    judge_starting   starting the step and its ranks
-    judge_ending     ending the step, and ftrun
-    judge_patience   waiting for a slurmctld that is away
-    judge_state      what the judge knows; every group stands on it
+    launching        from the first event until ranks run
+    ranks            ranks that end or vanish; a rank of an async job
+    signals          signals from outside, and what Slurm says they mean
+    devices          agents, and the faults that devices show
+    stalls           standing still and being slow, by the ranks' collectives
+    hangs            hangs by other signs, and what any hang leads to
+    nodes            nodes that are not heard of
+    drills           faults on purpose
+    requests         what the owner of the job asks for while it runs
+    settling         trouble: stop, find out, decide; most of the above leads there
+    rungs            carrying out what was decided
+    replacing        other nodes for the slots of bad ones
+    starting         starting the step and its ranks
+    ending           ending the step, and ftrun
+    patience         waiting for a slurmctld that is away
+    state            what the judge has, and what every group needs
+    parts/           what it has: each owns its state, and only its own methods write to it
 """
 
 from __future__ import annotations
@@ -62,19 +64,32 @@ class Judge(Requests, Ranks, Stalls, Nodes, Drills):
     """
 
     def handle(self, event: Event, now: Now) -> tuple[Decision, ...]:
-        """What follows from `event`. Raises: LookupError for an event that cannot happen in this phase."""
+        """What follows from `event`. Raises: LookupError for an event that cannot happen in this phase, and for an answer that
+        leads to a phase of which the table does not know."""
+        self._may_enter = None
         waited, before = self._requests_before(event, now), self.phase
         if self.phase is Phase.FINISHED and waited:
             return tuple(waited)
-        method = TABLE.get((self.phase, type(event)))
-        if method is None:
+        row = TABLE.get((self.phase, type(event)))
+        if row is None:
             raise LookupError(f"the judge has no answer to {type(event).__name__} while {self.phase.value}")
         if isinstance(event, ev.AgentTold) and not isinstance(event, ev.ProgramSaid) and not self._is_current(event):
             return ()
         if isinstance(event, ev.SignalSeen) and self._is_of_a_lender(event):
             return tuple(self._called_back(event, now))
-        found = [*waited, *method(self, event, now)]
+        self._may_enter = row.leads_to
+        found = [*waited, *row.answer(self, event, now)]
+        self._may_enter = None
         return (*found, *self._requests_after(event, before, now))
+
+    def _enter(self, phase: Phase) -> None:
+        """Also from one phase to the next and on in the same answer, each time as the table has it."""
+        if phase is self.phase:
+            return
+        may, self._may_enter = self._may_enter, None
+        if phase not in (NEXT[self.phase] if may is None else may):
+            raise LookupError(f"the judge's table knows of no way from {self.phase.value} to {phase.value}")
+        self.phase = phase
 
     def _program_told(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
         return self._checkpoint_told(event, now) if event.what == CHECKPOINT else self._program_said(event, now)
@@ -128,8 +143,9 @@ class Judge(Requests, Ranks, Stalls, Nodes, Drills):
 AWAY_S = 30.0
 _OF_HANGS = frozenset({Timer.EXIT, Timer.EXAMINE, Timer.EVIDENCE, Timer.USE})
 
-_N, _L, _R, _S, _H, _P, _E, _Q = (
+_N, _L, _R, _S, _H, _P, _E, _Q, _F = (
     Phase.NEW, Phase.LAUNCHING, Phase.RUNNING, Phase.SETTLING, Phase.HEALING, Phase.REPLACING, Phase.ENDING, Phase.REQUEUEING,
+    Phase.FINISHED,
 )  # fmt: skip
 _ANY = frozenset(Phase)
 # What follows when the time of a wait is up, and in which phases. One that comes due in another has nothing to say any more.
@@ -179,157 +195,184 @@ DUE: Mapping[Timer, tuple[Collection[Phase], Callable[[Judge, Now], list[Decisio
 # What agents, Slurm and broken connections may still say when nobody asks any more.
 _BESIDE = {ev.ShimLost, ev.AgentArrived, ev.AgentLost, ev.DevicesSeen, ev.SlurmAnswered, ev.HealingDone}
 
-TABLE: Mapping[tuple[Phase, type], Callable[..., list[Decision]]] = {
-    (_N, ev.Begun): Judge._begun,
+
+class Row:
+    """answer: what follows from the event. leads_to: the phases that it may lead to at once, if not that it stays; from there the
+    same event may lead on, as NEXT says."""
+
+    def __init__(self, answer: Callable[..., list[Decision]], *leads_to: Phase) -> None:
+        self.answer = answer
+        self.leads_to = frozenset(leads_to)
+
+
+# To where a decision leads, once all is known that it waits for; what may follow the end of a step.
+_DECIDED, _AFTERWARDS = (_L, _R, _H, _E), (_L, _S, _H, _P, _Q, _F)
+# To where what the owner of the job asks for leads.
+_REQUESTED: Mapping[Phase, tuple[Phase, ...]] = {
+    _L: (_S, _E, _F), _R: (_S,), _S: _DECIDED, _H: (_S, _E), _P: (_S, _F), _E: (_F,), _Q: (_F,),
+}  # fmt: skip
+# And that time goes by, which may be the time of a request.
+_IN_TIME: Mapping[Phase, tuple[Phase, ...]] = {
+    _L: (_P, _S, _E, _F), _R: (_S,), _S: _DECIDED, _H: (_R, _S, _E), _P: (_L, _S, _F), _E: _AFTERWARDS, _Q: (_F,),
+}  # fmt: skip
+
+TABLE: Mapping[tuple[Phase, type], Row] = {
+    (_N, ev.Begun): Row(Judge._begun, _L, _P, _S),
     # the step comes up
-    (_L, ev.TaskArrived): Judge._task_arrived,
-    (_L, ev.StepEnded): Judge._launch_ended,
-    (_L, ev.ShimLost): Judge._launch_lost,
-    (_L, ev.SignalSeen): Judge._launch_signalled,
-    (_L, ev.AgentArrived): Judge._agent_arrived,
-    (_L, ev.AgentLost): Judge._agent_lost,
-    (_L, ev.DevicesSeen): Judge._nothing,  # looked at again while ranks run
-    (_L, ev.SlurmAnswered): Judge._slurm_while_launching,
+    (_L, ev.TaskArrived): Row(Judge._task_arrived, _R, _S),
+    (_L, ev.StepEnded): Row(Judge._launch_ended, _S),
+    (_L, ev.ShimLost): Row(Judge._launch_lost, _S),
+    (_L, ev.SignalSeen): Row(Judge._launch_signalled, _E, _F),
+    (_L, ev.AgentArrived): Row(Judge._agent_arrived),
+    (_L, ev.AgentLost): Row(Judge._agent_lost),
+    (_L, ev.DevicesSeen): Row(Judge._nothing),  # looked at again while ranks run
+    (_L, ev.SlurmAnswered): Row(Judge._slurm_while_launching, _P, _S),
     # ranks run
-    (_R, ev.RankStarted): Judge._nothing,
-    (_R, ev.RankExited): Judge._rank_exited,
-    (_R, ev.RankUnstartable): Judge._rank_unstartable,
-    (_R, ev.RankStopped): Judge._stopped_alone,
-    (_R, ev.ShimLost): Judge._shim_lost,
-    (_R, ev.NodeSilent): Judge._node_silent,
-    (_R, ev.NodeProbed): Judge._node_probed,
-    (_R, ev.StepEnded): Judge._step_ended_early,
-    (_R, ev.AgentArrived): Judge._agent_arrived,
-    (_R, ev.AgentLost): Judge._agent_lost,
-    (_R, ev.DevicesSeen): Judge._devices_seen,
-    (_R, ev.SignalSeen): Judge._signalled,
-    (_R, ev.SlurmAnswered): Judge._slurm_answered,
-    (_R, ev.QuietSeen): Judge._quiet_seen,
-    (_R, ev.UseSampled): Judge._use_sampled,
-    (_R, ev.RankSilent): Judge._rank_silent,
-    (_R, ev.RankWords): Judge._rank_words,
-    (_R, ev.EvidenceTaken): Judge._evidence_taken,
-    (_R, ev.StallSeen): Judge._stall_seen,
-    (_R, ev.RanksCompared): Judge._compared,
-    (_R, ev.StageSet): Judge._stage_set,
-    (_R, ev.Progressed): Judge._progressed,
-    (_R, ev.BeatOverdue): Judge._beat_overdue,
-    (_R, ev.ProgramSaid): Judge._program_told,
+    (_R, ev.RankStarted): Row(Judge._nothing),
+    (_R, ev.RankExited): Row(Judge._rank_exited, _S, _E),
+    (_R, ev.RankUnstartable): Row(Judge._rank_unstartable, _S, _E),
+    (_R, ev.RankStopped): Row(Judge._stopped_alone, _S),
+    (_R, ev.ShimLost): Row(Judge._shim_lost, _S),
+    (_R, ev.NodeSilent): Row(Judge._node_silent),
+    (_R, ev.NodeProbed): Row(Judge._node_probed, _S),
+    (_R, ev.StepEnded): Row(Judge._step_ended_early, _S),
+    (_R, ev.AgentArrived): Row(Judge._agent_arrived),
+    (_R, ev.AgentLost): Row(Judge._agent_lost),
+    (_R, ev.DevicesSeen): Row(Judge._devices_seen, _S),
+    (_R, ev.SignalSeen): Row(Judge._signalled, _S),
+    (_R, ev.SlurmAnswered): Row(Judge._slurm_answered, _S),
+    (_R, ev.QuietSeen): Row(Judge._quiet_seen),
+    (_R, ev.UseSampled): Row(Judge._use_sampled, _S),
+    (_R, ev.RankSilent): Row(Judge._rank_silent, _S),
+    (_R, ev.RankWords): Row(Judge._rank_words),
+    (_R, ev.EvidenceTaken): Row(Judge._evidence_taken, _S),
+    (_R, ev.StallSeen): Row(Judge._stall_seen),
+    (_R, ev.RanksCompared): Row(Judge._compared),
+    (_R, ev.StageSet): Row(Judge._stage_set),
+    (_R, ev.Progressed): Row(Judge._progressed),
+    (_R, ev.BeatOverdue): Row(Judge._beat_overdue, _S, _E),
+    (_R, ev.ProgramSaid): Row(Judge._program_told, *_REQUESTED[_R]),
     # ranks are being stopped, facts collected
-    (_S, ev.RankStarted): Judge._nothing,
-    (_S, ev.RankExited): Judge._rank_exited_late,
-    (_S, ev.RankUnstartable): Judge._unstartable_late,
-    (_S, ev.RankStopped): Judge._rank_stopped,
-    (_S, ev.ShimLost): Judge._shim_lost_late,
-    (_S, ev.NodeSilent): Judge._node_silent,
-    (_S, ev.NodeProbed): Judge._node_probed,
-    (_S, ev.StepEnded): Judge._step_ended_late,
-    (_S, ev.AgentArrived): Judge._agent_arrived,
-    (_S, ev.AgentLost): Judge._agent_lost,
-    (_S, ev.DevicesSeen): Judge._devices_looked_at,
-    (_S, ev.SignalSeen): Judge._signalled_late,
-    (_S, ev.SlurmAnswered): Judge._slurm_answered_late,
+    (_S, ev.RankStarted): Row(Judge._nothing),
+    (_S, ev.RankExited): Row(Judge._rank_exited_late),
+    (_S, ev.RankUnstartable): Row(Judge._unstartable_late),
+    (_S, ev.RankStopped): Row(Judge._rank_stopped, *_DECIDED),
+    (_S, ev.ShimLost): Row(Judge._shim_lost_late, *_DECIDED),
+    (_S, ev.NodeSilent): Row(Judge._node_silent),
+    (_S, ev.NodeProbed): Row(Judge._node_probed, *_DECIDED),
+    (_S, ev.StepEnded): Row(Judge._step_ended_late, *_DECIDED),
+    (_S, ev.AgentArrived): Row(Judge._agent_arrived, *_DECIDED),
+    (_S, ev.AgentLost): Row(Judge._agent_lost, *_DECIDED),
+    (_S, ev.DevicesSeen): Row(Judge._devices_looked_at, *_DECIDED),
+    (_S, ev.SignalSeen): Row(Judge._signalled_late, *_DECIDED),
+    (_S, ev.SlurmAnswered): Row(Judge._slurm_answered_late, *_DECIDED),
     # devices heal
-    (_H, ev.HealingDone): Judge._healing_done,
-    (_H, ev.ShimLost): Judge._shim_lost_late,
-    (_H, ev.StepEnded): Judge._step_ended_late,
-    (_H, ev.AgentLost): Judge._agent_lost,
-    (_H, ev.NodeSilent): Judge._node_silent,
-    (_H, ev.NodeProbed): Judge._node_probed,
-    (_H, ev.DevicesSeen): Judge._nothing,  # the healing agent's own result is what counts
-    (_H, ev.SignalSeen): Judge._signalled_late,
-    (_H, ev.SlurmAnswered): Judge._slurm_while_healing,
+    (_H, ev.HealingDone): Row(Judge._healing_done, _R, _S, _E),
+    (_H, ev.ShimLost): Row(Judge._shim_lost_late),
+    (_H, ev.StepEnded): Row(Judge._step_ended_late),
+    (_H, ev.AgentLost): Row(Judge._agent_lost, _R, _S, _E),
+    (_H, ev.NodeSilent): Row(Judge._node_silent),
+    (_H, ev.NodeProbed): Row(Judge._node_probed, _R, _S, _E),
+    (_H, ev.DevicesSeen): Row(Judge._nothing),  # the healing agent's own result is what counts
+    (_H, ev.SignalSeen): Row(Judge._signalled_late, _E),
+    (_H, ev.SlurmAnswered): Row(Judge._slurm_while_healing, _E),
     # no step: other nodes are being had
-    (_P, ev.NodeChecked): Judge._node_checked,
-    (_P, ev.NodeBorrowed): Judge._node_borrowed,
-    **{(phase, ev.DonorSubmitted): Judge._donor_submitted for phase in (_P, _E)},
-    **{(phase, ev.DonorSubmitted): Judge._nothing for phase in (_L, _R, _S, _H, _Q)},
-    (_P, ev.SignalSeen): Judge._replacing_signalled,
-    (_P, ev.NodeSilent): Judge._silent_meanwhile,
+    (_P, ev.NodeChecked): Row(Judge._node_checked, _L, _S),
+    (_P, ev.NodeBorrowed): Row(Judge._node_borrowed, _L, _S),
+    **{(phase, ev.DonorSubmitted): Row(Judge._donor_submitted) for phase in (_P, _E)},
+    **{(phase, ev.DonorSubmitted): Row(Judge._nothing) for phase in (_L, _R, _S, _H, _Q)},
+    (_P, ev.SignalSeen): Row(Judge._replacing_signalled, _S, _F),
+    (_P, ev.NodeSilent): Row(Judge._silent_meanwhile),
     **{
-        (_P, kind): Judge._nothing
+        (_P, kind): Row(Judge._nothing)
         for kind in (_BESIDE | {ev.StepEnded, ev.TaskArrived}) - {ev.AgentArrived, ev.AgentLost}
     },
     # the step is let go
-    (_E, ev.NodeChecked): Judge._node_checked,
-    (_E, ev.NodeBorrowed): Judge._node_borrowed,
-    (_E, ev.StepEnded): Judge._step_ended,
-    (_E, ev.SignalSeen): Judge._ending_signalled,
+    (_E, ev.NodeChecked): Row(Judge._node_checked),
+    (_E, ev.NodeBorrowed): Row(Judge._node_borrowed),
+    (_E, ev.StepEnded): Row(Judge._step_ended, *_AFTERWARDS),
+    (_E, ev.SignalSeen): Row(Judge._ending_signalled, _F),
     **{
-        (_E, kind): Judge._nothing
+        (_E, kind): Row(Judge._nothing)
         for kind in (_BESIDE | {ev.TaskArrived}) - {ev.ShimLost, ev.AgentArrived, ev.AgentLost}
     },
-    **{(phase, ev.AgentArrived): Judge._agent_meanwhile for phase in (_H, _P, _E)},
-    **{(phase, ev.AgentLost): Judge._agent_lost for phase in (_P, _E)},
+    **{(phase, ev.AgentArrived): Row(Judge._agent_meanwhile) for phase in (_H, _P, _E)},
+    **{(phase, ev.AgentLost): Row(Judge._agent_lost) for phase in (_P, _E)},
     # the job is given back: a signal now is the requeue's own
-    (_Q, ev.RequeueEnded): Judge._requeue_ended,
+    (_Q, ev.RequeueEnded): Row(Judge._requeue_ended, _F),
     **{
-        (_Q, kind): Judge._nothing
+        (_Q, kind): Row(Judge._nothing)
         for kind in _BESIDE | {ev.SignalSeen, ev.StepEnded}
     },
     # stragglers of an attempt that is over
     **{
-        (phase, kind): Judge._nothing
+        (phase, kind): Row(Judge._nothing)
         for phase in (_L, _H, _P, _E, _Q)
         for kind in (ev.RankStarted, ev.RankExited, ev.RankStopped, ev.RankUnstartable)
         if (phase, kind) != (_E, ev.RankStopped)
     },
-    **{(phase, ev.HealingDone): Judge._nothing for phase in (_L, _R, _S)},
-    **{(phase, ev.TaskArrived): Judge._nothing for phase in (_R, _S, _H, _Q)},
+    **{(phase, ev.HealingDone): Row(Judge._nothing) for phase in (_L, _R, _S)},
+    **{(phase, ev.TaskArrived): Row(Judge._nothing) for phase in (_R, _S, _H, _Q)},
     # signs of life and of none, when nobody asks any more
     **{
-        (phase, kind): Judge._nothing
+        (phase, kind): Row(Judge._nothing)
         for phase in (_L, _S, _H, _P, _E, _Q)
         for kind in (
             ev.QuietSeen, ev.UseSampled, ev.RankSilent, ev.RankWords, ev.BeatOverdue, ev.StallSeen, ev.RanksCompared, ev.StageSet,
         )
     },
-    **{(phase, ev.Progressed): Judge._progressed for phase in (_L, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.RanksAlive): Judge._ranks_alive for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.ProgramSaid): Judge._program_told for phase in (_L, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.EvidenceTaken): Judge._evidence_taken for phase in (_L, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.Progressed): Row(Judge._progressed) for phase in (_L, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.RanksAlive): Row(Judge._ranks_alive) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.ProgramSaid): Row(Judge._program_told, *_REQUESTED[phase]) for phase in (_L, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.EvidenceTaken): Row(Judge._evidence_taken) for phase in (_L, _S, _H, _P, _E, _Q)},
     # what is behind a failure or a hang, where it was asked for
-    (_R, ev.Diagnosed): Judge._diagnosed_while_running,
-    (_S, ev.Diagnosed): Judge._diagnosed,
-    **{(phase, ev.Diagnosed): Judge._nothing for phase in (_L, _H, _P, _E, _Q)},
-    **{(phase, ev.Advised): Judge._advised for phase in (_R, _S)},
-    **{(phase, ev.Advised): Judge._nothing for phase in (_L, _H, _P, _E, _Q)},
+    (_R, ev.Diagnosed): Row(Judge._diagnosed_while_running, _S),
+    (_S, ev.Diagnosed): Row(Judge._diagnosed, *_DECIDED),
+    **{(phase, ev.Diagnosed): Row(Judge._nothing) for phase in (_L, _H, _P, _E, _Q)},
+    **{(phase, ev.Advised): Row(Judge._advised, *(_DECIDED if phase is _S else ())) for phase in (_R, _S)},
+    **{(phase, ev.Advised): Row(Judge._nothing) for phase in (_L, _H, _P, _E, _Q)},
     # drills: only while ranks run
-    (_R, ev.DrillAsked): Judge._drill,
-    **{(phase, ev.DrillAsked): Judge._no_drill for phase in (_L, _S, _H, _P, _E, _Q)},
+    (_R, ev.DrillAsked): Row(Judge._drill),
+    **{(phase, ev.DrillAsked): Row(Judge._no_drill) for phase in (_L, _S, _H, _P, _E, _Q)},
     # what the owner of the job asks for, whenever
-    **{(phase, ev.ControlAsked): Judge._control_asked for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.CheckpointMade): Judge._checkpoint_made for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.ControlAsked): Row(Judge._control_asked, *_REQUESTED[phase]) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.CheckpointMade): Row(Judge._checkpoint_made, *_REQUESTED[phase]) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # silence, when nobody waits for the node, and what counts of it then
-    (_L, ev.NodeSilent): Judge._silent_meanwhile,
-    (_E, ev.NodeSilent): Judge._silent_while_ending,
-    (_E, ev.ShimLost): Judge._shim_closed,
-    (_E, ev.RankStopped): Judge._stopped_while_ending,
-    (_Q, ev.NodeSilent): Judge._nothing,
-    (_L, ev.NodeProbed): Judge._launch_probed,
-    (_L, ev.StepsListed): Judge._steps_listed,
-    **{(phase, ev.StepsListed): Judge._nothing for phase in (_R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.NodeProbed): Judge._nothing for phase in (_P, _E, _Q)},
-    (_R, ev.NodeLate): Judge._node_late,
-    **{(phase, ev.NodeLate): Judge._nothing for phase in (_L, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.NodeHeard): Judge._node_heard for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    (_L, ev.NodeSilent): Row(Judge._silent_meanwhile),
+    (_E, ev.NodeSilent): Row(Judge._silent_while_ending, *_AFTERWARDS),
+    (_E, ev.ShimLost): Row(Judge._shim_closed, *_AFTERWARDS),
+    (_E, ev.RankStopped): Row(Judge._stopped_while_ending, *_AFTERWARDS),
+    (_Q, ev.NodeSilent): Row(Judge._nothing),
+    (_L, ev.NodeProbed): Row(Judge._launch_probed, _S),
+    (_L, ev.StepsListed): Row(Judge._steps_listed, _E),
+    **{(phase, ev.StepsListed): Row(Judge._nothing) for phase in (_R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.NodeProbed): Row(Judge._nothing) for phase in (_P, _E, _Q)},
+    (_R, ev.NodeLate): Row(Judge._node_late),
+    **{(phase, ev.NodeLate): Row(Judge._nothing) for phase in (_L, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.NodeHeard): Row(Judge._node_heard) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # a step over several jobs
-    (_L, ev.PartEnded): Judge._launch_ended_in_part,
-    **{(phase, ev.PartEnded): Judge._nothing for phase in (_R, _S, _H, _P, _E, _Q)},
+    (_L, ev.PartEnded): Row(Judge._launch_ended_in_part, _S),
+    **{(phase, ev.PartEnded): Row(Judge._nothing) for phase in (_R, _S, _H, _P, _E, _Q)},
     # shims that were let go; nodes that come too late, or go
-    (_E, ev.ShimLeft): Judge._shim_left,
-    **{(phase, ev.ShimLeft): Judge._nothing for phase in (_L, _R, _S, _H, _P, _Q)},
-    (_L, ev.NodeChecked): Judge._straggler_checked,
-    **{(phase, ev.NodeChecked): Judge._looked_ahead for phase in (_R, _S, _H, _Q)},
-    **{(phase, ev.NodeBorrowed): Judge._loan_too_late for phase in (_L, _R, _S, _H, _Q)},
-    **{(phase, ev.LoansEnded): Judge._loans_ended for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.NodesReleased): Judge._released for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    (_E, ev.ShimLeft): Row(Judge._shim_left),
+    **{(phase, ev.ShimLeft): Row(Judge._nothing) for phase in (_L, _R, _S, _H, _P, _Q)},
+    (_L, ev.NodeChecked): Row(Judge._straggler_checked, _S),
+    **{(phase, ev.NodeChecked): Row(Judge._looked_ahead) for phase in (_R, _S, _H, _Q)},
+    **{(phase, ev.NodeBorrowed): Row(Judge._loan_too_late) for phase in (_L, _R, _S, _H, _Q)},
+    **{(phase, ev.LoansEnded): Row(Judge._loans_ended) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.NodesReleased): Row(Judge._released) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # ourselves, whenever: what follows from it is the leases' to do
-    **{(phase, ev.CutOff): Judge._cut_off for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.InTouch): Judge._in_touch for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.CutOff): Row(Judge._cut_off) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.InTouch): Row(Judge._in_touch) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # time and the ledger, whenever
-    **{(phase, ev.TimePassed): Judge._time_passed for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.RankPaused): Judge._rank_paused for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.StoodStill): Judge._stood_still for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    **{(phase, ev.LedgerFailed): Judge._ledger_failed for phase in Phase if phase is not _N},
+    **{(phase, ev.TimePassed): Row(Judge._time_passed, *_IN_TIME[phase]) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.RankPaused): Row(Judge._rank_paused) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.StoodStill): Row(Judge._stood_still) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
+    **{(phase, ev.LedgerFailed): Row(Judge._ledger_failed, _E) for phase in (_L, _R, _S, _H, _P, _Q)},
+    (_E, ev.LedgerFailed): Row(Judge._ledger_failed, _F),
+    (_F, ev.LedgerFailed): Row(Judge._ledger_failed),
+}
+# Where each phase may lead.
+NEXT: Mapping[Phase, frozenset[Phase]] = {
+    phase: frozenset(to for (of, _), row in TABLE.items() if of is phase for to in row.leads_to) for phase in Phase
 }

@@ -62,7 +62,7 @@ class Launching(Settling):
     def _await_others(self, now: Now) -> list[Decision]:
         """The job was requeued by Slurm itself, away from a node that could not say whether its ranks have ended; or the ftrun
         before this one was killed. srun would not wait for its step where they may run side by side (--overlap, --exact)."""
-        self.phase = Phase.LAUNCHING
+        self._enter(Phase.LAUNCHING)
         wait_s = longest_s(self.settings)
         self._timers.only({Timer.OTHERS: now.mono + wait_s})
         nodes_of: dict[str, set[str]] = {}

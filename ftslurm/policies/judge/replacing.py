@@ -62,7 +62,7 @@ class Replacing(Starting):
             given = dict.fromkeys((*(f.granted or f.nodes), *f.nodes, *lost))
             before, found = tuple(node for node in given if node in {*well, *bad[: f.width - len(well)]}), {}
         self._layout = Layout(before).filled(found, {})
-        self.phase = Phase.REPLACING
+        self._enter(Phase.REPLACING)
         here = {slot: node for slot, node in found.items() if node in well}
         out = {slot: node if slot in here else found.get(slot, node) for slot, node in enumerate(before) if node not in well}
         return [*self._search(out, "", now, here), *self._let_go(now)]
@@ -237,7 +237,7 @@ class Replacing(Starting):
 
     def _without_step(self, now: Now) -> list[Decision]:
         """The old step has ended; the search may still go on."""
-        self.phase = Phase.REPLACING
+        self._enter(Phase.REPLACING)
         told = self._replacing_signalled(self._signal.kept, now) if self._signal.kept else []
         return told or self._let_go(now)
 
@@ -289,7 +289,7 @@ class Replacing(Starting):
                 return [*loans, *self._too_few(missing, what, filling.failed, now)]
             return [*loans, Say(what), *self._launch_step(now)]
         done = self._note(rec.CarriedOut(now.unix, filling.decision, False, filling.failed))
-        self.phase = Phase.SETTLING
+        self._enter(Phase.SETTLING)
         said = [*loans, done, Say(f"no other node: {filling.failed}")]
         if filling.unsure and Capability.ASK in self.facts.can:  # whether it was for want of slurmctld
             self._attempt.unfilled = filling.failed
@@ -301,7 +301,7 @@ class Replacing(Starting):
     def _search_later(self, now: Now) -> list[Decision]:
         """Before the first start, where there is no step and no decision to come back to."""
         self._launch.again()
-        self.phase = Phase.REPLACING
+        self._enter(Phase.REPLACING)
         self._timers.only({Timer.SEARCH_AGAIN: now.mono + SEARCH_AGAIN_S})
         return []
 
@@ -337,7 +337,7 @@ class Replacing(Starting):
         done = self._note(rec.CarriedOut(now.unix, filling.decision, False, "a signal came meanwhile"))
         self._signal.take(event.number, now.mono)
         self._signal.take_kept()
-        self.phase = Phase.SETTLING
+        self._enter(Phase.SETTLING)
         if Capability.ASK not in self.facts.can:
             self._signal.means("terminated")
             return [*loans, done, *self._settled(now)]

@@ -205,7 +205,7 @@ class Requests(Launching):
     def _stop_ending(self, what: str, now: Now) -> list[Decision]:
         """What was to follow is not begun: nobody shall find it open in the ledger and finish it."""
         dropped = self._drop_search(what, now) or self._drop_decision(what, now)
-        self._after = Afterwards(ThenFinish(what, STOPPED_STATUS))
+        self._follow_with(Afterwards(ThenFinish(what, STOPPED_STATUS)))
         return [*dropped, *(self._fenced(now) if Timer.LEASE in self._timers else [])]
 
     def _stop_requeueing(self, what: str, now: Now) -> list[Decision]:
@@ -289,16 +289,16 @@ class Requests(Launching):
         if self.phase is Phase.ENDING:  # the step is on its way out: this follows then
             dropped = self._drop_search(trouble.what, now) or self._drop_decision(trouble.what, now)
             self._trouble = trouble
-            self._after = Afterwards(ThenDecide())
+            self._follow_with(Afterwards(ThenDecide()))
             return dropped
         self._trouble = trouble
         self._timers.keep(*([Timer.STOP] if self.phase is Phase.SETTLING else []))
         self._attempt.to_heal.clear()
-        self.phase = Phase.SETTLING
+        self._enter(Phase.SETTLING)
         return [*dropped, *self._settled(now)]
 
     def _settle_again(self, now: Now) -> list[Decision]:
-        self.phase = Phase.SETTLING
+        self._enter(Phase.SETTLING)
         self._timers.stop_all()
         return self._settled(now)
 

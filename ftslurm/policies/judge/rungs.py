@@ -69,7 +69,7 @@ class Rungs(Replacing):
         for fault in faults:
             chips = devices.setdefault(fault.node, {})
             chips[fault.device] = (*chips.get(fault.device, ()), fault.code)
-        self.phase = Phase.HEALING
+        self._enter(Phase.HEALING)
         self._attempt.to_heal = {node: frozenset(chips) for node, chips in devices.items()}
         st = self.settings
         most = max(len(chips) for chips in devices.values())  # an agent heals one device after the other
@@ -103,7 +103,7 @@ class Rungs(Replacing):
         done = self._note(rec.CarriedOut(now.unix, self._decided.id, not failed, what))
         if not (failed or self._signal.number or self._not_by_shim() or self._attempt.gone):
             return [done, *self._restart(now)]
-        self.phase = Phase.SETTLING
+        self._enter(Phase.SETTLING)
         self._timers.keep(Timer.ASK)
         return [done, *self._settled(now)]
 
@@ -133,7 +133,7 @@ class Rungs(Replacing):
         self._attempt.step_gone = True  # as far as we can do anything about it
         why = f"the old step could not be ended within {2 * STEP_END_WAIT_S:g} s"
         self._attempt.not_in_place = self._attempt.unended = why
-        self.phase = Phase.SETTLING
+        self._enter(Phase.SETTLING)
         self._timers.stop_all()
         return [*self._swap_fails(why, now), *self._settled(now)]
 

@@ -49,7 +49,7 @@ class Settling(Rungs):
         if self._attempt.drills:
             trouble = replace(trouble, what=f"{trouble.what} [drill: {', '.join(self._attempt.drills)}]")
         self._trouble = trouble
-        self.phase = Phase.SETTLING
+        self._enter(Phase.SETTLING)
         self._alone.stop()
         if trouble.cause is not Cause.DEVICE:
             self._devices.look_anew()
@@ -202,7 +202,7 @@ class Settling(Rungs):
 
     def _launch_later(self, now: Now) -> None:
         """When slurmctld has had the time to learn what it has."""
-        self.phase = Phase.LAUNCHING
+        self._enter(Phase.LAUNCHING)
         self._timers.only({Timer.LAUNCH_AGAIN: now.mono + GATHERS_S * max(1, self._launch.in_vain)})
         self._launch.again()
 

@@ -32,7 +32,7 @@ WHY_MOST = 160
 
 class Starting(Ending):
     def _launch_step(self, now: Now) -> list[Decision]:
-        self.phase = Phase.LAUNCHING
+        self._enter(Phase.LAUNCHING)
         self._tasks = {}
         self._alone.stop()
         self._launch.begin(now.unix, self.settings.silence_s)
@@ -47,7 +47,7 @@ class Starting(Ending):
         f = self.facts
         number = self._next_number()
         starts = counters(self.history, f.schedule, f.step_key).starts + 1
-        self.phase = Phase.RUNNING
+        self._enter(Phase.RUNNING)
         self._placed = self._layout or self._as_placed()
         self._attempt = Attempt(number, frozenset(self._tasks), started=frozenset(self._tasks))
         if self.settings.rendezvous == "torch" and "MASTER_PORT" not in self.facts.user_env:
@@ -176,13 +176,13 @@ class Starting(Ending):
         return asked
 
     def _into_trouble(self, trouble: Trouble, now: Now) -> list[Decision]:
-        """In judge_settling."""
+        """In judge/settling."""
         raise NotImplementedError
 
     def _settled(self, now: Now) -> list[Decision]:
-        """In judge_settling. A rung that could not be carried out leads back to deciding."""
+        """In judge/settling. A rung that could not be carried out leads back to deciding."""
         raise NotImplementedError
 
     def _signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
-        """In judge_signals. A start tells its ranks of a signal that came while there were none."""
+        """In judge/signals. A start tells its ranks of a signal that came while there were none."""
         raise NotImplementedError

@@ -72,6 +72,7 @@ class JudgeState:
         self.facts = facts
         self.phase = Phase.NEW
         self.exit_status = 0
+        self._may_enter: frozenset[Phase] | None = None  # phases that the event may lead to at once; None: as from any event
         self._attempt = Attempt()
         self._tasks: dict[int, Task] = {}
         self._agents = AgentRoster()
@@ -110,6 +111,14 @@ class JudgeState:
         """Monotonic seconds at which a TimePassed is wanted, None for never."""
         due = (self._timers.next_due, self._requests.next_due)
         return min((at for at in due if at is not None), default=None)
+
+    def _enter(self, phase: Phase) -> None:
+        """In judge/judge.py, which has the table of what may follow."""
+        raise NotImplementedError
+
+    def _follow_with(self, after: Afterwards) -> None:
+        """What follows when the step has ended."""
+        self._after = after
 
     def _note(self, record: rec.Record, vital: bool = False) -> Remember:
         self.history = self.history.add(record)
