@@ -49,7 +49,7 @@ else:
 
 if TYPE_CHECKING:
     import ctypes
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any, TypeAlias
 
 
@@ -215,6 +215,26 @@ def unfolded(text: str) -> list[int]:
     return found
 
 
+# --- files.py
+# Small files of the kernel's, read without a buffer or a decoder between: a look at a rank with hundreds of threads opens one
+# for each of them.
+
+READ_AT_ONCE = 1 << 16
+
+
+def content(path: str) -> bytes:
+    """All of it. Raises: OSError."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        data = more = os.read(file, READ_AT_ONCE)
+        while more:
+            more = os.read(file, READ_AT_ONCE)
+            data += more
+        return data
+    finally:
+        os.close(file)
+
+
 # --- processes.py
 # The processes below one, and signals to them.
 
@@ -235,13 +255,16 @@ def descendants(root: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    found = []
+    found: list[int] = []
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children") as listing:
-                found += [int(word) for word in listing.read().split()]
+        threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        pass  # it ended while we looked
+        return found  # it ended while we looked
+    for thread in threads:
+        try:
+            found += map(int, content(f"/proc/{pid}/task/{thread}/children").split())
+        except OSError:
+            continue  # as has this thread
     return found
 
 
@@ -405,8 +428,6 @@ class Command:
 
     def kill(self, now: float, kill_wait_s: float) -> None:
         """SIGKILL to everything, at once: what stands still is not woken first. `press` sees to the rest."""
-        if self.pid and self.status is None:
-            send_signal(-self.pid, signal.SIGKILL)  # all that can be reached without a look at what there is
         self.stopping, self._deadline, self._kill_wait_s, self._kill_until = True, now, kill_wait_s, 0.0
         self.press(now)
 
@@ -438,11 +459,18 @@ class Command:
     def _to_all(self, *numbers: int) -> None:
         """To the process group as one, and to each descendant that has left it.
 
-        The group counts only while a descendant of ours is in it: a number that is free again may be a stranger's.
+        The group counts only while the command or a descendant of ours is in it: a number that is free again may be a
+        stranger's. While the command is there nobody waits for the look at all threads of all processes below us.
         """
+        known = self.pid > 0 and self.status is None
+        if known:
+            self._send((-self.pid,), numbers)
         ours = descendants(os.getpid())
-        inside = [pid for pid in ours if self._in_group(pid)]
-        targets = [pid for pid in ours if pid not in inside] + ([-self.pid] if inside else [])
+        inside = {pid for pid in ours if self._in_group(pid)}
+        left = [pid for pid in ours if pid not in inside]
+        self._send(left if known or not inside else [*left, -self.pid], numbers)
+
+    def _send(self, targets: Sequence[int], numbers: Sequence[int]) -> None:
         for number in numbers:
             for target in targets:
                 send_signal(target, number)
@@ -797,15 +825,9 @@ def oom_kills(root: str = "") -> int | None:
 def _lines(path: str) -> list[str]:
     """Of a small file; none if it cannot be read."""
     try:
-        file = os.open(path, os.O_RDONLY)
+        return content(path).decode(errors="replace").splitlines()
     except OSError:
         return []
-    try:
-        return os.read(file, 1 << 16).decode(errors="replace").splitlines()
-    except OSError:
-        return []
-    finally:
-        os.close(file)
 
 
 # --- streams.py

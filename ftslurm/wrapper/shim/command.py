@@ -10,6 +10,7 @@ from ftslurm.wrapper.shim.processes import RESCAN_S, descendants, send_signal
 
 if TYPE_CHECKING:
     import ctypes
+    from collections.abc import Sequence
 
 NAME_MAX = 1000  # characters of a command's name that are told; wire.py takes 4096 of the whole reason
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -125,8 +126,6 @@ class Command:
 
     def kill(self, now: float, kill_wait_s: float) -> None:
         """SIGKILL to everything, at once: what stands still is not woken first. `press` sees to the rest."""
-        if self.pid and self.status is None:
-            send_signal(-self.pid, signal.SIGKILL)  # all that can be reached without a look at what there is
         self.stopping, self._deadline, self._kill_wait_s, self._kill_until = True, now, kill_wait_s, 0.0
         self.press(now)
 
@@ -158,11 +157,18 @@ class Command:
     def _to_all(self, *numbers: int) -> None:
         """To the process group as one, and to each descendant that has left it.
 
-        The group counts only while a descendant of ours is in it: a number that is free again may be a stranger's.
+        The group counts only while the command or a descendant of ours is in it: a number that is free again may be a
+        stranger's. While the command is there nobody waits for the look at all threads of all processes below us.
         """
+        known = self.pid > 0 and self.status is None
+        if known:
+            self._send((-self.pid,), numbers)
         ours = descendants(os.getpid())
-        inside = [pid for pid in ours if self._in_group(pid)]
-        targets = [pid for pid in ours if pid not in inside] + ([-self.pid] if inside else [])
+        inside = {pid for pid in ours if self._in_group(pid)}
+        left = [pid for pid in ours if pid not in inside]
+        self._send(left if known or not inside else [*left, -self.pid], numbers)
+
+    def _send(self, targets: Sequence[int], numbers: Sequence[int]) -> None:
         for number in numbers:
             for target in targets:
                 send_signal(target, number)

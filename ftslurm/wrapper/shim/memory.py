@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from ftslurm.wrapper.shim.files import content
 
 
 def oom_kills(root: str = "") -> int | None:
@@ -34,12 +34,6 @@ def oom_kills(root: str = "") -> int | None:
 def _lines(path: str) -> list[str]:
     """Of a small file; none if it cannot be read."""
     try:
-        file = os.open(path, os.O_RDONLY)
+        return content(path).decode(errors="replace").splitlines()
     except OSError:
         return []
-    try:
-        return os.read(file, 1 << 16).decode(errors="replace").splitlines()
-    except OSError:
-        return []
-    finally:
-        os.close(file)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+from ftslurm.wrapper.shim.files import content
+
 RESCAN_S = 0.02  # between two SIGKILL rounds: children of the killed become ours only once they are reaped
 EXEC_LOOKS, EXEC_S = 20, 0.005  # a process may have no environment at all, so not for long
 
@@ -22,13 +24,16 @@ def descendants(root: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    found = []
+    found: list[int] = []
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children") as listing:
-                found += [int(word) for word in listing.read().split()]
+        threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        pass  # it ended while we looked
+        return found  # it ended while we looked
+    for thread in threads:
+        try:
+            found += map(int, content(f"/proc/{pid}/task/{thread}/children").split())
+        except OSError:
+            continue  # as has this thread
     return found
 
 
