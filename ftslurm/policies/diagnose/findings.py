@@ -250,7 +250,7 @@ def _is_known(raised: Raised, hits: Sequence[Found], text: bytes) -> bool:
 # Types of errors by what they are about, of whatever library. Else it is the program: nearly all that no pattern knows are.
 _KINDS = (
     (re.compile(r"(?:^|\.)(?:requests|urllib3?|httpx|aiohttp|http|socket|ssl|grpc|botocore)\b.*\.|(?:Connect\w*|Timeout|TimedOut|TimeoutError|"
-                r"RpcError|HTTPError|HTTPStatusError|Unavailable|Comm\w*Closed\w*|ConnectionClosed\w*|gaierror|SSLError|ProxyError|ProtocolError)$"),
+                r"RpcError|HTTPError|HTTPStatusError|Unavailable|(?:Aborted|Unavailable|DeadlineExceeded)Error|Comm\w*Closed\w*|ConnectionClosed\w*|gaierror|SSLError|ProxyError|ProtocolError)$"),
      ErrorClass.NETWORK, Retriable.YES),
     (re.compile(r"(?:Unpickling\w*|Decode\w*|BadZipFile|ReadError|Arrow\w+|UnidentifiedImage\w*|Corrupt\w*|Parser?Error|FormatError|zlib\.error|LZMAError)$"),
      ErrorClass.DATA, Retriable.NO),

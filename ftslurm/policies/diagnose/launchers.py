@@ -108,14 +108,16 @@ _GIVES_UP = _compiled(
     r"|times out|program (?:will|has to|had to) (?:terminate|abort|exit|stop)"
     r"|bad (?:address|file)|broken|overflow|corrupt(?:ed)?|illegal|exit code|not true|timed out"
     r"|time-?out|exiting|rejected|neither|does not exist|fault|unreachable|unavailable|unrecognized|undefined|mismatch"
-    r"|insufficient|incompatible|violation|lost|no (?:module|available|free|valid|matching|usable|suitable)"
+    r"|halted|non-ok-status|insufficient|incompatible|violation|lost|no (?:module|available|free|valid|matching|usable|suitable)"
     r"|(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR))\b"
+    r"|(?-i:^(?:\S{4,40} )?\d\d:\d\d:\d\d\.\d{1,9}: +[EF] +[\w./-]{1,120}:\d+\] |^[EF]\d{4} \d\d:\d\d:)"  # glog's levels
 )
 # What reports the end of another process, and comes after it.
 _REPORTS = _compiled(
     r"^(?:srun|salloc|sbatch|slurmstepd|mpirun|mpiexec|prun|make(?:\[\d+\])?|ninja|ssh|pdsh\S*): "
     r"|^\[?(?:mpiexec|proxy|prterun)[@:\]]"
     r"|cannot recover from this failure"
+    r"|\*\*\* MPI_ERRORS_ARE_FATAL|\*\*\*    and potentially your MPI job"
     r"|MPI_Abort|torch[./]distributed[./]elastic|exitcode|closing signal|FAILED\s*$|NO_OTHER_FAILURES|Root Cause"
     r"|^\s*(?:Calls:|Execution halted|signal \(\d+\)|in expression starting|\S+ at \S+ \(unknown line\))"
     r"|^\s*(?:Aborted|Killed|Terminated|Bus error|Illegal instruction|Segmentation fault)(?: \(core dumped\))?\s*$"
@@ -128,7 +130,7 @@ _OF_TASKS = _compiled(
     r"|\bNode failure on\b|: MESSAGE_|\bJob has been cancelled"
 )
 # A launcher that prints the log of what it started: the words are the other's.
-_PASSED_ON = _compiled(r": +\[?(?:ERROR|FATAL|CRITICAL)\b\]?:? |: {3,}\S")
+_PASSED_ON = _compiled(r": +\[?(?:ERROR|FATAL|CRITICAL)\b\]?:? |: {3,}\S|\bexecv\w* error\b")
 # Says that something failed and not what: another line does, mostly one below.
 _VAGUE = _compiled(
     r"(?i)\b(?:failed|exited|exits|died|finished|ended|terminated|stopped|crashed"
@@ -142,6 +144,7 @@ _VAGUE = _compiled(
     r"|\b(?:fatal )?(?:\w+ )?error at [\w./-]+(?::\d+|\(\d+\))\W*$"
     r"|(?:\s-|\.\.|:)\s*failed\W*$"  # how a table of steps says it
     r"|^\W*(?:fatal|error)\w* (?:called|detected|condition|termination)\b(?: from file\b.*)?\W*$"
+    r"|\bthis failure appears to be\b|\bfailed for some reason\b"
     r"|^\W*\[Error\]: |^\W*rectify the fault"  # torch_npu's, the same for every error of a kind
     r"|^\W*(?:fatal|error|errors|failed|failure|exception|aborted|aborting|exiting)\W*$"
 )
@@ -160,7 +163,7 @@ _OPENS = re.compile(r"\s*[\w./\[\]-]{1,60}: ")
 WRAPPED_CHARS = 50
 _ENDS = ".:!?;-=*#>}])"
 # A frame of MPICH's or HDF5's stack of errors, the deepest last: its place, and what is said there.
-_STACKED = _compiled(r"^\s*(?:[\w:<>~]+\(\d+\)\.*:|#\d{1,3}:? .{1,300} line \d+ in .{1,100}\(\):)(.*)$")
+_STACKED = _compiled(r"^\s*(?:\d{1,6}: )?(?:[\w:<>~]+\(\d+\)\.*:|#\d{1,3}:? .{1,300} line \d+ in .{1,100}\(\):)(.*)$")
 _STACKED_MORE = _compiled(r"^\s*(?:major|minor): ")
 
 

@@ -41,6 +41,7 @@ _ADAPTER = (
     r"\b(?:ibv|mlx5dv|fi|psm[23]?|hfi|uct|cxil?)_\w*(?:open|create|init|modify|alloc|query|reg|getinfo|domain|fabric|ep\b"
     r"|endpoint|bind|listen)\w*\b|hfi_userinit|\bhfi unit\b|psm\d? can't open"
     r"|\bcan(?:'t|not) (?:open|init(?:iali[sz]e)?) (?:\w+ )?(?:provider|nic|adapter|hca)|\binit failed for transport"
+    r"|\bofi (?:\w+(?:\(\))? ){1,4}fail(?:ed|ure)\b"
     r"|\b(?:cannot|can't|could not|unable to|fail\w* to) (?:open|create|init\w*|allocate|register|query|modify) (?:\w+ ){0,3}"
     r"(?:ah|qp|cq|pd|mr|srq|dct|queue pair|completion queue|protection domain|memory region|endpoint|transports?"
     r"|rdma device|ib device|hca|nic|provider)\b|\bfabric is not available"
@@ -73,6 +74,7 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|\binvalid (?:account|partition|qos|feature|generic resource|node name|constraint)",
             ErrorClass.USER_CODE, Retriable.NO,
         ),
+        (r"\bexecv\w* error\b", ErrorClass.USER_CODE, Retriable.NO),
         (_ADAPTER, ErrorClass.NETWORK, Retriable.NO),
         (r"(?-i:\b(?:UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED|UNKNOWN_HOST)\b)", ErrorClass.NETWORK, Retriable.YES),
         (r"(?-i:\bRESOURCE_EXHAUSTED\b)", ErrorClass.OOM, Retriable.NO),

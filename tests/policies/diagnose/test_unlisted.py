@@ -62,6 +62,27 @@ def verdict(text: str, status: int = 1, signal: int = 0) -> Verdict:
         ("fi_cq_readerr: Resource temporarily unavailable(-11).\n", ErrorClass.NETWORK, "fi_cq_readerr"),
         ("nvshmem_init.cpp:275: init failed for transport: IBGDA\n", ErrorClass.NETWORK, "init failed"),
         ("At line 7 of file a.f90\nFortran runtime error: End of file\n", ErrorClass.DATA, "End of file"),
+        (
+            '[n1] *** MPI_ERRORS_ARE_FATAL (all will now abort,\n\n  --> Returned "Unreachable" (-12)\n',
+            ErrorClass.NETWORK,
+            "Returned",
+        ),
+        (
+            "0: Fatal error in PMPI_Init: Other MPI error, error stack:\n0: MPID_Init(11)....:\n0: hook(10): OFI addrinfo() failed (x:No data)\n",
+            ErrorClass.NETWORK,
+            "OFI addrinfo() failed",
+        ),
+        (
+            "2022-08-19 19:12:17.857636: E tensorflow/core/cache.cc:113] Computation requires more parameters (9) than supported.\n"
+            "2022-08-19 19:12:17.857731: F tensorflow/core/group.cc:86] Check failed: programs.size() > 0\n",
+            None,
+            "requires more parameters",
+        ),
+        (
+            "[proxy:0:2@n2] HYDU_create_process (launch.c:69): execvp error on file 0 (No such file or directory)\n",
+            ErrorClass.USER_CODE,
+            "execvp error",
+        ),
         ("Worker 3 terminated.\nsrun: error: n2: tasks 0-1: Illegal instruction\n", None, "Illegal instruction"),
     ],
 )
