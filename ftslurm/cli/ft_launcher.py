@@ -28,12 +28,14 @@ INTERVAL_MOST_S = 5.0
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Ends the process with ft_launcher's status: 0, 1 for whatever has failed, 2 for a wrong command line."""
+    """Ends the process with ft_launcher's status: 0, 1 for whatever has failed, 93 where no restart can help, 2 for a wrong
+    command line."""
     env, status = os.environ, USAGE_STATUS
     try:
         launch = read(tuple(sys.argv[1:] if argv is None else argv), env)
         status = 1
-        status = 1 if run(launch, env) else 0
+        ended = run(launch, env)
+        status = ended if ended in (0, launch.no_restart_status) else 1
     except FtslurmError as error:
         _say(str(error))
     sys.exit(status)
@@ -96,6 +98,7 @@ def settings_of(launch: Launch, local: bool) -> dict[str, tuple[Any, str]]:
         "stop.grace": (f"{launch.stop_timeout_s}s", "--workers-stop-timeout"),
         "stop.after_signal": (f"{max(launch.term_timeout_s, 0.001)}s", "--term-timeout"),
         "stop.signal_delay": (f"{min(launch.interval_s, INTERVAL_MOST_S)}s", "--monitor-interval"),
+        "no_restart_status": (launch.no_restart_status, "--ft-no-restart-exit-code"),
         "launcher": ("local" if local else "srun", "ft_launcher"),
     }
     if launch.policy == "min-healthy":
@@ -104,6 +107,12 @@ def settings_of(launch: Launch, local: bool) -> dict[str, tuple[Any, str]]:
         values["nodes.spares"] = (launch.spares, "--nnodes")
     if launch.config or launch.given:
         values |= fault_tolerance(launch.given, launch.config, _say)
+        config = values["fault_tolerance"][0]
+        if config.get("attribution_endpoint") and config.get("attribution_stop_action") == "no-restart":
+            # Their service reads the log and says that another try is hopeless; ours does by codes and patterns.
+            values["retry.policy"] = ("Evidence", "--ft-attribution-stop-action")
+            told = {key: value for key, value in config.items() if key not in ("attribution_endpoint", "attribution_stop_action")}
+            values["fault_tolerance"] = (told, values["fault_tolerance"][1])
     for pair in launch.own["set"]:
         name, equals, value = pair.partition("=")
         if not equals or name not in LEAVES:

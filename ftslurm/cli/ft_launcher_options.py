@@ -22,14 +22,16 @@ _UNUSED: Mapping[str, str] = {
     "start-method": "ranks are programs, not functions",
     "logs-specs": "it names code of torch's; --redirects, --tee and --ft-per-cycle-applog-prefix are built in",
 }  # fmt: skip
-_ALSO_UNUSED = {name: why for name, why in WITHOUT_EFFECT.items() if name != "ft-per-cycle-applog-prefix"}
+_BUILT_IN = ("ft-per-cycle-applog-prefix", "ft-no-restart-exit-code")
+_ALSO_UNUSED = {name: why for name, why in WITHOUT_EFFECT.items() if name not in _BUILT_IN}
 # name -> what it takes, its default.
 _VALUES: Mapping[str, tuple[Any, Any]] = {
     "nnodes": (str, "1:1"), "nproc-per-node": (str, "1"), "max-restarts": (int, 0), "term-timeout": (float, 1800.0),
     "workers-stop-timeout": (float, 15.0), "role": (str, "default"), "rdzv-id": (str, "none"), "log-dir": (str, None),
     "redirects": (str, "0"), "rdzv-backend": (str, "c10d"), "rdzv-endpoint": (str, ""), "rdzv-conf": (str, ""),
     "local-addr": (str, None), "master-addr": (str, None), "master-port": (int, None), "node-rank": (int, 0),
-    "monitor-interval": (float, 0.3), "start-method": (str, "spawn"), "tee": (str, "0"), "local-ranks-filter": (str, ""),
+    "monitor-interval": (float, 0.3), "ft-no-restart-exit-code": (int, 93), "start-method": (str, "spawn"),
+    "tee": (str, "0"), "local-ranks-filter": (str, ""),
     "logs-specs": (str, None),
 }  # fmt: skip
 _SWITCHES = ("standalone", "module", "no-python", "run-path")
@@ -59,6 +61,7 @@ class Launch:
     interval_s: float
     role: str
     run_id: str
+    no_restart_status: int
     log_dir: str
     redirects: str
     tee: str
@@ -103,7 +106,7 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         usage="ft_launcher [options] training_script [its arguments]",
         description="ft_launcher's and torchrun's command line, run by ftrun: in an allocation on its nodes, elsewhere here.",
         epilog="Every setting of ftrun's can be given besides, as --ft-set NAME=VALUE or FTRUN_NAME.\n"
-        "Exit status: 0; 1 whatever failed; 2 a wrong command line.",
+        "Exit status: 0; 1 whatever failed; 2 a wrong command line; 93 (--ft-no-restart-exit-code) no restart can help.",
     )  # fmt: skip
     theirs = made.add_argument_group("torchrun's options")
     for name, (kind, default) in _VALUES.items():
@@ -160,7 +163,7 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Launch:
         command=(args.training_script, *args.training_script_args), nodes=least, spares=most - least,
         per_node=args.nproc_per_node, max_restarts=args.max_restarts, term_timeout_s=args.term_timeout,
         stop_timeout_s=args.workers_stop_timeout, interval_s=args.monitor_interval, role=args.role,
-        run_id=args.rdzv_id, log_dir=args.log_dir or "",
+        run_id=args.rdzv_id, no_restart_status=args.ft_no_restart_exit_code, log_dir=args.log_dir or "",
         redirects=args.redirects, tee=args.tee, shown_ranks=args.local_ranks_filter, applog_prefix=args.applog_prefix or "",
         line_prefix=env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", ""), policy=args.policy, module=args.module,
         with_python=not args.no_python or args.run_path, config=args.config, given=given, unused=unused,
@@ -198,6 +201,8 @@ def _check(args: argparse.Namespace) -> None:
     for name in ("max_restarts", "term_timeout", "workers_stop_timeout", "monitor_interval"):
         if not 0 <= getattr(args, name) < 1e9:
             raise UsageError(f"--{name.replace('_', '-')}={getattr(args, name)}: out of range", hint="0 or more")
+    if not 0 < args.ft_no_restart_exit_code < 256:
+        raise UsageError(f"--ft-no-restart-exit-code={args.ft_no_restart_exit_code}: no exit status", hint="1 to 255")
     for name, kind in (("redirects", streams), ("tee", streams), ("local_ranks_filter", local_ranks)):
         try:
             kind(getattr(args, name))

@@ -306,6 +306,14 @@ class AnswerDrill:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadIteration:
+    """Read progress.file; the answer is IterationRead. attempt: that has just ended, 0: none has begun."""
+
+    attempt: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class WatchCheckpoints:
     """Look for files that match these patterns and are new or changed from now on, and tell of each once it has been the same for
     `settle_s`. patterns: none to look no more."""
@@ -411,6 +419,7 @@ Decision = (
     | DrillDevice
     | AnswerDrill
     | WatchCheckpoints
+    | ReadIteration
     | Say
     | ShowCard
     | KeepOutput

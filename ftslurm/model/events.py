@@ -347,6 +347,14 @@ class ControlAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class IterationRead:
+    """What progress.file holds; None: it is not there, or holds no number. attempt: after which that was asked, 0: before all."""
+
+    attempt: int
+    iteration: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointMade:
     """A file that a checkpoint makes or changes is there, and is written no more. pattern: that it was looked for by."""
 
@@ -563,6 +571,7 @@ Event = (
     | DrillAsked
     | ControlAsked
     | CheckpointMade
+    | IterationRead
     | QuietSeen
     | UseSampled
     | RankSilent

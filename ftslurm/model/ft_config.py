@@ -173,9 +173,9 @@ KEYS: Mapping[str, Key] = {
     "gpu_memory_tolerance_mb": Key(amount, 512.0),
     "gpu_memory_poll_interval": Key(seconds, 2.0),
     "check_remaining_processes": Key(switch, False),  # it is proven that none is left
-    "max_no_progress_cycles": Key(count(-1_000_000, 1_000_000), 3),
-    "min_progress_iterations": Key(count(0, 1_000_000_000), 1),
-    "checkpoint_iteration_file": Key(text, None),
+    "max_no_progress_cycles": Key(count(-1_000_000, 1_000_000), 3, used=True),
+    "min_progress_iterations": Key(count(0, 1_000_000_000), 1, used=True),
+    "checkpoint_iteration_file": Key(text, None, used=True),
     "install_exception_hook": Key(switch, False, used=True),
     "num_warmup_iterations": Key(count(0, 1_000_000), 5, used=True),
     "attribution_endpoint": Key(text, None),
@@ -184,19 +184,46 @@ KEYS: Mapping[str, Key] = {
     "cycle_info_dir": Key(text, None),
     "segment_health_check_dir": Key(text, None),
 }
+# Keys without effect here, and why.
+_SITES_CHECK = "nodes are looked at by the site's own check (nodes.health_command)"
+_NO_PROCESS_LEFT = "a start waits until it is proven that no process is left"
+_NO_SERVICE = "failures are explained by codes and patterns, without a service (`ftslurm history JOB`, `ftslurm analyze LOG`)"
+_NOT_USED: Mapping[str, str] = {
+    "workload_check_interval": "the ranks' pages are looked at many times a second",
+    "node_health_check_interval": "devices.poll says how often devices are looked at",
+    "rank_termination_signal": "all ranks get SIGTERM, and SIGKILL after --workers-stop-timeout (stop.grace)",
+    "log_level": "--ft-verbose (FTRUN_VERBOSE=1) tells more, and the ledger has it all",
+    **dict.fromkeys(
+        ("enable_nic_monitor", "enable_nic_healthcheck", "pci_topo_file", "link_down_path_template", "link_state_path_template",
+         "enable_dist_storage_healthcheck", "storage_healthcheck_path"), _SITES_CHECK),
+    **dict.fromkeys(("segment", "segment_health_check_dir"), "Slurm's topology places the nodes"),
+    "numa_bind_strict": "Slurm binds (srun's --cpu-bind and --mem-bind)",
+    **dict.fromkeys(
+        ("gpu_memory_reclaim_timeout", "gpu_memory_tolerance_mb", "gpu_memory_poll_interval", "check_remaining_processes"),
+        _NO_PROCESS_LEFT),
+    **dict.fromkeys(
+        ("attribution_endpoint", "attribution_export_url"), _NO_SERVICE),
+    "attribution_stop_action": "ft_launcher --ft-attribution-endpoint=localhost takes it; for ftrun, retry.policy says it",
+    "cycle_info_dir": "the ledger has the cycles: `ftslurm history JOB --json`",
+    "skip_section_response": "a section is written into memory, and nobody answers",
+    "restart_check_interval": "it has none in ft_launcher either",
+}  # fmt: skip
+_FORMER = "it is of an earlier ft_launcher"
 # The launcher's own flags beside the keys, and why they have no effect here.
-_NO_LOG_SERVER = "the ranks' output goes to Slurm's files, and ftslurm's own records to its ledger"
-_OWN_DIAGNOSIS = "what is behind a failure is found out by ftslurm itself (`ftslurm history`)"
+_NO_LOG_SERVER = (
+    "no server is needed: each rank appends to the file of --ft-per-cycle-applog-prefix, and what ftslurm has to tell is in its"
+    " ledger (`ftslurm history JOB -v`)"
+)
 WITHOUT_EFFECT: Mapping[str, str] = {
     **dict.fromkeys(
         ("ft-nvrx-logfile", "ft-enable-log-server", "ft-log-server-port", "ft-log-aggregator-count",
          "ft-log-leaf-max-queue-chunks", "ft-log-server-log-prefix", "ft-log-server-graceful-shutdown-timeout"), _NO_LOG_SERVER),
     **dict.fromkeys(
         ("ft-attribution-startup-timeout", "ft-attribution-llm-api-key-file", "ft-attribution-llm-base-url",
-         "ft-attribution-llm-model", "ft-attribution-log-level", "ft-attribution-analysis-backend"), _OWN_DIAGNOSIS),
+         "ft-attribution-llm-model", "ft-attribution-log-level", "ft-attribution-analysis-backend"), _NO_SERVICE),
     "ft-node-health-check-endpoint": "nodes are looked at by nodes.health_command",
-    "ft-no-restart-exit-code": "ftslurm gives up with status 1, and the scheduler is left alone",
-    "ft-per-cycle-applog-prefix": "srun's --output and --error name the files",
+    "ft-no-restart-exit-code": "ftrun ends with the program's status; `--ft-set no_restart_status=N` names another",
+    "ft-per-cycle-applog-prefix": "srun's --output and --error name the files; logs.cycle_files makes one an attempt",
     "ft-rdzv-impl": "the ranks meet by MASTER_ADDR and MASTER_PORT, which are chosen at each start",
 }  # fmt: skip
 # Of earlier versions; without meaning here.
@@ -272,6 +299,15 @@ def with_calculated(values: Mapping[str, Any], later: Mapping[str, Any]) -> dict
 def ignored(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The keys among them that have no effect under ftrun, in order."""
     return tuple(sorted(name for name in values if name in FORMER_KEYS or (name in KEYS and not KEYS[name].used)))
+
+
+def why_ignored(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """A sentence for each reason why keys among them have no effect."""
+    by_reason: dict[str, list[str]] = {}
+    for name in ignored(values):
+        by_reason.setdefault(_NOT_USED.get(name, _FORMER), []).append(name)
+    have = {True: "has", False: "have"}
+    return tuple(f"{', '.join(names)} {have[len(names) == 1]} no effect here: {why}" for why, names in by_reason.items())
 
 
 def rank_env(values: Mapping[str, Any], place: str = "the fault tolerance configuration") -> dict[str, str]:

@@ -21,6 +21,7 @@ from ftslurm.model.record import (
     Diagnosed,
     FaultSeen,
     Finished,
+    IterationSeen,
     NodeLent,
     NodeRefused,
     Paused,
@@ -105,7 +106,8 @@ class History:
     was, or an attempt lived so much longer. last_step: of the attempt that ended last; lived_s: until its trouble began.
     most_beats: of an attempt since progress was last made. dead: nodes known dead when they were isolated, on which no
     rank has run since. control: what the owner of the job has asked for. checkpoints_told: has its program ever said that a
-    checkpoint is complete? shares: (schedule, step key) -> by slot, what the step has of its node.
+    checkpoint is complete? iteration, in_vain: see IterationSeen. shares: (schedule, step key) -> by slot, what
+    the step has of its node.
     """
 
     attempts: int = 0
@@ -159,6 +161,8 @@ class History:
     shares: Mapping[tuple[int, str], tuple[Share, ...]] = field(default_factory=dict)
     control: Control = field(default_factory=Control)
     checkpoints_told: bool = False
+    iteration: int = 0
+    in_vain: int = 0
 
     @property
     def ours(self) -> frozenset[str]:
@@ -511,12 +515,17 @@ def _program_said(past: History, said: ProgramSaid) -> History:
     return replace(past, checkpoints_told=True) if said.what == CHECKPOINT else past
 
 
+def _iteration_seen(past: History, seen: IterationSeen) -> History:
+    return replace(past, iteration=seen.iteration, in_vain=seen.in_vain)
+
+
 _ADDERS: Mapping[type, Callable[..., History]] = {
     ProgramSaid: _program_said,
     Requested: _requested,
     RequestAnswered: _request_answered,
     RequestDone: _request_done,
     CheckpointSeen: _checkpoint_seen,
+    IterationSeen: _iteration_seen,
     RunBegan: _run_began,
     AttemptBegan: _attempt_began,
     RankBegan: _rank_began,

@@ -489,13 +489,24 @@ class CheckpointSeen:
     left: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class IterationSeen:
+    """What progress.file held after the attempt (0: before the first of this command), and how many attempts in a row by then had
+    failed without the progress that is wanted."""
+
+    at: float
+    attempt: int
+    iteration: int
+    in_vain: int = 0
+
+
 Record = (
     RunBegan | AttemptBegan | StepReached | RankBegan | FaultSeen | TroubleSeen | Diagnosed | Reinstated | HangSeen | HangEnded
     | Paused
     | Advised | CulpritSeen | ProgramSaid
     | SlotsChanged | NodeLent | NodeRefused
     | Drilled | OutputTo | Waiting | Signalled | Decided | CleanUpBegan | CarriedOut | AttemptEnded | Finished
-    | Requested | RequestAnswered | RequestDone | CheckpointSeen
+    | Requested | RequestAnswered | RequestDone | CheckpointSeen | IterationSeen
 )
 KINDS: Mapping[str, type] = {
     kind.__name__: kind
@@ -530,5 +541,6 @@ KINDS: Mapping[str, type] = {
         RequestAnswered,
         RequestDone,
         CheckpointSeen,
+        IterationSeen,
     )
 }

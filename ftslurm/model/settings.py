@@ -467,6 +467,21 @@ class Settings:
         "checkpoint.settle", lasting, 5.0, "a checkpoint counts as complete when its files have not changed for this time"
     )
 
+    progress_file: str = _leaf(
+        "progress.file", text, "",
+        "file with the number of the last iteration that a checkpoint holds; it tells whether restarts get any further",
+    )  # fmt: skip
+    progress_least: int = _leaf(
+        "progress.iterations", count(0, 1_000_000_000), 1, "iterations by which progress.file must grow in an attempt"
+    )
+    progress_attempts: int = _leaf(
+        "progress.attempts", count(0, 1_000_000), 3, "attempts in a row without that after which the job fails (0 = no limit)"
+    )
+    no_restart_status: int = _leaf(
+        "no_restart_status", count(0, 255), 0,
+        "exit status where ftslurm finds that no restart can help: no progress, or a hopeless error (0 = that of the program)",
+    )  # fmt: skip
+
     lease_s: float = _leaf(
         "lease.time", lasting, 60.0,
         "a node that is cut off stops its own ranks after this time; must be well above nodes.silence"
@@ -723,6 +738,7 @@ def _implied(settings: Settings, places: dict[str, str]) -> Settings:
         if places["rungs.in-place-restart.crash_restarts"] == "default":
             changes["crash_restarts"] = max(0, changes.get("max_job_restarts", settings.max_job_restarts))
             places["rungs.in-place-restart.crash_restarts"] = places["max_job_restarts"]
+    changes |= _progress_of(settings.ft_config, places)
     if places["rungs.hang-restart.enabled"] == "default" and _has_timeouts(settings.ft_config):
         changes["hang_restart"], places["rungs.hang-restart.enabled"] = True, places["fault_tolerance"]
     switched_off = not settings.hang_restart and places["rungs.hang-restart.enabled"] != "default"
@@ -764,6 +780,27 @@ def _with_enough(settings: Settings, places: dict[str, str]) -> Settings:
 _TIMEOUTS = (
     "initial_rank_heartbeat_timeout", "rank_heartbeat_timeout", "rank_section_timeouts", "rank_out_of_section_timeout",
 )  # fmt: skip
+
+
+# ft_launcher's keys for the same.
+_PROGRESS = (
+    ("checkpoint_iteration_file", "progress.file"), ("min_progress_iterations", "progress.iterations"),
+    ("max_no_progress_cycles", "progress.attempts"),
+)  # fmt: skip
+
+
+def _progress_of(ft_config: str, places: dict[str, str]) -> dict[str, Any]:
+    """Field -> value, where ft_launcher's configuration names it and nothing else does."""
+    import json
+
+    given = json.loads(ft_config) if ft_config else {}
+    found = {}
+    for key, name in _PROGRESS:
+        if given.get(key) is not None and places[name] == "default":
+            value = given[key]
+            found[LEAVES[name].name] = value if isinstance(value, str) else max(0, int(value))
+            places[name] = places["fault_tolerance"]
+    return found
 
 
 def _has_timeouts(ft_config: str) -> bool:

@@ -35,6 +35,7 @@ class Timer(Word):
     TELL = "tell"  # to tell people what is waited for
     LOOK = "look"  # for what the devices show
     DIAGNOSIS = "diagnosis"  # for what is behind the failure
+    PROGRESS = "progress"  # for what progress.file holds
     AWAY = "away"  # to ask a slurmctld again that is away
     # in several phases
     ADVICE = "advice"  # for hints on a hang

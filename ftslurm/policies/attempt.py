@@ -27,8 +27,9 @@ class Attempt:
     rank had failed before the others were stopped. killed: one ended by a signal that may have been Slurm's. not_in_place: a
     further reason why the ranks cannot be started again here. written: the end of the attempt stands in the ledger. stopped_at:
     when no process of it was left any more, Unix seconds.
-    verdict: once it is known. advised: hints were given. words: rank -> what it had printed when it hung. hung_at: Unix seconds,
-    0: it never did; what was printed later may be of our own doing. standing: how the hang was noticed that is left alone.
+    verdict: once it is known. advised: hints were given. progress_asked: progress.file was read.
+    words: rank -> what it had printed when it hung. hung_at: Unix seconds, 0: it never did; what was printed later may be of
+    our own doing. standing: how the hang was noticed that is left alone.
     evidence, views: node -> what its agent found while the ranks hung.
     hung: node -> why a hang is held against it. stages: rank -> the hang interval that its program has set. step: of the
     training, as far as its program tells; beats, saved: how often it has beaten, and saved, in this attempt. port: that we chose
@@ -54,6 +55,7 @@ class Attempt:
     numbers: dict[int, int] = field(default_factory=dict)
     verdict: Verdict | None = None
     advised: bool = False
+    progress_asked: bool = False
     words: dict[int, tuple[Piece, ...]] = field(default_factory=dict)
     hung_at: float = 0.0
     standing: str = ""

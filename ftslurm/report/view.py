@@ -296,6 +296,9 @@ def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record
         case rec.CheckpointSeen():
             more = f", {record.left} more are waited for" if record.left else ""
             view.notes.append(f"request {record.request}: a checkpoint is complete ({record.where}){more}")
+        case rec.IterationSeen() if record.attempt:
+            vain = f", {counted(record.in_vain, 'attempt')} in a row without progress" if record.in_vain else ""
+            view.notes.append(f"checkpoint of iteration {record.iteration}{vain}")
         case rec.Signalled():
             view.notes.append(f"{record.signal}: {record.meaning}")
         case rec.AttemptEnded():

@@ -121,7 +121,7 @@ SPELLINGS = (
     ("--ft-rank_heartbeat_timeout none", "given", {"rank_heartbeat_timeout": "none"}),
     ("--ft_enable_dist_storage_healthcheck true", "given", {"enable_dist_storage_healthcheck": "true"}),
     ("--ft-storage-health-check-path=/a", "given", {"storage_healthcheck_path": "/a"}),
-    ("--ft-segment=4", "given", {"segment": "4"}),
+    ("--ft-segment=4", "given", {"segment": "4"}), ("--ft-no-restart-exit-code=9", "no_restart_status", 9), ("--rdzv_id=7", "no_restart_status", 93),
 )  # fmt: skip
 
 
@@ -146,14 +146,14 @@ ALL = (
 
 def test_what_has_no_effect_is_named_with_its_reason() -> None:
     found = read([*ALL.split(), "train.py"], {})
-    assert len(found.unused) == 25 and all(found.unused.values())
+    assert len(found.unused) == 24 and all(found.unused.values())
     assert read(["train.py"], {"PET_MASTER_PORT": "1", "PET_NPROC_PER_NODE": "3"}).unused.keys() == {"master-port"}
     assert read(["train.py"], {"PET_NPROC_PER_NODE": "3"}).per_node == "3"
 
 
 @pytest.mark.parametrize("words", [
     "", "--nproc-per-node", "--nnodes=0 x", "--nnodes=3:2 x", "--max-restarts=-1 x", "--max-restarts=x x", "--nproc=2 x", "-m --no-python x",
-    "--rdzv-backend=etcd x", "--redirects=7 x", "--tee=0:4 x", "--local-ranks-filter=a x", "--ft-per-cycle-applog-prefix=x x", "--term-timeout=inf x", "--ft-nothing x",
+    "--rdzv-backend=etcd x", "--redirects=7 x", "--tee=0:4 x", "--local-ranks-filter=a x", "--ft-per-cycle-applog-prefix=x x", "--term-timeout=inf x", "--ft-nothing x", "--ft-no-restart-exit-code=256 x",
 ])  # fmt: skip
 def test_a_wrong_command_line_is_refused(words: str) -> None:
     with pytest.raises(UsageError):
@@ -165,7 +165,7 @@ def test_what_is_asked_for_becomes_settings() -> None:
     found = {name: value for name, (value, _) in settings_of(read(words.split(), {}), local=True).items()}
     assert found == {
         "max_job_restarts": 5, "mode": "any-failed", "rendezvous": "torch", "stop.grace": "4.0s", "stop.after_signal": "9.0s",
-        "stop.signal_delay": "0.3s", "launcher": "local", "nodes.spares": 1, "fault_tolerance": {"rank_heartbeat_timeout": 3.0}, "sdk.provide": "nvrx",
+        "stop.signal_delay": "0.3s", "launcher": "local", "nodes.spares": 1, "no_restart_status": 93, "fault_tolerance": {"rank_heartbeat_timeout": 3.0}, "sdk.provide": "nvrx",
         "hang.c4d": "true",
     }  # fmt: skip
 
@@ -196,6 +196,51 @@ def test_ranks_have_torchrun_s_variables(launch: Launcher) -> None:
         "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "4", "TORCHELASTIC_RUN_ID": "job7",
         "TORCHELASTIC_USE_AGENT_STORE": "False", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     }  # fmt: skip
+
+
+# --- no restart can help
+
+COUNTS = 'n=$(cat "$0"); test $n -ge 4 || n=$((n + 1)); test "$n" -gt 6 || echo $n > "$0"; exit 1'
+
+
+@pytest.mark.parametrize(("options", "status", "starts", "why"), [
+    ("--max-restarts=9", 93, 4, "2 attempts in a row without progress"), ("--max-restarts=9 --ft-no-restart-exit-code=8", 8, 4, ""),
+    ("--max-restarts=2", 1, 3, "the job has used its 2 restarts"), ("--max-restarts=4 --ft-max-no-progress-cycles=-1", 1, 5, ""),
+    ("--max-restarts=9 --ft-min-progress-iterations=2", 93, 2, "2 attempts in a row"),
+])  # fmt: skip
+def test_a_training_that_gets_no_further_is_given_up(
+    launch: Launcher, tmp_path: Path, options: str, status: int, starts: int, why: str
+) -> None:
+    """The program writes 3 and 4 into the file, and then no more: two attempts get on, and the next two do not."""
+    file = tmp_path / "latest_checkpointed_iteration.txt"
+    file.write_text("2\n")
+    program = ("sh", "-c", "echo start; " + COUNTS, str(file))
+    cycles = () if "cycles" in options else ("--ft-max-no-progress-cycles=2",)
+    ended = launch.program(*options.split(), *cycles, f"--ft-checkpoint-iteration-file={file}", "--no-python", *program)
+    assert (ended.status, ended.out.count("start")) == (status, starts) and why in ended.err, ended.err
+
+
+def test_a_file_that_cannot_be_read_tells_nothing(launch: Launcher, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("missing", "fifo"):
+        ended = launch.program(
+            "--max-restarts=4", "--ft-max-no-progress-cycles=1", f"--ft-checkpoint-iteration-file={tmp_path}/{name}", "--no-python", "false"
+        )
+        assert ended.status == 1 and "the job has used its 4 restarts" in ended.err, ended.err
+
+
+def test_a_program_that_ends_with_that_status_has_failed_as_any_other(launch: Launcher) -> None:
+    assert launch.program("--no-python", "sh", "-c", "exit 93").status == 1
+
+
+def test_a_hopeless_error_is_given_up_where_attribution_may_stop_the_job(launch: Launcher) -> None:
+    """Their service reads the log with a language model; here the verdict is ftslurm's own."""
+    stops = ("--ft-attribution-endpoint=localhost", "--ft-attribution-stop-action=no-restart")
+    program = ("--nproc-per-node=2", "--max-restarts=5", "--no-python", sys.executable, "-c", "import nowhere_at_all")
+    ended = launch.program(*stops, *program)
+    assert ended.status == 93 and "cannot help" in ended.err, ended.err
+    ended = launch.program(stops[0], *program)
+    assert ended.status == 1 and "the job has used its 5 restarts" in ended.err, ended.err
 
 
 # --- where output goes

@@ -21,6 +21,7 @@ from ftslurm.model.ft_config import (
     ignored,
     limits_from,
     rank_env,
+    why_ignored,
     with_calculated,
 )
 from ftslurm.sdk import nvrx_config
@@ -51,7 +52,7 @@ def test_all_keys_are_those_of_the_client_with_its_defaults() -> None:
         default = getattr(theirs, name)
         assert key.default == getattr(default, "name", default), name
         assert checked({name: key.default}, "x") == {name: key.default}
-    assert len(ignored(dict.fromkeys(KEYS))) == 34 - 7
+    assert len(ignored(dict.fromkeys(KEYS))) == 34 - 10
 
 
 def test_the_rank_gets_what_was_configured() -> None:
@@ -192,3 +193,11 @@ def test_whatever_is_given_it_is_taken_or_refused(values: dict[str, Any]) -> Non
         assert nvrx_config.given_by_ftrun(rank_env(values)) is not None or not values
     except PolicyError as error:
         assert error.message
+
+
+def test_each_key_without_effect_has_its_reason() -> None:
+    told = why_ignored(dict.fromkeys([*KEYS, "attrsvc_host"]))
+    assert sum(sentence.count(",") for sentence in told) >= 10 and all(" no effect here: " in sentence for sentence in told)
+    unreasoned = [name for name in ignored(dict.fromkeys(KEYS)) if "earlier" in why_ignored({name: None})[0]]
+    assert unreasoned == []
+    assert why_ignored({"segment": 2}) == ("segment has no effect here: Slurm's topology places the nodes",)

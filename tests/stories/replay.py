@@ -297,6 +297,7 @@ class Job:
         beside: bool = False, advise: Advise | None = None, hidden: str = "",
     ) -> None:  # fmt: skip
         self.diagnose, self.advise = diagnose, advise
+        self.iteration: int | None = None  # what progress.file holds
         able = {*map(Capability, can)} | ({Capability.DIAGNOSE} if diagnose else set()) | ({Capability.ADVISE} if advise else set())
         self.settings = settings or Settings()
         self.ledger = list(past)
@@ -538,6 +539,8 @@ class Job:
                 return [ev.Advised(attempt, tuple(self.advise(ends, evidence)))]
             case do.ProbeNodes(nodes):
                 return [ev.NodeProbed(node, self.reachable, "as told") for node in nodes]
+            case do.ReadIteration(attempt):
+                return [ev.IterationRead(attempt, self.iteration)]
             case do.Requeue():
                 return [ev.RequeueEnded(True, "requeued")]
         return []

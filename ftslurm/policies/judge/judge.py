@@ -173,6 +173,7 @@ DUE: Mapping[Timer, tuple[Collection[Phase], Callable[[Judge, Now], list[Decisio
     Timer.LOOK: (_ANY, Judge._look_overdue),
     Timer.ASK: (_ANY, Judge._ask_overdue),
     Timer.DIAGNOSIS: ({_S}, Judge._diagnosis_overdue),
+    Timer.PROGRESS: ({_S}, Judge._progress_overdue),
     Timer.ADVICE: ({_R, _S}, Judge._advice_known),
     Timer.AWAY: ({_S}, Judge._ask_again),
     Timer.REQUEUE: (_ANY, Judge._hand_over),
@@ -331,6 +332,8 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     **{(phase, ev.Diagnosed): Row(Judge._nothing) for phase in (_L, _H, _P, _E, _Q)},
     **{(phase, ev.Advised): Row(Judge._advised, *(_DECIDED if phase is _S else ())) for phase in (_R, _S)},
     **{(phase, ev.Advised): Row(Judge._nothing) for phase in (_L, _H, _P, _E, _Q)},
+    (_S, ev.IterationRead): Row(Judge._iteration_read, *_DECIDED),
+    **{(phase, ev.IterationRead): Row(Judge._iteration_read) for phase in (_L, _R, _H, _P, _E, _Q)},
     # drills: only while ranks run
     (_R, ev.DrillAsked): Row(Judge._drill),
     **{(phase, ev.DrillAsked): Row(Judge._no_drill) for phase in (_L, _S, _H, _P, _E, _Q)},

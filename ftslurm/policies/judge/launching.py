@@ -56,7 +56,7 @@ class Launching(Settling):
         warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]
         before = [self._note(record) for record in f.cut_short]
         output = [self._note(replace(f.output, at=now.unix, run=f.run))] if f.output is not None else []
-        begun: list[Decision] = [*before, self._note(began, vital=True), *output, *warned]
+        begun: list[Decision] = [*before, self._note(began, vital=True), *output, *warned, *self._ask_where_it_begins()]
         return [*loans, *begun, *(self._await_others(now) if f.unproven else self._first_launch(now))]
 
     def _await_others(self, now: Now) -> list[Decision]:

@@ -29,7 +29,7 @@ from ftslurm.policies.judge.then import (
     ThenShrink,
     ThenStepStays,
 )
-from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, choose, let_in
+from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, choose, let_in, status_of_failure
 from ftslurm.policies.ladder.situation import Trouble, avoidable
 
 
@@ -182,9 +182,10 @@ class Rungs(Replacing):
         return [decided, ShowCard(), *self._tell(s)]
 
     def _fail(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
-        decided = self._decision(choice, s, now)
+        status = status_of_failure(s)
+        decided = self._decision(choice, replace(s, status=status), now)
         quiet = s.cause is Cause.LAUNCH  # srun has said why in its own words
-        return [decided, ShowCard(quiet), *self._end_step(s.status, Afterwards(ThenFinish(s.what, s.status)), now)]
+        return [decided, ShowCard(quiet), *self._end_step(status, Afterwards(ThenFinish(s.what, status)), now)]
 
     def _after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:
         """No failure, so no budget. Requeued only if the job asked for it and the signal was really a warning."""

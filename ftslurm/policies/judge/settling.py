@@ -8,7 +8,17 @@ from dataclasses import replace
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Advise, Decision, Diagnose, LookAtDevices, Say, ShowCard, StopRanks, TellOthers
+from ftslurm.model.decisions import (
+    Advise,
+    Decision,
+    Diagnose,
+    LookAtDevices,
+    ReadIteration,
+    Say,
+    ShowCard,
+    StopRanks,
+    TellOthers,
+)
 from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import SWAPS, Capability, Rung
@@ -31,6 +41,8 @@ AWAY_S = 3.0
 TELL_S = 3.0
 # What is behind a failure is known within a second or two, of a hundred megabytes of output; what takes longer is not waited for.
 DIAGNOSIS_S = 60.0
+# For progress.file to be read: a file system that hangs holds nobody up.
+PROGRESS_S = 10.0
 TOOK_TOO_LONG = f"it was not found out within {DIAGNOSIS_S:g} s"
 # Between nodes whose clocks are kept.
 CLOCKS_DIFFER_S = 1.0
@@ -131,6 +143,7 @@ class Settling(Rungs):
         word = f"a word on {fold_nodes(self._probed)}"
         asked = {Timer.LOOK: "the devices to be looked at", Timer.PROBE: word, Timer.ASK: "Slurm's word on job and nodes"}
         asked |= dict.fromkeys((Timer.DIAGNOSIS, Timer.ADVICE), "what the ranks' last words tell")
+        asked[Timer.PROGRESS] = st.progress_file
         known = [(self._timers.at(wait), what) for wait, what in asked.items() if wait in self._timers]
         return self._wait_for(known[0][1], known[0][0] - now.mono, now) if known else []
 
@@ -226,9 +239,43 @@ class Settling(Rungs):
     def _ask_what_is_behind(self, trouble: Trouble, now: Now) -> list[Decision]:
         """Once an attempt. Empty where that is known, or nobody can say."""
         hangs = trouble.cause is Cause.HANG and not self._shown()
-        if asked := self._ask_hints(now) if hangs else self._ask_verdict(now):
+        asked = [*(self._ask_hints(now) if hangs else self._ask_verdict(now)), *self._ask_progress(now)]
+        if asked:
             self._timers.set(Timer.TELL, now.mono + TELL_S)
         return asked
+
+    def _ask_progress(self, now: Now) -> list[Decision]:
+        """Once an attempt, when it has ended: a checkpoint may have been written while the ranks were stopped."""
+        attempt, st = self._attempt, self.settings
+        if not (st.progress_file and st.progress_attempts and attempt.number) or attempt.progress_asked:
+            return []
+        attempt.progress_asked = True
+        self._timers.set(Timer.PROGRESS, now.mono + PROGRESS_S)
+        return [ReadIteration(attempt.number, st.progress_file)]
+
+    def _ask_where_it_begins(self) -> list[Decision]:
+        """A training that goes on from a checkpoint has come so far already. After a requeue the ledger knows."""
+        st, begun = self.settings, any(key == self.facts.step_key for _, key in self.history.starts)
+        return [ReadIteration(0, st.progress_file)] if st.progress_file and st.progress_attempts and not begun else []
+
+    def _progress_overdue(self, now: Now) -> list[Decision]:
+        return self._settled(now)
+
+    def _iteration_read(self, event: ev.IterationRead, now: Now) -> list[Decision]:
+        """A file that cannot be read tells nothing: neither that there was progress nor that there was none."""
+        past = self.history
+        if not event.attempt:
+            known = (event.iteration or 0, 0) == (past.iteration, past.in_vain)
+            return [] if known else [self._note(rec.IterationSeen(now.unix, 0, event.iteration or 0))]
+        if Timer.PROGRESS not in self._timers or event.attempt != self._attempt.number:
+            return []
+        self._timers.stop(Timer.PROGRESS)
+        noted: list[Decision] = []
+        if event.iteration is not None and (event.iteration or past.iteration):
+            got_on = event.iteration - past.iteration >= self.settings.progress_least
+            in_vain = 0 if got_on else past.in_vain + 1
+            noted = [self._note(rec.IterationSeen(now.unix, event.attempt, event.iteration, in_vain))]
+        return [*noted, *self._settled(now)]
 
     def _ask_hints(self, now: Now) -> list[Decision]:
         """Common reasons for a hang. Where the ranks have been stopped their last words are here."""

@@ -196,7 +196,7 @@ def choose(situation: Situation) -> Choice:
         if rung is Rung.RANK_RESTART and situation.settings.mode != "async":
             continue  # of another kind of job: not worth a word in every history
         row = LADDER[rung]
-        answer = _within_job_restarts(rung, row.allowed(situation), situation)
+        answer = _getting_on(rung, _within_job_restarts(rung, row.allowed(situation), situation), situation)
         if answer.yes and (held := situation.history.control.why_held(rung)):
             answer = _no(held)
         if answer.yes:
@@ -235,6 +235,29 @@ def _within_job_restarts(rung: Rung, answer: Answer, s: Situation) -> Answer:
     if rung is Rung.IN_PLACE_RESTART and _another_port(s):
         return answer
     return _no(f"the job has used its {counted(limit, 'restart')} (max_job_restarts)")
+
+
+def _getting_on(rung: Rung, answer: Answer, s: Situation) -> Answer:
+    """ft_launcher's progress tracker: whatever the rung, all ranks start again, and have come no further for too long."""
+    return _no(_no_progress(s)) if answer.yes and rung in RESTARTS and not s.willed and _no_progress(s) else answer
+
+
+def _no_progress(s: Situation) -> str:
+    """Empty while there is some, or nobody wants to know."""
+    limit = s.settings.progress_attempts
+    if not s.settings.progress_file or not limit or s.history.in_vain < limit:
+        return ""
+    in_vain = f"{counted(s.history.in_vain, 'attempt')} in a row without progress"
+    return f"{in_vain}: {s.settings.progress_file} says {s.history.iteration}"
+
+
+def status_of_failure(s: Situation) -> int:
+    """What ftrun ends with when nothing is left to be done. A program's own status is not taken for no_restart_status."""
+    for_good = bool(_no_progress(s)) or (s.settings.retry_policy == "Evidence" and bool(s.verdict and _proven(s, s.verdict)))
+    status = s.settings.no_restart_status
+    if not status:
+        return s.status
+    return status if for_good else 1 if s.status == status else s.status
 
 
 def _rank_alone(s: Situation) -> Answer:

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
 from ftslurm.model.events import CheckpointMade, Event
+from ftslurm.model.numbers import whole
 
 # Files that match one pattern, and entries of one folder that does; more are not looked at.
 MATCHES_MAX, ENTRIES_MAX = 10_000, 20_000
 LONGEST_LOOK_S = 5.0
+MOST_BYTES = 4096  # of a file that holds a number
 
 # size of all files, newest change in ns, how many
 Look = tuple[int, int, int]
@@ -75,6 +77,24 @@ class Settling:
                 del self._since[path]
                 found.append(path)
         return found[-1:]
+
+
+def iteration_in(path: str) -> int | None:
+    """The number that is all the file holds, as Megatron's latest_checkpointed_iteration.txt, else None. Never raises."""
+    try:
+        with open(path, "rb", opener=_plain) as file:
+            return whole(file.read(MOST_BYTES).decode("ascii", "replace").strip())
+    except (OSError, ValueError):
+        return None
+
+
+def _plain(path: str, flags: int) -> int:
+    """A FIFO would wait for a writer. Raises: OSError."""
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(f"{path} is no plain file")
 
 
 def looked_at(pattern: str) -> dict[str, Look]:

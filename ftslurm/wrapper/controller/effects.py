@@ -15,6 +15,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model import wire
 from ftslurm.model.events import (
     DonorSubmitted,
+    IterationRead,
     LoansEnded,
     NodeBorrowed,
     NodeChecked,
@@ -253,6 +254,11 @@ class Effects:
     def _watch_checkpoints(self, d: do.WatchCheckpoints) -> None:
         self._sources.watch_checkpoints(d.patterns, d.settle_s)
 
+    def _read_iteration(self, d: do.ReadIteration) -> None:
+        from ftslurm.wrapper.controller.checkpoints import iteration_in  # rarely asked for
+
+        self._sources.background(lambda: IterationRead(d.attempt, iteration_in(d.path)))
+
     # --- nodes and devices
 
     def _watch(self, decision: do.WatchNodes) -> None:
@@ -454,6 +460,7 @@ _METHODS: Mapping[type, Callable[[Effects, Any], None]] = {
     do.DrillDevice: Effects._drill_device,
     do.AnswerDrill: Effects._answer_drill,
     do.WatchCheckpoints: Effects._watch_checkpoints,
+    do.ReadIteration: Effects._read_iteration,
     do.TellOthers: Effects._tell_others,
     do.Remember: Effects._remember,
     do.ShowCard: Effects._show_card,

@@ -348,8 +348,8 @@ def _controller(
         )
     if facts.no_swap and (settings.node_replacement or settings.shrink):
         effects.say(f"ftrun cannot replace a node of this step: {facts.no_swap}")
-    if unused := _without_effect(settings):
-        effects.say(f"of ft_launcher's configuration {', '.join(unused)} {'has' if len(unused) == 1 else 'have'} no effect here")
+    for sentence in _without_effect(settings):
+        effects.say(f"of ft_launcher's configuration {sentence}")
     board = sources.observer = LiveBoard(sources, facts.run)
     live = LiveTeller(journal.path, sources, board)
     return Controller(Judge(settings, history, facts), sources, effects, journal, clock, live)
@@ -411,9 +411,9 @@ def beat_config(settings: Settings) -> dict[str, Any]:
 def _without_effect(settings: Settings) -> tuple[str, ...]:
     if not settings.ft_config:
         return ()
-    from ftslurm.model.ft_config import ignored
+    from ftslurm.model.ft_config import why_ignored
 
-    return ignored(json.loads(settings.ft_config))
+    return why_ignored(json.loads(settings.ft_config))
 
 
 def sdk_env(settings: Settings) -> dict[str, str]:
