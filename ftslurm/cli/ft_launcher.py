@@ -155,7 +155,8 @@ def _logs(launch: Launch) -> dict[str, tuple[Any, str]]:
     if launch.applog_prefix:
         found["logs.cycle_files"] = (launch.applog_prefix, "--ft-per-cycle-applog-prefix")
     elif launch.log_dir or launch.redirects != "0" or launch.tee != "0":
-        root = Path(launch.log_dir).absolute() if launch.log_dir else Path(f"/tmp/torchelastic_{os.getpid()}")  # noqa: S108
+        # As tempfile would, and the same on every node: a name that nobody could lay there before us.
+        root = Path(launch.log_dir).absolute() if launch.log_dir else Path(f"/tmp/torchelastic_{os.urandom(8).hex()}")  # noqa: S108
         if launch.log_dir:
             try:
                 root.mkdir(parents=True, exist_ok=True)

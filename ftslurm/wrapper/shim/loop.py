@@ -24,6 +24,7 @@ from ftslurm.wrapper.shim.signals import ANNOUNCING, FORWARDED
 from ftslurm.wrapper.shim.silence import Silence
 from ftslurm.wrapper.shim.streams import complain, print_at_once
 from ftslurm.wrapper.shim.survivors import end_left_before
+from ftslurm.wrapper.shim.target import make_folder
 from ftslurm.wrapper.shim.timers import Guard, boot_s
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ class Shim:
         """Status and reason of what cannot be started, else 0 and nothing."""
         try:
             if logs.get("folder"):
-                os.makedirs(logs["folder"], exist_ok=True)
+                make_folder(logs["folder"])
                 env[ERROR_FILE_VARIABLE] = f"{logs['folder']}/error.json"
             ends = self._output.lay(tail, logs)
         except OSError as error:

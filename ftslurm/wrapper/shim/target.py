@@ -6,6 +6,8 @@ import errno
 import os
 import select
 
+EVERYBODY_WRITES = 0o002
+STRANGERS = "it is another user's, or not a file, in a folder that everybody may write to"
 LABELLED_MOST = 1 << 16  # of a line that does not end, a progress bar, say: then it is broken
 
 
@@ -71,6 +73,31 @@ class Target:
 
 def open_file(path: str, label: str) -> Target:
     """At its end, with its folder. Raises: OSError."""
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+    folder = os.path.dirname(path) or "."
+    make_folder(folder)
+    open_to_all = os.stat(folder).st_mode & EVERYBODY_WRITES
+    # Of a FIFO that nobody reads we want an error, and not to wait.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK
+    fd = os.open(path, flags | (os.O_NOFOLLOW if open_to_all else 0), 0o666)
+    found = os.fstat(fd)
+    plain = found.st_mode & 0o170000 == 0o100000 and found.st_nlink == 1
+    if open_to_all and not (plain and found.st_uid in (0, os.geteuid())):
+        os.close(fd)
+        raise PermissionError(errno.EACCES, STRANGERS, path)
+    os.set_blocking(fd, True)
     return Target(fd, False, label.encode(errors="replace"), mine=True)
+
+
+def make_folder(path: str) -> None:
+    """With what is above it. In a folder that everybody may write to (/tmp) somebody may have laid a link or a folder of theirs
+    there, by which they choose which of our files we write to: then it is not ours to use. Raises: OSError."""
+    place = "/"
+    for part in os.path.abspath(path).split("/")[1:]:
+        above, place = os.stat(place), os.path.join(place, part)
+        if not os.path.lexists(place):
+            try:
+                os.mkdir(place)
+            except FileExistsError:  # by another rank
+                pass
+        if above.st_mode & EVERYBODY_WRITES and os.lstat(place).st_uid not in (0, os.geteuid()):
+            raise PermissionError(errno.EACCES, STRANGERS, place)
