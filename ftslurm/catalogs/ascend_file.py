@@ -26,7 +26,7 @@ _ORDER = (Severity.HINT, Severity.MINOR, Severity.MAJOR, Severity.CRITICAL)
 
 def _code(text: str) -> str:
     if not is_code(normalise(text)):
-        raise ValueError("is no fault code")
+        raise ValueError("is not a fault code")
     return normalise(text)
 
 
@@ -132,7 +132,7 @@ def build_catalog(data: object) -> AscendCatalog:
     """Check `data`, the parsed catalogue file, and make the value of it. Raises: PolicyError naming the entry that is wrong."""
     file = checked(AscendFile, data, FILE)
     if missing := [severity.value for severity in _ORDER if severity not in file.by_severity]:
-        raise wrong(FILE, "`by_severity`", f"says nothing of {', '.join(missing)}")
+        raise wrong(FILE, "`by_severity`", f"lacks {', '.join(missing)}")
     rules = [*file.frequency_rules, *file.duration_rules, *file.relation_rules]
     for number, rule in enumerate(rules, 1):
         _known_class(rule.becomes, file.classes, f"rule {number}:")
@@ -160,7 +160,7 @@ def _entries(file: AscendFile) -> Iterable[tuple[str, CodeEntry]]:
         for code, entry in getattr(file, section).items():
             where = f"`{section}`, `{code}`:"
             if code in seen:
-                raise wrong(FILE, where, "stands in another section, too: keep one")
+                raise wrong(FILE, where, "is in another section, too: keep one")
             seen.add(code)
             sources = entry.source or usual
             known_sources([(where, sources)], file.sources, FILE)

@@ -47,7 +47,7 @@ def check_patterns(entries: Sequence[PatternEntry], place: str) -> Sequence[Patt
     seen: set[str] = set()
     for entry in entries:
         if entry.id in seen:
-            raise wrong(place, f"`{entry.id}`", "stands in `patterns` twice: keep one")
+            raise wrong(place, f"`{entry.id}`", "is in `patterns` twice: keep one")
         seen.add(entry.id)
         if what := _mistake(entry):
             raise wrong(place, f"`{entry.id}`:", what)

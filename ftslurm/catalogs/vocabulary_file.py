@@ -57,7 +57,7 @@ def build_vocabulary(data: object, patterns: frozenset[str]) -> tuple[Vocabulary
             if entry.means not in patterns and entry.means not in file.meanings:
                 raise wrong(PLACE, f"`{entry.names[0]}`:", f"`means` is {entry.means!r}, which nothing explains")
             if twice := seen.intersection(entry.names):
-                raise wrong(PLACE, f"`{min(twice)}`", "stands in `errors` twice: keep one")
+                raise wrong(PLACE, f"`{min(twice)}`", "is in `errors` twice: keep one")
             seen.update(entry.names)
             words.append(Word(family, entry.number, entry.names, entry.texts, entry.means))
     return Vocabulary(words), {id: _meaning(id, entry) for id, entry in file.meanings.items()}, dict(file.sources)

@@ -108,7 +108,7 @@ def build_nvidia(data: object) -> NvidiaCatalog:
     file = checked(NvidiaFile, data, NVIDIA)
     for section in ("xids", "nvlink5", "sxids", "recovery_actions", "conditions"):
         if section not in file.section_sources:
-            raise wrong(NVIDIA, "`section_sources`", f"says nothing of `{section}`")
+            raise wrong(NVIDIA, "`section_sources`", f"lacks the section `{section}`")
     entries = dict(_entries(file))
     known_sources(((f"`{code}`:", entry.sources) for code, entry in entries.items()), file.sources, NVIDIA)
     others = [file.app_level.source, file.escalation.source, *(level.source for level in file.memory_levels.values())]

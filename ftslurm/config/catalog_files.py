@@ -38,7 +38,7 @@ class _OnceLoader(_Loader):  # type: ignore[misc]
         for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
             word = (key.tag, key.value if isinstance(key, yaml.ScalarNode) else id(key))
             if word in seen:
-                raise yaml.MarkedYAMLError(problem=f"`{key.value}` stands twice in one table", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"`{key.value}` is twice in one table", problem_mark=key.start_mark)
             seen.add(word)
         made: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return made
@@ -87,7 +87,7 @@ def _bounded(text: str, place: str) -> str:
             raise PolicyError(f"{where}: a value of {len(event.value)} characters without quotes", hint="is it a catalogue?")
         if kind == "AliasEvent":
             # An alias of aliases makes gigabytes of a few lines.
-            raise PolicyError(f"{where}: aliases (`*name`) are not read here", hint="write it out")
+            raise PolicyError(f"{where}: aliases (`*name`) are not supported", hint="write it out")
     return text
 
 

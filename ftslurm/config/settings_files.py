@@ -131,7 +131,7 @@ def _parse(text: str, place: str) -> tuple[dict[str, Any], dict[str, int]]:
         where = f", line {mark.line + 1}" if mark else ""
         raise PolicyError(f"{place}{where}: not YAML: {getattr(error, 'problem', None) or error}", hint="correct it") from None
     if not isinstance(tree, dict):
-        raise PolicyError(f"{place}: a policy is a mapping of settings", hint="see `ftslurm explain --yaml`")
+        raise PolicyError(f"{place}: a policy is a mapping of settings", hint="`ftslurm explain` lists the settings")
     return tree, lines
 
 
@@ -188,7 +188,7 @@ def _lines(node: Any, prefix: str, place: str) -> Iterator[tuple[str, int]]:
     for key, value in node.value if node.id == "mapping" else ():
         name = f"{prefix}{key.value}"
         if name in seen:
-            raise PolicyError(f"{place}, line {key.start_mark.line + 1}: `{name}` stands here twice", hint="keep one")
+            raise PolicyError(f"{place}, line {key.start_mark.line + 1}: `{name}` is here twice", hint="keep one")
         seen.add(name)
         yield name, key.start_mark.line + 1
         if value.id == "mapping":

@@ -69,7 +69,7 @@ def parse(text: str, place: str) -> Layer:
     values = {name: given.get(name, flag.default) for name, flag in FLAGS.items()}
     for name in SYNC_ONLY:
         if values["job-execution-mode"] == "Async" and values[name]:
-            raise PolicyError(f"{place}: --{name} is for Sync jobs only", hint="leave it out, or --job-execution-mode=Sync")
+            raise PolicyError(f"{place}: --{name} is for Sync jobs only", hint="omit it, or pass --job-execution-mode=Sync")
     leaves = {flag.leaf: values[name] for name, flag in FLAGS.items() if flag.leaf}
     # Of C4D's variables two say when; the others are for its own library.
     when = from_c4d(dict(word.split("=", 1) for word in values["c4d-common-envs"]), f"{place}: --c4d-common-envs").values
@@ -93,7 +93,7 @@ def _words(text: str, place: str) -> list[tuple[str, Any]]:
                 raise PolicyError(f"{place}: --{name} has no value", hint=f"write --{name}=VALUE")
             raw = words.pop(0)
         if name in found:
-            raise PolicyError(f"{place}: --{name} stands there twice", hint="keep one")
+            raise PolicyError(f"{place}: --{name} is there twice", hint="keep one")
         found[name] = _value(name, raw, place)
     return list(found.items())
 

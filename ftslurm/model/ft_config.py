@@ -93,7 +93,7 @@ def sections(value: Any) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for name, timeout in value.items():
         if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "replace")) <= NAME_BYTES:
-            raise ValueError(f"`{name}` is no name of a section")
+            raise ValueError(f"`{name}` is not a valid section name")
         try:
             found[name] = limit(timeout)
         except ValueError as error:
@@ -107,7 +107,7 @@ def signal(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 32:
         return names[value - 1]
     if str(value).upper() not in names:
-        raise ValueError(f"`{value}` is no signal")
+        raise ValueError(f"`{value}` is not a signal")
     return str(value).upper()
 
 
@@ -116,7 +116,7 @@ def level(value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 10 <= value <= 50:
         return value
     if str(value).upper() not in names:
-        raise ValueError(f"`{value}` is no log level")
+        raise ValueError(f"`{value}` is not a log level")
     return names[str(value).upper()]
 
 
@@ -185,7 +185,7 @@ KEYS: Mapping[str, Key] = {
     "segment_health_check_dir": Key(text, None),
 }
 # Keys without effect here, and why.
-_SITES_CHECK = "nodes are looked at by the site's own check (nodes.health_command)"
+_SITES_CHECK = "the site's own check looks at the nodes (nodes.health_command)"
 _NO_PROCESS_LEFT = "a start waits until it is proven that no process is left"
 _NO_SERVICE = "failures are explained by codes and patterns, without a service (`ftslurm history JOB`, `ftslurm analyze LOG`)"
 _NOT_USED: Mapping[str, str] = {
@@ -221,7 +221,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     **dict.fromkeys(
         ("ft-attribution-startup-timeout", "ft-attribution-llm-api-key-file", "ft-attribution-llm-base-url",
          "ft-attribution-llm-model", "ft-attribution-log-level", "ft-attribution-analysis-backend"), _NO_SERVICE),
-    "ft-node-health-check-endpoint": "nodes are looked at by nodes.health_command",
+    "ft-node-health-check-endpoint": "nodes.health_command checks the nodes",
     "ft-no-restart-exit-code": "ftrun ends with the program's status; `--ft-set no_restart_status=N` names another",
     "ft-per-cycle-applog-prefix": "srun's --output and --error name the files; logs.cycle_files makes one an attempt",
     "ft-rdzv-impl": "the ranks meet by MASTER_ADDR and MASTER_PORT, which are chosen at each start",
@@ -323,12 +323,12 @@ def from_file(tree: Any, place: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """
     sections_there = list(_sections(tree))
     if not sections_there:
-        return {}, (f"{place}: there is no section `fault_tolerance` in it, so it sets nothing",)
+        return {}, (f"{place}: it has no section `fault_tolerance`, so it sets nothing",)
     found = next((section for section in sections_there if section), None) or {}
     if not isinstance(found, Mapping):
         raise PolicyError(f"{place}: `fault_tolerance` is not a mapping of keys", hint="put the keys below `fault_tolerance:`")
     unknown = [name for name in found if name not in KEYS and name not in FORMER_KEYS]
-    remarks = (f"{place}: ft_launcher has no key `{name}`{suggestion(str(name), KEYS)}: it is passed over" for name in unknown)
+    remarks = (f"{place}: ft_launcher has no key `{name}`{suggestion(str(name), KEYS)}: it is ignored" for name in unknown)
     known = {name: value for name, value in found.items() if name not in unknown and value is not None}
     return checked(known, place), tuple(remarks)
 
@@ -369,7 +369,7 @@ def from_flags(words: Sequence[str], place: str) -> tuple[dict[str, Any], str]:
             else:
                 raise PolicyError(f"{place}: {flag} has no value", hint=f"write {flag}=VALUE")
         if name in found or (not name and path):
-            raise PolicyError(f"{place}: {flag} stands there twice", hint="keep one")
+            raise PolicyError(f"{place}: {flag} is there twice", hint="keep one")
         if name:
             found[name] = raw
         else:

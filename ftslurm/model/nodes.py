@@ -55,7 +55,7 @@ def expand(text: str) -> tuple[str, ...]:
     groups = _split_groups(text)
     try:
         if not _LIST.fullmatch(text):
-            raise ValueError("there are letters in it that no node has")
+            raise ValueError("it has characters that no node name has")
         if sum(map(_count, groups)) > MOST_NODES:
             raise ValueError(f"it names more than {MOST_NODES} nodes")
         # Slurm keeps the order of the comma separated groups; a NodeSet would sort them.

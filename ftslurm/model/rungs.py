@@ -21,7 +21,7 @@ class Remedy(Enum):
 
     START_RANK = "start one rank again, the others go on"
     RESTART = "start all ranks again on the same nodes"
-    REPLACE = "put other nodes in the place of bad ones"
+    REPLACE = "replace bad nodes by others"
     SHRINK = "go on without the bad nodes"
     REQUEUE = "give the job back to Slurm, to be scheduled again"
     END = "end the job"

@@ -22,7 +22,7 @@ ENDING_STATES = {
     "CANCELLED": "the job was cancelled",
     "TIMEOUT": "the time limit was reached",
     "PREEMPTED": "the job was preempted",
-    "PENDING": "the job was requeued by somebody else",
+    "PENDING": "somebody else requeued the job",
     "NODE_FAIL": "Slurm ended the job because a node failed",
     "FAILED": "Slurm ended the job",
     "COMPLETED": "Slurm ended the job",
@@ -194,7 +194,7 @@ def by_slurm(job: JobSummary, said: Mapping[int, SlurmWord]) -> JobSummary:
         return job
     word = said.get(job.number)
     if word is None:
-        return job._replace(state="gone", what=f"Slurm knows it no more; it was {job.state} then", over=True)
+        return job._replace(state="gone", what=f"Slurm no longer knows the job; it was {job.state} then", over=True)
     if word.state == "PENDING":
         return _waiting(job, word)
     if word.state == "RUNNING":

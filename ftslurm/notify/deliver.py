@@ -85,7 +85,7 @@ def _by_apprise(destination: Destination, notice: Notice) -> str:
         log.removeHandler(said)
     if sent:
         return ""
-    return cut(visible(scrubbed(said.last, destination)), MAX_WHY) or f"{destination.what} did not take it"
+    return cut(visible(scrubbed(said.last, destination)), MAX_WHY) or f"{destination.what} did not accept it"
 
 
 class _Said(logging.Handler):

@@ -56,21 +56,21 @@ def read_destinations(path: Path) -> dict[str, Destination]:
         where = f", line {mark.line + 1}" if mark else ""
         raise PolicyError(f"{path}{where}: not YAML", hint="write NAME: ADDRESS, a line for each destination") from None
     if not isinstance(tree, Mapping) or not tree:
-        raise PolicyError(f"{path}: there is no destination in it", hint="write NAME: ADDRESS, a line for each")
+        raise PolicyError(f"{path}: it names no destination", hint="write NAME: ADDRESS, a line for each")
     return {str(name): _destination(path, name, value) for name, value in tree.items()}
 
 
 def _destination(path: Path, name: Any, value: Any) -> Destination:
     if not isinstance(name, str) or not NAME.fullmatch(name) or name in RESERVED:
         raise PolicyError(
-            f"{path}: a destination has a name that is none", hint="letters, digits, - and _, 32 at the most; not all, not none"
+            f"{path}: the name of a destination is not valid", hint="use up to 32 letters, digits, - and _; not `all`, not `none`"
         )
     if isinstance(value, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]*://.", value):
         return Destination(name, url=value)
     if isinstance(value, list) and value and all(isinstance(word, (str, int, float)) for word in value):
         argv = tuple(str(word) for word in value)
         if not argv[0].startswith("/"):
-            raise PolicyError(f"{path}: {name}: a program needs its full path", hint="write [/path/to/program, argument]")
+            raise PolicyError(f"{path}: {name}: a program needs its absolute path", hint="write [/path/to/program, argument]")
         return Destination(name, argv=argv)
     raise PolicyError(
         f"{path}: {name} is neither an address nor a program", hint="write slack://..., or [/path/to/program, argument]"

@@ -14,7 +14,7 @@ KINDS = {
     "requeue": "the job is requeued",
     "replacement": "a node is replaced, or given up",
     "restart": "the ranks are restarted on the same nodes",
-    "hang": "the job hangs, and nothing is done about it",
+    "hang": "the job hangs, and ftrun does nothing about it",
     "message": "the program has a message",
     "end": "the job is over, and not by a failure",
     "test": "a test",

@@ -85,7 +85,7 @@ class Line:
         self._outbox.give_back(items)
         if not self._told:
             self._told = True
-            self._say(f"notices to {self._to.name} do not go out: {why}")
+            self._say(f"notices to {self._to.name} cannot be sent: {why}")
         return False
 
     def _sleep(self, seconds: float) -> None:

@@ -88,7 +88,7 @@ def moment(text: str, now: float) -> float:
     try:
         return datetime.fromisoformat(today + text if ":" in text and "-" not in text else text).timestamp()
     except (ValueError, OverflowError, OSError):
-        raise UsageError(f"`{text}` is no time", hint="write 36h, 7d, 2026-11-20, 2026-11-20T12:30 or 12:30") from None
+        raise UsageError(f"`{text}` is not a time", hint="write 36h, 7d, 2026-11-20, 2026-11-20T12:30 or 12:30") from None
 
 
 def states_named(text: str) -> frozenset[str]:

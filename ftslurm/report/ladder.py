@@ -37,7 +37,7 @@ def print_ladder(
     console: Console, resolved: Resolved, rungs: Mapping[Rung, RungWords], requests: InForce | None = None
 ) -> None:
     """rungs: every rung there is, in words. requests: what the owner of a job has asked for there."""
-    console.print(Text("The ladder, cheapest remedy first; a rung that is off or does not fit is passed over.", style="bold"))
+    console.print(Text("The ladder, cheapest remedy first; ftrun skips a rung that is off or does not fit.", style="bold"))
     for number, name in enumerate(dict.fromkeys((*resolved.settings.ladder, Rung.FAIL)), 1):
         on = is_on(resolved.settings, name)
         held = requests.why_held(name, moment) if requests is not None else ""

@@ -48,9 +48,9 @@ def print_status(console: Console, view: Status) -> None:
         ("last word", moment(view.at)),
     ]
     if view.requeue_open:
-        facts.append(("note", f"a requeue was begun and not finished: ftslurm requeue --finish {view.job}"))
+        facts.append(("note", f"a requeue was started and not finished: ftslurm requeue --finish {view.job}"))
     if view.damaged:
-        facts.append(("note", f"{view.damaged} damaged lines in the ledger were passed over"))
+        facts.append(("note", f"{view.damaged} damaged lines in the ledger were skipped"))
     console.print(printable(f"job {view.job} on {view.cluster or '?'}: {view.command}", style="bold"))
     print_facts(console, facts, 2)
     if view.card is not None:
@@ -104,7 +104,7 @@ def print_history(console: Console, view: Status, attempts: Sequence[AttemptView
 
 def _again(a: Again) -> str:
     lasted = f", for {span(a.shortest_s)} to {span(a.longest_s)} each" if a.longest_s else ""
-    return f"attempts {a.first} to {a.last}  the same again, {counted(a.count, 'time')}{lasted} (-v tells them all)"
+    return f"attempts {a.first} to {a.last}  the same again, {counted(a.count, 'time')}{lasted} (-v shows them all)"
 
 
 def print_files(console: Console, what: str, paths: Sequence[str]) -> None:

@@ -163,7 +163,7 @@ def _why_not_known(seen: Seen) -> str:
     if seen.summary.state in ("pending", "held", "requeued", "suspended"):
         return "none run now"
     if not seen.told_to:
-        return "unknown: no ftrun is there that could be asked"
+        return "unknown: no ftrun runs that could be asked"
     if seen.watched_s < FIRST_S:
         return "ftrun is asked"
     ago = f", {span(seen.told_s)} ago the last time" if seen.live is not None else ""

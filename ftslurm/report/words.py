@@ -10,7 +10,7 @@ FAULT: Mapping[ErrorClass, str] = {
     ErrorClass.HARDWARE: "the hardware's",
     ErrorClass.NETWORK: "the network's",
     ErrorClass.USER_CODE: "the program's",
-    ErrorClass.OOM: "the program's: it wants more memory than there is",
+    ErrorClass.OOM: "the program's: it needs more memory than there is",
     ErrorClass.DATA: "the data's, or the numbers of the training",
     ErrorClass.STORAGE: "the storage's",
     ErrorClass.UNKNOWN: "not known from this alone",

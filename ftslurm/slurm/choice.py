@@ -22,7 +22,7 @@ def choose_client(kind: str = "auto", timeout_s: float = 60.0, env: Mapping[str,
     Raises: UsageError for another word; CommandMissing for `pyslurm` where it cannot be used.
     """
     if kind not in KINDS:
-        raise UsageError(f"`{kind}` is no Slurm client", hint=f"one of {', '.join(KINDS)}")
+        raise UsageError(f"`{kind}` is not a Slurm client", hint=f"one of {', '.join(KINDS)}")
     if kind == "cli" or (kind == "auto" and not _is_installed("pyslurm")):
         return _cli(timeout_s, env)
     try:
@@ -30,7 +30,7 @@ def choose_client(kind: str = "auto", timeout_s: float = 60.0, env: Mapping[str,
     except FtslurmError as error:
         if kind == "pyslurm":
             raise CommandMissing(error.message, error.hint) from None
-        log.info("pyslurm is installed, yet of no use here, so scontrol serves: %s", error)
+        log.info("pyslurm is installed but does not work here, so ftslurm uses scontrol: %s", error)
         return _cli(timeout_s, env)
 
 

@@ -36,7 +36,7 @@ def show_job_argv(number: int) -> tuple[str, ...]:
     Raises: UsageError for a number that is none; `scontrol show job` would take it for something else.
     """
     if number <= 0:
-        raise UsageError(f"{number} is no job", hint="give Slurm's job id, a positive number")
+        raise UsageError(f"{number} is not a job", hint="give Slurm's job id, a positive number")
     return (*_SHOW, "job", str(number))
 
 

@@ -51,5 +51,5 @@ def _number(env: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise UsageError(f"{name}={text} is no number", hint="it is Slurm's to set; unset it, or run inside a job")
+        raise UsageError(f"{name}={text} is not a number", hint="Slurm sets it in a job; unset it, or run inside a job")
     return int(text)

@@ -212,7 +212,7 @@ def _count(text: str) -> int:
 def _number(text: str) -> int:
     """Raises: ValueError for what Slurm does not print: signs, digits of other scripts, more than 64 bits hold."""
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise ValueError(f"`{text[:40]}` is no number")
+        raise ValueError(f"`{text[:40]}` is not a number")
     return int(text)
 
 
@@ -244,7 +244,7 @@ def unix_time(text: str) -> int:
     try:
         return int(time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
     except OverflowError:
-        raise ValueError(f"`{text}` is no time") from None
+        raise ValueError(f"`{text}` is not a time") from None
 
 
 def parse_nodes(text: str) -> tuple[NodeView, ...]:

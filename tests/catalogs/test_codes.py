@@ -192,7 +192,7 @@ def test_the_least_catalogue_is_right() -> None:
         ({"codes": {"80E18008": {"name": "x", "source": ["hearsay"]}}}, "80E18008.*`hearsay`, which the table `sources`"),
         ({"codes": {"80E18008": "RestartNPU"}}, "`80E18008` should be a table"),
         ({"codes": {80818200: {"name": "x"}}}, "80818200: put it in quotes"),
-        ({"codes": {"HBM": {"name": "x"}}}, "`codes`: `HBM` is no fault code"),
+        ({"codes": {"HBM": {"name": "x"}}}, "`codes`: `HBM` is not a fault code"),
         ({"codes": {"80E18008": {"name": "x"}}, "node_codes": {"0x80e18008": {"name": "y"}}}, "another section"),
         ({"codes": None}, "`codes` should be a table"),
         (

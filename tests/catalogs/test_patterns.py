@@ -253,7 +253,7 @@ def with_entry(**changes: Any) -> dict[str, Any]:
         ({"source": ["hearsay"]}, "`hearsay`, which the table `sources` does not explain"),
         ({"source": []}, "`source` is empty"),
         ({"id": "two words"}, "`id` is 'two words'"),
-        ({"id": "cuda-device-lost"}, "`cuda-device-lost` stands in `patterns` twice"),
+        ({"id": "cuda-device-lost"}, "`cuda-device-lost` is in `patterns` twice"),
         ({"isolated": "yes"}, "there is no `isolated` here; did you mean `isolate`"),
     ],
 )

@@ -115,7 +115,7 @@ def test_what_is_read_was_hinted_at(pieces: list[str]) -> None:
     ("change", "named"),
     [
         ({"means": "nothing"}, "`means` is 'nothing', which nothing explains"),
-        ({"names": ["cudaErrorInvalidValue"]}, "`cudaErrorInvalidValue` stands in `errors` twice"),
+        ({"names": ["cudaErrorInvalidValue"]}, "`cudaErrorInvalidValue` is in `errors` twice"),
         ({"names": []}, "`names` is empty"),
         ({"nmae": 1}, "there is no `nmae` here"),
     ],

@@ -138,7 +138,7 @@ def changed(way: tuple[Any, ...], value: Any) -> dict[str, Any]:
         (("xids", "seven"), {}, "`xids`: `seven`"),
         (("nvlink5", 0, "status"), "0x1", "`nvlink5`, `144`: `status` is '0x1'"),
         (("nvlink5", 0, "now"), "JUMP", "`nvlink5`, entry 1: the bucket `JUMP`"),
-        (("section_sources", "sxids"), None, "`section_sources` says nothing of `sxids`"),
+        (("section_sources", "sxids"), None, "`section_sources` lacks the section `sxids`"),
         (("sources", "gpud"), None, "the source `gpud`"),
         (("sxids", 24007, "fatal"), "perhaps", "`24007`: `fatal` is 'perhaps'"),
     ],

@@ -81,16 +81,16 @@ def test_the_rank_gets_what_was_configured() -> None:
     ({"workload_check_interval": None}, "`None` is not a number"),
     ({"rank_section_timeouts": [1]}, "not a mapping of section names to seconds"),
     ({"rank_section_timeouts": {"a": "x"}}, "section `a`: `x` is not a number"),
-    ({"rank_section_timeouts": {5: 1}}, "`5` is no name of a section"),
-    ({"rank_section_timeouts": {"": 1}}, "is no name of a section"),
-    ({"rank_section_timeouts": {"n" * 256: 1}}, "is no name of a section"),
+    ({"rank_section_timeouts": {5: 1}}, "`5` is not a valid section name"),
+    ({"rank_section_timeouts": {"": 1}}, "is not a valid section name"),
+    ({"rank_section_timeouts": {"n" * 256: 1}}, "is not a valid section name"),
     ({"rank_section_timeouts": "a:1,b"}, "`b` is not name:seconds"),
     ({"rank_section_timeouts": {str(n): 1 for n in range(49)}}, "there are 49 sections; at most 48 can be watched"),
     ({"safety_factor": 0}, "more than 0"),
-    ({"rank_termination_signal": "SIGNOT"}, "`SIGNOT` is no signal"),
-    ({"rank_termination_signal": 99}, "`99` is no signal"),
-    ({"log_level": "LOUD"}, "`LOUD` is no log level"),
-    ({"log_level": 7}, "`7` is no log level"),
+    ({"rank_termination_signal": "SIGNOT"}, "`SIGNOT` is not a signal"),
+    ({"rank_termination_signal": 99}, "`99` is not a signal"),
+    ({"log_level": "LOUD"}, "`LOUD` is not a log level"),
+    ({"log_level": 7}, "`7` is not a log level"),
     ({"num_warmup_iterations": -1}, "out of range"),
     ({"num_warmup_iterations": 1.5}, "not a whole number"),
     ({"enable_nic_monitor": "maybe"}, "neither true nor false"),
@@ -108,7 +108,7 @@ def test_what_is_wrong_is_refused_in_a_sentence(values: dict[str, Any], said: st
 @pytest.mark.parametrize("tree", [None, 5, [], {}, {"a": [{"b": {}}]}])
 def test_a_file_without_the_section_sets_nothing_and_that_is_said(tree: Any) -> None:
     values, (remark,) = from_file(tree, "ft.yaml")
-    assert values == {} and remark == "ft.yaml: there is no section `fault_tolerance` in it, so it sets nothing"
+    assert values == {} and remark == "ft.yaml: it has no section `fault_tolerance`, so it sets nothing"
 
 
 @pytest.mark.parametrize("section", [None, {}, {"rank_heartbeat_timeout": None, "workload_check_interval": None}])
@@ -170,8 +170,8 @@ def test_flags_of_all_versions_are_understood(words: list[str], values: dict[str
     (["--max-restarts=3"], "no flag `--max-restarts`"),
     (["--ft-param-rank_heartbeat_timeout"], "has no value"),
     (["--ft-rank-heartbeat-timeout", "--ft-safety-factor=3"], "has no value"),
-    (["--ft-safety-factor=3", "--ft-param-safety_factor=3"], "stands there twice"),
-    (["--ft-cfg-path=a", "--fault-tol-cfg-path=b"], "stands there twice"),
+    (["--ft-safety-factor=3", "--ft-param-safety_factor=3"], "is there twice"),
+    (["--ft-cfg-path=a", "--fault-tol-cfg-path=b"], "is there twice"),
     (["train.py"], "no flag `train.py`"),
 ])  # fmt: skip
 def test_flags_that_are_wrong_are_refused(words: list[str], said: str) -> None:

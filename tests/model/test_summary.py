@@ -48,7 +48,7 @@ def test_ends() -> None:
 
 @pytest.mark.parametrize(("what", "state", "over"), [
     ("the job was cancelled", "cancelled", True), ("the time limit was reached", "timeout", True),
-    ("the job was requeued by somebody else", "requeued", False), ("the job was preempted", "requeued", False),
+    ("somebody else requeued the job", "requeued", False), ("the job was preempted", "requeued", False),
 ])  # fmt: skip
 def test_last_words_that_are_slurms(what: str, state: str, over: bool) -> None:
     job = Job().begin()

@@ -119,7 +119,7 @@ def test_one_that_does_not_answer_holds_up_no_other_and_is_told_once(tmp_path: P
         to = {"dead": Destination("dead", f"json://127.0.0.1:{free_port()}/"), "hook": to_hook(hook.port)}
         send_all(lines_to(to, box, Pace(3, 60), said.append), lambda: False)
         assert [post["title"] or post["message"] for post in hook.posts] == ["event 0", "event 1", "job 7: 7 events (7 requeue)"]
-    assert len(said) == 1 and said[0].startswith("notices to dead do not go out: ")
+    assert len(said) == 1 and said[0].startswith("notices to dead cannot be sent: ")
     assert len(box.waiting("dead")) == 9 and not box.waiting("hook"), "they are kept for the next one"
 
 
@@ -162,7 +162,7 @@ def test_a_job_that_fails_tells_its_people_and_its_secrets_stay_in_the_file(tmp_
     assert b"t0psecret" not in everything_below(tmp_path, file) and "t0psecret" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("mode", "said"), [(0o644, "is open to others (mode 0644)"), (0o600, "notices to team do not go out")])
+@pytest.mark.parametrize(("mode", "said"), [(0o644, "is open to others (mode 0644)"), (0o600, "notices to team cannot be sent")])
 def test_a_job_runs_on_where_nobody_can_be_told(tmp_path: Path, mode: int, said: str) -> None:
     address_file(tmp_path, f"team: json://127.0.0.1:{free_port()}/t0psecret\n", mode)
     began = time.monotonic()

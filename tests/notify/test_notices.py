@@ -159,9 +159,9 @@ def test_addresses_and_programs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "mode", "said"), [
     ("a: json://secret", 0o640, "open to others (mode 0640)"), ("a: json://secret", 0o604, "open to others"),
-    ("a: secret", 0o600, "neither an address nor a program"), ("all: json://secret", 0o600, "a name that is none"),
-    ("a: [secret]", 0o600, "a program needs its full path"), ("a: [json://secret", 0o600, "not YAML"), ("", 0o600, "no destination"),
-    ("a b: json://secret", 0o600, "a name that is none"), ("a: !!int secret", 0o600, "not YAML"), ("#" * 70000, 0o600, "64 KiB"),
+    ("a: secret", 0o600, "neither an address nor a program"), ("all: json://secret", 0o600, "is not valid"),
+    ("a: [secret]", 0o600, "a program needs its absolute path"), ("a: [json://secret", 0o600, "not YAML"), ("", 0o600, "no destination"),
+    ("a b: json://secret", 0o600, "is not valid"), ("a: !!int secret", 0o600, "not YAML"), ("#" * 70000, 0o600, "64 KiB"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named_without_the_secret(tmp_path: Path, text: str, mode: int, said: str) -> None:
     with pytest.raises(PolicyError) as caught:

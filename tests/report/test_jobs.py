@@ -96,5 +96,5 @@ def test_a_moment_is_a_span_or_a_date() -> None:
     assert noon - moment("2026-11-20", NOW) == DAY_S / 2
     assert 0 <= moment("00:00", NOW) - (NOW - DAY_S) <= DAY_S
     for wrong in ("soon", "7", "2026-13-01", "25:00", ""):
-        with pytest.raises(UsageError, match="no time"):
+        with pytest.raises(UsageError, match="not a time"):
             moment(wrong, NOW)

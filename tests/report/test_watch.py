@@ -93,7 +93,7 @@ def test_what_is_not_well_stands_out() -> None:
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        ({"told_to": False}, "no ftrun is there"),
+        ({"told_to": False}, "no ftrun runs"),
         ({"watched_s": 1.0}, "ftrun is asked"),
         ({"watched_s": 60.0}, "ftrun does not answer"),
         ({"watched_s": 60.0, "told_s": 40.0, "live": True}, "does not answer, 40 s ago the last time"),

@@ -47,7 +47,7 @@ class Campaign:
 
     def __init__(self, per_node: int = 1, width: int = 2, policy: Settings | None = None, remembered: Iterable[str] = (), **more: Any) -> None:
         self.width = width
-        known = dict.fromkeys(remembered, "left for a fault by jobs 3, 4, last: Slurm says DOWN")
+        known = dict.fromkeys(remembered, "abandoned because of a fault by jobs 3, 4, last: Slurm says DOWN")
         self.job = Job(policy, nodes=CLUSTER[:width], per_node=per_node, diagnose=judged, remembered=known, **more)
         self.tried = 1
         self._begin()

@@ -242,7 +242,7 @@ def _notes(job: JobAccount) -> list[str]:
         misfits = counted(job.spent.misfits, "record")
         found.append(f"The times of {misfits} fit no order; such a record counts as old as the one before it.")
     if job.damaged:
-        found.append(f"Of the ledger {counted(job.damaged, 'damaged line')} {'was' if job.damaged == 1 else 'were'} passed over.")
+        found.append(f"Of the ledger {counted(job.damaged, 'damaged line')} {'was' if job.damaged == 1 else 'were'} skipped.")
     if job.over and job.state == "gone":
         found.append("The ledger ends before the job did: what came after its last record is no part of the figures.")
     if not job.over and job.spent.outages and job.state in ("requeued", "pending", "held"):

@@ -49,7 +49,7 @@ def _section(section: Section) -> Iterable[str]:
                     yield ""
                     yield from _card(card)
                 if more:
-                    yield from ("", f"{more} older ones are left out.")
+                    yield from ("", f"{more} older ones are not shown.")
             case _:
                 pass  # a picture
 
@@ -61,7 +61,7 @@ def _of_table(block: Table) -> Iterable[str]:
     rows = [[escape(value) for value in row] for row in block.rows]
     yield from _table([escape(word) for word in block.head], rows, set(block.numbers))
     if block.more:
-        yield from ("", f"{block.more} more rows are left out.")
+        yield from ("", f"{block.more} more rows are not shown.")
     if block.caption:
         yield from ("", escape(block.caption))
 
