@@ -11,8 +11,9 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import ftslurm
 from ftslurm.cli.ft_launcher_options import Launch, read
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.launchers.srun import own_step_env
@@ -31,14 +32,55 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Ends the process with ft_launcher's status: 0, 1 for whatever has failed, 93 where no restart can help, 2 for a wrong
     command line."""
     env, status = os.environ, USAGE_STATUS
+    words = tuple(sys.argv[1:] if argv is None else argv)
     try:
-        launch = read(tuple(sys.argv[1:] if argv is None else argv), env)
+        if _whose(env) == "nvidia":
+            _become_theirs(words, env)
+        if words == ("--version",):
+            print(_about())
+            sys.exit(0)
+        launch = read(words, env)
         status = 1
         ended = run(launch, env)
         status = ended if ended in (0, launch.no_restart_status) else 1
     except FtslurmError as error:
         _say(str(error))
     sys.exit(status)
+
+
+# Both packages have a script of this name: in one environment the one that was installed last has it. Each can be called as
+# a module, whoever has the script, and this variable lets ours stand aside.
+CHOICE = "FTSLURM_FT_LAUNCHER"
+THEIRS = "nvidia_resiliency_ext.fault_tolerance.launcher"
+
+
+def _whose(env: Mapping[str, str]) -> str:
+    """Raises: UsageError."""
+    wanted = env.get(CHOICE) or "ftslurm"
+    if wanted not in ("ftslurm", "nvidia"):
+        raise UsageError(f"{CHOICE}={visible(wanted)}: neither ftslurm nor nvidia", hint="correct it, or unset it")
+    return wanted
+
+
+def _become_theirs(words: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """NVIDIA's own launcher in our place, by the interpreter of the environment in use. Raises: UsageError."""
+    python = _python(env)
+    try:
+        os.execve(python, [python, "-m", THEIRS, *words], dict(env))
+    except OSError as error:
+        raise UsageError(f"{CHOICE}=nvidia: {python}: {error.strerror}", hint="correct PYTHON_EXEC") from None
+
+
+def _about() -> str:
+    """Whose this is, and where the other one is."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        theirs = f"NVIDIA's own {version('nvidia-resiliency-ext')}: {CHOICE}=nvidia, or python -m {THEIRS}"
+    except PackageNotFoundError:
+        theirs = f"NVIDIA's own is not installed beside it ({CHOICE}=nvidia would run it)"
+    ours = "the command line of NVIDIA's 0.7.0 and of torchrun, run by ftrun; also python -m ftslurm.cli.ft_launcher"
+    return f"ft_launcher of ftslurm {ftslurm.__version__}: {ours}\n{theirs}"
 
 
 def run(launch: Launch, env: Mapping[str, str]) -> int:
@@ -53,7 +95,7 @@ def run(launch: Launch, env: Mapping[str, str]) -> int:
     if local and launch.width > 1 and not env.get("FTRUN_LOCAL_NODES"):
         raise UsageError(
             f"--nnodes={launch.width}, and this is no Slurm allocation: ft_launchers on several machines cannot find each other",
-            hint="start it in a job of sbatch or salloc; FTRUN_LOCAL_NODES=N plays N nodes on this machine",
+            hint=f"start it in a job of Slurm; {CHOICE}=nvidia runs NVIDIA's own, FTRUN_LOCAL_NODES=N plays N nodes here",
         )
     from ftslurm.config.settings_files import Request
     from ftslurm.wrapper.controller.wiring import Order, dry_run, run_job

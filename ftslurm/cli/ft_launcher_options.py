@@ -142,6 +142,7 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     ours.add_argument("--ft-state-dir", default="", metavar="DIR")
     ours.add_argument("--ft-dry-run", action="store_true")
     ours.add_argument("--ft-verbose", action="store_true")
+    ours.add_argument("--version", action="store_true", help="Alone: whose ft_launcher this is, and where NVIDIA's own is.")
     made.add_argument("training_script")
     made.add_argument("training_script_args", nargs=argparse.REMAINDER)
     return made
@@ -150,6 +151,8 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
 def read(argv: Sequence[str], env: Mapping[str, str]) -> Launch:
     """Raises: UsageError."""
     args = parser(env).parse_args(list(argv))
+    if args.version:
+        raise UsageError("--version stands alone", hint="`ft_launcher --version` says whose it is")
     least, most = _node_bounds(args.nnodes)
     _check(args)
     given = {key: getattr(args, f"key_{key}") for key in KEYS if getattr(args, f"key_{key}") is not None}

@@ -13,6 +13,7 @@ READ: Mapping[str, str] = {
     "FTRUN_ANNOTATIONS": "as `--ft-annotations`",
     "FTRUN_AIMASTER": "as `--ft-aimaster`",
     "FTRUN_VERBOSE": "as `--ft-verbose`, if it is set and not 0",
+    "FTSLURM_FT_LAUNCHER": "nvidia: `ft_launcher` becomes NVIDIA's own, where that is installed; ftslurm: ours (default)",
     "FTSLURM_DCMI": "path of libdcmi.so where it is not the driver's own, or `off`",
     "MA_HANG_DETECT_TIME": "minutes without process IO before the use of devices is sampled: sets hang.detect_time",
     "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": "seconds to wait for the clean-up before a requeue, or -1 to wait until it"
