@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ftslurm.model.collectives import RankView
@@ -15,92 +15,217 @@ from ftslurm.model.verdict import Piece, RankEnd, Verdict
 
 
 @dataclass(slots=True)
-class Attempt:
-    """number: over the life of the job; reports of another attempt are refused (the methods answer False).
+class StepEnd:
+    """How far the step of the attempt has come to its end."""
 
-    ends: rank -> its end with its last words, as far as it is known. late: ranks that ended only after they were told to.
-    numbers: rank -> its own start, if it was started again alone.
-    faults: what the devices showed when the trouble began; a fault that clears meanwhile is still the reason.
-    unhealed: node -> why its devices did not heal. to_heal: node -> devices whose healing is under way. looked: nodes
-    whose devices were looked at after the trouble began; seen: those of them that have some, which answered.
-    step_gone: the launcher's process has ended. culprit: a
-    rank had failed before the others were stopped. killed: one ended by a signal that may have been Slurm's. not_in_place: a
-    further reason why the ranks cannot be started again here. written: the end of the attempt stands in the ledger. stopped_at:
-    when no process of it was left any more, Unix seconds.
-    verdict: once it is known. advised: hints were given. progress_asked: progress.file was read.
-    words: rank -> what it had printed when it hung. hung_at: Unix seconds, 0: it never did; what was printed later may be of
-    our own doing. standing: how the hang was noticed that is left alone.
-    evidence, views: node -> what its agent found while the ranks hung.
-    hung: node -> why a hang is held against it. stages: rank -> the hang interval that its program has set. step: of the
-    training, as far as its program tells; beats, saved: how often it has beaten, and saved, in this attempt. port: that we chose
-    for its rendezvous, 0: none.
-    said: (rank, what, words) of its program, by the program interface.
-    drills: what was injected on purpose, in words; drilled_away: node -> why it is taken for lost.
-    started: ranks whose command was told to run. closed: those whose shim has hung up; reset: by a reset; departed:
-    after it was let go.
-    step_ended: the launcher itself says that nothing of the step is left (step_gone: or we have given it up, abandoned: ended it
-    ourselves). unended: why the old step may still be there, and no other may start. gone: node -> why it is lost, with a
-    second proof. doubted: nodes that have to be asked a second time for that. unreplaced: why no other node is to be had for a
-    bad one; unfilled: likewise, unless Slurm was away meanwhile. called_back: nodes on loan whose ranks were told by Slurm to
-    end. returned: those of them that we have no more, and why. left_before: of those gone, nodes that the job had left
-    already, and yet was given again. asked_out: node -> why, of those that the owner of the job
-    wants to leave now. alive: rank -> its last sign of life but output, Unix seconds, and what it was.
-    """
+    gone: bool = False  # the launcher's process has ended, or we have given it up
+    ended: bool = False  # the launcher itself says that nothing of the step is left
+    abandoned: bool = False  # we have ended it ourselves
+    unended: str = ""  # why the old step may still be there, and no other may start
 
-    number: int = 0
-    ranks: frozenset[int] = frozenset()
-    exits: dict[int, ExitStatus] = field(default_factory=dict)
-    ends: dict[int, RankExited] = field(default_factory=dict)
-    late: set[int] = field(default_factory=set)
-    numbers: dict[int, int] = field(default_factory=dict)
-    verdict: Verdict | None = None
-    advised: bool = False
-    progress_asked: bool = False
-    words: dict[int, tuple[Piece, ...]] = field(default_factory=dict)
-    hung_at: float = 0.0
-    standing: str = ""
-    views: dict[str, tuple[RankView, ...]] = field(default_factory=dict)
-    hung: dict[str, str] = field(default_factory=dict)
-    stages: dict[int, float] = field(default_factory=dict)
-    step: int = 0
-    beats: int = 0
-    saved: int = 0
-    port: int = 0
-    evidence: dict[str, str] = field(default_factory=dict)
-    said: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)
-    drills: list[str] = field(default_factory=list)
-    drilled_away: dict[str, str] = field(default_factory=dict)
-    unstartable: dict[int, str] = field(default_factory=dict)
-    stopped: set[int] = field(default_factory=set)
-    lost: dict[int, str] = field(default_factory=dict)
-    left: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    unhealed: dict[str, str] = field(default_factory=dict)
-    to_heal: dict[str, frozenset[str]] = field(default_factory=dict)
-    looked: set[str] = field(default_factory=set)
-    seen: set[str] = field(default_factory=set)
-    faults: dict[tuple[str, str, str], Fault] = field(default_factory=dict)
-    started: frozenset[int] = frozenset()
+    def give_up(self) -> None:
+        self.gone = True
+
+    def cannot_end(self, why: str) -> None:
+        self.gone, self.unended = True, why
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+    def end(self) -> None:
+        """The launcher has; by our own will it proves nothing."""
+        self.gone, self.ended = True, not self.abandoned
+
+    def none(self, none: bool = True) -> None:
+        """There is no step, nor was there one."""
+        self.gone = self.ended = none
+
+
+@dataclass(slots=True)
+class ShimEnds:
+    """Ranks whose shim has hung up."""
+
     closed: set[int] = field(default_factory=set)
-    reset: set[int] = field(default_factory=set)
-    gone: dict[str, str] = field(default_factory=dict)
-    doubted: set[str] = field(default_factory=set)
-    step_gone: bool = False
-    step_ended: bool = False
-    departed: set[int] = field(default_factory=set)
-    abandoned: bool = False
-    unreplaced: str = ""
-    unfilled: str = ""
-    called_back: set[str] = field(default_factory=set)
-    returned: dict[str, str] = field(default_factory=dict)
-    left_before: frozenset[str] = frozenset()
-    asked_out: dict[str, str] = field(default_factory=dict)
-    alive: dict[int, tuple[float, str]] = field(default_factory=dict)
-    unended: str = ""
-    killed: bool = False
-    culprit: bool = False
-    not_in_place: str = ""
-    written: bool = False
-    stopped_at: float = 0.0
+    reset: set[int] = field(default_factory=set)  # of those, by a reset
+    departed: set[int] = field(default_factory=set)  # after it was let go
+
+    def depart(self, rank: int) -> None:
+        self.departed.add(rank)
+
+
+@dataclass(slots=True)
+class NodeProofs:
+    """What is known against nodes of the attempt; each: node -> why."""
+
+    gone: dict[str, str] = field(default_factory=dict)  # lost, with a second proof
+    doubted: set[str] = field(default_factory=set)  # to be asked a second time for that
+    left_before: frozenset[str] = frozenset()  # of those gone, nodes that the job had left already, and yet was given again
+    called_back: set[str] = field(default_factory=set)  # on loan, whose ranks were told by Slurm to end
+    returned: dict[str, str] = field(default_factory=dict)  # of those, that we have no more
+    drilled_away: dict[str, str] = field(default_factory=dict)  # taken for lost in a drill
+    asked_out: dict[str, str] = field(default_factory=dict)  # that the owner of the job wants to leave now
+
+    def lose(self, node: str, why: str) -> None:
+        self.gone[node] = why
+
+    def lose_before(self, nodes: Mapping[str, str], left: Collection[str]) -> None:
+        """The job has them no more. left: nodes that it had left."""
+        self.gone = dict(nodes)
+        self.left_before = frozenset(self.gone.keys() & {*left})
+
+    def find(self, node: str) -> None:
+        """It is heard of again."""
+        self.gone.pop(node, None)
+
+    def doubt(self, node: str) -> None:
+        self.doubted.add(node)
+
+    def call_back(self, node: str) -> None:
+        self.called_back.add(node)
+
+    def take_back(self, nodes: Mapping[str, str]) -> None:
+        self.returned = {**self.returned, **nodes}
+
+    def drill(self, node: str) -> None:
+        self.drilled_away[node] = "taken for lost in a drill"
+
+    def ask_out(self, nodes: Mapping[str, str]) -> None:
+        self.asked_out = dict(nodes)
+
+
+@dataclass(slots=True)
+class DeviceTrouble:
+    """What the devices showed, and what became of healing them."""
+
+    faults: dict[tuple[str, str, str], Fault] = field(default_factory=dict)  # when the trouble began
+    unhealed: dict[str, str] = field(default_factory=dict)  # node -> why its devices did not heal
+    to_heal: dict[str, frozenset[str]] = field(default_factory=dict)  # node -> devices whose healing is under way
+    looked: set[str] = field(default_factory=set)  # nodes whose devices were looked at after the trouble began
+    seen: set[str] = field(default_factory=set)  # of those that have some, which answered
+
+    def begin(self, faults: Mapping[tuple[str, str, str], Fault]) -> None:
+        """A fault that clears meanwhile is still the reason."""
+        self.faults = dict(faults)
+
+    def look(self, nodes: Iterable[str], seen: bool = False) -> None:
+        """They have been looked at, or are not waited for any more."""
+        nodes = tuple(nodes)
+        self.looked.update(nodes)
+        if seen:
+            self.seen.update(nodes)
+
+    def heal(self, devices: Mapping[str, frozenset[str]]) -> None:
+        self.to_heal = dict(devices)
+
+    def call_off(self) -> None:
+        """Healing is waited for no longer."""
+        self.to_heal = {}
+
+    def forget(self, node: str) -> None:
+        """Its faults have healed."""
+        self.faults = {key: fault for key, fault in self.faults.items() if key[0] != node}
+
+
+@dataclass(slots=True)
+class HangEvidence:
+    """What is known of a hang of the attempt."""
+
+    at: float = 0.0  # Unix seconds, 0: it never hung; what was printed later may be of our own doing
+    standing: str = ""  # how the hang was noticed that is left alone
+    blamed: dict[str, str] = field(default_factory=dict)  # node -> why it is held against it
+    advised: bool = False  # hints were asked for
+    words: dict[int, tuple[Piece, ...]] = field(default_factory=dict)  # rank -> what it had printed by then
+    evidence: dict[str, str] = field(default_factory=dict)  # node -> what its agent found while the ranks hung, for people
+    views: dict[str, tuple[RankView, ...]] = field(default_factory=dict)  # likewise, of each rank
+
+    def look_again(self) -> None:
+        self.views = {}
+
+    def take(self, node: str, text: str, views: tuple[RankView, ...]) -> None:
+        self.evidence[node], self.views[node] = text, views
+
+
+@dataclass(slots=True)
+class ProgramWords:
+    """What the program has said, by the program interface."""
+
+    step: int = 0  # of the training, as far as it tells
+    beats: int = 0  # how often it has beaten, in this attempt
+    saved: int = 0  # and saved
+    said: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)  # rank, what, words
+    stages: dict[int, float] = field(default_factory=dict)  # rank -> the hang interval that it has set, seconds
+
+    def count(self, beats: int, saved: int) -> None:
+        self.beats, self.saved = max(self.beats, beats), max(self.saved, saved)
+
+
+@dataclass(slots=True)
+class SearchEnd:
+    """How the search for another node has ended."""
+
+    unreplaced: str = ""  # why no other node is to be had for a bad one
+    unfilled: str = ""  # likewise, unless Slurm was away meanwhile
+
+    def fail(self, why: str) -> None:
+        self.unreplaced = why
+
+    def fail_unless_away(self, why: str) -> None:
+        self.unfilled = why
+
+    def settle(self, again: bool) -> None:
+        """again: slurmctld was away meanwhile, and other nodes may be had after all."""
+        if self.unfilled and not again:
+            self.unreplaced = self.unfilled
+        self.unfilled = ""
+
+
+@dataclass(slots=True)
+class Closing:
+    """The end of the attempt."""
+
+    culprit: bool = False  # a rank had failed before the others were stopped
+    killed: bool = False  # one ended by a signal that may have been Slurm's
+    stopped_at: float = 0.0  # when no process of it was left any more, Unix seconds
+    written: bool = False  # it stands in the ledger
+    progress_asked: bool = False  # was progress.file asked for what it holds?
+
+
+@dataclass(slots=True)
+class Attempt:
+    """Reports of another attempt are refused: the methods answer False."""
+
+    number: int = 0  # over the life of the job
+    ranks: frozenset[int] = frozenset()
+    started: frozenset[int] = frozenset()  # ranks whose command was told to run
+    numbers: dict[int, int] = field(default_factory=dict)  # rank -> its own start, if it was started again alone
+    port: int = 0  # that we chose for its rendezvous, 0: none
+    exits: dict[int, ExitStatus] = field(default_factory=dict)
+    ends: dict[int, RankExited] = field(default_factory=dict)  # rank -> its end with its last words, as far as it is known
+    late: set[int] = field(default_factory=set)  # ranks that ended only after they were told to
+    unstartable: dict[int, str] = field(default_factory=dict)  # rank -> why its command could not be started
+    stopped: set[int] = field(default_factory=set)  # ranks of which nothing runs any more, but for `left`
+    left: dict[int, tuple[int, ...]] = field(default_factory=dict)  # rank -> processes that outlived SIGKILL
+    lost: dict[int, str] = field(default_factory=dict)  # rank -> why its shim cannot be reached any more
+    alive: dict[int, tuple[float, str]] = field(default_factory=dict)  # rank -> its last sign of life but output, and what it was
+    drills: list[str] = field(default_factory=list)  # what was injected on purpose, in words
+    verdict: Verdict | None = None  # what is behind its end, once that is known
+    not_in_place: str = ""  # a further reason why the ranks cannot be started again here
+    step_end: StepEnd = field(default_factory=StepEnd)
+    shims: ShimEnds = field(default_factory=ShimEnds)
+    nodes: NodeProofs = field(default_factory=NodeProofs)
+    devices: DeviceTrouble = field(default_factory=DeviceTrouble)
+    hang: HangEvidence = field(default_factory=HangEvidence)
+    program: ProgramWords = field(default_factory=ProgramWords)
+    search: SearchEnd = field(default_factory=SearchEnd)
+    closing: Closing = field(default_factory=Closing)
+
+    def none_begun(self) -> None:
+        """Nothing has been started, so nothing has to be stopped."""
+        self.stopped = set(self.ranks)
+
+    def cannot_stay(self, why: str) -> None:
+        """It cannot be started again here."""
+        self.not_in_place = why
 
     @property
     def all_ended(self) -> bool:
@@ -135,26 +260,26 @@ class Attempt:
         self.exits.pop(rank, None)
         self.ends.pop(rank, None)
         self.unstartable.pop(rank, None)
-        self.words.pop(rank, None)
-        self.stages.pop(rank, None)
+        self.hang.words.pop(rank, None)
+        self.program.stages.pop(rank, None)
         self.stopped.discard(rank)
 
     @property
     def shut_down(self) -> str:
         """Why the program wants the job ended, if it does."""
-        return next((f"rank {rank}: {' '.join(words)}" for rank, what, words in self.said if what == "shutdown"), "")
+        return next((f"rank {rank}: {' '.join(words)}" for rank, what, words in self.program.said if what == "shutdown"), "")
 
     def leave(self, tasks: Mapping[int, Task]) -> dict[str, str]:
         """node -> why: those that the program wants to be left out."""
         return {
             tasks[rank].node: f"rank {rank} asked to leave it out: {' '.join(words)}"
-            for rank, what, words in self.said
+            for rank, what, words in self.program.said
             if what == "exclude" and rank in tasks
         }
 
     def own_words(self) -> tuple[str, ...]:
         """That the program calls retriable."""
-        return tuple(word for _, what, words in self.said if what == "retriable" for word in words if word)
+        return tuple(word for _, what, words in self.program.said if what == "retriable" for word in words if word)
 
     def exited(self, event: RankExited) -> bool:
         if not self.belongs(event.rank, event.attempt):
@@ -180,7 +305,7 @@ class Attempt:
         rank, lost = task.rank, task.rank in self.lost
         end = self.ends.get(rank)
         if end is None:
-            words = self.words.get(rank, ())
+            words = self.hang.words.get(rank, ())
             return RankEnd(rank, task.node, self.exits.get(rank), lost=lost, stopped=not lost, output=words)
         alive, alive_by = self.alive.get(rank, (0.0, ""))
         return RankEnd(rank, task.node, end.status, end.at, rank in self.late, False, end.oom, end.output, alive, alive_by)
@@ -203,9 +328,9 @@ class Attempt:
         """Its shim has hung up, which is half a proof that it has ended; else it may only be cut off."""
         self.lose(rank, why)
         if hangup is not Hangup.NONE:
-            self.closed.add(rank)
+            self.shims.closed.add(rank)
         if hangup is Hangup.RESET:
-            self.reset.add(rank)
+            self.shims.reset.add(rank)
 
     def lose_rest(self, why: str) -> None:
         """All that have not said that they are stopped."""
@@ -214,22 +339,18 @@ class Attempt:
 
     def lose_step(self, why: str) -> None:
         """Every shim has gone with the step; Slurm has ended what was below them."""
-        self.step_gone = self.step_ended = True
+        self.step_end.gone = self.step_end.ended = True
         for rank in self.ranks:
             self.lose(rank, why)
 
     def healed(self, node: str, failed: str) -> bool:
         """Healing on `node` is over, well if `failed` is empty. False if none was under way there."""
-        if node not in self.to_heal:
+        if node not in self.devices.to_heal:
             return False
-        del self.to_heal[node]
+        del self.devices.to_heal[node]
         if failed:
-            self.unhealed[node] = failed
+            self.devices.unhealed[node] = failed
         return True
-
-    def forget_faults(self, node: str) -> None:
-        """They have healed."""
-        self.faults = {key: fault for key, fault in self.faults.items() if key[0] != node}
 
     def stuck_nodes(self, tasks: Mapping[int, Task]) -> dict[str, str]:
         """Nodes with processes that outlived SIGKILL (uninterruptible sleep): nothing may start there again."""

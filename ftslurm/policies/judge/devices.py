@@ -46,9 +46,7 @@ class Devices(Settling):
     def _devices_looked_at(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:
         notes = self._note_faults(event, now)
         if event.asked:
-            self._attempt.looked.add(event.node)
-            if not event.error and any(event.there.values()):
-                self._attempt.seen.add(event.node)
+            self._attempt.devices.look([event.node], seen=not event.error and any(event.there.values()))
         return [*notes, *self._settled(now)]
 
     def _note_faults(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:

@@ -22,7 +22,7 @@ class Drills(JudgeState):
         if drill.injects:
             self._attempt.drills.append(f"{event.fault} on {drill.target}")
         if event.fault == "lost-node":
-            self._attempt.drilled_away[event.node] = "taken for lost in a drill"
+            self._attempt.nodes.drill(event.node)
         if isinstance(drill.order, DrillDevice) and not self._agents.here(event.node):
             self._agents.order_later(drill.order)  # it comes up, and hears of it then
             return [*said, *self._watch(now)]

@@ -48,7 +48,7 @@ class Ending(Patience):
         return self._end_step(status, Afterwards(ThenFinish(what, status)), now)
 
     def _end_step(self, status: int, after: Afterwards, now: Now) -> list[Decision]:
-        if self._attempt.step_gone:
+        if self._attempt.step_end.gone:
             self._enter(Phase.ENDING)
             self._follow_with(after)
             return self._fenced(now)
@@ -58,22 +58,23 @@ class Ending(Patience):
         self._follow_with(after)
         self._fence.let_go_at = now.mono
         self._timers.only({Timer.STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
-        return [EndStep(0 if self._attempt.culprit else status, forget=after.unended is not None), *self._abandon()]
+        return [EndStep(0 if self._attempt.closing.culprit else status, forget=after.unended is not None), *self._abandon()]
 
     def _lost_to_dead_nodes(self) -> bool:
         """Did the launcher lose nobody but those who cannot answer it either?"""
-        return all(rank in self._tasks and self._tasks[rank].node in self._attempt.gone for rank in self._attempt.lost)
+        return all(rank in self._tasks and self._tasks[rank].node in self._attempt.nodes.gone for rank in self._attempt.lost)
 
     def _abandon(self) -> list[Decision]:
         """Once every shim that lives has gone: srun would wait for the dead ones (30 s on 22.05, asked to end or not)."""
         attempt = self._attempt
-        if not attempt.gone or attempt.abandoned or not attempt.departed >= attempt.ranks - attempt.lost.keys():
+        waited_for = attempt.ranks - attempt.lost.keys() - attempt.shims.departed
+        if not attempt.nodes.gone or attempt.step_end.abandoned or waited_for:
             return []
-        attempt.abandoned = True
+        attempt.step_end.abandon()
         return [AbandonStep()]
 
     def _shim_left(self, event: ev.ShimLeft, now: Now) -> list[Decision]:
-        self._attempt.departed.add(event.rank)
+        self._attempt.shims.depart(event.rank)
         return self._abandon() if Timer.STEP in self._timers and self._lost_to_dead_nodes() else []
 
     def _kill_step(self, after: Afterwards, now: Now) -> list[Decision]:
@@ -133,7 +134,7 @@ class Ending(Patience):
 
     def _step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
         self._timers.stop_all()
-        self._attempt.step_gone, self._attempt.step_ended = True, not self._attempt.abandoned
+        self._attempt.step_end.end()
         return self._fenced(now)
 
     def _ending_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
@@ -154,7 +155,7 @@ class Ending(Patience):
 
     def _killed_step_overdue(self, now: Now) -> list[Decision]:
         """The launcher cannot end it either; Slurm's own clean-up is all that is left."""
-        self._attempt.step_gone = True
+        self._attempt.step_end.give_up()
         self._follow_with(self._after.if_unended)
         return self._fenced(now)
 
@@ -219,7 +220,7 @@ class Ending(Patience):
 
     def _clean_up(self) -> CleanUp | None:
         """The job's own, once, on the nodes of ours where ranks were and a step comes up."""
-        away = {*self._attempt.gone, *self._fence.silent, *self._lent()}
+        away = {*self._attempt.nodes.gone, *self._fence.silent, *self._lent()}
         nodes = tuple(node for node in self._step_nodes() if node not in away)
         wanted = self.settings.cleanup and nodes and not self._cleaned
         return CleanUp(self.settings.cleanup, nodes, self.settings.cleanup_grace_s) if wanted else None

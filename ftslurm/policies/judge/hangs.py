@@ -114,7 +114,7 @@ class Hangs(Settling):
         if event.what == "probe":
             return self._lacks_probe(event, current, now)
         if current:
-            self._attempt.said.append((event.rank, event.what, event.words))
+            self._attempt.program.said.append((event.rank, event.what, event.words))
         note = self._note(rec.ProgramSaid(now.unix, event.attempt, event.rank, event.what, text))
         if current and event.what == "limits":
             self._hangs.keep_limits(event.words)
@@ -135,10 +135,10 @@ class Hangs(Settling):
 
     def _lacks_probe(self, event: ev.ProgramSaid, current: bool, now: Now) -> list[Decision]:
         """Told by its agent: nobody sees how it gets on with its collectives. One rank stands for all."""
-        known = any(what == "probe" for _, what, _ in self._attempt.said)
+        known = any(what == "probe" for _, what, _ in self._attempt.program.said)
         if not current or known or not self.settings.inject:
             return []
-        self._attempt.said.append((event.rank, event.what, event.words))
+        self._attempt.program.said.append((event.rank, event.what, event.words))
         why = " ".join(event.words)
         note = self._note(rec.ProgramSaid(now.unix, event.attempt, event.rank, event.what, why))
         told = f"rank {event.rank} has no probe: {why}; who hangs is not told then, and a hang only by IO (hang.detect_time)"
@@ -152,24 +152,24 @@ class Hangs(Settling):
         return [Say(f"the program has set limits of its own ({what}): a hang is answered by a restart from here on")]
 
     def _progressed(self, event: ev.Progressed, now: Now) -> list[Decision]:
-        a, before = self._attempt, self._attempt.step
-        a.beats, a.saved = max(a.beats, event.beats), max(a.saved, event.saved)
+        program, before = self._attempt.program, self._attempt.program.step
+        program.count(event.beats, event.saved)
         if event.step <= before:
             return []
-        a.step = event.step
+        program.step = event.step
         self._hangs.still.lives(now.mono)
         over = self._hang_over(f"the program has come to step {event.step}", now)
         further = event.step > self.history.furthest >= before
         if self.phase is not Phase.RUNNING or not (further or not before):
             return over
-        return [self._note(rec.StepReached(now.unix, a.number, a.step, further)), *over]
+        return [self._note(rec.StepReached(now.unix, self._attempt.number, event.step, further)), *over]
 
     def _hang_over(self, what: str, now: Now, sign: str = "") -> list[Decision]:
         """A hang that is left alone, and noticed by `sign`, is over. sign: empty for any."""
-        standing = self._attempt.standing
+        standing = self._attempt.hang.standing
         if not standing or sign not in ("", standing):
             return []
-        self._attempt.standing = ""
+        self._attempt.hang.standing = ""
         return [self._note(rec.HangEnded(now.unix, self._attempt.number, standing, what)), Say(f"the job goes on: {what}")]
 
     def _ranks_alive(self, event: ev.RanksAlive, now: Now) -> list[Decision]:
@@ -181,9 +181,9 @@ class Hangs(Settling):
     def _stage_set(self, event: ev.StageSet, now: Now) -> list[Decision]:
         before = self._intervals()
         if event.seconds is None:
-            self._attempt.stages.pop(event.rank, None)
+            self._attempt.program.stages.pop(event.rank, None)
         else:
-            self._attempt.stages[event.rank] = event.seconds
+            self._attempt.program.stages[event.rank] = event.seconds
         asked: list[Decision] = []
         if event.seconds is not None and event.seconds > 0 and (said := self._asked_for_restarts("hang interval")):
             words = f"{event.seconds:g} s"
@@ -207,16 +207,16 @@ class Hangs(Settling):
         since = now.unix - still_s if still_s else 0.0
         told = rec.HangSeen(now.unix, self._attempt.number, kind, what, evidence, str(found or ""), since=since)
         seen = self._note(self._hang_seen(told, found, ranks))
-        self._attempt.hung_at = now.unix
+        self._attempt.hang.at = now.unix
         if not (self.settings.hang_restart or self._without(found, now)):
-            self._attempt.standing = kind
+            self._attempt.hang.standing = kind
             return [seen, *self._advise_on_hang(now)]
-        self._attempt.hung, cleared = self._held_against(found, now)
+        self._attempt.hang.blamed, cleared = self._held_against(found, now)
         seen_of = self._reinstate(HANG, cleared, now) if cleared is not None else []
         trouble = Trouble(Cause.HANG, f"hang: {what}", 1, since)
         if found is not None:
             self._hangs.hangs(trouble)
-            keep = [KeepEvidence(self._attempt.number, node, text) for node, text in self._attempt.evidence.items()]
+            keep = [KeepEvidence(self._attempt.number, node, text) for node, text in self._attempt.hang.evidence.items()]
             return [seen, *seen_of, *keep, *self._into_hang(trouble, now, found)]
         self._hangs.hangs(trouble)
         if not self._watching():
@@ -226,24 +226,24 @@ class Hangs(Settling):
 
     def _advise_on_hang(self, now: Now) -> list[Decision]:
         """Of a hang that is left alone: its card, once it is known what ranks print and do; that tells common reasons."""
-        if Capability.ADVISE not in self.facts.can or self._attempt.advised or Timer.HINTS in self._timers:
+        if Capability.ADVISE not in self.facts.can or self._attempt.hang.advised or Timer.HINTS in self._timers:
             return [ShowCard()]
         self._timers.set(Timer.HINTS, now.mono + self.settings.hang_evidence_s)
-        self._attempt.words.clear()
-        taken = self._attempt.evidence.keys() >= set(self._watching()) and bool(self._attempt.views)
+        self._attempt.hang.words.clear()
+        taken = self._attempt.hang.evidence.keys() >= set(self._watching()) and bool(self._attempt.hang.views)
         return [AskWords(), *([] if taken else [TakeEvidence(self.settings.hang_evidence_s)]), *self._hints_known(now)]
 
     def _rank_words(self, event: ev.RankWords, now: Now) -> list[Decision]:
         if Timer.HINTS not in self._timers or not self._attempt.belongs(event.rank, event.attempt):
             return []
-        self._attempt.words[event.rank] = event.output
+        self._attempt.hang.words[event.rank] = event.output
         return self._hints_known(now)
 
     def _hints_known(self, now: Now) -> list[Decision]:
         """Once every rank that runs and every node has answered."""
         running = self._attempt.ranks - self._attempt.exits.keys() - self._attempt.lost.keys()
         nodes = set(self._watching())
-        known = running <= self._attempt.words.keys() and nodes <= self._attempt.evidence.keys()
+        known = running <= self._attempt.hang.words.keys() and nodes <= self._attempt.hang.evidence.keys()
         if Timer.HINTS not in self._timers or not known:
             return []
         return self._hints_due(now)
@@ -253,7 +253,7 @@ class Hangs(Settling):
         if self.phase is not Phase.RUNNING:
             return []
         asked = self._ask_hints(now)
-        self._attempt.words.clear()  # of a thousand ranks they may be a hundred megabytes
+        self._attempt.hang.words.clear()  # of a thousand ranks they may be a hundred megabytes
         return asked or [ShowCard()]
 
     def _hang_seen(self, seen: rec.HangSeen, found: Finding | None, ranks: tuple[int, ...]) -> rec.HangSeen:
@@ -271,7 +271,8 @@ class Hangs(Settling):
         hung, _ = self._held_against(found, now)
         if not hung:
             return False
-        rung = choose(self._situation(Trouble(Cause.HANG, str(found), 1), now, replace(self._attempt, hung=hung))).rung
+        attempt = replace(self._attempt, hang=replace(self._attempt.hang, blamed=hung))
+        rung = choose(self._situation(Trouble(Cause.HANG, str(found), 1), now, attempt)).rung
         return rung in (Rung.NODE_REPLACEMENT, Rung.SHRINK, Rung.ISOLATED_REQUEUE)
 
     def _held_against(self, found: Finding | None, now: Now) -> tuple[dict[str, str], Contrast | None]:
@@ -284,7 +285,7 @@ class Hangs(Settling):
 
     def _into_hang(self, trouble: Trouble, now: Now, found: Finding | None = None) -> list[Decision]:
         """With the rank it begins with, if that can be told from what all ranks were doing."""
-        found = found or who_hangs(view for views in self._attempt.views.values() for view in views)
+        found = found or who_hangs(view for views in self._attempt.hang.views.values() for view in views)
         if found is None or found.kind is Kind.UNKNOWN:
             return self._into_trouble(trouble, now)
         trouble = replace(trouble, what=f"{trouble.what}; {found}")

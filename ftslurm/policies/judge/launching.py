@@ -17,7 +17,6 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Budget, Capability
 from ftslurm.model.settings import Settings
 from ftslurm.model.timers import Timer
-from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.parts.agents import AGENT_COMES_S
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.settling import LAUNCHES_AGAIN, Settling
@@ -143,9 +142,10 @@ class Launching(Settling):
 
     def _misplaced(self, what: str, now: Now) -> list[Decision]:
         """Nothing has been started yet."""
-        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
-        self._attempt.stopped = set(self._tasks)
-        self._attempt.unreplaced = self._attempt.not_in_place = what
+        attempt = self._anew()
+        attempt.none_begun()
+        attempt.cannot_stay(what)
+        attempt.search.fail(what)
         return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
 
     # --- a node that dies while the step comes up: srun waits for it, for two minutes and more
@@ -192,9 +192,9 @@ class Launching(Settling):
     def _launcher_stays(self, now: Now) -> list[Decision]:
         """Nothing may be launched beside it."""
         what = "srun waits for nodes, and could not be ended"
-        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
-        self._attempt.step_gone = True
-        self._attempt.not_in_place = self._attempt.unended = what
+        attempt = self._anew()
+        attempt.step_end.cannot_end(what)
+        attempt.cannot_stay(what)
         return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
 
     # --- a node that lives, and on which no task comes up
@@ -230,9 +230,10 @@ class Launching(Settling):
         where = f" on {fold_nodes(missing)}" if missing else ""
         what = f"no task of the step came up{where} within {self.settings.straggler_wait_s:g} s of the others"
         against = {node: f"no task came up there, and {why}" for node, why in self._launch.unfit.items() if node in missing}
-        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
-        self._attempt.stopped = set(self._tasks)  # nothing has been started
-        self._attempt.hung, self._attempt.not_in_place = against, what
+        attempt = self._anew()
+        attempt.none_begun()
+        attempt.hang.blamed = against
+        attempt.cannot_stay(what)
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
     def _planned(self) -> tuple[str, ...]:
@@ -251,8 +252,7 @@ class Launching(Settling):
             return []
         if self._launch.is_absent(event.node) < ABSENT_MOST:
             return []
-        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
-        self._attempt.gone[event.node] = event.what
+        self._anew().nodes.lose(event.node, event.what)
         what = f"no task of the step came up on {event.node}, and {event.what}"
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
@@ -261,7 +261,7 @@ class Launching(Settling):
 
     def _launch_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
         """srun gave up before every task was there; it has said why on stderr itself. A node may be behind it."""
-        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        self._anew()
         what = f"the step did not come up: its launcher {event.status}"
         self._attempt.lose_step(what)
         self._launch.fail()
@@ -270,10 +270,10 @@ class Launching(Settling):
 
     def _launch_ended_in_part(self, event: ev.PartEnded, now: Now) -> list[Decision]:
         """The donor has gone, or its node cannot run a step; the other part would wait for these ranks for ever."""
-        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        self._anew()
         ranks = ", ".join(map(str, event.ranks))
         what = f"the step did not come up: the launcher of rank{'s' if len(event.ranks) > 1 else ''} {ranks} ended"
-        self._attempt.not_in_place = what
+        self._attempt.cannot_stay(what)
         return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
 
     def _launch_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
@@ -281,7 +281,7 @@ class Launching(Settling):
         the step before."""
         if event.rank not in self._tasks:
             return []
-        self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
+        self._anew()
         self._attempt.lose(event.rank, event.why)
         what = f"the shim of rank {event.rank} vanished before the start: {event.why}"
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)

@@ -61,8 +61,9 @@ class Nodes(Settling):
 
     def _node_heard(self, event: ev.NodeHeard, now: Now) -> list[Decision]:
         self._fence.silent.pop(event.node, None)
-        if self.phase in _WATCHED or (self.phase is Phase.SETTLING and not self._attempt.written):  # nothing was decided on it
-            self._attempt.gone.pop(event.node, None)
+        undecided = self.phase is Phase.SETTLING and not self._attempt.closing.written
+        if self.phase in _WATCHED or undecided:
+            self._attempt.nodes.find(event.node)
         if self.phase in _WATCHED:
             self._watch_silence(now)
         return self._heard_again(event.node, now)
@@ -84,17 +85,17 @@ class Nodes(Settling):
         if not self._probed:
             self._timers.stop(Timer.PROBE)
         if event.alive is False and self._in_doubt(event.node):
-            self._attempt.doubted.add(event.node)
+            self._attempt.nodes.doubt(event.node)
             self._timers.set(Timer.PROBE_AGAIN, now.mono + PROBE_AGAIN_S)
         elif event.alive is False and (event.node in self._fence.silent or self._lost_on(event.node)):
-            self._attempt.gone[event.node] = event.what
+            self._attempt.nodes.lose(event.node, event.what)
             for rank in self._ranks_on(event.node):
                 self._attempt.lose(rank, f"{event.node} is lost: {event.what}")
         if self.phase in _WATCHED:
             self._watch_silence(now)
         if self.phase is not Phase.RUNNING:
             return [*self._healing_settled(now), *self._settled(now)]
-        if event.node in self._attempt.gone:
+        if event.node in self._attempt.nodes.gone:
             since = self._fence.silent.get(event.node)
             for_s = f" for {now.mono - since:.0f} s" if since is not None else ""
             what = f"nothing was heard of {event.node}{for_s}, and {event.what}"
@@ -127,10 +128,10 @@ class Nodes(Settling):
     def _in_doubt(self, node: str) -> bool:
         """Is one of its ranks lost and another one heard, and was it asked only once?"""
         heard = node not in self._fence.silent and not self._attempt.lost.keys() >= set(self._ranks_on(node))
-        return heard and self._lost_on(node) and node not in self._attempt.doubted
+        return heard and self._lost_on(node) and node not in self._attempt.nodes.doubted
 
     def _probe_again(self, now: Now) -> list[Decision]:
-        return self._probe(sorted(self._attempt.doubted), now)
+        return self._probe(sorted(self._attempt.nodes.doubted), now)
 
     def _probe_overdue(self, now: Now) -> list[Decision]:
         """No second proof."""

@@ -23,7 +23,6 @@ from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
-from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.starting import Starting
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM
@@ -124,7 +123,7 @@ class Replacing(Starting):
         """found: what fills a slot already."""
         until = now.mono + self.settings.replacement_wait_s
         dead = self._decided.dead if decision and self._decided is not None else ()
-        gone = frozenset({*self._attempt.gone, *dead} & set(out.values()))
+        gone = frozenset({*self._attempt.nodes.gone, *dead} & set(out.values()))
         self._filling = Filling(decision, dict(out), until, gone, dict(found or {}))
         return self._fill(now)
 
@@ -292,10 +291,10 @@ class Replacing(Starting):
         self._enter(Phase.SETTLING)
         said = [*loans, done, Say(f"no other node: {filling.failed}")]
         if filling.unsure and Capability.ASK in self.facts.can:  # whether it was for want of slurmctld
-            self._attempt.unfilled = filling.failed
+            self._attempt.search.fail_unless_away(filling.failed)
             self._slurm.forget()
             return [*said, self._ask_slurm(now)]
-        self._attempt.unreplaced = filling.failed
+        self._attempt.search.fail(filling.failed)
         return [*said, *self._settled(now)]
 
     def _search_later(self, now: Now) -> list[Decision]:
@@ -310,13 +309,13 @@ class Replacing(Starting):
 
     def _too_few(self, missing: Collection[str], what: str, unreplaced: str, now: Now) -> list[Decision]:
         """Before the first start. Slurm may have taken no exclusion at the last requeue; it will at the next one."""
-        self._attempt = Attempt(self._attempt.number)
-        self._attempt.step_gone = self._attempt.step_ended = True
-        self._attempt.not_in_place, self._attempt.unreplaced = what, unreplaced
+        attempt = self._anew(tasks=())
+        attempt.step_end.none()
+        attempt.cannot_stay(what)
+        attempt.search.fail(unreplaced)
         why = dict.fromkeys(self.facts.missing, "it is not in the job any more")
         why |= {node: self.history.isolated[node][0] for node in self._kept_out(now)}
-        self._attempt.gone = {node: why[node] for node in missing if node in why}
-        self._attempt.left_before = frozenset(self._attempt.gone.keys() & {*self._kept_out(now)})
+        attempt.nodes.lose_before({node: why[node] for node in missing if node in why}, self._kept_out(now))
         return self._into_trouble(Trouble(Cause.LAUNCH, what, 1), now)
 
     def _replacing_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
@@ -333,7 +332,7 @@ class Replacing(Starting):
         if not filling.decision or event.number == SIGINT:
             what = "interrupted by Ctrl-C" if event.number == SIGINT else "ended by SIGTERM"
             return [*loans, *self._finish(f"{what} while waiting for another node", 128 + event.number, now)]
-        self._attempt.unreplaced = "a signal came meanwhile"
+        self._attempt.search.fail("a signal came meanwhile")
         done = self._note(rec.CarriedOut(now.unix, filling.decision, False, "a signal came meanwhile"))
         self._signal.take(event.number, now.mono)
         self._signal.take_kept()

@@ -21,7 +21,6 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.summary import STOPPED
 from ftslurm.model.timers import Timer
-from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.launching import Launching
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.state import SIGTERM
@@ -277,15 +276,14 @@ class Requests(Launching):
             return self._into_trouble(trouble, now)
         dropped: list[Decision] = []
         if self.phase is Phase.LAUNCHING:
-            self._attempt = Attempt(self._attempt.number, frozenset(self._tasks))
-            self._attempt.stopped = set(self._tasks)  # nothing has been started
-            self._attempt.step_gone = self._attempt.step_ended = bool(self._timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS))
+            self._anew().none_begun()
+            self._attempt.step_end.none(self._timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS))
             return self._into_trouble(trouble, now)
         if self.phase is Phase.REPLACING:
             dropped = self._drop_search(trouble.what, now)
             if not self._attempt.ranks:  # before the first start
-                self._attempt = Attempt(self._attempt.number)
-            self._attempt.step_gone = self._attempt.step_ended = True
+                self._anew(tasks=())
+            self._attempt.step_end.none()
         if self.phase is Phase.ENDING:  # the step is on its way out: this follows then
             dropped = self._drop_search(trouble.what, now) or self._drop_decision(trouble.what, now)
             self._trouble = trouble
@@ -293,7 +291,7 @@ class Requests(Launching):
             return dropped
         self._trouble = trouble
         self._timers.keep(*([Timer.STOP] if self.phase is Phase.SETTLING else []))
-        self._attempt.to_heal.clear()
+        self._attempt.devices.call_off()
         self._enter(Phase.SETTLING)
         return [*dropped, *self._settled(now)]
 
@@ -319,7 +317,7 @@ class Requests(Launching):
     def _leave(self, request: Request, here: list[str], now: Now) -> list[Decision]:
         trouble = Trouble(Cause.REQUEST, self._what(request), 1)
         out = dict.fromkeys(here, f"excluded by {request.who} (request {request.number})")
-        s = self._situation(trouble, now, replace(self._attempt, asked_out=out))
+        s = self._situation(trouble, now, replace(self._attempt, nodes=replace(self._attempt.nodes, asked_out=out)))
         choice = choose(s)
         if choice.rung == Rung.FAIL:
             if Capability.ASK in self.facts.can and not self._heard_lately(now):
@@ -328,7 +326,7 @@ class Requests(Launching):
             if request.state is State.TAKEN:  # and holds for the next start, which may be possible
                 return self._agree(request, why, now, done=True)
             return self._refuse(request, why, now)
-        self._attempt.asked_out = out
+        self._attempt.nodes.ask_out(out)
         taken = self._agree(request, f"the job goes on without {fold_nodes(here)}: {choice.rung}", now, done=True)
         self._requests.carry_out(0)
         return [*taken, *self._into_trouble(trouble, now)]
@@ -357,13 +355,13 @@ class Requests(Launching):
         if choice.rung != Rung.FAIL:
             return self._climb(s, now)
         bad = {**self._attempt.stuck_nodes(self._tasks), **bad_nodes(self._slurm.answer, self._attempt, self._chosen())}
-        if why := self._attempt.unended or "; ".join(f"{node}: {what}" for node, what in sorted(bad.items())):
+        if why := self._attempt.step_end.unended or "; ".join(f"{node}: {what}" for node, what in sorted(bad.items())):
             self._trouble = Trouble(Cause.LOST, f"{trouble.what}; {why}", 1)  # nothing may start beside that: the ladder is asked
             return self._decide(now)
         # What was possible before the ranks were stopped is not any more. Nothing has failed: they run again where they were.
         back = Choice(Rung.IN_PLACE_RESTART, f"the node cannot be left after all: {choice.why}", "", choice.passed)
         decided = self._decision(back, s, now)
-        if self._attempt.step_gone or self._attempt.lost:
+        if self._attempt.step_end.gone or self._attempt.lost:
             return [decided, *self._end_step(0, Afterwards(ThenLaunch(), ThenStepStays()), now)]
         return [decided, *self._restart(now)]
 

@@ -70,7 +70,7 @@ class Rungs(Replacing):
             chips = devices.setdefault(fault.node, {})
             chips[fault.device] = (*chips.get(fault.device, ()), fault.code)
         self._enter(Phase.HEALING)
-        self._attempt.to_heal = {node: frozenset(chips) for node, chips in devices.items()}
+        self._attempt.devices.heal({node: frozenset(chips) for node, chips in devices.items()})
         st = self.settings
         most = max(len(chips) for chips in devices.values())  # an agent heals one device after the other
         self._timers.only({Timer.HEAL: now.mono + most * (st.self_heal_wait_s + st.reset_wait_s) + MARGIN_S})
@@ -80,35 +80,35 @@ class Rungs(Replacing):
         return [heal, *self._wait_for(_devices(ordered), most * (st.self_heal_wait_s + st.reset_wait_s), now)]
 
     def _healing_done(self, event: ev.HealingDone, now: Now) -> list[Decision]:
-        silent = self._attempt.to_heal.get(event.node, frozenset()) - {result.device for result in event.results}
+        silent = self._attempt.devices.to_heal.get(event.node, frozenset()) - {result.device for result in event.results}
         failed = [f"device {r.device}: {r.how}" for r in event.results if r.healed is not True]
         failed += [f"device {device}: nothing was heard of it" for device in sorted(silent)]
         if not self._attempt.healed(event.node, "; ".join(failed)):
             return []
         if not failed:
             self._devices.forget([event.node])
-            self._attempt.forget_faults(event.node)
+            self._attempt.devices.forget(event.node)
         return self._healing_settled(now)
 
     def _healing_settled(self, now: Now) -> list[Decision]:
         """In place if every node is well; the next rung for those that are not."""
-        if self._attempt.to_heal or self.phase is not Phase.HEALING:
+        if self._attempt.devices.to_heal or self.phase is not Phase.HEALING:
             return []
         self._timers.stop(Timer.HEAL)
         if Timer.PROBE in self._timers:
             return []  # a node may be lost, and ranks would start on it
         assert self._decided is not None and self._trouble is not None
-        failed = self._attempt.unhealed
+        failed = self._attempt.devices.unhealed
         what = "; ".join(f"{node}: {why}" for node, why in sorted(failed.items())) or "healed"
         done = self._note(rec.CarriedOut(now.unix, self._decided.id, not failed, what))
-        if not (failed or self._signal.number or self._not_by_shim() or self._attempt.gone):
+        if not (failed or self._signal.number or self._not_by_shim() or self._attempt.nodes.gone):
             return [done, *self._restart(now)]
         self._enter(Phase.SETTLING)
         self._timers.keep(Timer.ASK)
         return [done, *self._settled(now)]
 
     def _heal_overdue(self, now: Now) -> list[Decision]:
-        for node in sorted(self._attempt.to_heal):
+        for node in sorted(self._attempt.devices.to_heal):
             self._attempt.healed(node, "no word from the agent while healing")
         return self._healing_settled(now)
 
@@ -121,7 +121,7 @@ class Rungs(Replacing):
 
     def _not_by_shim(self) -> bool:
         """Has the means of a restart gone while devices healed?"""
-        return self.settings.restart_via == "shim" and (bool(self._attempt.lost) or self._attempt.step_gone)
+        return self.settings.restart_via == "shim" and (bool(self._attempt.lost) or self._attempt.step_end.gone)
 
     def _restart(self, now: Now) -> list[Decision]:
         if self.settings.restart_via == "shim":
@@ -130,9 +130,9 @@ class Rungs(Replacing):
 
     def _step_stays(self, now: Now) -> list[Decision]:
         """The old step could not be ended: nothing may start beside it. A requeue ends it, or the end of the job."""
-        self._attempt.step_gone = True  # as far as we can do anything about it
         why = f"the old step could not be ended within {2 * STEP_END_WAIT_S:g} s"
-        self._attempt.not_in_place = self._attempt.unended = why
+        self._attempt.step_end.cannot_end(why)  # as far as we can do anything about it
+        self._attempt.cannot_stay(why)
         self._enter(Phase.SETTLING)
         self._timers.stop_all()
         return [*self._swap_fails(why, now), *self._settled(now)]
@@ -168,7 +168,7 @@ class Rungs(Replacing):
         begun = self._swap(choice, s, now)
         assert self._layout is not None and self._decided is not None
         out = {slot: node for slot, node in enumerate(self._layout.nodes) if node in s.blamed}
-        ended = [] if self._attempt.step_gone else self._end_step(0, Afterwards(ThenReplace(), ThenStepStays()), now)
+        ended = [] if self._attempt.step_end.gone else self._end_step(0, Afterwards(ThenReplace(), ThenStepStays()), now)
         searched = self._search(out, self._decided.id, now)
         return [*begun, *searched, *(ended or self._end_step(0, Afterwards(ThenReplace(), ThenStepStays()), now))]
 

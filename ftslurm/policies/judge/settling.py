@@ -65,9 +65,9 @@ class Settling(Rungs):
         self._alone.stop()
         if trouble.cause is not Cause.DEVICE:
             self._devices.look_anew()
-        self._attempt.faults = self._devices.acting
-        self._attempt.culprit = not all(status.ok for status in self._attempt.exits.values())
-        self._attempt.killed = any(status.signal in _MAYBE_SLURM for status in self._attempt.exits.values())
+        self._attempt.devices.begin(self._devices.acting)
+        self._attempt.closing.culprit = not all(status.ok for status in self._attempt.exits.values())
+        self._attempt.closing.killed = any(status.signal in _MAYBE_SLURM for status in self._attempt.exits.values())
         if trouble.cause not in WILLED and not self._has_heard(now):
             self._slurm.forget()
         stopped_by = now.mono + self.settings.stop_grace_s + self.settings.kill_wait_s + MARGIN_S
@@ -96,8 +96,8 @@ class Settling(Rungs):
 
     def _suspects(self) -> set[str]:
         """Nodes that may be lost: silent ones, and those of lost ranks, unless they were lost with the step."""
-        lost = () if self._attempt.step_gone else self._attempt.lost
-        return {self._tasks[rank].node for rank in lost} - self._attempt.gone.keys() | set(self._silent_here())
+        lost = () if self._attempt.step_end.gone else self._attempt.lost
+        return {self._tasks[rank].node for rank in lost} - self._attempt.nodes.gone.keys() | set(self._silent_here())
 
     def _stop_ranks(self, grace_s: float) -> StopRanks:
         """A SIGTERM of long ago, which the ranks outlived, does not count as having asked them."""
@@ -109,14 +109,14 @@ class Settling(Rungs):
         """Not where the ladder can answer from what is known: a restart in place works with slurmctld away."""
         if Capability.ASK not in self.facts.can or Timer.ASK in self._timers or self._slurm.answer is not None:
             return False
-        if self._attempt.killed or self._attempt.called_back:
+        if self._attempt.closing.killed or self._attempt.nodes.called_back:
             return True
         return choose(self._situation(trouble, now)).rung != Rung.IN_PLACE_RESTART
 
     def _unlooked(self) -> bool:
         """Is there a node whose devices could still tell something? An agent that has not arrived yet may."""
         return any(
-            node not in self._attempt.gone and (kinds is None or (kinds and node not in self._attempt.looked))
+            node not in self._attempt.nodes.gone and (kinds is None or (kinds and node not in self._attempt.devices.looked))
             for node, kinds in self._agents.kinds.items()
         )
 
@@ -126,7 +126,7 @@ class Settling(Rungs):
             return []
         if self._attempt.all_stopped:
             self._timers.stop(Timer.STOP)
-            self._attempt.stopped_at = self._attempt.stopped_at or now.unix
+            self._attempt.closing.stopped_at = self._attempt.closing.stopped_at or now.unix
         if not self._unlooked():
             self._timers.stop(Timer.LOOK)
         if not self._attempt.all_stopped or self._timers.running - {Timer.TELL}:
@@ -199,14 +199,13 @@ class Settling(Rungs):
         """A rank on loan that was told to end and did: its donor may show as running until its grace is over (preemption)."""
         for rank in self._attempt.exits.keys() | self._attempt.lost.keys():
             node = self._tasks[rank].node if rank in self._tasks else ""
-            if node in self._attempt.called_back and node in self._lent() and rank not in self._attempt.late:
-                self._attempt.returned.setdefault(node, f"its donor job {self._lent()[node]} was told to end")
+            if node in self._attempt.nodes.called_back and node in self._lent() and rank not in self._attempt.late:
+                why = f"its donor job {self._lent()[node]} was told to end"
+                self._attempt.nodes.take_back({node: self._attempt.nodes.returned.get(node, why)})
 
     def _search_has_failed(self, again: bool) -> None:
         """One that had no answers. again: slurmctld was away meanwhile, and other nodes may be had after all."""
-        if self._attempt.unfilled and not again:
-            self._attempt.unreplaced = self._attempt.unfilled
-        self._attempt.unfilled = ""
+        self._attempt.search.settle(again)
 
     def _not_launched_by_slurm(self, now: Now) -> str:
         if self._was_away():
@@ -247,9 +246,9 @@ class Settling(Rungs):
     def _ask_progress(self, now: Now) -> list[Decision]:
         """Once an attempt, when it has ended: a checkpoint may have been written while the ranks were stopped."""
         attempt, st = self._attempt, self.settings
-        if not (st.progress_file and st.progress_attempts and attempt.number) or attempt.progress_asked:
+        if not (st.progress_file and st.progress_attempts and attempt.number) or attempt.closing.progress_asked:
             return []
-        attempt.progress_asked = True
+        attempt.closing.progress_asked = True
         self._timers.set(Timer.PROGRESS, now.mono + PROGRESS_S)
         return [ReadIteration(attempt.number, st.progress_file)]
 
@@ -279,11 +278,11 @@ class Settling(Rungs):
 
     def _ask_hints(self, now: Now) -> list[Decision]:
         """Common reasons for a hang. Where the ranks have been stopped their last words are here."""
-        if Capability.ADVISE not in self.facts.can or self._attempt.advised:
+        if Capability.ADVISE not in self.facts.can or self._attempt.hang.advised:
             return []
-        self._attempt.advised = True
+        self._attempt.hang.advised = True
         self._timers.set(Timer.ADVICE, now.mono + DIAGNOSIS_S)
-        return [Advise(self._attempt.number, self._before_hang(), dict(self._attempt.evidence))]
+        return [Advise(self._attempt.number, self._before_hang(), dict(self._attempt.hang.evidence))]
 
     def _ask_verdict(self, now: Now) -> list[Decision]:
         attempt = self._attempt
@@ -315,7 +314,7 @@ class Settling(Rungs):
     def _advised(self, event: ev.Advised, now: Now) -> list[Decision]:
         if event.attempt != self._attempt.number:
             return []
-        entered = any(view.groups for views in self._attempt.views.values() for view in views)
+        entered = any(view.groups for views in self._attempt.hang.views.values() for view in views)
         hints = [hint for hint in event.hints if not (entered and hint[0] == "before-first-collective")]
         noted: list[Decision] = [self._note(rec.Advised(now.unix, self._attempt.number, *hint)) for hint in hints]
         if Timer.ADVICE not in self._timers:
@@ -329,8 +328,8 @@ class Settling(Rungs):
 
     def _before_hang(self) -> tuple[RankEnd, ...]:
         """Every rank with what it had printed by then: what it said of being stopped is no reason for the hang."""
-        ends, until = self._attempt.rank_ends(self._tasks), self._attempt.hung_at + CLOCKS_DIFFER_S
-        if not self._attempt.hung_at:
+        ends, until = self._attempt.rank_ends(self._tasks), self._attempt.hang.at + CLOCKS_DIFFER_S
+        if not self._attempt.hang.at:
             return ends
         return tuple(replace(end, output=tuple(piece for piece in end.output if piece.at <= until)) for end in ends)
 
@@ -339,7 +338,7 @@ class Settling(Rungs):
         attempt = self._attempt
         ends = attempt.rank_ends(self._tasks, rank)
         v = still_on_most(v, self.history.diagnosis if self.history.same_in_a_row else None)
-        v = without_own_view(v, self.facts.hidden, attempt.seen - {node for node, _, _ in self._devices.faults})
+        v = without_own_view(v, self.facts.hidden, attempt.devices.seen - {node for node, _, _ in self._devices.faults})
         shown, window_s = shown_by(v), self.settings.same_code_window_s
         since = now.unix - window_s
         cleared = contrast(v.signature, shown, self.history, since, self.history.last_step, v.error_class)
@@ -360,7 +359,7 @@ class Settling(Rungs):
 
     def _has_progressed(self) -> bool:
         """Has the job ever got anywhere?"""
-        known = max(self._attempt.step, self._attempt.saved, self.history.furthest) > 0
+        known = max(self._attempt.program.step, self._attempt.program.saved, self.history.furthest) > 0
         return known or self.history.longest_s >= BEGUN_S or self.history.progress_at > 0
 
     def _reinstate(self, signature: str, found: Contrast, now: Now) -> list[Decision]:
@@ -371,11 +370,14 @@ class Settling(Rungs):
         return [*noted, TellOthers({}, tuple(back))] if back else noted
 
     def _attempt_ended(self, now: Now) -> list[Decision]:
-        if self._attempt.written:
+        if self._attempt.closing.written:
             return []
-        self._attempt.written = True
-        a = self._attempt
-        return [self._note(rec.AttemptEnded(now.unix, a.number, a.summary(), a.step, a.beats, a.saved, a.stopped_at))]
+        self._attempt.closing.written = True
+        a, program = self._attempt, self._attempt.program
+        ended = rec.AttemptEnded(
+            now.unix, a.number, a.summary(), program.step, program.beats, program.saved, a.closing.stopped_at
+        )  # fmt: skip
+        return [self._note(ended)]
 
     def _carry_out_request(self, trouble: Trouble, now: Now) -> list[Decision]:
         """In requests."""
@@ -414,6 +416,6 @@ class Settling(Rungs):
 
     def _look_overdue(self, now: Now) -> list[Decision]:
         """Devices that do not answer are unknown: neither good nor to blame."""
-        self._attempt.looked.update(self._agents.kinds)
+        self._attempt.devices.look(self._agents.kinds)
         self._agents.wait_no_more()
         return self._settled(now)

@@ -95,14 +95,14 @@ class Signals(Devices):
         assert event.rank is not None
         if event.number != SIGTERM or self.phase not in (Phase.RUNNING, Phase.SETTLING):
             return []
-        self._attempt.called_back.add(self._tasks[event.rank].node)
+        self._attempt.nodes.call_back(self._tasks[event.rank].node)
         return [self._ask_slurm(now)] if Capability.ASK in self.facts.can and Timer.ASK not in self._timers else []
 
     def _loan_over(self, now: Now) -> list[Decision]:
         """Its ranks have not said so yet."""
-        if not self._attempt.returned:
+        if not self._attempt.nodes.returned:
             return []
-        what = "; ".join(f"{node} is lent no more: {why}" for node, why in sorted(self._attempt.returned.items()))
+        what = "; ".join(f"{node} is lent no more: {why}" for node, why in sorted(self._attempt.nodes.returned.items()))
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
     def _passed_on(self, now: Now) -> list[Decision]:

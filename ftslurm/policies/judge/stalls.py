@@ -34,7 +34,7 @@ class Stalls(Hangs):
         if Timer.EXAMINE in self._timers or Timer.EVIDENCE in self._timers or self._not_now(now) or not self._stalled_s(now):
             return []
         self._hangs.still.ask()
-        self._attempt.views.clear()
+        self._attempt.hang.look_again()
         self._timers.set(Timer.EVIDENCE, now.mono + self.settings.hang_evidence_s)
         return [TakeEvidence(self.settings.hang_evidence_s)]
 
@@ -64,7 +64,7 @@ class Stalls(Hangs):
             return self._hang("stall", o.what, o.finding.evidence if o.finding else (), now, o.finding, still_s=stalled_s)
         if not o.tell or o.finding is None:
             return []
-        keep = [KeepEvidence(self._attempt.number, node, text) for node, text in self._attempt.evidence.items()]
+        keep = [KeepEvidence(self._attempt.number, node, text) for node, text in self._attempt.hang.evidence.items()]
         return [self._note(self._culprit(o.finding, now)), *self._said_of(o.finding, o.what), *keep]
 
     def _answerable(self, found: Finding | None, now: Now) -> bool:
@@ -85,8 +85,7 @@ class Stalls(Hangs):
         return [Say(f"{finding.level.value}: {finding}{f' ({what})' if what else ''}")]
 
     def _evidence_taken(self, event: ev.EvidenceTaken, now: Now) -> list[Decision]:
-        self._attempt.evidence[event.node] = event.text
-        self._attempt.views[event.node] = event.views
+        self._attempt.hang.take(event.node, event.text, event.views)
         there = self._watching()
         if Timer.HINTS in self._timers:
             kept = KeepEvidence(self._attempt.number, event.node, event.text)

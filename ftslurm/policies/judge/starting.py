@@ -16,7 +16,6 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
 from ftslurm.model.shares import Share, fold_shares
 from ftslurm.model.timers import Timer
-from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.environment import counters_env, nvrx_env, placed_env, restart_env, torch_env
 from ftslurm.policies.judge.ending import Ending
 from ftslurm.policies.judge.phases import Phase
@@ -38,7 +37,7 @@ class Starting(Ending):
         self._launch.begin(now.unix, self.settings.silence_s)
         self._told.forget()
         self._timers.only({Timer.SLOW_LAUNCH: now.mono + self._launch.look_in_s} if Capability.PROBE in self.facts.can else {})
-        self._attempt = Attempt(self._attempt.number)
+        self._anew(tasks=())
         self._fence.paused.clear()  # the shims of another step
         return [LaunchStep(self._layout, self._launch.overlap, self._shares())]
 
@@ -49,7 +48,7 @@ class Starting(Ending):
         starts = counters(self.history, f.schedule, f.step_key).starts + 1
         self._enter(Phase.RUNNING)
         self._placed = self._layout or self._as_placed()
-        self._attempt = Attempt(number, frozenset(self._tasks), started=frozenset(self._tasks))
+        self._anew(number, started=True)
         if self.settings.rendezvous == "torch" and "MASTER_PORT" not in self.facts.user_env:
             self._attempt.port = self._tasks[0].free_port
         self._fence.let_go_at = None

@@ -120,6 +120,13 @@ class JudgeState:
         """What follows when the step has ended."""
         self._after = after
 
+    def _anew(self, number: int | None = None, tasks: Collection[int] | None = None, started: bool = False) -> Attempt:
+        """An attempt of which nothing is known yet, of the same number and the tasks that are here unless others are given."""
+        ranks = frozenset(self._tasks if tasks is None else tasks)
+        number = self._attempt.number if number is None else number
+        self._attempt = Attempt(number, ranks, ranks if started else frozenset())
+        return self._attempt
+
     def _note(self, record: rec.Record, vital: bool = False) -> Remember:
         self.history = self.history.add(record)
         return Remember(record, vital)
@@ -149,7 +156,7 @@ class JudgeState:
         return self.history.kept_out(now.unix, self.settings.isolation_expires_s)
 
     def _shown(self) -> tuple[Fault, ...]:
-        return self._devices.shown_with(self._attempt.faults)
+        return self._devices.shown_with(self._attempt.devices.faults)
 
     def _situation(self, trouble: Trouble, now: Now, attempt: Attempt | None = None) -> Situation:
         """attempt: as it would be, in place of what it is."""
@@ -224,7 +231,7 @@ class JudgeState:
 
     def _interval(self, usual_s: float) -> float:
         """Of silence, of no IO: as the programs have set it for where they are; 0: one has switched detection off."""
-        stages = self._attempt.stages.values()
+        stages = self._attempt.program.stages.values()
         return 0.0 if any(stage < 0 for stage in stages) else max(stages, default=usual_s)
 
     def _intervals(self) -> SetIntervals:
@@ -270,9 +277,10 @@ class JudgeState:
     def _take(self, answer: ev.SlurmAnswered, now: Now) -> None:
         self._timers.stop(Timer.ASK)
         self._slurm.take(answer, now.mono)
-        self._attempt.returned |= {
+        over = {
             node: f"its donor job {job} has ended" for node, job in self._lent().items() if job in answer.loans_over
         }
+        self._attempt.nodes.take_back(over)
 
     def _lent(self) -> Mapping[str, int]:
         """node of the step -> the donor job that lends it."""
@@ -288,7 +296,7 @@ class JudgeState:
 
     def _silent_here(self) -> list[str]:
         """Nodes of the step that may be lost: it is not known yet."""
-        mine = set(self._step_nodes()) - self._attempt.gone.keys()
+        mine = set(self._step_nodes()) - self._attempt.nodes.gone.keys()
         return [node for node in self._fence.silent if node in mine]
 
     def _watch_silence(self, now: Now) -> None:

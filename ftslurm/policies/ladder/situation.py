@@ -59,11 +59,11 @@ def situation_of(
     stuck = attempt.stuck_nodes(tasks)
     bad = bad_nodes(slurm, attempt, placed)
     step = frozenset(placed if placed is not None else {task.node for task in tasks.values()})
-    orders = {**attempt.leave(tasks), **(attempt.asked_out if trouble.cause is Cause.REQUEST else {})}
-    said = charges(verdict, attempt.hung, orders, history, settings, now, remembered or {}, step)
+    orders = {**attempt.leave(tasks), **(attempt.nodes.asked_out if trouble.cause is Cause.REQUEST else {})}
+    said = charges(verdict, attempt.hang.blamed, orders, history, settings, now, remembered or {}, step)
     # A node that the job had left on words, and was given again, is no fact for being there.
-    again = {node: sign for node, sign in history.left_on_words.items() if node in attempt.left_before}
-    seen = {node: why for node, why in {**attempt.unhealed, **stuck, **bad}.items() if node not in again}
+    again = {node: sign for node, sign in history.left_on_words.items() if node in attempt.nodes.left_before}
+    seen = {node: why for node, why in {**attempt.devices.unhealed, **stuck, **bad}.items() if node not in again}
     blamed = _blamed(faults, {**said.blamed, **bad, **seen}, history, settings, now)
     on_words = {node: sign for node, sign in (said.on_words | again).items() if node in blamed and node not in seen}
     unproven = {*on_words, *said.orders, *said.named} - seen.keys()
@@ -77,7 +77,7 @@ def situation_of(
         settings=settings,
         now=now,
         faults=faults,
-        unhealed=dict(attempt.unhealed),
+        unhealed=dict(attempt.devices.unhealed),
         blamed=blamed,
         on_words=on_words,
         proven=frozenset(blamed.keys() - unproven),
@@ -89,9 +89,9 @@ def situation_of(
         verdict=verdict,
         tasks=len(attempt.ranks),
         step=step,
-        unreplaced=attempt.unreplaced,
-        returned=frozenset(attempt.returned),
-        unended=attempt.unended,
+        unreplaced=attempt.search.unreplaced,
+        returned=frozenset(attempt.nodes.returned),
+        unended=attempt.step_end.unended,
         spares=len(frozenset(spares) - blamed.keys() - down),
         no_donor=no_donor,
         no_swap=no_swap,
@@ -113,7 +113,7 @@ def _words(line: str) -> list[str]:
 
 def _dead(attempt: Attempt, history: History) -> frozenset[str]:
     """Proven so by ftslurm: not what was left for another reason, and could not be done without."""
-    return frozenset(node for node in attempt.gone if node not in history.isolated or node in history.dead)
+    return frozenset(node for node in attempt.nodes.gone if node not in history.isolated or node in history.dead)
 
 
 def bad_nodes(slurm: SlurmAnswered | None, attempt: Attempt, placed: Collection[str] | None = None) -> dict[str, str]:
@@ -123,7 +123,7 @@ def bad_nodes(slurm: SlurmAnswered | None, attempt: Attempt, placed: Collection[
     """
     said = slurm.bad_nodes if slurm else ()
     by_slurm = {node: f"Slurm says {words}" for node, words in said if placed is None or node in placed}
-    return by_slurm | attempt.gone | attempt.returned | attempt.drilled_away
+    return by_slurm | attempt.nodes.gone | attempt.nodes.returned | attempt.nodes.drilled_away
 
 
 def acting(shown: Iterable[Fault], history: History) -> tuple[Fault, ...]:
@@ -136,7 +136,7 @@ def _cause(trouble: Trouble, attempt: Attempt, faults: tuple[Fault, ...], bad_no
     if trouble.cause is Cause.REQUEST:
         return Cause.REQUEST
     if faults:
-        induced = all(fault.user_induced for fault in faults) and not (bad_nodes or attempt.unhealed)
+        induced = all(fault.user_induced for fault in faults) and not (bad_nodes or attempt.devices.unhealed)
         return Cause.INDUCED if induced else Cause.DEVICE
     if bad_nodes:
         return Cause.NODE
@@ -191,6 +191,6 @@ def _not_in_place(attempt: Attempt, bad: Mapping[str, str], settings: Settings) 
     if attempt.lost and settings.restart_via == "shim":
         rank, why = next(iter(attempt.lost.items()))
         return f"the shim of rank {rank} is gone: {why}"
-    if attempt.step_gone and settings.restart_via == "shim":
+    if attempt.step_end.gone and settings.restart_via == "shim":
         return "there is no step any more to start them in"
     return ""

@@ -33,10 +33,10 @@ class Fence:
 
     def unproven(self, attempt: Attempt, tasks: Mapping[int, Task], settings: Settings, now: float) -> dict[int, float]:
         """rank -> monotonic seconds until which it may run, infinite if nobody knows; only those that still may."""
-        free = attempt.stopped - attempt.left.keys()
-        if attempt.step_ended:
-            free |= attempt.closed
-        free |= {rank for rank in attempt.closed - attempt.reset if rank in tasks and tasks[rank].node in attempt.gone}
+        shims, free = attempt.shims, attempt.stopped - attempt.left.keys()
+        if attempt.step_end.ended:
+            free |= shims.closed
+        free |= {rank for rank in shims.closed - shims.reset if rank in tasks and tasks[rank].node in attempt.nodes.gone}
         base = now if self.let_go_at is None else self.let_go_at
         wait_s = settings.lease_s + settings.lease_margin_s
         until = {rank: self.silent.get(tasks[rank].node, base) + wait_s for rank in attempt.started - free if rank in tasks}
