@@ -211,6 +211,14 @@ def test_what_is_read_for_a_user_is_read_with_the_user_s_rights(monkeypatch: pyt
             read_as(nobody, ["id"], 60.0, 100)
 
 
+def test_a_user_who_tells_of_a_job_twice_spoils_nobody_s_metrics() -> None:
+    """The collector drops a file in which a series stands twice."""
+    hers = from_json(to_json([measure(RECORDS, summarise(RECORDS), time.time())] * 2))  # type: ignore[arg-type]
+    shown = text([JobOf(user, each) for user in ("ann", "eve") for each in hers])
+    series = [(sample.name, *sorted(sample.labels.items())) for family in parse(shown) for sample in family.samples]
+    assert len(hers) == 2 and len(series) == len(set(series)) and {"ann", "eve"} == {dict(one[1:]).get("user", "ann") for one in series}
+
+
 # --- the dashboard
 
 BOARD = json.loads((Path(__file__).parents[2] / "monitoring" / "grafana-dashboard.json").read_text())

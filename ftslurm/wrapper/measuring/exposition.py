@@ -49,7 +49,9 @@ def text(jobs: Sequence[JobOf], with_totals: bool = True) -> str:
 
 
 def families(jobs: Sequence[JobOf], with_totals: bool = True) -> list[Metric]:
-    """Those of which there is something to say."""
+    """Those of which there is something to say. Each job once: whoever reads them drops a whole file in which a series stands
+    twice, and so one user who tells of a job twice would take everybody's away."""
+    jobs = list({(job.user, job.measures.cluster, job.measures.job): job for job in jobs}.values())
     found: dict[str, Metric] = {name: kind(name, doc, labels=(*JOB, *more)) for name, kind, doc, more in _NAMES}
     for job in jobs:
         who = (job.measures.cluster, job.user, job.measures.job)
