@@ -46,7 +46,7 @@ def asked(home: Path, *words: str) -> list[str]:
     """What bash suggests for the last of `words`."""
     env = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
     argv = ["bash", "--norc", "-c", ASK, "bash", "-", str(FTSLURM.parent), *words]
-    done = subprocess.run(argv, env=env, cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, env=env, cwd=home, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0 and not done.stderr, done.stderr
     return done.stdout.split()
 
