@@ -78,7 +78,7 @@ while True:  # a checkpoint now and then
 def test_stop_after_the_next_checkpoint_that_the_program_tells_of(told: Story) -> None:
     told.wait_started()
     done = control(told, "stop", "--after-checkpoint")
-    assert done.returncode == 1 and "nobody knows when a checkpoint is complete" in done.stderr, done
+    assert done.returncode == 1 and "ftrun cannot tell when a checkpoint is complete" in done.stderr, done
     done = control(told, "stop", "--after-checkpoint", "--by", "1h")
     assert done.returncode == 0 and "it waits for the next checkpoint" in done.stdout, done
     assert "stop the job after the next checkpoint" in told.ftslurm("status", str(told.id))

@@ -35,9 +35,9 @@ def test_how_the_scheduling_before_ended_is_written_before_the_next_begins() -> 
 def test_cut_off_it_says_so_and_leaves_the_rest_to_the_leases() -> None:
     job = Job().begin()
     job.tell(ev.CutOff())
-    assert "no lease is renewed" in job.said and not job.did(do.StopRanks)
+    assert "renews no lease" in job.said and not job.did(do.StopRanks)
     job.tell(ev.InTouch())
-    assert "leases are renewed" in job.said
+    assert "renews leases again" in job.said
 
 
 # --- ftrun was killed, and its script calls it again; Slurm may never hear that the first one's step has ended
@@ -97,7 +97,7 @@ def test_where_nothing_holds_the_nodes_srun_is_started_again_and_not_for_ever() 
     for _ in range(9):
         job.wait(job.settings.silence_s + 1.0)
         job.tell(ev.StepsListed(frozenset()))
-    assert len(job.did(do.LaunchStep)) == 1 + LAUNCHES_AGAIN and "started once more" in job.said
+    assert len(job.did(do.LaunchStep)) == 1 + LAUNCHES_AGAIN and "starting it again" in job.said
     assert not any(launch.overlap for launch in job.did(do.LaunchStep))
 
 

@@ -46,7 +46,7 @@ def test_one_that_takes_too_long_is_unknown_and_its_answer_is_of_no_use_any_more
     job.wait(61.0)
     assert job.rungs == ["unconditional-requeue"]
     (found,) = job.recorded(rec.Diagnosed)
-    assert found.signature == "unknown" and found.what == "not known: it was not found out within 60 s"
+    assert found.signature == "unknown" and found.what == "not known: the diagnosis did not end within 60 s"
     job.tell(ev.Diagnosed(1, PROGRAM))
     assert len(job.recorded(rec.Diagnosed)) == 1
 

@@ -83,7 +83,7 @@ def test_a_node_that_dies_after_a_first_good_answer_is_lost_by_a_later_one() -> 
     goes_silent(job)
     job.reachable = False
     job.wait(16.0)
-    assert job.did(do.StopRanks) and job.recorded(rec.TroubleSeen)[0].what.startswith("nothing was heard of n2")
+    assert job.did(do.StopRanks) and job.recorded(rec.TroubleSeen)[0].what.startswith("no message from n2")
 
 
 def test_out_of_reach_for_longer_than_a_lease_a_node_that_lives_is_not_to_blame() -> None:
@@ -570,7 +570,7 @@ def came_and_died(silent_s: float) -> Job:
 def test_a_node_that_died_while_the_others_came_up_is_asked_about_when_ranks_run(silent_s: float) -> None:
     job = came_and_died(silent_s)
     assert job.did(do.StartRanks) and [probe.nodes for probe in job.did(do.ProbeNodes)] == [("n2",)]
-    assert job.recorded(rec.TroubleSeen)[0].what.startswith("nothing was heard of n2")
+    assert job.recorded(rec.TroubleSeen)[0].what.startswith("no message from n2")
     job.wait(ALL_S)
     assert job.rungs == ["isolated-requeue"] and job.excluded == ("n2",)
 

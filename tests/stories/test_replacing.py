@@ -980,7 +980,7 @@ def test_before_the_first_start_a_search_without_answers_is_made_again_and_ctrl_
     job.silent = {do.BorrowNode}
     job.tell(ev.Begun())
     job.tell(ev.NodeBorrowed(1, "", 0, "nobody listens", True))
-    assert "looked for once more" in job.said and not job.rungs
+    assert "searching again" in job.said and not job.rungs
     job.wait(15.0)
     assert len(job.did(do.BorrowNode)) == 2
     job.tell(ev.NodeBorrowed(1, "", 0, "nobody listens", True), ev.SignalSeen(SIGINT))

@@ -226,8 +226,8 @@ def test_what_changes_nothing_that_runs_is_taken_everywhere(name: str, verb: str
         (ctl.REINSTATE, {"nodes": ("n9",)}, "n9 is not excluded"),
         (ctl.HOLD, {"rung": "fail"}, "there is no rung `fail`"),
         (ctl.UNDO, {"target": 7}, "nothing to undo"),
-        (ctl.EXCLUDE, {"nodes": ("n1;reboot",)}, "no name of a node"),
-        (ctl.STOP, {"checkpoints": 1}, "nobody knows when a checkpoint is complete"),
+        (ctl.EXCLUDE, {"nodes": ("n1;reboot",)}, "is not a node name"),
+        (ctl.STOP, {"checkpoints": 1}, "ftrun cannot tell when a checkpoint is complete"),
         ("fly", {}, "does not know `fly`"),
     ],
 )

@@ -57,11 +57,11 @@ def test_a_silent_node_is_told_of_once_and_so_is_that_it_is_back() -> None:
     for node in ("n2", "n3"):
         job.wait(15.0)
         job.tell(ev.NodeSilent(node, 15.0))
-    assert waits(job) == ["a word from n2, or the end of its lease"] and "nothing was heard of n2 for 15 s" in job.said
+    assert waits(job) == ["a word from n2, or the end of its lease"] and "no message from n2 for 15 s" in job.said
     job.tell(ev.NodeHeard("n2"))
     assert last_wait(job.ledger) is not None
     job.tell(ev.NodeHeard("n3"))
-    assert last_wait(job.ledger) is None and "n3 is heard of again" in job.said and job.did(do.ShowWait)[-1].what == ""
+    assert last_wait(job.ledger) is None and "n3 answers again" in job.said and job.did(do.ShowWait)[-1].what == ""
     summary = summarise(job.ledger)
     assert summary is not None and summary.state == "running"
 

@@ -35,7 +35,7 @@ LOOK_AGAIN_S = 3.0
 
 def _beside(steps: Collection[str]) -> Say:
     held = ", ".join(sorted(steps))
-    return Say(f"Slurm holds the nodes for {held}, of which nothing is left: the step is launched beside (--overlap)")
+    return Say(f"Slurm still holds the nodes for {held}, which has ended; launching beside it (--overlap)")
 
 
 class Launching(Settling):
@@ -186,7 +186,7 @@ class Launching(Settling):
         if self._launch.in_vain >= LAUNCHES_AGAIN:
             return []
         self._launch.again()
-        said = Say("srun waits, and no step holds the nodes against it: it is started once more")
+        said = Say("srun waits although no other step holds the nodes; starting it again")
         return [said, *self._kill_step(Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
 
     def _launcher_stays(self, now: Now) -> list[Decision]:
@@ -214,7 +214,7 @@ class Launching(Settling):
             return self._stragglers_known(now)
         self._timers.set(Timer.STRAGGLERS_KNOWN, now.mono + self.settings.check_s + MARGIN_S + AGENT_COMES_S)
         lent = self._lent()
-        said = Say(f"no task of the step has come up on {fold_nodes(stragglers)}: it is looked at")
+        said = Say(f"no task of the step has come up on {fold_nodes(stragglers)}; checking it")
         return [said, *(CheckNode(node, lent.get(node, 0), self.settings.check_s) for node in sorted(stragglers))]
 
     def _straggler_checked(self, event: ev.NodeChecked, now: Now) -> list[Decision]:

@@ -43,14 +43,14 @@ class Nodes(Settling):
         wait_s = self._timers.at(Timer.LEASES) - now.mono
         asked = "Slurm and its slurmd are asked" if Capability.PROBE in self.facts.can else "it may come back"
         ends = f"its ranks end by themselves in {wait_s:.0f} s"
-        said = f"nothing was heard of {event.node} for {event.silent_s:.0f} s: {asked}; {ends}"
+        said = f"no message from {event.node} for {event.silent_s:.0f} s: {asked}; {ends}"
         return self._wait_for(f"a word from {event.node}, or the end of its lease", wait_s, now, said)
 
     def _heard_again(self, node: str, now: Now) -> list[Decision]:
         if not self._told.what or self._silent_here() or self.phase is not Phase.RUNNING:
             return []
         over = self._note(rec.Waiting(now.unix, self._attempt.number, ""))
-        return [over, Say(f"{node} is heard of again"), *self._wait_over(self._attempt.number)]
+        return [over, Say(f"{node} answers again"), *self._wait_over(self._attempt.number)]
 
     def _node_late(self, event: ev.NodeLate, now: Now) -> list[Decision]:
         return self._look_ahead(now) if event.node in self._step_nodes() else []
@@ -69,10 +69,10 @@ class Nodes(Settling):
         return self._heard_again(event.node, now)
 
     def _cut_off(self, _: ev.CutOff, now: Now) -> list[Decision]:
-        return [Say("neither most nodes of the job nor slurmctld are in reach: no lease is renewed until they are")]
+        return [Say("lost contact with most nodes and with slurmctld; ftrun renews no lease until one of them answers")]
 
     def _in_touch(self, _: ev.InTouch, now: Now) -> list[Decision]:
-        return [Say("in reach again: leases are renewed")]
+        return [Say("contact is back; ftrun renews leases again")]
 
     def _rank_paused(self, event: ev.RankPaused, now: Now) -> list[Decision]:
         (self._fence.paused.add if event.paused else self._fence.paused.discard)(event.rank)
@@ -98,7 +98,7 @@ class Nodes(Settling):
         if event.node in self._attempt.nodes.gone:
             since = self._fence.silent.get(event.node)
             for_s = f" for {now.mono - since:.0f} s" if since is not None else ""
-            what = f"nothing was heard of {event.node}{for_s}, and {event.what}"
+            what = f"no message from {event.node}{for_s}, and {event.what}"
             return self._into_trouble(Trouble(Cause.LOST, what, 1, self._silent_since([event.node], now)), now)
         return self._idle_probed(event, now)
 

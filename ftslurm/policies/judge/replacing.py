@@ -151,7 +151,7 @@ class Replacing(Starting):
             return "no spare node is left (nodes.donor is off)"
         if self.facts.no_donor:
             return f"no spare node is left, and none can be borrowed: {self.facts.no_donor}"
-        return "" if filling.until > now.mono else f"no node was to be had within {self.settings.replacement_wait_s:g} s"
+        return "" if filling.until > now.mono else f"no node became available within {self.settings.replacement_wait_s:g} s"
 
     def _not_again(self, now: Now) -> tuple[str, ...]:
         """A donor shall have none of these."""
@@ -282,7 +282,7 @@ class Replacing(Starting):
             missing = [node for slot, node in filling.out.items() if slot not in filling.found]
             what = f"{fold_nodes(missing)} is kept out of the job, and {filling.failed}"
             if filling.unsure and self._launch.in_vain < SEARCHES_AGAIN:
-                return [*loans, Say(f"{what}: looked for once more"), *self._search_later(now)]
+                return [*loans, Say(f"{what}; searching again"), *self._search_later(now)]
             self._layout = self._fewer(now)
             if self._layout is None:
                 return [*loans, *self._too_few(missing, what, filling.failed, now)]

@@ -93,12 +93,12 @@ class Requests(Launching):
         if rung not in ctl.HOLDABLE:
             return self._refuse(request, f"there is no rung `{rung}` that could be held", now)
         off = "" if rung in self.settings.ladder or rung not in LADDER else "; it is not in this job's ladder anyway"
-        return self._agree(request, f"{rung} is passed over from now on{off}", now)
+        return self._agree(request, f"ftrun skips {rung} from now on{off}", now)
 
     def _release_rung(self, request: Request, now: Now) -> list[Decision]:
         if request.asked.rung not in self.history.control.held:
             return self._refuse(request, f"{request.asked.rung} is not held", now)
-        return self._agree(request, f"{request.asked.rung} is asked again", now)
+        return self._agree(request, f"ftrun uses {request.asked.rung} again", now)
 
     def _no_restarts(self, request: Request, now: Now) -> list[Decision]:
         return self._agree(request, "the next failure ends the job", now)
@@ -122,7 +122,7 @@ class Requests(Launching):
         if not never_taken and (why := ctl.not_undoable(target)):
             return self._refuse(request, why, now)
         self._forget_request(target.number)
-        return self._agree(request, f"request {target.number} ({ctl.in_words(target.asked)}) counts no more", now)
+        return self._agree(request, f"request {target.number} ({ctl.in_words(target.asked)}) no longer counts", now)
 
     # --- what ends ranks
 
@@ -130,7 +130,7 @@ class Requests(Launching):
         """Now, or when its checkpoints have come."""
         asked = request.asked
         if bad := [node for node in asked.nodes if not _is_node_name(node)]:
-            return self._refuse(request, f"{', '.join(bad)} is no name of a node", now)
+            return self._refuse(request, f"{', '.join(bad)} is not a node name", now)
         if not request.waits:
             return self._act_now(request, now)
         if asked.checkpoints and not asked.until and not self._knows_checkpoints(request):
@@ -461,7 +461,7 @@ class Requests(Launching):
 
 
 _WHAT_IS_NEEDED = (
-    "nobody knows when a checkpoint is complete: give --files PATTERN, or set checkpoint.files, or let the program call "
+    "ftrun cannot tell when a checkpoint is complete: give --files PATTERN, or set checkpoint.files, or let the program call "
     "ftslurm.sdk.client.checkpoint(); with --by TIME it is done at that moment in any case"
 )
 

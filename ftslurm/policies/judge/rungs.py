@@ -82,7 +82,7 @@ class Rungs(Replacing):
     def _healing_done(self, event: ev.HealingDone, now: Now) -> list[Decision]:
         silent = self._attempt.devices.to_heal.get(event.node, frozenset()) - {result.device for result in event.results}
         failed = [f"device {r.device}: {r.how}" for r in event.results if r.healed is not True]
-        failed += [f"device {device}: nothing was heard of it" for device in sorted(silent)]
+        failed += [f"device {device}: no word from the agent" for device in sorted(silent)]
         if not self._attempt.healed(event.node, "; ".join(failed)):
             return []
         if not failed:

@@ -43,7 +43,7 @@ TELL_S = 3.0
 DIAGNOSIS_S = 60.0
 # For progress.file to be read: a file system that hangs holds nobody up.
 PROGRESS_S = 10.0
-TOOK_TOO_LONG = f"it was not found out within {DIAGNOSIS_S:g} s"
+TOOK_TOO_LONG = f"the diagnosis did not end within {DIAGNOSIS_S:g} s"
 # Between nodes whose clocks are kept.
 CLOCKS_DIFFER_S = 1.0
 # Of the ranks that show an error so many go into the ledger.
@@ -154,7 +154,7 @@ class Settling(Rungs):
         again = self._launch.failed and not willed and self._launch.in_vain < LAUNCHES_AGAIN
         if again and (why := self._not_launched_by_slurm(now)):
             self._launch_later(now)
-            return [*self._slurm_is_back(now), Say(f"{why}: it is started once more")]
+            return [*self._slurm_is_back(now), Say(f"{why}; starting it again")]
         if self._slurm.answer is None or not self._slurm.answer.away:
             self._search_has_failed(again=self._was_away())
         ended = self._attempt_ended(now)
