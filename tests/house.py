@@ -43,10 +43,14 @@ def survey(source: Path = SOURCE) -> House:
         for attribute in _written(node, of_self=True):
             house.attributes[family].add(attribute)
             writers[family, attribute].add(_place(path))
+    owners: dict[str, list[str]] = defaultdict(list)
+    for family, attributes in house.attributes.items():
+        for attribute in attributes:
+            owners[attribute].append(family)
     for path, tree in trees.items():
         for attribute in _written(tree, of_self=False):
-            for family, attributes in house.attributes.items():
-                if attribute in attributes and _in_reach(path, family):
+            for family in owners.get(attribute, ()):
+                if _in_reach(path, family):
                     writers[family, attribute].add(_place(path))
     house.writers = dict(writers)
     return house
@@ -62,7 +66,7 @@ def _in_reach(path: Path, family: str) -> bool:
 
 
 def _families(found: dict[tuple[Path, str], ast.ClassDef]) -> dict[tuple[Path, str], str]:
-    """Each class with the ones that it stands on, by the name of the class that nothing inherits from below... the lowest base."""
+    """Each class with those that it stands on, by the name of the lowest one."""
     by_name: dict[str, list[tuple[Path, str]]] = defaultdict(list)
     for path, name in found:
         by_name[name].append((path, name))
