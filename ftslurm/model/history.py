@@ -106,8 +106,8 @@ class History:
     was, or an attempt lived so much longer. last_step: of the attempt that ended last; lived_s: until its trouble began.
     most_beats: of an attempt since progress was last made. dead: nodes known dead when they were isolated, on which no
     rank has run since. control: what the owner of the job has asked for. checkpoints_told: has its program ever said that a
-    checkpoint is complete? iteration, in_vain: see IterationSeen. shares: (schedule, step key) -> by slot, what
-    the step has of its node.
+    checkpoint is complete? iteration, in_vain: see IterationSeen. other_commands: step key -> restarts and crash restarts, of
+    those before the last one. shares: (schedule, step key) -> by slot, what the step has of its node.
     """
 
     attempts: int = 0
@@ -121,6 +121,7 @@ class History:
     requeues_done: int = 0
     unconditional_in_a_row: int = 0
     job_restarts: int = 0  # of all ranks, whatever the cause, but for those that cured our own choice of a port
+    other_commands: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     spent: Mapping[str, int] = field(default_factory=dict)
     isolated: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     starts: Mapping[tuple[int, str], int] = field(default_factory=dict)
@@ -208,6 +209,7 @@ def fold(records: Iterable[Record]) -> History:
 def _run_began(past: History, run: RunBegan) -> History:
     # A later scheduling of the job is proof that the requeue happened, whoever finished it.
     again = past.last_run is not None and run.schedule > past.last_run.schedule
+    past = _as_command(past, run.step_key)
     return replace(
         past, last_run=run, finished=None, open_requeue=None if again else past.open_requeue,
         requeue_left=past.requeue_left and not again, open_swaps={} if again else past.open_swaps,
@@ -215,6 +217,16 @@ def _run_began(past: History, run: RunBegan) -> History:
         requeue=None if again else past.requeue, scheduled_by=past.why_scheduled(run.schedule), trouble="",
         clean_ups=(*past.clean_ups, *clean_up_of(past, run))[-CLEAN_UPS_MAX:], cleaning=None if again else past.cleaning,
     )  # fmt: skip
+
+
+def _as_command(past: History, step_key: str) -> History:
+    """Restarts are counted for each command of a script, as torchrun and ft_launcher count them; requeues for the whole job."""
+    if past.last_run is None or past.last_run.step_key == step_key:
+        return past
+    others = {**past.other_commands, past.last_run.step_key: (past.job_restarts, past.spent.get(Budget.CRASH_RESTARTS, 0))}
+    restarts, crashes = others.pop(step_key, (0, 0))
+    spent = {**past.spent, Budget.CRASH_RESTARTS.value: crashes} if crashes or Budget.CRASH_RESTARTS in past.spent else past.spent
+    return replace(past, other_commands=others, job_restarts=restarts, spent=spent)
 
 
 def clean_up_of(past: History, run: RunBegan) -> tuple[CleanUpTook, ...]:

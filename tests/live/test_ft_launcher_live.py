@@ -41,6 +41,7 @@ def test_the_launchers_of_all_nodes_are_one_job_with_ft_launcher_s_statuses(told
     assert {rank: start.node for rank, start in second.items()} == {rank: start.node for rank, start in first.items()}
     assert len({start.node for start in first.values()}) == 2
     assert "by srun 0" in told.output() and "by the script 1" in told.output()
+    assert told.output().count("is restarted in place") == 2, "each launcher has its own restart"
     assert "by a signal 0" in told.output()
     assert "files rank_0 rank_1 rank_2 rank_3" in told.output(), "each node's ranks have files in a folder of their own"
     assert "[default1]:rank 3" in told.output()

@@ -113,6 +113,17 @@ def test_a_later_scheduling_proves_that_the_requeue_happened() -> None:
     assert fold([began(), requeue, began(run="r2")]).open_requeue == requeue
 
 
+def test_restarts_are_counted_for_each_command_and_requeues_for_the_job() -> None:
+    other = replace(began(run="r2"), step_key="eval")
+    records = [began(), verdict("in-place-restart", cost="crash_restarts"), verdict("unconditional-requeue")]
+    past = fold(records)
+    assert (past.job_restarts, past.spent) == (2, {"crash_restarts": 1, "max_restarts": 1})
+    past = fold([*records, other])
+    assert (past.job_restarts, past.spent) == (0, {"crash_restarts": 0, "max_restarts": 1})
+    past = fold([*records, other, verdict("in-place-restart", cost="crash_restarts"), began(1, "r3")])
+    assert (past.job_restarts, past.spent) == (2, {"crash_restarts": 1, "max_restarts": 1})
+
+
 def test_a_restart_in_place_leaves_no_requeue_open() -> None:
     assert fold([began(), verdict("in-place-restart", "device", cost="")]).open_requeue is None
 
