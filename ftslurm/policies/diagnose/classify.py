@@ -668,7 +668,11 @@ def _led_to(hit: Hit, hits: Sequence[Hit]) -> str:
 def _words_of(hit: Hit, hits: Sequence[Hit]) -> str:
     """The same without rank and place."""
     own = _beside(hit, hits)
-    return f"{own}; {hit.line}" if own else hit.line
+    if not own:
+        return hit.line
+    # A header says less than what it was said with; a line that names the thing says more.
+    header = hit.pattern.defers or hit.pattern.id in _HEADERS or _BARE_CRASH.search(hit.line) is not None
+    return f"{own}; {hit.line}" if header else f"{hit.line}; {own}"
 
 
 def _beside(hit: Hit, hits: Sequence[Hit]) -> str:

@@ -206,7 +206,7 @@ def _finding(hit: Found, raised: Raised | None, text: bytes) -> Finding:
     if raised and ((not raised.message and line is not hit.line) or _is_header(raised)):
         pattern = replace(pattern, defers=True)
     if raised and pattern.id == "user-config" and _READS_DATA.search(raised.place):
-        pattern = replace(pattern, error_class=ErrorClass.DATA)
+        pattern = replace(pattern, error_class=ErrorClass.DATA, name="what should be a sample of the data cannot be read")
     mild = raised is None and is_mild(hit.line)
     return Finding(hit.offset, line, pattern, place, mild, hit.word, mild and is_dealt_with(hit.line), hit.start)
 

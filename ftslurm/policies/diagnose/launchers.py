@@ -104,7 +104,7 @@ _GIVES_UP = _compiled(
     r"(?i)\b(?:error|exception|(?-i:\w{0,59}[a-z](?:Error|Exception))|fatal|failed|failure"
     r"|cannot|could not|can't|couldn't|unable to|invalid|not found"
     r"|denied|refused"
-    r"|no such|abort(?:ed|ing)?|terminat(?:ed|ing)|killed|exceeded|missing|unsupported|not supported|exits with"
+    r"|no such|abort(?:ed|ing)?|terminat(?:ed|ing)|killed|exceed(?:ed|s)|missing|unsupported|not supported|exits with"
     r"|times out|program (?:will|has to|had to) (?:terminate|abort|exit|stop)"
     r"|bad (?:address|file)|broken|overflow|corrupt(?:ed)?|illegal|exit code|not true|timed out"
     r"|time-?out|exiting|rejected|neither|does not exist|fault|unreachable|unavailable|unrecognized|undefined|mismatch"
@@ -141,10 +141,11 @@ _VAGUE = _compiled(
     r"|unhandled) (?:an? )?(?:\w+ )?(?:exception|error)\b"
     r"|\berror code:? (?:is )?-?\d+\W*$|: (?:\d+ )?broken pipe\b"
     r"|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!|\bwith description \""
-    r"|\b(?:fatal )?(?:\w+ )?error at [\w./-]+(?::\d+|\(\d+\))\W*$"
+    r"|\b(?:fatal )?(?:\w+ )?error (?:at|in) [\w./-]+(?::\d+|\(\d+\)| at line \d+)\W*$"
     r"|(?:\s-|\.\.|:)\s*failed\W*$"  # how a table of steps says it
     r"|^\W*(?:fatal|error)\w* (?:called|detected|condition|termination)\b(?: from file\b.*)?\W*$"
-    r"|\bthis failure appears to be\b|\bfailed for some reason\b"
+    r"|\b(?:could not|cannot|failed to|unable to) (?:remove|delete|clean)\b"
+    r"|\bprinting (?:contents of |enroot )?log file\b|\bthis failure appears to be\b|\bfailed for some reason\b"
     r"|^\W*\[Error\]: |^\W*rectify the fault"  # torch_npu's, the same for every error of a kind
     r"|^\W*(?:fatal|error|errors|failed|failure|exception|aborted|aborting|exiting)\W*$"
 )

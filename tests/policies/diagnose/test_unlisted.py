@@ -159,3 +159,21 @@ def test_an_answer_in_a_data_set_is_no_line_of_nccl() -> None:
     told = "answer: NCCL WARN NET/IB : Got completion with error 12 means the link is down\n"
     found = verdict(f'{told}Traceback (most recent call last):\n  File "t.py", line 3, in <module>\nLookupError: no label\n')
     assert "LookupError" in found.evidence[0] and not found.suspects
+
+
+def test_a_line_that_names_the_thing_leads_and_a_header_follows() -> None:
+    text = (
+        "n1:1:1 [0] bootstrap.cc:48 NCCL WARN Bootstrap : no socket interface found\n"
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970, internal error\n"
+    )
+    assert verdict(text).lead.said.startswith("n1:1:1 [0] bootstrap.cc:48 NCCL WARN Bootstrap")
+
+
+def test_where_a_program_stopped_gives_way_to_why() -> None:
+    text = "grid: number of processes exceeds number of cells\n ENDRUN:\n ERROR in decompInitMod.F90 at line 175\n"
+    assert "exceeds number of cells" in verdict(text, status=233).evidence[0]
+
+
+def test_a_shut_down_by_another_rank_is_a_bystanders_word() -> None:
+    found = verdict("W op_kernel.cc:1318] Aborted: Horovod has been shut down. This was caused by an exception on one of the ranks\n")
+    assert (found.error_class, found.retriable) == (ErrorClass.UNKNOWN, Retriable.YES)
