@@ -181,7 +181,7 @@ KEYS: Mapping[str, Key] = {
     "attribution_endpoint": Key(text, None),
     "attribution_stop_action": Key(lambda value: None if _is_none(value) else choice("log", "no-restart")(value), None),
     "attribution_export_url": Key(text, None),
-    "cycle_info_dir": Key(text, None),
+    "cycle_info_dir": Key(text, None, used=True),
     "segment_health_check_dir": Key(text, None),
 }
 # Keys without effect here, and why.
@@ -204,7 +204,6 @@ _NOT_USED: Mapping[str, str] = {
     **dict.fromkeys(
         ("attribution_endpoint", "attribution_export_url"), _NO_SERVICE),
     "attribution_stop_action": "ft_launcher --ft-attribution-endpoint=localhost takes it; for ftrun, retry.policy says it",
-    "cycle_info_dir": "the ledger has the cycles: `ftslurm history JOB --json`",
     "skip_section_response": "a section is written into memory, and nobody answers",
     "restart_check_interval": "it has none in ft_launcher either",
 }  # fmt: skip

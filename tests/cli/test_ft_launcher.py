@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -339,6 +340,25 @@ def test_each_cycle_has_one_file_with_the_lines_of_all_ranks(launch: Launcher, t
     assert ended.status == 0 and without_ours(ended.out + ended.err) == [], ended.err
     assert {"1: out 1 of 0", "1: err 1"} <= set((tmp_path / "job_cycle0.log").read_text().splitlines())
     assert sorted((tmp_path / "job_cycle1.log").read_text().splitlines()) == ["0: err 0", "0: out 0 of 1", "1: err 1", "1: out 1 of 1"]
+
+
+def test_each_cycle_has_its_record(launch: Launcher, tmp_path: Path) -> None:
+    cycles = tmp_path / "cycles" / "nvrx"
+    ended = launch.program(
+        "--nproc-per-node=2", "--max-restarts=1", f"--ft-cycle-info-dir={cycles}", f"--ft-per-cycle-applog-prefix={tmp_path}/job.log",
+        "--no-python", "sh", "-c", PRINTS,
+    )  # fmt: skip
+    assert ended.status == 0 and "no effect" not in ended.err, ended.err
+    assert sorted(path.name for path in cycles.iterdir()) == ["cycle_info.1.0.0", "cycle_info.1.0.1", "cycle_info.1.current"]
+    first, last = (json.loads((cycles / f"cycle_info.1.{name}").read_text()) for name in ("0.0", "current"))
+    assert first["cycle_start_time"] < first["cycle_end_time"] <= last["cycle_start_time"] < last["cycle_end_time"]
+    assert {name: value for name, value in last.items() if not name.endswith("time")} == {
+        "job_id": "1", "attempt_index": 0, "cycle_number": 1, "cycle_log_file": f"{tmp_path}/job_cycle1.log", "active_nodes": "local1",
+        "standby_nodes": "", "active_ranks": "0-1", "generation": 0,
+    }  # fmt: skip
+    (tmp_path / "file").write_text("")
+    ended = launch.program(f"--ft-cycle-info-dir={tmp_path}/file", "--no-python", "true")
+    assert ended.status == 0 and "cycle_info_dir" in ended.err
 
 
 def test_files_that_cannot_be_written_are_a_sentence(launch: Launcher, tmp_path: Path) -> None:

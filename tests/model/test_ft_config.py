@@ -52,7 +52,7 @@ def test_all_keys_are_those_of_the_client_with_its_defaults() -> None:
         default = getattr(theirs, name)
         assert key.default == getattr(default, "name", default), name
         assert checked({name: key.default}, "x") == {name: key.default}
-    assert len(ignored(dict.fromkeys(KEYS))) == 34 - 10
+    assert len(ignored(dict.fromkeys(KEYS))) == 34 - 11
 
 
 def test_the_rank_gets_what_was_configured() -> None:

@@ -38,6 +38,7 @@ from ftslurm.wrapper.wire.channel import for_launch
 
 if TYPE_CHECKING:
     from ftslurm.report.card import LastCard
+    from ftslurm.wrapper.telling.cycles import Cycles
 
 # The job's own clean-up, where no shorter wait was asked for.
 CLEANUP_LIMIT_S = 600.0
@@ -105,7 +106,7 @@ class Effects:
         """rank_logs: of a rank, its slot and local rank, the size of the step and the cycle: files of its own, for its shim.
         past: what the ledger held when this ftrun began; what is written since it sees itself. notices: for the people who
         follow the job; notices_wait_s: for the last of them, when the job is over. at_end (to be set): is called then, with
-        whether the job goes on elsewhere."""
+        whether the job goes on elsewhere. cycles (to be set): writes them down."""
         self._sources = sources
         self._launcher = launcher
         self._scheduler = scheduler
@@ -134,6 +135,7 @@ class Effects:
         self._notices_wait_s = notices_wait_s
         self._goes_on = False
         self.at_end: Callable[[bool], None] = lambda goes_on: None
+        self.cycles: Cycles | None = None
 
     @property
     def records(self) -> Sequence[Record]:
@@ -412,6 +414,8 @@ class Effects:
         """The ledger has it already, if it takes anything; for the cards."""
         self._records.append(decision.record)
         self._notices.record(decision.record, self._records)
+        if self.cycles is not None:
+            self.cycles.record(decision.record, self._records)
         if isinstance(decision.record, Finished):
             self._goes_on = decision.record.what in MAY_GO_ON
 
@@ -435,6 +439,8 @@ class Effects:
             self._step.abandon()
         # A job that goes on is not held up: what has not gone out by then its next ftrun sends.
         self._notices.end(0.0 if self._goes_on else self._notices_wait_s)
+        if self.cycles is not None:
+            self.cycles.end()
         self.at_end(self._goes_on)
 
 

@@ -348,6 +348,11 @@ def _controller(
         )
     if facts.no_swap and (settings.node_replacement or settings.shrink):
         effects.say(f"ftrun cannot replace a node of this step: {facts.no_swap}")
+    if folder := _cycle_info_dir(settings):
+        from ftslurm.wrapper.telling.cycles import Cycles
+
+        job = order.env.get("SLURM_ARRAY_JOB_ID") or str(facts.number)
+        effects.cycles = Cycles(Path(folder), job, facts.granted or facts.nodes, settings.cycle_files, effects.say)
     for sentence in _without_effect(settings):
         effects.say(f"of ft_launcher's configuration {sentence}")
     board = sources.observer = LiveBoard(sources, facts.run)
@@ -406,6 +411,12 @@ def beat_config(settings: Settings) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(settings.ft_config) if settings.ft_config else {}
     limits_from(values)
     return values
+
+
+def _cycle_info_dir(settings: Settings) -> str:
+    """Of ft_launcher's configuration; empty for none."""
+    given = json.loads(settings.ft_config).get("cycle_info_dir") if settings.ft_config else ""
+    return given if isinstance(given, str) and given.lower() not in ("none", "null") else ""
 
 
 def _without_effect(settings: Settings) -> tuple[str, ...]:

@@ -1,0 +1,84 @@
+"""ft_launcher's record of each cycle (cycle_info_dir), for tools that read them: a JSON file a cycle, and a link to the last one.
+
+    cycle_info.JOB.REQUEUES.CYCLE      cycle_info.JOB.current
+
+Written beside the loop: a file system that hangs holds nobody up. Source: cycle_info_writer.py of nvidia_resiliency_ext.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+
+from ftslurm.launchers.rank_logs import cycle_file
+from ftslurm.model import record as rec
+from ftslurm.model.counters import restarts
+from ftslurm.model.history import fold
+from ftslurm.model.nodes import expand
+from ftslurm.model.nodes import fold as fold_nodes
+
+END_WAIT_S = 5.0  # for the last file, when the job is over
+
+
+class Cycles:
+    """granted: nodes of the allocation. log: logs.cycle_files, empty for none. say: what went wrong, once."""
+
+    def __init__(self, folder: Path, job: str, granted: Sequence[str], log: str, say: Callable[[str], object]) -> None:
+        self._folder, self._job, self._granted, self._log, self._say = folder, job, granted, log, say
+        self._open: dict[str, object] = {}
+        self._files: queue.SimpleQueue[dict[str, object] | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write_all, daemon=True)
+        self._writer.start()
+
+    def record(self, told: rec.Record, past: Sequence[rec.Record]) -> None:
+        """past: up to it, and with it."""
+        if isinstance(told, rec.AttemptBegan):
+            nodes = expand(told.nodes)
+            cycle = restarts(fold(past), told.step_key)
+            self._open = {
+                "job_id": self._job, "attempt_index": told.schedule, "cycle_number": cycle, "cycle_start_time": iso(told.at),
+                "cycle_end_time": "", "cycle_log_file": cycle_file(self._log, cycle) if self._log else "",
+                "active_nodes": told.nodes, "standby_nodes": fold_nodes({*self._granted} - {*nodes}),
+                "active_ranks": f"0-{told.tasks - 1}" if told.tasks > 1 else "0", "generation": 0,
+            }  # fmt: skip
+            self._files.put(self._open)
+        elif isinstance(told, (rec.AttemptEnded, rec.Finished)) and self._open:
+            self._files.put({**self._open, "cycle_end_time": iso(told.at)})
+            self._open = {}
+
+    def end(self) -> None:
+        self._files.put(None)
+        self._writer.join(END_WAIT_S)
+
+    def _write_all(self) -> None:
+        failed = False
+        while (cycle := self._files.get()) is not None:
+            try:
+                self._write(cycle)
+            except OSError as error:
+                if not failed:
+                    self._say(f"cycle_info_dir: {error.filename or self._folder} cannot be written: {error.strerror}")
+                failed = True
+
+    def _write(self, cycle: dict[str, object]) -> None:
+        """Whole or not at all. Raises: OSError."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"cycle_info.{self._job}.{cycle['attempt_index']}.{cycle['cycle_number']}"
+        fresh = path.with_name(f"{path.name}.tmp")
+        fresh.write_text(json.dumps(cycle, indent=2))
+        fresh.replace(path)
+        link, new = self._folder / f"cycle_info.{self._job}.current", self._folder / f"cycle_info.{self._job}.current.tmp"
+        with suppress(FileNotFoundError):
+            new.unlink()
+        new.symlink_to(path.name)
+        new.replace(link)
+
+
+def iso(at: float) -> str:
+    """at: Unix seconds."""
+    return datetime.fromtimestamp(at, timezone.utc).isoformat().replace("+00:00", "Z")
