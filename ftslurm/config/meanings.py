@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ftslurm.catalogs.codebook import CodeBook
 
 
-def lazy_meaning(user_induced: tuple[str, ...], catalogs: tuple[str, ...] = ()) -> Callable[[str, str, Severity], CodeMeaning]:
+def fault_lookup(user_induced: tuple[str, ...], catalogs: tuple[str, ...] = ()) -> Callable[[str, str, Severity], CodeMeaning]:
     """(kind of device, code, severity) -> its meaning. user_induced: codes. catalogs: a site's own files.
 
     What it gives raises PolicyError for a file that cannot be read.

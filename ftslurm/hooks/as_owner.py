@@ -18,10 +18,10 @@ from pathlib import Path
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.hooks.facts import read_settings
 from ftslurm.hooks.owned import WATCH_LIMIT_S
-from ftslurm.ledger.hostile import read_foreign
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.records import from_line
 from ftslurm.ledger.store import ledger_parts
+from ftslurm.ledger.untrusted import read_untrusted
 from ftslurm.model.decisions import Start
 from ftslurm.model.history import History, fold
 from ftslurm.model.hook_settings import HookSettings
@@ -47,7 +47,7 @@ def find_ledger(settings: HookSettings, owner: Owner, number: int, job: str, clu
     """The ledger that says itself that it is this job's; None if there is none. Raises: StateError for a trap."""
     for pattern in settings.ledgers:
         base, parts = split_place(pattern, owner)
-        data = read_foreign(base, (*parts, *ledger_parts(cluster, job)), owner.user_id)
+        data = read_untrusted(base, (*parts, *ledger_parts(cluster, job)), owner.user_id)
         if data is None:
             continue
         history = fold(record for line in data.splitlines() if (record := from_line(line)) is not None)

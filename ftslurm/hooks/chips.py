@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-from ftslurm.config.meanings import lazy_meaning
+from ftslurm.config.meanings import fault_lookup
 from ftslurm.devices.probe import Probe, choose_probes
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.facts import JobFacts
@@ -46,7 +46,7 @@ def _meant(settings: HookSettings, node: str) -> Iterator[tuple[Probe, DeviceRep
     """Chips with a fault that a reset may mend, and the codes that say so."""
     env = tool_env(settings, node)
     os.environ.update(env)  # the probes' helpers inherit ours
-    meaning = lazy_meaning((), settings.catalogs)
+    meaning = fault_lookup((), settings.catalogs)
     for probe in choose_probes(env, run):
         for report in probe.read(settings.device_timeout_s).reports:
             said_of = {code: meaning(report.kind, code, report.severity).fault_class for code in report.codes}

@@ -42,7 +42,7 @@ from ftslurm.model.values import dataclass
 
 # The cause of a requeue by Slurm that ftrun knew nothing of before.
 OUTSIDE = "outside"
-# What the next scheduling may find behind it (succession.cut_short).
+# What the next scheduling may find behind it (take_over.cut_short).
 SLURM_S_CAUSES = frozenset({"node", "lost"})
 # What breaks "consecutive" (ModelArts): a decision with such a cause, or a fault of such a class whatever was done about it.
 # What ranks only printed ("hardware") does not: our own remedy for it would set the count back, and a bug never end.

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from ftslurm.config.meanings import lazy_meaning
+from ftslurm.config.meanings import fault_lookup
 from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import CommandMissing
 from ftslurm.model.devices import DeviceHealth, ProbeAnswer
@@ -77,7 +77,7 @@ def _command(question: Question, env: Mapping[str, str]) -> Iterable[Finding]:
 
 def _devices(question: Question, env: Mapping[str, str], deadline: float, there: dict[str, int]) -> Sequence[Finding]:
     """there: gets kind -> how many."""
-    meaning, found = lazy_meaning((), question.catalogs), list[Finding]()
+    meaning, found = fault_lookup((), question.catalogs), list[Finding]()
     for probe in choose_probes(env, run):
         left_s = deadline - time.monotonic()
         seen = probe.read(left_s) if left_s > 0 else ProbeAnswer(error="no time was left to look at them")

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError, StateError
-from ftslurm.ledger.hostile import MAX_BYTES
 from ftslurm.ledger.index import Index
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.ledger.store import LOCAL_CLUSTER, VARIABLE, ledger_parts
+from ftslurm.ledger.untrusted import MAX_BYTES
 from ftslurm.model.node_memory import NodeCleared, Told
 from ftslurm.model.nodes import expand
 from ftslurm.model.summary import JobSummary

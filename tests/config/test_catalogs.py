@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ftslurm.config.catalog_files import _shipped, _site, load_code_book, load_pattern_book
-from ftslurm.config.meanings import lazy_meaning
+from ftslurm.config.meanings import fault_lookup
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import FaultClass, Severity
 from ftslurm.model.settings import Settings
@@ -92,7 +92,7 @@ def test_an_empty_file_changes_nothing(write: Write) -> None:
 
 
 def test_the_codes_that_ftrun_asks_for_come_from_the_same_files(write: Write) -> None:
-    meaning = lazy_meaning(("XID 48",), (write(SITE),))
+    meaning = fault_lookup(("XID 48",), (write(SITE),))
     assert meaning("ascend", "80E01801", Severity.UNKNOWN).fault_class is FaultClass.ISOLATE
     assert meaning("nvidia", "XID 48", Severity.UNKNOWN).user_induced
     assert meaning("toaster", "1", Severity.UNKNOWN).fault_class is FaultClass.UNKNOWN

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ftslurm.config.meanings import lazy_meaning
+from ftslurm.config.meanings import fault_lookup
 from ftslurm.config.settings_files import Request, policy_layers, profile_layers, settings_in_force
 from ftslurm.config.text_files import MAX_BYTES
 from ftslurm.errors import PolicyError
@@ -114,7 +114,7 @@ import sys
 from pathlib import Path
 from ftslurm.errors import PolicyError
 from ftslurm.config.settings_files import policy_layers
-from ftslurm.config.meanings import lazy_meaning
+from ftslurm.config.meanings import fault_lookup
 try:
     policy_layers(Path(sys.argv[1]))
 except PolicyError as error:
@@ -300,4 +300,4 @@ def test_any_text_is_a_policy_or_a_policy_error(tmp_path: Path, text: str) -> No
 @pytest.mark.parametrize("written", ["80E01801", "0x80e01801", "80e01801"])
 def test_a_code_that_the_policy_calls_user_induced_is_found_however_it_is_written(policy: Write, written: str) -> None:
     codes = in_force(policy(f'devices:\n  user_induced: ["{written}"]\n')).settings.user_induced
-    assert lazy_meaning(codes)("ascend", "80E01801", Severity.MAJOR).user_induced
+    assert fault_lookup(codes)("ascend", "80E01801", Severity.MAJOR).user_induced

@@ -10,7 +10,7 @@ only read says nothing, it may have waited in a socket for as long as the contro
 How long that takes, S being `nodes.silence`, L the lease and M its margin: the last answer that a node got counts for its
 lease from when it was asked for, and it asks anew after S at the latest. So a controller is in touch for S after the time
 from which that node counts, renews for S more, and what it renewed then ends after L: within L + 2 S. A successor waits
-for that, and M (succession.py). Seconds are monotonic.
+for that, and M (take_over.py). Seconds are monotonic.
 """
 
 from __future__ import annotations

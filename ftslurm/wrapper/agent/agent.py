@@ -1,7 +1,7 @@
 """The agent: one a node. Looks at the devices and tells the controller; heals them when asked.
 
 It runs as the user, decides nothing, and ends when the controller does; if that has died with its node, it may have to
-go on in its stead (heir.py). While all is well it costs one run of the
+go on in its stead (standby.py). While all is well it costs one run of the
 device tool every `poll_s` seconds and sends nothing.
 """
 
@@ -73,17 +73,17 @@ class Agent:
         self._glance: Glance | None = None  # from the first time that somebody watches
         self._watched: tuple[list[tuple[int, int, int]], str] = ([], "")
         self._seen: tuple[DeviceReport, ...] = ()  # by the last look at the devices
-        self._will: Mapping[str, Any] = {}  # of the controller, for the case that it dies
+        self._plan: Mapping[str, Any] = {}  # of the controller, for the case that it dies
         self._attempt = 0  # the latest start of the ranks that it watches
         self._waiting: list[Mapping[str, Any]] = []  # what it was told while it was at work
         self._broken: LinkError | None = None  # what was found then to be wrong with the connection
         self._drilled: dict[str, tuple[DeviceReport, bool]] = {}  # device -> what it is to show on purpose, does it heal
 
     @property
-    def inherits(self) -> Mapping[str, Any]:
+    def handover_plan(self) -> Mapping[str, Any]:
         """What is left to go on with, where the controller has fallen silent; empty where it is not our business."""
         silent = bool(self._line.gone) or (self._line.lease.over(boot_s()) and self._line.lease.why == CUT_OFF)
-        return self._will if silent else {}
+        return self._plan if silent else {}
 
     def run(self) -> None:
         next_look = time.monotonic()
@@ -120,7 +120,7 @@ class Agent:
         try:
             for message in self._heard():
                 if message["t"] == "bye":
-                    self._will = {}
+                    self._plan = {}
                     return False
                 self._told(message)
             return not (self._line.gone or self._line.lease.over(boot_s()))
@@ -181,7 +181,7 @@ class Agent:
         elif message["t"] == "watch":
             self._watch(message)
         elif message["t"] == "will":
-            self._will = message
+            self._plan = message
         elif message["t"] == "live":
             self._show(message)
         elif message["t"] == "stacks":
@@ -350,20 +350,20 @@ def merged(answers: list[ProbeAnswer]) -> ProbeAnswer:
     return ProbeAnswer(tuple(report for answer in answers for report in answer.reports), "; ".join(errors))
 
 
-def inherit(message: Mapping[str, Any], node: str, heard_at: float, ending: bool) -> None:
+def stand_by(message: Mapping[str, Any], node: str, heard_at: float, ending: bool) -> None:
     """heard_at: of the controller, as boot_s(). ending: Slurm has asked the step to end.
 
     What it takes is loaded only now: most jobs never need it.
     """
     from ftslurm.errors import FtslurmError
-    from ftslurm.model.will import from_message
-    from ftslurm.policies.lease.succession import may_succeed
-    from ftslurm.wrapper.agent.heir import say, succeed_to
+    from ftslurm.model.handover import from_message
+    from ftslurm.policies.lease.take_over import may_take_over
+    from ftslurm.wrapper.agent.standby import say, take_over_from
 
-    will = from_message(message)
-    if may_succeed(will, node):
+    plan = from_message(message)
+    if may_take_over(plan, node):
         try:
-            say(f"the agent on {node} ends: {succeed_to(will, node, heard_at, ending)}")
+            say(f"the agent on {node} ends: {take_over_from(plan, node, heard_at, ending)}")
         except FtslurmError as error:
             say(f"the agent on {node} cannot find out whether ftrun still runs:  {error}")
 
@@ -384,9 +384,9 @@ def main() -> None:
         signal.signal(signal.SIGTERM, lambda *_: line.asked_to_end(boot_s()))
         agent = Agent(node, probes, line, poll_s, lambda step: page_folder(step, channel))
         agent.run()
-        if will := agent.inherits:
+        if plan := agent.handover_plan:
             line.hang_up()
-            inherit(will, node, line.lease.answered, line.ending(boot_s()))
+            stand_by(plan, node, line.lease.answered, line.ending(boot_s()))
     except (IndexError, KeyError, OSError, ValueError) as error:
         sys.exit(f"ftslurm: the agent on {node} cannot reach ftrun: {visible(error)}")
 

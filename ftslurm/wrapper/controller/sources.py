@@ -88,7 +88,7 @@ class Sources:
 
     shims: rank -> its caller. agents: node -> its caller. askers: number -> connection of an order for a drill.
     meaning: looks a fault code up (and loads the catalogue then). lease_s, silence_s, grace_s: see the settings. runs: does
-    slurmctld say that the job runs? It may take long. will: what an agent of that node is told for the case that we die.
+    slurmctld say that the job runs? It may take long. handover_plan: what an agent of that node is told for the case that we die.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Sources:
         self._launch = 0  # how often a step was launched
         self._size = 0  # tasks of the step, 0 until the first has said it
         self.runs: Callable[[], bool] = lambda: True
-        self.will: Callable[[str], Message | None] = lambda node: None
+        self.handover_plan: Callable[[str], Message | None] = lambda node: None
         self.askers: dict[int, Peer] = {}  # who waits to hear what became of a drill
         self.observer: Observer | None = None  # for people, who watch
         self._soon: deque[Callable[[], object]] = deque()
@@ -382,9 +382,9 @@ class Sources:
             return (replace(hello, asker=number),)
         if isinstance(hello, wire.AgentHello):
             new, news = self._connected(self.agents, hello.node, hello.node, peer, hello)
-            will = self.will(hello.node) if new else None
-            if will is not None:
-                self.agents[hello.node].send(will)
+            plan = self.handover_plan(hello.node) if new else None
+            if plan is not None:
+                self.agents[hello.node].send(plan)
             self._coming.pop(hello.node, None)
             return (*news, AgentArrived(hello.node, hello.kinds)) if new else news
         rank = hello.task.rank

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ftslurm
-from ftslurm.config.meanings import lazy_meaning
+from ftslurm.config.meanings import fault_lookup
 from ftslurm.config.settings_files import Request, settings_in_force
 from ftslurm.errors import REQUEUED_STATUS, FtslurmError, SlurmUnavailable, StateError, UsageError
 from ftslurm.launchers import multi_prog
@@ -36,6 +36,7 @@ from ftslurm.ledger.requests import RequestReader
 from ftslurm.ledger.store import Identity, Store, state_folder
 from ftslurm.model.decisions import TellOthers
 from ftslurm.model.devices import NO_DEVICES
+from ftslurm.model.handover import HandoverPlan, to_message
 from ftslurm.model.history import CleanUpTook, History, clean_up_of, fold
 from ftslurm.model.job import Allocation, JobId
 from ftslurm.model.layout import Layout
@@ -46,11 +47,10 @@ from ftslurm.model.rungs import Capability
 from ftslurm.model.settings import Resolved, Settings, port_range
 from ftslurm.model.text import counted, visible
 from ftslurm.model.values import dataclass
-from ftslurm.model.will import Will, to_message
 from ftslurm.policies.judge.judge import Judge
 from ftslurm.policies.judge.phases import RunFacts
 from ftslurm.policies.lease.predecessors import predecessors
-from ftslurm.policies.lease.succession import cut_short, may_succeed
+from ftslurm.policies.lease.take_over import cut_short, may_take_over
 from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobState, JobView, NodeState, SlurmClient
@@ -310,11 +310,12 @@ def _controller(
     facts = replace(facts, output=output_to(files, ranks, own_logs.as_text() if own_logs else ""), log=log, labels=labels)
     if settings.catalogs:
         diagnosis.load()  # what is wrong with a site's own file is said before the job begins
-    meaning = lazy_meaning(settings.user_induced, settings.catalogs)
+    meaning = fault_lookup(settings.user_induced, settings.catalogs)
     raise_limit()
     address = chosen(settings.address, of_this_node()) if settings.address else ""
     sources = Sources(clock, signals, meaning, address, settings.lease_s, settings.silence_s, settings.stop_grace_s, ports)
-    sources.runs, sources.will = runs, will_for(facts, settings, journal.path, whole(order.env.get("SLURM_TASK_PID", "")) or 0)
+    sources.runs = runs
+    sources.handover_plan = handover_plans(facts, settings, journal.path, whole(order.env.get("SLURM_TASK_PID", "")) or 0)
     sources.listen(RequestReader(journal.path).look)
     contained = begins_in_a_container(order.components, order.env)
     state = journal.path.parent.parent
@@ -391,17 +392,17 @@ def _runs(client: SlurmClient, allocation: Allocation) -> bool:
     return view.state in (JobState.RUNNING, JobState.SUSPENDED) and ours
 
 
-def will_for(
+def handover_plans(
     facts: RunFacts, settings: Settings, ledger: Path, script: int = 0
 ) -> Callable[[str], dict[str, Any] | None]:
-    """node -> what its agent is left with, None for one that could not go on without us. script: see Will."""
+    """node -> what its agent is left with, None for one that could not go on without us. script: see HandoverPlan."""
     if facts.batch_node not in facts.nodes:
         return lambda node: None
-    will = Will(
+    plan = HandoverPlan(
         str(ledger), facts.number, facts.schedule, facts.run, facts.job, facts.cluster, facts.batch_node, facts.nodes, settings,
         script,
     )  # fmt: skip
-    return lambda node: to_message(will) if may_succeed(will, node) else None
+    return lambda node: to_message(plan) if may_take_over(plan, node) else None
 
 
 def beat_config(settings: Settings) -> dict[str, Any]:

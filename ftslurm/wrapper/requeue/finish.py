@@ -1,6 +1,6 @@
 """Finishes a requeue that a ledger says was decided: all that its doors share.
 
-The doors are the step of the job (keeper.py), the standby controller (agent/heir.py), `ftslurm requeue --finish` (outside.py)
+The doors are the step of the job (keeper.py), the standby controller (agent/standby.py), `ftslurm requeue --finish` (outside.py)
 and the EpilogSlurmctld hook (hooks/as_owner.py). Each of them finds the ledger, plans the start, and calls `finish_open_requeue`.
 """
 

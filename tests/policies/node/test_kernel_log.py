@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.config.catalog_files import load_pattern_book
-from ftslurm.config.meanings import lazy_meaning
+from ftslurm.config.meanings import fault_lookup
 from ftslurm.policies.node import kernel_log
 from ftslurm.policies.node.health import NodeHealth, judge
 
 BOOK = load_pattern_book()
-MEANING = lazy_meaning(())
+MEANING = fault_lookup(())
 
 
 def health(text: str, priority: int = 2) -> NodeHealth:

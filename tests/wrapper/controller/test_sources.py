@@ -551,7 +551,7 @@ def test_out_of_touch_with_most_nodes_it_renews_no_lease_unless_slurmctld_says_t
 
 
 def test_an_agent_gets_the_will_first_of_all(stage: Stage) -> None:
-    stage.sources.will = lambda node: {"t": "will", "of": node} if node == "n1" else None
+    stage.sources.handover_plan = lambda node: {"t": "will", "of": node} if node == "n1" else None
     agent = stage.call(AGENT)
     assert stage.next() == AgentArrived("n1", ())
     stage.sources.agents["n1"].send({"t": "look"})

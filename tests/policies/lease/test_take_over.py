@@ -1,4 +1,4 @@
-"""The batch node dies: stories of its heirs. What each knows goes in, what it does comes out."""
+"""The batch node dies: stories of its standbys. What each knows goes in, what it does comes out."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from ftslurm.model import record as rec
 from ftslurm.model.events import SlurmAnswered
+from ftslurm.model.handover import HandoverPlan, from_message, to_message
 from ftslurm.model.history import fold
 from ftslurm.model.settings import Settings
-from ftslurm.model.will import Will, from_message, to_message
 from ftslurm.policies.ladder.ladder import choose
-from ftslurm.policies.lease.succession import (
-    HEIRS,
+from ftslurm.policies.lease.take_over import (
     OVERTAKE_S,
+    STANDBYS,
     TURN_S,
     FinishEnd,
     FinishRequeue,
@@ -32,7 +32,7 @@ from ftslurm.policies.lease.succession import (
     due_s,
     give_up_s,
     ledger_now,
-    may_succeed,
+    may_take_over,
     records_of,
     situation,
     succeed,
@@ -42,7 +42,7 @@ from ftslurm.policies.lease.touch import longest_s
 ST = Settings()
 LONGEST_S = longest_s(ST)
 DEAD = Known(LONGEST_S + 1.0, 0, batch_node=False, before=False, job=JobNow.OURS, ledger=LedgerNow.OURS)
-WILL = Will("/ledger", 7, 0, "r1", "7", "c", "n1", ("n1", "n2", "n3", "n4"), ST)
+WILL = HandoverPlan("/ledger", 7, 0, "r1", "7", "c", "n1", ("n1", "n2", "n3", "n4"), ST)
 RUNS = SlurmAnswered("RUNNING", True, True, usable=frozenset({"n1", "n2", "n3", "n4", "n5"}), node_count=4)
 
 
@@ -108,7 +108,7 @@ def test_a_node_that_lives_and_has_lost_its_agent_holds_the_others_up_but_not_fo
 
 
 def test_no_two_turns_come_together_and_the_last_one_comes_in_time() -> None:
-    turns = [due_s(place, ST) for place in range(HEIRS)]
+    turns = [due_s(place, ST) for place in range(STANDBYS)]
     assert all(later - earlier >= TURN_S for earlier, later in pairwise(turns))
     assert turns[-1] + OVERTAKE_S < give_up_s(replace(ST, slurm_patience_s=0.0))
 
@@ -123,8 +123,8 @@ def test_the_places_follow_the_slots_and_only_some_stay() -> None:
     assert [WILL.place(node) for node in WILL.nodes] == [None, 0, 1, 2]
     assert WILL.before("n4") == ("n2", "n3") and WILL.place("n9") is None
     large = replace(WILL, nodes=("n1", *(f"m{number}" for number in range(100))))
-    assert sum(may_succeed(large, node) for node in large.nodes) == HEIRS
-    assert not may_succeed(large, "n1")
+    assert sum(may_take_over(large, node) for node in large.nodes) == STANDBYS
+    assert not may_take_over(large, "n1")
 
 
 def test_nobody_waits_for_a_node_that_has_no_agent() -> None:
@@ -152,7 +152,7 @@ def test_nobody_waits_for_a_node_that_has_no_agent() -> None:
         ([run("r1"), begun(), decided(), rec.CarriedOut(4.0, "r1-1", True, "requeued"), run("r2", 1)], LedgerNow.CLOSED),
         ([run("r1"), begun(), rec.Finished(4.0, "r1", 0, "well")], LedgerNow.CLOSED),
         ([run("r1"), begun(), run("r2", 1)], LedgerNow.CLOSED),
-        ([run("r1"), begun(), run("r2")], LedgerNow.CLOSED),  # beside it in the script: it has heirs of its own
+        ([run("r1"), begun(), run("r2")], LedgerNow.CLOSED),  # beside it in the script: it has standbys of its own
         ([run("r1"), begun(), run("r2"), rec.Finished(4.0, "r2", 0, "well")], LedgerNow.OURS),
         ([], LedgerNow.CLOSED),
     ],
@@ -194,10 +194,10 @@ def test_an_agent_on_a_node_that_was_left_is_none_of_the_job_s_any_more(records:
 
 
 def taken_over(records: Iterable[rec.Record] = (), slurm: SlurmAnswered = RUNS, **settings: object) -> tuple[rec.Decided, tuple[rec.Record, ...]]:
-    will = replace(WILL, settings=replace(ST, **settings))  # type: ignore[arg-type]
+    plan = replace(WILL, settings=replace(ST, **settings))  # type: ignore[arg-type]
     records = [run("r1"), begun(), *records]
-    s = situation(will, "its slurmd does not answer", fold(records), slurm, 1000.0)
-    found, decision = records_of(will, "n2", s, choose(s), records)
+    s = situation(plan, "its slurmd does not answer", fold(records), slurm, 1000.0)
+    found, decision = records_of(plan, "n2", s, choose(s), records)
     return decision, found
 
 

@@ -23,7 +23,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _OPEN_TO_OTHERS = 0o022
 
 
-def read_foreign(base: Path, parts: Sequence[str], owner: int, limit: int = MAX_BYTES) -> bytes | None:
+def read_untrusted(base: Path, parts: Sequence[str], owner: int, limit: int = MAX_BYTES) -> bytes | None:
     """The bytes of base/parts, whole; None if it is not there.
 
     base: what the site vouches for, the owner's home say; links above and at it are the site's.

@@ -11,7 +11,7 @@ from ftslurm.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Will:
+class HandoverPlan:
     """ledger: its file, on the shared file system. number, schedule: of the job, as Slurm counts. run: of this ftrun.
 
     job: its name for people. batch_node: where the controller is. nodes: of the allocation, in the order of their slots.
@@ -40,15 +40,15 @@ class Will:
         return tuple(others[: others.index(node)])
 
 
-def to_message(will: Will) -> dict[str, Any]:
-    return {"t": "will", **asdict(will)}
+def to_message(plan: HandoverPlan) -> dict[str, Any]:
+    return {"t": "will", **asdict(plan)}
 
 
-def from_message(message: Mapping[str, Any]) -> Will:
+def from_message(message: Mapping[str, Any]) -> HandoverPlan:
     """Raises: KeyError, TypeError, ValueError when it is none of ours."""
-    plain = {field.name: message[field.name] for field in fields(Will)}
+    plain = {field.name: message[field.name] for field in fields(HandoverPlan)}
     settings = {name: _tuples(value) for name, value in plain["settings"].items()}
-    return Will(**{**plain, "nodes": tuple(plain["nodes"]), "settings": Settings(**settings)})
+    return HandoverPlan(**{**plain, "nodes": tuple(plain["nodes"]), "settings": Settings(**settings)})
 
 
 def _tuples(value: Any) -> Any:

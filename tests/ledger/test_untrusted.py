@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import StateError
-from ftslurm.ledger.hostile import read_foreign
+from ftslurm.ledger.untrusted import read_untrusted
 
 ME = os.getuid()
 
@@ -22,7 +22,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def read(home: Path, owner: int = ME, limit: int = 100) -> bytes | None:
-    return read_foreign(home, ("state", "jobs", "ledger"), owner, limit)
+    return read_untrusted(home, ("state", "jobs", "ledger"), owner, limit)
 
 
 def test_a_plain_file_is_read(home: Path) -> None:
@@ -74,4 +74,4 @@ def test_a_link_above_the_home_is_the_site_s(home: Path, tmp_path_factory: pytes
 def test_a_large_one_is_refused(home: Path) -> None:
     (home / "state/jobs/ledger").write_bytes(b"x" * ((4 << 20) + 1))
     with pytest.raises(StateError, match="4194304 at most"):
-        read_foreign(home, ("state", "jobs", "ledger"), ME)
+        read_untrusted(home, ("state", "jobs", "ledger"), ME)

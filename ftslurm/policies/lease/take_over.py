@@ -15,18 +15,18 @@ from enum import Enum
 from ftslurm.model import record as rec
 from ftslurm.model.control import STANDS, State
 from ftslurm.model.events import SlurmAnswered
+from ftslurm.model.handover import HandoverPlan
 from ftslurm.model.history import OUTSIDE, SLURM_S_CAUSES, History, fold
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import Record
 from ftslurm.model.rungs import REQUEUES, Capability, Rung
 from ftslurm.model.settings import Settings
 from ftslurm.model.values import dataclass
-from ftslurm.model.will import Will
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation
 from ftslurm.policies.lease.touch import longest_s
 
 # So many agents stay; the nodes before one of them would all have to die as well before its turn comes.
-HEIRS = 16
+STANDBYS = 16
 # From one's turn to the next one's: it has looked around, asked Slurm and written down what it will do.
 TURN_S = 30.0
 # A node that lives and whose agent does not act has lost its agent.
@@ -115,13 +115,13 @@ def due_s(place: int, settings: Settings) -> float:
 def give_up_s(settings: Settings) -> float:
     """The controller was silent for so long, and still nobody could find out what has happened; by then the turn of the last
     one has come, and of whoever it had to overtake. A requeue waits for slurmctld as long."""
-    return max(settings.slurm_patience_s, due_s(HEIRS, settings) + OVERTAKE_S)
+    return max(settings.slurm_patience_s, due_s(STANDBYS, settings) + OVERTAKE_S)
 
 
-def may_succeed(will: Will, node: str) -> bool:
+def may_take_over(plan: HandoverPlan, node: str) -> bool:
     """Does the agent of that node stay at all?"""
-    place = will.place(node)
-    return place is not None and place < HEIRS
+    place = plan.place(node)
+    return place is not None and place < STANDBYS
 
 
 # The first that holds is the answer.
@@ -148,35 +148,35 @@ def succeed(known: Known, settings: Settings) -> Answer:
     return next(answer(why) for answer, why, holds in RULES if holds(known, settings))
 
 
-def ledger_now(records: Sequence[Record], will: Will, node: str) -> LedgerNow:
+def ledger_now(records: Sequence[Record], plan: HandoverPlan, node: str) -> LedgerNow:
     """As the agent on `node` reads it. An other ftrun of the same script, if one is under way, has agents of its own, and
     goes on."""
     began = [record for record in records if isinstance(record, rec.RunBegan)]
     ended = {record.run for record in records if isinstance(record, rec.Finished)}
-    ours = next((at for at, run in enumerate(began) if run.run == will.run), None)
-    if ours is None or will.run in ended:
+    ours = next((at for at, run in enumerate(began) if run.run == plan.run), None)
+    if ours is None or plan.run in ended:
         return LedgerNow.CLOSED
     later = began[ours + 1 :]
-    if any(run.schedule > will.schedule or run.run not in ended for run in later):
+    if any(run.schedule > plan.schedule or run.run not in ended for run in later):
         return LedgerNow.CLOSED
-    if _was_left(records, will.run, node):
+    if _was_left(records, plan.run, node):
         return LedgerNow.ELSEWHERE
-    if decided_end(records, will) is not None:
+    if decided_end(records, plan) is not None:
         return LedgerNow.FAILED
     return LedgerNow.OPEN if fold(records).open_requeue is not None else LedgerNow.OURS
 
 
-def decided_end(records: Sequence[Record], will: Will) -> rec.Decided | None:
+def decided_end(records: Sequence[Record], plan: HandoverPlan) -> rec.Decided | None:
     """That of the job, by that run; nothing comes after it. Its ftrun did not live to leave the script, and Slurm, the status."""
-    ours = (record for record in records if isinstance(record, rec.Decided) and record.id.startswith(f"{will.run}-"))
+    ours = (record for record in records if isinstance(record, rec.Decided) and record.id.startswith(f"{plan.run}-"))
     return next((decided for decided in ours if decided.rung == Rung.FAIL), None)
 
 
-def before(records: Sequence[Record], will: Will, node: str) -> tuple[str, ...]:
+def before(records: Sequence[Record], plan: HandoverPlan, node: str) -> tuple[str, ...]:
     """The nodes whose turn comes before that of `node`. Agents are where ranks of the run are or were; if none have begun yet,
     they may be anywhere."""
-    had = frozenset[str]().union(*_placed(records, will.run)) or frozenset(will.nodes)
-    return tuple(other for other in will.before(node) if other in had)
+    had = frozenset[str]().union(*_placed(records, plan.run)) or frozenset(plan.nodes)
+    return tuple(other for other in plan.before(node) if other in had)
 
 
 def _was_left(records: Sequence[Record], run: str, node: str) -> bool:
@@ -218,15 +218,15 @@ def cut_short(records: Sequence[Record], schedule: int, down: Mapping[str, str],
     return unended(records, cause, what, now)
 
 
-def situation(will: Will, why: str, history: History, slurm: SlurmAnswered, now: float) -> Situation:
+def situation(plan: HandoverPlan, why: str, history: History, slurm: SlurmAnswered, now: float) -> Situation:
     """Of a job whose batch node is dead. why: in words. now: Unix seconds."""
-    node = will.batch_node
+    node = plan.batch_node
     return Situation(
         cause=Cause.NODE,
         what=f"the batch node {node} is dead, and ftrun with it: {why}",
         status=1,
         history=history,
-        settings=will.settings,
+        settings=plan.settings,
         now=now,
         blamed={node: why},
         slurm=slurm,
@@ -244,13 +244,13 @@ def allowed(choice: Choice, noticed: bool) -> str:
     return "" if choice.rung in REQUEUES or noticed else "the ladder can only end the job, and Slurm has not noticed yet"
 
 
-def answers_to(records: Sequence[Record], will: Will, node: str, now: float) -> tuple[Record, ...]:
+def answers_to(records: Sequence[Record], plan: HandoverPlan, node: str, now: float) -> tuple[Record, ...]:
     """To requests of the owner's that nobody has taken and that the ladder has to know of before it is asked. What stops or moves
     ranks is left to the next ftrun; that the job is to be stopped the ladder knows in any case. node: the successor."""
     history = fold(records)
     waiting = (request for request in history.control.of(State.OPEN) if request.asked.verb in STANDS)
     text = "taken by the standby controller"
-    return tuple(rec.RequestAnswered(now, will.run, one.number, True, text, history.attempts, node) for one in waiting)
+    return tuple(rec.RequestAnswered(now, plan.run, one.number, True, text, history.attempts, node) for one in waiting)
 
 
 def by_ftrun(records: Sequence[Record]) -> int:
@@ -259,7 +259,7 @@ def by_ftrun(records: Sequence[Record]) -> int:
 
 
 def records_of(
-    will: Will, node: str, s: Situation, choice: Choice, records: Sequence[Record], silent_s: float = 0.0
+    plan: HandoverPlan, node: str, s: Situation, choice: Choice, records: Sequence[Record], silent_s: float = 0.0
 ) -> tuple[tuple[Record, ...], rec.Decided]:
     """What goes into the ledger before anything is done, as the controller would have written it, and of it the decision.
 
@@ -268,7 +268,7 @@ def records_of(
     history, isolated = s.history, dict(s.blamed) if choice.rung == Rung.ISOLATED_REQUEUE else {}
     kept_out = history.kept_out(s.now, s.settings.isolation_expires_s)
     decided = rec.Decided(
-        s.now, f"{will.run}-{node}-{history.decisions + 1}", history.attempts, choice.rung.value, s.cause.value,
+        s.now, f"{plan.run}-{node}-{history.decisions + 1}", history.attempts, choice.rung.value, s.cause.value,
         f"{s.what}; {choice.why} (decided on {node})", choice.passed, isolated,
         tuple(sorted({*kept_out, *isolated})), choice.cost, s.status, reason=choice.why,
     )  # fmt: skip

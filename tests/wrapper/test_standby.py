@@ -20,13 +20,13 @@ from ftslurm.launchers.python import Python
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model import record as rec
+from ftslurm.model.handover import HandoverPlan
 from ftslurm.model.settings import Settings
-from ftslurm.model.will import Will
 from ftslurm.policies.lease.touch import longest_s
 from ftslurm.slurm.client import JobState, NodeState
 from ftslurm.system.commands import CommandResult
 from ftslurm.system.files import private_folder
-from ftslurm.wrapper.agent.heir import Heir
+from ftslurm.wrapper.agent.standby import StandbyController
 from ftslurm.wrapper.node_check import answer_text, read_answer
 from ftslurm.wrapper.shim.timers import boot_s
 from tests.fakes.slurm import FakeSlurm
@@ -90,9 +90,9 @@ class Job:
     def at(self, node: str, port: int) -> None:
         self.slurm._nodes[node] = replace(self.slurm._nodes[node], address="127.0.0.1", port=port)
 
-    def heir(self, node: str, silent_s: float = LONG_AGO_S, ending: bool = False) -> Heir:
-        will = Will(str(self.journal.path), self.number, 0, "r1", "1", "c", "n1", ("n1", "n2", "n3"), self.settings, 4711)
-        return Heir(will, node, boot_s() - silent_s, self.slurm, self.run, ending)
+    def standby(self, node: str, silent_s: float = LONG_AGO_S, ending: bool = False) -> StandbyController:
+        plan = HandoverPlan(str(self.journal.path), self.number, 0, "r1", "1", "c", "n1", ("n1", "n2", "n3"), self.settings, 4711)
+        return StandbyController(plan, node, boot_s() - silent_s, self.slurm, self.run, ending)
 
     def run(self, argv: Sequence[str], timeout_s: float, env: dict[str, str]) -> CommandResult:
         self.looks.append(argv)
@@ -118,7 +118,7 @@ def test_it_requeues_the_job_without_the_dead_node_and_closes_the_run(job: Job) 
     (job.folder / "state/notify.yaml").write_text(f"me: [{program}]\n")
     (job.folder / "state/notify.yaml").chmod(0o600)
     asked_at = job.slurm.clock()
-    assert "without n1" in job.heir("n2").run()
+    assert "without n1" in job.standby("n2").run()
     view = job.slurm.job(job.number)
     assert (view.restarts, view.excluded, view.held) == (1, {"n1"}, False)
     assert asked_at < view.start_time < asked_at + 10, "behind the clean-up, which was watched"
@@ -135,20 +135,20 @@ def test_whoever_was_asked_to_end_looks_at_once(job: Job) -> None:
     job.settings = replace(job.settings, silence_s=60.0)
     job.slurm.cancel(job.number)
     began = time.monotonic()
-    job.heir("n2", silent_s=1.0, ending=True).run()
+    job.standby("n2", silent_s=1.0, ending=True).run()
     assert time.monotonic() - began < 30.0 and not job.written(rec.Decided)
 
 
 def test_the_next_one_finds_it_done(job: Job) -> None:
-    job.heir("n2").run()
-    assert "ledger" in job.heir("n3").run()
+    job.standby("n2").run()
+    assert "ledger" in job.standby("n3").run()
     assert len(job.written(rec.Decided)) == 1 and job.slurm.job(job.number).restarts == 1
 
 
 def test_a_batch_node_that_lives_is_left_to_its_script_at_once(job: Job) -> None:
     with slurmd() as port:
         job.at("n1", port)
-        assert "n1 lives" in job.heir("n2", silent_s=1.0).run()
+        assert "n1 lives" in job.standby("n2", silent_s=1.0).run()
     assert not job.written(rec.Decided) and job.slurm.job(job.number).restarts == 0
     (look,) = job.looks
     assert "--nodelist=n1" in look and "--overlap" in look and look[-1] == "4711"
@@ -158,7 +158,7 @@ def test_a_batch_node_that_is_back_without_its_script_is_as_good_as_dead(job: Jo
     job.script = False
     with slurmd() as port:
         job.at("n1", port)
-        assert "without n1" in job.heir("n2").run()
+        assert "without n1" in job.standby("n2").run()
     (decided,) = job.written(rec.Decided)
     assert decided.rung == "isolated-requeue" and "answers, but the script" in decided.isolate["n1"]
 
@@ -167,7 +167,7 @@ def test_and_where_no_rung_is_left_nobody_waits_for_slurm_to_notice(tmp_path: Pa
     job = Job(tmp_path, replace(SETTINGS, isolated_requeue=False), script=False)
     with slurmd() as port:
         job.at("n1", port)
-        assert "isolated-requeue: switched off" in job.heir("n2").run()
+        assert "isolated-requeue: switched off" in job.standby("n2").run()
     assert job.slurm.job(job.number).state is JobState.CANCELLED
 
 
@@ -175,7 +175,7 @@ def test_where_nobody_can_look_for_the_script_nothing_is_decided(job: Job) -> No
     job.script = None
     with slurmd() as port:
         job.at("n1", port)
-        known = job.heir("n2")._look()
+        known = job.standby("n2")._look()
     assert known.batch_node is None
 
 
@@ -183,7 +183,7 @@ def test_a_script_that_ends_by_itself_meanwhile_is_no_reason_to_requeue(job: Job
     job.script, job.ends = False, True
     with slurmd() as port:
         job.at("n1", port)
-        assert "has ended" in job.heir("n2").run()
+        assert "has ended" in job.standby("n2").run()
     assert not job.written(rec.Decided)
 
 
@@ -191,7 +191,7 @@ def test_a_batch_node_that_slurm_has_taken_from_the_job_is_not_looked_at(job: Jo
     job.slurm.cut_out(job.number, "n1")
     with slurmd() as port:
         job.at("n1", port)
-        job.heir("n2").run()
+        job.standby("n2").run()
     assert job.written(rec.Decided) and not job.looks
 
 
@@ -238,12 +238,12 @@ def test_where_its_pid_is_not_known_nothing_is_said() -> None:
 def test_a_slurmd_that_does_not_read_is_no_sign_of_life(job: Job) -> None:
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         job.at("n1", frozen.getsockname()[1])
-        assert "without n1" in job.heir("n2").run()
+        assert "without n1" in job.standby("n2").run()
 
 
 def test_a_job_that_slurm_has_requeued_itself_is_left_alone(job: Job) -> None:
     job.slurm.requeue_held(job.number)
-    assert "anew" in job.heir("n2").run()
+    assert "anew" in job.standby("n2").run()
     assert not job.written(rec.Decided)
 
 
@@ -251,7 +251,7 @@ def test_an_open_requeue_is_carried_out_as_it_was_decided(job: Job) -> None:
     """The controller had decided it, and did not live to do it."""
     decided = rec.Decided(3.0, "r1-1", 1, "isolated-requeue", "node", "n3 is dead", exclude=("n3",), cost="max_restarts")
     job.journal.append([decided])
-    assert "without n3" in job.heir("n2").run()
+    assert "without n3" in job.standby("n2").run()
     assert job.written(rec.Decided) == [decided] and job.slurm.job(job.number).excluded == {"n3"}
 
 
@@ -259,7 +259,7 @@ def test_an_end_that_was_decided_is_carried_out_and_the_job_not_requeued(job: Jo
     """The controller had judged that nothing helps, and did not live to leave the script with that status."""
     decided = rec.Decided(3.0, "r1-1", 1, "fail", "crash", "the fault is in the program", (("unconditional-requeue", "spent"),), status=7)
     job.journal.append([decided])
-    assert "unconditional-requeue: spent" in job.heir("n2").run()
+    assert "unconditional-requeue: spent" in job.standby("n2").run()
     assert job.written(rec.Decided) == [decided] and job.slurm.job(job.number).state is JobState.CANCELLED
     (finished,) = job.written(rec.Finished)
     assert (finished.run, finished.status) == ("r1", 7)
@@ -270,14 +270,14 @@ def test_a_node_without_an_agent_holds_nobody_up(tmp_path: Path) -> None:
     job = Job(tmp_path, nodes="n[1,3]")
     with slurmd() as port:
         job.at("n2", port)
-        assert "without n1" in job.heir("n3", silent_s=longest_s(SETTINGS) + 1.0).run()
+        assert "without n1" in job.standby("n3", silent_s=longest_s(SETTINGS) + 1.0).run()
 
 
 def test_where_slurm_takes_no_changes_any_more_it_is_requeued_as_it_is(job: Job) -> None:
     """It has noticed, and cut the node out. A hold could not be taken back."""
     job.slurm.set_node("n1", "DOWN")
     job.slurm.cut_out(job.number, "n1")
-    assert "own delay" in job.heir("n2").run()
+    assert "own delay" in job.standby("n2").run()
     view = job.slurm.job(job.number)
     assert (view.state, view.restarts, view.held) == (JobState.PENDING, 1, False) or view.state is JobState.RUNNING
     (decided,), (done,) = job.written(rec.Decided), job.written(rec.CarriedOut)
@@ -287,7 +287,7 @@ def test_where_slurm_takes_no_changes_any_more_it_is_requeued_as_it_is(job: Job)
 def test_what_nothing_can_help_is_ended_once_slurm_has_noticed(tmp_path: Path) -> None:
     job = Job(tmp_path, replace(SETTINGS, isolated_requeue=False))
     job.slurm.set_node("n1", "DOWN*")
-    assert "isolated-requeue: switched off" in job.heir("n2").run()
+    assert "isolated-requeue: switched off" in job.standby("n2").run()
     assert job.slurm.job(job.number).state is JobState.CANCELLED
     (finished,) = job.written(rec.Finished)
     assert finished.status == 1 and "the batch node n1 is dead" in finished.what
@@ -295,32 +295,32 @@ def test_what_nothing_can_help_is_ended_once_slurm_has_noticed(tmp_path: Path) -
 
 def test_nobody_decides_twice_however_many_try_at_once(job: Job) -> None:
     """Each has read the ledger before any has written."""
-    heirs = [job.heir(node) for node in ("n2", "n3")]
-    for heir in heirs:
-        heir._look()
-        heir._journal.read()
-    assert heirs[0]._take_over() and not heirs[1]._take_over()
+    standbys = [job.standby(node) for node in ("n2", "n3")]
+    for standby in standbys:
+        standby._look()
+        standby._journal.read()
+    assert standbys[0]._take_over() and not standbys[1]._take_over()
     assert len(job.written(rec.Decided)) == 1 and job.slurm.job(job.number).restarts == 1
 
 
 def test_one_on_a_node_that_was_replaced_lets_the_job_run(job: Job) -> None:
     """Only the way between it and the batch node is broken."""
     job.journal.append([rec.SlotsChanged(3.0, "r1", 0, ("n1", "n4", "n3"), {"1": "n4"}), rec.AttemptBegan(4.0, "r1", 2, 0, "k", 2, "n[1,3-4]", 3)])
-    assert "without this node" in job.heir("n2").run()
+    assert "without this node" in job.standby("n2").run()
     assert not job.written(rec.Decided) and job.slurm.job(job.number).restarts == 0
 
 
 def test_what_the_owner_holds_it_knows_though_nobody_has_taken_the_request(job: Job) -> None:
     """And a request is no sign of life of the ftrun that has died."""
-    heir = job.heir("n2")
-    heir._ledger()
-    heard_at = heir._heard_at
+    standby = job.standby("n2")
+    standby._ledger()
+    heard_at = standby._heard_at
     job.journal.append([rec.Requested(3.0, 1, "anna", "hold", rung="isolated-requeue")])
-    heir._ledger()
-    assert heir._heard_at == heard_at
-    heir = job.heir("n2")
+    standby._ledger()
+    assert standby._heard_at == heard_at
+    standby = job.standby("n2")
     job.slurm._nodes["n1"] = replace(job.slurm._nodes["n1"], state=NodeState.BAD, words="DOWN")
-    heir.run()
+    standby.run()
     (answer,) = job.written(rec.RequestAnswered)
     assert answer.ok and answer.node == "n2"
     (decided,) = job.written(rec.Decided)
@@ -330,6 +330,6 @@ def test_what_the_owner_holds_it_knows_though_nobody_has_taken_the_request(job: 
 def test_a_job_that_its_owner_wants_stopped_is_not_requeued(job: Job) -> None:
     job.journal.append([rec.Requested(3.0, 1, "anna", "stop")])
     job.slurm._nodes["n1"] = replace(job.slurm._nodes["n1"], state=NodeState.BAD, words="DOWN")
-    job.heir("n2").run()
+    job.standby("n2").run()
     (decided,) = job.written(rec.Decided)
     assert decided.rung == "fail" and "you asked to stop the job (request 1)" in decided.reason

@@ -1,4 +1,4 @@
-"""An agent whose controller has fallen silent: looks around, and takes over when it is its turn. policies/lease/succession.py
+"""An agent whose controller has fallen silent: looks around, and takes over when it is its turn. policies/lease/take_over.py
 decides; what is done is what a controller would do, by the same recipe.
 
 It stays in its step, which Slurm keeps when the srun behind it is gone and ends with the job:
@@ -24,14 +24,14 @@ from ftslurm.ledger.clean_ups import known_clean_ups
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model import record as rec
+from ftslurm.model.handover import HandoverPlan
 from ftslurm.model.history import fold
 from ftslurm.model.node_memory import NodeLeft
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.text import visible
-from ftslurm.model.will import Will
 from ftslurm.policies.ladder.ladder import choose
 from ftslurm.policies.ladder.start_time import plan_start
-from ftslurm.policies.lease.succession import (
+from ftslurm.policies.lease.take_over import (
     FinishEnd,
     FinishRequeue,
     JobNow,
@@ -67,22 +67,22 @@ ROUND_S, LONGEST_ROUND_S = 15.0, 60.0
 SCRIPT_LOOK_S = 30.0
 
 
-class Heir:
+class StandbyController:
     """One loop, until it has acted or has nothing left to do here. heard_at: of the controller, as boot_s().
 
     ending: Slurm has asked the step to end.
     """
 
     def __init__(
-        self, will: Will, node: str, heard_at: float, client: SlurmClient, runner: Runner = run, ending: bool = False
+        self, plan: HandoverPlan, node: str, heard_at: float, client: SlurmClient, runner: Runner = run, ending: bool = False
     ) -> None:
-        assert will.place(node) is not None
-        self._will, self._node = will, node
-        self._before = will.before(node)
+        assert plan.place(node) is not None
+        self._plan, self._node = plan, node
+        self._before = plan.before(node)
         self._heard_at = heard_at
         self._client = client
         self._run = runner
-        self._journal = Journal(Path(will.ledger))
+        self._journal = Journal(Path(plan.ledger))
         self._job: JobView | None = None
         self._nodes: dict[str, NodeView] = {}
         self._batch_words = ""
@@ -98,19 +98,19 @@ class Heir:
         # Slurm ends the step: then the job has gone on without us, or it is over, and we go as soon as we have seen it.
         signal.signal(signal.SIGTERM, lambda *_: self._woken.set())
         # Not at once: a node that is going down may kill its ftrun before its slurmd.
-        self._woken.wait(self._will.settings.silence_s)
+        self._woken.wait(self._plan.settings.silence_s)
         self._woken.clear()
         lives, words = self._batch_lives()
         if lives:
-            return f"{self._will.batch_node} lives: {words}"
+            return f"{self._plan.batch_node} lives: {words}"
         self._ledger()
         while True:
-            verdict = succeed(self._look(), self._will.settings)
+            verdict = succeed(self._look(), self._plan.settings)
             if isinstance(verdict, Leave):
                 return verdict.why
             if not isinstance(verdict, Wait) and (done := self._act(verdict)):
                 return done
-            left_s = self._heard_at + due_s(self._place, self._will.settings) - boot_s()
+            left_s = self._heard_at + due_s(self._place, self._plan.settings) - boot_s()
             self._woken.wait(min(left_s if left_s > 0 else ROUND_S, LONGEST_ROUND_S))
             self._woken.clear()
 
@@ -120,7 +120,7 @@ class Heir:
         ledger, job = self._ledger(), self._ask()
         silent_s = boot_s() - self._heard_at
         ended = job is JobNow.OVER or ledger in (LedgerNow.CLOSED, LedgerNow.ELSEWHERE)
-        if ended or silent_s < due_s(self._place, self._will.settings):
+        if ended or silent_s < due_s(self._place, self._plan.settings):
             return Known(silent_s, self._place, None, False, job, ledger)
         batch, self._batch_words = self._batch_lives()
         if self._batch_is_back:
@@ -138,8 +138,8 @@ class Heir:
             return self._last
         try:
             known, records = self._journal.known, self._journal.read().records
-            self._last = ledger_now(records, self._will, self._node)
-            self._before = before(records, self._will, self._node)
+            self._last = ledger_now(records, self._plan, self._node)
+            self._before = before(records, self._plan, self._node)
         except StateError:
             return LedgerNow.UNKNOWN
         written, self._written = self._written, by_ftrun(records)
@@ -150,7 +150,7 @@ class Heir:
     def _ask(self) -> JobNow:
         self._job = None
         try:
-            job = self._client.job(self._will.number)
+            job = self._client.job(self._plan.number)
             self._nodes = {view.name: view for view in self._client.nodes()}
         except FtslurmError:
             return JobNow.UNKNOWN
@@ -160,13 +160,13 @@ class Heir:
             return JobNow.UNKNOWN
         if not job.batch:  # whoever holds an allocation ends it himself
             return JobNow.OVER
-        if job.state is JobState.RUNNING and job.restarts == self._will.schedule:
+        if job.state is JobState.RUNNING and job.restarts == self._plan.schedule:
             return JobNow.OURS
         return JobNow.UNKNOWN if job.state is JobState.UNKNOWN and not job.completing else JobNow.OVER
 
     def _batch_lives(self) -> tuple[bool | None, str]:
         """The node, and ftrun or its script on it?"""
-        node = self._will.batch_node
+        node = self._plan.batch_node
         answers, words = self._answers(node)
         self._batch_is_back = False
         if not answers:
@@ -177,10 +177,10 @@ class Heir:
 
     def _script_runs(self) -> tuple[bool | None, str]:
         """What a step there sees."""
-        if self._job is not None and self._job.nodes and self._will.batch_node not in self._job.nodes:
+        if self._job is not None and self._job.nodes and self._plan.batch_node not in self._job.nodes:
             return False, "Slurm has taken it from the job"
-        look = self._python.module_argv("ftslurm.wrapper.script_look", str(self._will.script))
-        argv = beside_argv([self._will.batch_node], "ftslurm-look", look)
+        look = self._python.module_argv("ftslurm.wrapper.script_look", str(self._plan.script))
+        argv = beside_argv([self._plan.batch_node], "ftslurm-look", look)
         env = beside_env({name: value for name, value in os.environ.items() if name != CHANNEL_VARIABLE}, 0)
         try:
             done = self._run(argv, SCRIPT_LOOK_S, env=env)
@@ -193,13 +193,13 @@ class Heir:
 
     @property
     def _python(self) -> Python:
-        return Python(self._will.settings.python or sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
+        return Python(self._plan.settings.python or sys.executable, str(Path(ftslurm.__file__).resolve().parent.parent))
 
     @property
     def _noticed(self) -> bool:
         if self._batch_is_back:
             return True
-        view = self._nodes.get(self._will.batch_node)
+        view = self._nodes.get(self._plan.batch_node)
         return view is not None and view.state is NodeState.BAD
 
     def _answers(self, node: str) -> tuple[bool | None, str]:
@@ -211,7 +211,7 @@ class Heir:
             self._ask()
             view = self._nodes.get(node)
         port = (view.port if view is not None else 0) or slurmd.port_of(self._client)
-        return slurmd.answers((view.address if view is not None else "") or node, port, self._will.settings.probe_s)
+        return slurmd.answers((view.address if view is not None else "") or node, port, self._plan.settings.probe_s)
 
     # --- acting
 
@@ -227,7 +227,7 @@ class Heir:
                 case FinishEnd():
                     return self._finish_end()
         except FtslurmError as error:
-            say(f"{self._node} cannot take over from {self._will.batch_node}: {error}")
+            say(f"{self._node} cannot take over from {self._plan.batch_node}: {error}")
             return ""
         finally:
             signal.signal(signal.SIGTERM, lambda *_: self._woken.set())
@@ -235,15 +235,15 @@ class Heir:
     def _take_over(self) -> str:
         assert self._job is not None
         records = self._journal.read().records
-        if ledger_now(records, self._will, self._node) is not LedgerNow.OURS:
+        if ledger_now(records, self._plan, self._node) is not LedgerNow.OURS:
             return ""
         slurm = answer(self._job, tuple(self._nodes.values()))
-        answers = answers_to(records, self._will, self._node, time.time())
-        s = situation(self._will, self._batch_words, fold([*records, *answers]), slurm, time.time())
+        answers = answers_to(records, self._plan, self._node, time.time())
+        s = situation(self._plan, self._batch_words, fold([*records, *answers]), slurm, time.time())
         choice = choose(s)
         if allowed(choice, self._noticed):
             return ""
-        found, decided = records_of(self._will, self._node, s, choice, records, boot_s() - self._heard_at)
+        found, decided = records_of(self._plan, self._node, s, choice, records, boot_s() - self._heard_at)
         if not self._journal.append_next([*answers, *found]):
             return ""  # somebody has written since; what, the next round will see
         notices = self._tell_people(decided, (*records, *found))
@@ -252,23 +252,23 @@ class Heir:
         else:
             self._tell_others(decided)
             done = self._finish_requeue()
-        notices.end(self._will.settings.notify_wait_s)
+        notices.end(self._plan.settings.notify_wait_s)
         return done
 
     def _tell_people(self, decided: rec.Decided, records: Sequence[rec.Record]) -> Silent:
         """As the dead controller would have. The sender works while the job is given back."""
-        about = f"(on {self._will.cluster}, {self._node} took over from {self._will.batch_node})"
-        notices = notices_for(self._will.settings, self._journal.path.parent.parent, self._will.job, about, say)
+        about = f"(on {self._plan.cluster}, {self._node} took over from {self._plan.batch_node})"
+        notices = notices_for(self._plan.settings, self._journal.path.parent.parent, self._plan.job, about, say)
         notices.record(decided, records)
         return notices
 
     def _finish_requeue(self) -> str:
-        st = self._will.settings
+        st = self._plan.settings
         records = self._journal.read().records
         history = fold(records)
-        start = plan_start(st, True, known_clean_ups(self._journal.path.parent.parent, self._will.cluster, history))
+        start = plan_start(st, True, known_clean_ups(self._journal.path.parent.parent, self._plan.cluster, history))
         self._keep_output(records)
-        what = finish_open_requeue(self._client, self._will.number, self._journal, history, start, st.even_if_no_requeue)
+        what = finish_open_requeue(self._client, self._plan.number, self._journal, history, start, st.even_if_no_requeue)
         self._close(REQUEUED_STATUS, "requeued")
         return what
 
@@ -276,33 +276,33 @@ class Heir:
         """Of the dead controller and its script, where their files are ours to see."""
         files = [path for record in records if isinstance(record, rec.OutputTo) for path in record.files]
         try:
-            output.keep(self._journal.path, self._will.schedule, files, self._will.settings.keep_bytes)
+            output.keep(self._journal.path, self._plan.schedule, files, self._plan.settings.keep_bytes)
         except StateError as error:
             say(str(error))
 
     def _finish_end(self) -> str:
-        decided = decided_end(self._journal.read().records, self._will)
+        decided = decided_end(self._journal.read().records, self._plan)
         return self._end(decided) if decided is not None else ""
 
     def _end(self, decided: rec.Decided) -> str:
         """Nothing is left that could bring the job further: it would wait for its time limit."""
         reasons = "; ".join(f"{rung}: {why}" for rung, why in decided.passed)
         what = f"{decided.why}. No rung of the ladder helps: {reasons}"
-        self._client.cancel(self._will.number)  # Slurm leaves us KillWait for the rest
+        self._client.cancel(self._plan.number)  # Slurm leaves us KillWait for the rest
         self._journal.append([rec.CarriedOut(time.time(), decided.id, True, "cancelled")])
         self._close(decided.status, what)
         return what
 
     def _close(self, status: int, what: str) -> None:
         """The dead controller's last word, in its stead: its leases have run out, nobody needs to wait for them again."""
-        self._journal.append([rec.Finished(time.time(), self._will.run, status, what)])
+        self._journal.append([rec.Finished(time.time(), self._plan.run, status, what)])
 
     def _tell_others(self, decided: rec.Decided) -> None:
-        if not self._will.settings.memory_s or not decided.isolate:
+        if not self._plan.settings.memory_s or not decided.isolate:
             return
         memory = NodeMemory(self._journal.path.parent.parent)
         left = [
-            NodeLeft(decided.at, self._will.cluster, node, self._will.job, why)
+            NodeLeft(decided.at, self._plan.cluster, node, self._plan.job, why)
             for node, why in decided.isolate.items()
         ]
         try:
@@ -319,7 +319,7 @@ def say(text: str) -> None:
         pass
 
 
-def succeed_to(will: Will, node: str, heard_at: float, ending: bool = False) -> str:
-    """See Heir. Raises: FtslurmError when Slurm cannot be asked at all."""
-    st = will.settings
-    return Heir(will, node, heard_at, choose_client(st.slurm_client, st.slurm_timeout_s), ending=ending).run()
+def take_over_from(plan: HandoverPlan, node: str, heard_at: float, ending: bool = False) -> str:
+    """See StandbyController. Raises: FtslurmError when Slurm cannot be asked at all."""
+    st = plan.settings
+    return StandbyController(plan, node, heard_at, choose_client(st.slurm_client, st.slurm_timeout_s), ending=ending).run()
