@@ -21,7 +21,7 @@ TABLE = 10_000
 
 MANY_LINES = {
     "ftslurm/model/settings.py:Settings": (TABLE, "one leaf each; the reference is made from them"),
-    "ftslurm/policies/judge/replacing.py:Replacing": (360, "the search should be a part that decides by itself"),
+    "ftslurm/policies/judge/replacing.py:Replacing": (365, "the search should be a part that decides by itself"),
     "ftslurm/policies/judge/requests.py:Requests": (430, "checkpoints and the ways to stop should be parts that decide by themselves"),
     "ftslurm/policies/judge/settling.py:Settling": (370, "the diagnosis should be a part that decides by itself"),
     "ftslurm/sdk/probe.py:_Probe": (340, "one file without imports, which runs inside the ranks"),
@@ -32,7 +32,7 @@ MANY_LINES = {
 MANY_ATTRIBUTES = {
     "ftslurm/model/settings.py:Settings": (TABLE, "one leaf each"),
     "ftslurm/model/history.py:History": (60, "the fold of some thirty kinds of records; its groups should be values"),
-    "ftslurm/policies/judge/state.py:JudgeState": (29, "it has parts; layout, search and decision are still its own"),
+    "ftslurm/policies/judge/state.py:JudgeState": (28, "it has parts; layout, search and decision are still its own"),
     "ftslurm/policies/judge/phases.py:RunFacts": (42, "what is fixed for one ftrun; its groups should be values"),
     "ftslurm/policies/ladder/ladder.py:Situation": (32, "all that a rung may ask for"),
     "ftslurm/report/account/job.py:JobAccount": (30, "one figure each, as people read them"),
@@ -47,12 +47,6 @@ MANY_MODULES = {
     "ftslurm/wrapper/shim": (32, "the sources of one generated file"),
 }
 MANY_WRITERS = {
-    ("ftslurm/policies/judge/state.py:JudgeState", "_filling"): (4, "the search should be a part"),
-    ("ftslurm/policies/judge/state.py:JudgeState", "_layout"): (4, "likewise"),
-    ("ftslurm/policies/judge/state.py:JudgeState", "_probed"): (5, "belongs to what is known of silent nodes"),
-    ("ftslurm/policies/judge/state.py:JudgeState", "_tasks"): (4, "belongs to the launch"),
-    ("ftslurm/policies/judge/state.py:JudgeState", "_trouble"): (3, "a request replaces it"),
-    ("ftslurm/policies/lease/fence.py:Fence", "silent"): (3, "nodes fall silent while ranks run and while the step ends"),
     ("ftslurm/wrapper/controller/sources.py:Sources", "step"): (3, "the launch sets it"),
     ("ftslurm/wrapper/shim/ending.py:Ending", "told"): (3, "of the shim's loop"),
     ("ftslurm/wrapper/shim/link.py:Link", "outbox"): (3, "of the shim's loop"),

@@ -129,7 +129,7 @@ class Ending(Patience):
         return self._fenced(now) if Timer.LEASE in self._timers else []
 
     def _silent_while_ending(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
-        self._fence.silent[event.node] = now.mono - event.silent_s
+        self._fence.fall_silent([event.node], now.mono - event.silent_s)
         return self._fenced(now) if Timer.LEASE in self._timers else []
 
     def _step_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:

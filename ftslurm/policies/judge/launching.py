@@ -114,14 +114,15 @@ class Launching(Settling):
         return [_beside(self._launch.others_hold), *self._first_launch(now)]
 
     def _task_arrived(self, event: ev.TaskArrived, now: Now) -> list[Decision]:
-        self._tasks[event.task.rank] = task = self._in_its_slot(event.task)
+        task = self._in_its_slot(event.task)
+        self._arrive(task)
         self._launch.arrive(task.node, event.step, first=task.rank == 0)
         if len(self._tasks) < event.expected:
             return self._await_stragglers(now)
         if astray := self._astray():
             return self._misplaced(astray, now)
         if self._layout is not None:
-            self._layout = replace(self._layout, slots=tuple(self._tasks[rank].slot for rank in sorted(self._tasks)))
+            self._place(replace(self._layout, slots=tuple(self._tasks[rank].slot for rank in sorted(self._tasks))))
         return self._start(now)
 
     def _in_its_slot(self, task: Task) -> Task:
@@ -243,8 +244,7 @@ class Launching(Settling):
         return self.facts.nodes if self.facts.width == len(self.facts.nodes) else ()
 
     def _launch_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
-        self._probed.discard(event.node)
-        if not self._probed:
+        if self._fence.answer(event.node):
             self._timers.stop(Timer.PROBE)
         came = event.node in {task.node for task in self._tasks.values()}
         if event.alive is not False or came or event.node not in self._planned():  # asked about before this launch

@@ -29,7 +29,7 @@ PROBE_AGAIN_S = 5.0
 class Nodes(Settling):
     def _node_silent(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
         """While ranks run, are stopped or wait for devices: silence is no proof, so the node is looked at by another way."""
-        self._fence.silent[event.node] = now.mono - event.silent_s
+        self._fence.fall_silent([event.node], now.mono - event.silent_s)
         if event.node not in self._step_nodes():
             return []
         if self.phase in _WATCHED:
@@ -56,11 +56,11 @@ class Nodes(Settling):
         return self._look_ahead(now) if event.node in self._step_nodes() else []
 
     def _silent_meanwhile(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
-        self._fence.silent[event.node] = now.mono - event.silent_s
+        self._fence.fall_silent([event.node], now.mono - event.silent_s)
         return []
 
     def _node_heard(self, event: ev.NodeHeard, now: Now) -> list[Decision]:
-        self._fence.silent.pop(event.node, None)
+        self._fence.hear(event.node)
         undecided = self.phase is Phase.SETTLING and not self._attempt.closing.written
         if self.phase in _WATCHED or undecided:
             self._attempt.nodes.find(event.node)
@@ -81,8 +81,7 @@ class Nodes(Settling):
     def _node_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
         """Lost is a node that is silent and cannot be reached by another way either; where only some of its ranks are lost,
         not twice."""
-        self._probed.discard(event.node)
-        if not self._probed:
+        if self._fence.answer(event.node):
             self._timers.stop(Timer.PROBE)
         if event.alive is False and self._in_doubt(event.node):
             self._attempt.nodes.doubt(event.node)
@@ -135,7 +134,7 @@ class Nodes(Settling):
 
     def _probe_overdue(self, now: Now) -> list[Decision]:
         """No second proof."""
-        self._probed.clear()
+        self._fence.ask_anew()
         if self.phase in _WATCHED:
             self._watch_silence(now)
         return [*self._healing_settled(now), *self._settled(now)]
@@ -172,6 +171,6 @@ class Nodes(Settling):
             return [], over
         if self._slurm.runs and self._slurm.at >= since:
             return [], over
-        self._fence.silent.update(dict.fromkeys(paused, now.mono))
+        self._fence.fall_silent(paused, now.mono)
         self._watch_silence(now)
         return ([] if Timer.ASK in self._timers else [self._ask_slurm(now)]), [node for node in over if node not in paused]

@@ -50,7 +50,7 @@ class Replacing(Starting):
         lost = [*f.missing, *sorted(kept_out - {*f.nodes, *f.missing})]  # the job has them no more
         bad = [*(node for node in f.nodes if node in kept_out), *lost]
         if not self._may_fill or len(well) + len(bad) < f.width:
-            self._layout = self._fewer(now)
+            self._place(self._fewer(now))
             if self._layout is None and f.missing and len(f.nodes) < f.width:
                 return self._too_few(f.missing, f"{fold_nodes(f.missing)} is not in the job any more", "", now)
             return self._launch_step(now)
@@ -60,7 +60,7 @@ class Replacing(Starting):
         else:
             given = dict.fromkeys((*(f.granted or f.nodes), *f.nodes, *lost))
             before, found = tuple(node for node in given if node in {*well, *bad[: f.width - len(well)]}), {}
-        self._layout = Layout(before).filled(found, {})
+        self._place(Layout(before).filled(found, {}))
         self._enter(Phase.REPLACING)
         here = {slot: node for slot, node in found.items() if node in well}
         out = {slot: node if slot in here else found.get(slot, node) for slot, node in enumerate(before) if node not in well}
@@ -87,15 +87,16 @@ class Replacing(Starting):
         best = sorted(well, key=lambda node: node in f.remembered)  # stable: else in Slurm's order
         before = self.history.places
         if len(before) != f.width or Capability.REPLACE not in f.can:
-            self._layout = Layout(tuple(node for node in f.nodes if node in best[: f.width]))
+            self._place(Layout(tuple(node for node in f.nodes if node in best[: f.width])))
             return self._launch_step(now)
         there = {slot: node for slot, node in enumerate(before) if node in well}
         news = dict(zip((s for s in range(f.width) if s not in there), (n for n in best if n not in before), strict=False))
-        self._layout = Layout(before, chosen=True).filled(news, {})
+        layout = Layout(before, chosen=True).filled(news, {})
+        self._place(layout)
         if not news:
             return self._launch_step(now)
         filled = {str(slot): node for slot, node in sorted(news.items())}
-        changed = rec.SlotsChanged(now.unix, f.run, f.schedule, self._layout.nodes, filled)
+        changed = rec.SlotsChanged(now.unix, f.run, f.schedule, layout.nodes, filled)
         return [self._note(changed, vital=True), *self._launch_step(now)]
 
     def _fewer(self, now: Now) -> Layout | None:
@@ -116,6 +117,11 @@ class Replacing(Starting):
         return self._layout or self._placed or Layout(self.facts.nodes)
 
     # --- the search
+
+    def _take_search(self) -> Filling | None:
+        """What it has found is nobody's any more."""
+        filling, self._filling = self._filling, None
+        return filling
 
     def _search(
         self, out: Mapping[int, str], decision: str, now: Now, found: Mapping[int, str] | None = None
@@ -256,11 +262,12 @@ class Replacing(Starting):
         before = self._layout
         assert before is not None
         self._filling = None
-        self._layout = before.filled(filling.found, filling.lent)
+        layout = before.filled(filling.found, filling.lent)
+        self._place(layout)
         ranks = tuple(rank for slot in sorted(filling.out) for rank in before.ranks_of(slot))
         filled = {str(slot): node for slot, node in sorted(filling.found.items())}
         f = self.facts
-        changed = rec.SlotsChanged(now.unix, f.run, f.schedule, self._layout.nodes, filled, (), dict(self._layout.lent), ranks)
+        changed = rec.SlotsChanged(now.unix, f.run, f.schedule, layout.nodes, filled, (), dict(layout.lent), ranks)
         words = ", ".join(
             f"{filling.out[slot]} by {node} ({'lent by job ' + str(filling.lent[node]) if node in filling.lent else 'a spare'})"
             for slot, node in sorted(filling.found.items())
@@ -283,7 +290,7 @@ class Replacing(Starting):
             what = f"{fold_nodes(missing)} is kept out of the job, and {filling.failed}"
             if filling.unsure and self._launch.in_vain < SEARCHES_AGAIN:
                 return [*loans, Say(f"{what}; searching again"), *self._search_later(now)]
-            self._layout = self._fewer(now)
+            self._place(self._fewer(now))
             if self._layout is None:
                 return [*loans, *self._too_few(missing, what, filling.failed, now)]
             return [*loans, Say(what), *self._launch_step(now)]
@@ -350,15 +357,16 @@ class Replacing(Starting):
         assert before is not None
         slots = [slot for slot, node in enumerate(before.nodes) if node in bad]
         kept = tuple(slot for slot in range(len(before.nodes)) if slot not in slots)
-        self._layout = before.without(slots)
+        layout = before.without(slots)
+        self._place(layout)
         f = self.facts
         moved = tuple(rank for rank, slot in enumerate(before.slots) if slot in kept)
         changed = rec.SlotsChanged(
-            now.unix, f.run, f.schedule, self._layout.nodes, kept=kept, lent=dict(self._layout.lent), moved=moved
+            now.unix, f.run, f.schedule, layout.nodes, kept=kept, lent=dict(layout.lent), moved=moved
         )
         back = [job for node, job in before.lent.items() if node in bad]
         assert self._decided is not None
-        done = self._note(rec.CarriedOut(now.unix, self._decided.id, True, f"went on with {fold_nodes(self._layout.nodes)}"))
+        done = self._note(rec.CarriedOut(now.unix, self._decided.id, True, f"went on with {fold_nodes(layout.nodes)}"))
         return [
             done, self._note(changed, vital=True), *self._forget(bad), *self._end_loans(back), *self._launch_step(now),
             *self._wait_over(self._next_number()), *self._release(bad),
@@ -370,7 +378,7 @@ class Replacing(Starting):
         """What their agents still see is nobody's trouble."""
         out = tuple(sorted(set(nodes)))
         for node in out:
-            self._fence.silent.pop(node, None)
+            self._fence.hear(node)
         self._agents.forget(out)
         self._devices.forget(out)
         return [DismissAgents(out)] if out else []

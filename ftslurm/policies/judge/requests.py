@@ -191,7 +191,7 @@ class Requests(Launching):
 
     def _stop_settling(self, what: str, now: Now) -> list[Decision]:
         self._signal.means("stopped")
-        self._trouble = Trouble(Cause.REQUEST, what, STOPPED_STATUS)
+        self._begin(Trouble(Cause.REQUEST, what, STOPPED_STATUS))
         self._timers.keep(Timer.STOP)  # what is left to know is of no use
         return self._settled(now)
 
@@ -212,7 +212,7 @@ class Requests(Launching):
 
     def _drop_search(self, why: str, now: Now) -> list[Decision]:
         """Of other nodes; a decision that asked for it has come to nothing."""
-        filling, self._filling = self._filling, None
+        filling = self._take_search()
         self._timers.stop(Timer.SEARCH_AGAIN)
         if filling is None:
             return []
@@ -286,10 +286,10 @@ class Requests(Launching):
             self._attempt.step_end.none()
         if self.phase is Phase.ENDING:  # the step is on its way out: this follows then
             dropped = self._drop_search(trouble.what, now) or self._drop_decision(trouble.what, now)
-            self._trouble = trouble
+            self._begin(trouble)
             self._follow_with(Afterwards(ThenDecide()))
             return dropped
-        self._trouble = trouble
+        self._begin(trouble)
         self._timers.keep(*([Timer.STOP] if self.phase is Phase.SETTLING else []))
         self._attempt.devices.call_off()
         self._enter(Phase.SETTLING)
@@ -356,7 +356,7 @@ class Requests(Launching):
             return self._climb(s, now)
         bad = {**self._attempt.stuck_nodes(self._tasks), **bad_nodes(self._slurm.answer, self._attempt, self._chosen())}
         if why := self._attempt.step_end.unended or "; ".join(f"{node}: {what}" for node, what in sorted(bad.items())):
-            self._trouble = Trouble(Cause.LOST, f"{trouble.what}; {why}", 1)  # nothing may start beside that: the ladder is asked
+            self._begin(Trouble(Cause.LOST, f"{trouble.what}; {why}", 1))  # nothing may start beside that: the ladder is asked
             return self._decide(now)
         # What was possible before the ranks were stopped is not any more. Nothing has failed: they run again where they were.
         back = Choice(Rung.IN_PLACE_RESTART, f"the node cannot be left after all: {choice.why}", "", choice.passed)

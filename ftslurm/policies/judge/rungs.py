@@ -139,7 +139,7 @@ class Rungs(Replacing):
 
     def _swap_fails(self, why: str, now: Now) -> list[Decision]:
         """What was to begin after the old step, if that was a swap, costs nothing."""
-        filling, self._filling = self._filling, None
+        filling = self._take_search()
         loans = self._end_loans(filling.lent.values()) if filling is not None else []
         if self._decided is None or self._decided.rung not in SWAPS:
             return loans
@@ -178,7 +178,7 @@ class Rungs(Replacing):
 
     def _swap(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         decided = self._decision(choice, s, now, isolate=True)
-        self._layout = self._step_layout()
+        self._place(self._step_layout())
         return [decided, ShowCard(), *self._tell(s)]
 
     def _fail(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:

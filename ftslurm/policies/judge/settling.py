@@ -60,7 +60,7 @@ class Settling(Rungs):
         """Written down, then all ranks are stopped while devices and Slurm are asked what they know."""
         if self._attempt.drills:
             trouble = replace(trouble, what=f"{trouble.what} [drill: {', '.join(self._attempt.drills)}]")
-        self._trouble = trouble
+        self._begin(trouble)
         self._enter(Phase.SETTLING)
         self._alone.stop()
         if trouble.cause is not Cause.DEVICE:
@@ -84,7 +84,7 @@ class Settling(Rungs):
             found.append(LookAtDevices())  # with no device to wait for; they also tell which ranks were at work
         if self._needs_slurm(trouble, now):
             found.append(self._ask_slurm(now))
-        self._probed.clear()
+        self._fence.ask_anew()
         found += self._probe(sorted(self._suspects()), now)
         if trouble.cause is Cause.LOST or choose(self._situation(trouble, now)).rung == Rung.NODE_REPLACEMENT:
             found += self._look_ahead(now)
@@ -140,7 +140,7 @@ class Settling(Rungs):
         if not self._attempt.all_stopped:
             what, until = f"the ranks to end (stop.grace {st.stop_grace_s:g} s)", self._timers.due_at(Timer.STOP, now.mono)
             return self._wait_for(what, until - now.mono, now)
-        word = f"a word on {fold_nodes(self._probed)}"
+        word = f"a word on {fold_nodes(self._fence.asked)}"
         asked = {Timer.LOOK: "the devices to be looked at", Timer.PROBE: word, Timer.ASK: "Slurm's word on job and nodes"}
         asked |= dict.fromkeys((Timer.DIAGNOSIS, Timer.ADVICE), "what the ranks' last words tell")
         asked[Timer.PROGRESS] = st.progress_file
@@ -387,7 +387,7 @@ class Settling(Rungs):
 
     def _rank_stopped(self, event: ev.RankStopped, now: Now) -> list[Decision]:
         if self._attempt.stop(event) and event.free_port and event.rank in self._tasks:  # or it came too late for its launch
-            self._tasks[event.rank] = self._tasks[event.rank].with_port(event.free_port)
+            self._arrive(self._tasks[event.rank].with_port(event.free_port))
         return self._settled(now)
 
     def _rank_exited_late(self, event: ev.RankExited, now: Now) -> list[Decision]:

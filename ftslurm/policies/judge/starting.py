@@ -98,7 +98,7 @@ class Starting(Ending):
     def _ask_after_silent(self, now: Now) -> list[Decision]:
         """Nodes that fell silent while there was nothing to lose: they are not told of again."""
         self._watch_silence(now)
-        self._probed.clear()
+        self._fence.ask_anew()
         asked = self._probe(self._silent_here(), now)
         if asked:  # leases may be over already, and a second proof says more
             self._timers.set(Timer.LEASES, max(self._timers.at(Timer.LEASES), self._timers.at(Timer.PROBE)))

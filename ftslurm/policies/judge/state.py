@@ -95,7 +95,6 @@ class JudgeState:
         self._timers = Timers()  # what is waited for
         self._requests = RequestBook()
         self._after = Afterwards(ThenDecide())  # what follows when the step has ended
-        self._probed: set[str] = set()  # nodes that are being looked at by another way
 
     @property
     def finished(self) -> bool:
@@ -115,6 +114,17 @@ class JudgeState:
     def _enter(self, phase: Phase) -> None:
         """In judge/judge.py, which has the table of what may follow."""
         raise NotImplementedError
+
+    def _place(self, layout: Layout | None) -> None:
+        """Where the next step runs; None: as srun places it."""
+        self._layout = layout
+
+    def _begin(self, trouble: Trouble) -> None:
+        self._trouble = trouble
+
+    def _arrive(self, task: Task) -> None:
+        """Also with another port of its node."""
+        self._tasks[task.rank] = task
 
     def _follow_with(self, after: Afterwards) -> None:
         """What follows when the step has ended."""
@@ -287,10 +297,9 @@ class JudgeState:
         return self._layout.lent if self._layout is not None else {}
 
     def _probe(self, nodes: Iterable[str], now: Now) -> list[Decision]:
-        asked = tuple(node for node in nodes if node not in self._probed)
-        if not asked or Capability.PROBE not in self.facts.can:
+        asked = self._fence.ask(nodes) if Capability.PROBE in self.facts.can else ()
+        if not asked:
             return []
-        self._probed.update(asked)
         self._timers.set(Timer.PROBE, now.mono + self.settings.probe_s + self.settings.slurm_timeout_s + MARGIN_S)
         return [ProbeNodes(asked, self.settings.probe_s)]
 

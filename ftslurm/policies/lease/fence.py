@@ -9,7 +9,7 @@ ends at the latest when its lease does, which was last renewed when its node was
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ftslurm.model.job import Task
@@ -21,11 +21,35 @@ from ftslurm.policies.attempt import Attempt
 class Fence:
     """silent: node -> monotonic seconds when it was last heard. let_go_at: since when no lease has been renewed, None while
     they are. paused: ranks that were stopped with the whole job, and whose leases do not run out before they are heard of
-    again: their end is proven by their step alone."""
+    again: their end is proven by their step alone. asked: nodes that are being looked at by another way."""
 
     silent: dict[str, float] = field(default_factory=dict)
     paused: set[int] = field(default_factory=set)
     let_go_at: float | None = None
+    asked: set[str] = field(default_factory=set)
+
+    def fall_silent(self, nodes: Iterable[str], at: float) -> None:
+        """at: when they were heard last, monotonic seconds."""
+        self.silent.update(dict.fromkeys(nodes, at))
+
+    def hear(self, node: str) -> None:
+        """It is heard of again, or none of ours any more."""
+        self.silent.pop(node, None)
+
+    def ask(self, nodes: Iterable[str]) -> tuple[str, ...]:
+        """Those that are not being looked at already: they are now."""
+        new = tuple(node for node in nodes if node not in self.asked)
+        self.asked.update(new)
+        return new
+
+    def answer(self, node: str) -> bool:
+        """Has every one that was looked at answered now?"""
+        self.asked.discard(node)
+        return not self.asked
+
+    def ask_anew(self) -> None:
+        """Answers that are still to come are not waited for."""
+        self.asked.clear()
 
     def over_at(self, node: str, settings: Settings) -> float:
         """When the leases of a silent node have run out, with the margin; monotonic seconds."""
