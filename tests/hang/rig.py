@@ -14,7 +14,8 @@ from pathlib import Path
 
 from ftslurm.model.collectives import Finding, Kind, Level, ProcessState, RankView
 from ftslurm.model.exits import from_returncode
-from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
+from ftslurm.policies.hang.standstill import CONFIRM_MARGIN
+from ftslurm.policies.hang.whohangs import CONFIRM_S, HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
 from ftslurm.system.processes import usage
 from ftslurm.wrapper.agent.evidence import NodeWatch
 from ftslurm.wrapper.agent.life import Life
@@ -168,7 +169,7 @@ class Job(Orders):
         begun = time.monotonic()
         held: Held | None = None
         verdict = Verdict(None, budget_s)
-        failed_at = 0.0
+        failed_at = again_at = 0.0
         while (now := time.monotonic()) - begun < budget_s:
             views = self.with_exits(self.node.look())
             statuses = [process.poll() for process in self.ranks]
@@ -182,7 +183,11 @@ class Job(Orders):
                 failed_at = failed_at or now
                 if now - failed_at > 1.5:
                     return Verdict(who_hangs(views), now - begun, views)
+            elif stalled_s >= quiet_s and now < again_at:
+                pass
             elif stalled_s >= quiet_s:
+                # No oftener than the controller, for to answer takes the ranks some CPU and IO, which is not to be taken for work.
+                again_at = now + CONFIRM_MARGIN * CONFIRM_S
                 examined = self.node.examine()
                 verdict.examine_s.append(time.monotonic() - now)
                 views = self.with_exits(examined.views)
