@@ -22,7 +22,7 @@ from ftslurm.cli.nodes import nodes
 from ftslurm.cli.notify import notify
 from ftslurm.cli.output import print_json, store
 from ftslurm.cli.report import report
-from ftslurm.cli.status import begun, status
+from ftslurm.cli.status import require_begun, status
 from ftslurm.cli.watch import watch
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.model.settings import Settings
@@ -63,13 +63,13 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs, with all that ftrun knew.")
 def history(job: str, verbose: bool, as_json: bool) -> None:
     """List the attempts of JOB: nodes, times, what failed and why, the remedy and its cost. Repetitions are folded."""
-    from ftslurm.ledger.evidence import kept
+    from ftslurm.ledger.evidence import kept_evidence
     from ftslurm.report import text, view
 
     journal, contents = store().find(job)
-    found = begun(job, view.status(contents.records, contents.damaged))
+    found = require_begun(job, view.status(contents.records, contents.damaged))
     attempts = view.attempts(contents.records)
-    evidence = [str(path) for path in kept(journal.path)]
+    evidence = [str(path) for path in kept_evidence(journal.path)]
     if as_json:
         return print_json(
             {"job": asdict(found), "attempts": [asdict(attempt) for attempt in attempts], "evidence": evidence}

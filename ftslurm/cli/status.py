@@ -81,7 +81,7 @@ def _one(job: str, as_json: bool) -> None:
     from ftslurm.report import text, view
 
     contents = store().find(job)[1]
-    found = begun(job, view.status(contents.records, contents.damaged))
+    found = require_begun(job, view.status(contents.records, contents.damaged))
     found = _by_slurms_word(found, contents)
     if as_json:
         return print_json(asdict(found))
@@ -102,7 +102,7 @@ def _by_slurms_word(found: Status, contents: Contents) -> Status:
     return replace(found, state=f"{now.state}: {now.what}" if now.what else now.state, waits_until=0.0)
 
 
-def begun(job: str, found: T | None) -> T:
+def require_begun(job: str, found: T | None) -> T:
     """Raises: UsageError for a ledger in which nothing has."""
     if found is None:
         raise UsageError(f"the ledger of job {job} is empty: nothing has begun", hint="try again in a moment")

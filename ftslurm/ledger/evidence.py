@@ -34,7 +34,7 @@ def keep(ledger: Path, attempt: int, node: str, text: str) -> Path | None:
     return path
 
 
-def kept(ledger: Path) -> tuple[Path, ...]:
+def kept_evidence(ledger: Path) -> tuple[Path, ...]:
     """All files of the job, sorted."""
     folder = folder_of(ledger)
     return tuple(sorted(folder.glob("*.txt"))) if folder.is_dir() else ()

@@ -99,7 +99,7 @@ def _pour(file: BinaryIO, out: BinaryIO, at: int, count: int) -> None:
         count -= len(data)
 
 
-def kept(ledger: Path) -> tuple[Kept, ...]:
+def kept_copies(ledger: Path) -> tuple[Kept, ...]:
     """In the order of the schedulings; what is damaged is passed over."""
     found = (_read(path) for path in folder_of(ledger).glob("*.json"))
     return tuple(sorted((one for one in found if one is not None), key=lambda one: (one.schedule, one.source)))
@@ -142,13 +142,13 @@ def _at(file: BinaryIO, position: int, count: int) -> bytes:
 
 def settle(ledger: Path) -> None:
     """Remove what was not overwritten after all (--open-mode=append). To be called when the next scheduling has begun."""
-    for one in kept(ledger):
+    for one in kept_copies(ledger):
         if still_there(one):
             _remove(one)
 
 
 def _forget_oldest(ledger: Path) -> None:
-    for one in kept(ledger)[:-MAX_FILES]:
+    for one in kept_copies(ledger)[:-MAX_FILES]:
         _remove(one)
 
 

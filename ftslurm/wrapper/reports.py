@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.errors import StateError, UsageError
-from ftslurm.ledger.evidence import kept
+from ftslurm.ledger.evidence import kept_evidence
 from ftslurm.ledger.index import Index
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.store import Store
@@ -80,7 +80,7 @@ def _with_slurm(root: Path, jobs: Sequence[JobSummary], env: Mapping[str, str]) 
 
 def _evidence(journal: Journal) -> dict[str, str]:
     found: dict[str, str] = {}
-    for path in kept(journal.path)[-EVIDENCE_FILES:]:
+    for path in kept_evidence(journal.path)[-EVIDENCE_FILES:]:
         try:
             found[path.name] = read_private(path, EVIDENCE_BYTES).decode(errors="replace")
         except OSError as error:

@@ -95,7 +95,7 @@ class JobWatch:
     def evidence(self) -> list[tuple[Path, str]]:
         """What was kept of hung ranks before they were stopped, the latest last."""
         found = []
-        for path in evidence.kept(self.journal.path):
+        for path in evidence.kept_evidence(self.journal.path):
             with suppress(OSError):
                 found.append((path, visible(evidence.read(path, EVIDENCE_BYTES), lines=True)))
         return found

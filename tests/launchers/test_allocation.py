@@ -9,7 +9,7 @@ import pytest
 from ftslurm.errors import UsageError
 from ftslurm.launchers.allocation import ALLOCATION_ONLY, INPUTS, STEP_ONLY, new_allocation
 from ftslurm.launchers.srun_options import SRUN_OPTIONS, Component
-from ftslurm.wrapper.controller.allocating import told
+from ftslurm.wrapper.controller.allocating import line_of_ours
 
 
 def divided(options: str, spares: int = 0, **env: str) -> tuple[str, str]:
@@ -70,4 +70,4 @@ def test_the_tables_name_options_that_exist_and_none_twice() -> None:
     ("a plugin speaks", False, "a plugin speaks"),
 ])
 def test_told_is_what_srun_would_tell(line: str, begun: bool, said: str) -> None:
-    assert told(line, begun) == said
+    assert line_of_ours(line, begun) == said

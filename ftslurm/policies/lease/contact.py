@@ -49,13 +49,13 @@ class Contact:
     def wakes_at(self) -> float | None:
         return self._next
 
-    def came(self, owner: int | str, node: str, now: float) -> list[News]:
+    def record_connection(self, owner: int | str, node: str, now: float) -> list[News]:
         """For the first time, or again over another connection."""
         self._parties[owner] = _Party(owner, node, now)
         self._wake(now + LATE * self._silence_s)
-        return self.heard(owner, now)
+        return self.record_message(owner, now)
 
-    def heard(self, owner: int | str, now: float) -> list[News]:
+    def record_message(self, owner: int | str, now: float) -> list[News]:
         party = self._parties.get(owner)
         if party is None:
             return []
@@ -67,7 +67,7 @@ class Contact:
         self._wake(now + LATE * self._silence_s)
         return [NodeHeard(party.node)]
 
-    def broke(self, owner: int | str, why: str, now: float, hangup: Hangup = Hangup.CLOSED) -> None:
+    def record_loss(self, owner: int | str, why: str, now: float, hangup: Hangup = Hangup.CLOSED) -> None:
         party = self._parties.get(owner)
         if party is not None and party.broke_at is None:
             party.broke_at, party.why, party.hangup = now, why, hangup

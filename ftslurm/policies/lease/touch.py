@@ -49,12 +49,12 @@ class Touch:
         self._nodes.pop(node, None)
         self._answered.pop(node, None)
 
-    def came(self, caller: Hashable, node: str, now: float) -> None:
+    def record_greeting(self, caller: Hashable, node: str, now: float) -> None:
         """It has proven that it heard us: the greeting is a question and its answer."""
         self._nodes[node] = now
         self._answered[caller] = {}
 
-    def beat(self, caller: Hashable, node: str, number: int, has: int, now: float) -> None:
+    def record_beat(self, caller: Hashable, node: str, number: int, has: int, now: float) -> None:
         """A beat that is about to be answered. has: the last one whose answer has arrived there."""
         beats = self._answered.get(caller)
         if beats is None or node not in self._nodes:

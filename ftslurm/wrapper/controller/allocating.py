@@ -45,7 +45,7 @@ def salloc_argv(request: NewAllocation, own: Sequence[str], python: Python, stde
     return ("salloc", *request.salloc, python.interpreter, "-I", "-c", start, *own, *join_components([request.component]))
 
 
-def told(line: str, begun: bool) -> str:
+def line_of_ours(line: str, begun: bool) -> str:
     """A line of salloc's in our name, empty for one that srun would not say. begun: the command runs, or has run."""
     words = line.removeprefix("salloc: ")
     if words == line:
@@ -108,7 +108,7 @@ def _attend(process: subprocess.Popen[bytes], signals: Signals, said: int, hello
 
 def _tell(lines: Sequence[bytes], begun: bool) -> None:
     for line in lines:
-        if words := told(line.decode(errors="replace"), begun):
+        if words := line_of_ours(line.decode(errors="replace"), begun):
             print(visible(words), file=sys.stderr, flush=True)
 
 

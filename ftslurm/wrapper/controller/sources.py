@@ -300,7 +300,7 @@ class Sources:
     def _not_understood(self, caller: Caller, why: str) -> None:
         """It would say the same again over another connection: its conversation is over."""
         now = self._clock.mono()
-        self._contact.broke(caller.owner, why, now)
+        self._contact.record_loss(caller.owner, why, now)
         self._contact.no_return({caller.owner}, now)
         caller.let_go = True
 
@@ -310,7 +310,7 @@ class Sources:
             return (*self._touched(self._clock.mono()), *self._introduced(peer, wire.hello(message)))
         if not isinstance(caller, Caller):
             return ()
-        heard = self._contact.heard(caller.owner, self._clock.mono()) if self._is_known(caller) else ()
+        heard = self._contact.record_message(caller.owner, self._clock.mono()) if self._is_known(caller) else ()
         if message.get("t") == "beat":
             heard = (*heard, *self._beat(caller, message))
         before = caller.paused
@@ -326,7 +326,7 @@ class Sources:
         self._beats, self._beat_at = self._beats + 1, self._clock.now().unix
         number, has = message.get("k"), message.get("r", 0)
         if type(number) is int and type(has) is int:
-            self._touch.beat(caller.owner, caller.node, number, has, now)
+            self._touch.record_beat(caller.owner, caller.node, number, has, now)
         if self._touch.asks(now):
             threading.Thread(target=self._ask_whether_it_runs, daemon=True).start()
         return self._touched(now)
@@ -421,9 +421,9 @@ class Sources:
             raise WireError(f"{owner} could not be understood and is lost")
         peer.owner = caller
         now = self._clock.mono()
-        news = self._contact.came(owner, node, now)
+        news = self._contact.record_connection(owner, node, now)
         before = caller.use(peer, hello.has, self._cut_off)  # which may find that it has gone again
-        self._touch.came(owner, node, now)
+        self._touch.record_greeting(owner, node, now)
         if before is not None:
             self.server.drop(before, "it has called again")
         return new, news
@@ -442,7 +442,7 @@ class Sources:
         """A connection broke. Who does not call again is lost; Contact says when."""
         caller = peer.owner
         if isinstance(caller, Caller) and caller.left(peer) and self._is_known(caller):
-            self._contact.broke(caller.owner, why, self._clock.mono(), hangup)
+            self._contact.record_loss(caller.owner, why, self._clock.mono(), hangup)
             if hangup is not Hangup.NONE and isinstance(caller.owner, int) and self._leaving.get(caller.owner) is caller:
                 self._queue.append(ShimLeft(caller.owner))
 

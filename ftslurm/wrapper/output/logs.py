@@ -14,7 +14,7 @@ from ftslurm.errors import UsageError
 from ftslurm.launchers.file_patterns import expand_pattern
 from ftslurm.launchers.rank_files import TASK
 from ftslurm.launchers.rank_logs import cycle_file, from_text
-from ftslurm.ledger.output import Kept, kept, open_plain, still_there
+from ftslurm.ledger.output import Kept, kept_copies, open_plain, still_there
 from ftslurm.model.counters import schedule_count
 from ftslurm.model.values import dataclass
 from ftslurm.report.logs import Outputs, banners, of_rank, part_of
@@ -39,7 +39,7 @@ def sources(outputs: Outputs, ledger: Path, attempt: int | None) -> list[Source]
     """Those of the whole job, in the order in which they were written. Raises: UsageError where nothing is known."""
     if cycles := _cycle_files(outputs, attempt):
         return cycles
-    copies = [one for one in kept(ledger) if not still_there(one)]
+    copies = [one for one in kept_copies(ledger) if not still_there(one)]
     wanted = outputs.schedule_of[attempt] if attempt is not None else None
     old = [_copied(one) for one in copies if wanted in (None, one.schedule)]
     overwritten = {one.source for one in copies if one.schedule == wanted}

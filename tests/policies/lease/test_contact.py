@@ -18,7 +18,7 @@ class World:
         self.contact = Contact(SILENCE_S)
         self.now = 100.0
         for owner, node in ((0, "n1"), (1, "n1"), (2, "n2"), ("n1", "n1")):
-            assert self.contact.came(owner, node, self.now) == []
+            assert self.contact.record_connection(owner, node, self.now) == []
 
     def passes(self, seconds: float, speaking: tuple[int | str, ...] = ()) -> list[object]:
         """A second at a time, in each of which these are heard; all news of it."""
@@ -27,7 +27,7 @@ class World:
         while self.now < until:
             self.now += min(1.0, until - self.now)
             for owner in speaking:
-                news += self.contact.heard(owner, self.now)
+                news += self.contact.record_message(owner, self.now)
             if self.contact.wakes_at is not None and self.contact.wakes_at <= self.now:
                 news += self.contact.due(self.now)
         return news
@@ -59,15 +59,15 @@ def test_a_silent_node_that_is_heard_again_may_be_silent_again() -> None:
 
 def test_a_shim_that_calls_again_was_never_lost() -> None:
     world = World()
-    world.contact.broke(0, "reset", world.now)
+    world.contact.record_loss(0, "reset", world.now)
     assert world.passes(RETURN_S - 1.0, (1, 2, "n1")) == []
-    assert world.contact.came(0, "n1", world.now) == []
+    assert world.contact.record_connection(0, "n1", world.now) == []
     assert world.passes(60.0, ALL) == []
 
 
 def test_a_shim_that_does_not_call_again_is_lost_where_its_node_lives() -> None:
     world = World()
-    world.contact.broke(0, "it hung up", world.now)
+    world.contact.record_loss(0, "it hung up", world.now)
     assert world.passes(RETURN_S - 1.0, (1, 2, "n1")) == []
     assert world.passes(1.0, (1, 2, "n1")) == [ShimLost(0, "it hung up")]
     assert world.passes(60.0, (1, 2, "n1")) == []
@@ -75,23 +75,23 @@ def test_a_shim_that_does_not_call_again_is_lost_where_its_node_lives() -> None:
 
 def test_where_the_whole_node_has_gone_it_is_silent_and_its_shims_are_lost_later() -> None:
     world = World()
-    world.contact.broke(2, "it hung up", world.now)
+    world.contact.record_loss(2, "it hung up", world.now)
     assert world.passes(SILENCE_S - 1.0, (0, 1, "n1")) == [NodeLate("n2")]
     assert world.passes(2.0, (0, 1, "n1")) == [NodeSilent("n2", SILENCE_S), ShimLost(2, "it hung up")]
 
 
 def test_an_agent_that_does_not_call_again_is_lost() -> None:
     world = World()
-    world.contact.broke("n1", "it hung up", world.now)
+    world.contact.record_loss("n1", "it hung up", world.now)
     assert world.passes(RETURN_S + 1.0, (0, 1, 2)) == [AgentLost("n1", "it hung up")]
 
 
 def test_once_the_step_has_ended_nobody_is_waited_for() -> None:
     world = World()
-    world.contact.broke(0, "it hung up", world.now)
+    world.contact.record_loss(0, "it hung up", world.now)
     world.contact.no_return({0, 1, 2}, world.now)
     assert world.contact.due(world.now) == [ShimLost(0, "it hung up")]
-    world.contact.broke(2, "it hung up", world.now)
+    world.contact.record_loss(2, "it hung up", world.now)
     assert world.contact.wakes_at == world.now
     assert world.contact.due(world.now) == [ShimLost(2, "it hung up")]
 
@@ -109,8 +109,8 @@ def test_the_forgotten_and_strangers_are_no_news() -> None:
     world = World()
     for owner in ALL:
         world.contact.forget(owner)
-    world.contact.broke(0, "it hung up", world.now)
-    assert world.contact.heard(7, world.now) == [] and world.passes(100.0) == []
+    world.contact.record_loss(0, "it hung up", world.now)
+    assert world.contact.record_message(7, world.now) == [] and world.passes(100.0) == []
 
 
 @given(st.lists(st.tuples(st.sampled_from(["heard", "broke", "came", "wait"]), st.integers(0, 2), st.floats(0.0, 20.0)), max_size=40))
@@ -126,9 +126,9 @@ def test_nobody_is_lost_who_is_connected_and_no_node_silent_that_was_heard(happe
                 if isinstance(news, NodeSilent):
                     assert world.now - heard[news.node] >= SILENCE_S - 1e-6
         elif what == "broke":
-            world.contact.broke(rank, "it hung up", world.now)
+            world.contact.record_loss(rank, "it hung up", world.now)
             connected.discard(rank)
         elif what == "came" or rank in connected:
-            (world.contact.came(rank, nodes[rank], world.now) if what == "came" else world.contact.heard(rank, world.now))
+            (world.contact.record_connection(rank, nodes[rank], world.now) if what == "came" else world.contact.record_message(rank, world.now))
             connected.add(rank)
             heard[nodes[rank]] = world.now

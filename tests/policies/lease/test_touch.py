@@ -21,14 +21,14 @@ class Stage:
         self.said = dict.fromkeys(nodes, 0)
         self.has = dict.fromkeys(nodes, 0)
         for node in nodes:
-            self.touch.came(node, node, self.now)
+            self.touch.record_greeting(node, node, self.now)
 
     def beats(self, for_s: float, *nodes: str, answers_arrive: bool = True) -> Stage:
         for _ in range(round(for_s / BEAT_S)):
             self.now += BEAT_S
             for node in nodes:
                 self.said[node] += 1
-                self.touch.beat(node, node, self.said[node], self.has[node], self.now)
+                self.touch.record_beat(node, node, self.said[node], self.has[node], self.now)
                 if answers_arrive:
                     self.has[node] = self.said[node]
         return self
@@ -86,7 +86,7 @@ def test_what_waited_in_a_socket_while_it_stood_still_is_no_touch() -> None:
     for node in ("n2", "n3"):
         for _ in range(3):
             stage.said[node] += 1
-            stage.touch.beat(node, node, stage.said[node], stage.has[node], stage.now)
+            stage.touch.record_beat(node, node, stage.said[node], stage.has[node], stage.now)
     assert stage.cut_off
 
 
@@ -109,10 +109,10 @@ def test_the_next_step_has_nodes_of_its_own() -> None:
     stage = Stage("n1", "n2", "n3").beats(20.0, "n1", "n2", "n3")
     stage.touch.new_step([])
     for node in ("n1", "n4"):
-        stage.touch.came(node, node, stage.now)
+        stage.touch.record_greeting(node, node, stage.now)
     stage.said, stage.has = dict.fromkeys(("n1", "n4"), 0), dict.fromkeys(("n1", "n4"), 0)
     assert not stage.beats(60.0, "n1", "n4").cut_off
-    stage.touch.beat("n2", "n2", 99, 98, stage.now)  # one of the step before has nothing to say
+    stage.touch.record_beat("n2", "n2", 99, 98, stage.now)  # one of the step before has nothing to say
     assert not stage.cut_off
 
 
@@ -120,7 +120,7 @@ def test_the_agents_that_stay_count_in_the_next_step_too() -> None:
     """One on a spare, with all ranks on our own node: it may succeed us."""
     stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
     stage.touch.new_step(["n1", "n2"])
-    stage.touch.came(0, "n1", stage.now)
+    stage.touch.record_greeting(0, "n1", stage.now)
     assert not stage.beats(60.0, "n1", "n2").cut_off
     assert stage.beats(LIMIT_S + BEAT_S, "n1").cut_off
 
@@ -129,8 +129,8 @@ def test_a_node_that_is_given_up_cuts_nobody_off() -> None:
     stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
     stage.touch.forget("n2")
     assert not stage.beats(60.0, "n1").cut_off
-    stage.touch.beat("n2", "n2", 99, 98, stage.now)
-    stage.touch.beat(7, "n2", 99, 98, stage.now)
+    stage.touch.record_beat("n2", "n2", 99, 98, stage.now)
+    stage.touch.record_beat(7, "n2", 99, 98, stage.now)
     assert not stage.cut_off
 
 
@@ -138,7 +138,7 @@ def test_a_connection_made_anew_begins_anew() -> None:
     stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
     stage.beats(30.0, "n1")
     assert stage.cut_off
-    stage.touch.came("n2", "n2", stage.now)
+    stage.touch.record_greeting("n2", "n2", stage.now)
     assert not stage.cut_off
 
 
@@ -165,7 +165,7 @@ def test_no_rank_beside_a_cut_off_controller_lives_when_a_successor_may_act(
     renewed, answered = {"n1": 0.0, "n2": 0.0}, {"n1": 0.0, "n2": 0.0}
     due = dict(zip(("n1", "n2"), phases, strict=True))
     for node in renewed:
-        touch.came(node, node, 0.0)
+        touch.record_greeting(node, node, 0.0)
     now = 0.0
     while now < ALL_S:
         now += TICK_S
@@ -179,7 +179,7 @@ def test_no_rank_beside_a_cut_off_controller_lives_when_a_successor_may_act(
             continue
         for node, beats in waiting.items():
             for number, asked_at, heard in beats:
-                touch.beat(node, node, number, heard, now)
+                touch.record_beat(node, node, number, heard, now)
                 cut_off = touch.cut_off(now)
                 if node == "n1" or now < from_us:
                     has[node], answered[node] = number, asked_at
