@@ -9,11 +9,15 @@ from tests.live.stories import Story, story
 pytestmark = pytest.mark.live
 
 LAUNCH = 'ft_launcher --nnodes=$SLURM_JOB_NUM_NODES --nproc-per-node=2 --rdzv-endpoint=$(hostname):29500 --max-restarts=1 --no-python'
+PROGRESS = "--max-restarts=9 --ft-max-no-progress-cycles=2 --ft-checkpoint-iteration-file=$STORY/latest"
 TWICE = f"""
 srun -N2 -n2 --ntasks-per-node=1 {LAUNCH} sh "$STORY/rank.sh"
 echo by srun $?
 {LAUNCH} sh -c 'exit 7'
 echo by the script $?
+echo 5 > "$STORY/latest"
+{LAUNCH.replace("--max-restarts=1", PROGRESS)} sh -c 'exit 7'
+echo by progress $?
 {LAUNCH.replace(" --no-python", " --tee 1 --log-dir $STORY/logs --no-python")} sh -c 'echo rank $RANK; trap "exit 0" TERM; touch "$STORY/up.$RANK"; while :; do sleep 0.1; done' &
 launcher=$!
 until [ -e "$STORY/up.0" -a -e "$STORY/up.1" -a -e "$STORY/up.2" -a -e "$STORY/up.3" ]; do sleep 0.1; done
@@ -41,7 +45,8 @@ def test_the_launchers_of_all_nodes_are_one_job_with_ft_launcher_s_statuses(told
     assert {rank: start.node for rank, start in second.items()} == {rank: start.node for rank, start in first.items()}
     assert len({start.node for start in first.values()}) == 2
     assert "by srun 0" in told.output() and "by the script 1" in told.output()
-    assert told.output().count("is restarted in place") == 2, "each launcher has its own restart"
+    assert "by progress 93" in told.output()
+    assert told.output().count("is restarted in place") == 3, "each launcher has its own restarts"
     assert "by a signal 0" in told.output()
     assert "files rank_0 rank_1 rank_2 rank_3" in told.output(), "each node's ranks have files in a folder of their own"
     assert "[default1]:rank 3" in told.output()

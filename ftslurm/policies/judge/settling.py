@@ -254,8 +254,9 @@ class Settling(Rungs):
 
     def _ask_where_it_begins(self) -> list[Decision]:
         """A training that goes on from a checkpoint has come so far already. After a requeue the ledger knows."""
-        st, begun = self.settings, any(key == self.facts.step_key for _, key in self.history.starts)
-        return [ReadIteration(0, st.progress_file)] if st.progress_file and st.progress_attempts and not begun else []
+        st, f = self.settings, self.facts
+        requeued = any(key == f.step_key and schedule < f.schedule for schedule, key in self.history.starts)
+        return [ReadIteration(0, st.progress_file)] if st.progress_file and st.progress_attempts and not requeued else []
 
     def _progress_overdue(self, now: Now) -> list[Decision]:
         return self._settled(now)
