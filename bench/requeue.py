@@ -2,9 +2,10 @@
 
     bench/requeue.py --rounds 20 --epilog none 0 5 15 40 --nodes 1 2 4 --busy 8
 
-Each job fails at once, as often as `--rounds` says, and remembers what it learns of clean-ups for itself alone: the first
-requeue of each knows nothing. A requeue that fell into Slurm's own delay takes more than 121 s. --busy: as many endless
-loops beside. --conf: a further line of slurm.conf. The jobs of one cluster run at once, and so do the clusters.
+Each job fails four seconds after its ranks began (by then all is there that ftrun starts beside them), as often as
+`--rounds` says, and remembers what it learns of clean-ups for itself alone: the first requeue of each knows nothing. A
+requeue that fell into Slurm's own delay takes more than 121 s. --busy: as many endless loops beside. --conf: a further line
+of slurm.conf. The jobs of one cluster run at once, and so do the clusters.
 
 The clusters look for jobs to start each second. With Slurm's own settings (`--conf
 SchedulerParameters=batch_sched_delay=3,sched_interval=60,bf_interval=30`) a job whose start time has come waits, on a
@@ -40,7 +41,7 @@ export FTSLURM_STATE_DIR={folder}/state
     [ $SLURM_PROCID = 0 ] || exec sleep 100
     echo "$EPOCHREALTIME start $MA_SCHEDULE_CNT" >>{folder}/marks
     [ $MA_SCHEDULE_CNT -le {rounds} ] || exit 0
-    sleep 1
+    sleep 4
     echo "$EPOCHREALTIME fault $MA_SCHEDULE_CNT" >>{folder}/marks
     exit 3'
 """

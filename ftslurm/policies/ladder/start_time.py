@@ -22,8 +22,10 @@ SLURMS_OWN_S = 121.0
 WATCH_S = 9.0
 # What the own node needs when whoever watched has ended: its step, and slurmd's next look (up to 2.9 s on a busy machine, 22.05).
 OWN_S = 4.0
-# Of one or two clean-ups nobody knows how much they differ. (That Slurm's times are whole seconds is counted where they are
-# measured, and where a start is set: both to the later one.)
+# Slurm's times are whole seconds: a clean-up is known to have been up to this much shorter than measured, and a start is set
+# to the later one.
+WHOLE_S = 1.0
+# Of one or two clean-ups nobody knows how much they differ.
 MARGIN_S = 0.5
 FEW = 2
 # After the first ten seconds slurmd looks every ten whether the own node's processes are gone.
@@ -56,10 +58,17 @@ def behind(known: Sequence[CleanUpTook]) -> float:
 
     usual_s = median(lengths_s)
     counted = [seconds for seconds in lengths_s[-KNOWN_MAX:] if seconds <= usual_s + SLURMS_OWN_S]
-    longest_s = max(counted)
-    spread_s = longest_s - min(counted) if len(counted) > 1 else longest_s
-    margin_s = max(MARGIN_S, min(spread_s, longest_s / 4 + MARGIN_S))
-    return longest_s + margin_s + (MARGIN_S if len(counted) <= FEW else 0.0)
+    spread_s = max(counted) - min(counted)
+    margin_s = max(MARGIN_S, min(spread_s, max(WHOLE_S, max(counted) / 4 + MARGIN_S)))
+    if len(counted) == 1:
+        margin_s += max(counted) / 4
+    return max(counted) - _of_whole_seconds(spread_s) + margin_s + (MARGIN_S if len(counted) <= FEW else 0.0)
+
+
+def _of_whole_seconds(spread_s: float) -> float:
+    """What of the longest may be no length at all, but Slurm's whole seconds: clean-ups that differ by less than one may all
+    have been as short as the shortest. The more they differ beyond that, the less."""
+    return min(spread_s, max(0.0, 2 * WHOLE_S - spread_s))
 
 
 def after_watch(start: Start, watched_s: float, all_clean: bool) -> float:

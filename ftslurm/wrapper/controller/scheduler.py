@@ -151,14 +151,14 @@ class SlurmScheduler:
 
     def requeue(self, decision: str, exclude: Sequence[str], start: Start, allow_first: bool) -> RequeueEnded:
         """By a keeper step, elsewhere if it fails; by ourselves, or plainly, if Slurm gives us none and the job still runs."""
-        if self._anew():
-            return RequeueEnded(False, "somebody else requeued the job, and it runs again")
         result: CommandResult | None = None
         try:
             for node in self._keepers_places(exclude):
                 if result is not None and REFUSED in result.stderr:
                     self.sleep(GATHERS_S)
                 view = self.client.job(self.job)  # nothing is begun while slurmctld is away
+                if result is None and view.restarts > self.schedule:
+                    return RequeueEnded(False, "somebody else requeued the job, and it runs again")
                 if view.state is JobState.PENDING and not view.held:
                     return RequeueEnded(True, "requeued; the keeper was ended with the job")
                 if view.state is JobState.PENDING:
@@ -198,12 +198,6 @@ class SlurmScheduler:
         batch_node = self.env.get("SLURMD_NODENAME")
         places = sorted(healthy, key=lambda node: node == batch_node)
         return [places[number % len(places)] for number in range(KEEPERS_MOST)]
-
-    def _anew(self) -> bool:
-        try:
-            return self.client.job(self.job).restarts > self.schedule
-        except FtslurmError:
-            return False  # whoever carries the requeue out asks as well
 
 
 def last_words(done: CommandResult | None) -> str:
