@@ -65,6 +65,7 @@ class Case:
 
 ASKED = {
     "DefMemPerCPU": Case("", (2048, 2, 0)),
+    "DefMemPerNode": Case("--partition=whole", (3000, 2, 0)),
     "mem": Case("--mem=3000", (3000, 2, 0)),
     "mem-per-cpu": Case("--mem-per-cpu=700", (1400, 2, 0)),
     "mem-per-cpu above MaxMemPerCPU": Case("--mem-per-cpu=3000", None),
@@ -101,7 +102,7 @@ JOBS = {
     "by a spare: nodes for itself": Job(FOR_ITSELF, SPARE, ALONE),
     **{
         f"by a donor: {name}": Job(ASKED[name], DONOR)
-        for name in ("DefMemPerCPU", "mem", "gres and mem-per-gpu", "exclusive step")
+        for name in ("DefMemPerCPU", "DefMemPerNode", "mem", "gres and mem-per-gpu", "exclusive step")
     },
     **{f"with fewer: {name}": Job(ASKED[name], SHRINK, ranks=2, rung="shrink") for name in ("DefMemPerCPU", "gpus-per-task")},
 }
@@ -115,7 +116,8 @@ EVERYWHERE = (
 @pytest.fixture(scope="module")
 def own() -> Iterator[Cluster]:
     """Slurm does not notice that a node is dead; what is not said stays counted."""
-    conf = ["SlurmdTimeout=300", "MaxMemPerCPU=1500", "Licenses=lic:100"]
+    conf = ["SlurmdTimeout=300", "MaxMemPerCPU=1500", "Licenses=lic:100",
+            "PartitionName=whole Nodes=ALL State=UP MaxTime=INFINITE DefMemPerNode=3000"]
     with booted(nodes=7, conf=conf, options=["--cpus=96", "--gpus=32"]) as cluster:
         yield cluster
 
