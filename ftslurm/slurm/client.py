@@ -148,6 +148,17 @@ class SlurmClient(Protocol):
     def allow_requeue(self, number: int) -> None:
         """Set Requeue=1 on a job that was submitted with --no-requeue."""
 
+    def signal_steps(self, number: int, name: str) -> None:
+        """Signal `name` (CONT) to every task of every step. slurmctld calls each node of the job for it: one that does not answer
+        is NOT_RESPONDING from then on, MessageTimeout (10 s) later."""
+
+    def keep_nodes(self, number: int, nodes: Iterable[str]) -> None:
+        """The running job goes on with `nodes` of its own and gives the others back; what runs there is no longer waited for.
+
+        Its size stays what it was for the next scheduling: a requeue brings it back whole. Source: scontrol(1), NodeList; seen on
+        22.05, 24.11 and 26.05. A site may forbid it (SchedulerParameters=disable_job_shrink).
+        """
+
     def cancel(self, number: int) -> None:
         """End the job. One that is over or that Slurm has forgotten is no error."""
 

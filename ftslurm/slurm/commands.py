@@ -140,6 +140,11 @@ def cancel_argv(job: JobId) -> tuple[str, ...]:
     return ("scancel", "--quiet", str(job))
 
 
+def signal_steps_argv(job: JobId, name: str) -> tuple[str, ...]:
+    """To all tasks of all steps, not to the batch script. Source: scancel(1)."""
+    return ("scancel", f"--signal={name}", str(job))
+
+
 def keep_nodes_argv(view: JobView, nodes: Iterable[str]) -> tuple[str, ...]:
     """All other nodes of the running job go back to Slurm; leaves two scripts in the current folder. Source: scontrol(1)."""
     return ("scontrol", "update", f"JobId={address(view)}", f"NodeList={fold(nodes)}")

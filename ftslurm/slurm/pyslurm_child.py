@@ -84,6 +84,12 @@ class ChildSlurmClient:
     def allow_requeue(self, number: int) -> None:
         self._ask("allow_requeue", number)
 
+    def signal_steps(self, number: int, name: str) -> None:
+        self._ask("signal_steps", number, name)
+
+    def keep_nodes(self, number: int, nodes: Iterable[str]) -> None:
+        self._ask("keep_nodes", number, tuple(nodes))
+
     def cancel(self, number: int) -> None:
         self._ask("cancel", number)
 

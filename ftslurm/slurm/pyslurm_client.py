@@ -125,6 +125,12 @@ class PyslurmSlurmClient:
             return self._cli.allow_requeue(number)
         self._modify(number, is_requeueable=True)
 
+    def signal_steps(self, number: int, name: str) -> None:
+        self._cli.signal_steps(number, name)
+
+    def keep_nodes(self, number: int, nodes: Iterable[str]) -> None:
+        self._cli.keep_nodes(number, nodes)
+
     def cancel(self, number: int) -> None:
         self._cli.cancel(number)
 

@@ -38,7 +38,7 @@ class _Job:
 class FakeSlurm:
     """away: slurmctld does not answer. requests: every request so far, as (name, arguments...).
 
-    clean_up_s: how long nodes stay completing after a run; slow: of those that take their own time. clock: Unix seconds. user_id: who asks; 0 may do everything.
+    dead: nodes of which slurmctld takes no notice until it calls them. clean_up_s: how long nodes stay completing after a run; slow: of those that take their own time. clock: Unix seconds. user_id: who asks; 0 may do everything.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class FakeSlurm:
     ) -> None:
         self.away = False
         self._cut: set[int] = set()
+        self.dead: set[str] = set()
         self.requests: list[tuple[object, ...]] = []
         self.clock = clock
         self.clean_up_s = clean_up_s
@@ -182,6 +183,18 @@ class FakeSlurm:
     def allow_requeue(self, number: int) -> None:
         job = self._begin_change("allow_requeue", number)
         job.view = replace(job.view, requeue=True)
+
+    def signal_steps(self, number: int, name: str) -> None:
+        job = self._begin("signal_steps", number, name)
+        for node in self.dead & {*job.view.nodes}:
+            self.set_node(node, "MIXED+NOT_RESPONDING")
+
+    def keep_nodes(self, number: int, nodes: Iterable[str]) -> None:
+        kept = tuple(nodes)
+        job = self._begin_change("keep_nodes", number, kept)
+        if job.view.state is not JobState.RUNNING or not {*kept} <= {*job.view.nodes}:
+            raise SlurmRefused(f"job {number}: Invalid node name specified")
+        job.view = replace(job.view, nodes=kept)
 
     def cancel(self, number: int) -> None:
         self._arrive("cancel", number)

@@ -12,8 +12,8 @@ import pytest
 
 from tests.live.conftest import Cluster, booted, job_user, new_stage
 from tests.live.overlap import BEAT, MAKE_PIPE, RANK, beats
-from tests.live.stories import Plan, Story, admin
-from tests.live.test_batch_node import SILENCE_S, connected, ours
+from tests.live.stories import Plan, Story, admin, nodes_in
+from tests.live.test_batch_node import SILENCE_S, connected, ours, records
 
 MISSING = [name for name in ("mariadbd", "slurmdbd") if not shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin")]
 
@@ -141,6 +141,30 @@ def test_shrink(stories: dict[str, Story]) -> None:
     told.wait_for(lambda: len(told.of_attempt(2)) == 2, "the two that are left to go on", 90.0)
     assert ended(told)["Restarts"] == "0"
     assert rungs(told) == ["shrink"]
+
+
+def test_a_job_leaves_its_dead_node_to_slurm_and_comes_back_whole_with_its_gpus(
+    own: Cluster, stories: dict[str, Story], job_path: tuple[Path, ...]
+) -> None:
+    """Slurm itself would have waited for the node for SlurmdTimeout, 300 s, and 22.05 would have lost the GPUs."""
+    rank = '[ $MA_SCHEDULE_CNT = 1 ] || { echo "$CUDA_VISIBLE_DEVICES" >"$STORY/gpus.$SLURM_PROCID"; exit 0; }\n'
+    plan = Plan(nodes=2, rank=f'{rank}>"$STORY/runs.$SLURM_PROCID"; exec sleep 300', ft=f"{QUICK_LEASE} --ft-set requeue.start_in=12s",
+                sbatch=("--no-kill", "--gpus-per-node=2"))
+    with new_stage(own, job_path) as stage:
+        told = stage.tell(plan, "dead-node")
+        told.wait_for(lambda: len(list(told.folder.glob("runs.*"))) == 2, "both ranks to run", 60.0)
+        told.wait_for(lambda: sum(map(connected, ours(told, "wrapper.agent"))) == 2, "the agents to call", 60.0)
+        (dead,) = {*nodes_in(own, told.job()["NodeList"])} - {told.job()["BatchHost"]}
+        own.tool("node-crash", dead)
+        try:
+            told.wait_for(lambda: told.job()["Restarts"] == "1", "the requeue", 120.0)
+            told.wait_for(lambda: len(list(told.folder.glob("gpus.*"))) == 2, "both ranks of the next scheduling", 120.0)
+            assert {path.read_text().strip() for path in told.folder.glob("gpus.*")} == {"0,1"}
+            assert ended(told)["ExcNodeList"] == dead
+            (done,) = [record["what"] for record in records(told, "CarriedOut") if "given back" in record["what"]]
+            assert f"{dead} given back to Slurm" in done
+        finally:
+            own.tool("node-up", dead)
 
 
 def test_a_batch_node_that_dies(own: Cluster, stories: dict[str, Story], job_path: tuple[Path, ...]) -> None:

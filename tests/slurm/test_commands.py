@@ -29,6 +29,7 @@ JOB = JobId(7)
         (commands.release_argv(JOB), "scontrol release 7"),
         (commands.allow_requeue_argv(JOB), "scontrol update JobId=7 Requeue=1"),
         (commands.cancel_argv(JobId(16, 14, 2)), "scancel --quiet 14_2"),
+        (commands.signal_steps_argv(JobId(16, 14, 2), "CONT"), "scancel --signal=CONT 14_2"),
         (commands.requeue_held_argv(JobId(14, 14, 0)), "scontrol requeuehold 14_0"),
     ],
 )

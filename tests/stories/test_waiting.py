@@ -138,8 +138,10 @@ def test_a_requeue_says_what_the_job_will_wait_for() -> None:
     job.wait(15.0)
     job.tell(ev.NodeSilent("n2", 15.0))
     job.wait(100.0)
-    assert job.did(do.ShowWait)[-1].what == "Slurm to take n2 for down (SlurmdTimeout 300 s, up to twice that), requeued"
-    assert "it starts again when Slurm takes n2 for down (SlurmdTimeout 300 s" in job.said.splitlines()[-1]
+    assert job.did(do.ShowWait)[-1].what == (
+        "its nodes to be clean, which they are at the latest when Slurm takes n2 for down (SlurmdTimeout 300 s, up to twice that), "
+        "requeued")
+    assert "as soon as its nodes are clean, at the latest when Slurm takes n2 for down (SlurmdTimeout 300 s" in job.said.splitlines()[-1]
     plain = Job().begin()
     plain.exits(0, 1)
     assert plain.did(do.ShowWait)[-1].what == "its nodes to be clean, requeued"

@@ -206,11 +206,12 @@ class Ending(Patience):
         dead = self._decided.dead
         limit_s = self._slurm.answer.slurmd_timeout_s if self._slurm.answer is not None else 0.0
         timeout = f" (SlurmdTimeout {limit_s:g} s, up to twice that)" if limit_s else ""
-        what = f"Slurm to take {fold_nodes(dead)} for down{timeout}" if dead else "its nodes to be clean"
+        down = f"Slurm takes {fold_nodes(dead)} for down{timeout}"
+        what = f"its nodes to be clean, which they are at the latest when {down}" if dead else "its nodes to be clean"
         if Capability.ASK not in self.facts.can or not self._told.tell(what, shown=False):
             return []
         if dead:
-            when = f"when Slurm takes {fold_nodes(dead)} for down{timeout}"
+            when = f"as soon as its nodes are clean, at the latest when {down}"
         else:
             soon = f"in about {start.in_s:.0f} s, if its nodes are clean by then"
             when = "as soon as its nodes are clean" if start.watch_s else soon

@@ -19,9 +19,10 @@ from ftslurm.model.history import History
 from ftslurm.model.nodes import expand
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.record import CarriedOut, CleanUpBegan
-from ftslurm.slurm.client import JobState, SlurmClient
+from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.slurm.parse import seconds
-from ftslurm.wrapper.requeue.requeue import AS_IT_IS, Plan, give_back, plan_for, runs_again, slurms_clock, takes_changes
+from ftslurm.wrapper.requeue.dead_nodes import Parted, keeps_accounts, part_with_dead
+from ftslurm.wrapper.requeue.requeue import AS_IT_IS, give_back, plan_for, runs_again, slurms_clock, takes_changes
 
 # Slurm waits for such a node until it takes it for down: that says nothing of how long nodes that live need.
 DEAD_NODES = frozenset({"node", "lost"})
@@ -47,18 +48,26 @@ def finish_open_requeue(
         start = replace(start, watch_s=min(start.watch_s, _may_live_s(config)))
     here = "" if outsider else os.environ.get("SLURMD_NODENAME", "")
     plan = plan_for(history, decided.exclude, start, allow_first, here)
-    if _has_lost_nodes(client, number, history, plan) and not takes_changes(client, number):
+    job = client.job(number)
+    may_go = job.state is JobState.RUNNING and (job.requeue or allow_first) and not runs_again(job, plan)
+    refuses = may_go and _has_lost_nodes(job, history) and not takes_changes(client, number)
+    parted = Parted()
+    if may_go and not refuses:
+        batch_node = history.last_run.batch_node if history.last_run is not None else ""
+        parted = part_with_dead(client, job, decided.dead, decided.exclude, batch_node, config)
+        refuses = parted.done and not (keeps_accounts(config) and takes_changes(client, number))
+    if refuses:
         client.requeue(number)
         what = AS_IT_IS
     else:
-        usual = decided.cause not in DEAD_NODES
+        usual = decided.cause not in DEAD_NODES or parted.done
 
         def write_down(since: float, watched_s: float, others_clean: bool) -> None:
             with suppress(StateError):  # on a full disk: only the next start is a guess again, and a held job must go on
                 journal.append([CleanUpBegan(time.time(), decided.id, since, usual, watched_s, others_clean)])
 
         what = give_back(client, number, plan, slurms_clock(config), write_down)
-        what += _next_start(client, number, decided.dead, config)
+    what += (f"; {parted.what}" if parted.what else "") + _next_start(client, number, decided.dead, config)
     what += f", finished {outsider}" if outsider else ""
     journal.append([CarriedOut(time.time(), decided.id, True, what)])
     return what
@@ -92,9 +101,7 @@ def _may_live_s(config: Mapping[str, str]) -> float:
     return max(0.0, float(kill_wait) - SPARE_S) if kill_wait.isdigit() else 0.0
 
 
-def _has_lost_nodes(client: SlurmClient, number: int, history: History, plan: Plan) -> bool:
-    """In this scheduling: given back, or taken by Slurm. Asked only of a job that may be requeued."""
-    job = client.job(number)
+def _has_lost_nodes(job: JobView, history: History) -> bool:
+    """In this scheduling: given back, or taken by Slurm."""
     had = expand(history.last_run.nodes) if history.last_run is not None else ()
-    fewer = bool(history.places) or len(job.nodes) < max(len(had), history.size)
-    return job.state is JobState.RUNNING and fewer and (job.requeue or plan.allow_first) and not runs_again(job, plan)
+    return bool(history.places) or len(job.nodes) < max(len(had), history.size)

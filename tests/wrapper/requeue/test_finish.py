@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ftslurm.errors import StateError
+from ftslurm.errors import SlurmRefused, StateError
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import private_folder
 from ftslurm.model import record as rec
@@ -95,3 +96,32 @@ def test_a_ledger_that_takes_no_more_leaves_no_job_held(tmp_path: Path, monkeypa
         job.finish()
     view = job.slurm.job(job.number)
     assert (view.state, view.held, view.excluded) == (JobState.PENDING, False, {"n1", "n2"})
+
+
+def test_a_dead_node_leaves_the_job_first_and_its_clean_up_is_not_waited_for(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.journal.append([replace(DECIDED, dead=("n2",))])
+    job.slurm.dead = {"n2"}
+    job.slurm.settings["AccountingStorageType"] = "accounting_storage/slurmdbd"
+    assert "without n1, n2; n2 given back to Slurm" in job.keep()
+    assert job.changes() == ["signal_steps", "keep_nodes", "allow_requeue", "requeue_held", "exclude", "start_at", "release"]
+    assert job.slurm.job(job.number).cleaning == ("n1", "n3")
+
+
+def test_without_slurmdbd_such_a_job_is_requeued_plainly(tmp_path: Path) -> None:
+    """Slurm would take no change of it, and nobody could end a hold."""
+    job = Job(tmp_path)
+    job.journal.append([replace(DECIDED, exclude=("n2",), dead=("n2",))])
+    job.slurm.dead = {"n2"}
+    assert job.keep().startswith(AS_IT_IS)
+    assert job.changes() == ["signal_steps", "keep_nodes", "requeue"]
+
+
+def test_a_job_that_may_not_be_requeued_keeps_its_dead_node(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.number = job.slurm.submit(3, requeue=False)
+    job.journal.append([replace(DECIDED, dead=("n5",))])
+    job.slurm.dead = {"n5"}
+    with pytest.raises(SlurmRefused):
+        job.finish()
+    assert job.changes() == ["requeue_held"]

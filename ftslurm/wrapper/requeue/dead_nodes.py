@@ -1,0 +1,88 @@
+"""Dead nodes leave a job before it is requeued, so that its next start does not wait until Slurm takes them for down.
+
+A requeued job starts when all its nodes are clean, and Slurm waits for a dead one for SlurmdTimeout (300 s by default), up to
+twice that. A running job may give nodes back, keeps its size for the next scheduling, and is clean within seconds then. Slurm
+before 23.02.2 also starts a job without its GPUs where the last node that it waited for went down instead of becoming clean, and
+counts these GPUs as taken for ever (its bug 16121; seen on 22.05).
+
+A node that is given back is free for other jobs. So Slurm must know first that it does not answer: a signal to the job's steps
+makes slurmctld call all its nodes, and one that stays silent is NOT_RESPONDING after MessageTimeout and gets no job (seen on
+22.05, 24.11 and 26.05). SIGCONT does nothing to a process that is not stopped.
+
+Without slurmdbd Slurm takes no change of a job that gave nodes back, before it is clean: such a job is requeued plainly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from ftslurm.errors import FtslurmError
+from ftslurm.model.nodes import fold
+from ftslurm.slurm.client import JobState, JobView, NodeState, SlurmClient
+from ftslurm.slurm.parse import seconds
+
+# MessageTimeout where Slurm does not say, and what slurmctld needs besides to see that it is over.
+MESSAGE_S, BESIDES_S = 10.0, 10.0
+LOOK_AGAIN_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """done: the job has left its dead nodes. what: that, or why not, in words; empty where there was nothing to do."""
+
+    done: bool = False
+    what: str = ""
+
+
+def part_with_dead(
+    client: SlurmClient, job: JobView, dead: Iterable[str], exclude: Collection[str], batch_node: str, config: Mapping[str, str],
+    clock: Callable[[], float] = time.monotonic, pause: Callable[[float], None] = time.sleep,
+) -> Parted:  # fmt: skip
+    """job: as it stands, and it may be requeued. dead: known to be so. exclude: nodes that it shall not come back to. batch_node:
+    where its script runs, as far as is known, which Slurm lets no job give back. clock: any seconds. pause: waits for so many."""
+    gone = leaves(job, dead, batch_node)
+    if not gone:
+        return Parted()
+    stays = f"{fold(gone)} stays in the job until Slurm takes it for down"
+    if not keeps_accounts(config) and not {*exclude} - job.excluded <= {*gone}:
+        return Parted(what=f"{stays}: without slurmdbd, other nodes could not be excluded")
+    limit_s = (seconds(config.get("MessageTimeout", "")) or MESSAGE_S) + BESIDES_S
+    try:
+        if not _noticed(client, job.number, gone, limit_s, clock, pause):
+            return Parted(what=f"{stays}: Slurm has not noticed that it does not respond")
+        client.keep_nodes(job.number, [node for node in job.nodes if node not in gone])
+    except FtslurmError as error:
+        return Parted(what=f"{stays}: {error.message}")
+    return Parted(True, f"{fold(gone)} given back to Slurm, which knows that nothing responds there")
+
+
+def keeps_accounts(config: Mapping[str, str]) -> bool:
+    """Is there a slurmdbd? config: Slurm's."""
+    return "slurmdbd" in config.get("AccountingStorageType", "")
+
+
+def leaves(job: JobView, dead: Iterable[str], batch_node: str) -> list[str]:
+    """Those of `dead` that the job can give back. Slurm starts the script on the first node."""
+    gone = sorted({*dead} & {*job.nodes})
+    script = {batch_node, *job.nodes[:1]}
+    return gone if job.state is JobState.RUNNING and not job.expedited and not script & {*gone} else []
+
+
+def _noticed(
+    client: SlurmClient, number: int, gone: Iterable[str], limit_s: float,
+    clock: Callable[[], float], pause: Callable[[float], None],
+) -> bool:  # fmt: skip
+    """Does Slurm know by itself that it reaches none of them? Unknown, where nodes are hidden from users, is no."""
+    until, called = clock() + limit_s, False
+    while True:
+        bad = {node.name for node in client.nodes() if node.state is NodeState.BAD}
+        if bad >= {*gone}:
+            return True
+        if clock() >= until:
+            return False
+        if not called:
+            client.signal_steps(number, "CONT")
+            called = True
+        pause(LOOK_AGAIN_S)

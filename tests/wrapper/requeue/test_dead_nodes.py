@@ -1,0 +1,103 @@
+"""Dead nodes leave the job before its requeue, once Slurm knows itself that they do not answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftslurm.slurm.client import JobState
+from ftslurm.wrapper.requeue.dead_nodes import part_with_dead
+from tests.fakes.slurm import FakeSlurm
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def slurm() -> FakeSlurm:
+    return FakeSlurm()
+
+
+DBD = {"AccountingStorageType": "accounting_storage/slurmdbd", "MessageTimeout": "10 sec"}
+
+
+def given_back(
+    slurm: FakeSlurm, number: int, *dead: str, batch_node: str = "", others: tuple[str, ...] = (), config: dict[str, str] = DBD
+) -> str:
+    """What was said where the job left them, empty where it did not."""
+    clock = Clock()
+    job = slurm.job(number)
+    slurm.requests.clear()
+    parted = part_with_dead(slurm, job, dead, (*dead, *others), batch_node, config, clock, clock.pause)
+    assert clock.now <= 30.0
+    assert parted.done == ("given back" in parted.what)
+    return parted.what if parted.done else ""
+
+
+def changes(slurm: FakeSlurm) -> list[tuple[object, ...]]:
+    return [request for request in slurm.requests if request[0] not in ("job", "nodes", "config")]
+
+
+def test_slurm_notices_first_then_the_node_goes(slurm: FakeSlurm) -> None:
+    slurm.dead = {"n2"}
+    number = slurm.submit(3)
+    assert given_back(slurm, number, "n2").startswith("n2 given back to Slurm")
+    assert changes(slurm) == [("signal_steps", number, "CONT"), ("keep_nodes", number, ("n1", "n3"))]
+
+
+def test_what_slurm_knows_already_needs_no_call(slurm: FakeSlurm) -> None:
+    number = slurm.submit(3)
+    slurm.set_node("n3", "DOWN")
+    assert given_back(slurm, number, "n3")
+    assert changes(slurm) == [("keep_nodes", number, ("n1", "n2"))]
+
+
+def test_a_node_that_answers_slurm_stays_in_the_job(slurm: FakeSlurm) -> None:
+    number = slurm.submit(3)
+    assert given_back(slurm, number, "n2") == ""
+    assert changes(slurm) == [("signal_steps", number, "CONT")]
+    assert slurm.job(number).nodes == ("n1", "n2", "n3")
+
+
+@pytest.mark.parametrize(("dead", "batch_node"), [(("n1",), ""), (("n1", "n2"), ""), (("n2",), "n2"), (("n4",), ""), ((), "")])
+def test_the_node_of_the_script_cannot_go_nor_one_that_is_not_the_jobs(
+    slurm: FakeSlurm, dead: tuple[str, ...], batch_node: str
+) -> None:
+    slurm.dead = {*dead}
+    number = slurm.submit(3)
+    assert given_back(slurm, number, *dead, batch_node=batch_node) == ""
+    assert changes(slurm) == []
+
+
+def test_a_job_that_waits_has_nothing_to_give(slurm: FakeSlurm) -> None:
+    number = slurm.submit(3, hold=True)
+    assert slurm.job(number).state is JobState.PENDING
+    assert given_back(slurm, number, "n2") == "" and changes(slurm) == []
+
+
+def test_an_expedited_job_is_left_as_it_is(slurm: FakeSlurm) -> None:
+    slurm.dead = {"n2"}
+    assert given_back(slurm, slurm.submit(3, expedited=True), "n2") == "" and changes(slurm) == []
+
+
+def test_where_slurm_refuses_it_the_requeue_goes_on_without(slurm: FakeSlurm) -> None:
+    slurm.dead = {"n2"}
+    number = slurm.submit(3)
+    slurm.cut_out(number, "n3")  # Slurm refuses changes then
+    assert given_back(slurm, number, "n2") == ""
+    assert slurm.job(number).nodes == ("n1", "n2")
+
+
+@pytest.mark.parametrize(("others", "goes"), [((), True), (("n4",), False)])
+def test_without_slurmdbd_it_goes_only_where_nothing_else_is_to_be_excluded(
+    slurm: FakeSlurm, others: tuple[str, ...], goes: bool
+) -> None:
+    slurm.dead = {"n2"}
+    assert bool(given_back(slurm, slurm.submit(3), "n2", others=others, config={})) == goes
