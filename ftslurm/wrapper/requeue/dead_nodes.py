@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from ftslurm.errors import FtslurmError
 from ftslurm.model.nodes import fold
+from ftslurm.model.values import dataclass
 from ftslurm.slurm.client import JobState, JobView, NodeState, SlurmClient
 from ftslurm.slurm.parse import seconds
 

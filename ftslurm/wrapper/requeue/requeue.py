@@ -15,11 +15,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from ftslurm.errors import SlurmRefused, SlurmUnavailable
 from ftslurm.model.decisions import Start
 from ftslurm.model.history import History
+from ftslurm.model.values import dataclass
 from ftslurm.policies.ladder.start_time import after_watch, for_slowness
 from ftslurm.slurm.client import AS_OF, JobState, JobView, SlurmClient
 from ftslurm.slurm.states import is_over
