@@ -122,6 +122,17 @@ class SlurmClientContract:
         assert len(view.nodes) == 2
         assert start <= view.start_time <= start + SOON_S
 
+    def test_gives_a_node_back_and_is_requeued_in_its_old_size(self, world: World) -> None:
+        client, number = world.client, world.submit(2)
+        first, _ = until_running(client, number).nodes
+        client.signal_steps(number, "CONT")
+        client.keep_nodes(number, [first])
+        assert client.job(number).nodes == (first,)
+        client.requeue(number)
+        wait(lambda: client.job(number), lambda view: not view.completing, "the clean-up")
+        client.start_at(number, int(time.time()) + 2)
+        assert len(until_running(client, number, restarts=1).nodes) == 2
+
     def test_starts_a_requeued_job_soon(self, world: World) -> None:
         """Not at once: 22.05 then now and then revokes the job's own credential, and it fails for good."""
         client, number = world.client, world.submit()

@@ -33,9 +33,12 @@ class Slurm:
         self.takes_s = takes_s
         self.asked: list[str] = []
         self.limits: list[float] = []
+        self.folders: list[str] = []
         self.now = 1000.0
 
-    def __call__(self, argv: Sequence[str], timeout_s: float, env: Mapping[str, str]) -> CommandResult:
+    def __call__(self, argv: Sequence[str], timeout_s: float, env: Mapping[str, str], cwd: str = "") -> CommandResult:
+        self.folders.append(cwd)
+        assert not cwd or Path(cwd).is_dir()
         self.asked.append(" ".join(argv))
         self.limits.append(timeout_s)
         assert env["SLURM_TIME_FORMAT"] == "%s"
@@ -170,3 +173,11 @@ def test_waits_grow_and_differ() -> None:
 def test_nodes_that_private_data_hides_are_none() -> None:
     """PrivateData=nodes; what is known of the job is enough."""
     assert Slurm(fails("slurm_load_node error: Access/permission denied\n")).client().nodes() == ()
+
+
+def test_nodes_are_given_back_from_a_folder_of_its_own() -> None:
+    """scontrol leaves two scripts where it runs."""
+    slurm = Slurm(shows("job-running"), (0, "To reset Slurm environment variables, execute", ""))
+    slurm.client().keep_nodes(30, ["n1"])
+    assert slurm.asked[-1].endswith("NodeList=n1") and slurm.folders[:-1] == [""]
+    assert slurm.folders[-1] and not Path(slurm.folders[-1]).exists()

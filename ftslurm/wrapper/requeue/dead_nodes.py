@@ -77,10 +77,10 @@ def _noticed(
     """Does Slurm know by itself that it reaches none of them? Unknown, where nodes are hidden from users, is no."""
     until, called = clock() + limit_s, False
     while True:
-        bad = {node.name for node in client.nodes() if node.state is NodeState.BAD}
-        if bad >= {*gone}:
+        nodes = client.nodes()
+        if {node.name for node in nodes if node.state is NodeState.BAD} >= {*gone}:
             return True
-        if clock() >= until:
+        if not nodes or clock() >= until:
             return False
         if not called:
             client.signal_steps(number, "CONT")

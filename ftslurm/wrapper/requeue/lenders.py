@@ -226,14 +226,10 @@ class Lenders:
             kept = [node for node in ours.nodes if node not in set(nodes)]
             if len(kept) == len(ours.nodes):
                 return NodesReleased(tuple(nodes), True, "Slurm has taken them already")
-            import tempfile
-
-            with tempfile.TemporaryDirectory() as folder:  # scontrol leaves two scripts where it runs
-                argv = commands.keep_nodes_argv(ours, kept)
-                done = self.run(argv, self.settings.slurm_timeout_s, env=dict(self.env), cwd=folder)
+            self.client.keep_nodes(self.job, kept)
         except FtslurmError as error:
             return NodesReleased(tuple(nodes), False, str(error))
-        return NodesReleased(tuple(nodes), done.status == 0, (done.stderr or done.stdout).strip())
+        return NodesReleased(tuple(nodes), True)
 
 
 def hopeless(reason: str) -> bool:

@@ -6,7 +6,6 @@ import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -461,20 +460,10 @@ def test_a_check_on_a_lent_node_is_a_step_of_its_lender() -> None:
 # --- given back
 
 
-def test_nodes_are_given_back_by_naming_the_rest_from_a_folder_of_its_own() -> None:
+def test_nodes_are_given_back_by_naming_the_rest() -> None:
     world = World()
-    seen: list[Path] = []
-
-    def scontrol(argv: Sequence[str]) -> CommandResult:
-        folder = Path(str(world.ran[-1][2]["cwd"]))
-        assert folder.is_dir()
-        seen.append(folder)
-        return said(argv, 0, "To reset Slurm environment variables, execute")
-
-    world.answers["scontrol"] = scontrol
-    assert world.lenders.release(["n2"]).ok
-    assert world.ran[0][0] == ("scontrol", "update", f"JobId={world.ours}", "NodeList=n1")
-    assert not seen[0].exists(), "scontrol leaves two scripts there"
+    assert world.lenders.release(["n2"]) == NodesReleased(("n2",), True)
+    assert world.slurm.job(world.ours).nodes == ("n1",)
 
 
 def test_nodes_that_slurm_has_taken_already_are_not_given_back_again() -> None:
@@ -484,8 +473,9 @@ def test_nodes_that_slurm_has_taken_already_are_not_given_back_again() -> None:
 
 def test_a_refusal_and_a_silence_are_told() -> None:
     world = World()
-    world.answers["scontrol"] = lambda argv: said(argv, 1, "", "Requested nodes are busy\n")
-    assert world.lenders.release(["n2"]) == NodesReleased(("n2",), False, "Requested nodes are busy")
+    world.slurm.cut_out(world.ours, "n1")  # Slurm accepts no change then
+    refused = world.lenders.release(["n2"])
+    assert not refused.ok and "not available right now" in refused.why
     world.slurm.away = True
     assert not world.lenders.release(["n2"]).ok
 
