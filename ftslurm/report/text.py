@@ -48,7 +48,7 @@ def print_status(console: Console, view: Status) -> None:
         ("last word", moment(view.at)),
     ]
     if view.requeue_open:
-        facts.append(("note", f"a requeue was started and not finished: ftslurm requeue --finish {view.job}"))
+        facts.append(("note", f"a requeue is under way; if it is not done in two minutes: ftslurm requeue --finish {view.job}"))
     if view.damaged:
         facts.append(("note", f"{view.damaged} damaged lines in the ledger were skipped"))
     console.print(printable(f"job {view.job} on {view.cluster or '?'}: {view.command}", style="bold"))
