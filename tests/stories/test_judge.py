@@ -1667,6 +1667,30 @@ def test_a_step_that_slurm_refuses_for_good_fails_at_once() -> None:
     assert launch_fails(FRESH_S + 1.0).status == 1
 
 
+@pytest.mark.parametrize(("step_key", "rungs"), [("", ["unconditional-requeue"]), ("evaluate", ["fail"])])
+def test_a_step_that_came_up_in_an_earlier_scheduling_and_is_refused_now_has_another_try(step_key: str, rungs: list[str]) -> None:
+    """What this allocation lacks, such as its GPUs, the next one may have; another command of the script has proven nothing."""
+    first = Job().begin()
+    first.exits(0, 3)
+    job = Job(past=first.ledger, schedule=1, **({"step_key": step_key} if step_key else {}))
+    job.silent = {do.LaunchStep}
+    job.tell(ev.Begun(), ev.StepEnded(ExitStatus(1)))
+    assert job.rungs[-1:] == rungs
+
+
+def test_such_tries_have_an_end() -> None:
+    past = Job().begin()
+    past.exits(0, 3)
+    for schedule in range(1, 9):
+        job = Job(past=past.ledger, schedule=schedule)
+        job.silent = {do.LaunchStep}
+        job.tell(ev.Begun(), ev.StepEnded(ExitStatus(1)))
+        if job.rungs[-1] == "fail":
+            break
+        past = job
+    assert schedule == 3 and job.status == 1
+
+
 def test_a_signal_before_the_step_is_started_once_more_ends_ftrun() -> None:
     job = launch_fails(2.0)
     job.tell(ev.SignalSeen(15))

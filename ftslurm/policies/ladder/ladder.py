@@ -501,7 +501,7 @@ def _unconditional(s: Situation) -> Answer:
         return _no("the command cannot be executed on any node, so running it again cannot help")
     if s.cause is Cause.HANG:
         return _not_meant("a hang is answered in place, or ends the job")
-    if s.cause is Cause.LAUNCH:
+    if s.cause is Cause.LAUNCH and not _came_up_before(s.history):
         return _no("the step never came up, and Slurm has said why")
     if s.blamed:
         return _not_meant("a node is to blame, and would be used again")
@@ -520,6 +520,13 @@ def _unconditional(s: Situation) -> Answer:
     if reason := _not_requeueable(s) or _too_few_alive(s):
         return _no(reason)
     return Answer(True, "no node is to blame")
+
+
+def _came_up_before(history: History) -> bool:
+    """This very step, in an earlier scheduling: then it is this allocation that lacks something. Slurm before 23.02.2 may leave the
+    GPUs out of one (docs/slurm-facts.md, "How long a clean-up takes")."""
+    last = history.last_run
+    return last is not None and any(key == last.step_key and schedule < last.schedule for schedule, key in history.starts)
 
 
 def _not_requeueable(s: Situation) -> str:
