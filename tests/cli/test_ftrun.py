@@ -62,7 +62,7 @@ def test_help_names_every_option_and_ends_with_0(tmp_path: Path) -> None:
         (("--ft-policy", "/nonexistent/policy.yaml", "true"), {}, 65, "/nonexistent/policy.yaml"),
         (("true",), {"FTRUN_MAX_RESTARTS": "-1"}, 65, "environment FTRUN_MAX_RESTARTS"),
         (("true",), {"FTRUN_MAX_RESTART": "3"}, 65, "FTRUN_MAX_RESTARTS"),
-        (("--ft-launcher", "srun", "true"), {}, 64, "allocation"),
+        (("--ft-launcher", "srun", "true"), {}, 64, "needs Slurm"),
         (("--nproc-per-node=4", "true"), {}, 64, "`ft_launcher --nproc-per-node ...` takes it"),
         (("-n2", "--max_restarts", "3", "true"), {}, 64, "--max_restarts is an option of torchrun and ft_launcher"),
         (("-n1", "true", ":", "-n1", "true"), {}, 64, "heterogeneous"),
