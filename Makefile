@@ -49,6 +49,7 @@ test-attacks: $(VENV)/.ready-test
 
 lint: $(VENV)/.ready-test
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/lint-imports --no-cache
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m vulture

@@ -33,9 +33,7 @@ class Series:
         return f"{self.name:<58} {median:9.3f} {self.unit:<3} median of {len(self.values)}, {low:.3f} to {high:.3f}"
 
 
-def run(
-    argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout_s: float = TIMEOUT_S
-) -> str:
+def run(argv: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout_s: float = TIMEOUT_S) -> str:
     """stdout; raises CalledProcessError with what was said."""
     done = subprocess.run(
         list(argv), env={**os.environ, **(env or {})}, cwd=cwd, capture_output=True, text=True, timeout=timeout_s

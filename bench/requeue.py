@@ -71,9 +71,11 @@ class Cell:
         late = sum(seconds > SLURMS_OWN_S for seconds in self.times_s)
         first, rest = self.times_s[0], self.times_s[1:] or self.times_s
         clean = f"{statistics.median(self.clean_ups_s):5.1f}" if self.clean_ups_s else "    ?"
-        return (f"{name:<13} {self.nodes} nodes  {len(self.times_s):3} requeues: median {statistics.median(self.times_s):5.1f} s,"
-                f" first {first:5.1f}, then {min(rest):5.1f} to {max(rest):5.1f}; clean-up {clean} s; {late} fell into 121 s"
-                + "".join(f"; {name} {seconds:.1f}" for name, seconds in zip(PARTS, self.parts_s, strict=False)))
+        return (
+            f"{name:<13} {self.nodes} nodes  {len(self.times_s):3} requeues: median {statistics.median(self.times_s):5.1f} s,"
+            f" first {first:5.1f}, then {min(rest):5.1f} to {max(rest):5.1f}; clean-up {clean} s; {late} fell into 121 s"
+            + "".join(f"; {name} {seconds:.1f}" for name, seconds in zip(PARTS, self.parts_s, strict=False))
+        )
 
 
 def times_s(marks: Path) -> tuple[float, ...]:
@@ -145,15 +147,16 @@ def cluster_with(epilog: float | None, nodes: int, conf: Sequence[str] = ()) -> 
         yield env
 
 
-def cells(
-    epilogs: Sequence[float | None], sizes: Sequence[int], rounds: int, loops: int, conf: Sequence[str] = ()
-) -> list[Cell]:
+def cells(epilogs: Sequence[float | None], sizes: Sequence[int], rounds: int, loops: int, conf: Sequence[str] = ()) -> list[Cell]:
     with ExitStack() as stack:
         envs = [stack.enter_context(cluster_with(epilog, sum(sizes), conf)) for epilog in epilogs]
         stack.enter_context(busy(loops))
         pool = stack.enter_context(ThreadPoolExecutor(len(epilogs) * len(sizes)))
-        asked = [pool.submit(once, OURS, env, epilog, size, rounds)
-                 for epilog, env in zip(epilogs, envs, strict=True) for size in sizes]
+        asked = [
+            pool.submit(once, OURS, env, epilog, size, rounds)
+            for epilog, env in zip(epilogs, envs, strict=True)
+            for size in sizes
+        ]
         return [one.result() for one in asked]
 
 

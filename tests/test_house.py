@@ -22,7 +22,10 @@ TABLE = 10_000
 MANY_LINES = {
     "ftslurm/model/settings.py:Settings": (TABLE, "one leaf each; the reference is made from them"),
     "ftslurm/policies/judge/replacing.py:Replacing": (365, "the search should be a part that decides by itself"),
-    "ftslurm/policies/judge/requests.py:Requests": (430, "checkpoints and the ways to stop should be parts that decide by themselves"),
+    "ftslurm/policies/judge/requests.py:Requests": (
+        430,
+        "checkpoints and the ways to stop should be parts that decide by themselves",
+    ),
     "ftslurm/policies/judge/settling.py:Settling": (370, "the diagnosis should be a part that decides by itself"),
     "ftslurm/sdk/probe.py:_Probe": (340, "one file without imports, which runs inside the ranks"),
     "ftslurm/wrapper/agent/evidence.py:NodeWatch": (370, "six pure parsers belong outside"),

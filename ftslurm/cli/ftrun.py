@@ -91,9 +91,7 @@ def _own(line: CommandLine) -> tuple[Mapping[str, Any], Mapping[str, tuple[Any, 
     return asked, theirs | values_of(asked)
 
 
-def _run(
-    line: CommandLine, asked: Mapping[str, Any], values: Mapping[str, tuple[Any, str]], env: Mapping[str, str]
-) -> int:
+def _run(line: CommandLine, asked: Mapping[str, Any], values: Mapping[str, tuple[Any, str]], env: Mapping[str, str]) -> int:
     gc.disable()  # nothing that loading makes is garbage, and to look for some would take a tenth of the time
     from ftslurm.config.settings_files import Request
     from ftslurm.wrapper.controller.wiring import Order, dry_run, run_job

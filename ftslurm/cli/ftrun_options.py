@@ -64,17 +64,23 @@ LEAVES = {
     help="A ladder that ships: modelarts, aimaster-sync, aimaster-async, ft-launcher.  [FTRUN_PROFILE]",
 )  # fmt: skip
 @click.option(
-    "--ft-annotations", metavar="FILE", shell_complete=complete.files,
+    "--ft-annotations",
+    metavar="FILE",
+    shell_complete=complete.files,
     help="fault-tolerance/* annotations, JSON.  [FTRUN_ANNOTATIONS]",
 )
 @click.option("--ft-aimaster", metavar="FLAGS", help='AIMaster\'s own flags in one word: "--job-execution-mode=Sync ...".')
 @click.option(
-    "--ft-mode", metavar="sync|async", shell_complete=complete.words("sync", "async", "min-healthy"),
+    "--ft-mode",
+    metavar="sync|async",
+    shell_complete=complete.words("sync", "async", "min-healthy"),
     help="async: restart only the rank that failed.",
 )
 @click.option("--ft-restart-policy", metavar="any-failed|min-healthy", help="ft_launcher's; see nodes.min_healthy.")
 @click.option(
-    "--ft-watch", metavar="L0|L1|L2", shell_complete=complete.words("L0", "L1", "L2"),
+    "--ft-watch",
+    metavar="L0|L1|L2",
+    shell_complete=complete.words("L0", "L1", "L2"),
     help="Watch Python ranks with a probe, to tell which one hangs.",
 )
 @click.option("--ft-provide", metavar="nvrx,aimaster", help="Stand in for these packages, even where they are installed.")
@@ -83,25 +89,36 @@ LEAVES = {
 @click.option("--ft-spares", metavar="N", help="Keep N nodes of the allocation as spares for bad ones.")
 @click.option("--ft-min-nodes", metavar="N", help="Continue with at least N nodes if a bad one cannot be replaced.")
 @click.option(
-    "--ft-launcher", metavar="srun|local", shell_complete=complete.words("auto", "srun", "local"),
+    "--ft-launcher",
+    metavar="srun|local",
+    shell_complete=complete.words("auto", "srun", "local"),
     help="Default: srun if Slurm is there, else local.",
 )
 @click.option("--ft-local-nodes", metavar="N", help="Nodes the local launcher simulates.")
 @click.option(
-    "--ft-restart-via", metavar="shim|step", shell_complete=complete.words("shim", "step"),
+    "--ft-restart-via",
+    metavar="shim|step",
+    shell_complete=complete.words("shim", "step"),
     help="step: a new srun for each restart, for MPI and PMIx.",
 )
 @click.option(
-    "--ft-rendezvous", metavar="torch", shell_complete=complete.words("none", "torch"),
+    "--ft-rendezvous",
+    metavar="torch",
+    shell_complete=complete.words("none", "torch"),
     help="Set MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, ...",
 )
 @click.option("--ft-grace", metavar="TIME", help="From SIGTERM to SIGKILL when ranks are stopped, e.g. 20s.")
 @click.option(
-    "--ft-set", metavar="NAME=VALUE", multiple=True, shell_complete=complete.settings,
+    "--ft-set",
+    metavar="NAME=VALUE",
+    multiple=True,
+    shell_complete=complete.settings,
     help="Any setting, e.g. requeue.start_in=10s.",
 )
 @click.option(
-    "--ft-state-dir", metavar="DIR", shell_complete=complete.folders,
+    "--ft-state-dir",
+    metavar="DIR",
+    shell_complete=complete.folders,
     help="Where ledgers are kept.  [FTSLURM_STATE_DIR; ~/.ftslurm]",
 )
 @click.option("--ft-dry-run", is_flag=True, help="Print what would run, and exit.")

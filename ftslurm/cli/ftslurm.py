@@ -71,9 +71,7 @@ def history(job: str, verbose: bool, as_json: bool) -> None:
     attempts = view.attempts(contents.records)
     evidence = [str(path) for path in kept_evidence(journal.path)]
     if as_json:
-        return print_json(
-            {"job": asdict(found), "attempts": [asdict(attempt) for attempt in attempts], "evidence": evidence}
-        )
+        return print_json({"job": asdict(found), "attempts": [asdict(attempt) for attempt in attempts], "evidence": evidence})
     text.print_history(text.console(), found, attempts, verbose)
     text.print_files(text.console(), "what hung ranks were doing", evidence)
 
@@ -84,7 +82,10 @@ def history(job: str, verbose: bool, as_json: bool) -> None:
 @click.option("--profile", metavar="NAME", default="", shell_complete=complete.profiles, help="As ftrun --ft-profile.")
 @click.option("--annotations", metavar="FILE", default="", shell_complete=complete.files, help="As ftrun --ft-annotations.")
 @click.option(
-    "--job", metavar="JOB", default="", shell_complete=complete.jobs,
+    "--job",
+    metavar="JOB",
+    default="",
+    shell_complete=complete.jobs,
     help="Take into account what `ftslurm control JOB` holds in this job.",
 )
 @click.option("--json", "as_json", is_flag=True, help="For programs.")

@@ -19,7 +19,11 @@ from ftslurm.model.text import visible
 @click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Only the latest jobs.")
 @click.option("--all-users", is_flag=True, help="As root: jobs of every user who has ledgers.")
 @click.option(
-    "-o", "--output", metavar="FILE", default="", shell_complete=complete.files,
+    "-o",
+    "--output",
+    metavar="FILE",
+    default="",
+    shell_complete=complete.files,
     help="Replace FILE whole, mode 0644, instead of stdout.",
 )
 @click.option("--otlp", is_flag=True, help="Send traces instead, to --endpoint or OTEL_EXPORTER_OTLP_ENDPOINT.")
@@ -35,9 +39,7 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
     try:
         from ftslurm.wrapper.measuring.exposition import text
     except ImportError:
-        raise UsageError(
-            "this needs prometheus-client, which is not installed", hint="pip install 'ftslurm[metrics]'"
-        ) from None
+        raise UsageError("this needs prometheus-client, which is not installed", hint="pip install 'ftslurm[metrics]'") from None
     from ftslurm.cli.output import site_settings
     from ftslurm.model.settings import duration
     from ftslurm.wrapper.everybody import jobs_of_all, jobs_of_me

@@ -28,7 +28,12 @@ SITE = "/etc/ftslurm/hooks.yaml"
 @click.command()
 @click.argument("job", nargs=-1, shell_complete=complete.jobs)
 @click.option(
-    "-o", "--output", "place", metavar="FILE", default="", shell_complete=complete.files,
+    "-o",
+    "--output",
+    "place",
+    metavar="FILE",
+    default="",
+    shell_complete=complete.files,
     help="Write to this file; its ending selects the format.",
 )
 @click.option("--since", default="", metavar="TIME", help=f"All jobs of this time: 7d, 12h; {USUAL} where no job is named.")

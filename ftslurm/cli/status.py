@@ -31,7 +31,11 @@ T = TypeVar("T")
               help="Include jobs that ended since then: 36h, 2026-11-20.")  # fmt: skip
 @click.option("--until", default="", metavar="TIME", help="Only jobs that began before this time.")
 @click.option(
-    "--state", "states", default="", metavar="STATE,...", shell_complete=complete.states,
+    "--state",
+    "states",
+    default="",
+    metavar="STATE,...",
+    shell_complete=complete.states,
     help="Only jobs in these states: running, held, failed, ...",
 )
 @click.option("--name", "names", default="", metavar="NAME,...", help="Only jobs of these names; `*` and `?` as in a shell.")

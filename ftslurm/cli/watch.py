@@ -20,7 +20,6 @@ LOOK_S = 1.0
 LEDGER_S = 3.0
 
 
-
 @click.command()
 @click.argument("job", required=False, shell_complete=complete.jobs)
 @click.option("--lines", "as_lines", is_flag=True, help="Print one line for each change, as into a pipe.")

@@ -311,9 +311,7 @@ class JobPage(LookingPage):
 
     def action_happened(self) -> None:
         found = happened(self._seen.records) if self._seen is not None else []
-        self.app.push_screen(
-            TextPage("what happened", lambda _: iter([[happened_line(each) for each in found]]), at_end=True)
-        )
+        self.app.push_screen(TextPage("what happened", lambda _: iter([[happened_line(each) for each in found]]), at_end=True))
 
     def action_stacks(self) -> None:
         """Of the ranks of the chosen node, now; below it what was kept of ranks that hung."""

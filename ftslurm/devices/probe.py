@@ -27,9 +27,7 @@ class Probe(Protocol):
         tuple: no answer (what is wrong is for `read` to say).
         """
 
-    def heal(
-        self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float
-    ) -> HealResult:
+    def heal(self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float) -> HealResult:
         """Wait up to `wait_s` for `codes` to clear, then, if `may_reset`, reset and look again.
 
         Called only when no process of the job is left on the node. Blocks; the caller bounds it by the two waits.

@@ -94,9 +94,7 @@ def clear_leftovers(settings: HookSettings, facts: JobFacts, admin: SlurmAdmin) 
     return f"{left} were left and {why or 'are gone'}"
 
 
-def clear(
-    settings: HookSettings, memory: Memory, case: Case, left: Left, deadline: float
-) -> tuple[tuple[Process, ...], str]:
+def clear(settings: HookSettings, memory: Memory, case: Case, left: Left, deadline: float) -> tuple[tuple[Process, ...], str]:
     """Puts it on record and away. Gives processes that could not be ended; else why something stays, or nothing."""
     with suppress(FtslurmError, OSError):  # without a record they are cleared away all the same
         memory.keep_evidence(f"{case.job}.{case.node}.txt", _evidence(case, left))
@@ -150,9 +148,7 @@ def _untouchable(facts: JobFacts, admin: SlurmAdmin) -> str:
         return str(error)
 
 
-def _end(
-    settings: HookSettings, case: Case, doomed: tuple[Process, ...], deadline: float
-) -> tuple[tuple[Process, ...], str]:
+def _end(settings: HookSettings, case: Case, doomed: tuple[Process, ...], deadline: float) -> tuple[tuple[Process, ...], str]:
     """Until a look finds none: gives those that cannot be ended, or why others stay.
 
     Only what was sent SIGKILL and stays in uninterruptible sleep cannot be ended. Whatever else is there had no time yet, is

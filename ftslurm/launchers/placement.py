@@ -179,9 +179,7 @@ def _mpi(options: Sequence[str], env: Mapping[str, str], default: str) -> str:
     return "" if kind == "none" else name
 
 
-def why_no_swap(
-    components: Sequence[Component], env: Mapping[str, str], nodes: Sequence[str], granted: int, width: int
-) -> str:
+def why_no_swap(components: Sequence[Component], env: Mapping[str, str], nodes: Sequence[str], granted: int, width: int) -> str:
     """Why no node of this step can be given another's place; empty if it can. nodes: of the allocation."""
     if why := why_not_placed(components):
         return why

@@ -50,9 +50,7 @@ FLAGS: Mapping[str, Flag] = {
     "enable-c4d-hang-detection": Flag(switch, False),
     "enable-job-exit-hang-detection": Flag(switch, False, "hang.exit_detection"),
     "job-exit-hang-interval": Flag(seconds, "600s", "hang.exit_interval"),
-    "fault-tolerant-policy": Flag(
-        choice("ExitCodeAndErrorMsg", "OnFailure", "Never"), "ExitCodeAndErrorMsg", "retry.policy"
-    ),
+    "fault-tolerant-policy": Flag(choice("ExitCodeAndErrorMsg", "OnFailure", "Never"), "ExitCodeAndErrorMsg", "retry.policy"),
     "max-num-of-same-error": Flag(count(1, 100_000), 10, "retry.same_error"),
     "max-tolerated-failure-rate": Flag(share, -1.0, "retry.failure_rate"),
     "c4d-log-level": Flag(choice("Info", "Warning", "Error"), "Warning", "hang.c4d_level"),

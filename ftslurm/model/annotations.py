@@ -31,9 +31,7 @@ def parse(text: str, place: str) -> Layer:
     if not values:
         return Layer({}, {})
     if RETRY not in values:
-        raise PolicyError(
-            f"{place}: {sorted(values)[0]} works only together with {RETRY}", hint=f'add "{RETRY}": "8" (1 to 128)'
-        )
+        raise PolicyError(f"{place}: {sorted(values)[0]} works only together with {RETRY}", hint=f'add "{RETRY}": "8" (1 to 128)')
     leaves = {
         "max_restarts": values[RETRY],
         "rungs.in-place-restart.enabled": True,

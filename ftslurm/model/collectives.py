@@ -262,9 +262,7 @@ def view_record(view: RankView) -> dict[str, Any]:
         "cpu": view.cpu_percent,
         "io": view.io_bytes_s,
         "children": view.children,
-        "groups": [
-            [g.key, fold(g.members), g.entered, g.completed, g.started, g.operation, list(g.recent)] for g in view.groups
-        ],
+        "groups": [[g.key, fold(g.members), g.entered, g.completed, g.started, g.operation, list(g.recent)] for g in view.groups],
         "inside": _stay_record(view.inside),
         "exact": view.exact,
         "stack_inside": view.stack_inside,

@@ -532,7 +532,15 @@ class TimePassed:
 
 # What agents tell of ranks. Their connections are not those of the shims, so it may arrive when other ranks run already.
 AgentTold = (
-    QuietSeen | UseSampled | BeatOverdue | ProgramSaid | StallSeen | RanksCompared | StageSet | Progressed | RanksAlive
+    QuietSeen
+    | UseSampled
+    | BeatOverdue
+    | ProgramSaid
+    | StallSeen
+    | RanksCompared
+    | StageSet
+    | Progressed
+    | RanksAlive
     | EvidenceTaken
 )
 

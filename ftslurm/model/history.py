@@ -335,9 +335,7 @@ def _reinstated(past: History, found: Reinstated) -> History:
     suspicions = dict(past.suspicions)
     for node in found.nodes:
         suspicions[node] = tuple(told for told in suspicions.get(node, ()) if told[1] != found.signature)
-    return replace(
-        past, isolated=isolated, suspicions=suspicions, reinstated=past.reinstated | nodes, let_in=past.let_in - nodes
-    )
+    return replace(past, isolated=isolated, suspicions=suspicions, reinstated=past.reinstated | nodes, let_in=past.let_in - nodes)
 
 
 def _fault_seen(past: History, fault: FaultSeen) -> History:

@@ -155,9 +155,7 @@ def _devices(rows: Any) -> tuple[DeviceLive, ...]:
 def _row(value: Any) -> list[Any]:
     """The fields in order. Tuples become lists, and floats short."""
     found = (getattr(value, name) for name in value.__match_args__)
-    return [
-        round(item, 3) if isinstance(item, float) else list(item) if isinstance(item, tuple) else item for item in found
-    ]
+    return [round(item, 3) if isinstance(item, float) else list(item) if isinstance(item, tuple) else item for item in found]
 
 
 Check = Callable[[Any], Any]

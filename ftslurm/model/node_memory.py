@@ -57,9 +57,7 @@ class Remembered:
     suspect: bool
 
 
-def remembered(
-    records: Iterable[Told], now: float, memory_s: float, suspect_from: int
-) -> tuple[Remembered, ...]:
+def remembered(records: Iterable[Told], now: float, memory_s: float, suspect_from: int) -> tuple[Remembered, ...]:
     """All nodes of which something still counts. suspect_from: as many jobs make a node suspect. now: Unix seconds."""
     left: dict[tuple[str, str], list[NodeLeft]] = {}
     for record in records:

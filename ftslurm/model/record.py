@@ -501,12 +501,37 @@ class IterationSeen:
 
 
 Record = (
-    RunBegan | AttemptBegan | StepReached | RankBegan | FaultSeen | TroubleSeen | Diagnosed | Reinstated | HangSeen | HangEnded
+    RunBegan
+    | AttemptBegan
+    | StepReached
+    | RankBegan
+    | FaultSeen
+    | TroubleSeen
+    | Diagnosed
+    | Reinstated
+    | HangSeen
+    | HangEnded
     | Paused
-    | Advised | CulpritSeen | ProgramSaid
-    | SlotsChanged | NodeLent | NodeRefused
-    | Drilled | OutputTo | Waiting | Signalled | Decided | CleanUpBegan | CarriedOut | AttemptEnded | Finished
-    | Requested | RequestAnswered | RequestDone | CheckpointSeen | IterationSeen
+    | Advised
+    | CulpritSeen
+    | ProgramSaid
+    | SlotsChanged
+    | NodeLent
+    | NodeRefused
+    | Drilled
+    | OutputTo
+    | Waiting
+    | Signalled
+    | Decided
+    | CleanUpBegan
+    | CarriedOut
+    | AttemptEnded
+    | Finished
+    | Requested
+    | RequestAnswered
+    | RequestDone
+    | CheckpointSeen
+    | IterationSeen
 )
 KINDS: Mapping[str, type] = {
     kind.__name__: kind

@@ -230,7 +230,10 @@ class Settings:
         "rungs.rank-restart.in_a_row", count(1, 100_000), 20,
         "restarts of a single rank, each soon after the previous one, before all ranks are stopped and the next rung is tried",
     )  # fmt: skip
-    max_restarts: int = _leaf("max_restarts", count(0, 128), 8,
+    max_restarts: int = _leaf(
+        "max_restarts",
+        count(0, 128),
+        8,
         "requeues that a job may use, isolated and unconditional ones together",
     )
     max_restarts_for: str = _leaf(
@@ -245,11 +248,16 @@ class Settings:
         " has its own)",
     )  # fmt: skip
 
-    in_place: bool = _leaf("rungs.in-place-restart.enabled", switch, True,
+    in_place: bool = _leaf(
+        "rungs.in-place-restart.enabled",
+        switch,
+        True,
         "restart the ranks on the same nodes after a device fault that can heal",
     )
     same_code_limit: int = _leaf(
-        "rungs.in-place-restart.same_code_limit", count(1, 1000), 3,
+        "rungs.in-place-restart.same_code_limit",
+        count(1, 1000),
+        3,
         "occurrences of the same fault code on the same device, within same_code_window, after which the node is excluded and"
         " not restarted in place",
     )
@@ -259,7 +267,10 @@ class Settings:
     self_heal_wait_s: float = _leaf(
         "rungs.in-place-restart.self_heal_wait", lasting, 15.0, "how long to wait for a device to recover by itself"
     )
-    reset: str = _leaf("rungs.in-place-restart.reset", choice("auto", "never"), "auto",
+    reset: str = _leaf(
+        "rungs.in-place-restart.reset",
+        choice("auto", "never"),
+        "auto",
         "auto: reset devices that do not recover by themselves, where that is permitted; never: do not reset",
     )
     reset_wait_s: float = _leaf("rungs.in-place-restart.reset_wait", lasting, 180.0, "how long the reset of a device may take")
@@ -269,7 +280,10 @@ class Settings:
         0,
         "crashes of the program that are answered by a restart in place before a requeue is tried (as torchrun's --max-restarts)",
     )
-    hang_restart: bool = _leaf("rungs.hang-restart.enabled", switch, False,
+    hang_restart: bool = _leaf(
+        "rungs.hang-restart.enabled",
+        switch,
+        False,
         "restart the ranks on the same nodes when the job hangs and no node is to blame",
     )
     hang_restart_asked: bool = _leaf(
@@ -277,23 +291,36 @@ class Settings:
         "switch hang-restart on as soon as the program sets a time limit of its own (calculated timeouts, a staged interval);"
         " off if enabled: false was requested",
     )  # fmt: skip
-    hangs_in_a_row: int = _leaf("rungs.hang-restart.in_a_row", count(1, 128), 3,
+    hangs_in_a_row: int = _leaf(
+        "rungs.hang-restart.in_a_row",
+        count(1, 128),
+        3,
         "consecutive hang restarts allowed before a hang fails the job",
     )
-    node_replacement: bool = _leaf("rungs.node-replacement.enabled", switch, False,
+    node_replacement: bool = _leaf(
+        "rungs.node-replacement.enabled",
+        switch,
+        False,
         "replace a bad node by a spare or a borrowed node and keep the allocation",
     )
     node_replacements: int = _leaf("rungs.node-replacement.budget", count(0, 128), 0, "nodes that one job may replace or give up")
-    shrink: bool = _leaf("rungs.shrink.enabled", switch, False,
+    shrink: bool = _leaf(
+        "rungs.shrink.enabled",
+        switch,
+        False,
         "continue with fewer nodes if no replacement is available; nodes.min is the smallest number",
     )
     isolated_requeue: bool = _leaf("rungs.isolated-requeue.enabled", switch, True, "requeue the job with the bad nodes excluded")
     unconditional_requeue: bool = _leaf(
-        "rungs.unconditional-requeue.enabled", switch, True,
-        "requeue the job when the program failed and no device or node explains the failure"
+        "rungs.unconditional-requeue.enabled",
+        switch,
+        True,
+        "requeue the job when the program failed and no device or node explains the failure",
     )
     unconditional_in_a_row: int = _leaf(
-        "rungs.unconditional-requeue.in_a_row", count(1, 128), 3,
+        "rungs.unconditional-requeue.in_a_row",
+        count(1, 128),
+        3,
         "consecutive unconditional requeues, without progress and without a device or node fault in between, before the job"
         " fails",
     )
@@ -315,32 +342,52 @@ class Settings:
         "retry.failure_rate", share, -1.0, "share of the ranks that may fail before the job fails (-1 = unlimited)"
     )
     keywords: tuple[str, ...] = _leaf(
-        "retry.keywords", words_of(), (),
-        "words that mark an error as retriable when they occur in the last output of a failed rank"
+        "retry.keywords",
+        words_of(),
+        (),
+        "words that mark an error as retriable when they occur in the last output of a failed rank",
     )
 
     hang_detection: bool = _leaf(
-        "hang.detection", switch, True,
-        "report a hang when no process of the job does IO and the use of its devices (or CPUs) does not change"
+        "hang.detection",
+        switch,
+        True,
+        "report a hang when no process of the job does IO and the use of its devices (or CPUs) does not change",
     )
     hang_detect_s: float = _leaf(
-        "hang.detect_time", lasting, 1800.0,
-        "time without process IO on all nodes after which the use of devices is sampled (MA_HANG_DETECT_TIME, there in"
-        " minutes)",
+        "hang.detect_time",
+        lasting,
+        1800.0,
+        "time without process IO on all nodes after which the use of devices is sampled (MA_HANG_DETECT_TIME, there in minutes)",
     )
-    hang_sample_s: float = _leaf("hang.sample_time", lasting, 60.0,
+    hang_sample_s: float = _leaf(
+        "hang.sample_time",
+        lasting,
+        60.0,
         "how long the use of devices or CPUs is sampled before a hang is reported",
     )
-    hang_silence: bool = _leaf("hang.log_silence", switch, False,
+    hang_silence: bool = _leaf(
+        "hang.log_silence",
+        switch,
+        False,
         "report a hang when no rank has printed anything for hang.interval",
     )
-    hang_interval_s: float = _leaf("hang.interval", lasting, 1800.0,
+    hang_interval_s: float = _leaf(
+        "hang.interval",
+        lasting,
+        1800.0,
         "time without output of any rank that counts as a hang (with hang.log_silence)",
     )
-    hang_exit: bool = _leaf("hang.exit_detection", switch, False,
+    hang_exit: bool = _leaf(
+        "hang.exit_detection",
+        switch,
+        False,
         "report a hang when some ranks have exited and the others do not exit within hang.exit_interval",
     )
-    hang_exit_s: float = _leaf("hang.exit_interval", lasting, 600.0,
+    hang_exit_s: float = _leaf(
+        "hang.exit_interval",
+        lasting,
+        600.0,
         "longest time between the first and the last exit of a rank (with hang.exit_detection)",
     )
     watch: str = _leaf(
@@ -354,51 +401,76 @@ class Settings:
         "fault_tolerance", table, "", "ft_launcher's configuration, as its YAML file has it: timeouts for heartbeats and sections"
     )
     provide: tuple[str, ...] = _leaf(
-        "sdk.provide", words_of("nvrx", "aimaster"), (),
-        "packages that ftslurm's own implementation replaces in the ranks, even where they are installed"
+        "sdk.provide",
+        words_of("nvrx", "aimaster"),
+        (),
+        "packages that ftslurm's own implementation replaces in the ranks, even where they are installed",
     )
     inject: bool = _leaf(
-        "sdk.inject", switch, True,
-        "add the program interface (ftslurm.sdk) to PYTHONPATH of the ranks, so that it need not be installed"
+        "sdk.inject",
+        switch,
+        True,
+        "add the program interface (ftslurm.sdk) to PYTHONPATH of the ranks, so that it need not be installed",
     )
-    hang_evidence_s: float = _leaf("hang.evidence_time", lasting, 10.0,
+    hang_evidence_s: float = _leaf(
+        "hang.evidence_time",
+        lasting,
+        10.0,
         "how long to collect evidence from a hung rank before it is stopped",
     )
     hang_c4d: bool = _leaf(
         "hang.c4d", switch, True, "watch the collectives of the ranks to see whether the job is stalled, and which rank stalls it"
     )
     hang_c4d_level: str = _leaf(
-        "hang.c4d_level", choice("Info", "Warning", "Error"), "Warning",
-        "least severity of a finding about collectives that is printed; the history has all of them"
+        "hang.c4d_level",
+        choice("Info", "Warning", "Error"),
+        "Warning",
+        "least severity of a finding about collectives that is printed; the history has all of them",
     )
     hang_c4d_timeout_s: float = _leaf(
-        "hang.c4d_timeout", lasting, 10.0,
-        "time without a finished collective after which the stalled rank is looked for (C4D_HANG_TIMEOUT, there in seconds)"
+        "hang.c4d_timeout",
+        lasting,
+        10.0,
+        "time without a finished collective after which the stalled rank is looked for (C4D_HANG_TIMEOUT, there in seconds)",
     )
     hang_c4d_times: int = _leaf(
-        "hang.c4d_times", count(1, 100_000), 18,
-        "after this many hang.c4d_timeout inside one collective, report an Error (C4D_HANG_TIMES)"
+        "hang.c4d_times",
+        count(1, 100_000),
+        18,
+        "after this many hang.c4d_timeout inside one collective, report an Error (C4D_HANG_TIMES)",
     )
     hang_stall_s: float = _leaf(
-        "hang.stall", lasting, 180.0,
+        "hang.stall",
+        lasting,
+        180.0,
         "time without a finished collective after which a stalled job counts as hung; longer if the job has made longer"
         " pauses before",
     )
     hang_work_s: float = _leaf(
-        "hang.stall_at_work", lasting, 1800.0,
-        "the same as hang.stall, while the ranks that are waited for still do work; shorter once the job's pauses are known"
+        "hang.stall_at_work",
+        lasting,
+        1800.0,
+        "the same as hang.stall, while the ranks that are waited for still do work; shorter once the job's pauses are known",
     )
     hang_start_s: float = _leaf(
-        "hang.start", lasting, 600.0,
-        "longest wait for the first collective, from the moment the last of the waiting ranks arrived"
+        "hang.start",
+        lasting,
+        600.0,
+        "longest wait for the first collective, from the moment the last of the waiting ranks arrived",
     )
-    hang_compare_s: float = _leaf("hang.compare", lasting, 60.0,
+    hang_compare_s: float = _leaf(
+        "hang.compare",
+        lasting,
+        60.0,
         "interval between two searches for ranks that are slower than the others (0s = never)",
     )
 
     stop_grace_s: float = _leaf(
         # Below Slurm's KillWait (30 s unless the site changed it), so that ranks can end by themselves under both.
-        "stop.grace", lasting, 20.0, "time from SIGTERM to SIGKILL when ranks are stopped"
+        "stop.grace",
+        lasting,
+        20.0,
+        "time from SIGTERM to SIGKILL when ranks are stopped",
     )
     after_signal_s: float = _leaf(
         "stop.after_signal", lasting_or_auto, 0.0,
@@ -407,8 +479,10 @@ class Settings:
         " ranks",
     )  # fmt: skip
     signal_delay_s: float = _leaf(
-        "stop.signal_delay", lasting, 0.0,
-        "time to wait before such a signal is passed on to ranks that have not received it (as torchrun's --monitor-interval)"
+        "stop.signal_delay",
+        lasting,
+        0.0,
+        "time to wait before such a signal is passed on to ranks that have not received it (as torchrun's --monitor-interval)",
     )
     kill_wait_s: float = _leaf("stop.kill_wait", lasting, 30.0, "time from SIGKILL until a process counts as unkillable")
 
@@ -421,8 +495,10 @@ class Settings:
         " clean-up is expected to have ended, judged by earlier ones",
     )
     cleanup: tuple[str, ...] = _leaf(
-        "requeue.cleanup", words_of(), (),
-        "the job's own clean-up: a program and its arguments, run once on each node before a requeue"
+        "requeue.cleanup",
+        words_of(),
+        (),
+        "the job's own clean-up: a program and its arguments, run once on each node before a requeue",
     )
     cleanup_grace_s: float = _leaf(
         "requeue.cleanup_grace",
@@ -434,28 +510,42 @@ class Settings:
     even_if_no_requeue: bool = _leaf(
         "requeue.even_if_no_requeue", switch, False, "requeue a job even if it was submitted with --no-requeue"
     )
-    isolation_expires_s: float = _leaf("isolation.expires", duration, 0.0,
+    isolation_expires_s: float = _leaf(
+        "isolation.expires",
+        duration,
+        0.0,
         "how long a node stays excluded from the job (0s = for the job's whole life)",
     )
     memory_s: float = _leaf(
-        "isolation.memory", duration, 7 * 86400.0,
-        "how long later jobs remember nodes that were abandoned because of a fault (0s = not at all)"
+        "isolation.memory",
+        duration,
+        7 * 86400.0,
+        "how long later jobs remember nodes that were abandoned because of a fault (0s = not at all)",
     )
     memory_jobs: int = _leaf(
-        "isolation.memory_jobs", count(1, 1000), 2,
-        "number of jobs that must have abandoned a node because of a fact before it is suspect"
+        "isolation.memory_jobs",
+        count(1, 1000),
+        2,
+        "number of jobs that must have abandoned a node because of a fact before it is suspect",
     )
     blame_on_words: int = _leaf(
-        "blame.on_words", count(0, 128), 1,
-        "nodes that one job may abandon because of what ranks printed, without a fact that agrees (0 = none)"
+        "blame.on_words",
+        count(0, 128),
+        1,
+        "nodes that one job may abandon because of what ranks printed, without a fact that agrees (0 = none)",
     )
 
     warning_signals: tuple[str, ...] = _leaf(
-        "warning.signals", words_of(*_SIGNALS), ("TERM",),
-        "signals by which Slurm warns of a time limit or a preemption (sbatch --signal)"
+        "warning.signals",
+        words_of(*_SIGNALS),
+        ("TERM",),
+        "signals by which Slurm warns of a time limit or a preemption (sbatch --signal)",
     )
     warning_requeue: bool = _leaf("warning.requeue", switch, False, "requeue the job after such a warning; no budget is spent")
-    warning_grace_s: float = _leaf("warning.grace", lasting, 60.0,
+    warning_grace_s: float = _leaf(
+        "warning.grace",
+        lasting,
+        60.0,
         "time that the ranks have after the warning to write a checkpoint and exit",
     )
 
@@ -483,31 +573,46 @@ class Settings:
     )  # fmt: skip
 
     lease_s: float = _leaf(
-        "lease.time", lasting, 60.0,
-        "a node that is cut off stops its own ranks after this time; must be well above nodes.silence"
+        "lease.time",
+        lasting,
+        60.0,
+        "a node that is cut off stops its own ranks after this time; must be well above nodes.silence",
     )
     lease_margin_s: float = _leaf(
         # The shim kills at the end of the lease, the kernel one second later; the rest is for clocks that differ.
-        "lease.margin", lasting, 5.0, "time from the end of a lease until its ranks may start elsewhere"
+        "lease.margin",
+        lasting,
+        5.0,
+        "time from the end of a lease until its ranks may start elsewhere",
     )
     silence_s: float = _leaf(
-        "nodes.silence", lasting, 15.0,
-        "time without a message from a node after which Slurm and the node's slurmd are asked about it"
+        "nodes.silence",
+        lasting,
+        15.0,
+        "time without a message from a node after which Slurm and the node's slurmd are asked about it",
     )
     probe_s: float = _leaf("nodes.probe_timeout", lasting, 5.0, "how long the slurmd of a silent node may take to answer")
-    spares: int = _leaf("nodes.spares", count(0, 4096), 0,
+    spares: int = _leaf(
+        "nodes.spares",
+        count(0, 4096),
+        0,
         "nodes of the allocation that the step leaves free to replace bad ones",
     )
     donor: bool = _leaf("nodes.donor", switch, True, "when no spare is left, borrow a node by a small job that ftrun submits")
     donor_options: tuple[str, ...] = _leaf(
         "nodes.donor_options", words_of(), (), "further sbatch options of that job, such as --constraint=a100"
     )
-    replacement_wait_s: float = _leaf("nodes.replacement_wait", lasting, 300.0,
+    replacement_wait_s: float = _leaf(
+        "nodes.replacement_wait",
+        lasting,
+        300.0,
         "how long to wait for a replacement node before the next rung is tried",
     )
     health_command: tuple[str, ...] = _leaf(
-        "nodes.health_command", words_of(), (),
-        "program and arguments that exit with status 0 on a node that may run ranks; run before ranks start there"
+        "nodes.health_command",
+        words_of(),
+        (),
+        "program and arguments that exit with status 0 on a node that may run ranks; run before ranks start there",
     )
     straggler_wait_s: float = _leaf(
         # Images are loaded at different speeds; but srun waits for ever where a node cannot even start our program.
@@ -522,8 +627,10 @@ class Settings:
         " that Slurm uses",
     )  # fmt: skip
     ports: tuple[int, int] | None = _leaf(
-        "nodes.ports", port_range, None,
-        "ports on which ftrun may listen, such as 60000-60100. Empty: SrunPortRange if the site sets it, else any port"
+        "nodes.ports",
+        port_range,
+        None,
+        "ports on which ftrun may listen, such as 60000-60100. Empty: SrunPortRange if the site sets it, else any port",
     )
     secret: str = _leaf(
         "nodes.secret", choice("auto", "munge", "file", "environment"), "auto",
@@ -533,32 +640,46 @@ class Settings:
     )  # fmt: skip
     check_s: float = _leaf("nodes.check_timeout", lasting, 30.0, "how long the check of a node before ranks start there may take")
     min_healthy: int = _leaf(
-        "nodes.min_healthy", count(0, 65536), 0,
-        "for mode min-healthy: smallest number of nodes without an exited rank (0 = all nodes)"
+        "nodes.min_healthy",
+        count(0, 65536),
+        0,
+        "for mode min-healthy: smallest number of nodes without an exited rank (0 = all nodes)",
     )
-    min_nodes: int = _leaf("nodes.min", count(0, 65536), 0,
+    min_nodes: int = _leaf(
+        "nodes.min",
+        count(0, 65536),
+        0,
         "smallest number of nodes that the job can run on (for shrink; 0 = all nodes)",
     )
 
     poll_s: float = _leaf("devices.poll", lasting, 10.0, "interval between two checks of a node's devices")
-    answer_wait_s: float = _leaf("devices.answer_wait", lasting, 5.0,
+    answer_wait_s: float = _leaf(
+        "devices.answer_wait",
+        lasting,
+        5.0,
         "how long to wait for the state of the devices after a rank has failed",
     )
     user_induced: tuple[str, ...] = _leaf(
-        "devices.user_induced", words_of(), (),
-        "fault codes that the program causes itself, in addition to those of the catalogue"
+        "devices.user_induced",
+        words_of(),
+        (),
+        "fault codes that the program causes itself, in addition to those of the catalogue",
     )
 
     catalogs: tuple[str, ...] = _leaf(
         "catalogs", words_of(), (), "the site's own files of codes and patterns, which override the ones that ship"
     )
     keep_bytes: int = _leaf(
-        "logs.keep_bytes", count(0, 1 << 32), 16 << 20,
+        "logs.keep_bytes",
+        count(0, 1 << 32),
+        16 << 20,
         "bytes of each output file of the batch script that are saved at a requeue, which may truncate the file (0 = none)",
     )
     tail_bytes: int = _leaf(
-        "logs.tail_bytes", count(0, 1 << 20), 65536,
-        "bytes of each output stream of a rank that are kept to explain a failure (0 = none)"
+        "logs.tail_bytes",
+        count(0, 1 << 20),
+        65536,
+        "bytes of each output stream of a rank that are kept to explain a failure (0 = none)",
     )
     log_folder: str = _leaf(
         "logs.folder", text, "",
@@ -588,26 +709,39 @@ class Settings:
     notify_replacement: tuple[str, ...] = _leaf(
         "notify.replacement", words_of(), ("all",), "who is notified when a node is replaced or given up"
     )
-    notify_restart: tuple[str, ...] = _leaf("notify.restart", words_of(), ("none",),
+    notify_restart: tuple[str, ...] = _leaf(
+        "notify.restart",
+        words_of(),
+        ("none",),
         "who is notified of a restart on the same nodes",
     )
-    notify_hang: tuple[str, ...] = _leaf("notify.hang", words_of(), ("all",),
+    notify_hang: tuple[str, ...] = _leaf(
+        "notify.hang",
+        words_of(),
+        ("all",),
         "who is notified of a hang that is not answered by a restart",
     )
     notify_message: tuple[str, ...] = _leaf("notify.message", words_of(), ("all",), "who receives the program's own messages")
     notify_end: tuple[str, ...] = _leaf("notify.end", words_of(), ("none",), "who is notified when the job has ended well")
     notify_burst: int = _leaf(
-        "notify.burst", count(1, 1000), 6,
-        "messages that one address receives within notify.window; further ones are combined into one summary"
+        "notify.burst",
+        count(1, 1000),
+        6,
+        "messages that one address receives within notify.window; further ones are combined into one summary",
     )
     notify_window_s: float = _leaf("notify.window", lasting, 600.0, "time over which notify.burst counts")
-    notify_wait_s: float = _leaf("notify.wait", lasting, 10.0,
+    notify_wait_s: float = _leaf(
+        "notify.wait",
+        lasting,
+        10.0,
         "how long the end of the job may be delayed to send the last notices",
     )
 
     metrics_dir: str = _leaf(
-        "metrics.dir", text, "",
-        "folder that node_exporter's textfile collector reads; ftrun writes one file for each job. Empty: no metrics"
+        "metrics.dir",
+        text,
+        "",
+        "folder that node_exporter's textfile collector reads; ftrun writes one file for each job. Empty: no metrics",
     )
     metrics_every_s: float = _leaf("metrics.every", lasting, 15.0, "interval between two updates of that file")
     metrics_keep_s: float = _leaf(
@@ -619,33 +753,53 @@ class Settings:
         " ends. Empty: no traces",
     )  # fmt: skip
 
-    slurm_client: str = _leaf("slurm.client", choice("auto", "cli", "pyslurm"), "auto",
+    slurm_client: str = _leaf(
+        "slurm.client",
+        choice("auto", "cli", "pyslurm"),
+        "auto",
         "how Slurm is asked. cli: by its commands; pyslurm: by the library; auto: pyslurm where it is installed and fits,"
         " else cli",
     )
     slurm_bin: str = _leaf("slurm.bin", text, "", "folder of Slurm's commands (srun, scontrol, ...). Empty: searched on PATH")
-    slurm_comment: bool = _leaf("slurm.comment", switch, True,
+    slurm_comment: bool = _leaf(
+        "slurm.comment",
+        switch,
+        True,
         "show in the job's comment what ftrun waits for, if the job has no comment of its own",
     )
     slurm_timeout_s: float = _leaf("slurm.timeout", lasting, 60.0, "how long slurmctld may take to answer")
     slurm_patience_s: float = _leaf(
-        "slurm.patience", duration, 4 * 3600.0,
-        "how long to wait for a slurmctld that is away before the job is given up (0s = not at all)"
+        "slurm.patience",
+        duration,
+        4 * 3600.0,
+        "how long to wait for a slurmctld that is away before the job is given up (0s = not at all)",
     )
 
-    launcher: str = _leaf("launcher", choice("auto", "srun", "local"), "auto",
+    launcher: str = _leaf(
+        "launcher",
+        choice("auto", "srun", "local"),
+        "auto",
         "what starts the ranks. srun: Slurm; local: processes of this machine; auto: srun, or local where there is no Slurm",
     )
     local_nodes: int = _leaf(
         "local_nodes", count(0, 4096), 0, "nodes that the local launcher simulates (0 = the number that -N names)"
     )
-    restart_via: str = _leaf("restart_via", choice("shim", "step"), "shim",
+    restart_via: str = _leaf(
+        "restart_via",
+        choice("shim", "step"),
+        "shim",
         "how ranks start again. shim: in the running step; step: by a new srun, which MPI and PMIx programs need",
     )
-    rendezvous: str = _leaf("rendezvous", choice("none", "torch"), "none",
+    rendezvous: str = _leaf(
+        "rendezvous",
+        choice("none", "torch"),
+        "none",
         "torch: set MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE and the like in each rank; none: do not",
     )
-    python: str = _leaf("python", text, "",
+    python: str = _leaf(
+        "python",
+        text,
+        "",
         "Python interpreter for shims and agents on the nodes. Empty: the one that runs ftrun",
     )
 
@@ -814,9 +968,7 @@ def _has_timeouts(ft_config: str) -> bool:
 def _check_lease(settings: Settings, places: Mapping[str, str]) -> None:
     """Raises: PolicyError for leases that would end ranks too soon, or save nobody."""
     if not settings.silence_s:
-        raise PolicyError(
-            f"{places['nodes.silence']}: nodes.silence 0 s: no node would be missed", hint="leave it out for 15 s"
-        )
+        raise PolicyError(f"{places['nodes.silence']}: nodes.silence 0 s: no node would be missed", hint="leave it out for 15 s")
     # The last answer may have been lost: then the lease counts from the renewal before. Then come silence and the second proof.
     least_s = settings.silence_s * (1 + 1 / BEATS) + settings.probe_s + settings.lease_margin_s
     if settings.lease_s < least_s:
@@ -844,9 +996,7 @@ def known_leaf(name: str, place: str) -> Any:
                 f"{place}: `{rung}` is not a rung{suggestion(rung, RUNG_NAMES)}",
                 hint=f"the rungs are {', '.join(RUNG_NAMES)}",
             )
-    raise PolicyError(
-        f"{place}: there is no setting `{name}`{suggestion(name, LEAVES)}", hint="`ftslurm explain` lists them all"
-    )
+    raise PolicyError(f"{place}: there is no setting `{name}`{suggestion(name, LEAVES)}", hint="`ftslurm explain` lists them all")
 
 
 def parse_leaf(name: str, raw: Any, place: str) -> Any:

@@ -32,9 +32,7 @@ def deliver(destination: Destination, notice: Notice) -> str:
         return cut(visible(scrubbed(f"{type(error).__name__}: {error}", destination)), MAX_WHY)
 
 
-def deliver_patiently(
-    destination: Destination, notice: Notice, sleep: Callable[[float], Any], tries: int = TRIES
-) -> str:
+def deliver_patiently(destination: Destination, notice: Notice, sleep: Callable[[float], Any], tries: int = TRIES) -> str:
     """The same, tried again with growing waits. sleep: may return sooner."""
     trying = Retrying(
         stop=stop_after_attempt(tries), wait=wait_exponential_jitter(FIRST_WAIT_S, LONGEST_WAIT_S), retry=retry_if_result(bool),

@@ -33,9 +33,7 @@ def as_json(resolved: Resolved, requests: InForce | None = None) -> dict[str, An
     return {"ladder": list(resolved.settings.ladder), "settings": values, **asked}
 
 
-def print_ladder(
-    console: Console, resolved: Resolved, rungs: Mapping[Rung, RungWords], requests: InForce | None = None
-) -> None:
+def print_ladder(console: Console, resolved: Resolved, rungs: Mapping[Rung, RungWords], requests: InForce | None = None) -> None:
     """rungs: every rung there is, in words. requests: what the owner of a job has asked for there."""
     console.print(Text("The ladder, cheapest remedy first; ftrun skips a rung that is off or does not fit.", style="bold"))
     for number, name in enumerate(dict.fromkeys((*resolved.settings.ladder, Rung.FAIL)), 1):

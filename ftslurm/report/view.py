@@ -252,9 +252,7 @@ def slots(changed: rec.SlotsChanged) -> str:
 
 def _begun(record: rec.AttemptBegan) -> AttemptView:
     counted = counters_of_attempt(record)
-    return AttemptView(
-        counted.attempt, counted.schedule, counted.starts, record.nodes, record.tasks, record.step, record.at
-    )
+    return AttemptView(counted.attempt, counted.schedule, counted.starts, record.nodes, record.tasks, record.step, record.at)
 
 
 def _tell(view: AttemptView, remedies: dict[str, RemedyView], record: rec.Record) -> None:

@@ -306,9 +306,7 @@ def _unknown_nodes(seen: Seen, node: str, heading: Sequence[str]) -> Iterable[Ro
 def without(sheet: Sheet, name: str) -> Sheet:
     """But for this column."""
     at = sheet.heading.index(name)
-    rows = tuple(
-        Row(row.key, (*row.cells[:at], *row.cells[at + 1 :]), row.weight, row.node, row.rank) for row in sheet.rows
-    )
+    rows = tuple(Row(row.key, (*row.cells[:at], *row.cells[at + 1 :]), row.weight, row.node, row.rank) for row in sheet.rows)
     return Sheet((*sheet.heading[:at], *sheet.heading[at + 1 :]), rows, sheet.right)
 
 
@@ -449,9 +447,7 @@ def changes(seen: Seen, before: Marks | None) -> tuple[list[str], Marks]:
         lines.append(Happened(seen.now, visible(f"now {job.state}{f': {job.what}' if job.what else ''}")))
     states = {task.rank: _state(task) for task in live.tasks} if live is not None else before.ranks
     health = {row.key: row.cells[3] for row in devices(seen).rows} if live is not None else before.devices
-    unheard = frozenset(
-        node.node for node in (live.nodes if live is not None else ()) if _unheard(node)
-    )
+    unheard = frozenset(node.node for node in (live.nodes if live is not None else ()) if _unheard(node))
     lines += [Happened(seen.now, visible(text)) for text in _changed_ranks(before.ranks, states)]
     for key, now in (health or {}).items():
         if now != (before.devices or {}).get(key, "good"):

@@ -42,9 +42,7 @@ class ChildSlurmClient:
     The child is started by the first request, and anew when it is gone. timeout_s: for one request. env: of the child.
     """
 
-    def __init__(
-        self, timeout_s: float = 60.0, argv: Sequence[str] = (), env: Mapping[str, str] = os.environ
-    ) -> None:
+    def __init__(self, timeout_s: float = 60.0, argv: Sequence[str] = (), env: Mapping[str, str] = os.environ) -> None:
         self._env = env
         self._timeout_s = timeout_s
         self._argv = argv or child_argv(timeout_s)
@@ -227,4 +225,3 @@ def main(timeout_s: float) -> None:
     if pyslurm:
         client = PyslurmSlurmClient(pyslurm, CliSlurmClient(timeout_s=timeout_s), timeout_s)
         serve(client, sys.stdin.buffer, answers)
-

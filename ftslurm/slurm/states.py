@@ -49,9 +49,7 @@ _BAD_NODE = frozenset(
 _DRAINING_NODE = frozenset(
     {"DRAIN", "DRAINED", "DRAINING", "FAILING", "MAINT", "MAINTENANCE", "REBOOT_REQUESTED", "POWER_DOWN", "POWER_DRAIN"}
 )
-_GOOD_NODE = frozenset(
-    {"IDLE", "ALLOCATED", "MIXED", "COMPLETING", "RESERVED", "PLANNED", "BLOCKED", "CLOUD", "DYNAMIC_NORM"}
-)
+_GOOD_NODE = frozenset({"IDLE", "ALLOCATED", "MIXED", "COMPLETING", "RESERVED", "PLANNED", "BLOCKED", "CLOUD", "DYNAMIC_NORM"})
 # POWERED_DOWN, POWERING_DOWN and POWERING_UP are on no list: nothing runs there now, yet Slurm wakes such a
 # node when it grants it. Whole cloud clusters live like that, so it is no proof against a node either.
 

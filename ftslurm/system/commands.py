@@ -59,7 +59,11 @@ def run(
 
 
 def run_group(
-    argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None, given: str = "", limit: int = MAX_OUTPUT_BYTES,
+    argv: Sequence[str],
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+    given: str = "",
+    limit: int = MAX_OUTPUT_BYTES,
     **who: Any,
 ) -> CommandResult:
     """As `run`, for a program of somebody else's: at the time limit all that it has started ends with it.

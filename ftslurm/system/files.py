@@ -38,18 +38,14 @@ def private_folder(path: Path) -> Path:
             hint="set FTSLURM_STATE_DIR to a folder on the shared file system that you may write",
         ) from None
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
-        raise StateError(
-            f"the state folder {path} is not a folder of yours", hint="set FTSLURM_STATE_DIR to one that is"
-        )
+        raise StateError(f"the state folder {path} is not a folder of yours", hint="set FTSLURM_STATE_DIR to one that is")
     if info.st_mode & 0o077:
         try:
             path.chmod(0o700)
         except OSError as error:
             raise StateError(f"the state folder {path} is open to others: {error.strerror}", hint="chmod 700") from None
     if not os.access(path, os.W_OK | os.X_OK):
-        raise StateError(
-            f"the state folder {path} is not writable", hint="set FTSLURM_STATE_DIR to a folder that you may write"
-        )
+        raise StateError(f"the state folder {path} is not writable", hint="set FTSLURM_STATE_DIR to a folder that you may write")
     return path
 
 

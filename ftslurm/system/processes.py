@@ -44,9 +44,7 @@ def usage(pids: Iterable[int]) -> tuple[dict[tuple[int, float], int], float]:
             counters, times = process.io_counters(), process.cpu_times()
         except (psutil.Error, OSError):
             continue
-        io[pid, process.create_time()] = (
-            counters.read_chars + counters.write_chars + counters.read_bytes + counters.write_bytes
-        )
+        io[pid, process.create_time()] = counters.read_chars + counters.write_chars + counters.read_bytes + counters.write_bytes
         cpu_s += times.user + times.system + times.children_user + times.children_system
     return io, cpu_s
 

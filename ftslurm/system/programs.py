@@ -55,8 +55,7 @@ def find_program(name: str, env: Mapping[str, str]) -> str:
         )
     raise CommandMissing(
         f"`{name}` is not {f'in {folder}, which slurm.bin names' if folder else 'on PATH'}",
-        hint="is Slurm installed here? FTRUN_SLURM_BIN names the folder of its commands;"
-        " --ft-launcher local runs without Slurm",
+        hint="is Slurm installed here? FTRUN_SLURM_BIN names the folder of its commands; --ft-launcher local runs without Slurm",
     )
 
 

@@ -91,9 +91,7 @@ def ask_slurm(env: Mapping[str, str], client: SlurmClient | None = None) -> Slur
         return SlurmSays(silent=str(error))
 
 
-def reports(
-    told: Mapping[str, Sequence[Remembered]], slurm: SlurmSays, advise: Callable[[str], str]
-) -> list[NodeReport]:
+def reports(told: Mapping[str, Sequence[Remembered]], slurm: SlurmSays, advise: Callable[[str], str]) -> list[NodeReport]:
     """told: user -> what is remembered. One for each node that is remembered, or that is drained by ftslurm."""
     left: dict[tuple[str, str], list[LeftBy]] = {}
     for user, nodes in told.items():

@@ -61,9 +61,7 @@ def ledgers_since(root: Path, began: float, env: Mapping[str, str], passed_over:
     """Of every job that was not over at that moment (Unix seconds), with Slurm's word. Raises: StateError."""
     named = Index(root).named(passed_over)
     told = _with_slurm(root, list(named.values()), env) if named else []
-    return {
-        root / "jobs" / name: known for name, known in zip(named, told, strict=True) if not (known.over and known.at < began)
-    }
+    return {root / "jobs" / name: known for name, known in zip(named, told, strict=True) if not (known.over and known.at < began)}
 
 
 def _begun(job: str, contents: Contents) -> JobSummary:

@@ -73,9 +73,7 @@ class JobWatch:
         summary, silent = self._slurms_word(self._known, now)
         if summary.over and self.store.root.stat().st_uid == os.geteuid():
             files.remove(self.journal.path, request=True)  # what an ftrun that was killed has left
-        return Seen(
-            seen.now, summary, seen.status, seen.records, seen.live, seen.told_s, seen.watched_s, seen.told_to, silent
-        )
+        return Seen(seen.now, summary, seen.status, seen.records, seen.live, seen.told_s, seen.watched_s, seen.told_to, silent)
 
     def want_stacks(self, node: str) -> str:
         """Of the ranks of `node`; gives the name under which they come (Live.stacks)."""

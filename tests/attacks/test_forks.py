@@ -99,14 +99,23 @@ while True:
 def tell(story: str) -> str:
     program = f"{EPILOG}\n{story}"
     argv = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c", INIT, program]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=110, check=False, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(REPOSITORY)})
+    done = subprocess.run(
+        argv,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(REPOSITORY)},
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
 @pytest.mark.parametrize(("count", "life"), [(60, 0.0), (60, 0.002), (1, 0.0), (1, 0.001)])
 def test_lineages_end_and_drain_nothing(count: int, life: float) -> None:
-    said = tell(f"her({LINEAGE.format(count=count, life=life)!r})\ntime.sleep(1.5)\nepilog()\ntime.sleep(0.5)\nprint(len(all_of_hers()), 'alive')")
+    said = tell(
+        f"her({LINEAGE.format(count=count, life=life)!r})\ntime.sleep(1.5)\nepilog()\ntime.sleep(0.5)\nprint(len(all_of_hers()), 'alive')"
+    )
     assert " 0 stuck; gone in " in said and said.endswith("\n0 alive\n"), said
 
 
@@ -116,7 +125,9 @@ def test_those_that_she_traces_end_with_their_tracers() -> None:
 
 
 def test_those_that_revive_each_other_end() -> None:
-    said = tell(f"her({REVIVES!r})\nher({LINEAGE.format(count=20, life=0.001)!r})\ntime.sleep(1.5)\nepilog()\nprint(len(all_of_hers()), 'alive')")
+    said = tell(
+        f"her({REVIVES!r})\nher({LINEAGE.format(count=20, life=0.001)!r})\ntime.sleep(1.5)\nepilog()\nprint(len(all_of_hers()), 'alive')"
+    )
     assert " 0 stuck; gone in " in said and said.endswith("\n0 alive\n"), said
 
 
@@ -154,7 +165,9 @@ if os.fork(): os._exit(0)
 @pytest.mark.parametrize("count", [1, 40])
 def test_a_friend_in_her_session_lets_none_go_on(count: int) -> None:
     program = AWAY + LINEAGE.format(count=count, life=0.0)
-    said = tell(f"{WITH_A_FRIEND}\nher_with_a_friend({program!r})\ntime.sleep(1.5)\nepilog()\ntime.sleep(0.5)\nprint(len(all_of_hers()), 'alive')")
+    said = tell(
+        f"{WITH_A_FRIEND}\nher_with_a_friend({program!r})\ntime.sleep(1.5)\nepilog()\ntime.sleep(0.5)\nprint(len(all_of_hers()), 'alive')"
+    )
     assert " 0 stuck; gone in " in said and said.endswith("\n0 alive\n"), said
 
 

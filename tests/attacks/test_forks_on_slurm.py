@@ -25,7 +25,9 @@ ATTACKS = {
 @pytest.fixture(scope="module")
 def site() -> Iterator[Hooked]:
     with hooked_cluster(1, ["HealthCheckInterval=3600", "SlurmUser=root"]) as hooked:
-        assert hooked.cluster.answer(["scontrol", "show", "config"], user="root").count("proctrack/cgroup"), "jobs are in no cgroups"
+        assert hooked.cluster.answer(["scontrol", "show", "config"], user="root").count("proctrack/cgroup"), (
+            "jobs are in no cgroups"
+        )
         for name, program in ATTACKS.items():
             (hooked.folder / name).write_text(program)
         yield hooked

@@ -87,7 +87,9 @@ steps = split_command_line(["--container-image=x", f"--container-mounts={state}"
 file = SecretFile(state, "c.5") if is_seen_in_containers(state, steps, {}) else None
 print(secret_word(bytes(range(32)), "auto", "", begins_in_a_container(steps, {}), file=file))
 """
-READ = "import sys; from ftslurm.wrapper.shim import secret_file; secret_file.SECRET_SEEN_S = 0.0\n" + DECODE.removeprefix("import sys; ")
+READ = "import sys; from ftslurm.wrapper.shim import secret_file; secret_file.SECRET_SEEN_S = 0.0\n" + DECODE.removeprefix(
+    "import sys; "
+)
 
 
 @pytest.fixture

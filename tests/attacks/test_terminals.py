@@ -55,5 +55,7 @@ def test_what_root_runs_as_her_has_no_terminal_of_root_s(way: str) -> None:
 
 def test_there_is_no_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever becomes another user goes by run_group, which makes a session of its own."""
-    names = {name for name, value in vars(owner).items() if callable(value) and getattr(value, "__module__", "") == owner.__name__}
+    names = {
+        name for name, value in vars(owner).items() if callable(value) and getattr(value, "__module__", "") == owner.__name__
+    }
     assert names == {"Owner", "owner_of", "people", "read_as", "run_as", "_modest", "_becoming", "_owners_in"}, names

@@ -58,7 +58,10 @@ def test_every_cuda_error_is_read_in_every_frame(word: Any, frame: str) -> None:
 @pytest.mark.parametrize(
     ("line", "name"),
     [
-        ("INTERNAL: CUDA error: Could not synchronize CUDA stream: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access", "illegal-memory"),
+        (
+            "INTERNAL: CUDA error: Could not synchronize CUDA stream: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access",
+            "illegal-memory",
+        ),
         ("cupy_backends.cuda.api.runtime.CUDARuntimeError: cudaErrorMemoryAllocation: out of memory", "cuda-oom"),
         ("failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected", "cuda-no-device"),
         ("RuntimeError: HIP error: invalid device function", "user-no-kernel"),
@@ -103,7 +106,12 @@ def test_a_word_whose_meaning_a_site_removed_says_nothing() -> None:
     assert BOOK._with(without).line("cudaErrorIllegalAddress") is None
 
 
-@given(st.lists(st.sampled_from([*PLAIN_TEXT.values(), *PLAIN_TEXT, "CUDA error", ": ", "'", " ", "507", "015", "error code is "]), max_size=12))
+@given(
+    st.lists(
+        st.sampled_from([*PLAIN_TEXT.values(), *PLAIN_TEXT, "CUDA error", ": ", "'", " ", "507", "015", "error code is "]),
+        max_size=12,
+    )
+)
 def test_what_is_read_was_hinted_at(pieces: list[str]) -> None:
     line = " ".join(pieces).encode()
     for part in (BOOK.vocabulary.part(False, False), BOOK.vocabulary.part(False, True), BOOK.vocabulary.part(True)):

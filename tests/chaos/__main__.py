@@ -23,12 +23,16 @@ CONF = ("MinJobAge=7200", "KillWait=10", "UnkillableStepTimeout=120")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--faults", type=int, default=200, help="inject at least so many (default: %(default)s)")
     parser.add_argument("--seed", type=int, help="repeat a run (default: a new one, which is printed)")
     parser.add_argument("--nodes", type=int, default=10)
     parser.add_argument("--lanes", type=int, default=3, help="jobs beside each other (default: %(default)s)")
-    parser.add_argument("--limit", type=float, default=60.0, metavar="MINUTES", help="nothing more is begun after it (default: %(default)s)")
+    parser.add_argument(
+        "--limit", type=float, default=60.0, metavar="MINUTES", help="nothing more is begun after it (default: %(default)s)"
+    )
     parser.add_argument("--keep", type=Path, help="where the evidence of failing jobs goes (default: a new folder in /tmp)")
     parser.add_argument("--kinds", default="", metavar="KIND,...", help="only these faults")
     parser.add_argument("--shapes", default="", metavar="SHAPE,...", help="only such jobs, in this order and again")

@@ -73,7 +73,9 @@ class Campaign:
         while (job := self._next()) is not None:
             evidence = job.live(self._enough)
             wrong = complaints(evidence)
-            self.world.say(f"job {job.plan.number}: {len(evidence.blows)} faults, {evidence.seconds:.0f} s, {'; '.join(wrong) or 'well'}")
+            self.world.say(
+                f"job {job.plan.number}: {len(evidence.blows)} faults, {evidence.seconds:.0f} s, {'; '.join(wrong) or 'well'}"
+            )
             if wrong:
                 shutil.copytree(evidence.folder, self.keep / Path(evidence.folder).name, symlinks=True, dirs_exist_ok=True,
                                 ignore=shutil.ignore_patterns("beat.*"))  # fmt: skip

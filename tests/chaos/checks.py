@@ -21,7 +21,9 @@ AFTERMATH_S = 60.0
 # Slurm starts a requeued job 121 s later where the clean-up took longer than `requeue.start_in`: of a node that is out of reach,
 # beside a slurmctld that was away, and wherever the requeue is not ours. And a requeue stays half done, the job held, where
 # whoever carried it out died with it. A person then does once what he would do anyway; after anything else he must not have to.
-OUT_OF_REACH = frozenset({"node-freeze", "node-freeze-long", "batch-node-freeze", "node-kill", "batch-node-kill", "slurmd-restart", "node-down"})
+OUT_OF_REACH = frozenset(
+    {"node-freeze", "node-freeze-long", "batch-node-freeze", "node-kill", "batch-node-kill", "slurmd-restart", "node-down"}
+)
 AWAY = frozenset({"ctld-restart", "ctld-kill", "ctld-kill-unsaved"})
 NEEDS_HELP: Mapping[str, frozenset[str]] = {
     "start": OUT_OF_REACH | AWAY | {"operator-requeue"},
@@ -153,7 +155,11 @@ def ends_explained(e: Evidence) -> Iterator[str]:
             yield f"attempt {one.attempt} ended and attempt {after.attempt} began, and nobody has decided so"
         if decided and not [t for t in kind(e, rec.TroubleSeen) if t.attempt == one.attempt]:
             yield f"attempt {one.attempt} was ended by a decision without trouble: {decided[0].why}"
-        if decided and not e.plan.expect.by_itself and not any(blow.ends != "no" or blow.outside for blow in e.blows if blow.at <= after.at and reaches(blow, one.at)):
+        if (
+            decided
+            and not e.plan.expect.by_itself
+            and not any(blow.ends != "no" or blow.outside for blow in e.blows if blow.at <= after.at and reaches(blow, one.at))
+        ):
             yield f"attempt {one.attempt} was ended although no blow should have: {decided[0].why}"
 
 
@@ -187,7 +193,11 @@ def requeues_done(e: Evidence) -> Iterator[str]:
 
 def helped_only_where_needed(e: Evidence) -> Iterator[str]:
     for help in e.helped:
-        blows = [blow for blow in e.blows if blow.kind in NEEDS_HELP[help.kind] and blow.at <= help.at <= max(blow.at, blow.over) + HELP_WITHIN_S]
+        blows = [
+            blow
+            for blow in e.blows
+            if blow.kind in NEEDS_HELP[help.kind] and blow.at <= help.at <= max(blow.at, blow.over) + HELP_WITHIN_S
+        ]
         if not blows:
             yield f"the operator had to help, and no blow is the reason: {help.words}"
 

@@ -93,7 +93,10 @@ def read_beats(folder: Path) -> tuple[Beat, ...]:
         if len(data) == BEAT.size:
             attempt, rank, first, last = BEAT.unpack(data)
             if attempt:  # killed before it had written anything
-                found += [Beat(attempt, rank, f"pid {path.suffix[1:]}", first), Beat(attempt, rank, f"pid {path.suffix[1:]}", last)]
+                found += [
+                    Beat(attempt, rank, f"pid {path.suffix[1:]}", first),
+                    Beat(attempt, rank, f"pid {path.suffix[1:]}", last),
+                ]
     return tuple(sorted(found, key=lambda beat: beat.time))
 
 

@@ -70,7 +70,10 @@ class Job:
         told = self.world.stage.prepare(story, f"job-{p.number}-{p.shape}")
         if p.small_disk and os.geteuid() == 0:
             (told.folder / "state").mkdir()
-            subprocess.run(["mount", "-t", "tmpfs", "-o", f"{SMALL_DISK},uid={told.folder.stat().st_uid}", "tmpfs", told.folder / "state"], check=True)
+            subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", f"{SMALL_DISK},uid={told.folder.stat().st_uid}", "tmpfs", told.folder / "state"],
+                check=True,
+            )
             (told.folder / "state").chmod(0o700)
         return told
 
@@ -120,7 +123,17 @@ class Job:
         except Missed as nobody:
             self.missed.append(f"{kind.name}: {nobody}")
             return
-        blow = Blow(kind.name, at, attempt, victim, kind.ends, kind.outside, kind.isolates, over=time.time(), status=self.status_of(victim))
+        blow = Blow(
+            kind.name,
+            at,
+            attempt,
+            victim,
+            kind.ends,
+            kind.outside,
+            kind.isolates,
+            over=time.time(),
+            status=self.status_of(victim),
+        )
         self.blows.append(blow)
         self.world.struck(self, blow)
         self.world.say(f"job {self.plan.number} attempt {attempt}: {kind.name}: {victim}")
@@ -148,7 +161,10 @@ class Job:
         if (self.told.folder / "state").is_mount():
             shutil.copytree(self.told.folder / "state", self.told.folder / "state.kept", ignore_dangling_symlinks=True)
             deadline = time.monotonic() + GONE_S
-            while subprocess.run(["umount", self.told.folder / "state"], check=False, capture_output=True).returncode and time.monotonic() < deadline:
+            while (
+                subprocess.run(["umount", self.told.folder / "state"], check=False, capture_output=True).returncode
+                and time.monotonic() < deadline
+            ):
                 time.sleep(POLL_S)
 
     # ---- what an operator does
@@ -184,13 +200,22 @@ class Job:
     def _finish_by_hand(self) -> None:
         self._held_since = 0.0
         done = self.world.cluster.run(["ftslurm", "requeue", "--finish", str(self.told.id)], env=self.told.env)
-        self.helped.append(Help("held", time.time(), f"it was held, and `ftslurm requeue --finish` said: {(done.stdout + done.stderr).strip()}"))
+        self.helped.append(
+            Help("held", time.time(), f"it was held, and `ftslurm requeue --finish` said: {(done.stdout + done.stderr).strip()}")
+        )
         if "nothing to do" in done.stdout or done.returncode:
             self.world.operator("scontrol", "release", str(self.told.id))
 
     @property
     def over(self) -> bool:
-        return self.fields.get("JobState", "PENDING") not in ("PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "REQUEUED")
+        return self.fields.get("JobState", "PENDING") not in (
+            "PENDING",
+            "RUNNING",
+            "COMPLETING",
+            "SUSPENDED",
+            "CONFIGURING",
+            "REQUEUED",
+        )
 
     # ---- undoing
 

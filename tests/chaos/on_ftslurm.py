@@ -53,6 +53,7 @@ def agent_cut(job: Job) -> str:
 
 def cut(job: Job, pid: int, what: str) -> str:
     """A reset for both ends of its connections to ftrun."""
+
     def ss(at: int, *argv: str) -> list[str]:
         return subprocess.run(on_network_of(at, "ss", *argv), capture_output=True, text=True, check=True).stdout.splitlines()
 
@@ -102,7 +103,9 @@ def ftrun(job: Job) -> int:
 
 def drill_crash(job: Job) -> str:
     status = job.rng.choice([1, 7, 0])
-    return drill(job, "rank-crash", "--rank", str(any_rank(job)), *(["--status", str(status)] if status else ["--signal", "SEGV"]))
+    return drill(
+        job, "rank-crash", "--rank", str(any_rank(job)), *(["--status", str(status)] if status else ["--signal", "SEGV"])
+    )
 
 
 def drill_hang(job: Job) -> str:

@@ -11,6 +11,7 @@ from tests.live.stories import admin
 
 UNDRAIN_S = 30.0
 
+
 def node_frozen(job: Job) -> str:
     return freeze(job, job.rng.uniform(0.5, 3.0))
 

@@ -17,6 +17,7 @@ def ctld_restarted(job: Job) -> str:
 
 def ctld_killed(job: Job) -> str:
     """Directly after it has saved its state: what it has not saved is lost, up to jobs whose number is given out again."""
+
     def kill() -> None:
         saved, deadline = state_saved(job), time.monotonic() + SAVED_WITHIN_S
         while state_saved(job) == saved:

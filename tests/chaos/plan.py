@@ -18,8 +18,7 @@ PATIENT = (
     " --ft-set retry.policy=OnFailure --ft-set warning.requeue=true --ft-set warning.grace=10s"
 )
 REPLACES = (
-    " --ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=100"
-    " --ft-set nodes.replacement_wait=20s"
+    " --ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=100 --ft-set nodes.replacement_wait=20s"
 )
 SMALL = ((2, 1), (2, 1), (2, 2), (3, 1))
 TRY_AGAIN = """
@@ -158,5 +157,17 @@ def plan_job(number: int, shape: Shape, drawn: Iterator[str], special: set[str],
         Strike(name, not shape.fixed and rng.random() < 0.35, rng.uniform(0.0, 2.0), f"{seed}.{number}.{index}")
         for index, name in enumerate(wanted)
     )
-    return JobPlan(number, shape.name, nodes, tasks, strikes, shape.ft, shape.script, shape.sbatch, {**ENV, **shape.env},
-                   shape.expect, shape.small_disk, shape.spares)
+    return JobPlan(
+        number,
+        shape.name,
+        nodes,
+        tasks,
+        strikes,
+        shape.ft,
+        shape.script,
+        shape.sbatch,
+        {**ENV, **shape.env},
+        shape.expect,
+        shape.small_disk,
+        shape.spares,
+    )

@@ -15,8 +15,10 @@ def print_report(outcome: Outcome, keep: str, console: Console | None = None) ->
     console = console or Console(width=150, highlight=False)
     console.print(table_of(outcome))
     jobs, helped = len(outcome.jobs), Counter(help.kind for e, _ in outcome.jobs for help in e.helped)
-    console.print(f"{outcome.injected} faults in {jobs} jobs, {outcome.seconds / 60:.1f} min, seed {outcome.seed}"
-                  f" (repeat with --seed {outcome.seed}); {len(outcome.missed)} more found nobody to strike")
+    console.print(
+        f"{outcome.injected} faults in {jobs} jobs, {outcome.seconds / 60:.1f} min, seed {outcome.seed}"
+        f" (repeat with --seed {outcome.seed}); {len(outcome.missed)} more found nobody to strike"
+    )
     for what, count in sorted(helped.items()):
         console.print(f"the operator helped {count} times: {what}")
     if outcome.injected < outcome.wanted:
@@ -26,7 +28,11 @@ def print_report(outcome: Outcome, keep: str, console: Console | None = None) ->
     for evidence, wrong in outcome.jobs:
         if wrong:
             struck = ", ".join(f"{blow.kind}@{blow.attempt}" for blow in evidence.blows)
-            console.print(f"FAILED: job {evidence.plan.number} ({evidence.plan.shape}, Slurm's {evidence.job}), struck by {struck}", soft_wrap=True, markup=False)
+            console.print(
+                f"FAILED: job {evidence.plan.number} ({evidence.plan.shape}, Slurm's {evidence.job}), struck by {struck}",
+                soft_wrap=True,
+                markup=False,
+            )
             for words in wrong[:SHOWN]:
                 console.print(f"    {words}", soft_wrap=True, markup=False)
     if any(wrong for _, wrong in outcome.jobs):
@@ -49,5 +55,10 @@ def table_of(outcome: Outcome) -> Table:
             failures.update({blow.kind for blow in evidence.blows})
     table = Table("fault", "injected", "answered by", "in failing jobs")
     for kind, count in sorted(answers.items()):
-        table.add_row(kind, str(sum(count.values())), ", ".join(f"{name} {times}" for name, times in count.most_common()), str(failures[kind] or ""))
+        table.add_row(
+            kind,
+            str(sum(count.values())),
+            ", ".join(f"{name} {times}" for name, times in count.most_common()),
+            str(failures[kind] or ""),
+        )
     return table

@@ -22,7 +22,9 @@ T = 1_000_000.0
 
 
 def start(rank: int, schedule: int, starts: int, attempt: int, at: float) -> Start:
-    return Start(rank, f"n{rank + 1}", "7.0", str(schedule), str(starts), str(attempt), "", "", "", 100 * attempt + rank, "7", T + at)
+    return Start(
+        rank, f"n{rank + 1}", "7.0", str(schedule), str(starts), str(attempt), "", "", "", 100 * attempt + rank, "7", T + at
+    )
 
 
 def steps(attempt: int, first: int, last: int, at: float) -> tuple[Step, ...]:
@@ -130,7 +132,9 @@ def test_what_is_broken_is_seen(name: str) -> None:
     assert any(complaint.startswith(words) for complaint in found), found
 
 
-FAIL = rec.Decided(T + 40.0, "d3", 3, "fail", "crash", "rank 1 exited", passed=(("unconditional-requeue", "retry.policy is Never"),), status=137)
+FAIL = rec.Decided(
+    T + 40.0, "d3", 3, "fail", "crash", "rank 1 exited", passed=(("unconditional-requeue", "retry.policy is Never"),), status=137
+)
 FAILING = replace(
     WELL, plan=JobPlan(1, expect=Expect("FAILED", 137, "retry.policy is Never")), state="FAILED", status=137, result=None,
     ledger=(*LEDGER[:-1], *trouble(3, 39.9), FAIL, rec.Finished(T + 40.1, "r1", 137, "no")),
@@ -158,7 +162,12 @@ def test_what_came_from_outside_needs_no_decision() -> None:
 
 def test_an_operator_may_have_to_help_after_some_blows() -> None:
     delayed = replace(WELL, helped=(Help("start", T + 60.0, "its start in 119 s"),))
-    for kind, at, well in (("ctld-kill", 5.0, True), ("node-freeze-long", 5.0, True), ("ctld-kill", -90.0, False), ("rank-kill", 5.0, False)):
+    for kind, at, well in (
+        ("ctld-kill", 5.0, True),
+        ("node-freeze-long", 5.0, True),
+        ("ctld-kill", -90.0, False),
+        ("rank-kill", 5.0, False),
+    ):
         blow = Blow(kind, T + at, 1, "somebody", "maybe", outside=True, over=T + at)
         assert (complaints(replace(delayed, blows=(*BLOWS, blow))) == []) is well
     held = replace(delayed, helped=(Help("held", T + 60.0, "it was held"),))

@@ -77,7 +77,18 @@ def test_help_names_every_verb(journal: Journal, capsys: pytest.CaptureFixture[s
     for argv in (["control", "--help"], ["control", "7", "--help"]):
         status, text = run(capsys, *argv)
         assert status == 0
-        for verb in ("stop", "requeue", "exclude", "reinstate", "hold", "release", "no-restarts", "allow-restarts", "undo", "list"):
+        for verb in (
+            "stop",
+            "requeue",
+            "exclude",
+            "reinstate",
+            "hold",
+            "release",
+            "no-restarts",
+            "allow-restarts",
+            "undo",
+            "list",
+        ):
             assert f"\n  {verb} " in text
     assert run(capsys, "control", "7", "stop", "--help")[0] == 0
 

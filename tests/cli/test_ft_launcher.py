@@ -32,7 +32,9 @@ class Launcher:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "FTRUN_", "FTSLURM_", "PET_"))}
+        clean = {
+            name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "FTRUN_", "FTSLURM_", "PET_"))
+        }
         self.env = {**clean, "HOME": str(folder), "PYTHON_EXEC": sys.executable}
 
     def __call__(self, *options: str, acts: str, **env: str) -> Ended:
@@ -96,7 +98,9 @@ def test_one_restart_less_and_the_job_fails(launch: Launcher) -> None:
 
 
 def test_a_program_that_has_let_go_of_its_client_may_take_its_time(launch: Launcher) -> None:
-    ended = launch("--nproc-per-node=2", "--ft-initial-rank-heartbeat-timeout=1", "--ft-rank-heartbeat-timeout=1", acts="slow-end")
+    ended = launch(
+        "--nproc-per-node=2", "--ft-initial-rank-heartbeat-timeout=1", "--ft-rank-heartbeat-timeout=1", acts="slow-end"
+    )
     assert ended.status == 0 and ended.took_s > 4, ended.err
 
 
@@ -187,7 +191,7 @@ def test_ranks_have_torchrun_s_variables(launch: Launcher) -> None:
         " TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE"
         " TORCH_NCCL_ASYNC_ERROR_HANDLING"
     )
-    tell = f"for name in {names}; do eval echo $name=\\$$name; done; test \"$FT_RANK_MONITOR_IPC_SOCKET\" && test $MASTER_PORT"
+    tell = f'for name in {names}; do eval echo $name=\\$$name; done; test "$FT_RANK_MONITOR_IPC_SOCKET" && test $MASTER_PORT'
     options = ("--nproc-per-node=2", "--max-restarts=4", "--rdzv-id=job7", "--role=trainer", "--no-python")
     ended = launch.program(*options, "sh", "-c", f"test $RANK = 0 || exit 0; {tell}")
     assert ended.status == 0, ended.err
@@ -249,7 +253,11 @@ def test_a_file_that_cannot_be_read_tells_nothing(launch: Launcher, tmp_path: Pa
     os.mkfifo(tmp_path / "fifo")
     for name in ("missing", "fifo"):
         ended = launch.program(
-            "--max-restarts=4", "--ft-max-no-progress-cycles=1", f"--ft-checkpoint-iteration-file={tmp_path}/{name}", "--no-python", "false"
+            "--max-restarts=4",
+            "--ft-max-no-progress-cycles=1",
+            f"--ft-checkpoint-iteration-file={tmp_path}/{name}",
+            "--no-python",
+            "false",
         )
         assert ended.status == 1 and "the job has used its 4 restarts" in ended.err, ended.err
 
@@ -286,7 +294,16 @@ def without_ours(lines: str) -> list[str]:
 def test_output_goes_into_files_by_attempt_and_rank(launch: Launcher, tmp_path: Path) -> None:
     """And `ftslurm logs` finds it."""
     ended = launch.program(
-        "--nproc-per-node=2", "-r", "3", "--max-restarts=1", "--log-dir", str(tmp_path / "logs"), "--no-python", "sh", "-c", PRINTS
+        "--nproc-per-node=2",
+        "-r",
+        "3",
+        "--max-restarts=1",
+        "--log-dir",
+        str(tmp_path / "logs"),
+        "--no-python",
+        "sh",
+        "-c",
+        PRINTS,
     )
     assert ended.status == 0, ended.err
     # Rank 0 is stopped at once when rank 1 fails: what it wrote in the first attempt may be anything up to all.
@@ -335,11 +352,22 @@ def test_lines_that_are_printed_begin_as_the_template_says(launch: Launcher, tmp
 
 def test_each_cycle_has_one_file_with_the_lines_of_all_ranks(launch: Launcher, tmp_path: Path) -> None:
     ended = launch.program(
-        "--nproc-per-node=2", "--max-restarts=1", f"--ft-per-cycle-applog-prefix={tmp_path}/job.log", "--no-python", "sh", "-c", PRINTS
+        "--nproc-per-node=2",
+        "--max-restarts=1",
+        f"--ft-per-cycle-applog-prefix={tmp_path}/job.log",
+        "--no-python",
+        "sh",
+        "-c",
+        PRINTS,
     )
     assert ended.status == 0 and without_ours(ended.out + ended.err) == [], ended.err
     assert {"1: out 1 of 0", "1: err 1"} <= set((tmp_path / "job_cycle0.log").read_text().splitlines())
-    assert sorted((tmp_path / "job_cycle1.log").read_text().splitlines()) == ["0: err 0", "0: out 0 of 1", "1: err 1", "1: out 1 of 1"]
+    assert sorted((tmp_path / "job_cycle1.log").read_text().splitlines()) == [
+        "0: err 0",
+        "0: out 0 of 1",
+        "1: err 1",
+        "1: out 1 of 1",
+    ]
 
 
 def test_each_cycle_has_its_record(launch: Launcher, tmp_path: Path) -> None:

@@ -23,7 +23,12 @@ def test_the_list_of_flags_is_that_of_the_keys() -> None:
 def test_they_are_told_from_ours_and_joined_with_their_file(tmp_path: Path) -> None:
     file = tmp_path / "ft.yaml"
     file.write_text("exp:\n  fault_tolerance: {rank_heartbeat_timeout: 60, safety_factor: 2}\n")
-    words = ("--ft-max-restarts=3", f"--ft-cfg-path={file}", "--ft-param-rank_heartbeat_timeout=5", "--ft-rank-section-timeouts=step:9")
+    words = (
+        "--ft-max-restarts=3",
+        f"--ft-cfg-path={file}",
+        "--ft-param-rank_heartbeat_timeout=5",
+        "--ft-rank-section-timeouts=step:9",
+    )
     mine, theirs = split_ft_launcher(words)
     assert mine == ("--ft-max-restarts=3",)
     values, place = theirs["fault_tolerance"]

@@ -38,7 +38,10 @@ def poisoned() -> bytes:
 
     lines = [json.loads(to_line(record)) for record in long_story().ledger]
     lines.append(json.loads(to_line(rec.HangSeen(9.0, 1, "beat", "it hangs", ("a stack",)))))
-    asked = rec.Requested(9.0, 1, "anna", "stop", "login1", ("n1",), "shrink", 1, files="/x"), rec.Requested(9.0, 2, "anna", "hold")
+    asked = (
+        rec.Requested(9.0, 1, "anna", "stop", "login1", ("n1",), "shrink", 1, files="/x"),
+        rec.Requested(9.0, 2, "anna", "hold"),
+    )
     lines += [json.loads(to_line(record)) for record in (*asked, rec.RequestAnswered(9.0, "r", 1, True, "taken", 1, "n1"))]
     return b"".join(json.dumps(poison(line)).encode() + b"\n" for line in lines)
 
@@ -70,6 +73,7 @@ def test_a_poisoned_ledger_is_shown_and_rules_nothing(
     state: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
     (state / "c.7.jsonl").write_bytes(poisoned())
+
     def console() -> Console:
         return Console(highlight=False, force_terminal=terminal, color_system=None, width=200, soft_wrap=not terminal)
 
@@ -137,5 +141,7 @@ def test_ftrun_says_what_it_was_told_as_text(state: Path, tmp_path: Path) -> Non
     ftrun = [sys.executable, "-m", "ftslurm.cli.ftrun", "--ft-launcher", "local"]
     for words in (["--ft-set", EVIL, "true"], [f"--ft-policy=/{EVIL}", "true"], ["--ft-annotations", f"/{EVIL}", "true"], [f"/none{EVIL}"],
                   ["--ft-dry-run", "echo", EVIL]):  # fmt: skip
-        done = subprocess.run([*ftrun, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, cwd=tmp_path)
+        done = subprocess.run(
+            [*ftrun, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, cwd=tmp_path
+        )
         assert (done.stdout + done.stderr).replace("\n", "").isprintable(), words

@@ -14,7 +14,7 @@ EXIT_HANG = "--enable-job-restart={} --enable-job-exit-hang-detection=True --job
 # As Python puts it, which takes longer to start.
 NO_MODULE = """printf 'Traceback (most recent call last):\\n  File "t.py", line 1, in <module>\\n' >&2
 echo "ModuleNotFoundError: No module named 'gone'" >&2; exit 1"""
-HALF_ENDS = '[ $SLURM_PROCID = 0 ] && exit 0; [ -e {go} ] && exit 0; sleep 60'
+HALF_ENDS = "[ $SLURM_PROCID = 0 ] && exit 0; [ -e {go} ] && exit 0; sleep 60"
 TRAIN = """
 import os, time
 from aimaster import job_monitor as jm
@@ -50,7 +50,7 @@ def test_a_maximum_of_one_restart_is_one_also_for_a_hang_at_the_exit(tmp_path: P
 
 def test_without_job_restart_a_hang_at_the_exit_is_reported_and_left_alone(tmp_path: Path) -> None:
     flags, go = EXIT_HANG.format("False"), tmp_path / "go"
-    script = f'[ $SLURM_PROCID = 0 ] && exit 0; until [ -e {go} ]; do sleep 0.1; done; exit 5'
+    script = f"[ $SLURM_PROCID = 0 ] && exit 0; until [ -e {go} ]; do sleep 0.1; done; exit 5"
     with subprocess.Popen(["sh", "-c", f"sleep 3; : >{go}"]):
         done = ftrun("--ft-aimaster", f"{flags} --fault-tolerant-policy=OnFailure", "-n2", "sh", "-c", script, home=tmp_path)
     assert "seems to hang: 1 rank has ended" in done.stderr and done.returncode == 5 and rungs(tmp_path) == ["fail"]

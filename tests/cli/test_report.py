@@ -113,9 +113,7 @@ def test_a_page_without_its_extra_says_what_to_install(
     assert tell(capsys, "7", "--format", "md")[0] == 0
 
 
-def test_only_root_may_ask_for_all_users(
-    jobs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_root_may_ask_for_all_users(jobs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     status, _, err = tell(capsys, "--all-users")
     assert status == 64 and "only root" in err

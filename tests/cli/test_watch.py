@@ -254,7 +254,14 @@ def test_a_file_system_that_hangs_holds_up_no_key(store: Store, monkeypatch: pyt
 
 def environ(store: Store, **other: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "FTRUN_"))}
-    return {**kept, "FTSLURM_STATE_DIR": str(store.root), "PYTHONPATH": ROOT, "TERM": "xterm-256color", "PATH": "/usr/bin:/bin", **other}
+    return {
+        **kept,
+        "FTSLURM_STATE_DIR": str(store.root),
+        "PYTHONPATH": ROOT,
+        "TERM": "xterm-256color",
+        "PATH": "/usr/bin:/bin",
+        **other,
+    }
 
 
 class Terminal:

@@ -31,9 +31,7 @@ def surface(source: str) -> Surface:
         if isinstance(node, ast.FunctionDef):
             functions[node.name] = node
         elif isinstance(node, ast.ClassDef):
-            functions.update(
-                {f"{node.name}.{part.name}": part for part in node.body if isinstance(part, ast.FunctionDef)}
-            )
+            functions.update({f"{node.name}.{part.name}": part for part in node.body if isinstance(part, ast.FunctionDef)})
     return {
         name: {"args": [arg.arg for arg in node.args.args], "keys": sorted(keys(node) | formatted_keys(node, functions))}
         for name, node in functions.items()
@@ -122,8 +120,6 @@ def recorded_of(folder: Path, version: str) -> dict[str, Any]:
             for name, symbol in enumeration(interface, "AmdSmiEvtNotificationType").items()
         },
         "statuses": {
-            name.removeprefix("AMDSMI_STATUS_"): number
-            for name, number in numbers.items()
-            if name.startswith("AMDSMI_STATUS_")
+            name.removeprefix("AMDSMI_STATUS_"): number for name, number in numbers.items() if name.startswith("AMDSMI_STATUS_")
         },
     }

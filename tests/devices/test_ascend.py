@@ -350,11 +350,14 @@ def net_tool(folder: Path, script: str) -> Path:
 
 def test_after_a_reset_the_network_ports_have_to_be_what_they_were(tmp_path: Path) -> None:
     """Port 0 fails twice after the reset, port 1 has failed before and is not waited for."""
-    folder = net_tool(tmp_path, f'''
+    folder = net_tool(
+        tmp_path,
+        f"""
         case "$2 $(grep -c "^0 \\|-i 0 " {tmp_path}/asked)" in
             "0 2"|"0 3"|"1 "*) echo "net health status: Fault" ;;
             *) echo "net health status: Success" ;;
-        esac''')
+        esac""",
+    )
     bench = Bench(tmp_path / "sim")
     bench.env["PATH"] = f"{folder}:{bench.env['PATH']}"
     bench.sim("inject", "--device", "0.0", "--code", "80E01801")
@@ -367,8 +370,11 @@ def test_after_a_reset_the_network_ports_have_to_be_what_they_were(tmp_path: Pat
 
 
 def test_a_network_port_that_stays_down_is_a_failed_healing(tmp_path: Path) -> None:
-    folder = net_tool(tmp_path, f'''
-        [ $(wc -l <{tmp_path}/asked) -le 2 ] && echo "net health status: Init" || echo "net health status: Unreachable"''')
+    folder = net_tool(
+        tmp_path,
+        f'''
+        [ $(wc -l <{tmp_path}/asked) -le 2 ] && echo "net health status: Init" || echo "net health status: Unreachable"''',
+    )
     bench = Bench(tmp_path / "sim")
     bench.env["PATH"] = f"{folder}:{bench.env['PATH']}"
     bench.sim("inject", "--device", "0.0", "--code", "80E01801")

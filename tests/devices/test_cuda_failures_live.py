@@ -22,95 +22,163 @@ RUN_S = 300.0
 
 # Name: (class, ranks, program).
 WRONG = {
-    "an index outside of its table, in a kernel": ("user-code", 1, """
+    "an index outside of its table, in a kernel": (
+        "user-code",
+        1,
+        """
 import torch
 table, at = torch.zeros(4, device="cuda"), torch.tensor([9], device="cuda")
 print(table[at].sum().item())
-"""),
-    "a write outside of everything": ("user-code", 1, """
+""",
+    ),
+    "a write outside of everything": (
+        "user-code",
+        1,
+        """
 import cupy
 kernel = cupy.RawKernel('extern "C" __global__ void wild() { *(int *)0xdead00000 = 1; }', "wild")
 kernel((1,), (1,), ())
 cupy.cuda.Device().synchronize()
-"""),
-    "a write to an odd address": ("user-code", 1, """
+""",
+    ),
+    "a write to an odd address": (
+        "user-code",
+        1,
+        """
 import cupy
 room = cupy.zeros(64, dtype=cupy.uint8)
 kernel = cupy.RawKernel('extern "C" __global__ void odd(char *p) { *(double *)(p + 1) = 1.0; }', "odd")
 kernel((1,), (1,), (room,))
 cupy.cuda.Device().synchronize()
-"""),
-    "a wild write that torch finds": ("user-code", 1, """
+""",
+    ),
+    "a wild write that torch finds": (
+        "user-code",
+        1,
+        """
 import cupy, torch
 torch.zeros(4, device="cuda")
 kernel = cupy.RawKernel('extern "C" __global__ void wild() { *(int *)0xdead00000 = 1; }', "wild")
 kernel((1,), (1,), ())
 torch.cuda.synchronize()
-"""),
-    "blocks that are too large": ("user-code", 1, """
+""",
+    ),
+    "blocks that are too large": (
+        "user-code",
+        1,
+        """
 import cupy
 kernel = cupy.RawKernel('extern "C" __global__ void nothing() { }', "nothing")
 kernel((1,), (4096,), ())
-"""),
-    "more memory than there is": ("oom", 1, """
+""",
+    ),
+    "more memory than there is": (
+        "oom",
+        1,
+        """
 import torch
 torch.empty(300 << 30, dtype=torch.uint8, device="cuda")
-"""),
-    "more and more memory": ("oom", 1, """
+""",
+    ),
+    "more and more memory": (
+        "oom",
+        1,
+        """
 import torch
 held = []
 while True:
     held.append(torch.empty(4 << 30, dtype=torch.uint8, device="cuda"))
-"""),
-    "cupy has more memory than there is": ("oom", 1, """
+""",
+    ),
+    "cupy has more memory than there is": (
+        "oom",
+        1,
+        """
 import cupy
 cupy.empty(300 << 30, dtype=cupy.uint8)
-"""),
-    "JAX has more memory than there is": ("oom", 1, """
+""",
+    ),
+    "JAX has more memory than there is": (
+        "oom",
+        1,
+        """
 import jax.numpy
 print(jax.numpy.ones((300 << 30,), dtype=jax.numpy.int8).sum())
-"""),
-    "no memory is left for a handle": ("oom", 1, """
+""",
+    ),
+    "no memory is left for a handle": (
+        "oom",
+        1,
+        """
 import torch
 free, _ = torch.cuda.mem_get_info()
 held = torch.empty(free - (20 << 20), dtype=torch.uint8, device="cuda")
 x = held[:65536].view(torch.float16).view(128, 256)
 y = held[65536:131072].view(torch.float16).view(256, 128)
 print((x @ y).sum().item())
-"""),
-    "a GPU that is not there": ("user-code", 1, """
+""",
+    ),
+    "a GPU that is not there": (
+        "user-code",
+        1,
+        """
 import torch
 torch.cuda.set_device(7)
-"""),
-    "no GPU is visible": ("user-code", 1, """
+""",
+    ),
+    "no GPU is visible": (
+        "user-code",
+        1,
+        """
 import os
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 import torch
 torch.zeros(4, device="cuda")
-"""),
-    "two ranks on one GPU": ("user-code", 2, """
+""",
+    ),
+    "two ranks on one GPU": (
+        "user-code",
+        2,
+        """
 import os, torch, torch.distributed as dist
 torch.cuda.set_device(0)
 dist.init_process_group("nccl", rank=int(os.environ["SLURM_PROCID"]), world_size=2)
 dist.all_reduce(torch.ones(4, device="cuda"))
 torch.cuda.synchronize()
-"""),
-    "shapes that do not fit": ("user-code", 1, """
+""",
+    ),
+    "shapes that do not fit": (
+        "user-code",
+        1,
+        """
 import torch
 print(torch.ones(2, 3, device="cuda") @ torch.ones(4, 5, device="cuda"))
-"""),
-    "tensors on two devices": ("user-code", 1, """
+""",
+    ),
+    "tensors on two devices": (
+        "user-code",
+        1,
+        """
 import torch
 print(torch.ones(3, device="cuda") + torch.ones(3))
-"""),
-    "a kernel that does not compile": ("user-code", 1, """
+""",
+    ),
+    "a kernel that does not compile": (
+        "user-code",
+        1,
+        """
 import cupy
 cupy.RawKernel('extern "C" __global__ void bad() { no_such_thing(); }', "bad")((1,), (1,), ())
-"""),
-    "a matrix that has no factor": ("user-code", 1, """
+""",
+    ),
+    "a matrix that has no factor": (
+        "user-code",
+        1,
+        """
 import torch
 torch.linalg.cholesky(-torch.eye(4, device="cuda"))
-"""),
+""",
+    ),
 }
 
 

@@ -182,7 +182,10 @@ def test_library_and_tool_see_the_same(make: Make, layout: str) -> None:
     bench.sim("inject", "--device", "3.0", "--code", "8C084E00")
     bench.sim("load", "--device", "1.0", "--percent", "61")
     bench.sim("process", "--device", "1.0", "--pid", "77", "--mb", "9000")
-    told = [[(r.device, r.health, r.severity, r.codes) for r in probe.read(10).reports] for probe in (bench.probe, bench.by_tool_alone())]
+    told = [
+        [(r.device, r.health, r.severity, r.codes) for r in probe.read(10).reports]
+        for probe in (bench.probe, bench.by_tool_alone())
+    ]
     assert told[0] == told[1]
     assert len({device for device, *_ in told[0]}) == 4
     uses = [{use.device: use for use in probe.utilisation(10)} for probe in (bench.probe, bench.by_tool_alone())]

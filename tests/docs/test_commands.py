@@ -112,7 +112,9 @@ def test_what_needs_no_job_runs(item: Command, tmp_path: Path, monkeypatch: pyte
 def test_ft_launcher_takes_it(item: Command) -> None:
     if len(item.words) == 1 or "..." in item.words or item.words[1:] == ("--version",):
         return
-    more = () if any(word.endswith(".py") for word in item.words) or item in TYPED else ("train.py",)  # a sentence may leave it out
+    more = (
+        () if any(word.endswith(".py") for word in item.words) or item in TYPED else ("train.py",)
+    )  # a sentence may leave it out
     launch = ft_launcher_options.read((*item.words[1:], *more), {})
     ft_launcher.settings_of(launch, True)
 

@@ -36,7 +36,20 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """html/ and man/."""
     folder = tmp_path_factory.mktemp("site")
     for builder in ("html", "man"):
-        argv = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", builder, "-d", folder / "read", DOCS, folder / builder]
+        argv = [
+            sys.executable,
+            "-m",
+            "sphinx",
+            "-W",
+            "--keep-going",
+            "-q",
+            "-b",
+            builder,
+            "-d",
+            folder / "read",
+            DOCS,
+            folder / builder,
+        ]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=280, check=False)
         assert done.returncode == 0, f"{builder}:\n{done.stdout}{done.stderr}"
     return folder
@@ -89,7 +102,9 @@ def test_a_manual_page_has_its_name_and_is_troff(built: Path, page: str, name: s
     assert f'.TH "{name.upper()}" "{section}"' in text
     assert f"{name} \\- {what}" in text
     if groff := shutil.which("groff"):
-        done = subprocess.run([groff, "-man", "-t", "-Tutf8", "-z", source], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            [groff, "-man", "-t", "-Tutf8", "-z", source], capture_output=True, text=True, timeout=30, check=False
+        )
         assert done.returncode == 0 and not done.stderr
 
 

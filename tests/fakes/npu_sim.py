@@ -188,7 +188,9 @@ class Node:
             used = memory_used(chip) * 100 // HBM_MB[self.layout]
             tenths = 900 + 10 * card
             at = f"{card} {number}"
-            lines.append(f"chip {at} {int(chip.lost)} {chip.network} {chip.aicore} {used} {tenths} {logic_id(self, (card, number))}")
+            lines.append(
+                f"chip {at} {int(chip.lost)} {chip.network} {chip.aicore} {used} {tenths} {logic_id(self, (card, number))}"
+            )
             lines += [f"process {at} {pid}" for pid, _, _ in chip.processes]
             for fault in chip.faults:
                 grade = list(SEVERITIES).index(fault.severity)

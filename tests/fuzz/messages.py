@@ -53,8 +53,13 @@ AGENT_REPORTS = [
     {"t": "quiet", "attempt": 2, "quiet_s": 600.5, "what": "no IO"},
     {"t": "use", "attempt": 2, "unchanged": None, "what": "no device tells"},
     {**wire.stall_message(StallSeen("n1", 8, 11.5, usual_s=1.25, stage_s=-1.0, reports=True)), "attempt": 2},
-    {**wire.compared_message((Waits(3, "n1", 60, 0.02, 0.001, (GroupStays("0#1", 7, (12, 13)),), 1.5, 20.0),),
-                             (Enters(3, "n1", "0#1", 7, (1, 2, 3)),)), "attempt": 2},
+    {
+        **wire.compared_message(
+            (Waits(3, "n1", 60, 0.02, 0.001, (GroupStays("0#1", 7, (12, 13)),), 1.5, 20.0),),
+            (Enters(3, "n1", "0#1", 7, (1, 2, 3)),),
+        ),
+        "attempt": 2,
+    },
     {"t": "stage", "attempt": 2, "rank": 3, "stage_s": 60.0},
     {"t": "progress", "attempt": 2, "step": 700, "beats": 64, "saved": 1},
     {**wire.alive_message({3: (1.5, "it did IO")}), "attempt": 2},

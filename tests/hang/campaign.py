@@ -88,7 +88,12 @@ def is_latest(result: Result) -> bool:
 
 def is_freshest(result: Result) -> bool:
     plan, own = result.plan, (*cases.FRESHEST_HANGS, *cases.FRESHEST_PAUSES)
-    return plan.mode in cases.FRESHEST_MODES or plan.launch in cases.FRESHEST_LAUNCHES or plan.level == "L0" or result.case.act in own
+    return (
+        plan.mode in cases.FRESHEST_MODES
+        or plan.launch in cases.FRESHEST_LAUNCHES
+        or plan.level == "L0"
+        or result.case.act in own
+    )
 
 
 def sees_io_alone(result: Result) -> bool:
@@ -170,7 +175,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=44, help="hangs and slowness")
     parser.add_argument("--healthy", type=int, default=44, help="pauses and undisturbed runs")
-    parser.add_argument("--latest", type=int, default=0, help="as many hangs, and as many healthy ones, of the latest kinds beside")
+    parser.add_argument(
+        "--latest", type=int, default=0, help="as many hangs, and as many healthy ones, of the latest kinds beside"
+    )
     parser.add_argument("--freshest", type=int, default=0, help="the same of the freshest kinds")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=sorted(cases.ACTS), help="only this, --cases times")

@@ -161,7 +161,9 @@ def _polled(job: Job, case: Case) -> Undo:
 def _called(job: Job, case: Case) -> Undo:
     """`rpc BEFORE`: the next rank calls the victim, which answers only after something else."""
     before = case.act.split()[1]
-    calls = [f"call-from-{case.victim}-{before}" if rank == (case.victim + 1) % job.world else "call-" for rank in range(job.world)]
+    calls = [
+        f"call-from-{case.victim}-{before}" if rank == (case.victim + 1) % job.world else "call-" for rank in range(job.world)
+    ]
     _all_at(job, calls, "begin calling")
     return lambda: None
 
@@ -328,7 +330,18 @@ MEETINGS = tuple(f"meet {place} sleep" for place in ("monitored", "store", "grou
 ABSENT = ("absent", "absent at work")  # before the first step
 # Kinds that came after the rules were last touched; those that need a mode of their own with it.
 NEW_PAUSES = ("bursts", "collect", "upload", "save work", "poll work", "poll file work", "download")
-NEW_HANGS = ("pipe", "flock", "child", "save sleep", "poll sleep", "poll file sleep", "dead-server", "flag", "licence", "lock-file")
+NEW_HANGS = (
+    "pipe",
+    "flock",
+    "child",
+    "save sleep",
+    "poll sleep",
+    "poll file sleep",
+    "dead-server",
+    "flag",
+    "licence",
+    "lock-file",
+)
 OF_MODE = {
     "save work": "saves", "save sleep": "saves", "rpc work": "rpc", "rpc sleep": "rpc", "dcp work": "dcp", "dcp sleep": "dcp",
 }  # fmt: skip
@@ -342,7 +355,25 @@ USUAL_PAUSES = ("evaluate", "checkpoint", "compile", "trickle", "bursts", "downl
 USUAL_HANGS = (
     "sleep", "deadlock", "native", "loop", "fifo", "stop outside", "pipe", "flock", "child", "dead-server", "licence", "poll sleep",
 )  # fmt: skip
-PAUSES = (*FRESHEST_PAUSES, *LATEST_PAUSES, *MEETINGS_AT_WORK, "export", "absent at work", "evaluate", "checkpoint", "compile", "trickle", "hiccup", "nothing", "suspend", "debug", "slow loader", "uneven", "below", *NEW_PAUSES)
+PAUSES = (
+    *FRESHEST_PAUSES,
+    *LATEST_PAUSES,
+    *MEETINGS_AT_WORK,
+    "export",
+    "absent at work",
+    "evaluate",
+    "checkpoint",
+    "compile",
+    "trickle",
+    "hiccup",
+    "nothing",
+    "suspend",
+    "debug",
+    "slow loader",
+    "uneven",
+    "below",
+    *NEW_PAUSES,
+)
 ENDS = ("exit", "crash", "kill", "stay")
 COLLECTIVE_ENDS = ("order", "odd")  # only where a step is made of collectives that the program issues itself
 CUTS = ("cut", "cut between")
@@ -359,7 +390,11 @@ FAULTS = {
     "sleep": 2, "deadlock": 2, "native": 2, "loop": 2, "fifo": 2, "spawn": 2, "stop outside": 3, "loader": 2, "order": 2, "odd": 2,
     **dict.fromkeys(MEETINGS, 2), **dict.fromkeys(NEW_HANGS, 11), "absent": 3, "stop inside": 6, "cut": 3, "cut between": 2, "slow": 5, "slow link": 4, "exit": 1, "crash": 1, "kill": 1, "stay": 1,
 }  # fmt: skip
-HEALTHY = {act: 6 if act == "collect" else 13 if act in NEW_PAUSES else 4 for act in PAUSES if act not in (*LATEST_PAUSES, *FRESHEST_PAUSES)}
+HEALTHY = {
+    act: 6 if act == "collect" else 13 if act in NEW_PAUSES else 4
+    for act in PAUSES
+    if act not in (*LATEST_PAUSES, *FRESHEST_PAUSES)
+}
 
 
 def make(act: str, victim: int, world: int, other: int | None = None) -> Case:
@@ -464,7 +499,9 @@ def freshest(rng: random.Random, faults: int, healthy: int) -> list[Plan]:
         mode, launch = ways[at // 4 % len(ways)]
         acts = drawn[at : at + 4]
         if mode in LIBRARIES or launch == "L0":
-            acts = [act if act in (*FRESHEST_HANGS, *FRESHEST_PAUSES) else "sleep" if act in USUAL_HANGS else "hashed" for act in acts]
+            acts = [
+                act if act in (*FRESHEST_HANGS, *FRESHEST_PAUSES) else "sleep" if act in USUAL_HANGS else "hashed" for act in acts
+            ]
         plans.append(_freshest_plan(rng, mode, launch, acts))
     plans += [_freshest_plan(rng, "mpi" if act == "lost" else rng.choice(["plain", "ddp"]), "", [act]) for act in ends]
     return plans
@@ -489,7 +526,10 @@ def latest(rng: random.Random, faults: int, healthy: int) -> list[Plan]:
     there = [name for name, package in LATEST_LAUNCHES.items() if package not in missing()]
     barred = OF_NUMPY if "numpy" in missing() else ()
     hangs, pauses = ([act for act in acts if OF_MODE.get(act) not in barred] for acts in (LATEST_HANGS, LATEST_PAUSES))
-    ways = [*((mode, "") for mode in LATEST_MODES if mode not in barred), *((mode, launch) for launch in there for mode in ("plain", "ddp"))]
+    ways = [
+        *((mode, "") for mode in LATEST_MODES if mode not in barred),
+        *((mode, launch) for launch in there for mode in ("plain", "ddp")),
+    ]
     drawn = [*_spread(rng, hangs, USUAL_HANGS, faults), *_spread(rng, pauses, USUAL_PAUSES, healthy)]
     rng.shuffle(drawn)
     plans = []
@@ -498,7 +538,9 @@ def latest(rng: random.Random, faults: int, healthy: int) -> list[Plan]:
         mine = [each for each in own if each == act]
         mode = OF_MODE.get(act, "")
         for at in range(0, len(mine), 1 if act == "loader lock" else 2):
-            plans.append(_latest_plan(rng, mode or rng.choice(["plain", "ddp"]), "", mine[at : at + (1 if act == "loader lock" else 2)]))
+            plans.append(
+                _latest_plan(rng, mode or rng.choice(["plain", "ddp"]), "", mine[at : at + (1 if act == "loader lock" else 2)])
+            )
     usual = [act for act in drawn if act not in (*LATEST_HANGS, *LATEST_PAUSES)]
     for at in range(0, len(usual), 4):
         mode, launch = ways[at // 4 % len(ways)]

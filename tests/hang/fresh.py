@@ -63,7 +63,12 @@ def build(seconds: float) -> None:
     """A kernel is compiled by the C compiler, as an extension is at first use."""
     goes_on, path = _until(seconds), _own("kernel")
     with open(path + ".c", "w") as file:
-        file.write("\n".join(f"int f{n}(int a) {{ int s = 0; for (int i = 0; i < a; i++) s += i * {n} % (a + 1); return s; }}" for n in range(40)))
+        file.write(
+            "\n".join(
+                f"int f{n}(int a) {{ int s = 0; for (int i = 0; i < a; i++) s += i * {n} % (a + 1); return s; }}"
+                for n in range(40)
+            )
+        )
     while goes_on():
         subprocess.run(["cc", "-O2", "-c", path + ".c", "-o", path + ".o"], check=True)
 

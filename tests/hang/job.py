@@ -32,7 +32,11 @@ if os.environ.get("LAUNCH") and "LAUNCHED" not in os.environ:  # after torch.dis
     if os.environ["LAUNCH"] == "exec":
         os.execve(sys.executable, again, {**os.environ, "LAUNCHED": "1"})
     if os.environ["LAUNCH"] == "child" or os.fork():
-        ended = subprocess.run(again, env={**os.environ, "LAUNCHED": "1"}).returncode if os.environ["LAUNCH"] == "child" else os.wait()[1]
+        ended = (
+            subprocess.run(again, env={**os.environ, "LAUNCHED": "1"}).returncode
+            if os.environ["LAUNCH"] == "child"
+            else os.wait()[1]
+        )
         code = ended if os.environ["LAUNCH"] == "child" else os.waitstatus_to_exitcode(ended)
         if code < 0:
             os.kill(os.getpid(), -code)
@@ -478,7 +482,9 @@ def step(kind: str) -> None:
         return
     elif MODE == "stages":  # torch's own pipeline
         optimizer.zero_grad()
-        schedule.step(*((torch.randn(8, 16),) if RANK == 0 else ()), **({"target": torch.zeros(8, 16)} if RANK == WORLD - 1 else {}))
+        schedule.step(
+            *((torch.randn(8, 16),) if RANK == 0 else ()), **({"target": torch.zeros(8, 16)} if RANK == WORLD - 1 else {})
+        )
         optimizer.step()
         return
     elif MODE == "rpc":

@@ -216,7 +216,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=12, help="hangs and slowness")
     parser.add_argument("--healthy", type=int, default=12, help="pauses and undisturbed runs")
-    parser.add_argument("--freshest", type=int, default=0, help="as many hangs, and as many healthy ones, of the freshest kinds beside")
+    parser.add_argument(
+        "--freshest", type=int, default=0, help="as many hangs, and as many healthy ones, of the freshest kinds beside"
+    )
     parser.add_argument("--restarts", action="store_true", help="with hang-restart on: what is started anew")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=sorted(cases.ACTS), help="only this, --cases times")
@@ -233,7 +235,9 @@ def main() -> None:
     with stage_on_a_cluster(2 * NODES) as stage:
         for alone, workers in ((False, 2), (True, 1)):
             with ThreadPoolExecutor(workers) as pool:
-                for found, trouble in pool.map(lambda plan: carry_out(stage, plan, options.restarts), [p for p in plans if p.alone is alone]):
+                for found, trouble in pool.map(
+                    lambda plan: carry_out(stage, plan, options.restarts), [p for p in plans if p.alone is alone]
+                ):
                     results += found
                     troubles += [trouble] if trouble else []
         if options.keep and (troubles or not all(result.ok for result, _ in results)):

@@ -71,7 +71,9 @@ def run(job: Job, steps: int, fault: Fault) -> list[RankView]:
         programs[rank] = list(programs[rank])
         programs[rank][index : index + 2] = reversed(programs[rank][index : index + 2])
     place = dict.fromkeys(programs, 0)
-    entered: dict[Operation, dict[int, int]] = {operation: dict.fromkeys(members, 0) for operation, members in job.members.items()}
+    entered: dict[Operation, dict[int, int]] = {
+        operation: dict.fromkeys(members, 0) for operation, members in job.members.items()
+    }
     inside: dict[int, Operation] = {}
     arrived: dict[tuple[Operation, int], set[int]] = {}
     queue = list(programs)
@@ -92,7 +94,9 @@ def run(job: Job, steps: int, fault: Fault) -> list[RankView]:
     return views(job, entered, inside)
 
 
-def views(job: Job, entered: dict[Operation, dict[int, int]], inside: dict[int, Operation], ranks_a_node: int = 8) -> list[RankView]:
+def views(
+    job: Job, entered: dict[Operation, dict[int, int]], inside: dict[int, Operation], ranks_a_node: int = 8
+) -> list[RankView]:
     found = []
     for rank in job.programs:
         now = inside.get(rank)
@@ -100,7 +104,9 @@ def views(job: Job, entered: dict[Operation, dict[int, int]], inside: dict[int, 
         for operation in dict.fromkeys(job.programs[rank]):
             if operation[0] != "p2p":
                 count = entered[operation][rank]
-                groups.append(GroupView(name(operation), job.members[operation], count, count - (now == operation), operation=operation[0]))
+                groups.append(
+                    GroupView(name(operation), job.members[operation], count, count - (now == operation), operation=operation[0])
+                )
         stay = None
         if now is not None and now[0] == "p2p":
             way = "send" if now[1] == rank else "recv"
@@ -145,7 +151,9 @@ def trial(rng: random.Random, shape: tuple[int, int, int], steps: int = 3) -> Tr
             return Trial(kind, (rank,), run(made, steps, Fault(stop=(rank, index))))
         if kind == "dead":
             operation = program[index]
-            return Trial(kind, made.members[operation], run(made, steps, Fault(dead=(operation, 1 + index // len(made.programs[rank])))))
+            return Trial(
+                kind, made.members[operation], run(made, steps, Fault(dead=(operation, 1 + index // len(made.programs[rank]))))
+            )
         found = run(made, steps, Fault(swap=(rank, index)))
         if program[index] != program[index + 1] and stalls(found):
             return Trial(kind, (rank,), found)

@@ -57,7 +57,9 @@ def test_connections() -> None:
     assert parse_tcp(probing, {"777"}) == Socket("10.0.0.2:39535", "10.0.0.3:56832", "zero-window", 96, 0)
     unread = ROW.replace("00000060:00000000", "00000000:00000008").replace("01:00000123 00000003", "00:00000000 00000000")
     assert parse_tcp(unread, {"777"}) == Socket("10.0.0.2:39535", "10.0.0.3:56832", "unread", 8, 0)
-    mapped = ROW.replace("0200000A:", "0000000000000000FFFF00000200000A:").replace("0300000A:", "0000000000000000FFFF00000300000A:")
+    mapped = ROW.replace("0200000A:", "0000000000000000FFFF00000200000A:").replace(
+        "0300000A:", "0000000000000000FFFF00000300000A:"
+    )
     assert parse_tcp(mapped, {"777"}) == parse_tcp(ROW, {"777"}), "the same address, whichever way"
     assert parse_tcp("  sl  local_address rem_address", {"777"}) is None
 
@@ -90,7 +92,7 @@ def test_the_main_thread() -> None:
     assert main_thread(2**22 + 1) == (ProcessState.EXITED, "")
 
 
-STACK = '''Process 42: python train.py
+STACK = """Process 42: python train.py
 Python v3.11.2 (/usr/bin/python3.11)
 
 Thread 43 (idle): "Thread-1"
@@ -99,7 +101,7 @@ Thread 42 (idle): "MainThread"
     {frame}
     train (train.py:9)
     <module> (train.py:20)
-'''
+"""
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,12 @@ STATUS = {"0": {"last_completed_collective": "1", "last_enqueued_collective": "3
 
 
 def dump(*entries: dict[str, Any], status: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {"pg_status": status or STATUS, "pg_config": {}, "entries": [{**ENTRY, **entry} for entry in entries], "version": "2.10"}
+    return {
+        "pg_status": status or STATUS,
+        "pg_config": {},
+        "entries": [{**ENTRY, **entry} for entry in entries],
+        "version": "2.10",
+    }
 
 
 def test_the_recorder_counts_collectives_alone() -> None:
@@ -273,7 +280,10 @@ def test_a_page_as_a_view(tmp_path: Path) -> None:
 
 
 def grouped(path: Path, *groups: tuple[int, str]) -> None:
-    lines = ({"slot": slot, "id": number, "key": 171 + number, "name": name, "ranks": "0-3"} for number, (slot, name) in enumerate(groups))
+    lines = (
+        {"slot": slot, "id": number, "key": 171 + number, "name": name, "ranks": "0-3"}
+        for number, (slot, name) in enumerate(groups)
+    )
     path.with_name(path.name + ".groups").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -289,7 +299,10 @@ def test_groups_that_the_page_has_no_room_for_come_from_the_recorder(tmp_path: P
     with patch.object(node, "_dump", lambda each, until: recorded):
         (view,) = node.examine().views
     assert view.hidden_groups == 0 and not view.exact and view.inside is None, "the recorder tells"
-    assert [(group.key, group.entered, group.completed) for group in view.groups] == [("0#000000ab", 6, 6), ("far#000000ac", 9, 8)]
+    assert [(group.key, group.entered, group.completed) for group in view.groups] == [
+        ("0#000000ab", 6, 6),
+        ("far#000000ac", 9, 8),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -315,7 +328,12 @@ def test_why_there_is_no_probe(tmp_path: Path, flags: tuple[str, ...], path: str
 def test_of_a_launcher_and_its_rank_the_page_of_the_rank_counts(tmp_path: Path) -> None:
     """Both were told the same RANK; the parent has no process group, and waits for none."""
     path, parent = tmp_path / "page.3", os.getppid()
-    none = {f"w{probe.GROUPS_SEEN}": 0, f"w{probe.IN}": 0, f"w{pages.PID}": parent, f"w{pages.START}": pages.start_ticks(parent) or 0}
+    none = {
+        f"w{probe.GROUPS_SEEN}": 0,
+        f"w{probe.IN}": 0,
+        f"w{pages.PID}": parent,
+        f"w{pages.START}": pages.start_ticks(parent) or 0,
+    }
     path.write_bytes(words(**none))
     node = NodeWatch("n7")
     node.watch(0, str(path))
@@ -507,7 +525,10 @@ def test_a_device_whose_use_stays_is_no_work() -> None:
 def test_what_a_rank_used_before_it_last_got_on_says_nothing_of_the_rest_after_it(tmp_path: Path) -> None:
     now, tree, path = [1000.0], Tree(), tmp_path / "page.3"
     node = NodeWatch("n1", clock=lambda: now[0])
-    with patch.object(evidence, "usage", lambda _: (dict(tree.io), tree.cpu_s)), patch.object(evidence, "descendants", lambda _: []):
+    with (
+        patch.object(evidence, "usage", lambda _: (dict(tree.io), tree.cpu_s)),
+        patch.object(evidence, "descendants", lambda _: []),
+    ):
         node.watch(3, str(path), os.getpid())
         for step in range(2):
             path.write_bytes(words(**{f"w{probe.PROGRESS}": step + 1}))

@@ -24,7 +24,13 @@ def test_no_variable_and_no_slurm_conf_gets_through(tmp_path: Path, slurm_conf: 
     for path, content in ((python, ""), (tmp_path / "as_owner", text)):
         path.write_text(content or path.read_text())
         path.chmod(0o755)
-    env = {"PATH": os.environ["PATH"], "SLURM_CONF": "/tmp/mine.conf", "PYTHONPATH": "/tmp", "LD_LIBRARY_PATH": "/tmp", "SLURM_X": "1"}
+    env = {
+        "PATH": os.environ["PATH"],
+        "SLURM_CONF": "/tmp/mine.conf",
+        "PYTHONPATH": "/tmp",
+        "LD_LIBRARY_PATH": "/tmp",
+        "SLURM_X": "1",
+    }
     done = subprocess.run([tmp_path / "as_owner", "grace", "5", "5", "c"], env=env, capture_output=True, text=True, check=True)
     words, _, variables = done.stdout.partition("--\n")
     assert words.split() == ["-I", "-m", "ftslurm.hooks.as_owner", "/etc/hooks.yaml", "grace", "5", "5", "c"]

@@ -30,8 +30,9 @@ class Probe:
 
     def read(self, timeout_s: float) -> ProbeAnswer:
         faulty = {"0.0": HEALS, "1.0": HEALS, "2.0": STAYS}
-        return ProbeAnswer(tuple(
-            DeviceReport(device, "ascend", DeviceHealth.FAULTY, Severity.MAJOR, (code,)) for device, code in faulty.items()))
+        return ProbeAnswer(
+            tuple(DeviceReport(device, "ascend", DeviceHealth.FAULTY, Severity.MAJOR, (code,)) for device, code in faulty.items())
+        )
 
     def heal(self, device: str, *_: object) -> HealResult:
         self.healed.append(device)

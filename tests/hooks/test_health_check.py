@@ -39,15 +39,19 @@ class Slurm:
         return CommandResult(tuple(argv), 0, f"NodeName=n1 State={self.state}\n", "")
 
 
-@pytest.mark.parametrize(("before", "after", "health", "updates"), [
-    (OURS, OURS, NodeHealth.GOOD, ["State=UNDRAIN"]),
-    (OURS, THEIRS, NodeHealth.GOOD, []),
-    (REBOOTS, REBOOTS, NodeHealth.GOOD, []),
-    ("IDLE", "IDLE", NodeHealth.BAD, ["State=DRAIN"]),
-    ("IDLE", THEIRS, NodeHealth.BAD, []),
-])
-def test_the_health_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: str, after: str, health: NodeHealth,
-                          updates: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "health", "updates"),
+    [
+        (OURS, OURS, NodeHealth.GOOD, ["State=UNDRAIN"]),
+        (OURS, THEIRS, NodeHealth.GOOD, []),
+        (REBOOTS, REBOOTS, NodeHealth.GOOD, []),
+        ("IDLE", "IDLE", NodeHealth.BAD, ["State=DRAIN"]),
+        ("IDLE", THEIRS, NodeHealth.BAD, []),
+    ],
+)
+def test_the_health_check(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: str, after: str, health: NodeHealth, updates: list[str]
+) -> None:
     slurm = Slurm(monkeypatch, before, after, health)
     assert health_check.check(HookSettings(state=str(tmp_path)), ENV)[0]
     assert slurm.updates == updates

@@ -122,7 +122,9 @@ def test_nor_is_its_shared_memory(node: Node) -> None:
     assert node.removed == []
 
 
-def test_more_files_than_one_look_shows_all_go_before_they_are_said_to_be_gone(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_files_than_one_look_shows_all_go_before_they_are_said_to_be_gone(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(leftovers.shared_memory, "MAX_FILES", 2)
     rest = [tuple(File(name, 1) for name in names) for names in ("ab", "cd", "e", "")]
     monkeypatch.setattr(leftovers.shared_memory, "files_of", lambda user_id: rest.pop(0))

@@ -19,22 +19,56 @@ A, B = Process(20, 1, 1000, "a", 5.0), Process(21, 1, 1000, "b", 6.0)
 C, D = Unfinished(1000, "5"), Unfinished(1001, "6_2")
 
 
-@pytest.mark.parametrize(("now", "before", "after", "then"), [
-    # An Epilog has added a process while a health check was looking.
-    (Remembered(BOOT, 7, "", True, (A,)), Remembered(BOOT, 7, "", False), Remembered(BOOT, 9, "", False), Remembered(BOOT, 9, "", True, (A,))),
-    # A health check saw one end while an Epilog was adding another.
-    (Remembered(BOOT, 7, "", True, (A, B)), Remembered(BOOT, 7, "", True, (A,)), Remembered(BOOT, 7), Remembered(BOOT, 7, "", True, (B,))),
-    # A Prolog found a proof while a health check had read fewer lines.
-    (Remembered(BOOT, 9, "XID 79", True), Remembered(BOOT, 5, "", False), Remembered(BOOT, 7, "", False), Remembered(BOOT, 9, "XID 79", True)),
-    # An Epilog has noted what it cleans up while another's was done.
-    (Remembered(BOOT, 7, "", False, (), (C, D)), Remembered(BOOT, 7, "", False, (), (C,)), Remembered(BOOT, 7, "", False),
-     Remembered(BOOT, 7, "", False, (), (D,))),
-    # A person took the node back.
-    (Remembered(BOOT, 9, "XID 79", True), Remembered(BOOT, 9, "XID 79", True), Remembered(BOOT, 9, "", False), Remembered(BOOT, 9, "", False)),
-    # Of an earlier boot nothing counts.
-    (Remembered("a", 99, "XID 79", True, (A,)), Remembered(BOOT), Remembered(BOOT, 3, "", False), Remembered(BOOT, 3, "", False)),
-])
-def test_each_changes_only_what_it_has_found_out(now: Remembered, before: Remembered, after: Remembered, then: Remembered) -> None:
+@pytest.mark.parametrize(
+    ("now", "before", "after", "then"),
+    [
+        # An Epilog has added a process while a health check was looking.
+        (
+            Remembered(BOOT, 7, "", True, (A,)),
+            Remembered(BOOT, 7, "", False),
+            Remembered(BOOT, 9, "", False),
+            Remembered(BOOT, 9, "", True, (A,)),
+        ),
+        # A health check saw one end while an Epilog was adding another.
+        (
+            Remembered(BOOT, 7, "", True, (A, B)),
+            Remembered(BOOT, 7, "", True, (A,)),
+            Remembered(BOOT, 7),
+            Remembered(BOOT, 7, "", True, (B,)),
+        ),
+        # A Prolog found a proof while a health check had read fewer lines.
+        (
+            Remembered(BOOT, 9, "XID 79", True),
+            Remembered(BOOT, 5, "", False),
+            Remembered(BOOT, 7, "", False),
+            Remembered(BOOT, 9, "XID 79", True),
+        ),
+        # An Epilog has noted what it cleans up while another's was done.
+        (
+            Remembered(BOOT, 7, "", False, (), (C, D)),
+            Remembered(BOOT, 7, "", False, (), (C,)),
+            Remembered(BOOT, 7, "", False),
+            Remembered(BOOT, 7, "", False, (), (D,)),
+        ),
+        # A person took the node back.
+        (
+            Remembered(BOOT, 9, "XID 79", True),
+            Remembered(BOOT, 9, "XID 79", True),
+            Remembered(BOOT, 9, "", False),
+            Remembered(BOOT, 9, "", False),
+        ),
+        # Of an earlier boot nothing counts.
+        (
+            Remembered("a", 99, "XID 79", True, (A,)),
+            Remembered(BOOT),
+            Remembered(BOOT, 3, "", False),
+            Remembered(BOOT, 3, "", False),
+        ),
+    ],
+)
+def test_each_changes_only_what_it_has_found_out(
+    now: Remembered, before: Remembered, after: Remembered, then: Remembered
+) -> None:
     assert merged(now, before, after) == then
 
 
@@ -56,7 +90,7 @@ def test_one_that_was_written_before_there_was_as_much_to_remember_is_read(tmp_p
 def test_of_too_many_users_the_latest_are_remembered() -> None:
     many = tuple(Unfinished(1000 + number, "5") for number in range(50))
     kept = merged(Remembered(BOOT), Remembered(BOOT), Remembered(BOOT, unfinished=many)).unfinished
-    assert kept == many[-memory.MAX_UNFINISHED:]
+    assert kept == many[-memory.MAX_UNFINISHED :]
 
 
 def test_a_lock_that_stays_is_waited_for_only_so_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

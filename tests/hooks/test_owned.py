@@ -19,7 +19,9 @@ from ftslurm.model.record import AttemptBegan, CarriedOut, Decided, FaultSeen, R
 from ftslurm.system.owner import Owner
 
 
-@pytest.mark.parametrize(("allowed", "said", "grace_s"), [(False, "0", -1.0), (True, "10", 10.0), (True, "-7", -1.0), (True, "x", -1.0)])
+@pytest.mark.parametrize(
+    ("allowed", "said", "grace_s"), [(False, "0", -1.0), (True, "10", 10.0), (True, "-7", -1.0), (True, "x", -1.0)]
+)
 def test_a_job_cuts_the_wait_short_only_where_the_site_allows_it(
     monkeypatch: pytest.MonkeyPatch, allowed: bool, said: str, grace_s: float
 ) -> None:
@@ -35,12 +37,21 @@ def test_no_number_of_seconds_is_to_the_end(monkeypatch: pytest.MonkeyPatch, sai
 
 
 def test_a_requeue_is_finished_also_after_a_thousand_restarts_in_place(tmp_path: Path) -> None:
-    lines = [RunBegan(1.0, "r", "5", "c", 0, "k", "python train.py --config some/long/path.yaml", "n[1-8]", launcher="srun", number=5)]
+    lines = [
+        RunBegan(1.0, "r", "5", "c", 0, "k", "python train.py --config some/long/path.yaml", "n[1-8]", launcher="srun", number=5)
+    ]
     for number in range(1, 1001):
         lines += [
             AttemptBegan(2.0, "r", number, 0, "k", number, "n[1-8]", 64, "5.1"),
             FaultSeen(3.0, f"n{number % 8}", "0.0", "80C98008", "a name from the catalogue", "self-healing"),
-            Decided(4.0, f"r-{number}", number, "in-place-restart", "device", "80C98008 (a name from the catalogue) on device 0.0 of n3"),
+            Decided(
+                4.0,
+                f"r-{number}",
+                number,
+                "in-place-restart",
+                "device",
+                "80C98008 (a name from the catalogue) on device 0.0 of n3",
+            ),
             CarriedOut(5.0, f"r-{number}", True, "healed by itself"),
         ]
     lines.append(Decided(6.0, "r-last", 1001, "isolated-requeue", "device", "w", isolate={"n1": "w"}, exclude=("n1",)))

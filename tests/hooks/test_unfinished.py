@@ -87,11 +87,14 @@ def test_a_later_epilog_that_finds_nothing_left_settles_it(node: Node) -> None:
     assert node.clear(Admin([SELF])) == "nothing was left" and not owed(node)
 
 
-@pytest.mark.parametrize(("jobs", "why"), [
-    (Admin([OTHER]), "job 6 of the same user is here"),
-    (Admin([SELF]), "job 5 of the same user is here"),  # its Epilog is still at it
-    (Silent(), "slurmctld does not answer"),
-])
+@pytest.mark.parametrize(
+    ("jobs", "why"),
+    [
+        (Admin([OTHER]), "job 6 of the same user is here"),
+        (Admin([SELF]), "job 5 of the same user is here"),  # its Epilog is still at it
+        (Silent(), "slurmctld does not answer"),
+    ],
+)
 def test_the_prolog_touches_no_user_who_has_a_job_here_and_says_what_stays(
     monkeypatch: pytest.MonkeyPatch, node: Node, jobs: Admin, why: str
 ) -> None:

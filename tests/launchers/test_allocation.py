@@ -19,14 +19,17 @@ def divided(options: str, spares: int = 0, **env: str) -> tuple[str, str]:
     return shlex.join(word for word in found.salloc if word != "--job-name=train"), shlex.join(found.component.options)
 
 
-@pytest.mark.parametrize(("options", "salloc", "step"), [
-    ("-N2 -n8 --gres=gpu:4 --mem 3G", "-N2 -n8 --gres=gpu:4 --mem 3G", "-N2 -n8 --gres=gpu:4 --mem 3G"),  # shape both
-    ("-p gpu -A me -t 5 --exclusive -N1", "-p gpu -A me -t 5 --exclusive -N1", "-N1"),
-    ("-l -o out --cpu-bind=cores -u -K1 -N1", "-N1", "-l -o out --cpu-bind=cores -u -K1 -N1"),
-    ("-lN2", "-N2", "-lN2"),
-    ("-N2-4 -n3", "-N2-4 -n3", "-n3"),  # as many nodes as were granted
-    ("--container-image=x --of-a-plugin -D /tmp", "", "--container-image=x --of-a-plugin -D /tmp"),
-])
+@pytest.mark.parametrize(
+    ("options", "salloc", "step"),
+    [
+        ("-N2 -n8 --gres=gpu:4 --mem 3G", "-N2 -n8 --gres=gpu:4 --mem 3G", "-N2 -n8 --gres=gpu:4 --mem 3G"),  # shape both
+        ("-p gpu -A me -t 5 --exclusive -N1", "-p gpu -A me -t 5 --exclusive -N1", "-N1"),
+        ("-l -o out --cpu-bind=cores -u -K1 -N1", "-N1", "-l -o out --cpu-bind=cores -u -K1 -N1"),
+        ("-lN2", "-N2", "-lN2"),
+        ("-N2-4 -n3", "-N2-4 -n3", "-n3"),  # as many nodes as were granted
+        ("--container-image=x --of-a-plugin -D /tmp", "", "--container-image=x --of-a-plugin -D /tmp"),
+    ],
+)
 def test_options_go_where_they_belong(options: str, salloc: str, step: str) -> None:
     assert divided(options) == (salloc, step)
 
@@ -60,14 +63,17 @@ def test_the_tables_name_options_that_exist_and_none_twice() -> None:
     assert SRUN_OPTIONS.keys() >= STEP_ONLY | ALLOCATION_ONLY | set(INPUTS.values())
 
 
-@pytest.mark.parametrize(("line", "begun", "said"), [
-    ("salloc: Pending job allocation 4", False, ""),
-    ("salloc: job 4 queued and waiting for resources", False, "ftrun: job 4 queued and waiting for resources"),
-    ("salloc: Granted job allocation 4", False, ""),
-    ("salloc: Job allocation 4 has been revoked.", False, "ftrun: Job allocation 4 has been revoked."),
-    ("salloc: Job allocation 4 has been revoked.", True, ""),
-    ("salloc: error: Invalid --time specification", False, "ftrun: error: Invalid --time specification"),
-    ("a plugin speaks", False, "a plugin speaks"),
-])
+@pytest.mark.parametrize(
+    ("line", "begun", "said"),
+    [
+        ("salloc: Pending job allocation 4", False, ""),
+        ("salloc: job 4 queued and waiting for resources", False, "ftrun: job 4 queued and waiting for resources"),
+        ("salloc: Granted job allocation 4", False, ""),
+        ("salloc: Job allocation 4 has been revoked.", False, "ftrun: Job allocation 4 has been revoked."),
+        ("salloc: Job allocation 4 has been revoked.", True, ""),
+        ("salloc: error: Invalid --time specification", False, "ftrun: error: Invalid --time specification"),
+        ("a plugin speaks", False, "a plugin speaks"),
+    ],
+)
 def test_told_is_what_srun_would_tell(line: str, begun: bool, said: str) -> None:
     assert line_of_ours(line, begun) == said

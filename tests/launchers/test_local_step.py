@@ -166,9 +166,7 @@ def test_tasks_per_node_are_told_where_they_hold(options: str, per_node: str | N
     assert step_environ(Simulated(NODES, 3, 0), layout, words(options)).get("SLURM_NTASKS_PER_NODE") == per_node
 
 
-@pytest.mark.parametrize(
-    ("counts", "folded"), [((2, 2, 2), "2(x3)"), ((2, 2, 1), "2(x2),1"), ((1,), "1"), ((1, 2, 1), "1,2,1")]
-)
+@pytest.mark.parametrize(("counts", "folded"), [((2, 2, 2), "2(x3)"), ((2, 2, 1), "2(x2),1"), ((1,), "1"), ((1, 2, 1), "1,2,1")])
 def test_counts_are_folded(counts: tuple[int, ...], folded: str) -> None:
     assert fold_counts(counts) == folded
 
@@ -278,9 +276,7 @@ def test_a_node_s_ends_are_told_together_after_a_moment_or_when_it_is_done() -> 
     assert (reports.take(12.0), reports.next_due()) == ([], None)
 
 
-@pytest.mark.parametrize(
-    ("statuses", "status"), [((0, 0), 0), ((0, 7, 3), 7), ((137, 200), 137), ((137, 143), 143), ((), 0)]
-)
+@pytest.mark.parametrize(("statuses", "status"), [((0, 0), 0), ((0, 7, 3), 7), ((137, 200), 137), ((137, 143), 143), ((), 0)])
 def test_the_worst_end_is_the_step_s(statuses: tuple[int, ...], status: int) -> None:
     exits = [ExitStatus(0, status - 128) if status in (137, 143) else ExitStatus(status) for status in statuses]
     assert step_status(exits) == status

@@ -66,7 +66,9 @@ def test_tasks_that_do_not_come_out_even_are_not_guessed() -> None:
     assert only("-n6", FIRST, {"SLURM_NTASKS": "7"}) == "-n6 --nodes=3 --nodelist=n1,n2,n3"
 
 
-@pytest.mark.parametrize("where", ["-N3", "-N 3", "--nodes=3", "-w n1,n2", "--nodelist n1", "-x n9", "-r1", "-F hosts", "--contiguous"])
+@pytest.mark.parametrize(
+    "where", ["-N3", "-N 3", "--nodes=3", "-w n1,n2", "--nodelist n1", "-x n9", "-r1", "-F hosts", "--contiguous"]
+)
 def test_the_users_words_on_nodes_give_way_and_all_else_stays(where: str) -> None:
     kept = only(f"-l {where} -c 4 --gpus-per-task=1 -m cyclic --mpi=pmix -o out.%t", FIRST, {"SLURM_NTASKS_PER_NODE": "1"})
     assert kept == "-l -c 4 --gpus-per-task=1 -m cyclic --mpi=pmix -o out.%t --nodes=3 --nodelist=n1,n2,n3 --ntasks=3"
@@ -107,7 +109,10 @@ def test_each_rank_is_named_its_node() -> None:
     assert "--nodelist=n1,n4,n1,n4" in only("", cyclic)
 
 
-@pytest.mark.parametrize("gone", ["-n6", "--ntasks 6", "-m cyclic", "--distribution=block:block", "--exclusive", "--overlap", "--jobid=5", "-N3", "-x n1"])
+@pytest.mark.parametrize(
+    "gone",
+    ["-n6", "--ntasks 6", "-m cyclic", "--distribution=block:block", "--exclusive", "--overlap", "--jobid=5", "-N3", "-x n1"],
+)
 def test_what_says_it_otherwise_gives_way(gone: str) -> None:
     assert only(f"-u {gone} --exact", MOVED) == f"-u --exact {only('', MOVED)}"
 

@@ -30,8 +30,16 @@ def test_files_of_ranks(options: str, env: dict[str, str], expected: RankFiles) 
     assert (found.files, found.banner, found.label) == (expected.files, expected.banner, expected.label)
 
 
-@pytest.mark.parametrize(("options", "errors"), [
-    ("", None), ("-o out", f"{W}/out"), ("-o out -e err.%t", f"{W}/err.%t"), ("-e none", ""), ("-o out -e all", None), ("-o 0", ""),
-])
+@pytest.mark.parametrize(
+    ("options", "errors"),
+    [
+        ("", None),
+        ("-o out", f"{W}/out"),
+        ("-o out -e err.%t", f"{W}/err.%t"),
+        ("-e none", ""),
+        ("-o out -e all", None),
+        ("-o 0", ""),
+    ],
+)
 def test_where_errors_go(options: str, errors: str | None) -> None:
     assert rank_files(options.split(), {}, 7, "me", W).errors == errors

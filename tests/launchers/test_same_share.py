@@ -36,7 +36,9 @@ def asked(options: str, env: dict[str, str], shares: tuple[Share, ...] = FOUR, l
         ("--mem-per-cpu=much", {}, "--mem-per-cpu=much", "--mem-per-cpu=much"),
     ],
 )
-def test_memory_is_asked_for_by_node_where_slurm_would_count_it_twice(options: str, env: dict[str, str], own: str, lent: str) -> None:
+def test_memory_is_asked_for_by_node_where_slurm_would_count_it_twice(
+    options: str, env: dict[str, str], own: str, lent: str
+) -> None:
     assert asked(options, env) == own
     assert asked(options, env, lent=True) == lent
 
@@ -76,7 +78,17 @@ def test_gpus_of_the_whole_step_become_those_of_its_nodes(options: str, env: dic
 
 @pytest.mark.parametrize(
     ("text", "mb"),
-    [("2G", 2048), ("1500", 1500), ("1500M", 1500), ("1T", 1048576), ("1025K", 2), ("2gb", 2048), ("", 0), ("-1", 0), ("1.5G", 0)],
+    [
+        ("2G", 2048),
+        ("1500", 1500),
+        ("1500M", 1500),
+        ("1T", 1048576),
+        ("1025K", 2),
+        ("2gb", 2048),
+        ("", 0),
+        ("-1", 0),
+        ("1.5G", 0),
+    ],
 )
 def test_megabytes_as_srun_reads_them(text: str, mb: int) -> None:
     assert megabytes(text) == mb
@@ -124,8 +136,16 @@ def test_a_step_beside_one_of_a_killed_ftrun_asks_for_the_same(layout: Layout | 
     assert "--overlap" in argv and "--mem=4096" in argv and "--exact" in argv and "--exclusive" not in argv
 
 
-@pytest.mark.parametrize(("options", "env", "told"), [
-    ("", BY_CPU, "--mem=0"), ("--mem-per-cpu=1G --label", {}, "--label --mem=0"), ("--mem=500", BY_CPU, "--mem=500"), ("", {}, ""),
-])
-def test_where_nobody_knows_how_many_cpus_it_had_memory_by_cpu_is_all_of_the_job_s(options: str, env: dict[str, str], told: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "env", "told"),
+    [
+        ("", BY_CPU, "--mem=0"),
+        ("--mem-per-cpu=1G --label", {}, "--label --mem=0"),
+        ("--mem=500", BY_CPU, "--mem=500"),
+        ("", {}, ""),
+    ],
+)
+def test_where_nobody_knows_how_many_cpus_it_had_memory_by_cpu_is_all_of_the_job_s(
+    options: str, env: dict[str, str], told: str
+) -> None:
     assert asked(options, env, ()) == told

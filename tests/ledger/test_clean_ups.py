@@ -20,7 +20,9 @@ def test_what_somebody_wrote_there_is_passed_over(tmp_path: Path) -> None:
     memory = CleanUps(tmp_path / "state")
     memory.add("c", "7", 1.0, CleanUpTook(4.0))
     with (tmp_path / "state/clean-ups.jsonl").open("ab") as file:
-        file.write(b'{"v":1,"cluster":"c","seconds":-3.0}\n{"v":1,"cluster":"c","seconds":"x"}\n[]\n\xff\n{"v":1,"cluster":"c","seconds":NaN}\n')
+        file.write(
+            b'{"v":1,"cluster":"c","seconds":-3.0}\n{"v":1,"cluster":"c","seconds":"x"}\n[]\n\xff\n{"v":1,"cluster":"c","seconds":NaN}\n'
+        )
     assert memory.of("c") == (CleanUpTook(4.0),)
 
 

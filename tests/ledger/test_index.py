@@ -18,7 +18,10 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "jobs").mkdir()
     for number in (1, 2, 3):
         ledger(tmp_path, number).append(
-            [RunBegan(1.0, "r", str(number), "c", 0, "k", "train", "n1", number=number), AttemptBegan(2.0, "r", 1, 0, "k", 1, "n1", 1)]
+            [
+                RunBegan(1.0, "r", str(number), "c", 0, "k", "train", "n1", number=number),
+                AttemptBegan(2.0, "r", 1, 0, "k", 1, "n1", 1),
+            ]
         )
     return tmp_path
 

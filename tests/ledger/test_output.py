@@ -79,7 +79,9 @@ def test_the_oldest_make_room(ledger: Path, log: Path, monkeypatch: pytest.Monke
     assert [one.schedule for one in kept_copies(ledger)] == [2, 3, 4] and len(list(output.folder_of(ledger).iterdir())) == 6
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"v": 2}', '{"v": 1, "source": 5}', '{"v": 1, "source": "x", "schedule": -1}', "[" * 9999])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"v": 2}', '{"v": 1, "source": 5}', '{"v": 1, "source": "x", "schedule": -1}', "[" * 9999]
+)
 def test_a_damaged_note_is_passed_over(ledger: Path, log: Path, text: str) -> None:
     keep(ledger, 0, [str(log)], MOST)
     (output.folder_of(ledger) / "run-9.00000000.json").write_text(text)

@@ -41,19 +41,35 @@ def swap(path: Path, make: Callable[[Path, Path], object]) -> None:
     make(path, aside)
 
 
-@pytest.mark.parametrize("trap", [
-    lambda home: swap(home / "state/jobs/ledger", lambda path, aside: path.symlink_to(aside)),
-    lambda home: swap(home / "state/jobs/ledger", lambda path, aside: path.hardlink_to(aside)),
-    lambda home: swap(home / "state/jobs/ledger", lambda path, aside: os.mkfifo(path)),
-    lambda home: swap(home / "state/jobs/ledger", lambda path, aside: path.mkdir()),
-    lambda home: swap(home / "state/jobs/ledger", lambda path, aside: path.symlink_to("/dev/zero")),
-    lambda home: swap(home / "state/jobs", lambda path, aside: path.symlink_to(aside)),
-    lambda home: swap(home / "state", lambda path, aside: path.symlink_to(aside)),
-    lambda home: swap(home / "state", lambda path, aside: path.write_text("a file")),
-    lambda home: (home / "state/jobs").chmod(0o777),
-    lambda home: (home / "state/jobs/ledger").chmod(0o666),
-    lambda home: os.truncate(home / "state/jobs/ledger", 1 << 40),
-], ids=["link", "hard link", "fifo", "folder", "device", "linked folder", "linked state", "file", "open folder", "open file", "giant"])
+@pytest.mark.parametrize(
+    "trap",
+    [
+        lambda home: swap(home / "state/jobs/ledger", lambda path, aside: path.symlink_to(aside)),
+        lambda home: swap(home / "state/jobs/ledger", lambda path, aside: path.hardlink_to(aside)),
+        lambda home: swap(home / "state/jobs/ledger", lambda path, aside: os.mkfifo(path)),
+        lambda home: swap(home / "state/jobs/ledger", lambda path, aside: path.mkdir()),
+        lambda home: swap(home / "state/jobs/ledger", lambda path, aside: path.symlink_to("/dev/zero")),
+        lambda home: swap(home / "state/jobs", lambda path, aside: path.symlink_to(aside)),
+        lambda home: swap(home / "state", lambda path, aside: path.symlink_to(aside)),
+        lambda home: swap(home / "state", lambda path, aside: path.write_text("a file")),
+        lambda home: (home / "state/jobs").chmod(0o777),
+        lambda home: (home / "state/jobs/ledger").chmod(0o666),
+        lambda home: os.truncate(home / "state/jobs/ledger", 1 << 40),
+    ],
+    ids=[
+        "link",
+        "hard link",
+        "fifo",
+        "folder",
+        "device",
+        "linked folder",
+        "linked state",
+        "file",
+        "open folder",
+        "open file",
+        "giant",
+    ],
+)
 def test_traps_are_refused_at_once(home: Path, trap: Callable[[Path], object]) -> None:
     trap(home)
     with pytest.raises(StateError):

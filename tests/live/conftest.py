@@ -57,8 +57,14 @@ def parse_fields(line: str) -> dict[str, str]:
 
 def slurm_cluster(*argv: str | Path) -> subprocess.CompletedProcess[str]:
     """One call of the tool, whatever its exit status."""
-    return subprocess.run((sys.executable, str(TOOL), *map(str, argv)), stdin=subprocess.DEVNULL, text=True,
-                          capture_output=True, timeout=TOOL_TIMEOUT_S, check=False)
+    return subprocess.run(
+        (sys.executable, str(TOOL), *map(str, argv)),
+        stdin=subprocess.DEVNULL,
+        text=True,
+        capture_output=True,
+        timeout=TOOL_TIMEOUT_S,
+        check=False,
+    )
 
 
 # What all nodes see: /tmp and /dev/shm are each node's own. Sockets want short paths.
@@ -134,15 +140,30 @@ class Cluster:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on the cluster as `user` (the job user if None); it may fail, and has `timeout` seconds."""
         user = user or job_user()
-        done = subprocess.run(tuple(argv), input=stdin, text=True, capture_output=True, timeout=timeout, check=False,
-                              cwd=cwd or self.home, env={**self.environ(user), **(env or {})}, **as_user(user))
+        done = subprocess.run(
+            tuple(argv),
+            input=stdin,
+            text=True,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+            cwd=cwd or self.home,
+            env={**self.environ(user), **(env or {})},
+            **as_user(user),
+        )
         self.last_answer.append(f"{' '.join(argv)}: status {done.returncode}\n{done.stdout}{done.stderr}")
         return done
 
     def environ(self, user: str) -> dict[str, str]:
         """A login's few variables: what the tests themselves run in shall not leak into jobs."""
-        return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.home), "USER": user, "LOGNAME": user,
-                "LANG": "C.UTF-8", "SLURM_CONF": str(self.conf)}
+        return {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(self.home),
+            "USER": user,
+            "LOGNAME": user,
+            "LANG": "C.UTF-8",
+            "SLURM_CONF": str(self.conf),
+        }
 
     def answer(self, argv: Sequence[str], **how: Any) -> str:
         """The standard output of a command that has to succeed; `how` as for `run`."""
@@ -177,6 +198,7 @@ class Cluster:
 
     def wait_for_state(self, job_id: int, *states: str, timeout_s: float = 20.0) -> dict[str, str]:
         """The job's fields once its JobState is one of `states`."""
+
         def reached() -> dict[str, str]:
             job = self.job(job_id)
             return job if job["JobState"] in states else {}
@@ -213,8 +235,18 @@ def booted(nodes: int = 6, conf: Sequence[str] = (), options: Sequence[str] = ()
     folder = Path(tempfile.mkdtemp(prefix="ftslurm-cluster-", dir=SHARED_DISK))
     with user_folder(job_user()) as home, shared_mounts(home.parent):  # outside: the jobs in it end with the cluster
         try:
-            check_booted(slurm_cluster("up", "--dir", folder, "--nodes", str(nodes), *shared_options(), *options,
-                                       *(f"--conf={line}" for line in conf)))
+            check_booted(
+                slurm_cluster(
+                    "up",
+                    "--dir",
+                    folder,
+                    "--nodes",
+                    str(nodes),
+                    *shared_options(),
+                    *options,
+                    *(f"--conf={line}" for line in conf),
+                )
+            )
             yield Cluster(folder / "slurm.conf", names, home)
         finally:
             stopped = slurm_cluster("down", "--dir", folder)

@@ -40,7 +40,9 @@ IDLE_TIMEOUT_S = 240.0
 # /var/lib: where hooks remember what they saw while their settings are broken. bash waits for every child that is handed to
 # it; kill -9 of it ends the whole namespace.
 # Before slurmctld comes up, which sees no mount of later.
-INIT = "mount -t tmpfs tmpfs /var/lib && mount -t tmpfs -o mode=0755 tmpfs /etc/sudoers.d && echo ready && while :; do sleep 1; done"
+INIT = (
+    "mount -t tmpfs tmpfs /var/lib && mount -t tmpfs -o mode=0755 tmpfs /etc/sudoers.d && echo ready && while :; do sleep 1; done"
+)
 
 
 @dataclass(frozen=True)
@@ -54,14 +56,18 @@ class Space:
         return ["nsenter", f"--target={self.init}", "--mount", "--pid", "--root", "--wdns=/", "--", *map(str, command)]
 
     def run(self, *command: str | Path, timeout_s: float = TOOL_TIMEOUT_S, **how: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.argv(*command), stdin=subprocess.DEVNULL, text=True, capture_output=True,
-                              timeout=timeout_s, check=False, **how)  # type: ignore[call-overload]
+        return subprocess.run(
+            self.argv(*command), stdin=subprocess.DEVNULL, text=True, capture_output=True, timeout=timeout_s, check=False, **how
+        )  # type: ignore[call-overload]
 
 
 @contextmanager
 def own_space() -> Iterator[Space]:
-    outer = subprocess.Popen(["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "bash", "-c", INIT],
-                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    outer = subprocess.Popen(
+        ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "bash", "-c", INIT],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
     assert outer.stdout is not None
     try:
         ready, _, _ = select.select([outer.stdout], [], [], BOOT_WAIT_S)
@@ -89,10 +95,19 @@ class Hooked:
             "kernel_log": f"{self.folder}/kmsg.{{node}}",
             "state": f"{self.folder}/state.{{node}}",
             "ledgers": [str(self.ledgers)],
-            "environment": {"PATH": f"{self.folder}/fakes/bin:/usr/local/bin:/usr/bin:/bin", "FTSLURM_NPU_SIM": f"{self.folder}/npu"},
+            "environment": {
+                "PATH": f"{self.folder}/fakes/bin:/usr/local/bin:/usr/bin:/bin",
+                "FTSLURM_NPU_SIM": f"{self.folder}/npu",
+            },
             # Far beyond what a node needs that is not shared by three others and a test run.
-            "kill_grace": "1s", "kill_wait": "60s", "slurm_timeout": "60s", "limit": "150s", "device_timeout": "60s",
-            "health_timeout": "100s", "start_in": "45s", **changes,
+            "kill_grace": "1s",
+            "kill_wait": "60s",
+            "slurm_timeout": "60s",
+            "limit": "150s",
+            "device_timeout": "60s",
+            "health_timeout": "100s",
+            "start_in": "45s",
+            **changes,
         }
         fresh = self.folder / "hooks.yaml.new"
         fresh.write_text(json.dumps(values))
@@ -106,8 +121,13 @@ class Hooked:
         return [str(path)]
 
     def npu(self, node: str, *argv: str) -> None:
-        done = subprocess.run([self.folder / "fakes/bin/npu-sim", *argv, "--node", node], text=True, capture_output=True, check=False,
-                              env={**os.environ, "FTSLURM_NPU_SIM": f"{self.folder}/npu"})
+        done = subprocess.run(
+            [self.folder / "fakes/bin/npu-sim", *argv, "--node", node],
+            text=True,
+            capture_output=True,
+            check=False,
+            env={**os.environ, "FTSLURM_NPU_SIM": f"{self.folder}/npu"},
+        )
         assert done.returncode == 0, done.stderr
 
     def allow_by_sudo(self, rule: str) -> None:
@@ -122,8 +142,9 @@ class Hooked:
 
     def on(self, node: str, *command: str | Path) -> subprocess.CompletedProcess[str]:
         """A command on that node, as root."""
-        return self.space.run(sys.executable, TOOL, "node-shell", "--dir", self.cluster.folder, node, "--", *command,
-                              timeout_s=HOOK_TIMEOUT_S)
+        return self.space.run(
+            sys.executable, TOOL, "node-shell", "--dir", self.cluster.folder, node, "--", *command, timeout_s=HOOK_TIMEOUT_S
+        )
 
     def as_user(self, node: str, script: str) -> subprocess.CompletedProcess[str]:
         """What the job user does on the node outside of any job, as one who has logged in there: in no cgroup of Slurm's."""
@@ -194,8 +215,14 @@ def hooked_cluster(nodes: int, conf: Sequence[str]) -> Iterator[Hooked]:
 
 def installed_lines(commands: Path, folder: Path, conf: Path) -> list[str]:
     """Install the scripts as an administrator does; gives the lines that are meant for slurm.conf."""
-    done = subprocess.run([commands / "ftslurm", "install-hooks", folder / "hooks", "--config", folder / "hooks.yaml"],
-                          text=True, capture_output=True, check=False, env={"PATH": "/usr/bin:/bin", "SLURM_CONF": str(conf)}, timeout=60)
+    done = subprocess.run(
+        [commands / "ftslurm", "install-hooks", folder / "hooks", "--config", folder / "hooks.yaml"],
+        text=True,
+        capture_output=True,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "SLURM_CONF": str(conf)},
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     for script in (folder / "hooks").iterdir():
         script.write_text(re.sub(r"--kill-after=(\d) \d+", r"--kill-after=\1 240", script.read_text()))

@@ -47,5 +47,7 @@ def overlaps(seen: list[Beat]) -> list[str]:
         if beat.attempt > newest:
             newest, began = beat.attempt, beat.time
         elif beat.attempt < newest:
-            found.append(f"rank {beat.rank} of attempt {beat.attempt} on {beat.node} ran {beat.time - began:.3f} s into attempt {newest}")
+            found.append(
+                f"rank {beat.rank} of attempt {beat.attempt} on {beat.node} ran {beat.time - began:.3f} s into attempt {newest}"
+            )
     return found

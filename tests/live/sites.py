@@ -42,11 +42,16 @@ def all_rungs(**plan: object) -> Plan:
 
 
 @contextmanager
-def site(boot_cluster: Boot, job_path: tuple[Path, ...], *conf: str, options: Sequence[str] = (), nodes: int = 4) -> Iterator[Stage]:
+def site(
+    boot_cluster: Boot, job_path: tuple[Path, ...], *conf: str, options: Sequence[str] = (), nodes: int = 4
+) -> Iterator[Stage]:
     """A cluster with further lines of slurm.conf and options of `slurm-cluster up`."""
     if os.geteuid() != 0:
         pytest.skip("only root can make nodes that are apart")
-    with boot_cluster(nodes=nodes, conf=conf, options=["--cpus=2", "--gpus=0", *options]) as own, new_stage(own, job_path) as stage:
+    with (
+        boot_cluster(nodes=nodes, conf=conf, options=["--cpus=2", "--gpus=0", *options]) as own,
+        new_stage(own, job_path) as stage,
+    ):
         yield stage
 
 
@@ -80,6 +85,7 @@ END_S = 170.0  # of a job that goes through them all: on a busy machine
 
 def ended_well(told: Story) -> dict[str, str]:
     """The job's fields once it is COMPLETED. How soon a requeue starts is another test's: here nobody waits for Slurm's delay."""
+
     def over() -> bool:
         told.hurry()
         return told.job()["JobState"] not in UNDER_WAY

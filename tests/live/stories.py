@@ -159,15 +159,29 @@ class Story:
 
     def submit(self) -> Story:
         plan = self.plan
-        options = [f"--nodes={plan.nodes}", f"--ntasks-per-node={plan.tasks}", "--time=5", "--open-mode=append",
-                   f"--output={self.folder}/output", *plan.sbatch]
+        options = [
+            f"--nodes={plan.nodes}",
+            f"--ntasks-per-node={plan.tasks}",
+            "--time=5",
+            "--open-mode=append",
+            f"--output={self.folder}/output",
+            *plan.sbatch,
+        ]
         self.id = self.cluster.submit(self.folder / "script.sh", *options, cwd=self.folder, env=self.env)
         return self
 
     def salloc_argv(self, *command: str) -> list[str]:
         """`command` in an allocation as the plan has it."""
         plan = self.plan
-        return ["salloc", "--quiet", f"--nodes={plan.nodes}", f"--ntasks-per-node={plan.tasks}", "--time=5", *plan.sbatch, *command]
+        return [
+            "salloc",
+            "--quiet",
+            f"--nodes={plan.nodes}",
+            f"--ntasks-per-node={plan.tasks}",
+            "--time=5",
+            *plan.sbatch,
+            *command,
+        ]
 
     def salloc(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run it there to its end; it may fail."""
@@ -181,6 +195,7 @@ class Story:
 
     def ended(self, state: str, timeout_s: float = END_TIMEOUT_S, number: str | None = None) -> dict[str, str]:
         """The job's fields once it is over, nodes cleaned up; AssertionError if it ended in another state."""
+
         def over() -> dict[str, str]:
             job = self.job(number)
             return job if job["JobState"] not in UNDER_WAY else {}
@@ -228,8 +243,11 @@ class Story:
         """What ranks said by `say`: (rank, attempt, time, words). A signal may end `date`: such a line has no time."""
         path = self.folder / "said"
         lines = path.read_text().splitlines() if path.exists() else []
-        return [(int(rank), int(attempt or 0), float(at), words)
-                for rank, attempt, at, words in (line.split(" ", 3) for line in lines) if at]
+        return [
+            (int(rank), int(attempt or 0), float(at), words)
+            for rank, attempt, at, words in (line.split(" ", 3) for line in lines)
+            if at
+        ]
 
     def output(self) -> str:
         path = self.folder / "output"
@@ -298,9 +316,12 @@ class Story:
 
     def describe(self) -> str:
         """For a failed assertion: what there is to see."""
-        said = "\n".join(f"  {path.name}: {line}" for path in sorted(self.folder.glob("*"))
-                         if path.name.startswith(("rank.", "batch", "said")) and path.suffix != ".sh"
-                         for line in path.read_text(errors="replace").splitlines()[-40:])
+        said = "\n".join(
+            f"  {path.name}: {line}"
+            for path in sorted(self.folder.glob("*"))
+            if path.name.startswith(("rank.", "batch", "said")) and path.suffix != ".sh"
+            for line in path.read_text(errors="replace").splitlines()[-40:]
+        )
         ledger = "\n".join(path.read_text(errors="replace") for path in self.folder.glob("state/jobs/*.jsonl"))
         return f"--- {self.folder.name}, job {self.id}\n{said}\n--- output\n{self.output()[-3000:]}\n{ledger}"
 
@@ -386,9 +407,14 @@ class Stage:
     def prepare(self, plan: Plan, name: str) -> Story:
         """All but the submission: for salloc, and for jobs that are submitted in another way."""
         folder = self.folder("".join(char if char.isalnum() else "-" for char in name)[:60])
-        env = {**QUICK, "PATH": self.path, "STORY": str(folder), "FTSLURM_STATE_DIR": f"{folder}/state",
-               "FTSLURM_NPU_SIM": f"{folder}/npu",
-               **{name: value.replace("%STORY%", str(folder)) for name, value in plan.env.items()}}
+        env = {
+            **QUICK,
+            "PATH": self.path,
+            "STORY": str(folder),
+            "FTSLURM_STATE_DIR": f"{folder}/state",
+            "FTSLURM_NPU_SIM": f"{folder}/npu",
+            **{name: value.replace("%STORY%", str(folder)) for name, value in plan.env.items()},
+        }
         told = Story(self.cluster, folder, env, replace(plan, env=env))
         self.told.append(told)
         return told.write_files()
@@ -461,8 +487,15 @@ def terminal(told: Story, argv: Sequence[str]) -> Iterator[Terminal]:
     master, slave = os.openpty()
     os.fchmod(slave, 0o666)  # programs open /dev/tty anew, as another user than ours
     env = {**told.cluster.environ(job_user()), **told.env, "TERM": "dumb", "PS1": "$ "}
-    process = subprocess.Popen(["setsid", "--ctty", "--wait", *argv], stdin=slave, stdout=slave, stderr=slave, env=env,
-                               cwd=told.folder, **as_user(job_user()))
+    process = subprocess.Popen(
+        ["setsid", "--ctty", "--wait", *argv],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=env,
+        cwd=told.folder,
+        **as_user(job_user()),
+    )
     os.close(slave)
     try:
         yield Terminal(process, master)

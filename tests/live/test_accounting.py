@@ -22,11 +22,15 @@ pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can boot slurmdbd with its database"),
     # Where they are required, booting says what is missing.
-    pytest.mark.skipif(bool(MISSING) and os.environ.get("FTSLURM_REQUIRE_SLURM") != "1",
-                       reason=f"{', '.join(MISSING)}: not installed (tools/slurm-cluster install --accounting)"),
+    pytest.mark.skipif(
+        bool(MISSING) and os.environ.get("FTSLURM_REQUIRE_SLURM") != "1",
+        reason=f"{', '.join(MISSING)}: not installed (tools/slurm-cluster install --accounting)",
+    ),
 ]
 
-DONOR = "--ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=1 --ft-set nodes.replacement_wait=30s"
+DONOR = (
+    "--ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=1 --ft-set nodes.replacement_wait=30s"
+)
 QUICK_LEASE = "--ft-set lease.time=16s --ft-set nodes.silence=4s --ft-set lease.margin=3s --ft-set nodes.probe_timeout=2s"
 # The node's chip is at fault for good; nobody else notices.
 BREAKS_ONCE = """
@@ -35,9 +39,17 @@ BREAKS_ONCE = """
 exec sleep 200
 """
 PLANS = {
-    "heals": Plan(nodes=2, rank="[ $MA_PROC_START_CNT = 1 ] || exit 0\n[ $SLURM_PROCID = 1 ] && fault 0.0 80C98008\nexec sleep 200"),
-    "requeued": Plan(nodes=2, rank="[ $MA_SCHEDULE_CNT = 2 ] && exit 0\ntogether\n[ $SLURM_PROCID = 1 ] && exit 3\nexec sleep 200"),
-    "fails": Plan(env={"FTRUN_UNCONDITIONAL_REQUEUE_ENABLED": "false"}, tasks=2, rank="together\n[ $SLURM_PROCID = 1 ] && exit 9\nexec sleep 200"),
+    "heals": Plan(
+        nodes=2, rank="[ $MA_PROC_START_CNT = 1 ] || exit 0\n[ $SLURM_PROCID = 1 ] && fault 0.0 80C98008\nexec sleep 200"
+    ),
+    "requeued": Plan(
+        nodes=2, rank="[ $MA_SCHEDULE_CNT = 2 ] && exit 0\ntogether\n[ $SLURM_PROCID = 1 ] && exit 3\nexec sleep 200"
+    ),
+    "fails": Plan(
+        env={"FTRUN_UNCONDITIONAL_REQUEUE_ENABLED": "false"},
+        tasks=2,
+        rank="together\n[ $SLURM_PROCID = 1 ] && exit 9\nexec sleep 200",
+    ),
     "spare": Plan(nodes=2, sbatch=("--nodes=3",), ft="--ft-spares 1", rank=BREAKS_ONCE),
     "donor": Plan(nodes=2, sbatch=("--account=project", "--qos=lane"), ft=DONOR, rank=BREAKS_ONCE),
     "donor-forbidden": Plan(nodes=2, sbatch=("--account=project", "--qos=lonely"), ft=DONOR, rank=BREAKS_ONCE),
@@ -74,12 +86,22 @@ def ended(told: Story, state: str = "COMPLETED") -> dict[str, str]:
 
 
 def rungs(told: Story) -> list[str]:
-    return [remedy["rung"] for attempt in reversed(told.json("history", str(told.id))["attempts"]) for remedy in attempt["remedies"]]
+    return [
+        remedy["rung"] for attempt in reversed(told.json("history", str(told.id))["attempts"]) for remedy in attempt["remedies"]
+    ]
 
 
 def accounted(told: Story, *fields: str) -> list[list[str]]:
     """What sacct has of each scheduling of the job."""
-    argv = ["sacct", "--duplicates", "--noheader", "--parsable2", "--allocations", f"--jobs={told.id}", f"--format={','.join(fields)}"]
+    argv = [
+        "sacct",
+        "--duplicates",
+        "--noheader",
+        "--parsable2",
+        "--allocations",
+        f"--jobs={told.id}",
+        f"--format={','.join(fields)}",
+    ]
 
     def lines() -> list[list[str]]:
         return [line.split("|") for line in told.cluster.answer(argv).splitlines()]
@@ -148,8 +170,12 @@ def test_a_job_leaves_its_dead_node_to_slurm_and_comes_back_whole_with_its_gpus(
 ) -> None:
     """Slurm itself would have waited for the node for SlurmdTimeout, 300 s, and 22.05 would have lost the GPUs."""
     rank = '[ $MA_SCHEDULE_CNT = 1 ] || { echo "$CUDA_VISIBLE_DEVICES" >"$STORY/gpus.$SLURM_PROCID"; exit 0; }\n'
-    plan = Plan(nodes=2, rank=f'{rank}>"$STORY/runs.$SLURM_PROCID"; exec sleep 300', ft=f"{QUICK_LEASE} --ft-set requeue.start_in=12s",
-                sbatch=("--no-kill", "--gpus-per-node=2"))
+    plan = Plan(
+        nodes=2,
+        rank=f'{rank}>"$STORY/runs.$SLURM_PROCID"; exec sleep 300',
+        ft=f"{QUICK_LEASE} --ft-set requeue.start_in=12s",
+        sbatch=("--no-kill", "--gpus-per-node=2"),
+    )
     with new_stage(own, job_path) as stage:
         told = stage.tell(plan, "dead-node")
         told.wait_for(lambda: len(list(told.folder.glob("runs.*"))) == 2, "both ranks to run", 60.0)

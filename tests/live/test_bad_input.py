@@ -18,6 +18,7 @@ from tests.live.stories import Plan, Stage, Story, story
 
 pytestmark = pytest.mark.live
 
+
 @dataclass(frozen=True)
 class Case:
     """ft: ftrun's options. words: what the sentence has to hold. before: shell lines. env: for ftrun alone."""
@@ -46,8 +47,9 @@ CASES: dict[str, Case] = {
     "policy-wrong-unit": policy("stop:\n  grace: 20x\n", "line 2", "stop.grace", "`20x`"),
     "policy-no-unit": policy("stop:\n  grace: fast\n", "line 2", "stop.grace", "`fast`"),
     "policy-unknown-rung": policy("ladder: [in-place-restart, reboot]\n", "line 1", "ladder", "`reboot`", "in-place-restart"),
-    "policy-unknown-rung-section": policy("rungs:\n  in-place-restarts:\n    enabled: true\n", "line", "`in-place-restarts`",
-                                          "did you mean `in-place-restart`?"),
+    "policy-unknown-rung-section": policy(
+        "rungs:\n  in-place-restarts:\n    enabled: true\n", "line", "`in-place-restarts`", "did you mean `in-place-restart`?"
+    ),
     "policy-out-of-range": policy("max_restarts: 129\n", "line 1", "129", "0 to 128"),
     "policy-twice": policy("max_restarts: 3\nmax_restarts: 4\n", "line 2", "twice"),
     "policy-not-yaml": policy("max_restarts: [3\n", "line", "not YAML"),
@@ -66,16 +68,30 @@ CASES: dict[str, Case] = {
     "option-value": Case("--ft-max-restarts 129", PolicyError.exit_status, ("--ft-max-restarts", "0 to 128")),
     "set-unknown": Case("--ft-set stop.grac=3s", PolicyError.exit_status, ("--ft-set stop.grac", "did you mean `stop.grace`?")),
     "set-without-value": Case("--ft-set stop.grace", UsageError.exit_status, ("--ft-set stop.grace", "NAME=VALUE")),
-    "variable-typo": Case("", PolicyError.exit_status, ("FTRUN_STOP_GRAC", "FTRUN_STOP_GRACE"), before="export FTRUN_STOP_GRAC=3s"),
-    "variable-value": Case("", PolicyError.exit_status, ("environment FTRUN_STOP_GRACE", "`20x`"), before="export FTRUN_STOP_GRACE=20x"),
+    "variable-typo": Case(
+        "", PolicyError.exit_status, ("FTRUN_STOP_GRAC", "FTRUN_STOP_GRACE"), before="export FTRUN_STOP_GRAC=3s"
+    ),
+    "variable-value": Case(
+        "", PolicyError.exit_status, ("environment FTRUN_STOP_GRACE", "`20x`"), before="export FTRUN_STOP_GRACE=20x"
+    ),
     "state-not-writable": Case("--ft-state-dir /proc/ftslurm", StateError.exit_status, ("/proc/ftslurm", "FTSLURM_STATE_DIR")),
-    "state-closed": Case("--ft-state-dir $PWD/closed", StateError.exit_status, ("closed", "FTSLURM_STATE_DIR"),
-                         before="mkdir -p closed/jobs; chmod 500 closed/jobs"),
-    "state-a-file": Case("--ft-state-dir $PWD/file/state", StateError.exit_status, ("file/state", "FTSLURM_STATE_DIR"), before="touch file"),
+    "state-closed": Case(
+        "--ft-state-dir $PWD/closed",
+        StateError.exit_status,
+        ("closed", "FTSLURM_STATE_DIR"),
+        before="mkdir -p closed/jobs; chmod 500 closed/jobs",
+    ),
+    "state-a-file": Case(
+        "--ft-state-dir $PWD/file/state", StateError.exit_status, ("file/state", "FTSLURM_STATE_DIR"), before="touch file"
+    ),
     "state-of-another": Case("--ft-state-dir /usr", StateError.exit_status, ("/usr", "FTSLURM_STATE_DIR")),
-    "state-nowhere": Case("", StateError.exit_status, ("home folder", "FTSLURM_STATE_DIR"), before="unset HOME FTSLURM_STATE_DIR"),
+    "state-nowhere": Case(
+        "", StateError.exit_status, ("home folder", "FTSLURM_STATE_DIR"), before="unset HOME FTSLURM_STATE_DIR"
+    ),
     "no-srun": Case("", CommandMissing.exit_status, ("`srun`", "PATH"), before=ONLY.replace("%s", "scontrol")),
-    "no-scontrol": Case("--ft-set slurm.client=cli", CommandMissing.exit_status, ("scontrol", "PATH"), before=ONLY.replace("%s", "srun")),
+    "no-scontrol": Case(
+        "--ft-set slurm.client=cli", CommandMissing.exit_status, ("scontrol", "PATH"), before=ONLY.replace("%s", "srun")
+    ),
     "multi-prog-missing": Case("--multi-prog no-such-file", UsageError.exit_status, ("no-such-file", "--multi-prog")),
 }
 
@@ -85,8 +101,8 @@ def script() -> str:
     for name, case in CASES.items():
         lines += [
             f'mkdir -p "$STORY/cases/{name}"; cd "$STORY/cases/{name}"; cp "$STORY/{name}."* . 2>/dev/null',
-            *(f'mv {name}.{file} {file}' for file in case.files),
-            f'({case.before or ":"}\n ftrun -n1 {case.ft} touch ran >stdout 2>stderr; echo $? >status) &',
+            *(f"mv {name}.{file} {file}" for file in case.files),
+            f"({case.before or ':'}\n ftrun -n1 {case.ft} touch ran >stdout 2>stderr; echo $? >status) &",
             "[ $(jobs -r | wc -l) -lt 3 ] || wait -n",
         ]
     return "\n".join([*lines, "wait", "exit 0"]) + "\n"
@@ -142,7 +158,9 @@ def small_disk(folder: Path, kilobytes: int) -> Iterator[None]:
     """A file system of that size at `folder`, the job user's."""
     folder.mkdir()
     options = f"size={kilobytes}k,mode=0700,uid={pwd.getpwnam(folder.parent.owner()).pw_uid}"
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "ftslurm-test", folder], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "ftslurm-test", folder], capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         pytest.skip(f"root may not mount here: {done.stderr.strip()}")
     try:
@@ -152,7 +170,9 @@ def small_disk(folder: Path, kilobytes: int) -> Iterator[None]:
 
 
 FILL = 'cat /dev/zero >"$STORY/disk/filler" 2>/dev/null'
-ONE_FILLS = '[ $SLURM_PROCID = 0 ] && [ ! -e "$STORY/filled" ] && { %BEFORE%\n' + FILL + '; touch "$STORY/filled"; }\nawait filled\n'
+ONE_FILLS = (
+    '[ $SLURM_PROCID = 0 ] && [ ! -e "$STORY/filled" ] && { %BEFORE%\n' + FILL + '; touch "$STORY/filled"; }\nawait filled\n'
+)
 # No space is left in the ledger's last page either: empty lines, which say nothing, fill it up.
 NOT_A_BYTE = """
 rm -f "$STORY"/disk/jobs/*.reserve
@@ -162,15 +182,24 @@ done
 """
 ON_A_SMALL_DISK = {
     "full-from-the-start": Plan(script=FILL + "\nexec %RUN%"),
-    "fills": Plan(tasks=2, rank=ONE_FILLS.replace("%BEFORE%", "") + """
+    "fills": Plan(
+        tasks=2,
+        rank=ONE_FILLS.replace("%BEFORE%", "")
+        + """
         case $MA_SCHEDULE_CNT.$MA_PROC_START_CNT in
         1.1) [ $SLURM_PROCID = 0 ] && fault 0.0 80C98008; exec sleep 100;;
         1.2) together; exit 3;;
         esac
-        """),
-    "not-a-byte-left": Plan(tasks=2, script="exec %RUN%", rank=ONE_FILLS.replace("%BEFORE%", NOT_A_BYTE) + """
+        """,
+    ),
+    "not-a-byte-left": Plan(
+        tasks=2,
+        script="exec %RUN%",
+        rank=ONE_FILLS.replace("%BEFORE%", NOT_A_BYTE)
+        + """
         together; [ $SLURM_PROCID = 1 ] && exit 3; exec sleep 100
-        """),
+        """,
+    ),
 }
 
 
@@ -216,11 +245,15 @@ def test_what_cannot_be_written_down_is_not_done(on_small_disks: dict[str, Story
     assert (status["attempt"], status["damaged"]) == (1, 0)
 
 
-@story(tasks=2, script="exec %RUN%", rank="""
+@story(
+    tasks=2,
+    script="exec %RUN%",
+    rank="""
 together
 [ $SLURM_PROCID = 0 ] && { mv "$STORY/state" "$STORY/moved"; exit 3; }
 exec sleep 100
-""")
+""",
+)
 def test_so_it_is_when_the_state_folder_goes_away(told: Story) -> None:
     job = told.ended("FAILED")
     assert (job["Restarts"], job["ExitCode"]) == ("0", "3:0")
@@ -257,14 +290,21 @@ def agents_of(told: Story) -> int:
 
 WITHOUT_SLURMCTLD = {
     "starts": Plan(ft=IMPATIENT, script='touch "$STORY/ready"\nuntil [ -e "$STORY/away" ]; do sleep 0.1; done\n' + TELLS_STATUS),
-    "heals": Plan(nodes=2, tasks=2, ft=IMPATIENT, rank="""
+    "heals": Plan(
+        nodes=2,
+        tasks=2,
+        ft=IMPATIENT,
+        rank="""
         [ $MA_PROC_START_CNT = 1 ] || exit 0
         await away
         [ $SLURM_PROCID = 3 ] && fault 0.0 80C98008
         exec sleep 100
-        """),
+        """,
+    ),
     "crashes": Plan(tasks=2, ft=IMPATIENT, rank="await away; exit 3", script=TELLS_STATUS),
-    "crashes-patiently": Plan(tasks=2, ft="--ft-set slurm.timeout=50s", rank="[ $MA_SCHEDULE_CNT = 2 ] && exit 0; await away; exit 3"),
+    "crashes-patiently": Plan(
+        tasks=2, ft="--ft-set slurm.timeout=50s", rank="[ $MA_SCHEDULE_CNT = 2 ] && exit 0; await away; exit 3"
+    ),
 }
 
 

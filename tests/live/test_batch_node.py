@@ -143,7 +143,9 @@ def test_a_spare_takes_over_where_all_ranks_are_on_the_batch_node(job_path: tupl
 
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("sbatch", [("--no-kill",), ()])
-def test_a_batch_node_that_is_back_soon_without_its_script_is_as_good_as_dead(sbatch: tuple[str, ...], job_path: tuple[Path, ...]) -> None:
+def test_a_batch_node_that_is_back_soon_without_its_script_is_as_good_as_dead(
+    sbatch: tuple[str, ...], job_path: tuple[Path, ...]
+) -> None:
     """Slurm leaves the job running with nothing in it: its node is well."""
     with told_on(4, job_path, "back-soon", sbatch=sbatch) as (own, told):
         own.tool("node-crash", "n1")
@@ -170,7 +172,9 @@ WAITS_FIRST = """
 @pytest.mark.timeout(300)
 def test_a_batch_node_that_dies_while_the_step_waits_is_noticed_too(job_path: tuple[Path, ...]) -> None:
     with booted(nodes=4) as own, new_stage(own, job_path) as stage:
-        told = stage.tell(Plan(nodes=3, rank=MAKE_PIPE + RANK, files=BEATS, ft=QUICK_LEASE, script=WAITS_FIRST, sbatch=("--no-kill",)), "waits")
+        told = stage.tell(
+            Plan(nodes=3, rank=MAKE_PIPE + RANK, files=BEATS, ft=QUICK_LEASE, script=WAITS_FIRST, sbatch=("--no-kill",)), "waits"
+        )
         told.wait_for(lambda: sum(map(connected, ours(told, "wrapper.agent"))) == 3, "the agents to call", BUSY_S)
         time.sleep(SILENCE_S)  # there is no sign of it that ftrun has answered
         assert told.starts() == []
@@ -221,7 +225,9 @@ def test_a_batch_node_that_freezes_and_comes_back_runs_nothing_and_decides_nothi
         assert overlaps(seen) == []
         assert max(beat.time for beat in seen if (beat.node, beat.attempt) == ("n1", 1)) <= frozen_at, "not for a moment"
         assert told.counters()[:2] == [(1, 1, 1), (2, 1, 2)]
-        assert [record["id"] for record in records(told, "Decided") if record["id"].startswith(first_run(told))] == [decided["id"]]
+        assert [record["id"] for record in records(told, "Decided") if record["id"].startswith(first_run(told))] == [
+            decided["id"]
+        ]
 
 
 def first_run(told: Story) -> str:
@@ -308,7 +314,9 @@ def test_a_batch_node_that_is_cut_off_ends_its_own_rank_and_never_comes_between(
         told.ended("COMPLETED", 60.0 + BUSY_S)
         assert overlaps(beats(told.folder)) == []
         assert (told.attempts()[1], told.attempts()[2]) == ({(1, 1, 1)}, {(2, 1, 2)})
-        assert [record["id"] for record in records(told, "Decided") if record["id"].startswith(first_run(told))] == [taken[0]["id"]]
+        assert [record["id"] for record in records(told, "Decided") if record["id"].startswith(first_run(told))] == [
+            taken[0]["id"]
+        ]
         assert "renews no lease" in told.output()
 
 
@@ -401,7 +409,9 @@ def test_ftrun_that_stands_still_for_less_than_a_lease_loses_nothing(job_path: t
             time.sleep(LEASE_S / 2)
             kill(pid, signal.SIGCONT)
             goes_on = time.time() + LEASE_S + SILENCE_S
-            told.wait_for(lambda: all(last(told, rank) > goes_on for rank in range(3)), "the ranks to outlive their lease", LEASE_S + BUSY_S)
+            told.wait_for(
+                lambda: all(last(told, rank) > goes_on for rank in range(3)), "the ranks to outlive their lease", LEASE_S + BUSY_S
+            )
         assert told.counters() == [(1, 1, 1)] and records(told, "TroubleSeen", "Decided") == []
         assert len(ours(told, "wrapper.agent")) == 3
 
@@ -417,7 +427,9 @@ def test_ftrun_that_stands_still_for_longer_loses_its_ranks_and_starts_them_agai
         pid = ftrun_of(told)
         kill(pid, signal.SIGSTOP)
         try:
-            told.wait_for(lambda: not ours(told, "beat.sh", "_shim import", "wrapper.agent"), "ranks and agents to end", LONGEST_S + BUSY_S)
+            told.wait_for(
+                lambda: not ours(told, "beat.sh", "_shim import", "wrapper.agent"), "ranks and agents to end", LONGEST_S + BUSY_S
+            )
             assert told.job()["Restarts"] == "0" and records(told, "Decided") == []
         finally:
             kill(pid, signal.SIGCONT)

@@ -37,8 +37,15 @@ SLEEP_JOB = "#!/bin/sh\nexec sleep 300\n"
 
 
 def run_tool(*argv: str | Path, path: str = os.environ["PATH"]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, TOOL, *argv], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=90, check=False, env={**os.environ, "PATH": path})
+    return subprocess.run(
+        [sys.executable, TOOL, *argv],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        env={**os.environ, "PATH": path},
+    )
 
 
 def processes_naming(text: str) -> dict[int, str]:
@@ -86,17 +93,22 @@ def test_conf_lines_replace_extend_and_add() -> None:
     ours = {"KillWait": "30", "SchedulerParameters": "bf_interval=1"}
     sets = ["NodeSet=a Nodes=n1", "NodeSet=b Nodes=n2"]
     extra = ["killwait=5", "SchedulerParameters=requeue_delay=2", *sets, "Epilog=/x"]
-    assert conf.merged(ours, extra) == [
-        "killwait=5", "SchedulerParameters=requeue_delay=2,bf_interval=1", "Epilog=/x", *sets]
+    assert conf.merged(ours, extra) == ["killwait=5", "SchedulerParameters=requeue_delay=2,bf_interval=1", "Epilog=/x", *sets]
 
 
 def test_an_empty_value_takes_a_line_out() -> None:
     assert conf.merged({"Epilog": "/x", "KillWait": "30"}, ["Epilog="]) == ["KillWait=30"]
 
 
-@pytest.mark.parametrize(("answer", "cgroup_conf"), [
-    ("slurm-wlm 22.05.8\n", ""), ("slurm 23.11.4\n", ""),
-    ("slurm-wlm 24.11.5\n", "CgroupPlugin=disabled\n"), ("slurm 26.05.5\n", "CgroupPlugin=disabled\n")])
+@pytest.mark.parametrize(
+    ("answer", "cgroup_conf"),
+    [
+        ("slurm-wlm 22.05.8\n", ""),
+        ("slurm 23.11.4\n", ""),
+        ("slurm-wlm 24.11.5\n", "CgroupPlugin=disabled\n"),
+        ("slurm 26.05.5\n", "CgroupPlugin=disabled\n"),
+    ],
+)
 def test_where_nothing_is_confined_cgroups_are_disabled_from_24_11_on(answer: str, cgroup_conf: str) -> None:
     assert conf.render_cgroup_conf(replace(FLAT, version=parse_version(answer))) == cgroup_conf
 
@@ -116,7 +128,10 @@ def test_nodes_that_share_a_machine_have_ports_of_their_own() -> None:
 
 def test_nodes_that_are_apart_have_addresses_of_their_own_and_are_as_on_a_site() -> None:
     told = conf.render_slurm_conf(APART, FOLDER)
-    assert all(f"NodeName=n{n} NodeHostname=n{n} NodeAddr=10.221.192.{n} Sockets=1" in told for n in (1, 2, 3)) and "Gres=gpu:4" in told
+    assert (
+        all(f"NodeName=n{n} NodeHostname=n{n} NodeAddr=10.221.192.{n} Sockets=1" in told for n in (1, 2, 3))
+        and "Gres=gpu:4" in told
+    )
     wanted = {
         "SlurmctldHost": "head(10.221.192.254)", "SlurmdPort": "24001", "SlurmUser": "slurm", "SlurmdUser": "root",
         "ProctrackType": "proctrack/cgroup", "TaskPlugin": "task/cgroup", "JobAcctGatherType": "jobacct_gather/cgroup",
@@ -163,9 +178,17 @@ def test_two_clusters_never_share_a_number_of_a_job_or_an_address() -> None:
     assert APART.network != other.network
 
 
-@pytest.mark.parametrize("argv", [
-    [], ["fly"], ["up", "--nodes", "0"], ["up", "--conf", "no assignment"], ["status", "--", "squeue"],
-    ["up", "--dir", "/nowhere/a b"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["fly"],
+        ["up", "--nodes", "0"],
+        ["up", "--conf", "no assignment"],
+        ["status", "--", "squeue"],
+        ["up", "--dir", "/nowhere/a b"],
+    ],
+)
 def test_wrong_usage_ends_with_64(argv: list[str]) -> None:
     assert run_tool(*argv).returncode == 64
 
@@ -289,7 +312,10 @@ def test_nodes_are_apart(cluster: Cluster) -> None:
     """Two things that a node has for itself could hide a shared one of each other, so all of them are looked at."""
     look = "echo $SLURMD_NODENAME $(hostname) $(ls -A /tmp /dev/shm | wc -w)"
     look += "".join(f" $(readlink /proc/self/ns/{space})" for space in OF_ITS_OWN)
-    told = [line.split() for line in cluster.answer(["srun", "-N6", "sh", "-c", f"touch /tmp/of-one /dev/shm/of-one; {look}"]).splitlines()]
+    told = [
+        line.split()
+        for line in cluster.answer(["srun", "-N6", "sh", "-c", f"touch /tmp/of-one /dev/shm/of-one; {look}"]).splitlines()
+    ]
     assert sorted(line[0] for line in told) == list(cluster.nodes)
     assert all(line[0] == line[1] for line in told), "a host name of its own"
     assert {line[2] for line in told} == {"4"}, "two folders with one file each"
@@ -439,7 +465,9 @@ def test_another_python_ends_it_as_well(boot_cluster: Boot) -> None:
     other.symlink_to(python)
     try:
         with boot_cluster(nodes=2) as own:
-            done = subprocess.run([other, TOOL, "down", "--dir", own.folder], capture_output=True, text=True, timeout=90, check=False)
+            done = subprocess.run(
+                [other, TOOL, "down", "--dir", own.folder], capture_output=True, text=True, timeout=90, check=False
+            )
             assert done.returncode == 0, done.stderr
             assert processes_naming(str(own.folder)) == {}
     finally:

@@ -116,8 +116,12 @@ EVERYWHERE = (
 @pytest.fixture(scope="module")
 def own() -> Iterator[Cluster]:
     """Slurm does not notice that a node is dead; what is not said stays counted."""
-    conf = ["SlurmdTimeout=300", "MaxMemPerCPU=1500", "Licenses=lic:100",
-            "PartitionName=whole Nodes=ALL State=UP MaxTime=INFINITE DefMemPerNode=3000"]
+    conf = [
+        "SlurmdTimeout=300",
+        "MaxMemPerCPU=1500",
+        "Licenses=lic:100",
+        "PartitionName=whole Nodes=ALL State=UP MaxTime=INFINITE DefMemPerNode=3000",
+    ]
     with booted(nodes=7, conf=conf, options=["--cpus=96", "--gpus=32"]) as cluster:
         yield cluster
 
@@ -132,17 +136,32 @@ def begun(place: Stage, name: str, case: Case, ft: str, nodes: tuple[str, ...], 
     fail = 'if [ "$FTSLURM_ATTEMPT" = 1 ]; then for each in 0 1 2 3; do await "has.$each.1"; done; exit 1; fi; '
     rank = f'. "$STORY/has.sh"; {fail if fails else ""}await enough'
     env = {"GPUS": f"{place.cluster.folder}/dev"}
-    plan = Plan(rank=rank, tasks=case.tasks, ft=f"{ft} {case.step}", env=env, files={"has.sh": HAS},
-                **({"script": script} if script else {}))
+    plan = Plan(
+        rank=rank,
+        tasks=case.tasks,
+        ft=f"{ft} {case.step}",
+        env=env,
+        files={"has.sh": HAS},
+        **({"script": script} if script else {}),
+    )
     told = place.prepare(plan, name)
     asks = [f"--nodelist={','.join(nodes)}", f"--nodes={len(nodes)}", f"--ntasks-per-node={case.tasks}", *case.asks.split()]
-    told.id = place.cluster.submit(told.folder / "script.sh", "--no-kill", "--time=8", "--open-mode=append",
-                                   f"--output={told.folder}/output", *asks, cwd=told.folder, env=told.env)
+    told.id = place.cluster.submit(
+        told.folder / "script.sh",
+        "--no-kill",
+        "--time=8",
+        "--open-mode=append",
+        f"--output={told.folder}/output",
+        *asks,
+        cwd=told.folder,
+        env=told.env,
+    )
     return told
 
 
 def has(told: Story, attempt: int, ranks: int, timeout_s: float = 90.0) -> dict[int, dict[str, object]]:
     """Rank -> what it had in that attempt, once all have said it."""
+
     def said() -> dict[int, dict[str, object]]:
         found = {int(path.name.split(".")[1]): json.loads(path.read_text()) for path in told.folder.glob(f"has.[0-9]*.{attempt}")}
         return found if len(found) == ranks else {}

@@ -38,7 +38,9 @@ def test_the_first_job_goes_as_its_page_says(stage: Stage) -> None:
     assert "unconditional-requeue" in enter(history)
     said = enter(cat)
     assert len(re.findall(r"^rank \d on n\d: attempt 1, from step 0$", said, re.M)) == 4 and said.count(": done") == 4
-    assert re.search(r"^ftrun: attempt 2 on n\[\d-\d\], after unconditional-requeue: rank 1 on n\d exited with status 1", said, re.M)
+    assert re.search(
+        r"^ftrun: attempt 2 on n\[\d-\d\], after unconditional-requeue: rank 1 on n\d exited with status 1", said, re.M
+    )
     assert re.search(r"^rank 1 on n\d: attempt 2, from step \d+", said, re.M)
 
 

@@ -225,7 +225,7 @@ def test_aimaster_s_flags_restart_the_job_in_place(told: Story) -> None:
 
 # --- async jobs
 
-WORKER = '[ $SLURM_PROCID.$MA_PROC_START_CNT = 2.1 ] && { together; exit 5; }; until [ -e $STORY/done ]; do sleep 0.1; done'
+WORKER = "[ $SLURM_PROCID.$MA_PROC_START_CNT = 2.1 ] && { together; exit 5; }; until [ -e $STORY/done ]; do sleep 0.1; done"
 
 
 @story(nodes=2, tasks=2, rank=WORKER, ft="--ft-mode async")
@@ -240,8 +240,11 @@ def test_only_the_failed_rank_of_an_async_job_starts_again(told: Story) -> None:
     assert len(told.starts()) == 5
 
 
-@story(nodes=2, rank="[ $SLURM_PROCID = 1 ] && { [ $MA_PROC_START_CNT = 1 ] && together; exit 4; }; exec sleep 100",
-       ft='--ft-aimaster "--job-execution-mode=Async --fault-tolerant-policy=OnFailure --max-num-of-same-error=2"')
+@story(
+    nodes=2,
+    rank="[ $SLURM_PROCID = 1 ] && { [ $MA_PROC_START_CNT = 1 ] && together; exit 4; }; exec sleep 100",
+    ft='--ft-aimaster "--job-execution-mode=Async --fault-tolerant-policy=OnFailure --max-num-of-same-error=2"',
+)
 def test_an_instance_that_fails_with_the_same_error_too_often_ends_an_async_job(told: Story) -> None:
     job = told.ended("FAILED")
     assert job["ExitCode"] == "4:0"

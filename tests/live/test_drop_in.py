@@ -37,8 +37,42 @@ class Case:
 
 
 # What a shell, make, Python and JSON trip over; each word arrives as it is, or quoting was lost on the way.
-TORTURE = ["", " ", "a b", "'", '"', "\\", "\\n", "new\nline", "tab\t", "$HOME", "`id`", "$(id)", "*", "?", "~", "!", "#", ";",
-           "&", "|", ">", "--", "-n", "--ft-policy", "--ft-policy=x", "%t", "%", "{}", "[1]", "é", "\x01", "=", "a=b", "\\\\\"'"]
+TORTURE = [
+    "",
+    " ",
+    "a b",
+    "'",
+    '"',
+    "\\",
+    "\\n",
+    "new\nline",
+    "tab\t",
+    "$HOME",
+    "`id`",
+    "$(id)",
+    "*",
+    "?",
+    "~",
+    "!",
+    "#",
+    ";",
+    "&",
+    "|",
+    ">",
+    "--",
+    "-n",
+    "--ft-policy",
+    "--ft-policy=x",
+    "%t",
+    "%",
+    "{}",
+    "[1]",
+    "é",
+    "\x01",
+    "=",
+    "a=b",
+    "\\\\\"'",
+]
 ARGUMENTS = shlex.join(TORTURE)
 SHOW = """printf '%s\\n' "$#"; for word in "$@"; do printf '<%s>\\n' "$word"; done"""
 
@@ -83,8 +117,13 @@ CASES: dict[str, Case] = {
     "job-name": Case("-n1 -J named sh -c 'echo $SLURM_JOB_NAME'"),
     "threads": Case("-n1 -c2 sh -c 'echo $SLURM_CPUS_PER_TASK'"),
     "kill-on-bad-exit": Case("-n1 -K sh -c 'exit 3'", status=3, exact=False),  # of two, one may be killed before it fails
-    "environment-options": Case("sh -c 'echo $SLURM_PROCID $SLURM_NTASKS'", before="export SLURM_NTASKS=2 SLURM_LABELIO=1 SLURM_NNODES=1"),
-    "multi-prog": Case("-n4 --multi-prog progs", before="""printf '%s\\n' '# programs' '0 echo first %t' "1-2 echo 'a  b' %t %o" "* sh -c 'echo rest \\$SLURM_PROCID'" >progs"""),
+    "environment-options": Case(
+        "sh -c 'echo $SLURM_PROCID $SLURM_NTASKS'", before="export SLURM_NTASKS=2 SLURM_LABELIO=1 SLURM_NNODES=1"
+    ),
+    "multi-prog": Case(
+        "-n4 --multi-prog progs",
+        before="""printf '%s\\n' '# programs' '0 echo first %t' "1-2 echo 'a  b' %t %o" "* sh -c 'echo rest \\$SLURM_PROCID'" >progs""",
+    ),
     "multi-prog-quotes": Case("-n1 --multi-prog progs", before="""printf '%s\\n' '0 echo "a  b" c#d #e f\\ \\ g' >progs"""),
     "heterogeneous": Case("-n1 echo a : -n2 echo b"),
     # environment
@@ -96,13 +135,17 @@ CASES: dict[str, Case] = {
     "odd-environment": Case("-n1 sh -c 'echo \"$ODD\"'", before="export ODD=$'line\\nbreak \"quoted\" \\\\ é'"),
     "signals-as-found": Case("-n1 grep -E 'Sig(Ign|Blk)' /proc/self/status"),
     "limits": Case("-n1 sh -c 'ulimit -n; ulimit -c; umask'", before="ulimit -Sn 512; umask 027"),
-    "variables": Case("-n1 sh -c 'env -0 | sed -z s/=.*// | tr \\\\0 \\\\n | grep -vxE \"$OURS\" | sort'", before=f"export OURS='{OURS}'"),
+    "variables": Case(
+        "-n1 sh -c 'env -0 | sed -z s/=.*// | tr \\\\0 \\\\n | grep -vxE \"$OURS\" | sort'", before=f"export OURS='{OURS}'"
+    ),
     "priorities": Case("-n2 sh -c 'nice; cat /proc/self/oom_score_adj; grep Cpus_allowed_list /proc/self/status'"),
     "kinds-of-descriptors": Case("-n2 sh -c 'readlink /proc/self/fd/[012] | sed s/[0-9]//g'", stdin="x"),
     "descriptors": Case("-n1 sh -c 'ls /proc/self/fd | wc -l'"),
     # arguments
     "torture": Case(f"-n1 sh -c {shlex.quote(SHOW)} sh {ARGUMENTS}"),
-    "spaces-in-the-path": Case("-n1 './a program' x", before="printf '#!/bin/sh\\necho ran $1\\n' >'a program'; chmod +x 'a program'"),
+    "spaces-in-the-path": Case(
+        "-n1 './a program' x", before="printf '#!/bin/sh\\necho ran $1\\n' >'a program'; chmod +x 'a program'"
+    ),
     # exit status; stderr differs, as ftrun says why no rung helps
     "status-7": Case("-n1 sh -c 'exit 7'", status=7, exact=False),
     "status-of-one-of-two": Case("-n2 sh -c 'exit $((SLURM_PROCID * 9))'", status=9, exact=False),
@@ -143,8 +186,15 @@ NO_LADDER = {"FTRUN_UNCONDITIONAL_REQUEUE_ENABLED": "false"}
 def compared(stage: Stage) -> dict[str, Path]:
     """Name of a case to the folder with what srun and ftrun left of it."""
     lanes = [list(CASES)[lane::LANES] for lane in range(LANES)]
-    jobs = [stage.tell(Plan(nodes=4, tasks=2, script=script(names), env=NO_LADDER,
-                            files={f"{name}.in": CASES[name].stdin for name in names}), "cases") for names in lanes]
+    jobs = [
+        stage.tell(
+            Plan(
+                nodes=4, tasks=2, script=script(names), env=NO_LADDER, files={f"{name}.in": CASES[name].stdin for name in names}
+            ),
+            "cases",
+        )
+        for names in lanes
+    ]
     for told in jobs:
         told.ended("COMPLETED", timeout_s=360.0)
     return {name: told.folder / name for told, names in zip(jobs, lanes, strict=True) for name in names}
@@ -152,8 +202,11 @@ def compared(stage: Stage) -> dict[str, Path]:
 
 def left_in(folder: Path, case: Case) -> dict[str, str]:
     """Every file that the case left but its status: name to content. Lines of several ranks come in any order."""
-    found = {path.name: path.read_bytes().decode(errors="surrogateescape") for path in folder.iterdir()
-             if path.name not in ("status", *(() if case.exact else ("stderr",)))}
+    found = {
+        path.name: path.read_bytes().decode(errors="surrogateescape")
+        for path in folder.iterdir()
+        if path.name not in ("status", *(() if case.exact else ("stderr",)))
+    }
     return found if case.one_rank else {name: "".join(sorted(text.splitlines(keepends=True))) for name, text in found.items()}
 
 
@@ -183,11 +236,17 @@ def test_in_salloc_the_program_s_status_comes_back_with_the_reason_why_nothing_h
 
 
 def test_in_salloc_faults_are_healed_in_place(stage: Stage) -> None:
-    told = stage.prepare(Plan(rank="""
+    told = stage.prepare(
+        Plan(
+            rank="""
         [ $MA_PROC_START_CNT = 1 ] || { echo well; exit 0; }
         [ $SLURM_PROCID = 1 ] && fault 0.0 80C98008
         exec sleep 100
-    """, nodes=2), "salloc-fault")
+    """,
+            nodes=2,
+        ),
+        "salloc-fault",
+    )
     done = told.salloc("ftrun", "sh", f"{told.folder}/rank.sh")
     assert (done.returncode, done.stdout) == (0, "well\nwell\n"), done.stderr
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]

@@ -43,7 +43,9 @@ def test_what_an_ordinary_user_has_works() -> None:
 def reachable_python(home: Path) -> str:
     """The one that runs these tests, or a copy with all that it imports where the user can reach it."""
     try:
-        subprocess.run([sys.executable, "-c", "import pytest, ftslurm"], cwd="/", check=True, capture_output=True, **as_user(USER))
+        subprocess.run(
+            [sys.executable, "-c", "import pytest, ftslurm"], cwd="/", check=True, capture_output=True, **as_user(USER)
+        )
     except (OSError, subprocess.CalledProcessError):
         return str(copied_commands(home.parent) / "python")
     return sys.executable

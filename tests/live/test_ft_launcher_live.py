@@ -8,7 +8,9 @@ from tests.live.stories import Story, story
 
 pytestmark = pytest.mark.live
 
-LAUNCH = 'ft_launcher --nnodes=$SLURM_JOB_NUM_NODES --nproc-per-node=2 --rdzv-endpoint=$(hostname):29500 --max-restarts=1 --no-python'
+LAUNCH = (
+    "ft_launcher --nnodes=$SLURM_JOB_NUM_NODES --nproc-per-node=2 --rdzv-endpoint=$(hostname):29500 --max-restarts=1 --no-python"
+)
 PROGRESS = "--max-restarts=9 --ft-max-no-progress-cycles=2 --ft-checkpoint-iteration-file=$STORY/latest"
 TWICE = f"""
 srun -N2 -n2 --ntasks-per-node=1 {LAUNCH} sh "$STORY/rank.sh"

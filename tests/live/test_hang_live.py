@@ -23,12 +23,17 @@ def test_a_job_that_stands_still_is_started_again_in_place(told: Story) -> None:
     assert hang["sign"] == "io" and len(hang["evidence"]) == 2
 
 
-@story(nodes=2, rank="""
+@story(
+    nodes=2,
+    rank="""
 [ "$MA_PROC_START_CNT" = 1 ] || exit 0
 [ $SLURM_PROCID = 0 ] && for i in $(seq 60); do head -c 100000 /dev/zero; sleep 0.2; done >/dev/null
 [ $SLURM_PROCID = 0 ] && exit 0
 exec sleep 10
-""", ft=QUICKLY, env=SHORT)
+""",
+    ft=QUICKLY,
+    env=SHORT,
+)
 def test_io_of_one_rank_on_one_node_is_life_of_the_job(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1)]
@@ -49,23 +54,32 @@ def test_where_it_is_switched_off_a_hang_is_shown_and_left_alone(told: Story) ->
     assert told.ended("COMPLETED")["Restarts"] == "0"
 
 
-@story(tasks=2, rank='[ "$MA_PROC_START_CNT" = 1 ] || exit 0; [ $SLURM_PROCID = 0 ] && exit 0; exec sleep 100',
-       ft="--ft-set rungs.hang-restart.enabled=true --ft-set hang.exit_detection=true --ft-set hang.exit_interval=2s")
+@story(
+    tasks=2,
+    rank='[ "$MA_PROC_START_CNT" = 1 ] || exit 0; [ $SLURM_PROCID = 0 ] && exit 0; exec sleep 100',
+    ft="--ft-set rungs.hang-restart.enabled=true --ft-set hang.exit_detection=true --ft-set hang.exit_interval=2s",
+)
 def test_a_rank_that_does_not_end_after_the_others_is_a_hang(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
 
 
-@story(tasks=2, rank='echo begins; [ "$MA_PROC_START_CNT" = 1 ] || exit 0; while :; do head -c 100000 /dev/zero >/dev/null; sleep 0.2; done',
-       ft="--ft-set rungs.hang-restart.enabled=true --ft-set hang.log_silence=true --ft-set hang.interval=3s")
+@story(
+    tasks=2,
+    rank='echo begins; [ "$MA_PROC_START_CNT" = 1 ] || exit 0; while :; do head -c 100000 /dev/zero >/dev/null; sleep 0.2; done',
+    ft="--ft-set rungs.hang-restart.enabled=true --ft-set hang.log_silence=true --ft-set hang.interval=3s",
+)
 def test_silence_of_all_ranks_is_a_hang_where_it_is_asked_for(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
     assert told.json("history", str(told.id))["attempts"][0]["hangs"][0]["sign"] == "silence"
 
 
-@story(tasks=2, rank='for i in $(seq 16); do [ $SLURM_PROCID = 1 ] && echo step $i; sleep 0.5; done',
-       ft="--ft-set rungs.hang-restart.enabled=true --ft-set hang.log_silence=true --ft-set hang.interval=3s")
+@story(
+    tasks=2,
+    rank="for i in $(seq 16); do [ $SLURM_PROCID = 1 ] && echo step $i; sleep 0.5; done",
+    ft="--ft-set rungs.hang-restart.enabled=true --ft-set hang.log_silence=true --ft-set hang.interval=3s",
+)
 def test_one_rank_that_speaks_is_enough(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1)]
@@ -86,8 +100,12 @@ client.shutdown_workload_monitoring()
 """
 
 
-@story(nodes=2, rank='exec /usr/bin/python3 "$STORY/train.py"', files={"train.py": NVRX},
-       ft="--ft-set rungs.hang-restart.enabled=true --ft-param-rank_heartbeat_timeout=2 --ft-initial-rank-heartbeat-timeout=30")
+@story(
+    nodes=2,
+    rank='exec /usr/bin/python3 "$STORY/train.py"',
+    files={"train.py": NVRX},
+    ft="--ft-set rungs.hang-restart.enabled=true --ft-param-rank_heartbeat_timeout=2 --ft-initial-rank-heartbeat-timeout=30",
+)
 def test_a_program_for_nvrx_runs_unchanged_and_its_missing_heartbeat_is_a_hang(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
@@ -95,11 +113,18 @@ def test_a_program_for_nvrx_runs_unchanged_and_its_missing_heartbeat_is_a_hang(t
     assert hang["sign"] == "beat" and "rank 1" in hang["what"]
 
 
-@story(rank='exec /usr/bin/python3 "$STORY/train.py"', files={"train.py": NVRX.replace("100)", "4)"), "ft.yaml": """
+@story(
+    rank='exec /usr/bin/python3 "$STORY/train.py"',
+    files={
+        "train.py": NVRX.replace("100)", "4)"),
+        "ft.yaml": """
 fault_tolerance:
   initial_rank_heartbeat_timeout: 30
   rank_heartbeat_timeout: 60
-"""}, ft='--fault-tol-cfg-path "$STORY/ft.yaml" --ft-restart-policy any-failed')
+""",
+    },
+    ft='--fault-tol-cfg-path "$STORY/ft.yaml" --ft-restart-policy any-failed',
+)
 def test_ft_launcher_s_file_is_understood(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1)]

@@ -59,6 +59,7 @@ def output(hooked: Hooked, job: int) -> str:
 
 def drained(hooked: Hooked, node: str) -> str:
     """The reason once the node is drained."""
+
     def reason() -> str:
         seen = hooked.cluster.node(node)
         return seen.get("Reason", "") if "DRAIN" in seen["State"] else ""
@@ -166,8 +167,16 @@ def test_what_a_job_leaves_is_gone_after_its_epilog_and_another_user_s_is_not_to
     for name in ("escaped", "precious"):
         (home / name).unlink(missing_ok=True)
     (home / "precious").write_text("kept")
-    others = hooked.on("n1", "setpriv", "--reuid=games", "--regid=games", "--clear-groups", "sh", "-c",
-                              "echo theirs >/dev/shm/of-games; setsid sleep 1001 >/dev/null 2>&1 </dev/null & echo $!")
+    others = hooked.on(
+        "n1",
+        "setpriv",
+        "--reuid=games",
+        "--regid=games",
+        "--clear-groups",
+        "sh",
+        "-c",
+        "echo theirs >/dev/shm/of-games; setsid sleep 1001 >/dev/null 2>&1 </dev/null & echo $!",
+    )
     assert others.returncode == 0, others.stderr
     job = run(hooked, LEAVES.format(home=home), "--nodelist=n1")
     escape(hooked, job)
@@ -196,7 +205,9 @@ def test_what_an_epilog_that_was_cut_off_left_goes_with_the_next_prolog(hooked: 
     job = run(hooked, LEAVES.format(home=home), "--nodelist=n1")
     escape(hooked, job, before='trap "" TERM; ')
     remembered = hooked.folder / "state.n1/node.json"
-    hooked.cluster.wait_for(lambda: remembered.exists() and f'"job": "{job}"' in remembered.read_text(), WAIT_S, "the Epilog to begin")
+    hooked.cluster.wait_for(
+        lambda: remembered.exists() and f'"job": "{job}"' in remembered.read_text(), WAIT_S, "the Epilog to begin"
+    )
     epilog = hooked.on("n1", "pgrep", "-f", "ftslurm.hooks.epilog /").stdout.split()
     assert epilog and hooked.on("n1", "kill", "-9", *epilog).returncode == 0
     ended(hooked, job)
@@ -257,7 +268,10 @@ def test_the_clean_up_is_waited_for_as_the_job_asked(hooked: Hooked, grace: str,
     done.unlink(missing_ok=True)
     go = hooked.folder / "go"
     go.unlink(missing_ok=True)
-    hooked.settings(cleanup_grace_of_job=True, cleanup=[hooked.script("clean", f"until [ -e {go} ]; do sleep 0.1; done; echo $SLURM_JOB_ID >{done}")])
+    hooked.settings(
+        cleanup_grace_of_job=True,
+        cleanup=[hooked.script("clean", f"until [ -e {go} ]; do sleep 0.1; done; echo $SLURM_JOB_ID >{done}")],
+    )
     told = story(hooked, Plan(env={"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": grace}, sbatch=("--nodelist=n1",))).submit()
     if waits:
         told.wait_for(lambda: told.job()["JobState"] == "COMPLETING", "the Epilog to begin", WAIT_S)
@@ -277,9 +291,18 @@ def test_a_requeue_does_not_wait_for_a_clean_up_that_outlasts_what_the_job_gives
     done, go = hooked.folder / "cleaned", hooked.folder / "go"
     for file in (done, go):
         file.unlink(missing_ok=True)
-    hooked.settings(cleanup_grace_of_job=True, cleanup=[hooked.script("clean", f"until [ -e {go} ]; do sleep 0.1; done; echo $SLURM_JOB_ID >>{done}")])
-    told = story(hooked, Plan(rank="[ $MA_SCHEDULE_CNT = 2 ] && exit 0; together; exit 3", sbatch=("--nodelist=n1",), env={
-        "MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": "10", "FTRUN_REQUEUE_START_IN": "auto"})).submit()
+    hooked.settings(
+        cleanup_grace_of_job=True,
+        cleanup=[hooked.script("clean", f"until [ -e {go} ]; do sleep 0.1; done; echo $SLURM_JOB_ID >>{done}")],
+    )
+    told = story(
+        hooked,
+        Plan(
+            rank="[ $MA_SCHEDULE_CNT = 2 ] && exit 0; together; exit 3",
+            sbatch=("--nodelist=n1",),
+            env={"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": "10", "FTRUN_REQUEUE_START_IN": "auto"},
+        ),
+    ).submit()
     job = ended(hooked, told.id)
     assert job["Restarts"] == "1" and told.counters() == [(1, 1, 1), (2, 1, 2)], told.describe()
     first, second = told.starts()
@@ -294,7 +317,9 @@ def test_a_requeue_does_not_wait_for_a_clean_up_that_outlasts_what_the_job_gives
 
 def story(hooked: Hooked, plan: Plan) -> Story:
     """A job under ftrun whose ledger lies where the hooks look for it."""
-    return hooked.stage.prepare(replace(plan, env={"FTSLURM_STATE_DIR": str(hooked.ledgers), "FTRUN_REQUEUE_START_IN": "20s", **plan.env}), "story")
+    return hooked.stage.prepare(
+        replace(plan, env={"FTSLURM_STATE_DIR": str(hooked.ledgers), "FTRUN_REQUEUE_START_IN": "20s", **plan.env}), "story"
+    )
 
 
 COUNTERS = "MA_SCHEDULE_CNT", "MA_PROC_START_CNT", "FTSLURM_ATTEMPT", "FTSLURM_RESTART_RUNG", "FTSLURM_EXCLUDED_NODES"
@@ -302,15 +327,23 @@ PRINT = "echo $MA_SCHEDULE_CNT $MA_PROC_START_CNT $FTSLURM_ATTEMPT,$FTSLURM_REST
 
 
 def test_counters_in_the_batch_script_and_under_plain_srun_after_a_requeue(hooked: Hooked) -> None:
-    told = story(hooked, Plan(nodes=2, rank="""
+    told = story(
+        hooked,
+        Plan(
+            nodes=2,
+            rank="""
 [ $MA_SCHEDULE_CNT = 2 ] && exit 0
 [ $SLURM_PROCID = 0 ] && exit 3
 exec sleep 100
-""", script=f"""
+""",
+            script=f"""
 echo batch $({PRINT}) >>"$STORY/counters"
 srun sh -c '[ $SLURM_PROCID = 1 ] && echo srun $({PRINT}) >>"$STORY/counters"; :'
 %RUN%
-""", sbatch=("--nodelist=n[1-2]", "--export=ALL,MA_SCHEDULE_CNT=77"))).submit()
+""",
+            sbatch=("--nodelist=n[1-2]", "--export=ALL,MA_SCHEDULE_CNT=77"),
+        ),
+    ).submit()
     assert ended(hooked, told.id)["Restarts"] == "1", told.describe()
     assert (told.folder / "counters").read_text().splitlines() == [
         "batch 1 1 1,,", "srun 1 1 1,,",
@@ -319,7 +352,10 @@ srun sh -c '[ $SLURM_PROCID = 1 ] && echo srun $({PRINT}) >>"$STORY/counters"; :
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
 
 
-@pytest.mark.parametrize("trap", ["mkfifo {ledger}", "mkdir {ledger}", "ln -s /dev/zero {ledger}", "echo {{ >{ledger}", "touch {ledger}; chmod 0 {ledger}"])
+@pytest.mark.parametrize(
+    "trap",
+    ["mkfifo {ledger}", "mkdir {ledger}", "ln -s /dev/zero {ledger}", "echo {{ >{ledger}", "touch {ledger}; chmod 0 {ledger}"],
+)
 def test_a_strange_ledger_fails_no_task(hooked: Hooked, trap: str) -> None:
     ledger = "$FTSLURM_STATE_DIR/jobs/cluster-local.$SLURM_JOB_ID.jsonl"
     text = f"mkdir -p $FTSLURM_STATE_DIR/jobs; {trap.format(ledger=ledger)}; srun sh -c 'echo $MA_SCHEDULE_CNT'"
@@ -331,15 +367,20 @@ def test_a_strange_ledger_fails_no_task(hooked: Hooked, trap: str) -> None:
 # ---- EpilogSlurmctld
 
 
-HALF = Plan(nodes=2, files={"bin-scontrol": DEADLY_SCONTROL}, script="""
+HALF = Plan(
+    nodes=2,
+    files={"bin-scontrol": DEADLY_SCONTROL},
+    script="""
 mkdir -p "$STORY/bin" && cp "$STORY/bin-scontrol" "$STORY/bin/scontrol" && chmod +x "$STORY/bin/scontrol"
 note before
 PATH=$STORY/bin:$PATH sh -c 'echo $$ >"$STORY/ftrun.pid"; exec ftrun sh "$STORY/rank.sh"'
-""", rank="""
+""",
+    rank="""
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
 [ $SLURM_PROCID = 1 ] && { fault 0.0 80E18402; say sick $SLURMD_NODENAME; }
 exec sleep 100
-""")
+""",
+)
 
 
 def test_a_requeue_cut_in_half_is_finished_and_the_job_runs_again_without_the_bad_node(hooked: Hooked) -> None:
@@ -352,20 +393,25 @@ def test_a_requeue_cut_in_half_is_finished_and_the_job_runs_again_without_the_ba
     assert told.json("status", str(told.id))["requeue_open"] is False
 
 
-WHOLE = replace(HALF, env=BY_SCONTROL, script=f"""
+WHOLE = replace(
+    HALF,
+    env=BY_SCONTROL,
+    script=f"""
 echo batch $({PRINT}) >>"$STORY/counters"
 srun -N1 -n1 sh -c 'echo srun $({PRINT}) >>"$STORY/counters"'
-{HALF.script}""", rank="""
+{HALF.script}""",
+    rank="""
 [ $MA_SCHEDULE_CNT = 2 ] || exit 0
 [ $SLURM_PROCID = 1 ] && { await go; fault 0.0 80E18402; say sick $SLURMD_NODENAME; }
 exec sleep 200
-""")
+""",
+)
 
 
 @pytest.mark.slurms
 def test_one_job_with_all_its_hooks_turned_away_then_cut_off_in_its_requeue(hooked: Hooked) -> None:
     """What the tests around this one look at more closely, without waiting for a start time."""
-    check = hooked.script("check", 'case $SLURMD_NODENAME in n1) echo hot; exit 1;; esac')
+    check = hooked.script("check", "case $SLURMD_NODENAME in n1) echo hot; exit 1;; esac")
     hooked.settings(health_command=check, start_in="90s")
     told = story(hooked, WHOLE).submit()
     assert {start.node for start in told.wait_started(1, WAIT_S).values()} == {"n2", "n3"}
@@ -387,6 +433,7 @@ def test_one_job_with_all_its_hooks_turned_away_then_cut_off_in_its_requeue(hook
 
 def start_now(hooked: Hooked, job: int, restarts: str) -> dict[str, str]:
     """Once EpilogSlurmctld has said when: the job as it then waits. A busy machine might take longer, and Slurm add its 121 s."""
+
     def waits() -> dict[str, str]:
         fields = hooked.cluster.job(job)
         done = (fields["JobState"], fields["Restarts"]) == ("PENDING", restarts) and fields["Priority"] != "0"
@@ -399,8 +446,9 @@ def start_now(hooked: Hooked, job: int, restarts: str) -> dict[str, str]:
 
 
 def test_a_job_on_its_way_starts_when_its_nodes_are_clean_whatever_start_was_guessed(hooked: Hooked) -> None:
-    told = story(hooked, Plan(nodes=2, rank="[ $MA_SCHEDULE_CNT = 2 ] && exit 0; together; exit 3",
-                              env={"FTRUN_REQUEUE_START_IN": "900s"})).submit()
+    told = story(
+        hooked, Plan(nodes=2, rank="[ $MA_SCHEDULE_CNT = 2 ] && exit 0; together; exit 3", env={"FTRUN_REQUEUE_START_IN": "900s"})
+    ).submit()
     assert told.ended("COMPLETED", WAIT_S)["Restarts"] == "1"
     first, second = (min(start.time for start in told.starts() if start.schedule == schedule) for schedule in "12")
     assert second - first < 120.0
@@ -411,11 +459,24 @@ def test_a_slurmctld_that_is_not_root_s_finishes_it_by_sudo() -> None:
     with hooked_cluster(len(NODES), []) as own:
         user = site_user()
         folder = own.folder
-        command = [next(folder.glob("venv/bin/ftslurm")), "install-hooks", "--dry-run", folder / "hooks", "--config", folder / "hooks.yaml"]
+        command = [
+            next(folder.glob("venv/bin/ftslurm")),
+            "install-hooks",
+            "--dry-run",
+            folder / "hooks",
+            "--config",
+            folder / "hooks.yaml",
+        ]
         (rule,) = re.findall(rf"^#   ({user} ALL=.*)$", own.admin(*map(str, command)), re.MULTILINE)
         env = {"SLURM_JOB_ID": "1", "SLURM_JOB_UID": str(own.cluster.home.stat().st_uid), "SLURM_JOB_RESTART_COUNT": "1"}
-        refused = own.space.run("runuser", "-u", user, "--", folder / "hooks/epilog_slurmctld", env={
-            **env, "PATH": "/usr/bin:/bin:/usr/sbin", "SLURM_CONF": str(own.cluster.conf), "SLURM_CLUSTER_NAME": "local"})
+        refused = own.space.run(
+            "runuser",
+            "-u",
+            user,
+            "--",
+            folder / "hooks/epilog_slurmctld",
+            env={**env, "PATH": "/usr/bin:/bin:/usr/sbin", "SLURM_CONF": str(own.cluster.conf), "SLURM_CLUSTER_NAME": "local"},
+        )
         assert "password is required" in refused.stderr, refused
         own.allow_by_sudo(rule)
         told = story(own, HALF).submit()
@@ -437,10 +498,33 @@ def test_a_held_job_of_a_user_is_left_held(hooked: Hooked) -> None:
 
 def ledger_of(job: int, number: int, **changes: object) -> str:
     """As ftrun leaves it when it is killed in the middle of a requeue."""
-    began = {"v": 1, "kind": "RunBegan", "at": time.time(), "run": "r", "job": str(number), "cluster": "local", "schedule": 0,
-             "step_key": "k", "command": "x", "nodes": "n1", "name": "sbatch", "launcher": "srun", "number": number}
-    decided = {"v": 1, "kind": "Decided", "at": time.time(), "id": "r.1", "attempt": 1, "rung": "isolated-requeue", "cause": "device",
-               "why": "w", "isolate": {"n1": "w"}, "exclude": ["n1"]}
+    began = {
+        "v": 1,
+        "kind": "RunBegan",
+        "at": time.time(),
+        "run": "r",
+        "job": str(number),
+        "cluster": "local",
+        "schedule": 0,
+        "step_key": "k",
+        "command": "x",
+        "nodes": "n1",
+        "name": "sbatch",
+        "launcher": "srun",
+        "number": number,
+    }
+    decided = {
+        "v": 1,
+        "kind": "Decided",
+        "at": time.time(),
+        "id": "r.1",
+        "attempt": 1,
+        "rung": "isolated-requeue",
+        "cause": "device",
+        "why": "w",
+        "isolate": {"n1": "w"},
+        "exclude": ["n1"],
+    }
     return "".join(json.dumps({**line, **{k: v for k, v in changes.items() if k in line}}) + "\n" for line in (began, decided))
 
 
@@ -459,8 +543,11 @@ HOSTILE = {
     "of another job": lambda path, text, victim: lay(path, text),
     "that others may write": lambda path, text, victim: (lay(path, text), path.chmod(0o666)),
     "without permission": lambda path, text, victim: (lay(path, text), path.chmod(0)),
-    "in a linked folder": lambda path, text, victim: (lay(path, text), path.parent.rename(f"{path.parent}-real"),
-                                                     path.parent.symlink_to(f"{path.parent}-real")),
+    "in a linked folder": lambda path, text, victim: (
+        lay(path, text),
+        path.parent.rename(f"{path.parent}-real"),
+        path.parent.symlink_to(f"{path.parent}-real"),
+    ),
     "of rubbish": lambda path, text, victim: path.write_bytes(os.urandom(100_000)),
 }
 
@@ -480,8 +567,11 @@ def test_a_hostile_ledger_changes_nothing(hooked: Hooked, trap: str) -> None:
         for place in [folder, *folder.iterdir()] if not folder.is_symlink() else [*folder.iterdir()]:
             os.chown(place, user, -1, follow_symlinks=False)
     before = {number: steady(hooked, number) for number in (victim, job)}
-    done = hooked.hook("epilog_slurmctld", "", {
-        "SLURM_JOB_ID": str(job), "SLURM_JOB_UID": str(user), "SLURM_JOB_RESTART_COUNT": "1", "SLURM_JOB_NODELIST": "n1"})
+    done = hooked.hook(
+        "epilog_slurmctld",
+        "",
+        {"SLURM_JOB_ID": str(job), "SLURM_JOB_UID": str(user), "SLURM_JOB_RESTART_COUNT": "1", "SLURM_JOB_NODELIST": "n1"},
+    )
     assert done.returncode == 0
     assert {number: steady(hooked, number) for number in (victim, job)} == before
     for number in before:
@@ -511,8 +601,11 @@ def test_that_same_ledger_without_a_trap_is_acted_upon(hooked: Hooked) -> None:
     path = folder / f"cluster-local.{job}.jsonl"
     lay(path, ledger_of(job, job))
     os.chown(path, user, -1)
-    done = hooked.hook("epilog_slurmctld", "", {
-        "SLURM_JOB_ID": str(job), "SLURM_JOB_UID": str(user), "SLURM_JOB_RESTART_COUNT": "1", "SLURM_JOB_NODELIST": "n1"})
+    done = hooked.hook(
+        "epilog_slurmctld",
+        "",
+        {"SLURM_JOB_ID": str(job), "SLURM_JOB_UID": str(user), "SLURM_JOB_RESTART_COUNT": "1", "SLURM_JOB_NODELIST": "n1"},
+    )
     assert "requeued without n1" in done.stderr, done.stderr
     assert ended(hooked, job)["ExcNodeList"] == "n1"
 

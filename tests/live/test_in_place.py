@@ -33,21 +33,30 @@ def test_a_fault_is_healed_in_place(told: Story) -> None:
     assert told.batch() == [("before", 1, 1, 1), ("after", 1, 2, 2)]
 
 
-@story(nodes=2, tasks=2, ft="--ft-set rungs.in-place-restart.reset=never --ft-set rungs.in-place-restart.self_heal_wait=40s", rank="""
+@story(
+    nodes=2,
+    tasks=2,
+    ft="--ft-set rungs.in-place-restart.reset=never --ft-set rungs.in-place-restart.self_heal_wait=40s",
+    rank="""
 [ $MA_PROC_START_CNT = 1 ] || exit 0
 [ $SLURM_PROCID = 0 ] && fault 0.0 80C98008 --heals-after 15 --reset refused
 exec sleep 100
-""")
+""",
+)
 def test_a_fault_that_heals_by_itself_needs_no_reset(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
 
 
-@story(nodes=2, tasks=2, rank="""
+@story(
+    nodes=2,
+    tasks=2,
+    rank="""
 [ $MA_PROC_START_CNT = 1 ] || exit 0
 case $SLURM_PROCID in 0) fault 0.0 80C98008;; 3) fault 1.0 80E18008;; esac
 exec sleep 100
-""")
+""",
+)
 def test_faults_on_two_nodes_are_one_restart(told: Story) -> None:
     """Both are seen before the ranks run again, or they cost an attempt each, which is as good."""
     assert told.ended("COMPLETED")["Restarts"] == "0"
@@ -55,11 +64,16 @@ def test_faults_on_two_nodes_are_one_restart(told: Story) -> None:
 
 
 @pytest.mark.slurms
-@story(nodes=2, tasks=2, ft="--ft-restart-via step", rank="""
+@story(
+    nodes=2,
+    tasks=2,
+    ft="--ft-restart-via step",
+    rank="""
 [ $MA_PROC_START_CNT = 1 ] || exit 0
 [ $SLURM_PROCID = 1 ] && fault 0.0 80C98008
 exec sleep 100
-""")
+""",
+)
 def test_restart_via_step_starts_a_new_step(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
@@ -70,11 +84,15 @@ def test_restart_via_step_starts_a_new_step(told: Story) -> None:
     assert second_step.startswith(f"{told.id}.") and second_step != f"{told.id}.0"
 
 
-@story(tasks=3, ft="--ft-set rungs.in-place-restart.crash_restarts=2", rank="""
+@story(
+    tasks=3,
+    ft="--ft-set rungs.in-place-restart.crash_restarts=2",
+    rank="""
 together
 [ $SLURM_PROCID = 1 ] && [ $MA_PROC_START_CNT -lt 3 ] && exit 9
 [ $MA_PROC_START_CNT = 3 ] || exec sleep 100
-""")
+""",
+)
 def test_crashes_are_answered_in_place_where_the_policy_says_so(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1), (1, 2, 2), (1, 3, 3)]
@@ -88,50 +106,72 @@ def test_crash_restarts_spent_end_the_job_where_no_requeue_is_wanted(told: Story
 
 
 @pytest.mark.slurms
-@story(nodes=2, tasks=1, rank="""
+@story(
+    nodes=2,
+    tasks=1,
+    rank="""
 case $MA_SCHEDULE_CNT.$MA_PROC_START_CNT in
 1.1) [ $SLURM_PROCID = 1 ] && fault 0.0 80C98008; exec sleep 100;;
 1.2) together; [ $SLURM_PROCID = 0 ] && exit 3; exec sleep 100;;
 2.1) [ $SLURM_PROCID = 0 ] && fault 0.0 80C98008; exec sleep 100;;
 esac
-""")
+""",
+)
 def test_counters_over_restart_in_place_then_requeue_then_in_place_again(told: Story) -> None:
     job = told.ended("COMPLETED")
     assert (job["Restarts"], job["ExcNodeList"]) == ("1", "(null)")
     assert told.counters() == [(1, 1, 1), (1, 2, 2), (2, 1, 3), (2, 2, 4)]
     assert [start.rung for start in told.starts() if start.rank == 0] == [
-        "", "in-place-restart", "unconditional-requeue", "in-place-restart"]
+        "",
+        "in-place-restart",
+        "unconditional-requeue",
+        "in-place-restart",
+    ]
     # The first script was ended by the requeue or not before its last line: both is as it should be.
     assert [line for line in told.batch() if line[0] == "before"] == [("before", 1, 1, 1), ("before", 2, 1, 3)]
     assert told.batch()[-1] == ("after", 2, 2, 4)
 
 
-@story(tasks=2, script="""
+@story(
+    tasks=2,
+    script="""
 note before
 ftrun sh "$STORY/rank.sh" load || exit
 note after
 ftrun sh "$STORY/rank.sh" train || exit
 note after
-""", rank="""
+""",
+    rank="""
 say $1
 [ $1 = train ] && [ $MA_PROC_START_CNT = 1 ] || exit 0
 [ $SLURM_PROCID = 0 ] && fault 0.0 80C98008
 exec sleep 100
-""")
+""",
+)
 def test_a_second_ftrun_in_the_script_counts_its_own_starts(told: Story) -> None:
     told.ended("COMPLETED")
     assert told.counters() == [(1, 1, 1), (1, 1, 2), (1, 2, 3)]
     assert sorted((attempt, words) for _, attempt, _, words in told.said()) == [
-        (1, "load"), (1, "load"), (2, "train"), (2, "train"), (3, "train"), (3, "train")]
+        (1, "load"),
+        (1, "load"),
+        (2, "train"),
+        (2, "train"),
+        (3, "train"),
+        (3, "train"),
+    ]
     assert told.batch() == [("before", 1, 1, 1), ("after", 1, 1, 1), ("after", 1, 2, 3)]
 
 
-@story(tasks=2, ft="--ft-rendezvous torch", rank="""
+@story(
+    tasks=2,
+    ft="--ft-rendezvous torch",
+    rank="""
 say $MASTER_ADDR $MASTER_PORT $RANK $WORLD_SIZE $LOCAL_RANK $NODE_RANK
 [ $MA_PROC_START_CNT = 1 ] || exit 0
 [ $SLURM_PROCID = 0 ] && fault 0.0 80C98008
 exec sleep 100
-""")
+""",
+)
 def test_rendezvous_variables_change_their_port_with_each_start(told: Story) -> None:
     told.ended("COMPLETED")
     seen = {(attempt, rank): words.split() for rank, attempt, _, words in told.said()}
@@ -141,13 +181,16 @@ def test_rendezvous_variables_change_their_port_with_each_start(told: Story) -> 
     assert seen[1, 0][1] != seen[2, 0][1]
 
 
-@story(tasks=1, rank="""
+@story(
+    tasks=1,
+    rank="""
 [ $MA_PROC_START_CNT = 1 ] || { say $(cat "$STORY/kept") $(echo $SLURM_STEP_NODELIST $SLURM_CPU_BIND $SLURM_JOB_CPUS_PER_NODE $PWD); exit 0; }
 echo data >"$STORY/kept"
 say data $(echo $SLURM_STEP_NODELIST $SLURM_CPU_BIND $SLURM_JOB_CPUS_PER_NODE $PWD)
 fault 0.0 80C98008
 exec sleep 100
-""")
+""",
+)
 def test_what_the_first_attempt_had_and_wrote_the_second_has(told: Story) -> None:
     told.ended("COMPLETED")
     first, second = (words for *_, words in told.said())

@@ -48,11 +48,14 @@ def test_the_third_80C98002_requeues_and_isolates_nobody(told: Story) -> None:
 
 
 @pytest.mark.flat
-@story(nodes=3, rank="""
+@story(
+    nodes=3,
+    rank="""
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
 [ $SLURM_PROCID = 2 ] && { fault 1.0 80E18402; say sick $SLURMD_NODENAME; }
 exec sleep 100
-""")
+""",
+)
 def test_a_critical_code_isolates_at_once(told: Story) -> None:
     job = told.ended("COMPLETED")
     assert (job["Restarts"], job["ExcNodeList"]) == ("1", sick_node(told))
@@ -92,7 +95,10 @@ def test_max_restarts_is_one_budget_for_isolated_requeues_too(told: Story) -> No
     told.ended("CANCELLED")
 
 
-@story(nodes=2, ft="--ft-set rungs.unconditional-requeue.in_a_row=1", rank="""
+@story(
+    nodes=2,
+    ft="--ft-set rungs.unconditional-requeue.in_a_row=1",
+    rank="""
 together
 [ $SLURM_PROCID = 0 ] || exec sleep 100
 case $MA_SCHEDULE_CNT in
@@ -100,7 +106,8 @@ case $MA_SCHEDULE_CNT in
 2) fault 0.0 80E18402; exec sleep 100;;
 *) exit 3;;
 esac
-""")
+""",
+)
 def test_a_device_fault_between_makes_crashes_count_from_anew(told: Story) -> None:
     job = told.ended("FAILED")
     assert (job["Restarts"], job["ExitCode"]) == ("3", "3:0")
@@ -108,19 +115,26 @@ def test_a_device_fault_between_makes_crashes_count_from_anew(told: Story) -> No
     assert rungs == ["", "unconditional-requeue", "isolated-requeue", "unconditional-requeue"]
 
 
-@story(sbatch=("""--comment={"fault-tolerance/job-retry-num":"2","fault-tolerance/job-unconditional-retry":"true"}""",), rank="exit 6")
+@story(
+    sbatch=("""--comment={"fault-tolerance/job-retry-num":"2","fault-tolerance/job-unconditional-retry":"true"}""",),
+    rank="exit 6",
+)
 def test_annotations_in_the_comment_are_honoured(told: Story) -> None:
     job = told.ended("FAILED")
     assert (job["Restarts"], job["ExitCode"]) == ("2", "6:0")
 
 
-@story(nodes=2, sbatch=("""--comment={"fault-tolerance/job-retry-num":"2"}""",), rank="""
+@story(
+    nodes=2,
+    sbatch=("""--comment={"fault-tolerance/job-retry-num":"2"}""",),
+    rank="""
 case $MA_SCHEDULE_CNT.$MA_PROC_START_CNT in
 1.1) [ $SLURM_PROCID = 0 ] && fault 0.0 80C98008; exec sleep 100;;
 1.2) [ $SLURM_PROCID = 0 ] && fault 0.0 80E18402; exec sleep 100;;
 *) together; exit 6;;
 esac
-""")
+""",
+)
 def test_what_the_annotations_do_not_ask_for_is_off(told: Story) -> None:
     """job-retry-num alone: in place and isolated requeue, but a crash is the end."""
     job = told.ended("FAILED")
@@ -131,8 +145,11 @@ def test_what_the_annotations_do_not_ask_for_is_off(told: Story) -> None:
 TOO_FEW = "the job needs 6 nodes and only 5 would be left"
 
 
-@story(nodes=6, ft="--ft-set devices.answer_wait=40s",
-       rank="together; [ $SLURM_PROCID = 5 ] || exec sleep 100; fault 0.0 80E18402; exit 11")
+@story(
+    nodes=6,
+    ft="--ft-set devices.answer_wait=40s",
+    rank="together; [ $SLURM_PROCID = 5 ] || exec sleep 100; fault 0.0 80E18402; exit 11",
+)
 def test_too_few_nodes_left_fails_with_that_sentence_and_does_not_wait_for_ever(told: Story) -> None:
     job = told.ended("FAILED")
     assert (job["Restarts"], job["ExitCode"]) == ("0", "11:0")
@@ -149,12 +166,15 @@ def test_ranks_that_run_on_a_node_nothing_can_replace_are_left_to_run(told: Stor
     assert (job["Restarts"], job["ExitCode"]) == ("0", "11:0")
 
 
-@story(tasks=2, rank="""
+@story(
+    tasks=2,
+    rank="""
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
 together
 [ $SLURM_PROCID = 0 ] && { npu-sim tool hang; exit 3; }
 exec sleep 100
-""")
+""",
+)
 def test_a_device_tool_that_hangs_holds_up_no_decision(told: Story) -> None:
     """Unknown is neither good nor bad: the crash is answered as if there were no devices."""
     job = told.ended("COMPLETED")
@@ -170,11 +190,13 @@ def test_a_program_that_ends_well_completes_the_job(told: Story) -> None:
     assert told.output() == ""
 
 
-@story(script="""
+@story(
+    script="""
 srun ./no-such-program 2>/dev/null
 echo $? >"$STORY/srun-status"
 exec ftrun ./no-such-program
-""")
+"""
+)
 def test_a_command_that_cannot_run_anywhere_is_not_tried_again(told: Story) -> None:
     job = told.ended("FAILED")
     status = (told.folder / "srun-status").read_text().strip()
@@ -188,11 +210,17 @@ def test_a_node_that_slurm_calls_failing_is_left_out(
     """On a cluster of its own: the node's state is everybody's."""
     with boot_cluster(nodes=3) as own:
         stage = Stage(own, job_home, job_path)
-        told = stage.tell(Plan(nodes=2, rank="""
+        told = stage.tell(
+            Plan(
+                nodes=2,
+                rank="""
             [ $MA_SCHEDULE_CNT = 1 ] || exit 0
             [ $SLURM_PROCID = 1 ] && { await failing; exit 8; }
             exec sleep 100
-        """), "failing-node")
+        """,
+            ),
+            "failing-node",
+        )
         sick = told.wait_started()[1].node
         own.answer(["scontrol", "update", f"NodeName={sick}", "State=FAIL", "Reason=ECC"], user=admin())
         told.allow("failing")
@@ -200,4 +228,3 @@ def test_a_node_that_slurm_calls_failing_is_left_out(
         assert (job["Restarts"], job["ExcNodeList"]) == ("1", sick)
         assert told.counters() == [(1, 1, 1), (2, 1, 2)]
         assert {start.cause for start in told.of_attempt(2).values()} == {"node"}
-

@@ -26,8 +26,12 @@ def sick_node(told: Story) -> str:
     return sick
 
 
-@story(nodes=2, tasks=2, rank="echo this is attempt $FTSLURM_ATTEMPT" + EVENTFUL.replace("$SLURM_PROCID = 1", "$SLURM_PROCID = 3"),
-       sbatch=("--open-mode=truncate",))
+@story(
+    nodes=2,
+    tasks=2,
+    rank="echo this is attempt $FTSLURM_ATTEMPT" + EVENTFUL.replace("$SLURM_PROCID = 1", "$SLURM_PROCID = 3"),
+    sbatch=("--open-mode=truncate",),
+)
 def test_status_and_history_agree_with_the_ranks(told: Story) -> None:
     told.ended("COMPLETED")
     assert told.counters() == [(1, 1, 1), (1, 2, 2), (2, 1, 3), (3, 1, 4)]
@@ -77,7 +81,7 @@ def nodes(told: Story, folded: str) -> set[str]:
     return set(told.cluster.answer(["scontrol", "show", "hostnames", folded]).split())
 
 
-@story(script="%RUN%\nftslurm status --json >\"$STORY/inside.json\"\nftslurm status >\"$STORY/inside.txt\"", rank="exit 0")
+@story(script='%RUN%\nftslurm status --json >"$STORY/inside.json"\nftslurm status >"$STORY/inside.txt"', rank="exit 0")
 def test_status_in_the_script_means_this_job(told: Story) -> None:
     told.ended("COMPLETED")
     inside = json.loads((told.folder / "inside.json").read_text())
@@ -102,12 +106,14 @@ def test_the_ledger_is_closed_to_others_whatever_the_umask(told: Story) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in (folder / "jobs").glob("*.jsonl")} == {0o600}
 
 
-@story(script="""
+@story(
+    script="""
 mkdir -p "$STORY/home"
 unset FTSLURM_STATE_DIR
 HOME=$STORY/home ftrun true || exit
 HOME=$STORY/home ftslurm status --json >"$STORY/inside.json"
-""")
+"""
+)
 def test_without_a_state_folder_the_home_is_taken(told: Story) -> None:
     told.ended("COMPLETED")
     (ledger,) = (told.folder / "home/.ftslurm/jobs").glob("*.jsonl")
@@ -147,13 +153,17 @@ def is_json(line: str) -> bool:
     return True
 
 
-@story(tasks=2, script="""
+@story(
+    tasks=2,
+    script="""
 note before
 ftrun -n1 --exact sh "$STORY/rank.sh" one &
 ftrun -n1 --exact sh "$STORY/rank.sh" two &
 wait
 note after
-""", rank="say $1; sleep 1")
+""",
+    rank="say $1; sleep 1",
+)
 def test_two_ftruns_at_once_share_the_ledger(told: Story) -> None:
     told.ended("COMPLETED")
     assert sorted(words for *_, words in told.said()) == ["one", "two"]

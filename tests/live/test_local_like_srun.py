@@ -108,9 +108,7 @@ PLACE = ["sh", "-c", "echo $SLURM_PROCID $SLURMD_NODENAME $SLURM_LOCALID $SLURM_
          "$SLURM_STEP_NODELIST $SLURM_NODELIST [$SLURM_NTASKS_PER_NODE] [$SLURM_CPUS_PER_TASK]"]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "options", [line for line, _ in LAYOUTS if "-p gpu" not in line] + [case[0] for case in CORRECTED]
-)
+@pytest.mark.parametrize("options", [line for line, _ in LAYOUTS if "-p gpu" not in line] + [case[0] for case in CORRECTED])
 def test_tasks_have_the_same_places(pair: Pair, options: str) -> None:
     assert pair.local("step", options, PLACE) == pair.real("step", options, PLACE)
 

@@ -40,28 +40,52 @@ def test_the_job_runs_with_few_processes_and_nothing_outlives_scancel(stage: Sta
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_crash_is_answered_as_under_ftrun_by_its_own_name(stage: Stage, way: str) -> None:
-    told = stage.tell(Plan(
-        rank='[ $MA_PROC_START_CNT = 1 ] || { echo "well ${FTSLURM_CALLED-unmarked}"; exit 0; }; fault 0.0 80C98008; exec sleep 60',
-        script=script(WAYS[way], 'srun -n1 sh "$STORY/rank.sh"')), f"crash-{way}")
+    told = stage.tell(
+        Plan(
+            rank='[ $MA_PROC_START_CNT = 1 ] || { echo "well ${FTSLURM_CALLED-unmarked}"; exit 0; }; fault 0.0 80C98008; exec sleep 60',
+            script=script(WAYS[way], 'srun -n1 sh "$STORY/rank.sh"'),
+        ),
+        f"crash-{way}",
+    )
     told.ended("COMPLETED")
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
     assert "well unmarked" in told.output()
 
 
 def test_two_in_one_script_and_one_in_a_rank_go_on_working(stage: Stage) -> None:
-    told = stage.tell(Plan(nodes=2, rank="exit 0", script=script(WRAPPER, """
+    told = stage.tell(
+        Plan(
+            nodes=2,
+            rank="exit 0",
+            script=script(
+                WRAPPER,
+                """
         srun -N1 -n1 echo first; ftrun -N1 -n1 echo second
         ftrun -N1 -n1 --overlap sh -c 'echo outer $SLURM_STEP_ID; srun -N1 -n1 --overlap sh -c "echo inner"; ftrun -n1 -N1 --overlap echo by-name'
-    """)), "nested")
+    """,
+            ),
+        ),
+        "nested",
+    )
     told.ended("COMPLETED")
-    assert [line.split()[0] for line in told.output().splitlines()] == ["first", "second", "outer", "inner", "by-name"], told.output()
+    assert [line.split()[0] for line in told.output().splitlines()] == ["first", "second", "outer", "inner", "by-name"], (
+        told.output()
+    )
 
 
 def test_with_no_other_srun_it_is_refused_in_one_sentence(stage: Stage) -> None:
-    told = stage.tell(Plan(script=script(WRAPPER, """
+    told = stage.tell(
+        Plan(
+            script=script(
+                WRAPPER,
+                """
         ln -s "$(command -v scontrol)" bin/
         FTRUN_SLURM_BIN=$STORY/bin ftrun -n1 true; echo by-folder $?
-    """)), "refused")
+    """,
+            )
+        ),
+        "refused",
+    )
     told.ended("COMPLETED")
     assert "by-folder 78" in told.output(), told.output()
     assert "`srun` is ftrun itself" in told.output()
@@ -69,9 +93,14 @@ def test_with_no_other_srun_it_is_refused_in_one_sentence(stage: Stage) -> None:
 
 def test_the_folder_of_slurms_commands_can_be_named(stage: Stage) -> None:
     """Where nothing of Slurm is on PATH: by a policy, which reaches agents and the step of a requeue as well."""
-    told = stage.tell(Plan(
-        rank='[ $MA_SCHEDULE_CNT = 1 ] || exit 0; exit 5', files={"policy.yaml": "slurm: {bin: /usr/bin}\n"},
-        script='note before\nftrun=$(command -v ftrun); mkdir -p $STORY/empty; ln -sf "$(command -v sh)" $STORY/empty/sh\n'
-               'PATH=$STORY/empty "$ftrun" --ft-policy $STORY/policy.yaml $(command -v sh) $STORY/rank.sh\n'), "folder")
+    told = stage.tell(
+        Plan(
+            rank="[ $MA_SCHEDULE_CNT = 1 ] || exit 0; exit 5",
+            files={"policy.yaml": "slurm: {bin: /usr/bin}\n"},
+            script='note before\nftrun=$(command -v ftrun); mkdir -p $STORY/empty; ln -sf "$(command -v sh)" $STORY/empty/sh\n'
+            'PATH=$STORY/empty "$ftrun" --ft-policy $STORY/policy.yaml $(command -v sh) $STORY/rank.sh\n',
+        ),
+        "folder",
+    )
     told.wait_for(lambda: told.job()["Restarts"] == "1", "the requeue")
     assert "is not on PATH" not in told.output()

@@ -76,6 +76,7 @@ def can_break() -> bool:
 
 def break_connections(told: Story) -> int:
     """Every connection to this story's ftrun gets a reset at both ends; gives how many there were, 0 when it has ended."""
+
     def ss(at: int, *argv: str) -> list[str]:
         done = subprocess.run(on_network_of(at, "ss", *argv), capture_output=True, text=True, check=False)
         assert done.returncode == 0 or not Path(f"/proc/{at}").exists(), done.stderr  # it may just have ended
@@ -98,7 +99,7 @@ def break_connections(told: Story) -> int:
 
 @pytest.mark.skipif(not can_break(), reason="only root may break connections, with ss of iproute2")
 @pytest.mark.slurms
-@story(nodes=2, tasks=2, rank='say began; await go; say ended')
+@story(nodes=2, tasks=2, rank="say began; await go; say ended")
 def test_connections_that_break_while_ranks_run_are_nobodys_end(told: Story) -> None:
     told.wait_started()
     if break_connections(told) == 0:
@@ -109,7 +110,9 @@ def test_connections_that_break_while_ranks_run_are_nobodys_end(told: Story) -> 
     break_connections(told)
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1)]
-    assert sorted((rank, words) for rank, *_, words in told.said()) == [(rank, words) for rank in range(4) for words in ("began", "ended")]
+    assert sorted((rank, words) for rank, *_, words in told.said()) == [
+        (rank, words) for rank in range(4) for words in ("began", "ended")
+    ]
 
 
 @story(nodes=2, ft=QUICK_LEASE, rank="say began; await go; say ended")
@@ -137,12 +140,23 @@ def test_silence_alone_is_no_proof_and_a_node_that_is_heard_again_has_lost_nothi
 def mine_on(told: Story, node: str) -> dict[int, str]:
     """Ranks, shims and agent on `node`, and no srun."""
     there = processes_with(f"SLURMD_NODENAME={node}")
-    return {pid: line for pid, line in told.processes().items() if pid in there and "/ftrun " not in line and not line.startswith("srun ")}
+    return {
+        pid: line
+        for pid, line in told.processes().items()
+        if pid in there and "/ftrun " not in line and not line.startswith("srun ")
+    }
 
 
-@story(nodes=3, ft='--ft-set nodes.straggler_wait=4s --task-prolog="$STORY/prolog.sh"', files={"prolog": """#!/bin/sh
+@story(
+    nodes=3,
+    ft='--ft-set nodes.straggler_wait=4s --task-prolog="$STORY/prolog.sh"',
+    files={
+        "prolog": """#!/bin/sh
 [ "$SLURMD_NODENAME$SLURM_RESTART_COUNT" != n2 ]
-"""}, script='cp "$STORY/prolog" "$STORY/prolog.sh"; chmod +x "$STORY/prolog.sh"\n%RUN%\n')
+"""
+    },
+    script='cp "$STORY/prolog" "$STORY/prolog.sh"; chmod +x "$STORY/prolog.sh"\n%RUN%\n',
+)
 def test_a_step_that_comes_up_in_part_is_given_up_and_the_reason_names_the_node(told: Story) -> None:
     """srun goes on with the tasks that run, and would until the time limit."""
     assert told.ended("COMPLETED", 90.0)["Restarts"] == "1"
@@ -167,7 +181,9 @@ def test_a_node_whose_cable_is_cut_ends_its_rank_by_itself_before_any_other_star
         own.answer(["scontrol", "update", f"NodeName={cut.node}", "State=DOWN", "Reason=cut off"], user=admin())
         told.wait_for(lambda: starts_now(told), "the job to run again", 90.0)
         own.tool("node-mend", cut.node)
-        told.wait_for(lambda: {beat.rank for beat in beats(told.folder) if beat.attempt == 2} == {0, 1}, "attempt 2 to write", 60.0)
+        told.wait_for(
+            lambda: {beat.rank for beat in beats(told.folder) if beat.attempt == 2} == {0, 1}, "attempt 2 to write", 60.0
+        )
         told.wait_for(lambda: not old_ranks(told), "what was cut off to be gone", 60.0)
         told.allow("enough")
         told.ended("COMPLETED")

@@ -111,7 +111,9 @@ def test_an_srun_that_does_not_read_holds_up_no_restart(stage: Stage) -> None:
     plan = Plan(rank=rank, tasks=2, ft="--ft-set rungs.in-place-restart.crash_restarts=1", sbatch=("--output=/dev/null",))
     told = stage.tell(plan, "suspended")
     told.wait_started()
-    sruns = [pid for pid, line in processes_with(f"STORY={told.folder}").items() if line.split()[0].endswith("srun") and "shim" in line]
+    sruns = [
+        pid for pid, line in processes_with(f"STORY={told.folder}").items() if line.split()[0].endswith("srun") and "shim" in line
+    ]
     try:
         for pid in sruns:
             kill(pid, signal.SIGSTOP)

@@ -30,7 +30,9 @@ CASES = {
     "tasks": Case("-N2 -n4 --ntasks-per-node=2 -l sh -c 'echo $SLURM_LOCALID'"),
     "some-nodes": Case("-N2-3 sh -c 'echo $SLURM_NNODES'"),
     "named-nodes": Case("-w n2,n3 -x n1 sh -c 'echo $SLURMD_NODENAME'"),
-    "of-the-job": Case("-n1 -J named -t 3 --comment=x --exclusive sh -c 'scontrol show job $SLURM_JOB_ID | grep -oE \"JobName=.*|TimeLimit=[^ ]*|OverSubscribe=[^ ]*|Comment=.*\"'"),
+    "of-the-job": Case(
+        "-n1 -J named -t 3 --comment=x --exclusive sh -c 'scontrol show job $SLURM_JOB_ID | grep -oE \"JobName=.*|TimeLimit=[^ ]*|OverSubscribe=[^ ]*|Comment=.*\"'"
+    ),
     "named-by-the-program": Case("-n1 sh -c 'scontrol show job $SLURM_JOB_ID | grep -o JobName=.*'"),
     "files": Case("-n2 -o out%t -e err%t sh -c 'echo out; echo err >&2'"),
     "chdir": Case("-n1 -D / pwd"),
@@ -40,7 +42,9 @@ CASES = {
     "multi-prog": Case("-n2 --multi-prog progs", before="printf '%s\\n' '0 echo first' '1 echo second' >progs"),
     "export-none": Case("-n1 --export=NONE /bin/sh -c 'echo ${SECRET-unset} ${SLURM_PROCID-unset}'", before="export SECRET=x"),
     "cpus": Case("-n1 -c2 sh -c 'echo $SLURM_CPUS_PER_TASK'"),
-    "srun-s-variables": Case("sh -c 'echo $SLURM_PROCID $SLURM_NNODES'; :", before="export SLURM_NTASKS=3 SLURM_NNODES=2 SLURM_LABELIO=1"),
+    "srun-s-variables": Case(
+        "sh -c 'echo $SLURM_PROCID $SLURM_NNODES'; :", before="export SLURM_NTASKS=3 SLURM_NNODES=2 SLURM_LABELIO=1"
+    ),
     "salloc-s-variables": Case("echo x", before="export SALLOC_PARTITION=no-such SALLOC_TIMELIMIT=nonsense"),
     "option-beats-variable": Case("-p main -n2 echo x", before="export SLURM_PARTITION=no-such SLURM_NTASKS=4"),
     "partition-of-a-variable": Case("echo x", before="export SLURM_PARTITION=no-such", status=1, exact=False),
@@ -59,7 +63,7 @@ def compared(stage: Stage) -> dict[str, Path]:
     """Name of a case to the folder with what srun and ftrun left of it."""
     told = stage.prepare(Plan(env={"OURS": OURS}), "outside")
     lines = ["sbatch --parsable -n1 -t5 -o /dev/null -J host --wrap 'sleep 200' >job"]
-    lines += ["until [ \"$(squeue -h -o %T -j $(cat job))\" = RUNNING ]; do sleep 0.1; done"]
+    lines += ['until [ "$(squeue -h -o %T -j $(cat job))" = RUNNING ]; do sleep 0.1; done']
     for name, case in CASES.items():
         (told.folder / f"{name}.in").write_text(case.stdin)
         for launcher in LAUNCHERS:
@@ -91,8 +95,14 @@ def told_at_once(left: dict[str, str]) -> dict[str, str]:
 def test_the_ranks_know_the_same_variables(stage: Stage) -> None:
     """But for those that salloc adds of itself, for ours, and for what srun in an allocation of salloc's does not tell, either."""
     told = stage.prepare(Plan(), "variables")
-    seen = {launcher: set(stage.cluster.answer([launcher, "-n1", "-N1", "sh", "-c", "env -0 | sed -z s/=.*// | tr \\\\0 \\\\n"],
-                                               env=told.env, cwd=told.folder).split()) for launcher in LAUNCHERS}
+    seen = {
+        launcher: set(
+            stage.cluster.answer(
+                [launcher, "-n1", "-N1", "sh", "-c", "env -0 | sed -z s/=.*// | tr \\\\0 \\\\n"], env=told.env, cwd=told.folder
+            ).split()
+        )
+        for launcher in LAUNCHERS
+    }
     assert seen["srun"] - seen["ftrun"] <= SRUN_ALONE
     assert {name for name in seen["ftrun"] - seen["srun"] if not re.fullmatch(OURS, name)} <= SALLOC_ADDS
 
@@ -110,8 +120,15 @@ class Waiting:
         self.name = f"w{time.monotonic_ns()}"
         first, *rest = argv
         self.process = subprocess.Popen(
-            [first, "-J", self.name, *rest], env={**told.cluster.environ(job_user()), **told.env}, cwd=told.folder, text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **as_user(job_user()))
+            [first, "-J", self.name, *rest],
+            env={**told.cluster.environ(job_user()), **told.env},
+            cwd=told.folder,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **as_user(job_user()),
+        )
 
     def job(self, state: str) -> str:
         def number() -> str:
@@ -191,13 +208,20 @@ def test_pty_gives_a_shell(stage: Stage) -> None:
 
 
 def test_a_fault_is_healed_in_place_and_spares_are_asked_for(stage: Stage) -> None:
-    told = stage.prepare(Plan(nodes=2, rank="""
+    told = stage.prepare(
+        Plan(
+            nodes=2,
+            rank="""
         [ $MA_PROC_START_CNT = 1 ] || { scontrol show job $SLURM_JOB_ID | grep -o 'NumNodes=[0-9]*'; exit 0; }
         [ $SLURM_PROCID = 1 ] && fault 0.0 80C98008
         exec sleep 100
-    """), "fault")
-    done = stage.cluster.run(["ftrun", "--ft-spares", "1", "-N2", "-n2", "sh", f"{told.folder}/rank.sh"], env=told.env, cwd=told.folder,
-                             timeout=60.0)
+    """,
+        ),
+        "fault",
+    )
+    done = stage.cluster.run(
+        ["ftrun", "--ft-spares", "1", "-N2", "-n2", "sh", f"{told.folder}/rank.sh"], env=told.env, cwd=told.folder, timeout=60.0
+    )
     assert (done.returncode, done.stdout) == (0, "NumNodes=3\nNumNodes=3\n"), done.stderr
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
 
@@ -217,6 +241,13 @@ def test_a_slurmctld_that_is_away_is_still_a_slurm(stage: Stage) -> None:
     told = stage.prepare(Plan(), "away")
     away = told.folder / "slurm.conf"
     away.write_text(re.sub(r"(?m)^SlurmctldPort=.*$", "SlurmctldPort=1", conf) + "\nMessageTimeout=2\n")
-    ends = [stage.cluster.run([launcher, "--immediate=1", "-N2", "echo", "x"], env={**told.env, "SLURM_CONF": str(away)}, cwd=told.folder,
-                              timeout=100.0) for launcher in LAUNCHERS]
+    ends = [
+        stage.cluster.run(
+            [launcher, "--immediate=1", "-N2", "echo", "x"],
+            env={**told.env, "SLURM_CONF": str(away)},
+            cwd=told.folder,
+            timeout=100.0,
+        )
+        for launcher in LAUNCHERS
+    ]
     assert [(done.returncode, done.stdout) for done in ends] == [(1, "")] * 2, [done.stderr for done in ends]

@@ -13,11 +13,16 @@ pytestmark = [pytest.mark.live, pytest.mark.slurms, needs_pyslurm]
 PYSLURM = {"FTRUN_SLURM_CLIENT": "pyslurm"}
 
 
-@story(nodes=4, tasks=2, env=PYSLURM, rank="""
+@story(
+    nodes=4,
+    tasks=2,
+    env=PYSLURM,
+    rank="""
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
 [ $SLURM_PROCID = 5 ] && { fault 0.0 80C98008 --reset refused; say sick $SLURMD_NODENAME; }
 exec sleep 100
-""")
+""",
+)
 def test_healing_refused_requeues_without_that_node(told: Story) -> None:
     job = told.ended("COMPLETED")
     (sick,) = {words.split()[1] for *_, words in told.said()}

@@ -51,7 +51,14 @@ def plan(ft: str, nodes: int, tasks: int = 2, **how: object) -> Plan:
 
 def told_with_spares(place: Stage, spares: int, name: str, nodes: int = 3, ft: str = "", **how: object) -> Story:
     story = place.prepare(plan(f"--ft-spares {spares} {ft}", nodes, **how), name)
-    argv = ["--nodes", str(nodes + spares), "--ntasks-per-node=2", "--time=5", "--open-mode=append", f"--output={story.folder}/output"]
+    argv = [
+        "--nodes",
+        str(nodes + spares),
+        "--ntasks-per-node=2",
+        "--time=5",
+        "--open-mode=append",
+        f"--output={story.folder}/output",
+    ]
     story.id = place.cluster.submit(story.folder / "script.sh", *argv, *story.plan.sbatch, cwd=story.folder, env=story.env)
     return story
 
@@ -67,8 +74,11 @@ def breaks(told: Story, node: str, code: str = "80E18402") -> None:
 
 
 def wait_beats(told: Story, attempt: int, ranks: int, timeout_s: float = 60.0) -> None:
-    told.wait_for(lambda: len({beat.rank for beat in beats(told.folder) if beat.attempt == attempt}) == ranks,
-                  f"{ranks} ranks of attempt {attempt} to write", timeout_s)
+    told.wait_for(
+        lambda: len({beat.rank for beat in beats(told.folder) if beat.attempt == attempt}) == ranks,
+        f"{ranks} ranks of attempt {attempt} to write",
+        timeout_s,
+    )
 
 
 def counters(told: Story, attempt: int) -> dict[int, tuple[int, int, int]]:
@@ -89,7 +99,9 @@ def finish(told: Story, restarts: str = "0") -> dict[str, str]:
 
 
 def decided(told: Story) -> list[str]:
-    return [remedy["rung"] for attempt in reversed(told.json("history", str(told.id))["attempts"]) for remedy in attempt["remedies"]]
+    return [
+        remedy["rung"] for attempt in reversed(told.json("history", str(told.id))["attempts"]) for remedy in attempt["remedies"]
+    ]
 
 
 @pytest.mark.slurms
@@ -108,7 +120,12 @@ def test_a_spare_takes_the_slot_of_a_node_with_a_broken_device(place: Stage) -> 
     for rank in range(6):
         env = environ(told, rank, 2)
         assert (env["SLURM_PROCID"], env["SLURM_NODEID"], env["SLURM_LOCALID"]) == (str(rank), str(rank // 2), str(rank % 2))
-        assert (env["RANK"], env["NODE_RANK"], env["LOCAL_RANK"], env["WORLD_SIZE"]) == (str(rank), str(rank // 2), str(rank % 2), "6")
+        assert (env["RANK"], env["NODE_RANK"], env["LOCAL_RANK"], env["WORLD_SIZE"]) == (
+            str(rank),
+            str(rank // 2),
+            str(rank % 2),
+            "6",
+        )
         slots = told.cluster.answer(["scontrol", "show", "hostnames", env["SLURM_JOB_NODELIST"]]).split()
         assert slots == [before[0], spare, before[4]], "in the order of the slots"
         assert (env["SLURM_NTASKS"], env["SLURM_NNODES"], env["SLURM_TASKS_PER_NODE"]) == ("6", "3", "2(x3)")
@@ -278,7 +295,12 @@ def test_with_fewer_nodes_where_the_job_says_that_they_are_enough(place: Stage) 
     before = {rank: start.node for rank, start in told.of_attempt(1).items()}
     breaks(told, before[2])
     wait_beats(told, 2, 4)
-    assert {rank: start.node for rank, start in told.of_attempt(2).items()} == {0: before[0], 1: before[0], 2: before[4], 3: before[4]}
+    assert {rank: start.node for rank, start in told.of_attempt(2).items()} == {
+        0: before[0],
+        1: before[0],
+        2: before[4],
+        3: before[4],
+    }
     assert set(counters(told, 2).values()) == {(1, 2, 2)}
     env = environ(told, 3, 2)
     assert (env["SLURM_NTASKS"], env["SLURM_NODEID"], env["WORLD_SIZE"], env["NODE_RANK"]) == ("4", "1", "4", "1")
@@ -298,7 +320,12 @@ def test_with_fewer_nodes_of_which_not_all_have_as_many_ranks(place: Stage) -> N
     assert {rank: start.node for rank, start in told.of_attempt(2).items()} == {0: before[0], 1: before[0], 2: before[4]}
     for rank, node_rank, local_rank in ((0, 0, 0), (1, 0, 1), (2, 1, 0)):
         env = environ(told, rank, 2)
-        assert (env["RANK"], env["WORLD_SIZE"], env["NODE_RANK"], env["LOCAL_RANK"]) == (str(rank), "3", str(node_rank), str(local_rank))
+        assert (env["RANK"], env["WORLD_SIZE"], env["NODE_RANK"], env["LOCAL_RANK"]) == (
+            str(rank),
+            "3",
+            str(node_rank),
+            str(local_rank),
+        )
         assert (env["SLURM_NTASKS"], env["SLURM_NNODES"], env["SLURM_TASKS_PER_NODE"]) == ("3", "2", "2,1")
         assert env["MASTER_ADDR"] == environ(told, 0, 2)["MASTER_ADDR"]
     finish(told)
@@ -325,7 +352,10 @@ def test_no_rank_starts_where_it_was_not_meant_to(place: Stage) -> None:
     argv = ["--nodes=3", "--ntasks-per-node=2", "--time=5", "--no-requeue", f"--output={told.folder}/output"]
     told.id = place.cluster.submit(told.folder / "script.sh", *argv, cwd=told.folder, env=told.env)
     wait_beats(told, 1, 4)
-    meant, spare = node_of(told, 1, 0), (set(nodes_in(told.cluster, told.job()["NodeList"])) - {node_of(told, 1, 0), node_of(told, 1, 2)}).pop()
+    meant, spare = (
+        node_of(told, 1, 0),
+        (set(nodes_in(told.cluster, told.job()["NodeList"])) - {node_of(told, 1, 0), node_of(told, 1, 2)}).pop(),
+    )
     (told.folder / "astray").touch()
     breaks(told, node_of(told, 1, 2))
     told.ended("FAILED")
@@ -338,7 +368,9 @@ def test_no_rank_starts_where_it_was_not_meant_to(place: Stage) -> None:
 def test_the_next_ftrun_of_the_script_keeps_off_the_node_that_was_left(place: Stage) -> None:
     script = '\nftrun --ft-spares 1 sh "$STORY/rank.sh" || exit 9\nftrun --ft-spares 1 sh "$STORY/again.sh"\n'
     told = place.prepare(plan("", 2, 1, script=script), "two-runs")
-    (told.folder / "again.sh").write_text('echo "$SLURM_PROCID $SLURMD_NODENAME $MA_SCHEDULE_CNT $MA_PROC_START_CNT" >>"$STORY/second"\n')
+    (told.folder / "again.sh").write_text(
+        'echo "$SLURM_PROCID $SLURMD_NODENAME $MA_SCHEDULE_CNT $MA_PROC_START_CNT" >>"$STORY/second"\n'
+    )
     argv = ["--nodes=3", "--ntasks-per-node=1", "--time=5", f"--output={told.folder}/output"]
     told.id = place.cluster.submit(told.folder / "script.sh", *argv, cwd=told.folder, env=told.env)
     wait_beats(told, 1, 2)

@@ -41,7 +41,9 @@ def place(own: Cluster, job_path: tuple[Path, ...]) -> Iterator[Stage]:
 
 
 def test_a_job_that_gave_a_node_back_is_requeued_as_large_as_it_was(place: Stage) -> None:
-    told = told_with_spares(place, 1, "dies-then-requeued", nodes=2, ft=QUICK_LOSS + " --ft-set nodes.donor=false --ft-set slurm.timeout=10s")
+    told = told_with_spares(
+        place, 1, "dies-then-requeued", nodes=2, ft=QUICK_LOSS + " --ft-set nodes.donor=false --ft-set slurm.timeout=10s"
+    )
     wait_beats(told, 1, 4)
     dead = node_of(told, 1, 2)
     told.cluster.tool("node-crash", dead)
@@ -75,9 +77,7 @@ def test_the_next_ftrun_of_a_script_that_lost_a_node_is_as_large(place: Stage) -
         wait_beats(told, 2, 4, 90.0)
         finish(told)
         second = sorted(line.split() for line in (told.folder / "second").read_text().splitlines())
-        expected = [
-            [str(rank), "4", "2", node_of(told, 2, rank), "2" if rank in (2, 3) else "1", "1"] for rank in range(4)
-        ]
+        expected = [[str(rank), "4", "2", node_of(told, 2, rank), "2" if rank in (2, 3) else "1", "1"] for rank in range(4)]
         assert second == expected, told.output()
     finally:
         told.cluster.tool("node-up", dead)
@@ -152,10 +152,18 @@ def test_restarts_in_place_and_replacements_mix(place: Stage, ft: str) -> None:
 
 def test_a_task_of_an_array_replaces_its_node_and_gives_back_no_other_tasks(place: Stage) -> None:
     ft = f"{QUICK_LOSS} --ft-set nodes.donor=false --ft-set rungs.node-replacement.budget=1 --ft-spares 1"
-    rank = 'export STORY=$STORY/$SLURM_ARRAY_TASK_ID; mkdir -p $STORY; '
+    rank = "export STORY=$STORY/$SLURM_ARRAY_TASK_ID; mkdir -p $STORY; "
     script = rank + f'\nftrun --ft-rendezvous torch {ft} sh "$STORY/../rank.sh"\n'
     told = place.prepare(plan(ft, 1, 1, script=script), "array")
-    argv = ["--nodes=2", "--ntasks-per-node=1", "--array=3-4", "--exclusive", "--no-kill", "--time=5", f"--output={told.folder}/output.%a"]
+    argv = [
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--array=3-4",
+        "--exclusive",
+        "--no-kill",
+        "--time=5",
+        f"--output={told.folder}/output.%a",
+    ]
     for task in ("3", "4"):
         folder = told.folder / task
         folder.mkdir()

@@ -26,11 +26,15 @@ def gap_s(told: Story) -> float:
     return min(start.time for start in starts if start.schedule == "2") - before
 
 
-@story(nodes=4, tasks=2, rank="""
+@story(
+    nodes=4,
+    tasks=2,
+    rank="""
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
 [ $SLURM_PROCID = 5 ] && { fault 0.0 80C98008 --reset refused; say sick $SLURMD_NODENAME; }
 exec sleep 100
-""")
+""",
+)
 def test_healing_refused_requeues_without_that_node(told: Story) -> None:
     job = told.ended("COMPLETED")
     (sick,) = {words.split()[1] for *_, words in told.said()}
@@ -54,11 +58,14 @@ def test_a_crash_is_requeued_and_runs_again_soon(told: Story) -> None:
     assert gap_s(told) < SOON_S
 
 
-@story(script="""
+@story(
+    script="""
 umask 077; mkdir -p "$FTSLURM_STATE_DIR"; echo "me: [$STORY/tell]" > "$FTSLURM_STATE_DIR/notify.yaml"
 printf '#!/bin/sh\ncat >>"%s"\n' "$STORY/told" > "$STORY/tell"; chmod 700 "$STORY/tell"
 exec %RUN%
-""", rank="[ $MA_SCHEDULE_CNT = 2 ] || exit 17")
+""",
+    rank="[ $MA_SCHEDULE_CNT = 2 ] || exit 17",
+)
 def test_a_script_that_execs_ftrun_is_requeued_as_well_and_people_are_told_once(told: Story) -> None:
     job = told.ended("COMPLETED")
     assert job["Restarts"] == "1"
@@ -67,7 +74,10 @@ def test_a_script_that_execs_ftrun_is_requeued_as_well_and_people_are_told_once(
     assert (told.folder / "told").read_text().count(f"job {told.id} is requeued") == 1
 
 
-@story(script="set -e\n%RUN% | tee \"$STORY/piped\"\ntouch \"$STORY/after\"", rank="echo $MA_SCHEDULE_CNT; [ $MA_SCHEDULE_CNT = 2 ] || exit 17")
+@story(
+    script='set -e\n%RUN% | tee "$STORY/piped"\ntouch "$STORY/after"',
+    rank="echo $MA_SCHEDULE_CNT; [ $MA_SCHEDULE_CNT = 2 ] || exit 17",
+)
 def test_ftrun_in_a_pipe_is_requeued_as_well(told: Story) -> None:
     """Nothing but the job's end may depend on what the script makes of ftrun's exit status."""
     assert told.ended("COMPLETED")["Restarts"] == "1"
@@ -75,12 +85,16 @@ def test_ftrun_in_a_pipe_is_requeued_as_well(told: Story) -> None:
     assert (told.folder / "after").exists()
 
 
-@story(nodes=2, sbatch=("--exclude=n6",), rank="""
+@story(
+    nodes=2,
+    sbatch=("--exclude=n6",),
+    rank="""
 case $MA_SCHEDULE_CNT in
 1) [ $SLURM_PROCID = 1 ] && { fault 0.0 80E18402; say sick $SLURMD_NODENAME; }; exec sleep 100;;
 2) together; [ $SLURM_PROCID = 0 ] && exit 5; exec sleep 100;;
 esac
-""")
+""",
+)
 def test_exclusions_last_over_later_requeues_and_keep_the_users_own(told: Story) -> None:
     job = told.ended("COMPLETED")
     (sick,) = {words.split()[1] for *_, words in told.said()}
@@ -91,11 +105,15 @@ def test_exclusions_last_over_later_requeues_and_keep_the_users_own(told: Story)
     assert {start.excluded for start in told.of_attempt(3).values()} == {sick}
 
 
-@story(nodes=2, sbatch=("--nodelist=n[5-6]",), rank="""
+@story(
+    nodes=2,
+    sbatch=("--nodelist=n[5-6]",),
+    rank="""
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
 [ $SLURM_PROCID = 1 ] && fault 0.0 80E18402
 exec sleep 100
-""")
+""",
+)
 def test_a_sick_node_that_the_job_asks_for_by_name_is_asked_for_no_more(told: Story) -> None:
     """Slurm would let it wait for that node for ever: BadConstraints."""
     job = told.ended("COMPLETED")
@@ -108,8 +126,7 @@ def test_a_sick_node_that_the_job_asks_for_by_name_is_asked_for_no_more(told: St
 def test_tasks_of_an_array_have_counters_and_ledgers_of_their_own(told: Story) -> None:
     crashed, smooth = (told.ended("COMPLETED", number=f"{told.id}_{task}") for task in (3, 4))
     assert (crashed["Restarts"], smooth["Restarts"]) == ("1", "0")
-    assert sorted((start.job, *start.counters) for start in told.starts()) == [
-        ("3", 1, 1, 1), ("3", 2, 1, 2), ("4", 1, 1, 1)]
+    assert sorted((start.job, *start.counters) for start in told.starts()) == [("3", 1, 1, 1), ("3", 2, 1, 2), ("4", 1, 1, 1)]
     ledgers = [path.name for path in (told.folder / "state/jobs").glob("*.jsonl")]
     assert sorted(name.partition(".")[2] for name in ledgers) == [f"{told.id}_3.jsonl", f"{told.id}_4.jsonl"]
     assert [told.json("status", f"{told.id}_{task}")["schedule_count"] for task in (3, 4)] == [2, 1]
@@ -141,18 +158,25 @@ exec /usr/bin/scontrol "$@"
 """
 
 
-@story(nodes=2, env=BY_SCONTROL, files={"bin-scontrol": DEADLY_SCONTROL}, script="""
+@story(
+    nodes=2,
+    env=BY_SCONTROL,
+    files={"bin-scontrol": DEADLY_SCONTROL},
+    script="""
 mkdir -p "$STORY/bin" && cp "$STORY/bin-scontrol" "$STORY/bin/scontrol" && chmod +x "$STORY/bin/scontrol"
 note before
 PATH=$STORY/bin:$PATH sh -c 'echo $$ >"$STORY/ftrun.pid"; exec ftrun sh "$STORY/rank.sh"'
-""", rank="""
+""",
+    rank="""
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
 [ $SLURM_PROCID = 1 ] && { fault 0.0 80E18402; say sick $SLURMD_NODENAME; }
 exec sleep 100
-""")
+""",
+)
 def test_a_requeue_cut_in_half_is_finished_from_outside(told: Story) -> None:
-    held = told.wait_for(lambda: (job := told.job())["JobState"] == "PENDING" and job["Priority"] == "0" and job,
-                         "the job to be held", 60.0)
+    held = told.wait_for(
+        lambda: (job := told.job())["JobState"] == "PENDING" and job["Priority"] == "0" and job, "the job to be held", 60.0
+    )
     (sick,) = {words.split()[1] for *_, words in told.said()}
     assert held["ExcNodeList"] == "(null)"
     told.wait_nothing_left()
@@ -174,10 +198,15 @@ exec /usr/bin/scontrol "$@"
 """
 
 
-@story(env=BY_SCONTROL, files={"bin-scontrol": DEADLY_FOR_THE_KEEPER}, script="""
+@story(
+    env=BY_SCONTROL,
+    files={"bin-scontrol": DEADLY_FOR_THE_KEEPER},
+    script="""
 mkdir -p "$STORY/bin" && cp "$STORY/bin-scontrol" "$STORY/bin/scontrol" && chmod +x "$STORY/bin/scontrol"
 PATH=$STORY/bin:$PATH %RUN%
-""", rank="[ $MA_SCHEDULE_CNT = 1 ] || exit 0; exit 4")
+""",
+    rank="[ $MA_SCHEDULE_CNT = 1 ] || exit 0; exit 4",
+)
 def test_ftrun_requeues_by_itself_when_its_keeper_dies(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "1"
     assert (told.folder / "killed").exists()
@@ -200,18 +229,22 @@ def test_an_operator_s_requeue_counts_as_a_scheduling_and_costs_nothing(told: St
     assert told.json("status", str(told.id))["left"]["max_restarts"] == [8, 8]
 
 
-@story(tasks=2, script="""
+@story(
+    tasks=2,
+    script="""
 note before
 ftrun -n1 --exact sh "$STORY/rank.sh" one &
 ftrun -n1 --exact sh "$STORY/rank.sh" two
 wait
-""", rank="""
+""",
+    rank="""
 say $1
 [ $MA_SCHEDULE_CNT = 2 ] && exit 0
 [ $1 = one ] && exec sleep 100
 until grep -q one "$STORY/said"; do sleep 0.1; done
 exit 3
-""")
+""",
+)
 def test_of_two_ftruns_at_once_the_one_that_fails_requeues_the_job_once(told: Story) -> None:
     job = told.ended("COMPLETED")
     assert job["Restarts"] == "1"
@@ -277,7 +310,10 @@ def test_the_job_s_own_clean_up_runs_once_on_each_node_before_a_requeue(told: St
 
 
 @story(
-    nodes=2, rank=FAILS_ONCE, files={"clean.sh": CLEAN}, env={"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": "1"},
+    nodes=2,
+    rank=FAILS_ONCE,
+    files={"clean.sh": CLEAN},
+    env={"MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS": "1"},
     ft='--ft-set "requeue.cleanup=sh,$STORY/clean.sh,300"',
 )
 def test_a_clean_up_that_takes_long_holds_the_requeue_up_for_its_grace_only(told: Story) -> None:

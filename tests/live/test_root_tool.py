@@ -84,7 +84,9 @@ def test_only_root_can_and_that_is_said(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_a_mirror_that_cannot_be_reached_is_one_sentence_with_its_first_complaint(tmp_path: Path) -> None:
-    said = "Get:1 x\nE: Failed to fetch http://mirror.example/x  Could not resolve 'mirror.example'\nE: mmdebstrap failed to run\n"
+    said = (
+        "Get:1 x\nE: Failed to fetch http://mirror.example/x  Could not resolve 'mirror.example'\nE: mmdebstrap failed to run\n"
+    )
     with pytest.raises(tool.Trouble) as caught:
         tool.logged(("sh", "-c", 'printf %s "$0"; exit 25', said), tmp_path / "log", "no Debian", "; is there a network?")
     assert str(caught.value) == (f"no Debian: {said.splitlines()[1]}; is there a network?; {tmp_path}/log has the rest")

@@ -28,14 +28,27 @@ SHAPES: dict[str, Plan] = {
     "export-none": Plan(nodes=1, tasks=2, sbatch=("--export=NONE",), ft="--export=ALL"),  # srun, too, would export nothing
     "odd-name": Plan(nodes=1, tasks=2, sbatch=("--job-name=it's a JobState=FAILED Restarts=7 $(id)",)),
     "odd-folder": Plan(nodes=1, tasks=2, env={"FTSLURM_STATE_DIR": "%STORY%/state of 'mine' $(id) \" é"}),
-    "user-variables": Plan(nodes=1, tasks=2, script='export SLURM_LABELIO=1 SLURM_WAIT=1 SLURM_KILL_BAD_EXIT=1 SLURM_STDINMODE=none\n' + PLAIN),
+    "user-variables": Plan(
+        nodes=1, tasks=2, script="export SLURM_LABELIO=1 SLURM_WAIT=1 SLURM_KILL_BAD_EXIT=1 SLURM_STDINMODE=none\n" + PLAIN
+    ),
     "closed-stdin": Plan(nodes=1, tasks=2, script=PLAIN.replace("%RUN%", "%RUN% <&-")),
     "heterogeneous-step": Plan(nodes=3, tasks=1, script='ftrun -N1 -n1 sh "$STORY/rank.sh" a : -N2 -n2 sh "$STORY/rank.sh" b c'),
-    "multi-prog": Plan(nodes=1, tasks=2, script='ftrun --multi-prog "$STORY/programs"', files={
-        "programs": "0 sh rank.sh first %t\n1 sh rank.sh second %t\n"}),
-    "step-in-part": Plan(nodes=2, tasks=1, sbatch=("--nodes=4",), ft="-N2 -n2 --nodelist=$(scontrol show hostnames | tail -2 | paste -sd,)"),
-    "a-step-beside": Plan(nodes=2, tasks=1, sbatch=("--ntasks-per-node=2",), ft="-n2 --exact",
-                          script="srun -n2 --exact sleep 100 &\n" + PLAIN.replace("exit $status", "kill %1\nexit $status")),
+    "multi-prog": Plan(
+        nodes=1,
+        tasks=2,
+        script='ftrun --multi-prog "$STORY/programs"',
+        files={"programs": "0 sh rank.sh first %t\n1 sh rank.sh second %t\n"},
+    ),
+    "step-in-part": Plan(
+        nodes=2, tasks=1, sbatch=("--nodes=4",), ft="-N2 -n2 --nodelist=$(scontrol show hostnames | tail -2 | paste -sd,)"
+    ),
+    "a-step-beside": Plan(
+        nodes=2,
+        tasks=1,
+        sbatch=("--ntasks-per-node=2",),
+        ft="-n2 --exact",
+        script="srun -n2 --exact sleep 100 &\n" + PLAIN.replace("exit $status", "kill %1\nexit $status"),
+    ),
     "no-requeue-options": Plan(nodes=2, tasks=1, ft="--kill-on-bad-exit=1 --wait=1 --no-kill"),
 }
 

@@ -30,11 +30,15 @@ def nothing_of_the_first_after_the_second_began(told: Story) -> None:
 
 
 @pytest.mark.slurms
-@story(tasks=2, rank=ONE_FAULT + """
+@story(
+    tasks=2,
+    rank=ONE_FAULT
+    + """
 [ $MA_PROC_START_CNT = 1 ] || { sleep 1; exit 0; }
 trap 'say beat on TERM' TERM
 while :; do say beat; sleep 0.1; done
-""")
+""",
+)
 def test_a_rank_that_ignores_sigterm_is_killed_before_the_next_attempt(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
@@ -67,18 +71,26 @@ def test_a_daemon_of_the_old_attempt_is_gone_before_the_new_one_starts(told: Sto
     assert not daemons(told)
 
 
-@story(rank=DAEMON.replace("%TRAP%", "trap '' TERM HUP INT") + ONE_FAULT + "[ $MA_PROC_START_CNT = 1 ] && exec sleep 100; sleep 1; exit 0")
+@story(
+    rank=DAEMON.replace("%TRAP%", "trap '' TERM HUP INT")
+    + ONE_FAULT
+    + "[ $MA_PROC_START_CNT = 1 ] && exec sleep 100; sleep 1; exit 0"
+)
 def test_so_is_one_that_ignores_every_signal_it_can(told: Story) -> None:
     told.ended("COMPLETED")
     nothing_of_the_first_after_the_second_began(told)
     assert not daemons(told)
 
 
-@story(rank=DAEMON.replace("%TRAP%", "trap '' TERM HUP INT") + """
+@story(
+    rank=DAEMON.replace("%TRAP%", "trap '' TERM HUP INT")
+    + """
 [ $MA_PROC_START_CNT = 1 ] || exit 0
 until [ "$(grep -c beat "$STORY/said")" -gt 3 ]; do sleep 0.1; done
 exit 1
-""", ft="--ft-set rungs.in-place-restart.crash_restarts=1")
+""",
+    ft="--ft-set rungs.in-place-restart.crash_restarts=1",
+)
 def test_a_daemon_that_outlives_its_crashed_rank_is_ended_as_well(told: Story) -> None:
     told.ended("COMPLETED")
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
@@ -92,22 +104,30 @@ def test_a_daemon_left_by_a_program_that_ended_well_holds_nothing_up(told: Story
     assert told.output() == ""
 
 
-@story(tasks=2, rank=ONE_FAULT + """
+@story(
+    tasks=2,
+    rank=ONE_FAULT
+    + """
 exec </dev/null >&- 2>&-
 [ $MA_PROC_START_CNT = 1 ] || exit 0
 exec sleep 100
-""")
+""",
+)
 def test_a_rank_that_closes_its_output_is_supervised_all_the_same(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.counters() == [(1, 1, 1), (1, 2, 2)]
 
 
-@story(tasks=2, ft="--ft-set stop.grace=20s", rank="""
+@story(
+    tasks=2,
+    ft="--ft-set stop.grace=20s",
+    rank="""
 [ $MA_PROC_START_CNT = 1 ] || exit 0
 trap 'say checkpoint; exit 0' TERM
 [ $SLURM_PROCID = 0 ] && fault 0.0 80C98008
 while :; do sleep 0.1; done
-""")
+""",
+)
 def test_ranks_that_obey_sigterm_have_the_time_for_a_checkpoint_and_no_more_is_waited(told: Story) -> None:
     told.ended("COMPLETED")
     saved = {rank: at for rank, attempt, at, words in told.said() if words == "checkpoint"}
@@ -140,12 +160,15 @@ def test_a_killed_rank_is_a_crash_and_requeued(told: Story) -> None:
 
 # The shim is the parent of the rank's command.
 @pytest.mark.slurms
-@story(tasks=2, rank="""
+@story(
+    tasks=2,
+    rank="""
 [ $MA_SCHEDULE_CNT = 2 ] && exit 0
 together
 [ $SLURM_PROCID = 1 ] && kill -KILL $PPID
 while :; do say beat; sleep 0.1; done
-""")
+""",
+)
 def test_a_shim_that_is_killed_takes_its_rank_along_and_the_job_is_requeued(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "1"
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
@@ -154,14 +177,18 @@ def test_a_shim_that_is_killed_takes_its_rank_along_and_the_job_is_requeued(told
     assert not told.alive(told.of_attempt(1).values())
 
 
-@story(tasks=2, ft="--ft-restart-via step", rank="""
+@story(
+    tasks=2,
+    ft="--ft-restart-via step",
+    rank="""
 if [ $MA_PROC_START_CNT.$MA_SCHEDULE_CNT != 1.1 ]; then
     grep -q "^State:[^Z]*$" /proc/$(cat "$STORY/left")/status || say alone
     exit 0
 fi
 sleep 100 & [ $SLURM_PROCID = 0 ] || { echo $! >"$STORY/left"; fault 0.0 80C98008; kill -KILL $PPID; }
 exec sleep 100
-""")
+""",
+)
 def test_a_shim_that_is_killed_beside_a_fault_leaves_a_new_step_as_the_remedy(told: Story) -> None:
     assert told.ended("COMPLETED")["Restarts"] == "0"
     assert told.attempts() == {1: {(1, 1, 1)}, 2: {(1, 2, 2)}}
@@ -171,12 +198,15 @@ def test_a_shim_that_is_killed_beside_a_fault_leaves_a_new_step_as_the_remedy(to
 
 
 @pytest.mark.slurms
-@story(tasks=2, rank="""
+@story(
+    tasks=2,
+    rank="""
 trap 'say usr1' USR1
 trap 'say usr2' USR2
 say ready
 until [ -e "$STORY/end" ]; do sleep 0.1; done
-""")
+""",
+)
 def test_user_signals_arrive_once_and_end_nothing(told: Story) -> None:
     """Slurm signals the whole process tree or the task alone, by the site's proctrack; the shim passes on what is due."""
     told.wait_for(lambda: len([words for *_, words in told.said() if words == "ready"]) == 2, "both ranks to be ready")
@@ -190,14 +220,18 @@ def test_user_signals_arrive_once_and_end_nothing(told: Story) -> None:
 
 
 # Whoever is asked to end starts another one in a session of its own; only who is killed does not.
-HYDRA = """
+HYDRA = (
+    """
 [ $MA_PROC_START_CNT = 1 ] || { sleep 1; exit 0; }
 cat >"$STORY/head" <<'END'
 trap 'setsid sh "$0" & setsid sh "$0" & exit 0' TERM HUP INT
 while :; do echo "$SLURM_PROCID $FTSLURM_ATTEMPT $(date +%s.%N) beat" >>"$STORY/said"; sleep 0.2; done
 END
 setsid sh "$STORY/head" &
-""" + ONE_FAULT + "while :; do sleep 0.1; done"
+"""
+    + ONE_FAULT
+    + "while :; do sleep 0.1; done"
+)
 
 
 @story(rank=HYDRA)
@@ -208,18 +242,24 @@ def test_processes_that_multiply_when_asked_to_end_are_all_ended(told: Story) ->
     told.wait_nothing_left(1.0)
 
 
-@story(tasks=2, rank="""
+@story(
+    tasks=2,
+    rank="""
 [ $MA_PROC_START_CNT = 1 ] || exit 0
 trap 'say obeyed; exit 0' TERM
 [ $SLURM_PROCID = 1 ] && kill -STOP $$
-""" + ONE_FAULT + "while :; do sleep 0.1; done", ft="--ft-set stop.grace=20s")
+"""
+    + ONE_FAULT
+    + "while :; do sleep 0.1; done",
+    ft="--ft-set stop.grace=20s",
+)
 def test_a_stopped_rank_hears_sigterm_too(told: Story) -> None:
     told.ended("COMPLETED")
     assert sorted(rank for rank, _, _, words in told.said() if words == "obeyed") == [0, 1]
 
 
 @pytest.mark.slurms
-@story(tasks=2, rank="say ready; until [ -e \"$STORY/end\" ]; do sleep 0.1; done")
+@story(tasks=2, rank='say ready; until [ -e "$STORY/end" ]; do sleep 0.1; done')
 def test_suspend_and_resume_are_no_failure(told: Story) -> None:
     told.wait_for(lambda: len(told.said()) == 2, "both ranks to be ready")
     told.cluster.answer(["scontrol", "suspend", str(told.id)], user=admin())

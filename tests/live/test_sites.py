@@ -70,8 +70,11 @@ def test_a_tmp_and_shared_memory_of_each_job_s_own(boot_cluster: Boot, job_path:
         with on_one_core(), site(boot_cluster, job_path, conf, options=[f"--file={containers}"]) as stage:
             told = stage.tell(all_rungs(rank=keep + ALL_RUNGS), "tmpfs")
             went_through_all_rungs(told)
-            seen = {(rank, attempt): (told.folder / f"seen.{rank}.{attempt}").read_text()
-                    for rank in (0, 1) for attempt in (1, 2, 3, 4)}
+            seen = {
+                (rank, attempt): (told.folder / f"seen.{rank}.{attempt}").read_text()
+                for rank in (0, 1)
+                for attempt in (1, 2, 3, 4)
+            }
     assert "kept" not in seen[0, 1] and seen[0, 2].count("kept.1") == 2, "what a restart in place finds"
     assert seen[0, 3].count("kept.2") == 2 and "kept" not in seen[1, 3], "the donor's is another one"
     assert "kept" not in seen[0, 4] + seen[1, 4], "all of that ended with the job"
@@ -95,8 +98,10 @@ FIREWALL = """table inet site {{
 """
 
 
-@pytest.mark.skipif(shutil.which("nft", path="/usr/sbin:/usr/bin:/sbin") is None and os.environ.get("FTSLURM_REQUIRE_SLURM") != "1",
-                    reason="nft is not installed (nftables)")
+@pytest.mark.skipif(
+    shutil.which("nft", path="/usr/sbin:/usr/bin:/sbin") is None and os.environ.get("FTSLURM_REQUIRE_SLURM") != "1",
+    reason="nft is not installed (nftables)",
+)
 def test_a_firewall_that_lets_srun_s_ports_through_and_no_others(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
     with site(boot_cluster, job_path, "SrunPortRange=60000-60100") as stage:
         slurmd = stage.cluster.answer(["scontrol", "show", "config"]).partition("SlurmdPort")[2].split()[1]
@@ -141,12 +146,20 @@ def test_a_network_of_choice(boot_cluster: Boot, job_path: tuple[Path, ...]) -> 
 
 
 # A node that is lost for good in the first attempt.
-ONE_IS_BROKEN = '[ $FTSLURM_ATTEMPT = 1 ] || { together; exit 0; }; together; [ $SLURM_PROCID != 1 ] || fault 0.0 80E18402; exec sleep 300'
+ONE_IS_BROKEN = (
+    "[ $FTSLURM_ATTEMPT = 1 ] || { together; exit 0; }; together; [ $SLURM_PROCID != 1 ] || fault 0.0 80E18402; exec sleep 300"
+)
 
 
-def test_limits_that_forbid_a_donor_are_told_and_the_next_rung_is_taken_at_once(boot_cluster: Boot, job_path: tuple[Path, ...]) -> None:
+def test_limits_that_forbid_a_donor_are_told_and_the_next_rung_is_taken_at_once(
+    boot_cluster: Boot, job_path: tuple[Path, ...]
+) -> None:
     with site(boot_cluster, job_path, options=["--accounting"], nodes=6) as stage:
-        for qos, limit in (("submits", "MaxSubmitJobsPerUser=1"), ("runs", "MaxJobsPerUser=1"), ("nodes", "MaxTRESPerUser=node=2")):
+        for qos, limit in (
+            ("submits", "MaxSubmitJobsPerUser=1"),
+            ("runs", "MaxJobsPerUser=1"),
+            ("nodes", "MaxTRESPerUser=node=2"),
+        ):
             stage.cluster.answer(["sacctmgr", "--immediate", "add", "qos", qos, limit], user="root")
             stage.cluster.answer(["sacctmgr", "--immediate", "modify", "user", job_user(), "set", f"qos+={qos}"], user="root")
         plan = all_rungs(rank=ONE_IS_BROKEN)
@@ -189,8 +202,14 @@ def test_a_donor_s_node_that_has_to_boot_is_waited_for(boot_cluster: Boot, job_p
             (folder / name).write_text(f"#!/bin/sh\n{line}\n")
             (folder / name).chmod(0o755)
         folder.chmod(0o777)
-        saving = [f"ResumeProgram={folder}/resume", f"SuspendProgram={folder}/suspend", "SuspendTime=3600", "SuspendTimeout=1",
-                  "ResumeTimeout=120", "SlurmdTimeout=0"]
+        saving = [
+            f"ResumeProgram={folder}/resume",
+            f"SuspendProgram={folder}/suspend",
+            "SuspendTime=3600",
+            "SuspendTimeout=1",
+            "ResumeTimeout=120",
+            "SlurmdTimeout=0",
+        ]
         with site(boot_cluster, job_path, *saving, nodes=3) as stage, booting(stage, "n3", folder / "asked", 20.0):
             stage.cluster.answer(["scontrol", "update", "NodeName=n3", "State=POWER_DOWN"], user="root")
             stage.cluster.tool("node-down", "n3")
@@ -246,7 +265,10 @@ int pthread_cond_timedwait(pthread_cond_t *restrict c, pthread_mutex_t *restrict
 """
 
 
-@pytest.mark.skipif(shutil.which("cc") is None and os.environ.get("FTSLURM_REQUIRE_SLURM") != "1", reason="no C compiler to make a clock that is wrong with")
+@pytest.mark.skipif(
+    shutil.which("cc") is None and os.environ.get("FTSLURM_REQUIRE_SLURM") != "1",
+    reason="no C compiler to make a clock that is wrong with",
+)
 @pytest.mark.parametrize("ahead_s", [90, -90])
 def test_a_batch_node_whose_clock_is_wrong(boot_cluster: Boot, job_path: tuple[Path, ...], ahead_s: int) -> None:
     """slurmd's, the script's, ftrun's and the ranks' there."""
@@ -339,8 +361,16 @@ def test_what_was_adopted_into_the_job_is_not_ours_to_end(boot_cluster: Boot, jo
         told.wait_started()
         uid = pwd.getpwnam(job_user()).pw_uid
         extern = f"/sys/fs/cgroup/*/slurm_n1/uid_{uid}/job_{told.id}/step_extern"
-        adopt = f'for each in {extern}; do echo $$ >$each/cgroup.procs 2>/dev/null || echo $$ >$each/task_0/cgroup.procs; done'
-        on(stage, "n1", "setsid", "--fork", "sh", "-c", f"{adopt}; exec setpriv --reuid={uid} --clear-groups sleep 7777 >/dev/null 2>&1")
+        adopt = f"for each in {extern}; do echo $$ >$each/cgroup.procs 2>/dev/null || echo $$ >$each/task_0/cgroup.procs; done"
+        on(
+            stage,
+            "n1",
+            "setsid",
+            "--fork",
+            "sh",
+            "-c",
+            f"{adopt}; exec setpriv --reuid={uid} --clear-groups sleep 7777 >/dev/null 2>&1",
+        )
         there = ["sleep", "7777"]
         told.wait_started(2)
         assert running(there), "it has outlived the restart"
@@ -367,7 +397,9 @@ def test_nodes_that_two_jobs_share(boot_cluster: Boot, job_path: tuple[Path, ...
     shared = "PartitionName=shared Nodes=n[1-4] OverSubscribe=FORCE:2 DefMemPerCPU=100"
     waits = '[ "$FTSLURM_ATTEMPT" = 1 ] && { together; await enough; }'
     with site(boot_cluster, job_path, shared, nodes=4) as stage:
-        other = stage.tell(Plan(nodes=2, rank=waits, sbatch=("--partition=shared", "--nodelist=n[1-2]", "--cpus-per-task=2")), "other")
+        other = stage.tell(
+            Plan(nodes=2, rank=waits, sbatch=("--partition=shared", "--nodelist=n[1-2]", "--cpus-per-task=2")), "other"
+        )
         other.wait_started()
         told = stage.tell(all_rungs(sbatch=("--partition=shared", "--nodelist=n[1-2]", "--cpus-per-task=2")), "sharing")
         told.wait_started(3, 90.0)
@@ -381,8 +413,12 @@ def test_nodes_that_two_jobs_share(boot_cluster: Boot, job_path: tuple[Path, ...
 # Not SUSPEND: what is suspended keeps its memory, of which a donor has all, so where memory is counted no other can come.
 @pytest.mark.parametrize("mode", ["CANCEL", "REQUEUE"])
 def test_a_donor_that_is_preempted(boot_cluster: Boot, job_path: tuple[Path, ...], mode: str) -> None:
-    conf = ["PreemptType=preempt/partition_prio", f"PreemptMode={mode}", "PartitionName=low Nodes=n[1-4] PriorityTier=1 Default=YES",
-            "PartitionName=high Nodes=n[1-4] PriorityTier=9"]
+    conf = [
+        "PreemptType=preempt/partition_prio",
+        f"PreemptMode={mode}",
+        "PartitionName=low Nodes=n[1-4] PriorityTier=1 Default=YES",
+        "PartitionName=high Nodes=n[1-4] PriorityTier=9",
+    ]
     rank = """
 case $FTSLURM_ATTEMPT in
 1) together; [ $SLURM_PROCID != 1 ] || fault 0.0 80E18402; exec sleep 300 ;;
@@ -390,10 +426,14 @@ esac
 together; await enough
 """
     with site(boot_cluster, job_path, *conf) as stage:
-        told = stage.tell(all_rungs(rank=rank, ft="--ft-set lease.time=30s", sbatch=("--partition=low", "--nodelist=n[1-2]")), mode)
+        told = stage.tell(
+            all_rungs(rank=rank, ft="--ft-set lease.time=30s", sbatch=("--partition=low", "--nodelist=n[1-2]")), mode
+        )
         told.wait_started(2)
         lent = told.of_attempt(2)[1].node
-        stage.cluster.submit("#!/bin/sh\nexec sleep 15\n", "--partition=high", f"--nodelist={lent}", "--exclusive", "--mem=0", "--output=/dev/null")
+        stage.cluster.submit(
+            "#!/bin/sh\nexec sleep 15\n", "--partition=high", f"--nodelist={lent}", "--exclusive", "--mem=0", "--output=/dev/null"
+        )
         told.wait_started(3, 120.0)
         told.allow("enough")
         ended_well(told)

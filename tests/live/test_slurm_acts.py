@@ -96,8 +96,15 @@ def urgent_job(told: Story, seconds: int = 1) -> int:
     """Takes the nodes of the story's job."""
     nodes = ",".join(sorted({start.node for start in told.of_attempt(1).values()}))
     count = len(nodes.split(","))
-    return told.cluster.submit(f"#!/bin/bash\nsleep {seconds}\n", "--partition=urgent", f"--nodes={count}", "--exclusive",
-                               f"--nodelist={nodes}", "--output=/dev/null", "--time=1")
+    return told.cluster.submit(
+        f"#!/bin/bash\nsleep {seconds}\n",
+        "--partition=urgent",
+        f"--nodes={count}",
+        "--exclusive",
+        f"--nodelist={nodes}",
+        "--output=/dev/null",
+        "--time=1",
+    )
 
 
 @pytest.mark.slurms
@@ -348,12 +355,15 @@ def test_draining_a_node_of_the_job_ends_nothing(tell: Callable[..., Story]) -> 
 
 
 def test_a_fault_on_a_draining_node_is_healed_there_and_the_next_scheduling_avoids_it(tell: Callable[..., Story]) -> None:
-    told = tell(nodes=2, rank="""
+    told = tell(
+        nodes=2,
+        rank="""
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
 if [ $MA_PROC_START_CNT = 1 ]; then await drained; [ $SLURM_PROCID = 1 ] && fault 0.0 80C98008; exec sleep 100; fi
 together; [ $SLURM_PROCID = 1 ] && exit 3
 exec sleep 100
-""")
+""",
+    )
     drained = node_of(told, 1)
     set_node(told, drained, "DRAIN")
     try:
@@ -422,12 +432,15 @@ def test_reconfigure_and_new_daemons_disturb_no_rank(tell: Callable[..., Story])
 
 
 def test_a_fault_after_slurmd_came_back_is_healed_in_place(tell: Callable[..., Story]) -> None:
-    told = tell(nodes=2, rank="""
+    told = tell(
+        nodes=2,
+        rank="""
 [ $MA_PROC_START_CNT = 1 ] || exit 0
 await restarted
 [ $SLURM_PROCID = 1 ] && fault 0.0 80C98008
 exec sleep 100
-""")
+""",
+    )
     node = node_of(told, 1)
     told.cluster.tool("node-down", node)
     told.cluster.tool("node-up", node)
@@ -468,8 +481,11 @@ def test_a_shorter_time_limit_ends_the_job_and_costs_nothing(told: Story) -> Non
 
 def shims_on(told: Story, node: str) -> list[int]:
     """The parents of the ranks' commands."""
-    return [int(Path(f"/proc/{told.pid(start)}/stat").read_text().rpartition(")")[2].split()[1])
-            for start in told.of_attempt(1).values() if start.node == node]
+    return [
+        int(Path(f"/proc/{told.pid(start)}/stat").read_text().rpartition(")")[2].split()[1])
+        for start in told.of_attempt(1).values()
+        if start.node == node
+    ]
 
 
 def test_a_shim_that_is_stopped_alone_still_ends_with_its_lease(tell: Callable[..., Story]) -> None:

@@ -54,10 +54,15 @@ def says(told: Story, words: str, timeout_s: float = WAITS_S) -> None:
 
 @pytest.mark.parametrize("away", [pytest.param(killed, marks=pytest.mark.slurms), stopped])
 def test_a_node_to_be_replaced_waits_for_slurmctld_and_nothing_dearer_is_done_meanwhile(own_stage: Stage, away: object) -> None:
-    plan = Plan(nodes=2, sbatch=("--nodes=3",), ft=f"{QUICKLY} --ft-spares 1", rank="""
+    plan = Plan(
+        nodes=2,
+        sbatch=("--nodes=3",),
+        ft=f"{QUICKLY} --ft-spares 1",
+        rank="""
 if [ $MA_PROC_START_CNT$MA_SCHEDULE_CNT = 11 ]; then await away; [ $SLURM_PROCID = 1 ] && fault 0.0 80E18402; exec sleep 100; fi
 await back
-""")
+""",
+    )
     told = own_stage.tell(plan, "replaces")
     told.wait_started()
     told.wait_for(lambda: len(agents(told)) == 2, "the agents")
@@ -84,10 +89,13 @@ def agents(told: Story) -> list[str]:
 @pytest.mark.slurms
 @pytest.mark.parametrize("away", [killed, stopped])
 def test_a_device_that_heals_needs_no_slurmctld(own_stage: Stage, away: object) -> None:
-    plan = Plan(nodes=2, rank="""
+    plan = Plan(
+        nodes=2,
+        rank="""
 if [ $MA_PROC_START_CNT = 1 ]; then await away; [ $SLURM_PROCID = 1 ] && fault 0.0 80C98008; exec sleep 100; fi
 await back
-""")
+""",
+    )
     told = own_stage.tell(plan, "heals")
     told.wait_started()
     told.wait_for(lambda: len(agents(told)) == 2, "the agents")
@@ -101,7 +109,11 @@ await back
 
 @pytest.mark.parametrize("away", [killed, stopped])
 def test_a_requeue_waits_for_slurmctld_and_says_so(own_stage: Stage, away: object) -> None:
-    plan = Plan(nodes=2, rank="[ $MA_SCHEDULE_CNT = 1 ] || exit 0\nawait away\n[ $SLURM_PROCID = 1 ] && exit 3\nexec sleep 100", ft=QUICKLY)
+    plan = Plan(
+        nodes=2,
+        rank="[ $MA_SCHEDULE_CNT = 1 ] || exit 0\nawait away\n[ $SLURM_PROCID = 1 ] && exit 3\nexec sleep 100",
+        ft=QUICKLY,
+    )
     told = own_stage.tell(plan, "waits")
     told.wait_started()
     with away(own_stage.cluster):  # type: ignore[operator]
@@ -120,15 +132,23 @@ def test_a_requeue_waits_for_slurmctld_and_says_so(own_stage: Stage, away: objec
 @pytest.mark.slurms
 def test_slurmctld_that_goes_away_between_decision_and_requeue_is_waited_for(own_stage: Stage) -> None:
     """The ledger has the decision, which is paid for once."""
-    plan = Plan(nodes=2, ft=f"{QUICKLY} --ft-set slurm.client=cli", script="""
+    plan = Plan(
+        nodes=2,
+        ft=f"{QUICKLY} --ft-set slurm.client=cli",
+        script="""
 mkdir -p "$STORY/bin"; cp "$STORY/scontrol" "$STORY/bin/scontrol"; chmod +x "$STORY/bin/scontrol"
 PATH=$STORY/bin:$PATH %RUN%
-""", rank="[ $MA_SCHEDULE_CNT = 1 ] || exit 0\nawait away\nexit 3", files={"scontrol": """#!/bin/sh
+""",
+        rank="[ $MA_SCHEDULE_CNT = 1 ] || exit 0\nawait away\nexit 3",
+        files={
+            "scontrol": """#!/bin/sh
 if grep -q '"kind":"Decided"' "$STORY"/state/jobs/*.jsonl && [ ! -e "$STORY/back" ]; then
     touch "$STORY/asked"; echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1
 fi
 exec /usr/bin/scontrol "$@"
-"""})
+"""
+        },
+    )
     told = own_stage.tell(plan, "between")
     told.wait_started()
     told.allow("away")
@@ -154,7 +174,12 @@ def test_patience_has_an_end(own_stage: Stage) -> None:
 
 @pytest.mark.parametrize("away", [killed, stopped])
 def test_ftrun_begins_while_slurmctld_is_away(own_stage: Stage, away: object) -> None:
-    plan = Plan(nodes=2, rank="exit 0", ft=QUICKLY, script='touch "$STORY/there"; await() { until [ -e "$STORY/$1" ]; do sleep 0.1; done; }\nawait away\n%RUN%')
+    plan = Plan(
+        nodes=2,
+        rank="exit 0",
+        ft=QUICKLY,
+        script='touch "$STORY/there"; await() { until [ -e "$STORY/$1" ]; do sleep 0.1; done; }\nawait away\n%RUN%',
+    )
     told = own_stage.tell(plan, "begins")
     told.wait_for(lambda: (told.folder / "there").exists(), "the script to run")
     with away(own_stage.cluster):  # type: ignore[operator]
@@ -166,10 +191,18 @@ def test_ftrun_begins_while_slurmctld_is_away(own_stage: Stage, away: object) ->
 
 def test_a_step_that_slurm_s_absence_kept_from_coming_up_is_started_again(own_stage: Stage) -> None:
     """slurmctld goes between ftrun's question and its srun, which gives up after some ten seconds."""
-    plan = Plan(nodes=2, rank="exit 0", ft=QUICKLY, script="""
+    plan = Plan(
+        nodes=2,
+        rank="exit 0",
+        ft=QUICKLY,
+        script="""
 mkdir -p "$STORY/bin"; cp "$STORY/srun" "$STORY/bin/srun"; chmod +x "$STORY/bin/srun"
 PATH=$STORY/bin:$PATH %RUN%
-""", files={"srun": '#!/bin/sh\ntouch "$STORY/starting"; until [ -e "$STORY/away" ]; do sleep 0.1; done\nexec /usr/bin/srun "$@"\n'})
+""",
+        files={
+            "srun": '#!/bin/sh\ntouch "$STORY/starting"; until [ -e "$STORY/away" ]; do sleep 0.1; done\nexec /usr/bin/srun "$@"\n'
+        },
+    )
     told = own_stage.tell(plan, "between-step")
     told.wait_for(lambda: (told.folder / "starting").exists(), "the step to be started")
     with killed(own_stage.cluster):

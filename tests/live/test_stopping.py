@@ -42,13 +42,17 @@ def test_scancel_ends_everything_at_once(told: Story) -> None:
     assert set(told.attempts()) == {1}
 
 
-@story(tasks=2, ft="--ft-set stop.grace=20s", rank="""
+@story(
+    tasks=2,
+    ft="--ft-set stop.grace=20s",
+    rank="""
 trap 'say term' TERM
 say ready
 until grep -q "^$SLURM_PROCID .* term" "$STORY/said"; do sleep 0.1; done
 sleep 1
 say checkpoint
-""")
+""",
+)
 def test_scancel_leaves_ranks_the_time_for_a_checkpoint_and_asks_them_once(told: Story) -> None:
     """As under srun: a handler that is interrupted by a second SIGTERM would leave half a checkpoint."""
     told.wait_for(lambda: len(told.said()) == 2, "both ranks to be ready")
@@ -66,8 +70,11 @@ def test_scancel_ends_those_that_do_not_obey_within_the_grace(told: Story) -> No
     ends_at_once(told, "CANCELLED")
 
 
-@story(nodes=2, rank="[ $SLURM_PROCID.$MA_PROC_START_CNT = 0.1 ] && fault 0.0 80C98008 --reset slow:30\nexec sleep 600",
-       ft="--ft-set rungs.in-place-restart.reset_wait=60s")
+@story(
+    nodes=2,
+    rank="[ $SLURM_PROCID.$MA_PROC_START_CNT = 0.1 ] && fault 0.0 80C98008 --reset slow:30\nexec sleep 600",
+    ft="--ft-set rungs.in-place-restart.reset_wait=60s",
+)
 def test_scancel_while_a_device_heals_ends_everything_at_once(told: Story) -> None:
     told.wait_started()
     told.wait_for(lambda: "is restarted in place" in told.output(), "healing to begin")
@@ -77,8 +84,9 @@ def test_scancel_while_a_device_heals_ends_everything_at_once(told: Story) -> No
 
 @story(script="exec %RUN%", rank="[ $MA_SCHEDULE_CNT = 1 ] && exit 3\nexec sleep 600", ft="--ft-set requeue.start_in=60s")
 def test_scancel_while_the_job_waits_for_its_requeue(told: Story) -> None:
-    told.wait_for(lambda: (job := told.job())["JobState"] == "PENDING" and job["Restarts"] == "1" and job["Priority"] != "0",
-                  "the requeue")
+    told.wait_for(
+        lambda: (job := told.job())["JobState"] == "PENDING" and job["Restarts"] == "1" and job["Priority"] != "0", "the requeue"
+    )
     told.cluster.answer(["scancel", str(told.id)])
     told.ended("CANCELLED", timeout_s=AT_ONCE_S)
     told.wait_nothing_left()
@@ -186,24 +194,31 @@ def test_so_does_one_to_everything_at_once(told: Story) -> None:
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
 
 
-@story(tasks=2, ft=f"{REQUEUE} --ft-set warning.grace=3s", rank="""
+@story(
+    tasks=2,
+    ft=f"{REQUEUE} --ft-set warning.grace=3s",
+    rank="""
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
 trap 'say checkpoint' TERM
 say ready
 while :; do sleep 0.1; done
-""")
+""",
+)
 def test_ranks_that_go_on_after_the_warning_are_ended_after_its_grace(told: Story) -> None:
     warned(told)
     assert told.ended("COMPLETED")["Restarts"] == "1"
     assert told.counters() == [(1, 1, 1), (2, 1, 2)]
 
 
-@story(ft=f"{REQUEUE} --ft-set warning.signals=USR1", rank="""
+@story(
+    ft=f"{REQUEUE} --ft-set warning.signals=USR1",
+    rank="""
 [ $MA_SCHEDULE_CNT = 1 ] || exit 0
 trap 'say checkpoint; exit 0' USR1
 say ready
 while :; do sleep 0.1; done
-""")
+""",
+)
 def test_another_signal_may_be_the_warning(told: Story) -> None:
     told.wait_for(lambda: [words for *_, words in told.said()] == ["ready"], "the rank to be ready")
     told.cluster.answer(["scancel", "--signal=USR1", str(told.id)])

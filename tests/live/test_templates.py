@@ -68,7 +68,9 @@ def test_every_variable_and_option_it_names_exists(stage: Stage, template: Path)
     """A name that ftrun does not know would be refused when the job runs, weeks after the template was copied."""
     text = template.read_text()
     names = re.findall(r"--ft-set[ =]([\w.-]+)=", text)
-    known = {name for name in json.loads(stage.cluster.answer(["ftslurm", "explain", "--json"], env={"PATH": stage.path}))["settings"]}
+    known = {
+        name for name in json.loads(stage.cluster.answer(["ftslurm", "explain", "--json"], env={"PATH": stage.path}))["settings"]
+    }
     assert set(names) <= known
     options = stage.cluster.answer(["ftrun", "--ft-help"], env={"PATH": stage.path})
     assert [option for option in re.findall(r"--ft-[a-z-]+", text) if option not in options] == []

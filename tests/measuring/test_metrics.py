@@ -35,7 +35,9 @@ RECORDS: tuple[rec.Record, ...] = (
     rec.FaultSeen(201.0, "n2", "0.0", "x", "?", "a class of nobody's\n"),
     rec.TroubleSeen(205.0, 1, "device", "n2 0.0 is broken"),
     rec.AttemptEnded(225.0, 1),
-    rec.Decided(227.0, "r-1", 1, "isolated-requeue", "device", "why", isolate={"n2": "80E01801"}, exclude=("n2",), cost="max_restarts"),
+    rec.Decided(
+        227.0, "r-1", 1, "isolated-requeue", "device", "why", isolate={"n2": "80E01801"}, exclude=("n2",), cost="max_restarts"
+    ),
     rec.Finished(230.0, "r", 75, "requeued"),
     rec.RunBegan(260.0, "s", "7", "c", 1, "k", "train.py", "n[1,3]", budgets={"max_restarts": 8}),
     rec.AttemptBegan(264.0, "s", 2, 1, "k", 1, "n[1,3]", 16),
@@ -94,7 +96,15 @@ def test_what_another_user_s_ledgers_say_is_bounded() -> None:
     good = measured()
     assert from_json(to_json([good, good])) == [good, good]
     body = json.loads(to_json([good]))[0]
-    for wrong in ({"job": "a\nb"}, {"attempts": -1}, {"attempts": 1e300}, {"seconds": []}, {"restarts": 3}, {"cluster": ""}, {"at": "1"}):
+    for wrong in (
+        {"job": "a\nb"},
+        {"attempts": -1},
+        {"attempts": 1e300},
+        {"seconds": []},
+        {"restarts": 3},
+        {"cluster": ""},
+        {"at": "1"},
+    ):
         assert from_json(json.dumps([body | wrong]).encode()) == []
     odd = from_json(json.dumps([body | {"state": "}", "restarts": [["a", "b", 1]] * 99, "seconds": {"x": 1}}]).encode())[0]
     assert odd.state == "other" and odd.restarts == {("other", "other"): 99} and odd.seconds == {}
@@ -169,7 +179,9 @@ def test_the_door_tells_of_all_jobs_or_of_one(tmp_path: Path, monkeypatch: pytes
     def jobs(*argv: str) -> set[str]:
         done = CliRunner().invoke(door, argv)
         assert done.exception is None, done.exception
-        return {sample.labels["job_id"] for family in parse(done.stdout) for sample in family.samples if "job_id" in sample.labels}
+        return {
+            sample.labels["job_id"] for family in parse(done.stdout) for sample in family.samples if "job_id" in sample.labels
+        }
 
     assert jobs() == {"7"} and jobs("--since", "3d") == {"7", "8"} and jobs("8") == {"8"} and jobs("--limit", "1") == {"7"}
     assert CliRunner().invoke(door, ["-o", str(tmp_path / "all.prom")]).stdout == ""
@@ -203,7 +215,9 @@ def test_what_a_user_s_program_says_is_cut_off_and_said(tmp_path: Path, monkeypa
 def test_what_is_read_for_a_user_is_read_with_the_user_s_rights(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = Owner(65534, 65534, "nobody", Path("/nowhere"))
     monkeypatch.setenv("ROOTS_TOKEN", "a secret")
-    told = read_as(nobody, ["sh", "-c", "id -u; id -g; id -G; tty; env; ls -l /proc/self/fd; cat /etc/shadow"], 60.0, 10_000).decode()
+    told = read_as(
+        nobody, ["sh", "-c", "id -u; id -g; id -G; tty; env; ls -l /proc/self/fd; cat /etc/shadow"], 60.0, 10_000
+    ).decode()
     assert told.startswith("65534\n65534\n65534\nnot a tty\n") and "ROOTS_TOKEN" not in told and "Permission denied" in told
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: 1)
@@ -216,7 +230,11 @@ def test_a_user_who_tells_of_a_job_twice_spoils_nobody_s_metrics() -> None:
     hers = from_json(to_json([measure(RECORDS, summarise(RECORDS), time.time())] * 2))  # type: ignore[arg-type]
     shown = text([JobOf(user, each) for user in ("ann", "eve") for each in hers])
     series = [(sample.name, *sorted(sample.labels.items())) for family in parse(shown) for sample in family.samples]
-    assert len(hers) == 2 and len(series) == len(set(series)) and {"ann", "eve"} == {dict(one[1:]).get("user", "ann") for one in series}
+    assert (
+        len(hers) == 2
+        and len(series) == len(set(series))
+        and {"ann", "eve"} == {dict(one[1:]).get("user", "ann") for one in series}
+    )
 
 
 # --- the dashboard
@@ -240,8 +258,18 @@ def test_the_dashboard_asks_for_what_there_is() -> None:
         used |= {label.strip() for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(",")}
         assert used <= labels, query
         asked |= {*metrics}
-    assert {"ftslurm_job_restarts_total", "ftslurm_job_phase_seconds", "ftslurm_job_beats_total", "ftslurm_job_excluded_nodes"} <= asked
-    named = {label for panel in BOARD["panels"] for target in panel["targets"] for label in re.findall(r"{{(\w+)}}", target["legendFormat"])}
+    assert {
+        "ftslurm_job_restarts_total",
+        "ftslurm_job_phase_seconds",
+        "ftslurm_job_beats_total",
+        "ftslurm_job_excluded_nodes",
+    } <= asked
+    named = {
+        label
+        for panel in BOARD["panels"]
+        for target in panel["targets"]
+        for label in re.findall(r"{{(\w+)}}", target["legendFormat"])
+    }
     assert named <= {label for labels in known.values() for label in labels}
 
 
@@ -251,7 +279,9 @@ def test_the_dashboard_can_be_imported_anywhere() -> None:
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()
     for panel in panels:
-        assert panel["datasource"]["uid"] == "${datasource}" and all(t["datasource"] == panel["datasource"] for t in panel["targets"])
+        assert panel["datasource"]["uid"] == "${datasource}" and all(
+            t["datasource"] == panel["datasource"] for t in panel["targets"]
+        )
         grid = panel["gridPos"]
         cells = {(x, y) for x in range(grid["x"], grid["x"] + grid["w"]) for y in range(grid["y"], grid["y"] + grid["h"])}
         assert not cells & taken and grid["x"] + grid["w"] <= 24

@@ -38,7 +38,9 @@ def test_attempts_and_what_lies_between_are_spans_of_one_trace() -> None:
 def test_a_job_that_talks_all_day_stays_a_trace() -> None:
     many = [rec.FaultSeen(110.0, "n", "d", "c\x1b" * 1000, "", "") for _ in range(1000)]
     span = spans((*RECORDS[:2], *many), 500.0, over=False)[2]
-    assert len(span.events) == MAX_EVENTS and all(len(str(value)) <= 300 for event in span.events for value in event.about.values())
+    assert len(span.events) == MAX_EVENTS and all(
+        len(str(value)) <= 300 for event in span.events for value in event.about.values()
+    )
 
 
 def test_the_sdk_takes_them() -> None:
@@ -52,7 +54,9 @@ def test_the_sdk_takes_them() -> None:
     assert taken[0].resource.attributes["service.name"] == "ftslurm"
 
 
-def test_a_job_sends_its_trace_when_it_is_over_and_the_door_sends_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_sends_its_trace_when_it_is_over_and_the_door_sends_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def names(body: bytes) -> list[str]:
         request = ExportTraceServiceRequest.FromString(body)
         return [span.name for one in request.resource_spans for scope in one.scope_spans for span in scope.spans]

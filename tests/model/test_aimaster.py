@@ -31,7 +31,9 @@ def test_the_samples_of_its_page() -> None:
         "--job-execution-mode=Sync --enable-job-restart=True --max-num-of-job-restart=3 --fault-tolerant-policy=ExitCodeAndErrorMsg"
     )
     assert sync.mode == "sync" and sync.in_place and sync.crash_restarts == sync.max_job_restarts == 3 and sync.isolated_requeue
-    hang = settings("--job-execution-mode=Sync --enable-job-restart=True --enable-job-hang-detection=True --job-hang-interval=3600")
+    hang = settings(
+        "--job-execution-mode=Sync --enable-job-restart=True --enable-job-hang-detection=True --job-hang-interval=3600"
+    )
     assert hang.hang_restart and hang.hang_interval_s == 3600.0
     workers = settings("--job-execution-mode=Async --fault-tolerant-policy=OnFailure")
     assert workers.mode == "async" and workers.retry_policy == "OnFailure" and not workers.unconditional_requeue
@@ -82,7 +84,9 @@ def test_every_flag_of_the_table_is_known() -> None:
 
 
 def test_a_hang_restarts_a_job_only_where_restarts_are_on() -> None:
-    both = settings("--enable-job-restart=True --enable-job-hang-detection=True --enable-c4d-hang-detection=True --max-num-of-job-restart=5")
+    both = settings(
+        "--enable-job-restart=True --enable-job-hang-detection=True --enable-c4d-hang-detection=True --max-num-of-job-restart=5"
+    )
     assert both.hang_restart and both.hang_c4d and both.hang_detection and both.hangs_in_a_row == 5
     assert not settings("--enable-job-hang-detection=True").hang_restart
     exits = settings("--enable-job-restart=True --enable-job-exit-hang-detection=True")
@@ -90,6 +94,8 @@ def test_a_hang_restarts_a_job_only_where_restarts_are_on() -> None:
 
 
 def test_no_rule_calls_a_hang_what_the_interval_allows() -> None:
-    st = settings("--enable-job-restart=True --enable-job-hang-detection=True --job-hang-interval=3600 --enable-c4d-hang-detection=True")
+    st = settings(
+        "--enable-job-restart=True --enable-job-hang-detection=True --job-hang-interval=3600 --enable-c4d-hang-detection=True"
+    )
     limits = (st.hang_interval_s, st.hang_detect_s, st.hang_stall_s, st.hang_work_s, st.hang_start_s)
     assert limits == (3600.0,) * 5

@@ -43,7 +43,9 @@ TABLE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("ledger", "schedule", "slot", "rank", "told", "script"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+@pytest.mark.parametrize(
+    ("ledger", "schedule", "slot", "rank", "told", "script"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
+)
 def test_what_a_rank_and_a_script_on_its_node_are_told(
     ledger: list[Record], schedule: int, slot: int, rank: int, told: tuple[int, ...], script: tuple[int, ...]
 ) -> None:

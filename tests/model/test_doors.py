@@ -100,4 +100,6 @@ def test_rich_is_given_text_and_never_strings() -> None:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("print", "add_row"):
                 for argument in node.args:
                     made = ast.unparse(argument)
-                    assert made.startswith(("printable(", "Text(", "*map(printable,", "Padding(grid", "table")), f"{path.name}: {made}"
+                    assert made.startswith(("printable(", "Text(", "*map(printable,", "Padding(grid", "table")), (
+                        f"{path.name}: {made}"
+                    )

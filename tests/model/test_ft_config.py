@@ -134,7 +134,9 @@ def test_keys_of_earlier_versions_are_ignored_by_name() -> None:
 
 
 def test_what_a_program_calculates_is_read_back_and_laid_over_what_was_configured() -> None:
-    later = calculated(["first beat 30 s", "beat 3.5 s", "section out of section 2 s", "section step 4 s", "out of section 9 s", "x", "beat y s"])
+    later = calculated(
+        ["first beat 30 s", "beat 3.5 s", "section out of section 2 s", "section step 4 s", "out of section 9 s", "x", "beat y s"]
+    )
     assert later == {
         "initial_rank_heartbeat_timeout": 30.0, "rank_heartbeat_timeout": 3.5, "rank_out_of_section_timeout": 9.0,
         "rank_section_timeouts": {"out of section": 2.0, "step": 4.0},

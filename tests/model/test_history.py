@@ -38,11 +38,18 @@ def requeued(submit_time: int, usual: bool = True, schedule: int = 1, *watched: 
     return fold([rec.RunBegan(1.0, "r1", "7", "c", 0, "train", "train", "n[1-2]"), decided, began, *watched, again])
 
 
-@pytest.mark.parametrize(("past", "clean_ups"), [
-    (requeued(1014), (CleanUpTook(15.0),)), (requeued(1014, usual=False), ()), (requeued(1014, schedule=2), ()), (requeued(0), ()), (requeued(9999), ()),
-    (requeued(1014, True, 1, rec.CleanUpBegan(110.0, "d", 1000.0, True, 8.0, True)), (CleanUpTook(8.0),)),
-    (requeued(1049, True, 1, rec.CleanUpBegan(110.0, "d", 1000.0, True, 9.0, False)), (CleanUpTook(41.0, rough=True),)),
-])
+@pytest.mark.parametrize(
+    ("past", "clean_ups"),
+    [
+        (requeued(1014), (CleanUpTook(15.0),)),
+        (requeued(1014, usual=False), ()),
+        (requeued(1014, schedule=2), ()),
+        (requeued(0), ()),
+        (requeued(9999), ()),
+        (requeued(1014, True, 1, rec.CleanUpBegan(110.0, "d", 1000.0, True, 8.0, True)), (CleanUpTook(8.0),)),
+        (requeued(1049, True, 1, rec.CleanUpBegan(110.0, "d", 1000.0, True, 9.0, False)), (CleanUpTook(41.0, rough=True),)),
+    ],
+)
 def test_how_long_a_clean_up_took_is_known_in_the_scheduling_after_it(past: History, clean_ups: tuple[CleanUpTook, ...]) -> None:
     assert past.clean_ups == clean_ups
 
@@ -246,9 +253,13 @@ def test_or_by_what_it_has_saved_some_time_after_its_start() -> None:
 
 
 def test_steps_tell_it_alone_where_they_are_told() -> None:
-    past = tries(ended(1, step=90, beats=10, saved=1), ended(2, step=90, beats=99, saved=3), ended(3, step=80, beats=400, saved=1))
+    past = tries(
+        ended(1, step=90, beats=10, saved=1), ended(2, step=90, beats=99, saved=3), ended(3, step=80, beats=400, saved=1)
+    )
     assert past.unconditional_in_a_row == 3
 
 
 def test_beats_of_an_old_ledger_are_none() -> None:
-    assert rec.AttemptEnded(1.0, 1, {"exited with status 1": 2}, 7) == rec.AttemptEnded(1.0, 1, {"exited with status 1": 2}, 7, 0, 0)
+    assert rec.AttemptEnded(1.0, 1, {"exited with status 1": 2}, 7) == rec.AttemptEnded(
+        1.0, 1, {"exited with status 1": 2}, 7, 0, 0
+    )

@@ -307,10 +307,18 @@ def test_what_was_said_of_the_rung_itself_counts_more_wherever_it_stands(where: 
     [
         ({"rungs.node-replacement.enabled": "true"}, "rungs.node-replacement.budget", 3),
         ({"rungs.node-replacement.enabled": "true", "nodes.spares": "2"}, "rungs.node-replacement.budget", 2),
-        ({"rungs.node-replacement.enabled": "true", "rungs.node-replacement.budget": "0"}, "rungs.node-replacement.enabled", False),
+        (
+            {"rungs.node-replacement.enabled": "true", "rungs.node-replacement.budget": "0"},
+            "rungs.node-replacement.enabled",
+            False,
+        ),
         ({"rungs.node-replacement.budget": "2"}, "rungs.node-replacement.enabled", True),
         ({"rungs.node-replacement.budget": "0"}, "rungs.node-replacement.enabled", False),
-        ({"rungs.node-replacement.budget": "2", "rungs.node-replacement.enabled": "false"}, "rungs.node-replacement.enabled", False),
+        (
+            {"rungs.node-replacement.budget": "2", "rungs.node-replacement.enabled": "false"},
+            "rungs.node-replacement.enabled",
+            False,
+        ),
         ({"rungs.shrink.enabled": "true"}, "nodes.min", 1),
         ({"rungs.shrink.enabled": "true"}, "rungs.node-replacement.budget", 8),
         ({"rungs.shrink.enabled": "true"}, "rungs.node-replacement.enabled", False),

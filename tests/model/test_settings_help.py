@@ -15,7 +15,9 @@ from ftslurm.report.ladder import as_json, print_ladder
 
 ALL = [*settings.LEAVES.values(), *hook_settings.LEAVES.values()]
 # Words of the glossary's right-hand column, and inversions.
-NOT_PLAIN = re.compile(r"\b(as (often|many)|so long|to be had|let be|is (told|said)|ask not|none of ours|stands? still|go on)\b|\bleft for\b")
+NOT_PLAIN = re.compile(
+    r"\b(as (often|many)|so long|to be had|let be|is (told|said)|ask not|none of ours|stands? still|go on)\b|\bleft for\b"
+)
 
 
 @pytest.mark.parametrize("leaf", ALL, ids=lambda leaf: leaf.metadata["name"])

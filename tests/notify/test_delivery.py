@@ -56,10 +56,13 @@ def test_a_mail_has_the_card_as_its_text() -> None:
 
 
 def test_a_program_gets_it_on_standard_input(tmp_path: Path) -> None:
-    page = script(tmp_path / "page", f"""
+    page = script(
+        tmp_path / "page",
+        f"""
 import os, sys
 open({str(tmp_path / "told")!r}, "w").write(sys.argv[1] + sys.stdin.read() + os.environ["FTSLURM_NOTICE_KIND"])
-""")
+""",
+    )
     assert deliver(Destination("p", argv=(str(page), "$HOME;")), CARD) == ""
     assert (tmp_path / "told").read_text() == f"$HOME;{CARD.title}\n{CARD.text}\nfailure"
 
@@ -96,7 +99,9 @@ def test_without_apprise_programs_are_told_all_the_same(tmp_path: Path, monkeypa
     end = rec.Finished(time.time(), "r", 9, "no ledger")
     notices.record(end, [end])
     notices.end(30.0)
-    assert said == [f"{file}: there is no apprise"] and (tmp_path / "told").read_text().startswith("job 7 has ended with status 9")
+    assert said == [f"{file}: there is no apprise"] and (tmp_path / "told").read_text().startswith(
+        "job 7 has ended with status 9"
+    )
     assert not Outbox(file.parent, file).anything()
 
 
@@ -152,7 +157,9 @@ def test_a_job_that_fails_tells_its_people_and_its_secrets_stay_in_the_file(tmp_
         file = address_file(tmp_path, f"team: json://127.0.0.1:{hook.port}/t0psecret\n"
                             f"me: mailto://127.0.0.1:{port}/?mode=insecure&from=a@b.example&to=t0psecret@there.example\n")  # fmt: skip
         argv = ("--ft-launcher", "local", "-n1", "sh", "-c", f"cd {tmp_path}; {program}")
-        done = command("ftslurm", *argv, home=tmp_path, FTRUN_MAX_RESTARTS="1", FTRUN_NOTIFY_REQUEUE="team", FTRUN_NOTIFY_WAIT="20s")
+        done = command(
+            "ftslurm", *argv, home=tmp_path, FTRUN_MAX_RESTARTS="1", FTRUN_NOTIFY_REQUEUE="team", FTRUN_NOTIFY_WAIT="20s"
+        )
         assert done.returncode == 3, done.stderr
         titles = [post["title"] for post in hook.posts]
         assert len(titles) == 2, f"once each, and nothing again after the requeue: {titles}"
@@ -166,7 +173,9 @@ def test_a_job_that_fails_tells_its_people_and_its_secrets_stay_in_the_file(tmp_
 def test_a_job_runs_on_where_nobody_can_be_told(tmp_path: Path, mode: int, said: str) -> None:
     address_file(tmp_path, f"team: json://127.0.0.1:{free_port()}/t0psecret\n", mode)
     began = time.monotonic()
-    done = command("ftslurm", "--ft-launcher", "local", "-n1", "true", home=tmp_path, FTRUN_NOTIFY_WAIT="5s", FTRUN_NOTIFY_END="all")
+    done = command(
+        "ftslurm", "--ft-launcher", "local", "-n1", "true", home=tmp_path, FTRUN_NOTIFY_WAIT="5s", FTRUN_NOTIFY_END="all"
+    )
     assert done.returncode == 0 and done.stderr.count(said) == 1 and "t0psecret" not in done.stderr, done.stderr
     assert time.monotonic() - began < 20
 
@@ -214,9 +223,17 @@ def test_the_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with webhook() as hook:
         address_file(tmp_path, f"team: json://127.0.0.1:{hook.port}/t0psecret\ndead: json://127.0.0.1:{free_port()}/t0psecret\n")
         error, out, _ = notify(tmp_path, monkeypatch)
-        assert error is None and "team (json://...): failure, requeue, replacement, hang, message\n" in out and "t0psecret" not in out
+        assert (
+            error is None
+            and "team (json://...): failure, requeue, replacement, hang, message\n" in out
+            and "t0psecret" not in out
+        )
         assert notify(tmp_path, monkeypatch, "--test", "--to", "team")[:2] == (None, "team (json://...): sent\n")
         error, out, err = notify(tmp_path, monkeypatch, "--test")
-        assert isinstance(error, StateError) and "dead did not get the test" in str(error) and "t0psecret" not in f"{out}{err}{error}"
+        assert (
+            isinstance(error, StateError)
+            and "dead did not get the test" in str(error)
+            and "t0psecret" not in f"{out}{err}{error}"
+        )
         assert "did you mean `team`" in str(notify(tmp_path, monkeypatch, "--test", "--to", "tem")[0])
         assert [post["title"] for post in hook.posts] == ["ftslurm: a test"] * 2

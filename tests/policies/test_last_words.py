@@ -65,7 +65,9 @@ def test_the_first_of_the_last_errors_is_the_reason_and_the_rest_its_echo(text: 
 
 
 def test_of_a_stack_of_errors_the_deepest_is_shown_with_the_header() -> None:
-    stack = "Abort(1): Fatal error in PMPI_Iprobe: Other MPI error, error stack:\nPMPI_Iprobe(126)....: MPI_Iprobe(src=3) failed\n"
+    stack = (
+        "Abort(1): Fatal error in PMPI_Iprobe: Other MPI error, error stack:\nPMPI_Iprobe(126)....: MPI_Iprobe(src=3) failed\n"
+    )
     told = told_error(stack + "MPIDI_poll(42).....:\nMPIDI_cq_error(107): poll failed (PTLTE_NOT_FOUND)\ngoodbye\n")
     assert told.startswith("Abort(1): Fatal error") and told.endswith("poll failed (PTLTE_NOT_FOUND)")
 
@@ -83,7 +85,9 @@ def test_a_warning_is_taken_where_a_header_points_away_and_nothing_else_is_said(
         ("FATAL: recipe 7 is missing\n", ErrorClass.USER_CODE, Retriable.NO),
     ],
 )
-def test_a_program_s_own_words_place_its_failure_and_blame_nobody(text: str, error_class: ErrorClass, retriable: Retriable) -> None:
+def test_a_program_s_own_words_place_its_failure_and_blame_nobody(
+    text: str, error_class: ErrorClass, retriable: Retriable
+) -> None:
     for status in (1, 2, 255, 77):
         v = verdict({1: text}, status)
         assert (v.error_class, v.retriable, v.suspects) == (error_class, retriable, ())
@@ -127,7 +131,10 @@ def test_a_status_with_a_meaning_keeps_it() -> None:
 
 
 def test_who_has_said_an_error_before_it_passed_on_another_s_end_is_heard() -> None:
-    assert verdict({1: "Error: no ink\napplication called MPI_Abort(MPI_COMM_WORLD, 1) - process 1\n"}).error_class is ErrorClass.USER_CODE
+    assert (
+        verdict({1: "Error: no ink\napplication called MPI_Abort(MPI_COMM_WORLD, 1) - process 1\n"}).error_class
+        is ErrorClass.USER_CODE
+    )
     v = verdict({1: "application called MPI_Abort(MPI_COMM_WORLD, 1) - process 1\n"})
     assert v.error_class is ErrorClass.UNKNOWN
 
@@ -190,7 +197,9 @@ def test_a_warning_of_the_failed_rank_is_the_cause_where_only_bystanders_speak()
 
 
 def test_an_exception_without_a_message_defers_to_the_lines_below_it_and_shows_the_first() -> None:
-    trace = 'Traceback (most recent call last):\n  File "/u/t.py", line 3, in f\n    check()\nRuntimeError:\n\n   The oven is cold.\n'
+    trace = (
+        'Traceback (most recent call last):\n  File "/u/t.py", line 3, in f\n    check()\nRuntimeError:\n\n   The oven is cold.\n'
+    )
     assert verdict({1: trace}).evidence[0] == "rank 1 on n1: RuntimeError: The oven is cold. (at /u/t.py:3)"
     known = trace.replace("RuntimeError", "AssertionError").replace("oven is cold", "NVIDIA driver on your system is too old")
     assert verdict({1: known}).signature == "cuda-build"
@@ -206,7 +215,9 @@ def test_an_exception_that_points_elsewhere_defers_to_what_is_said_there() -> No
 
 
 def test_a_long_line_is_shown_where_it_says_it() -> None:
-    first = verdict({1: "2026-11-22: F " + "x" * 900 + ": CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered\n"}).evidence[0]
+    first = verdict(
+        {1: "2026-11-22: F " + "x" * 900 + ": CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered\n"}
+    ).evidence[0]
     assert "CUDA_ERROR_ECC_UNCORRECTABLE" in first and len(first) < 400
 
 

@@ -150,7 +150,16 @@ def verdict(texts: list[str], status: int = 1) -> Verdict:
     for rank, text in enumerate(texts):
         output = (Piece(99.0, "err", text),) if text else ()
         failed = bool(text)
-        ends.append(RankEnd(rank, f"n{rank // 2 + 1}", ExitStatus(status if failed else 0, 0 if failed else 15), 100.0, stopped=not failed, output=output))
+        ends.append(
+            RankEnd(
+                rank,
+                f"n{rank // 2 + 1}",
+                ExitStatus(status if failed else 0, 0 if failed else 15),
+                100.0,
+                stopped=not failed,
+                output=output,
+            )
+        )
     return classify(ends, Facts(), book())
 
 

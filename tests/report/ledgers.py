@@ -35,7 +35,9 @@ class _Job:
             submit_time=int(T + (submit or at - 700)), log="/scratch/me/slurm-4711.out",
         ))  # fmt: skip
 
-    def begin(self, at: float, nodes: str = NODES, took: float = 6.0, first: float = 90.0, step: int = 0, new_at: float = 0.0) -> None:
+    def begin(
+        self, at: float, nodes: str = NODES, took: float = 6.0, first: float = 90.0, step: int = 0, new_at: float = 0.0
+    ) -> None:
         """first: seconds to its first step. new_at: seconds to the first that is new; 0: the first is."""
         self.attempt += 1
         self.add(rec.AttemptBegan(
@@ -90,12 +92,48 @@ def big_job() -> list[rec.Record]:
         "what": "rank 7 was killed", "drill": True,
     }, step=9000)  # fmt: skip
     job.begin(15 * H + 16, took=0.0, first=70, step=8990, new_at=130)
-    job.add(rec.HangSeen(T + 30 * H, 3, "stall", "no rank has finished a step for 612 s", ("rank 200 on n26 waits in nobody's",),
-                         ranks=(200,), nodes=("n26",), hang_class="RankNonCommHang", level="Error", since=T + 30 * H - 612))
-    job.add(rec.CulpritSeen(T + 30 * H, 3, "RankNonCommHang", "Error", (200,), ("n26",), "all_reduce", "its main thread reads a file",
-                            ("rank 200: read() in dataset.py:88",), ("n26",)))
-    job.fail(30 * H, "node-replacement", "hang", "hang: no rank has finished a step for 612 s", {}, noticed=612.0, stop=34.0,
-             decide=4.0, step=17000, isolate={"n26": "RankNonCommHang: rank 200 on n26"}, exclude=("n26",), cost="node_replacements")
+    job.add(
+        rec.HangSeen(
+            T + 30 * H,
+            3,
+            "stall",
+            "no rank has finished a step for 612 s",
+            ("rank 200 on n26 waits in nobody's",),
+            ranks=(200,),
+            nodes=("n26",),
+            hang_class="RankNonCommHang",
+            level="Error",
+            since=T + 30 * H - 612,
+        )
+    )
+    job.add(
+        rec.CulpritSeen(
+            T + 30 * H,
+            3,
+            "RankNonCommHang",
+            "Error",
+            (200,),
+            ("n26",),
+            "all_reduce",
+            "its main thread reads a file",
+            ("rank 200: read() in dataset.py:88",),
+            ("n26",),
+        )
+    )
+    job.fail(
+        30 * H,
+        "node-replacement",
+        "hang",
+        "hang: no rank has finished a step for 612 s",
+        {},
+        noticed=612.0,
+        stop=34.0,
+        decide=4.0,
+        step=17000,
+        isolate={"n26": "RankNonCommHang: rank 200 on n26"},
+        exclude=("n26",),
+        cost="node_replacements",
+    )
     job.add(rec.NodeLent(T + 30 * H + 90, "r0", "n80", 4802))
     new = "n[1-25,27-64,80]"
     job.add(rec.SlotsChanged(T + 30 * H + 92, "r0", 0, (), {"25": "n80"}))
@@ -121,7 +159,11 @@ def big_job() -> list[rec.Record]:
         "signature": "oom-host", "error_class": "oom", "retriable": "once", "confidence": "fact", "rank": 3, "node": "n2",
         "what": "killed for want of memory", "said": "oom-kill", "meaning": "more memory than there is", "ranks": (3,),
     }, step=36000, exclude=("n12", "n26"), cost="max_restarts")  # fmt: skip
-    job.add(rec.Reinstated(T + 66 * H + 14, job.attempt, "RankNonCommHang", {"n26": "the same rank hung on another node: the program"}))
+    job.add(
+        rec.Reinstated(
+            T + 66 * H + 14, job.attempt, "RankNonCommHang", {"n26": "the same rank hung on another node: the program"}
+        )
+    )
     job.handed_over(66 * H + 20)
     job.run(66 * H + 140, newest, start=66 * H + 125, submit=66 * H + 30)
     job.begin(66 * H + 165, newest, took=20.0, first=100, step=35900, new_at=300)
@@ -146,7 +188,9 @@ def hostile(records: Sequence[rec.Record], words: Sequence[str] = HOSTILE) -> li
         if isinstance(value, str):
             return word()
         if isinstance(value, dict):
-            return {word() if isinstance(one, str) else key: word() if isinstance(one, str) else one for key, one in value.items()}
+            return {
+                word() if isinstance(one, str) else key: word() if isinstance(one, str) else one for key, one in value.items()
+            }
         if isinstance(value, tuple) and value and isinstance(value[0], str):
             return tuple(word() for _ in value)
         return value

@@ -103,7 +103,9 @@ def test_a_requeue_that_failed_is_told_by_the_card_that_is_made_later() -> None:
 @pytest.mark.parametrize(("cause", "rungs"), [("hang", ["hang-restart"]), ("crash", ["", "hang-restart"])])
 def test_a_hang_that_is_announced_is_a_card_until_it_is_answered(cause: str, rungs: list[str]) -> None:
     begun = [rec.RunBegan(1.0, "r", "7", "c", 0, "", "x", "n[1-2]"), rec.AttemptBegan(2.0, "r", 1, 0, "", 1, "n[1-2]", 2)]
-    seen = rec.HangSeen(60.0, 1, "stall", "no rank gets on for 3 min", ("rank 2: asleep",), "RankNonCommHang: rank 2 on n2: asleep")
+    seen = rec.HangSeen(
+        60.0, 1, "stall", "no rank gets on for 3 min", ("rank 2: asleep",), "RankNonCommHang: rank 2 on n2: asleep"
+    )
     told = facts(last_card([*begun, seen]))
     assert told[""] == "job 7 seems to hang: no rank gets on for 3 min" and "rank 2 on n2" in told["what"]
     assert "left alone" in told["done"] and "hang-restart" in told["hint"]

@@ -8,7 +8,9 @@ from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
 from ftslurm.report.logs import banners, of_rank, outputs_of, part_of
 
-TEXT = b"one\nhalf a lineftrun: attempt 3 on n1, after x\nthree\nftrun: attempt 4 on n2\nfour\nftrun: attempt 4 on n2\nfour again\n"
+TEXT = (
+    b"one\nhalf a lineftrun: attempt 3 on n1, after x\nthree\nftrun: attempt 4 on n2\nfour\nftrun: attempt 4 on n2\nfour again\n"
+)
 
 
 def part(attempt: int, text: bytes = TEXT) -> bytes | None:

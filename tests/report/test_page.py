@@ -227,7 +227,13 @@ CUT_OFF = """[...document.querySelectorAll('svg')].filter(s => s.getClientRects(
 def test_in_a_real_browser_pages_stand_alone_fit_and_run_nothing(
     real: browser.Browser, pages: dict[str, Path], tmp_path: Path
 ) -> None:
-    for name, width, dark in (("job", 1280, False), ("job", 400, True), ("hostile", 1280, False), ("hostile", 400, False), ("jobs", 400, False)):
+    for name, width, dark in (
+        ("job", 1280, False),
+        ("job", 400, True),
+        ("hostile", 1280, False),
+        ("hostile", 400, False),
+        ("jobs", 400, False),
+    ):
         real.show(pages[name], width, dark)
         asked = [event["params"]["request"]["url"] for event in real.events if event.get("method") == "Network.requestWillBeSent"]
         assert asked == [pages[name].as_uri()], "a page asks for nothing else"
@@ -238,7 +244,9 @@ def test_in_a_real_browser_pages_stand_alone_fit_and_run_nothing(
         assert real.evaluate(TOO_WIDE) == [] and real.evaluate(CUT_OFF) == [], (name, width)
         colours = real.evaluate("['color', 'backgroundColor'].map(key => getComputedStyle(document.body)[key])")
         assert colours == (["rgb(230, 233, 237)", "rgb(20, 23, 27)"] if dark else ["rgb(26, 29, 33)", "rgb(255, 255, 255)"])
-        assert real.evaluate("getComputedStyle(document.querySelector('svg text')).fill") == colours[0], "pictures follow the page"
+        assert real.evaluate("getComputedStyle(document.querySelector('svg text')).fill") == colours[0], (
+            "pictures follow the page"
+        )
     real.shoot(tmp_path / "jobs.png")
     assert (tmp_path / "jobs.png").read_bytes().startswith(b"\x89PNG")
     real.show(pages["job"], 1280)

@@ -28,11 +28,21 @@ def run(at: float, schedule: int = 0, name: str = "r", **more: Any) -> rec.RunBe
 def begun(at: float, attempt: int = 1, schedule: int = 0, launched: float | None = None, **more: Any) -> rec.AttemptBegan:
     values = {"step_key": "k", "gpus": "4(x2)", **more}
     return rec.AttemptBegan(
-        T + at, "r", attempt, schedule, starts=1, nodes="n[1-2]", tasks=8, launched=T + (at if launched is None else launched), **values
+        T + at,
+        "r",
+        attempt,
+        schedule,
+        starts=1,
+        nodes="n[1-2]",
+        tasks=8,
+        launched=T + (at if launched is None else launched),
+        **values,
     )
 
 
-def trouble(at: float, since: float = 0.0, attempt: int = 1, cause: str = "crash", what: str = "rank 1 failed") -> rec.TroubleSeen:
+def trouble(
+    at: float, since: float = 0.0, attempt: int = 1, cause: str = "crash", what: str = "rank 1 failed"
+) -> rec.TroubleSeen:
     return rec.TroubleSeen(T + at, attempt, cause, what, T + since if since else 0.0)
 
 

@@ -136,7 +136,9 @@ def test_why_a_rung_was_not_taken_is_kept() -> None:
     job = Job().begin()
     job.exits(0, 1)
     passed = dict(attempts(job.ledger)[0].remedies[0].passed)
-    assert set(passed) == {"in-place-restart", "hang-restart", "node-replacement", "shrink", "isolated-requeue"} and all(passed.values())
+    assert set(passed) == {"in-place-restart", "hang-restart", "node-replacement", "shrink", "isolated-requeue"} and all(
+        passed.values()
+    )
 
 
 def test_an_attempt_whose_end_nobody_wrote_has_none() -> None:
@@ -230,7 +232,9 @@ def test_a_command_line_in_no_encoding_can_be_shown() -> None:
 
 def test_who_hangs_stands_in_fields_for_programs() -> None:
     job = Job(Settings()).begin()
-    found = rec.CulpritSeen(5.0, 1, "RankNonCommHang", "Warn", (2,), ("n2",), "gloo:all_reduce", "asleep", ("rank 0 waits",), ("n2",))
+    found = rec.CulpritSeen(
+        5.0, 1, "RankNonCommHang", "Warn", (2,), ("n2",), "gloo:all_reduce", "asleep", ("rank 0 waits",), ("n2",)
+    )
     slow = rec.CulpritSeen(6.0, 1, "RankNonCommSlow", "Info", (1,), ("n1",), "", "late")
     old = rec.HangSeen(4.0, 1, "stall", "no progress")
     records = [*job.ledger, old, found, slow]

@@ -105,7 +105,10 @@ def test_what_is_not_known_is_not_shown_as_if_it_were(other: dict[str, object], 
         other = {**other, "live": live_of(job)}
     found = seen(job, **other)  # type: ignore[arg-type]
     assert why in told(found) and found.fresh is None
-    assert [(row.cells[1], row.cells[2], row.weight) for row in ranks(found).rows] == [("n1", "unknown", "dim"), ("n2", "unknown", "dim")]
+    assert [(row.cells[1], row.cells[2], row.weight) for row in ranks(found).rows] == [
+        ("n1", "unknown", "dim"),
+        ("n2", "unknown", "dim"),
+    ]
     assert devices(found).rows == ()
 
 

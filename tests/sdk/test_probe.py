@@ -68,9 +68,7 @@ STAND_IN = {
 }
 
 
-def run(
-    tmp_path: Path, program: str, level: str = "L1", stand_in: bool = True, **env: str
-) -> subprocess.CompletedProcess[str]:
+def run(tmp_path: Path, program: str, level: str = "L1", stand_in: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
     """A rank with this program. Of its page, `page` reads what the probe's last beat, at exit, has left there."""
     if not stand_in:
         need_torch()
@@ -195,11 +193,14 @@ def train(rank):
 
 
 def test_a_rank_that_replaces_itself_by_exec_keeps_its_probe(tmp_path: Path) -> None:
-    program = RANKS + """
+    program = (
+        RANKS
+        + """
 if "AGAIN" not in os.environ:
     os.execve(sys.executable, sys.orig_argv, {**os.environ, "AGAIN": "1"})
 train(1)
 """
+    )
     assert fine(run(tmp_path, program)) == "1 True\n"
     assert len(page_paths(str(tmp_path / "pages" / "page.1"))) == 1 and page(tmp_path).groups_seen == 1
 
@@ -207,7 +208,10 @@ train(1)
 @pytest.mark.parametrize("start", ["fork", "subprocess"])
 def test_a_child_that_makes_a_process_group_is_a_rank(tmp_path: Path, start: str) -> None:
     """torch.multiprocessing, `accelerate launch`, torchrun below --ft-rendezvous torch: the parent has the same RANK, or takes the page."""
-    program = RANKS + f"START = {start!r}" + """
+    program = (
+        RANKS
+        + f"START = {start!r}"
+        + """
 import subprocess
 if "CHILD" in os.environ:
     train(int(os.environ["CHILD"]))
@@ -222,6 +226,7 @@ else:
             subprocess.run([*sys.orig_argv], env={**os.environ, "CHILD": str(rank)}, check=True)
         sys.stdout.flush()
 """
+    )
     assert fine(run(tmp_path, program)) == "2 True\n3 True\n"
     found = [parse_page(Path(path).read_bytes()) for path in page_paths(str(tmp_path / "pages" / "page.1"))]
     # The second finds the page of the first free again.
@@ -229,7 +234,9 @@ else:
 
 
 def test_training_in_a_thread_is_seen(tmp_path: Path) -> None:
-    program = RANKS + """
+    program = (
+        RANKS
+        + """
 import threading
 def steps(count):
     for _ in range(count): world.allreduce([]).wait()
@@ -246,7 +253,11 @@ print(in_a_thread(3), "of a thread beside the training")
 steps(1)
 print(in_a_thread(10), "when it goes on and on without the other")
 """
-    assert fine(run(tmp_path, program, level="L2")) == "1 of a thread beside the training\n5 when it goes on and on without the other\n"
+    )
+    assert (
+        fine(run(tmp_path, program, level="L2"))
+        == "1 of a thread beside the training\n5 when it goes on and on without the other\n"
+    )
 
 
 # --- the words, with the stand-in; `beats()` and `main()` are the program's own page's
@@ -270,7 +281,9 @@ def test_it_lives_and_the_main_thread_comes_by(tmp_path: Path) -> None:
 
 
 def test_a_main_thread_that_is_inside_one_call_does_not_come_by(tmp_path: Path) -> None:
-    program = WORDS + """
+    program = (
+        WORDS
+        + """
 lock = threading.Lock()
 lock.acquire()
 def watch():
@@ -286,6 +299,7 @@ lock.acquire()
 while main() < before + 5: time.sleep(0.01)
 print("comes by again")
 """
+    )
     assert fine(run(tmp_path, program)) == "inside\ncomes by again\n"
 
 
@@ -322,7 +336,9 @@ def test_a_group_that_is_destroyed_leaves_its_slot(tmp_path: Path) -> None:
 
 def test_a_group_that_is_destroyed_but_held_leaves_its_slot_too(tmp_path: Path) -> None:
     """DDP keeps its group beyond destroy_process_group, and nobody counts for it any more."""
-    program = WORDS + """
+    program = (
+        WORDS
+        + """
 from torch.distributed.distributed_c10d import new_group, _world
 held, other = new_group("0", [0, 1]), new_group("1", [0, 1])
 wait_for_beats(2)
@@ -337,6 +353,7 @@ again = new_group("2", [0, 1])
 wait_for_beats(2)
 print(bool(words[probe.LEVEL] & probe.LEFT))
 """
+    )
     assert fine(run(tmp_path, program)) == "1\nTrue 1\nFalse\n"
     assert page(tmp_path).left, "the program is over"
 
@@ -477,7 +494,9 @@ sys.exit(3)
 
 def test_what_torch_tells_out_of_order_is_counted_in_a_standstill(tmp_path: Path) -> None:
     """gloo's threads complete side by side: the last to tell of it is not always the last in order."""
-    program = BEGIN + """
+    program = (
+        BEGIN
+        + """
 from torch._C import _distributed_c10d as native
 real = native._dump_fr_trace_json
 behind = lambda **what: re.sub(rb'("last_completed_collective":)"\\d+"', rb'\\1"6"', real(**what))
@@ -489,6 +508,7 @@ while completed() != 7: time.sleep(0.05)
 print("7 of 7")
 sys.exit(0)
 """
+    )
     assert fine(run(tmp_path, program, stand_in=False)) == "7 of 7\n"
 
 
@@ -562,7 +582,9 @@ def test_children_of_a_rank_with_a_server_end_as_they_would(tmp_path: Path) -> N
     A child that leaves by sys.exit after a bare os.fork does not end well beside a process group of gloo, with or without
     us; those of multiprocessing, which loader workers are, do.
     """
-    program = BEGIN + """
+    program = (
+        BEGIN
+        + """
 import multiprocessing
 from torch.utils.data import DataLoader
 child = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(5))
@@ -573,4 +595,5 @@ dist.all_reduce(tensor)
 print(ask_server(SOCKET, "ping", 60) is not None)
 dist.destroy_process_group()
 """
+    )
     assert fine(run(tmp_path, program, stand_in=False, level="L2")) == "5\n4\nTrue\n"

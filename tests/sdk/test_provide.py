@@ -188,7 +188,9 @@ def test_beside_the_installed_package_all_other_names_and_modules_are_its_own(ra
     )
     (package / "fault_tolerance" / "config.py").write_text("class FaultToleranceConfig: pass\nMORE = 'more of theirs'\n")
     (package / "fault_tolerance" / "utils.py").write_text("from .config import MORE\nHELP = 'help'\n")
-    (package / "inprocess" / "__init__.py").write_text("from ..fault_tolerance import Callback\nfrom ..fault_tolerance.utils import HELP\n")
+    (package / "inprocess" / "__init__.py").write_text(
+        "from ..fault_tolerance import Callback\nfrom ..fault_tolerance.utils import HELP\n"
+    )
     said = rank.code("""
         from nvidia_resiliency_ext.inprocess import Callback, HELP
         from nvidia_resiliency_ext.fault_tolerance import FaultToleranceConfig, RankMonitorClient, utils

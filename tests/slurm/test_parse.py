@@ -186,9 +186,7 @@ def test_takes_more_than_a_thousand_nodes() -> None:
     assert parse_job(text, number).node_count == 2048
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("1795256261", 1_795_256_261), ("Unknown", 0), ("N/A", 0), ("None", 0), ("", 0)]
-)
+@pytest.mark.parametrize(("text", "seconds"), [("1795256261", 1_795_256_261), ("Unknown", 0), ("N/A", 0), ("None", 0), ("", 0)])
 def test_reads_times(text: str, seconds: int) -> None:
     assert unix_time(text) == seconds
 

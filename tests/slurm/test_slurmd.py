@@ -14,6 +14,7 @@ LIMIT_S = 10.0
 
 def test_a_slurmd_that_closes_a_connection_over_which_nothing_comes_is_alive() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
+
         def serve() -> None:
             there, _ = server.accept()
             with there:

@@ -109,7 +109,9 @@ class Truth:
         self.looks: Counter[str] = Counter()
         self.healing: dict[str, tuple[str, ...]] = {}
         self.questions = 0
-        self.puzzles: list[tuple[int, int | None]] = []  # attempts, or ranks of one, of which it was asked what is behind their end
+        self.puzzles: list[
+            tuple[int, int | None]
+        ] = []  # attempts, or ranks of one, of which it was asked what is behind their end
         self.requeueing = False
         self.attempts: set[int] = set()
         self.decided: set[str] = set()
@@ -298,7 +300,9 @@ class Job:
     ) -> None:  # fmt: skip
         self.diagnose, self.advise = diagnose, advise
         self.iteration: int | None = None  # what progress.file holds
-        able = {*map(Capability, can)} | ({Capability.DIAGNOSE} if diagnose else set()) | ({Capability.ADVISE} if advise else set())
+        able = (
+            {*map(Capability, can)} | ({Capability.DIAGNOSE} if diagnose else set()) | ({Capability.ADVISE} if advise else set())
+        )
         self.settings = settings or Settings()
         self.ledger = list(past)
         self._last_card = LastCard()

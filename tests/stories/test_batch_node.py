@@ -223,7 +223,9 @@ def test_the_donors_of_an_ftrun_that_was_killed_are_ended_by_the_next() -> None:
     ([rec.RunBegan(2.0, "runs", "7", "c", 1, "k", "train", "n1")], False),  # the donor may be what it waits for
     ([rec.RunBegan(2.0, "ended", "7", "c", 1, "k", "train", "n1"), rec.Finished(3.0, "ended", 0, "done")], True),
 ])  # fmt: skip
-def test_donors_that_nobody_has_written_down_are_nobody_s_where_an_ftrun_has_died_alone(last: list[rec.Record], died: bool) -> None:
+def test_donors_that_nobody_has_written_down_are_nobody_s_where_an_ftrun_has_died_alone(
+    last: list[rec.Record], died: bool
+) -> None:
     records = [
         rec.RunBegan(1.0, "earlier", "7", "c", 0, "k", "train", "n1"),
         rec.RunBegan(1.0, "killed", "7", "c", 1, "k", "train", "n1"), *last,

@@ -45,7 +45,9 @@ def judged(ends: tuple[RankEnd, ...], faults: tuple[Fault, ...], bad: Mapping[st
 class Campaign:
     """One job over many schedulings, on the first nodes of the cluster that nothing keeps it off."""
 
-    def __init__(self, per_node: int = 1, width: int = 2, policy: Settings | None = None, remembered: Iterable[str] = (), **more: Any) -> None:
+    def __init__(
+        self, per_node: int = 1, width: int = 2, policy: Settings | None = None, remembered: Iterable[str] = (), **more: Any
+    ) -> None:
         self.width = width
         known = dict.fromkeys(remembered, "abandoned because of a fault by jobs 3, 4, last: Slurm says DOWN")
         self.job = Job(policy, nodes=CLUSTER[:width], per_node=per_node, diagnose=judged, remembered=known, **more)

@@ -90,9 +90,7 @@ class Life:
 
     def __post_init__(self) -> None:
         known = dict.fromkeys(self.remembered, "abandoned because of a fault by jobs 3, 4")
-        self.job = Job(
-            self.policy, nodes=CLUSTER[: self.width], per_node=self.per_node, diagnose=self.diagnose, remembered=known
-        )
+        self.job = Job(self.policy, nodes=CLUSTER[: self.width], per_node=self.per_node, diagnose=self.diagnose, remembered=known)
         self._begin()
 
     def diagnose(self, ends: tuple[RankEnd, ...], faults: tuple[Fault, ...], bad: Mapping[str, str]) -> Verdict:
@@ -117,7 +115,11 @@ class Life:
         if isinstance(act, Device) and not act.isolate and new:
             node = self.job.nodes[act.node % self.width]
             self.healing[node] = self.healing.get(node, 0) + 1  # each sighting counts, also one that was laid to the program
-            if new[0].cause == "device" and self.healing[node] < self.policy.same_code_limit and new[0].rung != "in-place-restart":
+            if (
+                new[0].cause == "device"
+                and self.healing[node] < self.policy.same_code_limit
+                and new[0].rung != "in-place-restart"
+            ):
                 self.dearer.append(f"{new[0].rung}: {new[0].passed}")
         if self.job.did(do.Requeue):
             free = [node for node in CLUSTER if node not in self.job.excluded]
@@ -150,7 +152,9 @@ class Life:
         for place in act.at:
             rank = place % (self.width * self.per_node)
             shown[rank] = self.job.nodes[rank // self.per_node]
-        suspects = {node: Suspect(node, rank, act.blame, f"rank {rank} on {node}: {act.signature}") for rank, node in shown.items()}
+        suspects = {
+            node: Suspect(node, rank, act.blame, f"rank {rank} on {node}: {act.signature}") for rank, node in shown.items()
+        }
         return Verdict(
             act.error_class, act.retriable, Confidence.STRONG, act.signature, f"{act.signature} was seen",
             tuple(suspects.values()), heals=act.heals, shown=shown, setup=act.setup,

@@ -205,7 +205,9 @@ def test_a_node_that_the_program_asks_to_leave_is_left() -> None:
 def test_who_hangs_is_told_from_what_all_ranks_were_doing() -> None:
     group = GroupView("0#1", (0, 1, 2, 3), 11, 10, None, "gloo:all_reduce")
     views = [RankView(rank, f"n{rank // 2 + 1}", ProcessState.SLEEPING, groups=(group,), probed=True) for rank in (0, 1, 3)]
-    behind = RankView(2, "n2", ProcessState.SLEEPING, wchan="hrtimer_nanosleep", groups=(replace(group, entered=10),), probed=True)
+    behind = RankView(
+        2, "n2", ProcessState.SLEEPING, wchan="hrtimer_nanosleep", groups=(replace(group, entered=10),), probed=True
+    )
     job = Job(ON).begin()
     job.silent.add(do.TakeEvidence)
     quiet(job)
@@ -249,7 +251,11 @@ def test_evidence_of_the_ranks_before_is_not_that_of_these() -> None:
     job.tell(*(ev.EvidenceTaken(node, "old", attempt=1) for node in job.nodes))
     assert job.rungs == ["hang-restart"], "that of these is still awaited"
     job.tell(*(ev.EvidenceTaken(node, "new") for node in job.nodes))
-    assert job.rungs == ["hang-restart"] * 2 and {keep.text for keep in job.did(do.KeepEvidence)} == {"stacks of n1", "stacks of n2", "new"}
+    assert job.rungs == ["hang-restart"] * 2 and {keep.text for keep in job.did(do.KeepEvidence)} == {
+        "stacks of n1",
+        "stacks of n2",
+        "new",
+    }
 
 
 def test_use_that_was_sampled_of_the_ranks_before_is_no_proof() -> None:
@@ -435,7 +441,9 @@ def test_hints_come_with_the_report_of_a_hang_that_nothing_answers() -> None:
     ((ends, stacks),) = asked
     assert [piece.text for piece in ends[1].output] == ["epoch 3\n"], "what comes later may be of our own doing"
     assert stacks == {"n1": "stacks of n1", "n2": "stacks of n2"} and not job.did(do.StopRanks)
-    assert job.recorded(rec.Advised)[0].name == "loader" and "ranks wait for their DataLoader workers: use fewer workers" in job.said
+    assert (
+        job.recorded(rec.Advised)[0].name == "loader" and "ranks wait for their DataLoader workers: use fewer workers" in job.said
+    )
     assert {keep.node for keep in job.did(do.KeepEvidence)} == {"n1", "n2"}
 
 

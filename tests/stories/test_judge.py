@@ -1636,9 +1636,16 @@ def test_clean_ups_that_other_jobs_have_met_are_counted_on() -> None:
     assert start.watch_s == 0.0 and 41.0 < start.in_s < 43.0
 
 
-@pytest.mark.parametrize(("given_s", "grace_s", "epilog", "in_s"), [
-    (5.0, -1.0, True, 5.0), (0.0, 10.0, True, 18.0), (5.0, 10.0, True, 18.0), (30.0, 10.0, True, 30.0), (5.0, 10.0, False, 5.0),
-])
+@pytest.mark.parametrize(
+    ("given_s", "grace_s", "epilog", "in_s"),
+    [
+        (5.0, -1.0, True, 5.0),
+        (0.0, 10.0, True, 18.0),
+        (5.0, 10.0, True, 18.0),
+        (30.0, 10.0, True, 30.0),
+        (5.0, 10.0, False, 5.0),
+    ],
+)
 def test_what_the_job_says_of_its_clean_up_is_waited_for(given_s: float, grace_s: float, epilog: bool, in_s: float) -> None:
     job = Job(Settings(start_in_s=given_s, cleanup_grace_s=grace_s)).begin()
     assert start_of(job, epilog) == do.Start(in_s, 0.0, epilog)

@@ -273,7 +273,9 @@ def test_requeued_by_slurm_away_from_a_dead_node_a_job_waits_for_the_leases_ther
 def test_what_an_earlier_scheduling_left_behind() -> None:
     first, second = running(), running(schedule=1)
     nodes = frozenset({"n1", "n2"})
-    assert predecessors(first.ledger, 1).not_cleaned_up() == nodes and predecessors(first.ledger, 0).not_cleaned_up() == frozenset()
+    assert (
+        predecessors(first.ledger, 1).not_cleaned_up() == nodes and predecessors(first.ledger, 0).not_cleaned_up() == frozenset()
+    )
     assert predecessors([*first.ledger, *second.ledger], 2).not_cleaned_up() == nodes
     first.exits(0, 1)
     assert first.status == 75 and predecessors(first.ledger, 1).not_cleaned_up() == frozenset()
@@ -312,7 +314,9 @@ def test_whoever_comes_after_it_in_the_script_waits_for_them_as_long_as_they_las
     assert job.recorded(rec.Finished)[-1].unproven == ("n2",)
     left = predecessors(job.ledger, 0).awaited(Settings(), job.now.unix + age_s)
     assert left == ({"n2"} if age_s < ALL_S else frozenset())
-    assert predecessors(job.ledger, 1).awaited(Settings(), job.now.unix) == frozenset(), "a later scheduling is Slurm's to hold back"
+    assert predecessors(job.ledger, 1).awaited(Settings(), job.now.unix) == frozenset(), (
+        "a later scheduling is Slurm's to hold back"
+    )
 
 
 def test_nobody_waits_for_ranks_whose_end_is_proven() -> None:

@@ -10,7 +10,9 @@ from ftslurm.model import record as rec
 from ftslurm.model.settings import Layer, Settings, resolve
 from tests.stories.replay import Job
 
-IN_PLACE = Settings(progress_file="/ckpt/latest", progress_attempts=2, crash_restarts=50, no_restart_status=93, retry_policy="OnFailure")
+IN_PLACE = Settings(
+    progress_file="/ckpt/latest", progress_attempts=2, crash_restarts=50, no_restart_status=93, retry_policy="OnFailure"
+)
 
 
 def attempts(job: Job, *iterations: int | None) -> Job:
@@ -62,6 +64,8 @@ def test_a_file_system_that_hangs_holds_nobody_up() -> None:
 
 def test_the_keys_of_ft_launcher_set_it_and_a_setting_beats_them() -> None:
     config = {"checkpoint_iteration_file": "/a", "min_progress_iterations": 4, "max_no_progress_cycles": -1}
-    found = resolve([Layer({"fault_tolerance": config, "progress.iterations": 9}, {"fault_tolerance": "x", "progress.iterations": "y"})])
+    found = resolve(
+        [Layer({"fault_tolerance": config, "progress.iterations": 9}, {"fault_tolerance": "x", "progress.iterations": "y"})]
+    )
     st = found.settings
     assert (st.progress_file, st.progress_least, st.progress_attempts) == ("/a", 9, 0) and found.places["progress.file"] == "x"

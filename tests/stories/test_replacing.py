@@ -114,7 +114,10 @@ def test_counters_go_on_from_there() -> None:
     assert layout(job).nodes == ("n1", "n5", "n3")
     assert counts(job) == [(1, 4), (1, 4), (3, 1), (3, 1), (1, 4), (1, 4)]
     job.shows(fault("n1", graded=FaultClass.ISOLATE))
-    assert job.rungs[-1] == "isolated-requeue" and "no spare node is left" in dict(job.recorded(rec.Decided)[-1].passed)["node-replacement"]
+    assert (
+        job.rungs[-1] == "isolated-requeue"
+        and "no spare node is left" in dict(job.recorded(rec.Decided)[-1].passed)["node-replacement"]
+    )
     later = job.again(nodes=("n6", "n3", "n7", "n8", "n9")).begin()
     assert counts(later) == [(2, 1), (2, 1), (4, 1), (4, 1), (2, 1), (2, 1)]
 
@@ -240,7 +243,9 @@ def test_an_agent_that_comes_up_late_on_a_node_that_was_left_is_dismissed() -> N
     job = with_spares()
     job.reachable = False
     job.wait(15.0)
-    job.tell(ev.AgentLost("n2", "it hung up"), ev.NodeSilent("n2", 15.0), ev.ShimLost(2, "it hung up"), ev.ShimLost(3, "it hung up"))
+    job.tell(
+        ev.AgentLost("n2", "it hung up"), ev.NodeSilent("n2", 15.0), ev.ShimLost(2, "it hung up"), ev.ShimLost(3, "it hung up")
+    )
     assert job.judge.phase is Phase.RUNNING
     assert job.tell(ev.AgentArrived("n2", ("ascend",))) == [do.DismissAgents(("n2",))]
     assert not job.tell(ev.DevicesSeen("n2", (BROKEN,)))
@@ -408,7 +413,9 @@ def test_a_rank_0_on_a_lent_node_is_of_our_job_too() -> None:
     job.donors = ["n9"]
     job.begin().shows(fault("n1", graded=FaultClass.ISOLATE))
     assert layout(job).nodes == ("n9", "n2")
-    assert {(job.env(rank).get("SLURM_JOB_ID", "7"), job.env(rank).get("SLURM_STEP_ID", "0")) for rank in range(4)} == {("7", "0")}
+    assert {(job.env(rank).get("SLURM_JOB_ID", "7"), job.env(rank).get("SLURM_STEP_ID", "0")) for rank in range(4)} == {
+        ("7", "0")
+    }
 
 
 def test_a_donor_that_goes_while_the_step_comes_up_is_not_waited_for() -> None:
@@ -762,7 +769,9 @@ def test_a_spare_that_dies_is_given_back_before_slurm_ends_the_job_with_it() -> 
     job = with_spares()
     job.reachable = False
     job.wait(IDLE_LOOK * POLICY.silence_s)
-    assert job.did(do.ProbeNodes)[-1].nodes == ("n4", "n5") and not job.did(do.ReleaseNodes), "its slurmd may only be started anew"
+    assert job.did(do.ProbeNodes)[-1].nodes == ("n4", "n5") and not job.did(do.ReleaseNodes), (
+        "its slurmd may only be started anew"
+    )
     job.wait(IDLE_LOOK * POLICY.silence_s)
     assert [release.nodes for release in job.did(do.ReleaseNodes)] == [("n4",), ("n5",)]
     assert [refused.node for refused in job.recorded(rec.NodeRefused)] == ["n4", "n5"]

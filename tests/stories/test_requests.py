@@ -468,7 +468,9 @@ def test_files_show_a_checkpoint_too_by_a_setting_or_by_the_request() -> None:
     job.tell(ev.CheckpointMade("/other/*.pt", "/other/7.pt"))
     assert job.status == 75
     job = job.again().begin()
-    assert job.did(do.WatchCheckpoints) == [do.WatchCheckpoints(("/ckpt/*.pt",), 5.0)], "the other one still waits, after the requeue"
+    assert job.did(do.WatchCheckpoints) == [do.WatchCheckpoints(("/ckpt/*.pt",), 5.0)], (
+        "the other one still waits, after the requeue"
+    )
     job.tell(ev.CheckpointMade("/ckpt/*.pt", "/ckpt/8.pt"))
     assert job.status == 143
 

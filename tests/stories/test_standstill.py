@@ -73,7 +73,9 @@ def test_a_rank_without_a_probe_may_well_do_something() -> None:
 
 
 @pytest.mark.parametrize(("least", "rungs"), [(1, ["shrink"]), (2, [])])
-def test_where_fewer_nodes_are_enough_they_go_on_without_the_node_whose_connections_are_stuck(least: int, rungs: list[str]) -> None:
+def test_where_fewer_nodes_are_enough_they_go_on_without_the_node_whose_connections_are_stuck(
+    least: int, rungs: list[str]
+) -> None:
     """With hang restarts off, what the ladder cannot answer is left alone."""
     policy = replace(ON, hang_restart=False, isolated_requeue=False, shrink=True, min_nodes=least, node_replacements=1)
     job = Job(policy, can=("ask", "requeue", "replace", "release"), width=2).begin()
@@ -215,7 +217,9 @@ def test_a_slow_rank_is_written_down_once() -> None:
         job.wait(60)
         for node, ranks in (("n1", (0, 1)), ("n2", (2, 3))):
             job.tell(ev.RanksCompared(node, (), tuple(map(enters, ranks))))
-    assert [(found.sign, found.level, found.ranks) for found in job.recorded(rec.CulpritSeen)] == [("RankNonCommSlow", "Info", (1,))]
+    assert [(found.sign, found.level, found.ranks) for found in job.recorded(rec.CulpritSeen)] == [
+        ("RankNonCommSlow", "Info", (1,))
+    ]
     assert job.said.count("RankNonCommSlow") == 1 and not job.rungs
 
 
@@ -299,7 +303,9 @@ def test_a_step_that_the_program_tells_is_life() -> None:
     assert not job.rungs
 
 
-@pytest.mark.parametrize("views", [tuple(replace(view, left=True) for view in INSIDE), (*OUTSIDE[:3], replace(OUTSIDE[3], left=True))])
+@pytest.mark.parametrize(
+    "views", [tuple(replace(view, left=True) for view in INSIDE), (*OUTSIDE[:3], replace(OUTSIDE[3], left=True))]
+)
 def test_a_job_that_has_given_up_its_groups_is_at_its_end(views: tuple[RankView, ...]) -> None:
     """An export, an upload: whatever it does then, without any group, is no standstill."""
     job = Job(ON).begin()
@@ -360,7 +366,9 @@ def test_a_rank_that_beats_is_never_hung(seen: list[tuple[RankView, ...]]) -> No
     """Whatever its collectives look like: its own beats are judged by their own limits."""
     job = standing(seen[0], reports=True)
     for views in seen:
-        job.views = tuple(replace(view, cpu_percent=0.1, io_bytes_s=0.0, process=ProcessState.SLEEPING, idle_s=1e4) for view in views)
+        job.views = tuple(
+            replace(view, cpu_percent=0.1, io_bytes_s=0.0, process=ProcessState.SLEEPING, idle_s=1e4) for view in views
+        )
         job.wait(60)
     assert not job.rungs
 

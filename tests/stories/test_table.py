@@ -28,7 +28,12 @@ VERDICTS = (
     unknown("nobody looked"),
     Verdict(ErrorClass.USER_CODE, Retriable.NO, Confidence.STRONG, "py-key", "KeyError", program=True),
     Verdict(
-        ErrorClass.HARDWARE, Retriable.YES, Confidence.STRONG, "cuda-ecc", "ECC error", (Suspect("n2", 1, Blame.YES, "it said so"),)
+        ErrorClass.HARDWARE,
+        Retriable.YES,
+        Confidence.STRONG,
+        "cuda-ecc",
+        "ECC error",
+        (Suspect("n2", 1, Blame.YES, "it said so"),),
     ),
 )
 ONLY_FIRST = "the loop tells it once, first of all"
@@ -273,15 +278,25 @@ CAN_REPLACE = ("ask", "requeue", "probe", "replace", "release")
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(policy=POLICIES, can=st.sampled_from([("ask", "requeue", "probe"), ("ask", "requeue", "diagnose", "advise"), ("ask", "diagnose"), ()]), script=scripts(60))
+@given(
+    policy=POLICIES,
+    can=st.sampled_from([("ask", "requeue", "probe"), ("ask", "requeue", "diagnose", "advise"), ("ask", "diagnose"), ()]),
+    script=scripts(60),
+)
 def test_whatever_happens_the_rules_hold(policy: Settings, can: tuple[str, ...], script: list[int]) -> None:
     """The rules are those of replay.Truth: see there. Whatever the judge cannot answer is a LookupError."""
     Chaos(policy, can, script).run()
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(policy=REPLACING, can=st.sampled_from([CAN_REPLACE, (*CAN_REPLACE, "diagnose"), ("ask", "requeue", "replace"), ("replace", "diagnose")]), script=scripts(80))
-def test_whatever_happens_while_nodes_are_replaced_the_rules_hold(policy: Settings, can: tuple[str, ...], script: list[int]) -> None:
+@given(
+    policy=REPLACING,
+    can=st.sampled_from([CAN_REPLACE, (*CAN_REPLACE, "diagnose"), ("ask", "requeue", "replace"), ("replace", "diagnose")]),
+    script=scripts(80),
+)
+def test_whatever_happens_while_nodes_are_replaced_the_rules_hold(
+    policy: Settings, can: tuple[str, ...], script: list[int]
+) -> None:
     Chaos(policy, can, script).run()
 
 
@@ -298,7 +313,11 @@ ALONE = Settings(
 @example(policy=ALONE, script=LATE_WORD)
 def test_left_alone_after_anything_a_job_comes_to_an_end(policy: Settings, script: list[int]) -> None:
     """Whatever has happened: once nobody answers any more and a day goes by, ftrun is done or its ranks still run."""
-    chaos = Chaos(policy, CAN_REPLACE if policy.node_replacement or policy.shrink else ("ask", "requeue", "probe", "diagnose", "advise"), script)
+    chaos = Chaos(
+        policy,
+        CAN_REPLACE if policy.node_replacement or policy.shrink else ("ask", "requeue", "probe", "diagnose", "advise"),
+        script,
+    )
     chaos.run()
     job = chaos.job
     job.full = False

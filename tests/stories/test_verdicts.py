@@ -70,7 +70,9 @@ def test_what_one_node_s_ranks_said_first_and_another_s_next_is_the_program_s() 
     """Whoever comes first stops the others before they can say the same."""
     on = {
         node: verdict(
-            retriable=Retriable.ONCE, suspects=(Suspect(node, ranks[0], Blame.SUSPECT, "only there"),), shown=dict.fromkeys(ranks, node)
+            retriable=Retriable.ONCE,
+            suspects=(Suspect(node, ranks[0], Blame.SUSPECT, "only there"),),
+            shown=dict.fromkeys(ranks, node),
         )
         for node, ranks in {"n1": (0, 1), "n2": (2, 3)}.items()
     }
@@ -394,8 +396,10 @@ def test_a_drilled_device_fault_reaches_an_agent_that_is_still_coming_up() -> No
     assert job.recorded(rec.Drilled)
 
 
-@pytest.mark.parametrize("order", [ev.DrillAsked(5, "rank-crash", rank=9), ev.DrillAsked(5, "lost-node", node="n9"),
-                                   ev.DrillAsked(5, "nonsense", rank=1)])
+@pytest.mark.parametrize(
+    "order",
+    [ev.DrillAsked(5, "rank-crash", rank=9), ev.DrillAsked(5, "lost-node", node="n9"), ev.DrillAsked(5, "nonsense", rank=1)],
+)
 def test_a_drill_on_nobody_is_refused_in_words(order: ev.DrillAsked) -> None:
     job = Job().begin()
     job.tell(order)
@@ -437,7 +441,9 @@ def ports(job: Job) -> list[str]:
     return [start.env[0]["MASTER_PORT"] for start in job.did(do.StartRanks)]
 
 
-@pytest.mark.parametrize(("times", "rungs"), [(5, ["in-place-restart"] * 5), (6, ["in-place-restart"] * 5 + ["unconditional-requeue"])])
+@pytest.mark.parametrize(
+    ("times", "rungs"), [(5, ["in-place-restart"] * 5), (6, ["in-place-restart"] * 5 + ["unconditional-requeue"])]
+)
 def test_a_port_of_our_own_choice_that_somebody_else_has_costs_nothing_and_another_is_tried(times: int, rungs: list[str]) -> None:
     """Not for ever: what takes each of them is something else."""
     jobs: list[Job] = []

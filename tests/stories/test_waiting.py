@@ -100,7 +100,9 @@ def test_a_donor_that_is_waited_for_longer_than_the_leases_is_told_of_again() ->
     assert waits(job)[-1] == "a node of donor job 4712"
     job.tell(ev.NodeBorrowed(1, "n5", 4712))
     kinds = [type(decision) for decision in job.decisions]
-    assert kinds.index(do.ReleaseNodes) > max(n for n, kind in enumerate(kinds) if kind is do.ShowWait), "then Slurm takes no more"
+    assert kinds.index(do.ReleaseNodes) > max(n for n, kind in enumerate(kinds) if kind is do.ShowWait), (
+        "then Slurm takes no more"
+    )
 
 
 def test_ranks_that_take_their_time_to_end() -> None:
@@ -140,8 +142,12 @@ def test_a_requeue_says_what_the_job_will_wait_for() -> None:
     job.wait(100.0)
     assert job.did(do.ShowWait)[-1].what == (
         "its nodes to be clean, which they are at the latest when Slurm takes n2 for down (SlurmdTimeout 300 s, up to twice that), "
-        "requeued")
-    assert "as soon as its nodes are clean, at the latest when Slurm takes n2 for down (SlurmdTimeout 300 s" in job.said.splitlines()[-1]
+        "requeued"
+    )
+    assert (
+        "as soon as its nodes are clean, at the latest when Slurm takes n2 for down (SlurmdTimeout 300 s"
+        in job.said.splitlines()[-1]
+    )
     plain = Job().begin()
     plain.exits(0, 1)
     assert plain.did(do.ShowWait)[-1].what == "its nodes to be clean, requeued"

@@ -37,17 +37,20 @@ def process(proc: Path, groups: str) -> Path:
     return proc
 
 
-@pytest.mark.parametrize(("kind", "path", "found"), [
-    ("v1", "/slurm/uid_1000/job_5/step_0", ["job_5", "step_0"]),
-    ("v1", "/slurm_n1/uid_1000/job_5/step_0", ["job_5", "step_0"]),
-    ("v2", "/system.slice/slurmstepd.scope/job_5/step_0", ["job_5", "step_0"]),
-    ("v2", "/system.slice/n1_slurmstepd.scope/job_5/step_0", ["job_5", "step_0"]),
-    ("v2", "/system.slice/slurmd.service/step_0", []),
-    ("v2", "/system.slice/sshd.service/slurm/job_5/step_0", []),
-    ("v2", "/user.slice/user-1000.slice/slurm/job_5/step_0", []),
-    ("v2", "/kubepods/job_5/step_0", []),
-    ("v1", "/slurm/uid_1000/job_5x/step_0", []),
-])
+@pytest.mark.parametrize(
+    ("kind", "path", "found"),
+    [
+        ("v1", "/slurm/uid_1000/job_5/step_0", ["job_5", "step_0"]),
+        ("v1", "/slurm_n1/uid_1000/job_5/step_0", ["job_5", "step_0"]),
+        ("v2", "/system.slice/slurmstepd.scope/job_5/step_0", ["job_5", "step_0"]),
+        ("v2", "/system.slice/n1_slurmstepd.scope/job_5/step_0", ["job_5", "step_0"]),
+        ("v2", "/system.slice/slurmd.service/step_0", []),
+        ("v2", "/system.slice/sshd.service/slurm/job_5/step_0", []),
+        ("v2", "/user.slice/user-1000.slice/slurm/job_5/step_0", []),
+        ("v2", "/kubepods/job_5/step_0", []),
+        ("v1", "/slurm/uid_1000/job_5x/step_0", []),
+    ],
+)
 def test_only_groups_of_a_job_are_touched(tmp_path: Path, kind: str, path: str, found: list[str]) -> None:
     tree(tmp_path / "fs", path, kind)
     proc = process(tmp_path / "proc", (V1 if kind == "v1" else V2).format(path))

@@ -30,7 +30,9 @@ def test_all_that_is_needed_is_pinned_by_hash() -> None:
         assert name in pins, f"{name} is missing: run tools/lock"
         assert all(version in needed.specifier for version, _ in pins[name]), f"{line}: run tools/lock"
     assert all(hashes for each in pins.values() for _, hashes in each)
-    assert not re.search(r"://|^-(?!-)|^--(?!hash)", (ROOT / "requirements.lock").read_text(), re.M), "nothing names where it is had"
+    assert not re.search(r"://|^-(?!-)|^--(?!hash)", (ROOT / "requirements.lock").read_text(), re.M), (
+        "nothing names where it is had"
+    )
 
 
 AUDITS = {

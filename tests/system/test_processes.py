@@ -59,7 +59,9 @@ def test_whose_command_line_is_read_too_late_has_none(monkeypatch: pytest.Monkey
     assert commands_of([1]) == {}
 
 
-def test_a_name_with_brackets_and_line_ends_deceives_nobody(started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
+def test_a_name_with_brackets_and_line_ends_deceives_nobody(
+    started: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
     name = "x) Z 1\nUid: 0 )"
     program = tmp_path / name
     program.symlink_to("/bin/sleep")
@@ -70,9 +72,13 @@ def test_a_name_with_brackets_and_line_ends_deceives_nobody(started: Callable[..
 
 @pytest.mark.skipif(platform.machine() not in EXIT_OF_ONE_THREAD, reason="the number of the system call is not known here")
 def test_a_process_whose_main_thread_has_ended_lives_and_is_ended(started: Callable[..., subprocess.Popen[bytes]]) -> None:
-    child = started(sys.executable, "-c", "import ctypes, threading, time\n"
-                    "threading.Thread(target=time.sleep, args=(1000,)).start()\n"
-                    f"ctypes.CDLL(None).syscall({EXIT_OF_ONE_THREAD[platform.machine()]}, 0)")
+    child = started(
+        sys.executable,
+        "-c",
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(1000,)).start()\n"
+        f"ctypes.CDLL(None).syscall({EXIT_OF_ONE_THREAD[platform.machine()]}, 0)",
+    )
     wait_for(lambda: all_processes()[child.pid].state == "without its main thread")
     process = all_processes()[child.pid]
     assert still_there([process]) == (process,)
@@ -94,13 +100,16 @@ def test_another_process_of_that_pid_is_not_touched(started: Callable[..., subpr
     assert end_processes([earlier], 1.0, 1.0) == () and child.poll() is None
 
 
-@pytest.mark.parametrize(("session", "groups", "login"), [
-    ("3", "0::/user.slice/user-1000.slice/session-3.scope\n", True),
-    ("3", "4:memory:/x\n1:name=systemd:/user.slice/user-1000.slice/session-3.scope\n", True),
-    ("3", "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n", False),
-    ("3", "4:memory:/user.slice/x\n1:name=systemd:/system.slice/slurmd.service\n", False),
-    ("4294967295", "0::/user.slice/user-1000.slice/session-3.scope\n", False),
-])
+@pytest.mark.parametrize(
+    ("session", "groups", "login"),
+    [
+        ("3", "0::/user.slice/user-1000.slice/session-3.scope\n", True),
+        ("3", "4:memory:/x\n1:name=systemd:/user.slice/user-1000.slice/session-3.scope\n", True),
+        ("3", "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n", False),
+        ("3", "4:memory:/user.slice/x\n1:name=systemd:/system.slice/slurmd.service\n", False),
+        ("4294967295", "0::/user.slice/user-1000.slice/session-3.scope\n", False),
+    ],
+)
 def test_a_login_has_a_session_and_its_group(tmp_path: Path, session: str, groups: str, login: bool) -> None:
     (tmp_path / "sessionid").write_text(session)
     (tmp_path / "cgroup").write_text(groups)

@@ -58,7 +58,7 @@ def test_a_copy_of_ftrun_is_passed_over(tmp_path: Path, door: Path, real: Path) 
 
 def test_what_is_not_ftrun_is_taken_as_it_comes(tmp_path: Path, real: Path) -> None:
     """A site's own srun, which calls Slurm's, has its reasons."""
-    own = program(tmp_path / "site", "srun", f"#!/bin/sh\nmodule load x\nexec {real} \"$@\"\n")
+    own = program(tmp_path / "site", "srun", f'#!/bin/sh\nmodule load x\nexec {real} "$@"\n')
     assert find_program("srun", searched(own.parent, real.parent)) == str(own)
 
 

@@ -109,7 +109,9 @@ class Shim:
     # --- saying
 
     def welcome(self) -> None:
-        self._send({"t": "welcome", "a": self.talk.heard, "lease_s": self.lease_s, "beat_s": self.lease_s / 5, "grace_s": self.grace_s})
+        self._send(
+            {"t": "welcome", "a": self.talk.heard, "lease_s": self.lease_s, "beat_s": self.lease_s / 5, "grace_s": self.grace_s}
+        )
         for message in self.talk.kept:
             self._send(message)
 

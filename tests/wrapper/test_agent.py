@@ -204,7 +204,13 @@ def test_what_a_program_asked_for_is_told_before_the_answer_that_a_decision_wait
     assert agent._listen()
     assert agent._pages.turn(time.monotonic()) == [], "the next turn is in a second"
     asks = "from ftslurm.sdk import client; client.shut_down('the data is used up')"
-    env = {"FTSLURM_PAGE": f"{folder}/0.1", "SLURM_PROCID": "0", "FTSLURM_ATTEMPT": "1", "PATH": "/usr/bin:/bin", "PYTHONPATH": ROOT}
+    env = {
+        "FTSLURM_PAGE": f"{folder}/0.1",
+        "SLURM_PROCID": "0",
+        "FTSLURM_ATTEMPT": "1",
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": ROOT,
+    }
     subprocess.run([sys.executable, "-c", asks], env=env, check=True, timeout=60)
     line.coming = [{"t": "look"}]
     assert agent._listen()

@@ -110,9 +110,7 @@ def test_the_same_on_every_rank_is_told_so(tmp_path: Path) -> None:
     assert found.card.why == "the program's fault, on every rank" and found.verdict.program
 
 
-def test_of_a_huge_log_the_head_and_the_tail_are_read_and_that_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_huge_log_the_head_and_the_tail_are_read_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_files, "TOTAL_BYTES", 8192)
     monkeypatch.setattr(log_files, "LEAST_BYTES", 1024)
     text = "first\n" + "step\n" * 9000 + KEY

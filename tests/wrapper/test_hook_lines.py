@@ -27,8 +27,14 @@ RECORDED = Path(__file__).parents[1] / "recorded/slurm"
 @pytest.mark.parametrize("version", ["22.05", "24.11", "26.05"])
 def test_a_plain_cluster_gets_every_line(version: str) -> None:
     lines = conf_lines("/opt/hooks", parse_config((RECORDED / version / "config.txt").read_text()))
-    wanted = {"Prolog=/opt/hooks/prolog", "Epilog=/opt/hooks/epilog", "TaskProlog=/opt/hooks/task_prolog",
-              "EpilogSlurmctld=/opt/hooks/epilog_slurmctld", "HealthCheckProgram=/opt/hooks/health_check", "HealthCheckInterval=300"}
+    wanted = {
+        "Prolog=/opt/hooks/prolog",
+        "Epilog=/opt/hooks/epilog",
+        "TaskProlog=/opt/hooks/task_prolog",
+        "EpilogSlurmctld=/opt/hooks/epilog_slurmctld",
+        "HealthCheckProgram=/opt/hooks/health_check",
+        "HealthCheckInterval=300",
+    }
     assert wanted <= set(lines)
     (parameters,) = (line for line in lines if line.startswith("SchedulerParameters="))
     assert parameters.endswith("nohold_on_prolog_fail")
@@ -111,15 +117,24 @@ echo "end $SLURM_JOB_ID" >>{folder}/looks
 
 
 @pytest.mark.skipif(shutil.which("flock") is None, reason="flock of util-linux is not installed")
-def test_of_many_requeues_at_once_a_few_are_looked_at_and_none_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_requeues_at_once_a_few_are_looked_at_and_none_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hook_scripts, "SLOT_PLACES", f"/nonexistent {tmp_path}")
     python, hook, jobs = tmp_path / "python", tmp_path / "hook", 16
     python.write_text(LOOKS.format(folder=tmp_path))
     python.chmod(0o755)
     (script,) = (one for one in hook_scripts.scripts("/h", str(python), "/c", "") if one.name == "epilog_slurmctld")
     hook.write_text(script.text)
-    env = {"PATH": "/usr/bin:/bin", "SLURM_JOB_RESTART_COUNT": "1", "SLURM_JOB_NODELIST": "n[1-2]; touch x $(reboot)", "SLURM_JOB_UID": "1000"}
-    each = [{**env, "SLURM_JOB_ID": str(number), **({"SLURM_ARRAY_TASK_ID": "9"} if number % 2 else {})} for number in range(jobs)]
+    env = {
+        "PATH": "/usr/bin:/bin",
+        "SLURM_JOB_RESTART_COUNT": "1",
+        "SLURM_JOB_NODELIST": "n[1-2]; touch x $(reboot)",
+        "SLURM_JOB_UID": "1000",
+    }
+    each = [
+        {**env, "SLURM_JOB_ID": str(number), **({"SLURM_ARRAY_TASK_ID": "9"} if number % 2 else {})} for number in range(jobs)
+    ]
     began = time.monotonic()
     hooks = [subprocess.Popen(["sh", hook], env=one, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) for one in each]
     assert [one.wait(30) for one in hooks] == [0] * jobs
@@ -162,14 +177,22 @@ def run_script(folder: Path, name: str, python: str, **env: str) -> subprocess.C
     (script,) = (one for one in hook_scripts.scripts("/h", python, "/c", "") if one.name == name)
     path = folder / name
     path.write_text(script.text)
-    return subprocess.run(["sh", path], text=True, capture_output=True, timeout=60, check=False, env={"PATH": "/usr/bin:/bin", **env})
+    return subprocess.run(
+        ["sh", path], text=True, capture_output=True, timeout=60, check=False, env={"PATH": "/usr/bin:/bin", **env}
+    )
 
 
 @pytest.mark.parametrize(("restarts", "schedule"), [("", "1"), ("2", "3"), ("08", "9"), ("rubbish", "1"), ("$(reboot)", "1")])
 def test_without_a_ledger_the_counters_need_no_python(tmp_path: Path, restarts: str, schedule: str) -> None:
-    done = run_script(tmp_path, "task_prolog", "/nonexistent/python", SLURM_JOB_ID="7", SLURM_RESTART_COUNT=restarts, HOME=str(tmp_path))
+    done = run_script(
+        tmp_path, "task_prolog", "/nonexistent/python", SLURM_JOB_ID="7", SLURM_RESTART_COUNT=restarts, HOME=str(tmp_path)
+    )
     assert done.returncode == 0
-    assert done.stdout.splitlines()[:3] == [f"export MA_SCHEDULE_CNT={schedule}", "export MA_PROC_START_CNT=1", "export FTSLURM_ATTEMPT=1"]
+    assert done.stdout.splitlines()[:3] == [
+        f"export MA_SCHEDULE_CNT={schedule}",
+        "export MA_PROC_START_CNT=1",
+        "export FTSLURM_ATTEMPT=1",
+    ]
 
 
 def test_a_step_of_ftrun_s_is_left_to_ftrun(tmp_path: Path) -> None:
@@ -185,11 +208,17 @@ def test_the_settings_that_are_written_for_a_site_are_settings() -> None:
     assert hook_settings({}, "here") == HookSettings()
 
 
-@pytest.mark.parametrize(("tree", "words"), [
-    ({"helth_command": ["/x"]}, "did you mean `health_command`"), ({"health_command": ["nhc"]}, "absolute path"),
-    ({"limit": 20}, "write a number with a unit"), ({"devices": {"gpu": 8}}, "`gpu` is not one of"),
-    ({"ledgers": ["/home/{user}/../root"]}, "absolute path"), ({"cleanup": "/x"}, "not a list of commands"),
-])
+@pytest.mark.parametrize(
+    ("tree", "words"),
+    [
+        ({"helth_command": ["/x"]}, "did you mean `health_command`"),
+        ({"health_command": ["nhc"]}, "absolute path"),
+        ({"limit": 20}, "write a number with a unit"),
+        ({"devices": {"gpu": 8}}, "`gpu` is not one of"),
+        ({"ledgers": ["/home/{user}/../root"]}, "absolute path"),
+        ({"cleanup": "/x"}, "not a list of commands"),
+    ],
+)
 def test_a_wrong_setting_is_named(tree: dict[str, object], words: str) -> None:
     with pytest.raises(PolicyError, match=words):
         hook_settings(tree, "hooks.yaml")
@@ -251,13 +280,16 @@ def test_links_that_lead_in_a_circle_are_refused(tmp_path: Path) -> None:
 
 
 @as_root
-@pytest.mark.parametrize("spoil", [
-    lambda site: (site / "loose.py").chmod(0o666),
-    lambda site: (site / "deep/inside").chmod(0o777),
-    lambda site: os.chown(site / "deep/inside/module.py", 1234, 1234),
-    lambda site: (site / "elsewhere.py").symlink_to("/tmp/nobody-has-made-this.py"),
-    lambda site: (site.parent / "aside/module.py").chmod(0o666),
-])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda site: (site / "loose.py").chmod(0o666),
+        lambda site: (site / "deep/inside").chmod(0o777),
+        lambda site: os.chown(site / "deep/inside/module.py", 1234, 1234),
+        lambda site: (site / "elsewhere.py").symlink_to("/tmp/nobody-has-made-this.py"),
+        lambda site: (site.parent / "aside/module.py").chmod(0o666),
+    ],
+)
 def test_everything_that_root_s_python_may_import_is_root_s(tmp_path: Path, spoil) -> None:
     site = tmp_path / "site"
     (site / "deep/inside").mkdir(parents=True)

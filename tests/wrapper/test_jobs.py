@@ -20,7 +20,9 @@ ENV = {"SLURM_CLUSTER_NAME": "c"}
 
 
 def job(state: str = "requeued", over: bool = False, cluster: str = "c", number: int = 7, **other: Any) -> JobSummary:
-    made = JobSummary("7", cluster, False, "train", state, "", over, 1, 1, "n1", "", "", 1.0, 2.0, False, 0.0, number, "", "", 0, 0)
+    made = JobSummary(
+        "7", cluster, False, "train", state, "", over, 1, 1, "n1", "", "", 1.0, 2.0, False, 0.0, number, "", "", 0, 0
+    )
     return made._replace(**other)
 
 

@@ -103,7 +103,9 @@ def test_a_rank_that_is_cut_off_ends_with_its_lease_and_not_before(stage: Stage)
 
 
 def test_what_ignores_sigterm_and_what_left_its_group_ends_with_the_lease_as_well(stage: Stage) -> None:
-    shim = stage("trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.1; done' & echo $$; while :; do sleep 0.1; done")
+    shim = stage(
+        "trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.1; done' & echo $$; while :; do sleep 0.1; done"
+    )
     shim.start()
     pids = shim.pid(), shim.pid()
     shim.answers = False

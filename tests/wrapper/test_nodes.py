@@ -59,17 +59,24 @@ def test_who_drained_a_node_and_when_is_read_from_slurm(release: str) -> None:
 
 def test_what_users_left_and_what_slurm_drained_meet_in_one_report(capsys: pytest.CaptureFixture[str]) -> None:
     views = parse_nodes((RECORDED / "22.05" / "nodes.txt").read_text())
-    slurm = look.SlurmSays("c", views, {"HealthCheckProgram": "/usr/local/lib/ftslurm/health_check", "HealthCheckInterval": "300 sec"})
+    slurm = look.SlurmSays(
+        "c", views, {"HealthCheckProgram": "/usr/local/lib/ftslurm/health_check", "HealthCheckInterval": "300 sec"}
+    )
     told = {
         "ann": look.remembered([NodeLeft(5.0, "c", "n2", "7", HBM), NodeLeft(6.0, "c", "n2", "8", HBM)], 10.0, 100.0, 2),
-        "bob": look.remembered([NodeLeft(7.0, "c", "n2", "9", "Slurm says DOWN"), NodeLeft(7.0, "c", "n4", "9", HBM)], 10.0, 100.0, 2),
+        "bob": look.remembered(
+            [NodeLeft(7.0, "c", "n2", "9", "Slurm says DOWN"), NodeLeft(7.0, "c", "n4", "9", HBM)], 10.0, 100.0, 2
+        ),
     }
     two, four = look.reports(told, slurm, ADVISE)
     assert (two.node, two.state, two.reason, two.reason_by) == ("n2", "ALLOCATED+DRAIN", "ftslurm: x  [y] z", "root")
     assert [(by.user, by.jobs, by.suspect) for by in two.left] == [("bob", ("9",), False), ("ann", ("7", "8"), True)]
     assert two.comes_back == "as soon as the health check (every 300 s) finds it well"
     assert two.advice == "see whether it is up: power, network, slurmd; replace the device, if a reboot does not mend it"
-    assert (four.node, four.reason) == ("n4", "bad chip State=IDLE") and four.comes_back == "when whoever took it out of service says so"
+    assert (four.node, four.reason) == (
+        "n4",
+        "bad chip State=IDLE",
+    ) and four.comes_back == "when whoever took it out of service says so"
     print_nodes([two, four], with_users=True)
     shown = capsys.readouterr().out
     assert "n2 on c: allocated+drain, suspect\n" in shown and "left by     ann: 7, 8\n" in shown

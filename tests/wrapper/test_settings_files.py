@@ -123,7 +123,9 @@ except PolicyError as error:
 
 
 # Names: pytest hands them to every child in one variable, which has its limit.
-@pytest.mark.parametrize("text", ["x: " + "[" * 100_000, "x: " + "{a: " * 20_000, "- " * 100_000], ids=["lists", "mappings", "dashes"])
+@pytest.mark.parametrize(
+    "text", ["x: " + "[" * 100_000, "x: " + "{a: " * 20_000, "- " * 100_000], ids=["lists", "mappings", "dashes"]
+)
 def test_yaml_without_bottom_is_refused(policy: Write, text: str) -> None:
     """In a process of its own: a C parser that recurses may end in a segmentation fault."""
     path = policy(text)

@@ -124,7 +124,9 @@ def test_a_signal_is_reported_and_the_shim_ends_by_it(shims: Shims, number: sign
 
 
 def test_what_the_program_said_last_comes_with_its_exit(shims: Shims) -> None:
-    shim = shims("head -c 20000 /dev/zero | tr '\\0' x > $FTSLURM_PAGE.notes; echo >> $FTSLURM_PAGE.notes; echo last >> $FTSLURM_PAGE.notes")
+    shim = shims(
+        "head -c 20000 /dev/zero | tr '\\0' x > $FTSLURM_PAGE.notes; echo >> $FTSLURM_PAGE.notes; echo last >> $FTSLURM_PAGE.notes"
+    )
     shim.start()
     assert shim.hear("exited")["notes"] == [20001, "last\n"]
 
@@ -666,7 +668,10 @@ def orphaned(shims: Shims) -> tuple[Shim, int]:
     left = shim.pid()
     shim.process.kill()
     shim.process.wait(SOON_S)
-    until(lambda: Path(f"/proc/{left}/stat").read_text().rpartition(")")[2].split()[1] != str(shim.hello["pid"]), "it to be orphaned")
+    until(
+        lambda: Path(f"/proc/{left}/stat").read_text().rpartition(")")[2].split()[1] != str(shim.hello["pid"]),
+        "it to be orphaned",
+    )
     assert not is_gone(left)
     return shim, left
 
@@ -715,7 +720,7 @@ def test_what_runs_beside_it_in_the_same_attempt_is_not_of_an_older_one(shims: S
 
 def test_a_process_that_is_just_being_loaded_has_an_environment_all_the_same() -> None:
     """execve(2) over and over, thousands of times a second."""
-    again = "[ $1 -gt 0 ] && exec sh -c \"$0\" \"$0\" $(($1 - 1)); exec sleep 100"
+    again = '[ $1 -gt 0 ] && exec sh -c "$0" "$0" $(($1 - 1)); exec sleep 100'
     with subprocess.Popen(["sh", "-c", again, again, "3000"], env={"MARK": "here", "PATH": os.environ["PATH"]}) as process:
         try:
             while not Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"sleep"):

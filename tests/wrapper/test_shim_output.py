@@ -521,7 +521,6 @@ def test_a_terminal_to_read_from_is_handed_through(shims: Callable[..., Shim]) -
     ours, theirs = pty.openpty()
     name = os.ttyname(theirs)
 
-
     def controlled() -> None:
         as_in_a_terminal()
         os.setsid()

@@ -42,6 +42,7 @@ SETTINGS = Settings(probe_s=0.5, silence_s=0.2)
 def slurmd() -> Iterator[int]:
     """A port at which somebody answers as slurmd does: it closes at once."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
+
         def serve() -> None:
             while True:
                 try:
@@ -207,7 +208,9 @@ def looked_for(script: int = 4711, **other: str) -> bool | None:
     with subprocess.Popen(["sleep", "60"], env={"PATH": os.environ["PATH"], **theirs}) as process:
         try:
             argv = Python(sys.executable, str(REPOSITORY)).module_argv("ftslurm.wrapper.script_look", str(script))
-            done = subprocess.run(argv, env={**ON_N1, "SLURM_TASK_PID": "1234"}, capture_output=True, text=True, check=True, timeout=30)
+            done = subprocess.run(
+                argv, env={**ON_N1, "SLURM_TASK_PID": "1234"}, capture_output=True, text=True, check=True, timeout=30
+            )
             return read_answer(done.stdout)[0]
         finally:
             process.kill()
@@ -257,7 +260,9 @@ def test_an_open_requeue_is_carried_out_as_it_was_decided(job: Job) -> None:
 
 def test_an_end_that_was_decided_is_carried_out_and_the_job_not_requeued(job: Job) -> None:
     """The controller had judged that nothing helps, and did not live to leave the script with that status."""
-    decided = rec.Decided(3.0, "r1-1", 1, "fail", "crash", "the fault is in the program", (("unconditional-requeue", "spent"),), status=7)
+    decided = rec.Decided(
+        3.0, "r1-1", 1, "fail", "crash", "the fault is in the program", (("unconditional-requeue", "spent"),), status=7
+    )
     job.journal.append([decided])
     assert "unconditional-requeue: spent" in job.standby("n2").run()
     assert job.written(rec.Decided) == [decided] and job.slurm.job(job.number).state is JobState.CANCELLED
@@ -305,7 +310,12 @@ def test_nobody_decides_twice_however_many_try_at_once(job: Job) -> None:
 
 def test_one_on_a_node_that_was_replaced_lets_the_job_run(job: Job) -> None:
     """Only the way between it and the batch node is broken."""
-    job.journal.append([rec.SlotsChanged(3.0, "r1", 0, ("n1", "n4", "n3"), {"1": "n4"}), rec.AttemptBegan(4.0, "r1", 2, 0, "k", 2, "n[1,3-4]", 3)])
+    job.journal.append(
+        [
+            rec.SlotsChanged(3.0, "r1", 0, ("n1", "n4", "n3"), {"1": "n4"}),
+            rec.AttemptBegan(4.0, "r1", 2, 0, "k", 2, "n[1,3-4]", 3),
+        ]
+    )
     assert "without this node" in job.standby("n2").run()
     assert not job.written(rec.Decided) and job.slurm.job(job.number).restarts == 0
 

@@ -32,24 +32,43 @@ def write_files(cluster: Cluster) -> None:
 
 
 def start_database(cluster: Cluster) -> None:
-    made = subprocess.run((program("mariadb-install-db"), "--no-defaults", f"--datadir={cluster.folder}/db/data",
-                           "--skip-test-db", "--skip-name-resolve", f"--user={cluster.spec.user}",
-                           "--auth-root-authentication-method=normal"),
-                          capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        (
+            program("mariadb-install-db"),
+            "--no-defaults",
+            f"--datadir={cluster.folder}/db/data",
+            "--skip-test-db",
+            "--skip-name-resolve",
+            f"--user={cluster.spec.user}",
+            "--auth-root-authentication-method=normal",
+        ),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if made.returncode != 0:
         raise Trouble(f"mariadb-install-db failed: {(made.stderr or made.stdout).strip()[-300:]}")
     start([cluster.mariadbd], cluster)
-    wait_for(lambda: "" if Path(cluster.folder, "db/socket").exists() else "mariadbd has no socket", [cluster.mariadbd],
-             logs_of(cluster.mariadbd))
+    wait_for(
+        lambda: "" if Path(cluster.folder, "db/socket").exists() else "mariadbd has no socket",
+        [cluster.mariadbd],
+        logs_of(cluster.mariadbd),
+    )
     start([cluster.slurmdbd], cluster)
-    wait_for(lambda: "" if _sacctmgr(cluster, "show", "cluster").returncode == 0 else "slurmdbd does not answer",
-             [cluster.slurmdbd], logs_of(cluster.slurmdbd))
+    wait_for(
+        lambda: "" if _sacctmgr(cluster, "show", "cluster").returncode == 0 else "slurmdbd does not answer",
+        [cluster.slurmdbd],
+        logs_of(cluster.slurmdbd),
+    )
 
 
 def add_users(cluster: Cluster, users: Sequence[str]) -> None:
     """Before the first sbatch: slurmctld lets nobody submit whom no account knows."""
-    for words in (("add", "cluster", "local"), ("add", "account", ACCOUNT, "Description=users", "Organization=site"),
-                  *(("add", "user", user, f"Account={ACCOUNT}") for user in users)):
+    for words in (
+        ("add", "cluster", "local"),
+        ("add", "account", ACCOUNT, "Description=users", "Organization=site"),
+        *(("add", "user", user, f"Account={ACCOUNT}") for user in users),
+    ):
         done = _sacctmgr(cluster, *words)
         # It ends with 1 where there was nothing to add.
         if done.returncode != 0 and "Nothing new added" not in done.stdout + done.stderr:
@@ -58,5 +77,12 @@ def add_users(cluster: Cluster, users: Sequence[str]) -> None:
 
 
 def _sacctmgr(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run((program("sacctmgr"), "--immediate", *words), env=cluster.environ(), stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(
+        (program("sacctmgr"), "--immediate", *words),
+        env=cluster.environ(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )

@@ -39,8 +39,9 @@ def cable(spec: Spec, node: str) -> str:
 def ip(lines: Iterable[str], target: int | None = None) -> None:
     """Several calls of ip(8) at once, in the network of process `target`, or here. Raises: Trouble."""
     inside = ("nsenter", f"--target={target}", "--net") if target is not None else ()
-    done = subprocess.run((*inside, "ip", "-batch", "-"), input="\n".join(lines) + "\n", text=True, capture_output=True,
-                          check=False)
+    done = subprocess.run(
+        (*inside, "ip", "-batch", "-"), input="\n".join(lines) + "\n", text=True, capture_output=True, check=False
+    )
     if done.returncode != 0:
         raise Trouble(f"the nodes' network cannot be made: {done.stderr.strip()}; boot with --flat where ip(8) may not do this")
 
@@ -67,12 +68,19 @@ def _address_line(spec: Spec, address: str, device: str) -> str:
 def plug_in(cluster: Cluster, nodes: Sequence[str]) -> None:
     """A cable for each of the nodes, whose first processes run."""
     spec, inits = cluster.spec, {node: init_pid(cluster, node) for node in nodes}
-    ip([line for node in nodes for line in (
-        f"link add {cable(spec, node)} type veth peer name eth0 address {hardware_address(spec, node)} netns {inits[node]}",
-        f"link set {cable(spec, node)} master {bridge(spec)} up")])
+    ip(
+        [
+            line
+            for node in nodes
+            for line in (
+                f"link add {cable(spec, node)} type veth peer name eth0 "
+                f"address {hardware_address(spec, node)} netns {inits[node]}",
+                f"link set {cable(spec, node)} master {bridge(spec)} up",
+            )
+        ]
+    )
     for node in nodes:
-        ip(["link set lo up", _address_line(spec, spec.address(node), "eth0"), "link set eth0 up"],
-           inits[node])
+        ip(["link set lo up", _address_line(spec, spec.address(node), "eth0"), "link set eth0 up"], inits[node])
 
 
 def has_cable(cluster: Cluster, node: str) -> bool:

@@ -21,8 +21,11 @@ def start_controller(cluster: Cluster) -> None:
 def start_backup(cluster: Cluster) -> None:
     """After the first one, which lays down the state that both share."""
     start([cluster.backup], cluster)
-    wait_for(lambda: "" if cluster.ask("scontrol", "ping").count(" UP") == 2 else "the backup slurmctld does not answer",
-             [cluster.backup], logs_of(cluster.backup))
+    wait_for(
+        lambda: "" if cluster.ask("scontrol", "ping").count(" UP") == 2 else "the backup slurmctld does not answer",
+        [cluster.backup],
+        logs_of(cluster.backup),
+    )
 
 
 def start_nodes(cluster: Cluster) -> None:
@@ -30,8 +33,9 @@ def start_nodes(cluster: Cluster) -> None:
 
     def lacking() -> str:
         states = cluster.node_states()
-        return ", ".join(f"{node} is {states.get(node, 'unknown')}" for node in cluster.spec.node_names
-                         if states.get(node) != "idle")
+        return ", ".join(
+            f"{node} is {states.get(node, 'unknown')}" for node in cluster.spec.node_names if states.get(node) != "idle"
+        )
 
     start(cluster.slurmds, cluster)
     wait_for(lacking, cluster.slurmds, logs_of(cluster.slurmctld, *cluster.slurmds))

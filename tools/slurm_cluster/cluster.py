@@ -98,9 +98,15 @@ class Cluster:
         folder = self.folder
         # --force turns complaints about folders above ours into warnings (a group-writable home, a closed
         # XDG_RUNTIME_DIR); our own folder is checked by check_folder.
-        argv = (program("munged"), "--force", f"--key-file={folder}/munge/munge.key",
-                f"--socket={folder}/munge/munge.socket", f"--seed-file={folder}/munge/munged.seed",
-                f"--pid-file={folder}/run/munged.pid", f"--log-file={folder}/log/munged.log")
+        argv = (
+            program("munged"),
+            "--force",
+            f"--key-file={folder}/munge/munge.key",
+            f"--socket={folder}/munge/munge.socket",
+            f"--seed-file={folder}/munge/munged.seed",
+            f"--pid-file={folder}/run/munged.pid",
+            f"--log-file={folder}/log/munged.log",
+        )
         return Daemon("munged", argv, folder / "run/munged.pid", folder / "log/munged.log")
 
     @property
@@ -115,26 +121,55 @@ class Cluster:
     def mariadbd(self) -> Daemon:
         """No port and no password: whoever may open the socket is known by it."""
         folder = self.folder / "db"
-        argv = (program("mariadbd"), "--no-defaults", f"--datadir={folder}/data", f"--socket={folder}/socket",
-                "--skip-networking", f"--user={self.spec.user}", f"--init-file={folder}/init.sql",
-                f"--pid-file={self.folder}/run/mariadbd.pid", "--innodb-buffer-pool-size=64M",
-                "--innodb-flush-log-at-trx-commit=0", f"--log-error={self.folder}/log/mariadbd.log",
-                "--plugin-load-add=auth_socket")
+        argv = (
+            program("mariadbd"),
+            "--no-defaults",
+            f"--datadir={folder}/data",
+            f"--socket={folder}/socket",
+            "--skip-networking",
+            f"--user={self.spec.user}",
+            f"--init-file={folder}/init.sql",
+            f"--pid-file={self.folder}/run/mariadbd.pid",
+            "--innodb-buffer-pool-size=64M",
+            "--innodb-flush-log-at-trx-commit=0",
+            f"--log-error={self.folder}/log/mariadbd.log",
+            "--plugin-load-add=auth_socket",
+        )
         return Daemon("mariadbd", argv, self.folder / "run/mariadbd.pid", self.folder / "log/mariadbd.log", stays=True)
 
     @property
     def slurmdbd(self) -> Daemon:
         """SLURM_CONF tells it where slurmdbd.conf lies: beside."""
-        return Daemon("slurmdbd", (program("slurmdbd"),), self.folder / "run/slurmdbd.pid", self.folder / "log/slurmdbd.log",
-                      env={"MYSQL_UNIX_PORT": f"{self.folder}/db/socket"})
+        return Daemon(
+            "slurmdbd",
+            (program("slurmdbd"),),
+            self.folder / "run/slurmdbd.pid",
+            self.folder / "log/slurmdbd.log",
+            env={"MYSQL_UNIX_PORT": f"{self.folder}/db/socket"},
+        )
 
     def init(self, node: str) -> Daemon:
         """The first process of a node that is apart."""
         own_run = ("--own-run",) if self.spec.configless else ()
-        argv = (sys.executable, "-I", str(NODE_INIT), *own_run, str(self.folder), node, self.spec.host_name(node),
-                *self.spec.shared)
-        return Daemon(f"{node}'s init", argv, self.folder / f"run/{node}.init", self.folder / f"log/{node}.init.log",
-                      start=(*OWN_NAMESPACES, *argv), stays=True, marks=(str(self.folder), node))
+        argv = (
+            sys.executable,
+            "-I",
+            str(NODE_INIT),
+            *own_run,
+            str(self.folder),
+            node,
+            self.spec.host_name(node),
+            *self.spec.shared,
+        )
+        return Daemon(
+            f"{node}'s init",
+            argv,
+            self.folder / f"run/{node}.init",
+            self.folder / f"log/{node}.init.log",
+            start=(*OWN_NAMESPACES, *argv),
+            stays=True,
+            marks=(str(self.folder), node),
+        )
 
     def slurmd(self, node: str) -> Daemon:
         where = ("-f", str(self.conf))
@@ -184,9 +219,16 @@ class Cluster:
     def ask(self, *argv: str) -> str:
         """What a Slurm client command answers; empty while slurmctld does not."""
         try:
-            done = subprocess.run((program(argv[0]), *argv[1:]), env=self.environ(), stdin=subprocess.DEVNULL,
-                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=ASK_TIMEOUT_S,
-                                  check=False)
+            done = subprocess.run(
+                (program(argv[0]), *argv[1:]),
+                env=self.environ(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                timeout=ASK_TIMEOUT_S,
+                check=False,
+            )
         except subprocess.TimeoutExpired:
             return ""
         return done.stdout

@@ -71,8 +71,10 @@ def up(options: argparse.Namespace) -> int:
 
 def already_up(cluster: Cluster) -> int:
     if gone := [daemon.name for daemon in cluster.daemons if daemon.pid() is None]:
-        raise Trouble(f"the cluster in {cluster.folder} is up without {', '.join(gone)};"
-                      " start these with node-up or ctld-start, or begin again with down")
+        raise Trouble(
+            f"the cluster in {cluster.folder} is up without {', '.join(gone)};"
+            " start these with node-up or ctld-start, or begin again with down"
+        )
     say(f"the cluster in {cluster.folder} is already running, with {cluster.spec.nodes} nodes")
     print(export_line(cluster))
     return 0
@@ -100,7 +102,12 @@ def make_spec(options: argparse.Namespace) -> Spec:
         if together and getattr(options, name):
             raise Trouble(f"--{name.replace('_', '-')} needs root and nodes that are apart", EX_USAGE)
     spec = Spec(
-        options.nodes, options.cpus, base, socket.gethostname().partition(".")[0], user_name(), parse_version(answer),
+        options.nodes,
+        options.cpus,
+        base,
+        socket.gethostname().partition(".")[0],
+        user_name(),
+        parse_version(answer),
         tuple(options.conf),
     )
     if not together:

@@ -123,10 +123,16 @@ def render_slurm_conf(spec: Spec, folder: Path) -> str:
     names = f"n[1-{spec.nodes}]"
     gres = f" Gres=gpu:{spec.gpus}" if spec.gpus else ""
     # A line for all may name ranges of addresses, but only with one range in each field, and none with colons.
-    places = [(node, place_of(spec, node)) for node in spec.node_names] if spec.apart else [
-        (names, f"NodeAddr=127.0.0.1 NodeHostname={spec.host} Port=[{spec.ports[1]}-{spec.ports[-1]}]")]
-    nodes = [f"NodeName={name} {place} Sockets=1 CoresPerSocket={spec.cpus} ThreadsPerCore=1"
-             f" RealMemory={spec.memory_mb}{gres} State=UNKNOWN" for name, place in places]
+    places = (
+        [(node, place_of(spec, node)) for node in spec.node_names]
+        if spec.apart
+        else [(names, f"NodeAddr=127.0.0.1 NodeHostname={spec.host} Port=[{spec.ports[1]}-{spec.ports[-1]}]")]
+    )
+    nodes = [
+        f"NodeName={name} {place} Sockets=1 CoresPerSocket={spec.cpus} ThreadsPerCore=1"
+        f" RealMemory={spec.memory_mb}{gres} State=UNKNOWN"
+        for name, place in places
+    ]
     partition = f"PartitionName=main Default=YES Nodes={names} MaxTime=UNLIMITED State=UP"
     # The second one named is the backup of the first.
     backup = [f"SlurmctldHost={BACKUP}({spec.address(BACKUP)})"] if spec.backup else []
@@ -147,8 +153,10 @@ def render_cgroup_conf(spec: Spec) -> str:
         # From 24.11 on slurmd looks for cgroups although no plugin of ours asks for them, and fails without.
         return "CgroupPlugin=disabled\n" if spec.version >= (24, 11) else ""
     alone = "IgnoreSystemd=yes\n" if spec.cgroup == "v2" else ""
-    return (f"CgroupPlugin=cgroup/{spec.cgroup}\nCgroupMountpoint=/sys/fs/cgroup\n{alone}"
-            "ConstrainCores=no\nConstrainRAMSpace=yes\nConstrainDevices=yes\n")
+    return (
+        f"CgroupPlugin=cgroup/{spec.cgroup}\nCgroupMountpoint=/sys/fs/cgroup\n{alone}"
+        "ConstrainCores=no\nConstrainRAMSpace=yes\nConstrainDevices=yes\n"
+    )
 
 
 def render_hosts(spec: Spec) -> str:

@@ -39,8 +39,15 @@ def start(daemons: Sequence[Daemon], cluster: Cluster) -> None:
 def spawn(daemon: Daemon, cluster: Cluster) -> subprocess.Popen[bytes]:
     # A file and no pipe: the daemon keeps it, and a pipe's reader would wait for the daemon's end.
     with open(start_log(daemon), "wb") as output:
-        return subprocess.Popen(daemon.start or daemon.argv, env={**cluster.environ(), **daemon.env}, cwd="/",
-                                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        return subprocess.Popen(
+            daemon.start or daemon.argv,
+            env={**cluster.environ(), **daemon.env},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 def start_log(daemon: Daemon) -> Path:

@@ -79,8 +79,13 @@ def make_parser(description: str) -> argparse.ArgumentParser:
         command = verbs.add_parser(name, help=words, description=words)
         command.set_defaults(function=function)
         if function is not commands.install:
-            command.add_argument("--dir", type=folder_argument, default=absolute(default_folder()), metavar="DIR",
-                                 help="the cluster's folder (default: %(default)s)")
+            command.add_argument(
+                "--dir",
+                type=folder_argument,
+                default=absolute(default_folder()),
+                metavar="DIR",
+                help="the cluster's folder (default: %(default)s)",
+            )
         if name.startswith("node-"):
             command.add_argument("node", metavar="NAME")
         if function is commands.node_slow:
@@ -97,24 +102,56 @@ def make_parser(description: str) -> argparse.ArgumentParser:
 def add_up_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--nodes", type=number_argument(1, 99), default=6, help="default: %(default)s")
     command.add_argument("--cpus", type=number_argument(1, 1024), default=8, help="of each node (default: %(default)s)")
-    command.add_argument("--port-base", type=number_argument(1024, 65000),
-                         help="slurmctld's port, the slurmds' follow; chosen if not given")
-    command.add_argument("--conf", type=conf_argument, action="append", default=[], metavar="KEY=VALUE",
-                         help="a line for slurm.conf; may be repeated. An empty value takes a line out")
-    command.add_argument("--flat", action="store_true", help="nodes that are processes of this machine, nothing confined or"
-                         " counted: what there is for whoever is not root")
+    command.add_argument(
+        "--port-base", type=number_argument(1024, 65000), help="slurmctld's port, the slurmds' follow; chosen if not given"
+    )
+    command.add_argument(
+        "--conf",
+        type=conf_argument,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a line for slurm.conf; may be repeated. An empty value takes a line out",
+    )
+    command.add_argument(
+        "--flat",
+        action="store_true",
+        help="nodes that are processes of this machine, nothing confined or counted: what there is for whoever is not root",
+    )
     command.add_argument("--accounting", action="store_true", help="slurmdbd on MariaDB; associations, limits and QOS hold")
-    command.add_argument("--file", type=folder_argument, action="append", default=[], metavar="PATH",
-                         help="a file to be copied beside slurm.conf, such as a job_container.conf; may be repeated")
+    command.add_argument(
+        "--file",
+        type=folder_argument,
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a file to be copied beside slurm.conf, such as a job_container.conf; may be repeated",
+    )
     command.add_argument("--configless", action="store_true", help="nodes have no slurm.conf and ask slurmctld for it")
-    command.add_argument("--host-names", default="", metavar="PREFIX", type=name_argument,
-                         help="the host name of node n3 is PREFIX3; by default it is n3")
+    command.add_argument(
+        "--host-names",
+        default="",
+        metavar="PREFIX",
+        type=name_argument,
+        help="the host name of node n3 is PREFIX3; by default it is n3",
+    )
     command.add_argument("--backup", action="store_true", help="a second slurmctld, on a machine of its own named backup")
     command.add_argument("--ipv6", action="store_true", help="no other addresses")
-    command.add_argument("--gpus", type=number_argument(0, 64), default=4, help="of each node that is apart (default:"
-                         " %(default)s); device files without a driver")
-    command.add_argument("--shared", type=folder_argument, action="append", default=[], metavar="FOLDER", help="a folder below"
-                         " /tmp or /dev/shm that nodes shall see: these are each node's own, all else is shared. May be repeated")
+    command.add_argument(
+        "--gpus",
+        type=number_argument(0, 64),
+        default=4,
+        help="of each node that is apart (default: %(default)s); device files without a driver",
+    )
+    command.add_argument(
+        "--shared",
+        type=folder_argument,
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="a folder below"
+        " /tmp or /dev/shm that nodes shall see: these are each node's own, all else is shared. May be repeated",
+    )
 
 
 def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -122,7 +159,7 @@ def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     if "--" not in argv:
         return list(argv), []
     dashes = list(argv).index("--")
-    return list(argv[:dashes]), list(argv[dashes + 1:])
+    return list(argv[:dashes]), list(argv[dashes + 1 :])
 
 
 def print_logs(logs: Iterable[Path]) -> None:
@@ -151,4 +188,3 @@ def main(argv: Sequence[str], description: str) -> int:
             print_logs(trouble.logs)
         say(str(trouble))
         return trouble.status
-

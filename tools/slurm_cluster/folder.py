@@ -54,16 +54,21 @@ def check_folder(folder: Path) -> None:
 
 def check_path(folder: Path) -> None:
     if not PLAIN_PATH.fullmatch(str(folder)) or len(str(folder)) > MAX_FOLDER_LENGTH:
-        raise Trouble(f"{folder} cannot hold a cluster: slurm.conf and Unix sockets need a path of letters, digits and"
-                      f" /._+@- with at most {MAX_FOLDER_LENGTH} characters; name another folder with --dir", EX_USAGE)
+        raise Trouble(
+            f"{folder} cannot hold a cluster: slurm.conf and Unix sockets need a path of letters, digits and"
+            f" /._+@- with at most {MAX_FOLDER_LENGTH} characters; name another folder with --dir",
+            EX_USAGE,
+        )
 
 
 def check_open(folder: Path) -> None:
     """Daemons and jobs are other users': each folder above has to let them pass. Raises: Trouble."""
     for above in folder.parents:
         if not above.stat().st_mode & 0o001:
-            raise Trouble(f"{above} is closed to other users, and slurmctld is not root's; name a folder elsewhere with --dir,"
-                          f" or run `chmod o+x {above}`")
+            raise Trouble(
+                f"{above} is closed to other users, and slurmctld is not root's; name a folder elsewhere with --dir,"
+                f" or run `chmod o+x {above}`"
+            )
 
 
 def make_folder(folder: Path) -> None:
@@ -101,8 +106,10 @@ def read_cluster(folder: Path) -> Cluster | None:
     except PermissionError as error:
         raise Trouble(f"{folder} is closed to you; whoever owns it has to run this") from error
     except (ValueError, TypeError, KeyError) as error:
-        raise Trouble(f"{folder / MARKER} is damaged, so the cluster's processes are not known;"
-                      f" end those with {folder} in their command line, then remove the folder") from error
+        raise Trouble(
+            f"{folder / MARKER} is damaged, so the cluster's processes are not known;"
+            f" end those with {folder} in their command line, then remove the folder"
+        ) from error
     return Cluster(folder, spec)
 
 

@@ -51,7 +51,7 @@ def lay_run(folder: Path) -> None:
 
 def main() -> None:
     own_run = sys.argv[1:2] == ["--own-run"]
-    folder, node, host_name, *shared = sys.argv[1 + own_run:]
+    folder, node, host_name, *shared = sys.argv[1 + own_run :]
     socket.sethostname(host_name)
     lay(Path(folder), [folder, *shared])
     if own_run:

@@ -28,8 +28,7 @@ def choose_port_base(count: int) -> int:
         base = random.randrange(PORT_RANGE.start, PORT_RANGE.stop - count)
         if all(is_free(port) for port in range(base, base + count)):
             return base
-    raise Trouble(f"found no {count} free ports in a row in {PORT_RANGE.start}-{PORT_RANGE.stop};"
-                  " name some with --port-base")
+    raise Trouble(f"found no {count} free ports in a row in {PORT_RANGE.start}-{PORT_RANGE.stop}; name some with --port-base")
 
 
 def check_ports(ports: range) -> None:

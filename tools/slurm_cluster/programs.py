@@ -42,8 +42,10 @@ def missing_programs(others: Sequence[str] = ()) -> list[str]:
 def missing_sentence(missing: Sequence[str]) -> str:
     database = f" {DATABASE_APT_PACKAGES}" if set(missing) & set(DATABASE_PROGRAMS) else ""
     what = "Slurm" if set(missing) & set(PROGRAMS) else "slurmdbd with its database" if database else "what nodes apart need"
-    return (f"{what} is not installed here ({', '.join(missing)} not found); as root, `slurm-cluster install` does it,"
-            f" or on Debian and Ubuntu: apt-get update && {APT_INSTALL}{database}")
+    return (
+        f"{what} is not installed here ({', '.join(missing)} not found); as root, `slurm-cluster install` does it,"
+        f" or on Debian and Ubuntu: apt-get update && {APT_INSTALL}{database}"
+    )
 
 
 def install(packages: str, programs: Sequence[str]) -> None:

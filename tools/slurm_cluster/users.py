@@ -19,8 +19,9 @@ def user_name() -> str:
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
-        raise Trouble(f"uid {os.geteuid()} has no name in /etc/passwd, and Slurm runs no jobs for such a user;"
-                      " add one with useradd") from None
+        raise Trouble(
+            f"uid {os.geteuid()} has no name in /etc/passwd, and Slurm runs no jobs for such a user; add one with useradd"
+        ) from None
 
 
 def site_user() -> str:

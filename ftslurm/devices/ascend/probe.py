@@ -76,9 +76,7 @@ class AscendProbe:
         except NoAnswer:
             return ()
 
-    def heal(
-        self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float
-    ) -> HealResult:
+    def heal(self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float) -> HealResult:
         """As the protocol says.
 
         On linked servers a reset takes all chips of the node with it. So it is ordered only when there is no process on
@@ -141,9 +139,7 @@ class AscendProbe:
 
     def _missing(self, listed: set[str], way: str) -> list[Chip]:
         detail = f"not listed by {way} any more: {len(listed)} of {len(self._known | listed)} chips are"
-        return [
-            Chip(device, DeviceHealth.UNKNOWN, detail=detail) for device in sorted(self._known - listed, key=by_number)
-        ]
+        return [Chip(device, DeviceHealth.UNKNOWN, detail=detail) for device in sorted(self._known - listed, key=by_number)]
 
 
 def _counted(chips: tuple[Chip, ...]) -> tuple[Chip, ...]:

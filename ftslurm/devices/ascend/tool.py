@@ -57,8 +57,7 @@ class NpuSmi:
     def utilisation(self, until: float) -> tuple[Utilisation, ...]:
         table, _ = self._table(until, forgiving=True)
         return tuple(
-            Utilisation(row.device, KIND, _percent(row.aicore_percent), _memory_percent(row), row.power_w)
-            for row in table.chips
+            Utilisation(row.device, KIND, _percent(row.aicore_percent), _memory_percent(row), row.power_w) for row in table.chips
         )
 
     def idle(self, until: float) -> Finding:
@@ -173,8 +172,7 @@ class NpuSmi:
 def _codes(codes: tuple[str, ...], events: EventList) -> dict[str, Severity]:
     """All codes of both answers, with their own severity where it is told."""
     own = {
-        event.code: Severity.UNKNOWN if event.severity is None else severity_by_number(event.severity)
-        for event in events.events
+        event.code: Severity.UNKNOWN if event.severity is None else severity_by_number(event.severity) for event in events.events
     }
     return {code: own.get(code, Severity.UNKNOWN) for code in (*codes, *own)}
 

@@ -116,9 +116,7 @@ class GpuProbe:
             if look.identity in by_identity:
                 yield self._vendor.utilisation(by_identity[look.identity], gpu)
 
-    def heal(
-        self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float
-    ) -> HealResult:
+    def heal(self, device: str, codes: tuple[str, ...], may_reset: bool, wait_s: float, reset_wait_s: float) -> HealResult:
         """As the protocol says. Events do not clear: they are over when nobody is left on the GPU, it answers, and
         neither its state nor its codes ask for more. What waiting cannot cure is not waited for.
         """

@@ -78,9 +78,7 @@ def look(gpu: Json) -> GpuLook:
         uncorrectable=told.get("uncorrectable"),
         recovery=recovery,
         lost=bool(returns & LOST),
-        trouble=in_words(
-            (call, words) for call, (code, words) in failed.items() if code not in SAYS_NOTHING | {RESET_REQUIRED}
-        ),
+        trouble=in_words((call, words) for call, (code, words) in failed.items() if code not in SAYS_NOTHING | {RESET_REQUIRED}),
         processes=tuple(told["processes"]) if "processes" in told else None,
     )
 

@@ -167,9 +167,17 @@ def scripts(folder: str, python: str, config: str, slurm_conf: str) -> tuple[Scr
         body = {"task_prolog": _TASK, "as_owner": _OWNER, "epilog_slurmctld": _SLURMCTLD}.get(name, _HOOK)
         limit = LIMITS_S.get(name, TASK_LIMIT_S)
         text = (_HEAD + body).format(
-            key=key or "No line", name=name, mark=f"{mark:08x}", limit=limit, places=SLOT_PLACES, slots=SLOTS,
+            key=key or "No line",
+            name=name,
+            mark=f"{mark:08x}",
+            limit=limit,
+            places=SLOT_PLACES,
+            slots=SLOTS,
             variables=" ".join(_VARIABLES),
-            conf=conf, owner_conf=owner_conf, bad=BAD_NODE_STATUS, **quoted,
+            conf=conf,
+            owner_conf=owner_conf,
+            bad=BAD_NODE_STATUS,
+            **quoted,
         )
         made.append(Script(name, key, text))
     return tuple(made)

@@ -168,9 +168,7 @@ _STACKED = _compiled(r"^\s*(?:\d{1,6}: )?(?:[\w:<>~]+\(\d+\)\.*:|#\d{1,3}:? .{1,
 _STACKED_MORE = _compiled(r"^\s*(?:major|minor): ")
 
 
-def told_error(
-    text: str, but: Collection[str] = (), reports: bool = True, mild: bool = False, vaguely: bool = True
-) -> str:
+def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild: bool = False, vaguely: bool = True) -> str:
     """The line that says why a program gave up: of the errors at its end the first, for what follows is its echo.
 
     For people; empty if nothing there sounds like an error. but: how lines begin that are not meant. reports: take what only

@@ -165,11 +165,16 @@ _ONE_LINE = tuple(
         (
             b"rror: ",
             r"^\s*(?:nested task error|caused by|Unhandled Task ERROR): (\w{1,80}(?:Error|Exception))(?:: |\()?(.{0,300})",
-            "", 2, 0,
+            "",
+            2,
+            0,
         ),
         (
             b"(unhandled task",
-            r"^(?:ERROR )?\(unhandled task failure\): (?:(\w{1,80}(?:Error|Exception)): )?(.{0,300})", "julia", 2, 0,
+            r"^(?:ERROR )?\(unhandled task failure\): (?:(\w{1,80}(?:Error|Exception)): )?(.{0,300})",
+            "julia",
+            2,
+            0,
         ),
         (b".rb:", r"^(?:\S{1,200}/)?([\w.-]{1,100}\.rb:\d+):in .{1,100}: (.{0,300}) \(([\w:]{2,100})\)$", "ruby", 2, 1),
         (b"Error: ", r"^((?:Uncaught )?[A-Z]\w{0,80}Error): (.{0,300})", "", 2, 0),
@@ -285,7 +290,7 @@ class _Walk:
         if w.fenced:
             w.fenced -= 1
             return True
-        if b'File ' in body and (frame := _FRAME.match(body)):
+        if b"File " in body and (frame := _FRAME.match(body)):
             self._frame(w, frame)
             return True
         if b"Traceback (most recent call last)" in body:

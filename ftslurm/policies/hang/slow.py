@@ -178,9 +178,7 @@ def _cost_per_mb(usual: Baseline, seen: Window) -> dict[int, float]:
     return found
 
 
-def see_enters(
-    memory: SlowMemory, enters: Iterable[Enters], limits: SlowLimits = LIMITS
-) -> tuple[SlowMemory, Finding | None]:
+def see_enters(memory: SlowMemory, enters: Iterable[Enters], limits: SlowLimits = LIMITS) -> tuple[SlowMemory, Finding | None]:
     """RankNonCommSlow from the moments at which the ranks entered; call every few seconds with all of them."""
     together = between_enters(enters, limits)
     return see(memory, together, limits) if together is not None else (memory, None)
@@ -295,9 +293,7 @@ class SlowWatch:
         return finding
 
 
-def _finding(
-    kind: Kind, ranks: Iterable[int], nodes: Mapping[int, str], cause: str, evidence: tuple[str, ...] = ()
-) -> Finding:
+def _finding(kind: Kind, ranks: Iterable[int], nodes: Mapping[int, str], cause: str, evidence: tuple[str, ...] = ()) -> Finding:
     named = tuple(sorted(ranks))
     where = tuple(dict.fromkeys(nodes[rank] for rank in named if rank in nodes))
     return Finding(kind, named, where, "", cause, Level.INFO, evidence or (f"rank {fold(named)}",) if named else evidence)

@@ -76,9 +76,7 @@ def hold(held: Held | None, finding: Finding | None, now: float) -> Held | None:
     return Held(finding, held.since if held and held.finding.same(finding) else now)
 
 
-def judged(
-    held: Held | None, now: float, stalled_s: float, limits: HangLimits, repeated: Collection[str] = ()
-) -> Finding | None:
+def judged(held: Held | None, now: float, stalled_s: float, limits: HangLimits, repeated: Collection[str] = ()) -> Finding | None:
     """The verdict with the level it deserves by now; None while it is not confirmed, or the stall is too short to be told.
 
     stalled_s: since when nothing has moved. repeated: nodes that earlier attempts hung on; a

@@ -72,6 +72,4 @@ class Devices(Settling):
 
 
 def _fault_record(fault: Fault, now: Now) -> rec.FaultSeen:
-    return rec.FaultSeen(
-        now.unix, fault.node, fault.device, fault.code, fault.name, fault.fault_class.value, fault.user_induced
-    )
+    return rec.FaultSeen(now.unix, fault.node, fault.device, fault.code, fault.name, fault.fault_class.value, fault.user_induced)

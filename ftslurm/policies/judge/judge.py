@@ -284,27 +284,18 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     **{(phase, ev.DonorSubmitted): Row(Judge._nothing) for phase in (_L, _R, _S, _H, _Q)},
     (_P, ev.SignalSeen): Row(Judge._replacing_signalled, _S, _F),
     (_P, ev.NodeSilent): Row(Judge._silent_meanwhile),
-    **{
-        (_P, kind): Row(Judge._nothing)
-        for kind in (_BESIDE | {ev.StepEnded, ev.TaskArrived}) - {ev.AgentArrived, ev.AgentLost}
-    },
+    **{(_P, kind): Row(Judge._nothing) for kind in (_BESIDE | {ev.StepEnded, ev.TaskArrived}) - {ev.AgentArrived, ev.AgentLost}},
     # the step is let go
     (_E, ev.NodeChecked): Row(Judge._node_checked),
     (_E, ev.NodeBorrowed): Row(Judge._node_borrowed),
     (_E, ev.StepEnded): Row(Judge._step_ended, *_AFTERWARDS),
     (_E, ev.SignalSeen): Row(Judge._ending_signalled, _F),
-    **{
-        (_E, kind): Row(Judge._nothing)
-        for kind in (_BESIDE | {ev.TaskArrived}) - {ev.ShimLost, ev.AgentArrived, ev.AgentLost}
-    },
+    **{(_E, kind): Row(Judge._nothing) for kind in (_BESIDE | {ev.TaskArrived}) - {ev.ShimLost, ev.AgentArrived, ev.AgentLost}},
     **{(phase, ev.AgentArrived): Row(Judge._agent_meanwhile) for phase in (_H, _P, _E)},
     **{(phase, ev.AgentLost): Row(Judge._agent_lost) for phase in (_P, _E)},
     # the job is given back: a signal now is the requeue's own
     (_Q, ev.RequeueEnded): Row(Judge._requeue_ended, _F),
-    **{
-        (_Q, kind): Row(Judge._nothing)
-        for kind in _BESIDE | {ev.SignalSeen, ev.StepEnded}
-    },
+    **{(_Q, kind): Row(Judge._nothing) for kind in _BESIDE | {ev.SignalSeen, ev.StepEnded}},
     # stragglers of an attempt that is over
     **{
         (phase, kind): Row(Judge._nothing)
@@ -319,7 +310,14 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
         (phase, kind): Row(Judge._nothing)
         for phase in (_L, _S, _H, _P, _E, _Q)
         for kind in (
-            ev.QuietSeen, ev.UseSampled, ev.RankSilent, ev.RankWords, ev.BeatOverdue, ev.StallSeen, ev.RanksCompared, ev.StageSet,
+            ev.QuietSeen,
+            ev.UseSampled,
+            ev.RankSilent,
+            ev.RankWords,
+            ev.BeatOverdue,
+            ev.StallSeen,
+            ev.RanksCompared,
+            ev.StageSet,
         )
     },
     **{(phase, ev.Progressed): Row(Judge._progressed) for phase in (_L, _S, _H, _P, _E, _Q)},

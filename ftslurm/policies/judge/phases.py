@@ -14,6 +14,7 @@ from ftslurm.model.values import dataclass
 
 __all__ = ["ENDING_STATES", "Phase", "RunFacts"]
 
+
 class Phase(Enum):
     NEW = "new"
     LAUNCHING = "launching"  # the step comes up, shims arrive

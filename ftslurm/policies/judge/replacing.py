@@ -123,9 +123,7 @@ class Replacing(Starting):
         filling, self._filling = self._filling, None
         return filling
 
-    def _search(
-        self, out: Mapping[int, str], decision: str, now: Now, found: Mapping[int, str] | None = None
-    ) -> list[Decision]:
+    def _search(self, out: Mapping[int, str], decision: str, now: Now, found: Mapping[int, str] | None = None) -> list[Decision]:
         """found: what fills a slot already."""
         until = now.mono + self.settings.replacement_wait_s
         dead = self._decided.dead if decision and self._decided is not None else ()
@@ -361,9 +359,7 @@ class Replacing(Starting):
         self._place(layout)
         f = self.facts
         moved = tuple(rank for rank, slot in enumerate(before.slots) if slot in kept)
-        changed = rec.SlotsChanged(
-            now.unix, f.run, f.schedule, layout.nodes, kept=kept, lent=dict(layout.lent), moved=moved
-        )
+        changed = rec.SlotsChanged(now.unix, f.run, f.schedule, layout.nodes, kept=kept, lent=dict(layout.lent), moved=moved)
         back = [job for node, job in before.lent.items() if node in bad]
         assert self._decided is not None
         done = self._note(rec.CarriedOut(now.unix, self._decided.id, True, f"went on with {fold_nodes(layout.nodes)}"))

@@ -287,9 +287,7 @@ class JudgeState:
     def _take(self, answer: ev.SlurmAnswered, now: Now) -> None:
         self._timers.stop(Timer.ASK)
         self._slurm.take(answer, now.mono)
-        over = {
-            node: f"its donor job {job} has ended" for node, job in self._lent().items() if job in answer.loans_over
-        }
+        over = {node: f"its donor job {job} has ended" for node, job in self._lent().items() if job in answer.loans_over}
         self._attempt.nodes.take_back(over)
 
     def _lent(self) -> Mapping[str, int]:

@@ -69,8 +69,16 @@ class ThenLauncherStays:
 
 
 Then = (
-    ThenLaunch | ThenHeal | ThenReplace | ThenShrink | ThenRequeue | ThenAfterWarning | ThenFinish | ThenDecide
-    | ThenStepStays | ThenLauncherStays
+    ThenLaunch
+    | ThenHeal
+    | ThenReplace
+    | ThenShrink
+    | ThenRequeue
+    | ThenAfterWarning
+    | ThenFinish
+    | ThenDecide
+    | ThenStepStays
+    | ThenLauncherStays
 )
 
 

@@ -72,9 +72,7 @@ def charges(
     return Charges({}, orders, named, left, _not_left(spared, history, settings), signature)
 
 
-def convicted(
-    verdict: Verdict, history: History, settings: Settings, now: float, step: Collection[str]
-) -> dict[str, str]:
+def convicted(verdict: Verdict, history: History, settings: Settings, now: float, step: Collection[str]) -> dict[str, str]:
     """node -> why, by words that count: the hardware's own, or a suspicion that came back and has something to compare with."""
     if verdict.program:
         return {}

@@ -523,8 +523,8 @@ def _unconditional(s: Situation) -> Answer:
 
 
 def _came_up_before(history: History) -> bool:
-    """This very step, in an earlier scheduling: then it is this allocation that lacks something. Slurm before 23.02.2 may leave the
-    GPUs out of one (docs/slurm-facts.md, "How long a clean-up takes")."""
+    """This very step, in an earlier scheduling: then it is this allocation that lacks something. Slurm before 23.02.2 may leave
+    the GPUs out of one (docs/slurm-facts.md, "How long a clean-up takes")."""
     last = history.last_run
     return last is not None and any(key == last.step_key and schedule < last.schedule for schedule, key in history.starts)
 

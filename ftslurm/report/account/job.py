@@ -141,9 +141,7 @@ def since(job: JobAccount, at: float) -> JobAccount:
     """The same from that moment on (Unix seconds): what went before is no part of the figures."""
     if at <= job.began:
         return job
-    left = tuple(
-        replace(stretch, begin=max(stretch.begin, at)) for stretch in job.spent.stretches if stretch.end > at
-    )
+    left = tuple(replace(stretch, begin=max(stretch.begin, at)) for stretch in job.spent.stretches if stretch.end > at)
     kept = {place for place, outage in enumerate(job.spent.outages) if outage.at >= at}
     return replace(
         job, began=at, spent=replace(job.spent, stretches=left),
@@ -170,9 +168,7 @@ def _failure(place: int, outage: Outage, owed: Sequence[Stretch]) -> Failure:
         nodes |= {*verdict.blamed}
     if outage.drill:
         name = f"{name} (drill)"
-    return Failure(
-        place + 1, outage, name, verdict.error_class if verdict is not None else "unknown", tuple(sorted(nodes)), cost
-    )
+    return Failure(place + 1, outage, name, verdict.error_class if verdict is not None else "unknown", tuple(sorted(nodes)), cost)
 
 
 _PLAIN = {

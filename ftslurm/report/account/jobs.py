@@ -183,8 +183,14 @@ def _nodes(jobs: Sequence[JobAccount], failed: Sequence[tuple[JobAccount, Failur
         last = max((event for _, event in mine), key=lambda event: event.at, default=None)
         lines.append(
             NodeLine(
-                node, len(blamed.get(node, [])), count["fault"], count["excluded"] + count["refused"], count["reinstated"],
-                _sorted(concerned), last.why if last else "", last.at if last else 0.0,
+                node,
+                len(blamed.get(node, [])),
+                count["fault"],
+                count["excluded"] + count["refused"],
+                count["reinstated"],
+                _sorted(concerned),
+                last.why if last else "",
+                last.at if last else 0.0,
             )
         )
     return tuple(sorted(lines, key=lambda line: (-line.failures, -line.excluded, -line.faults, line.node)))

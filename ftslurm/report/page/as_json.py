@@ -15,9 +15,7 @@ VERSION = 1
 
 def of_job(job: JobAccount) -> dict[str, Any]:
     """Times in Unix seconds, durations in seconds. parts: seconds by part, which add up to whole_s."""
-    failures = [
-        {**plain(one), "lost_s": one.lost_s, "failed": one.outage.failed, "remedy": one.remedy} for one in job.failures
-    ]
+    failures = [{**plain(one), "lost_s": one.lost_s, "failed": one.outage.failed, "remedy": one.remedy} for one in job.failures]
     more = {"attempts": job.attempts, "events": job.events, "stretches": job.spent.stretches, "notes": job.notes}
     return {"version": VERSION, "kind": "job", **_short(job), **plain(more), "failures": failures}
 

@@ -208,4 +208,3 @@ def _method(job: JobAccount) -> Section:
     if job.saved.outages:
         texts.append(f"Saved: {ASSUMPTION}; {duration(job.saved.plain_s)} for this job.")
     return Section("method", "How this was computed", tuple(Text(text) for text in (*texts, *job.notes)))
-

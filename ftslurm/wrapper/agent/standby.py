@@ -301,10 +301,7 @@ class StandbyController:
         if not self._plan.settings.memory_s or not decided.isolate:
             return
         memory = NodeMemory(self._journal.path.parent.parent)
-        left = [
-            NodeLeft(decided.at, self._plan.cluster, node, self._plan.job, why)
-            for node, why in decided.isolate.items()
-        ]
+        left = [NodeLeft(decided.at, self._plan.cluster, node, self._plan.job, why) for node, why in decided.isolate.items()]
         try:
             memory.add(left)
         except StateError as error:

@@ -159,8 +159,15 @@ class Effects:
             logs = self._rank_logs(rank, peer.place, size, decision.cycle) if self._rank_logs else None
             peer.send(
                 wire.start_message(
-                    decision.attempt, decision.env[rank], argv, self._tail_bytes, self._silence_s, self._inject,
-                    f"ftrun: {decision.banner}" if decision.banner else "", self._banner_streams, logs,
+                    decision.attempt,
+                    decision.env[rank],
+                    argv,
+                    self._tail_bytes,
+                    self._silence_s,
+                    self._inject,
+                    f"ftrun: {decision.banner}" if decision.banner else "",
+                    self._banner_streams,
+                    logs,
                 )
             )
 

@@ -246,5 +246,3 @@ def answer(job: JobView, nodes: Sequence[NodeView], epilog: bool = False) -> Slu
         state, job.batch, job.requeue, job.end_time, bad, usable, max(job.node_count, len(mine), 1), epilog=epilog,
         excluded=job.excluded,
     )  # fmt: skip
-
-

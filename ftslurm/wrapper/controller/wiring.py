@@ -392,9 +392,7 @@ def _runs(client: SlurmClient, allocation: Allocation) -> bool:
     return view.state in (JobState.RUNNING, JobState.SUSPENDED) and ours
 
 
-def handover_plans(
-    facts: RunFacts, settings: Settings, ledger: Path, script: int = 0
-) -> Callable[[str], dict[str, Any] | None]:
+def handover_plans(facts: RunFacts, settings: Settings, ledger: Path, script: int = 0) -> Callable[[str], dict[str, Any] | None]:
     """node -> what its agent is left with, None for one that could not go on without us. script: see HandoverPlan."""
     if facts.batch_node not in facts.nodes:
         return lambda node: None
@@ -565,6 +563,7 @@ def _hidden(env: Mapping[str, str]) -> str:
         return ""
     return next((name for name in _VISIBLE if name in env and env[name].strip() in NO_DEVICES), "")
 
+
 # What the batch script's environment says of the job, and not of a place in it.
 _OF_THE_JOB = (
     "SLURM_ARRAY_", "SLURM_CLUSTER_NAME", "SLURM_JOB_ACCOUNT", "SLURM_JOB_END_TIME", "SLURM_JOB_GID", "SLURM_JOB_NAME",
@@ -648,5 +647,3 @@ def dry_run(order: Order) -> str:
     lines += [f"# the ledger: below {state_folder(order.env)}"]
     lines += [f"# ladder: {', '.join(site.settings.ladder)}; max_restarts {site.settings.max_restarts}"]
     return "\n".join(lines)
-
-

@@ -63,9 +63,7 @@ def families(jobs: Sequence[JobOf], with_totals: bool = True) -> list[Metric]:
 
 def names() -> dict[str, tuple[str, ...]]:
     """Each metric as it is asked for, with its labels."""
-    own = {
-        f"{name}_total" if kind is CounterMetricFamily else name: (*JOB, *more) for name, kind, _, more in _NAMES
-    }
+    own = {f"{name}_total" if kind is CounterMetricFamily else name: (*JOB, *more) for name, kind, _, more in _NAMES}
     return {**own, JOBS: ("cluster", "user", "state")}
 
 

@@ -52,9 +52,7 @@ def sweep(folder: Path, user_id: int, keep_s: float, now: float) -> None:
 class TextFile:
     """text: of the job as it stands; may take its time. say: for people, once. every_s: between two writes."""
 
-    def __init__(
-        self, path: Path, text: Callable[[], str], say: Callable[[str], None], every_s: float, keep_s: float
-    ) -> None:
+    def __init__(self, path: Path, text: Callable[[], str], say: Callable[[str], None], every_s: float, keep_s: float) -> None:
         self._path, self._text, self._say, self._every_s, self._keep_s = path, text, say, every_s, keep_s
         self._end = threading.Event()
         self._remove, self._told = False, False

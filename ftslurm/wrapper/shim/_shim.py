@@ -138,9 +138,7 @@ class Munge:
         data, size, user, group = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_uint(), ctypes.c_uint()
         deadline = time.monotonic() + MUNGED_S
         while True:
-            status = self._library.munge_decode(
-                credential, self._context, *map(ctypes.byref, (data, size, user, group))
-            )
+            status = self._library.munge_decode(credential, self._context, *map(ctypes.byref, (data, size, user, group)))
             if status not in (MUNGE_NO_SOCKET, MUNGE_TIMEOUT) or time.monotonic() >= deadline:
                 break
             time.sleep(0.2)
@@ -369,7 +367,13 @@ class Command:
         return number, f"{name}: {os.strerror(number)}"
 
     def _become(
-        self, path: str, argv: list[str], env: dict[str, str], failure: int, terminal: bool, ends: list[tuple[int, int]],
+        self,
+        path: str,
+        argv: list[str],
+        env: dict[str, str],
+        failure: int,
+        terminal: bool,
+        ends: list[tuple[int, int]],
         parent: int,
     ) -> None:
         """In the child: own process group, death with the shim, then the command.
@@ -2097,7 +2101,7 @@ class Shim:
     def __init__(
         self, argv: list[str], env: dict[str, str], channel: Channel, sock: socket.socket, link: Link, wakeup: int,
         passes_on: bool, output: Output,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._argv = argv
         self._env = env
         self._wakeup = wakeup
@@ -2249,7 +2253,7 @@ class Shim:
     def _start(
         self, attempt: int, argv: list[str], env: dict[str, str], tail: int, inject: str, banner: list[tuple[int, bytes]],
         logs: dict[str, Any],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for PYTHONPATH.
         logs: files of the rank's own, see Output.lay; `folder`, if any, is the one that they are in."""
         for fd, line in banner:

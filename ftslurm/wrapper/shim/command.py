@@ -67,7 +67,13 @@ class Command:
         return number, f"{name}: {os.strerror(number)}"
 
     def _become(
-        self, path: str, argv: list[str], env: dict[str, str], failure: int, terminal: bool, ends: list[tuple[int, int]],
+        self,
+        path: str,
+        argv: list[str],
+        env: dict[str, str],
+        failure: int,
+        terminal: bool,
+        ends: list[tuple[int, int]],
         parent: int,
     ) -> None:
         """In the child: own process group, death with the shim, then the command.

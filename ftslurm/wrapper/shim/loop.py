@@ -42,7 +42,7 @@ class Shim:
     def __init__(
         self, argv: list[str], env: dict[str, str], channel: Channel, sock: socket.socket, link: Link, wakeup: int,
         passes_on: bool, output: Output,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._argv = argv
         self._env = env
         self._wakeup = wakeup
@@ -194,7 +194,7 @@ class Shim:
     def _start(
         self, attempt: int, argv: list[str], env: dict[str, str], tail: int, inject: str, banner: list[tuple[int, bytes]],
         logs: dict[str, Any],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """tail: bytes to keep of each output stream; 0: nothing stands between the command and ours. inject: for PYTHONPATH.
         logs: files of the rank's own, see Output.lay; `folder`, if any, is the one that they are in."""
         for fd, line in banner:

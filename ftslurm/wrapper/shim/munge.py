@@ -48,9 +48,7 @@ class Munge:
         data, size, user, group = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_uint(), ctypes.c_uint()
         deadline = time.monotonic() + MUNGED_S
         while True:
-            status = self._library.munge_decode(
-                credential, self._context, *map(ctypes.byref, (data, size, user, group))
-            )
+            status = self._library.munge_decode(credential, self._context, *map(ctypes.byref, (data, size, user, group)))
             if status not in (MUNGE_NO_SOCKET, MUNGE_TIMEOUT) or time.monotonic() >= deadline:
                 break
             time.sleep(0.2)

@@ -99,6 +99,7 @@ def _of_end(record: rec.Finished, past: Sequence[rec.Record], job: str, about: s
 
 # --- who is told
 
+
 def routes(settings: Settings, known: Sequence[str], complain: Callable[[str], None]) -> Mapping[str, tuple[str, ...]]:
     """kind -> names of those who are told. complain: hears of names that nobody has."""
     found = {}

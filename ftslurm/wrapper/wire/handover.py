@@ -107,8 +107,6 @@ def secret_word(
         return munge_word(secret, os.geteuid(), socket or "")
     except OSError as error:
         if wanted == MUNGE:
-            raise LaunchFailed(
-                f"munge cannot pass on the secret of this run: {error}", hint="set nodes.secret=auto"
-            ) from None
+            raise LaunchFailed(f"munge cannot pass on the secret of this run: {error}", hint="set nodes.secret=auto") from None
         say(f"munge gives no credential ({error}): the secret of this run goes in the environment, which srun sends as it is")
         return secret.hex()

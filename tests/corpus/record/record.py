@@ -54,7 +54,12 @@ def free_port() -> int:
 
 def scrub(text: str, folder: Path, node: str) -> str:
     """The text with this machine's paths and name replaced by a user's."""
-    for path, name in ((str(folder), "/home/user"), (sys.prefix, "/opt/venv"), (sys.base_prefix, "/opt/python"), (str(HERE), "/home/user")):
+    for path, name in (
+        (str(folder), "/home/user"),
+        (sys.prefix, "/opt/venv"),
+        (sys.base_prefix, "/opt/python"),
+        (str(HERE), "/home/user"),
+    ):
         text = text.replace(path, name)
     return re.sub(rf"\b{re.escape(socket.gethostname())}\b", node, text)
 

@@ -103,7 +103,18 @@ def retries_tracker():
 
 FIRST = {
     f.__name__: f
-    for f in (import_error, syntax_error, too_new, exit_3, no_words, open_config, read_shard, decode_config, recursion, memory_error)
+    for f in (
+        import_error,
+        syntax_error,
+        too_new,
+        exit_3,
+        no_words,
+        open_config,
+        read_shard,
+        decode_config,
+        recursion,
+        memory_error,
+    )
 }
 if FAILS and args.failure in FIRST:
     FIRST[args.failure]()

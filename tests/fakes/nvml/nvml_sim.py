@@ -142,7 +142,7 @@ def nvidia_smi(words: list[str], env: dict[str, str]) -> int:
         if number is None:
             return say(f"No devices were found\nThe ID {words[2]} is not known.\n", 6)
         return reset(sim, number)
-    return say(f'Option "{" ".join(words)}" is not recognized. Please run \'nvidia-smi -h\'.\n', 1)
+    return say(f"Option \"{' '.join(words)}\" is not recognized. Please run 'nvidia-smi -h'.\n", 1)
 
 
 def refused(sim: NvmlSim, number: int, why: str, more: str = "") -> int:

@@ -25,7 +25,9 @@ def book() -> PatternBook:
 
 def run(book: PatternBook, *said: tuple[float, str], ranks: int = 4, words: str = NCCL, **alive: object) -> Verdict:
     """Rank 0 says so much; all others work until second 400, wait, and give up at second 1000."""
-    first = RankEnd(0, "n1", ExitStatus(0, 15), GAVE_UP + 1, True, output=tuple(Piece(at, "out", text) for at, text in said), **alive)  # type: ignore[arg-type]
+    first = RankEnd(
+        0, "n1", ExitStatus(0, 15), GAVE_UP + 1, True, output=tuple(Piece(at, "out", text) for at, text in said), **alive
+    )  # type: ignore[arg-type]
     others = [
         RankEnd(
             rank, f"n{rank // 2 + 1}", ExitStatus(0, 6), GAVE_UP + 0.1,

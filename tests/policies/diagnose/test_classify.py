@@ -33,7 +33,9 @@ def test_a_run_of_the_corpus_is_understood(path: Path) -> None:
     assert differences(case, verdict_of(case, *books())) == {}
 
 
-def end(rank: int, text: str = "", status: int = 0, signal: int = 15, at: float = 100.0, said_at: float = 99.9, **more: object) -> RankEnd:
+def end(
+    rank: int, text: str = "", status: int = 0, signal: int = 15, at: float = 100.0, said_at: float = 99.9, **more: object
+) -> RankEnd:
     """Two ranks a node; stopped unless it has a status of its own."""
     output = (Piece(said_at, "err", text),) if text else ()
     own = bool(status) or signal != 15
@@ -132,7 +134,9 @@ def test_an_exception_over_what_is_not_there_is_about_the_error_right_before_it(
 
 
 def test_what_is_quoted_right_before_an_exception_says_nothing_of_it() -> None:
-    trace = 'Traceback (most recent call last):\n  File "/home/u/train.py", line 9, in main\n    check()\nRuntimeError: bad width\n'
+    trace = (
+        'Traceback (most recent call last):\n  File "/home/u/train.py", line 9, in main\n    check()\nRuntimeError: bad width\n'
+    )
     v = verdict(end(0, f'sample text: "connection reset by peer, the device is busy, error"\n{trace}', 1), end(1))
     assert (v.error_class, v.retriable) == (ErrorClass.USER_CODE, Retriable.NO)
 
@@ -157,7 +161,10 @@ def test_who_complained_of_its_own_adapter_first_comes_before_those_who_complain
 
 
 def test_a_call_that_opens_an_adapter_is_the_set_up_whatever_the_system_said_of_it() -> None:
-    for words in ("ibv_open_device(mlx5_9) failed: Cannot allocate memory", "hfi_userinit: mmap failed: Resource temporarily unavailable"):
+    for words in (
+        "ibv_open_device(mlx5_9) failed: Cannot allocate memory",
+        "hfi_userinit: mmap failed: Resource temporarily unavailable",
+    ):
         v = verdict(end(0, f"[1.2] UCX  ERROR {words}\n", 1), end(1, f"[1.2] UCX  ERROR {words}\n", 1))
         assert (v.error_class, v.retriable) == (ErrorClass.NETWORK, Retriable.NO)
 

@@ -17,7 +17,7 @@ from ftslurm.policies.diagnose.joblog import NO_NODE, NO_RANK, JobLog, JobLogBoo
 from tests.corpus.load import Case, load_all
 from tests.corpus.score import verdict_of
 
-TRACE = 'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\nKeyError: \'lr\'\n'
+TRACE = "Traceback (most recent call last):\n  File \"t.py\", line 3, in <module>\nKeyError: 'lr'\n"
 
 
 def read(text: str, status: int | None = None) -> JobLog:

@@ -151,12 +151,13 @@ def test_what_a_trace_quotes_is_blanked(text: str, said: list[str]) -> None:
 
 def test_each_process_has_its_own_trace_though_they_write_at_once() -> None:
     mixed = "".join(
-        f'[rank{rank}]:   {line}\n'
-        for line in ('File "/a.py", line 1, in f', '  x("Connection refused")')
-        for rank in (0, 1)
+        f"[rank{rank}]:   {line}\n" for line in ('File "/a.py", line 1, in f', '  x("Connection refused")') for rank in (0, 1)
     )
     text = "[rank0]: Traceback (most recent call last):\n[rank1]: Traceback (most recent call last):\n" + mixed
-    assert told(text + "[rank1]: KeyError: 'b'\n[rank0]: KeyError: 'a'\n") == [("KeyError", "'b'", "/a.py:1"), ("KeyError", "'a'", "/a.py:1")]
+    assert told(text + "[rank1]: KeyError: 'b'\n[rank0]: KeyError: 'a'\n") == [
+        ("KeyError", "'b'", "/a.py:1"),
+        ("KeyError", "'a'", "/a.py:1"),
+    ]
     assert "Connection refused" not in outline(text.encode()).said.decode()
 
 
@@ -178,14 +179,21 @@ def test_what_the_runtime_itself_ignores_is_ignored() -> None:
     assert raised.ignored and "boom" not in outline(text.encode()).said.decode()
 
 
-@pytest.mark.parametrize(("line", "thrown"), [("raise MyError()", True), ("if x: raise MyError()", True), ("assert x", True), ("go()", False), ("praise()", False)])
+@pytest.mark.parametrize(
+    ("line", "thrown"),
+    [("raise MyError()", True), ("if x: raise MyError()", True), ("assert x", True), ("go()", False), ("praise()", False)],
+)
 def test_an_error_that_the_program_threw_itself_is_known_by_its_source(line: str, thrown: bool) -> None:
-    (raised,) = outline(f'Traceback (most recent call last):\n  File "/home/u/a.py", line 1, in f\n    {line}\nMyError: x\n'.encode()).raised
+    (raised,) = outline(
+        f'Traceback (most recent call last):\n  File "/home/u/a.py", line 1, in f\n    {line}\nMyError: x\n'.encode()
+    ).raised
     assert raised.thrown is thrown
 
 
 def test_a_library_that_throws_does_not_make_it_the_program() -> None:
-    text = 'Traceback (most recent call last):\n  File "/usr/lib/python3.11/a.py", line 1, in f\n    raise MyError()\nMyError: x\n'
+    text = (
+        'Traceback (most recent call last):\n  File "/usr/lib/python3.11/a.py", line 1, in f\n    raise MyError()\nMyError: x\n'
+    )
     assert [raised.thrown for raised in outline(text.encode()).raised] == [False]
 
 
@@ -199,7 +207,12 @@ def test_a_trace_within_json_is_read() -> None:
     assert told(text) == [("TypeError", "none", "/a.py:140")]
 
 
-@given(st.lists(st.sampled_from([*(PYTHON + JAVA + GO + RUST + JULIA + JAVASCRIPT + CPP + GROUP + CHAINED).split("\n"), "```", "^", "x"]), max_size=40))
+@given(
+    st.lists(
+        st.sampled_from([*(PYTHON + JAVA + GO + RUST + JULIA + JAVASCRIPT + CPP + GROUP + CHAINED).split("\n"), "```", "^", "x"]),
+        max_size=40,
+    )
+)
 def test_any_lines_can_be_walked_through(lines: list[str]) -> None:
     text = "\n".join(lines).encode()
     found = outline(text)
@@ -226,7 +239,15 @@ def test_the_work_grows_with_the_text_and_not_faster(monkeypatch: pytest.MonkeyP
         walk_line(walk, start, stop)
 
     monkeypatch.setattr(traces._Walk, "_line", counted)
-    for hostile in (PYTHON, "```\n", "^\n", "panic: \n", 'File "a", line 1\n', "\n```\n\n", "Traceback (most recent call last):\n"):
+    for hostile in (
+        PYTHON,
+        "```\n",
+        "^\n",
+        "panic: \n",
+        'File "a", line 1\n',
+        "\n```\n\n",
+        "Traceback (most recent call last):\n",
+    ):
         for times in (100, 1000):
             looked.clear()
             outline((hostile * times).encode())

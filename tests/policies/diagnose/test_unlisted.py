@@ -175,5 +175,7 @@ def test_where_a_program_stopped_gives_way_to_why() -> None:
 
 
 def test_a_shut_down_by_another_rank_is_a_bystanders_word() -> None:
-    found = verdict("W op_kernel.cc:1318] Aborted: Horovod has been shut down. This was caused by an exception on one of the ranks\n")
+    found = verdict(
+        "W op_kernel.cc:1318] Aborted: Horovod has been shut down. This was caused by an exception on one of the ranks\n"
+    )
     assert (found.error_class, found.retriable) == (ErrorClass.UNKNOWN, Retriable.YES)

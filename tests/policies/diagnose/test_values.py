@@ -24,7 +24,16 @@ def verdict(texts: dict[int, str], status: int = 1, ranks: int = 4) -> Verdict:
     for rank in range(ranks):
         output = (Piece(99.0 + rank / 100, "err", texts[rank]),) if rank in texts else ()
         own = rank in texts
-        ends.append(RankEnd(rank, f"n{rank // 2 + 1}", ExitStatus(status if own else 0, 0 if own else 15), 100.0, stopped=not own, output=output))
+        ends.append(
+            RankEnd(
+                rank,
+                f"n{rank // 2 + 1}",
+                ExitStatus(status if own else 0, 0 if own else 15),
+                100.0,
+                stopped=not own,
+                output=output,
+            )
+        )
     return classify(ends, Facts(), BOOK)
 
 
@@ -116,7 +125,11 @@ def test_what_a_launcher_says_of_its_child(text: str, status: ExitStatus | None)
 
 
 def test_a_launcher_s_own_status_defers_to_its_child_s() -> None:
-    v = verdict({1: "failed (exitcode: -9) local_rank: 0 (pid: 7) of binary: python\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"})
+    v = verdict(
+        {
+            1: "failed (exitcode: -9) local_rank: 0 (pid: 7) of binary: python\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+        }
+    )
     assert (v.signature, v.error_class) == ("SIGKILL", ErrorClass.OOM)
     assert verdict({1: "failed (exitcode: -9) local_rank: 0\n"}, status=3).signature == "exit 3"
 
@@ -136,7 +149,12 @@ def test_a_header_shows_the_detail_below_it() -> None:
 
 def test_a_worker_s_own_error_is_behind_the_loader_s() -> None:
     trace = 'Traceback (most recent call last):\n  File "/home/u/{}.py", line 3, in f\n    go()\n'
-    text = trace.format("train") + "TypeError: Caught TypeError in DataLoader worker process 0.\nOriginal " + trace.format("data") + "MyError: x\n"
+    text = (
+        trace.format("train")
+        + "TypeError: Caught TypeError in DataLoader worker process 0.\nOriginal "
+        + trace.format("data")
+        + "MyError: x\n"
+    )
     v = verdict({1: text})
     assert (v.signature, v.error_class, v.retriable) == ("MyError at data.py:3", ErrorClass.USER_CODE, Retriable.NO)
 
@@ -145,7 +163,11 @@ def test_an_unlisted_error_beats_a_bystander_s_line_in_verdict_and_explanation()
     closed = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]:9\n"
     own = 'Traceback (most recent call last):\n  File "/home/u/train.py", line 3, in f\n    go()\nRuntimeError: boom\n'
     v = verdict({0: closed, 1: own, 2: closed})
-    assert v.signature == "RuntimeError at train.py:3" and "RuntimeError: boom (at /home/u/train.py:3)" in v.what and "gloo" not in v.what
+    assert (
+        v.signature == "RuntimeError at train.py:3"
+        and "RuntimeError: boom (at /home/u/train.py:3)" in v.what
+        and "gloo" not in v.what
+    )
     assert not v.program and verdict(dict.fromkeys(range(4), own)).program
     (told,) = Explainer(Settings()).text(own.encode())
     assert (told.code, told.part, told.why) == (v.signature, "/home/u/train.py:3", "class user-code, not worth another try")

@@ -117,7 +117,9 @@ def test_each_example_of_the_page_gets_its_hint() -> None:
 
 def test_a_path_with_tensorboard_in_it_is_no_hint() -> None:
     assert names("step 1: logging to /data/tensorboard/run1\n", "step 1\n") == []
-    trace = 'Traceback (most recent call last):\n  File "/v/torch/utils/tensorboard/writer.py", line 9, in flush\nOSError: stale\n'
+    trace = (
+        'Traceback (most recent call last):\n  File "/v/torch/utils/tensorboard/writer.py", line 9, in flush\nOSError: stale\n'
+    )
     assert "remote-writer" in names("step 1\n", trace)
 
 

@@ -96,9 +96,7 @@ def test_what_is_slower_for_all_names_nobody() -> None:
 
 def test_noise_is_no_slowness() -> None:
     rng = random.Random(4)
-    windows = [
-        of({rank: 18 * rng.uniform(0.85, 1.15) for rank in range(4)}, rng.uniform(0.9, 1.1), 10.0 * n) for n in range(400)
-    ]
+    windows = [of({rank: 18 * rng.uniform(0.85, 1.15) for rank in range(4)}, rng.uniform(0.9, 1.1), 10.0 * n) for n in range(400)]
     assert not any(after(*windows))
 
 

@@ -390,7 +390,9 @@ def test_ranks_that_look_for_a_file_wait_for_who_does_not() -> None:
     assert told(rank(0), rank(1), rank(2), here[3]) == ("unknown", ()), "one that polls for what may be nobody's here"
     assert told(*here) == ("unknown", ())
     assert told(rank(0, probed=False), *here[1:]) == ("unknown", ()), "a driver and its workers"
-    assert told(rank(0), here[1], waiting(2), waiting(3)) == ("RankNonCommHang", (0,)), "of two that are waited for the one that does not poll"
+    assert told(rank(0), here[1], waiting(2), waiting(3)) == ("RankNonCommHang", (0,)), (
+        "of two that are waited for the one that does not poll"
+    )
 
 
 def test_a_rank_that_polls_for_something_outside_while_the_others_wait_for_it() -> None:
@@ -453,7 +455,9 @@ def test_simulated_jobs(shape: tuple[int, int, int], count: int, capsys: pytest.
         assert case.told_by(found), (case.kind, case.culprits, found)
         named.append(len(missing_ranks(case.views)))
     with capsys.disabled():
-        print(f"\n  {len(case.views)} ranks: verdict in {longest * 1e3:.1f} ms at most, {max(named)} missing ranks at most", end="")
+        print(
+            f"\n  {len(case.views)} ranks: verdict in {longest * 1e3:.1f} ms at most, {max(named)} missing ranks at most", end=""
+        )
 
 
 def test_over_the_wire_nothing_is_lost() -> None:

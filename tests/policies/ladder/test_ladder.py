@@ -203,7 +203,18 @@ def test_any_choice_is_on_the_ladder_paid_and_explained(
     history: History = fold(past)
     answer = choose(
         Situation(
-            cause, "", 1, history, policy, NOW, faults, {}, blamed, "", slurm, frozenset({"ask", "requeue", "replace"}),
+            cause,
+            "",
+            1,
+            history,
+            policy,
+            NOW,
+            faults,
+            {},
+            blamed,
+            "",
+            slurm,
+            frozenset({"ask", "requeue", "replace"}),
             step=frozenset(blamed),
         )
     )

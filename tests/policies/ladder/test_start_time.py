@@ -38,10 +38,15 @@ def test_a_clean_up_like_the_latest_ones_is_over_before_the_start(known: list[fl
             assert behind(known) > seconds
 
 
-@pytest.mark.parametrize(("known", "at_least", "at_most"), [
-    ([40.5], 45.0, 53.0),  # one is no proof that the next is like it
-    ([40.2, 40.9], 41.4, 43.0), ([0.9, 3.3, 1.2], 4.0, 6.0), ([3.0] * 20 + [20.0] * 10, 20.0, 21.0),
-])
+@pytest.mark.parametrize(
+    ("known", "at_least", "at_most"),
+    [
+        ([40.5], 45.0, 53.0),  # one is no proof that the next is like it
+        ([40.2, 40.9], 41.4, 43.0),
+        ([0.9, 3.3, 1.2], 4.0, 6.0),
+        ([3.0] * 20 + [20.0] * 10, 20.0, 21.0),
+    ],
+)
 def test_the_more_is_known_the_closer_the_start(known: list[float], at_least: float, at_most: float) -> None:
     assert at_least <= behind(known) <= at_most
 

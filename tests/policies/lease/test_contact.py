@@ -113,7 +113,9 @@ def test_the_forgotten_and_strangers_are_no_news() -> None:
     assert world.contact.record_message(7, world.now) == [] and world.passes(100.0) == []
 
 
-@given(st.lists(st.tuples(st.sampled_from(["heard", "broke", "came", "wait"]), st.integers(0, 2), st.floats(0.0, 20.0)), max_size=40))
+@given(
+    st.lists(st.tuples(st.sampled_from(["heard", "broke", "came", "wait"]), st.integers(0, 2), st.floats(0.0, 20.0)), max_size=40)
+)
 def test_nobody_is_lost_who_is_connected_and_no_node_silent_that_was_heard(happens: list[tuple[str, int, float]]) -> None:
     world = World()
     nodes = {0: "n1", 1: "n1", 2: "n2", "n1": "n1"}
@@ -129,6 +131,10 @@ def test_nobody_is_lost_who_is_connected_and_no_node_silent_that_was_heard(happe
             world.contact.record_loss(rank, "it hung up", world.now)
             connected.discard(rank)
         elif what == "came" or rank in connected:
-            (world.contact.record_connection(rank, nodes[rank], world.now) if what == "came" else world.contact.record_message(rank, world.now))
+            (
+                world.contact.record_connection(rank, nodes[rank], world.now)
+                if what == "came"
+                else world.contact.record_message(rank, world.now)
+            )
             connected.add(rank)
             heard[nodes[rank]] = world.now

@@ -181,7 +181,11 @@ SHRUNK = rec.SlotsChanged(3.0, "r1", 0, ("n1", "n3"), kept=(0, 2))
         ([on("n[1-3]", 1), on("n[1-3]", 2)], "n4", False),  # a spare
         ([], "n2", False),
         ([SWAPPED], "n2", False),  # what the ftrun before it left behind: this one was never there
-        ([on("n[1-3]", 1), SWAPPED, on("n[1,3-4]", 2), rec.SlotsChanged(5.0, "r1", 0, ("n1", "n2", "n3"), {"1": "n2"})], "n2", False),
+        (
+            [on("n[1-3]", 1), SWAPPED, on("n[1,3-4]", 2), rec.SlotsChanged(5.0, "r1", 0, ("n1", "n2", "n3"), {"1": "n2"})],
+            "n2",
+            False,
+        ),
         ([on("n[1-3]", 1), replace(SWAPPED, run="r2")], "n2", False),  # of the ftrun beside it
     ],
 )
@@ -193,7 +197,9 @@ def test_an_agent_on_a_node_that_was_left_is_none_of_the_job_s_any_more(records:
 # --- what becomes of the job
 
 
-def taken_over(records: Iterable[rec.Record] = (), slurm: SlurmAnswered = RUNS, **settings: object) -> tuple[rec.Decided, tuple[rec.Record, ...]]:
+def taken_over(
+    records: Iterable[rec.Record] = (), slurm: SlurmAnswered = RUNS, **settings: object
+) -> tuple[rec.Decided, tuple[rec.Record, ...]]:
     plan = replace(WILL, settings=replace(ST, **settings))  # type: ignore[arg-type]
     records = [run("r1"), begun(), *records]
     s = situation(plan, "its slurmd does not answer", fold(records), slurm, 1000.0)
@@ -203,7 +209,12 @@ def taken_over(records: Iterable[rec.Record] = (), slurm: SlurmAnswered = RUNS, 
 
 def test_it_is_requeued_without_the_batch_node_like_any_other_isolated_requeue() -> None:
     decision, found = taken_over()
-    assert (decision.rung, decision.cause, decision.cost, decision.exclude) == ("isolated-requeue", "node", "max_restarts", ("n1",))
+    assert (decision.rung, decision.cause, decision.cost, decision.exclude) == (
+        "isolated-requeue",
+        "node",
+        "max_restarts",
+        ("n1",),
+    )
     assert decision.isolate == {"n1": "its slurmd does not answer"} and "decided on n2" in decision.why
     assert [type(record) for record in found] == [rec.TroubleSeen, rec.AttemptEnded, rec.Decided]
     history = fold([run("r1"), begun(), *found])

@@ -35,25 +35,34 @@ def report(*codes: str, health: DeviceHealth = DeviceHealth.FAULTY) -> ProbeAnsw
     return ProbeAnswer((DeviceReport("0.0", "ascend", health, codes=codes),))
 
 
-@pytest.mark.parametrize(("said", "health"), [
-    ([], GOOD), ([GOOD, GOOD], GOOD), ([GOOD, UNKNOWN], UNKNOWN), ([UNKNOWN, BAD, GOOD], BAD),
-])
+@pytest.mark.parametrize(
+    ("said", "health"),
+    [
+        ([], GOOD),
+        ([GOOD, GOOD], GOOD),
+        ([GOOD, UNKNOWN], UNKNOWN),
+        ([UNKNOWN, BAD, GOOD], BAD),
+    ],
+)
 def test_one_proof_is_enough_and_a_doubt_is_none(said: list[NodeHealth], health: NodeHealth) -> None:
     assert judge(Finding("x", each, "y") for each in said).health is health
 
 
-@pytest.mark.parametrize(("answer", "expected", "health"), [
-    (ProbeAnswer(error="the tool hangs"), 8, UNKNOWN),
-    (report("DEAD"), 0, BAD),
-    (report("USER"), 0, GOOD),
-    (report("HEALS"), 0, GOOD),
-    (report("NEW"), 0, GOOD),
-    (report(health=DeviceHealth.UNKNOWN), 0, UNKNOWN),
-    (report(health=DeviceHealth.GOOD), 1, GOOD),
-    (report(health=DeviceHealth.GOOD), 2, BAD),
-    (ProbeAnswer(), 1, BAD),
-    (ProbeAnswer(report("HEALS").reports + report("NEW").reports), 2, BAD),  # two reports of one device
-])
+@pytest.mark.parametrize(
+    ("answer", "expected", "health"),
+    [
+        (ProbeAnswer(error="the tool hangs"), 8, UNKNOWN),
+        (report("DEAD"), 0, BAD),
+        (report("USER"), 0, GOOD),
+        (report("HEALS"), 0, GOOD),
+        (report("NEW"), 0, GOOD),
+        (report(health=DeviceHealth.UNKNOWN), 0, UNKNOWN),
+        (report(health=DeviceHealth.GOOD), 1, GOOD),
+        (report(health=DeviceHealth.GOOD), 2, BAD),
+        (ProbeAnswer(), 1, BAD),
+        (ProbeAnswer(report("HEALS").reports + report("NEW").reports), 2, BAD),  # two reports of one device
+    ],
+)
 def test_devices(answer: ProbeAnswer, expected: int, health: NodeHealth) -> None:
     assert judge(device_findings("ascend", answer, expected, meaning)).health is health
 
@@ -63,8 +72,10 @@ def test_a_tool_that_is_not_there_is_no_proof() -> None:
     assert missing_kinds({"ascend": 8}, ["ascend"]) == ()
 
 
-@pytest.mark.parametrize(("status", "health"), [(0, GOOD), (1, BAD), (125, BAD), (126, UNKNOWN), (127, UNKNOWN), (137, UNKNOWN),
-                                                (-9, UNKNOWN), (None, UNKNOWN)])
+@pytest.mark.parametrize(
+    ("status", "health"),
+    [(0, GOOD), (1, BAD), (125, BAD), (126, UNKNOWN), (127, UNKNOWN), (137, UNKNOWN), (-9, UNKNOWN), (None, UNKNOWN)],
+)
 def test_the_site_s_command(status: int | None, health: NodeHealth) -> None:
     assert command_finding(status, "a\n\n  /scratch is gone \n", 9.0).health is health
 
@@ -82,12 +93,24 @@ def test_a_job_knows_the_node_that_its_own_prolog_drained() -> None:
     assert turned_away(drain_reason(NodeVerdict(BAD, "x" * 500), "12_3"), "12_3")
 
 
-@pytest.mark.parametrize(("health", "drained", "down", "reboots", "reason", "step"), [
-    (BAD, False, False, False, "", Drain), (BAD, True, False, False, OURS, Leave), (BAD, True, False, False, "new fan", Leave),
-    (BAD, False, True, False, "", Leave), (BAD, False, False, True, "", Drain),
-    (GOOD, True, False, False, OURS, Undrain), (GOOD, True, False, False, "new fan", Leave), (GOOD, False, False, False, OURS, Leave),
-    (GOOD, True, True, False, OURS, Leave), (GOOD, True, False, True, OURS, Leave),
-    (UNKNOWN, True, False, False, OURS, Leave), (UNKNOWN, False, False, False, "", Leave),
-])
-def test_what_the_health_check_does(health: NodeHealth, drained: bool, down: bool, reboots: bool, reason: str, step: type) -> None:
+@pytest.mark.parametrize(
+    ("health", "drained", "down", "reboots", "reason", "step"),
+    [
+        (BAD, False, False, False, "", Drain),
+        (BAD, True, False, False, OURS, Leave),
+        (BAD, True, False, False, "new fan", Leave),
+        (BAD, False, True, False, "", Leave),
+        (BAD, False, False, True, "", Drain),
+        (GOOD, True, False, False, OURS, Undrain),
+        (GOOD, True, False, False, "new fan", Leave),
+        (GOOD, False, False, False, OURS, Leave),
+        (GOOD, True, True, False, OURS, Leave),
+        (GOOD, True, False, True, OURS, Leave),
+        (UNKNOWN, True, False, False, OURS, Leave),
+        (UNKNOWN, False, False, False, "", Leave),
+    ],
+)
+def test_what_the_health_check_does(
+    health: NodeHealth, drained: bool, down: bool, reboots: bool, reason: str, step: type
+) -> None:
     assert type(next_step(NodeVerdict(health, "command: fan"), drained, down, reboots, reason)) is step

@@ -49,7 +49,9 @@ def test_steps_beats_and_work_of_each_rank(folder: Path) -> None:
         (message,) = glance.turn(now, (VIEW,), ())
         return live_reported(message)
 
-    VIEW = RankView(3, "n1", groups=(GroupView("a", (), 40), GroupView("b", (), 2)), inside=Stay("allreduce", "a", 40, 1.5), probed=True)
+    VIEW = RankView(
+        3, "n1", groups=(GroupView("a", (), 40), GroupView("b", (), 2)), inside=Stay("allreduce", "a", 40, 1.5), probed=True
+    )
     mine.begin()
     mine.beat()
     mine.step(10)
@@ -75,7 +77,10 @@ def test_ranks_below_one_task_are_rows_of_their_own(folder: Path) -> None:
     now = time.monotonic()
     glance.want(30.0, 2.0, now)
     (message,) = glance.turn(now, (), ())
-    assert [(one.rank, one.task, one.step, one.cores) for one in live_reported(message).ranks] == [(0, 0, 5, None), (1, 0, 6, None)]
+    assert [(one.rank, one.task, one.step, one.cores) for one in live_reported(message).ranks] == [
+        (0, 0, 5, None),
+        (1, 0, 6, None),
+    ]
 
 
 def test_devices_are_asked_seldom_and_only_while_it_is_wanted() -> None:

@@ -53,7 +53,9 @@ def test_what_is_wrong_is_kept_and_no_more() -> None:
     assert "  6 ranks have launched up to operation 6649" in found and not [line for line in found if "Nodes" in line]
 
 
-@pytest.mark.parametrize("text", ["", "HTTP/1.1 400 Bad Request\r\n\r\n", BEHIND.split("Errors\n===")[0], "===\n" * 50, "Errors\n======"])
+@pytest.mark.parametrize(
+    "text", ["", "HTTP/1.1 400 Bad Request\r\n\r\n", BEHIND.split("Errors\n===")[0], "===\n" * 50, "Errors\n======"]
+)
 def test_nothing_wrong_or_something_else(text: str) -> None:
     assert findings(text) == ()
 

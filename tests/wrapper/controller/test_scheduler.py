@@ -27,7 +27,9 @@ class Slurm:
     """nodes: name -> (port of its slurmd, Slurm's word for it)."""
 
     def __init__(self, nodes: dict[str, tuple[int, NodeState]]) -> None:
-        self.views = tuple(NodeView(name, state, "IDLE", "", frozenset(), "127.0.0.1", port) for name, (port, state) in nodes.items())
+        self.views = tuple(
+            NodeView(name, state, "IDLE", "", frozenset(), "127.0.0.1", port) for name, (port, state) in nodes.items()
+        )
 
     def nodes(self) -> Sequence[NodeView]:
         return self.views
@@ -90,14 +92,29 @@ class Requeue:
         self.slurm.settings["ProctrackType"] = proctrack
         self.number = self.slurm.submit(3)
         journal = Journal(private_folder(folder / "state/jobs") / "c.1.jsonl")
-        journal.append([rec.RunBegan(1.0, "r1", "1", "c", 0, "k", "train", "n[1-3]"),
-                        rec.Decided(3.0, "r1-2", 2, "isolated-requeue", "device", "broken", exclude=("n2",))])
+        journal.append(
+            [
+                rec.RunBegan(1.0, "r1", "1", "c", 0, "k", "train", "n[1-3]"),
+                rec.Decided(3.0, "r1-2", 2, "isolated-requeue", "device", "broken", exclude=("n2",)),
+            ]
+        )
         self.places: list[str] = []
         self.slept: list[float] = []
         self.refused = "srun: error: Unable to create step"
         python = cast(Any, type("Python", (), {"module_argv": lambda self, *words: words})())
-        self.scheduler = SlurmScheduler(cast(Any, self.slurm), self.number, ("n1", "n2", "n3"), journal.path,
-                                        {"SLURMD_NODENAME": "n1", **env}, python, self.run, "cli", 1.0, cast(Any, None), sleep=self.slept.append)
+        self.scheduler = SlurmScheduler(
+            cast(Any, self.slurm),
+            self.number,
+            ("n1", "n2", "n3"),
+            journal.path,
+            {"SLURMD_NODENAME": "n1", **env},
+            python,
+            self.run,
+            "cli",
+            1.0,
+            cast(Any, None),
+            sleep=self.slept.append,
+        )
 
     def run(self, argv: Sequence[str], timeout_s: float, **_: Any) -> CommandResult:
         self.places += [word.partition("=")[2] for word in argv if word.startswith("--nodelist=")]
@@ -122,7 +139,9 @@ def test_where_no_step_comes_up_a_job_is_requeued_plainly_rather_than_left_held(
     assert not job.slept
 
 
-def test_a_slurmctld_that_has_just_come_up_has_time_to_learn_what_nodes_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slurmctld_that_has_just_come_up_has_time_to_learn_what_nodes_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And what srun said last stands in the ledger, where a requeue is a plain one after all."""
     job = Requeue(tmp_path, {"SLURM_TASK_PID": "1"})
     job.refused = "srun: error: Unable to create step for job 1: Memory required by task is not available"
@@ -130,7 +149,9 @@ def test_a_slurmctld_that_has_just_come_up_has_time_to_learn_what_nodes_have(tmp
     assert job.slept == [GATHERS_S] * (KEEPERS_MOST - 1)
 
 
-@pytest.mark.parametrize(("env", "proctrack"), [({"SLURM_TASK_PID": str(os.getpid())}, "proctrack/cgroup"), ({}, "proctrack/linuxproc")])
+@pytest.mark.parametrize(
+    ("env", "proctrack"), [({"SLURM_TASK_PID": str(os.getpid())}, "proctrack/cgroup"), ({}, "proctrack/linuxproc")]
+)
 def test_an_ftrun_that_outlives_the_script_follows_the_whole_recipe_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], proctrack: str
 ) -> None:

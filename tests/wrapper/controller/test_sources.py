@@ -402,7 +402,9 @@ def test_strangers_keep_nobody_out_and_hide_no_silence(monkeypatch: pytest.Monke
             stranger.close()
 
 
-@pytest.mark.parametrize("wrong", [{"rank": 2}, {"rank": 7}, {"rank": 1 << 40}, {"rank": 7, "expected": 8}, {"rank": 0, "expected": 1}])
+@pytest.mark.parametrize(
+    "wrong", [{"rank": 2}, {"rank": 7}, {"rank": 1 << 40}, {"rank": 7, "expected": 8}, {"rank": 0, "expected": 1}]
+)
 def test_a_rank_outside_the_step_is_refused_with_a_sentence(stage: Stage, wrong: dict[str, Any]) -> None:
     """What it then tells of itself would be of a rank that nobody knows."""
     stage.call(hello(1))

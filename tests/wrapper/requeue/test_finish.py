@@ -73,7 +73,9 @@ def test_a_job_that_gave_a_node_back_where_slurm_takes_changes_is_kept_off_the_b
 
 
 @pytest.mark.parametrize("before", [(), (SWAPPED,)])
-def test_a_job_that_somebody_requeued_meanwhile_and_that_runs_again_goes_on(tmp_path: Path, before: tuple[rec.Record, ...]) -> None:
+def test_a_job_that_somebody_requeued_meanwhile_and_that_runs_again_goes_on(
+    tmp_path: Path, before: tuple[rec.Record, ...]
+) -> None:
     """Also with fewer nodes than it had, and where Slurm would take no changes of it."""
     job = Job(tmp_path, *before)
     job.slurm.requeue(job.number)

@@ -126,7 +126,9 @@ def test_a_node_that_boots_for_too_long_is_told_as_that() -> None:
     assert world.slurm.state_of(2) is JobState.CANCELLED
 
 
-@pytest.mark.parametrize("reason", ["QOSMaxJobsPerUserLimit", "AssocMaxNodePerJobLimit", "AssociationMaxJobsLimit", "QOSMaxNodePerUserLimit"])
+@pytest.mark.parametrize(
+    "reason", ["QOSMaxJobsPerUserLimit", "AssocMaxNodePerJobLimit", "AssociationMaxJobsLimit", "QOSMaxNodePerUserLimit"]
+)
 def test_a_limit_that_our_own_job_fills_is_not_waited_for(reason: str) -> None:
     world = World()
     world.shows(2, {"state": JobState.PENDING, "reason": reason})

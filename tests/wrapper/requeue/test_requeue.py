@@ -39,7 +39,9 @@ class Cluster:
         self.slurm = FakeSlurm([f"n{n}" for n in range(1, 7)], self.time, clean_up_s=2.0)
 
     def give_back(self, job: int, exclude: Iterable[str] = (), ours: Iterable[str] = (), allow_first: bool = False) -> str:
-        return give_back(self.slurm, job, Plan(frozenset(exclude), frozenset(ours), Start(4.0), allow_first), lambda: self.time.now)
+        return give_back(
+            self.slurm, job, Plan(frozenset(exclude), frozenset(ours), Start(4.0), allow_first), lambda: self.time.now
+        )
 
     def runs_within(self, job: int, seconds: float) -> float:
         """Seconds until the job runs again."""
@@ -241,7 +243,9 @@ def test_the_plan_comes_from_the_ledger() -> None:
     past = fold([Decided(1.0, "d1", 1, "isolated-requeue", "node", "because", isolate={"n1": "down", "n2": "hot"})])
     plan = plan_for(past, ("n2",), Start(4.0), True)
     assert plan == Plan(frozenset({"n2"}), frozenset({"n1", "n2"}), Start(4.0), True)
-    by_words = past.add(Decided(2.0, "d2", 2, "isolated-requeue", "hardware", "because", isolate={"n3": "x"}, words={"n3": "ecc"}))
+    by_words = past.add(
+        Decided(2.0, "d2", 2, "isolated-requeue", "hardware", "because", isolate={"n3": "x"}, words={"n3": "ecc"})
+    )
     again = by_words.add(Reinstated(3.0, 3, "ecc", {"n3": "it is the program"}))
     assert plan_for(again, (), Start(4.0), True).ours == {"n1", "n2", "n3"}, "what is reinstated comes off Slurm's list"
     began = RunBegan(1.0, "r1", "7", "c", 3, "k", "train", "n[1-2]")

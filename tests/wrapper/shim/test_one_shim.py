@@ -16,7 +16,20 @@ from ftslurm.wrapper import shim
 FOLDER = Path(shim.__file__).parent
 TOOL = Path(__file__).parents[3] / "tools/one-shim"
 # What the shim leaves alone, for the time of its start and its memory: the Python halves of what it takes from C, and more.
-HEAVY = {"collections", "enum", "hashlib", "json", "re", "selectors", "signal", "socket", "ssl", "subprocess", "threading", "typing"}
+HEAVY = {
+    "collections",
+    "enum",
+    "hashlib",
+    "json",
+    "re",
+    "selectors",
+    "signal",
+    "socket",
+    "ssl",
+    "subprocess",
+    "threading",
+    "typing",
+}
 
 
 @pytest.fixture(scope="module")

@@ -114,7 +114,9 @@ def test_where_a_step_begins(line: str, env: Mapping[str, str], contained: bool)
     assert begins_in_a_container(split_command_line(line.split(), frozenset()).components, env) is contained
 
 
-@pytest.mark.parametrize(("wanted", "socket_", "contained"), [("environment", "", False), ("auto", None, False), ("auto", "", True)])
+@pytest.mark.parametrize(
+    ("wanted", "socket_", "contained"), [("environment", "", False), ("auto", None, False), ("auto", "", True)]
+)
 def test_where_there_is_no_munge_for_it_the_environment_has_it(wanted: str, socket_: str | None, contained: bool) -> None:
     assert handed_over(secret_word(SECRET, wanted, socket_, contained)) == SECRET
 
@@ -142,9 +144,14 @@ def test_what_a_container_mounts_the_options_tell(line: str, env: Mapping[str, s
 @pytest.mark.parametrize(("wanted", "contained", "by_file"), [
     ("auto", True, True), ("file", False, True), ("file", True, True), ("auto", False, False), ("environment", True, False),
 ])  # fmt: skip
-def test_a_step_in_a_container_finds_it_in_a_file_and_a_run_leaves_none(tmp_path: Path, wanted: str, contained: bool, by_file: bool) -> None:
+def test_a_step_in_a_container_finds_it_in_a_file_and_a_run_leaves_none(
+    tmp_path: Path, wanted: str, contained: bool, by_file: bool
+) -> None:
     file = SecretFile(tmp_path, "c.5")
-    SecretFile(tmp_path, "c.5").word(SECRET), SecretFile(tmp_path, "c.55").word(SECRET)  # another job's, and one of a run that was killed
+    (
+        SecretFile(tmp_path, "c.5").word(SECRET),
+        SecretFile(tmp_path, "c.55").word(SECRET),
+    )  # another job's, and one of a run that was killed
     word = secret_word(SECRET, wanted, None, contained, file=file)
     assert handed_over(word) == SECRET == handed_over(secret_word(SECRET, wanted, None, contained, file=file))
     assert word.startswith("file.") is by_file is (SECRET.hex() not in word)
