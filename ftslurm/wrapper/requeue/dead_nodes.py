@@ -9,13 +9,14 @@ A node that is given back is free for other jobs. So Slurm must know first that 
 makes slurmctld call all its nodes, and one that stays silent is NOT_RESPONDING after MessageTimeout and gets no job (seen on
 22.05, 24.11 and 26.05). SIGCONT does nothing to a process that is not stopped.
 
-Without slurmdbd Slurm takes no change of a job that gave nodes back, before it is clean: such a job is requeued plainly.
+Without slurmdbd Slurm takes no change of a job that gave nodes back, before it is clean, so nobody could keep it off a node that
+comes back meanwhile. Such a job keeps its dead nodes, and waits.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ftslurm.errors import FtslurmError
 from ftslurm.model.nodes import fold
@@ -26,6 +27,8 @@ from ftslurm.slurm.parse import seconds
 # MessageTimeout where Slurm does not say, and what slurmctld needs besides to see that it is over.
 MESSAGE_S, BESIDES_S = 10.0, 10.0
 LOOK_AGAIN_S = 0.5
+# In Slurm's words for the state of a node.
+SILENT = ("NOT_RESPONDING", "DOWN")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +40,15 @@ class Parted:
 
 
 def part_with_dead(
-    client: SlurmClient, job: JobView, dead: Iterable[str], exclude: Collection[str], batch_node: str, config: Mapping[str, str],
+    client: SlurmClient, job: JobView, dead: Iterable[str], batch_node: str, config: Mapping[str, str],
     clock: Callable[[], float] = time.monotonic, pause: Callable[[float], None] = time.sleep,
 ) -> Parted:  # fmt: skip
-    """job: as it stands, and it may be requeued. dead: known to be so. exclude: nodes that it shall not come back to. batch_node:
+    """job: as it stands, and it may be requeued. dead: known to be so. batch_node:
     where its script runs, as far as is known, which Slurm lets no job give back. clock: any seconds. pause: waits for so many."""
     gone = leaves(job, dead, batch_node)
-    if not gone:
+    if not gone or not keeps_accounts(config):
         return Parted()
     stays = f"{fold(gone)} stays in the job until Slurm takes it for down"
-    if not keeps_accounts(config) and not {*exclude} - job.excluded <= {*gone}:
-        return Parted(what=f"{stays}: without slurmdbd, other nodes could not be excluded")
     limit_s = (seconds(config.get("MessageTimeout", "")) or MESSAGE_S) + BESIDES_S
     try:
         if not _noticed(client, job.number, gone, limit_s, clock, pause):
@@ -74,13 +75,16 @@ def _noticed(
     client: SlurmClient, number: int, gone: Iterable[str], limit_s: float,
     clock: Callable[[], float], pause: Callable[[float], None],
 ) -> bool:  # fmt: skip
-    """Does Slurm know by itself that it reaches none of them? Unknown, where nodes are hidden from users, is no."""
+    """Does Slurm know by itself that it reaches none of them? Unknown, where nodes are hidden from users, is no; so is a node
+    that Slurm thinks ill of for another reason: it may answer."""
     until, called = clock() + limit_s, False
     while True:
-        nodes = client.nodes()
-        if {node.name for node in nodes if node.state is NodeState.BAD} >= {*gone}:
+        nodes = {node.name: node for node in client.nodes() if node.name in gone}
+        silent = {name for name, node in nodes.items() if any(word in node.words for word in SILENT)}
+        if silent >= {*gone}:
             return True
-        if not nodes or clock() >= until:
+        ill = any(node.state is NodeState.BAD and name not in silent for name, node in nodes.items())
+        if not nodes or ill or clock() >= until:
             return False
         if not called:
             client.signal_steps(number, "CONT")

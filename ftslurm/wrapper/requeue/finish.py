@@ -21,7 +21,7 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.record import CarriedOut, CleanUpBegan
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.slurm.parse import seconds
-from ftslurm.wrapper.requeue.dead_nodes import Parted, keeps_accounts, part_with_dead
+from ftslurm.wrapper.requeue.dead_nodes import Parted, part_with_dead
 from ftslurm.wrapper.requeue.requeue import AS_IT_IS, give_back, plan_for, runs_again, slurms_clock, takes_changes
 
 # Slurm waits for such a node until it takes it for down: that says nothing of how long nodes that live need.
@@ -54,8 +54,8 @@ def finish_open_requeue(
     parted = Parted()
     if may_go and not refuses:
         batch_node = history.last_run.batch_node if history.last_run is not None else ""
-        parted = part_with_dead(client, job, decided.dead, decided.exclude, batch_node, config)
-        refuses = parted.done and not (keeps_accounts(config) and takes_changes(client, number))
+        parted = part_with_dead(client, job, decided.dead, batch_node, config)
+        refuses = parted.done and not takes_changes(client, number)
     if refuses:
         client.requeue(number)
         what = AS_IT_IS

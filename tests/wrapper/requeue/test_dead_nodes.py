@@ -28,14 +28,12 @@ def slurm() -> FakeSlurm:
 DBD = {"AccountingStorageType": "accounting_storage/slurmdbd", "MessageTimeout": "10 sec"}
 
 
-def given_back(
-    slurm: FakeSlurm, number: int, *dead: str, batch_node: str = "", others: tuple[str, ...] = (), config: dict[str, str] = DBD
-) -> str:
+def given_back(slurm: FakeSlurm, number: int, *dead: str, batch_node: str = "", config: dict[str, str] = DBD) -> str:
     """What was said where the job left them, empty where it did not."""
     clock = Clock()
     job = slurm.job(number)
     slurm.requests.clear()
-    parted = part_with_dead(slurm, job, dead, (*dead, *others), batch_node, config, clock, clock.pause)
+    parted = part_with_dead(slurm, job, dead, batch_node, config, clock, clock.pause)
     assert clock.now <= 30.0
     assert parted.done == ("given back" in parted.what)
     return parted.what if parted.done else ""
@@ -95,9 +93,12 @@ def test_where_slurm_refuses_it_the_requeue_goes_on_without(slurm: FakeSlurm) ->
     assert slurm.job(number).nodes == ("n1", "n2")
 
 
-@pytest.mark.parametrize(("others", "goes"), [((), True), (("n4",), False)])
-def test_without_slurmdbd_it_goes_only_where_nothing_else_is_to_be_excluded(
-    slurm: FakeSlurm, others: tuple[str, ...], goes: bool
-) -> None:
+def test_without_slurmdbd_it_stays_as_nothing_could_be_changed_afterwards(slurm: FakeSlurm) -> None:
     slurm.dead = {"n2"}
-    assert bool(given_back(slurm, slurm.submit(3), "n2", others=others, config={})) == goes
+    assert given_back(slurm, slurm.submit(3), "n2", config={}) == "" and changes(slurm) == []
+
+
+def test_a_node_that_slurm_calls_failing_may_answer_and_stays(slurm: FakeSlurm) -> None:
+    number = slurm.submit(3)
+    slurm.set_node("n2", "MIXED+FAIL")
+    assert given_back(slurm, number, "n2") == "" and changes(slurm) == []

@@ -110,13 +110,12 @@ def test_a_dead_node_leaves_the_job_first_and_its_clean_up_is_not_waited_for(tmp
     assert job.slurm.job(job.number).cleaning == ("n1", "n3")
 
 
-def test_without_slurmdbd_such_a_job_is_requeued_plainly(tmp_path: Path) -> None:
-    """Slurm would take no change of it, and nobody could end a hold."""
+def test_without_slurmdbd_it_keeps_its_dead_node(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.journal.append([replace(DECIDED, exclude=("n2",), dead=("n2",))])
     job.slurm.dead = {"n2"}
-    assert job.keep().startswith(AS_IT_IS)
-    assert job.changes() == ["signal_steps", "keep_nodes", "requeue"]
+    job.keep()
+    assert job.changes() == ["requeue_held", "exclude", "start_at", "release"]
 
 
 def test_a_job_that_may_not_be_requeued_keeps_its_dead_node(tmp_path: Path) -> None:
