@@ -79,7 +79,7 @@ def break_connections(told: Story) -> int:
 
     def ss(at: int, *argv: str) -> list[str]:
         done = subprocess.run(on_network_of(at, "ss", *argv), capture_output=True, text=True, check=False)
-        assert done.returncode == 0 or not Path(f"/proc/{at}").exists(), done.stderr  # it may just have ended
+        assert done.returncode == 0 or not Path(f"/proc/{at}/ns/net").exists(), done.stderr  # it may just have ended
         return done.stdout.splitlines()
 
     ours = [pid for pid, command in told.processes().items() if "/ftrun " in command]
