@@ -45,7 +45,7 @@ man: $(VENV)/.ready-test
 	$(VENV)/bin/python -m sphinx -W --keep-going -q -j auto -b man -d build/doctrees docs build/man
 
 test-attacks: $(VENV)/.ready-test
-	FTSLURM_TEST_ATTACKS=1 $(VENV)/bin/python -m pytest tests/attacks $(PYTEST_ARGS)
+	FTSLURM_TEST_ATTACKS=1 FTSLURM_TEST_FORKS=1 $(VENV)/bin/python -m pytest tests/attacks $(PYTEST_ARGS)
 
 lint: $(VENV)/.ready-test
 	$(VENV)/bin/ruff check .
