@@ -28,6 +28,7 @@ test: $(VENV)/.ready-test lint
 
 test-long: $(VENV)/.ready-test
 	FTSLURM_TEST_ATTACKS=1 $(VENV)/bin/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m long $(PYTEST_ARGS)
+	FTSLURM_TEST_ATTACKS=1 FTSLURM_TEST_FORKS=1 $(VENV)/bin/python -m pytest tests/attacks/test_forks_on_slurm.py $(PYTEST_ARGS)
 
 check: $(VENV)/.ready-test lint
 	$(VENV)/bin/python -m pytest -q -n auto $(QUICK) $(PYTEST_ARGS)

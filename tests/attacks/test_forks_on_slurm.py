@@ -16,8 +16,8 @@ from tests.live.hooked import Hooked, hooked_cluster
 pytestmark = [
     pytest.mark.live,
     pytest.mark.timeout(600),
-    # On a machine of two cores the attacks can hold up everything else for minutes.
-    pytest.mark.skipif(os.environ.get("FTSLURM_TEST_FORKS") != "1", reason="make test-attacks runs it"),
+    # Alone, as the attacks leave nothing of a small machine to other tests.
+    pytest.mark.skipif(os.environ.get("FTSLURM_TEST_FORKS") != "1", reason="make test-long and make test-attacks run it alone"),
 ]
 WAIT_S = 240.0
 # Each on its own would last for ever.

@@ -7,7 +7,7 @@ counts these GPUs as taken for ever (its bug 16121; seen on 22.05).
 
 A node that is given back is free for other jobs. So Slurm must know first that it does not answer: a signal to the job's steps
 makes slurmctld call all its nodes, and one that stays silent is NOT_RESPONDING after MessageTimeout and gets no job (seen on
-22.05, 24.11 and 26.05). SIGCONT does nothing to a process that is not stopped.
+22.05 and 26.05). SIGCONT does nothing to a process that is not stopped.
 
 Without slurmdbd Slurm takes no change of a job that gave nodes back, before it is clean, so nobody could keep it off a node that
 comes back meanwhile. Such a job keeps its dead nodes, and waits.
@@ -43,8 +43,8 @@ def part_with_dead(
     client: SlurmClient, job: JobView, dead: Iterable[str], batch_node: str, config: Mapping[str, str],
     clock: Callable[[], float] = time.monotonic, pause: Callable[[float], None] = time.sleep,
 ) -> Parted:  # fmt: skip
-    """job: as it stands, and it may be requeued. dead: known to be so. batch_node:
-    where its script runs, as far as is known, which Slurm lets no job give back. clock: any seconds. pause: waits for so many."""
+    """job: as it stands, and it may be requeued. dead: known to be so. batch_node: where its script runs, as far as is known,
+    which the job keeps. config: Slurm's. clock: any seconds. pause: waits for so many."""
     gone = leaves(job, dead, batch_node)
     if not gone or not keeps_accounts(config):
         return Parted()
