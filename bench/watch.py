@@ -15,9 +15,9 @@ from pathlib import Path
 from measure import ROOT, Series
 
 from ftslurm.ledger import live as files
-from ftslurm.model.live import DeviceLive, Live, NodeLive, RankLive, TaskLive
+from ftslurm.model.folds.summary import summarise
+from ftslurm.model.messages.live import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.record import AttemptBegan, RunBegan
-from ftslurm.model.summary import summarise
 from ftslurm.report.view import status
 from ftslurm.report.watch import Seen, screen
 from ftslurm.wrapper.controller.live import LOOK_S, TELL_S

@@ -20,7 +20,7 @@ ATTRIBUTES, LINES, MODULES, WRITERS = 25, 300, 20, 2
 TABLE = 10_000
 
 MANY_LINES = {
-    "ftslurm/model/settings.py:Settings": (TABLE, "one leaf each; the reference is made from them"),
+    "ftslurm/model/settings/tree.py:Settings": (TABLE, "one leaf each; the reference is made from them"),
     "ftslurm/policies/judge/replacing.py:Replacing": (365, "the search should be a part that decides by itself"),
     "ftslurm/policies/judge/requests.py:Requests": (
         430,
@@ -33,8 +33,8 @@ MANY_LINES = {
     "ftslurm/wrapper/controller/sources.py:Sources": (390, "what shims and what agents tell should be two classes"),
 }
 MANY_ATTRIBUTES = {
-    "ftslurm/model/settings.py:Settings": (TABLE, "one leaf each"),
-    "ftslurm/model/history.py:History": (60, "the fold of some thirty kinds of records; its groups should be values"),
+    "ftslurm/model/settings/tree.py:Settings": (TABLE, "one leaf each"),
+    "ftslurm/model/folds/history.py:History": (60, "the fold of some thirty kinds of records; its groups should be values"),
     "ftslurm/policies/judge/state.py:JudgeState": (28, "it has parts; layout, search and decision are still its own"),
     "ftslurm/policies/judge/phases.py:RunFacts": (42, "what is fixed for one ftrun; its groups should be values"),
     "ftslurm/policies/ladder/ladder.py:Situation": (32, "all that a rung may ask for"),
@@ -46,7 +46,6 @@ MANY_ATTRIBUTES = {
     "ftslurm/cli/ft_launcher_options.py:Launch": (30, "one option each"),
 }
 MANY_MODULES = {
-    "ftslurm/model": (40, "the words of the whole program; records, settings and wire should be folders"),
     "ftslurm/wrapper/shim": (32, "the sources of one generated file"),
 }
 MANY_WRITERS = {

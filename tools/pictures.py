@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from ftslurm.model.rungs import Rung  # noqa: E402
-from ftslurm.model.settings import BEATS, Settings, is_on  # noqa: E402
+from ftslurm.model.settings.tree import BEATS, Settings, is_on  # noqa: E402
 from ftslurm.policies.judge.judge import NEXT, Phase  # noqa: E402
 from ftslurm.policies.ladder.ladder import rung_words  # noqa: E402
 

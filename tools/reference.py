@@ -24,9 +24,10 @@ from ftslurm import errors
 from ftslurm.cli import ft_launcher_options
 from ftslurm.config import catalog_files
 from ftslurm.config.settings_files import profile_layers
-from ftslurm.model import hook_settings, settings, variables
 from ftslurm.model.devices import Severity
 from ftslurm.model.record import KINDS
+from ftslurm.model.settings import hook_settings, variables
+from ftslurm.model.settings import tree as settings
 
 PROFILES = ("modelarts", "aimaster-sync", "aimaster-async", "ft-launcher")
 GROUPS = {

@@ -14,7 +14,7 @@ from ftslurm.catalogs.pattern_files import check_patterns, laid_over
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.model.devices import Remedy
 from ftslurm.model.numbers import whole
-from ftslurm.model.settings import suggestion
+from ftslurm.model.settings.tree import suggestion
 
 SITE = ("site",)
 

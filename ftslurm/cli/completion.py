@@ -53,7 +53,7 @@ def jobs(context: click.Context, parameter: click.Parameter, incomplete: str) ->
 
 def settings(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """NAME=DEFAULT, to be changed."""
-    from ftslurm.model.settings import LEAVES, in_words
+    from ftslurm.model.settings.tree import LEAVES, in_words
 
     found = []
     for name, leaf in LEAVES.items():

@@ -16,7 +16,7 @@ from ftslurm.cli import completion as complete
 from ftslurm.cli.output import print_json, store
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.store import state_folder
-from ftslurm.model import control as ctl
+from ftslurm.model.folds import control as ctl
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import Requested
 from ftslurm.model.text import visible
@@ -129,7 +129,7 @@ def moment(option: str, text: str, now: float) -> float:
 
 
 def _moment(text: str, now: float) -> float | None:
-    from ftslurm.model.settings import duration
+    from ftslurm.model.settings.tree import duration
 
     try:
         return now + duration(text)

@@ -12,7 +12,7 @@ from ftslurm.cli import completion as complete
 from ftslurm.errors import UsageError
 from ftslurm.model.text import visible
 
-# ft_launcher's, of which model/ft_config.py knows the meaning; a test holds the two together. Not imported for it: 10 ms.
+# ft_launcher's, as in model/settings/ft_config.py; a test holds the two together. Not imported for it: 10 ms.
 FT_LAUNCHER_FLAGS = frozenset(
     f"--ft-{name}"
     for name in (
@@ -148,7 +148,7 @@ def split_ft_launcher(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, 
     mine = tuple(word for word in words if not _is_ft_launcher(word))
     if len(mine) == len(words):
         return mine, {}
-    from ftslurm.model.ft_config import from_flags, without_effect
+    from ftslurm.model.settings.ft_config import from_flags, without_effect
 
     theirs = [word for word in words if _is_ft_launcher(word)]
     found, path = from_flags(theirs, "the command line")
@@ -161,7 +161,7 @@ def fault_tolerance(found: Mapping[str, Any], path: str, say: Callable[[str], No
     """ft_launcher's configuration by its flags, over that of its YAML file, as settings. path: empty for none. say: is told what
     of the file is passed over. Our client serves the ranks then. Raises: PolicyError.
     """
-    from ftslurm.model.ft_config import checked, from_file
+    from ftslurm.model.settings.ft_config import checked, from_file
 
     values: dict[str, Any] = {}
     if path:

@@ -25,7 +25,7 @@ from ftslurm.cli.report import report
 from ftslurm.cli.status import require_begun, status
 from ftslurm.cli.watch import watch
 from ftslurm.errors import FtslurmError, UsageError
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import visible
 
 
@@ -101,7 +101,7 @@ def explain(code: tuple[str, ...], policy: str, profile: str, annotations: str, 
     if code:
         return _explain_code(code, resolved.settings, as_json)
 
-    from ftslurm.model.history import fold
+    from ftslurm.model.folds.history import fold
     from ftslurm.policies.ladder.ladder import rung_words
     from ftslurm.report import ladder as show
     from ftslurm.report.requests import in_force

@@ -63,7 +63,7 @@ def logs(job: str, attempt: int | None, rank: int | None, follow: bool) -> None:
 
 
 def _over(job: str) -> bool:
-    from ftslurm.model.summary import summarise
+    from ftslurm.model.folds.summary import summarise
     from ftslurm.wrapper.jobs import with_slurms_word
 
     known = summarise(store().find(job)[1].records)

@@ -41,7 +41,7 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
     except ImportError:
         raise UsageError("this needs prometheus-client, which is not installed", hint="pip install 'ftslurm[metrics]'") from None
     from ftslurm.cli.output import site_settings
-    from ftslurm.model.settings import duration
+    from ftslurm.model.settings.tree import duration
     from ftslurm.wrapper.everybody import jobs_of_all, jobs_of_me
 
     try:

@@ -25,7 +25,7 @@ def notify(test: bool, pending: bool, names: tuple[str, ...], policy: str) -> No
     """Show who is notified of which events of your jobs. The addresses are in notify.yaml in the state folder, mode 0600."""
     from ftslurm.config.settings_files import Request, settings_in_force
     from ftslurm.ledger.store import state_folder
-    from ftslurm.model.settings import suggestion
+    from ftslurm.model.settings.tree import suggestion
     from ftslurm.notify.destinations import read_destinations
     from ftslurm.wrapper.telling.notices import FILE, place_of
     from ftslurm.wrapper.telling.teller import routes

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ftslurm.ledger.store import Store, state_folder
-from ftslurm.model.hook_settings import HookSettings
+from ftslurm.model.settings.hook_settings import HookSettings
 
 
 def store() -> Store:

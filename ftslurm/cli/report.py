@@ -146,7 +146,7 @@ def _json(value: object) -> str:
 
 def _age(text: str) -> float:
     """Seconds. Raises: UsageError."""
-    from ftslurm.model.settings import lasting
+    from ftslurm.model.settings.tree import lasting
 
     try:
         return lasting(text)

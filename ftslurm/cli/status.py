@@ -94,7 +94,7 @@ def _one(job: str, as_json: bool) -> None:
 
 def _by_slurms_word(found: Status, contents: Contents) -> Status:
     """What the ledger cannot know: a requeued job that was cancelled while it waited, an ftrun that was killed."""
-    from ftslurm.model.summary import summarise
+    from ftslurm.model.folds.summary import summarise
     from ftslurm.wrapper.jobs import with_slurms_word
 
     known = summarise(contents.records)

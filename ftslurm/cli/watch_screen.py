@@ -16,7 +16,7 @@ from textual.widgets import DataTable, Log, Static
 
 from ftslurm.errors import FtslurmError
 from ftslurm.ledger.store import Store
-from ftslurm.model.summary import JobSummary
+from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.text import visible
 from ftslurm.report import card as cards
 from ftslurm.report.happened import happened

@@ -8,9 +8,9 @@ from typing import Any
 
 from ftslurm.config.text_files import MAX_BYTES, read_text
 from ftslurm.errors import PolicyError
-from ftslurm.model import aimaster
-from ftslurm.model import annotations as ma
-from ftslurm.model.settings import (
+from ftslurm.model.settings import aimaster
+from ftslurm.model.settings import annotations as ma
+from ftslurm.model.settings.tree import (
     Layer,
     Resolved,
     from_c4d,

@@ -23,8 +23,8 @@ from ftslurm.ledger.records import from_line
 from ftslurm.ledger.store import ledger_parts
 from ftslurm.ledger.untrusted import read_untrusted
 from ftslurm.model.decisions import Start
-from ftslurm.model.history import History, fold
-from ftslurm.model.hook_settings import HookSettings
+from ftslurm.model.folds.history import History, fold
+from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.policies.ladder.start_time import EPILOG_S, behind

@@ -14,7 +14,7 @@ from ftslurm.hooks.facts import JobFacts
 from ftslurm.hooks.look import tool_env
 from ftslurm.hooks.memory import Memory
 from ftslurm.model.devices import DeviceHealth, DeviceReport, FaultClass
-from ftslurm.model.hook_settings import HookSettings
+from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import one_line
 from ftslurm.policies.node.leftovers import NodeJob, others
 from ftslurm.slurm.admin import SlurmAdmin

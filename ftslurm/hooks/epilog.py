@@ -21,7 +21,7 @@ from ftslurm.hooks.install.scripts import LIMITS_S
 from ftslurm.hooks.leftovers import clear_leftovers
 from ftslurm.hooks.look import tool_env
 from ftslurm.hooks.owned import cleanup_grace
-from ftslurm.model.hook_settings import HookSettings
+from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import visible
 from ftslurm.slurm.admin import SlurmAdmin
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ftslurm.errors import PolicyError, UsageError
-from ftslurm.model.hook_settings import HookSettings, hook_settings
 from ftslurm.model.job import JobId
+from ftslurm.model.settings.hook_settings import HookSettings, hook_settings
 from ftslurm.model.values import dataclass
 
 

@@ -14,7 +14,7 @@ from ftslurm.hooks.edge import run_hook
 from ftslurm.hooks.facts import node_name
 from ftslurm.hooks.look import look
 from ftslurm.hooks.memory import Memory
-from ftslurm.model.hook_settings import HookSettings
+from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import PREFIX, Drain, Leave, NodeHealth, Undrain, judge, next_step
 from ftslurm.slurm.admin import SlurmAdmin, is_drained, is_to_reboot
 from ftslurm.slurm.client import NodeState, NodeView

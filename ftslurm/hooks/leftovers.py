@@ -14,8 +14,8 @@ from ftslurm.errors import FtslurmError
 from ftslurm.hooks.drains import drain
 from ftslurm.hooks.facts import JobFacts
 from ftslurm.hooks.memory import Memory, Unfinished
-from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.processes import Process
+from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.policies.node.health import Finding, NodeHealth, drain_reason, judge, one_line

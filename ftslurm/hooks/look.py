@@ -15,7 +15,7 @@ from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import CommandMissing
 from ftslurm.hooks.memory import Remembered
 from ftslurm.model.devices import ProbeAnswer
-from ftslurm.model.hook_settings import HookSettings
+from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.node import kernel_log
 from ftslurm.policies.node.health import Finding, NodeHealth, command_finding, device_findings, missing_kinds

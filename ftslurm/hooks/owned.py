@@ -9,7 +9,7 @@ from pathlib import Path
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.facts import JobFacts
 from ftslurm.hooks.install.scripts import LIMITS_S
-from ftslurm.model.hook_settings import HookSettings
+from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import one_line
 from ftslurm.system.owner import PATH, owner_of, run_as
 

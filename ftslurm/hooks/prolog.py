@@ -19,7 +19,7 @@ from ftslurm.hooks.facts import job_facts
 from ftslurm.hooks.look import Looked, look
 from ftslurm.hooks.memory import Memory
 from ftslurm.hooks.unfinished import Tried, try_again
-from ftslurm.model.hook_settings import HookSettings
+from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import NodeHealth, drain_reason, judge
 from ftslurm.slurm.admin import SlurmAdmin
 

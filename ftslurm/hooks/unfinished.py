@@ -7,8 +7,8 @@ import time
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.leftovers import MAX_LISTED, SLURM_USERS, Case, Left, clear, left_by, settled
 from ftslurm.hooks.memory import Memory, Unfinished
-from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.processes import Process
+from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.node.health import Finding, NodeHealth
 from ftslurm.slurm.admin import SlurmAdmin

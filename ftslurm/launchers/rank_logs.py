@@ -14,8 +14,8 @@ from pathlib import PurePosixPath
 from string import Template
 
 from ftslurm.launchers.file_patterns import expand_pattern
-from ftslurm.model.settings import Settings
-from ftslurm.model.streams import STDERR, STDOUT, streams, streams_of
+from ftslurm.model.settings.streams import STDERR, STDOUT, streams, streams_of
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 
 _FILES = {STDOUT: "stdout.log", STDERR: "stderr.log"}
@@ -35,7 +35,7 @@ class StreamTo:
 
 @dataclass(frozen=True, slots=True)
 class RankLogs:
-    """folder: empty for none; `%n` in it is the slot of the node, `%%` a percent sign. redirects, tee: see model/streams.py.
+    """folder: empty for none; `%n` in it is the slot of the node, `%%` a percent sign. redirects, tee: model/settings/streams.py.
     console_ranks: local ranks that are shown there; empty: all. cycle_files: path, empty for none. line_prefix: before lines
     that `tee` shows, with ${role_name}, ${rank} and ${local_rank}."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ftslurm.errors import StateError
 from ftslurm.ledger.memory import MemoryFile
-from ftslurm.model.history import CLEAN_UP_MAX_S, CLEAN_UPS_MAX, CleanUpTook, History
+from ftslurm.model.folds.history import CLEAN_UP_MAX_S, CLEAN_UPS_MAX, CleanUpTook, History
 
 # A hundred bytes a requeue, of the latest some hundred.
 MAX_BYTES = 32 << 10

@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 
 from ftslurm.errors import StateError
 from ftslurm.ledger.journal import Journal
-from ftslurm.model.summary import JobSummary, summarise
+from ftslurm.model.folds.summary import JobSummary, summarise
 from ftslurm.system.files import read_private
 
 # Lines of another version are made anew: one more for every change of JobSummary, or of how it is made.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.errors import WireError
-from ftslurm.model.live import Live, from_record, to_record
+from ftslurm.model.messages.live import Live, from_record, to_record
 from ftslurm.system.files import read_private
 
 REQUEST_BYTES = 4096

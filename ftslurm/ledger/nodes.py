@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ftslurm.ledger.memory import MemoryFile
-from ftslurm.model.node_memory import NodeCleared, NodeLeft, NodeReinstated, Told
+from ftslurm.model.folds.node_memory import NodeCleared, NodeLeft, NodeReinstated, Told
 
 # Some 200 bytes a record; of a longer file the end counts.
 MAX_BYTES = 4 << 20

@@ -16,8 +16,8 @@ from pathlib import Path
 from ftslurm.errors import StateError
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.records import from_line
-from ftslurm.model.control import State
-from ftslurm.model.history import History, fold
+from ftslurm.model.folds.control import State
+from ftslurm.model.folds.history import History, fold
 from ftslurm.model.record import RequestAnswered, Requested
 
 # Of new lines read at a time. A request takes some 400 bytes; what is written there in bulk holds nothing up for long.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ftslurm.errors import StateError, UnknownJob
 from ftslurm.ledger.journal import Contents, Journal
-from ftslurm.model.history import History, fold
+from ftslurm.model.folds.history import History, fold
 from ftslurm.model.record import RunBegan
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.values import dataclass

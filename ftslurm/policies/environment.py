@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ftslurm.model.counters import Counters
+from ftslurm.model.folds.counters import Counters
 from ftslurm.model.job import Task
 from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold_in_order

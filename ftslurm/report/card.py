@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ftslurm.model import record as rec
-from ftslurm.model.history import History
+from ftslurm.model.folds.history import History
 from ftslurm.model.nodes import fold
 from ftslurm.model.rungs import RESTARTS, SWAPS, Budget, Rung
 from ftslurm.model.text import cut, cut_front, visible

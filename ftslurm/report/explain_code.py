@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ftslurm.model.devices import CodeMeaning, FaultClass, Remedy
 from ftslurm.model.rungs import Rung
-from ftslurm.model.settings import LEAVES, Settings, in_words, is_on
+from ftslurm.model.settings.tree import LEAVES, Settings, in_words, is_on
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role

@@ -11,10 +11,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from ftslurm.errors import UsageError
+from ftslurm.model.folds.summary import OVER, JobSummary
 from ftslurm.model.nodes import expand
 from ftslurm.model.rungs import Rung
-from ftslurm.model.settings import duration
-from ftslurm.model.summary import OVER, JobSummary
+from ftslurm.model.settings.tree import duration
 from ftslurm.model.values import dataclass
 
 STATES = (

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ftslurm.model.rungs import Rung, RungWords
-from ftslurm.model.settings import LEAVES, Resolved, env_name, in_words, is_on, takes
+from ftslurm.model.settings.tree import LEAVES, Resolved, env_name, in_words, is_on, takes
 from ftslurm.report.facts import print_facts
 from ftslurm.report.requests import InForce
 from ftslurm.report.text import moment

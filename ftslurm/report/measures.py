@@ -12,9 +12,9 @@ from typing import Any
 
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
-from ftslurm.model.history import OUTSIDE, fold
+from ftslurm.model.folds.history import OUTSIDE, fold
+from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.rungs import REQUEUES, RUNG_NAMES, Budget, Rung
-from ftslurm.model.summary import JobSummary
 from ftslurm.model.values import dataclass
 from ftslurm.report.account.parts import Part, spent
 

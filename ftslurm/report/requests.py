@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ftslurm.model.control import Control, Request, State, in_words, utc
-from ftslurm.model.history import fold
+from ftslurm.model.folds.control import Control, Request, State, in_words, utc
+from ftslurm.model.folds.history import fold
 from ftslurm.model.record import Record
 from ftslurm.model.rungs import Rung
 from ftslurm.model.values import dataclass

@@ -11,7 +11,7 @@ from dataclasses import field
 from hashlib import blake2s
 
 from ftslurm.model import record as rec
-from ftslurm.model.counters import schedule_count
+from ftslurm.model.folds.counters import schedule_count
 from ftslurm.model.rungs import Rung
 from ftslurm.model.text import cut, visible
 from ftslurm.model.values import dataclass

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from ftslurm.model import record as rec
-from ftslurm.model.control import in_words
-from ftslurm.model.counters import counters, counters_of_attempt
-from ftslurm.model.history import fold
+from ftslurm.model.folds.control import in_words
+from ftslurm.model.folds.counters import counters, counters_of_attempt
+from ftslurm.model.folds.history import fold
+from ftslurm.model.folds.summary import last_wait
 from ftslurm.model.rungs import REQUEUES
-from ftslurm.model.summary import last_wait
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.report.card import Card, last_card, numbered

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
-from ftslurm.model.live import DeviceLive, Live, NodeLive, RankLive, TaskLive
+from ftslurm.model.folds.summary import JobSummary
+from ftslurm.model.messages.live import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.nodes import expand, fold
-from ftslurm.model.summary import JobSummary
 from ftslurm.model.text import counted, cut, visible
 from ftslurm.model.values import dataclass
 from ftslurm.report.happened import Happened, happened

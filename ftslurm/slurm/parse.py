@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ftslurm.errors import SlurmUnavailable, UnknownJob, UsageError
+from ftslurm.model.folds.summary import SlurmWord
 from ftslurm.model.nodes import expand
-from ftslurm.model.summary import SlurmWord
 from ftslurm.slurm import states
 from ftslurm.slurm.client import AS_OF, JobState, JobView, NodeState, NodeView
 

@@ -21,12 +21,12 @@ from ftslurm.launchers.python import Python
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.requests import NODES_MAX, answer_to, ask
 from ftslurm.ledger.store import VARIABLE, Store
-from ftslurm.model.control import ROOT, UNDO, not_undoable
-from ftslurm.model.history import History
+from ftslurm.model.folds.control import ROOT, UNDO, not_undoable
+from ftslurm.model.folds.history import History
+from ftslurm.model.folds.summary import JobSummary, summarise
 from ftslurm.model.nodes import expand
 from ftslurm.model.numbers import whole
 from ftslurm.model.record import Record, RequestAnswered, Requested, RunBegan
-from ftslurm.model.summary import JobSummary, summarise
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.system.owner import PATH, owner_of, run_as
 from ftslurm.wrapper.jobs import with_slurms_word

@@ -21,10 +21,10 @@ from ftslurm.launchers.srun import beside_argv, own_step_env
 from ftslurm.ledger.store import Store
 from ftslurm.model import record as rec
 from ftslurm.model.events import DrillAsked
+from ftslurm.model.messages.wire import drill_order, hello
 from ftslurm.model.nodes import expand
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
-from ftslurm.model.wire import drill_order, hello
 from ftslurm.system.programs import real_program
 from ftslurm.wrapper.shim.channel import CHANNEL_VARIABLE, Channel
 from ftslurm.wrapper.shim.connection import connect

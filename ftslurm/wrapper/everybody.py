@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ftslurm.errors import StateError, UsageError
 from ftslurm.ledger.store import Store, state_folder
-from ftslurm.model.summary import summarise
+from ftslurm.model.folds.summary import summarise
 from ftslurm.report.measures import JobOf, from_json, measure
 from ftslurm.wrapper.jobs import with_slurms_word
 from ftslurm.wrapper.measuring.live import user_name

@@ -12,7 +12,7 @@ from ftslurm.catalogs.codes import normalise
 from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.config.catalog_files import load_code_book, load_pattern_book
 from ftslurm.model.devices import Severity
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.diagnose.findings import Finding, findings, unlisted
 from ftslurm.policies.diagnose.traces import Raised, outline, plain
 from ftslurm.policies.node.advice import Known

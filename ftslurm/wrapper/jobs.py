@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ftslurm.errors import FtslurmError, StateError
 from ftslurm.ledger.index import Index
+from ftslurm.model.folds.summary import JobSummary, SlurmWord, by_slurm
 from ftslurm.model.numbers import whole
-from ftslurm.model.summary import JobSummary, SlurmWord, by_slurm
 from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.commands import ANSWER_ENV, jobs_argv, show_config_argv

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ftslurm.errors import StateError
 from ftslurm.ledger.records import from_line
+from ftslurm.model.folds.summary import OVER, summarise
 from ftslurm.model.record import Record
-from ftslurm.model.summary import OVER, summarise
 from ftslurm.report.account.job import JobAccount, account, since
 from ftslurm.system.owner import Owner
 from ftslurm.wrapper.of_users import LEDGERS, LEDGERS_BYTES, asked_of_all

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from ftslurm.errors import FtslurmError, StateError, UnknownJob, UsageError
 from ftslurm.ledger.nodes import NodeMemory, parse_memory
-from ftslurm.model.node_memory import NodeCleared, Remembered, remembered
+from ftslurm.model.folds.node_memory import NodeCleared, Remembered, remembered
 from ftslurm.model.nodes import expand, fold
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.node.advice import advice, codes_of
 from ftslurm.policies.node.health import PREFIX

@@ -22,9 +22,9 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.ledger.store import LOCAL_CLUSTER, VARIABLE, ledger_parts
 from ftslurm.ledger.untrusted import MAX_BYTES
-from ftslurm.model.node_memory import NodeCleared, Told
+from ftslurm.model.folds.node_memory import NodeCleared, Told
+from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.nodes import expand
-from ftslurm.model.summary import JobSummary
 from ftslurm.model.text import visible
 from ftslurm.report.measures import Measures, measure, to_json
 from ftslurm.system.files import read_private

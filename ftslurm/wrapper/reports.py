@@ -13,7 +13,7 @@ from ftslurm.ledger.evidence import kept_evidence
 from ftslurm.ledger.index import Index
 from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.store import Store
-from ftslurm.model.summary import JobSummary, summarise
+from ftslurm.model.folds.summary import JobSummary, summarise
 from ftslurm.report.account.job import JobAccount, account, since, with_story
 from ftslurm.system.files import read_private
 from ftslurm.wrapper.jobs import with_slurms_word

@@ -12,8 +12,8 @@ from ftslurm.ledger import evidence
 from ftslurm.ledger import live as files
 from ftslurm.ledger.journal import Contents
 from ftslurm.ledger.store import LOCAL_CLUSTER, Store, ledger_parts
-from ftslurm.model.live import Live
-from ftslurm.model.summary import JobSummary, summarise
+from ftslurm.model.folds.summary import JobSummary, summarise
+from ftslurm.model.messages.live import Live
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.report import view

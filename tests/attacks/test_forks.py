@@ -22,7 +22,7 @@ HER, FRIEND = 61234, 61235
 EPILOG = f"""
 import os, subprocess, sys, time
 from ftslurm.hooks.leftovers import Case, _end, left_by
-from ftslurm.model.hook_settings import HookSettings
+from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.leftovers import leftover_processes
 from ftslurm.system.processes import all_processes
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ftslurm.model import record as rec
-from ftslurm.model.history import fold
+from ftslurm.model.folds.history import fold
 from ftslurm.model.rungs import REQUEUES
 from tests.chaos.evidence import Blow, Evidence
 from tests.chaos.program import chain

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ftslurm.model import record as rec
-from ftslurm.model.history import History, fold
+from ftslurm.model.folds.history import History, fold
 from tests.chaos.evidence import Blow, Evidence, Help, read_beats, read_ledger, read_pairs, read_result, read_steps, read_text
 from tests.chaos.plan import JobPlan, Strike
 from tests.chaos.world import World

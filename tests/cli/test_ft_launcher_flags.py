@@ -11,7 +11,7 @@ from ftslurm.cli.ftrun import FT_LAUNCHER_FLAGS as FT_SWITCHES
 from ftslurm.cli.ftrun_options import FT_LAUNCHER_FLAGS, parse, split_ft_launcher
 from ftslurm.errors import PolicyError
 from ftslurm.launchers.srun_options import Component, split_command_line
-from ftslurm.model.ft_config import CONFIG_FLAGS, FLAG_NAMES, IGNORED_FLAGS, KEYS, WITHOUT_EFFECT
+from ftslurm.model.settings.ft_config import CONFIG_FLAGS, FLAG_NAMES, IGNORED_FLAGS, KEYS, WITHOUT_EFFECT
 
 
 def test_the_list_of_flags_is_that_of_the_keys() -> None:

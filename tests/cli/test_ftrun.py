@@ -14,7 +14,7 @@ import pytest
 
 from ftslurm.cli.ftrun import FLAGS
 from ftslurm.cli.ftrun_options import options
-from ftslurm.model.settings import LEAVES
+from ftslurm.model.settings.tree import LEAVES
 
 TIMEOUT_S = 30
 

@@ -15,7 +15,7 @@ from ftslurm.config.catalog_files import _shipped, _site, load_code_book, load_p
 from ftslurm.config.meanings import fault_lookup
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import FaultClass, Severity
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import ErrorClass, Retriable
 from ftslurm.report.explain_code import Explained
 from ftslurm.wrapper.explain_code import Explainer

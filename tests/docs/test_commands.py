@@ -22,7 +22,7 @@ from ftslurm.config.settings_files import Request, policy_layers, settings_in_fo
 from ftslurm.hooks.install.lines import conf_lines
 from ftslurm.launchers.srun_options import split_command_line
 from ftslurm.ledger.records import from_line
-from ftslurm.model.settings import resolve
+from ftslurm.model.settings.tree import resolve
 from ftslurm.notify.destinations import read_destinations
 from tests.docs.blocks import DOCUMENTS, ROOT, Block, Command, all_blocks, commands, in_the_text
 

@@ -10,10 +10,10 @@ import comparison
 import pytest
 
 from ftslurm.config.settings_files import profile_layers
-from ftslurm.model.aimaster import FLAGS
-from ftslurm.model.annotations import HANG, POD, RETRY, UNCONDITIONAL
-from ftslurm.model.ft_config import KEYS
-from ftslurm.model.settings import LEAVES, Settings, in_words, resolve
+from ftslurm.model.settings.aimaster import FLAGS
+from ftslurm.model.settings.annotations import HANG, POD, RETRY, UNCONDITIONAL
+from ftslurm.model.settings.ft_config import KEYS
+from ftslurm.model.settings.tree import LEAVES, Settings, in_words, resolve
 
 REPO = Path(__file__).parents[2]
 TABLES = comparison.tables()

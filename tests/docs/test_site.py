@@ -19,8 +19,9 @@ import reference
 from ftslurm import errors
 from ftslurm.cli.ftslurm import group
 from ftslurm.config.catalog_files import load_pattern_book
-from ftslurm.model import hook_settings, settings, variables
 from ftslurm.model.record import KINDS
+from ftslurm.model.settings import hook_settings, variables
+from ftslurm.model.settings import tree as settings
 from tests.report import browser
 
 ROOT = Path(__file__).parents[2]

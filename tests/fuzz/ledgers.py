@@ -17,8 +17,8 @@ from ftslurm.ledger.journal import Contents, Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.ledger.records import from_line, to_line
 from ftslurm.ledger.store import Identity, Store
-from ftslurm.model.history import History, fold
-from ftslurm.model.node_memory import Remembered, Told, remembered, suspects
+from ftslurm.model.folds.history import History, fold
+from ftslurm.model.folds.node_memory import Remembered, Told, remembered, suspects
 from ftslurm.model.record import KINDS, Record
 from ftslurm.report import text as report
 from ftslurm.report import view

@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ftslurm.errors import WireError
-from ftslurm.model import wire
 from ftslurm.model.collectives import Enters, GroupStays, Waits
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
 from ftslurm.model.events import DrillAsked, StallSeen
+from ftslurm.model.messages import wire
 from ftslurm.wrapper.shim.channel import Channel
 from ftslurm.wrapper.shim.link import MAX_LINE, Link, LinkError
 from ftslurm.wrapper.shim.messages import dumps, loads

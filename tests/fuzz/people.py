@@ -20,9 +20,19 @@ from ftslurm.launchers.srun_options import (
     split_command_line,
     without,
 )
-from ftslurm.model import aimaster
-from ftslurm.model import annotations as ma
-from ftslurm.model.settings import LEAVES, Layer, Resolved, Settings, env_name, from_environment, in_words, parse_leaf, resolve
+from ftslurm.model.settings import aimaster
+from ftslurm.model.settings import annotations as ma
+from ftslurm.model.settings.tree import (
+    LEAVES,
+    Layer,
+    Resolved,
+    Settings,
+    env_name,
+    from_environment,
+    in_words,
+    parse_leaf,
+    resolve,
+)
 from tests.fuzz.files import written
 from tests.fuzz.hold import Parser
 from tests.fuzz.inputs import (

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from ftslurm.model.pauses import usual_interval_s, with_pause
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.hang.stall import PauseLimits, Phase, Stall, StallLimits, judge
 
 KINDS = ("steady", "ckpt", "messy")

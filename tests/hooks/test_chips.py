@@ -12,8 +12,8 @@ from ftslurm.errors import SlurmUnavailable
 from ftslurm.hooks import chips, epilog
 from ftslurm.hooks.facts import JobFacts
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
-from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.job import JobId
+from ftslurm.model.settings.hook_settings import HookSettings
 
 FACTS = JobFacts(JobId(5), 1000, "c", "n1")
 SELF, OTHER = (5, 1000, "COMPLETING"), (6, 1001, "RUNNING")

@@ -9,9 +9,9 @@ import pytest
 
 from ftslurm.hooks import epilog, leftovers
 from ftslurm.hooks.facts import JobFacts
-from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.job import JobId
 from ftslurm.model.processes import Process
+from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.system.shared_memory import File
 
 ME = 1000

@@ -13,9 +13,9 @@ from ftslurm.hooks.facts import JobFacts
 from ftslurm.hooks.install.scripts import LIMITS_S
 from ftslurm.ledger.records import to_line
 from ftslurm.ledger.store import ledger_parts
-from ftslurm.model.hook_settings import HookSettings
 from ftslurm.model.job import JobId
 from ftslurm.model.record import AttemptBegan, CarriedOut, Decided, FaultSeen, RunBegan
+from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.system.owner import Owner
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ftslurm.ledger.clean_ups import CleanUps, known_clean_ups
-from ftslurm.model.history import CLEAN_UPS_MAX, CleanUpTook, History
+from ftslurm.model.folds.history import CLEAN_UPS_MAX, CleanUpTook, History
 
 
 def test_the_latest_of_a_cluster_are_read_in_order(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.records import to_line
 from ftslurm.ledger.requests import TAIL_MAX, RequestReader, answer_to, ask
 from ftslurm.model import record as rec
-from ftslurm.model.history import History
+from ftslurm.model.folds.history import History
 
 
 @pytest.fixture

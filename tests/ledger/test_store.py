@@ -11,7 +11,7 @@ import pytest
 from ftslurm.errors import StateError, UnknownJob
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import Identity, Store, state_folder
-from ftslurm.model.history import History
+from ftslurm.model.folds.history import History
 from ftslurm.model.record import AttemptBegan, Decided, RunBegan
 
 ME = Identity("c", "7", restarts=0, start_time=1000, name="train")

@@ -19,7 +19,7 @@ from ftslurm.errors import StateError, UsageError
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import Identity, Store
 from ftslurm.model import record as rec
-from ftslurm.model.summary import summarise
+from ftslurm.model.folds.summary import summarise
 from ftslurm.report.measures import PHASES, JobOf, Measures, Pulse, from_json, measure, to_json
 from ftslurm.system.owner import Owner, read_as
 from ftslurm.wrapper import of_users

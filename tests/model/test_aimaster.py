@@ -6,8 +6,8 @@ import pytest
 
 from ftslurm.config.settings_files import profile_layers
 from ftslurm.errors import PolicyError
-from ftslurm.model.aimaster import FLAGS, parse
-from ftslurm.model.settings import Settings, resolve
+from ftslurm.model.settings.aimaster import FLAGS, parse
+from ftslurm.model.settings.tree import Settings, resolve
 
 
 def settings(flags: str) -> Settings:

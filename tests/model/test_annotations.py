@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.annotations import HANG, POD, RETRY, UNCONDITIONAL, looks_like, parse
-from ftslurm.model.settings import Settings, resolve
+from ftslurm.model.settings.annotations import HANG, POD, RETRY, UNCONDITIONAL, looks_like, parse
+from ftslurm.model.settings.tree import Settings, resolve
 
 SEED = (
     '{ "kind": "job", "metadata": { "annotations": { "fault-tolerance/job-retry-num": "8", '

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.ft_config import (
+from ftslurm.model.settings.ft_config import (
     KEYS,
     BeatLimits,
     calculated,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.model import record as rec
-from ftslurm.model.history import CleanUpTook, History, fold
+from ftslurm.model.folds.history import CleanUpTook, History, fold
 
 KEY = ("n2", "0.0", "80E01801")
 

@@ -8,8 +8,18 @@ from typing import Any
 import pytest
 
 from ftslurm.errors import WireError
-from ftslurm.model.live import DeviceLive, Live, NodeLive, RankLive, TaskLive, from_record, live_message, live_reported, to_record
-from ftslurm.model.wire import agent_report
+from ftslurm.model.messages.live import (
+    DeviceLive,
+    Live,
+    NodeLive,
+    RankLive,
+    TaskLive,
+    from_record,
+    live_message,
+    live_reported,
+    to_record,
+)
+from ftslurm.model.messages.wire import agent_report
 
 RANK = RankLive(9, 1, 3, 0.5, 120, 2.25, 3.125, ("step",), 1.5, 2048.0, 400, "allreduce", 0.125)
 DEVICE = DeviceLive("0.1", "npu", "faulty", ("80E01801",), 97.0, 41.5, 310.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.rungs import RUNG_NAMES
-from ftslurm.model.settings import (
+from ftslurm.model.settings.tree import (
     LEAVES,
     Layer,
     Settings,

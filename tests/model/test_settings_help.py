@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ftslurm.model import hook_settings, settings
+from ftslurm.model.settings import hook_settings
+from ftslurm.model.settings import tree as settings
 from ftslurm.policies.ladder.ladder import rung_words
 from ftslurm.report.ladder import as_json, print_ladder
 

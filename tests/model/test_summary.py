@@ -6,8 +6,8 @@ import pytest
 
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Requeue
-from ftslurm.model.settings import Settings
-from ftslurm.model.summary import JobSummary, SlurmWord, by_slurm, summarise
+from ftslurm.model.folds.summary import JobSummary, SlurmWord, by_slurm, summarise
+from ftslurm.model.settings.tree import Settings
 from ftslurm.report.view import status
 from tests.stories.replay import Job, fault
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from ftslurm.cli.notify import notify as door
 from ftslurm.errors import StateError
 from ftslurm.model import record as rec
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.notify.deliver import deliver, deliver_patiently
 from ftslurm.notify.destinations import Destination
 from ftslurm.notify.notice import Notice

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ftslurm.errors import PolicyError
 from ftslurm.model import record as rec
 from ftslurm.model.rungs import RUNG_NAMES
-from ftslurm.model.settings import Settings, parse_leaf
+from ftslurm.model.settings.tree import Settings, parse_leaf
 from ftslurm.notify.destinations import Destination, read_destinations, scrubbed
 from ftslurm.notify.notice import KINDS, Notice, from_json, shown, summary, to_json
 from ftslurm.notify.outbox import TAKEN_S, TOO_OLD_S, Outbox

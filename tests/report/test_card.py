@@ -12,7 +12,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.report.card import MAX_LINES, Card, cards, expand, last_card, lines
 from tests.stories.replay import Job, fault
 from tests.stories.test_blame import ECC, Campaign

@@ -11,7 +11,7 @@ from rich.console import Console
 from ftslurm.catalogs.patterns import Pattern
 from ftslurm.catalogs.remedies import CLASS_OF
 from ftslurm.model.devices import CodeMeaning, Remedy
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from ftslurm.report.explain_code import Background, Explained, as_json, of_device, of_exit, of_line, print_explained, unknown
 

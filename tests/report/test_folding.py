@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.report.folding import Again, folded
 from ftslurm.report.text import print_history
 from ftslurm.report.view import AttemptView, attempts, status

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.errors import UsageError
-from ftslurm.model.summary import JobSummary
+from ftslurm.model.folds.summary import JobSummary
 from ftslurm.report.jobs import STATES, Wanted, age, chosen, lines, moment, states_named
 
 DAY_S = 86400.0

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.model import record as rec
-from ftslurm.model.summary import summarise
+from ftslurm.model.folds.summary import summarise
 from ftslurm.report.account.job import JobAccount, account, since, with_story
 from ftslurm.report.account.jobs import jobs_account
 from ftslurm.report.page import as_json, html, markdown

@@ -12,7 +12,7 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Requeue
 from ftslurm.model.devices import FaultClass
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.report.text import print_history, print_status
 from ftslurm.report.view import Status, attempts, status
 from tests.stories.replay import RUNNING, SIGTERM, Job, fault

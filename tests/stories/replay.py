@@ -20,11 +20,11 @@ from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import Fault, FaultClass, HealResult
 from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.history import CleanUpTook, fold
+from ftslurm.model.folds.history import CleanUpTook, fold
 from ftslurm.model.job import Task
 from ftslurm.model.layout import Layout
 from ftslurm.model.rungs import Capability
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.shares import Share
 from ftslurm.model.verdict import Piece, RankEnd, Verdict
 from ftslurm.policies.diagnose.spread import on_the_whole

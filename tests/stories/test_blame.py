@@ -15,9 +15,9 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.collectives import Finding, Kind, Level
 from ftslurm.model.devices import Fault, FaultClass
-from ftslurm.model.history import fold
-from ftslurm.model.node_memory import NodeLeft, NodeReinstated, remembered
-from ftslurm.model.settings import Settings
+from ftslurm.model.folds.history import fold
+from ftslurm.model.folds.node_memory import NodeLeft, NodeReinstated, remembered
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, Suspect, Verdict
 from ftslurm.policies.diagnose.classify import Facts, classify
 from tests.stories.replay import HOUR_S, RUNNING, Job, fault, of_kind

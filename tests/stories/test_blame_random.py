@@ -13,8 +13,8 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import Fault, FaultClass
-from ftslurm.model.history import fold
-from ftslurm.model.settings import Settings
+from ftslurm.model.folds.history import fold
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
 from ftslurm.policies.diagnose.classify import Facts, classify
 from tests.stories.replay import RUNNING, Job, fault, of_kind

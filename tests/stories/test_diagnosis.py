@@ -8,8 +8,8 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.events import Event, Now
-from ftslurm.model.history import fold
-from ftslurm.model.settings import Settings
+from ftslurm.model.folds.history import fold
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Confidence, ErrorClass, Retriable, Verdict
 from ftslurm.policies.judge.judge import Judge, Phase
 from tests.stories.replay import START, Job

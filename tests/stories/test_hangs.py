@@ -13,8 +13,8 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.collectives import GroupView, ProcessState, RankView
-from ftslurm.model.settings import Settings
-from ftslurm.model.summary import summarise
+from ftslurm.model.folds.summary import summarise
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Piece, RankEnd
 from ftslurm.report.view import status
 from tests.stories.replay import Advise, Job, fault

@@ -12,7 +12,7 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import Fault, FaultClass, HealResult
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.parts.agents import AGENT_AGAIN_S, AGENT_COMES_S, AGENT_MAX_S
 from ftslurm.policies.judge.settling import FRESH_S, GATHERS_S, LAUNCHES_AGAIN

@@ -13,7 +13,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.devices import HealResult
 from ftslurm.model.events import Event
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.nodes import PROBE_AGAIN_S

@@ -11,11 +11,11 @@ from ftslurm.config.settings_files import profile_layers
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.aimaster import parse as aimaster
-from ftslurm.model.annotations import parse as annotations
 from ftslurm.model.devices import FaultClass
-from ftslurm.model.history import fold
-from ftslurm.model.settings import Settings, resolve
+from ftslurm.model.folds.history import fold
+from ftslurm.model.settings.aimaster import parse as aimaster
+from ftslurm.model.settings.annotations import parse as annotations
+from ftslurm.model.settings.tree import Settings, resolve
 from ftslurm.report.view import status
 from tests.stories.replay import Job, fault
 from tests.stories.test_standstill import CUT, SOMEBODY_LATE, stalls

@@ -7,7 +7,7 @@ import pytest
 from ftslurm.errors import REQUEUED_STATUS
 from ftslurm.model import decisions as do
 from ftslurm.model import record as rec
-from ftslurm.model.settings import Layer, Settings, resolve
+from ftslurm.model.settings.tree import Layer, Settings, resolve
 from tests.stories.replay import Job
 
 IN_PLACE = Settings(

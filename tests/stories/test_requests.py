@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from ftslurm.model import control as ctl
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.control import State
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.history import fold
+from ftslurm.model.folds import control as ctl
+from ftslurm.model.folds.control import State
+from ftslurm.model.folds.history import fold
 from ftslurm.model.rungs import Rung
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.judge import Phase
 from tests.stories.replay import RUNNING, SILENT, Job, fault
 

@@ -14,7 +14,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.collectives import Enters, GroupView, ProcessState, RankView, Socket, Stay
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from tests.stories.replay import HOUR_S, Job
 
 ON = Settings(hang_restart=True)

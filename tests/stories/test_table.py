@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.control import ACTS, ALLOW_RESTARTS, EXCLUDE, HOLD, NO_RESTARTS, REINSTATE, RELEASE, REQUEUE, STOP, UNDO
 from ftslurm.model.devices import FaultClass, HealResult
 from ftslurm.model.events import Event
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.settings import Settings
+from ftslurm.model.folds.control import ACTS, ALLOW_RESTARTS, EXCLUDE, HOLD, NO_RESTARTS, REINSTATE, RELEASE, REQUEUE, STOP, UNDO
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.timers import Timer
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Retriable, Suspect, Verdict, unknown
 from ftslurm.policies.judge.judge import DUE, NEXT, TABLE, Phase

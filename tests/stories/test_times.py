@@ -7,7 +7,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from tests.stories.replay import START, Job
 from tests.stories.test_nodes import CAN, goes_silent
 

@@ -13,7 +13,7 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
 from tests.stories.replay import HOUR_S, Job, fault
 

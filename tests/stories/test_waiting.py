@@ -7,8 +7,8 @@ from dataclasses import replace
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.settings import Settings
-from ftslurm.model.summary import last_wait, summarise
+from ftslurm.model.folds.summary import last_wait, summarise
+from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.ending import TELL_STEP_S
 from ftslurm.policies.judge.settling import TELL_S
 from tests.stories.replay import RUNNING, SILENT, Job, fault

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from ftslurm.model import wire
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer
+from ftslurm.model.messages import wire
 from ftslurm.wrapper.agent.agent import Agent, signs_of_life
 from ftslurm.wrapper.agent.evidence import Examined
 from ftslurm.wrapper.shim.lease import Lease

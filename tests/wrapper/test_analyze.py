@@ -16,7 +16,7 @@ from ftslurm.catalogs.patterns import PatternBook
 from ftslurm.cli.ftslurm import main
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.errors import UsageError
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Retriable
 from ftslurm.policies.diagnose.joblog import NO_RANK
 from ftslurm.report.card import MAX_LINES

@@ -18,7 +18,7 @@ from ftslurm.hooks.install import install as hook_install
 from ftslurm.hooks.install import scripts as hook_scripts
 from ftslurm.hooks.install.lines import conf_lines, head_lines, sudo_lines
 from ftslurm.hooks.install.rights import check_only_roots, check_tree, import_path
-from ftslurm.model.hook_settings import LEAVES, HookSettings, hook_settings
+from ftslurm.model.settings.hook_settings import LEAVES, HookSettings, hook_settings
 from ftslurm.slurm.parse import parse_config
 
 RECORDED = Path(__file__).parents[1] / "recorded/slurm"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ftslurm.errors import CommandMissing
-from ftslurm.model.summary import JobSummary
+from ftslurm.model.folds.summary import JobSummary
 from ftslurm.slurm.parse import parse_jobs
 from ftslurm.system.commands import CommandResult
 from ftslurm.system.processes import pid_space

@@ -12,8 +12,8 @@ from ftslurm.catalogs.asked import Asked
 from ftslurm.cli.nodes import nodes as door
 from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.ledger.nodes import NodeMemory
-from ftslurm.model.node_memory import NodeLeft
-from ftslurm.model.settings import Settings
+from ftslurm.model.folds.node_memory import NodeLeft
+from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.node.advice import codes_of
 from ftslurm.report.nodes import print_nodes
 from ftslurm.slurm.parse import parse_nodes

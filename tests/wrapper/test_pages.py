@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ftslurm.model.ft_config import BeatLimits
+from ftslurm.model.settings.ft_config import BeatLimits
 from ftslurm.sdk import notes
 from ftslurm.wrapper.agent.pages import Pages, sweep
 

@@ -17,7 +17,7 @@ from ftslurm.config.settings_files import Request, policy_layers, profile_layers
 from ftslurm.config.text_files import MAX_BYTES
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import Severity
-from ftslurm.model.settings import LEAVES, Resolved
+from ftslurm.model.settings.tree import LEAVES, Resolved
 
 REPOSITORY = Path(__file__).parents[2]
 NO_SITE = Path("/nonexistent/policy.yaml")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ftslurm.model import wire
+from ftslurm.model.messages import wire
 from ftslurm.wrapper.shim import ports, processes, survivors
 from ftslurm.wrapper.shim.channel import Channel
 from ftslurm.wrapper.shim.command import Command

@@ -23,8 +23,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.model import wire
 from ftslurm.model.events import RankExited, RankWords
+from ftslurm.model.messages import wire
 from ftslurm.wrapper.shim.link import MAX_LINE
 from ftslurm.wrapper.shim.memory import oom_kills
 from ftslurm.wrapper.shim.messages import dumps

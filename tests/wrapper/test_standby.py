@@ -20,8 +20,8 @@ from ftslurm.launchers.python import Python
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model import record as rec
-from ftslurm.model.handover import HandoverPlan
-from ftslurm.model.settings import Settings
+from ftslurm.model.messages.handover import HandoverPlan
+from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.lease.touch import longest_s
 from ftslurm.slurm.client import JobState, NodeState
 from ftslurm.system.commands import CommandResult

@@ -10,7 +10,7 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 from ftslurm.errors import WireError
-from ftslurm.model import wire
+from ftslurm.model.messages import wire
 from ftslurm.wrapper.shim.link import Link, LinkError
 from ftslurm.wrapper.shim.talk import Talk
 from tests.fuzz.messages import AGENT_REPORTS, SHIM_REPORTS

@@ -14,7 +14,7 @@ from ftslurm.ledger import live as files
 from ftslurm.ledger.records import to_line
 from ftslurm.ledger.store import Store
 from ftslurm.model import record as rec
-from ftslurm.model.summary import JobSummary, summarise
+from ftslurm.model.folds.summary import JobSummary, summarise
 from ftslurm.report.watch import Seen
 from ftslurm.wrapper import watch as module
 from ftslurm.wrapper.watch import JobsWatch, JobWatch, follow_log, log_lines, name_of

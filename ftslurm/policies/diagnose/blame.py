@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from ftslurm.model.devices import Fault, FaultClass
-from ftslurm.model.history import History
+from ftslurm.model.folds.history import History
 from ftslurm.model.verdict import Confidence, ErrorClass, RankEnd, Retriable, Verdict
 
 # Several chips that raise the same code in the same moment have been given the same bad work. Source: MindCluster's

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ftslurm.model.history import History, Sighting
+from ftslurm.model.folds.history import History, Sighting
 from ftslurm.model.nodes import fold
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Verdict
 from ftslurm.policies.diagnose.blame import AS_IT_SEES

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from ftslurm.model.ft_config import BeatLimits
+from ftslurm.model.settings.ft_config import BeatLimits
 from ftslurm.model.values import dataclass
 
 OFF = -1.0  # of a staged interval: nothing is a hang

@@ -14,8 +14,8 @@ from statistics import median
 
 from ftslurm.model.collectives import Finding, Kind, Level, RankView
 from ftslurm.model.events import StallSeen
-from ftslurm.model.history import History
-from ftslurm.model.settings import Settings
+from ftslurm.model.folds.history import History
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.hang.stall import PauseLimits, Phase, Stall, StallLimits, StallVerdict, judge
 from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, idle_s, is_busy, judged, only_polls, who_hangs

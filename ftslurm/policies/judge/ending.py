@@ -24,9 +24,9 @@ from ftslurm.model.decisions import (
     Start,
 )
 from ftslurm.model.events import Now
+from ftslurm.model.folds.summary import MAY_GO_ON
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
-from ftslurm.model.summary import MAY_GO_ON
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.patience import Patience
 from ftslurm.policies.judge.phases import Phase

@@ -11,7 +11,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.collectives import Finding, Kind, Level
 from ftslurm.model.decisions import AskWords, Decision, KeepEvidence, SampleUse, Say, ShowCard, TakeEvidence
 from ftslurm.model.events import Now
-from ftslurm.model.history import HANG
+from ftslurm.model.folds.history import HANG
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.diagnose.contrast import Contrast, contrast

@@ -29,9 +29,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from ftslurm.model import events as ev
-from ftslurm.model.control import CHECKPOINT
 from ftslurm.model.decisions import Decision
 from ftslurm.model.events import Event, Now
+from ftslurm.model.folds.control import CHECKPOINT
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.drills import Drills
 from ftslurm.policies.judge.launching import budgets

@@ -15,7 +15,7 @@ from ftslurm.model.exits import signal_name
 from ftslurm.model.job import Task
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Budget, Capability
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.parts.agents import AGENT_COMES_S
 from ftslurm.policies.judge.phases import Phase

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 
-from ftslurm.model.history import CleanUpTook
+from ftslurm.model.folds.history import CleanUpTook
+from ftslurm.model.folds.summary import ENDING_STATES
 from ftslurm.model.record import OutputTo, Record
 from ftslurm.model.rungs import Capability
-from ftslurm.model.summary import ENDING_STATES
 from ftslurm.model.values import dataclass
 
 __all__ = ["ENDING_STATES", "Phase", "RunFacts"]

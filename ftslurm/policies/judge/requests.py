@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from string import ascii_letters, digits
 
-from ftslurm.model import control as ctl
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.control import Request, State
 from ftslurm.model.decisions import Decision, Say, WatchCheckpoints
 from ftslurm.model.events import Now
+from ftslurm.model.folds import control as ctl
+from ftslurm.model.folds.control import Request, State
+from ftslurm.model.folds.summary import STOPPED
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import SWAPS, Capability, Rung
-from ftslurm.model.summary import STOPPED
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.launching import Launching
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase

@@ -8,9 +8,9 @@ import json
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.counters import counters, restarts
 from ftslurm.model.decisions import Decision, LaunchStep, Say, StartRanks
 from ftslurm.model.events import Now
+from ftslurm.model.folds.counters import counters, restarts
 from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
@@ -22,7 +22,7 @@ from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import IDLE_LOOK
 from ftslurm.policies.ladder.situation import Trouble
 
-_FT_CONFIG = "FTSLURM_FT_CONFIG"  # as in model/ft_config.py
+_FT_CONFIG = "FTSLURM_FT_CONFIG"  # as in model/settings/ft_config.py
 # A job that is over sooner needs no agents, and does not pay for them; trouble brings them up at once.
 WATCH_AFTER_S = 1.0
 # Of the reason, in letters: the banner is one line.
@@ -141,7 +141,7 @@ class Starting(Ending):
         shared = restart_env(*last, fold_nodes(self._kept_out(now)))
         shared |= self.facts.sdk_env
         if self._hangs.calculated and _FT_CONFIG in shared:  # without a configuration every section is taken in as it comes
-            from ftslurm.model.ft_config import with_calculated
+            from ftslurm.model.settings.ft_config import with_calculated
 
             config = with_calculated(json.loads(shared[_FT_CONFIG]), self._hangs.calculated)
             shared[_FT_CONFIG] = json.dumps(config, separators=(",", ":"))

@@ -24,11 +24,11 @@ from ftslurm.model.decisions import (
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import signal_name
-from ftslurm.model.history import History
+from ftslurm.model.folds.history import History
 from ftslurm.model.job import Task
 from ftslurm.model.layout import Layout
 from ftslurm.model.rungs import Capability
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.shares import Share
 from ftslurm.model.timers import Timer, Timers
 from ftslurm.policies.attempt import Attempt

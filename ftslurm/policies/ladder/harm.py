@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ftslurm.model.history import HANG, History
-from ftslurm.model.settings import Settings
+from ftslurm.model.folds.history import HANG, History
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import counted
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Retriable, Suspect, Verdict
 

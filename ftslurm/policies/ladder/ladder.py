@@ -11,9 +11,9 @@ from enum import Enum
 
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
-from ftslurm.model.history import History
+from ftslurm.model.folds.history import History
 from ftslurm.model.rungs import RESTARTS, Budget, Capability, Remedy, Rung, RungWords
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Confidence, Retriable, Verdict

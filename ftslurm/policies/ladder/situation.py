@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
-from ftslurm.model.history import History
+from ftslurm.model.folds.history import History
 from ftslurm.model.job import Task
 from ftslurm.model.rungs import Capability
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Verdict
 from ftslurm.policies.attempt import Attempt

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftslurm.model.decisions import Start
-from ftslurm.model.history import CleanUpTook
-from ftslurm.model.settings import Settings
+from ftslurm.model.folds.history import CleanUpTook
+from ftslurm.model.settings.tree import Settings
 
 # As long as nothing is known. With proctrack/cgroup the processes of a plain script are gone after 0.7 to 3.7 s (seen on 22.05).
 NO_EPILOG_S, EPILOG_S = 6.0, 45.0

@@ -11,7 +11,7 @@ from dataclasses import field
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import AttemptBegan, CarriedOut, Decided, Finished, NodeLent, Record, RunBegan
 from ftslurm.model.rungs import REQUEUES
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 
 

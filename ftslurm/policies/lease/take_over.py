@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from ftslurm.model import record as rec
-from ftslurm.model.control import STANDS, State
 from ftslurm.model.events import SlurmAnswered
-from ftslurm.model.handover import HandoverPlan
-from ftslurm.model.history import OUTSIDE, SLURM_S_CAUSES, History, fold
+from ftslurm.model.folds.control import STANDS, State
+from ftslurm.model.folds.history import OUTSIDE, SLURM_S_CAUSES, History, fold
+from ftslurm.model.messages.handover import HandoverPlan
 from ftslurm.model.nodes import expand
 from ftslurm.model.record import Record
 from ftslurm.model.rungs import REQUEUES, Capability, Rung
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation
 from ftslurm.policies.lease.touch import longest_s

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 
 # Of the time after which it is cut off: then slurmctld is asked. Beats come three times in it, so one may be late.
 ASK_SHARE = 0.8

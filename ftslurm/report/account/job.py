@@ -8,9 +8,9 @@ from dataclasses import field, replace
 
 from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
-from ftslurm.model.history import fold
+from ftslurm.model.folds.history import fold
+from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.nodes import expand
-from ftslurm.model.summary import JobSummary
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass
 from ftslurm.report.account.parts import LOST, UNSURE, Outage, Part, Ratio, Spent, Stretch, seconds_of, spent

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ftslurm.devices.probe import Probe, choose_probes
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity, Utilisation
+from ftslurm.model.messages.wire import alive_message, devices_message, evidence_message, healed_message
 from ftslurm.model.text import visible
-from ftslurm.model.wire import alive_message, devices_message, evidence_message, healed_message
 from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.agent.life import Life
 from ftslurm.wrapper.agent.pages import Pages, limits_of, sweep
@@ -356,7 +356,7 @@ def stand_by(message: Mapping[str, Any], node: str, heard_at: float, ending: boo
     What it takes is loaded only now: most jobs never need it.
     """
     from ftslurm.errors import FtslurmError
-    from ftslurm.model.handover import from_message
+    from ftslurm.model.messages.handover import from_message
     from ftslurm.policies.lease.take_over import may_take_over
     from ftslurm.wrapper.agent.standby import say, take_over_from
 

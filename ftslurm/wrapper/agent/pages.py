@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ftslurm.model.ft_config import BeatLimits
+from ftslurm.model.settings.ft_config import BeatLimits
 from ftslurm.policies.hang.beats import OFF, Watch, follow, merged, overdue
 from ftslurm.sdk import notes as say
 from ftslurm.sdk.notes import SUFFIX, in_words, read_placed
@@ -193,6 +193,6 @@ def sweep(own: str, now: float) -> None:
 
 def limits_of(values: Mapping[str, Any]) -> BeatLimits:
     """From the message of the controller, whose settings were checked when ftrun began."""
-    from ftslurm.model.ft_config import limits_from
+    from ftslurm.model.settings.ft_config import limits_from
 
     return limits_from(values)

@@ -8,8 +8,8 @@ from typing import Any
 
 from ftslurm.model.collectives import RankView
 from ftslurm.model.events import StallSeen
+from ftslurm.model.messages.wire import compared_message, stall_message
 from ftslurm.model.pauses import usual_interval_s
-from ftslurm.model.wire import compared_message, stall_message
 from ftslurm.policies.hang.whohangs import MEETINGS
 from ftslurm.wrapper.agent.evidence import NodeWatch, ReadUse
 

@@ -24,9 +24,9 @@ from ftslurm.ledger.clean_ups import known_clean_ups
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model import record as rec
-from ftslurm.model.handover import HandoverPlan
-from ftslurm.model.history import fold
-from ftslurm.model.node_memory import NodeLeft
+from ftslurm.model.folds.history import fold
+from ftslurm.model.folds.node_memory import NodeLeft
+from ftslurm.model.messages.handover import HandoverPlan
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.text import visible
 from ftslurm.policies.ladder.ladder import choose

@@ -8,7 +8,7 @@ from ftslurm.errors import StateError
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Remember
 from ftslurm.model.events import Begun, Event, LedgerFailed
-from ftslurm.model.history import fold
+from ftslurm.model.folds.history import fold
 from ftslurm.policies.judge.judge import Judge
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.effects import Effects

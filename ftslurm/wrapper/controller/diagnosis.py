@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ftslurm.model import decisions as do
 from ftslurm.model.events import Advised, Diagnosed
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import unknown
 
 if TYPE_CHECKING:

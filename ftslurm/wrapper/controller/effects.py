@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from ftslurm.errors import StateError
 from ftslurm.launchers.launcher import Launcher, StepHandle
 from ftslurm.model import decisions as do
-from ftslurm.model import wire
 from ftslurm.model.events import (
     DonorSubmitted,
     IterationRead,
@@ -25,8 +24,9 @@ from ftslurm.model.events import (
     SlurmAnswered,
     StepsListed,
 )
+from ftslurm.model.folds.summary import MAY_GO_ON
+from ftslurm.model.messages import wire
 from ftslurm.model.record import Finished, Record
-from ftslurm.model.summary import MAY_GO_ON
 from ftslurm.model.text import visible
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
@@ -202,7 +202,7 @@ class Effects:
     def _watch_ranks(self, d: do.WatchRanks) -> None:
         limits = dict(self._beat_limits)
         if d.limits:
-            from ftslurm.model.ft_config import with_calculated
+            from ftslurm.model.settings.ft_config import with_calculated
 
             limits = with_calculated(limits, d.limits)
         for node, ranks in d.ranks.items():

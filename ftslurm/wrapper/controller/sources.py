@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ftslurm.errors import WireError
 from ftslurm.launchers.launcher import StepHandle
-from ftslurm.model import wire
 from ftslurm.model.devices import CodeMeaning, DeviceHealth, Fault, ProbeAnswer, Severity
 from ftslurm.model.events import (
     AgentArrived,
@@ -45,7 +44,8 @@ from ftslurm.model.events import (
     TimePassed,
     UseSampled,
 )
-from ftslurm.model.live import LiveReported, StacksReported
+from ftslurm.model.messages import wire
+from ftslurm.model.messages.live import LiveReported, StacksReported
 from ftslurm.model.record import Requested
 from ftslurm.policies.lease.contact import Contact
 from ftslurm.policies.lease.touch import Touch

@@ -36,15 +36,15 @@ from ftslurm.ledger.requests import RequestReader
 from ftslurm.ledger.store import Identity, Store, state_folder
 from ftslurm.model.decisions import TellOthers
 from ftslurm.model.devices import NO_DEVICES
-from ftslurm.model.handover import HandoverPlan, to_message
-from ftslurm.model.history import CleanUpTook, History, clean_up_of, fold
+from ftslurm.model.folds.history import CleanUpTook, History, clean_up_of, fold
+from ftslurm.model.folds.node_memory import NodeLeft, NodeReinstated, Told, remembered, suspects
 from ftslurm.model.job import Allocation, JobId
 from ftslurm.model.layout import Layout
-from ftslurm.model.node_memory import NodeLeft, NodeReinstated, Told, remembered, suspects
+from ftslurm.model.messages.handover import HandoverPlan, to_message
 from ftslurm.model.numbers import whole
 from ftslurm.model.record import RunBegan
 from ftslurm.model.rungs import Capability
-from ftslurm.model.settings import Resolved, Settings, port_range
+from ftslurm.model.settings.tree import Resolved, Settings, port_range
 from ftslurm.model.text import counted, visible
 from ftslurm.model.values import dataclass
 from ftslurm.policies.judge.judge import Judge
@@ -405,7 +405,7 @@ def handover_plans(facts: RunFacts, settings: Settings, ledger: Path, script: in
 
 def beat_config(settings: Settings) -> dict[str, Any]:
     """ft_launcher's configuration, checked. Raises: PolicyError."""
-    from ftslurm.model.ft_config import limits_from
+    from ftslurm.model.settings.ft_config import limits_from
 
     values: dict[str, Any] = json.loads(settings.ft_config) if settings.ft_config else {}
     limits_from(values)
@@ -421,14 +421,14 @@ def _cycle_info_dir(settings: Settings) -> str:
 def _without_effect(settings: Settings) -> tuple[str, ...]:
     if not settings.ft_config:
         return ()
-    from ftslurm.model.ft_config import why_ignored
+    from ftslurm.model.settings.ft_config import why_ignored
 
     return why_ignored(json.loads(settings.ft_config))
 
 
 def sdk_env(settings: Settings) -> dict[str, str]:
     """What the program interface in the ranks has to know. Raises: PolicyError."""
-    from ftslurm.model.ft_config import rank_env
+    from ftslurm.model.settings.ft_config import rank_env
 
     provide = {"FTSLURM_PROVIDE": ",".join(settings.provide)} if settings.provide else {}
     watch = {"FTSLURM_WATCH": settings.watch} if settings.watch != "L0" else {}

@@ -14,9 +14,9 @@ from pathlib import Path
 import ftslurm
 from ftslurm.errors import FtslurmError
 from ftslurm.launchers.python import Python
+from ftslurm.model.folds.summary import summarise
 from ftslurm.model.record import Record
-from ftslurm.model.settings import Settings
-from ftslurm.model.summary import summarise
+from ftslurm.model.settings.tree import Settings
 from ftslurm.system.commands import run_group
 
 # For the trace to be sent, when the job is over.

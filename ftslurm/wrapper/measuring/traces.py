@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import ftslurm
 from ftslurm.errors import FtslurmError, StateError, UsageError
 from ftslurm.ledger.journal import Journal
-from ftslurm.model.summary import summarise
+from ftslurm.model.folds.summary import summarise
 from ftslurm.report.spans import Span, spans
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from ftslurm.launchers.file_patterns import expand_pattern
 from ftslurm.launchers.rank_files import TASK
 from ftslurm.launchers.rank_logs import cycle_file, from_text
 from ftslurm.ledger.output import Kept, kept_copies, open_plain, still_there
-from ftslurm.model.counters import schedule_count
+from ftslurm.model.folds.counters import schedule_count
 from ftslurm.model.values import dataclass
 from ftslurm.report.logs import Outputs, banners, of_rank, part_of
 

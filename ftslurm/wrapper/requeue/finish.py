@@ -15,7 +15,7 @@ from dataclasses import replace
 from ftslurm.errors import FtslurmError, StateError
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Start
-from ftslurm.model.history import History
+from ftslurm.model.folds.history import History
 from ftslurm.model.nodes import expand
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.record import CarriedOut, CleanUpBegan

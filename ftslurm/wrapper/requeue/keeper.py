@@ -14,7 +14,7 @@ from pathlib import Path
 from ftslurm.errors import FtslurmError
 from ftslurm.ledger.journal import Journal
 from ftslurm.model.decisions import Start
-from ftslurm.model.history import fold
+from ftslurm.model.folds.history import fold
 from ftslurm.model.text import visible
 from ftslurm.slurm.choice import choose_client
 from ftslurm.wrapper.requeue.finish import finish_open_requeue

@@ -13,7 +13,7 @@ from ftslurm.errors import FtslurmError, UnknownJob
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import beside_argv, beside_env
 from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesReleased
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.judge.settling import GATHERS_S
 from ftslurm.slurm import commands

@@ -8,7 +8,7 @@ from ftslurm.config.settings_files import Request, settings_in_force
 from ftslurm.errors import SlurmRefused
 from ftslurm.ledger.clean_ups import known_clean_ups
 from ftslurm.ledger.store import Store
-from ftslurm.model.history import fold
+from ftslurm.model.folds.history import fold
 from ftslurm.policies.ladder.start_time import plan_start
 from ftslurm.slurm.choice import choose_client
 from ftslurm.system.programs import with_folder

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ftslurm.errors import SlurmRefused, SlurmUnavailable
 from ftslurm.model.decisions import Start
-from ftslurm.model.history import History
+from ftslurm.model.folds.history import History
 from ftslurm.model.values import dataclass
 from ftslurm.policies.ladder.start_time import after_watch, for_slowness
 from ftslurm.slurm.client import AS_OF, JobState, JobView, SlurmClient

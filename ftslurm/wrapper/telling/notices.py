@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ftslurm.model.record import Record
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 
 if TYPE_CHECKING:
     from ftslurm.report.card import Card

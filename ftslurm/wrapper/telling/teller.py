@@ -18,10 +18,10 @@ import ftslurm
 from ftslurm.errors import FtslurmError, StateError
 from ftslurm.launchers.python import Python
 from ftslurm.model import record as rec
-from ftslurm.model.counters import schedule_count
+from ftslurm.model.folds.counters import schedule_count
+from ftslurm.model.folds.summary import MAY_GO_ON
 from ftslurm.model.rungs import REQUEUES, SWAPS, Rung
-from ftslurm.model.settings import Settings, suggestion
-from ftslurm.model.summary import MAY_GO_ON
+from ftslurm.model.settings.tree import Settings, suggestion
 from ftslurm.model.text import cut
 from ftslurm.notify.destinations import read_destinations, why_no_apprise
 from ftslurm.notify.notice import KINDS, Notice

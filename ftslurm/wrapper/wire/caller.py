@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftslurm.errors import WireError
-from ftslurm.model.settings import BEATS
+from ftslurm.model.settings.tree import BEATS
 from ftslurm.wrapper.shim.link import LinkError
 from ftslurm.wrapper.shim.talk import Talk
 from ftslurm.wrapper.wire.channel import Peer

@@ -6,7 +6,7 @@ import pytest
 
 from ftslurm.model import record as rec
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.history import History, fold
+from ftslurm.model.folds.history import History, fold
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
 from ftslurm.policies.diagnose.contrast import contrast, without_control
 

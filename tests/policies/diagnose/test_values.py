@@ -6,7 +6,7 @@ import pytest
 
 from ftslurm.config.catalog_files import load_pattern_book
 from ftslurm.model.exits import ExitStatus
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.verdict import Blame, ErrorClass, Piece, RankEnd, Retriable, Verdict
 from ftslurm.policies.diagnose.classify import Facts, classify
 from ftslurm.policies.diagnose.launchers import child_status, told_error

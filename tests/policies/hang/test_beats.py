@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from ftslurm.model.ft_config import BeatLimits
+from ftslurm.model.settings.ft_config import BeatLimits
 from ftslurm.policies.hang import beats
 from ftslurm.policies.hang.beats import Watch, follow, merged, overdue
 from ftslurm.sdk import notes

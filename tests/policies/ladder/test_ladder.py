@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from ftslurm.model import record as rec
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.events import SlurmAnswered
-from ftslurm.model.history import History, fold
+from ftslurm.model.folds.history import History, fold
 from ftslurm.model.rungs import RUNG_NAMES
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.ladder.ladder import LADDER, SLURM_KNOWS_S, Cause, Choice, Situation, choose, let_in, rung_words
 
 NOW = 1_700_000_000.0

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.model.decisions import Start
-from ftslurm.model.history import CleanUpTook
-from ftslurm.model.settings import Settings
+from ftslurm.model.folds.history import CleanUpTook
+from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.ladder import start_time
 from ftslurm.policies.ladder.start_time import (
     EPILOG_S,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ftslurm.model.record import AttemptBegan, Finished, Record, RunBegan
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.lease.predecessors import predecessors
 
 

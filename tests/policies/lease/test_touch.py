@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.lease.touch import Touch, longest_s
 
 LIMIT_S, BEAT_S = 15.0, 5.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ftslurm.model.collectives import GroupView, RankView, Stay
 from ftslurm.model.devices import DeviceHealth, DeviceReport, Utilisation
-from ftslurm.model.live import LiveReported, live_reported
+from ftslurm.model.messages.live import LiveReported, live_reported
 from ftslurm.sdk.page import Page, claim
 from ftslurm.wrapper.agent.glance import Glance
 from tests.wrapper.test_agent import folder as folder

@@ -11,7 +11,7 @@ import pytest
 
 from ftslurm.model import decisions as do
 from ftslurm.model.events import Diagnosed
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.diagnose import classify
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.effects import Effects
@@ -20,7 +20,7 @@ from ftslurm.wrapper.controller.effects import Effects
 ENDS_MEANWHILE = """
 import threading
 import ftslurm.config.catalog_files as catalogs
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.catalogs.scanner import _set
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
 

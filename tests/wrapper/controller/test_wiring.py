@@ -14,7 +14,7 @@ import pytest
 
 from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model.decisions import TellOthers
-from ftslurm.model.node_memory import NodeLeft, NodeReinstated
+from ftslurm.model.folds.node_memory import NodeLeft, NodeReinstated
 from ftslurm.model.record import RunBegan
 from ftslurm.policies.judge.phases import RunFacts
 from ftslurm.sdk.page import start_ticks

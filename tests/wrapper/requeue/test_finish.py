@@ -13,7 +13,7 @@ from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.store import private_folder
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import Start
-from ftslurm.model.history import fold
+from ftslurm.model.folds.history import fold
 from ftslurm.slurm.client import JobState
 from ftslurm.wrapper.requeue.finish import finish_open_requeue
 from ftslurm.wrapper.requeue.requeue import AS_IT_IS, RUNS_AGAIN

@@ -15,7 +15,7 @@ from ftslurm.errors import CommandMissing, SlurmRefused
 from ftslurm.launchers.python import Python
 from ftslurm.model import decisions as do
 from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesReleased
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.slurm.client import JobState, JobView
 from ftslurm.slurm.patience import NoAnswer
 from ftslurm.system.commands import CommandResult

@@ -10,7 +10,7 @@ import pytest
 
 from ftslurm.errors import SlurmRefused, SlurmUnavailable, UnknownJob
 from ftslurm.model.decisions import Start
-from ftslurm.model.history import fold
+from ftslurm.model.folds.history import fold
 from ftslurm.model.record import Decided, Reinstated, RunBegan
 from ftslurm.slurm.client import JobState
 from ftslurm.wrapper.requeue.requeue import RUNS_AGAIN, Plan, give_back, plan_for, slurms_clock, start_when_clean

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from ftslurm.errors import LaunchFailed, PolicyError
-from ftslurm.model.settings import Layer, resolve
+from ftslurm.model.settings.tree import Layer, resolve
 from ftslurm.wrapper.controller.wiring import srun_ports
 from ftslurm.wrapper.shim.channel import Channel
 from ftslurm.wrapper.wire.addresses import chosen, of_this_node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.hang.hangs import HangWatch
 from ftslurm.policies.hang.slow import SlowWatch
 from ftslurm.policies.hang.standstill import Standstill, standstill
@@ -63,6 +63,6 @@ class HangSigns:
 
     def keep_limits(self, words: Sequence[str]) -> None:
         """As ft_launcher's monitors do, over all restarts: what was calculated once holds from the next start on."""
-        from ftslurm.model.ft_config import calculated, with_calculated  # most programs calculate nothing
+        from ftslurm.model.settings.ft_config import calculated, with_calculated  # most programs calculate nothing
 
         self.calculated = with_calculated(self.calculated, calculated(words))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings import Layer, choice, count, from_c4d, share, suggestion, switch
+from ftslurm.model.settings.tree import Layer, choice, count, from_c4d, share, suggestion, switch
 from ftslurm.model.values import dataclass
 
 HINT = "AIMaster's flags are written --name=value"

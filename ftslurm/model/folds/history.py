@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from functools import reduce
 
 from ftslurm.errors import UsageError
-from ftslurm.model.control import CHECKPOINT, EXCLUDE, REINSTATE, REQUEUE, UNDO, Control, Request, State
+from ftslurm.model.folds.control import CHECKPOINT, EXCLUDE, REINSTATE, REQUEUE, UNDO, Control, Request, State
 from ftslurm.model.nodes import expand
 from ftslurm.model.pauses import with_pause
 from ftslurm.model.record import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings import Layer, count, suggestion, switch
+from ftslurm.model.settings.tree import Layer, count, suggestion, switch
 
 PREFIX = "fault-tolerance/"
 RETRY, UNCONDITIONAL, HANG, POD = (

@@ -42,7 +42,7 @@ from ftslurm.model.events import (
 )
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
-from ftslurm.model.live import LiveReported, StacksReported, live_reported
+from ftslurm.model.messages.live import LiveReported, StacksReported, live_reported
 from ftslurm.model.shares import Share
 from ftslurm.model.text import counted
 from ftslurm.model.values import dataclass

@@ -8,7 +8,7 @@ Source: ModelArts, fault recovery of training jobs.
 
 from __future__ import annotations
 
-from ftslurm.model.history import History
+from ftslurm.model.folds.history import History
 from ftslurm.model.record import AttemptBegan
 from ftslurm.model.values import dataclass
 

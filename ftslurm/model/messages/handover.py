@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from ftslurm.model.settings import Settings
+from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ftslurm.errors import UsageError
 from ftslurm.model import record as rec
-from ftslurm.model.counters import schedule_count
+from ftslurm.model.folds.counters import schedule_count
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.rungs import REQUEUES
 from ftslurm.model.values import dataclass

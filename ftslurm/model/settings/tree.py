@@ -12,7 +12,7 @@ from typing import Any
 
 from ftslurm.errors import PolicyError
 from ftslurm.model.rungs import RUNG_NAMES, Rung
-from ftslurm.model.streams import local_ranks, streams
+from ftslurm.model.settings.streams import local_ranks, streams
 from ftslurm.model.values import dataclass
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -7,7 +7,7 @@ from dataclasses import field, fields
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings import count, duration, lasting, suggestion, switch, text, words_of
+from ftslurm.model.settings.tree import count, duration, lasting, suggestion, switch, text, words_of
 from ftslurm.model.values import dataclass
 
 
