@@ -12,9 +12,9 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
-from ftslurm.wrapper.shim.channel import Channel
-from ftslurm.wrapper.shim.connection import connect
-from ftslurm.wrapper.shim.link import Link
+from ftslurm.wrapper.shim.protocol.channel import Channel
+from ftslurm.wrapper.shim.protocol.connection import connect
+from ftslurm.wrapper.shim.protocol.link import Link
 from ftslurm.wrapper.wire.caller import BEATS
 
 CALLERS, ROUNDS = 200, 50

@@ -45,13 +45,11 @@ MANY_ATTRIBUTES = {
     "ftslurm/wrapper/controller/sources.py:Sources": (34, "what shims and what agents tell should be two classes"),
     "ftslurm/cli/ft_launcher_options.py:Launch": (30, "one option each"),
 }
-MANY_MODULES = {
-    "ftslurm/wrapper/shim": (32, "the sources of one generated file"),
-}
+MANY_MODULES = {}
 MANY_WRITERS = {
     ("ftslurm/wrapper/controller/sources.py:Sources", "step"): (3, "the launch sets it"),
     ("ftslurm/wrapper/shim/ending.py:Ending", "told"): (3, "of the shim's loop"),
-    ("ftslurm/wrapper/shim/link.py:Link", "outbox"): (3, "of the shim's loop"),
+    ("ftslurm/wrapper/shim/protocol/link.py:Link", "outbox"): (3, "of the shim's loop"),
     ("ftslurm/wrapper/wire/caller.py:Caller", "owner"): (3, "who it is, is found out in several ways"),
 }
 

@@ -13,9 +13,9 @@ from ftslurm.model.collectives import Enters, GroupStays, Waits
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
 from ftslurm.model.events import DrillAsked, StallSeen
 from ftslurm.model.messages import wire
-from ftslurm.wrapper.shim.channel import Channel
-from ftslurm.wrapper.shim.link import MAX_LINE, Link, LinkError
-from ftslurm.wrapper.shim.messages import dumps, loads
+from ftslurm.wrapper.shim.protocol.channel import Channel
+from ftslurm.wrapper.shim.protocol.link import MAX_LINE, Link, LinkError
+from ftslurm.wrapper.shim.protocol.messages import dumps, loads
 from tests.fuzz.hold import Parser
 from tests.fuzz.inputs import (
     as_bytes,

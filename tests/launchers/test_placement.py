@@ -16,7 +16,7 @@ from ftslurm.launchers.python import Python
 from ftslurm.launchers.srun import CHANNEL_VARIABLE, SrunLauncher, abroad_env, placed_channel
 from ftslurm.launchers.srun_options import Component
 from ftslurm.model.layout import Layout
-from ftslurm.wrapper.shim.channel import Channel
+from ftslurm.wrapper.shim.protocol.channel import Channel
 
 FIRST = Layout(("n1", "n2", "n3"))
 MOVED = Layout(("n1", "n4", "n3"), (0, 0, 1, 1, 2, 2))

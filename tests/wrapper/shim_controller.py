@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.launchers.python import Python
-from ftslurm.wrapper.shim.channel import CHANNEL_VARIABLE, Channel
-from ftslurm.wrapper.shim.link import Link
 from ftslurm.wrapper.shim.pages import page_folder
-from ftslurm.wrapper.shim.talk import Talk
+from ftslurm.wrapper.shim.protocol.channel import CHANNEL_VARIABLE, Channel
+from ftslurm.wrapper.shim.protocol.link import Link
+from ftslurm.wrapper.shim.protocol.talk import Talk
 
 REPOSITORY = Path(__file__).parents[2]
 SOON_S = 10.0  # far above anything that is waited for

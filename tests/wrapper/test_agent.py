@@ -17,8 +17,8 @@ from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeA
 from ftslurm.model.messages import wire
 from ftslurm.wrapper.agent.agent import Agent, signs_of_life
 from ftslurm.wrapper.agent.evidence import Examined
-from ftslurm.wrapper.shim.lease import Lease
-from ftslurm.wrapper.shim.link import LinkError
+from ftslurm.wrapper.shim.protocol.lease import Lease
+from ftslurm.wrapper.shim.protocol.link import LinkError
 
 ROOT = str(Path(__file__).resolve().parents[2])
 

@@ -13,10 +13,10 @@ from typing import ClassVar
 
 import pytest
 
-from ftslurm.wrapper.shim.channel import Channel
-from ftslurm.wrapper.shim.lease import PAUSE_S
-from ftslurm.wrapper.shim.line import Line
-from ftslurm.wrapper.shim.link import Link
+from ftslurm.wrapper.shim.protocol.channel import Channel
+from ftslurm.wrapper.shim.protocol.lease import PAUSE_S
+from ftslurm.wrapper.shim.protocol.line import Line
+from ftslurm.wrapper.shim.protocol.link import Link
 from ftslurm.wrapper.shim.timers import GUARD_S, Guard
 from tests.wrapper.shim_controller import SOON_S, Message, Shim, is_gone, until
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.wrapper.shim.channel import Channel
-from ftslurm.wrapper.shim.link import MAX_LINE, Link, LinkError
+from ftslurm.wrapper.shim.protocol.channel import Channel
+from ftslurm.wrapper.shim.protocol.link import MAX_LINE, Link, LinkError
 
 SECRET = bytes(range(32))
 

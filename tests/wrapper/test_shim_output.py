@@ -25,11 +25,20 @@ from hypothesis import strategies as st
 
 from ftslurm.model.events import RankExited, RankWords
 from ftslurm.model.messages import wire
-from ftslurm.wrapper.shim.link import MAX_LINE
 from ftslurm.wrapper.shim.memory import oom_kills
-from ftslurm.wrapper.shim.messages import dumps
+from ftslurm.wrapper.shim.output.tail import (
+    CHUNKS_MAX,
+    ERROR_LINE_MAX,
+    ERROR_WORDS,
+    ERRORS_MAX,
+    PIECE_S,
+    WORDS_MAX,
+    Tail,
+    last_words,
+)
 from ftslurm.wrapper.shim.processes import descendants
-from ftslurm.wrapper.shim.tail import CHUNKS_MAX, ERROR_LINE_MAX, ERROR_WORDS, ERRORS_MAX, PIECE_S, WORDS_MAX, Tail, last_words
+from ftslurm.wrapper.shim.protocol.link import MAX_LINE
+from ftslurm.wrapper.shim.protocol.messages import dumps
 from tests.wrapper.shim_controller import SOON_S, Message, Shim, as_in_a_terminal, is_gone, until
 
 pytestmark = pytest.mark.timeout(60)

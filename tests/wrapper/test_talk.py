@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import WireError
 from ftslurm.model.messages import wire
-from ftslurm.wrapper.shim.link import Link, LinkError
-from ftslurm.wrapper.shim.talk import Talk
+from ftslurm.wrapper.shim.protocol.link import Link, LinkError
+from ftslurm.wrapper.shim.protocol.talk import Talk
 from tests.fuzz.messages import AGENT_REPORTS, SHIM_REPORTS
 from tests.wrapper.test_link import SECRET, greeted
 

@@ -27,12 +27,12 @@ from ftslurm.system.commands import run as run_command
 from ftslurm.wrapper.agent.life import Life
 from ftslurm.wrapper.agent.pages import Pages, limits_of, sweep
 from ftslurm.wrapper.agent.stalls import Stalls
-from ftslurm.wrapper.shim.channel import CHANNEL_VARIABLE, Channel
-from ftslurm.wrapper.shim.connection import connect
-from ftslurm.wrapper.shim.lease import CUT_OFF
-from ftslurm.wrapper.shim.line import Line
-from ftslurm.wrapper.shim.link import LinkError
 from ftslurm.wrapper.shim.pages import page_folder
+from ftslurm.wrapper.shim.protocol.channel import CHANNEL_VARIABLE, Channel
+from ftslurm.wrapper.shim.protocol.connection import connect
+from ftslurm.wrapper.shim.protocol.lease import CUT_OFF
+from ftslurm.wrapper.shim.protocol.line import Line
+from ftslurm.wrapper.shim.protocol.link import LinkError
 from ftslurm.wrapper.shim.timers import boot_s
 
 if TYPE_CHECKING:

@@ -53,166 +53,6 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
 
-# --- secret_file.py
-# The secret of an ftrun in a file of its user's: for a step that begins where there is no munge, and its folder is mounted.
-
-SECRET_BYTES = 32
-SECRET_SEEN_S = 10.0  # for a file system on the network to show what another node has just made
-
-
-def secret_at(path: str) -> bytes:
-    """Read as nobody else may have laid it there: a plain file with one name, ours alone, in a folder that is ours alone.
-
-    Raises: OSError, ValueError.
-    """
-    deadline = time.monotonic() + SECRET_SEEN_S
-    while True:
-        try:
-            return _secret_in(path)
-        except FileNotFoundError:
-            if time.monotonic() >= deadline:
-                raise OSError(f"{path}, the secret of this run, is not there: is its folder mounted here?") from None
-        time.sleep(0.1)
-
-
-def _secret_in(path: str) -> bytes:
-    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        _ours_alone(os.fstat(folder), os.path.dirname(path))
-        # No FIFO holds us up.
-        file = os.open(os.path.basename(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            found = os.fstat(file)
-            _ours_alone(found, path)
-            secret = os.read(file, SECRET_BYTES + 1)
-        finally:
-            os.close(file)
-    finally:
-        os.close(folder)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or len(secret) != SECRET_BYTES:
-        raise ValueError(f"{path} is no secret of a run")
-    return secret
-
-
-def _ours_alone(found: os.stat_result, path: str) -> None:
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise ValueError(f"{path} is not ours alone, and may be anybody's")
-
-
-# --- munge.py
-# The secret of an ftrun as a credential of munge's, by libmunge.
-
-# Of libmunge, munge.h.
-MUNGE_LIBRARY = "libmunge.so.2"
-MUNGE_CIPHER, MUNGE_SOCKET, MUNGE_UID = 0, 8, 9  # options
-MUNGE_AES128 = 4
-MUNGE_NO_SOCKET, MUNGE_TIMEOUT = 6, 7  # munged does not answer
-# Expired, ahead of our clock, decoded here before (by the next rank): all that is no matter where a key is handed over, which
-# is given all the same. Who may not have it gets another answer, and nothing (seen on 0.5.15).
-MUNGE_GIVES = (0, 15, 16, 17)
-MUNGED_S = 10.0  # for munged to come back
-
-
-class Munge:
-    """munged on this node, at `socket` (empty: where munge has it)."""
-
-    def __init__(self, socket: str) -> None:
-        """Raises: OSError."""
-        self._library = library = ctypes.CDLL(MUNGE_LIBRARY)
-        library.munge_ctx_create.restype = ctypes.c_void_p
-        library.munge_strerror.restype = ctypes.c_char_p
-        self._context = ctypes.c_void_p(library.munge_ctx_create())
-        if socket:
-            self._set(MUNGE_SOCKET, ctypes.c_char_p(os.fsencode(socket)))
-
-    def encode(self, payload: bytes, user_id: int) -> bytes:
-        """For processes of this user alone. Raises: OSError."""
-        self._set(MUNGE_CIPHER, ctypes.c_int(MUNGE_AES128))
-        self._set(MUNGE_UID, ctypes.c_int(user_id))
-        text = ctypes.c_char_p()
-        self._check(self._library.munge_encode(ctypes.byref(text), self._context, payload, ctypes.c_int(len(payload))), (0,))
-        return text.value or b""
-
-    def decode(self, credential: bytes) -> tuple[bytes, int]:
-        """Payload, and whose process has encoded it. Raises: OSError."""
-        data, size, user, group = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_uint(), ctypes.c_uint()
-        deadline = time.monotonic() + MUNGED_S
-        while True:
-            status = self._library.munge_decode(credential, self._context, *map(ctypes.byref, (data, size, user, group)))
-            if status not in (MUNGE_NO_SOCKET, MUNGE_TIMEOUT) or time.monotonic() >= deadline:
-                break
-            time.sleep(0.2)
-        self._check(status, MUNGE_GIVES)
-        return ctypes.string_at(data, size.value), user.value
-
-    def _set(self, option: int, value: Any) -> None:
-        self._check(self._library.munge_ctx_set(self._context, ctypes.c_int(option), value), (0,))
-
-    def _check(self, status: int, good: tuple[int, ...]) -> None:
-        if status not in good:
-            raise OSError(f"munge: {self._library.munge_strerror(status).decode(errors='replace')}")
-
-
-def munge_word(secret: bytes, user_id: int, socket: str) -> str:
-    """As Channel reads it. Raises: OSError."""
-    text = Munge(socket).encode(secret, user_id).decode()
-    return f"munge.{os.fsencode(socket).hex()}.{text.removeprefix('MUNGE:').removesuffix(':')}"
-
-
-def handed_over(word: str) -> bytes:
-    """The secret. Raises: OSError where munge or the file does not give it, ValueError for what is none of our user's."""
-    if word.startswith("file."):
-        return secret_at(os.fsdecode(bytes.fromhex(word.removeprefix("file."))))
-    if not word.startswith("munge."):
-        return bytes.fromhex(word)
-    _, socket, text = word.split(".", 2)
-    secret, user_id = Munge(os.fsdecode(bytes.fromhex(socket))).decode(f"MUNGE:{text}:".encode())
-    if user_id != os.geteuid():
-        raise ValueError(f"its secret is of user {user_id}, and not of {os.geteuid()}")
-    return secret
-
-
-# --- channel.py
-# How to reach the controller: what the environment says of it.
-
-CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
-
-
-class Channel:
-    """How to reach the controller: `1:port/launch:secret:address,address`, kept out of every command line. launch: which of
-    its steps this is, counted from 1; 0 or missing for others than shims. `=address`: it listens there alone. secret: itself,
-    or a credential of munge's for our user (`munge.socket.credential`), or a file of our user's (`file.path`).
-
-    A step over the nodes of several jobs has several sruns, and each counts its tasks from 0: then it is
-    `2:8/0-3,6-7:port:...`, how many tasks there are in all, and the ranks of this srun's in order.
-    """
-
-    def __init__(self, text: str) -> None:
-        version, rest = text.split(":", 1)
-        self.total, self.ranks = 0, None
-        if version == "2":
-            place, rest = rest.split(":", 1)
-            total, _, ranks = place.partition("/")
-            self.total, self.ranks = int(total), unfolded(ranks)
-        elif version != "1":
-            raise ValueError(f"channel version {version}")
-        port, secret, addresses = rest.split(":", 2)
-        port, _, launch = port.partition("/")
-        self.port, self.launch = int(port), int(launch or 0)
-        self.secret = handed_over(secret)
-        self.only = addresses.startswith("=")
-        self.addresses = [address for address in addresses.lstrip("=").split(",") if address]
-
-
-def unfolded(text: str) -> list[int]:
-    """`0-3,6` -> 0, 1, 2, 3, 6."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
-
-
 # --- files.py
 # Small files of the kernel's, read without a buffer or a decoder between: a look at a rank with hundreds of threads opens one
 # for each of them.
@@ -486,7 +326,7 @@ class Command:
             return False  # gone
 
 
-# --- messages.py
+# --- protocol/messages.py
 # The JSON of messages, read and written by the C halves of the json module alone.
 
 Message: TypeAlias = "dict[str, Any]"
@@ -547,194 +387,6 @@ def number_in(value: object, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise ValueError(f"{value!r} is not from {low} to {high}")
     return value
-
-
-# --- link.py
-# One signed connection: both sides prove that they know the secret, and every line carries a digest.
-
-PROTOCOL = b"FTS1"
-MAX_LINE = 4 << 20  # an argv or environment of this size would not be executed either
-MAX_GREETING = 200
-
-
-class LinkError(Exception):
-    """The other side is not who it should be, or what it sent was damaged, repeated or out of order."""
-
-
-class Link:
-    """One authenticated connection, without the socket: bytes in, messages (dicts) and bytes out.
-
-    Both sides prove that they know the secret by answering the other's random challenge; every line after that carries
-    a keyed digest over its direction, its number and its text, so nothing can be forged, replayed, dropped or swapped.
-    """
-
-    def __init__(self, secret: bytes, server: bool) -> None:
-        self._secret = secret
-        self._server = server
-        self._mine = os.urandom(16).hex().encode()
-        self._session = b""
-        self._buffer = bytearray()
-        self._sent = 0
-        self._received = 0
-        self._proved = False  # client: the server has still to answer our challenge
-        self.ready = False
-        self.outbox = bytearray(PROTOCOL + b" " + self._mine + b"\n" if server else b"")
-
-    def feed(self, data: bytes) -> list[Message]:
-        """Messages completed by `data`; bytes to send are in `outbox`. Raises: LinkError."""
-        self._buffer += data
-        messages = []
-        while (end := self._buffer.find(b"\n")) >= 0:
-            line = bytes(self._buffer[:end])
-            del self._buffer[: end + 1]
-            if self.ready:
-                messages.append(self._open(line))
-            else:
-                self._greet(line)
-        if len(self._buffer) > (MAX_LINE if self.ready else MAX_GREETING):
-            raise LinkError("a line without end")
-        return messages
-
-    def pack(self, message: Message) -> bytes:
-        """`message` as one line. Only when `ready`."""
-        text = dumps(message).encode()
-        line = self._digest(self._server, self._sent, text) + b" " + text + b"\n"
-        self._sent += 1
-        return line
-
-    def _open(self, line: bytes) -> Message:
-        digest, _, text = line.partition(b" ")
-        if not same_digest(digest, self._digest(not self._server, self._received, text)):
-            raise LinkError("a message that does not carry the right digest")
-        self._received += 1
-        try:
-            message = loads(text.decode())
-        except (ValueError, RecursionError) as error:
-            raise LinkError(f"a message that is not JSON: {error}") from None
-        if not isinstance(message, dict):
-            raise LinkError("a message that is not an object")
-        return message
-
-    def _greet(self, line: bytes) -> None:
-        """server: FTS1 challenge -> client: challenge proof -> server: proof; then both are ready."""
-        words = line.split()
-        if self._server and len(words) == 2:
-            self._check(words[1], self._proof(b"c", self._mine, words[0]))
-            self._begin(self._mine, words[0])
-            self.outbox += self._proof(b"s", words[0], self._mine) + b"\n"
-        elif not self._server and not self._proved and len(words) == 2 and words[0] == PROTOCOL:
-            self._proved, self._theirs = True, words[1]
-            self.outbox += self._mine + b" " + self._proof(b"c", self._theirs, self._mine) + b"\n"
-        elif not self._server and self._proved and len(words) == 1:
-            self._check(words[0], self._proof(b"s", self._mine, self._theirs))
-            self._begin(self._theirs, self._mine)
-        else:
-            raise LinkError("not an ftslurm greeting")
-
-    def _check(self, given: bytes, expected: bytes) -> None:
-        if not same_digest(given, expected):
-            raise LinkError("the other side does not know the secret of this job")
-
-    def _begin(self, servers: bytes, clients: bytes) -> None:
-        self._session = blake2s(servers + clients, key=self._secret).digest()
-        self.ready = True
-
-    def _proof(self, side: bytes, first: bytes, second: bytes) -> bytes:
-        return blake2s(side + b" " + first + b" " + second, key=self._secret).hexdigest().encode()
-
-    def _digest(self, from_server: bool, number: int, text: bytes) -> bytes:
-        side = b"s" if from_server else b"c"
-        return blake2s(side + number.to_bytes(8, "big") + text, key=self._session, digest_size=16).hexdigest().encode()
-
-
-# --- connection.py
-# A connection to the controller: by one of its addresses, and proved.
-
-# Of a message that cannot be sent: the other side does not read, or is cut off. Then there is a new connection.
-SEND_TIMEOUT_S = 5.0
-
-
-class NobodyListens(OSError):
-    """Every address refuses: the host lives, and the controller does not."""
-
-
-def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple[socket.socket, Link]:
-    """A connection whose other side has proved to be our controller.
-
-    Raises: OSError when there is none in time, NobodyListens when it was refused to the last.
-    """
-    launcher = env.get("SLURM_LAUNCH_NODE_IPADDR")  # where srun runs, as this node reaches it: the controller's node
-    addresses = list(dict.fromkeys(([launcher] if launcher and not channel.only else []) + channel.addresses))
-    deadline, last = time.monotonic() + timeout_s, OSError("no address")
-    while time.monotonic() < deadline:
-        refused = set()
-        for address in addresses:
-            try:
-                return _connect(address, channel, min(10.0, timeout_s))
-            except (OSError, LinkError) as error:
-                if not isinstance(error, socket.gaierror):
-                    refused.add(isinstance(error, ConnectionRefusedError))
-                last = OSError(f"{address} port {channel.port}: {error}")
-        if refused == {True}:
-            last = NobodyListens(*last.args)
-        time.sleep(0.2)  # nothing to await: the other side has to come up
-    raise last
-
-
-def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.socket, Link]:
-    sock = _dial(address, channel.port, timeout_s)
-    try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        link = Link(channel.secret, server=False)
-        while not link.ready:
-            data = sock.recv(4096)
-            if not data:
-                raise LinkError("it hung up during the greeting")
-            link.feed(data)
-            sock.sendall(link.outbox)
-            link.outbox.clear()
-    except BaseException:
-        sock.close()
-        raise
-    sock.settimeout(SEND_TIMEOUT_S)
-    return sock, link
-
-
-def receive(sock: socket.socket, link: Link) -> list[Message]:
-    """The messages that have come in, maybe none. Raises: OSError, LinkError; EOFError when the other side has hung up."""
-    try:
-        data = sock.recv(65536, socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return []
-    if not data:
-        raise EOFError
-    return link.feed(data)
-
-
-def readable(source: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(source, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _dial(address: str, port: int, timeout_s: float) -> socket.socket:
-    """As socket.create_connection."""
-    last = OSError("no such address")
-    try:  # a number, mostly: then no resolver is loaded, 1 MB a shim
-        places = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
-    except OSError:
-        places = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM)
-    for family, kind, protocol, _, place in places:
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.settimeout(timeout_s)
-            sock.connect(place)
-            return sock
-        except OSError as error:
-            sock.close()
-            last = error
-    raise last
 
 
 # --- drill.py
@@ -834,7 +486,7 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-# --- streams.py
+# --- output/streams.py
 # The shim's own stdout and stderr.
 
 def open_streams() -> tuple[int, ...]:
@@ -883,7 +535,105 @@ def terminal_like(fd: int) -> tuple[int, int]:
     return ours, theirs
 
 
-# --- tail.py
+# --- protocol/link.py
+# One signed connection: both sides prove that they know the secret, and every line carries a digest.
+
+PROTOCOL = b"FTS1"
+MAX_LINE = 4 << 20  # an argv or environment of this size would not be executed either
+MAX_GREETING = 200
+
+
+class LinkError(Exception):
+    """The other side is not who it should be, or what it sent was damaged, repeated or out of order."""
+
+
+class Link:
+    """One authenticated connection, without the socket: bytes in, messages (dicts) and bytes out.
+
+    Both sides prove that they know the secret by answering the other's random challenge; every line after that carries
+    a keyed digest over its direction, its number and its text, so nothing can be forged, replayed, dropped or swapped.
+    """
+
+    def __init__(self, secret: bytes, server: bool) -> None:
+        self._secret = secret
+        self._server = server
+        self._mine = os.urandom(16).hex().encode()
+        self._session = b""
+        self._buffer = bytearray()
+        self._sent = 0
+        self._received = 0
+        self._proved = False  # client: the server has still to answer our challenge
+        self.ready = False
+        self.outbox = bytearray(PROTOCOL + b" " + self._mine + b"\n" if server else b"")
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Messages completed by `data`; bytes to send are in `outbox`. Raises: LinkError."""
+        self._buffer += data
+        messages = []
+        while (end := self._buffer.find(b"\n")) >= 0:
+            line = bytes(self._buffer[:end])
+            del self._buffer[: end + 1]
+            if self.ready:
+                messages.append(self._open(line))
+            else:
+                self._greet(line)
+        if len(self._buffer) > (MAX_LINE if self.ready else MAX_GREETING):
+            raise LinkError("a line without end")
+        return messages
+
+    def pack(self, message: Message) -> bytes:
+        """`message` as one line. Only when `ready`."""
+        text = dumps(message).encode()
+        line = self._digest(self._server, self._sent, text) + b" " + text + b"\n"
+        self._sent += 1
+        return line
+
+    def _open(self, line: bytes) -> Message:
+        digest, _, text = line.partition(b" ")
+        if not same_digest(digest, self._digest(not self._server, self._received, text)):
+            raise LinkError("a message that does not carry the right digest")
+        self._received += 1
+        try:
+            message = loads(text.decode())
+        except (ValueError, RecursionError) as error:
+            raise LinkError(f"a message that is not JSON: {error}") from None
+        if not isinstance(message, dict):
+            raise LinkError("a message that is not an object")
+        return message
+
+    def _greet(self, line: bytes) -> None:
+        """server: FTS1 challenge -> client: challenge proof -> server: proof; then both are ready."""
+        words = line.split()
+        if self._server and len(words) == 2:
+            self._check(words[1], self._proof(b"c", self._mine, words[0]))
+            self._begin(self._mine, words[0])
+            self.outbox += self._proof(b"s", words[0], self._mine) + b"\n"
+        elif not self._server and not self._proved and len(words) == 2 and words[0] == PROTOCOL:
+            self._proved, self._theirs = True, words[1]
+            self.outbox += self._mine + b" " + self._proof(b"c", self._theirs, self._mine) + b"\n"
+        elif not self._server and self._proved and len(words) == 1:
+            self._check(words[0], self._proof(b"s", self._mine, self._theirs))
+            self._begin(self._theirs, self._mine)
+        else:
+            raise LinkError("not an ftslurm greeting")
+
+    def _check(self, given: bytes, expected: bytes) -> None:
+        if not same_digest(given, expected):
+            raise LinkError("the other side does not know the secret of this job")
+
+    def _begin(self, servers: bytes, clients: bytes) -> None:
+        self._session = blake2s(servers + clients, key=self._secret).digest()
+        self.ready = True
+
+    def _proof(self, side: bytes, first: bytes, second: bytes) -> bytes:
+        return blake2s(side + b" " + first + b" " + second, key=self._secret).hexdigest().encode()
+
+    def _digest(self, from_server: bool, number: int, text: bytes) -> bytes:
+        side = b"s" if from_server else b"c"
+        return blake2s(side + number.to_bytes(8, "big") + text, key=self._session, digest_size=16).hexdigest().encode()
+
+
+# --- output/tail.py
 # What is kept of what a rank prints: the last of it, and the first that looks like an error. Pure.
 
 # Of output, as wire.py takes it: a piece has this many characters at most.
@@ -1023,7 +773,7 @@ def last_words(pieces: list[tuple[list[Piece], list[Piece]]], room: int) -> list
     return errors + kept[::-1]
 
 
-# --- target.py
+# --- output/target.py
 # Where a stream of the command goes: the shim's own, or a file of the rank's.
 
 EVERYBODY_WRITES = 0o002
@@ -1123,7 +873,7 @@ def make_folder(path: str) -> None:
             raise PermissionError(errno.EACCES, STRANGERS, place)
 
 
-# --- output.py
+# --- output/output.py
 # What the command prints goes where the shim's own output goes, and its last is kept.
 
 READ_BYTES = 1 << 16  # what a pipe holds
@@ -1293,6 +1043,166 @@ class Output:
                 time.sleep(SETTLE_STEP_S)
 
 
+# --- protocol/secret_file.py
+# The secret of an ftrun in a file of its user's: for a step that begins where there is no munge, and its folder is mounted.
+
+SECRET_BYTES = 32
+SECRET_SEEN_S = 10.0  # for a file system on the network to show what another node has just made
+
+
+def secret_at(path: str) -> bytes:
+    """Read as nobody else may have laid it there: a plain file with one name, ours alone, in a folder that is ours alone.
+
+    Raises: OSError, ValueError.
+    """
+    deadline = time.monotonic() + SECRET_SEEN_S
+    while True:
+        try:
+            return _secret_in(path)
+        except FileNotFoundError:
+            if time.monotonic() >= deadline:
+                raise OSError(f"{path}, the secret of this run, is not there: is its folder mounted here?") from None
+        time.sleep(0.1)
+
+
+def _secret_in(path: str) -> bytes:
+    folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        _ours_alone(os.fstat(folder), os.path.dirname(path))
+        # No FIFO holds us up.
+        file = os.open(os.path.basename(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            found = os.fstat(file)
+            _ours_alone(found, path)
+            secret = os.read(file, SECRET_BYTES + 1)
+        finally:
+            os.close(file)
+    finally:
+        os.close(folder)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or len(secret) != SECRET_BYTES:
+        raise ValueError(f"{path} is no secret of a run")
+    return secret
+
+
+def _ours_alone(found: os.stat_result, path: str) -> None:
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise ValueError(f"{path} is not ours alone, and may be anybody's")
+
+
+# --- protocol/munge.py
+# The secret of an ftrun as a credential of munge's, by libmunge.
+
+# Of libmunge, munge.h.
+MUNGE_LIBRARY = "libmunge.so.2"
+MUNGE_CIPHER, MUNGE_SOCKET, MUNGE_UID = 0, 8, 9  # options
+MUNGE_AES128 = 4
+MUNGE_NO_SOCKET, MUNGE_TIMEOUT = 6, 7  # munged does not answer
+# Expired, ahead of our clock, decoded here before (by the next rank): all that is no matter where a key is handed over, which
+# is given all the same. Who may not have it gets another answer, and nothing (seen on 0.5.15).
+MUNGE_GIVES = (0, 15, 16, 17)
+MUNGED_S = 10.0  # for munged to come back
+
+
+class Munge:
+    """munged on this node, at `socket` (empty: where munge has it)."""
+
+    def __init__(self, socket: str) -> None:
+        """Raises: OSError."""
+        self._library = library = ctypes.CDLL(MUNGE_LIBRARY)
+        library.munge_ctx_create.restype = ctypes.c_void_p
+        library.munge_strerror.restype = ctypes.c_char_p
+        self._context = ctypes.c_void_p(library.munge_ctx_create())
+        if socket:
+            self._set(MUNGE_SOCKET, ctypes.c_char_p(os.fsencode(socket)))
+
+    def encode(self, payload: bytes, user_id: int) -> bytes:
+        """For processes of this user alone. Raises: OSError."""
+        self._set(MUNGE_CIPHER, ctypes.c_int(MUNGE_AES128))
+        self._set(MUNGE_UID, ctypes.c_int(user_id))
+        text = ctypes.c_char_p()
+        self._check(self._library.munge_encode(ctypes.byref(text), self._context, payload, ctypes.c_int(len(payload))), (0,))
+        return text.value or b""
+
+    def decode(self, credential: bytes) -> tuple[bytes, int]:
+        """Payload, and whose process has encoded it. Raises: OSError."""
+        data, size, user, group = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_uint(), ctypes.c_uint()
+        deadline = time.monotonic() + MUNGED_S
+        while True:
+            status = self._library.munge_decode(credential, self._context, *map(ctypes.byref, (data, size, user, group)))
+            if status not in (MUNGE_NO_SOCKET, MUNGE_TIMEOUT) or time.monotonic() >= deadline:
+                break
+            time.sleep(0.2)
+        self._check(status, MUNGE_GIVES)
+        return ctypes.string_at(data, size.value), user.value
+
+    def _set(self, option: int, value: Any) -> None:
+        self._check(self._library.munge_ctx_set(self._context, ctypes.c_int(option), value), (0,))
+
+    def _check(self, status: int, good: tuple[int, ...]) -> None:
+        if status not in good:
+            raise OSError(f"munge: {self._library.munge_strerror(status).decode(errors='replace')}")
+
+
+def munge_word(secret: bytes, user_id: int, socket: str) -> str:
+    """As Channel reads it. Raises: OSError."""
+    text = Munge(socket).encode(secret, user_id).decode()
+    return f"munge.{os.fsencode(socket).hex()}.{text.removeprefix('MUNGE:').removesuffix(':')}"
+
+
+def handed_over(word: str) -> bytes:
+    """The secret. Raises: OSError where munge or the file does not give it, ValueError for what is none of our user's."""
+    if word.startswith("file."):
+        return secret_at(os.fsdecode(bytes.fromhex(word.removeprefix("file."))))
+    if not word.startswith("munge."):
+        return bytes.fromhex(word)
+    _, socket, text = word.split(".", 2)
+    secret, user_id = Munge(os.fsdecode(bytes.fromhex(socket))).decode(f"MUNGE:{text}:".encode())
+    if user_id != os.geteuid():
+        raise ValueError(f"its secret is of user {user_id}, and not of {os.geteuid()}")
+    return secret
+
+
+# --- protocol/channel.py
+# How to reach the controller: what the environment says of it.
+
+CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
+
+
+class Channel:
+    """How to reach the controller: `1:port/launch:secret:address,address`, kept out of every command line. launch: which of
+    its steps this is, counted from 1; 0 or missing for others than shims. `=address`: it listens there alone. secret: itself,
+    or a credential of munge's for our user (`munge.socket.credential`), or a file of our user's (`file.path`).
+
+    A step over the nodes of several jobs has several sruns, and each counts its tasks from 0: then it is
+    `2:8/0-3,6-7:port:...`, how many tasks there are in all, and the ranks of this srun's in order.
+    """
+
+    def __init__(self, text: str) -> None:
+        version, rest = text.split(":", 1)
+        self.total, self.ranks = 0, None
+        if version == "2":
+            place, rest = rest.split(":", 1)
+            total, _, ranks = place.partition("/")
+            self.total, self.ranks = int(total), unfolded(ranks)
+        elif version != "1":
+            raise ValueError(f"channel version {version}")
+        port, secret, addresses = rest.split(":", 2)
+        port, _, launch = port.partition("/")
+        self.port, self.launch = int(port), int(launch or 0)
+        self.secret = handed_over(secret)
+        self.only = addresses.startswith("=")
+        self.addresses = [address for address in addresses.lstrip("=").split(",") if address]
+
+
+def unfolded(text: str) -> list[int]:
+    """`0-3,6` -> 0, 1, 2, 3, 6."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
 # --- pages.py
 # The shared pages of a step on one node (sdk/page.py), and what a program has left written in its own.
 
@@ -1437,7 +1347,98 @@ class Ending:
         return said
 
 
-# --- hello.py
+# --- output/silence.py
+# Has the command printed nothing for too long?
+
+class Silence:
+    """Tells when the command has printed nothing for too long, and when it has again."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._limit_s = 0.0
+        self._since = 0.0
+        self._told = False
+
+    def watch(self, limit_s: float, since: float = 0.0) -> None:
+        """From a start on; 0: no longer. since: monotonic, silence before does not count."""
+        self._limit_s, self._since, self._told = limit_s, since, False
+
+    def excuse(self, now: float) -> None:
+        """Nobody could print while all was stopped."""
+        self._since = now
+
+    def _silent_s(self, now: float) -> float:
+        return min(self._output.silent_s(now), now - self._since)
+
+    def wakes_in(self, now: float) -> float | None:
+        if not self._limit_s:
+            return None
+        return 1.0 if self._told else max(0.0, self._limit_s - self._silent_s(now))
+
+    def news(self, now: float) -> float | None:
+        """Seconds of silence to tell, 0 when it is over; None while there is nothing new."""
+        silent_s = self._silent_s(now) if self._limit_s else 0.0
+        if self._told == (0 < self._limit_s <= silent_s):
+            return None
+        self._told = not self._told
+        return silent_s if self._told else 0.0
+
+
+# --- ports.py
+# A free TCP port for rank 0's rendezvous.
+
+# For rank 0's rendezvous, from so many below the ports of connections (on Linux 20768 to 32767), not those of others' defaults.
+PORTS, LOWEST_PORT, PORTS_LEAST, PORT_TRIES, PORT_STRIDE = 12000, 10000, 100, 200, 7919
+POPULAR_PORTS = (25565, 27017, 29400, 29500)  # the last two are torchrun's
+
+
+def free_port(of: str) -> int:
+    """A TCP port that nobody has bound now and that is not in TIME_WAIT; 0 if there is none. of: whose, the same gives the same.
+
+    Not one that the kernel gives to connections (ip_local_port_range in ip(7)): it takes seconds until rank 0 listens.
+    """
+    from binascii import crc32
+
+    low, high = _ports_of_connections()
+    first, span = max(LOWEST_PORT, low - PORTS), min(PORTS, low - LOWEST_PORT)
+    if span < PORTS_LEAST:
+        first, span = high + 1, min(PORTS, 65535 - high)
+    start = crc32(of.encode())
+    for number in range(PORT_TRIES if span >= PORTS_LEAST else 0):
+        port = first + (start + number * PORT_STRIDE) % span
+        if port not in POPULAR_PORTS and _bound(port):
+            return port
+    return _bound(0)
+
+
+def _ports_of_connections() -> tuple[int, int]:
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+            low, high = file.read().split()
+        return int(low), int(high)
+    except (OSError, ValueError):
+        return 32768, 60999
+
+
+def _bound(port: int) -> int:
+    """`port`, or any for 0, if it can be bound for both families of addresses, as torch's store does; else 0."""
+    for family, anywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "")):
+        try:
+            probe = socket.socket(family)
+        except OSError:  # the kernel has no such family
+            continue
+        try:
+            probe.bind((anywhere, port))
+            return int(probe.getsockname()[1])
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                return 0
+        finally:
+            probe.close()
+    return 0
+
+
+# --- protocol/hello.py
 # What a shim says of itself first, over every connection.
 
 def count_in(env: Mapping[str, str], name: str) -> int:
@@ -1465,7 +1466,97 @@ def hello(env: Mapping[str, str], rank: int, total: int, launch: int, address: s
     }
 
 
-# --- lease.py
+# --- protocol/connection.py
+# A connection to the controller: by one of its addresses, and proved.
+
+# Of a message that cannot be sent: the other side does not read, or is cut off. Then there is a new connection.
+SEND_TIMEOUT_S = 5.0
+
+
+class NobodyListens(OSError):
+    """Every address refuses: the host lives, and the controller does not."""
+
+
+def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple[socket.socket, Link]:
+    """A connection whose other side has proved to be our controller.
+
+    Raises: OSError when there is none in time, NobodyListens when it was refused to the last.
+    """
+    launcher = env.get("SLURM_LAUNCH_NODE_IPADDR")  # where srun runs, as this node reaches it: the controller's node
+    addresses = list(dict.fromkeys(([launcher] if launcher and not channel.only else []) + channel.addresses))
+    deadline, last = time.monotonic() + timeout_s, OSError("no address")
+    while time.monotonic() < deadline:
+        refused = set()
+        for address in addresses:
+            try:
+                return _connect(address, channel, min(10.0, timeout_s))
+            except (OSError, LinkError) as error:
+                if not isinstance(error, socket.gaierror):
+                    refused.add(isinstance(error, ConnectionRefusedError))
+                last = OSError(f"{address} port {channel.port}: {error}")
+        if refused == {True}:
+            last = NobodyListens(*last.args)
+        time.sleep(0.2)  # nothing to await: the other side has to come up
+    raise last
+
+
+def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.socket, Link]:
+    sock = _dial(address, channel.port, timeout_s)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        link = Link(channel.secret, server=False)
+        while not link.ready:
+            data = sock.recv(4096)
+            if not data:
+                raise LinkError("it hung up during the greeting")
+            link.feed(data)
+            sock.sendall(link.outbox)
+            link.outbox.clear()
+    except BaseException:
+        sock.close()
+        raise
+    sock.settimeout(SEND_TIMEOUT_S)
+    return sock, link
+
+
+def receive(sock: socket.socket, link: Link) -> list[Message]:
+    """The messages that have come in, maybe none. Raises: OSError, LinkError; EOFError when the other side has hung up."""
+    try:
+        data = sock.recv(65536, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return []
+    if not data:
+        raise EOFError
+    return link.feed(data)
+
+
+def readable(source: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(source, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _dial(address: str, port: int, timeout_s: float) -> socket.socket:
+    """As socket.create_connection."""
+    last = OSError("no such address")
+    try:  # a number, mostly: then no resolver is loaded, 1 MB a shim
+        places = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+    except OSError:
+        places = socket.getaddrinfo(address, port, 0, socket.SOCK_STREAM)
+    for family, kind, protocol, _, place in places:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(timeout_s)
+            sock.connect(place)
+            return sock
+        except OSError as error:
+            sock.close()
+            last = error
+    raise last
+
+
+# --- protocol/lease.py
 # The lease: until when what a shim watches over may run. Pure; all times are given, as boot_s().
 
 CUT_OFF = "cut off from ftrun for longer than the lease"
@@ -1554,6 +1645,46 @@ class Lease:
             self.until = max(self.until, now + self._lasts_s)
 
 
+# --- protocol/talk.py
+# One conversation over as many connections as it takes: what was said arrives, in order and once.
+
+class Talk:
+    """One side of a conversation over as many connections as it takes, without any of them: messages are numbered, kept
+    until the other side has them, and said again after a break; what comes twice is heard once."""
+
+    def __init__(self) -> None:
+        self.heard = 0  # number of the last message that came in
+        self._said = 0
+        self._kept: deque[Message] = deque()
+
+    def say(self, message: Message) -> Message:
+        """`message` with its number, to be sent if there is a connection."""
+        self._said += 1
+        self._kept.append({**message, "n": self._said})
+        return self._kept[-1]
+
+    def hear(self, message: Message) -> bool:
+        """Is it a new one? Raises: LinkError when one before it is missing."""
+        number = message.get("n")
+        if type(number) is not int or number > self.heard + 1:
+            raise LinkError(f"after message {self.heard} came message {str(number)[:20]}")
+        new = number == self.heard + 1
+        self.heard = max(self.heard, number)
+        return new
+
+    def has(self, number: object) -> None:
+        """The other side has everything up to `number`. Raises: LinkError when it cannot."""
+        if type(number) is not int or not 0 <= number <= self._said:
+            raise LinkError(f"message {str(number)[:20]} of {self._said} was acknowledged")
+        while self._kept and self._kept[0]["n"] <= number:
+            self._kept.popleft()
+
+    @property
+    def kept(self) -> list[Message]:
+        """What the other side may not have yet, in order."""
+        return list(self._kept)
+
+
 # --- signals.py
 # Signals: which are passed on, how they are queued for a loop, and how to end as the command did.
 
@@ -1610,46 +1741,6 @@ def end_as(status: int) -> None:
             signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     os._exit(status & 255)
-
-
-# --- talk.py
-# One conversation over as many connections as it takes: what was said arrives, in order and once.
-
-class Talk:
-    """One side of a conversation over as many connections as it takes, without any of them: messages are numbered, kept
-    until the other side has them, and said again after a break; what comes twice is heard once."""
-
-    def __init__(self) -> None:
-        self.heard = 0  # number of the last message that came in
-        self._said = 0
-        self._kept: deque[Message] = deque()
-
-    def say(self, message: Message) -> Message:
-        """`message` with its number, to be sent if there is a connection."""
-        self._said += 1
-        self._kept.append({**message, "n": self._said})
-        return self._kept[-1]
-
-    def hear(self, message: Message) -> bool:
-        """Is it a new one? Raises: LinkError when one before it is missing."""
-        number = message.get("n")
-        if type(number) is not int or number > self.heard + 1:
-            raise LinkError(f"after message {self.heard} came message {str(number)[:20]}")
-        new = number == self.heard + 1
-        self.heard = max(self.heard, number)
-        return new
-
-    def has(self, number: object) -> None:
-        """The other side has everything up to `number`. Raises: LinkError when it cannot."""
-        if type(number) is not int or not 0 <= number <= self._said:
-            raise LinkError(f"message {str(number)[:20]} of {self._said} was acknowledged")
-        while self._kept and self._kept[0]["n"] <= number:
-            self._kept.popleft()
-
-    @property
-    def kept(self) -> list[Message]:
-        """What the other side may not have yet, in order."""
-        return list(self._kept)
 
 
 # --- timers.py
@@ -1721,7 +1812,7 @@ class Guard:
         self._kills.set(at + GUARD_S if at else 0.0)
 
 
-# --- line.py
+# --- protocol/line.py
 # The way to the controller: a conversation kept up over broken connections.
 
 REDIAL_S = 3.0  # for one try; the first lost SYN is sent again after one second
@@ -1949,97 +2040,6 @@ class Line:
         elif self._refused_at is None:
             self._refused_at = boot_s()
         self._dial()
-
-
-# --- ports.py
-# A free TCP port for rank 0's rendezvous.
-
-# For rank 0's rendezvous, from so many below the ports of connections (on Linux 20768 to 32767), not those of others' defaults.
-PORTS, LOWEST_PORT, PORTS_LEAST, PORT_TRIES, PORT_STRIDE = 12000, 10000, 100, 200, 7919
-POPULAR_PORTS = (25565, 27017, 29400, 29500)  # the last two are torchrun's
-
-
-def free_port(of: str) -> int:
-    """A TCP port that nobody has bound now and that is not in TIME_WAIT; 0 if there is none. of: whose, the same gives the same.
-
-    Not one that the kernel gives to connections (ip_local_port_range in ip(7)): it takes seconds until rank 0 listens.
-    """
-    from binascii import crc32
-
-    low, high = _ports_of_connections()
-    first, span = max(LOWEST_PORT, low - PORTS), min(PORTS, low - LOWEST_PORT)
-    if span < PORTS_LEAST:
-        first, span = high + 1, min(PORTS, 65535 - high)
-    start = crc32(of.encode())
-    for number in range(PORT_TRIES if span >= PORTS_LEAST else 0):
-        port = first + (start + number * PORT_STRIDE) % span
-        if port not in POPULAR_PORTS and _bound(port):
-            return port
-    return _bound(0)
-
-
-def _ports_of_connections() -> tuple[int, int]:
-    try:
-        with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
-            low, high = file.read().split()
-        return int(low), int(high)
-    except (OSError, ValueError):
-        return 32768, 60999
-
-
-def _bound(port: int) -> int:
-    """`port`, or any for 0, if it can be bound for both families of addresses, as torch's store does; else 0."""
-    for family, anywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "")):
-        try:
-            probe = socket.socket(family)
-        except OSError:  # the kernel has no such family
-            continue
-        try:
-            probe.bind((anywhere, port))
-            return int(probe.getsockname()[1])
-        except OSError as error:
-            if error.errno != errno.EADDRNOTAVAIL:
-                return 0
-        finally:
-            probe.close()
-    return 0
-
-
-# --- silence.py
-# Has the command printed nothing for too long?
-
-class Silence:
-    """Tells when the command has printed nothing for too long, and when it has again."""
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-        self._limit_s = 0.0
-        self._since = 0.0
-        self._told = False
-
-    def watch(self, limit_s: float, since: float = 0.0) -> None:
-        """From a start on; 0: no longer. since: monotonic, silence before does not count."""
-        self._limit_s, self._since, self._told = limit_s, since, False
-
-    def excuse(self, now: float) -> None:
-        """Nobody could print while all was stopped."""
-        self._since = now
-
-    def _silent_s(self, now: float) -> float:
-        return min(self._output.silent_s(now), now - self._since)
-
-    def wakes_in(self, now: float) -> float | None:
-        if not self._limit_s:
-            return None
-        return 1.0 if self._told else max(0.0, self._limit_s - self._silent_s(now))
-
-    def news(self, now: float) -> float | None:
-        """Seconds of silence to tell, 0 when it is over; None while there is nothing new."""
-        silent_s = self._silent_s(now) if self._limit_s else 0.0
-        if self._told == (0 < self._limit_s <= silent_s):
-            return None
-        self._told = not self._told
-        return silent_s if self._told else 0.0
 
 
 # --- survivors.py

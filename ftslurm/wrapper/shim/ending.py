@@ -7,9 +7,9 @@ import time
 
 from ftslurm.wrapper.shim.command import Command
 from ftslurm.wrapper.shim.memory import oom_kills
-from ftslurm.wrapper.shim.messages import Message
-from ftslurm.wrapper.shim.output import SETTLE_S, Output
+from ftslurm.wrapper.shim.output.output import SETTLE_S, Output
 from ftslurm.wrapper.shim.pages import last_notes
+from ftslurm.wrapper.shim.protocol.messages import Message
 
 
 class Ending:

@@ -7,24 +7,24 @@ import os
 import select
 import time
 
-from ftslurm.wrapper.shim.channel import Channel
 from ftslurm.wrapper.shim.command import NAME_MAX, PR_SET_CHILD_SUBREAPER, Command
 from ftslurm.wrapper.shim.drill import Drill
 from ftslurm.wrapper.shim.ending import Ending
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, signal, socket
-from ftslurm.wrapper.shim.hello import hello
-from ftslurm.wrapper.shim.line import ORPHAN_KILL_WAIT_S, Line
-from ftslurm.wrapper.shim.link import Link, LinkError
-from ftslurm.wrapper.shim.messages import Message
-from ftslurm.wrapper.shim.output import SETTLE_STEP_S, Output
+from ftslurm.wrapper.shim.output.output import SETTLE_STEP_S, Output
+from ftslurm.wrapper.shim.output.silence import Silence
+from ftslurm.wrapper.shim.output.streams import complain, print_at_once
+from ftslurm.wrapper.shim.output.target import make_folder
 from ftslurm.wrapper.shim.pages import PAGE_VARIABLE, Pages
 from ftslurm.wrapper.shim.ports import free_port
 from ftslurm.wrapper.shim.processes import RESCAN_S, descendants
+from ftslurm.wrapper.shim.protocol.channel import Channel
+from ftslurm.wrapper.shim.protocol.hello import hello
+from ftslurm.wrapper.shim.protocol.line import ORPHAN_KILL_WAIT_S, Line
+from ftslurm.wrapper.shim.protocol.link import Link, LinkError
+from ftslurm.wrapper.shim.protocol.messages import Message
 from ftslurm.wrapper.shim.signals import ANNOUNCING, FORWARDED
-from ftslurm.wrapper.shim.silence import Silence
-from ftslurm.wrapper.shim.streams import complain, print_at_once
 from ftslurm.wrapper.shim.survivors import end_left_before
-from ftslurm.wrapper.shim.target import make_folder
 from ftslurm.wrapper.shim.timers import Guard, boot_s
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
-from ftslurm.wrapper.shim.channel import CHANNEL_VARIABLE, Channel
-from ftslurm.wrapper.shim.connection import connect
 from ftslurm.wrapper.shim.fast_stdlib import socket
 from ftslurm.wrapper.shim.loop import OWN_FAILURE, Shim
-from ftslurm.wrapper.shim.output import DELIVER_S, Output
+from ftslurm.wrapper.shim.output.output import DELIVER_S, Output
+from ftslurm.wrapper.shim.output.streams import complain, open_streams
+from ftslurm.wrapper.shim.protocol.channel import CHANNEL_VARIABLE, Channel
+from ftslurm.wrapper.shim.protocol.connection import connect
 from ftslurm.wrapper.shim.signals import catch_signals, end_as, passes_signals_on
-from ftslurm.wrapper.shim.streams import complain, open_streams
 
 CONNECT_TIMEOUT_S = 30.0
 MARK = "FTSLURM_CALLED"  # see system/programs.py

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 
-from ftslurm.wrapper.shim.channel import Channel
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, blake2s, socket
-from ftslurm.wrapper.shim.streams import complain
+from ftslurm.wrapper.shim.output.streams import complain
+from ftslurm.wrapper.shim.protocol.channel import Channel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,8 +7,8 @@ from typing import Any
 
 from ftslurm.errors import WireError
 from ftslurm.model.settings.tree import BEATS
-from ftslurm.wrapper.shim.link import LinkError
-from ftslurm.wrapper.shim.talk import Talk
+from ftslurm.wrapper.shim.protocol.link import LinkError
+from ftslurm.wrapper.shim.protocol.talk import Talk
 from ftslurm.wrapper.wire.channel import Peer
 
 # Messages that wait for somebody who is away; who misses so many is not coming back.

@@ -15,7 +15,7 @@ from typing import Any
 from ftslurm.errors import LaunchFailed
 from ftslurm.model.events import Hangup
 from ftslurm.system.descriptors import OUT_OF_DESCRIPTORS, Spares, room
-from ftslurm.wrapper.shim.link import Link, LinkError
+from ftslurm.wrapper.shim.protocol.link import Link, LinkError
 
 # A peer that does not read for so long that this much waits for it is treated as gone.
 MAX_UNSENT = 16 << 20

@@ -16,7 +16,7 @@ from pathlib import Path
 from ftslurm.errors import LaunchFailed
 from ftslurm.launchers.srun_options import Component, has_flag, parse_options
 from ftslurm.system.files import private_folder
-from ftslurm.wrapper.shim.munge import munge_word
+from ftslurm.wrapper.shim.protocol.munge import munge_word
 
 MUNGE, FILE, ENVIRONMENT, AUTO = "munge", "file", "environment", "auto"
 # With these the task itself, and so its shim, begins where there is no munge: pyxis, and Slurm's own.

@@ -39,9 +39,9 @@ from ftslurm.model.record import Requested
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
-from ftslurm.wrapper.shim.channel import Channel
-from ftslurm.wrapper.shim.connection import connect
-from ftslurm.wrapper.shim.line import Line
+from ftslurm.wrapper.shim.protocol.channel import Channel
+from ftslurm.wrapper.shim.protocol.connection import connect
+from ftslurm.wrapper.shim.protocol.line import Line
 from ftslurm.wrapper.shim.timers import boot_s
 from ftslurm.wrapper.wire import channel
 

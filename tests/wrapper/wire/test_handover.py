@@ -14,10 +14,10 @@ import pytest
 
 from ftslurm.errors import LaunchFailed
 from ftslurm.launchers.srun_options import split_command_line
-from ftslurm.wrapper.shim import munge as munge_module
-from ftslurm.wrapper.shim import secret_file
-from ftslurm.wrapper.shim.channel import Channel
-from ftslurm.wrapper.shim.munge import handed_over, munge_word
+from ftslurm.wrapper.shim.protocol import munge as munge_module
+from ftslurm.wrapper.shim.protocol import secret_file
+from ftslurm.wrapper.shim.protocol.channel import Channel
+from ftslurm.wrapper.shim.protocol.munge import handed_over, munge_word
 from ftslurm.wrapper.wire.channel import for_launch
 from ftslurm.wrapper.wire.handover import SecretFile, begins_in_a_container, is_seen_in_containers, munge_socket, secret_word
 from tests.wrapper.munged import munged, needs_munge

@@ -7,7 +7,7 @@ import os
 import time
 
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING
-from ftslurm.wrapper.shim.secret_file import secret_at
+from ftslurm.wrapper.shim.protocol.secret_file import secret_at
 
 if TYPE_CHECKING:
     from typing import Any

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftslurm.wrapper.shim.munge import handed_over
+from ftslurm.wrapper.shim.protocol.munge import handed_over
 
 CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
 

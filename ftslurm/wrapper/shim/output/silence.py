@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftslurm.wrapper.shim.output import Output
+from ftslurm.wrapper.shim.output.output import Output
 
 
 class Silence:

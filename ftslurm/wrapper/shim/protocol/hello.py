@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, socket
-from ftslurm.wrapper.shim.messages import Message
+from ftslurm.wrapper.shim.protocol.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

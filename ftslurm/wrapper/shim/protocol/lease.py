@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftslurm.wrapper.shim.messages import Message
+from ftslurm.wrapper.shim.protocol.messages import Message
 
 CUT_OFF = "cut off from ftrun for longer than the lease"
 # From Slurm's announcement that it will stop the job to taking it that it did not, by a clock that goes on meanwhile.

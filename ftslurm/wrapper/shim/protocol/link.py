@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ftslurm.wrapper.shim.fast_stdlib import blake2s, same_digest
-from ftslurm.wrapper.shim.messages import Message, dumps, loads
+from ftslurm.wrapper.shim.protocol.messages import Message, dumps, loads
 
 PROTOCOL = b"FTS1"
 MAX_LINE = 4 << 20  # an argv or environment of this size would not be executed either

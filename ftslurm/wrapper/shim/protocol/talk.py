@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ftslurm.wrapper.shim.fast_stdlib import deque
-from ftslurm.wrapper.shim.link import LinkError
-from ftslurm.wrapper.shim.messages import Message
+from ftslurm.wrapper.shim.protocol.link import LinkError
+from ftslurm.wrapper.shim.protocol.messages import Message
 
 
 class Talk:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import select
 import time
 
-from ftslurm.wrapper.shim.channel import Channel
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, socket
-from ftslurm.wrapper.shim.link import Link, LinkError
-from ftslurm.wrapper.shim.messages import Message
+from ftslurm.wrapper.shim.protocol.channel import Channel
+from ftslurm.wrapper.shim.protocol.link import Link, LinkError
+from ftslurm.wrapper.shim.protocol.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,14 +7,14 @@ import select
 from _thread import error as ThreadError
 from _thread import start_new_thread
 
-from ftslurm.wrapper.shim.channel import Channel
-from ftslurm.wrapper.shim.connection import NobodyListens, connect, readable, receive
 from ftslurm.wrapper.shim.fast_stdlib import socket
-from ftslurm.wrapper.shim.lease import Lease
-from ftslurm.wrapper.shim.link import Link, LinkError
-from ftslurm.wrapper.shim.messages import Message, number_in
+from ftslurm.wrapper.shim.protocol.channel import Channel
+from ftslurm.wrapper.shim.protocol.connection import NobodyListens, connect, readable, receive
+from ftslurm.wrapper.shim.protocol.lease import Lease
+from ftslurm.wrapper.shim.protocol.link import Link, LinkError
+from ftslurm.wrapper.shim.protocol.messages import Message, number_in
+from ftslurm.wrapper.shim.protocol.talk import Talk
 from ftslurm.wrapper.shim.signals import waking
-from ftslurm.wrapper.shim.talk import Talk
 from ftslurm.wrapper.shim.timers import boot_s
 
 REDIAL_S = 3.0  # for one try; the first lost SYN is sent again after one second

@@ -1,0 +1,1 @@
+"""How shims, agents and ftrun talk: signed links, conversations that outlive them, and the lease that their answers renew."""
