@@ -21,7 +21,6 @@ TABLE = 10_000
 
 MANY_LINES = {
     "ftslurm/model/settings/tree.py:Settings": (TABLE, "one leaf each; the reference is made from them"),
-    "ftslurm/policies/judge/replacing.py:Replacing": (365, "the search should be a part that decides by itself"),
     "ftslurm/policies/judge/requests.py:Requests": (
         430,
         "checkpoints and the ways to stop should be parts that decide by themselves",
@@ -35,7 +34,6 @@ MANY_LINES = {
 MANY_ATTRIBUTES = {
     "ftslurm/model/settings/tree.py:Settings": (TABLE, "one leaf each"),
     "ftslurm/model/folds/history.py:History": (60, "the fold of some thirty kinds of records; its groups should be values"),
-    "ftslurm/policies/judge/state.py:JudgeState": (28, "it has parts; layout, search and decision are still its own"),
     "ftslurm/policies/judge/phases.py:RunFacts": (42, "what is fixed for one ftrun; its groups should be values"),
     "ftslurm/policies/ladder/ladder.py:Situation": (32, "all that a rung may ask for"),
     "ftslurm/report/account/job.py:JobAccount": (30, "one figure each, as people read them"),

@@ -1,5 +1,5 @@
-"""Ending the step, and ftrun. What follows (`_after`) begins only when nothing of the old attempt can run any more beside
-what would be started: the step has ended, and the leases of ranks that nobody could see have run out.
+"""Ending the step, and ftrun. What follows (a value of `then`) begins only when nothing of the old attempt can run any more
+beside what would be started: the step has ended, and the leases of ranks that nobody could see have run out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from ftslurm.model.decisions import (
     AbandonStep,
     CleanUp,
     Decision,
-    EndLoans,
     EndStep,
     Finish,
     KeepOutput,
@@ -50,12 +49,12 @@ class Ending(Patience):
     def _end_step(self, status: int, after: Afterwards, now: Now) -> list[Decision]:
         if self._attempt.step_end.gone:
             self._enter(Phase.ENDING)
-            self._follow_with(after)
+            self._end.follow_with(after)
             return self._fenced(now)
         if self._attempt.lost and not self._lost_to_dead_nodes():
             return self._kill_step(after, now)
         self._enter(Phase.ENDING)
-        self._follow_with(after)
+        self._end.follow_with(after)
         self._fence.let_go_at = now.mono
         self._timers.only({Timer.STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
         return [EndStep(0 if self._attempt.closing.culprit else status, forget=after.unended is not None), *self._abandon()]
@@ -79,21 +78,21 @@ class Ending(Patience):
 
     def _kill_step(self, after: Afterwards, now: Now) -> list[Decision]:
         self._enter(Phase.ENDING)
-        self._follow_with(after)
+        self._end.follow_with(after)
         self._fence.let_go_at = now.mono if self._fence.let_go_at is None else self._fence.let_go_at
         self._timers.only({Timer.KILLED_STEP: now.mono + STEP_END_WAIT_S, Timer.TELL_STEP: now.mono + TELL_STEP_S})
         return [KillStep()]
 
     def _fenced(self, now: Now, overdue: bool = False) -> list[Decision]:
         """What follows, as soon as nothing of the old attempt can run any more beside what would be started."""
-        left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono) if self._after.another_try else {}
+        left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono) if self._end.after.another_try else {}
         if math.inf in left.values():
             # Only Slurm can end what stands still there, and lets the job run again only when it has.
-            self._follow_with(self._after.if_unended)
+            self._end.as_unended()
             left = {rank: at for rank, at in left.items() if at < math.inf}
         if not left:
             self._timers.stop_all()
-            return self._follow(self._after.then, now)
+            return self._follow(self._end.after.then, now)
         if self._fence.let_go_at is None and (overdue or left.keys() <= self._attempt.left.keys()):
             # The launcher ended alone. Its shims live, and would renew leases for as long as a process cannot be killed;
             # ranks that are still being stopped keep their grace.
@@ -139,24 +138,24 @@ class Ending(Patience):
 
     def _ending_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """An impatient Ctrl-C while the step comes down: it is killed, and there is no other try."""
-        if event.rank is None and event.number == SIGINT and self._after.another_try:
-            self._follow_with(Afterwards(ThenFinish("interrupted by Ctrl-C", 128 + event.number)))
+        if event.rank is None and event.number == SIGINT and self._end.after.another_try:
+            self._end.follow_with(Afterwards(ThenFinish("interrupted by Ctrl-C", 128 + event.number)))
             if Timer.LEASE in self._timers:
                 return self._fenced(now)
-        if self._after.another_try and self._announces(event.number):
+        if self._end.after.another_try and self._announces(event.number):
             self._signal.keep(event)
             return []
         if event.rank is None and event.number in (SIGINT, SIGTERM) and Timer.STEP in self._timers:
-            return self._kill_step(self._after, now)
+            return self._kill_step(self._end.after, now)
         return []
 
     def _step_overdue(self, now: Now) -> list[Decision]:
-        return self._kill_step(self._after, now)
+        return self._kill_step(self._end.after, now)
 
     def _killed_step_overdue(self, now: Now) -> list[Decision]:
         """The launcher cannot end it either; Slurm's own clean-up is all that is left."""
         self._attempt.step_end.give_up()
-        self._follow_with(self._after.if_unended)
+        self._end.as_unended()
         return self._fenced(now)
 
     def _lease_due(self, now: Now) -> list[Decision]:
@@ -170,20 +169,16 @@ class Ending(Patience):
 
     def _finish(self, what: str, status: int, now: Now) -> list[Decision]:
         self._enter(Phase.FINISHED)
-        self.exit_status = status
+        self._end.finish(status)
         self._timers.stop_all()
         finished = rec.Finished(now.unix, self.facts.run, status, what, self._unproven_nodes(now))
         kept = [KeepOutput()] if what in MAY_GO_ON and what != "requeued" else []  # a requeue of ours has kept it
-        return [*self._all_loans_end(), self._note(finished), *kept, Finish(status)]
+        return [*self._loans.end_all(), self._note(finished), *kept, Finish(status)]
 
     def _unproven_nodes(self, now: Now) -> tuple[str, ...]:
         """Only silent ones: of the others all hang up within moments of the end, and the next ftrun need not wait for that."""
         left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono)
         return tuple(sorted({self._tasks[rank].node for rank in left} & self._fence.silent.keys()))
-
-    def _all_loans_end(self) -> list[Decision]:
-        jobs = self._loans.end_all()
-        return [EndLoans(jobs)] if jobs else []
 
     def _hand_over(self, now: Now) -> list[Decision]:
         """The step has ended and nothing of the job runs but its script and us: now the job may go."""
@@ -193,12 +188,13 @@ class Ending(Patience):
         st = self.settings
         slurm = self._slurm.answer
         start = plan_start(st, slurm is not None and slurm.epilog, self.facts.clean_ups or self.history.clean_ups)
-        clean_up, self._cleaned = self._clean_up(), True
+        clean_up = self._clean_up()
+        self._end.clean_up()
         told: list[Decision] = []
         if clean_up is not None:
             told = self._wait_for(f"the job's own clean-up on {fold_nodes(clean_up.nodes)}", max(clean_up.wait_s, 0.0), now)
         requeue = Requeue(self._decided.id, self._decided.exclude, start, st.even_if_no_requeue, clean_up)
-        return [*self._all_loans_end(), *told, *self._tell_requeue(start, now), requeue]
+        return [*self._loans.end_all(), *told, *self._tell_requeue(start, now), requeue]
 
     def _tell_requeue(self, start: Start, now: Now) -> list[Decision]:
         """Now, as nobody of us is there any more while the job waits. Each once: a slurmctld that is away is asked again."""
@@ -221,9 +217,9 @@ class Ending(Patience):
 
     def _clean_up(self) -> CleanUp | None:
         """The job's own, once, on the nodes of ours where ranks were and a step comes up."""
-        away = {*self._attempt.nodes.gone, *self._fence.silent, *self._lent()}
+        away = {*self._attempt.nodes.gone, *self._fence.silent, *self._places.lent}
         nodes = tuple(node for node in self._step_nodes() if node not in away)
-        wanted = self.settings.cleanup and nodes and not self._cleaned
+        wanted = self.settings.cleanup and nodes and not self._end.cleaned
         return CleanUp(self.settings.cleanup, nodes, self.settings.cleanup_grace_s) if wanted else None
 
     def _requeue_ended(self, event: ev.RequeueEnded, now: Now) -> list[Decision]:
@@ -243,5 +239,5 @@ class Ending(Patience):
         status = self._trouble.status if self._trouble else 1
         what = f"{self._trouble.what if self._trouble else 'cannot go on'}; nothing was done about it: {event.why}"
         if self.phase is Phase.FINISHED:
-            return [Say(what), *self._all_loans_end(), Finish(self.exit_status)]
+            return [Say(what), *self._loans.end_all(), Finish(self.exit_status)]
         return [Say(what), *self._end_step(status, Afterwards(ThenFinish(what, status)), now)]

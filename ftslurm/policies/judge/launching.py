@@ -50,7 +50,7 @@ class Launching(Settling):
         )  # fmt: skip
         last = self.history.last_run
         forgotten = self.history.lent.values() if last is not None and f.schedule > last.schedule else ()
-        loans = self._end_loans([*forgotten, *f.loans_left])  # whose ftrun could not end them
+        loans = self._loans.end([*forgotten, *f.loans_left])  # whose ftrun could not end them
         known = {node: why for node, why in f.remembered.items() if node in f.nodes}
         warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]
         before = [self._note(record) for record in f.cut_short]
@@ -121,24 +121,24 @@ class Launching(Settling):
             return self._await_stragglers(now)
         if astray := self._astray():
             return self._misplaced(astray, now)
-        if self._layout is not None:
-            self._place(replace(self._layout, slots=tuple(self._tasks[rank].slot for rank in sorted(self._tasks))))
+        if self._places.layout is not None:
+            self._places.choose(replace(self._places.layout, slots=tuple(self._tasks[rank].slot for rank in sorted(self._tasks))))
         return self._start(now)
 
     def _in_its_slot(self, task: Task) -> Task:
         """srun numbers the nodes of a step in the cluster's order, whatever their slots."""
-        if self._layout is None or task.node not in self._layout.nodes:
+        if self._places.layout is None or task.node not in self._places.layout.nodes:
             return task
-        return replace(task, slot=self._layout.nodes.index(task.node))
+        return replace(task, slot=self._places.layout.nodes.index(task.node))
 
     def _astray(self) -> str:
         """Who is not where it was meant to be; empty if all are."""
-        if self._layout is None:
+        if self._places.layout is None:
             return ""
         for rank, task in sorted(self._tasks.items()):
-            meant = self._layout.node_of(rank) if rank < len(self._layout.slots) else ""
-            if task.node not in self._layout.nodes or (meant and meant != task.node):
-                return f"rank {rank} came up on {task.node} and was meant for {meant or fold_nodes(self._layout.nodes)}"
+            meant = self._places.layout.node_of(rank) if rank < len(self._places.layout.slots) else ""
+            if task.node not in self._places.layout.nodes or (meant and meant != task.node):
+                return f"rank {rank} came up on {task.node} and was meant for {meant or fold_nodes(self._places.layout.nodes)}"
         return ""
 
     def _misplaced(self, what: str, now: Now) -> list[Decision]:
@@ -214,7 +214,7 @@ class Launching(Settling):
         if not stragglers:
             return self._stragglers_known(now)
         self._timers.set(Timer.STRAGGLERS_KNOWN, now.mono + self.settings.check_s + MARGIN_S + AGENT_COMES_S)
-        lent = self._lent()
+        lent = self._places.lent
         said = Say(f"no task of the step has come up on {fold_nodes(stragglers)}; checking it")
         return [said, *(CheckNode(node, lent.get(node, 0), self.settings.check_s) for node in sorted(stragglers))]
 
@@ -239,7 +239,7 @@ class Launching(Settling):
 
     def _planned(self) -> tuple[str, ...]:
         """Nodes of the step; none where srun chooses."""
-        if (layout := self._layout or self._placed) is not None:
+        if (layout := self._places.known) is not None:
             return layout.nodes
         return self.facts.nodes if self.facts.width == len(self.facts.nodes) else ()
 

@@ -22,7 +22,7 @@ class Phase(Enum):
     SETTLING = "settling"  # trouble: ranks are being stopped and facts collected, then the ladder is asked
     HEALING = "healing"
     REPLACING = "replacing"  # no step; nodes for slots are being had and looked at
-    ENDING = "ending"  # the step is let go; what follows is in `_after`
+    ENDING = "ending"  # the step is let go; what follows is a value of `then`
     REQUEUEING = "requeueing"
     FINISHED = "finished"
 

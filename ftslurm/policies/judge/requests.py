@@ -175,7 +175,7 @@ class Requests(Launching):
         what = f"{STOPPED} {request.number} of {_owner(request)}"
         if self.phase is Phase.REQUEUEING and Timer.REQUEUE not in self._timers:
             return []  # in the hands of the step that gives the job back: the next ftrun of the job takes it
-        if self.phase is Phase.ENDING and not self._after.another_try:
+        if self.phase is Phase.ENDING and not self._end.after.another_try:
             return self._agree(request, "the job is ending already", now, done=True)
         taken = self._agree(request, "the ranks are stopped, and the job ends", now, done=True)
         return [*taken, *_STOP[self.phase](self, what, now)]
@@ -204,7 +204,7 @@ class Requests(Launching):
     def _stop_ending(self, what: str, now: Now) -> list[Decision]:
         """What was to follow is not begun: nobody shall find it open in the ledger and finish it."""
         dropped = self._drop_search(what, now) or self._drop_decision(what, now)
-        self._follow_with(Afterwards(ThenFinish(what, STOPPED_STATUS)))
+        self._end.follow_with(Afterwards(ThenFinish(what, STOPPED_STATUS)))
         return [*dropped, *(self._fenced(now) if Timer.LEASE in self._timers else [])]
 
     def _stop_requeueing(self, what: str, now: Now) -> list[Decision]:
@@ -212,13 +212,12 @@ class Requests(Launching):
 
     def _drop_search(self, why: str, now: Now) -> list[Decision]:
         """Of other nodes; a decision that asked for it has come to nothing."""
-        filling = self._take_search()
+        search = self._take_search()
         self._timers.stop(Timer.SEARCH_AGAIN)
-        if filling is None:
+        if search is None:
             return []
-        loans = self._end_loans(filling.lent.values())
-        failed = rec.CarriedOut(now.unix, filling.decision, False, why)
-        return [*loans, *([self._note(failed)] if filling.decision else [])]
+        failed = rec.CarriedOut(now.unix, search.decision, False, why)
+        return [*search.drop(), *([self._note(failed)] if search.decision else [])]
 
     def _drop_decision(self, why: str, now: Now) -> list[Decision]:
         decided = self._decided
@@ -232,9 +231,9 @@ class Requests(Launching):
         asked = request.asked
         if asked.schedule < self.facts.schedule and not request.waits and not self._are_here(asked.nodes):
             return self._agree(request, "the job has been requeued since", now, done=True)
-        if self.phase is Phase.REQUEUEING or (self.phase is Phase.ENDING and isinstance(self._after.then, ThenRequeue)):
+        if self.phase is Phase.REQUEUEING or (self.phase is Phase.ENDING and isinstance(self._end.after.then, ThenRequeue)):
             return self._agree(request, "the job is being requeued", now, done=True) if not asked.nodes else []
-        if self.phase is Phase.ENDING and not self._after.another_try:
+        if self.phase is Phase.ENDING and not self._end.after.another_try:
             return self._refuse(request, "the job is ending", now)
         trouble = Trouble(Cause.REQUEST, self._what(request), 1)
         s = self._situation(trouble, now)
@@ -287,7 +286,7 @@ class Requests(Launching):
         if self.phase is Phase.ENDING:  # the step is on its way out: this follows then
             dropped = self._drop_search(trouble.what, now) or self._drop_decision(trouble.what, now)
             self._begin(trouble)
-            self._follow_with(Afterwards(ThenDecide()))
+            self._end.follow_with(Afterwards(ThenDecide()))
             return dropped
         self._begin(trouble)
         self._timers.keep(*([Timer.STOP] if self.phase is Phase.SETTLING else []))

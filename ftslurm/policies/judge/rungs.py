@@ -139,8 +139,8 @@ class Rungs(Replacing):
 
     def _swap_fails(self, why: str, now: Now) -> list[Decision]:
         """What was to begin after the old step, if that was a swap, costs nothing."""
-        filling = self._take_search()
-        loans = self._end_loans(filling.lent.values()) if filling is not None else []
+        search = self._take_search()
+        loans = search.drop() if search is not None else []
         if self._decided is None or self._decided.rung not in SWAPS:
             return loans
         return [*loans, self._note(rec.CarriedOut(now.unix, self._decided.id, False, why))]
@@ -166,10 +166,10 @@ class Rungs(Replacing):
     def _replace(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         """The search for other nodes begins at once, beside the end of the old step."""
         begun = self._swap(choice, s, now)
-        assert self._layout is not None and self._decided is not None
-        out = {slot: node for slot, node in enumerate(self._layout.nodes) if node in s.blamed}
+        assert self._places.layout is not None and self._decided is not None
+        out = {slot: node for slot, node in enumerate(self._places.layout.nodes) if node in s.blamed}
         ended = [] if self._attempt.step_end.gone else self._end_step(0, Afterwards(ThenReplace(), ThenStepStays()), now)
-        searched = self._search(out, self._decided.id, now)
+        searched = self._begin_search(out, self._decided.id, now)
         return [*begun, *searched, *(ended or self._end_step(0, Afterwards(ThenReplace(), ThenStepStays()), now))]
 
     def _shrink(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
@@ -178,7 +178,7 @@ class Rungs(Replacing):
 
     def _swap(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         decided = self._decision(choice, s, now, isolate=True)
-        self._place(self._step_layout())
+        self._places.choose(self._step_layout())
         return [decided, ShowCard(), *self._tell(s)]
 
     def _fail(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:

@@ -92,7 +92,9 @@ class Settling(Rungs):
 
     def _has_heard(self, now: Now) -> bool:
         """Is what Slurm said last good enough? Not of donors: the end of one may be what the trouble is."""
-        return self._heard_lately(now) and self._slurm.answer is not None and not self._slurm.answer.error and not self._lent()
+        return (
+            self._heard_lately(now) and self._slurm.answer is not None and not self._slurm.answer.error and not self._places.lent
+        )
 
     def _suspects(self) -> set[str]:
         """Nodes that may be lost: silent ones, and those of lost ranks, unless they were lost with the step."""
@@ -199,8 +201,8 @@ class Settling(Rungs):
         """A rank on loan that was told to end and did: its donor may show as running until its grace is over (preemption)."""
         for rank in self._attempt.exits.keys() | self._attempt.lost.keys():
             node = self._tasks[rank].node if rank in self._tasks else ""
-            if node in self._attempt.nodes.called_back and node in self._lent() and rank not in self._attempt.late:
-                why = f"its donor job {self._lent()[node]} was told to end"
+            if node in self._attempt.nodes.called_back and node in self._places.lent and rank not in self._attempt.late:
+                why = f"its donor job {self._places.lent[node]} was told to end"
                 self._attempt.nodes.take_back({node: self._attempt.nodes.returned.get(node, why)})
 
     def _search_has_failed(self, again: bool) -> None:

@@ -88,7 +88,7 @@ class Signals(Devices):
     def _is_of_a_lender(self, event: ev.SignalSeen) -> bool:
         """Slurm's signals to a rank on loan are about the donor job; ours may go on for days."""
         task = self._tasks.get(event.rank) if event.rank is not None else None
-        return task is not None and task.node in self._lent()
+        return task is not None and task.node in self._places.lent
 
     def _called_back(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
         """A donor that was cancelled or preempted, or whose time is up, loses its ranks in a moment: Slurm is asked at once."""

@@ -11,7 +11,6 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Decision, LaunchStep, Say, StartRanks
 from ftslurm.model.events import Now
 from ftslurm.model.folds.counters import counters, restarts
-from ftslurm.model.layout import Layout
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
 from ftslurm.model.shares import Share, fold_shares
@@ -39,7 +38,7 @@ class Starting(Ending):
         self._timers.only({Timer.SLOW_LAUNCH: now.mono + self._launch.look_in_s} if Capability.PROBE in self.facts.can else {})
         self._anew(tasks=())
         self._fence.paused.clear()  # the shims of another step
-        return [LaunchStep(self._layout, self._launch.overlap, self._shares())]
+        return [LaunchStep(self._places.layout, self._launch.overlap, self._shares())]
 
     def _start(self, now: Now) -> list[Decision]:
         """The attempt is written down first: a number that was handed out is never handed out twice."""
@@ -47,7 +46,7 @@ class Starting(Ending):
         number = self._next_number()
         starts = counters(self.history, f.schedule, f.step_key).starts + 1
         self._enter(Phase.RUNNING)
-        self._placed = self._layout or self._as_placed()
+        self._places.start(self._tasks)
         self._anew(number, started=True)
         if self.settings.rendezvous == "torch" and "MASTER_PORT" not in self.facts.user_env:
             self._attempt.port = self._tasks[0].free_port
@@ -104,10 +103,6 @@ class Starting(Ending):
             self._timers.set(Timer.LEASES, max(self._timers.at(Timer.LEASES), self._timers.at(Timer.PROBE)))
         return asked
 
-    def _as_placed(self) -> Layout:
-        nodes = {task.slot: task.node for task in self._tasks.values()}
-        return Layout(tuple(nodes[slot] for slot in sorted(nodes)), tuple(self._tasks[rank].slot for rank in sorted(self._tasks)))
-
     def _start_alone(self, rank: int, now: Now) -> list[Decision]:
         f = self.facts
         number = self._next_number()
@@ -150,9 +145,9 @@ class Starting(Ending):
             rank: shared | counters_env(counters(past, f.schedule, f.step_key, task.slot, rank))
             for rank, task in self._tasks.items()
         }
-        if self._layout is not None:
-            step = self._launch.own_step(self._lent())
-            placed = placed_env(self._tasks, self._layout, self.facts.slurm_env, self.facts.number, step)
+        if self._places.layout is not None:
+            step = self._launch.own_step(self._places.lent)
+            placed = placed_env(self._tasks, self._places.layout, self.facts.slurm_env, self.facts.number, step)
             own = {rank: own[rank] | placed[rank] for rank in own}
         st, users = self.settings, self.facts.user_env
         if "nvrx" in st.provide:

@@ -4,13 +4,12 @@ it, to write something down, to ask agents and Slurm. No event is answered in he
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import (
     AskSlurm,
-    CheckNode,
     Decision,
     DismissAgents,
     ProbeNodes,
@@ -26,7 +25,6 @@ from ftslurm.model.events import Event, Now
 from ftslurm.model.exits import signal_name
 from ftslurm.model.folds.history import History
 from ftslurm.model.job import Task
-from ftslurm.model.layout import Layout
 from ftslurm.model.rungs import Capability
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.shares import Share
@@ -35,19 +33,21 @@ from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.parts.agents import AgentRoster
 from ftslurm.policies.judge.parts.alone import RanksAlone
 from ftslurm.policies.judge.parts.devices import DeviceView
+from ftslurm.policies.judge.parts.ending import RunEnd
 from ftslurm.policies.judge.parts.hangs import HangSigns
 from ftslurm.policies.judge.parts.launch import StepLaunch
+from ftslurm.policies.judge.parts.places import Places
 from ftslurm.policies.judge.parts.requests import RequestBook
+from ftslurm.policies.judge.parts.search import ReplacementSearch
 from ftslurm.policies.judge.parts.signal import SignalWatch
 from ftslurm.policies.judge.parts.slurm import SlurmContact
 from ftslurm.policies.judge.parts.spares import Loans, Spares
 from ftslurm.policies.judge.parts.told import WaitTold
 from ftslurm.policies.judge.phases import Phase, RunFacts
-from ftslurm.policies.judge.then import Afterwards, ThenDecide
+from ftslurm.policies.judge.then import Afterwards
 from ftslurm.policies.ladder.ladder import Cause, Situation
 from ftslurm.policies.ladder.situation import Trouble, situation_of
 from ftslurm.policies.lease.fence import Fence
-from ftslurm.policies.node.filling import Filling
 
 SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM = 1, 2, 3, 9, 15
 # What a signal means that ends ftrun, and the ranks with it within a time limit.
@@ -71,7 +71,6 @@ class JudgeState:
         self.history = history
         self.facts = facts
         self.phase = Phase.NEW
-        self.exit_status = 0
         self._may_enter: frozenset[Phase] | None = None  # phases that the event may lead to at once; None: as from any event
         self._attempt = Attempt()
         self._tasks: dict[int, Task] = {}
@@ -85,16 +84,14 @@ class JudgeState:
         self._hangs = HangSigns(settings)
         self._fence = Fence()
         self._launch = StepLaunch()
-        self._layout: Layout | None = None
-        self._placed: Layout | None = None  # where the ranks were when they were last started
-        self._filling: Filling | None = None
+        self._places = Places()
+        self._search: ReplacementSearch | None = None
         self._loans = Loans()
         self._free = Spares()
         self._decided: rec.Decided | None = None
-        self._cleaned = False  # has the job's own clean-up been ordered?
         self._timers = Timers()  # what is waited for
         self._requests = RequestBook()
-        self._after = Afterwards(ThenDecide())  # what follows when the step has ended
+        self._end = RunEnd()
 
     @property
     def finished(self) -> bool:
@@ -103,7 +100,11 @@ class JudgeState:
     @property
     def afterwards(self) -> Afterwards:
         """What follows when the step has ended, while it is let go."""
-        return self._after
+        return self._end.after
+
+    @property
+    def exit_status(self) -> int:
+        return self._end.status
 
     @property
     def wakes_at(self) -> float | None:
@@ -115,20 +116,12 @@ class JudgeState:
         """In judge/judge.py, which has the table of what may follow."""
         raise NotImplementedError
 
-    def _place(self, layout: Layout | None) -> None:
-        """Where the next step runs; None: as srun places it."""
-        self._layout = layout
-
     def _begin(self, trouble: Trouble) -> None:
         self._trouble = trouble
 
     def _arrive(self, task: Task) -> None:
         """Also with another port of its node."""
         self._tasks[task.rank] = task
-
-    def _follow_with(self, after: Afterwards) -> None:
-        """What follows when the step has ended."""
-        self._after = after
 
     def _anew(self, number: int | None = None, tasks: Collection[int] | None = None, started: bool = False) -> Attempt:
         """An attempt of which nothing is known yet, of the same number and the tasks that are here unless others are given."""
@@ -140,6 +133,13 @@ class JudgeState:
     def _note(self, record: rec.Record, vital: bool = False) -> Remember:
         self.history = self.history.add(record)
         return Remember(record, vital)
+
+    def _written(self, decisions: list[Decision]) -> list[Decision]:
+        """Those of a part: what it wants to be remembered the judge knows from now on."""
+        for decision in decisions:
+            if isinstance(decision, Remember):
+                self.history = self.history.add(decision.record)
+        return decisions
 
     def _nothing(self, event: Event, now: Now) -> list[Decision]:
         return []
@@ -188,17 +188,13 @@ class JudgeState:
 
     def _chosen(self) -> tuple[str, ...] | None:
         """The nodes of the step: as we have chosen them, or all there are if it has never come up; None as its tasks say."""
-        if self._layout is not None:
-            return self._layout.nodes
-        if self._placed is not None:
-            return None if self._attempt.started else self._placed.nodes
-        return self.facts.nodes if self.facts.width == len(self.facts.nodes) else None
+        return self._places.nodes(bool(self._attempt.started), self.facts)
 
     def _held_back(self, now: Now) -> tuple[str, ...]:
         """Nodes of the allocation that the step leaves free, less those kept out."""
-        if self._layout is None or not self.settings.spares:
+        if self._places.layout is None or not self.settings.spares:
             return ()
-        used = {*self._layout.nodes, *self._kept_out(now)}
+        used = {*self._places.layout.nodes, *self._kept_out(now)}
         return tuple(node for node in self.facts.nodes if node not in used)
 
     def _spares(self, now: Now) -> tuple[str, ...]:
@@ -208,9 +204,9 @@ class JudgeState:
 
     def _idle(self) -> tuple[str, ...]:
         """Nodes of the allocation that are ours and that no rank is on: spares, and those that were replaced and live."""
-        if self._layout is None or not {Capability.PROBE, Capability.RELEASE} <= self.facts.can:
+        if self._places.layout is None or not {Capability.PROBE, Capability.RELEASE} <= self.facts.can:
             return ()
-        used = {*self._layout.nodes, self.facts.batch_node, *self._free.given_back}
+        used = {*self._places.layout.nodes, self.facts.batch_node, *self._free.given_back}
         return tuple(node for node in self.facts.nodes if node not in used)
 
     def _heard_lately(self, now: Now) -> bool:
@@ -287,12 +283,8 @@ class JudgeState:
     def _take(self, answer: ev.SlurmAnswered, now: Now) -> None:
         self._timers.stop(Timer.ASK)
         self._slurm.take(answer, now.mono)
-        over = {node: f"its donor job {job} has ended" for node, job in self._lent().items() if job in answer.loans_over}
+        over = {node: f"its donor job {job} has ended" for node, job in self._places.lent.items() if job in answer.loans_over}
         self._attempt.nodes.take_back(over)
-
-    def _lent(self) -> Mapping[str, int]:
-        """node of the step -> the donor job that lends it."""
-        return self._layout.lent if self._layout is not None else {}
 
     def _probe(self, nodes: Iterable[str], now: Now) -> list[Decision]:
         asked = self._fence.ask(nodes) if Capability.PROBE in self.facts.can else ()
@@ -317,10 +309,8 @@ class JudgeState:
     def _look_ahead(self, now: Now) -> list[Decision]:
         """While a node is under suspicion: when a spare is needed it shall be known whether it will do."""
         wanted = Capability.REPLACE in self.facts.can and self.settings.node_replacement
-        return self._look_at(spares[0], now) if wanted and (spares := self._spares(now)) else []
-
-    def _look_at(self, spare: str, now: Now) -> list[Decision]:
-        return [CheckNode(spare, 0, self.settings.check_s)] if self._free.look(spare, now.mono) else []
+        spares = self._spares(now) if wanted else ()
+        return self._free.look_at(spares[0], self.settings.check_s, now.mono) if spares else []
 
     def _looked_ahead(self, event: ev.NodeChecked, now: Now) -> list[Decision]:
         self._free.seen(event)
@@ -333,7 +323,7 @@ class JudgeState:
         relieved = tuple(sorted(self._agents.guards & {*unwatched}))  # what it saw of the devices there was not listened to
         guards = self._more_guards(nodes, now)
         self._agents.expect(unwatched, guards, relieved, now.mono)
-        lent = {node: job for node, job in self._lent().items() if node in unwatched}
+        lent = {node: job for node, job in self._places.lent.items() if node in unwatched}
         asked: list[Decision] = [DismissAgents(relieved)] if relieved else []
         return [*asked, WatchNodes((*unwatched, *guards), lent)] if unwatched or guards else asked
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from ftslurm.model import events as ev
+from ftslurm.model.decisions import CheckNode, Decision, EndLoans
 
 # A look at a spare node counts for so long, seconds.
 LOOK_COUNTS_S = 30.0
@@ -20,14 +21,14 @@ class Spares:
         self._absent: dict[str, int] = {}  # idle node -> how often its slurmd did not answer, in a row
         self._asked: dict[str, float] = {}  # idle node -> when it was asked last
 
-    def look(self, spare: str, now: float) -> bool:
-        """Is it looked at now? Not if the answer is still to come, or was asked for just now."""
+    def look_at(self, spare: str, check_s: float, now: float) -> list[Decision]:
+        """Unless the answer is still to come, or was asked for just now. check_s: what the look may take."""
         since = self._looked_at.get(spare)
         if since is not None and (spare not in self.fit or now - since <= LOOK_COUNTS_S):
-            return False
+            return []
         self._looked_at[spare] = now
         self.fit.pop(spare, None)
-        return True
+        return [CheckNode(spare, 0, check_s)]
 
     def seen(self, event: ev.NodeChecked) -> None:
         """What told nothing is not kept: the node is looked at again when it is needed."""
@@ -70,16 +71,20 @@ class Loans:
         self._ours.add(job)
         self._all.add(job)
 
-    def too_late(self, job: int) -> None:
-        """It is not used, and its end is decided."""
+    def too_late(self, job: int) -> list[Decision]:
+        """It is not used, and its end is decided. job: 0 for none."""
+        if not job:
+            return []
         self._all.add(job)
+        return [EndLoans((job,))]
 
-    def end(self, jobs: Iterable[int]) -> None:
-        self._ours.difference_update(jobs)
+    def end(self, jobs: Iterable[int]) -> list[Decision]:
+        over = tuple(sorted(set(jobs)))
+        self._ours.difference_update(over)
+        return [EndLoans(over)] if over else []
 
-    def end_all(self) -> tuple[int, ...]:
-        jobs, self._ours = tuple(sorted(self._ours)), set()
-        return jobs
+    def end_all(self) -> list[Decision]:
+        return self.end(self._ours)
 
     def all_again(self) -> None:
         """An end that was decided with what could not be written has not come; twice does no harm."""

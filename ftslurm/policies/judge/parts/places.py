@@ -1,0 +1,140 @@
+"""Where the ranks run: on which nodes the next step starts, where the last one was, and where the first one of an ftrun goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+
+from ftslurm.model.job import Task
+from ftslurm.model.layout import Layout
+from ftslurm.model.rungs import Capability
+from ftslurm.model.settings.tree import Settings
+from ftslurm.model.values import dataclass
+from ftslurm.policies.judge.phases import RunFacts
+
+
+class Places:
+    """layout: of the next step, None: as srun places it. last: where the ranks were when they were last started."""
+
+    def __init__(self) -> None:
+        self.layout: Layout | None = None
+        self.last: Layout | None = None
+
+    def choose(self, layout: Layout | None) -> None:
+        self.layout = layout
+
+    def start(self, tasks: Mapping[int, Task]) -> None:
+        """The ranks start where their tasks have come up."""
+        self.last = self.layout or _as_placed(tasks)
+
+    @property
+    def known(self) -> Layout | None:
+        return self.layout or self.last
+
+    @property
+    def lent(self) -> Mapping[str, int]:
+        """node of the step -> the donor job that lends it."""
+        return self.layout.lent if self.layout is not None else {}
+
+    def nodes(self, started: bool, facts: RunFacts) -> tuple[str, ...] | None:
+        """Of the step: as we have chosen them, or all there are if it has never come up; None as its tasks say. started: have
+        the ranks of the present attempt been?"""
+        if self.layout is not None:
+            return self.layout.nodes
+        if self.last is not None:
+            return None if started else self.last.nodes
+        return facts.nodes if facts.width == len(facts.nodes) else None
+
+
+def _as_placed(tasks: Mapping[int, Task]) -> Layout:
+    nodes = {task.slot: task.node for task in tasks.values()}
+    return Layout(tuple(nodes[slot] for slot in sorted(nodes)), tuple(tasks[rank].slot for rank in sorted(tasks)))
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPlaces:
+    """Where the first step of an ftrun goes."""
+
+    layout: Layout | None
+    news: Mapping[int, str] = field(default_factory=dict)  # slot -> node, where an earlier ftrun of this scheduling had another
+    out: Mapping[int, str] = field(default_factory=dict)  # slot -> node that another one is searched for before; else it starts
+    here: Mapping[int, str] = field(default_factory=dict)  # of those slots, slot -> node that fills it already
+    too_few: bool = False  # the job has lost nodes, and those that are left are not enough
+
+
+@dataclass(frozen=True, slots=True)
+class FirstChoice:
+    """Which nodes the first step runs on: all as srun places it; with spares, or nodes that the job has left, those that are
+    well."""
+
+    facts: RunFacts
+    settings: Settings
+    before: tuple[str, ...]  # slot -> its node in an earlier ftrun of this scheduling
+    let_in: frozenset[str]  # nodes that the last requeue did not exclude though the job has left them
+    kept_out: tuple[str, ...]  # nodes that the job does not use again
+
+    def made(self, layout: Layout | None) -> FirstPlaces:
+        """layout: as it is so far."""
+        f = self.facts
+        kept_out = self._not_to_use()
+        all_there = len(f.nodes) >= f.width and not kept_out & set(f.nodes)
+        if not f.width or (all_there and not self.settings.spares):
+            return FirstPlaces(layout)
+        well = [node for node in f.nodes if node not in kept_out]
+        if len(well) >= f.width:
+            return self._of_well(well)
+        lost = [*f.missing, *sorted(kept_out - {*f.nodes, *f.missing})]  # the job has them no more
+        bad = [*(node for node in f.nodes if node in kept_out), *lost]
+        may_fill = Capability.REPLACE in f.can and self.settings.node_replacement
+        if not may_fill or len(well) + len(bad) < f.width:
+            fewer = self.fewer()
+            return FirstPlaces(fewer, too_few=fewer is None and bool(f.missing) and len(f.nodes) < f.width)
+        return self._to_be_filled(well, bad, lost)
+
+    def fewer(self) -> Layout | None:
+        """The nodes that are well, where the job has said that so few are enough."""
+        well = tuple(node for node in self.facts.nodes if node not in set(self.kept_out))
+        st = self.settings
+        if Capability.REPLACE not in self.facts.can or not st.shrink or not 0 < st.min_nodes <= len(well):
+            return None
+        return Layout(self.before, chosen=True) if sorted(self.before) == sorted(well) else Layout(well)  # its slots stay
+
+    def _not_to_use(self) -> set[str]:
+        """Nodes kept out, but for those that the last requeue let in, where neither the others nor fewer are enough."""
+        f, kept_out = self.facts, set(self.kept_out)
+        lacking = f.width - sum(node not in kept_out for node in f.nodes)
+        again = [node for node in f.nodes if node in kept_out & self.let_in]
+        return kept_out if lacking > len(again) or self.fewer() else kept_out - {*again[: max(0, lacking)]}
+
+    def _of_well(self, well: Sequence[str]) -> FirstPlaces:
+        """Suspects become spares. What an earlier ftrun of this scheduling has left in a slot is there again."""
+        f = self.facts
+        best = sorted(well, key=lambda node: node in f.remembered)  # stable: else in Slurm's order
+        if len(self.before) != f.width or Capability.REPLACE not in f.can:
+            return FirstPlaces(Layout(tuple(node for node in f.nodes if node in best[: f.width])))
+        there = {slot: node for slot, node in enumerate(self.before) if node in well}
+        others = (node for node in best if node not in self.before)
+        news = dict(zip((slot for slot in range(f.width) if slot not in there), others, strict=False))
+        return FirstPlaces(Layout(self.before, chosen=True).filled(news, {}), news)
+
+    def _to_be_filled(self, well: Sequence[str], bad: Sequence[str], lost: Sequence[str]) -> FirstPlaces:
+        """Too few are well, and others are searched for."""
+        f = self.facts
+        before = self.before
+        if len(before) == f.width:
+            found = self._there_again(well, bad)
+        else:
+            given = dict.fromkeys((*(f.granted or f.nodes), *f.nodes, *lost))
+            before, found = tuple(node for node in given if node in {*well, *bad[: f.width - len(well)]}), {}
+        here = {slot: node for slot, node in found.items() if node in well}
+        out = {slot: node if slot in here else found.get(slot, node) for slot, node in enumerate(before) if node not in well}
+        return FirstPlaces(Layout(before).filled(found, {}), out=out, here=here)
+
+    def _there_again(self, well: Sequence[str], bad: Sequence[str]) -> dict[int, str]:
+        """slot -> who stands in it now, where its last node was lent or is bad: a free node, else the one that is missing."""
+        before = self.before
+        own = [node for node in before if node in bad]
+        free = [node for node in well if node not in before]
+        for_others = [node for node in bad if node not in before][: max(0, len(before) - len(well) - len(own))]
+        open_ = sorted((slot for slot, node in enumerate(before) if node not in well), key=lambda slot: before[slot] in bad)
+        return dict(zip(open_, (*free, *for_others), strict=False))

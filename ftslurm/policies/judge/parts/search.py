@@ -1,0 +1,174 @@
+"""The search for other nodes: for each slot of a bad node a spare, or else a node that a donor job lends; each is looked at
+before it is taken. Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ftslurm.model import events as ev
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import BorrowNode, CheckNode, Decision, Remember, Say
+from ftslurm.model.events import Now
+from ftslurm.model.settings.tree import Settings
+from ftslurm.model.values import dataclass
+from ftslurm.policies.judge.parts.spares import Loans, Spares
+from ftslurm.policies.node.device_counts import short_of, wanted
+from ftslurm.policies.node.health import NodeHealth
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a search has to know of the rest of the job at one moment."""
+
+    now: Now
+    spares: tuple[str, ...]  # that nothing is known against
+    used: frozenset[str]  # nodes that a donor shall not have: the job's own, and those kept out
+    devices: Mapping[str, Mapping[str, int]]  # node -> kind -> how many its agent has seen
+    no_donor: str  # why no node can be borrowed
+
+
+class ReplacementSearch:
+    """One search, which decides what is asked next; what it gives to be remembered the judge writes down. It has failed as soon
+    as one slot has nothing left to hope for.
+
+    decision: id of what is being carried out, empty before the first launch. out: slot -> the node that leaves it. dead: nodes
+    of those that cannot run anything any more. found: slot -> node that fills it. lent: node -> donor job. failed: why there is
+    none. unsure: that may be for want of answers, as when slurmctld is away.
+    """
+
+    def __init__(
+        self, decision: str, out: Mapping[int, str], until: float, dead: frozenset[str], found: Mapping[int, str],
+        settings: Settings, spares: Spares, loans: Loans,
+    ) -> None:  # fmt: skip
+        self.decision, self.out, self.until, self.dead = decision, dict(out), until, dead
+        self.found = dict(found)
+        self.lent: dict[str, int] = {}
+        self.failed = ""
+        self.unsure = False
+        self._checking: dict[str, int] = {}  # node -> slot, being looked at
+        self._borrowing: set[int] = set()  # slots for which a donor job waits
+        self._donors: dict[int, int] = {}  # slot -> the donor job that was submitted for it
+        self._tried: set[str] = set()  # nodes that will not do
+        self._settings, self._spares, self._loans = settings, spares, loans
+
+    @property
+    def done(self) -> bool:
+        return self.found.keys() == self.out.keys()
+
+    @property
+    def over(self) -> bool:
+        return bool(self.failed) or self.done
+
+    def searches_at(self, node: str) -> bool:
+        """Is it being looked at for this search?"""
+        return node in self._checking
+
+    def borrows_for(self, slot: int) -> bool:
+        """Is a node waited for that a donor job shall lend?"""
+        return slot in self._borrowing and not self.failed
+
+    def fill(self, around: Around) -> list[Decision]:
+        """Something is under way for every slot from now on."""
+        asked: list[Decision] = []
+        for slot in self._open():
+            spare = self._next_of(around.spares)
+            if spare is not None:
+                self._checking[spare] = slot
+                asked += self._spares.look_at(spare, self._settings.check_s, around.now.mono)
+            elif reason := self._no_loan(around):
+                self.failed = reason
+                return asked
+            else:
+                self._borrowing.add(slot)
+                not_again = tuple(sorted(around.used | self._tried | self.lent.keys()))
+                asked.append(BorrowNode(slot, not_again, self.until - around.now.mono))
+        for known in [self._spares.fit[node] for node in self._checking if node in self._spares.fit]:
+            if self.failed:
+                break
+            asked += self.checked(known, around)
+        return asked
+
+    def checked(self, event: ev.NodeChecked, around: Around) -> list[Decision]:
+        """One that was looked at for this search: it is taken, or another one takes its turn."""
+        slot = self._checking.pop(event.node)
+        self._spares.used(event.node)
+        if self.failed:
+            return []
+        event = _with_as_many_devices(event, wanted(around.devices, self.out[slot]))
+        if event.good:
+            self.found[slot] = event.node
+            return []
+        self._tried.add(event.node)
+        self.unsure |= event.good is None
+        refused: list[Decision] = [Say(f"{event.node} cannot replace {self.out[slot]}: {event.why}")]
+        if event.good is False:
+            refused.insert(0, Remember(rec.NodeRefused(around.now.unix, event.node, event.why)))
+        if event.node in self.lent:
+            refused += self._loans.end([self.lent.pop(event.node)])
+        return [*refused, *self.fill(around)]
+
+    def borrowed(self, event: ev.NodeBorrowed, run: str, now: Now) -> list[Decision]:
+        """A donor job has a node for us, or there will be none."""
+        self._borrowing.discard(event.slot)
+        if not event.node:
+            self.failed, self.unsure = f"no node could be borrowed: {event.why}", self.unsure or event.away
+            return self._loans.too_late(event.job)
+        self._loans.begin(event.job)
+        self.lent[event.node] = event.job
+        self._checking[event.node] = event.slot
+        lent = Remember(rec.NodeLent(now.unix, run, event.node, event.job), vital=True)
+        return [lent, CheckNode(event.node, event.job, self._settings.check_s)]
+
+    def submitted(self, event: ev.DonorSubmitted) -> None:
+        self._donors[event.slot] = event.job
+
+    @property
+    def donors(self) -> tuple[int, ...]:
+        """Donor jobs that are waited for."""
+        return tuple(job for slot, job in sorted(self._donors.items()) if slot in self._borrowing)
+
+    def overdue(self) -> None:
+        if not self.failed:
+            self.failed, self.unsure = f"no node was ready within {self._settings.replacement_wait_s:g} s", True
+
+    def drop(self) -> list[Decision]:
+        """What it has found is nobody's any more."""
+        return self._loans.end(self.lent.values())
+
+    @property
+    def missing(self) -> list[str]:
+        return [node for slot, node in self.out.items() if slot not in self.found]
+
+    def in_words(self) -> str:
+        def whose(node: str) -> str:
+            return f"lent by job {self.lent[node]}" if node in self.lent else "a spare"
+
+        return ", ".join(f"{self.out[slot]} by {node} ({whose(node)})" for slot, node in sorted(self.found.items()))
+
+    def _open(self) -> tuple[int, ...]:
+        """Slots for which nothing is under way."""
+        busy = {*self.found, *self._checking.values(), *self._borrowing}
+        return tuple(slot for slot in sorted(self.out) if slot not in busy)
+
+    def _next_of(self, spares: Iterable[str]) -> str | None:
+        """A spare that has not been tried, is not being looked at and is not taken."""
+        taken = {*self._tried, *self._checking, *self.found.values()}
+        return next((node for node in spares if node not in taken), None)
+
+    def _no_loan(self, around: Around) -> str:
+        if not self._settings.donor:
+            return "no spare node is left (nodes.donor is off)"
+        if around.no_donor:
+            return f"no spare node is left, and none can be borrowed: {around.no_donor}"
+        return "" if self.until > around.now.mono else f"no node became available within {self._settings.replacement_wait_s:g} s"
+
+
+def _with_as_many_devices(event: ev.NodeChecked, least: Mapping[str, int]) -> ev.NodeChecked:
+    """As it was looked at, and measured against the node whose place it is to take."""
+    if not event.good or event.there is None:
+        return event
+    short = short_of(least, event.there)
+    good = {NodeHealth.GOOD: True, NodeHealth.BAD: False, NodeHealth.UNKNOWN: None}[short.health]
+    return event if good else replace(event, good=good, why=short.reason)
