@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import ftslurm
-from ftslurm.errors import CommandMissing, FtslurmError, UsageError
+from ftslurm.errors import CommandMissing, FtslurmError, LaunchFailed, UsageError
 from ftslurm.launchers.srun_options import TORCHRUN_OPTIONS, CommandLine, has_flag, join_components, split_command_line
 from ftslurm.model.text import visible
 from ftslurm.system.programs import mistaken_for, real_program
@@ -61,6 +61,7 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
         return _no_command(argv, line, env)
     if any(has_flag(component.options, "test-only", "help", "usage", "version") for component in line.components):
         _become("srun", join_components(line.components), env)  # nothing would run
+    _folder_is_there()
     return _run(line, asked, values, env)
 
 
@@ -78,6 +79,17 @@ def _become(program: str, argv: Sequence[str], env: Mapping[str, str]) -> NoRetu
     """Slurm's own program in our place. Raises: CommandMissing, CalledItself, OSError."""
     path, its_env = real_program((program,), env)
     os.execve(path, [program, *argv], its_env)
+
+
+def _folder_is_there() -> None:
+    """srun refuses as well: ranks could not start here either. Raises: LaunchFailed."""
+    try:
+        os.getcwd()  # noqa: PTH109 -- only whether there is one
+    except OSError as error:
+        raise LaunchFailed(
+            f"the current folder cannot be found ({error.strerror}), so srun would start no ranks in it",
+            hint="somebody removed or moved it: cd to a folder that exists",
+        ) from None
 
 
 def _own(line: CommandLine) -> tuple[Mapping[str, Any], Mapping[str, tuple[Any, str]]]:

@@ -78,6 +78,20 @@ def test_bad_input_gets_one_sentence_and_a_status_of_its_own(
     assert words in done.stderr and len(done.stderr.splitlines()) == 1 and done.stderr.startswith("ftrun: ")
 
 
+def test_a_folder_that_somebody_removed_is_one_sentence(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = 'cd "$1" && rmdir "$1" && exec "$2" -m ftslurm -n1 true'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", gone, sys.executable],
+        env=os.environ | {"HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 71 and "current folder" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
 def test_a_dry_run_prints_what_would_run_and_makes_nothing(tmp_path: Path) -> None:
     done = ftrun("--ft-dry-run", "-N2", "python3", "train.py", "--ft-nothing-of-ours", home=tmp_path)
     assert done.returncode == 0 and "python3 train.py --ft-nothing-of-ours" in done.stdout
