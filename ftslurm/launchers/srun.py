@@ -20,6 +20,21 @@ from ftslurm.system.programs import MARK
 CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
 # The site's KillOnBadExit and WaitTime would end the step behind our back; a failed task is for the ladder.
 _OURS = ("--kill-on-bad-exit=0", "--wait=0")
+
+
+def overruled(options: Sequence[str], others_end: bool) -> tuple[str, ...]:
+    """A sentence for each of a user's options that asks for something else than ftrun does.
+
+    others_end: whether a rank that fails ends the others.
+    """
+    found = []
+    if others_end and option_value(options, "kill-on-bad-exit") == "0":
+        found.append("--kill-on-bad-exit=0: a rank that fails ends the others; with --ft-mode async it alone starts again")
+    if (wait := option_value(options, "wait")) not in (None, "0"):
+        found.append(f"--wait={wait}: ranks may exit when they like; --ft-set hang.exit_detection=true reports those that do not")
+    return tuple(f"without effect: {sentence}" for sentence in found)
+
+
 # What the batch environment says about the shape of the user's step does not hold for a step of ours.
 _SHAPES = (
     "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_CPUS_PER", "SLURM_MEM_", "SLURM_CPU_BIND",

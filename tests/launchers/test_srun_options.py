@@ -352,3 +352,19 @@ def test_an_agent_s_own_srun_is_not_taken_for_one_that_stands_in_for_srun() -> N
 
     agent = {MARK: "7. /usr/bin/srun", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}
     assert mistaken_for(agent) == () == mistaken_for(own_step_env(agent))
+
+
+@pytest.mark.parametrize(
+    ("options", "others_end", "told"),
+    [
+        ("-n2 -K", True, 0),
+        ("-n2 -K1 --wait=0", True, 0),
+        ("-n2 --kill-on-bad-exit=0", True, 1),
+        ("-n2 -K0", False, 0),
+        ("-n2 -W30 -K0", True, 2),
+    ],
+)
+def test_what_srun_would_do_and_ftrun_does_not_is_told(options: str, others_end: bool, told: int) -> None:
+    from ftslurm.launchers.srun import overruled
+
+    assert len(overruled(tuple(options.split()), others_end)) == told

@@ -26,7 +26,7 @@ from ftslurm.launchers.launcher import Launcher
 from ftslurm.launchers.placement import why_no_swap, why_not_over_two_jobs, why_not_placed, width
 from ftslurm.launchers.python import Python
 from ftslurm.launchers.same_share import by_cpu
-from ftslurm.launchers.srun import SrunLauncher
+from ftslurm.launchers.srun import SrunLauncher, overruled
 from ftslurm.launchers.srun_options import Component, has_flag, join_components, option_value
 from ftslurm.ledger import evidence, output
 from ftslurm.ledger.clean_ups import CleanUps, known_clean_ups
@@ -356,6 +356,9 @@ def _controller(
         effects.cycles = Cycles(Path(folder), job, facts.granted or facts.nodes, settings.cycle_files, effects.say)
     for sentence in _without_effect(settings):
         effects.say(f"of ft_launcher's configuration {sentence}")
+    for component in order.components:
+        for sentence in overruled(component.options, settings.mode == "sync"):
+            effects.say(sentence)
     board = sources.observer = LiveBoard(sources, facts.run)
     live = LiveTeller(journal.path, sources, board)
     return Controller(Judge(settings, history, facts), sources, effects, journal, clock, live)
