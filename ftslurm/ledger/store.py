@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -34,10 +35,16 @@ class Identity:
 
 
 def state_folder(env: Mapping[str, str]) -> Path:
-    """FTSLURM_STATE_DIR, else `.ftslurm` in the home folder; not made yet. Raises: StateError."""
+    """FTSLURM_STATE_DIR, else `.ftslurm` in the home folder; not made yet. Raises: StateError.
+
+    A job that came with an environment of its own (--export=NONE, slurmrestd) may have no HOME; the password database knows it.
+    """
     if given := env.get(VARIABLE):
         return Path(given).absolute()
-    home = env.get("HOME")
+    try:
+        home = env.get("HOME") or pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        home = ""
     if not home:
         raise StateError("there is no home folder to keep the ledger in", hint=f"set {VARIABLE}")
     return Path(home) / ".ftslurm"

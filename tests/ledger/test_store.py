@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from dataclasses import replace
 from pathlib import Path
 
@@ -234,10 +235,12 @@ def test_looking_makes_nothing(store: Store) -> None:
 # --- the folder
 
 
-def test_the_state_folder_is_the_one_that_was_asked_for_or_the_home_s(tmp_path: Path) -> None:
+def test_the_state_folder_is_the_one_that_was_asked_for_or_the_home_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert state_folder({"FTSLURM_STATE_DIR": str(tmp_path), "HOME": "/home/u"}) == tmp_path
     assert state_folder({"HOME": "/home/u"}) == Path("/home/u/.ftslurm")
+    assert state_folder({}) == Path(pwd.getpwuid(os.geteuid()).pw_dir, ".ftslurm")
     assert state_folder({"FTSLURM_STATE_DIR": "rel", "HOME": "/home/u"}).is_absolute()
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000_000)  # has no entry
     with pytest.raises(StateError, match="home") as caught:
         state_folder({})
     assert "FTSLURM_STATE_DIR" in caught.value.hint
