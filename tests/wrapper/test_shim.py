@@ -17,12 +17,12 @@ import pytest
 
 from ftslurm.model.messages import wire
 from ftslurm.wrapper.shim import ports, processes, survivors
-from ftslurm.wrapper.shim.channel import Channel
 from ftslurm.wrapper.shim.command import Command
-from ftslurm.wrapper.shim.connection import connect
-from ftslurm.wrapper.shim.line import REDIAL_S, REFUSED_S
-from ftslurm.wrapper.shim.link import Link
 from ftslurm.wrapper.shim.pages import page_folder
+from ftslurm.wrapper.shim.protocol.channel import Channel
+from ftslurm.wrapper.shim.protocol.connection import connect
+from ftslurm.wrapper.shim.protocol.line import REDIAL_S, REFUSED_S
+from ftslurm.wrapper.shim.protocol.link import Link
 from ftslurm.wrapper.shim.signals import passes_signals_on
 from tests.wrapper.shim_controller import SOON_S, Shim, as_in_a_terminal, is_gone, until
 
