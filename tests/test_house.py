@@ -25,7 +25,6 @@ MANY_LINES = {
         430,
         "checkpoints and the ways to stop should be parts that decide by themselves",
     ),
-    "ftslurm/policies/judge/settling.py:Settling": (370, "the diagnosis should be a part that decides by itself"),
     "ftslurm/sdk/probe.py:_Probe": (340, "one file without imports, which runs inside the ranks"),
     "ftslurm/wrapper/agent/evidence.py:NodeWatch": (370, "six pure parsers belong outside"),
     "ftslurm/wrapper/controller/effects.py:Effects": (370, "a method of a few lines for each kind of decision"),

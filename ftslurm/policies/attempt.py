@@ -219,6 +219,15 @@ class Attempt:
     search: SearchEnd = field(default_factory=SearchEnd)
     closing: Closing = field(default_factory=Closing)
 
+    def ended_on_loan(self, tasks: Mapping[int, Task], lent: Mapping[str, int]) -> None:
+        """A rank on loan that was told to end and did: its donor may show as running until its grace is over (preemption), and
+        yet its node is ours no more. lent: node -> donor job."""
+        for rank in self.exits.keys() | self.lost.keys():
+            node = tasks[rank].node if rank in tasks else ""
+            if node in self.nodes.called_back and node in lent and rank not in self.late:
+                why = f"its donor job {lent[node]} was told to end"
+                self.nodes.take_back({node: self.nodes.returned.get(node, why)})
+
     def none_begun(self) -> None:
         """Nothing has been started, so nothing has to be stopped."""
         self.stopped = set(self.ranks)

@@ -15,7 +15,8 @@ from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.parts.agents import AGENT_AGAIN_S, AGENT_COMES_S, AGENT_MAX_S
-from ftslurm.policies.judge.settling import FRESH_S, GATHERS_S, LAUNCHES_AGAIN
+from ftslurm.policies.judge.parts.slurm import FRESH_S
+from ftslurm.policies.judge.settling import GATHERS_S, LAUNCHES_AGAIN
 from tests.stories.replay import (
     HOUR_S,
     RUNNING,

@@ -18,6 +18,7 @@ from ftslurm.model.rungs import Budget, Capability
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.parts.agents import AGENT_COMES_S
+from ftslurm.policies.judge.parts.progress import read_at_begin
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.settling import LAUNCHES_AGAIN, Settling
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM
@@ -55,7 +56,13 @@ class Launching(Settling):
         warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]
         before = [self._note(record) for record in f.cut_short]
         output = [self._note(replace(f.output, at=now.unix, run=f.run))] if f.output is not None else []
-        begun: list[Decision] = [*before, self._note(began, vital=True), *output, *warned, *self._ask_where_it_begins()]
+        begun: list[Decision] = [
+            *before,
+            self._note(began, vital=True),
+            *output,
+            *warned,
+            *read_at_begin(self.settings, self.history, self.facts),
+        ]
         return [*loans, *begun, *(self._await_others(now) if f.unproven else self._first_launch(now))]
 
     def _await_others(self, now: Now) -> list[Decision]:

@@ -9,11 +9,9 @@ from dataclasses import replace
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.decisions import (
-    Advise,
     Decision,
     Diagnose,
     LookAtDevices,
-    ReadIteration,
     Say,
     ShowCard,
     StopRanks,
@@ -23,20 +21,18 @@ from ftslurm.model.events import Now
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import SWAPS, Capability, Rung
 from ftslurm.model.timers import Timer
-from ftslurm.model.verdict import Blame, RankEnd, Verdict, unknown
-from ftslurm.policies.diagnose.blame import without_own_view
-from ftslurm.policies.diagnose.contrast import Contrast, contrast, shown_by, with_contrast
-from ftslurm.policies.diagnose.spread import BEGUN_S, still_on_most
+from ftslurm.model.verdict import Verdict, unknown
+from ftslurm.policies.diagnose.contrast import Contrast
+from ftslurm.policies.judge.parts.inquiry import Inquiry
+from ftslurm.policies.judge.parts.progress import iteration_seen, read_at_end
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.rungs import Rungs
 from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM
 from ftslurm.policies.ladder.ladder import WILLED, Cause, choose
-from ftslurm.policies.ladder.situation import Trouble, acting, bad_nodes
+from ftslurm.policies.ladder.situation import Trouble, bad_nodes
 
 # A rank killed so may have been killed by Slurm (a cancelled job), before anybody could see the signal itself.
 _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
-# An answer that took so long was one of a slurmctld that had been away; srun gives up after about ten seconds.
-AWAY_S = 3.0
 # From the trouble to the word on what is waited for, where it is not settled by then.
 TELL_S = 3.0
 # What is behind a failure is known within a second or two, of a hundred megabytes of output; what takes longer is not waited for.
@@ -44,15 +40,10 @@ DIAGNOSIS_S = 60.0
 # For progress.file to be read: a file system that hangs holds nobody up.
 PROGRESS_S = 10.0
 TOOK_TOO_LONG = f"the diagnosis did not end within {DIAGNOSIS_S:g} s"
-# Between nodes whose clocks are kept.
-CLOCKS_DIFFER_S = 1.0
-# Of the ranks that show an error so many go into the ledger.
-SHOWN_MAX = 64
 # A step that does not come up may have another reason.
 LAUNCHES_AGAIN = 3
-# A slurmctld that has come up so lately may not know yet what nodes and jobs have (srun: "Memory required by task is not
-# available", seen on 22.05 in its first second); and how long it is left to find out.
-FRESH_S, GATHERS_S = 10.0, 3.0
+# How long a slurmctld that has just come up is left to find out what nodes and jobs have.
+GATHERS_S = 3.0
 
 
 class Settling(Rungs):
@@ -116,11 +107,7 @@ class Settling(Rungs):
         return choose(self._situation(trouble, now)).rung != Rung.IN_PLACE_RESTART
 
     def _unlooked(self) -> bool:
-        """Is there a node whose devices could still tell something? An agent that has not arrived yet may."""
-        return any(
-            node not in self._attempt.nodes.gone and (kinds is None or (kinds and node not in self._attempt.devices.looked))
-            for node, kinds in self._agents.kinds.items()
-        )
+        return self._agents.may_tell(self._attempt.nodes.gone, self._attempt.devices.looked)
 
     def _settled(self, now: Now) -> list[Decision]:
         """Decide, once there is nothing left to wait for."""
@@ -158,9 +145,9 @@ class Settling(Rungs):
             self._launch_later(now)
             return [*self._slurm_is_back(now), Say(f"{why}; starting it again")]
         if self._slurm.answer is None or not self._slurm.answer.away:
-            self._search_has_failed(again=self._was_away())
+            self._attempt.search.settle(again=self._slurm.was_away and not self._signal.number)
         ended = self._attempt_ended(now)
-        self._returned_with_its_ranks()
+        self._attempt.ended_on_loan(self._tasks, self._places.lent)
         if self._slurm.answer and not self._slurm.answer.away:
             ended += self._slurm_is_back(now)
         if self._slurm.answer and self._slurm.answer.state in ENDING_STATES and not self._slurm.answer.error:
@@ -177,7 +164,7 @@ class Settling(Rungs):
             return [*ended, self._ask_slurm(now)]
         if waiting := self._patience_with_slurm(self._launch.failed or self._answer_would_help(trouble, now), now):
             return [*ended, *waiting]
-        self._search_has_failed(again=False)
+        self._attempt.search.settle(again=False)
         return [*ended, *self._climb(self._situation(trouble, now), now)]
 
     def _patience_with_slurm(self, mends: bool, now: Now) -> list[Decision]:
@@ -197,40 +184,18 @@ class Settling(Rungs):
         hoped = ev.SlurmAnswered("RUNNING", batch=True, requeueable=True, node_count=1)
         return choose(s).rung == Rung.FAIL and choose(replace(s, slurm=hoped)).rung != Rung.FAIL
 
-    def _returned_with_its_ranks(self) -> None:
-        """A rank on loan that was told to end and did: its donor may show as running until its grace is over (preemption)."""
-        for rank in self._attempt.exits.keys() | self._attempt.lost.keys():
-            node = self._tasks[rank].node if rank in self._tasks else ""
-            if node in self._attempt.nodes.called_back and node in self._places.lent and rank not in self._attempt.late:
-                why = f"its donor job {self._places.lent[node]} was told to end"
-                self._attempt.nodes.take_back({node: self._attempt.nodes.returned.get(node, why)})
-
-    def _search_has_failed(self, again: bool) -> None:
-        """One that had no answers. again: slurmctld was away meanwhile, and other nodes may be had after all."""
-        self._attempt.search.settle(again)
-
     def _not_launched_by_slurm(self, now: Now) -> str:
-        if self._was_away():
+        if self._signal.number:
+            return ""
+        if self._slurm.was_away:
             return "slurmctld was away while the step was to start"
-        return "slurmctld had just come up when the step was to start" if self._just_came_up(now) else ""
+        return "slurmctld had just come up when the step was to start" if self._slurm.just_came_up(now) else ""
 
     def _launch_later(self, now: Now) -> None:
         """When slurmctld has had the time to learn what it has."""
         self._enter(Phase.LAUNCHING)
         self._timers.only({Timer.LAUNCH_AGAIN: now.mono + GATHERS_S * max(1, self._launch.in_vain)})
         self._launch.again()
-
-    def _just_came_up(self, now: Now) -> bool:
-        s = self._slurm.answer
-        if s is None or s.error or s.state != "RUNNING" or s.bad_nodes or self._signal.number:
-            return False
-        return bool(s.up_since) and now.unix - s.up_since <= FRESH_S
-
-    def _was_away(self) -> bool:
-        """Has slurmctld kept us waiting, and now says that the job runs?"""
-        s = self._slurm.answer
-        waited = self._slurm.away_since is not None or (s is not None and s.late_s >= AWAY_S)
-        return s is not None and not s.error and s.state == "RUNNING" and waited and not self._signal.number
 
     def _ask_again(self, now: Now) -> list[Decision]:
         return [] if Timer.ASK in self._timers else [self._ask_slurm(now)]
@@ -246,37 +211,24 @@ class Settling(Rungs):
         return asked
 
     def _ask_progress(self, now: Now) -> list[Decision]:
-        """Once an attempt, when it has ended: a checkpoint may have been written while the ranks were stopped."""
-        attempt, st = self._attempt, self.settings
-        if not (st.progress_file and st.progress_attempts and attempt.number) or attempt.closing.progress_asked:
-            return []
-        attempt.closing.progress_asked = True
-        self._timers.set(Timer.PROGRESS, now.mono + PROGRESS_S)
-        return [ReadIteration(attempt.number, st.progress_file)]
-
-    def _ask_where_it_begins(self) -> list[Decision]:
-        """A training that goes on from a checkpoint has come so far already. After a requeue the ledger knows."""
-        st, f = self.settings, self.facts
-        requeued = any(key == f.step_key and schedule < f.schedule for schedule, key in self.history.starts)
-        return [ReadIteration(0, st.progress_file)] if st.progress_file and st.progress_attempts and not requeued else []
+        """Once an attempt, when it has ended."""
+        closing = self._attempt.closing
+        asked = [] if closing.progress_asked else read_at_end(self.settings, self._attempt.number)
+        if asked:
+            closing.progress_asked = True
+            self._timers.set(Timer.PROGRESS, now.mono + PROGRESS_S)
+        return asked
 
     def _progress_overdue(self, now: Now) -> list[Decision]:
         return self._settled(now)
 
     def _iteration_read(self, event: ev.IterationRead, now: Now) -> list[Decision]:
-        """A file that cannot be read tells nothing: neither that there was progress nor that there was none."""
-        past = self.history
-        if not event.attempt:
-            known = (event.iteration or 0, 0) == (past.iteration, past.in_vain)
-            return [] if known else [self._note(rec.IterationSeen(now.unix, 0, event.iteration or 0))]
-        if Timer.PROGRESS not in self._timers or event.attempt != self._attempt.number:
-            return []
+        waited = Timer.PROGRESS in self._timers and event.attempt == self._attempt.number
+        seen = iteration_seen(event, self.settings, self.history, now) if waited or not event.attempt else None
+        noted: list[Decision] = [] if seen is None else [self._note(seen)]
+        if not (event.attempt and waited):
+            return noted
         self._timers.stop(Timer.PROGRESS)
-        noted: list[Decision] = []
-        if event.iteration is not None and (event.iteration or past.iteration):
-            got_on = event.iteration - past.iteration >= self.settings.progress_least
-            in_vain = 0 if got_on else past.in_vain + 1
-            noted = [self._note(rec.IterationSeen(now.unix, event.attempt, event.iteration, in_vain))]
         return [*noted, *self._settled(now)]
 
     def _ask_hints(self, now: Now) -> list[Decision]:
@@ -285,7 +237,7 @@ class Settling(Rungs):
             return []
         self._attempt.hang.advised = True
         self._timers.set(Timer.ADVICE, now.mono + DIAGNOSIS_S)
-        return [Advise(self._attempt.number, self._before_hang(), dict(self._attempt.hang.evidence))]
+        return [self._inquiry().hints()]
 
     def _ask_verdict(self, now: Now) -> list[Decision]:
         attempt = self._attempt
@@ -296,13 +248,10 @@ class Settling(Rungs):
 
     def _question(self, rank: int | None) -> Diagnose:
         """rank: what is behind the end of that one alone."""
-        attempt = self._attempt
-        bad = bad_nodes(self._slurm.answer, attempt, self._chosen())
-        number = attempt.number if rank is None else attempt.latest([rank])
-        return Diagnose(
-            number, attempt.rank_ends(self._tasks, rank), acting(self._shown(), self.history), bad,
-            attempt.own_words(), self._has_progressed(), rank,
-        )  # fmt: skip
+        return self._inquiry(rank).question(self._shown(), bad_nodes(self._slurm.answer, self._attempt, self._chosen()))
+
+    def _inquiry(self, rank: int | None = None) -> Inquiry:
+        return Inquiry(self._attempt, self._tasks, self.history, self.settings, self.facts, rank)
 
     def _diagnosed(self, event: ev.Diagnosed, now: Now) -> list[Decision]:
         """One that nobody waits for any more is of no use."""
@@ -329,41 +278,14 @@ class Settling(Rungs):
         """The report of a hang that is left alone waits for it, and so does what is decided on one that is not."""
         return [ShowCard()] if self.phase is Phase.RUNNING else self._settled(now)
 
-    def _before_hang(self) -> tuple[RankEnd, ...]:
-        """Every rank with what it had printed by then: what it said of being stopped is no reason for the hang."""
-        ends, until = self._attempt.rank_ends(self._tasks), self._attempt.hang.at + CLOCKS_DIFFER_S
-        if not self._attempt.hang.at:
-            return ends
-        return tuple(replace(end, output=tuple(piece for piece in end.output if piece.at <= until)) for end in ends)
-
-    def _note_verdict(self, v: Verdict, now: Now, rank: int | None = None) -> list[Decision]:
-        """What is behind it, against what the job has seen before; `rank`: behind the end of that one alone."""
-        attempt = self._attempt
-        ends = attempt.rank_ends(self._tasks, rank)
-        v = still_on_most(v, self.history.diagnosis if self.history.same_in_a_row else None)
-        v = without_own_view(v, self.facts.hidden, attempt.devices.seen - {node for node, _, _ in self._devices.faults})
-        shown, window_s = shown_by(v), self.settings.same_code_window_s
-        since = now.unix - window_s
-        cleared = contrast(v.signature, shown, self.history, since, self.history.last_step, v.error_class)
-        v = attempt.verdict = v if cleared is None else with_contrast(v, cleared)
-        against = {
-            blame: {suspect.node: suspect.why for suspect in v.suspects if suspect.blame is blame}
-            for blame in (Blame.YES, Blame.SUSPECT)
-        }
-        ranks = tuple(end.rank for end in ends if end.status is not None and not end.status.ok and not end.stopped)
-        found = rec.Diagnosed(
-            now.unix, attempt.number, v.signature, v.error_class.value, v.retriable.value, v.confidence.value, v.what, v.evidence,
-            against[Blame.YES], against[Blame.SUSPECT], ranks, len(attempt.ranks), v.program, bool(attempt.drills),
-            {str(rank): node for rank, node in sorted(shown.items())[:SHOWN_MAX]},
-            v.lead.rank, v.lead.node, v.lead.said, v.lead.meaning, v.lead.place, v.lead.spread, v.lead.advice,
-        )  # fmt: skip
-        noted: list[Decision] = [self._note(found)]
-        return [*noted, *self._reinstate(v.signature, cleared, now)] if cleared is not None else noted
-
-    def _has_progressed(self) -> bool:
-        """Has the job ever got anywhere?"""
-        known = max(self._attempt.program.step, self._attempt.program.saved, self.history.furthest) > 0
-        return known or self.history.longest_s >= BEGUN_S or self.history.progress_at > 0
+    def _note_verdict(self, verdict: Verdict, now: Now, rank: int | None = None) -> list[Decision]:
+        """rank: it is behind the end of that one alone."""
+        showing = frozenset(node for node, _, _ in self._devices.faults)
+        found = self._inquiry(rank).weigh(verdict, showing, now)
+        self._attempt.verdict = found.verdict
+        noted: list[Decision] = [self._note(found.record)]
+        cleared = found.cleared
+        return noted if cleared is None else [*noted, *self._reinstate(found.verdict.signature, cleared, now)]
 
     def _reinstate(self, signature: str, found: Contrast, now: Now) -> list[Decision]:
         """The card of what follows says it."""

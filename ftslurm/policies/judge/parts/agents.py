@@ -32,6 +32,13 @@ class AgentRoster:
         """Nodes whose agent has called, or is not waited for any more."""
         return frozenset(self.kinds.keys() - self._due.keys())
 
+    def may_tell(self, gone: Collection[str], looked: Collection[str]) -> bool:
+        """Is there a node whose devices could still tell something? An agent that has not arrived yet may. gone: nodes that are
+        lost. looked: those whose devices were looked at."""
+        return any(
+            node not in gone and (kinds is None or (bool(kinds) and node not in looked)) for node, kinds in self.kinds.items()
+        )
+
     def expect(self, nodes: Iterable[str], guards: Iterable[str], relieved: Iterable[str], now: float) -> None:
         """Agents are brought up on `nodes` and on `guards`. relieved: guards no more."""
         self.guards = (self.guards | {*guards}) - {*relieved}

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from ftslurm.model import events as ev
+from ftslurm.model.events import Now
 
 # What Slurm said of job and nodes this long ago still counts, monotonic seconds.
 ANSWER_COUNTS_S = 10.0
 # Between two lines that say what is waited for.
 SAY_AGAIN_S = 600.0
+# An answer that took so long was one of a slurmctld that had been away; srun gives up after about ten seconds.
+AWAY_S = 3.0
+# A slurmctld that has come up so lately may not know yet what nodes and jobs have (srun: "Memory required by task is not
+# available", seen on 22.05 in its first second).
+FRESH_S = 10.0
 
 
 class SlurmContact:
@@ -34,6 +40,17 @@ class SlurmContact:
     def runs(self) -> bool:
         """Does it say that the job does?"""
         return self.answer is not None and self.answer.state == "RUNNING" and not self.answer.error
+
+    @property
+    def was_away(self) -> bool:
+        """Has slurmctld kept us waiting, and now says that the job runs?"""
+        waited = self.away_since is not None or (self.answer is not None and self.answer.late_s >= AWAY_S)
+        return self.runs and waited
+
+    def just_came_up(self, now: Now) -> bool:
+        """And says that the job runs, on nodes that are all well?"""
+        s = self.answer
+        return s is not None and self.runs and not s.bad_nodes and bool(s.up_since) and now.unix - s.up_since <= FRESH_S
 
     @property
     def end_time(self) -> float:

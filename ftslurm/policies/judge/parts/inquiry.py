@@ -1,0 +1,95 @@
+"""What is behind the failure of an attempt, or the end of one of its ranks alone: what is asked beside the loop, and what the
+answer comes to against all that the job has seen before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ftslurm.model import record as rec
+from ftslurm.model.decisions import Advise, Diagnose
+from ftslurm.model.devices import Fault
+from ftslurm.model.events import Now
+from ftslurm.model.folds.history import History
+from ftslurm.model.job import Task
+from ftslurm.model.settings.tree import Settings
+from ftslurm.model.values import dataclass
+from ftslurm.model.verdict import Blame, RankEnd, Verdict
+from ftslurm.policies.attempt import Attempt
+from ftslurm.policies.diagnose.blame import without_own_view
+from ftslurm.policies.diagnose.contrast import Contrast, contrast, shown_by, with_contrast
+from ftslurm.policies.diagnose.spread import BEGUN_S, still_on_most
+from ftslurm.policies.judge.phases import RunFacts
+from ftslurm.policies.ladder.situation import acting
+
+# Between nodes whose clocks are kept.
+CLOCKS_DIFFER_S = 1.0
+# Of the ranks that show an error so many go into the ledger.
+SHOWN_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    verdict: Verdict
+    record: rec.Diagnosed
+    cleared: Contrast | None  # nodes that are not to blame after all, since others show the same
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """All that is known when it is asked, or answered."""
+
+    attempt: Attempt
+    tasks: Mapping[int, Task]
+    history: History
+    settings: Settings
+    facts: RunFacts
+    rank: int | None = None  # behind the end of that one alone
+
+    def question(self, shown: tuple[Fault, ...], bad: Mapping[str, str]) -> Diagnose:
+        """shown: what the devices have shown. bad: node -> why it is taken for broken."""
+        attempt = self.attempt
+        number = attempt.number if self.rank is None else attempt.latest([self.rank])
+        ends = attempt.rank_ends(self.tasks, self.rank)
+        return Diagnose(
+            number, ends, acting(shown, self.history), dict(bad), attempt.own_words(), self._has_progressed(), self.rank
+        )  # fmt: skip
+
+    def hints(self) -> Advise:
+        """Common reasons for a hang."""
+        return Advise(self.attempt.number, self._before_hang(), dict(self.attempt.hang.evidence))
+
+    def weigh(self, v: Verdict, showing: frozenset[str], now: Now) -> Weighed:
+        """Against what the job has seen before. showing: nodes whose devices show faults now."""
+        attempt, past = self.attempt, self.history
+        v = still_on_most(v, past.diagnosis if past.same_in_a_row else None)
+        v = without_own_view(v, self.facts.hidden, attempt.devices.seen - showing)
+        shown, since = shown_by(v), now.unix - self.settings.same_code_window_s
+        cleared = contrast(v.signature, shown, past, since, past.last_step, v.error_class)
+        v = v if cleared is None else with_contrast(v, cleared)
+        against = {
+            blame: {suspect.node: suspect.why for suspect in v.suspects if suspect.blame is blame}
+            for blame in (Blame.YES, Blame.SUSPECT)
+        }
+        ends = attempt.rank_ends(self.tasks, self.rank)
+        ranks = tuple(end.rank for end in ends if end.status is not None and not end.status.ok and not end.stopped)
+        found = rec.Diagnosed(
+            now.unix, attempt.number, v.signature, v.error_class.value, v.retriable.value, v.confidence.value, v.what, v.evidence,
+            against[Blame.YES], against[Blame.SUSPECT], ranks, len(attempt.ranks), v.program, bool(attempt.drills),
+            {str(rank): node for rank, node in sorted(shown.items())[:SHOWN_MAX]},
+            v.lead.rank, v.lead.node, v.lead.said, v.lead.meaning, v.lead.place, v.lead.spread, v.lead.advice,
+        )  # fmt: skip
+        return Weighed(v, found, cleared)
+
+    def _before_hang(self) -> tuple[RankEnd, ...]:
+        """Every rank with what it had printed by then: what it said of being stopped is no reason for the hang."""
+        ends, until = self.attempt.rank_ends(self.tasks), self.attempt.hang.at + CLOCKS_DIFFER_S
+        if not self.attempt.hang.at:
+            return ends
+        return tuple(replace(end, output=tuple(piece for piece in end.output if piece.at <= until)) for end in ends)
+
+    def _has_progressed(self) -> bool:
+        """Has the job ever got anywhere?"""
+        known = max(self.attempt.program.step, self.attempt.program.saved, self.history.furthest) > 0
+        return known or self.history.longest_s >= BEGUN_S or self.history.progress_at > 0

@@ -1,0 +1,35 @@
+"""How far the training has come, by the file that it writes (progress.file): when that is read, and what the ledger keeps."""
+
+from __future__ import annotations
+
+from ftslurm.model import events as ev
+from ftslurm.model.decisions import Decision, ReadIteration
+from ftslurm.model.events import Now
+from ftslurm.model.folds.history import History
+from ftslurm.model.record import IterationSeen
+from ftslurm.model.settings.tree import Settings
+from ftslurm.policies.judge.phases import RunFacts
+
+
+def read_at_begin(settings: Settings, history: History, facts: RunFacts) -> list[Decision]:
+    """A training that goes on from a checkpoint has come so far already. After a requeue the ledger knows."""
+    requeued = any(key == facts.step_key and schedule < facts.schedule for schedule, key in history.starts)
+    wanted = settings.progress_file and settings.progress_attempts and not requeued
+    return [ReadIteration(0, settings.progress_file)] if wanted else []
+
+
+def read_at_end(settings: Settings, attempt: int) -> list[Decision]:
+    """A checkpoint may have been written while the ranks were stopped."""
+    wanted = settings.progress_file and settings.progress_attempts and attempt
+    return [ReadIteration(attempt, settings.progress_file)] if wanted else []
+
+
+def iteration_seen(event: ev.IterationRead, settings: Settings, past: History, now: Now) -> IterationSeen | None:
+    """What is new. A file that cannot be read tells nothing: neither that there was progress nor that there was none."""
+    if not event.attempt:
+        known = (event.iteration or 0, 0) == (past.iteration, past.in_vain)
+        return None if known else IterationSeen(now.unix, 0, event.iteration or 0)
+    if event.iteration is None or not (event.iteration or past.iteration):
+        return None
+    got_on = event.iteration - past.iteration >= settings.progress_least
+    return IterationSeen(now.unix, event.attempt, event.iteration, 0 if got_on else past.in_vain + 1)
