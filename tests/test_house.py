@@ -21,10 +21,6 @@ TABLE = 10_000
 
 MANY_LINES = {
     "ftslurm/model/settings/tree.py:Settings": (TABLE, "one leaf each; the reference is made from them"),
-    "ftslurm/policies/judge/requests.py:Requests": (
-        430,
-        "checkpoints and the ways to stop should be parts that decide by themselves",
-    ),
     "ftslurm/sdk/probe.py:_Probe": (340, "one file without imports, which runs inside the ranks"),
     "ftslurm/wrapper/agent/evidence.py:NodeWatch": (370, "six pure parsers belong outside"),
     "ftslurm/wrapper/controller/effects.py:Effects": (370, "a method of a few lines for each kind of decision"),

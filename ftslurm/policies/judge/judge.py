@@ -14,6 +14,7 @@ that an answer may lead to: `handle` holds it to them, and docs/ARCHITECTURE.md 
     nodes            nodes that are not heard of
     drills           faults on purpose
     requests         what the owner of the job asks for while it runs
+    interrupting     breaking off what the job does, because he asks for it
     settling         trouble: stop, find out, decide; most of the above leads there
     rungs            carrying out what was decided
     replacing        other nodes for the slots of bad ones

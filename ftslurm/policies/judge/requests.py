@@ -13,28 +13,26 @@ from string import ascii_letters, digits
 
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.decisions import Decision, Say, WatchCheckpoints
+from ftslurm.model.decisions import Decision, Say
 from ftslurm.model.events import Now
 from ftslurm.model.folds import control as ctl
 from ftslurm.model.folds.control import Request, State
 from ftslurm.model.folds.summary import STOPPED
 from ftslurm.model.nodes import fold as fold_nodes
-from ftslurm.model.rungs import SWAPS, Capability, Rung
+from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
-from ftslurm.policies.judge.launching import Launching
+from ftslurm.policies.judge.interrupting import STOPPED_STATUS, Interrupting
+from ftslurm.policies.judge.parts.standing import reply_to
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
-from ftslurm.policies.judge.state import SIGTERM
-from ftslurm.policies.judge.then import Afterwards, ThenDecide, ThenFinish, ThenLaunch, ThenRequeue, ThenStepStays
-from ftslurm.policies.ladder.ladder import LADDER, Cause, Choice, Situation, choose, why_no_requeue
+from ftslurm.policies.judge.then import Afterwards, ThenLaunch, ThenRequeue, ThenStepStays
+from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, choose, why_no_requeue
 from ftslurm.policies.ladder.situation import Trouble, bad_nodes
 
-# What ends a rank that does not end by itself.
-STOPPED_STATUS = 128 + SIGTERM
 _IN_NODE_NAMES = frozenset(f"{ascii_letters}{digits}._-")
 NODE_NAME_MAX = 64
 
 
-class Requests(Launching):
+class Requests(Interrupting):
     def _control_asked(self, event: ev.ControlAsked, now: Now) -> list[Decision]:
         asked = event.request
         if self.history.control.get(asked.number) is None:
@@ -63,7 +61,7 @@ class Requests(Launching):
     def _refuse(self, request: Request, why: str, now: Now) -> list[Decision]:
         """One that was taken, and cannot be carried out now that its moment has come, is refused after all."""
         said = Say(f"request {request.number} of {_owner(request)} ({ctl.in_words(request.asked)}) is refused: {why}")
-        self._forget_request(request.number)
+        self._requests.forget(request.number)
         if request.state is State.TAKEN:
             return [*self._done(request, why, now, ok=False), said]
         return [self._answer(request, False, why, now), said]
@@ -80,49 +78,17 @@ class Requests(Launching):
     def _done(self, request: Request, text: str, now: Now, ok: bool = True) -> list[Decision]:
         if request.asked.verb not in ctl.ACTS:
             return []
-        self._forget_request(request.number)
+        self._requests.forget(request.number)
         return [self._note(rec.RequestDone(now.unix, self.facts.run, request.number, ok, text, self._of_attempt))]
 
-    def _forget_request(self, number: int) -> None:
-        self._requests.forget(number)
-
-    # --- what changes nothing that runs
-
-    def _hold(self, request: Request, now: Now) -> list[Decision]:
-        rung = request.asked.rung
-        if rung not in ctl.HOLDABLE:
-            return self._refuse(request, f"there is no rung `{rung}` that could be held", now)
-        off = "" if rung in self.settings.ladder or rung not in LADDER else "; it is not in this job's ladder anyway"
-        return self._agree(request, f"ftrun skips {rung} from now on{off}", now)
-
-    def _release_rung(self, request: Request, now: Now) -> list[Decision]:
-        if request.asked.rung not in self.history.control.held:
-            return self._refuse(request, f"{request.asked.rung} is not held", now)
-        return self._agree(request, f"ftrun uses {request.asked.rung} again", now)
-
-    def _no_restarts(self, request: Request, now: Now) -> list[Decision]:
-        return self._agree(request, "the next failure ends the job", now)
-
-    def _allow_restarts(self, request: Request, now: Now) -> list[Decision]:
-        if self.history.control.no_restarts is None:
-            return self._refuse(request, "restarts are allowed", now)
-        return self._agree(request, "the ladder answers failures again", now)
-
-    def _reinstate_nodes(self, request: Request, now: Now) -> list[Decision]:
-        left = [node for node in request.asked.nodes if node not in self.history.isolated]
-        if left:
-            return self._refuse(request, f"{fold_nodes(left)} is not excluded", now)
-        return self._agree(request, "the job may run there again from its next start on", now)
-
-    def _undo(self, request: Request, now: Now) -> list[Decision]:
-        target = self.history.control.get(request.asked.target)
-        if target is None:
-            return self._refuse(request, "there is nothing to undo", now)
-        never_taken = target.state is State.UNDONE and not target.order
-        if not never_taken and (why := ctl.not_undoable(target)):
-            return self._refuse(request, why, now)
-        self._forget_request(target.number)
-        return self._agree(request, f"request {target.number} ({ctl.in_words(target.asked)}) no longer counts", now)
+    def _answer_at_once(self, request: Request, now: Now) -> list[Decision]:
+        """One that changes nothing that runs."""
+        reply = reply_to(request, self.history, self.settings.ladder)
+        if not reply.ok:
+            return self._refuse(request, reply.text, now)
+        if request.asked.verb == ctl.UNDO:
+            self._requests.forget(request.asked.target)
+        return self._agree(request, reply.text, now)
 
     # --- what ends ranks
 
@@ -133,7 +99,7 @@ class Requests(Launching):
             return self._refuse(request, f"{', '.join(bad)} is not a node name", now)
         if not request.waits:
             return self._act_now(request, now)
-        if asked.checkpoints and not asked.until and not self._knows_checkpoints(request):
+        if asked.checkpoints and not asked.until and not self._requests.checkpoints.are_known(request, self.history):
             return self._refuse(request, _WHAT_IS_NEEDED, now)
         if ban := self._forbidden(request):
             return self._refuse(request, ban, now)
@@ -144,17 +110,12 @@ class Requests(Launching):
         asked = request.asked
         if not asked.checkpoints:
             return f"it will be done at {ctl.utc(asked.until)}"
-        left = asked.checkpoints - request.seen
-        more = "the next checkpoint" if left == 1 else f"{left} checkpoints"
-        if pattern := self._pattern(request):
-            return f"it waits for {more}: a new or changed {pattern}"
-        unknown = "" if self.history.checkpoints_told else ", which has said nothing of checkpoints yet"
-        return f"it waits for {more}, as told by the program{unknown}"
+        return self._requests.checkpoints.awaited(request, self.history)
 
     def _await(self, request: Request, now: Now) -> list[Decision]:
         if request.asked.until:
             self._requests.due_at(request.number, now.mono + max(0.0, request.asked.until - now.unix))
-        return self._look_for_checkpoints() if request.asked.checkpoints else []
+        return self._requests.checkpoints.watch(self.history) if request.asked.checkpoints else []
 
     def _act_now(self, request: Request, now: Now) -> list[Decision]:
         if ban := self._forbidden(request):
@@ -178,52 +139,7 @@ class Requests(Launching):
         if self.phase is Phase.ENDING and not self._end.after.another_try:
             return self._agree(request, "the job is ending already", now, done=True)
         taken = self._agree(request, "the ranks are stopped, and the job ends", now, done=True)
-        return [*taken, *_STOP[self.phase](self, what, now)]
-
-    def _stop_launch(self, what: str, now: Now) -> list[Decision]:
-        if self._timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # there is no step
-            return self._finish(what, STOPPED_STATUS, now)
-        return self._kill_step(Afterwards(ThenFinish(what, STOPPED_STATUS)), now)
-
-    def _stop_running(self, what: str, now: Now) -> list[Decision]:
-        self._signal.means("stopped")
-        return self._into_trouble(Trouble(Cause.REQUEST, what, STOPPED_STATUS), now)
-
-    def _stop_settling(self, what: str, now: Now) -> list[Decision]:
-        self._signal.means("stopped")
-        self._begin(Trouble(Cause.REQUEST, what, STOPPED_STATUS))
-        self._timers.keep(Timer.STOP)  # what is left to know is of no use
-        return self._settled(now)
-
-    def _stop_healing(self, what: str, now: Now) -> list[Decision]:
-        return self._give_up(what, STOPPED_STATUS, now)
-
-    def _stop_replacing(self, what: str, now: Now) -> list[Decision]:
-        return [*self._drop_search(what, now), *self._finish(what, STOPPED_STATUS, now)]
-
-    def _stop_ending(self, what: str, now: Now) -> list[Decision]:
-        """What was to follow is not begun: nobody shall find it open in the ledger and finish it."""
-        dropped = self._drop_search(what, now) or self._drop_decision(what, now)
-        self._end.follow_with(Afterwards(ThenFinish(what, STOPPED_STATUS)))
-        return [*dropped, *(self._fenced(now) if Timer.LEASE in self._timers else [])]
-
-    def _stop_requeueing(self, what: str, now: Now) -> list[Decision]:
-        return [*self._drop_decision(what, now), *self._finish(what, STOPPED_STATUS, now)]
-
-    def _drop_search(self, why: str, now: Now) -> list[Decision]:
-        """Of other nodes; a decision that asked for it has come to nothing."""
-        search = self._take_search()
-        self._timers.stop(Timer.SEARCH_AGAIN)
-        if search is None:
-            return []
-        failed = rec.CarriedOut(now.unix, search.decision, False, why)
-        return [*search.drop(), *([self._note(failed)] if search.decision else [])]
-
-    def _drop_decision(self, why: str, now: Now) -> list[Decision]:
-        decided = self._decided
-        open_ = self.history.open_requeue
-        known = decided is not None and (decided.rung in SWAPS or (open_ is not None and open_.id == decided.id))
-        return [self._note(rec.CarriedOut(now.unix, decided.id, False, why))] if known and decided is not None else []
+        return [*taken, *self._break_off(what, now)]
 
     # --- requeue
 
@@ -268,31 +184,6 @@ class Requests(Launching):
             if request is not None and request.state in (State.OPEN, State.TAKEN):
                 found += self._act_now(request, now)
         return found
-
-    def _into_request(self, trouble: Trouble, now: Now) -> list[Decision]:
-        """To where a request is carried out, from wherever the job is now."""
-        if self.phase is Phase.RUNNING:
-            return self._into_trouble(trouble, now)
-        dropped: list[Decision] = []
-        if self.phase is Phase.LAUNCHING:
-            self._anew().none_begun()
-            self._attempt.step_end.none(self._timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS))
-            return self._into_trouble(trouble, now)
-        if self.phase is Phase.REPLACING:
-            dropped = self._drop_search(trouble.what, now)
-            if not self._attempt.ranks:  # before the first start
-                self._anew(tasks=())
-            self._attempt.step_end.none()
-        if self.phase is Phase.ENDING:  # the step is on its way out: this follows then
-            dropped = self._drop_search(trouble.what, now) or self._drop_decision(trouble.what, now)
-            self._begin(trouble)
-            self._end.follow_with(Afterwards(ThenDecide()))
-            return dropped
-        self._begin(trouble)
-        self._timers.keep(*([Timer.STOP] if self.phase is Phase.SETTLING else []))
-        self._attempt.devices.call_off()
-        self._enter(Phase.SETTLING)
-        return [*dropped, *self._settled(now)]
 
     def _settle_again(self, now: Now) -> list[Decision]:
         self._enter(Phase.SETTLING)
@@ -370,20 +261,6 @@ class Requests(Launching):
 
     # --- checkpoints
 
-    def _pattern(self, request: Request) -> str:
-        """Of the files by which its checkpoints are known; empty: the program says so."""
-        own = request.asked.files
-        return own or ("" if self.history.checkpoints_told else self.settings.checkpoint_files)
-
-    def _knows_checkpoints(self, request: Request) -> bool:
-        return self.history.checkpoints_told or bool(self._pattern(request))
-
-    def _look_for_checkpoints(self) -> list[Decision]:
-        waiting = [request for request in self.history.control.to_come if request.asked.checkpoints]
-        patterns = tuple(sorted({pattern for request in waiting if (pattern := self._pattern(request))}))
-        changed = self._requests.watch(patterns)
-        return [WatchCheckpoints(patterns, self.settings.checkpoint_settle_s)] if changed else []
-
     def _checkpoint_made(self, event: ev.CheckpointMade, now: Now) -> list[Decision]:
         return self._checkpoint("file", event.path, event.pattern, now)
 
@@ -393,25 +270,23 @@ class Requests(Launching):
             return []
         said = rec.ProgramSaid(now.unix, event.attempt, event.rank, ctl.CHECKPOINT, " ".join(event.words))
         before: list[Decision] = [] if self.history.checkpoints_told else [self._note(said)]
-        if self._requests.has_told(event.rank):
+        if self._requests.checkpoints.has_told(event.rank):
             before += self._checkpoint_settled(now)
-        self._requests.told(event.rank, now.mono + self.settings.checkpoint_settle_s)
+        self._requests.checkpoints.told(event.rank, now.mono)
         return before
 
     def _checkpoint_settled(self, now: Now) -> list[Decision]:
-        ranks = self._requests.take_checkpoint()
-        told = ", ".join(map(str, ranks[:8]))
-        return self._checkpoint("program", f"rank{'s' if len(ranks) > 1 else ''} {told}", "", now) if ranks else []
+        told = self._requests.checkpoints.take_told()
+        return self._checkpoint("program", told, "", now) if told else []
 
     def _checkpoint(self, sign: str, where: str, pattern: str, now: Now) -> list[Decision]:
         found: list[Decision] = []
         for request in self.history.control.to_come:
-            asked = request.asked
-            if not asked.checkpoints or self._pattern(request) != pattern or now.unix < asked.after:
+            left = self._requests.checkpoints.left(request, pattern, self.history, now.unix)
+            if left is None:
                 continue
-            left = max(0, asked.checkpoints - request.seen - 1)
-            found.append(self._note(rec.CheckpointSeen(now.unix, self._of_attempt, asked.number, sign, where[:500], left)))
-            if not left and asked.number not in self._requests.to_consider:
+            found.append(self._note(rec.CheckpointSeen(now.unix, self._of_attempt, request.number, sign, where[:500], left)))
+            if not left and request.number not in self._requests.to_consider:
                 found += self._act_now(request, now)
         return found
 
@@ -434,11 +309,11 @@ class Requests(Launching):
             found += self._requests_overdue(now)
         if self.phase is Phase.RUNNING and before is not Phase.RUNNING:
             found += self._leave_late(now)
-        return [*found, *(self._look_for_checkpoints() if self._requests.patterns else [])]
+        return [*found, *(self._requests.checkpoints.watch(self.history) if self._requests.checkpoints.patterns else [])]
 
     def _requests_overdue(self, now: Now) -> list[Decision]:
         found: list[Decision] = []
-        if self._requests.has_settled(now.mono):
+        if self._requests.checkpoints.has_settled(now.mono):
             found += self._checkpoint_settled(now)
         for number in self._requests.take_due(now.mono):
             request = self.history.control.get(number)
@@ -493,20 +368,6 @@ _TAKE: Mapping[str, _Take] = {
     ctl.STOP: Requests._act,
     ctl.REQUEUE: Requests._act,
     ctl.EXCLUDE: Requests._act,
-    ctl.REINSTATE: Requests._reinstate_nodes,
-    ctl.HOLD: Requests._hold,
-    ctl.RELEASE: Requests._release_rung,
-    ctl.NO_RESTARTS: Requests._no_restarts,
-    ctl.ALLOW_RESTARTS: Requests._allow_restarts,
-    ctl.UNDO: Requests._undo,
+    **dict.fromkeys(ctl.STANDS, Requests._answer_at_once),
 }
 _ACT: Mapping[str, _Take] = {ctl.STOP: Requests._stop, ctl.REQUEUE: Requests._requeue_asked, ctl.EXCLUDE: Requests._exclude}
-_STOP: Mapping[Phase, Callable[[Requests, str, Now], list[Decision]]] = {
-    Phase.LAUNCHING: Requests._stop_launch,
-    Phase.RUNNING: Requests._stop_running,
-    Phase.SETTLING: Requests._stop_settling,
-    Phase.HEALING: Requests._stop_healing,
-    Phase.REPLACING: Requests._stop_replacing,
-    Phase.ENDING: Requests._stop_ending,
-    Phase.REQUEUEING: Requests._stop_requeueing,
-}

@@ -90,7 +90,7 @@ class JudgeState:
         self._free = Spares()
         self._decided: rec.Decided | None = None
         self._timers = Timers()  # what is waited for
-        self._requests = RequestBook()
+        self._requests = RequestBook(settings)
         self._end = RunEnd()
 
     @property

@@ -1,24 +1,24 @@
-"""What the owner of the job has asked for and is still to come: when, after whose word, and the checkpoints it waits for."""
+"""What the owner of the job has asked for and is still to come: when, after whose word, and after which checkpoints."""
 
 from __future__ import annotations
 
+from ftslurm.model.settings.tree import Settings
+from ftslurm.policies.judge.parts.checkpoints import Checkpoints
+
 
 class RequestBook:
-    """to_consider: requests that wait for Slurm's word. patterns: of files that checkpoints make or change. Times are monotonic
-    seconds."""
+    """to_consider: requests that wait for Slurm's word. Times are monotonic seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings) -> None:
+        self.checkpoints = Checkpoints(settings)
         self.to_consider: tuple[int, ...] = ()
-        self.patterns: tuple[str, ...] = ()
         self._due: dict[int, float] = {}  # request that is carried out then at the latest
         self._in_hand = 0  # the one that the present trouble carries out
-        self._settles: float | None = None  # when a checkpoint that the program has told of counts
-        self._ranks: set[int] = set()  # which have told of it
 
     @property
     def next_due(self) -> float | None:
-        due = [*self._due.values(), *([] if self._settles is None else [self._settles])]
-        return min(due, default=None)
+        due = (*self._due.values(), self.checkpoints.next_due)
+        return min((at for at in due if at is not None), default=None)
 
     def forget(self, number: int) -> None:
         self._due.pop(number, None)
@@ -46,24 +46,3 @@ class RequestBook:
     def take_in_hand(self) -> int:
         number, self._in_hand = self._in_hand, 0
         return number
-
-    def watch(self, patterns: tuple[str, ...]) -> bool:
-        """False if those are watched already."""
-        changed, self.patterns = patterns != self.patterns, patterns
-        return changed
-
-    def has_told(self, rank: int) -> bool:
-        return rank in self._ranks
-
-    def told(self, rank: int, settles: float) -> None:
-        """It has made its part of a checkpoint, which is complete when no other has followed by then."""
-        self._ranks.add(rank)
-        self._settles = settles
-
-    def has_settled(self, now: float) -> bool:
-        return self._settles is not None and self._settles <= now
-
-    def take_checkpoint(self) -> list[int]:
-        """The ranks that have told of it."""
-        ranks, self._ranks, self._settles = sorted(self._ranks), set(), None
-        return ranks
