@@ -132,7 +132,7 @@ def settings_of(launch: Launch, local: bool) -> dict[str, tuple[Any, str]]:
     from ftslurm.cli.ftrun_options import fault_tolerance
 
     if launch.max_restarts > RESTARTS_MOST:
-        _say(f"--max-restarts={launch.max_restarts}: {RESTARTS_MOST} is as much as any job is given")
+        _say(f"--max-restarts={launch.max_restarts}: {RESTARTS_MOST} is the most for a job")
     values: dict[str, tuple[Any, str]] = {
         "max_job_restarts": (min(launch.max_restarts, RESTARTS_MOST), "--max-restarts"),
         "mode": (launch.policy, "--ft-restart-policy"),

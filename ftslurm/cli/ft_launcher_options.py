@@ -20,7 +20,7 @@ _UNUSED: Mapping[str, str] = {
     "master-addr": _MEETING, "master-port": _MEETING,
     "node-rank": "Slurm numbers the nodes",
     "start-method": "ranks are programs, not functions",
-    "logs-specs": "it names code of torch's; --redirects, --tee and --ft-per-cycle-applog-prefix are built in",
+    "logs-specs": "it names code of torch; --redirects, --tee and --ft-per-cycle-applog-prefix are built in",
 }  # fmt: skip
 _BUILT_IN = ("ft-per-cycle-applog-prefix", "ft-no-restart-exit-code")
 _ALSO_UNUSED = {name: why for name, why in WITHOUT_EFFECT.items() if name not in _BUILT_IN}
@@ -105,8 +105,9 @@ def parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         "ft_launcher", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="ft_launcher [options] training_script [its arguments]",
         description="ft_launcher's and torchrun's command line, run by ftrun: in an allocation on its nodes, elsewhere here.",
-        epilog="Every setting of ftrun's can be given besides, as --ft-set NAME=VALUE or FTRUN_NAME.\n"
-        "Exit status: 0; 1 whatever failed; 2 a wrong command line; 93 (--ft-no-restart-exit-code) no restart can help.",
+        epilog="Every setting of ftrun can be given as well, as --ft-set NAME=VALUE or FTRUN_NAME.\n"
+        "Exit status: 0 for success; 1 for any failure; 2 for a wrong command line;\n"
+        "93 (--ft-no-restart-exit-code) if no restart can help.",
     )  # fmt: skip
     theirs = made.add_argument_group("torchrun's options")
     for name, (kind, default) in _VALUES.items():
@@ -179,7 +180,9 @@ def _of_env(name: str, text: str, kind: Any) -> Any:
     try:
         return kind(text)
     except ValueError:
-        raise UsageError(f"PET_{_dest(name).upper()}={text}: no value for --{name}", hint="correct it, or unset it") from None
+        raise UsageError(
+            f"PET_{_dest(name).upper()}={text}: invalid value for --{name}", hint="correct it, or unset it"
+        ) from None
 
 
 def _dest(name: str) -> str:
@@ -198,14 +201,14 @@ def _check(args: argparse.Namespace) -> None:
     if args.module and args.no_python:
         raise UsageError("--module and --no-python exclude each other", hint="leave one out")
     if args.rdzv_backend.lower() != "c10d":
-        raise UsageError(f"--rdzv-backend={args.rdzv_backend}: only c10d is known", hint="leave it out")
+        raise UsageError(f"--rdzv-backend={args.rdzv_backend}: only c10d is supported", hint="leave it out")
     if args.applog_prefix and not args.applog_prefix.startswith("/"):
-        raise UsageError(f"--ft-per-cycle-applog-prefix={args.applog_prefix}: not an absolute path", hint="write it from / on")
+        raise UsageError(f"--ft-per-cycle-applog-prefix={args.applog_prefix}: not an absolute path", hint="begin it with /")
     for name in ("max_restarts", "term_timeout", "workers_stop_timeout", "monitor_interval"):
         if not 0 <= getattr(args, name) < 1e9:
             raise UsageError(f"--{name.replace('_', '-')}={getattr(args, name)}: out of range", hint="0 or more")
     if not 0 < args.ft_no_restart_exit_code < 256:
-        raise UsageError(f"--ft-no-restart-exit-code={args.ft_no_restart_exit_code}: no exit status", hint="1 to 255")
+        raise UsageError(f"--ft-no-restart-exit-code={args.ft_no_restart_exit_code}: not an exit status", hint="1 to 255")
     for name, kind in (("redirects", streams), ("tee", streams), ("local_ranks_filter", local_ranks)):
         try:
             kind(getattr(args, name))

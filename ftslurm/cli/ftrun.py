@@ -45,7 +45,7 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     line = split_command_line(argv, FLAGS | FT_LAUNCHER_FLAGS)
     if torchrun := [word for word in line.unknown if word.replace("_", "-").removeprefix("--") in TORCHRUN_OPTIONS]:
         raise UsageError(
-            f"{torchrun[0]} is an option of torchrun and ft_launcher, and none of srun or ftrun",
+            f"{torchrun[0]} is an option of torchrun and ft_launcher, not of srun or ftrun",
             hint=f"`ft_launcher {torchrun[0]} ...` takes it; with ftrun write -N, --ntasks-per-node, --ft-max-restarts",
         )
     asked, values = _own(line)

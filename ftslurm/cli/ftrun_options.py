@@ -76,7 +76,7 @@ LEAVES = {
     shell_complete=complete.words("sync", "async", "min-healthy"),
     help="async: restart only the rank that failed.",
 )
-@click.option("--ft-restart-policy", metavar="any-failed|min-healthy", help="ft_launcher's; see nodes.min_healthy.")
+@click.option("--ft-restart-policy", metavar="any-failed|min-healthy", help="As ft_launcher's; see nodes.min_healthy.")
 @click.option(
     "--ft-watch",
     metavar="L0|L1|L2",
@@ -84,7 +84,7 @@ LEAVES = {
     help="Watch Python ranks with a probe, to tell which one hangs.",
 )
 @click.option("--ft-provide", metavar="nvrx,aimaster", help="Stand in for these packages, even where they are installed.")
-@click.option("--ft-retry-keyword", metavar="WORD", multiple=True, help="In a failed rank's output: worth another try.")
+@click.option("--ft-retry-keyword", metavar="WORD", multiple=True, help="Retry the job if a failed rank printed WORD.")
 @click.option("--ft-max-restarts", metavar="N", help="Requeues allowed for the job, 0 to 128.")
 @click.option("--ft-spares", metavar="N", help="Keep N nodes of the allocation as spares for bad ones.")
 @click.option("--ft-min-nodes", metavar="N", help="Continue with at least N nodes if a bad one cannot be replaced.")

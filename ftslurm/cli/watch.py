@@ -60,7 +60,7 @@ def _wait_for_ledger(job: str) -> None:
             if (word := not_begun(job, os.geteuid(), os.environ)) is None:
                 raise
         why = f" ({word.reason})" if word.reason not in ("", "None") else ""
-        if (line := f"job {job} is {word.state.lower()}{why}: ftrun has not begun in it") != told:
+        if (line := f"job {job} is {word.state.lower()}{why}: ftrun has not started in it") != told:
             click.echo(visible(line), err=True)
             told = line
         time.sleep(LEDGER_S)

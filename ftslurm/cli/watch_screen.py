@@ -322,13 +322,13 @@ class JobPage(LookingPage):
 
         def pieces(page: TextPage) -> Iterator[list[str]]:
             if asked:
-                yield [f"{node} is asked what its ranks are doing", ""]
+                yield [f"asking {node} what its ranks are doing", ""]
                 yield self._stacks(page, asked, node)
             kept = self._watch.evidence()
             for path, text in reversed(kept):
                 yield [f"==> {visible(path)} <==", *text.splitlines(), ""]
             if not asked and not kept:
-                yield ["no ranks run that could be asked, and nothing was kept of ranks that hung"]
+                yield ["no ranks run now, and no record of hung ranks was kept"]
 
         self.app.push_screen(TextPage(f"what ranks are doing{f' on {node}' if node else ''}", pieces, at_end=False))
 

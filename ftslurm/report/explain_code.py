@@ -274,7 +274,7 @@ def _requeues(s: Settings) -> Steps:
 
 def _retriable(finding: Finding) -> str:
     words = {Retriable.YES: "worth another try", Retriable.ONCE: "worth one more try", Retriable.NO: "not worth another try"}
-    return words.get(finding.retriable, "nobody knows whether it is worth another try")
+    return words.get(finding.retriable, "unknown whether it is worth another try")
 
 
 def _nth(number: int) -> str:

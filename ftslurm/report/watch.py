@@ -153,7 +153,7 @@ def _tally(seen: Seen) -> Iterable[tuple[str, str]]:
         parts.append(f"{_rate(min(rates))} steps/s" if len(rates) == 1 else f"{_rate(min(rates))} to {_rate(max(rates))} steps/s")
     bad = [device for node in live.nodes for device in node.devices if device.health != "good"]
     if bad:
-        parts.append(f"{counted(len(bad), 'device')} not well")
+        parts.append(f"{counted(len(bad), 'device')} unhealthy")
     yield f"ranks    {'; '.join(parts)}", "bad" if bad else ""
 
 

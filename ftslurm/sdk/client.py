@@ -312,7 +312,7 @@ def _new_section(name: str) -> _Section:
 
 # --- staged intervals
 
-_NO_INTERVAL = "%r is no interval: seconds, or -1 to switch it off"
+_NO_INTERVAL = "%r is not an interval: give seconds, or -1 to switch it off"
 _base: float | None = None  # seconds that hold where no scope says otherwise
 _scopes: list[list[float]] = []  # of those entered and not left, the last one holds; each a list, to be told by identity
 

@@ -102,7 +102,7 @@ def retriable(path: str, words: Iterable[str]) -> str:
         told = [word for word in (_line(word, WORD_MAX) for word in islice(words, WORDS_MAX)) if word]
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    return _in_parts(path, "retriable", told, lambda part: {"words": part}) if told else "there is no word in it"
+    return _in_parts(path, "retriable", told, lambda part: {"words": part}) if told else "it holds no words"
 
 
 def limits(
@@ -160,8 +160,8 @@ def _append(path: str, line: bytes, most: int) -> str:
         if not stat.S_ISREG(told.st_mode):
             return f"{path} is not a file"
         if told.st_size + len(line) > most:
-            return "too much was said already"
-        return "" if os.write(fd, line) == len(line) else "there is no space"
+            return "this rank has already said as much as it may"
+        return "" if os.write(fd, line) == len(line) else "there is no space for it"
     finally:
         os.close(fd)
 

@@ -219,7 +219,7 @@ class RankMonitorClient:
         path = ft.notes_path()
         why = notes.control(path, _ACTIONS[req.action], str(req.description)) if path else "this rank was not started by ftrun"
         if why:
-            self.logger.warning("%s was not passed on: %s", req, why)
+            self.logger.warning("%s was not passed to ftrun: %s", req, why)
 
     def _calc(self) -> TimeoutsCalc:
         if not self.is_initialized or self.timeouts_calc is None:
@@ -247,7 +247,7 @@ class RankMonitorClient:
         self._told[kind] = known
         why = notes.limits(path, told.initial, told.subsequent, inside.out_of_section, inside.section)
         if why:
-            self.logger.warning("the calculated timeouts were not passed on: %s", why)
+            self.logger.warning("the calculated timeouts were not passed to ftrun: %s", why)
 
     def _tell_iteration(self) -> None:
         """Megatron-LM keeps the number of the step where everybody can read it."""

@@ -193,5 +193,5 @@ def _yaml(verb: str) -> Any:
     try:
         import yaml
     except ImportError:
-        raise ImportError(f"to {verb} a config file, this Python needs PyYAML, which it has not: pip install pyyaml") from None
+        raise ImportError(f"PyYAML, which is needed to {verb} a config file, is not installed: pip install pyyaml") from None
     return yaml

@@ -83,7 +83,7 @@ def _rest(ours: str, real: "Callable[[], ModuleType | None]") -> "Callable[[str]
             return getattr(loaded[0], name)
         except AttributeError:
             where = "the installed one has none" if loaded[0] is not None else f"{_NVRX} is not installed"
-            text = f"module {ours!r} has no {name!r}: ftslurm stands in for its client alone, and {where}"
+            text = f"module {ours!r} has no {name!r}: ftslurm stands in for its client only, and {where}"
             raise AttributeError(text) from None
 
     return getattr_
@@ -118,7 +118,7 @@ class Finder:
 
             return spec_from_file_location(name, f"{OWN[name]}/__init__.py", submodule_search_locations=[OWN[name]])
         if name.startswith(f"{_NVRX}.") and self._others and _is_missing() and _is_import():
-            why = f"No module named {name!r}: {_NVRX} is not installed, and ftslurm stands in for the client of {_FT} alone"
+            why = f"No module named {name!r}: {_NVRX} is not installed, and ftslurm stands in for the client of {_FT} only"
             raise ModuleNotFoundError(why, name=name)
         return None
 

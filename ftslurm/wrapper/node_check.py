@@ -91,7 +91,7 @@ def _unwell(seen: ProbeAnswer, meaning: Meaning) -> Iterable[Finding]:
     for report in seen.reports:
         if report.health is DeviceHealth.FAULTY:
             names = [meaning(report.kind, code, report.severity).name for code in report.codes]
-            yield Finding("device", NodeHealth.UNKNOWN, f"{report.device} is not well: {', '.join(names) or 'no code'}")
+            yield Finding("device", NodeHealth.UNKNOWN, f"{report.device} is unhealthy: {', '.join(names) or 'no code'}")
 
 
 def main() -> None:

@@ -144,4 +144,4 @@ def test_one_that_she_has_laid_there_is_not_taken(state: Path) -> None:
     os.chown(path, NEIGHBOUR, NEIGHBOUR)
     assert "Permission denied" in run_as(OWNER, READ, word)
     path.chmod(0o666)
-    assert "is not ours alone" in run_as(OWNER, READ, word)
+    assert "belongs to another user" in run_as(OWNER, READ, word)

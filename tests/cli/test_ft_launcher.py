@@ -394,7 +394,7 @@ def test_files_that_cannot_be_written_are_a_sentence(launch: Launcher, tmp_path:
     ended = launch.program(f"--log-dir={tmp_path}/file/logs", "-r3", "--no-python", "true")
     assert ended.status == 1 and "--log-dir" in ended.err and "Not a directory" in ended.err
     ended = launch.program(f"--ft-per-cycle-applog-prefix={tmp_path}/file/logs/job.log", "--no-python", "true")
-    assert ended.status == 1 and f"its output cannot go into {tmp_path}/file/logs: Not a directory" in ended.err, ended.err
+    assert ended.status == 1 and f"its output cannot be written to {tmp_path}/file/logs: Not a directory" in ended.err, ended.err
 
 
 def test_a_program_finds_where_to_write_how_it_failed(launch: Launcher, tmp_path: Path) -> None:

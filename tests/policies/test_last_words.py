@@ -117,7 +117,7 @@ def test_what_only_reports_another_s_end_is_not_said_by_the_program() -> None:
 def test_a_program_that_says_an_error_and_ends_itself_meets_it_again(status: int, signal: int) -> None:
     v = verdict({1: "Fatal: the recipe does not fit the oven\n"}, status, signal)
     assert (v.error_class, v.retriable, v.suspects, v.confirm) == (ErrorClass.USER_CODE, Retriable.NO, (), 1)
-    assert v.evidence[0].endswith("; it said: Fatal: the recipe does not fit the oven")
+    assert v.evidence[0].endswith("; it printed: Fatal: the recipe does not fit the oven")
 
 
 @pytest.mark.parametrize(("status", "signal"), [(1, 0), (0, 11), (0, 9)])
@@ -144,7 +144,7 @@ def test_torchrun_s_table_shows_its_root_cause() -> None:
     assert v.error_class is ErrorClass.UNKNOWN and "exitcode  : 1 (pid: 2021)" in v.evidence[0]
     assert root_cause(TABLE.format(-9).encode()) == b"exitcode  : -9 (pid: 2021)" and root_cause(b"exitcode  : 1") == b""
     v = verdict({1: TABLE.format(-9)})
-    assert v.signature == "SIGKILL" and v.evidence[0].endswith("it said: exitcode  : -9 (pid: 2021)")
+    assert v.signature == "SIGKILL" and v.evidence[0].endswith("it printed: exitcode  : -9 (pid: 2021)")
     assert child_line("a\nsubprocess died with <Signals.SIGKILL: 9>.\nb") == "subprocess died with <Signals.SIGKILL: 9>."
 
 
@@ -211,7 +211,7 @@ def test_an_exception_that_points_elsewhere_defers_to_what_is_said_there() -> No
     assert verdict({1: away.format("See the stack trace for the root cause.") + later}).signature == "enospc"
     assert verdict({1: away.format("The oven is cold.") + later}).signature == "RuntimeError at t.py:3"
     alone = verdict({1: "Error: no ink\n" + away.format("Check the logs for the actual error.")})
-    assert alone.signature == "RuntimeError at t.py:3" and alone.evidence[0].endswith("it said: Error: no ink")
+    assert alone.signature == "RuntimeError at t.py:3" and alone.evidence[0].endswith("it printed: Error: no ink")
 
 
 def test_a_long_line_is_shown_where_it_says_it() -> None:
@@ -228,7 +228,7 @@ def test_a_header_among_symptoms_defers_too() -> None:
 
 def test_a_symptom_shows_what_its_rank_said_besides() -> None:
     v = verdict({1: "Error: the list of hosts is empty\nNCCL WARN something\n"})
-    assert "NCCL WARN something" in v.evidence[0] and v.evidence[0].endswith("it said: Error: the list of hosts is empty")
+    assert "NCCL WARN something" in v.evidence[0] and v.evidence[0].endswith("it printed: Error: the list of hosts is empty")
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_nothing_is_said_twice() -> None:
     job = Campaign()
     job.fails(1, "")
     told = facts(last_card(job.job.ledger))
-    assert told["what"] == "exit 1; the last that it said: step"
+    assert told["what"] == "exit 1; its last line: step"
     assert "exited with status" not in told["why"]
     down = Job().begin()
     down.slurm = replace(down.slurm, bad_nodes=(("n2", "DOWN*"),))

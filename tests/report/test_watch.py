@@ -85,7 +85,7 @@ def test_what_is_not_well_stands_out() -> None:
     assert [(row.cells[1], row.weight) for row in nodes(found).rows] == [("0.2s", "bad"), ("40s", "bad")]
     heard = replace(live, nodes=live.nodes[:1])
     assert ranks(seen(job, heard)).rows[1].cells[2] == "no contact"
-    assert devices(found).rows[0].cells[-1] == "80E01801" and "1 device not well" in told(found)
+    assert devices(found).rows[0].cells[-1] == "80E01801" and "1 device unhealthy" in told(found)
     silent = replace(live, nodes=(live.nodes[0], NodeLive("n2", 40.0, 1.0, (RankLive(1, 1),))))
     assert [row.cells[2] for row in ranks(seen(job, silent)).rows] == ["exit 1", "silent"]
 

@@ -414,7 +414,7 @@ def test_a_node_whose_devices_are_well_is_not_left_over_a_program_that_sees_none
     job = Campaign(per_node=1)
     job.job.there = {"n1": {"nvidia": 8}, "n2": {"nvidia": 8}}
     assert job.fails(1, NO_GPU) == "unconditional-requeue" and job.excluded == set()
-    assert "the devices of n2 have been looked at since, and are well" in job.job.said
+    assert "a check since then found the devices of n2 healthy" in job.job.said
 
 
 def test_one_that_did_not_answer_is_as_good_as_before() -> None:

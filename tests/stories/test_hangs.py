@@ -177,7 +177,7 @@ def test_a_warning_from_slurm_is_no_hang() -> None:
 
 def test_a_heartbeat_that_does_not_come_is_a_hang() -> None:
     job = Job(ON).begin()
-    job.tell(ev.BeatOverdue(1, "no heartbeat for 3.0 s, and 3 s are allowed"))
+    job.tell(ev.BeatOverdue(1, "no heartbeat for 3.0 s; the limit is 3 s"))
     assert job.rungs == ["hang-restart"] and job.recorded(rec.HangSeen)[0].sign == "beat"
     assert "rank 1 on n1" in job.recorded(rec.HangSeen)[0].what
 
@@ -367,7 +367,7 @@ def test_an_agent_of_a_node_without_ranks_is_not_waited_for() -> None:
 # --- limits that the program sets while it runs
 
 UNSAID = Settings()  # nobody has said anything of hang restarts
-OVERDUE = ev.BeatOverdue(1, "no heartbeat for 3.0 s, and 3 s are allowed")
+OVERDUE = ev.BeatOverdue(1, "no heartbeat for 3.0 s; the limit is 3 s")
 
 
 @pytest.mark.parametrize(
@@ -482,7 +482,7 @@ def test_a_job_that_goes_on_does_not_seem_to_hang_any_more(sign: str, by: str) -
     elif sign == "silence":
         job.tell(*(ev.RankSilent(rank, 60.0) for rank in range(4)))
     else:
-        job.tell(ev.BeatOverdue(1, "no heartbeat for 3.0 s, and 3 s are allowed"))
+        job.tell(ev.BeatOverdue(1, "no heartbeat for 3.0 s; the limit is 3 s"))
     hung = status(job.ledger)
     assert hung is not None and hung.state.startswith("seems to hang") and hung.hang is not None
     assert summarise(job.ledger).state == "hanging"  # type: ignore[union-attr]

@@ -321,7 +321,7 @@ def test_who_waits_for_a_rank_that_has_given_up_its_groups_hangs() -> None:
     gone = replace(OUTSIDE[2], groups=(replace(GROUP, entered=10, completed=10),), left=True)
     job = standing((*INSIDE[:2], gone, INSIDE[3]), seconds=20.0)
     job.wait(180)
-    assert job.rungs == ["hang-restart"] and "it has given up its process groups" in job.said
+    assert job.rungs == ["hang-restart"] and "it has destroyed its process groups" in job.said
 
 
 def test_what_names_nobody_is_kept_and_not_said() -> None:
@@ -400,7 +400,7 @@ def test_a_rank_that_never_comes_to_init_process_group_is_found() -> None:
     assert not job.rungs and "rank 2 on n2 in init_process_group: asleep in hrtimer_nanosleep" in job.said
     job.wait(40)
     assert job.rungs == ["hang-restart"]
-    assert "rank 0-1,3 waits in init_process_group; rank 2 has not come" in job.recorded(rec.CulpritSeen)[0].evidence
+    assert "rank 0-1,3 waits in init_process_group; rank 2 has not arrived" in job.recorded(rec.CulpritSeen)[0].evidence
 
 
 @pytest.mark.parametrize("work", WORK[:3])
@@ -586,6 +586,6 @@ def test_the_ledger_has_who_hangs_in_fields(settings: Settings) -> None:
 
 def test_so_it_has_of_a_late_beat_and_of_ranks_that_do_not_end() -> None:
     job = Job(ENDS).begin()
-    job.tell(ev.BeatOverdue(2, "no heartbeat for 3.0 s, and 3 s are allowed"))
+    job.tell(ev.BeatOverdue(2, "no heartbeat for 3.0 s; the limit is 3 s"))
     (hang,) = job.recorded(rec.HangSeen)
     assert (hang.sign, hang.ranks, hang.nodes, hang.hang_class) == ("beat", (2,), ("n2",), "")

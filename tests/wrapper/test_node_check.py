@@ -64,7 +64,7 @@ def test_a_fault_that_does_not_heal_speaks_against_it(node: Node) -> None:
 def test_with_a_fault_that_may_heal_it_is_not_taken_but_nothing_is_held_against_it(node: Node) -> None:
     node.breaks(HEALS)
     good, why = node.check()
-    assert good is None and "0.0 is not well" in why
+    assert good is None and "0.0 is unhealthy" in why
 
 
 def test_a_node_without_devices_is_judged_by_the_command_alone(bare: Node) -> None:

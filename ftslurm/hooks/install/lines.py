@@ -48,7 +48,7 @@ def _activation(config: Mapping[str, str]) -> list[str]:
 
 def conf_lines(folder: str, config: Mapping[str, str] | None) -> list[str]:
     """config: of `scontrol show config`, None if Slurm did not answer. Comments say what to do where a line will not do."""
-    lines = [] if config is not None else ["# Slurm did not answer, so nobody knows what slurm.conf holds already"]
+    lines = [] if config is not None else ["# Slurm did not answer, so what slurm.conf holds already is unknown"]
     known = config or {}
     for name, key in KEYS.items():
         if key:

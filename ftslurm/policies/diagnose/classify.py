@@ -56,7 +56,7 @@ EXCERPT_BEFORE = 80
 BEGINNING_CHARS = 80
 # Says nothing by itself: Python's status for any exception, and false(1)'s.
 GENERAL_ERROR = 1
-_LESS_MEMORY = "ask for more (--mem), or use less: fewer loader workers, smaller batches"
+_LESS_MEMORY = "request more memory (--mem), or use less: fewer loader workers, smaller batches"
 # What programs end with over any error, so that their own words tell more: beside 1, a wrong call, a status of their own,
 # and exit(-1).
 _ANY_ERROR = frozenset({GENERAL_ERROR, 2, 3, 255})
@@ -266,10 +266,10 @@ def _of_fault(fault: Fault) -> Lead:
 
 def _out_of_memory(killed: Sequence[RankEnd]) -> Verdict:
     """The job's own doing, whichever node it happens on: nobody is excluded for it."""
-    evidence = tuple(f"rank {end.rank} on {end.node}: killed by the kernel for want of memory" for end in killed)
+    evidence = tuple(f"rank {end.rank} on {end.node}: killed by the kernel: out of memory" for end in killed)
     lead = Lead(
-        killed[0].rank, killed[0].node, "killed by the kernel for want of memory",
-        spread=f"{len(killed)} ranks so" if len(killed) > 1 else "", advice=_LESS_MEMORY,
+        killed[0].rank, killed[0].node, "killed by the kernel: out of memory",
+        spread=f"{len(killed)} ranks" if len(killed) > 1 else "", advice=_LESS_MEMORY,
     )  # fmt: skip
     return Verdict(
         ErrorClass.OOM, Retriable.NO, Confidence.FACT, "oom-kill", evidence[0], (), evidence[:EVIDENCE_LINES], confirm=1,
@@ -376,7 +376,7 @@ def _by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit])
     evidence += [str(hit) for hit in _one_a_rank(roots) if hit.end.rank != first.end.rank and hit.pattern.id == p.id]
     if others:
         beside = ", ".join(f"{name} x{times}" for name, times in others.most_common(4))
-        evidence.append(f"beside it, taken for consequences: {beside}")
+        evidence.append(f"also seen, and taken as consequences: {beside}")
     return Verdict(
         error_class, Retriable.ONCE if alone else retriable, Confidence.STRONG, p.id,
         f"{p.name}{f', {where}' if where else ''} ({first})", suspects, tuple(evidence[:EVIDENCE_LINES]),
@@ -465,7 +465,7 @@ def _with_keywords(verdict: Verdict, hits: Sequence[Hit]) -> Verdict:
     """A keyword of the user's own, in the output of a rank that failed, makes the error retriable (AIMaster)."""
     for hit in hits:
         if hit.own and hit.pattern.id.startswith("keyword:"):
-            evidence = (*verdict.evidence[: EVIDENCE_LINES - 1], f"called retriable by its own word: {hit}")
+            evidence = (*verdict.evidence[: EVIDENCE_LINES - 1], f"matches retry.keywords: {hit}")
             return replace(verdict, retriable=Retriable.YES, evidence=evidence, called=True)
     return verdict
 
@@ -494,11 +494,11 @@ def _by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
         error_class = kind.error_class
     return Verdict(
         error_class, first.pattern.retriable, Confidence.WEAK, first.pattern.id,
-        f"{first.pattern.name} ({first}); a consequence, its cause was not seen", suspects, tuple(evidence[:EVIDENCE_LINES]),
+        f"{first.pattern.name} ({first}); a consequence; its cause was not seen", suspects, tuple(evidence[:EVIDENCE_LINES]),
         shown={} if suspects or waited else _places(_ranks_of(hit for hit in symptoms if hit.pattern is first.pattern)),
         lead=Lead(
             first.end.rank, first.end.node, _words_of(first, symptoms), first.pattern.name, first.place,
-            "a consequence: its cause was not seen", first.pattern.note,
+            "a consequence; its cause was not seen", first.pattern.note,
         ),
     )  # fmt: skip
 
@@ -567,7 +567,7 @@ def _by_loss(lost: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
     return Verdict(
         ErrorClass.UNKNOWN, Retriable.YES, Confidence.WEAK, "lost", evidence[0],
         suspects if len(suspects) == 1 else (), tuple(evidence[:EVIDENCE_LINES]),
-        lead=Lead(lost[0].rank, lost[0].node, "vanished", "nobody knows why"),
+        lead=Lead(lost[0].rank, lost[0].node, "vanished", "for an unknown reason"),
     )  # fmt: skip
 
 
@@ -596,7 +596,7 @@ def _by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Seq
         held = False  # a launcher that fails says nothing on the program's behalf; a program that speaks has ended itself
     # What is wrong with one node's processor or installation, another node may not have.
     others = held and m.retriable is Retriable.NO and bool(_no_other_node(same, ends))
-    evidence = [what + (f" ({m.meaning})" if known else ", and nothing it printed is known") + words]
+    evidence = [what + (f" ({m.meaning})" if known else ", and none of its output is known") + words]
     evidence += [str(hit) for hit in _one_a_rank(symptoms)]
     crash = signature in _ASKED_FOR and (everywhere or len({end.node for end in ends}) == 1)
     error_class = m.error_class if known else ErrorClass.UNKNOWN
@@ -639,7 +639,7 @@ def _by_last_words(
 
     Unless its words are about something that passes.
     """
-    what = f"rank {first.rank} on {first.node} {first.status}; it said: {words}"
+    what = f"rank {first.rank} on {first.node} {first.status}; it printed: {words}"
     evidence = [what, *(str(hit) for hit in _one_a_rank(symptoms))]
     kind = kind_of_words(words) or Kind(ErrorClass.USER_CODE, Retriable.NO)
     return Verdict(
@@ -652,8 +652,8 @@ def _with_own_words(hit: Hit, hits: Sequence[Hit]) -> str:
     """A header or a symptom with what its rank has said besides, which may be the cause that no pattern knows."""
     own = _beside(hit, hits)
     if not own and (before := _led_to(hit, hits)):
-        return f"{hit}; right before it: {before}"
-    return f"{hit}; it said: {own}" if own else str(hit)
+        return f"{hit}; just before: {before}"
+    return f"{hit}; it printed: {own}" if own else str(hit)
 
 
 def _led_to(hit: Hit, hits: Sequence[Hit]) -> str:
@@ -724,9 +724,9 @@ def _last_words(end: RankEnd) -> str:
         if _BARE_CRASH.search(shown) and (own := told_error(said, reports=False)):
             shown = own
         if found := shown or (child_line(said) if number else "") or told_error(said) or told_error(said, mild=True):
-            return visible(f"; it said: {found}")
+            return visible(f"; it printed: {found}")
     if last := next((line.strip() for text in _said(end) for line in reversed(text.splitlines()) if line.strip()), ""):
-        return visible(f"; the last that it said: {last[:EVIDENCE_CHARS]}")
+        return visible(f"; its last line: {last[:EVIDENCE_CHARS]}")
     return ""
 
 
@@ -738,7 +738,7 @@ def _said(end: RankEnd) -> Iterator[str]:
 
 
 def _nothing(ends: Sequence[RankEnd]) -> Verdict:
-    what = "no rank failed by itself, and nothing that was printed is known"
+    what = "no rank failed by itself, and no output is known"
     return Verdict(ErrorClass.UNKNOWN, Retriable.UNKNOWN, Confidence.NONE, "unknown", what)
 
 

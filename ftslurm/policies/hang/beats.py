@@ -205,9 +205,9 @@ def _waits_for_step(watch: Watch, limits: BeatLimits) -> bool:
 
 def _in_words(clock: _Running, waited_s: float) -> str:
     sentence = {
-        "first beat": "the first heartbeat did not come in {waited}",
+        "first beat": "no first heartbeat for {waited}",
         "beat": "no heartbeat for {waited}",
         "section": "section `{section}` has been open for {waited}",
         "out of section": "no section has been open for {waited}",
     }[clock.what].format(section=clock.section, waited=f"{waited_s:.1f} s")
-    return f"{sentence}, and {clock.limit_s:g} s are allowed"
+    return f"{sentence}; the limit is {clock.limit_s:g} s"

@@ -64,7 +64,7 @@ _STACKS = (
         "loader",
         _compiled(r"_try_get_data|utils/data/dataloader\.py|utils/data/_utils/(?:worker|fetch)\.py"),
         "ranks wait for their DataLoader workers",
-        "use fewer workers (num_workers), give the job more shared memory, look at the storage that the data is read from",
+        "use fewer workers (num_workers), give the job more shared memory, or check the storage that holds the data",
     ),
     (
         "sync-batch-norm",
@@ -88,7 +88,7 @@ _STACKS = (
         "rendezvous",
         _compiled(r"init_process_group|TCPStore|rendezvous"),
         "ranks wait for each other in init_process_group",
-        "see that every rank has the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE and a RANK of its own; that all were started",
+        "check that all ranks were started, with one MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and each with its own RANK",
     ),
 )
 _ADVICE = {name: (what, advice) for name, _, what, advice in _STACKS}
@@ -138,8 +138,8 @@ def _error_of_some(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint 
         return None
     told = tuple(f"rank {end.rank} on {end.node}: {_line(texts[end.rank], hit)}" for end, hit in list(lines.items())[:4])
     return Hint(
-        "error-and-running", "some ranks have printed an error and have not ended: the others wait for them",
-        "mend that error; let the program end when it has one (sys.exit, no bare except)", told,
+        "error-and-running", "some ranks printed an error but still run, and the others wait for them",
+        "fix that error, and make the program exit on an error (sys.exit, no bare except)", told,
     )  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def _gdr(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
         return None
     return Hint(
         "gdr-mixed", "NCCL uses GPUDirect RDMA on some nodes only",
-        "set NCCL_NET_GDR_LEVEL=0, or have the GPUDirect module loaded on the others",
+        "set NCCL_NET_GDR_LEVEL=0, or load the GPUDirect module on the other nodes",
         (f"with: {', '.join(with_gdr)}", f"without: {', '.join(without)}"),
     )  # fmt: skip
 
@@ -161,8 +161,8 @@ def _error_12(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | Non
     if not lines:
         return None
     return Hint(
-        "ib-retries", "the network gave up sending (RDMA retries used up, error 12)",
-        "NCCL_IB_GID_INDEX=3 (RoCE v2), NCCL_IB_TC=128 and NCCL_IB_TIMEOUT=22 (17 s) get over short breaks; look at the links",
+        "ib-retries", "the network gave up sending (RDMA retries exhausted, error 12)",
+        "NCCL_IB_GID_INDEX=3 (RoCE v2), NCCL_IB_TC=128 and NCCL_IB_TIMEOUT=22 (17 s) survive short breaks; check the links",
         tuple(lines[:4]),
     )  # fmt: skip
 
@@ -176,8 +176,8 @@ def _hccl_place(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | N
     if not places:
         return None
     return Hint(
-        "hccl-place", f"HCCL names where it began: {'; '.join(list(places)[:4])}",
-        "look at the device and link there first; `Heartbeat Lost` is a process that is gone, `Stuck` one that does not get on",
+        "hccl-place", f"HCCL reports where it began: {'; '.join(list(places)[:4])}",
+        "check the device and link there first; `Heartbeat Lost` means a process that ended, `Stuck` one without progress",
         tuple(places.values())[:4],
     )  # fmt: skip
 
@@ -195,8 +195,8 @@ def _epochs(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
         return None
     told = ", ".join(f"rank {rank}: {epoch}" for rank, epoch in sorted(last.items())[:16])
     return Hint(
-        "epochs", "ranks are in different epochs: their data is not split evenly, and some wait for others that are done",
-        "split the data so that all ranks have the same number of steps (drop_last, DistributedSampler, slicing)", (told,),
+        "epochs", "ranks are in different epochs: their data is split unevenly, so some wait for ranks that have finished",
+        "split the data so that all ranks take the same number of steps (drop_last, DistributedSampler, slicing)", (told,),
     )  # fmt: skip
 
 
@@ -208,8 +208,8 @@ def _before_nccl(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | 
         return None
     return Hint(
         "before-first-collective",
-        "no rank has printed a line of NCCL or of a training step: the job stands still before it trains",
-        "set NCCL_DEBUG=INFO to see more; see that master address, port and rank are passed to every process",
+        "no rank has printed a line of NCCL or of a training step: the job stalled before it began to train",
+        "set NCCL_DEBUG=INFO to see more; check that every process gets the master address, the port and its rank",
         (),
     )  # fmt: skip
 
@@ -249,8 +249,8 @@ def _odd_wait(stacks: Mapping[str, str]) -> Hint | None:
     if many < LEAST_ALIKE or times != 1:
         return None
     node, rank = next(each for each, wait in waits.items() if wait == odd)
-    what = f"rank {rank} on {node} is not where the others wait: it is in {', '.join(odd)}, they are in {', '.join(usual)}"
-    return Hint("odd-wait", what, f"look at rank {rank} first: what it does outside of collectives", (what,))
+    what = f"rank {rank} on {node} does not wait where the others do: it is in {', '.join(odd)}, they are in {', '.join(usual)}"
+    return Hint("odd-wait", what, f"find out what rank {rank} does outside collectives", (what,))
 
 
 def _wait(hit: re2._Match) -> str:

@@ -126,7 +126,7 @@ def _outside(memory: SlowMemory, seen: Window, limits: SlowLimits) -> tuple[Slow
         return memory, None
     usual = median(seen.outside_s.values())
     told = ", ".join(f"rank {rank} {seen.outside_s[rank] * 1e3:.1f} ms" for rank in sorted(lasting)[:8])
-    cause = f"longer outside communication than the others: {told}; median {usual * 1e3:.1f} ms"
+    cause = f"spends longer outside communication than the others: {told}; median {usual * 1e3:.1f} ms"
     return memory, _finding(Kind.NON_COMM_SLOW, lasting, seen.nodes, cause)
 
 

@@ -369,7 +369,7 @@ def _stopped(state: JobState) -> Finding | None:
     if outside:
         return _finding(state, Kind.NON_COMM_HANG, outside, "stopped by a signal outside communication", evidence=told)
     if None in places.values():
-        return _finding(state, Kind.UNKNOWN, ranks, "stopped by a signal, it is not known in what place", evidence=told)
+        return _finding(state, Kind.UNKNOWN, ranks, "stopped by a signal; whether inside communication is unknown", evidence=told)
     return _finding(state, Kind.COMM_HANG, ranks, "stopped by a signal inside communication", evidence=told)
 
 
@@ -403,7 +403,7 @@ def _roots(state: JobState) -> Finding | None:
     roots = sorted(rank for rank in state.waited_for - waiting if rank in state.views)
     unseen = sorted(rank for rank in state.waited_for - waiting if rank not in state.views)
     if unseen and not roots:
-        words = f"the others wait for rank {fold(unseen)}, of which nothing is known"
+        words = f"the others wait for rank {fold(unseen)}, which ftrun knows nothing about"
         return _finding(state, Kind.UNKNOWN, unseen, words, state.gates)
     if not roots:
         return None
@@ -413,13 +413,13 @@ def _roots(state: JobState) -> Finding | None:
     roots = [rank for rank in roots if state.views[rank].polls_s is None] or roots
     hidden = [rank for rank in roots if _may_wait(state.views[rank])]
     if hidden:
-        words = f"the others wait for rank {fold(hidden)}, which may wait itself in one of more process groups than are watched"
+        words = f"the others wait for rank {fold(hidden)}, which may itself wait in a process group that the probe does not watch"
         return _finding(state, Kind.UNKNOWN, hidden, words, state.gates)
     held = [gate for gate in state.gates if not set(roots).isdisjoint(gate.missing)]
     views = [state.views[rank] for rank in roots]
     words = "; ".join(
         dict.fromkeys(
-            f"{'it has given up its process groups, ' * view.left}{what_it_does(view)}" for view in views[:EVIDENCE_MAX]
+            f"{'it has destroyed its process groups; ' * view.left}{what_it_does(view)}" for view in views[:EVIDENCE_MAX]
         )
     )
     seen = tuple(
@@ -451,7 +451,7 @@ def _not_come(state: JobState) -> Finding | None:
     operation = next((stay.operation for rank in here if (stay := state.views[rank].inside)), "a loop that polls")
     words = "; ".join(dict.fromkeys(what_it_does(view) for view in absent[:EVIDENCE_MAX]))
     ranks = [view.rank for view in absent]
-    seen = (f"rank {fold(here)} waits in {operation}; rank {fold(ranks)} has not come",)
+    seen = (f"rank {fold(here)} waits in {operation}; rank {fold(ranks)} has not arrived",)
     if any(map(_may_wait, absent)):
         return replace(_finding(state, Kind.UNKNOWN, ranks, words, (), seen), operation=operation)
     blamed = [view.node for view in absent if view.process is ProcessState.DISK]
@@ -479,7 +479,7 @@ def _in_vain(state: JobState) -> Finding | None:
     seen = tuple(
         f"rank {fold(gate.waiting)} waits in {state.operation_of([gate])} for rank {fold(gate.missing)}" for gate in held
     )
-    words = "it waits where nobody is left to come"
+    words = "it waits for ranks that cannot arrive any more"
     return replace(_finding(state, Kind.NON_COMM_HANG, here, words, held, seen), operation=operation)
 
 
@@ -492,17 +492,17 @@ def what_it_does(view: RankView) -> str:
     if view.process is ProcessState.DISK:
         return f"uninterruptible wait in {view.wchan or 'the kernel'} (storage or driver)"
     if view.polls_s is not None:
-        return f"it polls, {view.polls_s:.0f} times a second, and does nothing else"
+        return f"it only polls, {view.polls_s:.0f} times a second"
     cpu_percent = view.cpu_percent or 0.0
     spinning = view.process is ProcessState.RUNNING or cpu_percent > BUSY_CPU_PERCENT
     if view.gil_held:
         return f"native code holds the interpreter lock ({'computing' if spinning else 'asleep'})"
     if view.main_fresh and spinning:
-        return "Python code runs (an endless loop, or work of its own)"
+        return "it runs Python code (an endless loop, or its own work)"
     if view.main_fresh and view.children:
-        return "waits for a child process (data loader?)"
+        return "it waits for a child process (data loader?)"
     if spinning:
-        return "native code runs" + (f", or a process below it ({view.children})" if view.children else "")
+        return "it runs native code" + (f", or a process below it ({view.children})" if view.children else "")
     asleep = "asleep" if cpu_percent <= IDLE_CPU_PERCENT else "mostly asleep"  # what is left of a step, or of looking at it
     asleep += f" in {view.wchan}" if view.wchan not in ("", "0") else ""
     return asleep if view.probed else f"{asleep} (no probe in it)"
@@ -514,7 +514,7 @@ def _left_behind(state: JobState) -> Finding | None:
     if not ended or not left or state.waiting:
         return None
     doing = "; ".join(dict.fromkeys(map(what_it_does, left[:EVIDENCE_MAX])))
-    words = f"{len(ended)} of {len(state.views)} ranks have ended, these have not: {doing}"
+    words = f"{len(ended)} of {len(state.views)} ranks have ended, but not these: {doing}"
     return _finding(state, Kind.EXIT_HANG, [view.rank for view in left], words, evidence=_ends(state))
 
 
@@ -534,7 +534,7 @@ def _not_begun_on_device(state: JobState) -> Finding | None:
         begun = {rank: group.started for rank, group in members.items() if group.started is not None}
         late = sorted(rank for rank, started in begun.items() if started < gate.number)
         if late and len(begun) == len(members) and len(late) < len(begun):
-            words = "enqueued, but not begun on the device, which works on something else"
+            words = "enqueued, but the device has not begun it: it works on something else"
             return _finding(state, Kind.NON_COMM_HANG, late, words, [gate], (), state.nodes(late))
     return None
 
@@ -561,7 +561,7 @@ def _none_completes(state: JobState) -> Finding | None:
     if not full:
         return None
     everyone = len(full[0].waiting) == len(state.groups[full[0].key])
-    words = "all members entered, none completes" if everyone else "all members entered, it does not complete on these"
+    words = "all members entered it, none completes it" if everyone else "all members entered it, these do not complete it"
     return _by_links(state, sorted(full[0].waiting), words, full[:1])
 
 
@@ -596,7 +596,7 @@ def _circle(state: JobState) -> Finding | None:
     lost = _by_links(state, sorted(ring), "they wait for each other", [g for g in state.gates if set(g.waiting) & set(ring)])
     if inside and lost.blamed:
         return lost
-    words = "they wait for each other in a circle: operations issued in different order"
+    words = "they wait for each other in a circle: they issued operations in different orders"
     told = tuple(_waits_for(state, rank) for rank in sorted(ring)[:EVIDENCE_MAX])
     gates = [gate for gate in state.gates if set(gate.waiting) & set(ring)]
     return replace(_finding(state, Kind.NON_COMM_HANG, sorted(ring), words, gates, told), of_program=True)
@@ -656,14 +656,14 @@ def _all_in_mpi(state: JobState) -> Finding | None:
     if not calls or len(calls) < len(alive):
         return None
     kinds = tuple(dict.fromkeys(calls.values()))
-    words = f"all ranks wait in {', '.join(kinds[:EVIDENCE_MAX])}, and none gets on"
+    words = f"all ranks wait in {', '.join(kinds[:EVIDENCE_MAX])}, and none makes progress"
     return replace(_by_links(state, sorted(calls), words, ()), operation=kinds[0])
 
 
 def _nobody_waits(state: JobState) -> Finding | None:
     """All are somewhere in their own code, or nothing shows where."""
     if state.peers:
-        return _by_links(state, sorted(state.peers), "everyone is inside point-to-point communication", ())
+        return _by_links(state, sorted(state.peers), "all ranks are inside point-to-point communication", ())
     alive = [view for view in state.views.values() if _alive(view)]
     if not alive:
         return None
@@ -672,10 +672,10 @@ def _nobody_waits(state: JobState) -> Finding | None:
         words = "; ".join(dict.fromkeys(map(what_it_does, deep)))
         return _finding(state, Kind.NON_COMM_HANG, [view.rank for view in deep], words, blamed=[view.node for view in deep])
     if not any(view.probed for view in alive):
-        return _finding(state, Kind.UNKNOWN, (), "stalled; no rank has a probe, so nobody knows who waits for whom")
+        return _finding(state, Kind.UNKNOWN, (), "no rank has a probe, so ftrun cannot tell who waits for whom")
     words = "no rank is inside a collective"
     if state.meeting:
-        words = "all ranks that are left wait where groups are made or in a store, and none gets on"
+        words = "all remaining ranks wait where groups are made or in a store, and none makes progress"
     told = tuple(f"rank {view.rank}: {what_it_does(view)}" for view in alive)
     return _finding(state, Kind.UNKNOWN, (), words, evidence=told)
 

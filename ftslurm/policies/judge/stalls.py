@@ -24,7 +24,7 @@ class Stalls(Hangs):
         if pause is None:
             return self._look_closer(now)
         told = rec.Paused(now.unix, self._attempt.number, pause.seconds, pause.busy)
-        over = self._hang_over("its ranks get on with their collectives again", now, "stall")
+        over = self._hang_over("its ranks make progress in their collectives again", now, "stall")
         self._timers.stop(Timer.EXAMINE)
         known = self.history.busy_pauses if pause.busy else self.history.quiet_pauses
         return [*over, *([self._note(told)] if with_pause(known, pause.seconds) != known else [])]

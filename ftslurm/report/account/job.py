@@ -223,24 +223,22 @@ def _notes(job: JobAccount) -> list[str]:
     parts = job.spent.parts
     if parts[Part.NEW_OR_REDONE]:
         found.append(
-            "The program reports no training steps, so nobody knows how much of its work after a restart had been done before: "
-            "at most as many seconds as ranks had run. ftslurm.sdk.progress(step) tells."
+            "The program reports no training steps, so how much work it repeated after a restart is unknown: "
+            "at most as much as ranks had run. Report steps with ftslurm.sdk.progress(step)."
         )
     elif not job.spent.tells_steps and job.starts:
         found.append("The program reports no training steps: its own start (imports, checkpoint) counts as training.")
     if parts[Part.UNKNOWN]:
-        found.append(
-            "Not known: ranks seemed to hang and nobody acted, or nobody lived to write down when they ended (10 min at most)."
-        )
+        found.append("Not known: ranks seemed to hang and nobody acted, or nothing recorded when they ended (10 min at most).")
     if any(one.outage.at and not one.outage.began and not one.outage.unseen for one in job.failures):
-        found.append("Where the ledger does not say when a fault began, noticing it counts as no time.")
+        found.append("Where the ledger does not say when a fault began, its detection counts as zero time.")
     if job.spent.misfits:
         misfits = counted(job.spent.misfits, "record")
         found.append(f"The times of {misfits} fit no order; such a record counts as old as the one before it.")
     if job.damaged:
         found.append(f"Of the ledger {counted(job.damaged, 'damaged line')} {'was' if job.damaged == 1 else 'were'} skipped.")
     if job.over and job.state == "gone":
-        found.append("The ledger ends before the job did: what came after its last record is no part of the figures.")
+        found.append("The ledger ends before the job did: the figures leave out what came after its last record.")
     if not job.over and job.spent.outages and job.state in ("requeued", "pending", "held"):
         found.append("The job waits to run again; that time counts as waiting.")
     return found

@@ -52,5 +52,5 @@ if not hasattr(sys, "_ftslurm_injected"):  # one behind us that looks for the ne
             if os.environ.get("FTSLURM_WATCH") and os.environ.get("FTSLURM_PAGE"):
                 _watch()
     except Exception as error:
-        sys.stderr.write(f"ftslurm: what is missing of other sdks is not provided: {error!r}\n")
+        sys.stderr.write(f"ftslurm: cannot stand in for packages that are not installed: {error!r}\n")
     _go_on()

@@ -591,7 +591,7 @@ class Link:
     def _open(self, line: bytes) -> Message:
         digest, _, text = line.partition(b" ")
         if not same_digest(digest, self._digest(not self._server, self._received, text)):
-            raise LinkError("a message that does not carry the right digest")
+            raise LinkError("a message with a wrong digest")
         self._received += 1
         try:
             message = loads(text.decode())
@@ -777,7 +777,7 @@ def last_words(pieces: list[tuple[list[Piece], list[Piece]]], room: int) -> list
 # Where a stream of the command goes: the shim's own, or a file of the rank's.
 
 EVERYBODY_WRITES = 0o002
-STRANGERS = "it is another user's, or not a file, in a folder that everybody may write to"
+STRANGERS = "it belongs to another user, or is not a file, in a folder that everybody may write to"
 LABELLED_MOST = 1 << 16  # of a line that does not end, a progress bar, say: then it is broken
 
 
@@ -1061,7 +1061,7 @@ def secret_at(path: str) -> bytes:
             return _secret_in(path)
         except FileNotFoundError:
             if time.monotonic() >= deadline:
-                raise OSError(f"{path}, the secret of this run, is not there: is its folder mounted here?") from None
+                raise OSError(f"{path}, the secret of this run, does not exist: is its folder mounted here?") from None
         time.sleep(0.1)
 
 
@@ -1080,13 +1080,13 @@ def _secret_in(path: str) -> bytes:
     finally:
         os.close(folder)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or len(secret) != SECRET_BYTES:
-        raise ValueError(f"{path} is no secret of a run")
+        raise ValueError(f"{path} does not hold the secret of a run")
     return secret
 
 
 def _ours_alone(found: os.stat_result, path: str) -> None:
     if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise ValueError(f"{path} is not ours alone, and may be anybody's")
+        raise ValueError(f"{path} belongs to another user or is open to others")
 
 
 # --- protocol/munge.py
@@ -1158,7 +1158,7 @@ def handed_over(word: str) -> bytes:
     _, socket, text = word.split(".", 2)
     secret, user_id = Munge(os.fsdecode(bytes.fromhex(socket))).decode(f"MUNGE:{text}:".encode())
     if user_id != os.geteuid():
-        raise ValueError(f"its secret is of user {user_id}, and not of {os.geteuid()}")
+        raise ValueError(f"its secret belongs to user {user_id}, not to user {os.geteuid()}")
     return secret
 
 
@@ -1226,7 +1226,7 @@ class Pages:
             return {PAGE_VARIABLE: f"{self._folder}/{self._rank}.{attempt}"}
         if self._complains:
             self._complains = False
-            complain(f"ftslurm: {socket.gethostname()}: {why}: heartbeats, progress and the probe of its ranks are not seen")
+            complain(f"ftslurm: {socket.gethostname()}: {why}: ftrun cannot see heartbeats, progress and probes of its ranks")
         return {}
 
     def clear(self) -> None:
@@ -1262,11 +1262,11 @@ def why_not_private(path: str) -> str:
             pass
         info = os.lstat(path)
     except OSError as error:
-        return f"{path} cannot be made ({error.strerror})"
+        return f"{path} cannot be created ({error.strerror})"
     if info.st_uid != os.getuid():
-        return f"{path} is user {info.st_uid}'s"
+        return f"{path} belongs to user {info.st_uid}"
     if info.st_mode & 0o170077 != 0o040000:
-        return f"{path} is {'open to others' if info.st_mode & 0o170000 == 0o040000 else 'no folder'}"
+        return f"{path} is {'open to others' if info.st_mode & 0o170000 == 0o040000 else 'not a folder'}"
     return ""
 
 
@@ -1962,10 +1962,10 @@ class Line:
                 self.lease.renew(asked, message)
                 self.lease.promised(message)
             if message.get("let_go"):
-                self.lease.end("ftrun has let this rank go", boot_s())
+                self.lease.end("ftrun has released this rank", boot_s())
             return False
         if what == "refused":
-            self.lease.end("ftrun has gone on without this rank", boot_s())
+            self.lease.end("ftrun has continued without this rank", boot_s())
             return False
         if what == "welcome":
             self._welcomed(message)
@@ -2019,7 +2019,7 @@ class Line:
         try:
             start_new_thread(self._dialling, ())
         except ThreadError as error:
-            self.gone = f"no thread is to be had to call ftrun again: {error}"
+            self.gone = f"cannot start a thread to call ftrun again: {error}"
 
     def _dialling(self) -> None:
         try:
@@ -2162,7 +2162,7 @@ class Shim:
         if not self._orphan and self._line.lease.over(boot_s()):
             self._command.kill(time.monotonic(), ORPHAN_KILL_WAIT_S)
             if self._end is None:
-                complain(f"ftslurm: rank {self._rank}: {self._line.lease.why}; what still ran of it was killed")
+                complain(f"ftslurm: rank {self._rank}: {self._line.lease.why}; its remaining processes were killed")
             self._alone()
 
     def _turn(self) -> bool:
@@ -2207,7 +2207,7 @@ class Shim:
                     continue
                 self._told(message)
         except (LinkError, KeyError, TypeError, ValueError) as error:
-            complain(f"ftslurm: rank {self._rank}: ftrun cannot be understood: {error}")
+            complain(f"ftslurm: rank {self._rank}: cannot understand ftrun: {error}")
             self._orphaned()
 
     def _told(self, message: Message) -> None:
@@ -2282,7 +2282,7 @@ class Shim:
                 env[ERROR_FILE_VARIABLE] = f"{logs['folder']}/error.json"
             ends = self._output.lay(tail, logs)
         except OSError as error:
-            return OWN_FAILURE, f"its output cannot go into {error.filename}: {error.strerror}"[:NAME_MAX]
+            return OWN_FAILURE, f"its output cannot be written to {error.filename}: {error.strerror}"[:NAME_MAX]
         return self._command.start(attempt, argv, env, ends)
 
     def _end_left_before(self, env: Mapping[str, str]) -> list[int]:
@@ -2292,7 +2292,7 @@ class Shim:
         ended, left = end_left_before(env[PAGE_VARIABLE], env, LEFT_WAIT_S)
         if ended:
             pids = ", ".join(map(str, sorted(ended)))[:NAME_MAX]
-            complain(f"ftslurm: rank {self._rank}: processes of an earlier attempt were left and killed ({pids})")
+            complain(f"ftslurm: rank {self._rank}: killed processes that an earlier attempt left behind ({pids})")
         self._alone_here = not left
         return left
 

@@ -103,7 +103,7 @@ class Shim:
         if not self._orphan and self._line.lease.over(boot_s()):
             self._command.kill(time.monotonic(), ORPHAN_KILL_WAIT_S)
             if self._end is None:
-                complain(f"ftslurm: rank {self._rank}: {self._line.lease.why}; what still ran of it was killed")
+                complain(f"ftslurm: rank {self._rank}: {self._line.lease.why}; its remaining processes were killed")
             self._alone()
 
     def _turn(self) -> bool:
@@ -148,7 +148,7 @@ class Shim:
                     continue
                 self._told(message)
         except (LinkError, KeyError, TypeError, ValueError) as error:
-            complain(f"ftslurm: rank {self._rank}: ftrun cannot be understood: {error}")
+            complain(f"ftslurm: rank {self._rank}: cannot understand ftrun: {error}")
             self._orphaned()
 
     def _told(self, message: Message) -> None:
@@ -223,7 +223,7 @@ class Shim:
                 env[ERROR_FILE_VARIABLE] = f"{logs['folder']}/error.json"
             ends = self._output.lay(tail, logs)
         except OSError as error:
-            return OWN_FAILURE, f"its output cannot go into {error.filename}: {error.strerror}"[:NAME_MAX]
+            return OWN_FAILURE, f"its output cannot be written to {error.filename}: {error.strerror}"[:NAME_MAX]
         return self._command.start(attempt, argv, env, ends)
 
     def _end_left_before(self, env: Mapping[str, str]) -> list[int]:
@@ -233,7 +233,7 @@ class Shim:
         ended, left = end_left_before(env[PAGE_VARIABLE], env, LEFT_WAIT_S)
         if ended:
             pids = ", ".join(map(str, sorted(ended)))[:NAME_MAX]
-            complain(f"ftslurm: rank {self._rank}: processes of an earlier attempt were left and killed ({pids})")
+            complain(f"ftslurm: rank {self._rank}: killed processes that an earlier attempt left behind ({pids})")
         self._alone_here = not left
         return left
 

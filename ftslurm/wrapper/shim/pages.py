@@ -32,7 +32,7 @@ class Pages:
             return {PAGE_VARIABLE: f"{self._folder}/{self._rank}.{attempt}"}
         if self._complains:
             self._complains = False
-            complain(f"ftslurm: {socket.gethostname()}: {why}: heartbeats, progress and the probe of its ranks are not seen")
+            complain(f"ftslurm: {socket.gethostname()}: {why}: ftrun cannot see heartbeats, progress and probes of its ranks")
         return {}
 
     def clear(self) -> None:
@@ -68,11 +68,11 @@ def why_not_private(path: str) -> str:
             pass
         info = os.lstat(path)
     except OSError as error:
-        return f"{path} cannot be made ({error.strerror})"
+        return f"{path} cannot be created ({error.strerror})"
     if info.st_uid != os.getuid():
-        return f"{path} is user {info.st_uid}'s"
+        return f"{path} belongs to user {info.st_uid}"
     if info.st_mode & 0o170077 != 0o040000:
-        return f"{path} is {'open to others' if info.st_mode & 0o170000 == 0o040000 else 'no folder'}"
+        return f"{path} is {'open to others' if info.st_mode & 0o170000 == 0o040000 else 'not a folder'}"
     return ""
 
 

@@ -138,7 +138,7 @@ def test_what_no_pattern_knows_is_shown_by_its_error() -> None:
     assert told_error("step 1\nFatal: the recipe is not a recipe\nbye\n") == "Fatal: the recipe is not a recipe"
     assert told_error("step 1\n") == ""
     v = verdict({1: 'x = "error"\nFatal: the recipe is not a recipe\nbye\n'})
-    assert v.evidence[0].endswith("exited with status 1; it said: Fatal: the recipe is not a recipe")
+    assert v.evidence[0].endswith("exited with status 1; it printed: Fatal: the recipe is not a recipe")
 
 
 def test_a_header_shows_the_detail_below_it() -> None:

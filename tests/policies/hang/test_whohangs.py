@@ -62,7 +62,7 @@ def test_an_innocent_rank_is_not_named_that_may_wait_where_nobody_looks() -> Non
     hidden = rank(2, hidden_groups=6, wchan="futex_wait")
     assert told(waiting(0), waiting(1), hidden, waiting(3)) == ("unknown", (2,))
     found = who_hangs([waiting(0), waiting(1), hidden, waiting(3)])
-    assert found is not None and "may wait itself" in found.cause and not found.blamed
+    assert found is not None and "may itself wait" in found.cause and not found.blamed
     stopped = replace(hidden, process=ProcessState.DISK)
     assert told(waiting(0), waiting(1), stopped, waiting(3)) == ("RankNonCommHang", (2,)), "it waits for its storage"
 
@@ -81,15 +81,15 @@ def test_a_stopped_rank_may_be_inside_a_collective_that_nobody_sees() -> None:
     [
         ({"wchan": "hrtimer_nanosleep"}, "asleep in hrtimer_nanosleep"),
         ({"wchan": "hrtimer_nanosleep", "cpu_percent": 4.0}, "mostly asleep in hrtimer_nanosleep"),
-        ({"wchan": "hrtimer_nanosleep", "cpu_percent": 6.0}, "native code runs"),
+        ({"wchan": "hrtimer_nanosleep", "cpu_percent": 6.0}, "it runs native code"),
         ({"main_fresh": True, "wchan": "futex_wait", "cpu_percent": 4.0}, "mostly asleep in futex_wait"),
-        ({"wchan": "futex_wait", "cpu_percent": 80.0, "children": 3}, "native code runs, or a process below it (3)"),
+        ({"wchan": "futex_wait", "cpu_percent": 80.0, "children": 3}, "it runs native code, or a process below it (3)"),
         ({"process": ProcessState.DISK, "wchan": "rpc_wait"}, "uninterruptible wait in rpc_wait (storage or driver)"),
         ({"gil_held": True}, "native code holds the interpreter lock (asleep)"),
         ({"gil_held": True, "cpu_percent": 99.0}, "native code holds the interpreter lock (computing)"),
-        ({"main_fresh": True, "cpu_percent": 99.0}, "Python code runs (an endless loop, or work of its own)"),
-        ({"main_fresh": True, "children": 2}, "waits for a child process (data loader?)"),
-        ({"cpu_percent": 99.0}, "native code runs"),
+        ({"main_fresh": True, "cpu_percent": 99.0}, "it runs Python code (an endless loop, or its own work)"),
+        ({"main_fresh": True, "children": 2}, "it waits for a child process (data loader?)"),
+        ({"cpu_percent": 99.0}, "it runs native code"),
         ({"process": ProcessState.EXITED}, "it has ended"),
     ],
 )
@@ -364,7 +364,10 @@ def test_ranks_that_ask_a_store_wait_for_who_does_not() -> None:
     assert told(here[0], waiting(1), waiting(2), waiting(3)) == ("RankNonCommHang", (0,)), "for what nobody is left to bring"
     assert told(*here) == ("unknown", ())
     found = who_hangs([here[0], *(waiting(number) for number in (1, 2, 3))])
-    assert found is not None and (found.operation, found.cause) == ("store_poll", "it waits where nobody is left to come")
+    assert found is not None and (found.operation, found.cause) == (
+        "store_poll",
+        "it waits for ranks that cannot arrive any more",
+    )
 
 
 def test_a_rank_that_does_not_answer_a_call() -> None:
@@ -386,7 +389,7 @@ def test_ranks_that_look_for_a_file_wait_for_who_does_not() -> None:
     here = [rank(number, polls_s=20.0) for number in range(4)]
     found = who_hangs([rank(0), *here[1:]])
     assert found is not None and (found.kind, found.ranks) == (Kind.NON_COMM_HANG, (0,))
-    assert found.evidence == ("rank 1-3 waits in a loop that polls; rank 0 has not come",)
+    assert found.evidence == ("rank 1-3 waits in a loop that polls; rank 0 has not arrived",)
     assert told(rank(0), rank(1), rank(2), here[3]) == ("unknown", ()), "one that polls for what may be nobody's here"
     assert told(*here) == ("unknown", ())
     assert told(rank(0, probed=False), *here[1:]) == ("unknown", ()), "a driver and its workers"
@@ -399,7 +402,7 @@ def test_a_rank_that_polls_for_something_outside_while_the_others_wait_for_it() 
     licence = rank(0, polls_s=2.0, process=ProcessState.RUNNING)
     found = who_hangs([licence, *(waiting(number) for number in (1, 2, 3))])
     assert found is not None and (found.kind, found.ranks) == (Kind.NON_COMM_HANG, (0,))
-    assert found.cause == "it polls, 2 times a second, and does nothing else"
+    assert found.cause == "it only polls, 2 times a second"
     assert not is_busy(found, [licence, waiting(1), waiting(2), waiting(3)])
     working = replace(licence, polls_s=None)
     assert is_busy(found, [working, waiting(1), waiting(2), waiting(3)])
@@ -422,7 +425,7 @@ def test_ranks_that_burn_their_cpu_in_a_call_of_mpi_wait() -> None:
     assert told(in_mpi(0), in_mpi(1), unseen) == ("unknown", (2,)), "nobody could look at its stack"
     found = who_hangs([in_mpi(0, "MPI_Recv"), in_mpi(1), in_mpi(2)])
     assert found is not None and (found.kind, found.ranks, found.blamed) == (Kind.COMM_HANG, (0, 1, 2), ())
-    assert found.cause.startswith("all ranks wait in MPI_Recv, MPI_Allreduce, and none gets on")
+    assert found.cause.startswith("all ranks wait in MPI_Recv, MPI_Allreduce, and none makes progress")
 
 
 def test_a_rank_that_has_given_up_its_groups_waits_for_nobody() -> None:

@@ -411,7 +411,7 @@ def test_a_rank_outside_the_step_is_refused_with_a_sentence(stage: Stage, wrong:
     assert isinstance(stage.next(), TaskArrived)
     stranger = stage.call(hello(0) | wrong)
     stage.until(lambda: stranger.line is not None and not stranger.may_run)
-    assert stranger.line is not None and stranger.line.lease.why == "ftrun has gone on without this rank"
+    assert stranger.line is not None and stranger.line.lease.why == "ftrun has continued without this rank"
     stranger.end()
     stage.call(hello(0))
     assert isinstance(stage.next(), TaskArrived)

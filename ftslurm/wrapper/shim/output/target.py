@@ -7,7 +7,7 @@ import os
 import select
 
 EVERYBODY_WRITES = 0o002
-STRANGERS = "it is another user's, or not a file, in a folder that everybody may write to"
+STRANGERS = "it belongs to another user, or is not a file, in a folder that everybody may write to"
 LABELLED_MOST = 1 << 16  # of a line that does not end, a progress bar, say: then it is broken
 
 

@@ -164,10 +164,10 @@ class Line:
                 self.lease.renew(asked, message)
                 self.lease.promised(message)
             if message.get("let_go"):
-                self.lease.end("ftrun has let this rank go", boot_s())
+                self.lease.end("ftrun has released this rank", boot_s())
             return False
         if what == "refused":
-            self.lease.end("ftrun has gone on without this rank", boot_s())
+            self.lease.end("ftrun has continued without this rank", boot_s())
             return False
         if what == "welcome":
             self._welcomed(message)
@@ -221,7 +221,7 @@ class Line:
         try:
             start_new_thread(self._dialling, ())
         except ThreadError as error:
-            self.gone = f"no thread is to be had to call ftrun again: {error}"
+            self.gone = f"cannot start a thread to call ftrun again: {error}"
 
     def _dialling(self) -> None:
         try:

@@ -60,7 +60,7 @@ class Link:
     def _open(self, line: bytes) -> Message:
         digest, _, text = line.partition(b" ")
         if not same_digest(digest, self._digest(not self._server, self._received, text)):
-            raise LinkError("a message that does not carry the right digest")
+            raise LinkError("a message with a wrong digest")
         self._received += 1
         try:
             message = loads(text.decode())

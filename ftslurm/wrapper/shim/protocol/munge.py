@@ -78,5 +78,5 @@ def handed_over(word: str) -> bytes:
     _, socket, text = word.split(".", 2)
     secret, user_id = Munge(os.fsdecode(bytes.fromhex(socket))).decode(f"MUNGE:{text}:".encode())
     if user_id != os.geteuid():
-        raise ValueError(f"its secret is of user {user_id}, and not of {os.geteuid()}")
+        raise ValueError(f"its secret belongs to user {user_id}, not to user {os.geteuid()}")
     return secret

@@ -21,7 +21,7 @@ def secret_at(path: str) -> bytes:
             return _secret_in(path)
         except FileNotFoundError:
             if time.monotonic() >= deadline:
-                raise OSError(f"{path}, the secret of this run, is not there: is its folder mounted here?") from None
+                raise OSError(f"{path}, the secret of this run, does not exist: is its folder mounted here?") from None
         time.sleep(0.1)
 
 
@@ -40,10 +40,10 @@ def _secret_in(path: str) -> bytes:
     finally:
         os.close(folder)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or len(secret) != SECRET_BYTES:
-        raise ValueError(f"{path} is no secret of a run")
+        raise ValueError(f"{path} does not hold the secret of a run")
     return secret
 
 
 def _ours_alone(found: os.stat_result, path: str) -> None:
     if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise ValueError(f"{path} is not ours alone, and may be anybody's")
+        raise ValueError(f"{path} belongs to another user or is open to others")
