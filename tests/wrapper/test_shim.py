@@ -747,10 +747,10 @@ def test_who_sees_the_folder_of_one_step_cannot_tell_the_name_of_the_next(shims:
 
 @pytest.mark.parametrize(("lay", "said"), [
     (lambda path: path.mkdir(mode=0o777), "is open to others"),
-    (lambda path: path.touch(), "is no folder"),
-    (lambda path: path.symlink_to("/tmp"), "is no folder"),
+    (lambda path: path.touch(), "is not a folder"),
+    (lambda path: path.symlink_to("/tmp"), "is not a folder"),
     pytest.param(
-        lambda path: (path.mkdir(mode=0o700), os.chown(path, 65534, 65534)), "is user 65534's",
+        lambda path: (path.mkdir(mode=0o700), os.chown(path, 65534, 65534)), "belongs to user 65534",
         marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can lay another's folder"),
     ),
 ])  # fmt: skip
