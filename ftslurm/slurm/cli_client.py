@@ -11,7 +11,7 @@ from ftslurm.model.job import JobId
 from ftslurm.slurm import commands, parse, states
 from ftslurm.slurm.client import JobState, JobView, NodeView
 from ftslurm.slurm.complaints import CONTROLLER_HINT, parse_error
-from ftslurm.slurm.patience import NoAnswer, Patience
+from ftslurm.slurm.patience import NoAnswer, NoChangeNow, Patience
 from ftslurm.system.commands import CommandResult, Runner, run
 
 _SIGNALLED = range(128 + 1, 128 + 65)  # a shell's word for "killed by signal n", if one stands between
@@ -36,6 +36,7 @@ class CliSlurmClient:
     ) -> None:
         self._runner = run
         self._env = env
+        self._clock = clock
         self._patience = Patience(timeout_s, clock, sleep)
         self._addresses: dict[int, JobId] = {}
 
@@ -79,6 +80,22 @@ class CliSlurmClient:
 
     def allow_requeue(self, number: int) -> None:
         self._ask(commands.allow_requeue_argv(self._address(number)))
+
+    def takes_changes(self, number: int, within_s: float) -> bool:
+        argv, until = commands.allow_requeue_argv(self._address(number)), self._clock() + within_s
+
+        def once(left_s: float) -> bool:
+            try:
+                self._ask_once(argv, left_s, None)
+            except NoChangeNow:
+                if self._clock() < until:
+                    raise
+                return False
+            except SlurmRefused:
+                return False
+            return True
+
+        return self._patience.ask(once)
 
     def signal_steps(self, number: int, name: str) -> None:
         self._ask(commands.signal_steps_argv(self._address(number), name))
@@ -126,5 +143,4 @@ def read_answer(done: CommandResult) -> str:
     if done.status < 0 or done.status in _SIGNALLED:
         raise NoAnswer(f"`{command}` was ended by a signal", hint="is the job being ended?")
     complaint = parse_error(done.stderr or done.stdout)
-    error = NoAnswer if complaint.passing else complaint.error
-    raise error(f"`{command}` failed: {complaint.words}", hint=complaint.hint)
+    raise complaint.error(f"`{command}` failed: {complaint.words}", hint=complaint.hint)

@@ -148,6 +148,14 @@ class SlurmClient(Protocol):
     def allow_requeue(self, number: int) -> None:
         """Set Requeue=1 on a job that was submitted with --no-requeue."""
 
+    def takes_changes(self, number: int, within_s: float) -> bool:
+        """Does Slurm take changes of this job, of one that may be requeued (the change asked for is `allow_requeue`)? It is asked
+        once, and again for `within_s` while it says that it will soon. slurmctld may take 5 s for each no.
+
+        22.05 takes none of a job that has given back or lost a node: some seconds long where there is a slurmdbd, else for as
+        long as the job runs. Source: docs/slurm-facts.md, "Changes to a requeued job".
+        """
+
     def signal_steps(self, number: int, name: str) -> None:
         """Signal `name` (CONT) to every task of every step. slurmctld calls each node of the job for it: one that does not answer
         is NOT_RESPONDING from then on, MessageTimeout (10 s) later."""

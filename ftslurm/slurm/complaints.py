@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ftslurm.errors import FtslurmError, SlurmRefused, SlurmUnavailable, UnknownJob
 from ftslurm.model.values import dataclass
+from ftslurm.slurm.patience import NoAnswer, NoChangeNow
 
 CONTROLLER_HINT = "is slurmctld up, and reachable from this node? `scontrol ping` tells"
 _CONFIG_HINT = "is slurm.conf there and readable? SLURM_CONF names it"
@@ -15,16 +16,15 @@ _REQUEUE_HINT = "submit with `sbatch --requeue`, or ask for JobRequeue=1 in slur
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """error: the class to raise. passing: the same request may well succeed in a moment."""
+    """error: the class to raise."""
 
     words: str
     error: type[FtslurmError]
     hint: str = ""
-    passing: bool = False
 
 
 def _away(words: str, hint: str = CONTROLLER_HINT) -> Complaint:
-    return Complaint(words, SlurmUnavailable, hint, passing=True)
+    return Complaint(words, NoAnswer, hint)
 
 
 def _refused(words: str, hint: str = "") -> Complaint:
@@ -56,6 +56,7 @@ COMPLAINTS = (
     _away("zero bytes were transmitted"),
     _away("standby mode"),
     _away("temporarily unavailable"),
+    Complaint("db index is being set", NoChangeNow, "slurmctld is busy with this job"),
     _away("try again", "slurmctld is busy with this job"),
     _away("could not establish a configuration source"),
     _away("munge", "is munged running on this node?"),
@@ -79,7 +80,7 @@ def parse_error(stderr: str) -> Complaint:
     """
     said = stderr.lower()
     known = next((complaint for complaint in COMPLAINTS if complaint.words in said), _refused(""))
-    return Complaint(_slurms_words(stderr), known.error, known.hint, known.passing)
+    return Complaint(_slurms_words(stderr), known.error, known.hint)
 
 
 def _slurms_words(stderr: str) -> str:

@@ -22,6 +22,10 @@ class NoAnswer(SlurmUnavailable):
     """This time; the same request may be answered in a moment."""
 
 
+class NoChangeNow(NoAnswer):
+    """slurmctld answers, and takes no change of this job at present: its record in slurmdbd is being written."""
+
+
 @dataclass(frozen=True)
 class Patience:
     """limit_s: for all tries of one request. clock: monotonic seconds; tests hand in their own, and `sleep`."""

@@ -82,6 +82,10 @@ class ChildSlurmClient:
     def allow_requeue(self, number: int) -> None:
         self._ask("allow_requeue", number)
 
+    def takes_changes(self, number: int, within_s: float) -> bool:
+        takes: bool = self._ask("takes_changes", number, within_s)
+        return takes
+
     def signal_steps(self, number: int, name: str) -> None:
         self._ask("signal_steps", number, name)
 

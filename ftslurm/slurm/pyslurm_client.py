@@ -17,7 +17,7 @@ from ftslurm.model.nodes import fold
 from ftslurm.slurm import commands, parse, states
 from ftslurm.slurm.client import JobState, JobView, NodeView, SlurmClient
 from ftslurm.slurm.complaints import parse_error
-from ftslurm.slurm.patience import NoAnswer, Patience
+from ftslurm.slurm.patience import Patience
 
 T = TypeVar("T")
 
@@ -125,6 +125,9 @@ class PyslurmSlurmClient:
             return self._cli.allow_requeue(number)
         self._modify(number, is_requeueable=True)
 
+    def takes_changes(self, number: int, within_s: float) -> bool:
+        return self._cli.takes_changes(number, within_s)
+
     def signal_steps(self, number: int, name: str) -> None:
         self._cli.signal_steps(number, name)
 
@@ -159,8 +162,7 @@ class PyslurmSlurmClient:
 def read_error(what: str, words: str) -> FtslurmError:
     """The error to raise for an RPCError's text."""
     complaint = parse_error(words)
-    error = NoAnswer if complaint.passing else complaint.error
-    return error(f"pyslurm could not {what}: {complaint.words}", hint=complaint.hint)
+    return complaint.error(f"pyslurm could not {what}: {complaint.words}", hint=complaint.hint)
 
 
 def read_job(job: Any) -> JobView:

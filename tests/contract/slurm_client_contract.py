@@ -33,7 +33,7 @@ class World(Protocol):
     nodes: tuple[str, ...]
 
     def submit(self, node_count: int = 1, *, hold: bool = False, requeue: bool = True, batch: bool = True,
-               name: str = "job", comment: str = "", as_root: bool = False) -> int:  # fmt: skip
+               name: str = "job", comment: str = "", as_root: bool = False, exclusive: bool = True) -> int:  # fmt: skip
         """A job that runs until it is ended."""
 
     def submit_array(self, tasks: int) -> list[int]:
@@ -123,7 +123,8 @@ class SlurmClientContract:
         assert start <= view.start_time <= start + SOON_S
 
     def test_gives_a_node_back_and_is_requeued_in_its_old_size(self, world: World) -> None:
-        client, number = world.client, world.submit(2)
+        """Of an exclusive one 22.05 would count the node as taken for ever (docs/slurm-facts.md, "Nodes for a running job")."""
+        client, number = world.client, world.submit(2, exclusive=False)
         first, _ = until_running(client, number).nodes
         client.signal_steps(number, "CONT")
         client.keep_nodes(number, [first])
@@ -132,6 +133,22 @@ class SlurmClientContract:
         wait(lambda: client.job(number), lambda view: not view.completing, "the clean-up")
         client.start_at(number, int(time.time()) + 2)
         assert len(until_running(client, number, restarts=1).nodes) == 2
+
+    def test_tells_whether_a_job_has_its_nodes_for_itself(self, world: World) -> None:
+        for exclusive in (True, False):
+            number = world.submit(exclusive=exclusive)
+            assert until_running(world.client, number).exclusive is exclusive
+            world.client.cancel(number)
+
+    def test_tells_whether_slurm_takes_changes_of_a_job(self, world: World) -> None:
+        """By a change that changes nothing."""
+        client, number = world.client, world.submit()
+        until_running(client, number)
+        assert client.takes_changes(number, 0.0)
+        view = client.job(number)
+        assert (view.state, view.requeue, view.restarts) == (JobState.RUNNING, True, 0)
+        with pytest.raises(UnknownJob):
+            client.takes_changes(UNKNOWN_JOB, 0.0)
 
     def test_starts_a_requeued_job_soon(self, world: World) -> None:
         """Not at once: 22.05 then now and then revokes the job's own credential, and it fails for good."""

@@ -73,6 +73,7 @@ class FakeSlurm:
         comment: str = "",
         user_id: int | None = None,
         expedited: bool = False,
+        exclusive: bool = True,
         array_job: int | None = None,
         array_task: int | None = None,
     ) -> int:
@@ -91,6 +92,7 @@ class FakeSlurm:
             user_id=self.user_id if user_id is None else user_id,
             comment=comment,
             expedited=expedited,
+            exclusive=exclusive,
             array_job=array_job,
             array_task=array_task,
         )
@@ -183,6 +185,14 @@ class FakeSlurm:
     def allow_requeue(self, number: int) -> None:
         job = self._begin_change("allow_requeue", number)
         job.view = replace(job.view, requeue=True)
+
+    def takes_changes(self, number: int, within_s: float) -> bool:
+        try:
+            self._begin_change("takes_changes", number, within_s)
+        except SlurmUnavailable:
+            self._arrive("job", number)
+            return False
+        return True
 
     def signal_steps(self, number: int, name: str) -> None:
         job = self._begin("signal_steps", number, name)

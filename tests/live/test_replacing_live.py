@@ -173,7 +173,7 @@ def test_a_spare_that_dies_is_given_back_before_slurm_ends_the_job_with_it(job_p
         told.wait_for(lambda: max(beat.time for beat in beats(told.folder)) > at + 3.0, "it to go on after that")
         job = told.job()
         assert (job["JobState"], job["Restarts"]) == ("RUNNING", "0") and set(told.attempts()) == {1}
-        assert f"{spare}, on which no rank runs, is given back" in told.output()
+        assert f"{spare}, on which no rank runs, is given up" in told.output()
         own.cancel(told.id)
 
 

@@ -111,8 +111,9 @@ class RealWorld:
         return AsJobUser(self.cluster, partial(self.make, timeout_s))
 
     def submit(self, node_count: int = 1, *, hold: bool = False, requeue: bool = True, batch: bool = True,
-               name: str = "job", comment: str = "", as_root: bool = False) -> int:  # fmt: skip
-        options = [f"--nodes={node_count}", f"--job-name={name}", f"--comment={comment}", "--exclusive"]
+               name: str = "job", comment: str = "", as_root: bool = False, exclusive: bool = True) -> int:  # fmt: skip
+        options = [f"--nodes={node_count}", f"--job-name={name}", f"--comment={comment}"]
+        options += ["--exclusive"] if exclusive else []
         if not batch:
             return self.note(self._salloc(options))
         options += ["--hold"] if hold else []

@@ -181,3 +181,26 @@ def test_nodes_are_given_back_from_a_folder_of_its_own() -> None:
     slurm.client().keep_nodes(30, ["n1"])
     assert slurm.asked[-1].endswith("NodeList=n1") and slurm.folders[:-1] == [""]
     assert slurm.folders[-1] and not Path(slurm.folders[-1]).exists()
+
+
+NO_CHANGE = fails("Job update not available right now, the DB index is being set, try again in a bit for job 30\n")
+
+
+def test_whether_slurm_takes_changes_costs_one_question_or_as_long_as_it_may() -> None:
+    assert Slurm(shows("job-running"), OK).client().takes_changes(30, 0.0)
+    once = Slurm(shows("job-running"), NO_CHANGE)
+    assert not once.client().takes_changes(30, 0.0)
+    assert once.asked == ["scontrol --all show job 30", "scontrol update JobId=30 Requeue=1"]
+    again = Slurm(shows("job-running"), NO_CHANGE, NO_CHANGE, OK)
+    assert again.client().takes_changes(30, 15.0)
+    never = Slurm(shows("job-running"), NO_CHANGE, takes_s=5.0)
+    assert not never.client().takes_changes(30, 15.0)
+    assert never.now <= 1000 + 15 + 2 * 5 + 5  # the last question, and a pause before it
+    assert not Slurm(shows("job-running"), fails(PENDING)).client().takes_changes(30, 15.0)
+
+
+def test_a_slurmctld_that_is_away_is_no_refusal_of_changes() -> None:
+    lost = fails(NO_CONTROLLER)
+    assert Slurm(shows("job-running"), lost, lost, OK, takes_s=9.0).client().takes_changes(30, 0.0)
+    with pytest.raises(SlurmUnavailable):
+        Slurm(shows("job-running"), lost, takes_s=9.0).client().takes_changes(30, 0.0)

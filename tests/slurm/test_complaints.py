@@ -8,18 +8,19 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import FtslurmError, SlurmRefused, SlurmUnavailable, UnknownJob
 from ftslurm.slurm.complaints import parse_error
+from ftslurm.slurm.patience import NoAnswer, NoChangeNow
 
-AWAY = (SlurmUnavailable, True)
-NO = (SlurmRefused, False)
+AWAY = NoAnswer
+NO = SlurmRefused
 
 
 @pytest.mark.parametrize(
     ("stderr", "meaning"),
     [
-        ("slurm_load_jobs error: Invalid job id specified\n", (UnknownJob, False)),
-        ("Invalid job id specified for job 999\n", (UnknownJob, False)),
-        ("777_9: Invalid job id specified\n", (UnknownJob, False)),
-        ("Invalid job id specified for job 999\nslurm_suspend error: Invalid job id specified\n", (UnknownJob, False)),
+        ("slurm_load_jobs error: Invalid job id specified\n", UnknownJob),
+        ("Invalid job id specified for job 999\n", UnknownJob),
+        ("777_9: Invalid job id specified\n", UnknownJob),
+        ("Invalid job id specified for job 999\nslurm_suspend error: Invalid job id specified\n", UnknownJob),
         ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n", AWAY),
         ("scancel: error: Kill job error on job id 1: Unable to contact slurm controller (connect failure)\n", AWAY),
         ("Unexpected message received for job 1\n", AWAY),
@@ -27,13 +28,13 @@ NO = (SlurmRefused, False)
         ("slurm_load_jobs error: Socket timed out on send/recv operation\n", AWAY),
         ("slurm_load_jobs error: Connection refused\n", AWAY),
         ("Slurm backup controller in standby mode\n", AWAY),
-        ("Job update not available right now, the DB index is being set, try again in a bit for job 7\n", AWAY),
+        ("Job update not available right now, the DB index is being set, try again in a bit for job 7\n", NoChangeNow),
         (
             "scontrol: error: Munge encode failed: Failed to access socket: No such file or directory\n"
             "slurm_load_jobs error: Protocol authentication error\n",
             AWAY,
         ),
-        ("scontrol: fatal: Unable to process configuration file\n", (SlurmUnavailable, False)),
+        ("scontrol: fatal: Unable to process configuration file\n", SlurmUnavailable),
         ("Requested operation is presently disabled for job 9\n", NO),
         ("Only batch jobs are accepted or processed for job 10\n", NO),
         ("Job is no longer pending execution for job 11\n", NO),
@@ -46,9 +47,8 @@ NO = (SlurmRefused, False)
         ("", NO),
     ],
 )
-def test_reads(stderr: str, meaning: tuple[type[FtslurmError], bool]) -> None:
-    complaint = parse_error(stderr)
-    assert (complaint.error, complaint.passing) == meaning
+def test_reads(stderr: str, meaning: type[FtslurmError]) -> None:
+    assert parse_error(stderr).error is meaning
 
 
 def test_tells_slurms_own_words() -> None:

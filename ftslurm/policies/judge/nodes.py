@@ -108,7 +108,7 @@ class Nodes(Settling):
         return self._probe(self._free.ask_idle(self._idle(), AT_A_TIME, now.mono), now)
 
     def _idle_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
-        """One that is twice out of reach is given back before Slurm notices. It may only be a slurmd that is started anew."""
+        """One that is twice out of reach is to leave the job before Slurm notices. It may be a slurmd that is started anew."""
         node = event.node
         if event.alive is not False or node not in self._idle():
             self._free.idle_lives(node)
@@ -117,7 +117,7 @@ class Nodes(Settling):
             return []
         known = node in self._kept_out(now)
         noted = [] if known else [self._note(rec.NodeRefused(now.unix, node, event.what))]
-        return [*noted, Say(f"{node}, on which no rank runs, is given back: {event.what}"), *self._release([node])]
+        return [*noted, Say(f"{node}, on which no rank runs, is given up: {event.what}"), *self._release([node])]
 
     # --- what comes of silence
 

@@ -9,20 +9,20 @@ A node that is given back is free for other jobs. So Slurm must know first that 
 makes slurmctld call all its nodes, and one that stays silent is NOT_RESPONDING after MessageTimeout and gets no job (seen on
 22.05 and 26.05). SIGCONT does nothing to a process that is not stopped.
 
-Without slurmdbd Slurm takes no change of a job that gave nodes back, before it is clean, so nobody could keep it off a node that
-comes back meanwhile. Such a job keeps its dead nodes, and waits.
+Without slurmdbd 22.05 takes no change of a job that gave nodes back, before it is clean, so nobody could keep it off a node that
+comes back meanwhile. Such a job keeps its dead nodes, and waits, and so do most exclusive jobs: see course.py.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ftslurm.errors import FtslurmError
 from ftslurm.model.nodes import fold
-from ftslurm.model.values import dataclass
-from ftslurm.slurm.client import JobState, JobView, NodeState, SlurmClient
+from ftslurm.slurm.client import JobView, NodeState, SlurmClient
 from ftslurm.slurm.parse import seconds
+from ftslurm.wrapper.requeue.course import Parted
 
 # MessageTimeout where Slurm does not say, and what slurmctld needs besides to see that it is over.
 MESSAGE_S, BESIDES_S = 10.0, 10.0
@@ -31,23 +31,11 @@ LOOK_AGAIN_S = 0.5
 SILENT = ("NOT_RESPONDING", "DOWN")
 
 
-@dataclass(frozen=True, slots=True)
-class Parted:
-    """done: the job has left its dead nodes. what: that, or why not, in words; empty where there was nothing to do."""
-
-    done: bool = False
-    what: str = ""
-
-
 def part_with_dead(
-    client: SlurmClient, job: JobView, dead: Iterable[str], batch_node: str, config: Mapping[str, str],
+    client: SlurmClient, job: JobView, gone: Collection[str], config: Mapping[str, str],
     clock: Callable[[], float] = time.monotonic, pause: Callable[[float], None] = time.sleep,
 ) -> Parted:  # fmt: skip
-    """job: as it stands, and it may be requeued. dead: known to be so. batch_node: where its script runs, as far as is known,
-    which the job keeps. config: Slurm's. clock: any seconds. pause: waits for so many."""
-    gone = leaves(job, dead, batch_node)
-    if not gone or not keeps_accounts(config):
-        return Parted()
+    """job: as it stands. gone: nodes of it that are to leave. config: Slurm's. clock: any seconds. pause: waits for so many."""
     stays = f"{fold(gone)} stays in the job until Slurm takes it for down"
     limit_s = (seconds(config.get("MessageTimeout", "")) or MESSAGE_S) + BESIDES_S
     try:
@@ -57,18 +45,6 @@ def part_with_dead(
     except FtslurmError as error:
         return Parted(what=f"{stays}: {error.message}")
     return Parted(True, f"{fold(gone)} given back to Slurm, which knows that nothing responds there")
-
-
-def keeps_accounts(config: Mapping[str, str]) -> bool:
-    """Is there a slurmdbd? config: Slurm's."""
-    return "slurmdbd" in config.get("AccountingStorageType", "")
-
-
-def leaves(job: JobView, dead: Iterable[str], batch_node: str) -> list[str]:
-    """Those of `dead` that the job can give back. Slurm starts the script on the first node."""
-    gone = sorted({*dead} & {*job.nodes})
-    script = {batch_node, *job.nodes[:1]}
-    return gone if job.state is JobState.RUNNING and not job.expedited and not script & {*gone} else []
 
 
 def _noticed(

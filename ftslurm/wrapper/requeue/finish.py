@@ -21,8 +21,9 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.record import CarriedOut, CleanUpBegan
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.slurm.parse import seconds
-from ftslurm.wrapper.requeue.dead_nodes import Parted, part_with_dead
-from ftslurm.wrapper.requeue.requeue import AS_IT_IS, give_back, plan_for, runs_again, slurms_clock, takes_changes
+from ftslurm.wrapper.requeue.course import AskForChanges, Held, Known, PartFirst, Plain, course
+from ftslurm.wrapper.requeue.dead_nodes import part_with_dead
+from ftslurm.wrapper.requeue.requeue import AS_IT_IS, give_back, plan_for, runs_again, slurms_clock
 
 # Slurm waits for such a node until it takes it for down: that says nothing of how long nodes that live need.
 DEAD_NODES = frozenset({"node", "lost"})
@@ -50,27 +51,45 @@ def finish_open_requeue(
     plan = plan_for(history, decided.exclude, start, allow_first, here)
     job = client.job(number)
     may_go = job.state is JobState.RUNNING and (job.requeue or allow_first) and not runs_again(job, plan)
-    refuses = may_go and _has_lost_nodes(job, history) and not takes_changes(client, number)
-    parted = Parted()
-    if may_go and not refuses:
-        batch_node = history.last_run.batch_node if history.last_run is not None else ""
-        parted = part_with_dead(client, job, decided.dead, batch_node, config)
-        refuses = parted.done and not takes_changes(client, number)
-    if refuses:
+    known = _follow(client, _known(job, may_go, history, decided.dead, config))
+    way = course(known)
+    if isinstance(way, Plain):
         client.requeue(number)
-        what = AS_IT_IS
+        what = f"{AS_IT_IS}: {way.why}"
     else:
-        usual = decided.cause not in DEAD_NODES or parted.done
+        usual = decided.cause not in DEAD_NODES or (known.parted is not None and known.parted.done)
 
         def write_down(since: float, watched_s: float, others_clean: bool) -> None:
             with suppress(StateError):  # on a full disk: only the next start is a guess again, and a held job must go on
                 journal.append([CleanUpBegan(time.time(), decided.id, since, usual, watched_s, others_clean)])
 
         what = give_back(client, number, plan, slurms_clock(config), write_down)
-    what += (f"; {parted.what}" if parted.what else "") + _next_start(client, number, decided.dead, config)
+        said = way.said if isinstance(way, Held) else ""
+        what += f"; {said}" if said else ""
+    what += _next_start(client, number, decided.dead, config)
     what += f", finished {outsider}" if outsider else ""
     journal.append([CarriedOut(time.time(), decided.id, True, what)])
     return what
+
+
+def _known(job: JobView, may_go: bool, history: History, dead: Sequence[str], config: Mapping[str, str]) -> Known:
+    run = history.last_run
+    had = max(len(expand(run.nodes)) if run is not None else 0, history.size)
+    batch_node = run.batch_node if run is not None else ""
+    return Known(job, may_go, config, frozenset(dead), batch_node, had, bool(history.places))
+
+
+def _follow(client: SlurmClient, known: Known) -> Known:
+    """Asked and tried, until what is known says how the job is requeued. Raises: FtslurmError."""
+    while True:
+        match course(known):
+            case AskForChanges(within_s):
+                known = replace(known, takes_changes=client.takes_changes(known.job.number, within_s))
+            case PartFirst(nodes):
+                parted = part_with_dead(client, known.job, nodes, known.config)
+                known = replace(known, parted=parted, takes_changes=None)
+            case _:
+                return known
 
 
 def is_up_to_date(restarts: int, schedule: int) -> bool:
@@ -99,9 +118,3 @@ def _may_live_s(config: Mapping[str, str]) -> float:
     """How long a step whose job was requeued may go on, to the safe side."""
     kill_wait = config.get("KillWait", "").partition(" ")[0]
     return max(0.0, float(kill_wait) - SPARE_S) if kill_wait.isdigit() else 0.0
-
-
-def _has_lost_nodes(job: JobView, history: History) -> bool:
-    """In this scheduling: given back, or taken by Slurm."""
-    had = expand(history.last_run.nodes) if history.last_run is not None else ()
-    return bool(history.places) or len(job.nodes) < max(len(had), history.size)

@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from ftslurm.errors import SlurmRefused, SlurmUnavailable
+from ftslurm.errors import SlurmRefused
 from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import History
 from ftslurm.model.values import dataclass
@@ -170,23 +170,6 @@ def start_when_clean(client: SlurmClient, number: int, watch_s: float, clock: Ca
     plan = Plan(frozenset(), frozenset(), Start(float(SOON_S), watch_s))
     refused = _watch(client, job, plan, clock, clock(), time.sleep, _tell_nobody)
     return f"its nodes are clean{refused or ', it starts now'}"
-
-
-def takes_changes(client: SlurmClient, number: int) -> bool:
-    """Does Slurm take changes of a running job now? Asked by one that changes nothing.
-
-    Where it has cut a dead node out of a job with --no-kill it refuses all of them, those that end a hold as well: without
-    slurmdbd for as long as the job runs, and after five seconds each (seen on 22.05). A requeue that holds would be its end.
-    It says that this will pass, so the client has asked again and again by then. Raises: SlurmUnavailable where it says nothing.
-    """
-    try:
-        client.allow_requeue(number)
-    except SlurmRefused:
-        return False
-    except SlurmUnavailable:
-        client.job(number)
-        return False
-    return True
 
 
 def _hold(client: SlurmClient, job: JobView, plan: Plan) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.slurm.client import JobState
 from ftslurm.wrapper.requeue.dead_nodes import part_with_dead
 from tests.fakes.slurm import FakeSlurm
 
@@ -25,15 +24,15 @@ def slurm() -> FakeSlurm:
     return FakeSlurm()
 
 
-DBD = {"AccountingStorageType": "accounting_storage/slurmdbd", "MessageTimeout": "10 sec"}
+CONFIG = {"MessageTimeout": "10 sec"}
 
 
-def given_back(slurm: FakeSlurm, number: int, *dead: str, batch_node: str = "", config: dict[str, str] = DBD) -> str:
+def given_back(slurm: FakeSlurm, number: int, *gone: str) -> str:
     """What was said where the job left them, empty where it did not."""
     clock = Clock()
     job = slurm.job(number)
     slurm.requests.clear()
-    parted = part_with_dead(slurm, job, dead, batch_node, config, clock, clock.pause)
+    parted = part_with_dead(slurm, job, gone, CONFIG, clock, clock.pause)
     assert clock.now <= 30.0
     assert parted.done == ("given back" in parted.what)
     return parted.what if parted.done else ""
@@ -64,38 +63,12 @@ def test_a_node_that_answers_slurm_stays_in_the_job(slurm: FakeSlurm) -> None:
     assert slurm.job(number).nodes == ("n1", "n2", "n3")
 
 
-@pytest.mark.parametrize(("dead", "batch_node"), [(("n1",), ""), (("n1", "n2"), ""), (("n2",), "n2"), (("n4",), ""), ((), "")])
-def test_the_node_of_the_script_cannot_go_nor_one_that_is_not_the_jobs(
-    slurm: FakeSlurm, dead: tuple[str, ...], batch_node: str
-) -> None:
-    slurm.dead = {*dead}
-    number = slurm.submit(3)
-    assert given_back(slurm, number, *dead, batch_node=batch_node) == ""
-    assert changes(slurm) == []
-
-
-def test_a_job_that_waits_has_nothing_to_give(slurm: FakeSlurm) -> None:
-    number = slurm.submit(3, hold=True)
-    assert slurm.job(number).state is JobState.PENDING
-    assert given_back(slurm, number, "n2") == "" and changes(slurm) == []
-
-
-def test_an_expedited_job_is_left_as_it_is(slurm: FakeSlurm) -> None:
-    slurm.dead = {"n2"}
-    assert given_back(slurm, slurm.submit(3, expedited=True), "n2") == "" and changes(slurm) == []
-
-
 def test_where_slurm_refuses_it_the_requeue_goes_on_without(slurm: FakeSlurm) -> None:
     slurm.dead = {"n2"}
     number = slurm.submit(3)
     slurm.cut_out(number, "n3")  # Slurm refuses changes then
     assert given_back(slurm, number, "n2") == ""
     assert slurm.job(number).nodes == ("n1", "n2")
-
-
-def test_without_slurmdbd_it_stays_as_nothing_could_be_changed_afterwards(slurm: FakeSlurm) -> None:
-    slurm.dead = {"n2"}
-    assert given_back(slurm, slurm.submit(3), "n2", config={}) == "" and changes(slurm) == []
 
 
 def test_a_node_that_slurm_calls_failing_may_answer_and_stays(slurm: FakeSlurm) -> None:

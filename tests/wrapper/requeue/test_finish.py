@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.decisions import Start
 from ftslurm.model.folds.history import fold
 from ftslurm.slurm.client import JobState
+from ftslurm.wrapper.requeue.course import DATABASE_S, NO_CHANGES, NO_CHANGES_AFTER, OWN_NODES
 from ftslurm.wrapper.requeue.finish import finish_open_requeue
 from ftslurm.wrapper.requeue.requeue import AS_IT_IS, RUNS_AGAIN
 from tests.fakes.slurm import REQUEUE_DELAY_S, FakeSlurm
@@ -25,9 +27,9 @@ DECIDED = rec.Decided(3.0, "r1-2", 2, "isolated-requeue", "device", "broken", ()
 
 
 class Job:
-    def __init__(self, folder: Path, *before: rec.Record) -> None:
+    def __init__(self, folder: Path, *before: rec.Record, exclusive: bool = False) -> None:
         self.slurm = FakeSlurm([f"n{n}" for n in range(1, 8)], clean_up_s=60.0)
-        self.number = self.slurm.submit(3)
+        self.number = self.slurm.submit(3, exclusive=exclusive)
         self.slurm.job(self.number)
         self.journal = Journal(private_folder(folder / "state/jobs") / "c.1.jsonl")
         self.journal.append([BEGAN, *before, DECIDED])
@@ -61,7 +63,7 @@ def test_a_job_of_which_slurm_takes_no_changes_is_never_held(
     """It gave a node back, or Slurm has cut a dead one out: nobody could end the hold."""
     job = Job(tmp_path, *before)
     job.slurm.cut_out(job.number, "n2")
-    assert job.keep(outsider) == AS_IT_IS + (", finished from outside" if outsider else "")
+    assert job.keep(outsider) == f"{AS_IT_IS}: {NO_CHANGES}" + (", finished from outside" if outsider else "")
     view = job.slurm.job(job.number)
     assert (view.state, view.held, view.restarts) == (JobState.PENDING, False, 1)
 
@@ -106,8 +108,36 @@ def test_a_dead_node_leaves_the_job_first_and_its_clean_up_is_not_waited_for(tmp
     job.slurm.dead = {"n2"}
     job.slurm.settings["AccountingStorageType"] = "accounting_storage/slurmdbd"
     assert "without n1, n2; n2 given back to Slurm" in job.keep()
-    assert job.changes() == ["signal_steps", "keep_nodes", "allow_requeue", "requeue_held", "exclude", "start_at", "release"]
+    assert job.changes() == ["signal_steps", "keep_nodes", "takes_changes", "requeue_held", "exclude", "start_at", "release"]
     assert job.slurm.job(job.number).cleaning == ("n1", "n3")
+
+
+def test_an_exclusive_job_keeps_its_dead_node_which_is_said(tmp_path: Path) -> None:
+    job = Job(tmp_path, exclusive=True)
+    job.journal.append([replace(DECIDED, dead=("n2",))])
+    job.slurm.dead = {"n2"}
+    job.slurm.settings["AccountingStorageType"] = "accounting_storage/slurmdbd"
+    assert f"n2 stays in the job until Slurm takes it for down: {OWN_NODES}" in job.keep()
+    assert job.changes() == ["requeue_held", "exclude", "start_at", "release"]
+
+
+def test_a_slurmdbd_that_is_gone_after_the_give_back_loses_no_job(tmp_path: Path) -> None:
+    """Slurm takes no more changes, so a job that was held would stay so."""
+    job = Job(tmp_path)
+    job.journal.append([replace(DECIDED, dead=("n2",))])
+    job.slurm.dead = {"n2"}
+    job.slurm.settings["AccountingStorageType"] = "accounting_storage/slurmdbd"
+    keep_nodes = job.slurm.keep_nodes
+
+    def then_gone(number: int, nodes: Iterable[str]) -> None:
+        keep_nodes(number, nodes)
+        job.slurm.cut_out(number, "n2")
+
+    job.slurm.keep_nodes = then_gone  # type: ignore[method-assign]
+    assert job.keep() == f"{AS_IT_IS}: {NO_CHANGES_AFTER}"
+    assert job.slurm.requests.count(("takes_changes", job.number, DATABASE_S)) == 1
+    view = job.slurm.job(job.number)
+    assert (view.state, view.held, view.restarts) == (JobState.PENDING, False, 1)
 
 
 def test_without_slurmdbd_it_keeps_its_dead_node(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from ftslurm.slurm.patience import NoAnswer
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.controller.effects import Effects
 from ftslurm.wrapper.node_check import Question, answer_text
+from ftslurm.wrapper.requeue.course import OWN_NODES
 from ftslurm.wrapper.requeue.lenders import Lenders, plain_env
 from tests.fakes.slurm import FakeSlurm
 
@@ -61,9 +62,10 @@ class World:
     ran: list[tuple[Sequence[str], float, Mapping[str, object]]] = field(default_factory=list)
     settings: Settings = field(default_factory=Settings)
     waits: list[Callable[[], object]] = field(default_factory=list)  # what happens in each
+    exclusive: bool = True
 
     def __post_init__(self) -> None:
-        self.ours = self.slurm.submit(2)
+        self.ours = self.slurm.submit(2, exclusive=self.exclusive)
         self.answers["sbatch"] = lambda argv: said(argv, 0, f"{self.slurm.submit(1, name='ftslurm-donor-1')}\n")
 
     @property
@@ -463,18 +465,26 @@ def test_a_check_on_a_lent_node_is_a_step_of_its_lender() -> None:
 
 
 def test_nodes_are_given_back_by_naming_the_rest() -> None:
-    world = World()
+    world = World(exclusive=False)
     assert world.lenders.release(["n2"]) == NodesReleased(("n2",), True)
     assert world.slurm.job(world.ours).nodes == ("n1",)
 
 
 def test_nodes_that_slurm_has_taken_already_are_not_given_back_again() -> None:
-    world = World()
+    world = World(exclusive=False)
     assert world.lenders.release(["n4"]) == NodesReleased(("n4",), True, "Slurm has taken them already") and not world.ran
 
 
+def test_an_exclusive_job_keeps_the_node_and_says_why() -> None:
+    """Slurm would count it as taken, and the site be without it."""
+    world = World(exclusive=True)
+    assert world.lenders.release(["n2"]) == NodesReleased(("n2",), False, OWN_NODES)
+    assert world.slurm.job(world.ours).nodes == ("n1", "n2")
+    assert world.lenders.release(["n4"]).ok, "Slurm has taken it already"
+
+
 def test_a_refusal_and_a_silence_are_told() -> None:
-    world = World()
+    world = World(exclusive=False)
     world.slurm.cut_out(world.ours, "n1")  # Slurm accepts no change then
     refused = world.lenders.release(["n2"])
     assert not refused.ok and "not available right now" in refused.why
