@@ -1,5 +1,5 @@
 """`python -m ftslurm` is `ftrun`."""
 
-from ftslurm.cli.ftrun import main
+from ftslurm.cli.doors import ftrun
 
-main()
+ftrun()

@@ -1,0 +1,43 @@
+"""The commands find their own packages, whatever PYTHONPATH offers for the user's program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftslurm.cli.doors import behind_the_others
+
+OURS = ["/bin", "/lib/python3", "/venv/site-packages"]
+
+
+@pytest.mark.parametrize(
+    ("path", "python_path", "expected"),
+    [
+        (OURS, "", OURS),
+        (["/bin", "/module", *OURS[1:]], "/module", [*OURS, "/module"]),
+        (["/bin", "/b", "/a", *OURS[1:]], "/b/:/a:/missing", [*OURS, "/b", "/a"]),
+        (["/bin", str(Path.cwd()), *OURS[1:]], ":", [*OURS, str(Path.cwd())]),
+    ],
+)
+def test_what_pythonpath_names_comes_last(path: list[str], python_path: str, expected: list[str]) -> None:
+    assert behind_the_others(path, python_path) == expected
+
+
+@pytest.mark.parametrize("door", ["ftrun --ft-help", "ftslurm --help", "ft_launcher --help"])
+def test_packages_of_another_python_are_not_taken_for_ours(tmp_path: Path, door: str) -> None:
+    for name in ("click", "yaml", "pydantic"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('compiled for another Python')")
+    command, *argv = door.split()
+    done = subprocess.run(
+        [sys.executable, "-c", f"from ftslurm.cli.doors import {command}; {command}()", *argv],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
