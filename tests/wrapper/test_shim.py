@@ -764,7 +764,10 @@ def test_a_squatted_folder_is_said_and_the_command_runs(shims: Shims, lay: Calla
         assert shim.words() == ["none"]
         shim.hear("exited")
         shim.end(0)
-        assert shim.process.stderr is not None and f"{folder} {said}: heartbeats" in shim.process.stderr.read().decode()
+        assert (
+            shim.process.stderr is not None
+            and f"{folder} {said}: ftrun cannot see heartbeats" in shim.process.stderr.read().decode()
+        )
     finally:
         os.umask(before)
         folder.rmdir() if folder.is_dir() and not folder.is_symlink() else folder.unlink(missing_ok=True)
