@@ -88,6 +88,8 @@ _WAITED = frozenset({
     "hccl-EI0002", "hccl-EI0006", "hccl-topo-timeout", "nccl-watchdog", "torch-dist-timeout", "torch-socket-timeout",
     "acl-507046", "acl-107019", "gloo-peer", "ms-timeout-node",
 })  # fmt: skip
+# What a ruler, a frame of a table or an empty line has none of.
+_WORDS = re.compile(r"\w")
 # A shell's word for a crash, which says nothing of what led to it.
 _BARE_CRASH = re.compile(r"^\W*(?:Segmentation fault|Bus error|Illegal instruction|Aborted)(?: \(core dumped\))?\W*$")
 _SEQUENCE = re.compile(r"last (?:enqueued|completed) (?:NCCL )?work:? ?(\d{1,12})|SeqNum=(\d{1,12})")
@@ -340,7 +342,7 @@ def _after_the_fact(hit: Hit, first: float) -> bool:
 
 
 def _by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit]) -> Verdict:
-    roots = _without_headers(roots)
+    roots = _without_echoes(_without_headers(roots))
     first = min(roots, key=lambda hit: hit.at)
     same = _ranks_of(hit for hit in roots if hit.pattern.id == first.pattern.id)
     everywhere = _everywhere(same, ends)
@@ -413,6 +415,17 @@ def _without_headers(hits: Sequence[Hit]) -> list[Hit]:
     """What names the thing comes before what only says that there is one, on the same rank."""
     named = {hit.end.rank for hit in hits if not hit.pattern.defers}
     return [hit for hit in hits if not hit.pattern.defers or hit.end.rank not in named]
+
+
+def _without_echoes(roots: Sequence[Hit]) -> Sequence[Hit]:
+    """One trouble that several ranks meet in the same moment is told by whoever names it, not by who only says that it failed."""
+    named = [hit for hit in roots if not hit.pattern.defers]
+
+    def echoes(hit: Hit) -> bool:
+        mine = (each for each in named if each.pattern.error_class is hit.pattern.error_class)
+        return hit.pattern.defers and any(abs(each.at - hit.at) <= LAST_WORDS_S for each in mine)
+
+    return [hit for hit in roots if not echoes(hit)]
 
 
 def _everywhere(same: Mapping[int, RankEnd], ends: Sequence[RankEnd]) -> bool:
@@ -725,7 +738,7 @@ def _last_words(end: RankEnd) -> str:
             shown = own
         if found := shown or (child_line(said) if number else "") or told_error(said) or told_error(said, mild=True):
             return visible(f"; it printed: {found}")
-    if last := next((line.strip() for text in _said(end) for line in reversed(text.splitlines()) if line.strip()), ""):
+    if last := next((line.strip() for text in _said(end) for line in reversed(text.splitlines()) if _WORDS.search(line)), ""):
         return visible(f"; its last line: {last[:EVIDENCE_CHARS]}")
     return ""
 

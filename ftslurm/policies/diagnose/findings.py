@@ -267,6 +267,14 @@ _PASSES_ON = re.compile(
     r"|\bSubprocException\b"
     r"|\bnon-zero exit|\bdied with <Signals|\b(?:exited|terminated|failed) with (?:exit )?(?:code|status)\b"
 )
+# An exception whose words announce another's: `Process 0 terminated with the following error:`.
+_ANNOUNCES = re.compile(rb"(?i)\bfollowing (?:error|exception|traceback)s?\b\W*$")
+# What reads a file's bytes, by its own frame; what it expected and did not find is the file's doing.
+_READS_A_FILE = re.compile(
+    r"(?:^|/)(?:torch/serialization|pickle|zipfile|tarfile|gzip|bz2|lzma|safetensors/\w+|h5py/(?:\w+/)*\w+|pyarrow/\w+|PIL/\w+"
+    r"|numpy/lib/\w+)\.pyx?:\d+$"
+)
+_NOT_AS_EXPECTED = re.compile(r"(?i)\bexpected\b.{1,80}\bgot\b|\bwrong size\b")
 # Types that only report the end of another process.
 _OF_ANOTHER = re.compile(
     r"(?:^|\.)(?:CalledProcessError|ChildFailedError|Process\w*Exception|BrokenProcessPool|WorkerCrashed\w*|ActorDied\w*"
@@ -279,7 +287,10 @@ def _unknown(raised: Raised, text: bytes) -> Finding:
     begin = text.rfind(b"\n", 0, raised.offset) + 1
     line = text[begin : len(text) if end < 0 else end]
     line = _with_message(line, text, begin)
-    return Finding(raised.offset, line, unlisted(raised), raised.place)
+    pattern = unlisted(raised)
+    if _ANNOUNCES.search(line):
+        pattern = replace(pattern, defers=True)
+    return Finding(raised.offset, line, pattern, raised.place)
 
 
 def unlisted(raised: Raised) -> Pattern:
@@ -292,6 +303,8 @@ def unlisted(raised: Raised) -> Pattern:
     else:
         if kind := kind_of_error(raised.kind, raised.message) or kind_of_words(raised.kind):
             error_class, retriable = kind.error_class, kind.retriable
+        elif _READS_A_FILE.search(raised.deepest) and _NOT_AS_EXPECTED.search(raised.message):
+            error_class = ErrorClass.DATA
         elif _ABORTS.search(raised.kind):
             error_class, retriable = ErrorClass.UNKNOWN, Retriable.ONCE
     where = raised.place.rsplit("/", 1)[-1]

@@ -108,7 +108,8 @@ _GIVES_UP = _compiled(
     r"|times out|program (?:will|has to|had to) (?:terminate|abort|exit|stop)"
     r"|bad (?:address|file)|broken|overflow|corrupt(?:ed)?|illegal|exit code|not true|timed out"
     r"|time-?out|exiting|rejected|neither|does not exist|fault|unreachable|unavailable|unrecognized|undefined|mismatch"
-    r"|halted|non-ok-status|insufficient|incompatible|violation|lost|no (?:module|available|free|valid|matching|usable|suitable)"
+    r"|halted|MPI_ABORT|disallowed|(?:does|do|did) not (?:match|fit|agree)|not (?:permitted|allowed)"
+    r"|non-ok-status|insufficient|incompatible|violation|lost|no (?:module|available|free|valid|matching|usable|suitable)"
     r"|(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR))\b"
     r"|(?-i:^(?:\S{4,40} )?\d\d:\d\d:\d\d\.\d{1,9}: +[EF] +[\w./-]{1,120}:\d+\] |^[EF]\d{4} \d\d:\d\d:)"  # glog's levels
 )
@@ -119,6 +120,7 @@ _REPORTS = _compiled(
     r"|cannot recover from this failure"
     r"|\*\*\* MPI_ERRORS_ARE_FATAL|\*\*\*    and potentially your MPI job"
     r"|MPI_Abort|torch[./]distributed[./]elastic|exitcode|closing signal|FAILED\s*$|NO_OTHER_FAILURES|Root Cause"
+    r"|^(?:\[\S{1,80}\] )?(?:\*\*\* Process received signal|Signal(?: code)?: )"
     r"|^\s*(?:Calls:|Execution halted|signal \(\d+\)|in expression starting|\S+ at \S+ \(unknown line\))"
     r"|^\s*(?:Aborted|Killed|Terminated|Bus error|Illegal instruction|Segmentation fault)(?: \(core dumped\))?\s*$"
 )
@@ -138,7 +140,7 @@ _VAGUE = _compiled(
     r"|return )?(?:code|status|signal)\b|\berrors? executing method|\ban? (?:\w+ )?error (?:has "
     r"|was )?(?:occurred|encountered|detected)"
     r"|\bexception (?:in|from) (?:thread|worker|process)|\b(?:caught|hit|encountered|threw|raised"
-    r"|unhandled) (?:an? )?(?:\w+ )?(?:exception|error)\b"
+    r") (?:an? )?(?:\w+ )?(?:exception|error)\b|\bunhandled (?:cuda |system |internal |runtime |python )?(?:exception|error)\b"
     r"|\berror code:? (?:is )?-?\d+\W*$|: (?:\d+ )?broken pipe\b"
     r"|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!|\bwith description \""
     r"|\b(?:fatal )?(?:\w+ )?error (?:at|in) [\w./-]+(?::\d+|\(\d+\)| at line \d+)\W*$"
@@ -151,6 +153,13 @@ _VAGUE = _compiled(
 )
 # What a program of Slurm ends itself with; its errors before are on the way there.
 _FATAL = _compiled(r"^\w+: fatal: ")
+# Prints the end of another's log: the errors below are the other's, and tell more than what was said above.
+_SHOWS_A_LOG = _compiled(
+    r"(?i)\blast \d+ lines\b|\b(?:tail|end|contents?) of (?:\S+ ){0,4}(?:log|output|std(?:out|err))\b"
+    r"|\bcaptured (?:log|std(?:out|err))\b|\bprinting (?:\w+ )?log file\b"
+)
+# A launcher could not do its own work: its word, and no report of another's end.
+_COULD_NOT_START = _compiled(r"(?i)\b(?:unable to|cannot|could not|failed to) (?:run|launch|start|spawn|execute)\b")
 SHOWN_CHARS = 400
 # Where in a long line the error begins.
 _ERROR_IN = _compiled(r"\b\w*(?:Error|Exception|FATAL|Fatal)\b: ")
@@ -182,6 +191,8 @@ def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild:
         if first - number > APART_LINES:
             break
         data = lines[number][:1000].encode("latin-1", "replace")
+        if told >= 0 and _SHOWS_A_LOG.search(data):
+            break
         found = _GIVES_UP.search(data)
         if found is None or (not mild and is_mild(data)) or is_source(data) or lines[number].strip().startswith(skipped):
             continue
@@ -204,7 +215,7 @@ def _is_report(line: bytes) -> bool:
     """Does it only tell of another process's end?"""
     if _SRUNS_OWN.search(line):
         return _OF_TASKS.search(line) is not None
-    return _REPORTS.search(line) is not None and _PASSED_ON.search(line) is None
+    return _REPORTS.search(line) is not None and not (_PASSED_ON.search(line) or _COULD_NOT_START.search(line))
 
 
 # A line of a box that is drawn around a message, as codes in Fortran do.
@@ -258,15 +269,42 @@ def _begun(lines: Sequence[str], number: int, least: int = 1) -> int:
     return begun
 
 
+def _ended(lines: Sequence[str], number: int) -> int:
+    """The line in which the sentence of this one ends, where the text is wrapped."""
+    for ended in range(number, min(len(lines), number + SENTENCE_LINES)):
+        here = lines[ended].strip()
+        below = lines[ended + 1].strip() if ended + 1 < len(lines) else ""
+        if len(here) < WRAPPED_CHARS or here[-1] in _ENDS or not below[:1].islower() or _OPENS.match(below):
+            break
+    return ended
+
+
+# `*** The MPI_Finalize() function was called ...`: a library marks each line of its message.
+_MARK = re.compile(r"\s*(?:\[[^\]\s]{1,80}\] )?([*#!=]{2,8}|[|>])\s+\S")
+
+
+def _marked_from(lines: Sequence[str], number: int) -> int:
+    """The first of the lines above that bear the mark of this one; the line itself if it bears none."""
+    mark = _MARK.match(lines[number]) if number >= 0 else None
+    begun = number
+    while mark and begun > 0 and number - begun < SENTENCE_LINES:
+        above = _MARK.match(lines[begun - 1])
+        if above is None or above.group(1) != mark.group(1):
+            break
+        begun -= 1
+    return begun
+
+
 def _shown(lines: Sequence[str], number: int) -> str:
     """The line with what it announces: the one below, or the deepest of its stack."""
-    shown = " ".join(line.strip() for line in lines[_begun(lines, number, WRAPPED_CHARS) : number + 1])
+    begun, ended = min(_begun(lines, number, WRAPPED_CHARS), _marked_from(lines, number)), _ended(lines, number)
+    shown = " ".join(line.strip() for line in lines[begun : ended + 1])
     if deepest := _deepest(lines[number : number + 1 + STACK_LINES]):
         return f"{shown[: SHOWN_CHARS // 2]} ... {deepest}" if deepest not in shown else shown
     if len(shown) > SHOWN_CHARS and (found := _ERROR_IN.search(shown.encode("latin-1", "replace"), SHOWN_CHARS // 2)):
         return f"{shown[: SHOWN_CHARS // 2 - 5]} ... {shown[found.start() :]}"
-    if shown.endswith(":") and number + 1 < len(lines):
-        return f"{shown} {lines[number + 1].strip()}"
+    if shown.endswith(":") and ended + 1 < len(lines):
+        return f"{shown} {lines[ended + 1].strip()}"
     return shown
 
 

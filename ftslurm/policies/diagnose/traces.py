@@ -38,7 +38,7 @@ class Raised:
     offset: of its line, bytes. kind: the type, `ValueError`, or `panic`, `abort`. place: `train.py:175`, the deepest frame of the
     user's own code, else the deepest; may be empty. own: it is the user's own.
     ignored: the runtime says that nobody cares (`Exception ignored in`). thrown: by a `raise` or `assert` in the user's own
-    code, so its words are the program's, whatever they say.
+    code, so its words are the program's, whatever they say. deepest: the last frame, whoever's it is.
     """
 
     offset: int
@@ -48,6 +48,7 @@ class Raised:
     own: bool = False
     ignored: bool = False
     thrown: bool = False
+    deepest: str = ""
 
     def __str__(self) -> str:
         said = f"{self.kind}: {self.message}" if self.message else self.kind
@@ -334,7 +335,7 @@ class _Walk:
             return False
         message = (found.group(2) or b"").decode(errors="replace").strip()[:MESSAGE_CHARS]
         thrown = w.throws and w.any == w.own
-        self._raise(w, Raised(at, found.group(1).decode(), message, w.own or w.any, bool(w.own), w.ignored, thrown))
+        self._raise(w, Raised(at, found.group(1).decode(), message, w.own or w.any, bool(w.own), w.ignored, thrown, w.any))
         w.indent, w.left = -1, 0
         return True
 

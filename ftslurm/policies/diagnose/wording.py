@@ -161,13 +161,16 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|\bhandshake|\bname resolution|\bname or service|\bunknown host|\bresolve host"
             r"|\b(?:rpc|grpc|transport|network|link|endpoint)\b.{0,20}\b(?:error|fail|unavailable|timed|timeout"
             r"|down|closed|lost)|\bsocket tim(?:ed|es) out|\b(?:libfabric|rdma|infiniband|roce|efa)\b.{0,80}\berr(?:or)?\b"
-            r"|\btimed out waiting for (?:\w+ ){0,4}(?:node|host|worker|peer|client|server|rank|task)s?\b",
+            r"|\btimed out waiting for (?:\w+ ){0,4}(?:node|host|worker|peer|client|server|rank|task)s?\b"
+            r"|\bendpoint\b.{0,60}\btimeout\b|\bdaemon\b.{0,80}\b(?:communicat|contact|connect)\w*"
+            r"|\brendezvous (?:timeout|connection) error",
             ErrorClass.NETWORK, Retriable.YES,
         ),
         (
             r"\btask launch\b.{0,60}\bfailed|\bcollective\b.{0,80}\btime-?d?[ -]?out"
             r"|\btemporar(?:y|ily)\b|\btry again\b|\bpre-?empt|\b(?:device|resource|port"
-            r"|node)s? (?:or resource )?(?:is |are )?busy|\b(?:died|killed|exited|ended|vanished|crashed) unexpectedly",
+            r"|node)s? (?:or resource )?(?:is |are )?busy|\b(?:died|killed|exited|ended|vanished|crashed) unexpectedly"
+            r"|\bunexpectedly (?:died|killed|exited|ended|vanished|crashed|failed)\b",
             ErrorClass.UNKNOWN, Retriable.YES,
         ),
     )
