@@ -14,7 +14,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.settings.tree import Settings
-from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Suspect, Verdict
+from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Suspect, Verdict
 from tests.stories.replay import HOUR_S, Job, fault
 
 FAULT = Verdict(ErrorClass.UNKNOWN, Retriable.UNKNOWN, Confidence.NONE, "exit 1", "rank 0 exited with status 1")
@@ -469,3 +469,54 @@ def test_a_port_that_is_not_ours_is_a_failure_as_any_other(seen: int, more: dict
     job = Job(policy, diagnose=told(taken(seen)), **more).begin()
     job.exits(0, 1)
     assert job.rungs == ["unconditional-requeue"]
+
+
+# --- a weak `no`: the program's own fault, as far as its own words tell
+
+
+def weak(words: str = "fatal: no such scheme: foo", rank: int = 0, node: str = "n1", **more: Any) -> Verdict:
+    return verdict(confidence=Confidence.WEAK, signature="exit 1", lead=Lead(rank, node, words), **more)
+
+
+def test_the_same_words_of_another_node_are_the_program_s() -> None:
+    job = requeues(Job(diagnose=told(weak(node="n1"), weak(node="n2"))), 9)
+    assert job.facts.schedule == 1 and job.rungs == ["fail"], "one more try, then the end"
+    assert "cannot help: exit 1 with the same words on other ranks or nodes, 2 times in a row" in job.said
+
+
+def test_so_are_those_of_another_rank_and_those_of_every_rank() -> None:
+    assert requeues(Job(diagnose=told(weak(rank=0), weak(rank=1))), 9).facts.schedule == 1
+    everywhere = requeues(Job(diagnose=told(weak(program=True))), 9)
+    assert everywhere.facts.schedule == 1 and "on every rank" in everywhere.said
+
+
+def test_on_one_rank_of_one_node_they_are_asked_for_once_more() -> None:
+    job = requeues(Job(diagnose=told(weak())), 9)
+    assert job.facts.schedule == 2 and "with the same words, 3 times in a row" in job.said
+
+
+def test_numbers_in_the_words_make_no_difference() -> None:
+    found = weak("worker 4711: cannot open shard 12", node="n1"), weak("worker 815: cannot open shard 9", node="n2")
+    assert requeues(Job(diagnose=told(*found)), 9).facts.schedule == 1
+
+
+def test_other_words_or_none_are_left_to_the_unconditional_budget() -> None:
+    each = [weak(f"fatal: {word}", node=node) for word, node in zip(("a", "b", "c", "d"), ("n1", "n2", "n1", "n2"), strict=True)]
+    assert requeues(Job(diagnose=told(*each)), 9).facts.schedule == 3
+    assert requeues(Job(diagnose=told(weak("", node="n1"), weak("", node="n2"))), 9).facts.schedule == 3
+
+
+def test_words_after_progress_begin_anew() -> None:
+    job = Job(diagnose=told(weak(node="n1"), weak(node="n2"))).begin(watched=False)
+    job.wait(20)
+    job.exits(0, 1)
+    job = job.again().begin(watched=False)
+    job.wait(200)
+    job.exits(0, 1)
+    assert job.did(do.Requeue), "it has lived ten times as long"
+
+
+def test_what_is_worth_another_try_is_not_ended_by_its_words() -> None:
+    again = weak(node="n1"), weak(node="n2"), weak(node="n1"), weak(node="n2")
+    worth = [replace(each, retriable=Retriable.YES) for each in again]
+    assert requeues(Job(diagnose=told(*worth)), 9).facts.schedule == 3

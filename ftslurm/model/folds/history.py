@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from functools import reduce
@@ -88,8 +89,10 @@ class History:
     open_requeue: a requeue that was decided and of which nobody wrote that it was done. requeue_left: the ftrun that decided
     it has ended since. open_swaps: id -> decision, of which nobody wrote what became of them. rank_starts: (schedule, step key,
     rank) -> starts of that rank alone. hangs_in_a_row: as unconditional_in_a_row. diagnosis, same_in_a_row: the last verdict,
-    and how many in a row had its signature, without progress between. errors: (rank, signature) -> how often. failed_ranks: that
-    ever failed by themselves. suspicions: node -> (when, signature). quiet_pauses, busy_pauses: seconds, the longest first.
+    and how many in a row had its signature, without progress between. same_words: how many of these, the last included, also
+    said the same, numbers aside; moved: not all of them on one rank of one node.
+    errors: (rank, signature) -> how often. failed_ranks: that ever failed by themselves. suspicions: node -> (when,
+    signature). quiet_pauses, busy_pauses: seconds, the longest first.
     furthest: the training step that any attempt has come to. culprits: attempt -> nodes of the hang that ended it.
     hung: attempt and nodes of the last hang that was seen, whatever came of it.
     rescheduled: slot -> how often it alone got another node. bases: slot -> the starts, as `starts` has them, when it last
@@ -130,6 +133,8 @@ class History:
     hangs_in_a_row: int = 0
     diagnosis: Diagnosed | None = None
     same_in_a_row: int = 0
+    same_words: int = 0
+    moved: bool = False
     errors: Mapping[tuple[int, str], int] = field(default_factory=dict)
     failed_ranks: frozenset[int] = frozenset()
     suspicions: Mapping[str, tuple[tuple[float, str], ...]] = field(default_factory=dict)
@@ -271,7 +276,10 @@ def _trouble_seen(past: History, seen: TroubleSeen) -> History:
 
 def _progress(past: History, at: float) -> History:
     """Breaks whatever counts in a row."""
-    return replace(past, unconditional_in_a_row=0, hangs_in_a_row=0, same_in_a_row=0, longest_s=0.0, most_beats=0, progress_at=at)
+    return replace(
+        past, unconditional_in_a_row=0, hangs_in_a_row=0, same_in_a_row=0, same_words=0, moved=False, longest_s=0.0,
+        most_beats=0, progress_at=at,
+    )  # fmt: skip
 
 
 def _slots_changed(past: History, changed: SlotsChanged) -> History:
@@ -309,7 +317,10 @@ def _rank_began(past: History, begun: RankBegan) -> History:
 
 
 def _diagnosed(past: History, found: Diagnosed) -> History:
-    same = past.diagnosis is not None and past.diagnosis.signature == found.signature
+    last = past.diagnosis
+    same = last is not None and last.signature == found.signature
+    again = last is not None and same and past.same_words > 0 and found.said != "" and _alike(last.said) == _alike(found.said)
+    moved = last is not None and again and (past.moved or (last.rank, last.node) != (found.rank, found.node))
     errors, suspicions = dict(past.errors), dict(past.suspicions)
     for rank in found.ranks:
         errors[rank, found.signature] = errors.get((rank, found.signature), 0) + 1
@@ -320,8 +331,17 @@ def _diagnosed(past: History, found: Diagnosed) -> History:
     past = replace(past, sightings=(*past.sightings, *new)[-SIGHTINGS_MAX:])
     return replace(
         past, diagnosis=found, same_in_a_row=past.same_in_a_row + 1 if same else 1, errors=errors,
+        same_words=past.same_words + 1 if again else 1, moved=moved,
         failed_ranks=past.failed_ranks | {*found.ranks}, suspicions=suspicions,
     )  # fmt: skip
+
+
+# Process ids, addresses, times, numbers of nodes and steps: they differ though the failure is the same.
+_VARIES = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\d+")
+
+
+def _alike(said: str) -> str:
+    return _VARIES.sub("#", said.lower())
 
 
 def _is_rank(text: str) -> bool:

@@ -347,10 +347,14 @@ def _not_called_for(s: Situation, v: Verdict, policy: str) -> str:
 def _proven(s: Situation, v: Verdict) -> str:
     """Certain are errors that all ranks agree on, and those that came back; a first one of one rank is tried again.
 
+    What is only likely to be the program's own is certain when it has come back with the same words.
+
     What only one node's ranks said before the others were stopped may be that node's setup; said next by another node's
     (the same one twice is to blame), it is the program's.
     """
     wanted = v.retriable is Retriable.NO or (v.retriable is Retriable.ONCE and not s.blamed)
+    if v.confidence is Confidence.WEAK and v.retriable is Retriable.NO:
+        return _said_again(s, v)
     if not wanted or v.confidence not in (Confidence.STRONG, Confidence.FACT):
         return ""
     tries = v.confirm if v.program or len(s.step) == 1 else max(1, v.confirm)
@@ -359,6 +363,21 @@ def _proven(s: Situation, v: Verdict) -> str:
     again = f", {s.history.same_in_a_row} times in a row" if s.history.same_in_a_row > 1 else ""
     where = f" follows {v.follows}" if v.follows else " on every rank" if v.program and s.tasks > 1 else ""
     return f"running it again cannot help: {v.signature}{where}{again}"
+
+
+# A program that ends itself with the same words so often, each time on the same rank of the same node.
+SAME_WORDS = 3
+
+
+def _said_again(s: Situation, v: Verdict) -> str:
+    """A weak `no` is proven by contrast: the same words again, without progress between, on every rank, or on another rank or
+    node. On one rank of one node once more: it may be that node's set-up, and Slurm mostly gives the same nodes again."""
+    history = s.history
+    elsewhere = history.moved or v.program
+    if history.same_words < (2 if elsewhere else SAME_WORDS):
+        return ""
+    where = " on every rank" if v.program and s.tasks > 1 else " on other ranks or nodes" if history.moved else ""
+    return f"running it again cannot help: {v.signature} with the same words{where}, {history.same_words} times in a row"
 
 
 def _crash_in_place(s: Situation) -> Answer:
