@@ -1,6 +1,6 @@
 """Hangs, slowness and pauses on real jobs: how often the class and the rank are named, and what is said of healthy ones.
 
-    python -m tests.hang.campaign --cases 44 --healthy 44 --latest 30 --seed 1 [--only ACT] [--keep FOLDER]
+    python -m tests.hang.campaign --cases 44 --healthy 44 --latest 30 --freshest 30 --unseen 30 --seed 1 [--only ACT] [--keep FOLDER]
 
 --latest takes nbclient, ipykernel, ray and numpy in the Python that runs it; kinds that want for one are left out, and it says so.
 """
@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import shutil
@@ -96,6 +97,10 @@ def is_freshest(result: Result) -> bool:
     )
 
 
+def is_unseen(result: Result) -> bool:
+    return result.case.act in (*cases.UNSEEN_HANGS, *cases.UNSEEN_PAUSES, "epoch-over")
+
+
 def sees_io_alone(result: Result) -> bool:
     return result.plan.level == "L0" or result.plan.mode == "jax"
 
@@ -103,9 +108,14 @@ def sees_io_alone(result: Result) -> bool:
 def by_machine(results: Sequence[Result]) -> dict[str, list[Result]]:
     new = (*cases.NEW_HANGS, *cases.NEW_PAUSES)
     latest = [result for result in results if is_latest(result)]
-    freshest = [result for result in results if is_freshest(result)]
-    others = [result for result in results if not is_freshest(result)]
+    unseen = [result for result in results if is_unseen(result)]
+    freshest = [result for result in results if is_freshest(result) and not is_unseen(result)]
+    others = [result for result in results if not is_freshest(result) and not is_unseen(result)]
     return {
+        "unseen kinds": unseen,
+        "healthy of the unseen": [result for result in unseen if result.case.expected is None],
+        "unseen kinds, quiet machine": [result for result in unseen if not result.plan.crowded],
+        "unseen kinds, busy machine": [result for result in unseen if result.plan.crowded],
         "freshest kinds": freshest,
         "healthy of the freshest": [result for result in freshest if result.case.expected is None],
         "freshest kinds, quiet machine": [result for result in freshest if not result.plan.crowded],
@@ -159,13 +169,17 @@ def show(result: Result) -> None:
         print("        " + "\n        ".join((*found.evidence, *result.verdict.text.splitlines())), flush=True)
 
 
-def all_of(plans: Sequence[Plan], keep: Path | None) -> tuple[list[Result], list[str]]:
-    """Two jobs at a time; those where speeds are compared one by one."""
+def all_of(plans: Sequence[Plan], keep: Path | None, until: float) -> tuple[list[Result], list[str]]:
+    """Those where speeds are compared first, one by one; then two jobs at a time. until: none begins after it."""
     results: list[Result] = []
     troubles: list[str] = []
-    for alone, workers in ((False, 2), (True, 1)):
+
+    def in_time(plan: Plan) -> tuple[list[Result], str]:
+        return carry_out(plan, keep) if time.monotonic() < until else ([], f"{plan}: {len(plan.cases)} cases, for want of time")
+
+    for alone, workers in ((True, 1), (False, 2)):
         with ThreadPoolExecutor(workers) as pool:
-            for found, trouble in pool.map(lambda plan: carry_out(plan, keep), [p for p in plans if p.alone is alone]):
+            for found, trouble in pool.map(in_time, [p for p in plans if p.alone is alone]):
                 results += found
                 troubles += [trouble] if trouble else []
     return results, troubles
@@ -179,8 +193,10 @@ def main() -> None:
         "--latest", type=int, default=0, help="as many hangs, and as many healthy ones, of the latest kinds beside"
     )
     parser.add_argument("--freshest", type=int, default=0, help="the same of the freshest kinds")
+    parser.add_argument("--unseen", type=int, default=0, help="the same of the kinds written after the rules were last touched")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=sorted(cases.ACTS), help="only this, --cases times")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no job begins later; which ones is left to chance")
     parser.add_argument("--keep", type=Path, help="where the folders of jobs that failed go")
     options = parser.parse_args()
     rng, begun = random.Random(options.seed), time.monotonic()
@@ -191,10 +207,12 @@ def main() -> None:
     else:
         plans = cases.latest(rng, options.latest, options.latest)
         plans += cases.freshest(rng, options.freshest, options.freshest)
+        plans += cases.unseen(rng, options.unseen, options.unseen)
         plans += cases.deck(rng, options.cases, options.healthy, with_network)
     for package in (*(cases.missing() if options.latest else ()), *(cases.missing_libraries() if options.freshest else ())):
         print(f"left out are the kinds that take {package}, which is not installed")
-    results, troubles = all_of(plans, options.keep)
+    rng.shuffle(plans)
+    results, troubles = all_of(plans, options.keep, begun + options.minutes * 60)
     kinds = [kind.value for kind in (Kind.COMM_HANG, Kind.NON_COMM_HANG, Kind.COMM_SLOW, Kind.NON_COMM_SLOW)]
     print(f"\n{by_act(results)}\n\n{summary([told(result) for result in results], kinds)}")
     for what, mine in by_machine(results).items():

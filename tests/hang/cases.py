@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -175,6 +176,40 @@ def _saved_by_torch(job: Job, case: Case) -> Undo:
     return lambda: None
 
 
+def _told_late(job: Job, case: Case) -> Undo:
+    """`told BEFORE`: all wait for what the victim tells them, after work, or after nothing at all."""
+    before = case.act.split()[1]
+    _all_at(job, [f"told-{case.victim}-{before}"] * job.world, "begin telling")
+    return lambda: None
+
+
+def _lock_of_peer(job: Job, case: Case) -> Undo:
+    """The victim wants a lock that another rank keeps, which waits for it in the next collective."""
+    parts = {case.victim: "peer-want", case.other: "peer-hold"}
+    _all_at(job, [parts.get(rank, "peer-") for rank in range(job.world)], "begin locking")
+    return lambda: None
+
+
+def _epoch_over(job: Job, case: Case) -> Undo:
+    """The victim is at the end of the epoch, the others have a batch more."""
+    _all_at(job, ["epoch-over" if rank == case.victim else "epoch-" for rank in range(job.world)], "begin epoch")
+    return lambda: None
+
+
+def _relay(job: Job, case: Case) -> Undo:
+    """One rank after the other pauses, each for less than the limit, with a step between."""
+
+    def pass_on() -> None:
+        for rank in (*range(job.world), *range(job.world)):
+            job.order(rank, "sleep", 1.6)
+            until = time.monotonic() + 10
+            while job.notes(rank).count("end sleep") < job.notes(rank).count("begin sleep") and time.monotonic() < until:
+                time.sleep(0.1)
+
+    threading.Thread(target=pass_on, daemon=True).start()
+    return lambda: None
+
+
 def _of_loader(name: str) -> Callable[[Job, Case], Undo]:
     def act(job: Job, case: Case) -> Undo:
         path = job.folder / f"loader.{name}.{case.victim}"
@@ -296,7 +331,18 @@ FRESHEST_HANGS = (
     "starved", "unnotified", "unanswered", "killed-worker", "semaphore", "mute-child", "stopped-child", "tries-again", "in-asyncio",
     "signalled", "native-lock", "locked-base", "record-lock", "backlog", "select-none", "barrier-of-threads", "manager", "pidfile",
 )  # fmt: skip
-CIRCLES = ("order", "alone", "nobody")  # the victim and whom it waits for wait for each other
+# Kinds that came after the rules on the loops of gloo, of torch's server and of the probe: see unseen.py.
+UNSEEN_PAUSES = ("memmap", "niced", "thin", "spawned-loader", "tenth", "direct-read", "spliced", "dynamo", "relay", "told work")
+UNSEEN_HANGS = (
+    "resolver", "stopped-worker", "nested-pool", "import-lock", "undrained", "full-child", "forked-lock", "asks-somebody", "tracker",
+    "backoff", "yields", "debugger", "told sleep", "peer-lock",
+)  # fmt: skip
+TOGETHER = ("told work", "told sleep", "peer-lock", "relay", "epoch-over")  # all ranks have a part in it
+UNSEEN_WAYS = (
+    ("plain", ""), ("ddp", ""), ("fsdp", ""), ("thread", ""), ("tpdp", ""), ("functional", ""), ("accumulate", ""), ("hsdp", ""),
+    ("batched", ""), ("plain", "script"), ("ddp", "fork"), ("plain", "L0"),
+)  # fmt: skip
+CIRCLES = ("order", "alone", "nobody", "epoch-over")  # the victim and whom it waits for wait for each other
 STRAYS = ("alone", "nobody", "in-vain")  # the victim waits where no other comes; they end the job
 FRESHEST_MODES = ("context", "1f1b", "accumulate", "join", "averaging", "functional", "tensor", "scattered", "hsdp", "mpi", "jax")
 FRESHEST_LAUNCHES = ("actors", "kernel", "coroutine", "script")
@@ -321,6 +367,8 @@ ACTS: dict[str, Callable[[Job, Case], Undo]] = {
     "loader lock": _of_loader("lock"), "loader work": _of_loader("work"), "gil-work": _pause(6.0), "gil-sleep": _pause(PAUSE_S),
     "dead-server": _pause(PAUSE_S), "flag": _pause(PAUSE_S), "licence": _pause(PAUSE_S), "lock-file": _pause(PAUSE_S),
     **dict.fromkeys(FRESHEST_PAUSES, _pause(6.0)), **{act: _pause(PAUSE_S) for act in FRESHEST_HANGS}, **dict.fromkeys((*STRAYS, "lost"), _order),
+    **dict.fromkeys(UNSEEN_PAUSES, _pause(6.0)), **dict.fromkeys(UNSEEN_HANGS, _pause(PAUSE_S)), "yields": _pause(BUSY_S + 14),
+    "told work": _told_late, "told sleep": _told_late, "peer-lock": _lock_of_peer, "epoch-over": _epoch_over, "relay": _relay,
     **{f"meet {place} {before}": _meeting for place in ("monitored", "store", "group") for before in ("work", "sleep")},
 }  # fmt: skip
 HANGS = ("sleep", "deadlock", "native", "loop", "fifo", "spawn")
@@ -356,6 +404,7 @@ USUAL_HANGS = (
     "sleep", "deadlock", "native", "loop", "fifo", "stop outside", "pipe", "flock", "child", "dead-server", "licence", "poll sleep",
 )  # fmt: skip
 PAUSES = (
+    *UNSEEN_PAUSES,
     *FRESHEST_PAUSES,
     *LATEST_PAUSES,
     *MEETINGS_AT_WORK,
@@ -393,7 +442,7 @@ FAULTS = {
 HEALTHY = {
     act: 6 if act == "collect" else 13 if act in NEW_PAUSES else 4
     for act in PAUSES
-    if act not in (*LATEST_PAUSES, *FRESHEST_PAUSES)
+    if act not in (*LATEST_PAUSES, *FRESHEST_PAUSES, *UNSEEN_PAUSES)
 }
 
 
@@ -433,7 +482,7 @@ def run(job: Job, plan: Plan, case: Case) -> Result:
     if pause_s is not None:
         return Result(plan, case, _watched(job, case, pause_s))
     undo = ACTS[case.act](job, doing)
-    budget_s = BUSY_S + 16 if case.act == "loop" else 8.0 if case.expected is None else 30.0
+    budget_s = BUSY_S + 16 if case.act in ("loop", "yields") else 8.0 if case.expected is None else 30.0
     verdict = job.watch(budget_s)
     undo()
     return Result(plan, case, verdict)
@@ -508,12 +557,47 @@ def freshest(rng: random.Random, faults: int, healthy: int) -> list[Plan]:
 
 
 def _freshest_plan(rng: random.Random, mode: str, launch: str, acts: Sequence[str]) -> Plan:
-    world = 4 if mode == "hsdp" else 3 if mode in ("context", "mpi") or any(act in STRAYS for act in acts) else rng.choice([2, 3])
+    world = (
+        4
+        if mode in ("hsdp", "tpdp")
+        else 3
+        if mode in ("context", "mpi", "batched") or any(act in STRAYS for act in acts)
+        else rng.choice([2, 3])
+    )
     world = 2 if launch and launch != "L0" else world
     level = "L0" if launch == "L0" else rng.choice(["L1", "L2"])
     # The last of three has no other one to be in a pair with.
     made = tuple(make(act, rng.randrange(2 if act == "alone" else world), world) for act in acts)
     return Plan(mode, level, world, made, launch="" if launch == "L0" else launch, crowded=rng.random() < 0.5)
+
+
+def unseen(rng: random.Random, faults: int, healthy: int) -> list[Plan]:
+    """Jobs with so many cases of the kinds that the rules have not seen, each about as often, in ways to train that they have."""
+    ends = ["epoch-over"] * max(1, faults // 18)
+    drawn = [*_evenly(rng, UNSEEN_HANGS, faults - len(ends)), *_evenly(rng, UNSEEN_PAUSES, healthy)]
+    rng.shuffle(drawn)
+    ways = [*UNSEEN_WAYS, *((mode, "") for mode, package in LIBRARIES.items() if package not in missing_libraries())]
+    rng.shuffle(ways)
+    by_way: dict[tuple[str, str], list[str]] = {way: [] for way in ways}
+    for act in drawn:  # the ways one by one; without torch, or without a probe, only what one rank does for itself
+        open_to = [way for way in ways if not (_without_probe(way) and act in (*TOGETHER, "yields"))]
+        by_way[min(open_to, key=lambda way: len(by_way[way]))].append(act)
+    plans = []
+    for (mode, launch), acts in by_way.items():
+        for at in range(0, len(acts), 4):
+            plans.append(_freshest_plan(rng, mode, launch, acts[at : at + 4]))
+    return plans + [_freshest_plan(rng, rng.choice(["plain", "ddp", "fsdp"]), "", [act]) for act in ends]
+
+
+def _without_probe(way: tuple[str, str]) -> bool:
+    return way[0] in LIBRARIES or way[1] == "L0"
+
+
+def _evenly(rng: random.Random, acts: Sequence[str], count: int) -> list[str]:
+    found: list[str] = []
+    while len(found) < count:
+        found += rng.sample(acts, min(len(acts), count - len(found)))
+    return found
 
 
 def missing() -> list[str]:

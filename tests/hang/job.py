@@ -352,9 +352,10 @@ def computing_in_c(seconds: float) -> None:
 
 
 import fresh  # noqa: E402
+import unseen  # noqa: E402
 import ways  # noqa: E402
 
-PAUSES |= {**fresh.AT_WORK, **fresh.STILL}
+PAUSES |= {**fresh.AT_WORK, **fresh.STILL, **unseen.AT_WORK, **unseen.STILL}
 PAUSES |= {"gil-sleep": held_by_a_thread, "gil-work": computing_in_c}
 
 
@@ -431,6 +432,45 @@ def meet(kind: str) -> None:
     if before:
         (compute if before == "work" else time.sleep)(6.0 if before == "work" else 20.0)
     MEETINGS[place](before)
+
+
+def told_late(kind: str) -> None:
+    """`told-BEFORE`: one tells all others what comes next, after work, or after nothing at all."""
+    _, source, before = kind.split("-")
+    note("begin telling")
+    if int(source) == RANK:
+        (compute if before == "work" else time.sleep)(6.0 if before == "work" else 20.0)
+    dist.broadcast_object_list([{"step": number}], src=int(source))
+
+
+def want_lock(kind: str) -> None:
+    """`peer-hold`, `peer-want`: one wants the lock of a file that another one keeps while it goes on."""
+    note("begin locking")
+    until = time.monotonic() + 20
+    if kind == "peer-hold":
+        held = os.open(f"{OUT}/peer.lock", os.O_CREAT | os.O_WRONLY)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        threading.Timer(20, os.close, (held,)).start()
+    elif kind == "peer-want":
+        time.sleep(1.0)
+        with open(f"{OUT}/peer.lock", "w") as wanted:
+            while time.monotonic() < until:
+                try:
+                    fcntl.flock(wanted, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    time.sleep(0.05)
+
+
+def end_epoch(kind: str) -> None:
+    """`epoch-over`: one has fewer batches than the others, and waits for them at the end of the epoch while they go on."""
+    note("begin epoch")
+    epoch = dist.new_group(list(range(WORLD)))
+    if kind == "epoch-over":
+        dist.barrier(group=epoch)
+
+
+TOGETHER = {"told": told_late, "peer": want_lock, "epoch": end_epoch}
 
 
 def step(kind: str) -> None:
@@ -567,6 +607,7 @@ loader = iter(torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=WORK
 note(f"ready {os.getpid()}")
 noted_at = 0.0
 number = 0
+ALL_AT_ONCE = ("meet-", "save-", "poll-", "call-", "dcp-", *(f"{name}-" for name in TOGETHER))
 later = ("", 0)  # an order that all ranks carry out in the same step
 
 
@@ -582,7 +623,7 @@ def train() -> None:
             noted_at = time.monotonic()
             note(f"goes on {number}")
         kind, argument = order()
-        if kind in ("stay", "leave", "export", "upload") or kind.startswith(("meet-", "save-", "poll-", "call-", "dcp-")):
+        if kind in ("stay", "leave", "export", "upload") or kind.startswith(ALL_AT_ONCE):
             later, kind = (kind, int(argument)), ""
         if later[0] and number >= later[1]:
             kind, later = later[0], ("", 0)
@@ -596,6 +637,8 @@ def train() -> None:
             call(kind)
         if kind.startswith("dcp-"):
             saved_beside(kind)
+        if kind.startswith(ALL_AT_ONCE) and (together := TOGETHER.get(kind.partition("-")[0])):
+            together(kind)
         if kind in PAUSES:
             PAUSES[kind](float(argument or 1000))
             note(f"end {kind}")

@@ -42,8 +42,9 @@ else:
 
 
 import fresh  # noqa: E402
+import unseen  # noqa: E402
 
-ACTS = {**fresh.AT_WORK, **fresh.STILL, "sleep": time.sleep}
+ACTS = {**fresh.AT_WORK, **fresh.STILL, **unseen.AT_WORK, **unseen.STILL, "sleep": time.sleep}
 
 
 def note(what: str) -> None:
