@@ -1,6 +1,8 @@
 """The campaign's hangs and pauses under ftrun on a real Slurm cluster; the verdicts are those of the ledger.
 
-    python -m tests.hang.on_slurm --cases 12 --healthy 12 --freshest 8 --seed 1 [--only ACT] [--level L0|L1|L2] [--restarts]
+    python -m tests.hang.on_slurm --cases 12 --healthy 12 --freshest 8 --mpi 6 --seed 1 [--only ACT] [--level L0|L1|L2] [--restarts]
+
+--mpi takes mpi4py and Open MPI, and a Slurm with its plugin for PMIx (`srun --mpi=list`).
 
 With --restarts hang-restart is on, each case has a job of its own, and counts is whether ftrun has started that anew.
 
@@ -50,8 +52,10 @@ RESTARTS = (
 RESTART_S, LEFT_ALONE_S = 90.0, 14.0
 # Where two jobs share the cores, ranks are truly of different speed: only looked at in jobs that run alone.
 COMPARE = " --ft-set hang.compare=3s"
-PROGRAM = ("job.py", "fresh.py", "ways.py", "launches.py")
-RANK = 'export OUT="$STORY"; exec "$TRAIN_PYTHON" -W ignore "$STORY/job.py" >"$STORY/log.$RANK" 2>&1'
+PROGRAM = ("job.py", "others.py", "fresh.py", "unseen.py", "ways.py", "launches.py")
+RANK = 'export OUT="$STORY"; exec "$TRAIN_PYTHON" -W ignore "$STORY/$JOB" >"$STORY/log.$SLURM_PROCID" 2>&1'
+# Slurm starts the ranks of MPI itself; a new step for every restart, since they cannot join a running one again.
+PMIX = " --mpi=pmix --ft-restart-via step"
 
 
 class SlurmJob(Orders):
@@ -155,6 +159,19 @@ def freshest(rng: random.Random, count: int, level: str | None) -> list[Plan]:
     return found
 
 
+def with_mpi(rng: random.Random, count: int, level: str | None) -> list[Plan]:
+    """As many hangs, and as many healthy ones, of ranks that Slurm starts by PMIx; one message is lost."""
+    hangs = (*cases.FRESHEST_HANGS, *(act for act in cases.UNSEEN_HANGS if act not in (*cases.TOGETHER, "yields")))
+    pauses = (*cases.FRESHEST_PAUSES, *(act for act in cases.UNSEEN_PAUSES if act not in cases.TOGETHER))
+    drawn = [*rng.sample(hangs, count - 1), *rng.sample(pauses, count)]
+    rng.shuffle(drawn)
+    found = []
+    for acts in (*(drawn[at : at + 4] for at in range(0, len(drawn), 4)), ["lost"]):
+        made = tuple(cases.make(act, rng.randrange(NODES * TASKS), NODES * TASKS) for act in acts)
+        found.append(Plan("mpi", level or rng.choice(["L1", "L2"]), NODES * TASKS, made))
+    return found
+
+
 def apart(plans: Sequence[Plan]) -> list[Plan]:
     """A job for each case."""
     return [replace(plan, cases=(case,)) for plan in plans for case in plan.cases if case.act not in (*COMPARED, "stay")]
@@ -180,6 +197,9 @@ def story_of(plan: Plan, restarts: bool) -> JobPlan:
     env = {"MODE": plan.mode, "WORKERS": str(plan.workers), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0" if os.geteuid() == 0 else "lo",
            "TRAIN_PYTHON": sys.executable, **({"LAUNCH": plan.launch} if plan.launch else {})}  # fmt: skip
     limits = RESTARTS if restarts else LIMITS + (COMPARE if plan.alone else "")
+    of_mpi = plan.mode == "mpi"
+    env |= {"JOB": "others.py", "LIBRARY": "mpi"} if of_mpi else {"JOB": "job.py"}
+    limits += PMIX if of_mpi else ""
     return JobPlan(rank=RANK, nodes=NODES, tasks=TASKS, ft=f"{limits} --ft-watch {plan.level}", env=env,
                    files={name: (HERE / name).read_text() for name in PROGRAM}, sbatch=("--time=20",))  # fmt: skip
 
@@ -219,6 +239,7 @@ def main() -> None:
     parser.add_argument(
         "--freshest", type=int, default=0, help="as many hangs, and as many healthy ones, of the freshest kinds beside"
     )
+    parser.add_argument("--mpi", type=int, default=0, help="the same of jobs of MPI, under srun --mpi=pmix")
     parser.add_argument("--restarts", action="store_true", help="with hang-restart on: what is started anew")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=sorted(cases.ACTS), help="only this, --cases times")
@@ -228,6 +249,7 @@ def main() -> None:
     rng = random.Random(options.seed)
     plans = deck(rng, options.cases, options.healthy, options.level, options.only)
     plans += freshest(rng, options.freshest, options.level) if options.freshest else []
+    plans += with_mpi(rng, options.mpi, options.level) if options.mpi else []
     plans = apart(plans) if options.restarts else plans
     results: list[tuple[Told, float]] = []
     troubles: list[str] = []
