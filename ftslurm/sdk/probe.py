@@ -30,6 +30,7 @@ agent takes then, that the call is one of MPI.
 | 279 | BESIDE | threads that wait, other than the one that trains |
 | 280 to 283 | SCRATCH | the slot of the groups that have none |
 | 284 | ASKED | questions to a store that were answered as the time before, by the thread that trains |
+| 285 | TRAINER | the kernel's number of the thread that trains, in the process's own pid namespace; 0: not known yet |
 | 288 to 383 | GROUPS | 24 groups of 4 words: NAME, RECORDED, ENTERED, ISSUED |
 | 384 to 511 | RING | the last 128 waits |
 
@@ -70,7 +71,7 @@ PROBE_MAGIC, LEVEL, STARTED, BEATS, BEAT_AT, BEAT_COST, GROUPS_SEEN, PROGRESS = 
 MAIN = 264
 IN, IN_WHAT, IN_NUMBER, IN_PEER, BLOCKED, WAITS, FAILED, BESIDE = range(272, 280)
 SCRATCH = 280
-ASKED = 284
+ASKED, TRAINER = 284, 285
 GROUPS, GROUP_COUNT, GROUP_WORDS = 288, 24, 4
 NAME, RECORDED, ENTERED, ISSUED = range(4)
 RING, RING_COUNT = 384, 128
@@ -776,6 +777,7 @@ def _meeting(function: Any, operation: int) -> Any:
         if begins:
             _come_late(kwargs.get("rank"))
             _trainer = _get_ident()
+            _tell_trainer()
         words = _words
         if words is None or words[IN] or not _trains(_get_ident()):
             return function(*args, **kwargs)
@@ -917,7 +919,16 @@ def _trains(ident: int) -> bool:
     if _trainer and (count < OTHERS_MAX or _words[IN]):
         return False
     _trainer = ident
+    _tell_trainer()
     return True
+
+
+def _tell_trainer() -> None:
+    """By itself."""
+    from _thread import get_native_id
+
+    if _words is not None:
+        _words[TRAINER] = get_native_id()
 
 
 def _wait_beside(me: int, method: Any, work: Any, args: Any, kwargs: Any) -> Any:

@@ -110,11 +110,17 @@ Thread 42 (idle): "MainThread"
         ("wait (ftslurm/sdk/probe.py:400)", True),
         ("all_reduce (torch/distributed/distributed_c10d.py:3000)", True),
         ("_engine_run_backward (torch/autograd/graph.py:824)", True),
+        ("wait (torch/cuda/streams.py:40)", True),
         ("read (dataset.py:12)", False),
+        ("wait (subprocess.py:1264)", False),
+        ("wait (threading.py:629)", False),
+        ("write_data (torch/distributed/checkpoint/filesystem.py:700)", False),
     ],
 )
 def test_stacks(frame: str, inside: bool) -> None:
-    assert stack_inside(STACK.format(frame=frame)) is inside
+    dump = STACK.format(frame=frame)
+    assert stack_inside(dump) is inside
+    assert stack_inside(dump, 43) is True and stack_inside(dump, 4) is None, "another thread trains"
     assert stack_inside("Error: Permission denied") is None
 
 
@@ -277,6 +283,25 @@ def test_a_page_as_a_view(tmp_path: Path) -> None:
     assert examined.groups == view.groups
     path.write_bytes(words(**{f"w{pages.START}": 5}))
     assert node.look()[0].process is ProcessState.EXITED, "that pid is another process now"
+
+
+def test_a_program_of_mpi_is_under_way_once_its_main_thread_has_come_by_often(tmp_path: Path) -> None:
+    """Nothing of its communication is counted, so that nothing else tells a stall of one from a start."""
+    now, path = [100.0], tmp_path / "page.3"
+    none = {f"w{word}": 0 for word in (probe.GROUPS, probe.GROUPS_SEEN, probe.WAITS, probe.IN, probe.IN_WHAT)}
+    node = NodeWatch("n7", clock=lambda: now[0])
+    node.watch(0, str(path))
+
+    def look(times: int, level: int, first: int) -> bool:
+        for count in range(first, first + times):
+            path.write_bytes(words(**{**none, f"w{probe.LEVEL}": level, f"w{probe.MAIN}": count}))
+            now[0] += 1.0
+            node.look()
+        return node.begun
+
+    assert not look(30, 1, 0), "MPI has not begun yet"
+    assert not look(5, 1 | probe.MPI, 30), "as many as an import more may take"
+    assert look(20, 1 | probe.MPI, 35)
 
 
 def grouped(path: Path, *groups: tuple[int, str]) -> None:
@@ -449,6 +474,46 @@ def test_a_process_that_polls(tmp_path: Path, program: str, polls: bool) -> None
                 (view,) = node.look()
                 found = view.polls_s is not None
             assert found is polls
+        finally:
+            process.kill()
+
+
+IN_A_THREAD = """
+import os, threading, time
+def train():
+    print(threading.get_native_id(), flush=True)
+    while True:
+        os.path.exists("/nowhere")
+        time.sleep(0.05)
+threading.Thread(target=train).start()
+"""
+
+
+def test_a_thread_that_trains_and_polls(tmp_path: Path) -> None:
+    """The main thread only waits for its end."""
+    now, path = [1000.0], tmp_path / "page.3"
+    node = NodeWatch("n1", clock=lambda: now[0])
+    with subprocess.Popen([sys.executable, "-c", IN_A_THREAD], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            pid, thread = process.pid, int(process.stdout.readline())
+            own = {f"w{pages.PID}": pid, f"w{pages.START}": pages.start_ticks(pid) or 0, f"w{probe.IN}": 0}
+
+            def polls(trainer: int, limit_s: float) -> bool:
+                node.watch(0, str(path), pid)
+                until = time.monotonic() + limit_s
+                while (began := time.monotonic()) < until:
+                    beats = {f"w{probe.TRAINER}": trainer, f"w{probe.BEATS}": int(1000 * began)}  # else the lock is held
+                    path.write_bytes(words(**own, **beats))
+                    time.sleep(0.2)
+                    now[0] += 5 * (time.monotonic() - began)
+                    if node.look()[0].polls_s is not None:
+                        return True
+                return False
+
+            assert thread != pid and polls(thread, 30.0)
+            assert not polls(pid, 1.5), "the main thread does not"
+            assert not polls(2**31, 1.5), "there is no such thread"
         finally:
             process.kill()
 

@@ -192,6 +192,14 @@ def train(rank):
 """
 
 
+def test_a_thread_that_trains_says_which_it_is(tmp_path: Path) -> None:
+    """Before it waits for the first time, by having made the process group."""
+    program = (
+        RANKS + "import threading\ndef own(): train(1); print(threading.get_native_id())\nthreading.Thread(target=own).start()"
+    )
+    assert fine(run(tmp_path, program)) == f"1 True\n{page(tmp_path).trainer}\n"
+
+
 def test_a_rank_that_replaces_itself_by_exec_keeps_its_probe(tmp_path: Path) -> None:
     program = (
         RANKS

@@ -65,6 +65,8 @@ STACK_BYTES = 16 << 10
 LOCK_HELD_S = 3.0
 # A main thread that polls for its data loader comes by every 5 s.
 MAIN_FRESH_S = 6.0
+# In as many looks the main thread of a program of MPI came by: it is under way. Nothing else tells that of one.
+MPI_BEGUN_LOOKS = 10
 LATE_S = 0.5  # without progress; more than between two collectives of most programs
 RATES_S = 3.0  # rates of IO and CPU are taken over as long
 ENTERS_MAX = 400
@@ -136,6 +138,7 @@ class ProbeState(NamedTuple):
     peer: int | None
     waits: int
     failed: bool  # the last wait raised
+    trainer: int  # the thread that trains, as the kernel of its own pid namespace has it; 0: not known
     asked: int  # questions to stores that were answered as the time before
     beside: bool  # a thread waits that is not the one that trains
     left: bool  # no group is left, or the program is over
@@ -173,6 +176,7 @@ def parse_probe(data: bytes) -> ProbeState | None:
         peer=peer - 1 if 0 < peer <= layout.LOW else None,
         waits=words[layout.WAITS],
         failed=0 < words[layout.WAITS] == words[layout.FAILED],
+        trainer=words[layout.TRAINER] & layout.LOW,
         asked=words[layout.ASKED],
         beside=words[layout.BESIDE] > 0,
         left=bool(level & layout.LEFT),
@@ -334,9 +338,10 @@ _WAITING_CALLS = {"x86_64": ("202", "24"), "aarch64": ("98", "124")}
 _FILE_CALLS = {"x86_64": ("0", "1", "232", "281"), "aarch64": ("63", "64", "22")}
 
 
-def in_other_call(pid: int) -> bool:
-    """Is the main thread in a system call that no wait for a collective is made of? A stopped one still shows its call."""
-    call = _text(f"/proc/{pid}/syscall").split()
+def in_other_call(pid: int, thread: int = 0) -> bool:
+    """Is a thread, by default the main one, in a system call that no wait for a collective is made of? A stopped one still
+    shows its call."""
+    call = _text(f"/proc/{pid}/task/{thread or pid}/syscall").split()
     known = _WAITING_CALLS.get(os.uname().machine)
     return bool(known and len(call) > 1 and call[0].isdigit() and call[0] not in known)
 
@@ -378,11 +383,11 @@ def thread_cpu_s(pid: int, thread: int) -> float:
     return int(words[0]) / 1e9 if words and words[0].isdigit() else 0.0
 
 
-def look_at(pid: int, now: float, asked: int = 0) -> Look:
-    """The main thread of `pid` at this moment."""
-    switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", _text(f"/proc/{pid}/task/{pid}/status"), re.M)
-    place = timed_wait(_text(f"/proc/{pid}/task/{pid}/syscall"), os.uname().machine)
-    return Look(now, int(switches[1]) if switches else 0, thread_cpu_s(pid, pid), thread_io(pid, pid), place, asked)
+def look_at(pid: int, thread: int, now: float, asked: int = 0) -> Look:
+    """A thread of `pid` at this moment."""
+    switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", _text(f"/proc/{pid}/task/{thread}/status"), re.M)
+    place = timed_wait(_text(f"/proc/{pid}/task/{thread}/syscall"), os.uname().machine)
+    return Look(now, int(switches[1]) if switches else 0, thread_cpu_s(pid, thread), thread_io(pid, thread), place, asked)
 
 
 def process_line(pid: int) -> str:
@@ -495,7 +500,11 @@ def parse_ss(text: str, pid: int) -> tuple[float, float]:
 
 # --- stacks
 
-_INSIDE = re.compile(r"torch/distributed/|ftslurm/sdk/probe|_engine_run_backward|\bwait \(|\bsynchronize \(")
+# Of torch's: Popen.wait and threading's are waits for something else. To write a checkpoint is no communication.
+_INSIDE = re.compile(
+    r"torch/distributed/(?!checkpoint/|elastic/)|ftslurm/sdk/probe|_engine_run_backward"
+    r"|\b(?:wait|synchronize) \([^)]*(?:torch|c10|nccl|gloo|mindspore|hccl)"
+)
 # Python names threads only where `threading` is loaded; the number of the main one is that of the process.
 _MAIN_THREAD = re.compile(
     r'(?:^Process (?P<pid>\d+):.*?)?^Thread (?:(?P=pid)\b[^\n]*|[^\n]*"MainThread"[^\n]*)\n(?P<frames>(?:[ \t]+[^\n]*\n?)*)',
@@ -503,9 +512,10 @@ _MAIN_THREAD = re.compile(
 )
 
 
-def stack_inside(dump: str) -> bool | None:
-    """Does the main thread of a `py-spy dump` wait in torch.distributed or in backward()? None: no telling."""
-    found = _MAIN_THREAD.search(dump)
+def stack_inside(dump: str, thread: int = 0) -> bool | None:
+    """Does a thread of a `py-spy dump`, by default the main one, wait in torch.distributed or in backward()? None: no telling."""
+    other = rf"^Thread {thread}\b[^\n]*\n(?P<frames>(?:[ \t]+[^\n]*\n?)*)"
+    found = re.search(other, dump, re.M) if thread else _MAIN_THREAD.search(dump)
     frames = found["frames"].splitlines()[:3] if found else []
     return any(_INSIDE.search(frame) for frame in frames) if frames else None
 
@@ -559,12 +569,15 @@ class _Rank:
     seen: dict[str, tuple[Any, float]] = field(default_factory=dict)
     samples: deque[tuple[float, dict[tuple[int, float], int], float]] = field(default_factory=lambda: deque(maxlen=16))
     looks: deque[Look] = field(default_factory=lambda: deque(maxlen=8))  # at its main thread, one a sample
+    trainer: tuple[int, int] = (0, 0)  # the probe's word, and which thread of the process that is, as we number them
+    trainer_looks: deque[Look] = field(default_factory=lambda: deque(maxlen=8))  # at that, where it is not the main one
     streams: tuple[float, Connections] | None = None  # of its processes, at the last sample
     network: tuple[float, tuple[int, int]] | None = None  # where it has one of its own: bytes out and in
     streamed: int = 0
     polling: Polling | None = None
     polls_since: float | None = None
     mpi_call: tuple[int, str] | None = None  # MAIN then, and what its stack was in: as long as MAIN stays, it is the same call
+    mpi_looks: int = 0  # since MPI was there, those that found the main thread further
     servers: tuple[int, ...] | None = None  # threads that wait for what others ask, by polling or on a connection
     children: int = 0
     worked_at: float | None = None  # None: it was not looked at yet
@@ -757,14 +770,18 @@ class NodeWatch:
     def _note(self, each: _Rank, page: PageState, state: ProbeState, task: _Root, now: float) -> None:
         if each.page is None or (each.page.pid, each.page.start_ticks) != (page.pid, page.start_ticks):
             each.seen.clear()
+            each.trainer, each.mpi_looks = (0, 0), 0
             each.pid = _pid_here(page, task.pid)
         each.page, each.probe = page, state
         each.note("beats", state.beats, now)
-        each.note("main", state.main, now)
+        if each.note("main", state.main, now) and _may_be_in_mpi(each):
+            each.mpi_looks += 1
+            self.begun = self.begun or each.mpi_looks > MPI_BEGUN_LOOKS
         each.note("in", state.in_ns, now)
         if each.note("progress", (state.progress, state.waits), now):
             each.samples.clear()  # what it used in an earlier rest, and in the steps since, says nothing of this one
             each.looks.clear()
+            each.trainer_looks.clear()
             each.polling = each.polls_since = each.streams = each.network = each.servers = None
             self.progress_at = now
             self.begun = self.begun or state.progress > 0 or state.waits > 0
@@ -781,8 +798,10 @@ class NodeWatch:
             each.children = len(below)
             io, cpu_s = _without_servers(each, *usage([each.pid, *below]))
             each.samples.append((now, {**io, STREAMS: self._streamed(each, [each.pid, *below], now)}, cpu_s))
-            each.looks.append(look_at(each.pid, now, each.probe.asked if each.probe is not None else 0))
-            each.polling = polling(tuple(each.looks))
+            each.looks.append(look_at(each.pid, each.pid, now, each.probe.asked if each.probe is not None else 0))
+            if trainer := _trainer_beside_main(each):
+                each.trainer_looks.append(look_at(each.pid, trainer, now))
+            each.polling = polling(tuple(each.trainer_looks)) or polling(tuple(each.looks))
             cpu_percent, io_bytes_s = _rates(each.samples, each.polling)
             polls_s = each.polling.per_s if each.polling else None
             each.polls_since = (each.polls_since or now) if each.polling else None
@@ -884,8 +903,9 @@ class NodeWatch:
                 each.mpi_call = (each.seen["main"][0], mpi_call(native)) if _MAIN_THREAD.search(native) else None
                 stack = native or stack
             view = _in_mpi(view, each, self._clock())
-        inside = stack_inside(stack)
-        if inside is None and in_other_call(each.pid):
+        trainer = _trainer_beside_main(each)
+        inside = stack_inside(stack, trainer)
+        if inside is None and in_other_call(each.pid, trainer):
             inside = False
         stack = stack or self._traceback(view, each, until)
         return replace(view, stack_inside=inside), _told(view, f"{process_line(each.pid)}\n{stack}")
@@ -1022,6 +1042,24 @@ def _pid_here(page: PageState, command: int | None) -> int | None:
         if inside and inside[1].split()[-1] == str(page.pid):
             return pid
     return None
+
+
+def _trainer_beside_main(each: _Rank) -> int:
+    """The thread that trains, as we number it; 0 if it is the main one, or not known."""
+    if each.pid is None or each.page is None or each.probe is None or not each.probe.trainer:
+        return 0
+    told = each.probe.trainer
+    if each.trainer[0] != told:
+        here = each.page.namespace == pid_namespace()
+        each.trainer = told, told if here else next((n for n in _threads(each.pid) if _own_number(each.pid, n) == told), 0)
+        each.trainer_looks.clear()
+    return each.trainer[1] if each.trainer[1] != each.pid else 0
+
+
+def _own_number(pid: int, thread: int) -> int:
+    """Of a thread in the process's own pid namespace."""
+    inside = re.search(r"^NSpid:\s*(.*)$", _text(f"/proc/{pid}/task/{thread}/status"), re.M)
+    return int(inside[1].split()[-1]) if inside else 0
 
 
 def _polls_store(each: _Rank, view: RankView, now: float) -> Stay | None:
