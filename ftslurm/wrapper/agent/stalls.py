@@ -35,6 +35,7 @@ class Stalls:
         self.node = NodeWatch(node, use=use)
         self.wakes_at: float | None = None
         self._stall_s = 0.0
+        self._met_s = 0.0  # as StallSeen.meets_s, at the last look
         self._looked_at = 0.0
         self._progress_at = 0.0
         self._intervals: list[float] = []
@@ -59,7 +60,7 @@ class Stalls:
         self._lacking = [now + after_s for after_s in LACKING_S]
         self._lack_told = set()
         self.views = ()
-        self._stall_s, self._looked_at, self._progress_at = stall_s, now, now
+        self._stall_s, self._met_s, self._looked_at, self._progress_at = stall_s, 0.0, now, now
         self._intervals, self._usual_s, self._told = [], None, None
         # Not at once: the ranks are being started, and would wait for the processor.
         self.wakes_at = now + self._every_s if stall_s else None
@@ -87,6 +88,9 @@ class Stalls:
             meets = [*self.node.polls_for_s(now), *self.node.in_c_for_s(now)]
         meets_s = min(meets, default=0.0)
         meets_s = meets_s if meets_s >= self._stall_s else 0.0
+        if not stalled_s and not meets_s and self._met_s and self.node.begun:  # what has no counters makes pauses as well
+            paused_s = max(paused_s, self._met_s)
+        self._met_s = meets_s
         seen = StallSeen("", probed, stalled_s, 0.0, self.node.begun, self._usual_s, stage_s, reports, left, meets_s)
         return [*self._news(seen, paused_s), *self._without_probe(now)]
 
@@ -119,7 +123,8 @@ class Stalls:
         if not stall.probed and not stands and told is None:
             return []
         self._told = stall
-        if told is not None and told.stalled_s > 0 and stall.stalled_s <= 0:
+        stood = told is not None and (told.stalled_s > 0 or (told.meets_s > 0 and told.begun))
+        if stood and stall.stalled_s <= 0 and stall.meets_s <= 0:
             stall = replace(stall, stalled_s=0.0, paused_s=paused_s)
         return [stall_message(stall)]
 

@@ -28,6 +28,7 @@ class Node:
     views: tuple[RankView, ...] = (VIEW,)
     lacking: ClassVar[dict[int, str]] = {}
     polls: ClassVar[list[float]] = []
+    in_c: ClassVar[list[float]] = []
 
     def __init__(self, name: str, use: object = None) -> None:
         self.asked: list[str] = []
@@ -42,7 +43,7 @@ class Node:
         return self.polls
 
     def in_c_for_s(self, now: float) -> list[float]:
-        return []
+        return self.in_c
 
     def without_probe(self) -> dict[int, str]:
         return self.lacking
@@ -110,6 +111,20 @@ def test_ranks_that_poll_before_there_is_a_group_are_told(stalls: Stalls) -> Non
     assert (told["probed"], told["stalled_s"], told["meets_s"]) == (0, 0.0, 12.0)
     stalls.node.views = (VIEW,)  # type: ignore[attr-defined]
     assert all(each["meets_s"] == 0.0 for each in turns(stalls, 5, 10)), "then there is one, and its counters tell"
+
+
+def test_the_length_of_a_pause_without_counters_is_told_once_the_program_is_under_way(stalls: Stalls) -> None:
+    """As of a program of MPI."""
+    stalls.node.views = (RankView(0, "n1", probed=True),)  # type: ignore[attr-defined]
+    for begun, length_s in ((False, 0.0), (True, 60.0)):
+        stalls.node.begun = begun
+        stalls.node.in_c = [60.0]  # type: ignore[attr-defined]
+        now = 100.0 * begun
+        (told,) = turns(stalls, now, now + 5)
+        assert (told["meets_s"], told["begun"]) == (60.0, begun)
+        stalls.node.in_c = []  # type: ignore[attr-defined]
+        (over,) = turns(stalls, now + 5, now + 10)
+        assert (over["meets_s"], over["paused_s"]) == (0.0, length_s)
 
 
 def test_ranks_that_have_given_up_their_groups_are_told(stalls: Stalls) -> None:
