@@ -23,8 +23,6 @@ MANY_LINES = {
     "ftslurm/model/settings/tree.py:Settings": (TABLE, "one leaf each; the reference is made from them"),
     "ftslurm/sdk/probe.py:_Probe": (340, "one file without imports, which runs inside the ranks"),
     "ftslurm/wrapper/agent/evidence.py:NodeWatch": (370, "six pure parsers belong outside"),
-    "ftslurm/wrapper/controller/effects.py:Effects": (370, "a method of a few lines for each kind of decision"),
-    "ftslurm/wrapper/controller/sources.py:Sources": (390, "what shims and what agents tell should be two classes"),
 }
 MANY_ATTRIBUTES = {
     "ftslurm/model/settings/tree.py:Settings": (TABLE, "one leaf each"),
@@ -34,13 +32,10 @@ MANY_ATTRIBUTES = {
     "ftslurm/report/account/job.py:JobAccount": (30, "one figure each, as people read them"),
     "ftslurm/sdk/nvrx_config.py:FaultToleranceConfig": (TABLE, "the fields of ft_launcher's own class"),
     "ftslurm/slurm/client.py:JobView": (30, "the fields of a job that Slurm tells"),
-    "ftslurm/wrapper/controller/effects.py:Effects": (30, "what a decision needs to be carried out; some of it belongs together"),
-    "ftslurm/wrapper/controller/sources.py:Sources": (34, "what shims and what agents tell should be two classes"),
     "ftslurm/cli/ft_launcher_options.py:Launch": (30, "one option each"),
 }
 MANY_MODULES = {}
 MANY_WRITERS = {
-    ("ftslurm/wrapper/controller/sources.py:Sources", "step"): (3, "the launch sets it"),
     ("ftslurm/wrapper/shim/ending.py:Ending", "told"): (3, "of the shim's loop"),
     ("ftslurm/wrapper/shim/protocol/link.py:Link", "outbox"): (3, "of the shim's loop"),
     ("ftslurm/wrapper/wire/caller.py:Caller", "owner"): (3, "who it is, is found out in several ways"),

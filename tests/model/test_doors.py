@@ -58,7 +58,7 @@ _OURS = {
     ("hooks/task_prolog.py", "sys.stdout.write(lines(os.environ))"),
     ("cli/analyze.py", "sys.exit(STATUS[found.verdict.retriable])"),
     ("cli/analyze.py", "click.echo(json.dumps(for_programs(found), indent=2, sort_keys=True))"),
-    ("wrapper/controller/effects.py", "print('\\n'.join((f'{SPEAKER}{visible(text)}' for text in texts)), file=self._err, flush=True)"),
+    ("wrapper/controller/people.py", "print('\\n'.join((f'{SPEAKER}{visible(text)}' for text in texts)), file=self._err, flush=True)"),
     ("cli/ft_launcher.py", "print(_about())"),
     ("cli/completion.py", "click.echo(made(command, {}, name, f'_{name.upper()}_COMPLETE').source())"),
     ("cli/nodes.py", "click.echo(json.dumps([asdict(node) for node in known], indent=2, sort_keys=True))"),

@@ -76,4 +76,4 @@ class Controller:
         """Once: a job that runs well is not stopped for its diary."""
         if not self._warned:
             self._warned = True
-            self._effects.say(f"{error}; the job goes on, but cannot be restarted until this is fixed")
+            self._effects.people.say(f"{error}; the job goes on, but cannot be restarted until this is fixed")

@@ -63,20 +63,20 @@ class LiveBoard:
         self._states, self._told = {}, {}
 
     def every_s(self) -> float:
-        return max(TELL_S, len(self._sources.shims) / RANKS_A_SECOND)
+        return max(TELL_S, len(self._sources.callers.shims) / RANKS_A_SECOND)
 
     def order(self) -> None:
         """Agents tell for a while, from now on."""
         now = self._clock()
-        for node, agent in self._sources.agents.items():
+        for node, agent in self._sources.callers.agents.items():
             known, until = self._ordered.get(node, (None, 0.0))
             if agent is not known or until - now < RENEW_S:
                 agent.send({"t": "live", "for_s": ORDER_S, "every_s": self.every_s()})
                 self._ordered[node] = (agent, now + ORDER_S)
-        self._ordered = {node: order for node, order in self._ordered.items() if node in self._sources.agents}
+        self._ordered = {node: order for node, order in self._ordered.items() if node in self._sources.callers.agents}
 
     def ask_stacks(self, asked: str, node: str) -> None:
-        agent = self._sources.agents.get(node)
+        agent = self._sources.callers.agents.get(node)
         if agent is None:
             self._stacks = (asked, node, f"there is no agent on {node}: nobody can look at its ranks")
         else:
@@ -85,12 +85,12 @@ class LiveBoard:
     def snapshot(self) -> Live:
         now = self._clock()
         self._number += 1
-        heard = self._sources.heard_s()
+        heard = self._sources.callers.heard_s()
         tasks = tuple(
             TaskLive(rank, caller.node, self._states.get(rank, "starting"), caller.connected)
-            for rank, caller in sorted(self._sources.shims.items())
+            for rank, caller in sorted(self._sources.callers.shims.items())
         )
-        names = dict.fromkeys((*(task.node for task in tasks), *self._sources.agents, *heard))
+        names = dict.fromkeys((*(task.node for task in tasks), *self._sources.callers.agents, *heard))
         nodes = []
         for name in names:
             at, report = self._told.get(name, (None, None))

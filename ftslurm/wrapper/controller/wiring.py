@@ -61,10 +61,13 @@ from ftslurm.system.commands import run as run_command
 from ftslurm.system.descriptors import raise_limit
 from ftslurm.system.processes import pid_space
 from ftslurm.system.programs import with_folder
+from ftslurm.wrapper.controller.callers import Limits
 from ftslurm.wrapper.controller.controller import Controller
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
 from ftslurm.wrapper.controller.effects import Effects, Scheduler
 from ftslurm.wrapper.controller.live import LiveBoard, LiveTeller
+from ftslurm.wrapper.controller.orders import RankSetup
+from ftslurm.wrapper.controller.people import People
 from ftslurm.wrapper.controller.scheduler import SlurmScheduler
 from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
@@ -313,9 +316,9 @@ def _controller(
     meaning = fault_lookup(settings.user_induced, settings.catalogs)
     raise_limit()
     address = chosen(settings.address, of_this_node()) if settings.address else ""
-    sources = Sources(clock, signals, meaning, address, settings.lease_s, settings.silence_s, settings.stop_grace_s, ports)
-    sources.runs = runs
-    sources.handover_plan = handover_plans(facts, settings, journal.path, whole(order.env.get("SLURM_TASK_PID", "")) or 0)
+    limits = Limits(settings.lease_s, settings.silence_s, settings.stop_grace_s)
+    plans = handover_plans(facts, settings, journal.path, whole(order.env.get("SLURM_TASK_PID", "")) or 0)
+    sources = Sources(clock, signals, meaning, address, limits, ports, runs, plans)
     sources.listen(RequestReader(journal.path).look)
     contained = begins_in_a_container(order.components, order.env)
     state = journal.path.parent.parent
@@ -329,37 +332,41 @@ def _controller(
         word = secret_word(sources.server.secret, wanted, munge, contained, _say, file if seen else None)
         return sources.server.channel_text([address] if address else addresses, only=bool(address), word=word)
 
+    people = People(
+        order.verbose, past=journal.read().records, notices_wait_s=settings.notify_wait_s,
+        notices=notices_for(settings, journal.path.parent.parent, facts.job, _about(facts), _say),
+    )  # fmt: skip
+    setup = RankSetup(
+        programs(order.components), ranks.banner,
+        partial(_logs_of, own_logs, order.env.get("ROLE_NAME", "default")) if own_logs is not None else None,
+        settings.tail_bytes, settings.hang_interval_s if settings.hang_silence else 0.0, inject_folder(settings),
+        beat_config(settings),
+    )  # fmt: skip
     effects = Effects(
-        sources, launcher, scheduler, signals, clock, channel, order.verbose, programs=programs(order.components),
-        diagnosis=diagnosis, left=lambda told: _left(memory, facts, told),
+        sources, launcher, scheduler, signals, clock, channel, people, setup, diagnosis,
+        left=lambda told: _left(memory, facts, told),
         keep=lambda attempt, node, text: evidence.keep(journal.path, attempt, node, text),
         keep_output=lambda: output.keep(journal.path, facts.schedule, files, keep_bytes),
-        banner_streams=ranks.banner, tail_bytes=settings.tail_bytes,
-        rank_logs=partial(_logs_of, own_logs, order.env.get("ROLE_NAME", "default")) if own_logs is not None else None,
-        beat_limits=beat_config(settings), inject=inject_folder(settings),
-        silence_s=settings.hang_interval_s if settings.hang_silence else 0.0, past=journal.read().records,
-        notices=notices_for(settings, journal.path.parent.parent, facts.job, _about(facts), _say),
-        notices_wait_s=settings.notify_wait_s,
     )  # fmt: skip
     if settings.metrics_dir or settings.metrics_otlp:
         from ftslurm.wrapper.measuring.live import measured
 
-        effects.at_end = measured(
-            settings, facts.job, facts.cluster, journal.path, lambda: effects.records, sources.numbers, effects.say
+        people.at_end = measured(
+            settings, facts.job, facts.cluster, journal.path, lambda: people.records, sources.numbers, people.say
         )
     if facts.no_swap and (settings.node_replacement or settings.shrink):
-        effects.say(f"ftrun cannot replace a node of this step: {facts.no_swap}")
+        people.say(f"ftrun cannot replace a node of this step: {facts.no_swap}")
     if folder := _cycle_info_dir(settings):
         from ftslurm.wrapper.telling.cycles import Cycles
 
         job = order.env.get("SLURM_ARRAY_JOB_ID") or str(facts.number)
-        effects.cycles = Cycles(Path(folder), job, facts.granted or facts.nodes, settings.cycle_files, effects.say)
+        people.cycles = Cycles(Path(folder), job, facts.granted or facts.nodes, settings.cycle_files, people.say)
     for sentence in _without_effect(settings):
-        effects.say(f"of ft_launcher's configuration {sentence}")
+        people.say(f"of ft_launcher's configuration {sentence}")
     for component in order.components:
         for sentence in overruled(component.options, settings.mode == "sync"):
-            effects.say(sentence)
-    board = sources.observer = LiveBoard(sources, facts.run)
+            people.say(sentence)
+    board = sources.reports.observer = LiveBoard(sources, facts.run)
     live = LiveTeller(journal.path, sources, board)
     return Controller(Judge(settings, history, facts), sources, effects, journal, clock, live)
 

@@ -30,9 +30,10 @@ class Party:
 
 
 class Loop:
-    """Stands for Sources: what is to be done soon is done at once."""
+    """Stands for Sources, and for their callers: what is to be done soon is done at once."""
 
     def __init__(self) -> None:
+        self.callers = self
         self.shims = {0: Party("n1"), 1: Party("n2")}
         self.agents = {"n1": Party("n1"), "n2": Party("n2")}
 

@@ -37,6 +37,7 @@ from ftslurm.model.events import (
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.record import Requested
 from ftslurm.system.clock import Clock
+from ftslurm.wrapper.controller.callers import Limits
 from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
 from ftslurm.wrapper.shim.protocol.channel import Channel
@@ -107,7 +108,7 @@ class Caller:
 
 class Stage:
     def __init__(self, lease_s: float = 60.0, silence_s: float = 6.0) -> None:
-        self.sources = Sources(Clock(), Signals(), lambda *_: None, "127.0.0.1", lease_s, silence_s)  # type: ignore[arg-type, return-value]
+        self.sources = Sources(Clock(), Signals(), lambda *_: None, "127.0.0.1", Limits(lease_s, silence_s))  # type: ignore[arg-type, return-value]
         self.callers: list[Caller] = []
 
     def call(self, first: dict[str, Any]) -> Caller:
@@ -136,7 +137,7 @@ class Stage:
 
     def cut(self, rank: int) -> None:
         """Break the connection under both."""
-        peer = self.sources.shims[rank]._peer
+        peer = self.sources.callers.shims[rank]._peer
         assert peer is not None
         peer.sock.shutdown(socket.SHUT_RDWR)
 
@@ -176,7 +177,7 @@ def test_events_come_once_and_in_order_over_connections_that_break(stage: Stage)
     attempts = range(1, 40)
     for attempt in attempts:
         caller.say(t="started", attempt=attempt, pid=1)
-        stage.sources.shims[0].send({"t": "signal", "number": attempt})
+        stage.sources.callers.shims[0].send({"t": "signal", "number": attempt})
         if attempt % 5 == 0:
             stage.cut(0)
         assert stage.next() == RankStarted(0, attempt, 1)
@@ -193,7 +194,7 @@ def test_a_shim_that_has_gone_is_lost_once_its_node_is_heard_of(stage: Stage) ->
     assert stage.next() == AgentArrived("n1", ())
     stage.callers[0].close()
     event = stage.next()
-    assert isinstance(event, ShimLost) and event.rank == 0 and 0 not in stage.sources.shims
+    assert isinstance(event, ShimLost) and event.rank == 0 and 0 not in stage.sources.callers.shims
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -212,7 +213,7 @@ def test_a_shim_that_goes_while_it_is_welcomed_is_lost_as_well(
     says_hello(stage)
     assert again or isinstance(stage.next(), TaskArrived)
     event = stage.next()
-    assert isinstance(event, ShimLost) and event.rank == 0 and 0 not in stage.sources.shims
+    assert isinstance(event, ShimLost) and event.rank == 0 and 0 not in stage.sources.callers.shims
 
 
 def says_hello(stage: Stage) -> None:
@@ -253,7 +254,7 @@ def test_so_is_one_that_calls_over_another_connection(stage: Stage) -> None:
 def test_a_shim_that_was_let_go_is_promised_nothing(stage: Stage) -> None:
     caller = stage.call(hello(0))
     assert isinstance(stage.next(), TaskArrived)
-    stage.sources.farewell()
+    stage.sources.callers.farewell()
     caller.pause()
     stage.quiet(1.0)
     assert caller.line is not None and not caller.line.lease.paused and not caller.may_run
@@ -261,14 +262,14 @@ def test_a_shim_that_was_let_go_is_promised_nothing(stage: Stage) -> None:
 
 def test_an_agent_whose_launcher_ends_before_it_has_called_is_lost(stage: Stage) -> None:
     """As with slurmctld away: srun ends, and nobody else would ever tell."""
-    stage.sources.agents_come(["n1"], ProcessStep(["true"], {"PATH": "/usr/bin:/bin"}))
+    stage.sources.callers.agents_come(["n1"], ProcessStep(["true"], {"PATH": "/usr/bin:/bin"}))
     assert stage.next() == AgentLost("n1", "its launcher exited with status 0")
     stage.quiet()
 
 
 def test_of_an_agent_that_has_called_the_end_of_its_launcher_tells_nothing_more(stage: Stage) -> None:
     step = ProcessStep(["sleep", "100"], {"PATH": "/usr/bin:/bin"})
-    stage.sources.agents_come(["n1"], step)
+    stage.sources.callers.agents_come(["n1"], step)
     stage.call(AGENT)
     assert stage.next() == AgentArrived("n1", ())
     step.abandon()
@@ -295,7 +296,7 @@ def test_whoever_cannot_be_understood_is_lost_at_once(stage: Stage) -> None:
 def test_whoever_cannot_be_understood_is_lost_even_if_it_calls_again_first(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     caller = stage.call(hello(0))
     assert isinstance(stage.next(), TaskArrived)
-    contact, introduced, again = stage.sources._contact, stage.sources._introduced, []
+    contact, introduced, again = stage.sources.callers.contact, stage.sources.callers._introduced, []
 
     def introduce(peer: Any, message: Any) -> Any:
         again.append(peer)
@@ -304,7 +305,7 @@ def test_whoever_cannot_be_understood_is_lost_even_if_it_calls_again_first(stage
     due = contact.due
     # As where this process gets no CPU between the break and the look at who is gone.
     monkeypatch.setattr(contact, "due", lambda now: due(now) if again else ())
-    monkeypatch.setattr(stage.sources, "_introduced", introduce)
+    monkeypatch.setattr(stage.sources.callers, "_introduced", introduce)
     caller.say(t="dance")
     event = stage.next()
     assert isinstance(event, ShimLost) and "dance" in event.why
@@ -314,7 +315,7 @@ def test_whoever_cannot_be_understood_is_lost_even_if_it_calls_again_first(stage
 def test_shims_of_the_step_before_are_no_word_about_the_next(stage: Stage) -> None:
     old = stage.call(hello(0))
     assert isinstance(stage.next(), TaskArrived)
-    stage.sources.farewell()
+    stage.sources.callers.farewell()
     stage.call(hello(0) | {"launch": stage.sources.new_step()})
     assert isinstance(stage.next(), TaskArrived)
     old.say(t="started", attempt=9, pid=1)
@@ -339,7 +340,7 @@ def test_a_connection_that_is_given_up_is_not_closed_before_there_is_another(sta
     caller = stage.call(hello(0))
     assert isinstance(stage.next(), TaskArrived)
     stage.until(lambda: bool(caller.line and caller.line._welcome))
-    peer = stage.sources.shims[0]._peer
+    peer = stage.sources.callers.shims[0]._peer
     assert peer is not None and caller.line is not None
     stage.sources._selector.unregister(peer.sock)  # we stand still
     deadline = time.monotonic() + SOON_S
@@ -516,7 +517,7 @@ def test_silence_is_noticed_though_somebody_always_has_something_to_say() -> Non
 
 def test_out_of_touch_with_nodes_of_one_step_the_ranks_of_the_next_have_a_lease() -> None:
     stage = Stage(2.5, 0.6)
-    stage.sources.runs = lambda: False
+    stage.sources.callers.runs = lambda: False
     try:
         stage.call(hello(0, "n1"))
         stage.await_event(TaskArrived)
@@ -524,7 +525,7 @@ def test_out_of_touch_with_nodes_of_one_step_the_ranks_of_the_next_have_a_lease(
         stage.await_event(CutOff)
         launch = stage.sources.new_step()
         news = [stage.call(hello(rank, node) | {"launch": launch}) for rank, node in enumerate(("n1", "n3"))]
-        stage.until(lambda: len(stage.sources.shims) == 2)
+        stage.until(lambda: len(stage.sources.callers.shims) == 2)
         stage.until(lambda: all(caller.line and caller.line.lease.until < float("inf") for caller in news))
         assert all(caller.may_run for caller in news)
     finally:
@@ -534,7 +535,7 @@ def test_out_of_touch_with_nodes_of_one_step_the_ranks_of_the_next_have_a_lease(
 def test_out_of_touch_with_most_nodes_it_renews_no_lease_unless_slurmctld_says_that_the_job_runs() -> None:
     silence_s, lease_s = 0.6, 2.5
     stage = Stage(lease_s, silence_s)
-    stage.sources.runs = lambda: False
+    stage.sources.callers.runs = lambda: False
     try:
         near = stage.call(hello(0, "n1"))
         stage.await_event(TaskArrived)
@@ -543,9 +544,9 @@ def test_out_of_touch_with_most_nodes_it_renews_no_lease_unless_slurmctld_says_t
         far.close()
         stage.await_event(CutOff)
         assert near.may_run, "what was renewed before lasts"
-        stage.sources.runs = lambda: True
+        stage.sources.callers.runs = lambda: True
         stage.await_event(InTouch)
-        stage.sources.runs = lambda: False
+        stage.sources.callers.runs = lambda: False
         stage.await_event(CutOff)
         stage.until(lambda: not near.may_run)
     finally:
@@ -553,10 +554,10 @@ def test_out_of_touch_with_most_nodes_it_renews_no_lease_unless_slurmctld_says_t
 
 
 def test_an_agent_gets_the_will_first_of_all(stage: Stage) -> None:
-    stage.sources.handover_plan = lambda node: {"t": "will", "of": node} if node == "n1" else None
+    stage.sources.callers.handover_plan = lambda node: {"t": "will", "of": node} if node == "n1" else None
     agent = stage.call(AGENT)
     assert stage.next() == AgentArrived("n1", ())
-    stage.sources.agents["n1"].send({"t": "look"})
+    stage.sources.callers.agents["n1"].send({"t": "look"})
     stage.quiet()
     assert [message["t"] for message in agent.heard] == ["will", "look"] and agent.heard[0]["of"] == "n1"
 
@@ -572,7 +573,7 @@ class PartOfAStep:
 
 
 def test_a_part_that_ends_before_its_tasks_came_is_told_and_one_that_came_is_lost(stage: Stage) -> None:
-    stage.sources.step = PartOfAStep()  # type: ignore[assignment]
+    stage.sources.callers._step = PartOfAStep()  # type: ignore[assignment]
     stage.call(hello(0))
     assert isinstance(stage.next(), TaskArrived)
     os.kill(os.getpid(), signal.SIGCHLD)

@@ -1,0 +1,272 @@
+"""Who is in touch with ftrun: shims by rank, agents by node, and those who order drills; who was let go, who is lost, and whether
+ftrun itself is cut off. What they report is in reports.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ftslurm.errors import WireError
+from ftslurm.launchers.launcher import StepHandle
+from ftslurm.model.events import (
+    AgentArrived,
+    AgentLost,
+    CutOff,
+    DrillAsked,
+    Event,
+    Hangup,
+    InTouch,
+    PartEnded,
+    RankPaused,
+    ShimLeft,
+    ShimLost,
+    StepEnded,
+    TaskArrived,
+)
+from ftslurm.model.messages import wire
+from ftslurm.model.values import dataclass
+from ftslurm.policies.lease.contact import Contact
+from ftslurm.policies.lease.touch import Touch
+from ftslurm.system.clock import Clock
+from ftslurm.wrapper.wire.caller import Caller
+from ftslurm.wrapper.wire.channel import Message, Peer
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """See the settings; seconds."""
+
+    lease_s: float = 60.0
+    silence_s: float = 15.0
+    grace_s: float = 20.0
+
+
+class _Asker:
+    """The owner of a connection that brought an order for a drill."""
+
+
+class Callers:
+    """shims: rank -> its caller. agents: node -> its caller. askers: number -> connection of an order for a drill.
+    runs: does slurmctld say that the job runs? It may take long. handover_plan: what an agent of that node is told for the case
+    that we die. drop: closes a connection that another one has replaced."""
+
+    def __init__(
+        self, clock: Clock, limits: Limits, drop: Callable[[Peer, str], None], runs: Callable[[], bool] = lambda: True,
+        handover_plan: Callable[[str], Message | None] = lambda node: None,
+    ) -> None:  # fmt: skip
+        self.shims: dict[int, Caller] = {}
+        self.agents: dict[str, Caller] = {}
+        self.askers: dict[int, Peer] = {}  # who waits to hear what became of a drill
+        self.runs, self.handover_plan = runs, handover_plan
+        self.contact = Contact(limits.silence_s)
+        self._clock, self._limits, self._drop = clock, limits, drop
+        self._leaving: dict[int, Caller] = {}  # shims that were let go and are still there
+        self._touch = Touch(limits.silence_s)
+        self._cut_off = False
+        self._launch = 0  # how often a step was launched
+        self._size = 0  # tasks of the step, 0 until the first has said it
+        self._step: StepHandle | None = None
+        self._coming: dict[str, StepHandle] = {}  # node -> the step that brings its agent, until it has called
+        self._beats, self._beat_at = 0, 0.0
+
+    @property
+    def beats(self) -> tuple[int, float]:
+        """So far, and when the last came (Unix seconds, 0: none yet)."""
+        return self._beats, self._beat_at
+
+    def heard_s(self) -> dict[str, float]:
+        """node -> seconds since anything of it was heard."""
+        return self.contact.ages(self._clock.mono())
+
+    # --- steps and agents that are launched and let go
+
+    def launched(self, step: StepHandle) -> None:
+        """The step whose shims will call."""
+        self._step = step
+
+    def farewell(self) -> None:
+        """The shims have been let go: nothing that they say from here on counts, and their leases run out. That they go
+        does count."""
+        for caller in self.shims.values():
+            caller.let_go = True
+        self._leaving.update(self.shims)
+        self.shims = {}
+
+    def new_step(self) -> int:
+        """Whoever is left of the step before has nothing to say about the next. Gives the number of its launch, from 1."""
+        self._launch += 1
+        for caller in (*self.shims.values(), *self._leaving.values()):
+            caller.let_go = True
+            self.contact.forget(caller.owner)
+        self.shims, self._leaving, self._size = {}, {}, 0
+        self._touch.new_step(self.agents.keys())
+        return self._launch
+
+    def agents_come(self, nodes: Iterable[str], step: StepHandle) -> None:
+        """An agent of each of `nodes` is on its way, by `step`."""
+        self._coming.update(dict.fromkeys(nodes, step))
+
+    def dismiss_agents(self, nodes: Sequence[str] | None = None) -> None:
+        """Those of `nodes`, None for all."""
+        self._coming = {node: step for node, step in self._coming.items() if nodes is not None and node not in nodes}
+        for caller in [caller for node, caller in self.agents.items() if nodes is None or node in nodes]:
+            caller.let_go = True
+            caller.send({"t": "bye"})
+            self.contact.forget(caller.owner)
+            caller.close("nothing is left to do for it")
+            del self.agents[caller.node]
+            if all(shim.node != caller.node for shim in self.shims.values()):
+                self._touch.forget(caller.node)
+
+    def child_ended(self) -> list[Event]:
+        """A launcher, perhaps: of the step, of a part of it, or of agents."""
+        found = self._never_came()
+        now = self._clock.mono()
+        if self._step is not None and (status := self._step.ended()) is not None:
+            self._step = None
+            self.contact.no_return({*self.shims, *self._leaving}, now)
+            return [*found, StepEnded(status)]
+        if self._step is not None and (ranks := self._step.ranks_ended()):
+            self.contact.no_return(set(ranks), now)
+            if absent := ranks - self.shims.keys() - self._leaving.keys():
+                return [*found, PartEnded(tuple(sorted(absent)))]
+        return found
+
+    def _never_came(self) -> list[Event]:
+        """Agents whose launcher has ended before they called: slurmctld was away, say."""
+        ends = {node: status for node, step in self._coming.items() if (status := step.ended()) is not None}
+        for node in ends:
+            del self._coming[node]
+        return [AgentLost(node, f"its launcher {status}") for node, status in ends.items()]
+
+    # --- who calls, and who is lost
+
+    def introduce(self, peer: Peer, message: Message) -> Sequence[Event]:
+        """The first message over a connection. Raises: WireError."""
+        return (*self._touched(self._clock.mono()), *self._introduced(peer, wire.hello(message)))
+
+    def hear(self, caller: Caller, message: Message) -> tuple[bool, Sequence[Event]]:
+        """Is it a report that was not heard yet? And what follows from its coming, whatever it says. Raises: WireError."""
+        heard = self.contact.record_message(caller.owner, self._clock.mono()) if self._is_known(caller) else ()
+        if message.get("t") == "beat":
+            heard = (*heard, *self._beat(caller, message))
+        before = caller.paused
+        new = caller.hear(message, self._cut_off)
+        return new and not caller.let_go, (*heard, *self._paused(caller, before))
+
+    def not_understood(self, caller: Caller, why: str) -> None:
+        """It would say the same again over another connection: its conversation is over."""
+        now = self._clock.mono()
+        self.contact.record_loss(caller.owner, why, now)
+        self.contact.no_return({caller.owner}, now)
+        caller.let_go = True
+
+    def disconnected(self, peer: Peer, why: str, hangup: Hangup) -> Sequence[Event]:
+        """A connection broke. Who does not call again is lost; Contact says when."""
+        caller = peer.owner
+        if not (isinstance(caller, Caller) and caller.left(peer) and self._is_known(caller)):
+            return ()
+        self.contact.record_loss(caller.owner, why, self._clock.mono(), hangup)
+        left = hangup is not Hangup.NONE and isinstance(caller.owner, int) and self._leaving.get(caller.owner) is caller
+        return (ShimLeft(caller.owner),) if left and isinstance(caller.owner, int) else ()
+
+    def overdue(self, now: float) -> Sequence[Event]:
+        """Who has been silent for too long; those that are lost are callers no more."""
+        news = self.contact.due(now)
+        for event in news:
+            if isinstance(event, ShimLost):
+                (self._leaving if event.rank in self._leaving else self.shims).pop(event.rank, None)
+            elif isinstance(event, AgentLost):
+                self.agents.pop(event.node, None)
+        return news
+
+    def _introduced(self, peer: Peer, hello: wire.ShimHello | wire.AgentHello | DrillAsked) -> Sequence[Event]:
+        if isinstance(hello, DrillAsked):
+            peer.owner, number = _Asker(), id(peer)
+            self.askers[number] = peer
+            return (replace(hello, asker=number),)
+        if isinstance(hello, wire.AgentHello):
+            new, news = self._connected(self.agents, hello.node, hello.node, peer, hello)
+            plan = self.handover_plan(hello.node) if new else None
+            if plan is not None:
+                self.agents[hello.node].send(plan)
+            self._coming.pop(hello.node, None)
+            return (*news, AgentArrived(hello.node, hello.kinds)) if new else news
+        rank = hello.task.rank
+        leaving = self._leaving.get(rank)
+        if leaving is not None and leaving.is_called(hello.talk):
+            return self._connected(self._leaving, rank, hello.task.node, peer, hello)[1]
+        if hello.launch != self._launch:  # its launcher was given up before it called
+            raise WireError(f"{rank} belongs to a step that was given up")
+        if self._size not in (0, hello.expected):
+            raise WireError(f"rank {rank} says that the step has {hello.expected} tasks, and the others say {self._size}")
+        before = rank in self.shims and self.shims[rank].paused
+        new, news = self._connected(self.shims, rank, hello.task.node, peer, hello)
+        self._leaving.pop(rank, None)
+        self._size, self.shims[rank].place = hello.expected, (hello.task.slot, hello.task.local_rank)
+        came = (*news, *self._paused(self.shims[rank], before))
+        return (*came, TaskArrived(hello.task, hello.expected, hello.step)) if new else came
+
+    def _connected(
+        self, callers: dict[Any, Caller], owner: Any, node: str, peer: Peer, hello: wire.ShimHello | wire.AgentHello
+    ) -> tuple[bool, Sequence[Event]]:
+        """Is it somebody new, and not one we know over another connection? And what follows from its being there.
+
+        Raises: WireError.
+        """
+        caller = callers.get(owner)
+        new = caller is None
+        if caller is None:
+            if hello.has:
+                raise WireError(f"{owner} goes on with a conversation that has ended")
+            caller = callers[owner] = Caller(
+                owner, node, hello.talk, self._limits.lease_s, self._limits.silence_s, self._limits.grace_s
+            )
+        elif not caller.is_called(hello.talk):
+            raise WireError(f"a second connection for {owner}")
+        elif caller.let_go and callers is not self._leaving:
+            raise WireError(f"{owner} could not be understood and is lost")
+        peer.owner = caller
+        now = self._clock.mono()
+        news = self.contact.record_connection(owner, node, now)
+        before = caller.use(peer, hello.has, self._cut_off)  # which may find that it has gone again
+        self._touch.record_greeting(owner, node, now)
+        if before is not None:
+            self._drop(before, "it has called again")
+        return new, news
+
+    def _is_known(self, caller: Caller) -> bool:
+        """Has nobody taken its place, such as the shim of the same rank in a later step?"""
+        owner: Any = caller.owner
+        return caller in (self.shims.get(owner), self._leaving.get(owner), self.agents.get(owner))
+
+    def _beat(self, caller: Caller, message: Message) -> Sequence[Event]:
+        """It is about to be answered: are we the ones who are cut off, and may renew no lease?"""
+        now = self._clock.mono()
+        self._beats, self._beat_at = self._beats + 1, self._clock.now().unix
+        number, has = message.get("k"), message.get("r", 0)
+        if type(number) is int and type(has) is int:
+            self._touch.record_beat(caller.owner, caller.node, number, has, now)
+        if self._touch.asks(now):
+            threading.Thread(target=self._ask_whether_it_runs, daemon=True).start()
+        return self._touched(now)
+
+    def _touched(self, now: float) -> Sequence[Event]:
+        """Looked at before each answer: of what was found for the nodes of one step, nothing holds for those of the next."""
+        before, self._cut_off = self._cut_off, self._touch.cut_off(now)
+        if before == self._cut_off:
+            return ()
+        return (CutOff(),) if self._cut_off else (InTouch(),)
+
+    def _ask_whether_it_runs(self) -> None:
+        if self.runs():
+            self._touch.slurm(self._clock.mono())
+
+    def _paused(self, caller: Caller, before: bool) -> Sequence[Event]:
+        """Promised, or over. An agent has nothing that needs it."""
+        if caller.paused == before or not isinstance(caller.owner, int):
+            return ()
+        return (RankPaused(caller.owner, caller.paused),)

@@ -1,0 +1,86 @@
+"""What people are told: sentences and cards on stderr, notices to those who follow the job, and the files of its cycles."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from ftslurm.model import decisions as do
+from ftslurm.model.folds.summary import MAY_GO_ON
+from ftslurm.model.record import Finished, Record
+from ftslurm.model.text import visible
+from ftslurm.wrapper.telling.notices import Silent
+
+if TYPE_CHECKING:
+    from ftslurm.report.card import LastCard
+    from ftslurm.wrapper.telling.cycles import Cycles
+
+# Before each line of ours among the ranks' own.
+SPEAKER = "ftrun: "
+
+
+class People:
+    """records: all that the ledger holds. cycles (to be set): writes them down. at_end (to be set): is called when the job is
+    over, with whether it goes on elsewhere."""
+
+    def __init__(
+        self, verbose: bool = False, err: TextIO | None = None, past: Sequence[Record] = (), notices: Silent | None = None,
+        notices_wait_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        """past: what the ledger held when this ftrun began. notices: for the people who follow the job; notices_wait_s: for the
+        last of them, when the job is over."""
+        self.records = list(past)
+        self.cycles: Cycles | None = None
+        self.at_end: Callable[[bool], None] = lambda goes_on: None
+        self._verbose = verbose
+        self._err = err or sys.stderr
+        self._last_card: LastCard | None = None
+        self._notices = notices or Silent()
+        self._notices_wait_s = notices_wait_s
+        self._goes_on = False
+
+    def tell(self, decision: do.Say) -> None:
+        if self._verbose or not decision.quiet:
+            self.say(decision.text)
+
+    def show_card(self, decision: do.ShowCard) -> None:
+        from ftslurm.report.card import LastCard, lines
+
+        self._last_card = self._last_card or LastCard()
+        card = self._last_card.of(self.records)
+        if card is not None and not card.rung:
+            self._notices.hang(card)  # of a decision they have its record
+        if card is not None and (self._verbose or not decision.quiet):
+            self.say(*lines(card, self._width()))
+
+    def _width(self) -> int | None:
+        """Of the terminal, less what stands before each line; None for a file or a pipe."""
+        try:
+            return os.get_terminal_size(self._err.fileno()).columns - len(SPEAKER)
+        except (OSError, ValueError):
+            return None
+
+    def say(self, *texts: str) -> None:
+        """A line each on stderr, all at once; a reader that has gone away ends nothing."""
+        try:
+            print("\n".join(f"{SPEAKER}{visible(text)}" for text in texts), file=self._err, flush=True)
+        except OSError:
+            pass
+
+    def remember(self, decision: do.Remember) -> None:
+        """The ledger has it already, if it takes anything; for the cards."""
+        self.records.append(decision.record)
+        self._notices.record(decision.record, self.records)
+        if self.cycles is not None:
+            self.cycles.record(decision.record, self.records)
+        if isinstance(decision.record, Finished):
+            self._goes_on = decision.record.what in MAY_GO_ON
+
+    def end(self) -> None:
+        """A job that goes on is not held up: what has not gone out by then its next ftrun sends."""
+        self._notices.end(0.0 if self._goes_on else self._notices_wait_s)
+        if self.cycles is not None:
+            self.cycles.end()
+        self.at_end(self._goes_on)
