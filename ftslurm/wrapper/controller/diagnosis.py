@@ -64,8 +64,12 @@ class Diagnosis:
             return self._book
 
     def _load_quietly(self) -> None:
+        """All that the end of an attempt needs: when it comes, somebody may have put another version into our folder."""
         try:
-            import ftslurm.policies.diagnose.classify  # noqa: F401 -- for later
+            import ftslurm.policies.diagnose.classify
+            import ftslurm.policies.diagnose.spread
+            import ftslurm.policies.hang.hints
+            import ftslurm.report.card  # noqa: F401 -- for later
 
             self.load()
         except Exception:

@@ -44,6 +44,34 @@ def test_an_ftrun_that_ends_while_it_is_loaded_keeps_its_status() -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
+# Somebody removes the installation, or puts another version in its place, while the ranks run.
+IS_REMOVED = """
+import sys, threading
+from ftslurm.model import decisions as do
+from ftslurm.model.settings.tree import Settings
+from ftslurm.wrapper.controller.diagnosis import Diagnosis
+
+class Gone:
+    def find_spec(self, name, *_):
+        if name.startswith("ftslurm"):
+            raise ModuleNotFoundError(name)
+
+diagnosis = Diagnosis(Settings())
+diagnosis.prepare()
+[thread.join() for thread in threading.enumerate() if thread is not threading.main_thread()]
+sys.meta_path.insert(0, Gone())
+found = diagnosis.diagnose(do.Diagnose(3, ()))
+assert "classification" not in found.verdict.what, found
+from ftslurm.report.card import LastCard, lines
+from ftslurm.policies.hang.hints import hints
+"""
+
+
+def test_the_end_of_an_attempt_needs_nothing_more_of_the_installation() -> None:
+    done = subprocess.run([sys.executable, "-c", IS_REMOVED], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 class Slow(Diagnosis):
     """Takes until it is let go."""
 
