@@ -1,7 +1,7 @@
-"""Alive is not silent: a rank that the others waited for, and that worked until they gave up, is in a long phase.
+"""Finds a long phase: one rank worked, and the others waited for it until they gave up.
 
 Validation, saving, preparing data on one rank: the others wait in a collective until its timeout, and everything ends
-though nothing is broken. Such a rank's node is no suspect; the timeout is too short.
+although nothing is broken. The rank's node is not to blame; the timeout is too short.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from ftslurm.model.text import visible
 from ftslurm.model.verdict import Confidence, ErrorClass, Lead, Piece, RankEnd, Retriable, Verdict
 
 SIGNATURE = "long-phase"
-# A rank that hangs has shown no life since the wait began, or little later; one at work has in its last quarter.
+# A hung rank shows no activity from about the begin of the wait on; a working rank shows some in the last quarter.
 LAST_SHARE = 0.25
 # What a failing rank prints within this is part of its error (classify.BURST_S).
 BURST_S = 0.5
 LINE_CHARS = 160
 
-# How long a collective was waited for, as those who waited print it, in milliseconds or seconds.
+# How long ranks waited for a collective, as they print it, in milliseconds or seconds.
 # Source: ProcessGroupNCCL.cpp (`Timeout(ms)=`, `ran for N milliseconds`), gloo's `Timed out waiting Nms`, HCCL's `timeout:[N s]`.
 _WAIT_MS = re.compile(r"Timeout\(ms\)=(\d{1,12})|ran for (\d{1,12}) milliseconds|Timed out waiting (\d{1,12})ms")
 _WAIT_S = re.compile(r"(?i)timeout[^\n\d]{0,20}\[?(\d{1,6}) ?s(?:ec)?\b")
-# What a rank says it does, in the words of its last lines.
+# What a rank does, by words in its last lines.
 _PHASES = tuple(
     (re.compile(rf"(?i)\b(?:{words})"), phase)
     for words, phase in (
@@ -40,7 +40,7 @@ _TORCH = "timeout= of init_process_group"
 _TORCH_ELSEWHERE = (
     "Hugging Face calls it --ddp_timeout, Megatron-LM --distributed-timeout-minutes, Lightning DDPStrategy(timeout=...)"
 )
-# Pattern of those who waited -> the setting that lets them wait longer. Source: PyTorch, CANN (HCCL) and MindSpore manuals.
+# Pattern that waiting ranks print -> the setting that lets them wait longer. Source: PyTorch, CANN (HCCL) and MindSpore manuals.
 _SETTINGS = {
     "hccl-EI0002": "HCCL_EXEC_TIMEOUT (seconds)", "acl-507046": "HCCL_EXEC_TIMEOUT (seconds)",
     "acl-107019": "HCCL_EXEC_TIMEOUT (seconds)", "hccl-EI0006": "HCCL_CONNECT_TIMEOUT (seconds)",
@@ -50,7 +50,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class LongPhase:
-    """rank, node: at work while the others waited. doing: in a word. sign: of life, the last. setting: that mends it."""
+    """rank, node: who worked while the others waited. doing: in a word. sign: the last activity. setting: what to increase."""
 
     rank: int
     node: str
@@ -62,7 +62,7 @@ class LongPhase:
 def at_work(
     ends: Sequence[RankEnd], waited: Collection[int], gave_up: float, lines: Iterable[str], pattern: str
 ) -> LongPhase | None:
-    """The rank that was waited for, if it worked until the others gave up.
+    """The rank that the others waited for, if it worked until they gave up.
 
     waited: ranks that waited in vain. gave_up: when the first of them said so, Unix seconds; lines: in which words, known as
     `pattern`.
@@ -85,7 +85,7 @@ def at_work(
 
 
 def _began(ends: Sequence[RankEnd], waited: Collection[int], gave_up: float, lines: Iterable[str]) -> float:
-    """When the wait began: by its own length, else when those who waited last printed anything before."""
+    """When the wait began: from its printed length, else when the waiting ranks last printed anything before."""
     for line in lines:
         if found := _WAIT_MS.search(line):
             return gave_up - int(next(filter(None, found.groups()))) / 1000
@@ -101,7 +101,7 @@ def _doing(said: Sequence[Piece]) -> str:
 
 
 def long_phase(found: LongPhase, evidence: Sequence[str]) -> Verdict:
-    """Nobody's node is to blame; storage may be faster the next time, so it is worth one more try."""
+    """The verdict on a long phase: no node is to blame, and one more try is worth it, since storage may be faster then."""
     slow = f"the timeout is shorter than rank {found.rank}'s {found.doing}"
     what = f"{slow}: {found.sign} the others gave up; set {found.setting} higher"
     first = f"rank {found.rank} on {found.node} was at work: {found.sign} the others gave up"

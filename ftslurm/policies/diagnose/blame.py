@@ -1,5 +1,5 @@
-"""Codes that are nobody's fault though a device shows them, words that the program itself calls retriable, and devices that
-only the program does not see."""
+"""Corrects verdicts: device codes that are no hardware fault, words that the program calls retriable, and devices that
+only the program cannot see."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.folds.history import History
 from ftslurm.model.verdict import Confidence, ErrorClass, RankEnd, Retriable, Verdict
 
-# Several chips that raise the same code in the same moment have been given the same bad work. Source: MindCluster's
+# Several chips that raise the same code at the same moment received the same bad work. Source: MindCluster's
 # ClusterD, which does not count such a code as a suspicion against hardware.
 SAME_MOMENT_S = 30.0
-# What a program sees of the devices is up to its own environment as well: a mask (CUDA_VISIBLE_DEVICES), no --gres.
+# Which devices a program sees depends on its environment, too: a mask (CUDA_VISIBLE_DEVICES), no --gres.
 AS_IT_SEES = frozenset({"cuda-no-device", "npu-not-found", "acl-207004"})
 
 
 def common_codes(faults: Iterable[Fault], history: History) -> frozenset[str]:
-    """Codes that are on several chips within SAME_MOMENT_S of each other: not the hardware's doing.
+    """Codes that several chips raised within SAME_MOMENT_S: the hardware did not cause them.
 
-    A code that takes the node out counts only if several nodes show it: one node may well lose all its chips at once.
+    A code that takes the node out counts only if several nodes show it: one node may lose all its chips at once.
     """
     found = set()
     for fault in faults:
@@ -35,12 +35,12 @@ def common_codes(faults: Iterable[Fault], history: History) -> frozenset[str]:
 
 
 def without_common(faults: Iterable[Fault], common: frozenset[str]) -> tuple[Fault, ...]:
-    """Faults of a common code blame nobody, as those that the program induces."""
+    """The faults, where those of a common code blame no node, like faults that the program causes."""
     return tuple(replace(fault, user_induced=True) if fault.code in common else fault for fault in faults)
 
 
 def with_own_words(verdict: Verdict, ends: Iterable[RankEnd], words: Iterable[str]) -> Verdict:
-    """Words that the program has called retriable while it ran, in the last output of a rank that failed (AIMaster)."""
+    """The verdict, retriable if a failed rank's last output holds words that the program called retriable (AIMaster)."""
     wanted = tuple(words)
     for end in ends if wanted else ():
         if end.status is None or end.status.ok or end.stopped:
@@ -54,9 +54,9 @@ def with_own_words(verdict: Verdict, ends: Iterable[RankEnd], words: Iterable[st
 
 def without_own_view(verdict: Verdict, hidden: str, well: Collection[str]) -> Verdict:
     """A program that sees no device is wrong about the hardware where its own environment hides them, and on a node whose
-    devices have been looked at since and are well.
+    devices were found healthy since then.
 
-    hidden: the variable that shows it none, `CUDA_VISIBLE_DEVICES`; empty: not known. well: those nodes.
+    hidden: the variable that shows it none, `CUDA_VISIBLE_DEVICES`; empty: unknown. well: nodes with healthy devices.
     """
     if verdict.signature not in AS_IT_SEES or verdict.confidence is Confidence.FACT:
         return verdict

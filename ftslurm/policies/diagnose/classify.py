@@ -1,4 +1,4 @@
-"""What is behind a failed attempt: facts first, then what the ranks said, then how they ended.
+"""Why did an attempt fail? Facts first, then what the ranks printed, then how they ended.
 
 The reading order (the rules that make one verdict of many findings), as the functions below stand:
  1. facts beat text: a device's own code, Slurm's word on a node, the kernel's out-of-memory kill;
@@ -43,24 +43,24 @@ from ftslurm.policies.diagnose.traces import outline, plain
 from ftslurm.policies.diagnose.values import of_the_node, port_in
 from ftslurm.policies.diagnose.wording import Kind, kind_of_words
 
-# A rank that still prints ordinary lines so long after an error has overcome it; a traceback and what libraries say of it
+# A rank that prints ordinary lines for this long after an error has overcome it; a traceback and what libraries say of it
 # come within moments.
 OVERCOME_S = 2.0
-# What a device's error brings down comes down within seconds.
+# What a device error brings down fails within seconds.
 LAST_WORDS_S = 5.0
 # Lines this close before the next error belong to it (a traceback is printed before its last line).
 BURST_S = 0.5
-# For people: so many lines, of so many characters.
+# Limits of what is shown to people.
 EVIDENCE_LINES, EVIDENCE_CHARS = 6, 300
 EXCERPT_BEFORE = 80
 BEGINNING_CHARS = 80
-# Says nothing by itself: Python's status for any exception, and false(1)'s.
+# Python's status for any exception, and false(1)'s, so it tells nothing.
 GENERAL_ERROR = 1
 _LESS_MEMORY = "request more memory (--mem), or use less: fewer loader workers, smaller batches"
 # What programs end with over any error, so that their own words tell more: beside 1, a wrong call, a status of their own,
 # and exit(-1).
 _ANY_ERROR = frozenset({GENERAL_ERROR, 2, 3, 255})
-# As MPI_Abort ends a rank: it asks for its own end.
+# MPI_Abort ends a rank by SIGTERM to itself.
 _ASKED_OF_ITSELF = 128 + 15
 # As a shell passes on a signal: 128 and its number.
 SHELLS_OWN = range(128, 160)
@@ -72,35 +72,35 @@ _NODES_SETUP = frozenset({
     "container-mount", "container-command", "image-missing", "slurm-execve", "python-no-module", "python-no-file", "versions",
     "cuda-driver-old", "exit 126", "exit 127",
 })  # fmt: skip
-# What is about a file; below a folder that each node has for itself, it is about the node.
+# Patterns on files. In a folder that is local to each node, such an error is about the node.
 _FILES = frozenset({"file-missing", "fs-permission", "enospc", "shm-small", "device-file"})
-# Of a file that all nodes share: where one rank of several meets it, the others have not read that file yet.
+# Patterns on a shared file: if only one of several ranks meets the error, the others have not read that file yet.
 _SHARED_FILES = frozenset({"stale-nfs", "io-error"})
 _PORT_IN_USE = "address-in-use"
 # Lines of a launcher about its children.
 _HEADERS = frozenset({"child-failed", "torchelastic-child", "torchelastic-signal", "mpi-abort", "mpi-abort-more", "sigabrt"})
-# Wrong on more than one node, or on the only one, it is what the program asks for.
+# On more than one node, or on the only one, the program causes these itself.
 _ASKED_FOR = frozenset({
     "container-start", "segv", "sigbus", "SIGSEGV", "SIGBUS", "illegal-memory", "misaligned-address", "rocm-memory-fault",
 })  # fmt: skip
-# Symptoms that every rank of a group prints when it has waited in vain; who does not print it is the one waited for.
+# Symptoms that every rank of a group prints after waiting in vain; the rank that prints none is the one they waited for.
 _WAITED = frozenset({
     "hccl-EI0002", "hccl-EI0006", "hccl-topo-timeout", "nccl-watchdog", "torch-dist-timeout", "torch-socket-timeout",
     "acl-507046", "acl-107019", "gloo-peer", "ms-timeout-node",
 })  # fmt: skip
 # What a ruler, a frame of a table or an empty line has none of.
 _WORDS = re.compile(r"\w")
-# A shell's word for a crash, which says nothing of what led to it.
+# A shell's word for a crash, which does not tell the cause.
 _BARE_CRASH = re.compile(r"^\W*(?:Segmentation fault|Bus error|Illegal instruction|Aborted)(?: \(core dumped\))?\W*$")
 _SEQUENCE = re.compile(r"last (?:enqueued|completed) (?:NCCL )?work:? ?(\d{1,12})|SeqNum=(\d{1,12})")
 _WATCHDOG = "nccl-watchdog"
 _COLLECTIVE = re.compile(r"SeqNum=(\d{1,12}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,18}))?")
 _OF_A_PEER = re.compile(r"(?i)\b(?:peer|remote|recv|send|closed)\b|\b(?:connect|time|socket|proxy)|\bretcode\b")
-# Exceptions over what is not there, for it could not be made.
+# Exceptions about something missing because it could not be created.
 _REACTIONS = frozenset({"py-name", "py-type"})
-# Patterns that know who complains, and not of what.
+# Patterns that tell who complains, but not about what.
 _GENERAL = frozenset({"nccl-warn"})
-# A class that a program can bring about on every rank by itself.
+# Classes that a program can cause on every rank by itself.
 _PROGRAMS = frozenset({ErrorClass.USER_CODE, ErrorClass.DATA, ErrorClass.OOM, ErrorClass.STORAGE, ErrorClass.UNKNOWN})
 
 
@@ -116,7 +116,7 @@ class Book(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known beside the ranks. faults: of the devices, graded. bad_nodes: node -> why it is taken for broken."""
+    """What is known besides the ranks' ends. faults: of devices, graded. bad_nodes: node -> why it counts as broken."""
 
     faults: tuple[Fault, ...] = ()
     bad_nodes: Mapping[str, str] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A line of a rank's output that tells of a failure. own: its rank failed by itself. overcome: it went on well.
+    """A line of a rank's output that reports a failure. own: its rank failed by itself. overcome: the rank then went on well.
 
     place: in the user's own code, where a trace tells it. mild: its writer does not call it an error. settled: nor a failure.
     """
@@ -148,7 +148,7 @@ class Hit:
 
 
 def failed(end: RankEnd) -> bool:
-    """Did the rank fail by itself, not because it was told to stop?"""
+    """Did the rank fail by itself, and not because it was told to stop?"""
     return end.status is not None and not end.status.ok and not end.stopped
 
 
@@ -162,10 +162,10 @@ def classify(ends: Sequence[RankEnd], facts: Facts, book: Book) -> Verdict:
 
 
 def _without_warnings(hits: Sequence[Hit]) -> Sequence[Hit]:
-    """A warning is a cause only where nobody speaks of an error, or all that speak of one are bystanders.
+    """The hits without warnings. A warning is a cause only if no rank reports an error, or only bystanders do.
 
-    Then what a rank that failed has warned of may be the cause: PyTorch's store warns that a name or a port cannot be had, and
-    calls it an error that nobody could connect.
+    Then a warning of a failed rank may be the cause: PyTorch's store only warns that a name or a port is not available, and
+    reports as an error that no rank could connect.
     """
     errors = [hit for hit in hits if not hit.mild]
     if not errors:
@@ -204,7 +204,7 @@ def _by_words(ends: Sequence[RankEnd], hits: Sequence[Hit], book: Book) -> Verdi
 
 
 def _but_reports(roots: Sequence[Hit], hits: Sequence[Hit]) -> Sequence[Hit]:
-    """No roots where each of them only reports that something else failed, and its rank says what: a bystander's line."""
+    """The roots; none if each only reports that something else failed, and its rank says what: then it is a bystander's line."""
     told = {
         hit.end.rank
         for hit in hits
@@ -224,7 +224,7 @@ def _tells(end: RankEnd) -> bool:
 
 
 def _as_its_child(end: RankEnd) -> RankEnd:
-    """As the process ended that this one only launched, where its own status is a general error and it says so."""
+    """The end of a rank that is a launcher: if its own status is a general error, the status of its child that it printed."""
     text = "" if _tells(end) else "".join(piece.text for piece in end.output)
     status = child_status(text) if text and not refused(text) else None
     return replace(end, status=status) if status else end
@@ -234,7 +234,7 @@ def _as_its_child(end: RankEnd) -> RankEnd:
 
 
 def _by_facts(hits: Sequence[Hit], facts: Facts) -> Verdict | None:
-    """hits: what the ranks said besides; a root line of the same node makes a suspicion certain."""
+    """The verdict from facts. hits: what the ranks printed; a root line on the same node makes a suspicion certain."""
     blamed = facts.bad_nodes
     acting = [f for f in facts.faults if f.fault_class in (FaultClass.SELF_HEALING, FaultClass.ISOLATE)]
     hardware = [f for f in acting if not f.user_induced]
@@ -267,7 +267,7 @@ def _of_fault(fault: Fault) -> Lead:
 
 
 def _out_of_memory(killed: Sequence[RankEnd]) -> Verdict:
-    """The job's own doing, whichever node it happens on: nobody is excluded for it."""
+    """The verdict on ranks killed for memory. The job causes it on whichever node, so no node is excluded."""
     evidence = tuple(f"rank {end.rank} on {end.node}: killed by the kernel: out of memory" for end in killed)
     lead = Lead(
         killed[0].rank, killed[0].node, "killed by the kernel: out of memory",
@@ -283,7 +283,7 @@ def _out_of_memory(killed: Sequence[RankEnd]) -> Verdict:
 
 
 def _hits(end: RankEnd, book: Book) -> list[Hit]:
-    """Every line of the rank's output that is known, in the order of time."""
+    """Every line of the rank's output that a pattern or rule knows, in order of time."""
     found: list[Hit] = []
     for stream in ("out", "err"):
         pieces = [piece for piece in end.output if piece.stream == stream]
@@ -302,7 +302,7 @@ def _hits(end: RankEnd, book: Book) -> list[Hit]:
 
 
 def _excerpt(hit: Finding) -> str:
-    """The line, for people; of a long one the part that says it."""
+    """The line for people; of a long line, the part that matters."""
     begin = hit.start - EXCERPT_BEFORE if hit.start > EVIDENCE_CHARS - EXCERPT_BEFORE else 0
     if len(hit.line) > EVIDENCE_CHARS and (after := hit.line.rfind(b"] ", begin, hit.start + 1)) >= 0:
         begin = after + 2  # when and where it was printed is the part to leave out
@@ -311,7 +311,7 @@ def _excerpt(hit: Finding) -> str:
 
 
 def _marked(end: RankEnd, hits: list[Hit]) -> list[Hit]:
-    """Those after which the rank printed ordinary lines for a while are overcome; not the last of a rank that failed."""
+    """Marks hits as overcome if the rank printed ordinary lines for a while afterwards; never the last hit of a failed rank."""
     if not hits:
         return hits
     times = [hit.at for hit in hits]
@@ -326,13 +326,13 @@ def _marked(end: RankEnd, hits: list[Hit]) -> list[Hit]:
 
 
 def _first_lines(text: str) -> list[str]:
-    """The first eight."""
+    """The first eight lines."""
     lines = text[:1000].splitlines()
     return lines[:8] if len(lines) > 8 else text.splitlines()[:8]
 
 
 def _after_the_fact(hit: Hit, first: float) -> bool:
-    """Printed by a rank that was told to stop, after another one had failed: an answer to that, whatever it says.
+    """Did a rank that was told to stop print it after another rank had failed? Then it is a reaction, whatever it says.
 
     first: when the first rank failed.
     """
@@ -387,8 +387,8 @@ def _by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit])
 
 
 def _by_words_beside(root: Hit, hits: Sequence[Hit]) -> Kind | None:
-    """Where a root is only a reaction, what its rank has said beside it tells what it is about: a header's own detail, or the
-    error right before an exception whose words say nothing."""
+    """What a root that is only a reaction is about: the detail below a header, or the error just before an exception
+    whose words tell nothing."""
     if root.pattern.defers and root.pattern.error_class is ErrorClass.UNKNOWN:
         return kind_of_words(_beside(root, hits))
     reaction = not root.pattern.pattern or root.pattern.id in _REACTIONS
@@ -398,7 +398,7 @@ def _by_words_beside(root: Hit, hits: Sequence[Hit]) -> Kind | None:
 
 
 def _complained_first(first: Hit, hits: Sequence[Hit]) -> list[Hit]:
-    """Of ranks that speak of a network, those that had complained of their own node before anybody complained of a peer."""
+    """Of ranks that report network errors: those that blamed their own node before any rank blamed a peer."""
     if first.pattern.error_class is not ErrorClass.NETWORK and first.pattern.id not in _WAITED:
         return []
     before = [hit for hit in hits if hit.pattern.id in _GENERAL and hit.at < first.at - BURST_S]
@@ -406,13 +406,13 @@ def _complained_first(first: Hit, hits: Sequence[Hit]) -> list[Hit]:
 
 
 def _of_one_node(hits: Sequence[Hit]) -> tuple[Suspect, ...]:
-    """The node, if all of them are on one: what others say of it is the echo."""
+    """The suspect, if all hits are on one node: what other nodes print about it is an echo."""
     nodes = {hit.end.node for hit in hits}
     return (Suspect(nodes.pop(), hits[0].end.rank, Blame.SUSPECT, str(hits[0])),) if len(nodes) == 1 else ()
 
 
 def _without_headers(hits: Sequence[Hit]) -> list[Hit]:
-    """What names the thing comes before what only says that there is one, on the same rank."""
+    """The hits without headers, on each rank that also printed the error itself."""
     named = {hit.end.rank for hit in hits if not hit.pattern.defers}
     return [hit for hit in hits if not hit.pattern.defers or hit.end.rank not in named]
 
@@ -429,7 +429,7 @@ def _without_echoes(roots: Sequence[Hit]) -> Sequence[Hit]:
 
 
 def _everywhere(same: Mapping[int, RankEnd], ends: Sequence[RankEnd]) -> bool:
-    """On at least half of the ranks (the others may have been stopped before they came that far), and not one node's."""
+    """Is it on at least half of the ranks (the others may have been stopped earlier), and not on one node only?"""
     nodes = {end.node for end in ends}
     wide = len(nodes) > 1 and len({end.node for end in same.values()}) > 1
     most = len(same) >= 2 and 2 * len(same) >= len(ends)
@@ -450,7 +450,7 @@ def _no_other_node(same: Mapping[int, RankEnd], ends: Sequence[RankEnd]) -> str:
 
 
 def _shared_ports(roots: Sequence[Hit], book: Book) -> Sequence[Hit]:
-    """One port that several ranks of a node find in use is wanted by all of them: the program's own doing."""
+    """Did several ranks of a node find the same port in use? Then they all want it, and the program causes the conflict."""
     in_use = {hit.end.rank: hit for hit in roots if hit.pattern.id == _PORT_IN_USE}
     wanted = Counter((hit.end.node, port_in(hit.line)) for hit in in_use.values())
     shared = book.named("port-shared")
@@ -460,7 +460,7 @@ def _shared_ports(roots: Sequence[Hit], book: Book) -> Sequence[Hit]:
 
 
 def _suspects(hits: Iterable[Hit], roots: Sequence[Hit]) -> tuple[Suspect, ...]:
-    """roots: all of them; what a rank went on after to die of something else is not what convicts its node."""
+    """roots: all of them. An error that a rank survived, before it failed from another one, does not convict its node."""
     last: dict[int, dict[str, float]] = defaultdict(dict)
     for root in roots:
         last[root.end.rank][root.pattern.id] = max(root.at, last[root.end.rank].get(root.pattern.id, 0.0))
@@ -483,7 +483,7 @@ def _with_keywords(verdict: Verdict, hits: Sequence[Hit]) -> Verdict:
     return verdict
 
 
-# --- bystanders
+# --- what bystanders printed
 
 
 def _by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
@@ -503,7 +503,7 @@ def _by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
     error_class = first.pattern.error_class
     kind = kind_of_words(first.line.split(" ... ")[-1])
     if kind and kind.error_class is ErrorClass.NETWORK and error_class in (ErrorClass.UNKNOWN, ErrorClass.NETWORK):
-        # Nobody failed of anything else, so it is what they all speak of.
+        # No rank failed for another reason, so this is what they all report.
         error_class = kind.error_class
     return Verdict(
         error_class, first.pattern.retriable, Confidence.WEAK, first.pattern.id,
@@ -517,7 +517,7 @@ def _by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
 
 
 def _out_of_step(ends: Sequence[RankEnd], timeouts: Sequence[Hit]) -> Verdict | None:
-    """Ranks that waited for each other in different collectives: the program leads them apart, and will again.
+    """Ranks that waited for each other in different collectives: the program made them diverge, and will again.
 
     At one number another operation or size tells it. At other numbers that alone may still be a collective that one rank has
     ended and another has not, so there the operation or size has to differ as well, or the numbers by more than one.
@@ -529,7 +529,7 @@ def _out_of_step(ends: Sequence[RankEnd], timeouts: Sequence[Hit]) -> Verdict | 
             told.setdefault(hit.end.rank, (int(found.group(1)), (found.group(2), found.group(3) or "")))
             lines.setdefault(hit.end.rank, hit)
     numbers, calls = {number for number, _ in told.values()}, {call for _, call in told.values()}
-    # One of many that is behind may be the one that hangs.
+    # If one of many is behind, it may be the one that hangs.
     if len(calls) < 2 and not (len(told) == 2 and max(numbers, default=0) - min(numbers, default=0) > 1):
         return None
     evidence = [str(hit) for hit in lines.values()]
@@ -547,7 +547,7 @@ def _long_phase(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> LongPhase | N
 
 
 def _silent(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> tuple[Suspect, ...]:
-    """Most ranks waited in vain; the few that did not say so are those that were waited for."""
+    """Most ranks printed that they waited in vain: the few others are those that they waited for."""
     told = _ranks_of(waited)
     silent = [end for end in ends if end.rank not in told and not failed(end) and (end.stopped or end.lost)]
     if not silent or len(told) < 2 or 2 * len(silent) >= len(told) + len(silent):
@@ -558,7 +558,7 @@ def _silent(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> tuple[Suspect, ..
 
 
 def _behind(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> tuple[Suspect, ...]:
-    """All of them waited: the one whose last collective is furthest behind, if it is one."""
+    """All ranks waited: the one whose last collective is furthest behind, if there is exactly one."""
     reached: dict[int, int] = {}
     for hit in waited:
         if numbers := [int(a or b) for a, b in _SEQUENCE.findall(hit.line)]:
@@ -573,7 +573,7 @@ def _behind(ends: Sequence[RankEnd], waited: Sequence[Hit]) -> tuple[Suspect, ..
 
 
 def _by_loss(lost: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
-    """A rank whose shim vanished says nothing any more: the silent one."""
+    """The verdict on ranks whose shim vanished, and that therefore cannot print anything more."""
     nodes = {end.node: end for end in reversed(lost)}
     suspects = tuple(Suspect(node, end.rank, Blame.SUSPECT, f"rank {end.rank} on {node} vanished") for node, end in nodes.items())
     evidence = [suspect.why for suspect in suspects] + [str(hit) for hit in _one_a_rank(symptoms)]
@@ -588,7 +588,8 @@ def _by_loss(lost: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
 
 
 def _by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Sequence[Hit], book: Book) -> Verdict:
-    """silent: the ranks that failed without a word we know. A signal tells more than a number, the first more than later."""
+    """The verdict from exit statuses. silent: ranks that failed without known output. Signals count before numbers, and
+    earlier ends before later ones."""
     first = min(silent, key=lambda end: (not (end.status and end.status.signal), end.at))
     assert first.status is not None
     same = {end.rank: end for end in silent if end.status == first.status}
@@ -631,14 +632,14 @@ def _by_status(ends: Sequence[RankEnd], silent: Sequence[RankEnd], symptoms: Seq
 
 
 def _told_of(end: RankEnd, number: int) -> str:
-    """What others say of its end: Slurm its reason, where it was ended by a signal; else a launcher, or a warning of its own."""
+    """What else tells of the rank's end: Slurm's reason for a signal, else a launcher's line, else a warning of its own."""
     if number:
         return next((line for said in _said(end) if " DUE TO " in (line := signal_line(said, number))), "")
     return next((line for said in _said(end) if (line := told_error(said, mild=True))), "")
 
 
 def _gave_up(status: ExitStatus) -> bool:
-    """A status that a program chooses when it ends itself over an error: by exit, or by abort."""
+    """Is it a status with which a program ends itself after an error: by exit, or by abort?"""
     if status.signal or status.code == _ABORT_PASSED_ON:
         return status.code == _ABORT_PASSED_ON or signal_name(status.signal) == "SIGABRT"
     return status.code == _ASKED_OF_ITSELF or status.code not in (0, *SHELLS_OWN)
@@ -648,9 +649,9 @@ def _by_last_words(
     first: RankEnd, same: Mapping[int, RankEnd], everywhere: bool, signature: str, words: str, symptoms: Sequence[Hit],
     spread: str,
 ) -> Verdict:  # fmt: skip
-    """A program that says an error and ends itself has met what it does not take: the next start meets it again, mostly.
+    """The verdict on a program that prints an error and ends itself: the next start usually fails in the same way.
 
-    Unless its words are about something that passes.
+    An exception are words about something that passes.
     """
     what = f"rank {first.rank} on {first.node} {first.status}; it printed: {words}"
     evidence = [what, *(str(hit) for hit in _one_a_rank(symptoms))]
@@ -662,7 +663,7 @@ def _by_last_words(
 
 
 def _with_own_words(hit: Hit, hits: Sequence[Hit]) -> str:
-    """A header or a symptom with what its rank has said besides, which may be the cause that no pattern knows."""
+    """The hit with what else its rank printed, which may be a cause that no pattern knows."""
     own = _beside(hit, hits)
     if not own and (before := _led_to(hit, hits)):
         return f"{hit}; just before: {before}"
@@ -670,7 +671,7 @@ def _with_own_words(hit: Hit, hits: Sequence[Hit]) -> str:
 
 
 def _led_to(hit: Hit, hits: Sequence[Hit]) -> str:
-    """An error that no pattern knows, and that its rank has said in the moments before."""
+    """An error that no pattern knows, and that the rank printed in the moments before the hit."""
     if hit.pattern.role is not Role.ROOT:
         return ""
     said = [piece for piece in hit.end.output if hit.at - BURST_S <= piece.at <= hit.at]
@@ -679,7 +680,7 @@ def _led_to(hit: Hit, hits: Sequence[Hit]) -> str:
 
 
 def _words_of(hit: Hit, hits: Sequence[Hit]) -> str:
-    """The same without rank and place."""
+    """As `_with_own_words`, without rank and place."""
     own = _beside(hit, hits)
     if not own:
         return hit.line
@@ -697,7 +698,7 @@ def _beside(hit: Hit, hits: Sequence[Hit]) -> str:
 
 
 def _known(hit: Hit, hits: Sequence[Hit]) -> list[Hit]:
-    """Of its rank, what a pattern knows more of than who says it."""
+    """Hits of the same rank from patterns that know more than who complains."""
     return [each for each in hits if each.end.rank == hit.end.rank and (each is hit or each.pattern.id not in _GENERAL)]
 
 
@@ -712,12 +713,12 @@ def _spread(same: Mapping[int, RankEnd], ends: Sequence[RankEnd]) -> str:
 
 
 def _beginning(hit: Hit) -> str:
-    """Of its line as it was printed, without the detail that was joined to it."""
+    """The begin of its line as printed, without the detail that was joined to it."""
     return hit.line.split(" ... ")[0][:BEGINNING_CHARS]
 
 
 def _own_words(end: RankEnd, but: Collection[str], vaguely: bool = True) -> str:
-    """What the program itself may have meant to be the reason. but: beginnings of lines that are not meant.
+    """The line that the program may have printed as the reason. but: beginnings of lines to pass over.
 
     vaguely: even if that only says that something failed.
     """
@@ -725,12 +726,12 @@ def _own_words(end: RankEnd, but: Collection[str], vaguely: bool = True) -> str:
 
 
 def _warned_of(end: RankEnd, but: Collection[str]) -> str:
-    """What it has warned of before it gave up, where it called nothing else an error."""
+    """The warning that the rank printed before it gave up, if it printed no error."""
     return visible(next((line for text in _said(end) if (line := told_error(text, but, reports=False, mild=True))), ""))
 
 
 def _last_words(end: RankEnd) -> str:
-    """For people: what was said last of the rank's end, by itself or by who started it."""
+    """For people: the last line about the rank's end, by the rank or by its launcher."""
     number = end.status.signal or max(0, end.status.code - SHELLS_OWN.start) if end.status else 0
     for said in _said(end):
         shown = signal_line(said, number)
@@ -744,7 +745,7 @@ def _last_words(end: RankEnd) -> str:
 
 
 def _said(end: RankEnd) -> Iterator[str]:
-    """What each of its streams ends with, without what is quoted."""
+    """The end of each of its streams, without quoted text."""
     for stream in ("err", "out"):
         if text := "".join(piece.text for piece in end.output if piece.stream == stream):
             yield outline(plain(text[-LAST_CHARS:])).said.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Who is to blame, by contrast: the same error seen again, with the node, or without it.
+"""Is the node or the program to blame? By contrast: does the same error come again with the node, or without it?
 
 What words accuse a node of is compared with what the job has seen before. An error that comes with the same rank to another
 node, or at the same training step, or though the accused node has been left, is the program's or its data's; the nodes
@@ -16,13 +16,13 @@ from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retria
 from ftslurm.policies.diagnose.blame import AS_IT_SEES
 from ftslurm.policies.diagnose.spread import SETUP
 
-# What the hardware or the network says of itself is worth one try more before it is called the program's.
+# Errors of these classes get one more try before the program is blamed.
 _WORTH_MORE = frozenset({ErrorClass.HARDWARE, ErrorClass.NETWORK})
-# Classes that name no machine stay what they are.
+# Classes that blame no machine stay as they are.
 _KEPT = frozenset({ErrorClass.DATA, ErrorClass.OOM, ErrorClass.STORAGE})
 EVIDENCE_LINES = 6
 SAME = "the same error"
-# What it is instead, where the program is not the only one that it can be.
+# What is to blame instead, for classes where it need not be the program.
 _INSTEAD = {
     ErrorClass.NETWORK: "it is not the node, but the program or what it connects to",
     ErrorClass.STORAGE: "it is not the node, but the storage or the program",
@@ -32,7 +32,7 @@ _INSTEAD = {
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """follows: what the error follows from node to node. why: one sentence. cleared: nodes that were accused of it."""
+    """follows: what the error follows from node to node. why: one sentence. cleared: nodes that were blamed wrongly."""
 
     follows: str
     why: str
@@ -43,7 +43,7 @@ def contrast(
     signature: str, shown: Mapping[int, str], history: History, since: float, step: int = 0,
     error_class: ErrorClass = ErrorClass.USER_CODE,
 ) -> Contrast | None:  # fmt: skip
-    """What the error follows, if it is not the node. shown: rank -> node, now. history: without what is seen now.
+    """What the error follows, if not the node. shown: rank -> node, in this attempt. history: of earlier attempts only.
 
     since: earlier sightings do not count, Unix seconds. step: to which the training had come, 0 if not told.
     """
@@ -72,7 +72,7 @@ def _step(before: list[Sighting], shown: Mapping[int, str], step: int) -> tuple[
 
 
 def _without(signature: str, shown: Mapping[int, str], history: History) -> tuple[str, str]:
-    """It came though the accused node was left, and nothing has got further since: that node was not it."""
+    """The error came again without the suspected node, and no progress was made in between: that node is not to blame."""
     here = set(shown.values())
     left = {
         node
@@ -89,7 +89,7 @@ def _and(before: set[str], now: str) -> str:
 
 
 def with_contrast(verdict: Verdict, found: Contrast) -> Verdict:
-    """The verdict on an error that is the program's. It is confirmed once; twice where the hardware seemed to speak."""
+    """The verdict on an error of the program. One more attempt confirms it; two where the hardware seemed to be at fault."""
     confirm = 2 if verdict.error_class in _WORTH_MORE else max(1, verdict.confirm)
     error_class = verdict.error_class if verdict.error_class in _KEPT else ErrorClass.USER_CODE
     retriable = Retriable.YES if verdict.called else Retriable.NO
@@ -102,8 +102,8 @@ def with_contrast(verdict: Verdict, found: Contrast) -> Verdict:
 
 
 def without_control(verdict: Verdict, ends: Sequence[RankEnd]) -> Verdict:
-    """Of ranks that all run on one node, or one rank of an async job: there is nothing to compare it with, so only the hardware's
-    own word accuses it."""
+    """The verdict for ranks that all run on one node, or one rank of an async job: nothing to compare it with, so only the
+    hardware's own report blames the node."""
     if len({end.node for end in ends}) > 1:
         return verdict
     own = verdict.error_class is ErrorClass.HARDWARE and verdict.signature not in AS_IT_SEES
@@ -111,7 +111,7 @@ def without_control(verdict: Verdict, ends: Sequence[RankEnd]) -> Verdict:
 
 
 def shown_by(verdict: Verdict) -> dict[int, str]:
-    """rank -> node, of the ranks whose words make their nodes suspects; those of a fact, or of the program, are none."""
+    """rank -> node, for ranks whose output makes their nodes suspects; empty for a fact, or an error of the program."""
     if verdict.confidence is Confidence.FACT or verdict.program:
         return {}
     accused = {suspect.node for suspect in verdict.suspects}

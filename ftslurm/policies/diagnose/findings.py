@@ -1,4 +1,4 @@
-"""What a text says of a failure, line by line: known patterns and words, and errors that nothing knows but their runtime.
+"""Finds failures in a text, line by line: known patterns and words, and errors that only their runtime knows.
 
 The one reading of an output that the verdict and `ftslurm explain` share. Quoted lines, guesses and advice are left out
 (traces.py, lines.py); an exception, panic or abort that no pattern knows is told by its own type, message and place.
@@ -22,9 +22,9 @@ from ftslurm.policies.diagnose.traces import Raised, outline
 from ftslurm.policies.diagnose.values import MEANS
 from ftslurm.policies.diagnose.wording import kind_of_error, kind_of_words, of_an_adapter
 
-# The lines below an exception's own belong to its message until one is empty; so many bytes at the most.
+# The lines below an exception belong to its message until an empty one; at most so many bytes.
 DETAIL_BYTES = 4000
-# Of very many errors in one output so many from either end.
+# The most errors kept from each end of one output.
 FIRST_AND_LAST = 50
 # A signature is kept in the ledger and compared.
 SIGNATURE_CHARS = 100
@@ -54,7 +54,7 @@ class Finding:
 
 
 def findings(text: bytes, book: Scans) -> list[Finding]:
-    """In the order of the text."""
+    """The findings, in the order of the text."""
     said, found = _found(text, book)
     return [_in_full(each, said) for each in found]
 
@@ -100,7 +100,7 @@ _OF_TORCHRUN = frozenset({"torchelastic-child"})
 
 
 def _with_detail(hit: Found, text: bytes) -> Found:
-    """A header shows the detail that is printed with it, where no pattern knows that either."""
+    """A header, joined with the detail printed below it if no pattern knows that detail either."""
     if hit.pattern.role is not Role.SYMPTOM:
         return hit
     begin = hit.offset + len(hit.line) + 1
@@ -118,7 +118,7 @@ def _with_detail(hit: Found, text: bytes) -> Found:
 
 
 def _joined(hit: Found, detail: bytes) -> Found:
-    """Of a long header so much is left out that the detail is seen."""
+    """The header and its detail; a long header is shortened so that the detail shows."""
     return hit._replace(line=hit.line[:HEADER_CHARS] + b" ... " + detail)
 
 
@@ -133,7 +133,7 @@ _BY_TYPE = {"py-value": "ValueError", "py-assert": "AssertionError", "fortran": 
 
 
 def _by_its_values(hit: Found, book: Scans) -> Found:
-    """The values in a line may say more than its words."""
+    """The finding, corrected by the values in the line, which may tell more than its words."""
     meant = _meant(hit, book)
     return hit if meant is hit.pattern else hit._replace(pattern=meant)
 
@@ -164,7 +164,7 @@ def _meant(hit: Found, book: Scans) -> Pattern:
 
 
 def _by_number(hit: Found) -> bool:
-    """Does the line tell its error by the number alone?"""
+    """Does the line name its error by a number only?"""
     line = hit.line.decode(errors="replace").lower()
     return hit.word is not None and not any(told.lower() in line for told in (*hit.word.names, *hit.word.texts))
 
@@ -217,7 +217,7 @@ def _is_message(hit: Found, offset: int, text: bytes) -> bool:
 
 
 def _with_message(line: bytes, text: bytes, offset: int) -> bytes:
-    """A line that ends with a colon, with the one that it announces; another line as it is."""
+    """The line; if it ends with a colon, joined with the line that it announces."""
     if not line.rstrip().endswith(b":"):
         return line
     begin = text.find(b"\n", offset) + 1
@@ -294,7 +294,7 @@ def _unknown(raised: Raised, text: bytes) -> Finding:
 
 
 def unlisted(raised: Raised) -> Pattern:
-    """What is made of an error that no pattern knows. Its type and place are what the same failure is known by."""
+    """The finding for an error that no pattern knows. Its type and place identify the same failure later."""
     error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
     for kinds, this_class, this_retriable in _KINDS:
         if kinds.search(raised.kind):
@@ -326,7 +326,7 @@ def unlisted(raised: Raised) -> Pattern:
 
 
 def _is_header(raised: Raised) -> bool:
-    """Does it only say that something else failed, which has said more?"""
+    """Does it only report that something else failed, which printed more?"""
     return any(each.search(raised.message) for each in (_POINTS_AWAY, _PASSES_ON)) or _OF_ANOTHER.search(raised.kind) is not None
 
 

@@ -1,4 +1,4 @@
-"""The log of a job that did not run under ftrun, read as the last words of ranks: who said what, who ended how, by what it says.
+"""Reads the log of a job that did not run under ftrun as the last words of its ranks: who printed what, and who ended how.
 
 A log tells less than ftrun sees. Which rank a line is of, is known by srun's label (`3: `) or by the file; how ranks ended, by
 what srun says of tasks; when a line was printed, by its own time stamp, else by its place. What is not known is left open:
@@ -18,11 +18,11 @@ from ftslurm.model.exits import ExitStatus, from_shell
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Piece, RankEnd
 
-# A rank that a log does not tell, and the node where it does not tell the nodes of all.
+# The rank of a line, and the node of a rank, that a log does not tell.
 NO_RANK, NO_NODE = -1, "?"
-# Where lines have no time stamps: so long one takes. After two seconds an error counts as overcome, if its rank goes on well.
+# Assumed seconds per line without a time stamp. After two seconds an error counts as overcome if its rank goes on well.
 LINE_S = 0.01
-# Lines that make one piece.
+# Lines of one piece.
 PIECE_LINES = 16
 # Unix seconds; 0 would mean that nobody knows.
 ORIGIN = 1_000_000_000.0
@@ -184,7 +184,7 @@ def _close(said: _Said, stream: str) -> None:
 
 
 def _of_slurm(line: str, at: float, slurm: _Slurm) -> bool:
-    """Is it a word of Slurm's that is told in another way than by its line?"""
+    """Is the line one of Slurm's that is evaluated already?"""
     if "error: " not in line and "***" not in line:
         return _OURS.match(line) is not None
     if found := _NODE_FAILED.search(line):
@@ -252,5 +252,5 @@ def _by_file(said: Mapping[tuple[int, str], _Said]) -> bool:
 
 
 def without_the_rest(log: JobLog) -> JobLog:
-    """The ranks alone, without what nobody knows the rank of."""
+    """The ranks only, without output of an unknown rank."""
     return replace(log, ends=tuple(end for end in log.ends if end.rank != NO_RANK))

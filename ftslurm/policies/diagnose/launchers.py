@@ -1,4 +1,4 @@
-"""What launchers say of the processes that they started: torchrun, mpirun, DeepSpeed, a shell, Python's subprocess."""
+"""What launchers print about the processes that they started: torchrun, mpirun, DeepSpeed, a shell, Python's subprocess."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import re2
 from ftslurm.model.exits import ExitStatus, signal_name
 from ftslurm.policies.diagnose.lines import is_evidence, is_guessed, is_mild, is_source
 
-# A launcher speaks last.
+# A launcher prints last, so its lines are at the end.
 LAST_CHARS = 16384
 LAST_LINES = 40
 
@@ -73,7 +73,7 @@ def child_line(text: str) -> str:
 
 
 def refused(text: str) -> bool:
-    """Did srun itself refuse or fail to start what it was asked for?"""
+    """Did srun itself refuse or fail to start the step?"""
     return any(
         _SRUNS_OWN.search(line) and not _OF_TASKS.search(line)
         for line in text[-LAST_CHARS:].encode("latin-1", "replace").splitlines()[-LAST_LINES:]
@@ -212,7 +212,7 @@ def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild:
 
 
 def _is_report(line: bytes) -> bool:
-    """Does it only tell of another process's end?"""
+    """Does it only report the end of another process?"""
     if _SRUNS_OWN.search(line):
         return _OF_TASKS.search(line) is not None
     return _REPORTS.search(line) is not None and not (_PASSED_ON.search(line) or _COULD_NOT_START.search(line))

@@ -1,4 +1,4 @@
-"""Is a line that a pattern knows evidence? Not if it quotes, guesses, advises, or tells of something that was dealt with.
+"""Is a line that a pattern knows evidence? Not if it quotes, guesses, advises, or reports something already handled.
 
 A line of output may hold an error's words for many reasons: a sentence of a data set, a help text, a list of possible causes,
 somebody else's log shown in quotation marks. Only where the words are said, by the program that writes the line, do they count.
@@ -13,7 +13,7 @@ import re2
 
 from ftslurm.catalogs.scanner import asks
 
-# So many bytes before the words say in which way they are said.
+# The bytes before the words that show how they are meant.
 LOOKED_BACK = 400
 _DIGITS_ALIKE = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else byte for byte in range(256))
 _TRACE_BELOW = b"traceback (most recent"
@@ -103,7 +103,7 @@ def _is_said(before: bytes) -> bool:
 
 
 def is_mild(line: bytes) -> bool:
-    """Said at a level below an error, or as something that the program got over by itself."""
+    """Is it logged below the level of an error, or as something that the program overcame by itself?"""
     if _LIBRARIES.search(line):
         return is_dealt_with(line)
     if _LIBRARIES_TELL.search(line[:200]):
@@ -112,7 +112,7 @@ def is_mild(line: bytes) -> bool:
 
 
 def is_dealt_with(line: bytes) -> bool:
-    """Said of something that the program got over by itself."""
+    """Is it about something that the program overcame by itself?"""
     return _DEALT_WITH.search(line[:1000]) is not None
 
 
@@ -148,7 +148,7 @@ def _guesses(before: bytes) -> bool:
 
 
 def _in_a_list(text: bytes, offset: int, line: bytes) -> bool:
-    """An item of a list whose first line says that these are guesses."""
+    """Is it an item of a list whose first line says that these are guesses?"""
     first = line[:1]
     if first.isalpha() or first == b"[" or not _is_item(line[:80]):  # most lines begin so, and no item does
         return False

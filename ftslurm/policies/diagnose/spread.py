@@ -1,4 +1,4 @@
-"""Where an error showed, and how early: on most ranks at once, or on one node before anybody had begun.
+"""Where did an error show, and how early: on most ranks at once, or on one node before any rank had begun?
 
 The same root on most ranks or nodes before any progress is the program's or its environment's: one more try, then no. On
 one node only, before any other rank printed anything, it is that node's set-up: other nodes are worth a try.
@@ -20,7 +20,7 @@ SETUP = "its set-up may be wrong"
 
 
 def with_spread(verdict: Verdict, ends: Sequence[RankEnd], progressed: bool) -> Verdict:
-    """progressed: has the job ever got anywhere? Then what all ranks meet now may have come from outside, and pass."""
+    """progressed: has the job ever made progress? Then an error of all ranks may come from outside, and pass."""
     if progressed or verdict.called or not _counts(verdict, ends):
         return verdict
     if on_most(verdict.shown, ends):
@@ -31,7 +31,7 @@ def with_spread(verdict: Verdict, ends: Sequence[RankEnd], progressed: bool) -> 
 
 
 def on_the_whole(verdict: Verdict, asked: Diagnose) -> Verdict:
-    """By what the program itself has said of such words, and by where they showed."""
+    """The verdict, corrected by the program's own retriable words and by where the error showed."""
     progressed = asked.rank is not None or asked.progressed
     return with_spread(with_own_words(verdict, asked.ends, asked.own_words), asked.ends, progressed)
 
@@ -59,7 +59,7 @@ def still_on_most(verdict: Verdict, before: Diagnosed | None) -> Verdict:
 
 
 def on_most(shown: Mapping[int, str], ends: Sequence[RankEnd]) -> bool:
-    """Half of the ranks at the least, on several nodes; or ranks on most nodes."""
+    """Did at least half of the ranks, on several nodes, show it, or ranks on most nodes?"""
     nodes, all_nodes = set(shown.values()), {end.node for end in ends}
     if len(nodes) < 2:
         return len(all_nodes) == 1 and 1 < len(shown) == len(ends)
@@ -67,10 +67,10 @@ def on_most(shown: Mapping[int, str], ends: Sequence[RankEnd]) -> bool:
 
 
 def _on_most(verdict: Verdict) -> Verdict:
-    """What is not worth another try stays so: on every rank at once, else after one more."""
+    """The verdict for an error on most ranks: no more tries if it is on every rank at once, else one more."""
     if verdict.retriable is Retriable.NO:
         return replace(verdict, suspects=())
-    sure = replace(verdict, confidence=Confidence.STRONG, suspects=(), program=True, heals=False)  # as they all agree
+    sure = replace(verdict, confidence=Confidence.STRONG, suspects=(), program=True, heals=False)  # because they all agree
     return replace(sure, retriable=Retriable.ONCE, confirm=max(1, verdict.confirm))
 
 

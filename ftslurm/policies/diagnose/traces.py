@@ -1,4 +1,4 @@
-"""What in an output is quoted and what is said: stack traces of many languages, told apart from the errors they end with.
+"""What in an output is quoted, and what is reported: separates stack traces of many languages from the errors they end with.
 
 A trace quotes the source: a frame names a file, the line below it shows the program's text, a caret points into it. None of
 that is evidence, whatever words stand there: a program that compares with "uncorrectable ECC error" has not met one. What is
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 import re2
 
-# Of a line so much is looked at: paths are shorter, and prefixes much shorter.
+# The bytes of a line that are read: paths are shorter, and prefixes much shorter.
 LOOKED_BYTES = 1024
 MESSAGE_CHARS = 300
 # Processes that write into one output at once; of more than this the one that wrote longest ago is forgotten.
@@ -67,14 +67,14 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 
 
 def plain(text: str) -> bytes:
-    """Without colours, and with the line breaks that a JSON logger has escaped."""
+    """The text without colours, and with the line breaks that a JSON logger had escaped."""
     if "\x1b" in text:
         text = _COLOURS.sub("", text)
     return text.replace("\\n", "\n ").encode(errors="replace")
 
 
 def outline(text: bytes) -> Outline:
-    """Time is linear in the length of the text."""
+    """Separates quoted from reported text, in time linear in its length."""
     if _MARK.search(text) is None:
         return Outline(text)
     walk = _Walk(text)
@@ -328,7 +328,7 @@ class _Walk:
             w.own = place
 
     def _ends(self, w: _Writer, body: bytes, at: int) -> bool:
-        """Does the line end a Python trace?"""
+        """Does the line end a Python traceback?"""
         body = body.rstrip() if w.indent and body[: w.indent].isspace() else body.strip()
         found = _ENDS.match(body) or (_ENDS_HERE.match(body) if w.left == PATIENCE_LINES - 1 else None)
         if found is None:

@@ -1,4 +1,4 @@
-"""What the numbers and paths in a line say: who holds the memory, how many joined, which port, where a file should be."""
+"""What the numbers and paths in a line tell: who holds the memory, how many joined, which port, where a file should be."""
 
 from __future__ import annotations
 

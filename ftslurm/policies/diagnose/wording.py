@@ -1,4 +1,4 @@
-"""What the words of an error say that nothing knows: about which thing it complains, and so whether another try may help.
+"""Classifies an unknown error by its words: what it complains about, and so whether another try may help.
 
 Whoever writes an error names what was in the way: a connection, memory, a file, a licence. That is enough to place an error of a
 program that was never seen before, and too little to blame a node for it. The rows are read from top to bottom, the more
@@ -16,7 +16,7 @@ import re2
 from ftslurm.catalogs.scanner import asks
 from ftslurm.model.verdict import ErrorClass, Retriable
 
-# A message names its thing in its first words.
+# A message names its subject in its first words.
 LOOKED_CHARS = 1000
 
 

@@ -31,7 +31,7 @@ class Section(Protocol):
 
 
 class Page(Protocol):
-    """What of a page is judged. Times are compared for equality only."""
+    """The parts of a page that the rules judge. Times are compared for equality only."""
 
     @property
     def pid(self) -> int: ...
@@ -58,7 +58,7 @@ class Page(Protocol):
 
 
 class Calculated(Protocol):
-    """Limits that a program has calculated, in seconds; None and absent sections: no news."""
+    """Limits that a program has calculated, in seconds. None, or a section that is absent: no new limit."""
 
     @property
     def initial_s(self) -> float | None: ...
@@ -72,7 +72,7 @@ class Calculated(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """A word of the page, and the moment it was first seen so: seconds of the reader's clock."""
+    """A value in the page, and when the reader first saw this value (seconds of the reader's clock)."""
 
     word: float
     at: float
@@ -111,7 +111,7 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A clock that runs. since: seconds of the reader's clock."""
+    """A clock that runs against a limit. since: seconds of the reader's clock."""
 
     what: str
     section: str
@@ -151,7 +151,7 @@ def _since(old: Since | None, word: float, now: float) -> Since:
 
 
 def overdue(watch: Watch | None, limits: BeatLimits, now: float) -> Overdue | None:
-    """What is late at `now`, the one first that was to come first; None if nothing is."""
+    """What is overdue at `now`: of several, the one that was due first. None if nothing is."""
     late = [clock for clock in _running(watch, limits) if now - clock.since > clock.limit_s]
     if not late:
         return None
@@ -161,7 +161,7 @@ def overdue(watch: Watch | None, limits: BeatLimits, now: float) -> Overdue | No
 
 
 def merged(limits: BeatLimits, calculated: Calculated) -> BeatLimits:
-    """What the program has calculated holds, over what was configured. It has merged it with its own earlier results."""
+    """The limits in force: those that the program calculated (it has merged earlier results itself) override configured ones."""
     return replace(
         limits,
         initial_s=limits.initial_s if calculated.initial_s is None else calculated.initial_s,

@@ -14,7 +14,7 @@ from ftslurm.model.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """still_s: for so long."""
+    """still_s: seconds without activity."""
 
     what: str
     evidence: tuple[str, ...]
@@ -23,7 +23,7 @@ class Hang:
 
 @dataclass(slots=True)
 class HangWatch:
-    """What is known of life in the attempt. IO on any node is life; silence of a node that says nothing is none."""
+    """Activity in one attempt, as far as known. IO on any node is activity; a node that reports nothing proves no activity."""
 
     _quiet: dict[str, QuietSeen] = field(default_factory=dict)
     _use: dict[str, UseSampled] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class HangWatch:
         return set(nodes) <= self._use.keys()
 
     def verdict(self, nodes: Sequence[str]) -> Hang | None:
-        """A hang, if every node has been quiet and its use has not changed. What is not known is no hang."""
+        """A hang, if every node is quiet and its use has not changed. Unknown counts as no hang."""
         if not nodes or any(node not in self._quiet for node in nodes):
             return None
         if any(node not in self._use or self._use[node].unchanged is not True for node in nodes):
@@ -56,7 +56,7 @@ class HangWatch:
         return Hang(what, tuple(evidence[:64]), least)
 
     def silent(self, event: RankSilent, running: Collection[int]) -> bool:
-        """Do all running ranks print nothing now?"""
+        """Have all running ranks stopped printing?"""
         if event.silent_s <= 0:
             self._silent.pop(event.rank, None)
         else:
@@ -65,16 +65,16 @@ class HangWatch:
 
     @property
     def silent_s(self) -> float:
-        """For how long every rank has printed nothing, as far as they have said so."""
+        """Seconds for which no rank has printed anything, as far as their shims have reported."""
         return min(self._silent.values(), default=0.0)
 
     def begun(self, rank: int, node: str) -> None:
-        """`rank` has been started again: what was told of it before, and of its node, is over."""
+        """Forget what is known of `rank` and of its node: the rank has been restarted."""
         self._silent.pop(rank, None)
         self._quiet.pop(node, None)
         self._use.clear()
 
     def looked_at(self, node: str, nodes: Collection[str]) -> bool:
-        """Has the evidence of all `nodes` come?"""
+        """Has the evidence of all `nodes` arrived?"""
         self._looked_at.add(node)
         return set(nodes) <= self._looked_at

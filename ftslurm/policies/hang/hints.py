@@ -1,4 +1,4 @@
-"""Common reasons why a job stands still, recognised by what ranks printed and by their stacks, with advice in plain words.
+"""Common reasons why a job hangs, recognised in the output and the stacks of its ranks, with advice.
 
 Source: the common cases of ModelArts' hang detection (ModelArts, hang detection). Text is hostile input: RE2, linear in the text.
 """
@@ -21,7 +21,7 @@ LINE_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """name: fixed, for programs. what: was seen. advice: what a person can do. evidence: the lines that speak for it."""
+    """name: fixed, for programs. what: the observation. advice: what the user can do. evidence: the lines that support it."""
 
     name: str
     what: str
@@ -56,7 +56,7 @@ _ERROR = _compiled(r"(?m)^(?:[\w.]{1,80}\.)?[A-Z]\w{0,60}(?:Error|Exception)(?::
 # ModelArts writes it in two ways; in a trace it is a source line.
 _WRITER = _compiled(r"(?i)\bsum+ary_?writer\(|tensorboard(?:x)?/[\w/]*\.py|event_file_writer\.py")
 _COPY = _compiled(r"(?i)copy_parallel|\bmoxing\b|OBS-Python-SDK|Listing OBS|file_io\.")
-# So many of the last characters of a stream say where a rank is.
+# The last characters of a stream that tell where a rank is.
 LAST_CHARS = 2000
 
 _STACKS = (
@@ -92,13 +92,13 @@ _STACKS = (
     ),
 )
 _ADVICE = {name: (what, advice) for name, _, what, advice in _STACKS}
-# A thread that waits for work, of a pool or behind a queue, holds nobody up; nor does the one that pins a loader's memory.
+# Idle threads, which delay nobody: workers of a pool, readers of a queue, and the one that pins a data loader's memory.
 _IDLE = _compiled(r"\bget \(queue\.py|queue\.py\", line \d+ in get\b|_pin_memory_loop|utils/data/_utils/pin_memory\.py")
 _THREAD = _compiled(r"(?m)^(?:Current t|T)hread ")
 
 
 def hints(ends: Sequence[RankEnd], stacks: Mapping[str, str]) -> tuple[Hint, ...]:
-    """All that apply. ends: what the ranks printed. stacks: node -> the evidence taken there before they were stopped."""
+    """All hints that apply. ends: what the ranks printed. stacks: node -> evidence taken there before the ranks were stopped."""
     texts = {end.rank: _said(end) for end in ends}
     found = [_gdr(ends, texts), _error_12(ends, texts), _hccl_place(ends, texts), _epochs(ends, texts), *_in_stacks(stacks)]
     found.append(_odd_wait(stacks))
@@ -120,7 +120,7 @@ def _said(end: RankEnd) -> bytes:
 
 
 def _printed(name: str, pattern: re2._Regexp, ends: Sequence[RankEnd], last: bool) -> Hint | None:
-    """By what ranks printed, traces included. last: only their last lines say what they are at."""
+    """A hint from what ranks printed, traces included. last: look at their last LAST_CHARS characters only."""
     lines = []
     for end in ends:
         text = plain("".join(piece.text for piece in end.output))
@@ -131,7 +131,7 @@ def _printed(name: str, pattern: re2._Regexp, ends: Sequence[RankEnd], last: boo
 
 
 def _error_of_some(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
-    """Ranks that printed an error and run on, while others printed none: these wait for them."""
+    """Some ranks printed an error and still run, while the others printed none: the others wait for them."""
     running = [end for end in ends if end.status is None or end.stopped]
     lines = {end: hit for end in running if (hit := _ERROR.search(texts[end.rank]))}
     if not lines or len(lines) == len(ends):
@@ -201,7 +201,7 @@ def _epochs(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
 
 
 def _before_nccl(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | None:
-    """No rank has come as far as the first collective, though they print."""
+    """The ranks print, but none has reached the first collective."""
     if len(ends) < 2 or any(end.status is not None and end.status.ok for end in ends):
         return None
     if not any(texts.values()) or any(_NCCL.search(text) or _STEP.search(text) for text in texts.values()):
@@ -215,7 +215,7 @@ def _before_nccl(ends: Sequence[RankEnd], texts: Mapping[int, bytes]) -> Hint | 
 
 
 def _in_stacks(stacks: Mapping[str, str]) -> list[Hint]:
-    """By any thread that is at something, as py-spy or faulthandler tells it."""
+    """Hints from threads that are not idle, as py-spy or faulthandler print them."""
     found = []
     threads = {node: list(_threads(text.encode(errors="replace"))) for node, text in sorted(stacks.items())}
     for name, pattern, what, advice in _STACKS:
@@ -226,15 +226,15 @@ def _in_stacks(stacks: Mapping[str, str]) -> list[Hint]:
     return found
 
 
-# As agent.evidence.process_line tells what the main thread of each process of a rank does in the kernel.
+# The lines of agent.evidence.process_line: what the main thread of each process of a rank does in the kernel.
 _RANK_LINE = _compiled(r"(?m)^rank (\d{1,9}): ")
 _WAIT = _compiled(r"(?m)^pid \d{1,9} (\w{1,40}) wchan=(\S{1,80})(?: voluntary_switches=\S{1,20})?(?: syscall=(\d{1,5}))?")
-# So many ranks wait in one way before another way says something.
+# At least so many ranks must wait alike before a rank that waits differently is worth a hint.
 LEAST_ALIKE = 3
 
 
 def _odd_wait(stacks: Mapping[str, str]) -> Hint | None:
-    """The one rank that does not wait where all others wait: whom they may wait for. No proof, so nobody is blamed."""
+    """The one rank that does not wait where all others do: they may wait for it. This is no proof, so it blames no node."""
     waits: dict[tuple[str, int], tuple[str, ...]] = {}
     for node, text in sorted(stacks.items()):
         data = text.encode(errors="replace")
@@ -263,7 +263,7 @@ def _hits(pattern: re2._Regexp, threads: Sequence[bytes]) -> Iterator[str]:
 
 
 def _threads(text: bytes) -> Iterator[bytes]:
-    """One after the other, but for idle ones."""
+    """The text of each thread that is not idle."""
     begins = [hit.start() for hit in _THREAD.finditer(text)]
     for begin, end in pairwise([0, *begins, len(text)]):
         thread = text[begin:end]

@@ -15,16 +15,16 @@ from statistics import median
 from ftslurm.model.values import dataclass
 from ftslurm.policies.hang.quiet import FLOOR_BYTES_S
 
-# What is taken for a poll is no work. A question to torch's store and its answer take 0.1 ms and 110 bytes (measured), a
+# A poll does not count as work. A question to torch's store and its answer take 0.1 ms and 110 bytes (measured), a
 # question over HTTP in Python 1 to 3 ms.
 ASK_CPU_S, ASK_BYTES = 0.0005, 1024.0
 WAKE_CPU_S, WAKE_BYTES = 0.005, 1024.0
-# Of a core, of a rank that only the kernel shows to poll. More is computing, whatever it looks like.
+# Per cent of a core, for a rank that only the kernel shows to poll. A rank that uses more computes, whatever it looks like.
 POLL_CPU_PERCENT = 10.0
-# Slower, and it may be a wait that comes by now and then, as torch's for its data loader does every 5 s.
+# Wake-ups a second. A slower rhythm may be an ordinary wait with a timeout, as torch's for its data loader (every 5 s).
 LEAST_PER_S = 0.5
 LEAST_LOOKS, LEAST_S = 3, 1.5
-# From one second to the next. Who gets data has more of it to do now and less then.
+# Allowed change from one second to the next. A rank that receives data varies more.
 UNEVEN_SHARE, UNEVEN_WAKES = 0.35, 2.0
 
 
@@ -47,7 +47,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Polling:
-    """per_s: so many times a second. cpu_percent, io_bytes_s: what that takes at most. asks: a store of torch's is asked."""
+    """per_s: polls a second. cpu_percent, io_bytes_s: the most that polling takes. asks: the rank polls a torch store."""
 
     per_s: float
     cpu_percent: float
@@ -56,12 +56,12 @@ class Polling:
 
 
 def polling(looks: Sequence[Look]) -> Polling | None:
-    """None: it does not, as far as these looks at one standstill show. The oldest first."""
+    """How the rank polls; None if these looks at one stall do not show that it does. looks: the oldest first."""
     return _asking(looks) or _waking(looks)
 
 
 def _asking(looks: Sequence[Look]) -> Polling | None:
-    """By its own words, and lately."""
+    """By the rank's own counter of store questions, in the latest looks."""
     if len(looks) < LEAST_LOOKS or looks[-1].at <= looks[0].at or looks[-1].asked <= looks[-LEAST_LOOKS].asked:
         return None
     per_s = (looks[-1].asked - looks[0].asked) / (looks[-1].at - looks[0].at)
@@ -69,7 +69,7 @@ def _asking(looks: Sequence[Look]) -> Polling | None:
 
 
 def _waking(looks: Sequence[Look]) -> Polling | None:
-    """By what the kernel shows."""
+    """By the wake-ups that the kernel counts."""
     if len(looks) < LEAST_LOOKS or (passed := looks[-1].at - looks[0].at) < LEAST_S:
         return None
     places = [look.place for look in looks if look.place]

@@ -1,4 +1,4 @@
-"""Is there life in processes: judged from their IO and from the use of devices or CPUs, sampled.
+"""Are processes active? Judged from samples of their IO and of the use of devices or CPUs.
 
 Source: ModelArts, hang detection.
 """
@@ -17,13 +17,13 @@ from ftslurm.model.values import dataclass
 FLOOR_BYTES_S = 4096.0
 # A hung collective reads 0 or 100 % without a break; a training that computes varies by far more between its steps.
 FLAT_PERCENT = 2.0
-# A spinning kernel draws little and steady power.
+# A spinning GPU kernel draws little, steady power.
 FLAT_POWER = 0.05
 # Of one core, all processes of a rank: who waits uses less. A rank that computes or polls uses more, and which of the two
 # the CPU does not tell.
 IDLE_CPU_PERCENT = 2.0
 LEAST_SAMPLES = 3
-# Nobody has looked for so long: who looks was stopped, and most likely the ranks with it (a suspended job).
+# A longer gap between samples means that the agent was stopped, and most likely the ranks with it (a suspended job).
 STOPPED_S = 60.0
 
 
@@ -35,7 +35,7 @@ class Sample:
     cpu_s: float
 
 
-# Questions and answers go both ways, at a rate (a store that is polled, heartbeats); data go one way, or are many.
+# Polls and heartbeats go both ways, at a low rate; data goes one way, or is much more.
 ONE_WAY = 10
 MANY_BYTES_S = 65536.0
 
@@ -43,7 +43,7 @@ Connections = Mapping[int, tuple[int, int]]  # inode -> bytes sent, received so 
 
 
 def streamed(before: Connections, now: Connections, passed_s: float) -> int:
-    """Bytes that connections have moved as data in `passed_s`, and not as questions and their answers."""
+    """Bytes that connections moved as data in `passed_s` seconds, without questions and their answers."""
     moved = 0
     for inode, (sent, received) in now.items():
         sent_before, received_before = before.get(inode, (0, 0))
@@ -62,9 +62,9 @@ def received(before: tuple[int, int], now: tuple[int, int], passed_s: float) -> 
 
 @dataclass(slots=True)
 class Quiet:
-    """How long the ranks of a node have done no IO worth the name. Times in monotonic seconds.
+    """How long the ranks of a node have done no IO above the floor. Times in monotonic seconds.
 
-    did: rank -> when it was last seen to have done some.
+    did: rank -> when it was last seen to do some.
     """
 
     since: float
@@ -72,7 +72,7 @@ class Quiet:
     _last: dict[int, tuple[float, Sample]] = field(default_factory=dict)
 
     def observe(self, ranks: Mapping[int, Sample], now: float) -> float:
-        """Seconds without IO, after these samples. A process that ends or begins is no IO by itself; what it did is."""
+        """Seconds without IO up to these samples. The start or end of a process is no IO; the bytes it moved are."""
         for rank, sample in ranks.items():
             before = self._last.get(rank)
             self._last[rank] = (now, sample)
@@ -88,7 +88,7 @@ class Quiet:
 
 
 def use_unchanged(series: Mapping[str, Sequence[float]], power: Mapping[str, Sequence[float]]) -> tuple[bool | None, str]:
-    """Has the use of no device changed? By variance and median of each. series: device -> per cent; power: watts.
+    """Is the use of every device unchanged? By variance and median of each. series: device -> per cent; power: watts.
 
     None: too few samples to tell.
     """
@@ -107,15 +107,15 @@ def use_unchanged(series: Mapping[str, Sequence[float]], power: Mapping[str, Seq
 
 
 def devices_at_work(series: Mapping[str, Sequence[float]], power: Mapping[str, Sequence[float]]) -> bool:
-    """Is there work on a device of the node? As `use_unchanged`; what is not known is no work.
+    """Does a device of the node work? Arguments as for `use_unchanged`; unknown counts as no work.
 
-    Whoever waits in a collective on the device spins there without a break, and shows the same use all the time.
+    A rank that waits in a collective spins on its device, which shows constant use.
     """
     return use_unchanged(series, power)[0] is False
 
 
 def cpu_unchanged(series: Mapping[int, Sequence[float]]) -> tuple[bool | None, str]:
-    """The same without accelerators. series: rank -> per cent of one core between samples."""
+    """As `use_unchanged`, for jobs without accelerators. series: rank -> per cent of one core between samples."""
     told = {rank: values for rank, values in series.items() if len(values) >= LEAST_SAMPLES}
     if not told:
         return None, "the CPU time of the ranks cannot be read"

@@ -1,4 +1,4 @@
-"""Who is slow: ranks compared with each other, and the job with its own past.
+"""Which ranks are slow? Ranks are compared with each other, and the job with its own past.
 
 Both rules need no clocks that agree. A rank that is slow outside communication makes all others wait, so it waits least
 itself. A collective takes as long as for whom came last, who waits for nobody: the shortest stay of any member is the
@@ -43,9 +43,9 @@ PAUSE_RATIO = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Some steps of a job. outside_s, inside_s: rank -> mean time before and in a wait. transfer_s: mean shortest stay.
+    """Some steps of a job. outside_s, inside_s: rank -> mean seconds before and in a wait. transfer_s: mean shortest stay.
 
-    sent_mb, busy_ms: rank -> what its sockets have sent so far, and how long they were busy with it.
+    sent_mb, busy_ms: rank -> MB that its sockets have sent so far, and for how long they were busy.
     """
 
     outside_s: Mapping[int, float]
@@ -70,7 +70,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class SlowMemory:
-    """What the last windows said."""
+    """What the last windows showed."""
 
     seen: int = 0
     slow: tuple[frozenset[int], ...] = ()
@@ -80,7 +80,7 @@ class SlowMemory:
 
 
 def window(waits: Iterable[Waits], limits: SlowLimits = LIMITS) -> Window | None:
-    """The ranks' waits side by side; None if a rank has too few of them to tell."""
+    """The waits of all ranks as one window; None if a rank has too few of them."""
     by_rank = {each.rank: each for each in waits}
     if len(by_rank) < 2 or any(each.count < limits.waits for each in by_rank.values()):
         return None
@@ -95,7 +95,7 @@ def window(waits: Iterable[Waits], limits: SlowLimits = LIMITS) -> Window | None
 
 
 def _transfer_s(waits: Iterable[Waits]) -> float | None:
-    """Over the collectives that every rank of their group tells of."""
+    """The mean shortest stay, in seconds, over collectives that every rank of the group has reported."""
     stays: dict[str, list[dict[int, int]]] = {}
     for each in waits:
         for told in each.stays:
@@ -109,7 +109,7 @@ def _transfer_s(waits: Iterable[Waits]) -> float | None:
 
 
 def see(memory: SlowMemory, seen: Window, limits: SlowLimits = LIMITS) -> tuple[SlowMemory, Finding | None]:
-    """Call with each window, in order."""
+    """The finding after one more window, if any. Call with every window, in order."""
     memory = replace(memory, seen=memory.seen + 1)
     memory, finding = _outside(memory, seen, limits)
     if finding:
@@ -269,7 +269,7 @@ class SlowWatch:
     _answers: dict[str, RanksCompared] = field(default_factory=dict)
 
     def ask(self) -> None:
-        """A new round."""
+        """Begin a round."""
         self._answers.clear()
 
     def seen(self, answer: RanksCompared, nodes: Collection[str], ranks: int) -> Finding | None:

@@ -1,6 +1,6 @@
-"""How long may a job stand still? Limits that are learned from its own pauses, for quiet stalls and busy ones.
+"""How long may a job stall? The limits are learned from its own pauses, separately for quiet and busy stalls.
 
-A pause is quiet when the ranks that hold the others up show no work (no input, output, computing), busy when they do:
+A pause is quiet when the ranks that delay the others show no work (no input, output or computing), and busy when they do:
 a checkpoint, an evaluation, a compilation. The limit is a factor times the longest pause so far. The factor comes from
 how heavy the tail of the pauses is: it is what the running maximum is exceeded by in one case out of twenty, if there
 are as many pauses again. Rules that model the usual interval (phi-accrual, median and MAD) fail here by design:
@@ -14,9 +14,9 @@ from math import log
 
 from ftslurm.model.values import dataclass
 
-PAUSE_FACTOR = 4.0  # what takes longer than so many usual intervals is no step any more, but a pause
-BUSY_PAUSES = 4  # before that many were seen, the cap holds
-DOUBLED_MAX = 2  # a limit that was wrong again and again grows up to four times
+PAUSE_FACTOR = 4.0  # a step that takes more usual intervals than this is a pause
+BUSY_PAUSES = 4  # until so many were seen, the cap is the limit
+DOUBLED_MAX = 2  # repeated false alarms make a limit up to four times as long
 RISK = 0.05
 PRIOR_TAIL, PRIOR_WEIGHT = 2.0, 5.0  # of the Hill estimate: as heavy a tail as storage has, until pauses say otherwise
 FACTOR_MIN, FACTOR_MAX = 2.0, 8.0
@@ -31,7 +31,7 @@ class Phase(str, Enum):
 
 
 class Stall(str, Enum):
-    """WARN: tell, and gather evidence. ACT: it is a hang."""
+    """WARN: report it and gather evidence. ACT: it is a hang."""
 
     NONE = "none"
     WARN = "warn"
@@ -71,7 +71,7 @@ class PauseLimits:
         return max(self.busy if busy else self.quiet, default=0.0)
 
     def top(self, busy: bool) -> tuple[float, ...]:
-        """Those that are pauses even beside the usual interval."""
+        """The longest pauses of a class that are long compared with the usual interval, too. Seconds."""
         pauses = self.busy if busy else self.quiet
         return tuple(seconds for seconds in pauses if seconds > PAUSE_FACTOR * (self.usual_s or 0.0))
 
@@ -79,13 +79,13 @@ class PauseLimits:
         return len(self.top(busy)) >= BUSY_PAUSES if busy else self.usual_s is not None or bool(self.quiet)
 
     def doubled(self) -> float:
-        """By what the limits are longer after false alarms."""
+        """The factor by which false alarms lengthen the limits."""
         return float(1 << min(self.false_alarms, DOUBLED_MAX))
 
 
 @dataclass(frozen=True, slots=True)
 class StallVerdict:
-    """What a stall of this length is, the limits that were asked, and why in words."""
+    """What a stall of this length is, the limits that were applied, and the reason in words."""
 
     stall: Stall
     warn_s: float
@@ -107,7 +107,7 @@ def factor(top: tuple[float, ...]) -> float:
 
 
 def limit_s(learned: PauseLimits, busy: bool, limits: StallLimits) -> float:
-    """The longest stall of this class that is no hang yet, in seconds."""
+    """The longest stall of this class that is not yet a hang, in seconds."""
     if not learned.is_known(busy):
         return limits.cap_s * learned.doubled()
     # Pauses that are known from before a restart count before the usual interval is known anew.
@@ -118,13 +118,13 @@ def limit_s(learned: PauseLimits, busy: bool, limits: StallLimits) -> float:
 
 
 def judge(learned: PauseLimits, stalled_s: float, busy: bool, phase: Phase, limits: StallLimits) -> StallVerdict:
-    """Is a stall of `stalled_s` seconds worth a word, or a hang? stalled_s: since the last sign of progress."""
+    """Is a stall worth a warning, or a hang? stalled_s: seconds since the last sign of progress."""
     if phase is Phase.STARTING:
         act_s, of_what = max(limits.starting_s, limits.cap_s if busy else 0.0), "since the start"
     elif phase is Phase.ENDING:
         act_s, of_what = limits.ending_s, "since ranks have ended"
     else:
-        # A quiet stall is a hang after act_floor_s, whatever is known; only pauses that the job has made say otherwise.
+        # A quiet stall is a hang after act_floor_s, unless the job itself has made longer pauses.
         own_s = limit_s(learned, busy, limits) if busy or learned.is_known(busy) else 0.0
         act_s = max(limits.act_floor_s * learned.doubled(), own_s)
         of_what = "with work going on in the ranks waited for" if busy else "without any work in the ranks waited for"

@@ -1,6 +1,6 @@
-"""Does the job stand still, and what follows? Joins what the agents tell of their nodes' collectives in one attempt.
+"""Is the job stalled, and what follows? Joins what the agents report of their nodes' collectives in one attempt.
 
-A stall is examined when it is as long as C4D's timeout; it is told when the limits learned from the job's own pauses call
+A stall is examined when it is as long as C4D's timeout. It is reported when the limits learned from the job's own pauses call
 for a word, and acted on when they, or C4D's count of identical verdicts, call it a hang.
 Source: C4D (Alibaba Cloud PAI, "Use C4D") for levels and times.
 """
@@ -22,9 +22,9 @@ from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, idle_
 
 # A stall that lasts is looked at again after this share of its length, so that a long evaluation is not disturbed.
 AGAIN_SHARE = 0.1
-# A verdict that changes from look to look is none.
+# A verdict that changes between two looks does not count.
 UNSURE_MAX = 5
-# A job whose pauses look like hangs for a while is not told of each.
+# The most reports for a job whose pauses look like hangs for a while.
 EARLY_MAX = 5
 # Beyond what a verdict must hold, so that the second look confirms it.
 CONFIRM_MARGIN = 1.2
@@ -32,7 +32,7 @@ CONFIRM_MARGIN = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A stall that has ended by itself."""
+    """A stall that ended by itself."""
 
     seconds: float
     busy: bool
@@ -40,7 +40,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What follows from a look at a standing job. act: it is a hang. tell: worth a word. again_s: look again after that."""
+    """What follows from a look at a stalled job. act: it is a hang. tell: report it. again_s: seconds until the next look."""
 
     act: bool
     tell: bool
@@ -56,19 +56,19 @@ class Standstill:
     c4d: HangLimits
     limits: StallLimits
     attempt: int = 0
-    left_alone: bool = False  # was it said that this stall is a hang that nothing answers?
+    left_alone: bool = False  # has this stall been reported as a hang that ftrun leaves alone?
     _nodes: dict[str, tuple[StallSeen, float]] = field(default_factory=dict)
     _views: dict[str, tuple[RankView, ...]] = field(default_factory=dict)
     _held: Held | None = None
     _told: Finding | None = None
     _told_level: Level | None = None
-    _unsure: int = 0  # looks in a row that did not find the same
-    _early: int = 0  # how often something was told before the job's own limits called for it
+    _unsure: int = 0  # consecutive looks that found something else
+    _early: int = 0  # how often a stall was reported before the job's own limits asked for it
     _busy: bool | None = None
     _lived_at: float = -math.inf
 
     def seen(self, event: StallSeen, now: float) -> Pause | None:
-        """Take it in; the pause that it ends, if the job had been looked at in it."""
+        """Take the event in. Gives the pause that it ends, if the job was examined during it."""
         self._nodes[event.node] = (event, now)
         if event.stalled_s > 0 or event.meets_s > 0 or self._busy is None:
             return None
@@ -79,7 +79,7 @@ class Standstill:
         return pause if pause.seconds > 0 else None
 
     def stalled_s(self, nodes: Collection[str], ranks: int, now: float) -> float:
-        """Since when no rank has got on; 0 while one does, while one has no probe, or where detection is switched off."""
+        """Seconds since a rank last made progress; 0 while one does, while one has no probe, or if detection is switched off."""
         told = [self._nodes[node] for node in nodes if node in self._nodes]
         meets = [event.meets_s + now - at for event, at in told if event.meets_s > 0]
         if meets:  # before there is a group, or where another one is made: since the last of those that wait there has come
@@ -94,27 +94,27 @@ class Standstill:
         return min(now - self._lived_at, *(event.stalled_s + now - at for event, at in told))
 
     def lives(self, now: float) -> None:
-        """A program has said that it gets on."""
+        """Note that the program reported progress."""
         self._lived_at = now
 
     def ask(self) -> None:
-        """All nodes are about to be looked at anew."""
+        """Begin a new look at all nodes."""
         self._views.clear()
 
     def leave_alone(self) -> None:
         self.left_alone = True
 
     def lose(self, node: str) -> None:
-        """Its agent has gone; the next one tells."""
+        """Forget `node`, whose agent was lost; the next agent reports anew."""
         self._nodes.pop(node, None)
 
     def examined(self, node: str, views: Iterable[RankView], nodes: Collection[str]) -> bool:
-        """Has every one of `nodes` been looked at?"""
+        """Take in the views of one node. Has every one of `nodes` been looked at now?"""
         self._views[node] = tuple(views)
         return set(nodes) <= self._views.keys()
 
     def opinion(self, stalled_s: float, history: History, now: float) -> Opinion:
-        """From the last look at all nodes, which is used up."""
+        """What follows from the last look at all nodes. Each look is used once."""
         views = [view for views in self._views.values() for view in views]
         self._views.clear()
         finding = who_hangs(views)
@@ -132,7 +132,7 @@ class Standstill:
         error = graded is not None and graded.level is Level.ERROR and graded.kind is Kind.COMM_HANG and not busy and long
         judge_themselves = any(event.reports and event.stage_s is None for event, _ in self._nodes.values())
         self._unsure = 0 if confirmed else self._unsure + 1
-        if verdict.stall is Stall.ACT and self._unsure >= UNSURE_MAX:  # it hangs, though nobody can say where
+        if verdict.stall is Stall.ACT and self._unsure >= UNSURE_MAX:  # it hangs, at an unknown place
             graded, finding = None, None
         not_ours = judge_themselves or at_end(views) or (unknown and only_polls(views))
         act = (verdict.stall is Stall.ACT or error) and (confirmed or finding is None) and not not_ours
@@ -161,7 +161,7 @@ class Standstill:
         return judge(learned, idle, False, self._phase, self._limits)
 
     def _repeated(self, history: History) -> frozenset[str]:
-        """Nodes that earlier attempts hung on."""
+        """Nodes on which earlier attempts hung."""
         return frozenset().union(*(nodes for attempt, nodes in history.culprits.items() if attempt < self.attempt))
 
     @property
@@ -202,7 +202,7 @@ def as_seconds(word: str) -> float | None:
 
 
 def levels_from(least: str) -> Mapping[Level, bool]:
-    """Which findings are said, by C4D's word for the least of them."""
+    """The levels of findings that are reported. least: C4D's word for the lowest."""
     order = (Level.INFO, Level.WARN, Level.ERROR)
     first = {"Info": 0, "Warning": 1, "Error": 2}[least]
     return {level: place >= first for place, level in enumerate(order)}

@@ -1,6 +1,6 @@
-"""Who hangs: from the state of every rank at one moment to the rank, and the class, that the stall begins with.
+"""Which rank causes a stall: from the state of every rank at one moment to the rank where it begins, and its class.
 
-The rules in the order they are asked, each a function below. A stalled job is a graph: a rank that is inside a
+The rules, in the order of their use, are functions below. A stalled job is a graph: a rank that is inside a
 collective waits for the members that have not entered it. Whoever is waited for and waits for nobody is where it begins;
 a list of missing ranks a group, as a recorder's analyser prints it, names all that are held up behind it as well.
 
@@ -63,14 +63,14 @@ class HangLimits:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A verdict and since when, on the caller's clock, it has been the same."""
+    """A verdict, and since when it has been the same (seconds of the caller's clock)."""
 
     finding: Finding
     since: float
 
 
 def hold(held: Held | None, finding: Finding | None, now: float) -> Held | None:
-    """Call with every new verdict. None: there is none."""
+    """The verdict to keep. Call with every new verdict; finding: None if there is none."""
     if finding is None:
         return None
     return Held(finding, held.since if held and held.finding.same(finding) else now)
@@ -107,31 +107,31 @@ def is_busy(finding: Finding | None, views: Iterable[RankView]) -> bool:
 
 
 def idle_s(views: Iterable[RankView], stalled_s: float) -> float:
-    """For how long no rank that may hold up the others has done any work, `stalled_s` at most."""
+    """Seconds for which no rank that may delay the others has worked, `stalled_s` at most."""
     known = (view.idle_s for view in _free(JobState.of(views)) if view.idle_s is not None)
     return min(stalled_s, *known, stalled_s)
 
 
 def at_end(views: Iterable[RankView]) -> bool:
-    """Has a rank given up its groups, while nobody waits for anybody? What a program does then is its own affair."""
+    """Has a rank destroyed its groups, while no rank waits for another? Whatever the program does then is no hang."""
     state = JobState.of(views)
     return not state.waiting and any(view.left for view in state.views.values())
 
 
 def only_polls(views: Iterable[RankView]) -> bool:
-    """Is there no group yet, and does nobody wait for one? What ranks poll for then may be nobody's in the job."""
+    """Is there no group yet, and does no rank wait for one? Then ranks may poll for something outside the job."""
     state = JobState.of(views)
     return not state.groups and not state.waiting
 
 
 def _free(state: JobState) -> list[RankView]:
-    """Those that are not known to wait, and those whose other threads have something to do for a caller."""
+    """Ranks that are not known to wait, and ranks whose other threads serve a caller."""
     held = state.waiting - frozenset(state.calls.values())
     return [view for rank, view in state.views.items() if rank not in held and _alive(view)]
 
 
 def works(view: RankView) -> bool:
-    """Is there input, output or computing in the rank's process tree, or work on a device that may be its own?"""
+    """Does the rank's process tree read, write or compute, or does a device that may be its own work?"""
     if view.process in (ProcessState.STOPPED, ProcessState.EXITED):
         return False
     if view.process is ProcessState.RUNNING and view.polls_s is None:  # on a crowded node it may hardly get any time
@@ -140,7 +140,7 @@ def works(view: RankView) -> bool:
 
 
 def who_hangs(views: Iterable[RankView]) -> Finding | None:
-    """The verdict over a job that has stalled; None if nothing can be said. All ranks of the job, from all nodes."""
+    """The verdict on a stalled job; None if it is unknown. views: all ranks of the job, from all nodes."""
     state = JobState.of(views)
     if not state.views:
         return None
@@ -204,7 +204,7 @@ class JobState:
 
     @property
     def meeting(self) -> frozenset[int]:
-        """Ranks that wait for others where groups are made, or in a store."""
+        """Ranks that wait for others while a group is made, or in a store."""
         return frozenset(rank for rank, view in self.views.items() if _meets(view))
 
     @property
@@ -228,7 +228,7 @@ class JobState:
 def _gates(
     key: str, members: Mapping[int, GroupView], views: Mapping[int, RankView], peers: Mapping[int, int | None]
 ) -> Iterator[Gate]:
-    """The collectives of one group that somebody waits in."""
+    """The collectives of one group in which a rank waits."""
     lowest = min(group.entered for group in members.values())
     waiting: dict[int, list[int]] = {}
     for rank, group in members.items():
@@ -250,7 +250,7 @@ def _gates(
 
 
 def _everyone(members: Mapping[int, GroupView]) -> set[int]:
-    """Whoever of the members has not made the group yet, or has no probe, has entered nothing as far as one can see."""
+    """All members, also those that have not made the group yet or have no probe: those count as having entered nothing."""
     told = {id(group.members): group.members for group in members.values()}  # one value for all, mostly
     return set(members).union(*told.values())
 
@@ -268,7 +268,7 @@ def _in_barrier(view: RankView) -> bool:
 
 
 def _barrier(key: str, members: Mapping[int, GroupView], views: Mapping[int, RankView]) -> Iterator[Gate]:
-    """The monitored barrier of one group that somebody waits in."""
+    """The monitored barrier of one group in which a rank waits."""
     here = [rank for rank in members if _alive(views[rank]) and (stay := views[rank].inside) and stay.group == key]
     waiting = tuple(rank for rank in here if _in_barrier(views[rank]))
     if waiting:
@@ -294,7 +294,7 @@ def _alive(view: RankView) -> bool:
 
 
 def _bad_exits(state: JobState) -> Finding | None:
-    """When a rank goes, its peers die of the broken connection soon after: who was the first?"""
+    """When a rank ends, its peers soon fail at the broken connection: which rank was first?"""
     failed = [
         view for view in state.views.values() if not _alive(view) and view.exit_status is not None and not view.exit_status.ok
     ]
@@ -307,7 +307,7 @@ def _bad_exits(state: JobState) -> Finding | None:
 
 
 def _struck(failed: Sequence[RankView]) -> list[RankView]:
-    """Killed by a signal that no broken connection sends."""
+    """Ranks killed by a signal that no broken connection causes."""
     return [view for view in failed if view.exit_status and view.exit_status.signal not in (0, *_SIGNALS_OF_PEERS)]
 
 
@@ -316,25 +316,25 @@ _SIGNALS_OF_PEERS = (6, 13, 15)
 
 
 def _outside_of_failed_waits(failed: Sequence[RankView]) -> list[RankView]:
-    """Where some ended of a wait that failed, those that did not."""
+    """If some ranks ended inside a wait that failed: those that did not."""
     outside = [view for view in failed if view.inside is None]
     return outside if len(outside) < len(failed) else []
 
 
 def _left_early(failed: Sequence[RankView], state: JobState) -> list[RankView]:
-    """Those that ended well, but had not entered what the failed ones had, or were still waited for."""
+    """Ranks that ended well, but had not entered what the failed ones had, or that others still waited for."""
     peers = {view.inside.peer for view in failed if view.inside}
     ended = [view for view in state.views.values() if _ended_well(view)]
     return [view for view in ended if view.rank in peers or _entered_less(view, failed)]
 
 
 def _behind(failed: Sequence[RankView]) -> list[RankView]:
-    """Those that had not entered what others of the failed had, and that are ahead of nobody."""
+    """Failed ranks that had not entered what other failed ranks had, and that are ahead of none."""
     return [view for view in failed if _entered_less(view, failed) and not any(_entered_less(other, [view]) for other in failed)]
 
 
 def _earliest(views: list[RankView]) -> list[RankView]:
-    """The first to end, if it is ahead of the others by more than clocks of nodes differ."""
+    """The first to end, if it was earlier than the others by more than the nodes' clocks differ."""
     times = sorted(view.ended_at for view in views if view.ended_at is not None)
     if len(times) < len(views) or len(times) < 2 or times[1] - times[0] < CLOCKS_S:
         return views
@@ -377,7 +377,7 @@ _PLACE = {True: "inside communication", False: "outside communication", None: "s
 
 
 def _place_of_stopped(view: RankView, state: JobState) -> bool | None:
-    """Its own words first, then its stack, then its counters, which may be as old as its last beat."""
+    """Is it inside communication? By its own report, else its stack, else its counters (as old as its last beat)."""
     if view.inside is not None:
         return True
     if view.exact:
@@ -407,9 +407,9 @@ def _roots(state: JobState) -> Finding | None:
         return _finding(state, Kind.UNKNOWN, unseen, words, state.gates)
     if not roots:
         return None
-    # Of several that wait nowhere, a rank without a probe may well wait: nobody would see it.
+    # Of several that wait nowhere, a rank without a probe may wait unseen.
     roots = [rank for rank in roots if state.views[rank].probed] or roots
-    # Who polls may wait for one that does not.
+    # A rank that polls may wait for one that does not.
     roots = [rank for rank in roots if state.views[rank].polls_s is None] or roots
     hidden = [rank for rank in roots if _may_wait(state.views[rank])]
     if hidden:
@@ -484,7 +484,7 @@ def _in_vain(state: JobState) -> Finding | None:
 
 
 def what_it_does(view: RankView) -> str:
-    """What keeps a rank that waits for no other, in words."""
+    """What a rank that waits for no other is doing, in words."""
     if view.process is ProcessState.EXITED:
         return f"it has ended ({view.exit_status})" if view.exit_status else "it has ended"
     if view.process is ProcessState.STOPPED:
@@ -528,7 +528,7 @@ def _full(state: JobState) -> list[Gate]:
 
 
 def _not_begun_on_device(state: JobState) -> Finding | None:
-    """Enqueued by the host everywhere; the device of some has not come to it while it runs on others."""
+    """Every host enqueued the collective, and some devices have not begun it while it runs on others."""
     for gate in _full(state):
         members = state.groups[gate.key]
         begun = {rank: group.started for rank, group in members.items() if group.started is not None}
@@ -568,7 +568,7 @@ def _none_completes(state: JobState) -> Finding | None:
 def _by_links(state: JobState, ranks: Sequence[int], words: str, gates: Sequence[Gate]) -> Finding:
     """A hang inside communication: at the rank with the most stuck connections, or the two ends of one."""
     stuck = [link for link in stuck_links(state.views.values()) if link.trouble != "unread" or len(link.ends) == 2]
-    # What is not read may lie there because the reader waits for somebody else; what is sent again was lost.
+    # Unread data may only show that the reader waits for another rank; retransmitted data was lost.
     strong = [link for link in stuck if link.trouble != "unread"] or stuck
     degree = Counter(rank for ends in {link.ends for link in strong} for rank in ends)
     if not degree:
@@ -661,7 +661,7 @@ def _all_in_mpi(state: JobState) -> Finding | None:
 
 
 def _nobody_waits(state: JobState) -> Finding | None:
-    """All are somewhere in their own code, or nothing shows where."""
+    """All ranks are in their own code, or nothing shows where they are."""
     if state.peers:
         return _by_links(state, sorted(state.peers), "all ranks are inside point-to-point communication", ())
     alive = [view for view in state.views.values() if _alive(view)]
@@ -685,7 +685,7 @@ def _nobody_waits(state: JobState) -> Finding | None:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Data that does not get from one rank to another. None: the other end belongs to no rank that is known."""
+    """A connection that does not deliver from one rank to another. None: that end belongs to no known rank."""
 
     sender: int | None
     receiver: int | None
@@ -706,7 +706,7 @@ def _or_unknown(rank: int | None) -> str:
 
 
 def stuck_links(views: Iterable[RankView]) -> Iterator[Link]:
-    """Both ends of every stuck connection, by the addresses. The same loopback address is another one on each node."""
+    """Every stuck connection with both ends, matched by address. A loopback address counts for its own node only."""
     seen = list(views)
     owner = {_place(view, socket.local): view.rank for view in seen for socket in view.sockets}
     for view in seen:
