@@ -91,18 +91,18 @@ def _named(options: Sequence[str], env: Mapping[str, str], command: Sequence[str
 
 
 def _plugins(options: Sequence[str]) -> tuple[str, ...]:
-    """Of plugins known and unknown; what is no option at all srun will say."""
+    """Options of known and unknown plugins; srun itself refuses what is no option."""
     return tuple(name for name, _ in parse_options(options) if name in PLUGIN_OPTIONS or name not in SRUN_OPTIONS)
 
 
 def _of_step(options: Sequence[str]) -> tuple[str, ...]:
-    """As many nodes as `-N2-4` was granted, and otherwise what was asked."""
+    """The step's options: as many nodes as were granted for `-N2-4`, else what the user asked for."""
     kept = without(options, *ALLOCATION_ONLY)
     return kept if whole(option_value(kept, "nodes") or "") else without(kept, "nodes")
 
 
 def _with_spares(options: Sequence[str], spares: int) -> tuple[str, ...]:
-    """As many nodes more, each with room for as many tasks. Raises: UsageError where it is not said how many there are."""
+    """The options for `spares` more nodes with as many tasks each. Raises: UsageError if the number of nodes is not given."""
     nodes = whole(option_value(options, "nodes") or "")
     if not nodes:
         raise UsageError("spare nodes (nodes.spares) need a number of nodes", hint="write -N4, or omit --ft-spares")

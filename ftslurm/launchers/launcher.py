@@ -1,4 +1,4 @@
-"""What starts tasks: srun in an allocation, local processes elsewhere."""
+"""The interface that starts tasks: srun in an allocation, local processes elsewhere."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ftslurm.model.shares import Share
 
 
 class StepHandle(Protocol):
-    """A step under way: one process of the launcher's (srun, or the local one)."""
+    """A running step: one process of the launcher (srun, or the local one)."""
 
     pid: int
 
     def ended(self) -> ExitStatus | None:
-        """How the launcher's process ended, None while it runs. Never blocks."""
+        """How the launcher process ended, None while it runs. Never blocks."""
 
     def ranks_ended(self) -> frozenset[int]:
-        """Of a step with a process for each of several jobs: the ranks of those that have ended while others run."""
+        """For a step with one process per job: the ranks of processes that ended while others still run."""
 
     def signal(self, number: int) -> None:
         """Hand a signal to the launcher, which passes it to every task."""

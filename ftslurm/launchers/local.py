@@ -1,4 +1,4 @@
-"""The local launcher: the same contract as Slurm's with processes on this machine, on nodes that are only names."""
+"""The local launcher: the contract of the Slurm launcher, with processes on this machine and simulated nodes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class LocalScheduler:
         return NodeChecked(node, True, "a local node is only a name")
 
     def show(self, text: str) -> None:
-        """There is no queue to show it in."""
+        """Does nothing: there is no queue to show the text in."""
 
     def borrow(self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int], object]) -> NodeBorrowed:
         return NodeBorrowed(slot, "", 0, "there are no jobs to borrow from")
@@ -91,7 +91,7 @@ class LocalScheduler:
         return LoansEnded()
 
     def call_off(self) -> None:
-        """There are none."""
+        """Does nothing: there are no donor jobs."""
 
     def steps(self) -> StepsListed:
         return StepsListed(frozenset())
@@ -100,7 +100,7 @@ class LocalScheduler:
         return NodesReleased(tuple(nodes), True)
 
     def clean_up(self, nodes: Sequence[str], argv: Sequence[str], limit_s: float) -> str:
-        """One after the other."""
+        """Run it once for each node, one after the other."""
         for node in nodes:
             try:
                 done = run(argv, limit_s, env={**os.environ, "SLURMD_NODENAME": node})

@@ -1,4 +1,4 @@
-"""What each task of a local step is told: its environment, as slurmstepd would set it. Pure."""
+"""The environment of each task of a local step, as slurmstepd would set it. Pure."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def exported(env: Mapping[str, str], export: str | None) -> dict[str, str]:
 
 
 def _split_quoted(text: str) -> list[str]:
-    """At commas outside of quotes; quotes around a whole word go."""
+    """Split at commas outside quotes; removes quotes around a whole word."""
     words = re.findall(r"""((?:'[^']*'|"[^"]*"|[^,])+)""", text)
     return [word[1:-1] if len(word) > 1 and word[0] in "'\"" and word[-1] == word[0] else word for word in words]
 

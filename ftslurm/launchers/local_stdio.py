@@ -23,7 +23,7 @@ ATOMIC_BYTES = select.PIPE_BUF  # poll(2) calls a pipe writable when it takes th
 
 
 def _is_other(target: Target, place: Place) -> bool:
-    """Was one task named, and not this one?"""
+    """Does the target name one other task?"""
     return target.kind is Kind.ONE and target.task != place.rank
 
 
@@ -53,7 +53,7 @@ class Labeller:
         return self._label(lines)
 
     def finish(self) -> bytes:
-        """The last line, if no newline ended it."""
+        """Write the last line if it has no newline."""
         rest, self._rest = self._rest, b""
         return self._label([rest] if rest else [])
 
@@ -167,7 +167,7 @@ class Broadcast:
             self.drop(pipe)
 
     def drop(self, pipe: int) -> None:
-        """No more for this one; a second call, for two reasons found in one look, does nothing."""
+        """Stop writing to this pipe; a second call does nothing."""
         if self._queues.pop(pipe, None) is not None:
             os.close(pipe)
 
@@ -201,7 +201,7 @@ class Stdio:
         return self.sinks.setdefault(fd, Sink(fd))
 
     def started(self) -> None:
-        """The tasks have theirs; ends that we kept as well would hide when a task closes its own."""
+        """Close our copies of the tasks' ends, which would hide when a task closes its own."""
         for fd in (*self._lent, *self._files.values()):
             if fd not in self.sinks and not (self.broadcast and fd == self.broadcast.source):
                 os.close(fd)
@@ -216,12 +216,12 @@ class Stdio:
 
     @property
     def unread(self) -> bool:
-        """Does output wait for who reads ours?"""
+        """Does output wait for the reader of our stream?"""
         return any(sink.pending for sink in self.sinks.values())
 
     @property
     def flowing(self) -> bool:
-        """Is there output that has not arrived?"""
+        """Is there output that has not been delivered?"""
         return self.unread or any(not feed.ended for feed in self.feeds)
 
     def _outputs(self, options: Sequence[str], place: Place) -> tuple[int, int]:
@@ -270,7 +270,7 @@ class Stdio:
         return self._open(Path(os.devnull), os.O_RDWR, "null")
 
     def _path(self, target: Target, place: Place) -> Path:
-        """What is one for all srun opens itself, the rest slurmstepd in the folder of the tasks."""
+        """The path: srun opens what all tasks share, slurmstepd opens the rest in the folder of the tasks."""
         name = self._name(target.pattern, place)
         return self._folder / name if target.kind is Kind.EACH else Path(name).absolute()
 

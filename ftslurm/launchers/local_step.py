@@ -118,7 +118,7 @@ class Step:
         return False
 
     def _wait(self, until: float | None, now: float) -> None:
-        """Until something can be read or written, and deal with that."""
+        """Wait until something can be read or written, and handle it."""
         poll = select.poll()
         handlers: dict[int, Callable[[], None]] = {}
         for fd, events, handler in self._interests():
@@ -160,7 +160,7 @@ class Step:
             self._running[pid] = place
 
     def _reap(self, now: float) -> bool:
-        """Take in all that ended. True when no descendant is left: ECHILD of a subreaper is the proof."""
+        """Collect ended children. True when no descendant is left: ECHILD of a subreaper proves it."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -251,7 +251,7 @@ def send_signal(pid: int, number: int) -> None:
 
 
 def children(parent: int) -> list[int]:
-    """By /proc of Linux; what ends meanwhile is left out."""
+    """The children, from Linux's /proc, without those that end meanwhile."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

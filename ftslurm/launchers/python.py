@@ -1,4 +1,4 @@
-"""How shims and agents are started on another node: by which interpreter, from which folder."""
+"""Which interpreter and folder start shims and agents on another node."""
 
 from __future__ import annotations
 

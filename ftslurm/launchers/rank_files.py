@@ -1,4 +1,4 @@
-"""Into which files the ranks of a step write, as far as its command line tells. Pure."""
+"""The files that the ranks of a step write into, as far as its command line tells. Pure."""
 
 from __future__ import annotations
 

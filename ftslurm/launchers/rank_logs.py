@@ -88,7 +88,7 @@ class RankLogs:
         return f"{self.folder}/attempt_*/{rank}" + ("" if ":" in self.redirects + self.tee else "/stderr.log"), False
 
     def as_text(self) -> str:
-        """For the ledger; empty if there are none."""
+        """The text for the ledger; empty if there are no such files."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":")) if self else ""
 
 
@@ -115,5 +115,5 @@ def cycle_file(path: str, cycle: int | str) -> str:
 
 
 def told(found: Mapping[int, StreamTo]) -> dict[str, list[object]]:
-    """For a shim."""
+    """The message to a shim."""
     return {str(stream): [to.path, to.label, to.console, to.shown_label] for stream, to in found.items()}

@@ -1,4 +1,4 @@
-"""What a step that takes another's place asks for, so that its ranks have what they had: CPUs, memory, GPUs. Pure.
+"""The options of a step that replaces another, so that its ranks get the same CPUs, memory and GPUs. Pure.
 
 A step that Slurm still lists holds its memory, also where nothing is left of it. Source: srun(1); docs/slurm-facts.md, "Several
 steps in one allocation", seen on 22.05, 24.11 and 26.05 with CR_Core_Memory:
@@ -55,7 +55,7 @@ def _memory(options: Sequence[str], env: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _memory_mb(options: Sequence[str], env: Mapping[str, str], shares: Sequence[Share], lent: bool) -> int:
-    """To be asked for on each node; 0 where that is asked for already, or not known."""
+    """MB to request on each node; 0 if the options request memory already, or it is unknown."""
     name, each_mb = _memory(options, env)
     said_there = not lent or has_flag(options, name) if name else True
     if name == "mem-per-cpu":

@@ -23,7 +23,7 @@ _OURS = ("--kill-on-bad-exit=0", "--wait=0")
 
 
 def overruled(options: Sequence[str], others_end: bool) -> tuple[str, ...]:
-    """A sentence for each of a user's options that asks for something else than ftrun does.
+    """A sentence for each of the user's options that ftrun does not follow.
 
     others_end: whether a rank that fails ends the others.
     """

@@ -20,7 +20,7 @@ class CleanUps:
         self._file = MemoryFile(root, "clean-ups.jsonl", MAX_BYTES)
 
     def of(self, cluster: str) -> tuple[CleanUpTook, ...]:
-        """The latest last; lines that cannot be read are passed over. Raises: StateError."""
+        """The clean-ups of the cluster, the latest last, without unreadable lines. Raises: StateError."""
         found = (_from_line(line, cluster) for line in self._file.read())
         return tuple(took for took in found if took is not None)[-CLEAN_UPS_MAX:]
 
@@ -33,7 +33,7 @@ class CleanUps:
 
 
 def known_clean_ups(root: Path, cluster: str, history: History) -> tuple[CleanUpTook, ...]:
-    """From all jobs of the user; where that cannot be read, from this one's own past."""
+    """Clean-ups of all jobs of the user; if those cannot be read, of this job only."""
     try:
         return CleanUps(root).of(cluster) or history.clean_ups
     except StateError:

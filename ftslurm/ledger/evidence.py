@@ -1,4 +1,4 @@
-"""What was found out about hung ranks before they were stopped: text files beside the ledger, bounded in number and size."""
+"""Evidence on hung ranks, taken before they were stopped: text files beside the ledger, limited in number and size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def folder_of(ledger: Path) -> Path:
 
 
 def keep(ledger: Path, attempt: int, node: str, text: str) -> Path | None:
-    """Write it down; None when the job has left enough already. Raises: StateError."""
+    """Write the text; gives the file, or None if the job has reached its limit. Raises: StateError."""
     folder = private_folder(folder_of(ledger))
     safe = "".join(char if char.isalnum() or char in "_-." else "-" for char in node)[:64] or "node"
     path = folder / f"attempt-{attempt}.{safe}.txt"
@@ -41,5 +41,5 @@ def kept_evidence(ledger: Path) -> tuple[Path, ...]:
 
 
 def read(path: Path, limit: int) -> str:
-    """The end of one, so many bytes at the most. Raises: OSError."""
+    """The end of the file, at most `limit` bytes. Raises: OSError."""
     return read_private(path, limit).decode("utf-8", "replace")

@@ -77,7 +77,7 @@ class Index:
             raise StateError(f"{self._jobs} cannot be read: {error.strerror}", hint="check its owner and rights") from None
 
     def _summary(self, name: str) -> list[Any] | None:
-        """None where nothing has begun. Raises: StateError."""
+        """None if no run has begun. Raises: StateError."""
         found = summarise(Journal(self._jobs / name).read().records)
         return list(found) if found is not None else None
 
@@ -122,7 +122,7 @@ class Index:
 
 
 def _parse(lines: list[bytes]) -> list[Any]:
-    """All at once, which is five times as fast; one by one where a line is damaged."""
+    """All lines at once, which is five times as fast, or one by one if a line is damaged."""
     try:
         return json.loads(b"[" + b",".join(lines) + b"]")  # type: ignore[no-any-return]
     except (ValueError, RecursionError):
@@ -134,7 +134,7 @@ def _parse(lines: list[bytes]) -> list[Any]:
 
 
 def _is_entry(body: Any) -> bool:
-    """As this version writes it?"""
+    """Is it an entry as this version writes it?"""
     if type(body) is not list or len(body) != 5 or body[0] != VERSION:
         return False
     fields = body[4]

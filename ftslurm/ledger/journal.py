@@ -43,7 +43,7 @@ class Journal:
         self._spares = Spares(0)  # until we write
 
     def read(self) -> Contents:
-        """What stands there; empty for a ledger that is not there yet. Raises: StateError."""
+        """The content; empty if the ledger does not exist yet. Raises: StateError."""
         try:
             with self._spares.lent():
                 data = read_private(self.path, MAX_BYTES)
@@ -57,7 +57,7 @@ class Journal:
         return Contents(good, len(records) - len(good))
 
     def grown(self) -> bool:
-        """Has somebody else written since we last read or wrote? Costs one stat."""
+        """Has another process written since we last read or wrote? Costs one stat."""
         try:
             return self.path.stat().st_size != self._size
         except OSError:
@@ -65,11 +65,11 @@ class Journal:
 
     @property
     def known(self) -> bool:
-        """Have we read or written it?"""
+        """Have we ever read or written it?"""
         return self._size > 0
 
     def append_next(self, records: Sequence[Record]) -> bool:
-        """Write `records` only if nobody else has written since we last read; False if somebody has. Raises: StateError."""
+        """Write `records` unless another process has written since we last read; False if it has. Raises: StateError."""
         return self._locked(b"".join(to_line(record) for record in records), only_next=True)
 
     def append(self, records: Sequence[Record]) -> None:
@@ -119,7 +119,7 @@ class Journal:
             self._size = size_of(self.path)
 
     def _keep_reserve(self) -> None:
-        """Hold some space back while there is some; without it things go on as well as without a reserve."""
+        """Hold some disk space back; without free space ftrun continues without a reserve."""
         if self._full or self._reserve.exists():
             return
         try:
@@ -138,7 +138,7 @@ class Journal:
         return True
 
     def close(self) -> None:
-        """The job is over or handed on: give the reserve back."""
+        """Give the reserve back: the job has ended, or another process takes over."""
         self._full = True
         self._reserve.unlink(missing_ok=True)
         self._spares.close()

@@ -38,7 +38,7 @@ def live_path(ledger: Path) -> Path:
 
 
 def ask(ledger: Path, request: dict[str, Any]) -> None:
-    """Say that somebody watches, and what is wanted besides. Raises: OSError, also where no ftrun has made the file."""
+    """Tell ftrun that someone watches, and what else they want. Raises: OSError, also if no ftrun has made the file."""
     data = json.dumps(request, separators=(",", ":")).encode()[:REQUEST_BYTES]
     fd = os.open(request_path(ledger), os.O_WRONLY | _SAFE)
     try:
@@ -50,7 +50,7 @@ def ask(ledger: Path, request: dict[str, Any]) -> None:
 
 
 def read_live(ledger: Path) -> Live | None:
-    """What was told last; None where there is nothing, or nothing that can be understood."""
+    """What ftrun wrote last; None if there is nothing, or it cannot be read."""
     try:
         return from_record(json.loads(read_private(live_path(ledger), LIVE_BYTES)))
     except (OSError, ValueError, RecursionError, WireError):
@@ -61,13 +61,13 @@ def read_live(ledger: Path) -> Live | None:
 
 
 def make_request(ledger: Path) -> None:
-    """That who watches finds it. Raises: OSError."""
+    """Make the file that watchers write. Raises: OSError."""
     fd = os.open(request_path(ledger), os.O_WRONLY | os.O_CREAT | _SAFE, 0o600)
     os.close(fd)
 
 
 def request_changed(ledger: Path) -> Changed | None:
-    """Another value than before: somebody watches. None: the file is not there, or not ours."""
+    """A value that changes while someone watches. None: the file does not exist, or is not ours."""
     try:
         fd = os.open(request_path(ledger), os.O_RDONLY | _SAFE)
     except OSError:
@@ -80,7 +80,7 @@ def request_changed(ledger: Path) -> Changed | None:
 
 
 def read_request(ledger: Path) -> dict[str, Any]:
-    """Empty where it cannot be understood."""
+    """What the watcher asks for; empty if it cannot be read."""
     try:
         found = json.loads(read_private(request_path(ledger), REQUEST_BYTES))
     except (OSError, ValueError, RecursionError):
@@ -107,7 +107,7 @@ def write_live(ledger: Path, live: Live) -> None:
 
 
 def remove(ledger: Path, request: bool = False) -> None:
-    """What was told; with `request` also who asks. Never raises."""
+    """Remove the file that ftrun wrote; with `request` also the watcher's. Never raises."""
     for path in (live_path(ledger), *([request_path(ledger)] if request else [])):
         with suppress(OSError):
             path.unlink()

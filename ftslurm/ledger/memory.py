@@ -1,4 +1,4 @@
-"""A file in the state folder in which the jobs of one user remember something for each other: lines, append-only."""
+"""A file in the state folder that all jobs of one user share: lines, append-only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOCK_TIMEOUT_S = 10.0
 
 
 class MemoryFile:
-    """max_bytes: of a longer file the end counts."""
+    """max_bytes: of a longer file, only the end is read."""
 
     def __init__(self, root: Path, name: str, max_bytes: int) -> None:
         self.root = root

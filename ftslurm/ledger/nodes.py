@@ -1,4 +1,4 @@
-"""The file in which jobs of one user remember nodes for each other: `<state folder>/nodes.jsonl`, append-only."""
+"""The file that tells the jobs of one user about nodes: `<state folder>/nodes.jsonl`, append-only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class NodeMemory:
 
 
 def parse_memory(data: bytes) -> tuple[Told, ...]:
-    """The same of bytes that somebody else has read."""
+    """As `read`, from bytes that the caller has read."""
     return _known(data.splitlines())
 
 

@@ -1,4 +1,4 @@
-"""What earlier schedulings of a job printed: copies beside its ledger, bounded in number and size.
+"""Output of earlier schedulings of a job: copies beside its ledger, limited in number and size.
 
 Slurm begins the output file of a requeued script anew (sbatch(1), --open-mode), and a shell the file behind a `>`. Nobody can
 tell beforehand, so each is copied before the job is given back; a copy of a file that still holds what it held is removed
@@ -60,7 +60,7 @@ def keep(ledger: Path, schedule: int, files: Iterable[str], most_bytes: int) -> 
 
 
 def open_plain(path: str | Path) -> BinaryIO | None:
-    """Waits for no writer of a FIFO. None for what is not there (removed, or of another node) or is no plain file."""
+    """Open without waiting for a writer of a FIFO. None if it does not exist (here) or is not a plain file."""
     try:
         fd = os.open(path, _READ)
     except OSError:
@@ -100,7 +100,7 @@ def _pour(file: BinaryIO, out: BinaryIO, at: int, count: int) -> None:
 
 
 def kept_copies(ledger: Path) -> tuple[Kept, ...]:
-    """In the order of the schedulings; what is damaged is passed over."""
+    """The copies in the order of the schedulings, without damaged ones."""
     found = (_read(path) for path in folder_of(ledger).glob("*.json"))
     return tuple(sorted((one for one in found if one is not None), key=lambda one: (one.schedule, one.source)))
 
@@ -120,7 +120,7 @@ def _read(path: Path) -> Kept | None:
 
 
 def still_there(one: Kept) -> bool:
-    """Does the file still begin with all that it held then? Compared at both ends of that."""
+    """Does the file still begin with what it held then? Compares both ends of that part."""
     source = open_plain(one.source)
     if source is None:
         return False

@@ -40,13 +40,13 @@ def ask(journal: Journal, make: Callable[[History], Requested]) -> Requested:
 
 
 def answer_to(journal: Journal, number: int) -> RequestAnswered | None:
-    """None while nobody has answered. Raises: StateError."""
+    """The answer, None while there is none. Raises: StateError."""
     answers = (r for r in journal.read().records if isinstance(r, RequestAnswered) and r.number == number)
     return next(answers, None)
 
 
 class RequestReader:
-    """Requests that came into the ledger since the last look; at first all that nobody has answered.
+    """Requests that entered the ledger since the last look; at first all without an answer.
 
     The file is opened anew each time, which makes a network file system ask its server.
     """

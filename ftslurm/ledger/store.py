@@ -1,4 +1,4 @@
-"""Where the ledgers lie: `<state folder>/jobs/<cluster>.<job>.jsonl`, an array task each its own."""
+"""Where the ledgers are: `<state folder>/jobs/<cluster>.<job>.jsonl`, one for each array task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOCAL_CLUSTER = "local"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What tells a requeued job from another one that got its number. Unix seconds.
+    """Distinguishes a requeued job from another job that got the same number. Unix seconds.
 
     start_time: of this scheduling. submit_time: when the job got its number, or was requeued; 0 if not known.
     """
@@ -70,7 +70,7 @@ class Store:
         return journal, History()
 
     def peek(self, me: Identity) -> Contents:
-        """What the ledger under this job's number says, whoever's it is; nothing is made. Raises: StateError."""
+        """The content of the ledger under this job's number, whichever job wrote it; creates nothing. Raises: StateError."""
         return Journal(self._path(me)).read()
 
     def _path(self, me: Identity) -> Path:
@@ -167,13 +167,13 @@ def _requeued_by_us(history: History, last: RunBegan, me: Identity) -> bool:
 
 
 def _safe(text: str) -> str:
-    """A file name in which a hostile cluster name can do nothing."""
+    """The text as a file name, harmless even if the cluster's name is hostile."""
     safe = "".join(char if char.isalnum() or char in "_-" else "-" for char in text) or "cluster"
     return "cluster-local" if safe == LOCAL_CLUSTER else safe
 
 
 def _changed_at(path: Path) -> float:
-    """Unix seconds, 0 for one that is gone. Links are not followed."""
+    """When the file changed, Unix seconds; 0 if it does not exist. Follows no links."""
     try:
         return path.lstat().st_mtime
     except OSError:

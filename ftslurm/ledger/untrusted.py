@@ -1,4 +1,4 @@
-"""Reads a file of a user's that the user may have laid as a trap: for whoever reads it with more rights than its owner.
+"""Reads a user's file safely for a reader with more rights than its owner: the file may be a trap.
 
 Below the folder that the site names every part is opened by itself, follows no link, belongs to the owner, and can be
 written by nobody else. The file is a plain one with one name, and small. Opening waits for nobody: a FIFO has no writer.

@@ -1,4 +1,4 @@
-"""What Slurm allows to root and SlurmUser only: to drain a node and take that back, and to see everybody's jobs on it."""
+"""Requests that Slurm allows only to root and SlurmUser: drain and undrain a node, list all users' jobs on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_to_reboot(view: NodeView) -> bool:
 
 
 def is_out_of_service(view: NodeView) -> bool:
-    """By a state that a person gives a reason for."""
+    """Is the node in a state for which a person gives a reason (drained, down)?"""
     words = {word.rstrip("*~#!%$@^-") for word in view.words.split("+")}
     return is_drained(view) or bool(words & {"FAIL", "FAILING", "DOWN"})
 
@@ -69,7 +69,7 @@ class SlurmAdmin:
         return parse.parse_jobs_on(self._ask(commands.jobs_on_argv(name)))
 
     def slurm_user(self) -> int | None:
-        """Whose slurmctld is, None where Slurm does not say. Asked for once."""
+        """The user that slurmctld runs as, None if Slurm does not tell. Asked once."""
         if not self._config:
             self._config = parse.parse_config(self._ask(commands.show_config_argv()))
         found = re.search(r"\((\d{1,10})\)$", self._config.get("SlurmUser", ""))

@@ -1,4 +1,4 @@
-"""Which Slurm client serves."""
+"""Chooses the Slurm client."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def choose_client(kind: str = "auto", timeout_s: float = 60.0, env: Mapping[str,
 
 
 def _is_installed(module: str) -> bool:
-    """Without importing it: that would load Slurm's library into this process."""
+    """Is the module installed? Found without an import, which would load Slurm's library into this process."""
     from importlib.util import find_spec
 
     return find_spec(module) is not None

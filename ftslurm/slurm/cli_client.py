@@ -117,7 +117,7 @@ class CliSlurmClient:
                 raise
 
     def _address(self, number: int) -> JobId:
-        """Looked up once: a task keeps its number and its place in the array over all requeues."""
+        """What to call the job in a request. Looked up once: an array task keeps its number and place over all requeues."""
         if number not in self._addresses:
             self._addresses[number] = commands.address(self.job(number))
         return self._addresses[number]
@@ -131,7 +131,7 @@ class CliSlurmClient:
 
 
 def read_answer(done: CommandResult) -> str:
-    """The standard output of a request that went well.
+    """The standard output of a request that succeeded.
 
     Raises: NoAnswer, SlurmUnavailable, SlurmRefused or UnknownJob, as the rest of the answer has it.
     """

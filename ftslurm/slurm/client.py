@@ -1,4 +1,4 @@
-"""What ftslurm asks of Slurm, whichever way it is asked."""
+"""The requests that ftslurm makes to Slurm, independent of how they are made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AS_OF = "AS_OF"
 
 
 class JobState(Enum):
-    """Slurm's base states, as far as a supervisor tells them apart."""
+    """Slurm's base states of a job, as far as a supervisor distinguishes them."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -122,7 +122,7 @@ class SlurmClient(Protocol):
         """
 
     def requeue(self, number: int) -> None:
-        """Back to PENDING, not held: whatever is to be changed of it comes too late. Else as `requeue_held`."""
+        """Back to PENDING, not held, so that it may start before it can be changed. Else as `requeue_held`."""
 
     def exclude(self, number: int, nodes: Iterable[str]) -> None:
         """Keep a pending job off `nodes`; replaces the list it had, an empty one clears it."""

@@ -1,4 +1,4 @@
-"""The argv of every request to Slurm. Pure. Of a job's owner scontrol and scancel only: they are wherever jobs are submitted.
+"""The argv of every request to Slurm. Pure. The job's owner needs scontrol and scancel only, which every submit host has.
 
 Source: scontrol(1), scancel(1); each form was used on real Slurm 22.05 and 26.05.
 """
@@ -75,7 +75,7 @@ def steps_argv(number: int) -> tuple[str, ...]:
 
 
 def _node(name: str) -> str:
-    """Raises: UsageError for what is no one node's name: a list would drain them all."""
+    """The name. Raises: UsageError unless it names one node: a list would drain them all."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,255}", name):
         raise UsageError(f"`{name[:40]}` is no node", hint="slurmd sets SLURMD_NODENAME for its scripts")
     return name
@@ -94,7 +94,7 @@ def requeue_argv(job: JobId) -> tuple[str, ...]:
 
 
 def hold_argv(job: JobId) -> tuple[str, ...]:
-    """A user's hold, whoever asks: one by root or an operator could not be released by the owner."""
+    """Always a user's hold: the owner could not release a hold by root or an operator."""
     return ("scontrol", "uhold", str(job))
 
 
@@ -136,7 +136,7 @@ def allow_requeue_argv(job: JobId) -> tuple[str, ...]:
 
 
 def cancel_argv(job: JobId) -> tuple[str, ...]:
-    """--quiet: to have ended before is no error."""
+    """With --quiet: it is no error if the job has ended."""
     return ("scancel", "--quiet", str(job))
 
 
@@ -151,7 +151,7 @@ def keep_nodes_argv(view: JobView, nodes: Iterable[str]) -> tuple[str, ...]:
 
 
 def donor_name(number: int) -> str:
-    """Of the donors of job `number`."""
+    """The job name of donors for job `number`."""
     return f"ftslurm-donor-{number}"
 
 

@@ -1,4 +1,4 @@
-"""What Slurm's programs and library say when a request fails, and whose fault that is. Pure."""
+"""Maps the messages of Slurm's programs and library on failed requests to errors. Pure."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ COMPLAINTS = (
 
 
 def parse_error(stderr: str) -> Complaint:
-    """What a failed request said, as one complaint with Slurm's own words.
+    """The complaint of a failed request, with Slurm's own words.
 
-    Words that are on no list are taken for a no of Slurm's: that blames nothing else, and nobody asks again.
+    Unknown words count as a refusal by Slurm: that blames nothing else, and ftslurm does not ask again.
     """
     said = stderr.lower()
     known = next((complaint for complaint in COMPLAINTS if complaint.words in said), _refused(""))
@@ -84,6 +84,6 @@ def parse_error(stderr: str) -> Complaint:
 
 
 def _slurms_words(stderr: str) -> str:
-    """The last line that says something; of the tasks of an array those that did well say `No error`."""
+    """The last line with a message. Array tasks that succeeded print `No error`, which is none."""
     lines = [line.strip() for line in stderr.split("\n") if line.strip() and not line.strip().endswith(": No error")]
     return lines[-1] if lines else "no reason given"

@@ -14,7 +14,7 @@ from ftslurm.slurm.parse import node_names
 
 
 def read_allocation(env: Mapping[str, str]) -> Allocation | None:
-    """Where we run, or None outside Slurm.
+    """The allocation that we run in, None outside Slurm.
 
     `nodes` is empty where only SLURM_JOB_ID is set, as for `salloc --no-shell`: ask Slurm then. `batch` is slurmd's
     ENVIRONMENT=BATCH, set for batch scripts alone (salloc and srun leave it alone) and inherited by all they
@@ -46,7 +46,7 @@ def _nodes(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _number(env: Mapping[str, str], name: str) -> int | None:
-    """A count, an id or Unix seconds; None where it is unset or empty."""
+    """The variable as a number (a count, an id or Unix seconds); None if it is unset or empty."""
     text = env.get(name, "")
     if not text:
         return None

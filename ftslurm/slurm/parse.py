@@ -80,7 +80,7 @@ _NODES_HINT = "please report it, with the output of `scontrol show node`"
 
 
 class _Imitation(ValueError):
-    """A text that a user chose looks like Slurm's own output."""
+    """A text chosen by a user looks like Slurm's own output."""
 
 
 def parse_job(text: str, number: int) -> JobView:

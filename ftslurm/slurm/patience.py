@@ -1,4 +1,4 @@
-"""Asking again while slurmctld is away: one time limit over all tries."""
+"""Repeats requests while slurmctld does not answer, within one time limit for all tries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TELL_AGAIN_S = 600.0
 
 
 class NoAnswer(SlurmUnavailable):
-    """This time; the same request may be answered in a moment."""
+    """No answer this time; a repeated request may get one soon."""
 
 
 class NoChangeNow(NoAnswer):

@@ -1,4 +1,4 @@
-"""Is there a Slurm here? Asked outside an allocation only."""
+"""Does this machine have a Slurm? Used outside an allocation only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NONE = ("Could not establish a configuration source", "Unable to process config
 
 
 def why_no_slurm(run: Runner, env: Mapping[str, str], timeout_s: float) -> str:
-    """Why there is none, in words; empty where there is one, be it that its slurmctld does not answer now.
+    """Why there is no Slurm, in words; empty if there is one, even one whose slurmctld does not answer now.
 
     Raises: CalledItself.
     """

@@ -1,4 +1,4 @@
-"""Does the slurmd of a node answer? Asked over the network, past slurmctld, which notices a dead node after minutes only."""
+"""Does the slurmd of a node answer? Asks it over the network, since slurmctld notices a dead node only after minutes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_PORT = 6818
 
 
 def port_of(client: SlurmClient) -> int:
-    """The cluster's, for nodes that name none of their own; 0 where it cannot be asked."""
+    """The cluster's slurmd port, for nodes without their own; 0 if slurmctld does not answer."""
     try:
         port = client.config().get("SlurmdPort", "")
     except FtslurmError:

@@ -85,7 +85,7 @@ def is_held(word: str, state: JobState, priority: int) -> bool:
 
 
 def is_over(view: JobView) -> bool:
-    """Has the job ended? A word that we do not know is no proof of that."""
+    """Has the job ended? An unknown state is no proof of that."""
     if view.state is JobState.UNKNOWN:
         return view.completing
     return view.state not in (JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED)

@@ -60,7 +60,7 @@ _LESS_MEMORY = "request more memory (--mem), or use less: fewer loader workers, 
 # What programs end with over any error, so that their own words tell more: beside 1, a wrong call, a status of their own,
 # and exit(-1).
 _ANY_ERROR = frozenset({GENERAL_ERROR, 2, 3, 255})
-# MPI_Abort ends a rank by SIGTERM to itself.
+# The status of a rank that MPI_Abort ended: 128 and SIGTERM.
 _ASKED_OF_ITSELF = 128 + 15
 # As a shell passes on a signal: 128 and its number.
 SHELLS_OWN = range(128, 160)

@@ -110,7 +110,7 @@ class Callers:
         self._coming.update(dict.fromkeys(nodes, step))
 
     def dismiss_agents(self, nodes: Sequence[str] | None = None) -> None:
-        """Those of `nodes`, None for all."""
+        """Dismiss the agents of `nodes`, None for all."""
         self._coming = {node: step for node, step in self._coming.items() if nodes is not None and node not in nodes}
         for caller in [caller for node, caller in self.agents.items() if nodes is None or node in nodes]:
             caller.let_go = True

@@ -1,4 +1,4 @@
-"""What the job's comment shows: the latest text, set beside the loop, as slurmctld may take its time."""
+"""Sets the job's comment to the latest text, outside the loop, since slurmctld may be slow."""
 
 from __future__ import annotations
 

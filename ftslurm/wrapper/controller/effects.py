@@ -42,10 +42,10 @@ AGENTS_END_WAIT_S = 2.0
 
 
 class Scheduler(Protocol):
-    """Who gave the allocation: Slurm, or the local pool."""
+    """The provider of the allocation: Slurm, or the local pool."""
 
     def ask(self) -> SlurmAnswered:
-        """How job and nodes stand. Never raises; may take as long as the client's time limit."""
+        """The state of job and nodes. Never raises; may take as long as the client's time limit."""
 
     def probe(self, node: str, limit_s: float) -> NodeProbed:
         """By another way than our own connections: can the node run anything? Never raises."""
@@ -66,7 +66,7 @@ class Scheduler(Protocol):
         """End every donor job that is still there or awaited: nobody will use it. Never raises."""
 
     def steps(self) -> StepsListed:
-        """Those of the job that hold its nodes. Never raises."""
+        """The steps of the job that hold its nodes. Never raises."""
 
     def release(self, nodes: Sequence[str]) -> NodesReleased:
         """Give nodes of the allocation back. Never raises."""

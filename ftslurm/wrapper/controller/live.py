@@ -1,4 +1,4 @@
-"""Tells people who watch the job how its ranks do. Costs one look at a small file every few seconds while nobody watches.
+"""Shows the state of the ranks to people who watch the job. Costs one look at a small file every few seconds otherwise.
 
 A thread of its own looks and writes, since a file system may hang; the loop is asked for what it knows, and waits for nothing.
 """
@@ -31,7 +31,7 @@ RUNS_MAX = 1 << 20
 
 
 class LiveBoard:
-    """What the loop knows of ranks and nodes, as people want to see it. All of it runs in the loop."""
+    """What the loop knows about ranks and nodes, for people. Runs in the loop."""
 
     def __init__(self, sources: Sources, run: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._sources = sources
@@ -66,7 +66,7 @@ class LiveBoard:
         return max(TELL_S, len(self._sources.callers.shims) / RANKS_A_SECOND)
 
     def order(self) -> None:
-        """Agents tell for a while, from now on."""
+        """Make the agents report for a while from now on."""
         now = self._clock()
         for node, agent in self._sources.callers.agents.items():
             known, until = self._ordered.get(node, (None, 0.0))

@@ -30,7 +30,7 @@ Meaning = Callable[[str, str, Severity], CodeMeaning]  # kind of device, code, s
 
 
 class Observer(Protocol):
-    """Sees for people what is said, and decides nothing. Called in the loop; short, and never raises."""
+    """Watches messages on behalf of people, and decides nothing. Called in the loop; short, and never raises."""
 
     def rank_said(self, rank: int, report: object) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Everything that happens, as events: connections, child processes, signals, background work, and the clock."""
+"""The one source of events: connections, child processes, signals, background work, and the clock."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def send_signal(pid: int, number: int) -> None:
 
 
 # --- command.py
-# The user's command: started, watched, and stopped with all it left behind.
+# Starts, watches and stops the user's command, and all processes that it leaves behind.
 
 NAME_MAX = 1000  # characters of a command's name that are told; wire.py takes 4096 of the whole reason
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -168,7 +168,7 @@ def find_program(name: str, path: str) -> str:
 
 
 class Command:
-    """The user's command: started, watched, stopped with all it left behind. Speaks through what it returns."""
+    """The user's command, with all processes that it leaves behind. Reports through return values only."""
 
     def __init__(self, libc: ctypes.CDLL) -> None:
         self._libc = libc
@@ -243,7 +243,7 @@ class Command:
             os._exit(127)
 
     def reap(self) -> bool:
-        """Take in all that ended. True when no descendant is left: ECHILD of a subreaper is the proof."""
+        """Collect ended children. True when no descendant is left: ECHILD of a subreaper proves it."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -271,7 +271,7 @@ class Command:
         self._deadline = min(self._deadline, now + grace_s)
 
     def kill(self, now: float, kill_wait_s: float) -> None:
-        """SIGKILL to everything, at once: what stands still is not woken first. `press` sees to the rest."""
+        """SIGKILL everything at once, without waking stopped processes first. `press` does the rest."""
         self.stopping, self._deadline, self._kill_wait_s, self._kill_until = True, now, kill_wait_s, 0.0
         self.press(now)
 
@@ -290,7 +290,7 @@ class Command:
         return RESCAN_S if now >= self._deadline else self._deadline - now
 
     def freeze(self) -> None:
-        """Stop every process below us. Whoever has a SIGSTOP forks no more, so some rounds find them all."""
+        """SIGSTOP every process below us. A stopped process cannot fork, so some rounds find them all."""
         seen: set[int] = set()
         while new := [pid for pid in descendants(os.getpid()) if pid not in seen]:
             for pid in new:
@@ -390,7 +390,7 @@ def number_in(value: object, low: float, high: float) -> float:
 
 
 # --- drill.py
-# Faults that are injected on purpose.
+# Faults that the user injects on purpose.
 
 SLOW_CYCLE_S = 0.1  # of the drill "slow": too short for any hang detection, too long to cost much
 
@@ -429,7 +429,7 @@ class Drill:
             raise ValueError(f"unknown drill {what!r}")
 
     def over(self) -> None:
-        """The attempt has ended, or is being stopped, which lets all run on anyway."""
+        """End the drill: the attempt has ended, or is being stopped."""
         if self._share:
             self._share = 0.0
             self._command.thaw()
@@ -438,7 +438,7 @@ class Drill:
         return max(0.0, self._turn_at - now) if self._share else None
 
     def press(self, now: float) -> None:
-        """Stop the tree, or let it go on, when it is time."""
+        """Stop or continue the process tree when it is time."""
         if not self._share or now < self._turn_at:
             return
         self._runs = not self._runs
@@ -794,7 +794,7 @@ class Target:
 
     @property
     def waits(self) -> bool:
-        """For the end of a line?"""
+        """Does it wait for the end of a line?"""
         return bool(self._rest)
 
     def take(self, data: bytes) -> bool:
@@ -805,7 +805,7 @@ class Target:
         return self._write(self._labelled(data) if self._label else data)
 
     def end(self) -> None:
-        """No more will come."""
+        """Write what is left: the stream has ended."""
         rest, self._rest = self._rest, b""
         if rest:
             self._write(self._label + rest + b"\n")
@@ -842,7 +842,7 @@ class Target:
 
 
 def open_file(path: str, label: str) -> Target:
-    """At its end, with its folder. Raises: OSError."""
+    """Open it for appending; creates its folder. Raises: OSError."""
     folder = os.path.dirname(path) or "."
     make_folder(folder)
     open_to_all = os.stat(folder).st_mode & EVERYBODY_WRITES
@@ -874,7 +874,7 @@ def make_folder(path: str) -> None:
 
 
 # --- output/output.py
-# What the command prints goes where the shim's own output goes, and its last is kept.
+# Passes the command's output to the shim's own streams or files, and keeps its last words.
 
 READ_BYTES = 1 << 16  # what a pipe holds
 STACK_BYTES = 256 << 10  # of a pump's thread; only what is touched becomes resident
@@ -902,12 +902,12 @@ class Pump:
         start_new_thread(self._run, ())
 
     def caught_up(self) -> bool:
-        """Has all that was written so far been read and noted?"""
+        """Has everything written so far been read?"""
         with self._lock:
             return self.ended or not self._readable()
 
     def idle(self) -> bool:
-        """Has it been delivered as well?"""
+        """Has everything been delivered, too?"""
         with self._lock:
             return self.ended or not (self._carrying or self._readable() or any(target.waits for target in self.targets))
 
@@ -1028,7 +1028,7 @@ class Output:
         return all(pump.caught_up() for pump in self._pumps)
 
     def silent_s(self, now: float) -> float:
-        """For how long nothing has come, monotonic seconds; 0 where what comes does not pass by us."""
+        """Seconds without output; 0 if the output does not pass through us."""
         return now - max((pump.heard_at for pump in self._pumps), default=now)
 
     def words(self) -> list[Piece]:
@@ -1036,7 +1036,7 @@ class Output:
         return last_words([pump.pieces() for pump in self._pumps], WORDS_MAX)
 
     def deliver(self, limit_s: float) -> None:
-        """Wait until all of it has arrived."""
+        """Wait until all output is delivered, `limit_s` seconds at most."""
         deadline = time.monotonic() + limit_s
         for pump in self._unended:
             while not pump.idle() and time.monotonic() < deadline:
@@ -1163,7 +1163,7 @@ def handed_over(word: str) -> bytes:
 
 
 # --- protocol/channel.py
-# How to reach the controller: what the environment says of it.
+# How to reach the controller, from the environment.
 
 CHANNEL_VARIABLE = "FTSLURM_CHANNEL"
 
@@ -1289,7 +1289,7 @@ def last_notes(page: str) -> list[int | str]:
 
 
 # --- ending.py
-# How the command of an attempt ended: told once, with its last words.
+# How the command of an attempt ended: reported once, with its last words.
 
 class Ending:
     """From one start of the command to the report of its end."""
@@ -1311,7 +1311,7 @@ class Ending:
 
     @property
     def untold(self) -> bool:
-        """Has the command ended, and nobody knows yet?"""
+        """Has the command ended, and is that not reported yet?"""
         return self._command.status is not None and not self.told
 
     @property
@@ -1326,7 +1326,7 @@ class Ending:
         return 128 + self.killed_by if self.killed_by else os.WEXITSTATUS(self._command.status or 0)
 
     def settled(self, now: float) -> bool:
-        """Have its last words been read, or is there no more time for that? Whoever ended well has none to tell."""
+        """Have its last words been read, or is the time for that over? A command that succeeded needs none."""
         if not self._tell_by:
             self._at, self.asked, self._tell_by = time.time(), self._command.stopping, now + SETTLE_S
         return not self._command.status or now >= self._tell_by or self._output.caught_up()
@@ -1351,7 +1351,7 @@ class Ending:
 # Has the command printed nothing for too long?
 
 class Silence:
-    """Tells when the command has printed nothing for too long, and when it has again."""
+    """Reports when the command has printed nothing for too long, and when it prints again."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -1364,7 +1364,7 @@ class Silence:
         self._limit_s, self._since, self._told = limit_s, since, False
 
     def excuse(self, now: float) -> None:
-        """Nobody could print while all was stopped."""
+        """Do not count time in which all processes were stopped."""
         self._since = now
 
     def _silent_s(self, now: float) -> float:
@@ -1439,10 +1439,10 @@ def _bound(port: int) -> int:
 
 
 # --- protocol/hello.py
-# What a shim says of itself first, over every connection.
+# The first message of a shim on every connection.
 
 def count_in(env: Mapping[str, str], name: str) -> int:
-    """A number that Slurm has put there; 0 where it has not."""
+    """A number that Slurm set; 0 if it did not."""
     text = env.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
 
@@ -1467,14 +1467,14 @@ def hello(env: Mapping[str, str], rank: int, total: int, launch: int, address: s
 
 
 # --- protocol/connection.py
-# A connection to the controller: by one of its addresses, and proved.
+# Connects to the controller by one of its addresses, and verifies it.
 
 # Of a message that cannot be sent: the other side does not read, or is cut off. Then there is a new connection.
 SEND_TIMEOUT_S = 5.0
 
 
 class NobodyListens(OSError):
-    """Every address refuses: the host lives, and the controller does not."""
+    """Every address refused: the host is up, and the controller is not."""
 
 
 def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple[socket.socket, Link]:
@@ -1580,12 +1580,12 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Must all stand still that runs on it?"""
+        """Must everything that runs under the lease be stopped?"""
         return self._held_at is not None
 
     @property
     def pausing(self) -> bool:
-        """Do we expect to be stopped, or are we?"""
+        """Are we stopped, or about to be?"""
         return self._pause_at is not None
 
     def over(self, now: float) -> bool:
@@ -1593,7 +1593,7 @@ class Lease:
         return now >= self.until and not self.paused
 
     def wakes_at(self) -> float:
-        """When it runs out, or a pause that was announced has not come; infinite for never."""
+        """When it runs out, or an announced pause is overdue; infinite for never."""
         pause_over = float("inf") if self._pause_at is None else self._pause_at + PAUSE_S
         return min(float("inf") if self.paused else self.until, pause_over)
 
@@ -1602,7 +1602,7 @@ class Lease:
         self._lasts_s = seconds
 
     def renew(self, asked_at: float, answer: Message) -> None:
-        """An answer counts from when it was asked for: nobody knows how long it was on its way."""
+        """Renew from the time of the question, since the answer may have been on its way for long."""
         if self._lasts_s and not answer.get("let_go"):
             # From one that is itself cut off nothing is taken, and who has no lease yet gets none.
             until = asked_at + (0.0 if answer.get("cut_off") else self._lasts_s)
@@ -1615,13 +1615,13 @@ class Lease:
         self.why, self.until, self.paused = why, min(self.until, now), False
 
     def pause(self, now: float) -> bool:
-        """We are going to be stopped. Must the controller be asked to wait for us?"""
+        """Note that we are about to be stopped. Must the controller be asked to wait for us?"""
         if self._lasts_s:
             self._pause_at = now
         return self._lasts_s > 0
 
     def promised(self, answer: Message) -> None:
-        """What the controller says to that."""
+        """Take in the controller's answer to that."""
         self.paused = self.pausing and bool(answer.get("paused"))
 
     def not_stopped(self, now: float) -> bool:
@@ -1646,11 +1646,11 @@ class Lease:
 
 
 # --- protocol/talk.py
-# One conversation over as many connections as it takes: what was said arrives, in order and once.
+# A reliable stream over several connections: every message arrives, in order and once.
 
 class Talk:
-    """One side of a conversation over as many connections as it takes, without any of them: messages are numbered, kept
-    until the other side has them, and said again after a break; what comes twice is heard once."""
+    """One side of a reliable stream, without its connections: messages are numbered, kept
+    until the other side has them, and sent again after a break; duplicates are dropped."""
 
     def __init__(self) -> None:
         self.heard = 0  # number of the last message that came in
@@ -1681,7 +1681,7 @@ class Talk:
 
     @property
     def kept(self) -> list[Message]:
-        """What the other side may not have yet, in order."""
+        """The messages that the other side may not have yet, in order."""
         return list(self._kept)
 
 
@@ -1813,7 +1813,7 @@ class Guard:
 
 
 # --- protocol/line.py
-# The way to the controller: a conversation kept up over broken connections.
+# A session with the controller that survives broken connections.
 
 REDIAL_S = 3.0  # for one try; the first lost SYN is sent again after one second
 # The controller's host answers, and nobody listens there: ftrun has ended. Longer than a reload of a firewall's rules.
@@ -1828,7 +1828,7 @@ ORPHAN_GRACE_S, ORPHAN_KILL_WAIT_S = 20.0, 30.0
 
 
 class Line:
-    """The conversation with the controller, kept up over broken connections, and the lease that comes with its answers.
+    """A session with the controller that survives broken connections, and the lease that its answers renew.
 
     `poll` wakes when there is something for `listen`. Times are boot_s().
     """
@@ -1860,13 +1860,13 @@ class Line:
         self._use(sock, link)
 
     def say(self, message: Message) -> None:
-        """It arrives, sooner or later, or there is no controller any more."""
+        """Send the message. It arrives sooner or later, unless the controller has ended."""
         numbered = self._talk.say(message)
         if self._welcome:
             self._send(numbered)
 
     def listen(self) -> list[Message]:
-        """New messages. Raises: LinkError when the controller speaks another language."""
+        """New messages. Raises: LinkError when the controller's protocol is unknown."""
         if self._found is not None:
             os.read(self._wake_read, 16)
             found, self._found = self._found, None
@@ -1884,7 +1884,7 @@ class Line:
         return [message for message in messages if self._is_new(message)]
 
     def turn(self, now: float) -> None:
-        """What is due: a beat; a new connection where beats have had no answer; the end of all tries."""
+        """Do what is due: a beat, a new connection after unanswered beats, or giving up."""
         if self._welcome and now >= self._next_beat:
             if len(self._asked) >= MISSED_BEATS:
                 self._broken("it does not answer")
@@ -1896,7 +1896,7 @@ class Line:
             self.gone = self.gone or "ftrun has ended"
 
     def asked_to_end(self, now: float) -> None:
-        """Slurm has asked the step to end."""
+        """Note that Slurm has asked the step to end."""
         self._ends_by = now + ENDING_S
 
     def ending(self, now: float) -> bool:
@@ -1932,7 +1932,7 @@ class Line:
         return max(0.0, min(self._next_beat, refused, self.lease.wakes_at()) - now)
 
     def close(self) -> None:
-        """No word any more, and no try. The lease stays what it is. The connection ends with the process."""
+        """Send nothing more and do not reconnect. The lease stays as it is; the connection ends with the process."""
         self._give_up()
         self.gone = self.gone or "closed"
         try:

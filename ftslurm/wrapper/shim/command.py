@@ -1,4 +1,4 @@
-"""The user's command: started, watched, and stopped with all it left behind."""
+"""Starts, watches and stops the user's command, and all processes that it leaves behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def find_program(name: str, path: str) -> str:
 
 
 class Command:
-    """The user's command: started, watched, stopped with all it left behind. Speaks through what it returns."""
+    """The user's command, with all processes that it leaves behind. Reports through return values only."""
 
     def __init__(self, libc: ctypes.CDLL) -> None:
         self._libc = libc
@@ -103,7 +103,7 @@ class Command:
             os._exit(127)
 
     def reap(self) -> bool:
-        """Take in all that ended. True when no descendant is left: ECHILD of a subreaper is the proof."""
+        """Collect ended children. True when no descendant is left: ECHILD of a subreaper proves it."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -131,7 +131,7 @@ class Command:
         self._deadline = min(self._deadline, now + grace_s)
 
     def kill(self, now: float, kill_wait_s: float) -> None:
-        """SIGKILL to everything, at once: what stands still is not woken first. `press` sees to the rest."""
+        """SIGKILL everything at once, without waking stopped processes first. `press` does the rest."""
         self.stopping, self._deadline, self._kill_wait_s, self._kill_until = True, now, kill_wait_s, 0.0
         self.press(now)
 
@@ -150,7 +150,7 @@ class Command:
         return RESCAN_S if now >= self._deadline else self._deadline - now
 
     def freeze(self) -> None:
-        """Stop every process below us. Whoever has a SIGSTOP forks no more, so some rounds find them all."""
+        """SIGSTOP every process below us. A stopped process cannot fork, so some rounds find them all."""
         seen: set[int] = set()
         while new := [pid for pid in descendants(os.getpid()) if pid not in seen]:
             for pid in new:

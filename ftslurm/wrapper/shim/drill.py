@@ -1,4 +1,4 @@
-"""Faults that are injected on purpose."""
+"""Faults that the user injects on purpose."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Drill:
             raise ValueError(f"unknown drill {what!r}")
 
     def over(self) -> None:
-        """The attempt has ended, or is being stopped, which lets all run on anyway."""
+        """End the drill: the attempt has ended, or is being stopped."""
         if self._share:
             self._share = 0.0
             self._command.thaw()
@@ -55,7 +55,7 @@ class Drill:
         return max(0.0, self._turn_at - now) if self._share else None
 
     def press(self, now: float) -> None:
-        """Stop the tree, or let it go on, when it is time."""
+        """Stop or continue the process tree when it is time."""
         if not self._share or now < self._turn_at:
             return
         self._runs = not self._runs

@@ -1,4 +1,4 @@
-"""How the command of an attempt ended: told once, with its last words."""
+"""How the command of an attempt ended: reported once, with its last words."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Ending:
 
     @property
     def untold(self) -> bool:
-        """Has the command ended, and nobody knows yet?"""
+        """Has the command ended, and is that not reported yet?"""
         return self._command.status is not None and not self.told
 
     @property
@@ -47,7 +47,7 @@ class Ending:
         return 128 + self.killed_by if self.killed_by else os.WEXITSTATUS(self._command.status or 0)
 
     def settled(self, now: float) -> bool:
-        """Have its last words been read, or is there no more time for that? Whoever ended well has none to tell."""
+        """Have its last words been read, or is the time for that over? A command that succeeded needs none."""
         if not self._tell_by:
             self._at, self.asked, self._tell_by = time.time(), self._command.stopping, now + SETTLE_S
         return not self._command.status or now >= self._tell_by or self._output.caught_up()

@@ -1,4 +1,4 @@
-"""Whether anybody is told of a job, and where that is written. What tells them (teller.py) is loaded only if so."""
+"""Does anyone get notices of a job, and where do the addresses stand? Loads teller.py only if so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE = "notify.yaml"
 
 
 class Silent:
-    """Nobody is told."""
+    """Sends no notices."""
 
     def record(self, record: Record, past: Sequence[Record]) -> None:
         pass

@@ -36,7 +36,7 @@ def _none(why: str, interfaces: Mapping[str, Sequence[str]]) -> LaunchFailed:
 
 
 def _of_the_link(address: str) -> bool:
-    """Of no use without the name of an interface, which has another name elsewhere."""
+    """Is it a link-local address? It needs an interface name, which differs on other nodes."""
     return ip_address(address).is_link_local
 
 

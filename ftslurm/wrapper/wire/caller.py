@@ -62,7 +62,7 @@ class Caller:
         return True
 
     def send(self, message: Message) -> None:
-        """It arrives, sooner or later, unless the other side is gone for good."""
+        """Send the message. It arrives sooner or later, unless the other side has ended."""
         numbered = self._talk.say(dict(message))
         if len(self._talk.kept) > MAX_KEPT:
             self.close("too much waits for it")

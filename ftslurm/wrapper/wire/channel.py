@@ -157,7 +157,7 @@ class Server:
         return True
 
     def _turn_away(self) -> None:
-        """Whoever waits to be let in, with no descriptor left: it would keep the loop awake for ever."""
+        """Refuse a waiting connection when no descriptor is left: it would keep the loop awake for ever."""
         with self._spares.lent(), suppress(OSError):
             self._listener.accept()[0].close()
 
@@ -174,7 +174,7 @@ class Server:
             self._selector.modify(peer.sock, events, key.data)
 
     def proven(self, peer: Peer) -> None:
-        """It has said hello."""
+        """Note that the peer has said hello."""
         self._strangers.pop(peer, None)
 
     @property
@@ -183,7 +183,7 @@ class Server:
         return next((peer.since + STRANGER_S for peer in self._strangers), None)
 
     def sweep(self, now: float) -> None:
-        """Whoever has not said hello for so long does not want to."""
+        """Drop peers that have not said hello in time."""
         for peer in [peer for peer in self._strangers if now - peer.since >= STRANGER_S]:
             self.drop(peer, "it says nothing")
 

@@ -1,4 +1,4 @@
-"""What the command prints goes where the shim's own output goes, and its last is kept."""
+"""Passes the command's output to the shim's own streams or files, and keeps its last words."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Pump:
         start_new_thread(self._run, ())
 
     def caught_up(self) -> bool:
-        """Has all that was written so far been read and noted?"""
+        """Has everything written so far been read?"""
         with self._lock:
             return self.ended or not self._readable()
 
     def idle(self) -> bool:
-        """Has it been delivered as well?"""
+        """Has everything been delivered, too?"""
         with self._lock:
             return self.ended or not (self._carrying or self._readable() or any(target.waits for target in self.targets))
 
@@ -171,7 +171,7 @@ class Output:
         return all(pump.caught_up() for pump in self._pumps)
 
     def silent_s(self, now: float) -> float:
-        """For how long nothing has come, monotonic seconds; 0 where what comes does not pass by us."""
+        """Seconds without output; 0 if the output does not pass through us."""
         return now - max((pump.heard_at for pump in self._pumps), default=now)
 
     def words(self) -> list[Piece]:
@@ -179,7 +179,7 @@ class Output:
         return last_words([pump.pieces() for pump in self._pumps], WORDS_MAX)
 
     def deliver(self, limit_s: float) -> None:
-        """Wait until all of it has arrived."""
+        """Wait until all output is delivered, `limit_s` seconds at most."""
         deadline = time.monotonic() + limit_s
         for pump in self._unended:
             while not pump.idle() and time.monotonic() < deadline:

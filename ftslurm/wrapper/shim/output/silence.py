@@ -6,7 +6,7 @@ from ftslurm.wrapper.shim.output.output import Output
 
 
 class Silence:
-    """Tells when the command has printed nothing for too long, and when it has again."""
+    """Reports when the command has printed nothing for too long, and when it prints again."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -19,7 +19,7 @@ class Silence:
         self._limit_s, self._since, self._told = limit_s, since, False
 
     def excuse(self, now: float) -> None:
-        """Nobody could print while all was stopped."""
+        """Do not count time in which all processes were stopped."""
         self._since = now
 
     def _silent_s(self, now: float) -> float:

@@ -24,7 +24,7 @@ class Target:
 
     @property
     def waits(self) -> bool:
-        """For the end of a line?"""
+        """Does it wait for the end of a line?"""
         return bool(self._rest)
 
     def take(self, data: bytes) -> bool:
@@ -35,7 +35,7 @@ class Target:
         return self._write(self._labelled(data) if self._label else data)
 
     def end(self) -> None:
-        """No more will come."""
+        """Write what is left: the stream has ended."""
         rest, self._rest = self._rest, b""
         if rest:
             self._write(self._label + rest + b"\n")
@@ -72,7 +72,7 @@ class Target:
 
 
 def open_file(path: str, label: str) -> Target:
-    """At its end, with its folder. Raises: OSError."""
+    """Open it for appending; creates its folder. Raises: OSError."""
     folder = os.path.dirname(path) or "."
     make_folder(folder)
     open_to_all = os.stat(folder).st_mode & EVERYBODY_WRITES

@@ -1,1 +1,1 @@
-"""How shims, agents and ftrun talk: signed links, conversations that outlive them, and the lease that their answers renew."""
+"""How shims, agents and ftrun communicate: signed connections, sessions that survive them, and the lease that answers renew."""

@@ -1,4 +1,4 @@
-"""How to reach the controller: what the environment says of it."""
+"""How to reach the controller, from the environment."""
 
 from __future__ import annotations
 

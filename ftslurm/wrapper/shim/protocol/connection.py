@@ -1,4 +1,4 @@
-"""A connection to the controller: by one of its addresses, and proved."""
+"""Connects to the controller by one of its addresses, and verifies it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEND_TIMEOUT_S = 5.0
 
 
 class NobodyListens(OSError):
-    """Every address refuses: the host lives, and the controller does not."""
+    """Every address refused: the host is up, and the controller is not."""
 
 
 def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple[socket.socket, Link]:

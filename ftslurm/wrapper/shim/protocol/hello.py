@@ -1,4 +1,4 @@
-"""What a shim says of itself first, over every connection."""
+"""The first message of a shim on every connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def count_in(env: Mapping[str, str], name: str) -> int:
-    """A number that Slurm has put there; 0 where it has not."""
+    """A number that Slurm set; 0 if it did not."""
     text = env.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else 0
 

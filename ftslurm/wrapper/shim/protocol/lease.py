@@ -25,12 +25,12 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Must all stand still that runs on it?"""
+        """Must everything that runs under the lease be stopped?"""
         return self._held_at is not None
 
     @property
     def pausing(self) -> bool:
-        """Do we expect to be stopped, or are we?"""
+        """Are we stopped, or about to be?"""
         return self._pause_at is not None
 
     def over(self, now: float) -> bool:
@@ -38,7 +38,7 @@ class Lease:
         return now >= self.until and not self.paused
 
     def wakes_at(self) -> float:
-        """When it runs out, or a pause that was announced has not come; infinite for never."""
+        """When it runs out, or an announced pause is overdue; infinite for never."""
         pause_over = float("inf") if self._pause_at is None else self._pause_at + PAUSE_S
         return min(float("inf") if self.paused else self.until, pause_over)
 
@@ -47,7 +47,7 @@ class Lease:
         self._lasts_s = seconds
 
     def renew(self, asked_at: float, answer: Message) -> None:
-        """An answer counts from when it was asked for: nobody knows how long it was on its way."""
+        """Renew from the time of the question, since the answer may have been on its way for long."""
         if self._lasts_s and not answer.get("let_go"):
             # From one that is itself cut off nothing is taken, and who has no lease yet gets none.
             until = asked_at + (0.0 if answer.get("cut_off") else self._lasts_s)
@@ -60,13 +60,13 @@ class Lease:
         self.why, self.until, self.paused = why, min(self.until, now), False
 
     def pause(self, now: float) -> bool:
-        """We are going to be stopped. Must the controller be asked to wait for us?"""
+        """Note that we are about to be stopped. Must the controller be asked to wait for us?"""
         if self._lasts_s:
             self._pause_at = now
         return self._lasts_s > 0
 
     def promised(self, answer: Message) -> None:
-        """What the controller says to that."""
+        """Take in the controller's answer to that."""
         self.paused = self.pausing and bool(answer.get("paused"))
 
     def not_stopped(self, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""The way to the controller: a conversation kept up over broken connections."""
+"""A session with the controller that survives broken connections."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ORPHAN_GRACE_S, ORPHAN_KILL_WAIT_S = 20.0, 30.0
 
 
 class Line:
-    """The conversation with the controller, kept up over broken connections, and the lease that comes with its answers.
+    """A session with the controller that survives broken connections, and the lease that its answers renew.
 
     `poll` wakes when there is something for `listen`. Times are boot_s().
     """
@@ -62,13 +62,13 @@ class Line:
         self._use(sock, link)
 
     def say(self, message: Message) -> None:
-        """It arrives, sooner or later, or there is no controller any more."""
+        """Send the message. It arrives sooner or later, unless the controller has ended."""
         numbered = self._talk.say(message)
         if self._welcome:
             self._send(numbered)
 
     def listen(self) -> list[Message]:
-        """New messages. Raises: LinkError when the controller speaks another language."""
+        """New messages. Raises: LinkError when the controller's protocol is unknown."""
         if self._found is not None:
             os.read(self._wake_read, 16)
             found, self._found = self._found, None
@@ -86,7 +86,7 @@ class Line:
         return [message for message in messages if self._is_new(message)]
 
     def turn(self, now: float) -> None:
-        """What is due: a beat; a new connection where beats have had no answer; the end of all tries."""
+        """Do what is due: a beat, a new connection after unanswered beats, or giving up."""
         if self._welcome and now >= self._next_beat:
             if len(self._asked) >= MISSED_BEATS:
                 self._broken("it does not answer")
@@ -98,7 +98,7 @@ class Line:
             self.gone = self.gone or "ftrun has ended"
 
     def asked_to_end(self, now: float) -> None:
-        """Slurm has asked the step to end."""
+        """Note that Slurm has asked the step to end."""
         self._ends_by = now + ENDING_S
 
     def ending(self, now: float) -> bool:
@@ -134,7 +134,7 @@ class Line:
         return max(0.0, min(self._next_beat, refused, self.lease.wakes_at()) - now)
 
     def close(self) -> None:
-        """No word any more, and no try. The lease stays what it is. The connection ends with the process."""
+        """Send nothing more and do not reconnect. The lease stays as it is; the connection ends with the process."""
         self._give_up()
         self.gone = self.gone or "closed"
         try:

@@ -1,4 +1,4 @@
-"""One conversation over as many connections as it takes: what was said arrives, in order and once."""
+"""A reliable stream over several connections: every message arrives, in order and once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ftslurm.wrapper.shim.protocol.messages import Message
 
 
 class Talk:
-    """One side of a conversation over as many connections as it takes, without any of them: messages are numbered, kept
-    until the other side has them, and said again after a break; what comes twice is heard once."""
+    """One side of a reliable stream, without its connections: messages are numbered, kept
+    until the other side has them, and sent again after a break; duplicates are dropped."""
 
     def __init__(self) -> None:
         self.heard = 0  # number of the last message that came in
@@ -40,5 +40,5 @@ class Talk:
 
     @property
     def kept(self) -> list[Message]:
-        """What the other side may not have yet, in order."""
+        """The messages that the other side may not have yet, in order."""
         return list(self._kept)
