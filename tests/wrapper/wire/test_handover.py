@@ -64,7 +64,7 @@ def test_a_credential_for_somebody_else_is_none_for_us(socket: str) -> None:
 def test_a_credential_that_somebody_else_has_made_is_not_taken(socket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     word = munge_word(SECRET, os.geteuid(), socket)
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    with pytest.raises(ValueError, match="and not of 4711"):
+    with pytest.raises(ValueError, match="not to user 4711"):
         handed_over(word)
 
 
