@@ -22,6 +22,8 @@ from ftslurm.model.settings.tree import Settings
 
 # Of the time after which it is cut off: then slurmctld is asked. Beats come three times in it, so one may be late.
 ASK_SHARE = 0.8
+# Where slurmctld's word is all that counts, as most nodes are silent: earlier, so that its next word comes before the last ends.
+ASK_AGAIN_SHARE = 0.5
 
 
 def longest_s(settings: Settings) -> float:
@@ -38,6 +40,7 @@ class Touch:
     _answered: dict[Hashable, dict[int, float]] = field(default_factory=dict)  # caller -> beat -> when it was answered
     _slurm_at: float = float("-inf")
     _asked_at: float = float("-inf")
+    _unanswered_since: float | None = None  # the first question to slurmctld since its last answer
 
     def new_step(self, agents: Collection[str]) -> None:
         """Its nodes may be others. agents: nodes whose agents stay; their conversations go on."""
@@ -65,18 +68,25 @@ class Touch:
 
     def slurm(self, now: float) -> None:
         """slurmctld has said that the job runs."""
-        self._slurm_at = now
+        self._slurm_at, self._unanswered_since = now, None
 
     def cut_off(self, now: float) -> bool:
         """A single node has nobody on another side who could start it anew."""
         return len(self._nodes) > 1 and now - self._last > self.limit_s
 
+    def slurm_is_silent(self, now: float) -> bool:
+        """It was asked, and has had the time to answer since. Before that nobody can say that we are out of touch with it."""
+        return self._unanswered_since is not None and now - self._unanswered_since > (1 - ASK_SHARE) * self.limit_s
+
     def asks(self, now: float) -> bool:
         """Is slurmctld to be asked, lest we be cut off? Not again before it had the time to answer."""
-        wait_s = ASK_SHARE * self.limit_s
-        if len(self._nodes) < 2 or now - self._last < wait_s or now - self._asked_at < self.limit_s - wait_s:
+        share = ASK_AGAIN_SHARE if self._slurm_at == self._last else ASK_SHARE
+        early = now - self._last < share * self.limit_s
+        if len(self._nodes) < 2 or early or now - self._asked_at < (1 - ASK_SHARE) * self.limit_s:
             return False
         self._asked_at = now
+        if self._unanswered_since is None:
+            self._unanswered_since = now
         return True
 
     @property

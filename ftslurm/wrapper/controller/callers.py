@@ -65,7 +65,8 @@ class Callers:
         self._clock, self._limits, self._drop = clock, limits, drop
         self._leaving: dict[int, Caller] = {}  # shims that were let go and are still there
         self._touch = Touch(limits.silence_s)
-        self._cut_off = False
+        self._cut_off = False  # no lease is renewed
+        self._alone = False  # and that was said
         self._launch = 0  # how often a step was launched
         self._size = 0  # tasks of the step, 0 until the first has said it
         self._step: StepHandle | None = None
@@ -256,10 +257,12 @@ class Callers:
 
     def _touched(self, now: float) -> Sequence[Event]:
         """Looked at before each answer: of what was found for the nodes of one step, nothing holds for those of the next."""
-        before, self._cut_off = self._cut_off, self._touch.cut_off(now)
-        if before == self._cut_off:
+        self._cut_off = self._touch.cut_off(now)
+        alone = self._cut_off and (self._alone or self._touch.slurm_is_silent(now))
+        if alone == self._alone:
             return ()
-        return (CutOff(),) if self._cut_off else (InTouch(),)
+        self._alone = alone
+        return (CutOff(),) if alone else (InTouch(),)
 
     def _ask_whether_it_runs(self) -> None:
         if self.runs():

@@ -73,9 +73,35 @@ def test_slurmctld_is_asked_before_it_comes_to_that_and_its_word_is_enough() -> 
     assert stage.touch.asks(stage.now) and not stage.cut_off
     assert not stage.touch.asks(stage.now + 1.0), "it is being asked"
     stage.touch.slurm(stage.now)
-    assert not stage.touch.asks(stage.now + 10.0) and not stage.touch.cut_off(stage.now + LIMIT_S)
-    assert stage.touch.asks(stage.now + 12.0), "and again, for as long as it matters"
+    assert not stage.touch.asks(stage.now + 7.0) and not stage.touch.cut_off(stage.now + LIMIT_S)
+    assert stage.touch.asks(stage.now + 8.0), "and again, for as long as it matters"
     assert stage.touch.cut_off(stage.now + LIMIT_S + 0.1)
+
+
+def test_with_one_of_two_nodes_dead_it_goes_on_by_slurmctlds_word_and_nobody_says_that_slurmctld_is_away() -> None:
+    """The node that is left beats every 5 s, and only then is anything looked at; slurmctld takes 2 s for each answer."""
+    stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
+    asked: list[float] = []
+    cut_off = 0
+    for _ in range(40):
+        stage.beats(BEAT_S, "n1")
+        asked += [stage.now] if stage.touch.asks(stage.now) else []
+        cut_off += stage.cut_off
+        assert not (stage.cut_off and stage.touch.slurm_is_silent(stage.now))
+        if asked and asked[-1] == stage.now:
+            stage.touch.slurm(stage.now + 2.0)
+    assert cut_off <= 1, "at first, perhaps, between two beats"
+    assert len(asked) <= 20, "no more than every other beat"
+
+
+def test_a_slurmctld_that_was_asked_and_does_not_answer_is_silent() -> None:
+    stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
+    stage.beats(2 * BEAT_S, "n1")
+    assert stage.touch.asks(stage.now) and not stage.touch.slurm_is_silent(stage.now)
+    stage.beats(BEAT_S, "n1")
+    assert stage.touch.asks(stage.now) and stage.touch.slurm_is_silent(stage.now), "asked again, and silent since the first time"
+    stage.touch.slurm(stage.now)
+    assert not stage.touch.slurm_is_silent(stage.now)
 
 
 def test_what_waited_in_a_socket_while_it_stood_still_is_no_touch() -> None:
