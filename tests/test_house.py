@@ -27,7 +27,6 @@ MANY_LINES = {
 MANY_ATTRIBUTES = {
     "ftslurm/model/settings/tree.py:Settings": (TABLE, "one leaf each"),
     "ftslurm/model/folds/history.py:History": (60, "the fold of some thirty kinds of records; its groups should be values"),
-    "ftslurm/policies/judge/phases.py:RunFacts": (42, "what is fixed for one ftrun; its groups should be values"),
     "ftslurm/policies/ladder/ladder.py:Situation": (32, "all that a rung may ask for"),
     "ftslurm/report/account/job.py:JobAccount": (30, "one figure each, as people read them"),
     "ftslurm/sdk/nvrx_config.py:FaultToleranceConfig": (TABLE, "the fields of ft_launcher's own class"),
@@ -35,11 +34,7 @@ MANY_ATTRIBUTES = {
     "ftslurm/cli/ft_launcher_options.py:Launch": (30, "one option each"),
 }
 MANY_MODULES = {}
-MANY_WRITERS = {
-    ("ftslurm/wrapper/shim/ending.py:Ending", "told"): (3, "of the shim's loop"),
-    ("ftslurm/wrapper/shim/protocol/link.py:Link", "outbox"): (3, "of the shim's loop"),
-    ("ftslurm/wrapper/wire/caller.py:Caller", "owner"): (3, "who it is, is found out in several ways"),
-}
+MANY_WRITERS: dict[tuple[str, str], tuple[int, str]] = {}
 
 
 @pytest.fixture(scope="module")

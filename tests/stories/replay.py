@@ -29,6 +29,7 @@ from ftslurm.model.shares import Share
 from ftslurm.model.verdict import Piece, RankEnd, Verdict
 from ftslurm.policies.diagnose.spread import on_the_whole
 from ftslurm.policies.judge.judge import Judge, Phase, RunFacts
+from ftslurm.policies.judge.phases import EarlierRuns, Environments, WhyNot
 from ftslurm.report.card import LastCard, last_card, lines
 
 T = TypeVar("T")
@@ -312,9 +313,10 @@ class Job:
         history = fold(self.ledger)
         runs = sum(isinstance(record, rec.RunBegan) for record in self.ledger)
         self.facts = RunFacts(
-            f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, user_env=frozenset(user_env), can=frozenset(able),
-            remembered=remembered or {}, width=width, number=7, no_swap=no_swap, granted=tuple(granted), batch_node=batch_node,
-            submit_time=submit_time, clean_ups=tuple(map(CleanUpTook, clean_ups)), beside=beside, hidden=hidden,
+            f"run{runs}", "7", "c", schedule, step_key, "train", self.nodes, can=frozenset(able),
+            remembered=remembered or {}, width=width, number=7, why_not=WhyNot(swap=no_swap), granted=tuple(granted), batch_node=batch_node,
+            submit_time=submit_time, clean_ups=tuple(map(CleanUpTook, clean_ups)), earlier=EarlierRuns(beside=beside),
+            env=Environments(user=frozenset(user_env), hidden=hidden),
         )  # fmt: skip
         self.judge = Judge(self.settings, history, self.facts)
         self.tasks = tasks_on(self.nodes, per_node)
@@ -438,8 +440,8 @@ class Job:
         self.jump(gap_s)
         return Job(
             settings or self.settings, past=self.ledger, schedule=self.facts.schedule + 1, nodes=nodes or self.nodes,
-            per_node=self.per_node, can=self.facts.can, step_key=self.facts.step_key, user_env=self.facts.user_env, now=self.now,
-            diagnose=self.diagnose, remembered=self.facts.remembered, width=self.facts.width, submit_time=submit_time, hidden=self.facts.hidden,
+            per_node=self.per_node, can=self.facts.can, step_key=self.facts.step_key, user_env=self.facts.env.user, now=self.now,
+            diagnose=self.diagnose, remembered=self.facts.remembered, width=self.facts.width, submit_time=submit_time, hidden=self.facts.env.hidden,
         )  # fmt: skip
 
     # --- asking what it did

@@ -14,6 +14,7 @@ from ftslurm.model.devices import FaultClass
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.launching import LOOK_AGAIN_S
+from ftslurm.policies.judge.phases import EarlierRuns
 from ftslurm.policies.judge.settling import LAUNCHES_AGAIN
 from ftslurm.policies.judge.state import IDLE_LOOK, SIGINT, SIGTERM
 from ftslurm.policies.lease.predecessors import predecessors
@@ -24,7 +25,7 @@ from tests.stories.replay import RUNNING, SILENT, Job, fault
 def test_how_the_scheduling_before_ended_is_written_before_the_next_begins() -> None:
     job = Job()
     ended = (rec.TroubleSeen(1.0, 1, "node", "the batch node n1 died"), rec.AttemptEnded(1.0, 1, {"unknown": 4}))
-    job.judge.facts = replace(job.facts, schedule=1, batch_node="n2", cut_short=ended)
+    job.judge.facts = replace(job.facts, schedule=1, batch_node="n2", earlier=EarlierRuns(cut_short=ended))
     job.tell(ev.Begun())
     written = [decision.record for decision in job.did(do.Remember)]
     assert tuple(written[:2]) == ended
@@ -47,7 +48,7 @@ def held(*over: str) -> Job:
     """The step does not come up, since srun waits for nodes. over: steps of the first ftrun."""
     job = Job(can=frozenset({"ask", "requeue", "probe", "steps"}))
     job.reachable = True
-    job.judge.facts = replace(job.facts, steps_over=frozenset(over))
+    job.judge.facts = replace(job.facts, earlier=EarlierRuns(steps_over=frozenset(over)))
     job.silent = {do.LaunchStep}
     job.tell(ev.Begun())
     return job
@@ -115,12 +116,12 @@ def test_so_it_is_where_the_step_was_launched_beside_another(listed: frozenset[s
 # --- its ranks may still run, and Slurm lets steps run side by side
 
 
-def after_a_kill(**known: Any) -> Job:
-    """Called again by the script, on the nodes of an ftrun that was killed."""
+def after_a_kill(here: tuple[str, ...] = ("n1", "n2"), **known: Any) -> Job:
+    """Called again by the script, on the nodes of an ftrun that was killed. here: nodes that the job has now."""
     job = Job(can=frozenset({"ask", "requeue", "probe", "steps"}))
     nodes = frozenset({"n1", "n2"})
     killed = {"unproven": dict.fromkeys(nodes, "killed"), "killed": nodes, "steps_over": frozenset({"7.0"})}
-    job.judge.facts = replace(job.facts, **{**killed, **known})
+    job.judge.facts = replace(job.facts, nodes=here, earlier=EarlierRuns(**{**killed, **known}))
     job.tell(ev.Begun())
     assert not job.did(do.LaunchStep) and ": killed" in job.said
     return job
@@ -155,7 +156,7 @@ def test_after_a_kill_a_node_that_is_down_cannot_say_what_still_runs_there() -> 
 @pytest.mark.parametrize(
     "known",
     [
-        {"nodes": ("n1", "n3")},  # a donor's, or one that the job has no more
+        {"here": ("n1", "n3")},  # a donor's, or one that the job has no more
         {"unproven": {"n1": "killed", "n2": "silent"}, "killed": frozenset({"n1"})},
         {"steps_over": frozenset()},
     ],
@@ -212,7 +213,7 @@ def test_the_donors_of_an_ftrun_that_was_killed_are_ended_by_the_next() -> None:
     ]  # fmt: skip
     left = predecessors(records, 1, gone=lambda began: began.run != "runs").loans()
     job = Job()
-    job.judge.facts = replace(job.facts, loans_left=left)
+    job.judge.facts = replace(job.facts, earlier=EarlierRuns(loans_left=left))
     job.tell(ev.Begun())
     assert job.did(do.EndLoans) == [do.EndLoans((909,))]
 

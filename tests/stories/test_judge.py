@@ -16,6 +16,7 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.parts.agents import AGENT_AGAIN_S, AGENT_COMES_S, AGENT_MAX_S
 from ftslurm.policies.judge.parts.slurm import FRESH_S
+from ftslurm.policies.judge.phases import EarlierRuns
 from ftslurm.policies.judge.settling import GATHERS_S, LAUNCHES_AGAIN
 from tests.stories.replay import (
     HOUR_S,
@@ -163,7 +164,7 @@ def test_a_requeue_that_is_slurm_s_own_is_not_put_down_to_the_remedy_before_it()
     first.shows(fault())
     again = Job(past=first.ledger, schedule=1)
     dead = (rec.TroubleSeen(1.0, 2, "node", "the batch node n1 died"), rec.AttemptEnded(1.0, 2, {"unknown": 4}))
-    again.judge.facts = replace(again.facts, cut_short=dead)
+    again.judge.facts = replace(again.facts, earlier=EarlierRuns(cut_short=dead))
     again.begin()
     assert again.counters == (2, 1, 3) and reason(again) == ("requeue-by-slurm", "node")
     again.shows(fault())

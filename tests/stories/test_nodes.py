@@ -17,6 +17,7 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.nodes import PROBE_AGAIN_S
+from ftslurm.policies.judge.phases import EarlierRuns
 from ftslurm.policies.lease.predecessors import predecessors
 from ftslurm.policies.lease.touch import longest_s
 from tests.stories.replay import SILENT, START, Job, fault
@@ -261,7 +262,7 @@ class LauncherDies(Job):
 def test_requeued_by_slurm_away_from_a_dead_node_a_job_waits_for_the_leases_there() -> None:
     """Slurm lets it run again when the node is down, which says nothing of the ranks on it."""
     job = Job()
-    job.judge.facts = replace(job.facts, unproven={"n9": "Slurm says DOWN*"})
+    job.judge.facts = replace(job.facts, earlier=EarlierRuns({"n9": "Slurm says DOWN*"}))
     job.tell(ev.Begun())
     assert not job.did(do.LaunchStep) and "n9: Slurm says DOWN*" in job.said
     job.wait(longest_s(Settings()) - 1.0)

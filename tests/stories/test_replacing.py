@@ -19,6 +19,7 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.shares import Share
 from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.parts.spares import LOOK_COUNTS_S
+from ftslurm.policies.judge.phases import WhyNot
 from ftslurm.policies.judge.state import IDLE_LOOK
 from tests.stories.replay import RUNNING, SIGINT, SIGTERM, SIGUSR1, START, Job, fault, tasks_in
 
@@ -94,7 +95,7 @@ def test_a_node_that_slurm_calls_down_is_given_back_as_well() -> None:
 def test_a_step_that_slurm_would_refuse_is_not_asked_for(cpus: tuple[int, int], rung: str) -> None:
     """Memory by CPU, as many CPUs not on each node, and one srun for all: the next rung is chosen while the old step is there."""
     job = Job(ON_LOAN, can=CAN, width=2)
-    job.judge.facts = replace(job.facts, no_split="an MPI step cannot span two jobs (--mpi)")
+    job.judge.facts = replace(job.facts, why_not=WhyNot(split="an MPI step cannot span two jobs (--mpi)"))
     job.shares = tuple(Share(number) for number in cpus)
     job.donors = ["n9"]
     job.begin()

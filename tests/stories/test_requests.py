@@ -19,6 +19,7 @@ from ftslurm.model.folds.history import fold
 from ftslurm.model.rungs import Rung
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.judge import Phase
+from ftslurm.policies.judge.phases import EarlierRuns
 from tests.stories.replay import RUNNING, SILENT, Job, fault
 
 SPARE = {"nodes": ("n1", "n2", "n3"), "width": 2, "can": ("ask", "requeue", "probe", "replace", "release")}
@@ -63,7 +64,7 @@ def launching() -> Job:
 
 def awaiting_leases() -> Job:
     job = Job()
-    job.facts = replace(job.facts, unproven={"n2": "the ftrun before this one was killed"})
+    job.facts = replace(job.facts, earlier=EarlierRuns({"n2": "the ftrun before this one was killed"}))
     job.judge.facts = job.facts
     job.tell(ev.Begun())
     return job

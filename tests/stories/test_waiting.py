@@ -10,6 +10,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import last_wait, summarise
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.judge.ending import TELL_STEP_S
+from ftslurm.policies.judge.phases import OutputPlace
 from ftslurm.policies.judge.settling import TELL_S
 from tests.stories.replay import RUNNING, SILENT, Job, fault
 
@@ -177,7 +178,7 @@ def test_a_rank_that_starts_alone_has_a_banner_too() -> None:
 
 def test_where_the_output_goes_is_written_down() -> None:
     job = Job()
-    job.judge.facts = replace(job.facts, output=rec.OutputTo(0.0, "", ("/log",)))
+    job.judge.facts = replace(job.facts, output=OutputPlace(rec.OutputTo(0.0, "", ("/log",))))
     job.begin()
     (told,) = job.recorded(rec.OutputTo)
     assert (told.at, told.run, told.files) == (job.recorded(rec.RunBegan)[0].at, job.facts.run, ("/log",))

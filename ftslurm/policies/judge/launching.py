@@ -41,21 +41,20 @@ def _beside(steps: Collection[str]) -> Say:
 
 class Launching(Settling):
     def _begun(self, _: ev.Begun, now: Now) -> list[Decision]:
-        f = self.facts
-        self._launch.begin_run(now.mono, f.beside)
+        f, me = self.facts, self.facts.process
+        self._launch.begin_run(now.mono, f.earlier.beside)
         began = rec.RunBegan(
             now.unix, f.run, f.job, f.cluster, f.schedule, f.step_key, f.command, fold_nodes(f.nodes), f.start_time,
-            f.name, f.launcher, f.version, f.host, f.pid, budgets(self.settings), f.number,
-            self.settings.cleanup_grace_s, f.batch_node, f.pid_space, len({*f.nodes, *f.granted}), f.started, f.submit_time,
-            f.log, f.labels,
+            f.name, f.launcher, me.version, me.host, me.pid, budgets(self.settings), f.number, self.settings.cleanup_grace_s,
+            f.batch_node, me.pid_space, len({*f.nodes, *f.granted}), me.started, f.submit_time, f.output.log, f.output.labels,
         )  # fmt: skip
         last = self.history.last_run
         forgotten = self.history.lent.values() if last is not None and f.schedule > last.schedule else ()
-        loans = self._loans.end([*forgotten, *f.loans_left])  # whose ftrun could not end them
+        loans = self._loans.end([*forgotten, *f.earlier.loans_left])  # whose ftrun could not end them
         known = {node: why for node, why in f.remembered.items() if node in f.nodes}
         warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]
-        before = [self._note(record) for record in f.cut_short]
-        output = [self._note(replace(f.output, at=now.unix, run=f.run))] if f.output is not None else []
+        before = [self._note(record) for record in f.earlier.cut_short]
+        output = [self._note(replace(f.output.files, at=now.unix, run=f.run))] if f.output.files is not None else []
         begun: list[Decision] = [
             *before,
             self._note(began, vital=True),
@@ -63,7 +62,7 @@ class Launching(Settling):
             *warned,
             *read_at_begin(self.settings, self.history, self.facts),
         ]
-        return [*loans, *begun, *(self._await_others(now) if f.unproven else self._first_launch(now))]
+        return [*loans, *begun, *(self._await_others(now) if f.earlier.unproven else self._first_launch(now))]
 
     def _await_others(self, now: Now) -> list[Decision]:
         """The job was requeued by Slurm itself, away from a node that could not say whether its ranks have ended; or the ftrun
@@ -72,12 +71,12 @@ class Launching(Settling):
         wait_s = longest_s(self.settings)
         self._timers.only({Timer.OTHERS: now.mono + wait_s})
         nodes_of: dict[str, set[str]] = {}
-        for node, why in self.facts.unproven.items():
+        for node, why in self.facts.earlier.unproven.items():
             nodes_of.setdefault(why, set()).add(node)
         where = "; ".join(sorted(f"{fold_nodes(nodes)}: {why}" for why, nodes in nodes_of.items()))
         sooner = ", or Slurm lists no step of theirs any more" if self._slurm_knows_of_others else ""
         said = f"waiting {wait_s:g} s, until the leases of ranks that may still run have run out{sooner} ({where})"
-        nodes = fold_nodes(self.facts.unproven)
+        nodes = fold_nodes(self.facts.earlier.unproven)
         return [*self._wait_for(f"the leases of ranks on {nodes}", wait_s, now, said), *self._look_for_others(now)]
 
     @property
@@ -86,7 +85,12 @@ class Launching(Settling):
         part it says nothing here."""
         f = self.facts
         lists = {Capability.ASK, Capability.STEPS} <= f.can
-        return lists and bool(f.steps_over) and f.unproven.keys() == f.killed and f.killed <= set(f.nodes)
+        return (
+            lists
+            and bool(f.earlier.steps_over)
+            and f.earlier.unproven.keys() == f.earlier.killed
+            and f.earlier.killed <= set(f.nodes)
+        )
 
     def _look_for_others(self, now: Now) -> list[Decision]:
         if Timer.OTHERS not in self._timers or not self._slurm_knows_of_others:
@@ -98,8 +102,8 @@ class Launching(Settling):
         """Where none is, it remains that no node is down, which could not say anything."""
         if not self._slurm_knows_of_others or event.steps is None:
             return []
-        self._launch.others_listed(event.steps if event.steps <= self.facts.steps_over else None)
-        if event.steps & self.facts.steps_over or Timer.ASK in self._timers:
+        self._launch.others_listed(event.steps if event.steps <= self.facts.earlier.steps_over else None)
+        if event.steps & self.facts.earlier.steps_over or Timer.ASK in self._timers:
             return []
         self._launch.no_others_listed()
         return [self._ask_slurm(now)]
@@ -108,7 +112,12 @@ class Launching(Settling):
         self._take(event, now)
         unlisted = self._launch.others_unlisted
         self._launch.no_others_listed(False)
-        if Timer.OTHERS not in self._timers or not unlisted or event.error or self.facts.killed & dict(event.bad_nodes).keys():
+        if (
+            Timer.OTHERS not in self._timers
+            or not unlisted
+            or event.error
+            or self.facts.earlier.killed & dict(event.bad_nodes).keys()
+        ):
             return []
         self._timers.stop(Timer.OTHERS)
         return self._first_launch(now)
@@ -183,7 +192,7 @@ class Launching(Settling):
             return self._ask_for_a_step_again(now)
         theirs = event.steps - self._launch.own  # of our own everything had ended before the next was launched
         leases_over = now.mono - self._launch.run_began_at >= longest_s(self.settings)
-        if not theirs <= self.facts.steps_over or (theirs and not leases_over):
+        if not theirs <= self.facts.earlier.steps_over or (theirs and not leases_over):
             return []  # a step of somebody else is waited for, as srun does
         self._launch.beside()
         return [_beside(event.steps), *self._kill_step(Afterwards(ThenLaunch(), ThenLauncherStays()), now)]

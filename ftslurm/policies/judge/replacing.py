@@ -75,7 +75,7 @@ class Replacing(Starting):
 
     def _around(self, now: Now) -> Around:
         used = {*self.facts.nodes, *self._kept_out(now), *(self._places.layout.nodes if self._places.layout else ())}
-        return Around(now, self._spares(now), frozenset(used), self._devices.there, self.facts.no_donor)
+        return Around(now, self._spares(now), frozenset(used), self._devices.there, self.facts.why_not.donor)
 
     def _searched(self, search: ReplacementSearch, found: list[Decision], now: Now) -> list[Decision]:
         self._written(found)

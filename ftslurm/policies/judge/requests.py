@@ -67,7 +67,7 @@ class Requests(Interrupting):
         return [self._answer(request, False, why, now), said]
 
     def _answer(self, request: Request, ok: bool, text: str, now: Now) -> Decision:
-        node = self.facts.batch_node or self.facts.host
+        node = self.facts.batch_node or self.facts.process.host
         return self._note(rec.RequestAnswered(now.unix, self.facts.run, request.number, ok, text, self._of_attempt, node))
 
     @property

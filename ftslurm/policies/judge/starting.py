@@ -48,7 +48,7 @@ class Starting(Ending):
         self._enter(Phase.RUNNING)
         self._places.start(self._tasks)
         self._anew(number, started=True)
-        if self.settings.rendezvous == "torch" and "MASTER_PORT" not in self.facts.user_env:
+        if self.settings.rendezvous == "torch" and "MASTER_PORT" not in self.facts.env.user:
             self._attempt.port = self._tasks[0].free_port
         self._fence.let_go_at = None
         told = self._to_be_told(now)
@@ -134,7 +134,7 @@ class Starting(Ending):
         # What another ftrun of the script did is none of this one's starts.
         last = (self._decided.rung, self._decided.cause) if self._decided else self.history.scheduled_by
         shared = restart_env(*last, fold_nodes(self._kept_out(now)))
-        shared |= self.facts.sdk_env
+        shared |= self.facts.env.sdk
         if self._hangs.calculated and _FT_CONFIG in shared:  # without a configuration every section is taken in as it comes
             from ftslurm.model.settings.ft_config import with_calculated
 
@@ -147,9 +147,9 @@ class Starting(Ending):
         }
         if self._places.layout is not None:
             step = self._launch.own_step(self._places.lent)
-            placed = placed_env(self._tasks, self._places.layout, self.facts.slurm_env, self.facts.number, step)
+            placed = placed_env(self._tasks, self._places.layout, self.facts.env.slurm, self.facts.number, step)
             own = {rank: own[rank] | placed[rank] for rank in own}
-        st, users = self.settings, self.facts.user_env
+        st, users = self.settings, self.facts.env.user
         if "nvrx" in st.provide:
             nvrx = nvrx_env(self._tasks, users)
             own = {rank: own[rank] | nvrx[rank] for rank in own}

@@ -172,14 +172,14 @@ class JudgeState:
         """attempt: as it would be, in place of what it is."""
         return situation_of(
             trouble, attempt or self._attempt, self._tasks, self._shown(), self._slurm.answer, self.history, self.settings,
-            now.unix, self.facts.can, self.facts.remembered, self._held_back(now), self.facts.no_donor, self._chosen(),
-            self.facts.no_swap or self._no_split(),
+            now.unix, self.facts.can, self.facts.remembered, self._held_back(now), self.facts.why_not.donor, self._chosen(),
+            self.facts.why_not.swap or self._no_split(),
         )  # fmt: skip
 
     def _no_split(self) -> str:
         """Slurm would refuse the step that comes in the place of this one; the next rung needs nothing of the kind."""
         uneven = len({share.cpus for share in self._shares()}) > 1
-        why = self.facts.no_split if uneven else ""
+        why = self.facts.why_not.split if uneven else ""
         return f"its nodes have different numbers of CPUs, memory is counted by them, and {why}" if why else ""
 
     def _shares(self) -> tuple[Share, ...]:

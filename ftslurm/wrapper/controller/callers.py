@@ -186,7 +186,8 @@ class Callers:
 
     def _introduced(self, peer: Peer, hello: wire.ShimHello | wire.AgentHello | DrillAsked) -> Sequence[Event]:
         if isinstance(hello, DrillAsked):
-            peer.owner, number = _Asker(), id(peer)
+            number = id(peer)
+            peer.belong_to(_Asker())
             self.askers[number] = peer
             return (replace(hello, asker=number),)
         if isinstance(hello, wire.AgentHello):
@@ -230,7 +231,7 @@ class Callers:
             raise WireError(f"a second connection for {owner}")
         elif caller.let_go and callers is not self._leaving:
             raise WireError(f"{owner} could not be understood and is lost")
-        peer.owner = caller
+        peer.belong_to(caller)
         now = self._clock.mono()
         news = self.contact.record_connection(owner, node, now)
         before = caller.use(peer, hello.has, self._cut_off)  # which may find that it has gone again

@@ -48,7 +48,7 @@ from ftslurm.model.settings.tree import Resolved, Settings, port_range
 from ftslurm.model.text import counted, visible
 from ftslurm.model.values import dataclass
 from ftslurm.policies.judge.judge import Judge
-from ftslurm.policies.judge.phases import RunFacts
+from ftslurm.policies.judge.phases import EarlierRuns, Environments, OutputPlace, OwnProcess, RunFacts, WhyNot
 from ftslurm.policies.lease.predecessors import predecessors
 from ftslurm.policies.lease.take_over import cut_short, may_take_over
 from ftslurm.sdk.page import start_ticks
@@ -252,13 +252,14 @@ def _run_on_slurm(order: Order, site: Site, store: Store) -> int:
     # One that was killed while it waited for a donor has not written down which.
     orphans = lenders.submitted() if before.died_alone() else ()
     loans = tuple(dict.fromkeys((*before.loans(), *orphans)))
-    facts = replace(facts, unproven=unproven, killed=killed, steps_over=before.steps_over(), loans_left=loans)
-    if facts.steps_over and facts.missing:
+    earlier = EarlierRuns(unproven, killed, steps_over=before.steps_over(), loans_left=loans)
+    if earlier.steps_over and facts.missing:
         listed = scheduler.steps().steps or frozenset()
-        facts = replace(facts, beside=bool(listed) and listed <= facts.steps_over)
+        earlier = replace(earlier, beside=bool(listed) and listed <= earlier.steps_over)
     if history.last_run is not None and history.last_run.schedule < allocation.restarts:
         down = _down(frozenset({history.last_run.batch_node}), client)
-        facts = replace(facts, cut_short=cut_short(records, allocation.restarts, down or {}, Clock().now().unix))
+        earlier = replace(earlier, cut_short=cut_short(records, allocation.restarts, down or {}, Clock().now().unix))
+    facts = replace(facts, earlier=earlier)
     controller = _controller(
         order, site.settings, history, facts, journal, launcher, scheduler, [socket.gethostname()], memory,
         lambda: _runs(client, allocation), ports=site.settings.ports or srun_ports(config), munge=munge_socket(config),
@@ -310,7 +311,8 @@ def _controller(
     own_logs = _rank_logs(settings)
     if own_logs is not None and (place := own_logs.place_of_errors()):
         log, labels = place
-    facts = replace(facts, output=output_to(files, ranks, own_logs.as_text() if own_logs else ""), log=log, labels=labels)
+    kept = output_to(files, ranks, own_logs.as_text() if own_logs else "")
+    facts = replace(facts, output=OutputPlace(kept, log, labels))
     if settings.catalogs:
         diagnosis.load()  # what is wrong with a site's own file is said before the job begins
     meaning = fault_lookup(settings.user_induced, settings.catalogs)
@@ -354,8 +356,8 @@ def _controller(
         people.at_end = measured(
             settings, facts.job, facts.cluster, journal.path, lambda: people.records, sources.numbers, people.say
         )
-    if facts.no_swap and (settings.node_replacement or settings.shrink):
-        people.say(f"ftrun cannot replace a node of this step: {facts.no_swap}")
+    if facts.why_not.swap and (settings.node_replacement or settings.shrink):
+        people.say(f"ftrun cannot replace a node of this step: {facts.why_not.swap}")
     if folder := _cycle_info_dir(settings):
         from ftslurm.wrapper.telling.cycles import Cycles
 
@@ -389,7 +391,8 @@ def _logs_of(logs: RankLogs, role: str, rank: int, place: tuple[int, int], size:
 
 def _about(facts: RunFacts) -> str:
     """Where the job runs, for people who are elsewhere."""
-    return f"({facts.name or facts.command[:60]} on {facts.cluster}, ftrun on {facts.host}, {counted(len(facts.nodes), 'node')})"
+    name, nodes = facts.name or facts.command[:60], counted(len(facts.nodes), "node")
+    return f"({name} on {facts.cluster}, ftrun on {facts.process.host}, {nodes})"
 
 
 def _runs(client: SlurmClient, allocation: Allocation) -> bool:
@@ -543,24 +546,24 @@ def _facts(
         start_time=allocation.start_time,
         name=allocation.name,
         launcher=launcher,
-        version=ftslurm.__version__,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        pid_space=pid_space(),
-        started=start_ticks(os.getpid()) or 0,
         number=allocation.job.number,
-        user_env=frozenset(order.env),
         can=can - ({Capability.REPLACE} if no_swap else set()),
-        no_swap=no_swap,
-        no_split=no_donor if by_cpu(order.components[0].options, order.env) else "",
-        sdk_env=sdk_env(settings),
+        why_not=WhyNot(
+            no_donor if launcher == "srun" else "there is no Slurm",
+            no_swap,
+            no_donor if by_cpu(order.components[0].options, order.env) else "",
+        ),
         width=wide,
-        no_donor=no_donor if launcher == "srun" else "there is no Slurm",
         batch_node=order.env.get("SLURMD_NODENAME", ""),
-        slurm_env={name: value for name, value in order.env.items() if name.startswith(_OF_THE_JOB)},
         granted=allocation.granted,
         submit_time=allocation.submit_time,
-        hidden=_hidden(order.env),
+        process=OwnProcess(ftslurm.__version__, socket.gethostname(), os.getpid(), pid_space(), start_ticks(os.getpid()) or 0),
+        env=Environments(
+            {name: value for name, value in order.env.items() if name.startswith(_OF_THE_JOB)},
+            frozenset(order.env),
+            sdk_env(settings),
+            _hidden(order.env),
+        ),
     )
 
 

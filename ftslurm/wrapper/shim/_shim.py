@@ -566,6 +566,12 @@ class Link:
         self.ready = False
         self.outbox = bytearray(PROTOCOL + b" " + self._mine + b"\n" if server else b"")
 
+    def take_outbox(self) -> bytes:
+        """What is to be sent now."""
+        data = bytes(self.outbox)
+        self.outbox.clear()
+        return data
+
     def feed(self, data: bytes) -> list[Message]:
         """Messages completed by `data`; bytes to send are in `outbox`. Raises: LinkError."""
         self._buffer += data
@@ -1309,6 +1315,10 @@ class Ending:
         self.told, self._tell_by = False, 0.0
         self._page, self._oom_kills = page, oom_kills()
 
+    def tell(self) -> None:
+        """The controller is being told."""
+        self.told = True
+
     @property
     def untold(self) -> bool:
         """Has the command ended, and is that not reported yet?"""
@@ -1511,8 +1521,7 @@ def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.s
             if not data:
                 raise LinkError("it hung up during the greeting")
             link.feed(data)
-            sock.sendall(link.outbox)
-            link.outbox.clear()
+            sock.sendall(link.take_outbox())
     except BaseException:
         sock.close()
         raise
@@ -2268,7 +2277,7 @@ class Shim:
         else:
             status, why = self._start_with(attempt, argv, env, tail, logs)
         if why:
-            self._ending.told = True
+            self._ending.tell()
             self._own_status = status
             self._say({"t": "unstartable", "attempt": attempt, "status": status, "why": why})
         else:
@@ -2325,7 +2334,7 @@ class Shim:
         return free_port(f"{job}.{step}.{os.getpid()}.{self._command.attempt}")
 
     def _report_exit(self) -> None:
-        self._ending.told = True
+        self._ending.tell()
         self._drill.over()
         self._silence.watch(0.0)
         if not self._ending.asked:

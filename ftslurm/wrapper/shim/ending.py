@@ -30,6 +30,10 @@ class Ending:
         self.told, self._tell_by = False, 0.0
         self._page, self._oom_kills = page, oom_kills()
 
+    def tell(self) -> None:
+        """The controller is being told."""
+        self.told = True
+
     @property
     def untold(self) -> bool:
         """Has the command ended, and is that not reported yet?"""

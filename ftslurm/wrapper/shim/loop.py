@@ -209,7 +209,7 @@ class Shim:
         else:
             status, why = self._start_with(attempt, argv, env, tail, logs)
         if why:
-            self._ending.told = True
+            self._ending.tell()
             self._own_status = status
             self._say({"t": "unstartable", "attempt": attempt, "status": status, "why": why})
         else:
@@ -266,7 +266,7 @@ class Shim:
         return free_port(f"{job}.{step}.{os.getpid()}.{self._command.attempt}")
 
     def _report_exit(self) -> None:
-        self._ending.told = True
+        self._ending.tell()
         self._drill.over()
         self._silence.watch(0.0)
         if not self._ending.asked:

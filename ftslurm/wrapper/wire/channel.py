@@ -37,8 +37,7 @@ class Peer:
         self._server = server
         self.sock = sock
         self.link = Link(secret, server=True)
-        self._unsent = bytearray(self.link.outbox)
-        self.link.outbox.clear()
+        self._unsent = bytearray(self.link.take_outbox())
         self._owner: Any = None
         self.since = time.monotonic()
 
@@ -46,8 +45,8 @@ class Peer:
     def owner(self) -> Any:
         return self._owner
 
-    @owner.setter
-    def owner(self, owner: Any) -> None:
+    def belong_to(self, owner: Any) -> None:
+        """It has said who it is; None: nobody's any more."""
         self._owner = owner
         self._server.proven(self)
 
@@ -90,8 +89,7 @@ class Peer:
         except LinkError as error:
             self._server.drop(self, str(error))
             return
-        self._unsent += self.link.outbox
-        self.link.outbox.clear()
+        self._unsent += self.link.take_outbox()
         self.flush()
         for message in messages:
             self._server.on_message(self, message)
@@ -201,7 +199,7 @@ class Server:
     def close(self) -> None:
         """May be called twice."""
         for peer in list(self._peers):
-            peer.owner = None
+            peer.belong_to(None)
             self.drop(peer, "the controller ends")
         if self._listener.fileno() >= 0:
             self._selector.unregister(self._listener)

@@ -64,7 +64,7 @@ class Inquiry:
         """Against what the job has seen before. showing: nodes whose devices show faults now."""
         attempt, past = self.attempt, self.history
         v = still_on_most(v, past.diagnosis if past.same_in_a_row else None)
-        v = without_own_view(v, self.facts.hidden, attempt.devices.seen - showing)
+        v = without_own_view(v, self.facts.env.hidden, attempt.devices.seen - showing)
         shown, since = shown_by(v), now.unix - self.settings.same_code_window_s
         cleared = contrast(v.signature, shown, past, since, past.last_step, v.error_class)
         v = v if cleared is None else with_contrast(v, cleared)

@@ -55,8 +55,7 @@ def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.s
             if not data:
                 raise LinkError("it hung up during the greeting")
             link.feed(data)
-            sock.sendall(link.outbox)
-            link.outbox.clear()
+            sock.sendall(link.take_outbox())
     except BaseException:
         sock.close()
         raise

@@ -35,6 +35,12 @@ class Link:
         self.ready = False
         self.outbox = bytearray(PROTOCOL + b" " + self._mine + b"\n" if server else b"")
 
+    def take_outbox(self) -> bytes:
+        """What is to be sent now."""
+        data = bytes(self.outbox)
+        self.outbox.clear()
+        return data
+
     def feed(self, data: bytes) -> list[Message]:
         """Messages completed by `data`; bytes to send are in `outbox`. Raises: LinkError."""
         self._buffer += data
