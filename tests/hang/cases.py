@@ -199,15 +199,25 @@ def _epoch_over(job: Job, case: Case) -> Undo:
 def _relay(job: Job, case: Case) -> Undo:
     """One rank after the other pauses, each for less than the limit, with a step between."""
 
+    over = threading.Event()
+
     def pass_on() -> None:
         for rank in (*range(job.world), *range(job.world)):
+            if over.is_set():
+                return
             job.order(rank, "sleep", 1.6)
             until = time.monotonic() + 10
             while job.notes(rank).count("end sleep") < job.notes(rank).count("begin sleep") and time.monotonic() < until:
                 time.sleep(0.1)
 
-    threading.Thread(target=pass_on, daemon=True).start()
-    return lambda: None
+    passing = threading.Thread(target=pass_on, daemon=True)
+    passing.start()
+
+    def stop() -> None:
+        over.set()
+        passing.join()
+
+    return stop
 
 
 def _of_loader(name: str) -> Callable[[Job, Case], Undo]:

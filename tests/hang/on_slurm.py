@@ -1,6 +1,6 @@
 """The campaign's hangs and pauses under ftrun on a real Slurm cluster; the verdicts are those of the ledger.
 
-    python -m tests.hang.on_slurm --cases 12 --healthy 12 --freshest 8 --mpi 6 --seed 1 [--only ACT] [--level L0|L1|L2] [--restarts]
+    python -m tests.hang.on_slurm --cases 12 --healthy 12 --freshest 8 --unseen 8 --mpi 6 --seed 1 [--only ACT] [--level L0|L1|L2] [--restarts]
 
 --mpi takes mpi4py and Open MPI, and a Slurm with its plugin for PMIx (`srun --mpi=list`).
 
@@ -147,10 +147,10 @@ def run_until_restart(job: SlurmJob, plan: Plan, case: Case) -> tuple[Told, floa
     return Told(case.act, truth, said, said == truth, f"{plan}, {case}: {said or 'left alone'}"), took_s
 
 
-def freshest(rng: random.Random, count: int, level: str | None) -> list[Plan]:
-    """As many hangs, and as many healthy ones, of the freshest kinds that are torch's."""
+def of_torch(rng: random.Random, drawn: Sequence[Plan], level: str | None) -> list[Plan]:
+    """The same on four ranks of torch's, with a probe."""
     found = []
-    for plan in cases.freshest(rng, count, count):
+    for plan in drawn:
         acts = [case.act for case in plan.cases if case.act != "lost"]
         mode = "plain" if plan.mode in cases.LIBRARIES else plan.mode
         own = level or ("L1" if plan.level == "L0" else plan.level)
@@ -239,6 +239,7 @@ def main() -> None:
     parser.add_argument(
         "--freshest", type=int, default=0, help="as many hangs, and as many healthy ones, of the freshest kinds beside"
     )
+    parser.add_argument("--unseen", type=int, default=0, help="the same of the kinds written after the rules were last touched")
     parser.add_argument("--mpi", type=int, default=0, help="the same of jobs of MPI, under srun --mpi=pmix")
     parser.add_argument("--restarts", action="store_true", help="with hang-restart on: what is started anew")
     parser.add_argument("--seed", type=int, default=1)
@@ -248,7 +249,9 @@ def main() -> None:
     options = parser.parse_args()
     rng = random.Random(options.seed)
     plans = deck(rng, options.cases, options.healthy, options.level, options.only)
-    plans += freshest(rng, options.freshest, options.level) if options.freshest else []
+    drawn = cases.freshest(rng, options.freshest, options.freshest) if options.freshest else []
+    drawn += cases.unseen(rng, options.unseen, options.unseen) if options.unseen else []
+    plans += of_torch(rng, drawn, options.level)
     plans += with_mpi(rng, options.mpi, options.level) if options.mpi else []
     plans = apart(plans) if options.restarts else plans
     results: list[tuple[Told, float]] = []
