@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -24,12 +25,29 @@ from ftslurm.cli.output import print_json, store
 from ftslurm.cli.report import report
 from ftslurm.cli.status import require_begun, status
 from ftslurm.cli.watch import watch
-from ftslurm.errors import FtslurmError, UsageError
+from ftslurm.errors import FtslurmError, StateError, UsageError
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.text import visible
 
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
-@click.group("ftslurm", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class Group(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        """`ftslurm history 5 | head` is no error. click and rich end with status 1 there."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            return _discard_output()
+        except SystemExit as end:
+            if not isinstance(end.__context__, BrokenPipeError):
+                raise
+            return _discard_output()
+        return result
+
+
+@click.group("ftslurm", cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(ftslurm.__version__, prog_name="ftslurm")
 def group() -> None:
     """Look at your jobs under ftrun, steer them, and learn what ftrun did, would do, or leaves to you."""
@@ -37,24 +55,32 @@ def group() -> None:
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Ends the process with the exit status; bad input gets one sentence."""
+    if sys.stdout is None:  # closed by whoever called (`>&-`)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 -- as long as the process
     try:
         words = list(sys.argv[1:] if argv is None else argv)
-        group.main(words, prog_name="ftslurm", standalone_mode=False, obj=words)
-        status = 0
+        asked_for = group.main(words, prog_name="ftslurm", standalone_mode=False, obj=words)
+        status = asked_for if isinstance(asked_for, int) else 0  # of `context.exit`; no command returns a number
     except FtslurmError as error:
         print(f"ftslurm: {visible(error)}", file=sys.stderr)
         status = error.exit_status
     except click.UsageError as error:
         click.UsageError(visible(error.format_message()), error.ctx).show()
         status = UsageError.exit_status
-    except click.exceptions.Exit as end:
-        status = end.exit_code
     except (click.Abort, KeyboardInterrupt):
         status = 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `ftslurm history 5 | head` is no error
-        status = 0
+    except OSError as error:
+        if error.errno not in NO_SPACE or error.filename is not None:
+            raise
+        _discard_output()
+        print(f"ftslurm: the output cannot be written: {error.strerror}", file=sys.stderr)
+        status = StateError.exit_status
     sys.exit(status)
+
+
+def _discard_output() -> None:
+    """What is left in buffers would be written as the interpreter ends, and fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @group.command()

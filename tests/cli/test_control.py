@@ -197,3 +197,13 @@ def test_times_are_local_clocks_dates_or_from_now() -> None:
     for wrong in ("", "25:00", "soon", "2026-13-01", "-5m", "1e99s", "9999-12-31T00:00"):
         with pytest.raises(UsageError):
             moment("--by", wrong, now)
+
+
+def test_for_another_user_the_status_is_that_of_what_ran_as_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ftslurm.cli import control
+
+    monkeypatch.setattr(control, "_of_another_user", lambda job: True)
+    monkeypatch.setattr("ftslurm.wrapper.control.as_owner", lambda *_: 3)
+    with pytest.raises(SystemExit) as ended:
+        door.main(["control", "5", "requeue"])
+    assert ended.value.code == 3

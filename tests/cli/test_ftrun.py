@@ -119,6 +119,38 @@ def test_explain_names_every_setting_and_where_it_comes_from(tmp_path: Path) -> 
     assert settings["rungs.node-replacement.budget"]["from"].startswith("profile modelarts")
 
 
+@pytest.mark.parametrize(
+    ("line", "status", "said"),
+    [
+        ('"$@" | true; exit ${PIPESTATUS[0]}', 0, ""),
+        ('"$@" >/dev/full', 73, "ftslurm: the output cannot be written: No space left on device\n"),
+        ('"$@" >&-', 0, ""),
+    ],
+)
+@pytest.mark.parametrize("verb", [("explain",), ("status", "1"), ("history", "1", "--json")])
+def test_an_output_that_takes_nothing_is_no_traceback(
+    once_failed: Path, verb: tuple[str, ...], line: str, status: int, said: str
+) -> None:
+    argv = [sys.executable, "-c", "from ftslurm.cli.doors import ftslurm; ftslurm()", *verb]
+    done = subprocess.run(
+        ["bash", "-c", line, "bash", *argv],
+        env=os.environ | {"HOME": str(once_failed)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        cwd=Path(__file__).parent.parent.parent,
+    )
+    assert (done.returncode, done.stderr) == (status, said)
+
+
+@pytest.fixture(scope="module")
+def once_failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with the ledger of job 1."""
+    home = tmp_path_factory.mktemp("home")
+    ftrun("sh", "-c", "exit 3", home=home, FTRUN_MAX_RESTARTS="0")
+    return home
+
+
 def test_a_job_nobody_knows_is_one_sentence(tmp_path: Path) -> None:
     done = ftslurm("status", "4711", home=tmp_path)
     assert done.returncode == 66 and "4711" in done.stderr and len(done.stderr.splitlines()) == 1
