@@ -14,7 +14,7 @@ from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
 from ftslurm.wrapper.shim.protocol.channel import Channel
 from ftslurm.wrapper.shim.protocol.connection import connect
-from ftslurm.wrapper.shim.protocol.link import Link
+from ftslurm.wrapper.shim.protocol.signed import Link
 from ftslurm.wrapper.wire.caller import BEATS
 
 CALLERS, ROUNDS = 200, 50

@@ -16,7 +16,7 @@ from measure import ROOT, Series
 sys.path.insert(0, str(ROOT))
 from ftslurm.launchers.python import Python
 from ftslurm.wrapper.shim.protocol.channel import CHANNEL_VARIABLE
-from ftslurm.wrapper.shim.protocol.link import Link
+from ftslurm.wrapper.shim.protocol.signed import Link
 
 BYTES = 1 << 30
 ROUNDS = 7

@@ -75,7 +75,7 @@ class GroupView:
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class CurrentCall:
     """The main thread is inside communication, by its own words. number: of the collective in its group, from 1.
 
     peer: global rank at the other end of a point-to-point operation, None for a collective or any sender.
@@ -128,7 +128,7 @@ class RankView:
     io_bytes_s: float | None = None
     children: int = 0
     groups: tuple[GroupView, ...] = ()
-    inside: Stay | None = None
+    inside: CurrentCall | None = None
     exact: bool = False
     stack_inside: bool | None = None
     sockets: tuple[Socket, ...] = ()
@@ -167,7 +167,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupStays:
+class CallDurations:
     """How long one rank stayed in consecutive collectives of a group, in microseconds. first: number of the first."""
 
     key: str
@@ -176,7 +176,7 @@ class GroupStays:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class WaitTimes:
     """One rank's waits of a window. outside_s, inside_s: mean time before a wait, and in it, without rare pauses.
 
     count: how many waits.
@@ -189,13 +189,13 @@ class Waits:
     count: int
     outside_s: float
     inside_s: float
-    stays: tuple[GroupStays, ...] = ()
+    stays: tuple[CallDurations, ...] = ()
     sent_mb: float | None = None
     busy_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Enters:
+class EntryTimes:
     """When one rank entered consecutive collectives of a group. times_ns: wall clock of its node."""
 
     rank: int
@@ -278,7 +278,7 @@ def view_record(view: RankView) -> dict[str, Any]:
     return {name: value for name, value in record.items() if not (value is None or value == "" or value == [])}
 
 
-def _stay_record(stay: Stay | None) -> list[Any] | None:
+def _stay_record(stay: CurrentCall | None) -> list[Any] | None:
     return [stay.operation, stay.group, stay.number, stay.for_s, stay.peer, stay.point_to_point] if stay else None
 
 
@@ -325,11 +325,11 @@ def _parse_group(record: Any) -> GroupView:
     )  # fmt: skip
 
 
-def _parse_stay(record: Any) -> Stay | None:
+def _parse_stay(record: Any) -> CurrentCall | None:
     if record is None:
         return None
     operation, group, number, for_s, peer, direct = _items(record, 6, 6) or _nothing("a stay")
-    return Stay(
+    return CurrentCall(
         _words(operation), _words(group), _whole(number), _amount(for_s) or 0.0,
         None if peer is None else _whole(peer, RANKS_MAX), direct is True,
     )  # fmt: skip
@@ -340,7 +340,7 @@ def _parse_socket(record: Any) -> Socket:
     return Socket(_words(local), _words(remote), _words(trouble), _whole(queued), _whole(retries))
 
 
-def waits_record(waits: Waits) -> dict[str, Any]:
+def waits_record(waits: WaitTimes) -> dict[str, Any]:
     stays = [[stay.key, stay.first, list(stay.stays_us)] for stay in waits.stays]
     return {
         "rank": waits.rank, "node": waits.node, "count": waits.count, "outside": waits.outside_s, "inside": waits.inside_s,
@@ -348,30 +348,30 @@ def waits_record(waits: Waits) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def parse_waits(record: Any) -> Waits:
+def parse_waits(record: Any) -> WaitTimes:
     """What `waits_record` made. Raises: WireError."""
     if not isinstance(record, Mapping):
         raise WireError("a rank's waits that are not an object")
     stays = []
     for item in _items(record.get("stays"), 0, GROUPS_MAX):
         key, first, times = _items(item, 3, 3) or _nothing("a group's stays")
-        stays.append(GroupStays(_words(key), _whole(first), tuple(_whole(time) for time in _items(times, 0, STAYS_MAX))))
-    return Waits(
+        stays.append(CallDurations(_words(key), _whole(first), tuple(_whole(time) for time in _items(times, 0, STAYS_MAX))))
+    return WaitTimes(
         _whole(record.get("rank"), RANKS_MAX), _words(record.get("node")), _whole(record.get("count")),
         _amount(record.get("outside")) or 0.0, _amount(record.get("inside")) or 0.0, tuple(stays),
         _amount(record.get("sent")), _amount(record.get("busy")),
     )  # fmt: skip
 
 
-def enters_record(enters: Enters) -> list[Any]:
+def enters_record(enters: EntryTimes) -> list[Any]:
     return [enters.rank, enters.node, enters.key, enters.first, list(enters.times_ns)]
 
 
-def parse_enters(record: Any) -> Enters:
+def parse_enters(record: Any) -> EntryTimes:
     """What `enters_record` made. Raises: WireError."""
     rank, node, key, first, times = _items(record, 5, 5) or _nothing("a rank's enter times")
     numbers = tuple(_whole(time) for time in _items(times, 0, STAYS_MAX))
-    return Enters(_whole(rank, RANKS_MAX), _words(node), _words(key), _whole(first), numbers)
+    return EntryTimes(_whole(rank, RANKS_MAX), _words(node), _words(key), _whole(first), numbers)
 
 
 def _items(value: Any, low: int, high: int) -> Sequence[Any]:

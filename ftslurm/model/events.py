@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 
-from ftslurm.model.collectives import Enters, RankView, Waits
+from ftslurm.model.collectives import EntryTimes, RankView, WaitTimes
 from ftslurm.model.devices import Fault, HealResult
 from ftslurm.model.exits import ExitStatus
 from ftslurm.model.job import Task
@@ -456,8 +456,8 @@ class RanksCompared:
     """How long the ranks of `node` waited for each other lately, or when they entered their collectives."""
 
     node: str
-    waits: tuple[Waits, ...] = ()
-    enters: tuple[Enters, ...] = ()
+    waits: tuple[WaitTimes, ...] = ()
+    enters: tuple[EntryTimes, ...] = ()
     attempt: int = 0
 
 

@@ -28,7 +28,7 @@ from ftslurm.model.values import dataclass
 from ftslurm.system.programs import real_program
 from ftslurm.wrapper.shim.protocol.channel import CHANNEL_VARIABLE, Channel
 from ftslurm.wrapper.shim.protocol.connection import connect
-from ftslurm.wrapper.shim.protocol.link import LinkError
+from ftslurm.wrapper.shim.protocol.signed import LinkError
 
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 20.0

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.wrapper.shim.protocol.link import Link, LinkError
 from ftslurm.wrapper.shim.protocol.munge import handed_over, munge_word
+from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
 from tests.attacks.users import NEIGHBOUR, OWNER, run_as, start_as
 from tests.wrapper.munged import munged, needs_munge
 
@@ -63,7 +63,7 @@ def test_who_took_the_port_of_a_dead_ftrun_starts_nothing(munge: str) -> None:
                 except TimeoutError:
                     break
                 with sock:
-                    link = Link(bytes(31) + b"x", server=True)  # the secret that she does not have
+                    link = SignedConnection(bytes(31) + b"x", server=True)  # the secret that she does not have
                     sock.sendall(link.outbox)
                     sock.settimeout(5)
                     try:

@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ftslurm.errors import WireError
-from ftslurm.model.collectives import Enters, GroupStays, Waits
+from ftslurm.model.collectives import CallDurations, EntryTimes, WaitTimes
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
 from ftslurm.model.events import DrillAsked, StallSeen
 from ftslurm.model.messages import wire
 from ftslurm.wrapper.shim.protocol.channel import Channel
-from ftslurm.wrapper.shim.protocol.link import MAX_LINE, Link, LinkError
 from ftslurm.wrapper.shim.protocol.messages import dumps, loads
+from ftslurm.wrapper.shim.protocol.signed import MAX_LINE, LinkError, SignedConnection
 from tests.fuzz.hold import Parser
 from tests.fuzz.inputs import (
     as_bytes,
@@ -55,8 +55,8 @@ AGENT_REPORTS = [
     {**wire.stall_message(StallSeen("n1", 8, 11.5, usual_s=1.25, stage_s=-1.0, reports=True)), "attempt": 2},
     {
         **wire.compared_message(
-            (Waits(3, "n1", 60, 0.02, 0.001, (GroupStays("0#1", 7, (12, 13)),), 1.5, 20.0),),
-            (Enters(3, "n1", "0#1", 7, (1, 2, 3)),),
+            (WaitTimes(3, "n1", 60, 0.02, 0.001, (CallDurations("0#1", 7, (12, 13)),), 1.5, 20.0),),
+            (EntryTimes(3, "n1", "0#1", 7, (1, 2, 3)),),
         ),
         "attempt": 2,
     },
@@ -75,8 +75,8 @@ def messages(bases: list[Any]) -> st.SearchStrategy[Any]:
     return mutated_trees(bases).filter(lambda tree: isinstance(tree, dict))
 
 
-def _greeted() -> tuple[Link, Link]:
-    server, client = Link(b"k" * 32, server=True), Link(b"k" * 32, server=False)
+def _greeted() -> tuple[SignedConnection, SignedConnection]:
+    server, client = SignedConnection(b"k" * 32, server=True), SignedConnection(b"k" * 32, server=False)
     while not (server.ready and client.ready):
         for one, other in ((server, client), (client, server)):
             data = bytes(one.outbox)
@@ -88,13 +88,13 @@ def _greeted() -> tuple[Link, Link]:
 def _strange(given: tuple[bool, list[bytes]]) -> list[dict[str, Any]]:
     """Bytes of somebody who does not know the secret."""
     as_server, portions = given
-    link = Link(b"k" * 32, as_server)
+    link = SignedConnection(b"k" * 32, as_server)
     told = [message for portion in portions for message in link.feed(portion)]
     assert not link.ready and not told, "a stranger was let in"
     return told
 
 
-def _signed(link: Link, text: bytes, number: int) -> bytes:
+def _signed(link: SignedConnection, text: bytes, number: int) -> bytes:
     return link._digest(False, number, text) + b" " + text + b"\n"
 
 

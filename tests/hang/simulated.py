@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ftslurm.model.collectives import Finding, GroupView, Kind, ProcessState, RankView, Stay
+from ftslurm.model.collectives import CurrentCall, Finding, GroupView, Kind, ProcessState, RankView
 
 # An operation: a group's collective, or ("p2p", from, to, way).
 Operation = tuple[object, ...]
@@ -110,7 +110,7 @@ def views(
         stay = None
         if now is not None and now[0] == "p2p":
             way = "send" if now[1] == rank else "recv"
-            stay = Stay(way, "", 0, 60.0, now[2] if way == "send" else now[1], True)
+            stay = CurrentCall(way, "", 0, 60.0, now[2] if way == "send" else now[1], True)
         found.append(RankView(
             rank, f"n{rank // ranks_a_node}", ProcessState.SLEEPING, "futex_wait", groups=tuple(groups), inside=stay, probed=True,
             main_fresh=False, gil_held=False, cpu_percent=0.1, io_bytes_s=0.0,

@@ -18,7 +18,7 @@ from ftslurm.policies.judge.phases import EarlierRuns
 from ftslurm.policies.judge.settling import LAUNCHES_AGAIN
 from ftslurm.policies.judge.state import IDLE_LOOK, SIGINT, SIGTERM
 from ftslurm.policies.lease.predecessors import predecessors
-from ftslurm.policies.lease.touch import longest_s
+from ftslurm.policies.lease.quorum import longest_s
 from tests.stories.replay import RUNNING, SILENT, Job, fault
 
 

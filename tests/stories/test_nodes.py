@@ -19,7 +19,7 @@ from ftslurm.policies.judge.judge import Phase
 from ftslurm.policies.judge.nodes import PROBE_AGAIN_S
 from ftslurm.policies.judge.phases import EarlierRuns
 from ftslurm.policies.lease.predecessors import predecessors
-from ftslurm.policies.lease.touch import longest_s
+from ftslurm.policies.lease.quorum import longest_s
 from tests.stories.replay import SILENT, START, Job, fault
 
 CAN = ("ask", "requeue", "probe")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ftslurm.model import decisions as do
 from ftslurm.model import events as ev
 from ftslurm.model import record as rec
-from ftslurm.model.collectives import Enters, GroupView, ProcessState, RankView, Socket, Stay
+from ftslurm.model.collectives import CurrentCall, EntryTimes, GroupView, ProcessState, RankView, Socket
 from ftslurm.model.settings.tree import Settings
 from tests.stories.replay import HOUR_S, Job
 
@@ -209,9 +209,9 @@ def test_without_c4d_nothing_is_asked() -> None:
 def test_a_slow_rank_is_written_down_once() -> None:
     job = Job(replace(ON, hang_c4d_level="Info")).begin()
 
-    def enters(rank: int) -> Enters:
+    def enters(rank: int) -> EntryTimes:
         late_ns = 30_000_000 if rank == 1 else 0
-        return Enters(rank, f"n{rank // 2 + 1}", "0#1", 1, tuple(step * 100_000_000 + late_ns for step in range(100)))
+        return EntryTimes(rank, f"n{rank // 2 + 1}", "0#1", 1, tuple(step * 100_000_000 + late_ns for step in range(100)))
 
     for _ in range(6):
         job.wait(60)
@@ -225,10 +225,10 @@ def test_a_slow_rank_is_written_down_once() -> None:
 
 # --- a rank that does work is never hung
 
-IN_BARRIER = Stay("monitored_barrier", "0#1", 0, 20.0, None, True)
+IN_BARRIER = CurrentCall("monitored_barrier", "0#1", 0, 20.0, None, True)
 DONE = replace(GROUP, completed=11)
 OUTSIDE = tuple(replace(view, groups=(DONE,)) for view in INSIDE)
-ASKS = {"polls_s": 20.0, "inside": Stay("store_poll", "", 0, 20.0)}
+ASKS = {"polls_s": 20.0, "inside": CurrentCall("store_poll", "", 0, 20.0)}
 WORK = (
     {"cpu_percent": 6.0}, {"io_bytes_s": 5000.0}, {"process": ProcessState.RUNNING}, {"idle_s": 100.0},
     {"device_busy": True},
@@ -335,9 +335,9 @@ def histories(draw: st.DrawFn) -> list[tuple[RankView, ...]]:
     """What a job's ranks are seen to do, look after look: whatever they wait in, one of them works, or did lately."""
     waits = (
         {}, {"groups": (replace(GROUP, entered=10, completed=9),)}, {"groups": (DONE,)}, {"groups": (DONE,), "inside": IN_BARRIER},
-        {"groups": (DONE,), "inside": Stay("recv", "0#1", 0, 20.0, 0, True)}, {"groups": (DONE,), "cpu_percent": 1.8},
+        {"groups": (DONE,), "inside": CurrentCall("recv", "0#1", 0, 20.0, 0, True)}, {"groups": (DONE,), "cpu_percent": 1.8},
         {"groups": (DONE,), "process": ProcessState.DISK}, {"groups": (DONE,), "left": True},
-        {"groups": (DONE,), "inside": Stay("store_wait", "", 0, 20.0)}, {"groups": (), "inside": Stay("new_group", "", 0, 20.0)},
+        {"groups": (DONE,), "inside": CurrentCall("store_wait", "", 0, 20.0)}, {"groups": (), "inside": CurrentCall("new_group", "", 0, 20.0)},
         {"groups": (DONE,), **ASKS}, {"groups": (DONE,), "polls_s": 5.0},
     )  # fmt: skip
     found = []
@@ -377,7 +377,7 @@ def test_a_rank_that_beats_is_never_hung(seen: list[tuple[RankView, ...]]) -> No
 
 
 def meets(rank: int, operation: str = "init_process_group", **more: object) -> RankView:
-    view = replace(INSIDE[rank], groups=(), inside=Stay(operation, "", 0, 20.0))
+    view = replace(INSIDE[rank], groups=(), inside=CurrentCall(operation, "", 0, 20.0))
     return replace(view, **more)  # type: ignore[arg-type]
 
 
@@ -421,7 +421,7 @@ def test_ranks_that_wait_no_more_have_started() -> None:
 
 
 def test_a_group_that_one_rank_does_not_come_to_make() -> None:
-    later = tuple(replace(view, inside=Stay("new_group", "", 0, 20.0)) if view.rank != 2 else view for view in OUTSIDE)
+    later = tuple(replace(view, inside=CurrentCall("new_group", "", 0, 20.0)) if view.rank != 2 else view for view in OUTSIDE)
     job = standing(later)
     job.wait(190)
     found = job.recorded(rec.CulpritSeen)[0]

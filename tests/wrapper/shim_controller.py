@@ -18,8 +18,8 @@ from typing import Any
 from ftslurm.launchers.python import Python
 from ftslurm.wrapper.shim.pages import page_folder
 from ftslurm.wrapper.shim.protocol.channel import CHANNEL_VARIABLE, Channel
-from ftslurm.wrapper.shim.protocol.link import Link
-from ftslurm.wrapper.shim.protocol.talk import Talk
+from ftslurm.wrapper.shim.protocol.signed import SignedConnection
+from ftslurm.wrapper.shim.protocol.stream import ReliableStream
 
 REPOSITORY = Path(__file__).parents[2]
 SOON_S = 10.0  # far above anything that is waited for
@@ -83,7 +83,7 @@ class Shim:
         )
         self.lease_s, self.grace_s = lease_s, grace_s
         self.answers = True
-        self.talk = Talk()
+        self.talk = ReliableStream()
         self._heard: list[Message] = []
         self._text = b""
         self._pids: list[int] = []
@@ -92,7 +92,7 @@ class Shim:
     def _accept(self) -> None:
         self.sock, _ = self._listener.accept()
         self.sock.settimeout(SOON_S)
-        self.link = Link(self.secret, server=True)
+        self.link = SignedConnection(self.secret, server=True)
         self._greet()
         self.hello = self.hear("hello")
         self.talk.has(self.hello["a"])

@@ -18,7 +18,7 @@ from ftslurm.model.messages import wire
 from ftslurm.wrapper.agent.agent import Agent, signs_of_life
 from ftslurm.wrapper.agent.evidence import Examined
 from ftslurm.wrapper.shim.protocol.lease import Lease
-from ftslurm.wrapper.shim.protocol.link import LinkError
+from ftslurm.wrapper.shim.protocol.signed import LinkError
 
 ROOT = str(Path(__file__).resolve().parents[2])
 

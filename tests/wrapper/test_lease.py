@@ -15,8 +15,8 @@ import pytest
 
 from ftslurm.wrapper.shim.protocol.channel import Channel
 from ftslurm.wrapper.shim.protocol.lease import PAUSE_S
-from ftslurm.wrapper.shim.protocol.line import Line
-from ftslurm.wrapper.shim.protocol.link import Link
+from ftslurm.wrapper.shim.protocol.session import Session
+from ftslurm.wrapper.shim.protocol.signed import SignedConnection
 from ftslurm.wrapper.shim.timers import GUARD_S, Guard
 from tests.wrapper.shim_controller import SOON_S, Message, Shim, is_gone, until
 
@@ -393,7 +393,9 @@ def test_an_answer_that_renews_nothing_counts_for_whoever_may_take_over() -> Non
     """The controller has heard that it arrived, and may renew the leases of other nodes for that."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        line = Line(Channel(f"1:1/1:{'ab' * 32}:127.0.0.1"), {}, ours, Link(b"x" * 32, server=False), {"t": "hello"})
+        line = Session(
+            Channel(f"1:1/1:{'ab' * 32}:127.0.0.1"), {}, ours, SignedConnection(b"x" * 32, server=False), {"t": "hello"}
+        )
         line._welcomed({"t": "welcome", "a": 0, "lease_s": 60.0, "beat_s": 5.0})
         began, ends = line.lease.answered, line.lease.until
         line._asked = {1: began + 100.0, 2: began + 200.0}

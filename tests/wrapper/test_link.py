@@ -11,22 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.wrapper.shim.protocol.channel import Channel
-from ftslurm.wrapper.shim.protocol.link import MAX_LINE, Link, LinkError
+from ftslurm.wrapper.shim.protocol.signed import MAX_LINE, LinkError, SignedConnection
 
 SECRET = bytes(range(32))
 
 
-def pair(servers: bytes = SECRET, clients: bytes = SECRET) -> tuple[Link, Link]:
-    return Link(servers, server=True), Link(clients, server=False)
+def pair(servers: bytes = SECRET, clients: bytes = SECRET) -> tuple[SignedConnection, SignedConnection]:
+    return SignedConnection(servers, server=True), SignedConnection(clients, server=False)
 
 
-def sent(link: Link) -> bytes:
+def sent(link: SignedConnection) -> bytes:
     data = bytes(link.outbox)
     link.outbox.clear()
     return data
 
 
-def greeted(server: Link, client: Link) -> None:
+def greeted(server: SignedConnection, client: SignedConnection) -> None:
     while not (server.ready and client.ready):
         before = (len(server.outbox), len(client.outbox))
         client.feed(sent(server))
@@ -34,7 +34,7 @@ def greeted(server: Link, client: Link) -> None:
         assert before != (0, 0), "both wait for each other"
 
 
-def ready_pair() -> tuple[Link, Link]:
+def ready_pair() -> tuple[SignedConnection, SignedConnection]:
     server, client = pair()
     greeted(server, client)
     return server, client
@@ -91,19 +91,19 @@ def test_a_false_server_is_found_out_by_the_client() -> None:
 
 
 def test_a_client_s_own_proof_sent_back_proves_nothing() -> None:
-    client = Link(SECRET, server=False)
+    client = SignedConnection(SECRET, server=False)
     client.feed(b"FTS1 " + b"0" * 32 + b"\n")
     challenge, proof = sent(client).split()
     for answer in (proof, challenge):
         with pytest.raises(LinkError):
-            Link.feed(client, answer + b"\n")
+            SignedConnection.feed(client, answer + b"\n")
 
 
 def test_a_greeting_from_another_connection_proves_nothing() -> None:
     server, client = pair()
     client.feed(sent(server))
     overheard = sent(client)
-    again = Link(SECRET, server=True)
+    again = SignedConnection(SECRET, server=True)
     sent(again)
     with pytest.raises(LinkError, match="secret"):
         again.feed(overheard)
@@ -114,13 +114,13 @@ def test_a_greeting_from_another_connection_proves_nothing() -> None:
 )
 def test_strangers_are_told_apart_by_their_greeting(line: bytes) -> None:
     for server in (True, False):
-        link = Link(SECRET, server)
+        link = SignedConnection(SECRET, server)
         with pytest.raises(LinkError):
             link.feed(line + b"\n")
         assert not link.ready
 
 
-def lines_of(link: Link, *messages: dict[str, Any]) -> list[bytes]:
+def lines_of(link: SignedConnection, *messages: dict[str, Any]) -> list[bytes]:
     return [link.pack(message) for message in messages]
 
 
@@ -173,7 +173,7 @@ def test_half_a_message_is_no_message_yet() -> None:
 
 def test_a_greeting_without_end_is_refused_early() -> None:
     for server in (True, False):
-        link = Link(SECRET, server)
+        link = SignedConnection(SECRET, server)
         with pytest.raises(LinkError, match="without end"):
             for _ in range(100):
                 link.feed(b"a" * 100)

@@ -37,8 +37,8 @@ from ftslurm.wrapper.shim.output.tail import (
     last_words,
 )
 from ftslurm.wrapper.shim.processes import descendants
-from ftslurm.wrapper.shim.protocol.link import MAX_LINE
 from ftslurm.wrapper.shim.protocol.messages import dumps
+from ftslurm.wrapper.shim.protocol.signed import MAX_LINE
 from tests.wrapper.shim_controller import SOON_S, Message, Shim, as_in_a_terminal, is_gone, until
 
 pytestmark = pytest.mark.timeout(60)

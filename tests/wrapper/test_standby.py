@@ -22,7 +22,7 @@ from ftslurm.ledger.nodes import NodeMemory
 from ftslurm.model import record as rec
 from ftslurm.model.messages.handover import HandoverPlan
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.lease.touch import longest_s
+from ftslurm.policies.lease.quorum import longest_s
 from ftslurm.slurm.client import JobState, NodeState
 from ftslurm.system.commands import CommandResult
 from ftslurm.system.files import private_folder

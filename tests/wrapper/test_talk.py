@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import WireError
 from ftslurm.model.messages import wire
-from ftslurm.wrapper.shim.protocol.link import Link, LinkError
-from ftslurm.wrapper.shim.protocol.talk import Talk
+from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
+from ftslurm.wrapper.shim.protocol.stream import ReliableStream
 from tests.fuzz.messages import AGENT_REPORTS, SHIM_REPORTS
 from tests.wrapper.test_link import SECRET, greeted
 
@@ -24,10 +24,10 @@ class Side:
 
     def __init__(self, server: bool) -> None:
         self.server = server
-        self.talk = Talk()
+        self.talk = ReliableStream()
         self.said: list[int] = []
         self.got: list[int] = []
-        self.link: Link | None = None
+        self.link: SignedConnection | None = None
 
     def say(self, number: int) -> bytes:
         self.said.append(number)
@@ -35,7 +35,7 @@ class Side:
         return self.link.pack(message) if self.link else b""
 
     def hear(self, data: bytes) -> None:
-        """As Line and Caller do."""
+        """As Session and Caller do."""
         assert self.link is not None
         for message in self.link.feed(data):
             if "has" in message:
@@ -53,7 +53,7 @@ class Wire:
         self.connect()
 
     def connect(self) -> None:
-        server, client = (Link(SECRET, side.server) for side in self.sides)
+        server, client = (SignedConnection(SECRET, side.server) for side in self.sides)
         greeted(server, client)
         self.way = {True: deque(), False: deque()}
         for side, link in zip(self.sides, (server, client), strict=True):
@@ -102,7 +102,7 @@ def test_cut_anywhere_every_message_is_heard_once_and_in_order(happens: list[tup
 
 
 def test_what_was_said_without_a_connection_is_kept() -> None:
-    talk = Talk()
+    talk = ReliableStream()
     first, second = talk.say({"t": "a"}), talk.say({"t": "b"})
     assert talk.kept == [first, second] == [{"t": "a", "n": 1}, {"t": "b", "n": 2}]
     talk.has(1)
@@ -112,7 +112,7 @@ def test_what_was_said_without_a_connection_is_kept() -> None:
 
 @pytest.mark.parametrize("number", [None, "1", 2.0, True, 3, 10**30])
 def test_a_message_after_a_missing_one_is_refused(number: object) -> None:
-    talk = Talk()
+    talk = ReliableStream()
     with pytest.raises(LinkError):
         talk.hear({"n": number})
     assert talk.heard == 0
@@ -120,7 +120,7 @@ def test_a_message_after_a_missing_one_is_refused(number: object) -> None:
 
 @pytest.mark.parametrize("number", [None, "1", 1.0, True, -1, 2, 10**30])
 def test_an_acknowledgement_of_what_was_never_said_is_refused(number: object) -> None:
-    talk = Talk()
+    talk = ReliableStream()
     talk.say({"t": "a"})
     with pytest.raises(LinkError):
         talk.has(number)
@@ -128,7 +128,7 @@ def test_an_acknowledgement_of_what_was_never_said_is_refused(number: object) ->
 
 
 def test_an_old_number_is_heard_no_more() -> None:
-    talk = Talk()
+    talk = ReliableStream()
     assert talk.hear({"n": 1}) and talk.hear({"n": 2})
     assert not talk.hear({"n": 1}) and not talk.hear({"n": 0}) and not talk.hear({"n": -5})
     assert talk.heard == 2

@@ -12,9 +12,9 @@ from typing import Any
 
 from ftslurm.errors import WireError
 from ftslurm.model.collectives import (
-    Enters,
+    EntryTimes,
     RankView,
-    Waits,
+    WaitTimes,
     enters_record,
     parse_enters,
     parse_view,
@@ -272,7 +272,7 @@ def stall_message(stall: StallSeen) -> dict[str, Any]:
     return {"t": "stall", **{name: getattr(stall, name) for name in names}}
 
 
-def compared_message(waits: Iterable[Waits], enters: Iterable[Enters]) -> dict[str, Any]:
+def compared_message(waits: Iterable[WaitTimes], enters: Iterable[EntryTimes]) -> dict[str, Any]:
     told = [waits_record(each) for each in waits]
     return {"t": "compared", "waits": told, "enters": [enters_record(each) for each in enters]}
 

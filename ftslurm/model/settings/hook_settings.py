@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import field, fields
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from ftslurm.errors import PolicyError
-from ftslurm.model.settings.tree import count, duration, lasting, suggestion, switch, text, words_of
+from ftslurm.model.settings.tree import count, duration, lasting, leaf, suggestion, switch, text, words_of
 from ftslurm.model.values import dataclass
 
 
@@ -47,152 +47,147 @@ def variables(value: Any) -> dict[str, str]:
     return {str(name): str(one) for name, one in value.items()}
 
 
-def _leaf(name: str, kind: Callable[[Any], Any], default: Any, what: str) -> Any:
-    metadata = {"name": name, "kind": kind, "what": what}
-    return field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
-
-
 @dataclass(frozen=True, slots=True)
 class HookSettings:
     """Durations in seconds; 0 for `never`."""
 
-    health_command: tuple[str, ...] = _leaf(
+    health_command: tuple[str, ...] = leaf(
         "health_command",
         argv,
         (),
         "the site's check of a node, run as root. Status 0: healthy; 1 to 125: bad, with the last line of output as the"
         " reason; else: unknown",
     )
-    health_timeout_s: float = _leaf(
+    health_timeout_s: float = leaf(
         "health_timeout",
         lasting,
         10.0,
         "how long the health command may take",
     )
-    devices: Mapping[str, int] = _leaf(
+    devices: Mapping[str, int] = leaf(
         "devices",
         counts,
         {},
         "number of devices that each node must have, by kind, such as {ascend: 8}; a node with fewer is bad",
     )
-    device_timeout_s: float = _leaf(
+    device_timeout_s: float = leaf(
         "device_timeout",
         lasting,
         10.0,
         "how long the devices may take to answer",
     )
-    kernel_log: str = _leaf(
+    kernel_log: str = leaf(
         "kernel_log",
         text,
         "/dev/kmsg",
         "kernel log to search for faults ('' = none); `{node}` stands for the node's name",
     )
-    limit_s: float = _leaf(
+    limit_s: float = leaf(
         "limit",
         lasting,
         20.0,
         "how long all checks of the Prolog, or of the health check, may take together",
     )
-    leftovers: bool = _leaf(
+    leftovers: bool = leaf(
         "leftovers",
         switch,
         True,
         "Epilog: end the processes and remove the shared memory that the job's user left, if no other job of the user is"
         " on the node",
     )
-    kill_grace_s: float = _leaf(
+    kill_grace_s: float = leaf(
         "kill_grace",
         lasting,
         2.0,
         "time from SIGTERM to SIGKILL for leftover processes",
     )
-    kill_wait_s: float = _leaf(
+    kill_wait_s: float = leaf(
         "kill_wait",
         lasting,
         10.0,
         "time from SIGKILL until a leftover process counts as unkillable; the node is drained for one in uninterruptible sleep",
     )
-    leftovers_limit_s: float = _leaf(
+    leftovers_limit_s: float = leaf(
         "leftovers_limit",
         lasting,
         120.0,
         "how long the Epilog may spend on leftovers",
     )
-    reset_wait_s: float = _leaf(
+    reset_wait_s: float = leaf(
         "reset_wait",
         duration,
         0.0,
         "Epilog: how long the reset of a chip whose fault stays may take (never = no resets); for sites where jobs share"
         " no nodes",
     )
-    cleanup: tuple[tuple[str, ...], ...] = _leaf(
+    cleanup: tuple[tuple[str, ...], ...] = leaf(
         "cleanup",
         argvs,
         (),
         "the site's own clean-up commands, run by the Epilog as root",
     )
-    cleanup_limit_s: float = _leaf(
+    cleanup_limit_s: float = leaf(
         "cleanup_limit",
         lasting,
         600.0,
         "how long all clean-up commands may take together",
     )
-    cleanup_grace_of_job: bool = _leaf(
+    cleanup_grace_of_job: bool = leaf(
         "cleanup_grace_of_job",
         switch,
         False,
         "let a job's MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS shorten the wait for the clean-up",
     )
     # 1000: where Debian and Red Hat begin to number people (login.defs(5), UID_MIN).
-    first_user_id: int = _leaf(
+    first_user_id: int = leaf(
         "first_user_id",
         count(1, 2**31),
         1000,
         "jobs of users with a smaller number are not touched",
     )
-    ledgers: tuple[str, ...] = _leaf(
+    ledgers: tuple[str, ...] = leaf(
         "ledgers",
         places,
         ("{home}/.ftslurm",),
         "where users keep their ledgers; `{home}` and `{user}` stand for the job's user",
     )
-    finish_requeues: bool = _leaf(
+    finish_requeues: bool = leaf(
         "finish_requeues",
         switch,
         True,
         "EpilogSlurmctld: finish requeues that a job could not finish itself",
     )
-    finish_after_s: float = _leaf(
+    finish_after_s: float = leaf(
         "finish_after",
         lasting,
         3.0,
         "time that EpilogSlurmctld leaves the job to finish its requeue itself",
     )
-    start_in_s: float = _leaf(
+    start_in_s: float = leaf(
         "start_in",
         lasting,
         4.0,
         "least time to the start of a requeued job whose nodes nobody watches",
     )
-    slurm_timeout_s: float = _leaf(
+    slurm_timeout_s: float = leaf(
         "slurm_timeout",
         lasting,
         10.0,
         "how long one request to slurmctld may take",
     )
-    state: str = _leaf(
+    state: str = leaf(
         "state",
         text,
         "/var/lib/ftslurm",
         "folder on each node for what the hooks have seen; `{node}` stands for the node's name",
     )
-    catalogs: tuple[str, ...] = _leaf(
+    catalogs: tuple[str, ...] = leaf(
         "catalogs",
         words_of(),
         (),
         "the site's own files of codes and log lines",
     )
-    environment: Mapping[str, str] = _leaf(
+    environment: Mapping[str, str] = leaf(
         "environment",
         variables,
         {},

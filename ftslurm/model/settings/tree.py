@@ -210,114 +210,116 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f"; did you mean `{near[0]}`?" if near else ""
 
 
-def _leaf(name: str, kind: Callable[[Any], Any], default: Any, what: str) -> Any:
-    return field(default=default, metadata={"name": name, "kind": kind, "what": what})
+def leaf(name: str, kind: Callable[[Any], Any], default: Any, what: str) -> Any:
+    """A field of a table of settings. kind: checks a value and converts it; raises ValueError. what: the help."""
+    metadata = {"name": name, "kind": kind, "what": what}
+    return field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Every value in force. Durations in seconds; 0 for `never` where a duration may be that."""
 
-    ladder: tuple[str, ...] = _leaf(
+    ladder: tuple[str, ...] = leaf(
         "ladder", words_of(*RUNG_NAMES), RUNG_NAMES, "order in which the rungs are tried; a rung that is not named is never used"
     )
-    mode: str = _leaf(
+    mode: str = leaf(
         "mode", mode, "sync",
         "what the exit of one rank means. sync: all ranks are stopped and start again; async: only that rank starts again;"
         " min-healthy: the other nodes continue while at least nodes.min_healthy nodes have no exited rank",
     )  # fmt: skip
-    rank_restarts_in_a_row: int = _leaf(
+    rank_restarts_in_a_row: int = leaf(
         "rungs.rank-restart.in_a_row", count(1, 100_000), 20,
         "restarts of a single rank, each soon after the previous one, before all ranks are stopped and the next rung is tried",
     )  # fmt: skip
-    max_restarts: int = _leaf(
+    max_restarts: int = leaf(
         "max_restarts",
         count(0, 128),
         8,
         "requeues that a job may use, isolated and unconditional ones together",
     )
-    max_restarts_for: str = _leaf(
+    max_restarts_for: str = leaf(
         "max_restarts_for", choice("requeues", "all"), "requeues",
         "what max_restarts counts. requeues: requeues only; all: every restart of the job, also in place and after a hang (as"
         " ft_launcher's --max-restarts does)",
     )  # fmt: skip
 
-    max_job_restarts: int = _leaf(
+    max_job_restarts: int = leaf(
         "max_job_restarts", count(-1, 1000), -1,
         "restarts of the whole job, in place, after hangs and by requeue counted together (-1 = no common limit, each rung"
         " has its own)",
     )  # fmt: skip
 
-    in_place: bool = _leaf(
+    in_place: bool = leaf(
         "rungs.in-place-restart.enabled",
         switch,
         True,
         "restart the ranks on the same nodes after a device fault that can heal",
     )
-    same_code_limit: int = _leaf(
+    same_code_limit: int = leaf(
         "rungs.in-place-restart.same_code_limit",
         count(1, 1000),
         3,
         "occurrences of the same fault code on the same device, within same_code_window, after which the node is excluded and"
         " not restarted in place",
     )
-    same_code_window_s: float = _leaf(
+    same_code_window_s: float = leaf(
         "rungs.in-place-restart.same_code_window", lasting, 86400.0, "time over which same_code_limit counts"
     )
-    self_heal_wait_s: float = _leaf(
+    self_heal_wait_s: float = leaf(
         "rungs.in-place-restart.self_heal_wait", lasting, 15.0, "how long to wait for a device to recover by itself"
     )
-    reset: str = _leaf(
+    reset: str = leaf(
         "rungs.in-place-restart.reset",
         choice("auto", "never"),
         "auto",
         "auto: reset devices that do not recover by themselves, where that is permitted; never: do not reset",
     )
-    reset_wait_s: float = _leaf("rungs.in-place-restart.reset_wait", lasting, 180.0, "how long the reset of a device may take")
-    crash_restarts: int = _leaf(
+    reset_wait_s: float = leaf("rungs.in-place-restart.reset_wait", lasting, 180.0, "how long the reset of a device may take")
+    crash_restarts: int = leaf(
         "rungs.in-place-restart.crash_restarts",
         count(0, 1000),
         0,
         "crashes of the program that are answered by a restart in place before a requeue is tried (as torchrun's --max-restarts)",
     )
-    hang_restart: bool = _leaf(
+    hang_restart: bool = leaf(
         "rungs.hang-restart.enabled",
         switch,
         False,
         "restart the ranks on the same nodes when the job hangs and no node is to blame",
     )
-    hang_restart_asked: bool = _leaf(
+    hang_restart_asked: bool = leaf(
         "rungs.hang-restart.by_program", switch, True,
         "switch hang-restart on as soon as the program sets a time limit of its own (calculated timeouts, a staged interval);"
         " off if enabled: false was requested",
     )  # fmt: skip
-    hangs_in_a_row: int = _leaf(
+    hangs_in_a_row: int = leaf(
         "rungs.hang-restart.in_a_row",
         count(1, 128),
         3,
         "consecutive hang restarts allowed before a hang fails the job",
     )
-    node_replacement: bool = _leaf(
+    node_replacement: bool = leaf(
         "rungs.node-replacement.enabled",
         switch,
         False,
         "replace a bad node by a spare or a borrowed node and keep the allocation",
     )
-    node_replacements: int = _leaf("rungs.node-replacement.budget", count(0, 128), 0, "nodes that one job may replace or give up")
-    shrink: bool = _leaf(
+    node_replacements: int = leaf("rungs.node-replacement.budget", count(0, 128), 0, "nodes that one job may replace or give up")
+    shrink: bool = leaf(
         "rungs.shrink.enabled",
         switch,
         False,
         "continue with fewer nodes if no replacement is available; nodes.min is the smallest number",
     )
-    isolated_requeue: bool = _leaf("rungs.isolated-requeue.enabled", switch, True, "requeue the job with the bad nodes excluded")
-    unconditional_requeue: bool = _leaf(
+    isolated_requeue: bool = leaf("rungs.isolated-requeue.enabled", switch, True, "requeue the job with the bad nodes excluded")
+    unconditional_requeue: bool = leaf(
         "rungs.unconditional-requeue.enabled",
         switch,
         True,
         "requeue the job when the program failed and no device or node explains the failure",
     )
-    unconditional_in_a_row: int = _leaf(
+    unconditional_in_a_row: int = leaf(
         "rungs.unconditional-requeue.in_a_row",
         count(1, 128),
         3,
@@ -325,168 +327,168 @@ class Settings:
         " fails",
     )
 
-    retry_policy: str = _leaf(
+    retry_policy: str = leaf(
         "retry.policy",
         choice("Evidence", "ExitCodeAndErrorMsg", "OnFailure", "Never"),
         "Evidence",
         "which failures are retried. Evidence: all except those proven hopeless; ExitCodeAndErrorMsg: only those that the"
         " exit status or the output calls retriable; OnFailure: all; Never: none",
     )
-    same_error: int = _leaf(
+    same_error: int = leaf(
         "retry.same_error",
         count(0, 100000),
         0,
         "failures of one rank with the same error that are tolerated (0 = unlimited)",
     )
-    failure_rate: float = _leaf(
+    failure_rate: float = leaf(
         "retry.failure_rate", share, -1.0, "share of the ranks that may fail before the job fails (-1 = unlimited)"
     )
-    keywords: tuple[str, ...] = _leaf(
+    keywords: tuple[str, ...] = leaf(
         "retry.keywords",
         words_of(),
         (),
         "words that mark an error as retriable when they occur in the last output of a failed rank",
     )
 
-    hang_detection: bool = _leaf(
+    hang_detection: bool = leaf(
         "hang.detection",
         switch,
         True,
         "report a hang when no process of the job does IO and the use of its devices (or CPUs) does not change",
     )
-    hang_detect_s: float = _leaf(
+    hang_detect_s: float = leaf(
         "hang.detect_time",
         lasting,
         1800.0,
         "time without process IO on all nodes after which the use of devices is sampled (MA_HANG_DETECT_TIME, there in minutes)",
     )
-    hang_sample_s: float = _leaf(
+    hang_sample_s: float = leaf(
         "hang.sample_time",
         lasting,
         60.0,
         "how long the use of devices or CPUs is sampled before a hang is reported",
     )
-    hang_silence: bool = _leaf(
+    hang_silence: bool = leaf(
         "hang.log_silence",
         switch,
         False,
         "report a hang when no rank has printed anything for hang.interval",
     )
-    hang_interval_s: float = _leaf(
+    hang_interval_s: float = leaf(
         "hang.interval",
         lasting,
         1800.0,
         "time without output of any rank that counts as a hang (with hang.log_silence)",
     )
-    hang_exit: bool = _leaf(
+    hang_exit: bool = leaf(
         "hang.exit_detection",
         switch,
         False,
         "report a hang when some ranks have exited and the others do not exit within hang.exit_interval",
     )
-    hang_exit_s: float = _leaf(
+    hang_exit_s: float = leaf(
         "hang.exit_interval",
         lasting,
         600.0,
         "longest time between the first and the last exit of a rank (with hang.exit_detection)",
     )
-    watch: str = _leaf(
+    watch: str = leaf(
         "hang.watch",
         choice("L0", "L1", "L2"),
         "L1",
         "probe inside Python ranks that tells which rank the others wait for. L0: no probe; L1: collectives; L2: also"
         " point-to-point operations and slow links, at 2 us for each wait",
     )
-    ft_config: str = _leaf(
+    ft_config: str = leaf(
         "fault_tolerance", table, "", "ft_launcher's configuration, as its YAML file has it: timeouts for heartbeats and sections"
     )
-    provide: tuple[str, ...] = _leaf(
+    provide: tuple[str, ...] = leaf(
         "sdk.provide",
         words_of("nvrx", "aimaster"),
         (),
         "packages that ftslurm's own implementation replaces in the ranks, even where they are installed",
     )
-    inject: bool = _leaf(
+    inject: bool = leaf(
         "sdk.inject",
         switch,
         True,
         "add the program interface (ftslurm.sdk) to PYTHONPATH of the ranks, so that it need not be installed",
     )
-    hang_evidence_s: float = _leaf(
+    hang_evidence_s: float = leaf(
         "hang.evidence_time",
         lasting,
         10.0,
         "how long to collect evidence from a hung rank before it is stopped",
     )
-    hang_c4d: bool = _leaf(
+    hang_c4d: bool = leaf(
         "hang.c4d", switch, True, "watch the collectives of the ranks to see whether the job is stalled, and which rank stalls it"
     )
-    hang_c4d_level: str = _leaf(
+    hang_c4d_level: str = leaf(
         "hang.c4d_level",
         choice("Info", "Warning", "Error"),
         "Warning",
         "least severity of a finding about collectives that is printed; the history has all of them",
     )
-    hang_c4d_timeout_s: float = _leaf(
+    hang_c4d_timeout_s: float = leaf(
         "hang.c4d_timeout",
         lasting,
         10.0,
         "time without a finished collective after which the stalled rank is looked for (C4D_HANG_TIMEOUT, there in seconds)",
     )
-    hang_c4d_times: int = _leaf(
+    hang_c4d_times: int = leaf(
         "hang.c4d_times",
         count(1, 100_000),
         18,
         "after this many hang.c4d_timeout inside one collective, report an Error (C4D_HANG_TIMES)",
     )
-    hang_stall_s: float = _leaf(
+    hang_stall_s: float = leaf(
         "hang.stall",
         lasting,
         180.0,
         "time without a finished collective after which a stalled job counts as hung; longer if the job has made longer"
         " pauses before",
     )
-    hang_work_s: float = _leaf(
+    hang_work_s: float = leaf(
         "hang.stall_at_work",
         lasting,
         1800.0,
         "the same as hang.stall, while the ranks that are waited for still do work; shorter once the job's pauses are known",
     )
-    hang_start_s: float = _leaf(
+    hang_start_s: float = leaf(
         "hang.start",
         lasting,
         600.0,
         "longest wait for the first collective, from the moment the last of the waiting ranks arrived",
     )
-    hang_compare_s: float = _leaf(
+    hang_compare_s: float = leaf(
         "hang.compare",
         lasting,
         60.0,
         "interval between two searches for ranks that are slower than the others (0s = never)",
     )
 
-    stop_grace_s: float = _leaf(
+    stop_grace_s: float = leaf(
         # Below Slurm's KillWait (30 s unless the site changed it), so that ranks can end by themselves under both.
         "stop.grace",
         lasting,
         20.0,
         "time from SIGTERM to SIGKILL when ranks are stopped",
     )
-    after_signal_s: float = _leaf(
+    after_signal_s: float = leaf(
         "stop.after_signal", lasting_or_auto, 0.0,
         "time that ranks have to exit after a signal that ends ftrun (SIGTERM, SIGINT, SIGHUP, SIGQUIT), before SIGKILL."
         " auto: stop.grace after a SIGTERM without Slurm; under Slurm the signal may be a warning, and ftrun waits for the"
         " ranks",
     )  # fmt: skip
-    signal_delay_s: float = _leaf(
+    signal_delay_s: float = leaf(
         "stop.signal_delay",
         lasting,
         0.0,
         "time to wait before such a signal is passed on to ranks that have not received it (as torchrun's --monitor-interval)",
     )
-    kill_wait_s: float = _leaf("stop.kill_wait", lasting, 30.0, "time from SIGKILL until a process counts as unkillable")
+    kill_wait_s: float = leaf("stop.kill_wait", lasting, 30.0, "time from SIGKILL until a process counts as unkillable")
 
-    start_in_s: float = _leaf(
+    start_in_s: float = leaf(
         # Slurm adds 121 s if the start time has passed before the clean-up ends.
         "requeue.start_in",
         lasting_or_auto,
@@ -494,309 +496,309 @@ class Settings:
         "time from a requeue to the earliest start of the job; longer if earlier clean-ups took longer. auto: as soon as the"
         " clean-up is expected to have ended, judged by earlier ones",
     )
-    cleanup: tuple[str, ...] = _leaf(
+    cleanup: tuple[str, ...] = leaf(
         "requeue.cleanup",
         words_of(),
         (),
         "the job's own clean-up: a program and its arguments, run once on each node before a requeue",
     )
-    cleanup_grace_s: float = _leaf(
+    cleanup_grace_s: float = leaf(
         "requeue.cleanup_grace",
         grace,
         -1.0,
         "time to wait for the clean-up before it continues in the background (-1 = until it ends;"
         " MA_FAILOVER_TERMINATION_GRACE_PERIOD_SECONDS)",
     )
-    even_if_no_requeue: bool = _leaf(
+    even_if_no_requeue: bool = leaf(
         "requeue.even_if_no_requeue", switch, False, "requeue a job even if it was submitted with --no-requeue"
     )
-    isolation_expires_s: float = _leaf(
+    isolation_expires_s: float = leaf(
         "isolation.expires",
         duration,
         0.0,
         "how long a node stays excluded from the job (0s = for the job's whole life)",
     )
-    memory_s: float = _leaf(
+    memory_s: float = leaf(
         "isolation.memory",
         duration,
         7 * 86400.0,
         "how long later jobs remember nodes that were abandoned because of a fault (0s = not at all)",
     )
-    memory_jobs: int = _leaf(
+    memory_jobs: int = leaf(
         "isolation.memory_jobs",
         count(1, 1000),
         2,
         "number of jobs that must have abandoned a node because of a fact before it is suspect",
     )
-    blame_on_words: int = _leaf(
+    blame_on_words: int = leaf(
         "blame.on_words",
         count(0, 128),
         1,
         "nodes that one job may abandon because of what ranks printed, without a fact that agrees (0 = none)",
     )
 
-    warning_signals: tuple[str, ...] = _leaf(
+    warning_signals: tuple[str, ...] = leaf(
         "warning.signals",
         words_of(*_SIGNALS),
         ("TERM",),
         "signals by which Slurm warns of a time limit or a preemption (sbatch --signal)",
     )
-    warning_requeue: bool = _leaf("warning.requeue", switch, False, "requeue the job after such a warning; no budget is spent")
-    warning_grace_s: float = _leaf(
+    warning_requeue: bool = leaf("warning.requeue", switch, False, "requeue the job after such a warning; no budget is spent")
+    warning_grace_s: float = leaf(
         "warning.grace",
         lasting,
         60.0,
         "time that the ranks have after the warning to write a checkpoint and exit",
     )
 
-    checkpoint_files: str = _leaf(
+    checkpoint_files: str = leaf(
         "checkpoint.files", text, "",
         "pattern of the files that a checkpoint creates or changes, as seen on ftrun's node (for `ftslurm control`)",
     )  # fmt: skip
-    checkpoint_settle_s: float = _leaf(
+    checkpoint_settle_s: float = leaf(
         "checkpoint.settle", lasting, 5.0, "a checkpoint counts as complete when its files have not changed for this time"
     )
 
-    progress_file: str = _leaf(
+    progress_file: str = leaf(
         "progress.file", text, "",
         "file with the number of the last iteration that a checkpoint holds; it tells whether restarts get any further",
     )  # fmt: skip
-    progress_least: int = _leaf(
+    progress_least: int = leaf(
         "progress.iterations", count(0, 1_000_000_000), 1, "iterations by which progress.file must grow in an attempt"
     )
-    progress_attempts: int = _leaf(
+    progress_attempts: int = leaf(
         "progress.attempts", count(0, 1_000_000), 3, "attempts in a row without that after which the job fails (0 = no limit)"
     )
-    no_restart_status: int = _leaf(
+    no_restart_status: int = leaf(
         "no_restart_status", count(0, 255), 0,
         "exit status where ftslurm finds that no restart can help: no progress, or a hopeless error (0 = that of the program)",
     )  # fmt: skip
 
-    lease_s: float = _leaf(
+    lease_s: float = leaf(
         "lease.time",
         lasting,
         60.0,
         "a node that is cut off stops its own ranks after this time; must be well above nodes.silence",
     )
-    lease_margin_s: float = _leaf(
+    lease_margin_s: float = leaf(
         # The shim kills at the end of the lease, the kernel one second later; the rest is for clocks that differ.
         "lease.margin",
         lasting,
         5.0,
         "time from the end of a lease until its ranks may start elsewhere",
     )
-    silence_s: float = _leaf(
+    silence_s: float = leaf(
         "nodes.silence",
         lasting,
         15.0,
         "time without a message from a node after which Slurm and the node's slurmd are asked about it",
     )
-    probe_s: float = _leaf("nodes.probe_timeout", lasting, 5.0, "how long the slurmd of a silent node may take to answer")
-    spares: int = _leaf(
+    probe_s: float = leaf("nodes.probe_timeout", lasting, 5.0, "how long the slurmd of a silent node may take to answer")
+    spares: int = leaf(
         "nodes.spares",
         count(0, 4096),
         0,
         "nodes of the allocation that the step leaves free to replace bad ones",
     )
-    donor: bool = _leaf("nodes.donor", switch, True, "when no spare is left, borrow a node by a small job that ftrun submits")
-    donor_options: tuple[str, ...] = _leaf(
+    donor: bool = leaf("nodes.donor", switch, True, "when no spare is left, borrow a node by a small job that ftrun submits")
+    donor_options: tuple[str, ...] = leaf(
         "nodes.donor_options", words_of(), (), "further sbatch options of that job, such as --constraint=a100"
     )
-    replacement_wait_s: float = _leaf(
+    replacement_wait_s: float = leaf(
         "nodes.replacement_wait",
         lasting,
         300.0,
         "how long to wait for a replacement node before the next rung is tried",
     )
-    health_command: tuple[str, ...] = _leaf(
+    health_command: tuple[str, ...] = leaf(
         "nodes.health_command",
         words_of(),
         (),
         "program and arguments that exit with status 0 on a node that may run ranks; run before ranks start there",
     )
-    straggler_wait_s: float = _leaf(
+    straggler_wait_s: float = leaf(
         # Images are loaded at different speeds; but srun waits for ever where a node cannot even start our program.
         "nodes.straggler_wait",
         lasting,
         600.0,
         "while a step comes up: longest wait for its next task, before the node is checked and the step given up (0s = no limit)",
     )
-    address: str = _leaf(
+    address: str = leaf(
         "nodes.address", text, "",
         "where the other nodes reach ftrun: an address, a network (10.1.0.0/16) or an interface (ib0). Empty: by the address"
         " that Slurm uses",
     )  # fmt: skip
-    ports: tuple[int, int] | None = _leaf(
+    ports: tuple[int, int] | None = leaf(
         "nodes.ports",
         port_range,
         None,
         "ports on which ftrun may listen, such as 60000-60100. Empty: SrunPortRange if the site sets it, else any port",
     )
-    secret: str = _leaf(
+    secret: str = leaf(
         "nodes.secret", choice("auto", "munge", "file", "environment"), "auto",
         "how the ranks and agents receive the secret of the run. munge: as a munge credential; file: in a file of the state"
         " folder; environment: in the environment that srun sends; auto: munge if Slurm uses it; for steps that start in a"
         " container file if the container mounts the state folder, else environment",
     )  # fmt: skip
-    check_s: float = _leaf("nodes.check_timeout", lasting, 30.0, "how long the check of a node before ranks start there may take")
-    min_healthy: int = _leaf(
+    check_s: float = leaf("nodes.check_timeout", lasting, 30.0, "how long the check of a node before ranks start there may take")
+    min_healthy: int = leaf(
         "nodes.min_healthy",
         count(0, 65536),
         0,
         "for mode min-healthy: smallest number of nodes without an exited rank (0 = all nodes)",
     )
-    min_nodes: int = _leaf(
+    min_nodes: int = leaf(
         "nodes.min",
         count(0, 65536),
         0,
         "smallest number of nodes that the job can run on (for shrink; 0 = all nodes)",
     )
 
-    poll_s: float = _leaf("devices.poll", lasting, 10.0, "interval between two checks of a node's devices")
-    answer_wait_s: float = _leaf(
+    poll_s: float = leaf("devices.poll", lasting, 10.0, "interval between two checks of a node's devices")
+    answer_wait_s: float = leaf(
         "devices.answer_wait",
         lasting,
         5.0,
         "how long to wait for the state of the devices after a rank has failed",
     )
-    user_induced: tuple[str, ...] = _leaf(
+    user_induced: tuple[str, ...] = leaf(
         "devices.user_induced",
         words_of(),
         (),
         "fault codes that the program causes itself, in addition to those of the catalogue",
     )
 
-    catalogs: tuple[str, ...] = _leaf(
+    catalogs: tuple[str, ...] = leaf(
         "catalogs", words_of(), (), "the site's own files of codes and patterns, which override the ones that ship"
     )
-    keep_bytes: int = _leaf(
+    keep_bytes: int = leaf(
         "logs.keep_bytes",
         count(0, 1 << 32),
         16 << 20,
         "bytes of each output file of the batch script that are saved at a requeue, which may truncate the file (0 = none)",
     )
-    tail_bytes: int = _leaf(
+    tail_bytes: int = leaf(
         "logs.tail_bytes",
         count(0, 1 << 20),
         65536,
         "bytes of each output stream of a rank that are kept to explain a failure (0 = none)",
     )
-    log_folder: str = _leaf(
+    log_folder: str = leaf(
         "logs.folder", text, "",
         "folder for files of the ranks, by attempt: FOLDER/attempt_0/LOCAL_RANK/stdout.log; %n in it is the slot of the node",
     )  # fmt: skip
-    redirects: str = _leaf(
+    redirects: str = leaf(
         "logs.redirects", streams, "0", "streams that go into logs.folder: 1 stdout, 2 stderr, 3 both; by local rank: 0:3,1:2"
     )
-    tee: str = _leaf("logs.tee", streams, "0", "the same, for streams that are also printed")
-    line_prefix: str = _leaf(
+    tee: str = leaf("logs.tee", streams, "0", "the same, for streams that are also printed")
+    line_prefix: str = leaf(
         "logs.line_prefix", text, "[${role_name}${local_rank}]:", "before each line that logs.tee prints; ${rank} is known, too"
     )
-    console_ranks: tuple[int, ...] = _leaf(
+    console_ranks: tuple[int, ...] = leaf(
         "logs.local_ranks", local_ranks, (), "local ranks whose output is printed (empty = all); files are written for all"
     )
-    cycle_files: str = _leaf(
+    cycle_files: str = leaf(
         "logs.cycle_files", text, "",
         "file for the output of all ranks, one an attempt, each line behind its rank: /a/x.log makes /a/x_cycle0.log",
     )  # fmt: skip
 
-    notify_file: str = _leaf(
+    notify_file: str = leaf(
         "notify.file", secret_file, "auto",
         "file with the addresses of the people to notify, mode 0600. auto: notify.yaml in the state folder; none: notify nobody",
     )  # fmt: skip
-    notify_failure: tuple[str, ...] = _leaf("notify.failure", words_of(), ("all",), "who is notified when the job has failed")
-    notify_requeue: tuple[str, ...] = _leaf("notify.requeue", words_of(), ("all",), "who is notified of a requeue")
-    notify_replacement: tuple[str, ...] = _leaf(
+    notify_failure: tuple[str, ...] = leaf("notify.failure", words_of(), ("all",), "who is notified when the job has failed")
+    notify_requeue: tuple[str, ...] = leaf("notify.requeue", words_of(), ("all",), "who is notified of a requeue")
+    notify_replacement: tuple[str, ...] = leaf(
         "notify.replacement", words_of(), ("all",), "who is notified when a node is replaced or given up"
     )
-    notify_restart: tuple[str, ...] = _leaf(
+    notify_restart: tuple[str, ...] = leaf(
         "notify.restart",
         words_of(),
         ("none",),
         "who is notified of a restart on the same nodes",
     )
-    notify_hang: tuple[str, ...] = _leaf(
+    notify_hang: tuple[str, ...] = leaf(
         "notify.hang",
         words_of(),
         ("all",),
         "who is notified of a hang that is not answered by a restart",
     )
-    notify_message: tuple[str, ...] = _leaf("notify.message", words_of(), ("all",), "who receives the program's own messages")
-    notify_end: tuple[str, ...] = _leaf("notify.end", words_of(), ("none",), "who is notified when the job has ended well")
-    notify_burst: int = _leaf(
+    notify_message: tuple[str, ...] = leaf("notify.message", words_of(), ("all",), "who receives the program's own messages")
+    notify_end: tuple[str, ...] = leaf("notify.end", words_of(), ("none",), "who is notified when the job has ended well")
+    notify_burst: int = leaf(
         "notify.burst",
         count(1, 1000),
         6,
         "messages that one address receives within notify.window; further ones are combined into one summary",
     )
-    notify_window_s: float = _leaf("notify.window", lasting, 600.0, "time over which notify.burst counts")
-    notify_wait_s: float = _leaf(
+    notify_window_s: float = leaf("notify.window", lasting, 600.0, "time over which notify.burst counts")
+    notify_wait_s: float = leaf(
         "notify.wait",
         lasting,
         10.0,
         "how long the end of the job may be delayed to send the last notices",
     )
 
-    metrics_dir: str = _leaf(
+    metrics_dir: str = leaf(
         "metrics.dir",
         text,
         "",
         "folder that node_exporter's textfile collector reads; ftrun writes one file for each job. Empty: no metrics",
     )
-    metrics_every_s: float = _leaf("metrics.every", lasting, 15.0, "interval between two updates of that file")
-    metrics_keep_s: float = _leaf(
+    metrics_every_s: float = leaf("metrics.every", lasting, 15.0, "interval between two updates of that file")
+    metrics_keep_s: float = leaf(
         "metrics.keep", lasting, 3600.0, "time after the end of a job after which a later job on that node may remove its file"
     )
-    metrics_otlp: str = _leaf(
+    metrics_otlp: str = leaf(
         "metrics.otlp", text, "",
         "OpenTelemetry endpoint for traces, such as http://collector:4318/v1/traces; the attempts of the job are sent when it"
         " ends. Empty: no traces",
     )  # fmt: skip
 
-    slurm_client: str = _leaf(
+    slurm_client: str = leaf(
         "slurm.client",
         choice("auto", "cli", "pyslurm"),
         "auto",
         "how Slurm is asked. cli: by its commands; pyslurm: by the library; auto: pyslurm where it is installed and fits,"
         " else cli",
     )
-    slurm_bin: str = _leaf("slurm.bin", text, "", "folder of Slurm's commands (srun, scontrol, ...). Empty: searched on PATH")
-    slurm_comment: bool = _leaf(
+    slurm_bin: str = leaf("slurm.bin", text, "", "folder of Slurm's commands (srun, scontrol, ...). Empty: searched on PATH")
+    slurm_comment: bool = leaf(
         "slurm.comment",
         switch,
         True,
         "show in the job's comment what ftrun waits for, if the job has no comment of its own",
     )
-    slurm_timeout_s: float = _leaf("slurm.timeout", lasting, 60.0, "how long slurmctld may take to answer")
-    slurm_patience_s: float = _leaf(
+    slurm_timeout_s: float = leaf("slurm.timeout", lasting, 60.0, "how long slurmctld may take to answer")
+    slurm_patience_s: float = leaf(
         "slurm.patience",
         duration,
         4 * 3600.0,
         "how long to wait for a slurmctld that is away before the job is given up (0s = not at all)",
     )
 
-    launcher: str = _leaf(
+    launcher: str = leaf(
         "launcher",
         choice("auto", "srun", "local"),
         "auto",
         "what starts the ranks. srun: Slurm; local: processes of this machine; auto: srun, or local where there is no Slurm",
     )
-    local_nodes: int = _leaf(
+    local_nodes: int = leaf(
         "local_nodes", count(0, 4096), 0, "nodes that the local launcher simulates (0 = the number that -N names)"
     )
-    restart_via: str = _leaf(
+    restart_via: str = leaf(
         "restart_via",
         choice("shim", "step"),
         "shim",
         "how ranks start again. shim: in the running step; step: by a new srun, which MPI and PMIx programs need",
     )
-    rendezvous: str = _leaf(
+    rendezvous: str = leaf(
         "rendezvous",
         choice("none", "torch"),
         "none",
         "torch: set MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE and the like in each rank; none: do not",
     )
-    python: str = _leaf(
+    python: str = leaf(
         "python",
         text,
         "",

@@ -15,7 +15,7 @@ from dataclasses import field, replace
 from itertools import pairwise
 from statistics import fmean, median
 
-from ftslurm.model.collectives import Enters, Finding, Kind, Level, Waits, fold
+from ftslurm.model.collectives import EntryTimes, Finding, Kind, Level, WaitTimes, fold
 from ftslurm.model.events import RanksCompared
 from ftslurm.model.values import dataclass
 
@@ -79,7 +79,7 @@ class SlowMemory:
     over: int = 0
 
 
-def window(waits: Iterable[Waits], limits: SlowLimits = LIMITS) -> Window | None:
+def window(waits: Iterable[WaitTimes], limits: SlowLimits = LIMITS) -> Window | None:
     """The waits of all ranks as one window; None if a rank has too few of them."""
     by_rank = {each.rank: each for each in waits}
     if len(by_rank) < 2 or any(each.count < limits.waits for each in by_rank.values()):
@@ -94,7 +94,7 @@ def window(waits: Iterable[Waits], limits: SlowLimits = LIMITS) -> Window | None
     )
 
 
-def _transfer_s(waits: Iterable[Waits]) -> float | None:
+def _transfer_s(waits: Iterable[WaitTimes]) -> float | None:
     """The mean shortest stay, in seconds, over collectives that every rank of the group has reported."""
     stays: dict[str, list[dict[int, int]]] = {}
     for each in waits:
@@ -178,13 +178,15 @@ def _cost_per_mb(usual: Baseline, seen: Window) -> dict[int, float]:
     return found
 
 
-def see_enters(memory: SlowMemory, enters: Iterable[Enters], limits: SlowLimits = LIMITS) -> tuple[SlowMemory, Finding | None]:
+def see_enters(
+    memory: SlowMemory, enters: Iterable[EntryTimes], limits: SlowLimits = LIMITS
+) -> tuple[SlowMemory, Finding | None]:
     """RankNonCommSlow from the moments at which the ranks entered; call every few seconds with all of them."""
     together = between_enters(enters, limits)
     return see(memory, together, limits) if together is not None else (memory, None)
 
 
-def between_enters(enters: Iterable[Enters], limits: SlowLimits = LIMITS) -> Window | None:
+def between_enters(enters: Iterable[EntryTimes], limits: SlowLimits = LIMITS) -> Window | None:
     """The enters of all groups side by side, as a window; None if a rank has too few of them to tell.
 
     A rank is outside from the moment at which the last member has come to what it entered before, in whatever group that was,
@@ -211,9 +213,9 @@ def between_enters(enters: Iterable[Enters], limits: SlowLimits = LIMITS) -> Win
     return Window(outside_s, inside_s, None, nodes=nodes)
 
 
-def _last_arrivals(told: Sequence[Enters]) -> dict[tuple[str, int], int]:
+def _last_arrivals(told: Sequence[EntryTimes]) -> dict[tuple[str, int], int]:
     """(group, number) -> when the last of the ranks that tell of the group entered it; only of what all of them have entered."""
-    groups: dict[str, list[Enters]] = {}
+    groups: dict[str, list[EntryTimes]] = {}
     for each in told:
         groups.setdefault(each.key, []).append(each)
     found = {}
@@ -225,7 +227,7 @@ def _last_arrivals(told: Sequence[Enters]) -> dict[tuple[str, int], int]:
     return found
 
 
-def _common_start(told: Sequence[Enters], limits: SlowLimits) -> int:
+def _common_start(told: Sequence[EntryTimes], limits: SlowLimits) -> int:
     """From when on every rank tells of all its groups; of a group with few collectives nothing was cut off."""
     return max((each.times_ns[0] for each in told if len(each.times_ns) >= limits.waits), default=0)
 

@@ -684,7 +684,7 @@ def _nobody_waits(state: JobState) -> Finding | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class StuckConnection:
     """A connection that does not deliver from one rank to another. None: that end belongs to no known rank."""
 
     sender: int | None
@@ -705,7 +705,7 @@ def _or_unknown(rank: int | None) -> str:
     return "?" if rank is None else str(rank)
 
 
-def stuck_links(views: Iterable[RankView]) -> Iterator[Link]:
+def stuck_links(views: Iterable[RankView]) -> Iterator[StuckConnection]:
     """Every stuck connection with both ends, matched by address. A loopback address counts for its own node only."""
     seen = list(views)
     owner = {_place(view, socket.local): view.rank for view in seen for socket in view.sockets}
@@ -713,9 +713,9 @@ def stuck_links(views: Iterable[RankView]) -> Iterator[Link]:
         for socket in view.sockets:
             peer = owner.get(_place(view, socket.remote))
             if socket.trouble == "unread":
-                yield Link(peer, view.rank, socket.trouble, socket.queued_bytes)
+                yield StuckConnection(peer, view.rank, socket.trouble, socket.queued_bytes)
             elif socket.trouble:
-                yield Link(view.rank, peer, socket.trouble, socket.queued_bytes)
+                yield StuckConnection(view.rank, peer, socket.trouble, socket.queued_bytes)
 
 
 def _place(view: RankView, address: str) -> str:

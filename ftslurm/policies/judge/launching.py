@@ -25,7 +25,7 @@ from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM
 from ftslurm.policies.judge.then import Afterwards, ThenAfterWarning, ThenFinish, ThenLaunch, ThenLauncherStays
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble
-from ftslurm.policies.lease.touch import longest_s
+from ftslurm.policies.lease.quorum import longest_s
 
 LONGEST_LOOK_S = 600.0
 # Of the nodes that a slow launch lacks, looked at in one round; and how often in a row one may be out of reach.

@@ -34,7 +34,7 @@ class _Party:
     brief: bool = False
 
 
-class Contact:
+class NodeContact:
     """`due` at `wakes_at`, when everything that has come in was read."""
 
     def __init__(self, silence_s: float) -> None:

@@ -4,7 +4,7 @@ With `--no-kill` Slurm leaves such a job running without a script until its time
 stay when the controller falls silent, each with its place in the order of the slots. Silence is no proof: a controller
 that stands still or is out of reach is not dead, nor is a script whose ftrun was killed. So while the slurmd of its node
 answers that node is looked at; one that is back without its script is as good as dead. And nobody acts before the last lease
-that the controller may have renewed has run out everywhere (touch.py).
+that the controller may have renewed has run out everywhere (quorum.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ftslurm.model.rungs import REQUEUES, Capability, Rung
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation
-from ftslurm.policies.lease.touch import longest_s
+from ftslurm.policies.lease.quorum import longest_s
 
 # So many agents stay; the nodes before one of them would all have to die as well before its turn comes.
 STANDBYS = 16

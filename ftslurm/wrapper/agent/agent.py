@@ -31,8 +31,8 @@ from ftslurm.wrapper.shim.pages import page_folder
 from ftslurm.wrapper.shim.protocol.channel import CHANNEL_VARIABLE, Channel
 from ftslurm.wrapper.shim.protocol.connection import connect
 from ftslurm.wrapper.shim.protocol.lease import CUT_OFF
-from ftslurm.wrapper.shim.protocol.line import Line
-from ftslurm.wrapper.shim.protocol.link import LinkError
+from ftslurm.wrapper.shim.protocol.session import Session
+from ftslurm.wrapper.shim.protocol.signed import LinkError
 from ftslurm.wrapper.shim.timers import boot_s
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Agent:
     """One loop over the connection and the clock."""
 
     def __init__(
-        self, node: str, probes: tuple[Probe, ...], line: Line, poll_s: float, pages_of: Callable[[str], str] = str
+        self, node: str, probes: tuple[Probe, ...], line: Session, poll_s: float, pages_of: Callable[[str], str] = str
     ) -> None:
         """pages_of: the folder of a step's pages."""
         self._pages_of = pages_of
@@ -380,7 +380,7 @@ def main() -> None:
         channel = Channel(env.pop(CHANNEL_VARIABLE))
         probes, poll_s = choose_probes(env, run_command), float(sys.argv[1])
         hello = {"t": "agent", "node": node, "kinds": [probe.kind for probe in probes]}
-        line = Line(channel, env, *connect(channel, env, CONNECT_TIMEOUT_S), hello)
+        line = Session(channel, env, *connect(channel, env, CONNECT_TIMEOUT_S), hello)
         signal.signal(signal.SIGTERM, lambda *_: line.asked_to_end(boot_s()))
         agent = Agent(node, probes, line, poll_s, lambda step: page_folder(step, channel))
         agent.run()

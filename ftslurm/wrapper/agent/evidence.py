@@ -31,14 +31,14 @@ from ftslurm.errors import CommandMissing, WireError
 from ftslurm.model.collectives import (
     GROUPS_MAX,
     SOCKETS_MAX,
-    Enters,
-    GroupStays,
+    CallDurations,
+    CurrentCall,
+    EntryTimes,
     GroupView,
     ProcessState,
     RankView,
     Socket,
-    Stay,
-    Waits,
+    WaitTimes,
     unfold,
 )
 from ftslurm.model.devices import Utilisation
@@ -602,7 +602,7 @@ class Examined:
 
     views: tuple[RankView, ...]
     text: str
-    enters: tuple[Enters, ...] = ()
+    enters: tuple[EntryTimes, ...] = ()
 
 
 class NodeWatch:
@@ -653,7 +653,7 @@ class NodeWatch:
         device_busy = self._devices_at_work(budget_s)
         views = {(view.rank, view.node): replace(view, device_busy=device_busy) for view in self.look()}
         found: list[tuple[RankView, str]] = []
-        enters: list[Enters] = []
+        enters: list[EntryTimes] = []
         ranks = list(self._ranks.values())
         with ThreadPoolExecutor(max_workers=16) as pool:
             dumps = pool.map(lambda each: self._dump(each, until), ranks)
@@ -709,14 +709,14 @@ class NodeWatch:
                 found |= {each.rank: why} if why else {}
         return found
 
-    def enters(self, budget_s: float = ASK_S) -> tuple[Enters, ...]:
+    def enters(self, budget_s: float = ASK_S) -> tuple[EntryTimes, ...]:
         """When the ranks entered their last collectives, by torch's recorder."""
         until = self._clock() + budget_s
         self.look()
         dumps = ((each, self._dump(each, until)) for each in self._ranks.values())
         return tuple(enter for each, dump in dumps if dump is not None for enter in self._enters(each, dump))
 
-    def waits(self, at_least: int = 60, with_links: bool = False) -> tuple[Waits, ...]:
+    def waits(self, at_least: int = 60, with_links: bool = False) -> tuple[WaitTimes, ...]:
         """The waits since the last answer, for the rules on slow ranks; none while a rank has fewer than `at_least`.
 
         A page keeps 120. with_links: ask `ss` what was sent, too, which takes 10 ms a rank.
@@ -882,7 +882,7 @@ class NodeWatch:
                 if told.peers and inside is None:
                     way, peer = told.peers[0]
                     whom = group.members[peer] if isinstance(group.members, tuple) and peer < len(group.members) else None
-                    inside = Stay(way, group.key, 0, 0.0, whom, True)
+                    inside = CurrentCall(way, group.key, 0, 0.0, whom, True)
             entered[slot.slot] = group.entered
             groups.append(group)
         exact = _exact(state, entered, late=False)
@@ -941,18 +941,18 @@ class NodeWatch:
 
     # --- for the slow rules
 
-    def _waits(self, each: _Rank, state: ProbeState) -> Waits:
+    def _waits(self, each: _Rank, state: ProbeState) -> WaitTimes:
         new = [wait for wait in state.ring if wait.place >= each.told_waits]
         each.told_waits = state.waits
         if not new:
-            return Waits(each.rank, self._node, 0, 0.0, 0.0)
+            return WaitTimes(each.rank, self._node, 0, 0.0, 0.0)
         issued = {group.slot: group for group in state.groups}
         stays: dict[int, dict[int, int]] = {}
         for wait in new:
             if wait.slot in issued and wait.slot is not None:
                 latest = issued[wait.slot].issued
                 stays.setdefault(wait.slot, {})[latest - (latest - wait.number) % layout.NUMBERS] = wait.stay_us
-        return Waits(
+        return WaitTimes(
             each.rank, self._node, len(new), *steady_means([(wait.outside_us / 1e6, wait.stay_us / 1e6) for wait in new]),
             tuple(_in_a_row(_key(issued[slot], each.names), found) for slot, found in stays.items()),
         )  # fmt: skip
@@ -967,13 +967,13 @@ class NodeWatch:
             return None, None
         return parse_ss(done.stdout, pid) if done.status == 0 else (None, None)
 
-    def _enters(self, each: _Rank, dump: Mapping[str, Recorded]) -> Iterator[Enters]:
+    def _enters(self, each: _Rank, dump: Mapping[str, Recorded]) -> Iterator[EntryTimes]:
         keys = {name.name: name.key for name in each.names.values()}
         for name, told in dump.items():
             row = _in_a_row(keys.get(name, name), told.times_ns)
             if row.stays_us:
                 skip = max(0, len(row.stays_us) - ENTERS_MAX)
-                yield Enters(each.rank, self._node, row.key, row.first + skip, row.stays_us[skip:])
+                yield EntryTimes(each.rank, self._node, row.key, row.first + skip, row.stays_us[skip:])
 
 
 def _page(path: str) -> bytes:
@@ -1062,11 +1062,11 @@ def _own_number(pid: int, thread: int) -> int:
     return int(inside[1].split()[-1]) if inside else 0
 
 
-def _polls_store(each: _Rank, view: RankView, now: float) -> Stay | None:
+def _polls_store(each: _Rank, view: RankView, now: float) -> CurrentCall | None:
     """It asks a store again and again, and does nothing else: for somebody who is to come there."""
     if each.polling is None or not each.polling.asks or view.polls_s is None or each.polls_since is None:
         return None
-    return Stay("store_poll", "", 0, now - each.polls_since)
+    return CurrentCall("store_poll", "", 0, now - each.polls_since)
 
 
 def _rates(
@@ -1101,7 +1101,7 @@ def _in_mpi(view: RankView, each: _Rank, now: float) -> RankView:
     beside = replace(view, process=ProcessState.SLEEPING, cpu_percent=cpu_percent)
     if not call or cpu_percent is None or works(beside):
         return view
-    return replace(view, inside=Stay(call, "", 0, each.age("main", now)), cpu_percent=cpu_percent)
+    return replace(view, inside=CurrentCall(call, "", 0, each.age("main", now)), cpu_percent=cpu_percent)
 
 
 def _beside_main(each: _Rank) -> tuple[float | None, float | None]:
@@ -1180,16 +1180,16 @@ def _exact(state: ProbeState, entered: Mapping[int, int], late: bool) -> bool:
     return all(count == issued or (late and count < issued) for count, issued in pairs)
 
 
-def _stay(state: ProbeState, process: ProcessState, each: _Rank, now: float) -> Stay | None:
+def _stay(state: ProbeState, process: ProcessState, each: _Rank, now: float) -> CurrentCall | None:
     """Where the main thread waits, or the failed wait that a process has ended of."""
     if not state.in_ns and not (state.failed and process is ProcessState.EXITED):
         return None
     slot = next((group for group in state.groups if group.slot == state.in_slot), None)
     key = _key(slot, each.names) if slot else ""
-    return Stay(state.operation, key, state.number, each.age("in", now), state.peer, state.direct)
+    return CurrentCall(state.operation, key, state.number, each.age("in", now), state.peer, state.direct)
 
 
-def _in_a_row(key: str, found: Mapping[int, int]) -> GroupStays:
+def _in_a_row(key: str, found: Mapping[int, int]) -> CallDurations:
     """The last ones without a gap between their numbers."""
     row: list[int] = []
     number = max(found, default=0)
@@ -1197,7 +1197,7 @@ def _in_a_row(key: str, found: Mapping[int, int]) -> GroupStays:
     while number in found:
         row.append(found[number])
         number -= 1
-    return GroupStays(key, last - len(row) + 1, tuple(reversed(row)))
+    return CallDurations(key, last - len(row) + 1, tuple(reversed(row)))
 
 
 def _uses_nccl(view: RankView) -> bool:

@@ -28,8 +28,8 @@ from ftslurm.model.events import (
 )
 from ftslurm.model.messages import wire
 from ftslurm.model.values import dataclass
-from ftslurm.policies.lease.contact import Contact
-from ftslurm.policies.lease.touch import Touch
+from ftslurm.policies.lease.contact import NodeContact
+from ftslurm.policies.lease.quorum import LeaseQuorum
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.wire.caller import Caller
 from ftslurm.wrapper.wire.channel import Message, Peer
@@ -61,10 +61,10 @@ class Callers:
         self.agents: dict[str, Caller] = {}
         self.askers: dict[int, Peer] = {}  # who waits to hear what became of a drill
         self.runs, self.handover_plan = runs, handover_plan
-        self.contact = Contact(limits.silence_s)
+        self.contact = NodeContact(limits.silence_s)
         self._clock, self._limits, self._drop = clock, limits, drop
         self._leaving: dict[int, Caller] = {}  # shims that were let go and are still there
-        self._touch = Touch(limits.silence_s)
+        self._quorum = LeaseQuorum(limits.silence_s)
         self._cut_off = False  # no lease is renewed
         self._alone = False  # and that was said
         self._launch = 0  # how often a step was launched
@@ -103,7 +103,7 @@ class Callers:
             caller.let_go = True
             self.contact.forget(caller.owner)
         self.shims, self._leaving, self._size = {}, {}, 0
-        self._touch.new_step(self.agents.keys())
+        self._quorum.new_step(self.agents.keys())
         return self._launch
 
     def agents_come(self, nodes: Iterable[str], step: StepHandle) -> None:
@@ -120,7 +120,7 @@ class Callers:
             caller.close("nothing is left to do for it")
             del self.agents[caller.node]
             if all(shim.node != caller.node for shim in self.shims.values()):
-                self._touch.forget(caller.node)
+                self._quorum.forget(caller.node)
 
     def child_ended(self) -> list[Event]:
         """A launcher, perhaps: of the step, of a part of it, or of agents."""
@@ -166,7 +166,7 @@ class Callers:
         caller.let_go = True
 
     def disconnected(self, peer: Peer, why: str, hangup: Hangup) -> Sequence[Event]:
-        """A connection broke. Who does not call again is lost; Contact says when."""
+        """A connection broke. Who does not call again is lost; NodeContact says when."""
         caller = peer.owner
         if not (isinstance(caller, Caller) and caller.left(peer) and self._is_known(caller)):
             return ()
@@ -235,7 +235,7 @@ class Callers:
         now = self._clock.mono()
         news = self.contact.record_connection(owner, node, now)
         before = caller.use(peer, hello.has, self._cut_off)  # which may find that it has gone again
-        self._touch.record_greeting(owner, node, now)
+        self._quorum.record_greeting(owner, node, now)
         if before is not None:
             self._drop(before, "it has called again")
         return new, news
@@ -251,15 +251,15 @@ class Callers:
         self._beats, self._beat_at = self._beats + 1, self._clock.now().unix
         number, has = message.get("k"), message.get("r", 0)
         if type(number) is int and type(has) is int:
-            self._touch.record_beat(caller.owner, caller.node, number, has, now)
-        if self._touch.asks(now):
+            self._quorum.record_beat(caller.owner, caller.node, number, has, now)
+        if self._quorum.asks(now):
             threading.Thread(target=self._ask_whether_it_runs, daemon=True).start()
         return self._touched(now)
 
     def _touched(self, now: float) -> Sequence[Event]:
         """Looked at before each answer: of what was found for the nodes of one step, nothing holds for those of the next."""
-        self._cut_off = self._touch.cut_off(now)
-        alone = self._cut_off and (self._alone or self._touch.slurm_is_silent(now))
+        self._cut_off = self._quorum.cut_off(now)
+        alone = self._cut_off and (self._alone or self._quorum.slurm_is_silent(now))
         if alone == self._alone:
             return ()
         self._alone = alone
@@ -267,7 +267,7 @@ class Callers:
 
     def _ask_whether_it_runs(self) -> None:
         if self.runs():
-            self._touch.slurm(self._clock.mono())
+            self._quorum.slurm(self._clock.mono())
 
     def _paused(self, caller: Caller, before: bool) -> Sequence[Event]:
         """Promised, or over. An agent has nothing that needs it."""

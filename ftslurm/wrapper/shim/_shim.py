@@ -535,7 +535,7 @@ def terminal_like(fd: int) -> tuple[int, int]:
     return ours, theirs
 
 
-# --- protocol/link.py
+# --- protocol/signed.py
 # One signed connection: both sides prove that they know the secret, and every line carries a digest.
 
 PROTOCOL = b"FTS1"
@@ -547,7 +547,7 @@ class LinkError(Exception):
     """The other side is not who it should be, or what it sent was damaged, repeated or out of order."""
 
 
-class Link:
+class SignedConnection:
     """One authenticated connection, without the socket: bytes in, messages (dicts) and bytes out.
 
     Both sides prove that they know the secret by answering the other's random challenge; every line after that carries
@@ -1487,7 +1487,7 @@ class NobodyListens(OSError):
     """Every address refused: the host is up, and the controller is not."""
 
 
-def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple[socket.socket, Link]:
+def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple[socket.socket, SignedConnection]:
     """A connection whose other side has proved to be our controller.
 
     Raises: OSError when there is none in time, NobodyListens when it was refused to the last.
@@ -1510,12 +1510,12 @@ def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple
     raise last
 
 
-def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.socket, Link]:
+def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.socket, SignedConnection]:
     sock = _dial(address, channel.port, timeout_s)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        link = Link(channel.secret, server=False)
+        link = SignedConnection(channel.secret, server=False)
         while not link.ready:
             data = sock.recv(4096)
             if not data:
@@ -1529,7 +1529,7 @@ def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.s
     return sock, link
 
 
-def receive(sock: socket.socket, link: Link) -> list[Message]:
+def receive(sock: socket.socket, link: SignedConnection) -> list[Message]:
     """The messages that have come in, maybe none. Raises: OSError, LinkError; EOFError when the other side has hung up."""
     try:
         data = sock.recv(65536, socket.MSG_DONTWAIT)
@@ -1654,10 +1654,10 @@ class Lease:
             self.until = max(self.until, now + self._lasts_s)
 
 
-# --- protocol/talk.py
+# --- protocol/stream.py
 # A reliable stream over several connections: every message arrives, in order and once.
 
-class Talk:
+class ReliableStream:
     """One side of a reliable stream, without its connections: messages are numbered, kept
     until the other side has them, and sent again after a break; duplicates are dropped."""
 
@@ -1821,7 +1821,7 @@ class Guard:
         self._kills.set(at + GUARD_S if at else 0.0)
 
 
-# --- protocol/line.py
+# --- protocol/session.py
 # A session with the controller that survives broken connections.
 
 REDIAL_S = 3.0  # for one try; the first lost SYN is sent again after one second
@@ -1836,17 +1836,19 @@ MISSED_BEATS = 2  # as many without an answer, and the connection is taken for d
 ORPHAN_GRACE_S, ORPHAN_KILL_WAIT_S = 20.0, 30.0
 
 
-class Line:
+class Session:
     """A session with the controller that survives broken connections, and the lease that its answers renew.
 
     `poll` wakes when there is something for `listen`. Times are boot_s().
     """
 
-    def __init__(self, channel: Channel, env: dict[str, str], sock: socket.socket, link: Link, hello: Message) -> None:
+    def __init__(
+        self, channel: Channel, env: dict[str, str], sock: socket.socket, link: SignedConnection, hello: Message
+    ) -> None:
         """hello: the first message of every connection."""
         self._channel = channel
         self._env = env
-        self._talk = Talk()
+        self._talk = ReliableStream()
         self._hello = {**hello, "talk": os.urandom(16).hex()}
         self._wake_read, self._wake_write = waking()
         self.poll = select.poll()
@@ -1862,7 +1864,7 @@ class Line:
         self._welcome = False
         self._refused_at: float | None = None
         self._ends_by = 0.0  # until when the end of ftrun is to be expected
-        self._found: tuple[socket.socket, Link] | OSError | None = None  # by the thread that dials
+        self._found: tuple[socket.socket, SignedConnection] | OSError | None = None  # by the thread that dials
         self._sock: socket.socket | None = None
         # Given up, and still open: closed they would say that this process has ended.
         self._given_up: list[socket.socket] = []
@@ -1993,7 +1995,7 @@ class Line:
         for kept in self._talk.kept:
             self._send(kept)
 
-    def _use(self, sock: socket.socket, link: Link) -> None:
+    def _use(self, sock: socket.socket, link: SignedConnection) -> None:
         self._sock, self._link, self._welcome, self._asked = sock, link, False, {}
         self.poll.register(sock, select.POLLIN)
         self._hello_at = boot_s()
@@ -2037,7 +2039,7 @@ class Line:
             self._found = error
         os.write(self._wake_write, b"!")
 
-    def _dialled(self, found: tuple[socket.socket, Link] | OSError) -> None:
+    def _dialled(self, found: tuple[socket.socket, SignedConnection] | OSError) -> None:
         if isinstance(found, tuple):
             if self.gone:
                 found[0].close()
@@ -2108,7 +2110,7 @@ class Shim:
     """One loop over the connection, the signals and the clock."""
 
     def __init__(
-        self, argv: list[str], env: dict[str, str], channel: Channel, sock: socket.socket, link: Link, wakeup: int,
+        self, argv: list[str], env: dict[str, str], channel: Channel, sock: socket.socket, link: SignedConnection, wakeup: int,
         passes_on: bool, output: Output,
     ) -> None:  # fmt: skip
         self._argv = argv
@@ -2138,7 +2140,7 @@ class Shim:
         self._held = False  # what we watch over stands still until the controller has answered
         self._orphan = False
         greeting = hello(env, self._rank, self._total, self._launch, sock.getsockname()[0], self._free_port())
-        self._line = Line(channel, env, sock, link, greeting)
+        self._line = Session(channel, env, sock, link, greeting)
 
     def run(self) -> int:
         """The status to end with: 128+n means by signal n."""

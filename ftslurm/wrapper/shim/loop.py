@@ -20,9 +20,9 @@ from ftslurm.wrapper.shim.ports import free_port
 from ftslurm.wrapper.shim.processes import RESCAN_S, descendants
 from ftslurm.wrapper.shim.protocol.channel import Channel
 from ftslurm.wrapper.shim.protocol.hello import hello
-from ftslurm.wrapper.shim.protocol.line import ORPHAN_KILL_WAIT_S, Line
-from ftslurm.wrapper.shim.protocol.link import Link, LinkError
 from ftslurm.wrapper.shim.protocol.messages import Message
+from ftslurm.wrapper.shim.protocol.session import ORPHAN_KILL_WAIT_S, Session
+from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
 from ftslurm.wrapper.shim.signals import ANNOUNCING, FORWARDED
 from ftslurm.wrapper.shim.survivors import end_left_before
 from ftslurm.wrapper.shim.timers import Guard, boot_s
@@ -40,7 +40,7 @@ class Shim:
     """One loop over the connection, the signals and the clock."""
 
     def __init__(
-        self, argv: list[str], env: dict[str, str], channel: Channel, sock: socket.socket, link: Link, wakeup: int,
+        self, argv: list[str], env: dict[str, str], channel: Channel, sock: socket.socket, link: SignedConnection, wakeup: int,
         passes_on: bool, output: Output,
     ) -> None:  # fmt: skip
         self._argv = argv
@@ -70,7 +70,7 @@ class Shim:
         self._held = False  # what we watch over stands still until the controller has answered
         self._orphan = False
         greeting = hello(env, self._rank, self._total, self._launch, sock.getsockname()[0], self._free_port())
-        self._line = Line(channel, env, sock, link, greeting)
+        self._line = Session(channel, env, sock, link, greeting)
 
     def run(self) -> int:
         """The status to end with: 128+n means by signal n."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from ftslurm.errors import WireError
 from ftslurm.model.settings.tree import BEATS
-from ftslurm.wrapper.shim.protocol.link import LinkError
-from ftslurm.wrapper.shim.protocol.talk import Talk
+from ftslurm.wrapper.shim.protocol.signed import LinkError
+from ftslurm.wrapper.shim.protocol.stream import ReliableStream
 from ftslurm.wrapper.wire.channel import Peer
 
 # Messages that wait for somebody who is away; who misses so many is not coming back.
@@ -28,7 +28,7 @@ class Caller:
         self.let_go = self.paused = False
         self.place = (0, 0)
         self._name = talk
-        self._talk = Talk()
+        self._talk = ReliableStream()
         self._lease_s = lease_s
         self._beat_s = min(lease_s, silence_s) / BEATS
         self._grace_s = grace_s

@@ -15,7 +15,7 @@ from typing import Any
 from ftslurm.errors import LaunchFailed
 from ftslurm.model.events import Hangup
 from ftslurm.system.descriptors import OUT_OF_DESCRIPTORS, Spares, room
-from ftslurm.wrapper.shim.protocol.link import Link, LinkError
+from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
 
 # A peer that does not read for so long that this much waits for it is treated as gone.
 MAX_UNSENT = 16 << 20
@@ -36,7 +36,7 @@ class Peer:
     def __init__(self, server: Server, sock: socket.socket, secret: bytes) -> None:
         self._server = server
         self.sock = sock
-        self.link = Link(secret, server=True)
+        self.link = SignedConnection(secret, server=True)
         self._unsent = bytearray(self.link.take_outbox())
         self._owner: Any = None
         self.since = time.monotonic()

@@ -11,12 +11,12 @@ import pytest
 
 from ftslurm.errors import WireError
 from ftslurm.model.collectives import (
-    Enters,
+    CallDurations,
+    EntryTimes,
     Finding,
-    GroupStays,
     Kind,
     Level,
-    Waits,
+    WaitTimes,
     enters_record,
     parse_enters,
     parse_waits,
@@ -101,8 +101,8 @@ def test_noise_is_no_slowness() -> None:
 
 
 def test_a_window_needs_waits_of_all_and_takes_the_shortest_stay_of_each_operation() -> None:
-    def told(rank: int, stays: tuple[int, ...], first: int = 100, count: int = 60) -> Waits:
-        return Waits(rank, f"n{rank}", count, 0.018, 0.002, (GroupStays("world", first, stays),), 5.0, 7.0)
+    def told(rank: int, stays: tuple[int, ...], first: int = 100, count: int = 60) -> WaitTimes:
+        return WaitTimes(rank, f"n{rank}", count, 0.018, 0.002, (CallDurations("world", first, stays),), 5.0, 7.0)
 
     seen = window([told(0, (500, 900, 100)), told(1, (300, 1000, 2000), first=99)])
     assert seen is not None and seen.transfer_s == pytest.approx((500 + 900) / 2 / 1e6)
@@ -113,8 +113,10 @@ def test_a_window_needs_waits_of_all_and_takes_the_shortest_stay_of_each_operati
     assert lonely is not None and lonely.transfer_s is None
 
 
-def enters(rank: int, late_ms: float, numbers: int = 100, first: int = 7) -> Enters:
-    return Enters(rank, f"n{rank}", "world", first, tuple(int(n * 20e6 + late_ms * 1e6) for n in range(first, first + numbers)))
+def enters(rank: int, late_ms: float, numbers: int = 100, first: int = 7) -> EntryTimes:
+    return EntryTimes(
+        rank, f"n{rank}", "world", first, tuple(int(n * 20e6 + late_ms * 1e6) for n in range(first, first + numbers))
+    )
 
 
 def test_a_rank_that_enters_late_in_three_dumps() -> None:
@@ -137,7 +139,9 @@ def test_enters_count_where_the_ranks_have_them_in_common() -> None:
     assert between_enters([enters(0, 0.0)]) is None and between_enters([]) is None
 
 
-def parallel(rng: random.Random, tensor: int, data: int, slow: int | None, paused: float = 0.0, steps: int = 90) -> list[Enters]:
+def parallel(
+    rng: random.Random, tensor: int, data: int, slow: int | None, paused: float = 0.0, steps: int = 90
+) -> list[EntryTimes]:
     """Tensor groups of neighbours, twice a step; data groups across them, once. No collective of all ranks.
 
     slow: the rank that takes 40 % longer. paused: share of a rank's steps in which it rests for 20 steps' time.
@@ -160,7 +164,7 @@ def parallel(rng: random.Random, tensor: int, data: int, slow: int | None, pause
                 meet(f"tp{low}", range(low, low + tensor))
         for place in range(tensor):
             meet(f"dp{place}", range(place, len(ranks), tensor))
-    return [Enters(rank, f"n{rank // tensor}", key, 1, tuple(found)) for (key, rank), found in times.items()]
+    return [EntryTimes(rank, f"n{rank // tensor}", key, 1, tuple(found)) for (key, rank), found in times.items()]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -194,7 +198,7 @@ def test_the_steady_means() -> None:
 
 
 def test_over_the_wire() -> None:
-    waits = Waits(3, "n1", 61, 0.5, 0.25, (GroupStays("world", 9, (1, 2, 3)),), 1.5, None)
+    waits = WaitTimes(3, "n1", 61, 0.5, 0.25, (CallDurations("world", 9, (1, 2, 3)),), 1.5, None)
     assert parse_waits(json.loads(json.dumps(waits_record(waits)))) == waits
     assert parse_enters(json.loads(json.dumps(enters_record(enters(1, 3.0))))) == enters(1, 3.0)
     for hostile in (None, {}, {"rank": -1}, [1, "n", "k", 1, ["x"]], [1, 2], {**waits_record(waits), "stays": [["k", 1]]}):

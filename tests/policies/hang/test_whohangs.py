@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import WireError
 from ftslurm.model.collectives import (
+    CurrentCall,
     GroupView,
     Kind,
     Level,
     ProcessState,
     RankView,
     Socket,
-    Stay,
     fold,
     parse_view,
     unfold,
@@ -126,7 +126,7 @@ def test_a_rank_held_up_in_another_group_is_not_it() -> None:
 
 def test_an_asynchronous_operation_in_flight_is_no_wait_where_the_words_are_exact() -> None:
     late = rank(2, 5, 4, exact=True)
-    inside = Stay("allreduce", "world", 6, 9.0)
+    inside = CurrentCall("allreduce", "world", 6, 9.0)
     others = [waiting(each, exact=True, inside=inside) for each in (0, 1, 3)]
     assert told(*others, late) == ("RankNonCommHang", (2,))
 
@@ -140,7 +140,7 @@ def test_ranks_that_cannot_tell_what_completed() -> None:
 def test_point_to_point_waits_lead_to_the_stage_that_hangs() -> None:
     """A pipeline: 3 waits for 2, 2 for 1, 0 is through and waits in the collective."""
     direct = {3: 2, 2: 1}
-    views = [rank(each, exact=True, inside=Stay("recv", "world", 0, 9.0, peer, True)) for each, peer in direct.items()]
+    views = [rank(each, exact=True, inside=CurrentCall("recv", "world", 0, 9.0, peer, True)) for each, peer in direct.items()]
     assert told(waiting(0), rank(1, exact=True), *views) == ("RankNonCommHang", (1,))
 
 
@@ -150,7 +150,7 @@ def test_point_to_point_waits_lead_to_the_stage_that_hangs() -> None:
 def test_a_stopped_rank_by_its_own_words_its_stack_or_its_counters() -> None:
     stopped = {"process": ProcessState.STOPPED}
     others = [waiting(0), waiting(1), waiting(3)]
-    assert told(*others, waiting(2, inside=Stay("allreduce", "world", 6), **stopped)) == ("RankCommHang", (2,))
+    assert told(*others, waiting(2, inside=CurrentCall("allreduce", "world", 6), **stopped)) == ("RankCommHang", (2,))
     assert told(*others, rank(2, exact=True, **stopped)) == ("RankNonCommHang", (2,))
     assert told(*others, rank(2, stack_inside=True, **stopped)) == ("RankCommHang", (2,))
     assert told(*others, rank(2, **stopped)) == ("RankNonCommHang", (2,))
@@ -237,7 +237,7 @@ def test_collectives_in_different_order() -> None:
 
 def test_two_that_wait_for_each_other_point_to_point() -> None:
     def direct(number: int, way: str) -> RankView:
-        return rank(number, exact=True, inside=Stay(way, "world", 0, 9.0, 1 - number, True))
+        return rank(number, exact=True, inside=CurrentCall(way, "world", 0, 9.0, 1 - number, True))
 
     assert told(direct(0, "send"), direct(1, "recv")) == ("RankCommHang", (0, 1))
     assert told(direct(0, "recv"), direct(1, "recv")) == ("RankNonCommHang", (0, 1)), "nobody sends"
@@ -253,7 +253,7 @@ def test_ends() -> None:
 
 
 def test_who_ended_first_when_all_die_of_it() -> None:
-    inside = Stay("allreduce", "world", 6)
+    inside = CurrentCall("allreduce", "world", 6)
     victims = [ended(each, 1, inside=inside) for each in (0, 1)]
     assert told(*victims, ended(2, 1)) == ("RankExit", (2,)), "it ended outside of a failed wait"
     assert told(*victims, ended(2, signal=9, inside=inside)) == ("RankExit", (2,))
@@ -261,7 +261,7 @@ def test_who_ended_first_when_all_die_of_it() -> None:
     behind = [ended(each, 1, groups=waiting(each).groups) for each in (0, 1)]
     assert told(*behind, ended(2, 1)) == ("RankExit", (2,))
     assert told(*behind, ended(2)) == ("RankExit", (2,)), "it ended well, but too early"
-    direct = Stay("recv", "world", 0, peer=2, point_to_point=True)
+    direct = CurrentCall("recv", "world", 0, peer=2, point_to_point=True)
     assert told(ended(0, 1, inside=direct), ended(1, 1, inside=inside), ended(2)) == ("RankExit", (2,))
     timed = [ended(each, 1, ended_at=100.0 + each / 10) for each in (0, 1)]
     assert told(*timed) == ("RankExit", (0,))
@@ -338,7 +338,7 @@ def test_work_in_the_ranks_waited_for_asks_for_the_long_limit(state: dict[str, o
 
 def test_a_monitored_barrier_is_seen_by_who_waits_in_it() -> None:
     """Of sends and receives that no counter shows; who is not in it holds it up, be that rank 0 or another."""
-    inside = Stay("monitored_barrier", "world", 0, 20.0, None, True)
+    inside = CurrentCall("monitored_barrier", "world", 0, 20.0, None, True)
     here = [rank(number, inside=inside) for number in range(4)]
     assert told(rank(0), *here[1:]) == ("RankNonCommHang", (0,))
     assert told(here[0], rank(1), *here[2:]) == ("RankNonCommHang", (1,))
@@ -348,14 +348,14 @@ def test_a_monitored_barrier_is_seen_by_who_waits_in_it() -> None:
 
 
 def test_ranks_that_wait_in_a_store_for_whom_nothing_names() -> None:
-    store = Stay("store_wait", "", 0, 20.0)
+    store = CurrentCall("store_wait", "", 0, 20.0)
     here = [rank(number, inside=store) for number in range(4)]
     assert told(rank(0), *here[1:]) == ("RankNonCommHang", (0,))
     assert told(rank(0, left=True), *here[1:])[0] == "unknown", "who has given up its groups does not come any more"
     assert told(*here) == ("unknown", ())
 
 
-POLL = Stay("store_poll", "", 0, 20.0)
+POLL = CurrentCall("store_poll", "", 0, 20.0)
 
 
 def test_ranks_that_ask_a_store_wait_for_who_does_not() -> None:
@@ -372,16 +372,16 @@ def test_ranks_that_ask_a_store_wait_for_who_does_not() -> None:
 
 def test_a_rank_that_does_not_answer_a_call() -> None:
     """Its own thread waits with all the others for the caller."""
-    call = rank(1, inside=Stay("rpc_sync", "", 0, 20.0, 2, True))
+    call = rank(1, inside=CurrentCall("rpc_sync", "", 0, 20.0, 2, True))
     views = [waiting(0), call, waiting(2, wchan="futex_wait"), waiting(3)]
     found = who_hangs(views)
     assert found is not None and (found.kind, found.ranks, found.operation) == (Kind.NON_COMM_HANG, (2,), "rpc_sync")
     assert found.cause == "it does not answer a call: asleep in futex_wait" and found.evidence == ("rank 1 has called rank 2",)
     assert not is_busy(found, views) and is_busy(found, [*views[:2], waiting(2, cpu_percent=80.0), views[3]])
-    further = rank(2, inside=Stay("rpc_sync", "", 0, 20.0, 3, True))
+    further = rank(2, inside=CurrentCall("rpc_sync", "", 0, 20.0, 3, True))
     assert told(waiting(0), call, further, waiting(3)) == ("RankNonCommHang", (3,)), "the end of a chain of calls"
     assert told(rank(0), call, waiting(2), waiting(3)) == ("RankNonCommHang", (0,)), "a rank that waits nowhere comes first"
-    back = rank(2, inside=Stay("rpc_sync", "", 0, 20.0, 1, True))
+    back = rank(2, inside=CurrentCall("rpc_sync", "", 0, 20.0, 1, True))
     assert told(waiting(0), call, back, waiting(3)) == ("RankNonCommHang", (1, 2))
 
 
@@ -406,13 +406,13 @@ def test_a_rank_that_polls_for_something_outside_while_the_others_wait_for_it() 
     assert not is_busy(found, [licence, waiting(1), waiting(2), waiting(3)])
     working = replace(licence, polls_s=None)
     assert is_busy(found, [working, waiting(1), waiting(2), waiting(3)])
-    meets = [rank(number, inside=Stay("new_group", "", 0, 20.0)) for number in (1, 2, 3)]
+    meets = [rank(number, inside=CurrentCall("new_group", "", 0, 20.0)) for number in (1, 2, 3)]
     assert told(licence, *meets) == ("RankNonCommHang", (0,))
 
 
 def test_ranks_that_burn_their_cpu_in_a_call_of_mpi_wait() -> None:
     def in_mpi(number: int, call: str = "MPI_Allreduce") -> RankView:
-        return rank(number, groups=(), process=ProcessState.RUNNING, inside=Stay(call, "", 0, 20.0), cpu_percent=0.3)
+        return rank(number, groups=(), process=ProcessState.RUNNING, inside=CurrentCall(call, "", 0, 20.0), cpu_percent=0.3)
 
     asleep = rank(1, groups=(), idle_s=20.0)
     views = [in_mpi(0), asleep, in_mpi(2)]
@@ -468,7 +468,7 @@ def test_over_the_wire_nothing_is_lost() -> None:
     back = [parse_view(json.loads(json.dumps(view_record(view)))) for view in case.views]
     assert who_hangs(back) == who_hangs(case.views)
     full = replace(
-        ended(2, signal=9), sockets=sockets(("1.2.3.4:5", "6.7.8.9:10", "unread")), inside=Stay("send", "g", 3, 1.5, 4, True),
+        ended(2, signal=9), sockets=sockets(("1.2.3.4:5", "6.7.8.9:10", "unread")), inside=CurrentCall("send", "g", 3, 1.5, 4, True),
         stack_inside=True, exact=True, ended_at=5.5, children=3, polls_s=20.0,
     )  # fmt: skip
     assert parse_view(json.loads(json.dumps(view_record(full)))) == full

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.model.events import AgentLost, NodeHeard, NodeLate, NodeSilent, ShimLost
-from ftslurm.policies.lease.contact import RETURN_S, Contact
+from ftslurm.policies.lease.contact import RETURN_S, NodeContact
 
 SILENCE_S = 15.0
 
@@ -15,7 +15,7 @@ class World:
     """Ranks 0 and 1 on n1, rank 2 on n2, and an agent on n1."""
 
     def __init__(self) -> None:
-        self.contact = Contact(SILENCE_S)
+        self.contact = NodeContact(SILENCE_S)
         self.now = 100.0
         for owner, node in ((0, "n1"), (1, "n1"), (2, "n2"), ("n1", "n1")):
             assert self.contact.record_connection(owner, node, self.now) == []

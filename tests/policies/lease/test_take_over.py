@@ -14,6 +14,7 @@ from ftslurm.model.folds.history import fold
 from ftslurm.model.messages.handover import HandoverPlan, from_message, to_message
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.ladder.ladder import choose
+from ftslurm.policies.lease.quorum import longest_s
 from ftslurm.policies.lease.take_over import (
     OVERTAKE_S,
     STANDBYS,
@@ -37,7 +38,6 @@ from ftslurm.policies.lease.take_over import (
     situation,
     succeed,
 )
-from ftslurm.policies.lease.touch import longest_s
 
 ST = Settings()
 LONGEST_S = longest_s(ST)

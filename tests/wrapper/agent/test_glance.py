@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from ftslurm.model.collectives import GroupView, RankView, Stay
+from ftslurm.model.collectives import CurrentCall, GroupView, RankView
 from ftslurm.model.devices import DeviceHealth, DeviceReport, Utilisation
 from ftslurm.model.messages.live import LiveReported, live_reported
 from ftslurm.sdk.page import Page, claim
@@ -50,7 +50,11 @@ def test_steps_beats_and_work_of_each_rank(folder: Path) -> None:
         return live_reported(message)
 
     VIEW = RankView(
-        3, "n1", groups=(GroupView("a", (), 40), GroupView("b", (), 2)), inside=Stay("allreduce", "a", 40, 1.5), probed=True
+        3,
+        "n1",
+        groups=(GroupView("a", (), 40), GroupView("b", (), 2)),
+        inside=CurrentCall("allreduce", "a", 40, 1.5),
+        probed=True,
     )
     mine.begin()
     mine.beat()

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from ftslurm.model.collectives import GroupView, ProcessState, RankView, Stay
+from ftslurm.model.collectives import CurrentCall, GroupView, ProcessState, RankView
 from ftslurm.wrapper.agent import stalls as module
 from ftslurm.wrapper.agent.stalls import Stalls
 from ftslurm.wrapper.shim.processes import descendants
@@ -135,10 +135,10 @@ def test_ranks_that_have_given_up_their_groups_are_told(stalls: Stalls) -> None:
 
 def test_ranks_that_wait_for_others_to_start_are_told_without_any_group(stalls: Stalls) -> None:
     """Since the last of them came; and when they wait no more."""
-    waits = (RankView(0, "n1", probed=True, inside=Stay("init_process_group", "", 0, 30.0)),)
-    stalls.node.views = (*waits, replace(waits[0], rank=1, inside=Stay("init_process_group", "", 0, 9.0)))  # type: ignore[attr-defined]
+    waits = (RankView(0, "n1", probed=True, inside=CurrentCall("init_process_group", "", 0, 30.0)),)
+    stalls.node.views = (*waits, replace(waits[0], rank=1, inside=CurrentCall("init_process_group", "", 0, 9.0)))  # type: ignore[attr-defined]
     assert not turns(stalls, 0, 5)
-    stalls.node.views = (*waits, replace(waits[0], rank=1, inside=Stay("init_process_group", "", 0, 12.0)))  # type: ignore[attr-defined]
+    stalls.node.views = (*waits, replace(waits[0], rank=1, inside=CurrentCall("init_process_group", "", 0, 12.0)))  # type: ignore[attr-defined]
     (told,) = turns(stalls, 5, 10)
     assert (told["probed"], told["meets_s"], told["stalled_s"]) == (0, 12.0, 0.0)
     stalls.node.views = (VIEW,)  # type: ignore[attr-defined]

@@ -42,7 +42,7 @@ from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
 from ftslurm.wrapper.shim.protocol.channel import Channel
 from ftslurm.wrapper.shim.protocol.connection import connect
-from ftslurm.wrapper.shim.protocol.line import Line
+from ftslurm.wrapper.shim.protocol.session import Session
 from ftslurm.wrapper.shim.timers import boot_s
 from ftslurm.wrapper.wire import channel
 
@@ -63,7 +63,7 @@ class Caller:
     def __init__(self, sources: Sources, first: dict[str, Any]) -> None:
         self._channel = Channel(sources.server.channel_text(["127.0.0.1"]))
         self._first = first
-        self.line: Line | None = None
+        self.line: Session | None = None
         self.heard: list[dict[str, Any]] = []
         self._say: list[dict[str, Any]] = []
         self._ends = self._pauses = False
@@ -71,7 +71,7 @@ class Caller:
         self._thread.start()
 
     def _run(self) -> None:
-        self.line = line = Line(self._channel, {}, *connect(self._channel, {}, SOON_S), self._first)
+        self.line = line = Session(self._channel, {}, *connect(self._channel, {}, SOON_S), self._first)
         while not self._ends and not line.gone:
             line.poll.poll(20)
             self.heard += line.listen()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, deque, itemgetter
-from ftslurm.wrapper.shim.protocol.link import MAX_LINE
 from ftslurm.wrapper.shim.protocol.messages import dumps
+from ftslurm.wrapper.shim.protocol.signed import MAX_LINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,8 +7,8 @@ import time
 
 from ftslurm.wrapper.shim.fast_stdlib import TYPE_CHECKING, socket
 from ftslurm.wrapper.shim.protocol.channel import Channel
-from ftslurm.wrapper.shim.protocol.link import Link, LinkError
 from ftslurm.wrapper.shim.protocol.messages import Message
+from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ class NobodyListens(OSError):
     """Every address refused: the host is up, and the controller is not."""
 
 
-def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple[socket.socket, Link]:
+def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple[socket.socket, SignedConnection]:
     """A connection whose other side has proved to be our controller.
 
     Raises: OSError when there is none in time, NobodyListens when it was refused to the last.
@@ -44,12 +44,12 @@ def connect(channel: Channel, env: Mapping[str, str], timeout_s: float) -> tuple
     raise last
 
 
-def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.socket, Link]:
+def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.socket, SignedConnection]:
     sock = _dial(address, channel.port, timeout_s)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        link = Link(channel.secret, server=False)
+        link = SignedConnection(channel.secret, server=False)
         while not link.ready:
             data = sock.recv(4096)
             if not data:
@@ -63,7 +63,7 @@ def _connect(address: str, channel: Channel, timeout_s: float) -> tuple[socket.s
     return sock, link
 
 
-def receive(sock: socket.socket, link: Link) -> list[Message]:
+def receive(sock: socket.socket, link: SignedConnection) -> list[Message]:
     """The messages that have come in, maybe none. Raises: OSError, LinkError; EOFError when the other side has hung up."""
     try:
         data = sock.recv(65536, socket.MSG_DONTWAIT)

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.lease.touch import Touch, longest_s
+from ftslurm.policies.lease.quorum import LeaseQuorum, longest_s
 
 LIMIT_S, BEAT_S = 15.0, 5.0
 
@@ -16,33 +16,33 @@ class Stage:
     """Nodes that beat, each with one caller, as long as they are in reach of the controller and it of them."""
 
     def __init__(self, *nodes: str) -> None:
-        self.touch = Touch(LIMIT_S)
+        self.quorum = LeaseQuorum(LIMIT_S)
         self.now = 0.0
         self.said = dict.fromkeys(nodes, 0)
         self.has = dict.fromkeys(nodes, 0)
         for node in nodes:
-            self.touch.record_greeting(node, node, self.now)
+            self.quorum.record_greeting(node, node, self.now)
 
     def beats(self, for_s: float, *nodes: str, answers_arrive: bool = True) -> Stage:
         for _ in range(round(for_s / BEAT_S)):
             self.now += BEAT_S
             for node in nodes:
                 self.said[node] += 1
-                self.touch.record_beat(node, node, self.said[node], self.has[node], self.now)
+                self.quorum.record_beat(node, node, self.said[node], self.has[node], self.now)
                 if answers_arrive:
                     self.has[node] = self.said[node]
         return self
 
     @property
     def cut_off(self) -> bool:
-        return self.touch.cut_off(self.now)
+        return self.quorum.cut_off(self.now)
 
 
 def test_in_touch_with_all_it_renews_and_asks_nobody() -> None:
     stage = Stage("n1", "n2", "n3")
     for _ in range(20):
         stage.beats(BEAT_S, "n1", "n2", "n3")
-        assert not stage.cut_off and not stage.touch.asks(stage.now)
+        assert not stage.cut_off and not stage.quorum.asks(stage.now)
 
 
 @pytest.mark.parametrize(
@@ -64,18 +64,18 @@ def test_more_than_half_of_the_nodes_are_enough(nodes: tuple[str, ...], left: tu
 
 def test_it_renews_for_no_longer_than_the_limit_after_it_was_last_in_touch() -> None:
     stage = Stage("n1", "n2").beats(20.0, "n1", "n2")  # the answer of 15 s has arrived on n2, as the beat of 20 s said
-    assert not stage.touch.cut_off(15.0 + LIMIT_S) and stage.touch.cut_off(15.0 + LIMIT_S + 0.1)
+    assert not stage.quorum.cut_off(15.0 + LIMIT_S) and stage.quorum.cut_off(15.0 + LIMIT_S + 0.1)
 
 
 def test_slurmctld_is_asked_before_it_comes_to_that_and_its_word_is_enough() -> None:
     stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
     stage.beats(2 * BEAT_S, "n1")
-    assert stage.touch.asks(stage.now) and not stage.cut_off
-    assert not stage.touch.asks(stage.now + 1.0), "it is being asked"
-    stage.touch.slurm(stage.now)
-    assert not stage.touch.asks(stage.now + 7.0) and not stage.touch.cut_off(stage.now + LIMIT_S)
-    assert stage.touch.asks(stage.now + 8.0), "and again, for as long as it matters"
-    assert stage.touch.cut_off(stage.now + LIMIT_S + 0.1)
+    assert stage.quorum.asks(stage.now) and not stage.cut_off
+    assert not stage.quorum.asks(stage.now + 1.0), "it is being asked"
+    stage.quorum.slurm(stage.now)
+    assert not stage.quorum.asks(stage.now + 7.0) and not stage.quorum.cut_off(stage.now + LIMIT_S)
+    assert stage.quorum.asks(stage.now + 8.0), "and again, for as long as it matters"
+    assert stage.quorum.cut_off(stage.now + LIMIT_S + 0.1)
 
 
 def test_with_one_of_two_nodes_dead_it_goes_on_by_slurmctlds_word_and_nobody_says_that_slurmctld_is_away() -> None:
@@ -85,11 +85,11 @@ def test_with_one_of_two_nodes_dead_it_goes_on_by_slurmctlds_word_and_nobody_say
     cut_off = 0
     for _ in range(40):
         stage.beats(BEAT_S, "n1")
-        asked += [stage.now] if stage.touch.asks(stage.now) else []
+        asked += [stage.now] if stage.quorum.asks(stage.now) else []
         cut_off += stage.cut_off
-        assert not (stage.cut_off and stage.touch.slurm_is_silent(stage.now))
+        assert not (stage.cut_off and stage.quorum.slurm_is_silent(stage.now))
         if asked and asked[-1] == stage.now:
-            stage.touch.slurm(stage.now + 2.0)
+            stage.quorum.slurm(stage.now + 2.0)
     assert cut_off <= 1, "at first, perhaps, between two beats"
     assert len(asked) <= 20, "no more than every other beat"
 
@@ -97,11 +97,13 @@ def test_with_one_of_two_nodes_dead_it_goes_on_by_slurmctlds_word_and_nobody_say
 def test_a_slurmctld_that_was_asked_and_does_not_answer_is_silent() -> None:
     stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
     stage.beats(2 * BEAT_S, "n1")
-    assert stage.touch.asks(stage.now) and not stage.touch.slurm_is_silent(stage.now)
+    assert stage.quorum.asks(stage.now) and not stage.quorum.slurm_is_silent(stage.now)
     stage.beats(BEAT_S, "n1")
-    assert stage.touch.asks(stage.now) and stage.touch.slurm_is_silent(stage.now), "asked again, and silent since the first time"
-    stage.touch.slurm(stage.now)
-    assert not stage.touch.slurm_is_silent(stage.now)
+    assert stage.quorum.asks(stage.now) and stage.quorum.slurm_is_silent(stage.now), (
+        "asked again, and silent since the first time"
+    )
+    stage.quorum.slurm(stage.now)
+    assert not stage.quorum.slurm_is_silent(stage.now)
 
 
 def test_what_waited_in_a_socket_while_it_stood_still_is_no_touch() -> None:
@@ -112,7 +114,7 @@ def test_what_waited_in_a_socket_while_it_stood_still_is_no_touch() -> None:
     for node in ("n2", "n3"):
         for _ in range(3):
             stage.said[node] += 1
-            stage.touch.record_beat(node, node, stage.said[node], stage.has[node], stage.now)
+            stage.quorum.record_beat(node, node, stage.said[node], stage.has[node], stage.now)
     assert stage.cut_off
 
 
@@ -133,30 +135,30 @@ def test_nodes_that_are_heard_and_hear_nothing_do_not_count() -> None:
 
 def test_the_next_step_has_nodes_of_its_own() -> None:
     stage = Stage("n1", "n2", "n3").beats(20.0, "n1", "n2", "n3")
-    stage.touch.new_step([])
+    stage.quorum.new_step([])
     for node in ("n1", "n4"):
-        stage.touch.record_greeting(node, node, stage.now)
+        stage.quorum.record_greeting(node, node, stage.now)
     stage.said, stage.has = dict.fromkeys(("n1", "n4"), 0), dict.fromkeys(("n1", "n4"), 0)
     assert not stage.beats(60.0, "n1", "n4").cut_off
-    stage.touch.record_beat("n2", "n2", 99, 98, stage.now)  # one of the step before has nothing to say
+    stage.quorum.record_beat("n2", "n2", 99, 98, stage.now)  # one of the step before has nothing to say
     assert not stage.cut_off
 
 
 def test_the_agents_that_stay_count_in_the_next_step_too() -> None:
     """One on a spare, with all ranks on our own node: it may succeed us."""
     stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
-    stage.touch.new_step(["n1", "n2"])
-    stage.touch.record_greeting(0, "n1", stage.now)
+    stage.quorum.new_step(["n1", "n2"])
+    stage.quorum.record_greeting(0, "n1", stage.now)
     assert not stage.beats(60.0, "n1", "n2").cut_off
     assert stage.beats(LIMIT_S + BEAT_S, "n1").cut_off
 
 
 def test_a_node_that_is_given_up_cuts_nobody_off() -> None:
     stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
-    stage.touch.forget("n2")
+    stage.quorum.forget("n2")
     assert not stage.beats(60.0, "n1").cut_off
-    stage.touch.record_beat("n2", "n2", 99, 98, stage.now)
-    stage.touch.record_beat(7, "n2", 99, 98, stage.now)
+    stage.quorum.record_beat("n2", "n2", 99, 98, stage.now)
+    stage.quorum.record_beat(7, "n2", 99, 98, stage.now)
     assert not stage.cut_off
 
 
@@ -164,7 +166,7 @@ def test_a_connection_made_anew_begins_anew() -> None:
     stage = Stage("n1", "n2").beats(20.0, "n1", "n2")
     stage.beats(30.0, "n1")
     assert stage.cut_off
-    stage.touch.record_greeting("n2", "n2", stage.now)
+    stage.quorum.record_greeting("n2", "n2", stage.now)
     assert not stage.cut_off
 
 
@@ -185,13 +187,13 @@ def test_no_rank_beside_a_cut_off_controller_lives_when_a_successor_may_act(
     phases: tuple[float, float], to_us: float, from_us: float, stopped: float, stopped_s: float
 ) -> None:
     """Whichever way is cut first, and however the controller stands still before or after."""
-    touch = Touch(Settings().silence_s)
+    quorum = LeaseQuorum(Settings().silence_s)
     waiting: dict[str, list[tuple[int, float, int]]] = {"n1": [], "n2": []}  # beats that wait for the controller
     said, has = {"n1": 0, "n2": 0}, {"n1": 0, "n2": 0}
     renewed, answered = {"n1": 0.0, "n2": 0.0}, {"n1": 0.0, "n2": 0.0}
     due = dict(zip(("n1", "n2"), phases, strict=True))
     for node in renewed:
-        touch.record_greeting(node, node, 0.0)
+        quorum.record_greeting(node, node, 0.0)
     now = 0.0
     while now < ALL_S:
         now += TICK_S
@@ -205,8 +207,8 @@ def test_no_rank_beside_a_cut_off_controller_lives_when_a_successor_may_act(
             continue
         for node, beats in waiting.items():
             for number, asked_at, heard in beats:
-                touch.record_beat(node, node, number, heard, now)
-                cut_off = touch.cut_off(now)
+                quorum.record_beat(node, node, number, heard, now)
+                cut_off = quorum.cut_off(now)
                 if node == "n1" or now < from_us:
                     has[node], answered[node] = number, asked_at
                     # A lease that has run out is never renewed.

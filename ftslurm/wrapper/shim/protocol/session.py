@@ -11,9 +11,9 @@ from ftslurm.wrapper.shim.fast_stdlib import socket
 from ftslurm.wrapper.shim.protocol.channel import Channel
 from ftslurm.wrapper.shim.protocol.connection import NobodyListens, connect, readable, receive
 from ftslurm.wrapper.shim.protocol.lease import Lease
-from ftslurm.wrapper.shim.protocol.link import Link, LinkError
 from ftslurm.wrapper.shim.protocol.messages import Message, number_in
-from ftslurm.wrapper.shim.protocol.talk import Talk
+from ftslurm.wrapper.shim.protocol.signed import LinkError, SignedConnection
+from ftslurm.wrapper.shim.protocol.stream import ReliableStream
 from ftslurm.wrapper.shim.signals import waking
 from ftslurm.wrapper.shim.timers import boot_s
 
@@ -29,17 +29,19 @@ MISSED_BEATS = 2  # as many without an answer, and the connection is taken for d
 ORPHAN_GRACE_S, ORPHAN_KILL_WAIT_S = 20.0, 30.0
 
 
-class Line:
+class Session:
     """A session with the controller that survives broken connections, and the lease that its answers renew.
 
     `poll` wakes when there is something for `listen`. Times are boot_s().
     """
 
-    def __init__(self, channel: Channel, env: dict[str, str], sock: socket.socket, link: Link, hello: Message) -> None:
+    def __init__(
+        self, channel: Channel, env: dict[str, str], sock: socket.socket, link: SignedConnection, hello: Message
+    ) -> None:
         """hello: the first message of every connection."""
         self._channel = channel
         self._env = env
-        self._talk = Talk()
+        self._talk = ReliableStream()
         self._hello = {**hello, "talk": os.urandom(16).hex()}
         self._wake_read, self._wake_write = waking()
         self.poll = select.poll()
@@ -55,7 +57,7 @@ class Line:
         self._welcome = False
         self._refused_at: float | None = None
         self._ends_by = 0.0  # until when the end of ftrun is to be expected
-        self._found: tuple[socket.socket, Link] | OSError | None = None  # by the thread that dials
+        self._found: tuple[socket.socket, SignedConnection] | OSError | None = None  # by the thread that dials
         self._sock: socket.socket | None = None
         # Given up, and still open: closed they would say that this process has ended.
         self._given_up: list[socket.socket] = []
@@ -186,7 +188,7 @@ class Line:
         for kept in self._talk.kept:
             self._send(kept)
 
-    def _use(self, sock: socket.socket, link: Link) -> None:
+    def _use(self, sock: socket.socket, link: SignedConnection) -> None:
         self._sock, self._link, self._welcome, self._asked = sock, link, False, {}
         self.poll.register(sock, select.POLLIN)
         self._hello_at = boot_s()
@@ -230,7 +232,7 @@ class Line:
             self._found = error
         os.write(self._wake_write, b"!")
 
-    def _dialled(self, found: tuple[socket.socket, Link] | OSError) -> None:
+    def _dialled(self, found: tuple[socket.socket, SignedConnection] | OSError) -> None:
         if isinstance(found, tuple):
             if self.gone:
                 found[0].close()

@@ -16,7 +16,7 @@ class LinkError(Exception):
     """The other side is not who it should be, or what it sent was damaged, repeated or out of order."""
 
 
-class Link:
+class SignedConnection:
     """One authenticated connection, without the socket: bytes in, messages (dicts) and bytes out.
 
     Both sides prove that they know the secret by answering the other's random challenge; every line after that carries

@@ -32,7 +32,7 @@ def longest_s(settings: Settings) -> float:
 
 
 @dataclass(slots=True)
-class Touch:
+class LeaseQuorum:
     """limit_s: out of touch for longer, and the controller is cut off."""
 
     limit_s: float

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ftslurm.wrapper.shim.fast_stdlib import deque
-from ftslurm.wrapper.shim.protocol.link import LinkError
 from ftslurm.wrapper.shim.protocol.messages import Message
+from ftslurm.wrapper.shim.protocol.signed import LinkError
 
 
-class Talk:
+class ReliableStream:
     """One side of a reliable stream, without its connections: messages are numbered, kept
     until the other side has them, and sent again after a break; duplicates are dropped."""
 
