@@ -128,6 +128,8 @@ _HOW_ONLY = frozenset({"ofi", "ucx-error", "cannot-alloc", "threads-more", "devi
 _HANDED_UP = frozenset({"hccl", "nccl"})
 # Calls of a network library: what the system says of one is about the network, whatever it means elsewhere.
 _OF_A_NETWORK = re.compile(rb"\b(?:ibv|fi|uct|ucp|psm2?|rdma|efadv|mlx5dv)_[a-z]\w*")
+# Calls by which Slurm's programs speak with each other.
+_SLURMS_CALL = re.compile(rb"\bslurm_(?:send|receive|recv|msg|persist|unpack)\w*: ")
 # Patterns that know of an exception no more than its type: its words may say what it is about.
 _BY_TYPE = {"py-value": "ValueError", "py-assert": "AssertionError", "fortran": "ValueError"}
 
@@ -147,6 +149,8 @@ def _meant(hit: Found, book: Scans) -> Pattern:
     if how_only and of_an_adapter(hit.line):
         told = replace(hit.pattern, error_class=ErrorClass.NETWORK, retriable=Retriable.NO, role=Role.ROOT)
         return replace(told, blame=Blame.NO, remedy=Remedy.FAIL)
+    if hit.pattern.error_class is ErrorClass.STORAGE and _SLURMS_CALL.search(hit.line):
+        return replace(hit.pattern, error_class=ErrorClass.NETWORK, blame=Blame.NO)
     if how_only and hit.pattern.role is Role.ROOT and _OF_A_NETWORK.search(hit.line):
         return replace(hit.pattern, error_class=ErrorClass.NETWORK, blame=Blame.NO)
     if hit.pattern.id == "slurm-launch-fail":
@@ -275,6 +279,8 @@ _READS_A_FILE = re.compile(
     r"|numpy/lib/\w+)\.pyx?:\d+$"
 )
 _NOT_AS_EXPECTED = re.compile(r"(?i)\bexpected\b.{1,80}\bgot\b|\bwrong size\b")
+# Waited in vain for what the cluster does not have.
+_ASKED_TOO_MUCH = re.compile(r"(?i)\benough resources\b|\bresources? (?:requested|available)\b")
 # Types that only report the end of another process.
 _OF_ANOTHER = re.compile(
     r"(?:^|\.)(?:CalledProcessError|ChildFailedError|Process\w*Exception|BrokenProcessPool|WorkerCrashed\w*|ActorDied\w*"
@@ -297,6 +303,8 @@ def unlisted(raised: Raised) -> Pattern:
     """The finding for an error that no pattern knows. Its type and place identify the same failure later."""
     error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
     for kinds, this_class, this_retriable in _KINDS:
+        if _ASKED_TOO_MUCH.search(raised.message):
+            break
         if kinds.search(raised.kind):
             error_class, retriable = this_class, this_retriable
             break

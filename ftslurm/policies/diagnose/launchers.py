@@ -142,9 +142,9 @@ _VAGUE = _compiled(
     r"|\bexception (?:in|from) (?:thread|worker|process)|\b(?:caught|hit|encountered|threw|raised"
     r") (?:an? )?(?:\w+ )?(?:exception|error)\b|\bunhandled (?:cuda |system |internal |runtime |python )?(?:exception|error)\b"
     r"|\berror code:? (?:is )?-?\d+\W*$|: (?:\d+ )?broken pipe\b"
-    r"|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!|\bwith description \""
+    r"|\bcall\w* (?:\w+ ){0,2}api failed|\binner error!"
     r"|\b(?:fatal )?(?:\w+ )?error (?:at|in) [\w./-]+(?::\d+|\(\d+\)| at line \d+)\W*$"
-    r"|(?:\s-|\.\.|:)\s*failed\W*$"  # how a table of steps says it
+    r"|(?:\s-|\.\.|:)\s*fail(?:ed|ure)\W*$"  # how a table of steps says it
     r"|^\W*(?:fatal|error)\w* (?:called|detected|condition|termination)\b(?: from file\b.*)?\W*$"
     r"|\b(?:could not|cannot|failed to|unable to) (?:remove|delete|clean)\b"
     r"|\bprinting (?:contents of |enroot )?log file\b|\bthis failure appears to be\b|\bfailed for some reason\b"
@@ -153,6 +153,8 @@ _VAGUE = _compiled(
 )
 # What a program of Slurm ends itself with; its errors before are on the way there.
 _FATAL = _compiled(r"^\w+: fatal: ")
+# `srun: error: If munged is up, restart with ...`: advice at the level of an error.
+_ADVISES = _compiled(r"(?i)^[\w./-]{1,60}: (?:error|fatal): (?:if|please|try|check|make sure|consider)\b")
 # Prints the end of another's log: the errors below are the other's, and tell more than what was said above.
 _SHOWS_A_LOG = _compiled(
     r"(?i)\blast \d+ lines\b|\b(?:tail|end|contents?) of (?:\S+ ){0,4}(?:log|output|std(?:out|err))\b"
@@ -196,7 +198,7 @@ def told_error(text: str, but: Collection[str] = (), reports: bool = True, mild:
         found = _GIVES_UP.search(data)
         if found is None or (not mild and is_mild(data)) or is_source(data) or lines[number].strip().startswith(skipped):
             continue
-        if is_guessed(_sentence(lines, number, found.start())):
+        if is_guessed(_sentence(lines, number, found.start())) or _ADVISES.search(data):
             continue
         if _is_report(data):
             if reported >= 0 and _FATAL.search(lines[reported][:200].encode("latin-1", "replace")):

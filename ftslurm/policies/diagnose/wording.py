@@ -94,7 +94,8 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             ErrorClass.NETWORK, Retriable.YES,
         ),
         (
-            r"\buncorrectable|\bdouble.bit|\b(?:gpu|device|npu|card|chip|hardware|hw)\b.{0,20}\b(?:is |was |has "
+            r"\b(?:gpu|device|npu|tpu|chip|accelerator)\b.{0,30}\bnot healthy\b"
+            r"|\buncorrectable|\bdouble.bit|\b(?:gpu|device|npu|card|chip|hardware|hw)\b.{0,20}\b(?:is |was |has "
             r"|been |have )*(?:lost|hang|hung|fell|fallen"
             r"|dead|broken|unhealthy)\b|\b(?:lost|losing) (?:the )?(?:gpu|device|npu)\b|\b(?:hardware"
             r"|hw) (?:error|exception|failure|fault)|\bmachine check",
@@ -146,6 +147,7 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
         (r"\blicen[cs](?:e|es|ing)\b", ErrorClass.UNKNOWN, Retriable.YES),
         (
             r"\b(?:protocol|address family|socket type) not (?:supported|available)"
+            r"|\bunable to reach each other\b"
             r"|\bno such (?:network )?(?:device|interface)"
             r"|\bno (?:\w+ ){0,2}(?:interface|adapter|nic|provider)s? (?:found|available|match)",
             ErrorClass.NETWORK, Retriable.NO,

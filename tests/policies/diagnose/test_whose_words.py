@@ -25,6 +25,7 @@ from tests.policies.diagnose.test_classify import end, verdict
         ("[n1:7] Fatal: UD endpoint 0x7f to n2: unhandled timeout error\n[n1:7] Signal: Aborted (6)\n", "unhandled timeout error"),
         ("[mpiexec@n1] check: unable to run bstrap_proxy on n1 (pid 7, exit code 256)\n", "unable to run bstrap_proxy"),
         ("The shape does not match any permitted one.\n======\n\n", "does not match any"),
+        ("srun: error: If munged is up, restart with more threads\nsrun: error: Munge encode failed: no socket\n", "encode failed"),
     ],
 )  # fmt: skip
 def test_the_line_that_names_it(text: str, told: str) -> None:
@@ -68,3 +69,15 @@ def test_slurm_s_own_script_is_the_node_s_affair() -> None:
         end(0, "slurmstepd: error: execve(): /var/spool/slurmd/job5/slurm_script: No such file or directory\n", 2), end(1)
     )
     assert v.error_class is ErrorClass.STORAGE and v.retriable is Retriable.YES
+
+
+def test_a_call_between_slurm_s_programs_is_the_network_s_whatever_it_means_of_a_file_system() -> None:
+    v = verdict(end(0, "srun: error: slurm_receive_msg: Transport endpoint is not connected\n", 1), end(1))
+    assert (v.error_class, v.retriable) == (ErrorClass.NETWORK, Retriable.YES)
+
+
+def test_who_waits_in_vain_for_more_than_there_is_will_wait_again() -> None:
+    frames = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    start()\n'
+    said = "TimeoutError: Placement group creation timed out. Make sure your cluster has enough resources\n"
+    assert verdict(end(0, frames + said, 1), end(1)).retriable is Retriable.NO
+    assert verdict(end(0, frames + "TimeoutError: the store gave no answer\n", 1), end(1)).retriable is Retriable.YES
