@@ -17,7 +17,7 @@ WORTH_IT, NOT_WORTH_IT, NOT_KNOWN = 0, 1, 3
 STATUS = {Retriable.YES: WORTH_IT, Retriable.ONCE: WORTH_IT, Retriable.NO: NOT_WORTH_IT, Retriable.UNKNOWN: NOT_KNOWN}
 
 
-@click.command()
+@click.command(short_help="Tell why a job failed, from its log.")
 @click.argument("log", nargs=-1, required=True)
 @click.option("--status", type=click.IntRange(0, 255), default=None, help="The job's exit status, if it is known.")
 @click.option("--policy", metavar="FILE", default="", help="As ftrun --ft-policy.")

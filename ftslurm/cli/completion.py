@@ -18,7 +18,7 @@ MOST_JOBS = 100
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-@click.command()
+@click.command(short_help="Print the script that completes commands in SHELL.")
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print the script that lets SHELL complete commands, options, settings and job numbers of ftrun and ftslurm.

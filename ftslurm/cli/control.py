@@ -26,7 +26,12 @@ WAIT_S = 15.0
 FARTHEST_S = 366 * 86400.0
 
 
-@click.group(invoke_without_command=True, options_metavar="", subcommand_metavar="[VERB [ARGS]...]")
+@click.group(
+    short_help="Steer JOB while it runs, or at its next attempt.",
+    invoke_without_command=True,
+    options_metavar="",
+    subcommand_metavar="[VERB [ARGS]...]",
+)
 @click.argument("job", shell_complete=complete.jobs)
 @click.pass_context
 def control(context: click.Context, job: str) -> None:

@@ -15,7 +15,7 @@ from ftslurm.model.numbers import whole
 from ftslurm.model.text import visible
 
 
-@click.group()
+@click.group(short_help="Inject a fault into a running job of yours.")
 def drill() -> None:
     """Inject a fault into one of your running jobs, and see how ftrun answers it.
 

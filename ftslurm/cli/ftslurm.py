@@ -83,7 +83,7 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-@group.command()
+@group.command(short_help="List the attempts of JOB: what failed, and the remedy.")
 @click.argument("job", shell_complete=complete.jobs)
 @click.option("-v", "--verbose", is_flag=True, help="Show all that ftrun knew, and why it passed each earlier rung.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs, with all that ftrun knew.")
@@ -102,7 +102,7 @@ def history(job: str, verbose: bool, as_json: bool) -> None:
     text.print_files(text.console(), "what hung ranks were doing", evidence)
 
 
-@group.command()
+@group.command(short_help="Explain a fault CODE; without CODE, show the ladder.")
 @click.argument("code", nargs=-1)
 @click.option("--policy", metavar="FILE", default="", shell_complete=complete.files, help="As ftrun --ft-policy.")
 @click.option("--profile", metavar="NAME", default="", shell_complete=complete.profiles, help="As ftrun --ft-profile.")
@@ -151,7 +151,7 @@ def _explain_code(code: tuple[str, ...], settings: Settings, as_json: bool) -> N
     show.print_explained(console(), found)
 
 
-@group.command()
+@group.command(short_help="Finish a requeue that the job could not finish.")
 @click.argument("job", shell_complete=complete.jobs)
 @click.option("--finish", is_flag=True, required=True, help="Finish a requeue that the job itself could not finish.")
 def requeue(job: str, finish: bool) -> None:
@@ -161,7 +161,7 @@ def requeue(job: str, finish: bool) -> None:
     click.echo(visible(finish_requeue(store(), job, os.environ)))
 
 
-@group.command()
+@group.command(short_help="Print shell lines that set the counters in a script.")
 def env() -> None:
     """Print shell lines that set the counters in a batch script: eval "$(ftslurm env)"."""
     from ftslurm.wrapper.batch_env import export_lines

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 
-@click.command("install-hooks")
+@click.command("install-hooks", short_help="Write Slurm's hook scripts, and show how to enable them.")
 @click.argument("folder", default="/usr/local/lib/ftslurm")
 @click.option("--config", default="/etc/ftslurm/hooks.yaml", show_default=True, help="The settings of the hooks.")
 @click.option("--dry-run", is_flag=True, help="Only print the lines for slurm.conf.")

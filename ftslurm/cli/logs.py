@@ -15,7 +15,7 @@ from ftslurm.ledger.store import state_folder
 from ftslurm.model.text import visible
 
 
-@click.command()
+@click.command(short_help="Print the output of JOB over all its requeues.")
 @click.argument("job", shell_complete=complete.jobs)
 @click.option("--attempt", type=click.IntRange(1), help="Only what this attempt printed.")
 @click.option("--rank", type=click.IntRange(0), help="Only this rank: from its own file (-o %t), or by srun's --label.")

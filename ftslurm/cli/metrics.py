@@ -13,7 +13,7 @@ from ftslurm.errors import StateError, UsageError
 from ftslurm.model.text import visible
 
 
-@click.command()
+@click.command(short_help="Print metrics of jobs for Prometheus, or send a trace.")
 @click.argument("job", required=False, shell_complete=complete.jobs)
 @click.option("--since", default="1d", show_default=True, metavar="TIME", help="Include jobs that ended within this time.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Only the latest jobs.")

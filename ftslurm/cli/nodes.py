@@ -11,7 +11,7 @@ import click
 from ftslurm.model.text import visible
 
 
-@click.command()
+@click.command(short_help="List the nodes that jobs abandoned because of a fault.")
 @click.option("--clear", metavar="NODES", default="", help="Forget the faults of NODES: n3, or n[1-4],m7.")
 @click.option("--all-users", is_flag=True, help="Include nodes that ftslurm drained; as root, other users' nodes.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")

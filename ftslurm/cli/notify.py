@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ftslurm.notify.destinations import Destination
 
 
-@click.command()
+@click.command(short_help="Show who is notified of which events of your jobs.")
 @click.option("--test", is_flag=True, help="Send a test message to each address, and report the result.")
 @click.option("--pending", is_flag=True, help="Send the notices that jobs could not send; for a machine with network access.")
 @click.option("--to", "names", multiple=True, metavar="NAME", help="With --test: only to this address.")

@@ -25,7 +25,7 @@ USUAL = "30d"
 SITE = "/etc/ftslurm/hooks.yaml"
 
 
-@click.command()
+@click.command(short_help="Report where the time of jobs went and what failed.")
 @click.argument("job", nargs=-1, shell_complete=complete.jobs)
 @click.option(
     "-o",

@@ -24,7 +24,7 @@ from ftslurm.report.view import Status
 T = TypeVar("T")
 
 
-@click.command()
+@click.command(short_help="Show where JOB stands, or one line for each job.")
 @click.argument("job", required=False, shell_complete=complete.jobs)
 @click.option("--all", "every", is_flag=True, help="Include jobs that ended before --since.")
 @click.option("--since", default="7d", show_default=True, metavar="TIME",

@@ -20,7 +20,7 @@ LOOK_S = 1.0
 LEDGER_S = 3.0
 
 
-@click.command()
+@click.command(short_help="Watch JOB while it runs.")
 @click.argument("job", required=False, shell_complete=complete.jobs)
 @click.option("--lines", "as_lines", is_flag=True, help="Print one line for each change, as into a pipe.")
 @click.option("--once", is_flag=True, help="Print the view once, and exit.")

@@ -43,7 +43,7 @@ def print_status(console: Console, view: Status) -> None:
         ("last rung", "" if view.card and view.card.rung else _last_rung(view)),
         ("excluded", "; ".join(f"{node}: {why}" for node, why in view.excluded.items()) or "none"),
         ("budgets", ", ".join(f"{name} {left} of {limit} left" for name, (left, limit) in view.left.items())),
-        ("in a row", f"{view.unconditional_in_a_row} unconditional requeues without progress or a fact between"),
+        ("in a row", f"{counted(view.unconditional_in_a_row, 'unconditional requeue')} without progress or a fault between"),
         *_asked(view),
         ("last word", moment(view.at)),
     ]
