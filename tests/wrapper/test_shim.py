@@ -21,8 +21,8 @@ from ftslurm.wrapper.shim.command import Command
 from ftslurm.wrapper.shim.pages import page_folder
 from ftslurm.wrapper.shim.protocol.channel import Channel
 from ftslurm.wrapper.shim.protocol.connection import connect
-from ftslurm.wrapper.shim.protocol.line import REDIAL_S, REFUSED_S
-from ftslurm.wrapper.shim.protocol.link import Link
+from ftslurm.wrapper.shim.protocol.session import REDIAL_S, REFUSED_S
+from ftslurm.wrapper.shim.protocol.signed import SignedConnection
 from ftslurm.wrapper.shim.signals import passes_signals_on
 from tests.wrapper.shim_controller import SOON_S, Shim, as_in_a_terminal, is_gone, until
 
@@ -806,7 +806,7 @@ def test_nobody_there_is_an_error_in_time() -> None:
 
 def test_the_first_address_that_answers_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        link = Link(bytes(32), server=True)
+        link = SignedConnection(bytes(32), server=True)
         channel = Channel(f"1:{server.getsockname()[1]}:{'00' * 32}:127.0.0.9,no-such-host.invalid,127.0.0.1")
         server.settimeout(SOON_S)
         pid = os.fork()
