@@ -14,7 +14,7 @@ from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
 from ftslurm.wrapper.shim.protocol.channel import Channel
 from ftslurm.wrapper.shim.protocol.connection import connect
-from ftslurm.wrapper.shim.protocol.signed import Link
+from ftslurm.wrapper.shim.protocol.signed import SignedConnection
 from ftslurm.wrapper.wire.caller import BEATS
 
 CALLERS, ROUNDS = 200, 50
@@ -37,7 +37,7 @@ def measure() -> list[Series]:
     cpu_s = time.process_time() - before
     os.waitpid(pid, 0)
     sources.close()
-    link = Link(bytes(32), server=False)
+    link = SignedConnection(bytes(32), server=False)
     sizes = [len(link.pack({"t": "beat", "k": 1000, "a": 10})) for _ in range(2)]
     return [
         Series("CPU of ftrun for one beat of one rank", (1e6 * cpu_s / (CALLERS * ROUNDS),), "µs"),
@@ -73,6 +73,6 @@ def _call(text: str, done: int) -> int:
     return 0
 
 
-def _answer(sock: socket.socket, link: Link) -> None:
+def _answer(sock: socket.socket, link: SignedConnection) -> None:
     while not link.feed(sock.recv(65536)):
         pass

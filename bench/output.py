@@ -16,7 +16,8 @@ from measure import ROOT, Series
 sys.path.insert(0, str(ROOT))
 from ftslurm.launchers.python import Python
 from ftslurm.wrapper.shim.protocol.channel import CHANNEL_VARIABLE
-from ftslurm.wrapper.shim.protocol.signed import Link
+from ftslurm.wrapper.shim.protocol.signed import SignedConnection
+from ftslurm.wrapper.shim.protocol.stream import ReliableStream
 
 BYTES = 1 << 30
 ROUNDS = 7
@@ -57,10 +58,11 @@ def rate(command: Sequence[str], tail: int, local: str = "") -> float:
         )
         sock, _ = server.accept()
     with sock, shim:
-        link = Link(secret, server=True)
+        link = SignedConnection(secret, server=True)
         hear(sock, link, "hello")
         began = time.perf_counter()
-        sock.sendall(link.pack({"t": "start", "attempt": 1, "env": {}, "argv": None, "tail": tail}))
+        say = ReliableStream().say
+        sock.sendall(link.pack(say({"t": "start", "attempt": 1, "env": {}, "argv": None, "tail": tail})))
         assert shim.stdout is not None
         got = 0
         while got < BYTES and (data := os.read(shim.stdout.fileno(), 1 << 16)):
@@ -68,11 +70,11 @@ def rate(command: Sequence[str], tail: int, local: str = "") -> float:
         seconds = time.perf_counter() - began
         assert got == BYTES, f"{got} of {BYTES} bytes came through"
         hear(sock, link, "exited")
-        sock.sendall(link.pack({"t": "end", "status": 0}))
+        sock.sendall(link.pack(say({"t": "end", "status": 0})))
     return BYTES / seconds / 1e6
 
 
-def hear(sock: socket.socket, link: Link, kind: str) -> None:
+def hear(sock: socket.socket, link: SignedConnection, kind: str) -> None:
     messages: list[dict] = []
     while not any(message["t"] == kind for message in messages):
         sock.sendall(link.outbox)

@@ -33,7 +33,7 @@ BEATS = PLACE + MAKE_PIPE + RANK
 @pytest.fixture(scope="module")
 def own() -> Iterator[Cluster]:
     """Nodes die here, and Slurm notices within seconds."""
-    conf = ["SlurmdTimeout=10", "GresTypes=npu", "NodeName=DEFAULT Gres=npu:2"]
+    conf = ["SlurmdTimeout=20", "GresTypes=npu", "NodeName=DEFAULT Gres=npu:2"]
     with booted(nodes=7, conf=conf, options=["--gpus=0"]) as cluster:
         yield cluster
 
