@@ -14,6 +14,7 @@ from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
 from ftslurm.wrapper.shim.protocol.channel import Channel
 from ftslurm.wrapper.shim.protocol.connection import connect
+from ftslurm.wrapper.shim.protocol.hello import hello
 from ftslurm.wrapper.shim.protocol.signed import SignedConnection
 from ftslurm.wrapper.wire.caller import BEATS
 
@@ -38,7 +39,7 @@ def measure() -> list[Series]:
     os.waitpid(pid, 0)
     sources.close()
     link = SignedConnection(bytes(32), server=False)
-    sizes = [len(link.pack({"t": "beat", "k": 1000, "a": 10})) for _ in range(2)]
+    sizes = [len(link.pack({"t": "beat", "k": 1000, "a": 10, "r": 0})) for _ in range(2)]
     return [
         Series("CPU of ftrun for one beat of one rank", (1e6 * cpu_s / (CALLERS * ROUNDS),), "µs"),
         Series("the same for 1,000 ranks, of a core", (100 * 1000 * beats_s * cpu_s / (CALLERS * ROUNDS),), "%"),
@@ -59,14 +60,14 @@ def _call(text: str, done: int) -> int:
     for rank in range(CALLERS):
         sock, link = connect(Channel(text), {}, 30.0)
         sock.settimeout(30.0)
-        hello = {"t": "hello", "rank": rank, "node": f"n{rank}", "slot": 0, "local": 0, "expected": CALLERS, "step": "1.0",
-                 "address": "", "pid": 1, "free_port": 0, "talk": str(rank), "a": 0}  # fmt: skip
-        sock.sendall(link.pack(hello))
+        env = {"SLURMD_NODENAME": f"n{rank}", "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"}
+        told = hello(env, rank, CALLERS, 0, "", 0)
+        sock.sendall(link.pack({**told, "talk": str(rank), "a": 0}))
         _answer(sock, link)
         callers.append((sock, link))
     for number in range(ROUNDS):
         for sock, link in callers:
-            sock.sendall(link.pack({"t": "beat", "k": number, "a": 0}))
+            sock.sendall(link.pack({"t": "beat", "k": number, "a": 0, "r": 0}))
         for sock, link in callers:
             _answer(sock, link)
     os.write(done, b"!")
@@ -74,5 +75,7 @@ def _call(text: str, done: int) -> int:
 
 
 def _answer(sock: socket.socket, link: SignedConnection) -> None:
-    while not link.feed(sock.recv(65536)):
-        pass
+    data = b""
+    while not link.feed(data):
+        data = sock.recv(65536)
+        assert data, "ftrun hung up"
