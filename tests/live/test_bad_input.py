@@ -86,7 +86,7 @@ CASES: dict[str, Case] = {
     ),
     "state-of-another": Case("--ft-state-dir /usr", StateError.exit_status, ("/usr", "FTSLURM_STATE_DIR")),
     "state-nowhere": Case(
-        "", StateError.exit_status, ("home folder", "FTSLURM_STATE_DIR"), before="unset HOME FTSLURM_STATE_DIR"
+        "", StateError.exit_status, ("state folder", "FTSLURM_STATE_DIR"), before="unset HOME FTSLURM_STATE_DIR"
     ),
     "no-srun": Case("", CommandMissing.exit_status, ("`srun`", "PATH"), before=ONLY.replace("%s", "scontrol")),
     "no-scontrol": Case(

@@ -177,24 +177,6 @@ def test_a_spare_that_dies_is_given_back_before_slurm_ends_the_job_with_it(job_p
         own.cancel(told.id)
 
 
-def test_an_exclusive_job_keeps_the_node_that_dies_and_later_jobs_run_there(job_path: tuple[Path, ...]) -> None:
-    """Of one that it gave back slurmctld would think that an exclusive job is there, after each that was."""
-    with booted(nodes=3, options=["--gpus=0"]) as own, new_stage(own, job_path) as stage:
-        told = told_with_spares(stage, 1, "exclusive", nodes=2, ft=QUICK_LOSS, sbatch=("--no-kill", "--exclusive"))
-        wait_beats(told, 1, 4)
-        dead = node_of(told, 1, 2)
-        own.tool("node-crash", dead)
-        wait_beats(told, 2, 4, 90.0)
-        told.wait_for(lambda: "for itself" in told.output(), "why the node stays")
-        assert dead in nodes_in(own, told.job()["NodeList"])
-        told.allow("enough")
-        own.tool("node-up", dead)
-        assert finish(told)["JobState"] == "COMPLETED" and decided(told) == ["node-replacement"]
-        for _ in range(2):
-            later = own.submit("#!/bin/sh\n", "--exclusive", f"--nodelist={dead}", "--output=/dev/null")
-            own.wait_for_state(later, "COMPLETED", timeout_s=30.0)
-
-
 @pytest.mark.slurms
 def test_without_a_spare_a_donor_job_lends_a_node_and_ends_with_ours(place: Stage) -> None:
     ft = "--ft-set rungs.node-replacement.enabled=true --ft-set rungs.node-replacement.budget=2"

@@ -21,7 +21,6 @@ from ftslurm.slurm.client import JobState, JobView, SlurmClient
 from ftslurm.slurm.patience import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.node_check import Question, read_answer
-from ftslurm.wrapper.requeue.course import OWN_NODES
 
 # Between two looks at a donor in waiting: Slurm schedules a new job at once or when something ends.
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
@@ -227,8 +226,6 @@ class Lenders:
             kept = [node for node in ours.nodes if node not in set(nodes)]
             if len(kept) == len(ours.nodes):
                 return NodesReleased(tuple(nodes), True, "Slurm has taken them already")
-            if ours.exclusive:
-                return NodesReleased(tuple(nodes), False, OWN_NODES)
             self.client.keep_nodes(self.job, kept)
         except FtslurmError as error:
             return NodesReleased(tuple(nodes), False, str(error))
