@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ftslurm import errors
-from ftslurm.cli import ft_launcher_options
+from ftslurm.cli.ft_launcher import options as ft_launcher_options
 from ftslurm.config import catalog_files
 from ftslurm.config.settings_files import profile_layers
 from ftslurm.model.devices import Severity

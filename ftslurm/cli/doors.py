@@ -23,7 +23,7 @@ def ftslurm() -> None:
 
 def ft_launcher() -> None:
     own_packages_first()
-    from ftslurm.cli.ft_launcher import main
+    from ftslurm.cli.ft_launcher.command import main
 
     main()
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.cli import ft_launcher
-from ftslurm.cli.ft_launcher_options import read
+from ftslurm.cli.ft_launcher import command as ft_launcher
+from ftslurm.cli.ft_launcher.options import read
 from tests.attacks.users import NEIGHBOUR, OWNER, run_as
 
 # As a shim does for its rank.

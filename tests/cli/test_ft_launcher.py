@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.cli.ft_launcher import settings_of
-from ftslurm.cli.ft_launcher_options import read
+from ftslurm.cli.ft_launcher.command import settings_of
+from ftslurm.cli.ft_launcher.options import read
 from ftslurm.errors import UsageError
 
 RANKS = Path(__file__).with_name("ft_ranks.py")

@@ -16,7 +16,9 @@ import tomllib
 import yaml
 from click.testing import CliRunner
 
-from ftslurm.cli import ft_launcher, ft_launcher_options, ftrun, ftrun_options
+from ftslurm.cli import ftrun, ftrun_options
+from ftslurm.cli.ft_launcher import command as ft_launcher
+from ftslurm.cli.ft_launcher import options as ft_launcher_options
 from ftslurm.cli.ftslurm import group
 from ftslurm.config.settings_files import Request, policy_layers, settings_in_force
 from ftslurm.hooks.install.lines import conf_lines

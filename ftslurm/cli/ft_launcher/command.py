@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import ftslurm
-from ftslurm.cli.ft_launcher_options import Launch, read
+from ftslurm.cli.ft_launcher.options import Launch, read
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.launchers.srun import own_step_env
 from ftslurm.launchers.srun_options import Component
@@ -251,7 +251,3 @@ def _environment(launch: Launch, env: Mapping[str, str], in_step: bool, local: b
     if launch.own["state_dir"]:
         found["FTSLURM_STATE_DIR"] = launch.own["state_dir"]
     return found
-
-
-if __name__ == "__main__":
-    main()
