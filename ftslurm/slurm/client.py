@@ -99,6 +99,15 @@ class NodeView:
     reason_at: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """One look at a partition. exclusive: each job there has its nodes for itself (OverSubscribe). nodes: how many."""
+
+    name: str
+    exclusive: bool
+    nodes: int
+
+
 class SlurmClient(Protocol):
     """The requests ftslurm makes. All are allowed to the owner of the job.
 

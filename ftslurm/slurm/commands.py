@@ -81,6 +81,11 @@ def _node(name: str) -> str:
     return name
 
 
+def show_partitions_argv() -> tuple[str, ...]:
+    """Every partition, one a line."""
+    return (*_SHOW, "partition", "--oneliner")
+
+
 def show_config_argv() -> tuple[str, ...]:
     return (*_SHOW, "config")
 

@@ -11,7 +11,7 @@ from ftslurm.errors import SlurmUnavailable, UnknownJob, UsageError
 from ftslurm.model.folds.summary import SlurmWord
 from ftslurm.model.nodes import expand
 from ftslurm.slurm import states
-from ftslurm.slurm.client import AS_OF, JobState, JobView, NodeState, NodeView
+from ftslurm.slurm.client import AS_OF, JobState, JobView, NodeState, NodeView, PartitionView
 
 # The lines of `scontrol show job` that we read: the key each begins with, and the keys wanted of it. On none of
 # them does free text stand before a wanted key, so on each the first occurrence counts. The order and the lines
@@ -364,6 +364,20 @@ def seconds(text: str) -> float:
     """Of a time in Slurm's configuration, `300 sec`; 0 where it is no such time."""
     number, _, unit = text.partition(" ")
     return float(number) if number.isascii() and number.isdecimal() and len(number) < 10 and unit in ("", "sec") else 0.0
+
+
+def parse_partitions(text: str) -> tuple[PartitionView, ...]:
+    """The output of `scontrol show partition --oneliner`, in its order. Raises: SlurmUnavailable when a line cannot be read."""
+    views = []
+    for line in text.split("\n"):
+        if line.startswith("PartitionName="):
+            fields = dict(_pairs(line))
+            try:
+                nodes = _count(fields["TotalNodes"])
+            except (KeyError, ValueError) as error:
+                raise SlurmUnavailable(f"Slurm's answer about partitions cannot be read: {error}") from None
+            views.append(PartitionView(fields["PartitionName"], fields.get("OverSubscribe", "") == "EXCLUSIVE", nodes))
+    return tuple(views)
 
 
 def parse_config(text: str) -> dict[str, str]:

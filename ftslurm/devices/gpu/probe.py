@@ -81,6 +81,10 @@ class GpuProbe:
     def present(self) -> bool:
         return self._vendor.here()
 
+    def missing_extra(self) -> str:
+        """The extra of ftslurm without which nothing can be read here, empty if it is installed."""
+        return "" if _is_installed(self._vendor.python_module) else self._vendor.extra
+
     def close(self) -> None:
         """Let go of the devices."""
         self._child.close()

@@ -1,0 +1,140 @@
+"""What is known of a site, and what `ftslurm doctor` finds there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import Enum
+
+from ftslurm.model.rungs import Rung
+from ftslurm.model.values import dataclass
+
+
+class Level(Enum):
+    """The worst first."""
+
+    BLOCKS = "blocks"  # a rung that cannot be climbed
+    COSTS = "costs"  # works, but dearer
+    UNKNOWN = "unknown"  # nobody says
+    OK = "ok"
+
+
+class Whose(Enum):
+    """Who can change a line."""
+
+    ADMIN = "admin"
+    USER = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """line: as it has to stand in `file`, or in the shell."""
+
+    whose: Whose
+    file: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a rule says. reason: one sentence. lost: what that costs, with the measured figure where there is one. rungs: those
+    that cannot be climbed."""
+
+    level: Level
+    reason: str
+    lost: str = ""
+    rungs: tuple[Rung, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check. source: where the reason can be read up."""
+
+    check: str
+    said: Said
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One look at a partition. exclusive: OverSubscribe=EXCLUSIVE. nodes: how many."""
+
+    name: str
+    exclusive: bool = False
+    nodes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OwnJob:
+    """The job that the question was asked in. batch: has a script, so that Slurm can requeue it. requeue: it may be."""
+
+    number: int
+    batch: bool = True
+    requeue: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A command that was looked for. path: empty where there is none; why: then, in words."""
+
+    path: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Where something lies. kind: of its file system, as /proc/self/mountinfo has it, empty if that does not say. options: of
+    the mount."""
+
+    path: str = ""
+    kind: str = ""
+    options: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Ledgers:
+    """The state folder, or the nearest folder above it that is there. trouble: why a file cannot be made there, empty if it can.
+    no_lock: why one cannot be locked. sync_s: how long one write with fsync took, seconds; None if it was not tried."""
+
+    folder: Folder = Folder()
+    trouble: str = ""
+    no_lock: str = ""
+    sync_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine that the question was asked on. first_srun: what `srun` means on PATH, as a path; stands_in: that is ftrun.
+    slurm_bin: the setting. tools: kinds of devices whose tool is here; deaf: of these, kind -> the extra that is missing.
+    scripts: paths that slurm.conf names -> may be run here. on_node: inside an allocation.
+    """
+
+    python: str = ""
+    version: tuple[int, int] = (0, 0)
+    installed: Folder = Folder()
+    ftrun: Program = Program()
+    srun: Program = Program()
+    first_srun: str = ""
+    stands_in: bool = False
+    slurm_bin: str = ""
+    ledgers: Ledgers = Ledgers()
+    tools: tuple[str, ...] = ()
+    deaf: Mapping[str, str] = field(default_factory=dict)
+    scripts: Mapping[str, bool] = field(default_factory=dict)
+    hook_settings: str = ""
+    on_node: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """config: of `scontrol show config`, empty where Slurm does not answer; `silent` is why. partitions, nodes: None if not told.
+    nodes: how many the asker may see. admin: the asker is root or SlurmUser."""
+
+    config: Mapping[str, str] = field(default_factory=dict)
+    silent: str = ""
+    partitions: tuple[Partition, ...] | None = None
+    nodes: int | None = None
+    job: OwnJob | None = None
+    admin: bool = False
+    machine: Machine = Machine()

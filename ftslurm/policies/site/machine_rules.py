@@ -1,0 +1,230 @@
+"""This machine: Python, ftrun, Slurm's commands, and where the ledgers lie."""
+
+from __future__ import annotations
+
+from ftslurm.model.rungs import Rung
+from ftslurm.model.site import Change, Folder, Level, Said, Site, Whose
+from ftslurm.policies.site.reading import is_ours, policy_line, shell_line
+from ftslurm.policies.site.requeue_rules import HOOKS, REQUEUES
+from ftslurm.policies.site.rules import NotSaid, Rule
+
+OLDEST_PYTHON = (3, 10)
+# Kinds of file systems that several machines see at once; and those that a machine keeps in its memory.
+SHARED = frozenset({
+    "9p", "afs", "beegfs", "ceph", "cifs", "fuse.beegfs", "fuse.ceph", "fuse.ceph-fuse", "fuse.glusterfs", "fuse.juicefs",
+    "fuse.sshfs", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "virtiofs",
+    "wekafs",
+})  # fmt: skip
+IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+# A sync that takes longer delays each decision by as much.
+SLOW_SYNC_S = 1.0
+ALL_RUNGS = (
+    Rung.RANK_RESTART, Rung.IN_PLACE_RESTART, Rung.HANG_RESTART, Rung.NODE_REPLACEMENT, Rung.SHRINK, *REQUEUES,
+)  # fmt: skip
+SLURM_RUNGS = (Rung.NODE_REPLACEMENT, Rung.SHRINK, *REQUEUES)
+
+
+def _is_shared(folder: Folder) -> bool | None:
+    """None: nobody can tell; a local disk may be what others mount."""
+    if folder.kind in SHARED:
+        return True
+    return False if folder.kind in IN_MEMORY else None
+
+
+def _state_dir(where: str = "/shared/$USER/ftslurm") -> Change:
+    return shell_line(f"export FTSLURM_STATE_DIR={where}")
+
+
+def _slurm(site: Site) -> Said:
+    bin_ = policy_line("slurm.bin: /opt/slurm/bin")
+    if site.machine.srun.why:
+        return Said(
+            Level.BLOCKS,
+            f"there is no srun to start steps with: {site.machine.srun.why}",
+            "",
+            SLURM_RUNGS,
+            (bin_, shell_line("ftrun --ft-launcher local ...")),
+        )
+    if site.silent:
+        return Said(Level.BLOCKS, f"Slurm does not answer: {site.silent}", "", SLURM_RUNGS, (shell_line("scontrol ping"),))
+    return Said(Level.OK, f"slurmctld answers, and srun is {site.machine.srun.path}")
+
+
+def _stands_in(site: Site) -> Said:
+    m = site.machine
+    if m.srun.why:
+        raise NotSaid("there is no srun")
+    if m.stands_in:
+        return Said(Level.OK, f"`srun` on PATH is ftrun ({m.first_srun}), and ftrun finds Slurm's own")
+    return Said(
+        Level.OK,
+        "`srun` on PATH is Slurm's own, so programs that call srun themselves run without ftrun",
+        "",
+        changes=(shell_line("ln -s $(command -v ftrun) /shared/ftslurm/as-srun/srun"),),
+    )
+
+
+def _ftrun(site: Site) -> Said:
+    m = site.machine
+    if m.version < OLDEST_PYTHON:
+        return Said(Level.BLOCKS, f"{m.python} is older than Python 3.10", "", ALL_RUNGS)
+    if not m.ftrun.path:
+        return Said(
+            Level.COSTS,
+            "`ftrun` is not on PATH",
+            "job scripts have to name its path",
+            changes=(shell_line(f"export PATH={m.installed.path}:$PATH"),),
+        )
+    return Said(Level.OK, f"ftrun is {m.ftrun.path}, with Python {m.version[0]}.{m.version[1]}")
+
+
+def _installation(site: Site) -> Said:
+    place = site.machine.installed
+    shared = _is_shared(place)
+    if shared:
+        return Said(Level.OK, f"the installation lies on {place.kind}, which other machines can see")
+    again = shell_line("/usr/bin/python3 -m venv /shared/ftslurm && /shared/ftslurm/bin/pip install .")
+    if shared is False:
+        return Said(
+            Level.BLOCKS,
+            f"the installation ({place.path}) lies in the memory of this machine, so nodes have none",
+            "",
+            ALL_RUNGS,
+            (again,),
+        )
+    return Said(
+        Level.UNKNOWN,
+        f"the installation ({place.path}) lies on {place.kind or 'an unknown file system'}; each node needs it there",
+        "",
+        changes=(again,),
+    )
+
+
+def _writable(site: Site) -> Said:
+    ledgers = site.machine.ledgers
+    if ledgers.trouble:
+        return Said(
+            Level.BLOCKS,
+            f"ftrun cannot write its ledger in {ledgers.folder.path} and ends with status 73: {ledgers.trouble}",
+            "",
+            ALL_RUNGS,
+            (_state_dir(),),
+        )
+    return Said(Level.OK, f"ftrun can write its ledger in {ledgers.folder.path}")
+
+
+def _shared(site: Site) -> Said:
+    folder = site.machine.ledgers.folder
+    shared = _is_shared(folder)
+    if shared:
+        return Said(Level.OK, f"the ledgers lie on {folder.kind}, which other machines can see")
+    if shared is False:
+        return Said(
+            Level.BLOCKS,
+            f"the ledgers lie in the memory of this machine ({folder.path}, {folder.kind}), so a requeued job does not"
+            " find its own elsewhere",
+            "counters, budgets and excluded nodes",
+            REQUEUES,
+            (_state_dir(),),
+        )
+    return Said(
+        Level.UNKNOWN,
+        f"the ledgers lie on {folder.kind or 'an unknown file system'} ({folder.path}); nobody says whether each"
+        " node sees that folder",
+        "counters, budgets and excluded nodes of a job that is requeued elsewhere, if not",
+        changes=(shell_line(f"srun -N2 ls -d {folder.path}"), _state_dir()),
+    )
+
+
+def _locks(site: Site) -> Said:
+    ledgers = site.machine.ledgers
+    if ledgers.trouble:
+        raise NotSaid("no file can be made there")
+    if ledgers.no_lock:
+        return Said(
+            Level.BLOCKS,
+            f"files in {ledgers.folder.path} cannot be locked, and ftrun locks each write: {ledgers.no_lock}",
+            "",
+            ALL_RUNGS,
+            (_state_dir(),),
+        )
+    local = sorted({"nolock", "local_lock=all", "local_lock=flock", "localflock"} & ledgers.folder.options)
+    if local:
+        return Said(
+            Level.COSTS,
+            f"{ledgers.folder.path} is mounted with {local[0]}, so locks hold on one machine only",
+            "two machines that write the same ledger at once may mix their lines",
+            changes=(Change(Whose.ADMIN, "fstab", f"the mount without {local[0]}"), _state_dir()),
+        )
+    return Said(Level.OK, "files there can be locked")
+
+
+def _sync(site: Site) -> Said:
+    ledgers = site.machine.ledgers
+    if ledgers.sync_s is None:
+        raise NotSaid("no file can be made there")
+    took = f"{ledgers.sync_s * 1000:.1f} ms" if ledgers.sync_s < SLOW_SYNC_S else f"{ledgers.sync_s:.1f} s"
+    if ledgers.sync_s < SLOW_SYNC_S:
+        return Said(Level.OK, f"a write to the ledger is on disk after {took}")
+    return Said(
+        Level.COSTS, f"a write to the ledger took {took} to be on disk", f"{took} for each decision", changes=(_state_dir(),)
+    )
+
+
+def _devices(site: Site) -> Said:
+    m = site.machine
+    if not m.tools:
+        return Said(Level.UNKNOWN, "this machine has no tool of any device (npu-smi, nvidia-smi, amd-smi); ask on a node")
+    if m.deaf:
+        missing = sorted(m.deaf.values())
+        return Said(
+            Level.COSTS,
+            f"devices are here ({', '.join(sorted(m.deaf))}), and ftslurm lacks what reads their faults",
+            "a faulty device is known by what ranks print alone",
+            changes=tuple(shell_line(f"pip install '.[{extra}]'") for extra in missing),
+        )
+    return Said(Level.OK, f"faults of devices can be read: {', '.join(m.tools)}")
+
+
+def _scripts(site: Site) -> Said | None:
+    scripts = site.machine.scripts
+    ours = {path for path in scripts if is_ours(path)}
+    missing = sorted(path for path, there in scripts.items() if not there)
+    if not scripts or not (ours or missing):
+        return None
+    if not missing:
+        return Said(Level.OK, "the scripts that slurm.conf names are here")
+    if site.machine.on_node:
+        return Said(
+            Level.COSTS,
+            f"slurm.conf names {missing[0]}, which is not on this node or may not be run",
+            "Slurm drains a node on which the Prolog is missing",
+            changes=(shell_line("sudo ftslurm install-hooks", Whose.ADMIN), HOOKS),
+        )
+    return Said(Level.UNKNOWN, f"slurm.conf names {missing[0]}, which is not here; each node and slurmctld's host need it")
+
+
+def _hook_settings(site: Site) -> Said | None:
+    """For those who can mend it."""
+    if not site.admin or not any(map(is_ours, site.machine.scripts)):
+        return None
+    if site.machine.hook_settings:
+        return Said(Level.COSTS, site.machine.hook_settings, "the hooks leave nodes and jobs alone", changes=(HOOKS,))
+    return Said(Level.OK, "the settings of the hooks can be read, or are the defaults")
+
+
+_INSTALL, _LEDGER = "docs/install.md", "docs/operating.md, The ledger"
+
+RULES = (
+    Rule("Slurm", (), _INSTALL, _slurm),
+    Rule("srun", (), "docs/migrating.md", _stands_in),
+    Rule("ftrun", (), _INSTALL, _ftrun),
+    Rule("installation", (), _INSTALL, _installation),
+    Rule("state folder", (), _LEDGER, _writable),
+    Rule("state folder, shared", (), _LEDGER, _shared),
+    Rule("state folder, locks", (), "docs/administrators.md, What a site sets", _locks),
+    Rule("state folder, sync", (), _LEDGER, _sync),
+    Rule("devices", (), "docs/how-it-works.md, Devices", _devices),
+    Rule("hook scripts", (), "docs/administrators.md, The hooks", _scripts),
+    Rule("hook settings", (), "docs/administrators.md, The hooks", _hook_settings),
+)  # fmt: skip

@@ -1,0 +1,371 @@
+"""What a requeue costs on this site, and a node that dies."""
+
+from __future__ import annotations
+
+import math
+
+from ftslurm.model.rungs import Rung
+from ftslurm.model.site import Change, Level, Said, Site, Whose
+from ftslurm.policies.site.reading import (
+    Config,
+    has,
+    is_ours,
+    job_line,
+    option,
+    policy_line,
+    programs,
+    release,
+    seconds,
+    set_to,
+    shell_line,
+    with_words,
+    without_word,
+    words,
+)  # fmt: skip
+from ftslurm.policies.site.rules import NotSaid, Rule
+
+REQUEUES = (Rung.ISOLATED_REQUEUE, Rung.UNCONDITIONAL_REQUEUE)
+FACTS = "docs/slurm-facts.md"
+HOOKS = shell_line("ftslurm install-hooks --dry-run", Whose.ADMIN)
+
+# What Slurm adds to a requeue whose start time has passed: cred_expire (120 s) and 1.
+SLURMS_OWN_S = 121
+# Slurm notices a dead node after 1.5 to 2 times SlurmdTimeout; this one keeps that within Slurm's own delay.
+SHORT_TIMEOUT_S = 60
+DEFAULT_MESSAGE_S = 10
+# The step that carries a requeue out watches the other nodes for 9 s, and ends 3 s before SIGKILL: `wrapper/requeue`.
+KILL_WAIT_S = 12
+# slurm.conf(5), SchedulerParameters.
+SCHED_INTERVAL_S, BF_INTERVAL_S = 60, 30
+QUICK_INTERVAL_S = 10
+LOSES_GPUS_BEFORE, EXPEDITES_FROM = (23, 2, 2), (25, 11, 0)
+TRIED = ((22, 5), (26, 5))
+SOME_BAD_NODES = 5
+
+
+def _release(site: Site) -> Said:
+    found = release(site.config)
+    name = site.config["SLURM_VERSION"]
+    if not TRIED[0] <= found[:2] <= TRIED[1]:
+        return Said(Level.UNKNOWN, f"Slurm {name} is not among the releases on which ftslurm was tried (22.05 to 26.05)")
+    if found >= LOSES_GPUS_BEFORE:
+        return Said(Level.OK, f"Slurm {name} has none of the bugs that ftslurm works around")
+    if "GresTypes" not in site.config:
+        raise NotSaid("Slurm does not show GresTypes")
+    if not has(site.config, "GresTypes", "gpu"):
+        return Said(Level.OK, f"Slurm {name} may start a requeued job without its GPUs (bug 16121), and this cluster has none")
+    return Said(
+        Level.COSTS,
+        f"Slurm {name} starts a requeued job without its GPUs if a node of it went down during the clean-up (bug 16121)",
+        "one requeue more; the GPUs of its nodes count as taken until slurmctld restarts",
+        changes=(Change(Whose.ADMIN, "packages", "Slurm 23.02.2 or later"),),
+    )
+
+
+def _job_requeue(site: Site) -> Said:
+    if site.config["JobRequeue"] == "1":
+        return Said(Level.OK, "batch jobs may be requeued unless they ask not to be")
+    return Said(
+        Level.BLOCKS,
+        "Slurm refuses to requeue a batch job that was submitted without --requeue",
+        "",
+        REQUEUES,
+        (job_line("--requeue"), policy_line("requeue.even_if_no_requeue: true"), set_to("JobRequeue", "1")),
+    )
+
+
+def _own_job(site: Site) -> Said | None:
+    job = site.job
+    if job is None:
+        return None
+    if not job.batch:
+        return Said(
+            Level.BLOCKS,
+            f"job {job.number} has no batch script (salloc), and Slurm requeues batch jobs only",
+            "",
+            REQUEUES,
+            (shell_line("sbatch job.sh"),),
+        )
+    if not job.requeue:
+        return Said(
+            Level.BLOCKS,
+            f"job {job.number} was submitted with --no-requeue",
+            "",
+            REQUEUES,
+            (job_line("--requeue"), policy_line("requeue.even_if_no_requeue: true")),
+        )
+    return Said(Level.OK, f"job {job.number} is a batch job that may be requeued")
+
+
+def _start(site: Site) -> Said:
+    named = programs(site.config, "EpilogSlurmctld")
+    if any(map(is_ours, named)):
+        return Said(Level.OK, "a requeued job starts 2 s after its nodes are clean, and an interrupted requeue is finished")
+    if named:
+        return Said(
+            Level.UNKNOWN,
+            "there is an EpilogSlurmctld, and nobody says whether it runs that of ftslurm as well",
+            "",
+            changes=(HOOKS,),
+        )
+    first = 45 if programs(site.config, "Epilog") else 6
+    return Said(
+        Level.COSTS,
+        "without EpilogSlurmctld the start of a requeued job is estimated from earlier clean-ups",
+        f"a job on one node starts {first} s after its first requeue; a clean-up that takes longer costs {SLURMS_OWN_S} s once;"
+        " an interrupted requeue waits for `ftslurm requeue --finish`",
+        changes=(set_to("EpilogSlurmctld", "/usr/local/lib/ftslurm/epilog_slurmctld"), HOOKS),
+    )
+
+
+def _expedited(site: Site) -> Said | None:
+    if release(site.config) < EXPEDITES_FROM:
+        return None
+    if has(site.config, "SlurmctldParameters", "enable_expedited_requeue"):
+        return Said(
+            Level.OK, "a job that asks for it is requeued 0.1 s after its clean-up", changes=(job_line("--requeue=expedite"),)
+        )
+    return Said(
+        Level.COSTS,
+        "the site does not allow expedited requeue, so ftrun sets a start time behind the clean-up",
+        "5.7 s for a requeue instead of the clean-up (2.9 s) and 0.1 s, on a quiet cluster without an Epilog",
+        changes=(with_words(site.config, "SlurmctldParameters", "enable_expedited_requeue"), job_line("--requeue=expedite")),
+    )
+
+
+def _batch_requeues(site: Site) -> Said | None:
+    if not any(programs(site.config, "Prolog")):
+        return None
+    if "MaxBatchRequeue" not in site.config:
+        raise NotSaid("Slurm does not show MaxBatchRequeue")
+    most = option({"": f"n={site.config['MaxBatchRequeue']}"}, "", "n", 0)
+    if most >= SOME_BAD_NODES:
+        return Said(Level.OK, f"Slurm holds a job that it has requeued by itself {most:g} times, after a failed Prolog say")
+    return Said(
+        Level.COSTS,
+        f"Slurm holds a job as soon as it has requeued it by itself {most:g} times, after a failed Prolog say",
+        "such a job waits for an administrator",
+        changes=(set_to("MaxBatchRequeue", f"{SOME_BAD_NODES}"),),
+    )
+
+
+def _exit_statuses(key: str, what: str, cost: str) -> Rule:
+    def judge(site: Site) -> Said:
+        listed = words(site.config, key)
+        if not listed:
+            return Said(Level.OK, f"Slurm {what} no job for its exit status")
+        return Said(
+            Level.COSTS,
+            f"Slurm itself {what} a job that ends with {', '.join(listed)}, also where the ladder says fail",
+            cost,
+            changes=(set_to(key, ""),),
+        )
+
+    return Rule(key, (key,), f'{FACTS}, "Exit statuses of srun"', judge)
+
+
+def _pace(site: Site) -> Said:
+    main = option(site.config, "SchedulerParameters", "sched_interval", SCHED_INTERVAL_S)
+    backfill = option(site.config, "SchedulerParameters", "bf_interval", BF_INTERVAL_S)
+    if "backfill" not in site.config["SchedulerType"]:
+        backfill = -1
+    each = min((every for every in (main, backfill) if every > 0), default=math.inf)
+    if each <= QUICK_INTERVAL_S:
+        return Said(Level.OK, f"the scheduler looks at waiting jobs every {each:g} s at least")
+    often = f"every {each:g} s at least" if each < math.inf else "only when other jobs come and go"
+    return Said(
+        Level.COSTS,
+        f"the scheduler looks at waiting jobs {often}, and at once only where other jobs come and go",
+        "on an idle cluster a requeue takes longer: 16 to 22 s with sched_interval=60,bf_interval=30",
+        changes=(
+            with_words(
+                site.config, "SchedulerParameters", f"sched_interval={QUICK_INTERVAL_S}", f"bf_interval={QUICK_INTERVAL_S}"
+            ),
+        ),
+    )
+
+
+def _completing(site: Site) -> Said:
+    wait = seconds(site.config, "CompleteWait")
+    if not wait:
+        return Said(Level.OK, "waiting jobs do not wait for others that clean up")
+    return Said(
+        Level.COSTS,
+        "Slurm starts no job while another one cleans up",
+        f"up to {wait:g} s for each requeue and each donor",
+        changes=(set_to("CompleteWait", "0"),),
+    )
+
+
+def _kill_wait(site: Site) -> Said:
+    wait = seconds(site.config, "KillWait")
+    if wait >= KILL_WAIT_S:
+        return Said(Level.OK, f"the step that carries a requeue out has {wait:g} s before SIGKILL, which is enough")
+    watched = max(0.0, wait - 3)
+    return Said(
+        Level.COSTS,
+        f"SIGKILL follows {wait:g} s after the SIGTERM of a requeue, so the step that carries it out watches the"
+        f" clean-up for {watched:g} s instead of 9 s",
+        f"a start that is more of a guess; a wrong one costs {SLURMS_OWN_S} s",
+        changes=(set_to("KillWait", "30"),),
+    )
+
+
+def _append(site: Site) -> Said:
+    if site.config["JobFileAppend"] == "1":
+        return Said(Level.OK, "a requeued job continues its output file")
+    return Said(
+        Level.COSTS,
+        "Slurm begins the output file of a requeued job anew, unless the job says otherwise",
+        "ftrun keeps 16 MB of each file (logs.keep_bytes), `ftslurm logs` shows them; the rest is lost",
+        changes=(job_line("--open-mode=append"), set_to("JobFileAppend", "1")),
+    )
+
+
+# --- nodes that die
+
+
+def _waits(config: Config) -> str:
+    """How long a job waits for Slurm to notice a dead node, in words. Raises: NotSaid."""
+    if "SlurmdTimeout" not in config:
+        raise NotSaid("Slurm does not show SlurmdTimeout")
+    limit = seconds(config, "SlurmdTimeout")
+    return f"{1.5 * limit:g} to {2 * limit:g} s" if 0 < limit < math.inf else "for ever"
+
+
+def _slurmd_timeout(site: Site) -> Said:
+    limit = seconds(site.config, "SlurmdTimeout")
+    shorter = (set_to("SlurmdTimeout", f"{SHORT_TIMEOUT_S}"),)
+    if not 0 < limit < math.inf:
+        return Said(
+            Level.BLOCKS,
+            "Slurm never takes a node that does not answer for down, so a job that cannot give it back waits for ever",
+            "",
+            (Rung.ISOLATED_REQUEUE,),
+            shorter,
+        )
+    if limit <= SHORT_TIMEOUT_S:
+        return Said(Level.OK, f"Slurm notices a dead node after {_waits(site.config)}")
+    return Said(
+        Level.COSTS,
+        "a requeue waits for Slurm to notice a dead node where the job cannot give it back: the batch node's, an"
+        " exclusive job's, and without slurmdbd every one",
+        f"{_waits(site.config)} for each such requeue",
+        changes=shorter,
+    )
+
+
+def _shrink(site: Site) -> Said:
+    if not has(site.config, "SchedulerParameters", "disable_job_shrink"):
+        return Said(Level.OK, "a job may give nodes back")
+    return Said(
+        Level.COSTS,
+        "the site forbids jobs to give nodes back, so a job keeps its dead nodes, also one that has replaced them or"
+        " goes on with fewer",
+        f"{_waits(site.config)} for a requeue away from a dead node; after a replacement or a shrink Slurm ends a job without"
+        " --no-kill when it notices",
+        changes=(job_line("--no-kill"), without_word(site.config, "SchedulerParameters", "disable_job_shrink")),
+    )
+
+
+def _accounts(site: Site) -> Said:
+    if "slurmdbd" in site.config["AccountingStorageType"]:
+        return Said(Level.OK, "with slurmdbd Slurm accepts changes of a job that has lost a node")
+    more = f"; a job that has lost a node is requeued plainly, {SLURMS_OWN_S} s" if release(site.config) < (23, 0, 0) else ""
+    return Said(
+        Level.COSTS,
+        "without slurmdbd a job keeps its dead node until Slurm notices",
+        f"{_waits(site.config)} for a requeue away from a dead node, instead of seconds{more}",
+        changes=(set_to("AccountingStorageType", "accounting_storage/slurmdbd"),),
+    )
+
+
+def _exclusive(site: Site) -> Said:
+    if site.partitions is None:
+        raise NotSaid("Slurm does not show its partitions")
+    names = [each.name for each in site.partitions if each.exclusive]
+    if not names:
+        return Said(Level.OK, "no partition makes jobs exclusive; a job gives a dead node back unless it asked for --exclusive")
+    shown = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+    return Said(
+        Level.COSTS,
+        f"jobs of {shown} are exclusive (OverSubscribe=EXCLUSIVE) and keep a dead node until Slurm notices",
+        f"{_waits(site.config)} for a requeue away from it; Slurm ends a job without --no-kill that has replaced one",
+        changes=(job_line("--no-kill"), Change(Whose.ADMIN, "slurm.conf", f"PartitionName={names[0]} OverSubscribe=NO")),
+    )
+
+
+def _message_timeout(site: Site) -> Said:
+    limit = seconds(site.config, "MessageTimeout")
+    if limit <= DEFAULT_MESSAGE_S:
+        return Said(Level.OK, f"slurmctld knows {limit + 1:g} to {limit + 3:g} s after a call that a node does not answer")
+    return Said(
+        Level.COSTS,
+        "slurmctld waits longer than by default before it knows that a node does not answer",
+        f"{limit - DEFAULT_MESSAGE_S:g} s more for each requeue away from a dead node",
+        changes=(set_to("MessageTimeout", f"{DEFAULT_MESSAGE_S}"),),
+    )
+
+
+def _private(site: Site) -> Said:
+    if not has(site.config, "PrivateData", "nodes"):
+        return Said(Level.OK, "users see the states of nodes")
+    kept = [word for word in words(site.config, "PrivateData") if word.lower() != "nodes"]
+    return Said(
+        Level.COSTS,
+        "users do not see the states of nodes: ftrun knows a dead one by its slurmd alone, and keeps it in the job",
+        f"{_waits(site.config)} for a requeue away from a dead node",
+        changes=(set_to("PrivateData", ",".join(kept) or "none"),),
+    )
+
+
+def _return(site: Site) -> Said:
+    if site.config["ReturnToService"] != "0":
+        return Said(Level.OK, "a node that was only silent comes back by itself")
+    return Said(
+        Level.COSTS,
+        "a node that was down stays down until an administrator resumes it, also where it was only silent",
+        "that many nodes fewer for replacements and requeues",
+        changes=(set_to("ReturnToService", "1"),),
+    )
+
+
+def _unkillable(site: Site) -> Said:
+    limit = seconds(site.config, "UnkillableStepTimeout")
+    if limit <= SLURMS_OWN_S:
+        return Said(Level.OK, f"Slurm drains a node {limit:g} s after a process there has outlived SIGKILL")
+    return Said(
+        Level.COSTS,
+        "a process that outlives SIGKILL holds its node, and a requeued job, until Slurm drains the node",
+        f"up to {limit:g} s",
+        changes=(set_to("UnkillableStepTimeout", "60"),),
+    )
+
+
+_REQUEUED, _121, _CLEAN_UP = (f'{FACTS}, "{name}"' for name in (
+    "Changes to a requeued job", "The 121 seconds", "How long a clean-up takes",
+))  # fmt: skip
+_DIE, _FOR_JOB = f'{FACTS}, "Nodes that die"', f'{FACTS}, "Nodes for a running job"'
+
+RULES = (
+    Rule("Slurm's release", ("SLURM_VERSION",), _CLEAN_UP, _release),
+    Rule("this job", (), _REQUEUED, _own_job),
+    Rule("JobRequeue", ("JobRequeue",), _REQUEUED, _job_requeue),
+    Rule("EpilogSlurmctld", ("SLURM_VERSION",), _121, _start),
+    Rule("expedited requeue", ("SLURM_VERSION", "SlurmctldParameters"), _121, _expedited),
+    Rule("MaxBatchRequeue", ("SLURM_VERSION",), "slurm.conf(5), MaxBatchRequeue", _batch_requeues),
+    _exit_statuses("RequeueExit", "requeues", "such a job runs again, whatever the ladder has decided"),
+    _exit_statuses("RequeueExitHold", "requeues and holds", "such a job waits until somebody releases it"),
+    Rule("scheduling interval", ("SchedulerParameters", "SchedulerType"), "docs/how-it-works.md, When Slurm looks", _pace),
+    Rule("CompleteWait", ("CompleteWait",), "slurm.conf(5), CompleteWait", _completing),
+    Rule("KillWait", ("KillWait",), _REQUEUED, _kill_wait),
+    Rule("JobFileAppend", ("JobFileAppend",), _REQUEUED, _append),
+    Rule("SlurmdTimeout", ("SlurmdTimeout",), _CLEAN_UP, _slurmd_timeout),
+    Rule("disable_job_shrink", ("SchedulerParameters",), "docs/nodes.md, A node that is cut off", _shrink),
+    Rule("slurmdbd", ("AccountingStorageType", "SLURM_VERSION"), _REQUEUED, _accounts),
+    Rule("exclusive partitions", (), _FOR_JOB, _exclusive),
+    Rule("MessageTimeout", ("MessageTimeout",), _DIE, _message_timeout),
+    Rule("PrivateData", ("PrivateData",), "docs/administrators.md, What a site sets", _private),
+    Rule("ReturnToService", ("ReturnToService",), "slurm.conf(5), ReturnToService", _return),
+    Rule("UnkillableStepTimeout", ("UnkillableStepTimeout",), _DIE, _unkillable),
+)  # fmt: skip

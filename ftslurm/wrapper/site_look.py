@@ -1,0 +1,198 @@
+"""Asks Slurm and this machine what `ftslurm doctor` judges. Changes nothing, but for one file that is made and removed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ftslurm.devices.gpu.probe import GpuProbe
+from ftslurm.devices.probe import choose_probes
+from ftslurm.errors import CalledItself, FtslurmError, StateError
+from ftslurm.ledger.store import state_folder
+from ftslurm.model.site import Folder, Ledgers, Machine, OwnJob, Partition, Program, Site
+from ftslurm.slurm.cli_client import CliSlurmClient, read_answer
+from ftslurm.slurm.client import SlurmClient
+from ftslurm.slurm.commands import ANSWER_ENV, show_partitions_argv
+from ftslurm.slurm.parse import parse_partitions
+from ftslurm.slurm.presence import no_configuration
+from ftslurm.system.commands import Runner, run
+from ftslurm.system.programs import find_program, with_folder
+
+# People wait for it.
+ASK_S = 10.0
+_SCRIPTS = re.compile(r"(Prolog|Epilog|TaskProlog|EpilogSlurmctld|HealthCheckProgram)(\[\d+\])?")
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+def look(
+    env: Mapping[str, str], slurm_bin: str, hook_settings: Callable[[], str], client: SlurmClient | None = None, run: Runner = run
+) -> Site:
+    """env: of whoever asks. slurm_bin: the setting slurm.bin. hook_settings: what is wrong with hooks.yaml, empty if nothing.
+
+    Never raises for a Slurm that is away: `silent` says why.
+    """
+    env = with_folder(env, slurm_bin)
+    asked = client or CliSlurmClient(run, ASK_S, env)
+    if nothing := _no_configuration(env, run):
+        return Site(silent=nothing, machine=machine(env, slurm_bin, {}, run))
+    try:
+        config = asked.config()
+    except FtslurmError as error:
+        return Site(silent=error.message, machine=machine(env, slurm_bin, {}, run))
+    admin = os.geteuid() in (0, _slurm_user(config))
+    return Site(
+        config=config, partitions=_partitions(env, run), nodes=_nodes(asked), job=_own_job(asked, env), admin=admin,
+        machine=machine(env, slurm_bin, config, run, hook_settings() if admin else ""),
+    )  # fmt: skip
+
+
+def _no_configuration(env: Mapping[str, str], run: Runner) -> str:
+    """Why there is no Slurm to ask, in words; the client would ask again until its time is over."""
+    try:
+        return no_configuration(run(("scontrol", "ping"), ASK_S, env=env))
+    except FtslurmError:
+        return ""
+
+
+def _slurm_user(config: Mapping[str, str]) -> int:
+    """-1 where it is not told."""
+    found = re.search(r"\((\d{1,10})\)$", config.get("SlurmUser", ""))
+    return int(found[1]) if found else -1
+
+
+def _partitions(env: Mapping[str, str], run: Runner) -> tuple[Partition, ...] | None:
+    try:
+        told = parse_partitions(read_answer(run(show_partitions_argv(), ASK_S, env={**env, **ANSWER_ENV})))
+    except FtslurmError:
+        return None
+    return tuple(Partition(each.name, each.exclusive, each.nodes) for each in told)
+
+
+def _nodes(client: SlurmClient) -> int | None:
+    try:
+        return len(client.nodes())
+    except FtslurmError:
+        return None
+
+
+def _own_job(client: SlurmClient, env: Mapping[str, str]) -> OwnJob | None:
+    number = env.get("SLURM_JOB_ID", "")
+    if not re.fullmatch(r"[1-9]\d{0,9}", number):
+        return None
+    try:
+        job = client.job(int(number))
+    except FtslurmError:
+        return None
+    return OwnJob(job.number, job.batch, job.requeue)
+
+
+# --- this machine
+
+
+def machine(
+    env: Mapping[str, str], slurm_bin: str, config: Mapping[str, str], run: Runner = run, hook_settings: str = ""
+) -> Machine:
+    """config: Slurm's, for the scripts that it names."""
+    probes = choose_probes(env, run)
+    named = {value for key, value in config.items() if _SCRIPTS.fullmatch(key) and value.startswith("/") and "*" not in value}
+    first = shutil.which("srun", path=env.get("PATH")) or ""
+    srun, stands_in = _srun(env, first)
+    return Machine(
+        python=sys.executable,
+        version=sys.version_info[:2],
+        installed=folder_of(Path(sys.executable).parent),
+        ftrun=Program(shutil.which("ftrun", path=env.get("PATH")) or ""),
+        srun=srun,
+        first_srun=first,
+        stands_in=stands_in,
+        slurm_bin=slurm_bin,
+        ledgers=_ledgers(env),
+        tools=tuple(probe.kind for probe in probes),
+        deaf={probe.kind: extra for probe in probes if isinstance(probe, GpuProbe) and (extra := probe.missing_extra())},
+        scripts={path: os.access(path, os.X_OK) for path in sorted(named)},
+        hook_settings=hook_settings,
+        on_node="SLURM_JOB_ID" in env,
+    )
+
+
+def _srun(env: Mapping[str, str], first: str) -> tuple[Program, bool]:
+    """Slurm's own; and is what PATH calls srun another one, so ftrun?"""
+    try:
+        path = find_program("srun", env)
+    except CalledItself as error:
+        return Program(why=str(error)), True
+    except FtslurmError as error:
+        return Program(why=str(error)), False
+    own = with_folder(env, "")
+    try:
+        return Program(path), bool(first) and not os.path.samefile(find_program("srun", own), first)  # noqa: PTH121
+    except CalledItself:
+        return Program(path), True
+    except (FtslurmError, OSError):
+        return Program(path), False
+
+
+def folder_of(path: Path) -> Folder:
+    """The file system of `path`, by the longest mount point above it; the latest where one is mounted over another.
+
+    Source: proc(5), mountinfo; a blank in a mount point is \\040.
+    """
+    real = os.path.realpath(path)
+    best, kind, options = "", "", frozenset[str]()
+    try:
+        lines = _MOUNTS.read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        before, dash, after = line.partition(" - ")
+        fields, about = before.split(" "), after.split(" ")
+        if not dash or len(fields) < 6 or len(about) < 3:
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
+        if len(point) >= len(best) and (point == "/" or real == point or real.startswith(f"{point}/")):
+            best, kind, options = point, about[0], frozenset((*fields[5].split(","), *about[2].split(",")))
+    return Folder(str(path), kind, options)
+
+
+def _ledgers(env: Mapping[str, str]) -> Ledgers:
+    try:
+        wanted = state_folder(env)
+    except StateError as error:
+        return Ledgers(trouble=error.message)
+    there = next((folder for folder in (wanted, *wanted.parents) if folder.exists()), Path("/"))
+    place = Folder(str(wanted), folder_of(there).kind, folder_of(there).options)
+    if there == wanted and not _is_mine(wanted):
+        return Ledgers(place, "it is not a folder of yours")
+    try:
+        with tempfile.TemporaryFile(dir=there, prefix=".ftslurm-doctor-") as file:
+            return Ledgers(place, "", _lock(file.fileno()), _sync(file.fileno()))
+    except OSError as error:
+        return Ledgers(place, error.strerror or str(error))
+
+
+def _is_mine(folder: Path) -> bool:
+    return folder.is_dir() and folder.stat().st_uid == os.geteuid()
+
+
+def _lock(fd: int) -> str:
+    """As the ledger's own lock. What is wrong, in words."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _sync(fd: int) -> float:
+    """Seconds. Raises: OSError."""
+    began = time.monotonic()
+    os.write(fd, b"ftslurm doctor\n")
+    os.fsync(fd)
+    return time.monotonic() - began

@@ -1,0 +1,290 @@
+"""The rules of `ftslurm doctor`, over what real Slurm said of its configuration, and over one change of it at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ftslurm.config.settings_files import Request, settings_in_force
+from ftslurm.hooks.install.scripts import KEYS, LIMITS_S
+from ftslurm.model.site import Finding, Folder, Ledgers, Level, Machine, OwnJob, Partition, Program, Site
+from ftslurm.policies.ladder.start_time import SLURMS_OWN_S, WATCH_S
+from ftslurm.policies.site import cluster_rules, requeue_rules
+from ftslurm.policies.site.examine import OF_SLURM, RULES, blocks, examine
+from ftslurm.slurm.parse import parse_config, parse_partitions
+from ftslurm.wrapper.requeue.course import KEEPS_GPUS
+from ftslurm.wrapper.requeue.finish import SPARE_S
+
+ROOT = Path(__file__).resolve().parents[3]
+RECORDED = ROOT / "tests/recorded/slurm"
+CONFIGS = {
+    path: parse_config((RECORDED / f"{path}.txt").read_text())
+    for path in ("22.05/config", "22.05/config-apart", "24.11/config", "26.05/config")
+}
+ON_NFS = Folder("/home/me/.ftslurm", "nfs4", frozenset({"rw", "local_lock=none"}))
+WELL = Machine(
+    python="/shared/bin/python", version=(3, 11), installed=Folder("/shared/bin", "lustre"), ftrun=Program("/shared/bin/ftrun"),
+    srun=Program("/usr/bin/srun"), first_srun="/usr/bin/srun", ledgers=Ledgers(ON_NFS, sync_s=0.002), tools=("nvidia",),
+)  # fmt: skip
+PARTITIONS = (Partition("main", nodes=4),)
+OURS = {key: f"/usr/local/lib/ftslurm/{name}" for name, key in KEYS.items() if key}
+# A site with all that ftrun may wish for.
+GOOD = {
+    **CONFIGS["24.11/config"], **OURS, "HealthCheckInterval": "300 sec", "KillWait": "30 sec", "SlurmdTimeout": "60 sec",
+    "SchedulerParameters": "sched_interval=10,nohold_on_prolog_fail", "PrologFlags": "Alloc", "JobFileAppend": "1",
+    "AccountingStorageType": "accounting_storage/slurmdbd", "ProctrackType": "proctrack/cgroup", "TaskPlugin": "task/cgroup",
+    "ConstrainDevices": "yes", "ConstrainRAMSpace": "yes", "SrunPortRange": "60000-60100", "GresTypes": "gpu",
+}  # fmt: skip
+
+
+def site(config: Mapping[str, str], **more: object) -> Site:
+    return replace(Site(config=config, partitions=PARTITIONS, nodes=4, machine=WELL), **more)  # type: ignore[arg-type]
+
+
+def found(asked: Site) -> dict[str, Finding]:
+    findings = examine(asked)
+    assert len({finding.check for finding in findings}) == len(findings)
+    return {finding.check: finding for finding in findings}
+
+
+def levels(asked: Site) -> dict[str, str]:
+    """Of what is not well."""
+    return {name: finding.said.level.value for name, finding in found(asked).items() if finding.said.level is not Level.OK}
+
+
+def test_a_site_where_nothing_is_missing() -> None:
+    assert levels(site(GOOD)) == {}
+    assert not blocks(examine(site(GOOD)))
+
+
+_FLAT = {
+    "SlurmdTimeout": None, "slurmdbd": "costs", "JobFileAppend": "costs", "KillWait": "costs", "EpilogSlurmctld": "costs",
+    "Prolog": "costs", "Epilog": "costs", "TaskProlog": "costs", "HealthCheckProgram": "costs", "SrunPortRange": "unknown",
+    "ProctrackType": "costs", "TaskPlugin": "costs",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("recorded", "other"), [
+    ("22.05/config", {}),
+    ("24.11/config", {}),
+    ("26.05/config", {"expedited requeue": "costs"}),
+    ("22.05/config-apart", {
+        "Slurm's release": "costs", "SlurmdTimeout": "costs", "KillWait": None, "Epilog": "unknown", "ProctrackType": None, "TaskPlugin": None,
+    }),
+])  # fmt: skip
+def test_what_is_found_in_recorded_configurations(recorded: str, other: Mapping[str, str | None]) -> None:
+    wanted = {name: level for name, level in {**_FLAT, **other}.items() if level}
+    assert levels(site(CONFIGS[recorded])) == wanted
+
+
+CASES: list[tuple[str, Mapping[str, str], str, str, str]] = [
+    # check, what differs from GOOD, level, words of reason or loss, a line to change
+    ("Slurm's release", {"SLURM_VERSION": "22.05.8"}, "costs", "bug 16121", "Slurm 23.02.2 or later"),
+    ("Slurm's release", {"SLURM_VERSION": "22.05.8", "GresTypes": ""}, "ok", "has none", ""),
+    ("Slurm's release", {"SLURM_VERSION": "23.02.2"}, "ok", "none of the bugs", ""),
+    ("Slurm's release", {"SLURM_VERSION": "27.11.0"}, "unknown", "22.05 to 26.05", ""),
+    ("Slurm's release", {"SLURM_VERSION": "devel"}, "unknown", "cannot be read", ""),
+    ("JobRequeue", {"JobRequeue": "0"}, "blocks", "--requeue", "#SBATCH --requeue"),
+    ("EpilogSlurmctld", {"EpilogSlurmctld": ""}, "costs", "45 s after its first requeue", OURS["EpilogSlurmctld"]),
+    ("EpilogSlurmctld", {"EpilogSlurmctld": "", "Epilog": ""}, "costs", "6 s after its first requeue", "ftslurm install-hooks --dry-run"),
+    ("EpilogSlurmctld", {"EpilogSlurmctld": "/site/ctld"}, "unknown", "nobody says", ""),
+    ("expedited requeue", {"SLURM_VERSION": "25.11.0"}, "costs", "0.1 s", "SlurmctldParameters=enable_expedited_requeue"),
+    ("expedited requeue", {"SLURM_VERSION": "26.05.5", "SlurmctldParameters": "enable_expedited_requeue"}, "ok", "0.1 s", ""),
+    ("MaxBatchRequeue", {"MaxBatchRequeue": "1"}, "costs", "1 times", "MaxBatchRequeue=5"),
+    ("RequeueExit", {"RequeueExit": "1-9,18"}, "costs", "1-9, 18", "RequeueExit="),
+    ("RequeueExitHold", {"RequeueExitHold": "93"}, "costs", "releases", "RequeueExitHold="),
+    ("scheduling interval", {"SchedulerParameters": ""}, "costs", "every 30 s", "sched_interval=10"),
+    ("scheduling interval", {"SchedulerParameters": "bf_interval=-1,sched_interval=-1"}, "costs", "16 to 22 s", "bf_interval=10"),
+    ("scheduling interval", {"SchedulerParameters": "sched_interval=soon"}, "unknown", "no number", ""),
+    ("CompleteWait", {"CompleteWait": "32 sec"}, "costs", "32 s", "CompleteWait=0"),
+    ("KillWait", {"KillWait": "5 sec"}, "costs", "for 2 s instead of 9 s", "KillWait=30"),
+    ("KillWait", {"KillWait": "five"}, "unknown", "no time", ""),
+    ("JobFileAppend", {"JobFileAppend": "0"}, "costs", "16 MB", "#SBATCH --open-mode=append"),
+    ("SlurmdTimeout", {"SlurmdTimeout": "300 sec"}, "costs", "450 to 600 s", "SlurmdTimeout=60"),
+    ("SlurmdTimeout", {"SlurmdTimeout": "0 sec"}, "blocks", "for ever", "SlurmdTimeout=60"),
+    ("disable_job_shrink", {"SchedulerParameters": "bf_interval=1,disable_job_shrink"}, "costs", "90 to 120 s", "SchedulerParameters=bf_interval=1"),
+    ("slurmdbd", {"AccountingStorageType": ""}, "costs", "90 to 120 s", "AccountingStorageType=accounting_storage/slurmdbd"),
+    ("slurmdbd", {"AccountingStorageType": "", "SLURM_VERSION": "22.05.8"}, "costs", "121 s", ""),
+    ("MessageTimeout", {"MessageTimeout": "60 sec"}, "costs", "50 s more", "MessageTimeout=10"),
+    ("PrivateData", {"PrivateData": "jobs,nodes"}, "costs", "90 to 120 s", "PrivateData=jobs"),
+    ("ReturnToService", {"ReturnToService": "0"}, "costs", "resumes it", "ReturnToService=1"),
+    ("UnkillableStepTimeout", {"UnkillableStepTimeout": "600 sec"}, "costs", "600 s", "UnkillableStepTimeout=60"),
+    ("Prolog", {"Prolog": ""}, "costs", "no Prolog", OURS["Prolog"]),
+    ("Prolog", {"Prolog": "", "Prolog[0]": "/site/prolog", "Prolog[1]": OURS["Prolog"]}, "ok", "checks a node", ""),
+    ("TaskProlog", {"TaskProlog": ""}, "costs", "MA_SCHEDULE_CNT", 'eval "$(ftslurm env)"'),
+    ("HealthCheckInterval", {"HealthCheckInterval": "0 sec"}, "costs", "never runs", "HealthCheckInterval=300"),
+    ("nohold_on_prolog_fail", {"SchedulerParameters": "bf_interval=1"}, "costs", "releases", "SchedulerParameters=bf_interval=1,nohold_on_prolog_fail"),
+    ("PrologFlags", {"PrologFlags": "X11"}, "costs", "spare", "PrologFlags=X11,Alloc"),
+    ("PrologFlags", {"PrologFlags": "Contain,X11"}, "ok", "spares", ""),
+    ("PrologEpilogTimeout", {"PrologEpilogTimeout": "600 sec"}, "costs", "900 s", "PrologEpilogTimeout=960"),
+    ("PrologEpilogTimeout", {"PrologEpilogTimeout": "600 sec", "Epilog": ""}, "ok", "", ""),
+    ("limits", {"AccountingStorageEnforce": "associations,limits,qos"}, "unknown", "donor", ""),
+    ("power saving", {"SuspendTime": "600 sec", "ResumeTimeout": "600 sec"}, "costs", "600 s", "nodes.replacement_wait: 660s"),
+    ("MpiDefault", {"MpiDefault": "pmix"}, "costs", "pmix", "#SBATCH --nodes=N+1"),
+    ("PreemptMode", {"PreemptMode": "GANG,SUSPEND"}, "costs", "lease.time", "nodes.donor: false"),
+    ("PreemptMode", {"PreemptMode": "CANCEL"}, "costs", "over", "PreemptMode=REQUEUE"),
+    ("PreemptMode", {"PreemptMode": "REQUEUE"}, "ok", "nothing", ""),
+    ("SrunPortRange", {"SrunPortRange": "0-0"}, "unknown", "firewall", "SrunPortRange=60000-60100"),
+    ("SrunPortRange", {"SrunPortRange": "7-9-1"}, "unknown", "cannot be read", ""),
+    ("AuthType", {"AuthType": "auth/slurm"}, "costs", "network", "nodes.secret: file"),
+    ("AuthType", {"AuthType": "auth/slurm", "TLSType": "tls/s2n"}, "ok", "TLS", ""),
+    ("ProctrackType", {"ProctrackType": "proctrack/linuxproc"}, "costs", "under 1 s", "ProctrackType=proctrack/cgroup"),
+    ("ProctrackType", {"ProctrackType": "proctrack/pgid"}, "unknown", "not tried", "ProctrackType=proctrack/cgroup"),
+    ("TaskPlugin", {"TaskPlugin": "task/none"}, "costs", "confines", "TaskPlugin=task/cgroup,task/affinity"),
+    ("ConstrainDevices", {"ConstrainDevices": "no"}, "costs", "devices", "ConstrainDevices=yes"),
+    ("ConstrainRAMSpace", {"ConstrainRAMSpace": "no"}, "costs", "memory", "ConstrainRAMSpace=yes"),
+    ("memory", {"SelectTypeParameters": "CR_CORE_MEMORY"}, "costs", "empty node", "#SBATCH --mem=SIZE"),
+    ("memory", {"SelectTypeParameters": "CR_CORE_MEMORY", "DefMemPerCPU": "4000"}, "ok", "by node", ""),
+    ("SelectType", {"SelectType": "select/linear"}, "unknown", "not tried", "SelectType=select/cons_tres"),
+    ("job_container", {"JobContainerType": "job_container/tmpfs"}, "costs", "donor", ""),
+    ("LaunchParameters", {"LaunchParameters": "use_interactive_step,mpir_use_nodeaddr"}, "unknown", "mpir_use_nodeaddr", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "differs", "level", "words", "line"), CASES)
+def test_one_change_of_a_good_site(check: str, differs: Mapping[str, str], level: str, words: str, line: str) -> None:
+    every = found(site({**GOOD, **differs}))
+    if level == "ok" and not words:
+        assert check not in every or every[check].said.level is Level.OK
+        return
+    said = every[check].said
+    assert said.level.value == level
+    assert words in f"{said.reason}; {said.lost}"
+    assert any(line in change.line for change in said.changes) or not line
+    if level in ("costs", "blocks"):
+        assert said.changes and (said.lost or said.rungs)
+    assert (said.level is Level.BLOCKS) == bool(said.rungs) == blocks(examine(site({**GOOD, **differs})))
+
+
+def test_partitions_and_nodes() -> None:
+    exclusive = (*PARTITIONS, Partition("whole", exclusive=True, nodes=2), Partition("one", nodes=1))
+    every = found(site(GOOD, partitions=exclusive))
+    assert "whole" in every["exclusive partitions"].said.reason
+    assert every["exclusive partitions"].said.changes[0].line == "#SBATCH --no-kill"
+    assert every["partitions of one node"].said.level is Level.COSTS
+    assert found(site(GOOD, nodes=1))["nodes"].said.level is Level.BLOCKS
+    assert levels(site(GOOD, nodes=0, partitions=None)) == dict.fromkeys(
+        ("nodes", "exclusive partitions", "partitions of one node"), "unknown"
+    )
+
+
+@pytest.mark.parametrize(("job", "level"), [
+    (OwnJob(7), "ok"), (OwnJob(7, batch=False), "blocks"), (OwnJob(7, requeue=False), "blocks"),
+])  # fmt: skip
+def test_the_job_that_asks(job: OwnJob, level: str) -> None:
+    assert found(site(GOOD, job=job))["this job"].said.level.value == level
+
+
+MACHINES: list[tuple[str, Machine, str]] = [
+    ("Slurm", replace(WELL, srun=Program(why="`srun` is not on PATH")), "blocks"),
+    ("srun", replace(WELL, first_srun="/as-srun/srun", stands_in=True), "ok"),
+    ("ftrun", replace(WELL, ftrun=Program()), "costs"),
+    ("ftrun", replace(WELL, version=(3, 9)), "blocks"),
+    ("installation", replace(WELL, installed=Folder("/opt/x/bin", "ext4")), "unknown"),
+    ("installation", replace(WELL, installed=Folder("/dev/shm/x", "tmpfs")), "blocks"),
+    ("state folder", replace(WELL, ledgers=Ledgers(ON_NFS, "Permission denied")), "blocks"),
+    ("state folder, shared", replace(WELL, ledgers=Ledgers(Folder("/tmp/x", "tmpfs"), sync_s=0.0)), "blocks"),
+    ("state folder, shared", replace(WELL, ledgers=Ledgers(Folder("/home/x", "xfs"), sync_s=0.0)), "unknown"),
+    ("state folder, shared", replace(WELL, ledgers=Ledgers(sync_s=0.0)), "unknown"),
+    ("state folder, locks", replace(WELL, ledgers=Ledgers(ON_NFS, no_lock="No locks available", sync_s=0.0)), "blocks"),
+    ("state folder, locks", replace(WELL, ledgers=Ledgers(replace(ON_NFS, options=frozenset({"nolock"})), sync_s=0.0)), "costs"),
+    ("state folder, sync", replace(WELL, ledgers=Ledgers(ON_NFS, sync_s=2.5)), "costs"),
+    ("devices", replace(WELL, tools=()), "unknown"),
+    ("devices", replace(WELL, deaf={"nvidia": "nvidia"}), "costs"),
+    ("hook scripts", replace(WELL, scripts={OURS["Prolog"]: False}), "unknown"),
+    ("hook scripts", replace(WELL, scripts={OURS["Prolog"]: False}, on_node=True), "costs"),
+    ("hook scripts", replace(WELL, scripts={OURS["Prolog"]: True}), "ok"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "machine", "level"), MACHINES)
+def test_one_change_of_the_machine(check: str, machine: Machine, level: str) -> None:
+    assert found(site(GOOD, machine=machine))[check].said.level.value == level
+
+
+def test_only_an_administrator_hears_of_the_settings_of_the_hooks() -> None:
+    machine = replace(WELL, scripts={OURS["Prolog"]: True}, hook_settings="hooks.yaml: line 3 is no setting")
+    assert "hook settings" not in found(site(GOOD, machine=machine))
+    assert found(site(GOOD, machine=machine, admin=True))["hook settings"].said.level is Level.COSTS
+
+
+def test_a_key_that_slurm_does_not_show_is_unknown() -> None:
+    tried = 0
+    for rule in OF_SLURM:
+        for key in rule.keys:
+            config = {name: value for name, value in GOOD.items() if name != key}
+            finding = found(site(config)).get(rule.check)
+            assert finding is not None and finding.said.level is Level.UNKNOWN, (rule.check, key)
+            assert key in finding.said.reason
+            tried += 1
+    assert tried >= 30
+    old = {key: value for key, value in GOOD.items() if key not in ("Prolog", "Epilog")} | {"SLURM_VERSION": "22.05.8"}
+    assert {name for name, level in levels(site(old)).items() if level == "unknown"} >= {"Prolog", "Epilog"}
+
+
+def test_a_slurm_that_does_not_answer_says_nothing() -> None:
+    every = found(Site(silent="no answer", machine=WELL))
+    assert every["Slurm"].said.level is Level.BLOCKS
+    assert every["configuration"].said.level is Level.UNKNOWN
+    assert not {rule.check for rule in OF_SLURM} & {*every}
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "9" * 40, "1 day", "\x1b[31m", "a=b,c", "INFINITE", "UNLIMITED sec", "٣ sec"])
+def test_no_value_of_a_key_is_an_error(text: str) -> None:
+    for key in {key for rule in OF_SLURM for key in rule.keys} | {"Prolog", "Epilog", "EpilogSlurmctld"}:
+        examine(site({**GOOD, key: text}))
+
+
+def test_the_worst_comes_first() -> None:
+    ranks = [list(Level).index(each.said.level) for each in examine(site({**CONFIGS["22.05/config"], "JobRequeue": "0"}))]
+    assert ranks == sorted(ranks) and len({*ranks}) == len(Level)
+
+
+# --- what the rules say holds
+
+
+def everything() -> list[Finding]:
+    asked = [site({**GOOD, **differs}) for _, differs, *_ in CASES] + [site(GOOD, machine=machine) for _, machine, _ in MACHINES]
+    asked += [site(config) for config in CONFIGS.values()] + [site(GOOD, job=OwnJob(7, requeue=False))]
+    return [finding for each in asked for finding in examine(each)]
+
+
+def test_lines_of_a_policy_are_settings(tmp_path: Path) -> None:
+    lines = {change.line for each in everything() for change in each.said.changes if change.file == "policy.yaml"}
+    assert len(lines) >= 6
+    for line in lines:
+        assert isinstance(yaml.safe_load(line), dict), line
+        file = tmp_path / "policy.yaml"
+        file.write_text(line + "\n")
+        settings_in_force(Request(policy=str(file)), {}, site=tmp_path / "none")
+
+
+def test_sources_are_there() -> None:
+    for rule in RULES:
+        path, _, heading = rule.source.partition(", ")
+        if re.fullmatch(r"\w+(\.conf)?\(\d\)", path):
+            continue
+        headings = re.findall(r"^##+ (.*)$", (ROOT / path).read_text(), re.MULTILINE)
+        in_the_text = re.findall(r"^\*\*([^*]+)\.\*\*", (ROOT / path).read_text(), re.MULTILINE)
+        assert not heading or any(each.startswith(heading.strip('"')) for each in (*headings, *in_the_text)), rule.source
+
+
+def test_figures_are_those_of_the_code() -> None:
+    assert KEEPS_GPUS == requeue_rules.LOSES_GPUS_BEFORE
+    assert requeue_rules.KILL_WAIT_S == WATCH_S + SPARE_S
+    assert requeue_rules.SLURMS_OWN_S == SLURMS_OWN_S
+    assert (LIMITS_S["prolog"], LIMITS_S["epilog"]) == (cluster_rules.PROLOG_S, cluster_rules.EPILOG_S)
+    assert {KEYS[name]: name for name in cluster_rules.FILES.values()} == {key: name for key, name in cluster_rules.FILES.items()}
+    assert settings_in_force(Request(), {}, site=Path("/nowhere")).settings.replacement_wait_s == cluster_rules.REPLACEMENT_WAIT_S
+
+
+def test_reads_the_partitions_of_a_real_slurm() -> None:
+    text = (RECORDED / "22.05/partitions.txt").read_text()
+    (main,) = parse_partitions(text)
+    assert (main.name, main.exclusive, main.nodes) == ("main", False, 3)
+    assert parse_partitions(text.replace("OverSubscribe=NO", "OverSubscribe=EXCLUSIVE"))[0].exclusive
