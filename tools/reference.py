@@ -28,6 +28,7 @@ from ftslurm.model.devices import Severity
 from ftslurm.model.record import KINDS
 from ftslurm.model.settings import hook_settings, variables
 from ftslurm.model.settings import tree as settings
+from ftslurm.policies.site.examine import RULES
 
 PROFILES = ("modelarts", "aimaster-sync", "aimaster-async", "ft-launcher")
 GROUPS = {
@@ -245,6 +246,14 @@ def _by_number(name: str) -> tuple[str, int, str]:
     return (head, int(tail), "") if tail.isdecimal() else (name, 0, name)
 
 
+# --- checks of ftslurm doctor
+
+
+def checks_part() -> str:
+    rows = ([plain(each.check), ", ".join(map(code, each.keys)) or "", plain(each.source)] for each in RULES)
+    return f"{len(RULES)} checks.\n\n{table(('check', 'asks for', 'source'), rows)}"
+
+
 def ft_launcher_part() -> str:
     """argparse's own help, 100 columns wide, whatever the terminal of who builds the site."""
     made = ft_launcher_options.parser({})
@@ -256,7 +265,7 @@ def parts() -> Mapping[str, Callable[[], str]]:
     return {
         "settings": settings_part, "profiles": profiles_part, "hooks": hooks_part, "statuses": statuses_part,
         "variables": variables_part, "records": records_part, "patterns": patterns_part, "exits": exits_part, "codes": codes_part,
-        "ft_launcher": ft_launcher_part,
+        "ft_launcher": ft_launcher_part, "checks": checks_part,
     }  # fmt: skip
 
 

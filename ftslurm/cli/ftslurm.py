@@ -15,6 +15,7 @@ import ftslurm
 from ftslurm.cli import completion as complete
 from ftslurm.cli.analyze import analyze
 from ftslurm.cli.control import control
+from ftslurm.cli.doctor import doctor
 from ftslurm.cli.drill import drill
 from ftslurm.cli.install_hooks import install_hooks
 from ftslurm.cli.logs import logs
@@ -172,6 +173,7 @@ def env() -> None:
 group.add_command(analyze)
 group.add_command(complete.completion)
 group.add_command(control)
+group.add_command(doctor)
 group.add_command(drill)
 group.add_command(install_hooks)
 group.add_command(logs)
