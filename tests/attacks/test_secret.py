@@ -44,7 +44,7 @@ def test_what_she_reads_is_decoded_for_the_owner_alone_however_often_and_late(mu
 def test_a_rank_takes_no_secret_of_hers(munge: str) -> None:
     """She made it for the owner, and sits on the port."""
     word = run_as(NEIGHBOUR, ENCODE, munge, str(OWNER)).strip()
-    assert f"of user {NEIGHBOUR}, and not of {OWNER}" in run_as(OWNER, DECODE, word)
+    assert f"to user {NEIGHBOUR}, not to user {OWNER}" in run_as(OWNER, DECODE, word)
 
 
 @needs_munge
