@@ -162,6 +162,8 @@ class Truth:
             case ev.NodeSilent(node, silent_s):
                 self.silent[node] = now - silent_s
             case ev.NodeHeard(node):
+                # Who answers after its lease has run out cannot have it back.
+                self.unproven -= {each for each in self.unproven - self.may_run() if self.node_of[each[0]] == node}
                 self.silent.pop(node, None)
             case ev.NodeProbed(node, alive):
                 self.probes[node] -= 1
