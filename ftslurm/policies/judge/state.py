@@ -339,10 +339,11 @@ class JudgeState:
 
     def _watch_ranks(self, nodes: Iterable[str]) -> list[Decision]:
         """Agents that are there look for life below their shims; those to come are told when they arrive."""
-        mine: dict[str, list[tuple[int, int, int]]] = {}
-        for rank, task in sorted(self._tasks.items()):
-            mine.setdefault(task.node, []).append((rank, task.pid, self._attempt.numbers.get(rank, self._attempt.number)))
-        there = {node: tuple(mine[node]) for node in nodes if self._agents.here(node) and node in mine}
+        mine: dict[str, list[tuple[int, int, int]]] = {node: [] for node in nodes if self._agents.here(node)}
+        for rank in sorted(rank for rank, task in self._tasks.items() if task.node in mine):
+            task = self._tasks[rank]
+            mine[task.node].append((rank, task.pid, self._attempt.numbers.get(rank, self._attempt.number)))
+        there = {node: tuple(ranks) for node, ranks in mine.items() if ranks}
         st = self.settings
         quiet_s = self._intervals().quiet_s
         stall_s = st.hang_c4d_timeout_s if self._watches_stalls else 0.0
