@@ -261,11 +261,20 @@ def ft_launcher_part() -> str:
     return f"```text\n{made.format_help()}```"
 
 
+def simulation_part() -> str:
+    """What the job of a trace may say."""
+    from ftslurm.simulation.reading import plan_words
+
+    return table(
+        ("name", "default", "meaning"), ((code(name), code(default), plain(what)) for name, default, what in plan_words())
+    )
+
+
 def parts() -> Mapping[str, Callable[[], str]]:
     return {
         "settings": settings_part, "profiles": profiles_part, "hooks": hooks_part, "statuses": statuses_part,
         "variables": variables_part, "records": records_part, "patterns": patterns_part, "exits": exits_part, "codes": codes_part,
-        "ft_launcher": ft_launcher_part, "checks": checks_part,
+        "ft_launcher": ft_launcher_part, "checks": checks_part, "simulation": simulation_part,
     }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from ftslurm.cli.metrics import metrics
 from ftslurm.cli.nodes import nodes
 from ftslurm.cli.notify import notify
 from ftslurm.cli.output import print_json, store
+from ftslurm.cli.planning.simulate import simulate
 from ftslurm.cli.report import report
 from ftslurm.cli.status import require_begun, status
 from ftslurm.cli.watch import watch
@@ -181,6 +182,7 @@ group.add_command(metrics)
 group.add_command(nodes)
 group.add_command(notify)
 group.add_command(report)
+group.add_command(simulate)
 group.add_command(status)
 group.add_command(watch)
 

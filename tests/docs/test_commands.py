@@ -26,6 +26,7 @@ from ftslurm.launchers.srun_options import split_command_line
 from ftslurm.ledger.records import from_line
 from ftslurm.model.settings.tree import resolve
 from ftslurm.notify.destinations import read_destinations
+from ftslurm.simulation.reading import read_trace
 from tests.docs.blocks import DOCUMENTS, ROOT, Block, Command, all_blocks, commands, in_the_text
 
 BIN = Path(sys.executable).parent
@@ -172,6 +173,8 @@ def test_the_configuration_is_taken(item: Block, tmp_path: Path) -> None:
     file.chmod(0o600)
     if item.name == "notify.yaml":
         assert read_destinations(file).keys() == yaml.safe_load(item.text).keys()
+    elif item.name == "faults.yaml":
+        assert read_trace(item.text, item.name).faults
     elif item.name == "ft.yaml":
         assert ftrun_options.fault_tolerance({}, str(file), pytest.fail)
     else:

@@ -1,0 +1,1 @@
+"""Commands that look ahead: what settings would do, without a job."""

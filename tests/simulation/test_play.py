@@ -1,0 +1,190 @@
+"""Small traces whose right answer is plain, and what holds for every trace: time adds up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as quickly
+from hypothesis import strategies as st
+
+from ftslurm.config.catalog_files import load_pattern_book
+from ftslurm.model.devices import Fault as DeviceFault
+from ftslurm.model.devices import FaultClass
+from ftslurm.model.settings.tree import Settings
+from ftslurm.model.verdict import Confidence, ErrorClass, Retriable
+from ftslurm.simulation.clockwork import Part
+from ftslurm.simulation.command import Asked, simulate
+from ftslurm.simulation.play import Outcome, play
+from ftslurm.simulation.trace import Fault, JobPlan, Kind, Trace
+
+HOUR_S = 3600.0
+PLAN = JobPlan(nodes=4, other_nodes=2, until_s=24 * HOUR_S)
+BOOK = load_pattern_book().of_ranks()
+HEALS, BROKEN = "heals", "broken"
+SPARE = Settings(node_replacement=True, node_replacements=2, spares=1, donor=False)
+
+
+def grade(fault: Fault, node: str) -> DeviceFault:
+    graded = FaultClass.SELF_HEALING if fault.code == HEALS else FaultClass.ISOLATE
+    return DeviceFault(node, fault.device, fault.code, fault.code, graded)
+
+
+def played(*faults: Fault, settings: Settings | None = None, plan: JobPlan = PLAN) -> Outcome:
+    found = play(Trace(plan, faults), settings or Settings(), grade, BOOK, "tested")
+    assert sum(found.parts.values()) == pytest.approx(found.wall_s), "every second belongs to one part"
+    assert sum(found.lost_to.values()) + found.useful_s == pytest.approx(found.wall_s)
+    return found
+
+
+def answers(outcome: Outcome) -> list[list[str]]:
+    return [[rung for rung, _ in one.answers] for one in outcome.faults]
+
+
+def test_a_job_without_faults_loses_its_first_start_alone() -> None:
+    found = played()
+    assert (found.ended, found.starts, found.requeues) == ("trains", 1, 0)
+    assert found.useful_s == pytest.approx(24 * HOUR_S - PLAN.launch_s - PLAN.program_start_s, abs=1)
+
+
+def test_a_device_that_heals_costs_a_restart_in_place_and_the_work_since_the_last_checkpoint() -> None:
+    found = played(Fault(HOUR_S, Kind.DEVICE, node=2, code=HEALS))
+    assert dict(found.rungs) == {"in-place-restart": 1} and found.budgets["max_restarts"] == (8, 8)
+    work = HOUR_S - PLAN.launch_s - PLAN.program_start_s - PLAN.checkpoint_s  # one checkpoint had been made
+    assert found.parts[Part.REDONE] == pytest.approx(work, abs=1)
+    assert found.parts[Part.NOTICING] == pytest.approx(PLAN.device_look_s / 2, abs=0.5)
+    assert found.parts[Part.HEALING] == pytest.approx(PLAN.heal_s, abs=0.5)
+
+
+def test_a_device_that_does_not_heal_costs_a_requeue_without_its_node() -> None:
+    found = played(Fault(HOUR_S, Kind.DEVICE, node=2, code=HEALS, heals=False))
+    assert answers(found) == [["in-place-restart", "isolated-requeue"]] and found.excluded == ("n2",)
+
+
+def test_a_dead_node_is_replaced_by_a_spare_and_without_one_the_job_is_requeued() -> None:
+    death = Fault(HOUR_S, Kind.NODE_DEATH, node=3)
+    without, spare = played(death), played(death, settings=SPARE)
+    assert answers(without) == [["isolated-requeue"]] and without.budgets["max_restarts"] == (7, 8) and without.requeues == 1
+    assert answers(spare) == [["node-replacement"]] and spare.budgets["max_restarts"] == (8, 8) and spare.requeues == 0
+    assert spare.useful_s > without.useful_s and spare.node_goodput < spare.goodput, "the spare was paid for"
+    st = Settings()
+    assert without.parts[Part.NOTICING] == pytest.approx(st.silence_s + PLAN.node_known_s, abs=0.5), "the judge's own limits"
+    assert without.parts[Part.REPLACING] == pytest.approx(st.lease_s + st.lease_margin_s - st.silence_s, abs=3), "and its lease"
+
+
+def test_a_donor_lends_a_node_where_no_spare_is_kept() -> None:
+    found = played(Fault(HOUR_S, Kind.NODE_DEATH, node=3), settings=replace(SPARE, spares=0, donor=True))
+    assert answers(found) == [["node-replacement"]]
+
+
+def test_a_budget_that_is_spent_ends_the_job() -> None:
+    faults = [Fault(HOUR_S * hour, Kind.DEVICE, node=hour, code=BROKEN) for hour in (2, 3, 4)]
+    found = played(*faults, settings=Settings(max_restarts=2), plan=replace(PLAN, other_nodes=8))
+    assert answers(found) == [["isolated-requeue"], ["isolated-requeue"], ["fail"]]
+    assert found.ended == "failed" and found.budgets["max_restarts"] == (0, 2)
+    assert found.parts[Part.ENDED] == pytest.approx(20 * HOUR_S, abs=90)
+
+
+def test_the_same_trace_costs_more_with_the_rung_switched_off() -> None:
+    faults = [Fault(HOUR_S * hour, Kind.DEVICE, rank=1, code=HEALS) for hour in (2, 9)]
+    on, off = played(*faults), played(*faults, settings=Settings(in_place=False))
+    assert "in-place-restart" not in off.rungs and off.useful_s < on.useful_s
+    none = played(*faults, settings=Settings(ladder=("fail",)))
+    assert none.ended == "failed" and none.useful_s < off.useful_s
+
+
+def test_a_hang_is_answered_where_that_is_switched_on_and_else_by_a_person() -> None:
+    hang = Fault(HOUR_S, Kind.HANG, node=2)
+    on, off = played(hang, settings=Settings(hang_restart=True)), played(hang)
+    assert answers(on) == [["hang-restart"]] and on.parts[Part.NOTICING] == pytest.approx(180, abs=15), "hang.stall"
+    assert answers(off) == [[]] and off.parts[Part.NOTICING] == pytest.approx(PLAN.person_s, abs=1)
+    unseen = played(hang, settings=Settings(hang_restart=True), plan=replace(PLAN, probe=False))
+    assert unseen.parts[Part.NOTICING] == pytest.approx(1861, abs=15), "hang.detect_time and hang.sample_time"
+
+
+def test_a_hang_inside_communication_costs_the_node_whose_connections_are_stuck() -> None:
+    found = played(Fault(HOUR_S, Kind.HANG, node=2, network=True))
+    assert answers(found) == [["isolated-requeue"]] and found.excluded == ("n2",)
+
+
+def test_a_bug_ends_the_job_and_a_crash_that_may_pass_does_not() -> None:
+    bug = Fault(
+        HOUR_S, Kind.CRASH, node=2, error_class=ErrorClass.USER_CODE, retriable=Retriable.NO, confidence=Confidence.STRONG,
+        signature="py-import", program=True,
+    )  # fmt: skip
+    assert played(bug).ended == "failed"
+    assert answers(played(Fault(HOUR_S, Kind.CRASH, node=2))) == [["unconditional-requeue"]]
+
+
+def test_a_preemption_with_a_warning_saves_the_work_where_the_program_saves() -> None:
+    warned = Fault(HOUR_S, Kind.PREEMPTION, warning_s=60, wait_s=600)
+    plain = played(warned, settings=Settings(warning_requeue=True))
+    saves = played(warned, settings=Settings(warning_requeue=True), plan=replace(PLAN, saves_on_signal=True))
+    assert answers(plain) == answers(saves) == [["requeue-on-warning"]]
+    assert plain.parts[Part.REDONE] > 1000 and saves.parts[Part.REDONE] == 0
+    assert played(replace(warned, warning_s=0)).parts[Part.QUEUE] == pytest.approx(600 + PLAN.plain_requeue_s)
+
+
+def test_ftrun_dies_with_its_own_node() -> None:
+    found = played(Fault(HOUR_S, Kind.NODE_DEATH, node=1))
+    assert answers(found) == [[]] and found.requeues == 1
+    assert found.parts[Part.QUEUE] == pytest.approx(PLAN.slurmd_timeout_s + PLAN.plain_requeue_s)
+
+
+def test_the_work_is_done_once_it_is_all_kept() -> None:
+    found = played(Fault(HOUR_S, Kind.DEVICE, node=2, code=HEALS), plan=replace(PLAN, work_s=5 * HOUR_S))
+    assert found.ended == "completed" and found.useful_s == pytest.approx(5 * HOUR_S)
+    assert found.at == found.wall_s < 6 * HOUR_S
+
+
+def test_what_fails_where_the_job_is_not_costs_nothing() -> None:
+    found = played(Fault(HOUR_S, Kind.CRASH, node=6), Fault(2 * HOUR_S, Kind.NODE_DEATH, node=5))
+    assert [one.hit for one in found.faults] == [False, False] and found.starts == 1
+
+
+FAULTS = st.builds(
+    Fault,
+    at=st.floats(0, 12 * HOUR_S),
+    kind=st.sampled_from(Kind),
+    node=st.integers(1, 6),
+    code=st.sampled_from([HEALS, BROKEN]),
+    heals=st.sampled_from([None, False]),
+    for_s=st.sampled_from([0.0, 600.0]),
+    network=st.booleans(),
+    warning_s=st.sampled_from([0.0, 60.0]),
+    wait_s=st.sampled_from([0.0, 900.0]),
+)
+SETTINGS = st.builds(
+    Settings,
+    hang_restart=st.booleans(),
+    in_place=st.booleans(),
+    node_replacement=st.booleans(),
+    node_replacements=st.integers(0, 3),
+    spares=st.integers(0, 1),
+    max_restarts=st.integers(0, 4),
+    warning_requeue=st.booleans(),
+    shrink=st.booleans(),
+    min_nodes=st.integers(1, 4),
+)
+
+
+@quickly(deadline=None, max_examples=40)
+@given(st.lists(FAULTS, max_size=8), SETTINGS, st.sampled_from([0.0, 5 * HOUR_S]), st.sampled_from([0.0, 30.0]))
+def test_time_adds_up(faults: list[Fault], settings: Settings, work_s: float, save_s: float) -> None:
+    plan = replace(PLAN, until_s=14 * HOUR_S, work_s=work_s, save_s=save_s, tasks_per_node=2)
+    faults = sorted(faults, key=lambda fault: fault.at)
+    found = played(*faults, settings=settings, plan=plan)
+    assert all(seconds > -1e-6 for seconds in found.parts.values())
+    assert found.wall_s == pytest.approx(plan.until_s) or found.ended == "completed"
+    assert found.ended != "completed" or found.useful_s >= plan.work_s - 1e-3
+    again = played(*faults, settings=settings, plan=plan)
+    assert (again.parts, again.rungs) == (found.parts, found.rungs), "the same trace, the same result"
+
+
+def test_random_faults_of_a_large_cluster() -> None:
+    asked = Asked(rates=("crash=0.002", "device=0.002", "node-death=0.001"), seed=3,
+                  job=("nodes=200", "other_nodes=20", "until=10d"), others=("none:ladder=fail",))  # fmt: skip
+    trace, (policy, none) = simulate(asked, {})
+    assert trace.faults == simulate(asked, {})[0].faults and 5 < len(trace.faults) < 30
+    assert none.ended == "failed" and none.useful_s < policy.useful_s
