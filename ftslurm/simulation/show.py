@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -88,7 +89,8 @@ def _told(one: Answered) -> tuple[str, str]:
     what = f"{one.fault.kind.value} {one.fault.code or one.fault.signature}".strip()
     if not one.hit:
         return what, "not in the job's way"
-    return what, "; then ".join(f"{rung} ({why})" for rung, why in one.answers) or "no rung (Slurm or a person)"
+    told = [f"{rung} ({_of_its_node(why, one.node)})" for rung, why in one.answers]
+    return what, "; then ".join(told) or "no rung (Slurm or a person)"
 
 
 def span(seconds: float) -> str:
@@ -126,3 +128,8 @@ def _outcome(o: Outcome) -> dict[str, Any]:
 def _left(outcome: Outcome, budget: str) -> str:
     left, limit = outcome.budgets[budget]
     return f"{left} of {limit}" if limit else "none"
+
+
+def _of_its_node(why: str, node: str) -> str:
+    """So that the same answer to the same fault of many nodes reads alike."""
+    return re.sub(rf"\b{re.escape(node)}\b", "its node", why) if node else why
