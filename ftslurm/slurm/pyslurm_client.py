@@ -64,9 +64,11 @@ class PyslurmSlurmClient:
         if number not in self._told:
             self._told[number] = self._cli.job(number)
         told = self._told[number]
+        # pyslurm shows num_nodes alone, which counts the nodes that are not clean yet while the job completes.
+        node_count = told.node_count if view.completing else view.node_count
         return replace(
-            view, expedited=told.expedited, features=told.features, gres=told.gres, min_cpus=told.min_cpus,
-            exclusive=told.exclusive,
+            view, node_count=node_count, expedited=told.expedited, features=told.features, gres=told.gres,
+            min_cpus=told.min_cpus, exclusive=told.exclusive,
         )  # fmt: skip
 
     def _load(self, number: int) -> Any:

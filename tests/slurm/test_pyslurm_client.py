@@ -98,6 +98,13 @@ def test_what_a_job_needs_on_each_node_the_command_line_tells() -> None:
     assert (view.gres, view.min_cpus, view.features) == ("npu:8", 16, "a100")
 
 
+def test_a_completing_job_asks_for_as_many_nodes_as_ever() -> None:
+    """pyslurm counts the nodes that are not clean yet."""
+    cli = with_jobs(7)
+    view = client(Pyslurm(job(state="COMPLETING", num_nodes=9)), cli=cli).job(7)
+    assert view.completing and view.node_count == cli.job(7).node_count
+
+
 def test_reads_a_job() -> None:
     view = read_job(job())
     assert (view.state, view.nodes, view.node_count, view.end_time) == (JobState.RUNNING, ("n1", "n2"), 2, 4600)
