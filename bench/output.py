@@ -62,6 +62,7 @@ def rate(command: Sequence[str], tail: int, local: str = "") -> float:
         hear(sock, link, "hello")
         began = time.perf_counter()
         say = ReliableStream().say
+        sock.sendall(link.pack({"t": "welcome", "a": 0, "lease_s": 60.0, "beat_s": 15.0, "grace_s": 5.0}))
         sock.sendall(link.pack(say({"t": "start", "attempt": 1, "env": {}, "argv": None, "tail": tail})))
         assert shim.stdout is not None
         got = 0
@@ -79,7 +80,9 @@ def hear(sock: socket.socket, link: SignedConnection, kind: str) -> None:
     while not any(message["t"] == kind for message in messages):
         sock.sendall(link.outbox)
         link.outbox.clear()
-        messages += link.feed(sock.recv(1 << 16))
+        data = sock.recv(1 << 16)
+        assert data, f"the shim hung up before it said {kind}"
+        messages += link.feed(data)
 
 
 if __name__ == "__main__":
