@@ -1,8 +1,8 @@
 """What stands between a requeue that was decided and its plainest form. Pure.
 
 The best form: the job leaves its dead nodes first, whose clean-up it would wait for, and is then requeued by the recipe (held,
-nodes excluded, start set, released). But Slurm may take no change of the job, and what an exclusive job gives back the site
-loses: docs/slurm-facts.md, "Changes to a requeued job" and "Nodes for a running job".
+nodes excluded, start set, released). But Slurm may take no change of the job, and a node that an exclusive job gives back
+stands idle for some time after each later job: docs/slurm-facts.md, "Changes to a requeued job" and "Nodes for a running job".
 """
 
 from __future__ import annotations
