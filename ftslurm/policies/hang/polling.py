@@ -13,7 +13,7 @@ from itertools import pairwise
 from statistics import median
 
 from ftslurm.model.values import dataclass
-from ftslurm.policies.hang.quiet import FLOOR_BYTES_S
+from ftslurm.policies.hang.process_activity import FLOOR_BYTES_S
 
 # A poll does not count as work. A question to torch's store and its answer take 0.1 ms and 110 bytes (measured), a
 # question over HTTP in Python 1 to 3 ms.

@@ -29,12 +29,12 @@ from dataclasses import field, replace
 
 from ftslurm.model.collectives import Finding, GroupView, Kind, Level, ProcessState, RankView, fold
 from ftslurm.model.values import dataclass
-from ftslurm.policies.hang.quiet import IDLE_CPU_PERCENT
+from ftslurm.policies.hang.process_activity import IDLE_CPU_PERCENT
 
 # Of the whole process tree. A thread that checks the rendezvous store once a second makes 107 B/s for ever, and a rank
 # that waits in a blocking collective 0.2 % (measured); less than this is no work.
 BUSY_IO_BYTES_S = 4096.0
-# Who waits uses 2 at most (policies/hang/quiet.py); on a crowded node, who computes may get no more than a few.
+# Who waits uses 2 at most (policies/hang/process_activity.py); on a crowded node, who computes may get no more than a few.
 BUSY_CPU_PERCENT = 5.0
 # Of gloo's: made of sends and receives that no recorder counts, and nobody gets through before all have come.
 BARRIER = "monitored_barrier"

@@ -44,7 +44,7 @@ from ftslurm.model.collectives import (
 from ftslurm.model.devices import Utilisation
 from ftslurm.model.values import dataclass
 from ftslurm.policies.hang.polling import Look, Polling, polling
-from ftslurm.policies.hang.quiet import LEAST_SAMPLES, Connections, devices_at_work, received, streamed
+from ftslurm.policies.hang.process_activity import LEAST_SAMPLES, Connections, devices_at_work, received, streamed
 from ftslurm.policies.hang.slow import steady_means
 from ftslurm.policies.hang.whohangs import MEETINGS, MPI, works
 from ftslurm.sdk import probe as layout

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.policies.hang.quiet import Connections, Quiet, Sample, cpu_unchanged, rates, received, streamed, use_unchanged
+from ftslurm.policies.hang.process_activity import (
+    Connections,
+    Quiet,
+    Sample,
+    cpu_unchanged,
+    rates,
+    received,
+    streamed,
+    use_unchanged,
+)
 
 MB = 1 << 20
 
