@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ftslurm.model.settings.tree import Settings
-from ftslurm.policies.hang.hangs import HangWatch
+from ftslurm.policies.hang.job_activity import HangWatch
 from ftslurm.policies.hang.slow import SlowWatch
 from ftslurm.policies.hang.standstill import Standstill, standstill
 from ftslurm.policies.ladder.situation import Trouble
