@@ -1,5 +1,5 @@
 """What is kept of a job's pauses: of the agent's intervals, in the ledger, and for the limits that are learned from them
-(policies/hang/stall.py).
+(policies/hang/pause_limits.py).
 
 A pause is a time without progress that was long enough to be looked at, and that ended by itself. All times in seconds.
 """

@@ -17,7 +17,7 @@ from ftslurm.model.events import StallSeen
 from ftslurm.model.folds.history import History
 from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
-from ftslurm.policies.hang.stall import PauseLimits, Phase, Stall, StallLimits, StallVerdict, judge
+from ftslurm.policies.hang.pause_limits import PauseLimits, Phase, Stall, StallLimits, StallVerdict, judge
 from ftslurm.policies.hang.whohangs import HangLimits, Held, at_end, hold, idle_s, is_busy, judged, only_polls, who_hangs
 
 # A stall that lasts is looked at again after this share of its length, so that a long evaluation is not disturbed.
