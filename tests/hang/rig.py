@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ftslurm.model.collectives import Finding, Kind, Level, ProcessState, RankView
 from ftslurm.model.exits import from_returncode
-from ftslurm.policies.hang.standstill import CONFIRM_MARGIN
+from ftslurm.policies.hang.stall_watch import CONFIRM_MARGIN
 from ftslurm.policies.hang.whohangs import CONFIRM_S, HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
 from ftslurm.system.processes import usage
 from ftslurm.wrapper.agent.evidence import NodeWatch

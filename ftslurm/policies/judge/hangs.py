@@ -15,7 +15,7 @@ from ftslurm.model.folds.history import HANG
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.diagnose.contrast import Contrast, contrast
-from ftslurm.policies.hang.standstill import as_seconds
+from ftslurm.policies.hang.stall_watch import as_seconds
 from ftslurm.policies.hang.whohangs import who_hangs
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.settling import Settling

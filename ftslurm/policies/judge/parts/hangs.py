@@ -8,7 +8,7 @@ from typing import Any
 from ftslurm.model.settings.tree import Settings
 from ftslurm.policies.hang.job_activity import HangWatch
 from ftslurm.policies.hang.slow import SlowWatch
-from ftslurm.policies.hang.standstill import Standstill, standstill
+from ftslurm.policies.hang.stall_watch import StallWatch, stall_watch
 from ftslurm.policies.ladder.situation import Trouble
 
 
@@ -17,7 +17,7 @@ class HangSigns:
 
     def __init__(self, settings: Settings) -> None:
         self.watch = HangWatch()
-        self.still: Standstill = standstill(settings)
+        self.still: StallWatch = stall_watch(settings)
         self.slow = SlowWatch()
         self.hung: Trouble | None = None
         self.calculated: dict[str, Any] = {}
@@ -27,7 +27,7 @@ class HangSigns:
 
     def begin_attempt(self, settings: Settings, number: int) -> None:
         self.watch, self.hung = HangWatch(), None
-        self.still = standstill(settings, number)
+        self.still = stall_watch(settings, number)
         self.slow = SlowWatch()
         self._exit_s, self.first_end = settings.hang_exit_s, None
 

@@ -50,7 +50,7 @@ class Opinion:
 
 
 @dataclass(slots=True)
-class Standstill:
+class StallWatch:
     """Times are monotonic seconds."""
 
     c4d: HangLimits
@@ -184,12 +184,12 @@ class Standstill:
         return PauseLimits(middle, history.quiet_pauses, history.busy_pauses, history.hangs_in_a_row)
 
 
-def standstill(settings: Settings, attempt: int = 0) -> Standstill:
+def stall_watch(settings: Settings, attempt: int = 0) -> StallWatch:
     limits = StallLimits(
         cap_s=settings.hang_work_s, act_floor_s=settings.hang_stall_s, starting_s=settings.hang_start_s,
         floor_s=min(StallLimits().floor_s, settings.hang_stall_s), warn_floor_s=settings.hang_c4d_timeout_s,
     )  # fmt: skip
-    return Standstill(HangLimits(settings.hang_c4d_timeout_s, settings.hang_c4d_times), limits, attempt)
+    return StallWatch(HangLimits(settings.hang_c4d_timeout_s, settings.hang_c4d_times), limits, attempt)
 
 
 def as_seconds(word: str) -> float | None:
