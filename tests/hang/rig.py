@@ -17,8 +17,8 @@ from ftslurm.model.exits import from_returncode
 from ftslurm.policies.hang.stall_watch import CONFIRM_MARGIN
 from ftslurm.policies.hang.whohangs import CONFIRM_S, HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
 from ftslurm.system.processes import usage
+from ftslurm.wrapper.agent.activity import Life
 from ftslurm.wrapper.agent.evidence import NodeWatch
-from ftslurm.wrapper.agent.life import Life
 from ftslurm.wrapper.shim.processes import descendants
 from tests.hang.network import Network
 

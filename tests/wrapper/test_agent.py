@@ -77,8 +77,8 @@ def test_before_it_looks_at_devices_it_tells_when_ranks_were_last_at_work(folder
     agent._told(watch(1))
     agent._told({"t": "look"})
     assert [message["t"] for message in line.said] == ["devices"]
-    assert agent._life._quiet is not None
-    agent._life._quiet.did[0] = time.monotonic() - 5.0
+    assert agent._activity._quiet is not None
+    agent._activity._quiet.did[0] = time.monotonic() - 5.0
     agent._told({"t": "look"})
     (alive,) = [wire.agent_report(message) for message in line.said if message["t"] == "alive"]
     assert alive.attempt == 1 and alive.signs[0][0] == pytest.approx(5.0, abs=2.0)  # type: ignore[union-attr]
@@ -90,11 +90,11 @@ def test_before_it_looks_at_devices_it_tells_when_ranks_were_last_at_work(folder
 def test_one_that_comes_while_a_program_has_switched_detection_off_watches_once_it_is_on_again(folder: Path) -> None:
     agent = Agent("n1", (), Told(), 10.0, lambda step: str(folder))  # type: ignore[arg-type]
     agent._told({**watch(1), "quiet_s": 0.0})
-    assert agent._life.wakes_at is None
+    assert agent._activity.wakes_at is None
     agent._told({"t": "quiet", "after_s": 60.0})
     now = time.monotonic()
-    assert agent._life.wakes_at is not None
-    assert [message["t"] for message in agent._life.turn(now + 61.0)] == ["quiet"]
+    assert agent._activity.wakes_at is not None
+    assert [message["t"] for message in agent._activity.turn(now + 61.0)] == ["quiet"]
 
 
 class Slow:

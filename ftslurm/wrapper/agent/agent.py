@@ -24,7 +24,7 @@ from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeA
 from ftslurm.model.messages.wire import alive_message, devices_message, evidence_message, healed_message
 from ftslurm.model.text import visible
 from ftslurm.system.commands import run as run_command
-from ftslurm.wrapper.agent.life import Life
+from ftslurm.wrapper.agent.activity import ActivityWatch
 from ftslurm.wrapper.agent.pages import Pages, limits_of, sweep
 from ftslurm.wrapper.agent.stalls import Stalls
 from ftslurm.wrapper.shim.pages import page_folder
@@ -67,7 +67,7 @@ class Agent:
         self._poll_s = poll_s
         self._to_tell = True  # what the next look shows, even if all is well
         self._named: dict[str, frozenset[str]] = {}  # kind -> the devices its last reports named
-        self._life = Life(probes)
+        self._activity = ActivityWatch(probes)
         self._pages = Pages()
         self._stalls = Stalls(node, self._use_of_devices if probes else None)
         self._glance: Glance | None = None  # from the first time that somebody watches
@@ -99,7 +99,7 @@ class Agent:
             if self._probes and now >= next_look:
                 self._look(asked=False)
                 next_look = time.monotonic() + self._poll_s
-            for message in (*self._life.turn(now), *self._pages.turn(now)):
+            for message in (*self._activity.turn(now), *self._pages.turn(now)):
                 self._tell(message)
             self._tell_stalls(now)
             self._tell_who_watches(now)
@@ -108,7 +108,7 @@ class Agent:
         if self._waiting or self._broken:
             return 0
         times = [next_look] if self._probes else []
-        parts = [self._life.wakes_at, self._pages.wakes_at, self._stalls.wakes_at]
+        parts = [self._activity.wakes_at, self._pages.wakes_at, self._stalls.wakes_at]
         parts += [self._glance.wakes_at] if self._glance is not None else []
         times += [at for at in parts if at is not None]
         own_s = min(times) - time.monotonic() if times else float("inf")
@@ -171,7 +171,7 @@ class Agent:
         if message["t"] == "look":
             for said in self._pages.turn(time.monotonic(), at_once=True):  # what is decided then may depend on it
                 self._tell(said)
-            if signs := signs_of_life(self._life.did_io(), self._pages.beat(), time.monotonic()):
+            if signs := signs_of_life(self._activity.did_io(), self._pages.beat(), time.monotonic()):
                 self._tell(alive_message(signs))
             self._look(asked=True)
         elif message["t"] == "heal":
@@ -187,9 +187,9 @@ class Agent:
         elif message["t"] == "stacks":
             self._tell_stacks(str(message["asked"]))
         elif message["t"] == "use":
-            self._life.sample_use(float(message["window_s"]), time.monotonic())
+            self._activity.sample_use(float(message["window_s"]), time.monotonic())
         elif message["t"] == "quiet":
-            self._life.set_interval(float(message["after_s"]), time.monotonic())
+            self._activity.set_interval(float(message["after_s"]), time.monotonic())
         elif message["t"] == "compare":
             self._tell(self._beside(self._stalls.compare))
         elif message["t"] == "evidence":
@@ -249,7 +249,7 @@ class Agent:
     def _watch(self, message: Mapping[str, Any]) -> None:
         ranks = [(int(rank), int(pid), int(number)) for rank, pid, number in message["ranks"]]
         now, quiet_s = time.monotonic(), float(message["quiet_s"])
-        self._life.watch([(rank, pid) for rank, pid, _ in ranks], quiet_s, now)
+        self._activity.watch([(rank, pid) for rank, pid, _ in ranks], quiet_s, now)
         starts = [(rank, number) for rank, _, number in ranks]
         self._attempt = max((number for _, number in starts), default=0)
         folder = self._pages_of(str(message["step"]))

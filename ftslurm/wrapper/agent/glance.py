@@ -13,7 +13,7 @@ from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import DeviceReport, Utilisation
 from ftslurm.model.messages.live import NAMES_MAX, TEXT_MAX, DeviceLive, RankLive, live_message
 from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
-from ftslurm.wrapper.agent.life import Below, below
+from ftslurm.wrapper.agent.activity import Below, below
 
 # Steps per second are taken over the steps of as long, and as many looks at the most.
 RATE_S, RATE_LOOKS = 60.0, 30

@@ -40,7 +40,7 @@ def below(pid: int) -> tuple[dict[tuple[int, float], int], float]:
     return usage(descendants(pid))
 
 
-class Life:
+class ActivityWatch:
     """`turn` at `wakes_at`; both in monotonic seconds. Messages that are to be told come out of `turn`."""
 
     def __init__(self, probes: Sequence[Probe], look: Below = below) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ftslurm.model.devices import Utilisation
-from ftslurm.wrapper.agent.life import FIRST_S, Life
+from ftslurm.wrapper.agent.activity import FIRST_S, ActivityWatch
 
 
 class World:
@@ -25,7 +25,7 @@ class World:
     def utilisation(self, timeout_s: float) -> tuple[Utilisation, ...]:
         return (Utilisation("0", "test", self.percent, None, None),)
 
-    def run(self, life: Life, seconds: float) -> list[dict[str, Any]]:
+    def run(self, life: ActivityWatch, seconds: float) -> list[dict[str, Any]]:
         """Wake it whenever it asks to be."""
         told: list[dict[str, Any]] = []
         until = self.now + seconds
@@ -36,14 +36,14 @@ class World:
         return told
 
 
-def watching(world: World, quiet_s: float = 60.0, probes: Any = ()) -> Life:
-    life = Life(probes, world.below)
+def watching(world: World, quiet_s: float = 60.0, probes: Any = ()) -> ActivityWatch:
+    life = ActivityWatch(probes, world.below)
     life.watch([(rank, 1000 + rank) for rank in world.io], quiet_s, world.now)
     return life
 
 
 def test_nothing_is_looked_at_before_it_is_asked_for() -> None:
-    assert Life((), World(0).below).wakes_at is None
+    assert ActivityWatch((), World(0).below).wakes_at is None
 
 
 def test_the_first_look_leaves_the_processor_to_the_ranks_that_start() -> None:
