@@ -13,7 +13,7 @@ from ftslurm.model.pauses import with_pause
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.hang.stall_watch import levels_from
-from ftslurm.policies.judge.hangs import Hangs
+from ftslurm.policies.judge.hang_signs import Hangs
 from ftslurm.policies.judge.phases import Phase
 from ftslurm.policies.judge.state import LATER_S
 

@@ -34,7 +34,7 @@ from ftslurm.policies.judge.parts.agents import AgentRoster
 from ftslurm.policies.judge.parts.alone import RanksAlone
 from ftslurm.policies.judge.parts.devices import DeviceView
 from ftslurm.policies.judge.parts.ending import RunEnd
-from ftslurm.policies.judge.parts.hangs import HangSigns
+from ftslurm.policies.judge.parts.hang_signs import HangSigns
 from ftslurm.policies.judge.parts.launch import StepLaunch
 from ftslurm.policies.judge.parts.places import Places
 from ftslurm.policies.judge.parts.requests import RequestBook
