@@ -22,7 +22,7 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability, Rung
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.interrupting import STOPPED_STATUS, Interrupting
-from ftslurm.policies.judge.parts.standing import reply_to
+from ftslurm.policies.judge.parts.standing_requests import reply_to
 from ftslurm.policies.judge.phases import ENDING_STATES, Phase
 from ftslurm.policies.judge.then import Afterwards, ThenLaunch, ThenRequeue, ThenStepStays
 from ftslurm.policies.ladder.ladder import Cause, Choice, Situation, choose, why_no_requeue
