@@ -32,6 +32,7 @@ from ftslurm.model.timers import Timer, Timers
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.parts.agents import AgentRoster
 from ftslurm.policies.judge.parts.alone import RanksAlone
+from ftslurm.policies.judge.parts.announced_wait import WaitTold
 from ftslurm.policies.judge.parts.devices import DeviceView
 from ftslurm.policies.judge.parts.ending import RunEnd
 from ftslurm.policies.judge.parts.hang_signs import HangSigns
@@ -42,7 +43,6 @@ from ftslurm.policies.judge.parts.search import ReplacementSearch
 from ftslurm.policies.judge.parts.signal import SignalWatch
 from ftslurm.policies.judge.parts.slurm import SlurmContact
 from ftslurm.policies.judge.parts.spares import Loans, Spares
-from ftslurm.policies.judge.parts.told import WaitTold
 from ftslurm.policies.judge.phases import Phase, RunFacts
 from ftslurm.policies.judge.then import Afterwards
 from ftslurm.policies.ladder.ladder import Cause, Situation
