@@ -31,13 +31,13 @@ from ftslurm.model.shares import Share
 from ftslurm.model.timers import Timer, Timers
 from ftslurm.policies.attempt import Attempt
 from ftslurm.policies.judge.parts.agents import AgentRoster
-from ftslurm.policies.judge.parts.alone import RanksAlone
 from ftslurm.policies.judge.parts.announced_wait import WaitTold
 from ftslurm.policies.judge.parts.devices import DeviceView
 from ftslurm.policies.judge.parts.ending import RunEnd
 from ftslurm.policies.judge.parts.hang_signs import HangSigns
 from ftslurm.policies.judge.parts.launch import StepLaunch
 from ftslurm.policies.judge.parts.places import Places
+from ftslurm.policies.judge.parts.rank_restarts import RanksAlone
 from ftslurm.policies.judge.parts.requests import RequestBook
 from ftslurm.policies.judge.parts.search import ReplacementSearch
 from ftslurm.policies.judge.parts.signal import SignalWatch
