@@ -27,8 +27,8 @@ from ftslurm.model.folds.summary import MAY_GO_ON
 from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
-from ftslurm.policies.judge.patience import Patience
 from ftslurm.policies.judge.phases import Phase
+from ftslurm.policies.judge.slurm_away import Patience
 from ftslurm.policies.judge.state import SIGINT, SIGTERM
 from ftslurm.policies.judge.then import Afterwards, Then, ThenFinish
 from ftslurm.policies.ladder.start_time import plan_start
