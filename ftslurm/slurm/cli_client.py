@@ -11,7 +11,7 @@ from ftslurm.model.job import JobId
 from ftslurm.slurm import commands, parse, states
 from ftslurm.slurm.client import JobState, JobView, NodeView
 from ftslurm.slurm.complaints import CONTROLLER_HINT, parse_error
-from ftslurm.slurm.patience import NoAnswer, NoChangeNow, Patience
+from ftslurm.slurm.retries import NoAnswer, NoChangeNow, Retries
 from ftslurm.system.commands import CommandResult, Runner, run
 
 _SIGNALLED = range(128 + 1, 128 + 65)  # a shell's word for "killed by signal n", if one stands between
@@ -37,7 +37,7 @@ class CliSlurmClient:
         self._runner = run
         self._env = env
         self._clock = clock
-        self._patience = Patience(timeout_s, clock, sleep)
+        self._patience = Retries(timeout_s, clock, sleep)
         self._addresses: dict[int, JobId] = {}
 
     def job(self, number: int) -> JobView:

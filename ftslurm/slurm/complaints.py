@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ftslurm.errors import FtslurmError, SlurmRefused, SlurmUnavailable, UnknownJob
 from ftslurm.model.values import dataclass
-from ftslurm.slurm.patience import NoAnswer, NoChangeNow
+from ftslurm.slurm.retries import NoAnswer, NoChangeNow
 
 CONTROLLER_HINT = "is slurmctld up, and reachable from this node? `scontrol ping` tells"
 _CONFIG_HINT = "is slurm.conf there and readable? SLURM_CONF names it"

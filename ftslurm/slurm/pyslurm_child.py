@@ -26,7 +26,7 @@ from typing import IO, Any
 from ftslurm.errors import CommandMissing, FtslurmError, SlurmUnavailable
 from ftslurm.slurm.client import JobView, NodeView
 from ftslurm.slurm.complaints import CONTROLLER_HINT
-from ftslurm.slurm.patience import NoAnswer
+from ftslurm.slurm.retries import NoAnswer
 
 # Importing pyslurm takes some tenths of a second on a busy file system, and nothing of Slurm is asked yet.
 START_LIMIT_S = 20.0

@@ -17,7 +17,7 @@ from ftslurm.model.nodes import fold
 from ftslurm.slurm import commands, parse, states
 from ftslurm.slurm.client import JobState, JobView, NodeView, SlurmClient
 from ftslurm.slurm.complaints import parse_error
-from ftslurm.slurm.patience import Patience
+from ftslurm.slurm.retries import Retries
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class PyslurmSlurmClient:
     ) -> None:
         self._pyslurm = pyslurm
         self._cli = cli
-        self._patience = Patience(timeout_s, clock, sleep)
+        self._patience = Retries(timeout_s, clock, sleep)
         self._told: dict[int, JobView] = {}
 
     def job(self, number: int) -> JobView:

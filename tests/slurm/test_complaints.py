@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ftslurm.errors import FtslurmError, SlurmRefused, SlurmUnavailable, UnknownJob
 from ftslurm.slurm.complaints import parse_error
-from ftslurm.slurm.patience import NoAnswer, NoChangeNow
+from ftslurm.slurm.retries import NoAnswer, NoChangeNow
 
 AWAY = NoAnswer
 NO = SlurmRefused

@@ -28,7 +28,7 @@ from ftslurm.model.nodes import fold as fold_nodes
 from ftslurm.model.rungs import Capability
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.phases import Phase
-from ftslurm.policies.judge.slurm_away import Patience
+from ftslurm.policies.judge.slurm_away import SlurmAway
 from ftslurm.policies.judge.state import SIGINT, SIGTERM
 from ftslurm.policies.judge.then import Afterwards, Then, ThenFinish
 from ftslurm.policies.ladder.start_time import plan_start
@@ -41,7 +41,7 @@ TELL_LEASES_S = 1.0
 TELL_STEP_S = 3.0
 
 
-class Ending(Patience):
+class Ending(SlurmAway):
     def _give_up(self, what: str, status: int, now: Now) -> list[Decision]:
         """Ended by somebody's will: no rung is asked and nothing is said that Slurm does not say."""
         return self._end_step(status, Afterwards(ThenFinish(what, status)), now)

@@ -15,7 +15,7 @@ from ftslurm.policies.judge.state import JudgeState
 ASK_AGAIN_S = 5.0
 
 
-class Patience(JudgeState):
+class SlurmAway(JudgeState):
     def _await_slurm(self, timer: Timer, what: str, why: str, now: Now) -> list[Decision]:
         """One more try of `what`, when `timer` is due. Empty once patience is spent, and then nothing is waited for."""
         left_s = self._slurm.wait_left_s(self.settings.slurm_patience_s, now.mono)

@@ -29,7 +29,7 @@ from ftslurm.slurm.cli_client import read_answer
 from ftslurm.slurm.client import JobState, JobView, NodeState, NodeView, SlurmClient
 from ftslurm.slurm.commands import ANSWER_ENV, COMMENT_PREFIX, address, comment_argv, show_job_argv, steps_argv
 from ftslurm.slurm.parse import parse_job, parse_steps, seconds, unix_time
-from ftslurm.slurm.patience import NoAnswer
+from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.requeue.keeper import keep, start_words
 from ftslurm.wrapper.requeue.lenders import REFUSED, STEPS_MOST, Lenders

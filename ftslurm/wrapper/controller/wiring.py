@@ -55,7 +55,7 @@ from ftslurm.sdk.page import start_ticks
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobState, JobView, NodeState, SlurmClient
 from ftslurm.slurm.env import read_allocation
-from ftslurm.slurm.patience import Patience
+from ftslurm.slurm.retries import Retries
 from ftslurm.system.clock import Clock
 from ftslurm.system.commands import run as run_command
 from ftslurm.system.descriptors import raise_limit
@@ -151,7 +151,7 @@ def survey(order: Order) -> Site:
         return _survey_outside(site)
     client = choose_client(resolved.settings.slurm_client, resolved.settings.slurm_timeout_s, env)
     number = site.allocation.job.number
-    patience = Patience(resolved.settings.slurm_patience_s)
+    patience = Retries(resolved.settings.slurm_patience_s)
     view = patience.keep_asking(lambda: client.job(number), _say)
     resolved = settings_in_force(order.request, order.env, view.comment)
     allocation = replace(

@@ -18,7 +18,7 @@ from ftslurm.model.values import dataclass
 from ftslurm.policies.judge.settling import GATHERS_S
 from ftslurm.slurm import commands
 from ftslurm.slurm.client import JobState, JobView, SlurmClient
-from ftslurm.slurm.patience import NoAnswer
+from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.node_check import Question, read_answer
 

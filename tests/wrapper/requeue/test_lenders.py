@@ -17,7 +17,7 @@ from ftslurm.model import decisions as do
 from ftslurm.model.events import LoansEnded, NodeBorrowed, NodeChecked, NodesReleased
 from ftslurm.model.settings.tree import Settings
 from ftslurm.slurm.client import JobState, JobView
-from ftslurm.slurm.patience import NoAnswer
+from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.controller.effects import Effects
 from ftslurm.wrapper.node_check import Question, answer_text

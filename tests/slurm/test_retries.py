@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ftslurm.errors import SlurmRefused
-from ftslurm.slurm.patience import TELL_AGAIN_S, NoAnswer, Patience
+from ftslurm.slurm.retries import TELL_AGAIN_S, NoAnswer, Retries
 
 
 @dataclass
@@ -31,7 +31,7 @@ class World:
         return "there"
 
     def ask(self, limit_s: float) -> str:
-        return Patience(limit_s, lambda: self.now, self.sleep).keep_asking(self.question, self.told.append)
+        return Retries(limit_s, lambda: self.now, self.sleep).keep_asking(self.question, self.told.append)
 
 
 def test_one_that_answers_is_not_waited_for() -> None:
@@ -60,4 +60,4 @@ def test_a_no_is_an_answer() -> None:
         raise SlurmRefused("no")
 
     with pytest.raises(SlurmRefused):
-        Patience(60.0, lambda: 0.0, lambda s: None).keep_asking(refused, lambda text: None)
+        Retries(60.0, lambda: 0.0, lambda s: None).keep_asking(refused, lambda text: None)

@@ -27,7 +27,7 @@ class NoChangeNow(NoAnswer):
 
 
 @dataclass(frozen=True)
-class Patience:
+class Retries:
     """limit_s: for all tries of one request. clock: monotonic seconds; tests hand in their own, and `sleep`."""
 
     limit_s: float = 60.0
