@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ftslurm.model.folds.history import History, Sighting
 from ftslurm.model.nodes import fold
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, RankEnd, Retriable, Verdict
-from ftslurm.policies.diagnose.blame import AS_IT_SEES
+from ftslurm.policies.diagnose.corrections import AS_IT_SEES
 from ftslurm.policies.diagnose.spread import SETUP
 
 # Errors of these classes get one more try before the program is blamed.

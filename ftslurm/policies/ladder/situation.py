@@ -13,7 +13,7 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Verdict
 from ftslurm.policies.attempt import Attempt
-from ftslurm.policies.diagnose.blame import common_codes, without_common
+from ftslurm.policies.diagnose.corrections import common_codes, without_common
 from ftslurm.policies.ladder.harm import charges
 from ftslurm.policies.ladder.ladder import Cause, Situation, repeated
 

@@ -17,8 +17,8 @@ from ftslurm.model.settings.tree import Settings
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, RankEnd, Verdict
 from ftslurm.policies.attempt import Attempt
-from ftslurm.policies.diagnose.blame import without_own_view
 from ftslurm.policies.diagnose.contrast import Contrast, contrast, shown_by, with_contrast
+from ftslurm.policies.diagnose.corrections import without_own_view
 from ftslurm.policies.diagnose.spread import BEGUN_S, still_on_most
 from ftslurm.policies.judge.phases import RunFacts
 from ftslurm.policies.ladder.situation import acting
