@@ -27,7 +27,6 @@ from ftslurm.model.exits import ExitStatus, signal_name
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
 from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Role, Suspect, Verdict
-from ftslurm.policies.diagnose.alive import LongPhase, at_work, long_phase
 from ftslurm.policies.diagnose.contrast import without_control
 from ftslurm.policies.diagnose.findings import Finding, ends_of_runs
 from ftslurm.policies.diagnose.launchers import (
@@ -39,6 +38,7 @@ from ftslurm.policies.diagnose.launchers import (
     signal_line,
     told_error,
 )
+from ftslurm.policies.diagnose.long_phase import LongPhase, at_work, long_phase
 from ftslurm.policies.diagnose.traces import outline, plain
 from ftslurm.policies.diagnose.values import of_the_node, port_in
 from ftslurm.policies.diagnose.wording import Kind, kind_of_words
