@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ftslurm.errors import FtslurmError, UsageError
 from ftslurm.hooks.facts import read_settings
-from ftslurm.hooks.owned import WATCH_LIMIT_S
+from ftslurm.hooks.owner_queries import WATCH_LIMIT_S
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.records import from_line
 from ftslurm.ledger.store import ledger_parts

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from ftslurm.errors import CommandMissing
-from ftslurm.hooks.edge import tell
 from ftslurm.hooks.facts import read_settings
+from ftslurm.hooks.guarded import tell
 from ftslurm.system.commands import run_group
 
 

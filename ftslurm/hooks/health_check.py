@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ftslurm.hooks.drains import drain, taken_back, undrain
-from ftslurm.hooks.edge import run_hook
 from ftslurm.hooks.facts import node_name
+from ftslurm.hooks.guarded import run_hook
 from ftslurm.hooks.look import look
 from ftslurm.hooks.memory import Memory
 from ftslurm.model.settings.hook_settings import HookSettings

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.drains import drain, known_now
-from ftslurm.hooks.edge import run_hook
 from ftslurm.hooks.facts import job_facts
+from ftslurm.hooks.guarded import run_hook
 from ftslurm.hooks.look import Looked, look
 from ftslurm.hooks.memory import Memory
 from ftslurm.hooks.unfinished import Tried, try_again

@@ -49,7 +49,7 @@ def test_nothing_gets_through(text: str, lines: bool) -> None:
 _SHOWS = {"print", "click.echo", "sys.exit", "syslog.syslog", "sys.stdout.write", "sys.stderr.write"}
 _OURS = {
     ("cli/ftrun.py", "print(help_text())"), ("cli/ftrun.py", "print(f'ftslurm {ftslurm.__version__}')"),
-    ("hooks/edge.py", "syslog.syslog(sentence)"), ("hooks/edge.py", "print(f'ftslurm: {sentence}', file=sys.stderr)"),  # one_line
+    ("hooks/guarded.py", "syslog.syslog(sentence)"), ("hooks/guarded.py", "print(f'ftslurm: {sentence}', file=sys.stderr)"),  # one_line
     # For programs: JSON, or lines that a shell evaluates.
     ("wrapper/node_check.py", "print(answer_text(*check(Question.of(sys.argv[1]), dict(os.environ))))"),
     ("wrapper/script_look.py", "print(answer_text(*look(int(sys.argv[1]), os.environ), {}))"),

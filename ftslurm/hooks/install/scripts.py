@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from ftslurm.model.values import dataclass
 
-BAD_NODE_STATUS = 10  # of a module, see hooks/edge.py
+BAD_NODE_STATUS = 10  # of a module, see hooks/guarded.py
 
 # Seconds. Slurm kills a health check after 60 s (slurm.conf(5)); a Prolog should end within MessageTimeout, 10 s by default, and
 # takes well under one when all is well. An Epilog may have a chip to reset and a clean-up to wait for.
