@@ -42,7 +42,7 @@ def metrics(job: str | None, since: str, limit: int, all_users: bool, output: st
         raise UsageError("this needs prometheus-client, which is not installed", hint="pip install 'ftslurm[metrics]'") from None
     from ftslurm.cli.output import site_settings
     from ftslurm.model.settings.tree import duration
-    from ftslurm.wrapper.everybody import jobs_of_all, jobs_of_me
+    from ftslurm.wrapper.all_measures import jobs_of_all, jobs_of_me
 
     try:
         oldest = time.time() - duration(since)

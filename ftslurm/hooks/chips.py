@@ -12,7 +12,7 @@ from ftslurm.devices.probe import Probe, choose_probes
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.facts import JobFacts
 from ftslurm.hooks.look import tool_env
-from ftslurm.hooks.memory import Memory
+from ftslurm.hooks.state_file import Memory
 from ftslurm.model.devices import DeviceHealth, DeviceReport, FaultClass
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import one_line

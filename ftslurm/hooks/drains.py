@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ftslurm.errors import FtslurmError
-from ftslurm.hooks.memory import Remembered
+from ftslurm.hooks.state_file import Remembered
 from ftslurm.policies.node.health import PREFIX
 from ftslurm.slurm.admin import SlurmAdmin, is_drained
 from ftslurm.slurm.client import NodeView

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ftslurm.hooks.facts import read_settings
-from ftslurm.hooks.memory import Memory
+from ftslurm.hooks.state_file import Memory
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import visible
 from ftslurm.policies.node.health import one_line

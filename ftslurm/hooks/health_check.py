@@ -13,7 +13,7 @@ from ftslurm.hooks.drains import drain, taken_back, undrain
 from ftslurm.hooks.facts import node_name
 from ftslurm.hooks.guarded import run_hook
 from ftslurm.hooks.look import look
-from ftslurm.hooks.memory import Memory
+from ftslurm.hooks.state_file import Memory
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import PREFIX, Drain, Leave, NodeHealth, Undrain, judge, next_step
 from ftslurm.slurm.admin import SlurmAdmin, is_drained, is_to_reboot

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ftslurm.config.meanings import fault_lookup
 from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import CommandMissing
-from ftslurm.hooks.memory import Remembered
+from ftslurm.hooks.state_file import Remembered
 from ftslurm.model.devices import ProbeAnswer
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.values import dataclass

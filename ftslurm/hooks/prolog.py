@@ -17,7 +17,7 @@ from ftslurm.hooks.drains import drain, known_now
 from ftslurm.hooks.facts import job_facts
 from ftslurm.hooks.guarded import run_hook
 from ftslurm.hooks.look import Looked, look
-from ftslurm.hooks.memory import Memory
+from ftslurm.hooks.state_file import Memory
 from ftslurm.hooks.unfinished import Tried, try_again
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import NodeHealth, drain_reason, judge

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ftslurm.errors import StateError
-from ftslurm.ledger.memory import MemoryFile
+from ftslurm.ledger.shared_file import MemoryFile
 from ftslurm.model.folds.history import CLEAN_UP_MAX_S, CLEAN_UPS_MAX, CleanUpTook, History
 
 # A hundred bytes a requeue, of the latest some hundred.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from ftslurm.ledger.memory import MemoryFile
+from ftslurm.ledger.shared_file import MemoryFile
 from ftslurm.model.folds.node_memory import NodeCleared, NodeLeft, NodeReinstated, Told
 
 # Some 200 bytes a record; of a longer file the end counts.

@@ -20,8 +20,8 @@ from ftslurm.report.nodes import LeftBy, NodeReport
 from ftslurm.slurm.cli_client import CliSlurmClient
 from ftslurm.slurm.client import NodeView, SlurmClient
 from ftslurm.slurm.parse import seconds
+from ftslurm.wrapper.as_user import CLEARED, FORGET, MEMORY, MEMORY_BYTES, asked_of_all
 from ftslurm.wrapper.explain_code import Explainer
-from ftslurm.wrapper.of_users import CLEARED, FORGET, MEMORY, MEMORY_BYTES, asked_of_all
 
 # People wait for it.
 ASK_S = 10.0

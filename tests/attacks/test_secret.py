@@ -81,7 +81,7 @@ FILED = """
 import os, sys
 from pathlib import Path
 from ftslurm.launchers.srun_options import split_command_line
-from ftslurm.wrapper.wire.handover import SecretFile, begins_in_a_container, is_seen_in_containers, secret_word
+from ftslurm.wrapper.wire.secret_word import SecretFile, begins_in_a_container, is_seen_in_containers, secret_word
 state = Path(sys.argv[1])
 steps = split_command_line(["--container-image=x", f"--container-mounts={state}", "train"], frozenset()).components
 file = SecretFile(state, "c.5") if is_seen_in_containers(state, steps, {}) else None

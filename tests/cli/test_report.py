@@ -153,7 +153,7 @@ def test_root_reads_the_ledgers_of_each_user_as_that_user(
 
 
 def test_what_a_user_s_program_prints_is_read_no_further_than_it_is_well_formed() -> None:
-    from ftslurm.wrapper.ledgers_of import ledgers
+    from ftslurm.wrapper.all_ledgers import ledgers
 
     good = b"3 running 0\nabc"
     assert list(ledgers(good + b"2 failed 1\nxy")) == [(b"abc", "running", False), (b"xy", "failed", True)]
@@ -164,7 +164,7 @@ def test_what_a_user_s_program_prints_is_read_no_further_than_it_is_well_formed(
 def test_the_program_prints_what_counts(jobs: Path) -> None:
     story = long_story().ledger
     put(jobs, "c.7", story)
-    argv = [sys.executable, "-m", "ftslurm.wrapper.of_users", "ledgers"]
+    argv = [sys.executable, "-m", "ftslurm.wrapper.as_user", "ledgers"]
     late = f"{story[-1].at + 1:.0f}"
     for began, expected in (("0", b"".join(map(to_line, story))), (late, b"")):
         done = subprocess.run([*argv, began, str(jobs.parent), "/nowhere"], capture_output=True, timeout=60, check=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from ftslurm.hooks.drains import known_now
-from ftslurm.hooks.memory import Remembered
+from ftslurm.hooks.state_file import Remembered
 from ftslurm.slurm.admin import SlurmAdmin
 from ftslurm.system.commands import CommandResult
 

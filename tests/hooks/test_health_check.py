@@ -9,7 +9,7 @@ import pytest
 
 from ftslurm.hooks import health_check, prolog
 from ftslurm.hooks.look import Looked
-from ftslurm.hooks.memory import Memory, Remembered
+from ftslurm.hooks.state_file import Memory, Remembered
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import Finding, NodeHealth
 from ftslurm.slurm.admin import SlurmAdmin

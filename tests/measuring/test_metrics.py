@@ -22,7 +22,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import summarise
 from ftslurm.report.measures import PHASES, JobOf, Measures, Pulse, from_json, measure, to_json
 from ftslurm.system.owner import Owner, read_as
-from ftslurm.wrapper import of_users
+from ftslurm.wrapper import as_user
 from ftslurm.wrapper.measuring.exposition import names, text
 from ftslurm.wrapper.measuring.textfile import TextFile, file_of, sweep, write
 from tests.cli.test_ftrun import command
@@ -193,7 +193,7 @@ def test_the_door_tells_of_all_jobs_or_of_one(tmp_path: Path, monkeypatch: pytes
 
 def test_what_a_user_s_program_says_is_cut_off_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     me = Owner(os.geteuid(), os.getegid(), "root" if os.geteuid() == 0 else "me", tmp_path)
-    monkeypatch.setattr(of_users, "people", lambda first, also=(): [me])
+    monkeypatch.setattr(as_user, "people", lambda first, also=(): [me])
 
     def ask(program: str, limit_s: float = 60.0, limit: int = 1000) -> bytes | str:
         script = tmp_path / "python"
@@ -201,7 +201,7 @@ def test_what_a_user_s_program_says_is_cut_off_and_said(tmp_path: Path, monkeypa
         script.chmod(0o755)
         with monkeypatch.context() as patch:
             patch.setattr(sys, "executable", str(script))
-            ((_, said),) = of_users.asked_of_all(0, ["{home}"], "measures", (0, 1), limit_s, limit)
+            ((_, said),) = as_user.asked_of_all(0, ["{home}"], "measures", (0, 1), limit_s, limit)
         return said if isinstance(said, bytes) else str(said)
 
     assert ask("printf 'x\\nwhole\\n'") == b"x"

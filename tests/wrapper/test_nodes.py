@@ -18,8 +18,8 @@ from ftslurm.policies.node.advice import codes_of
 from ftslurm.report.nodes import print_nodes
 from ftslurm.slurm.parse import parse_nodes
 from ftslurm.system.owner import Owner
+from ftslurm.wrapper import as_user
 from ftslurm.wrapper import nodes as look
-from ftslurm.wrapper import of_users
 from tests.fakes.slurm import FakeSlurm
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "slurm"
@@ -111,7 +111,7 @@ def look_now() -> float:
 
 def test_root_sees_and_clears_what_everybody_s_jobs_remember(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owners = [Owner(os.geteuid(), os.getegid(), name, tmp_path / name) for name in ("ann", "bob", "eve")]
-    monkeypatch.setattr(of_users, "people", lambda first, also=(): owners)
+    monkeypatch.setattr(as_user, "people", lambda first, also=(): owners)
     monkeypatch.setattr(os, "geteuid", lambda: owners[0].user_id)
     now = look_now()
     for owner, nodes in zip(owners, (("n1", "n2"), ("n2",), ()), strict=True):

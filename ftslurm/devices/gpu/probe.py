@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ftslurm.devices.gpu.library_child import Json, LibraryChild, NoAnswer
+from ftslurm.devices.gpu.look_history import GpuMemory
 from ftslurm.devices.gpu.looks import Finding, GpuLook, Heard, Need, ResetAnswer
-from ftslurm.devices.gpu.memory import GpuMemory
 from ftslurm.model.devices import HealResult, ProbeAnswer, Utilisation
 
 # The vendors' own watchers look once a second while they wait for a GPU.

@@ -36,7 +36,7 @@ from ftslurm.wrapper.shim.protocol.signed import LinkError
 from ftslurm.wrapper.shim.timers import boot_s
 
 if TYPE_CHECKING:
-    from ftslurm.wrapper.agent.glance import Glance
+    from ftslurm.wrapper.agent.live import Glance
 
 CONNECT_TIMEOUT_S = 30.0
 # Of the time that the controller waits for evidence; the rest is for the way.
@@ -264,7 +264,7 @@ class Agent:
     def _show(self, message: Mapping[str, Any]) -> None:
         """Somebody watches the job."""
         if self._glance is None:
-            from ftslurm.wrapper.agent.glance import Glance
+            from ftslurm.wrapper.agent.live import Glance
 
             self._glance = Glance(self._use_while_watched if self._probes else None)
             self._glance.watch(*self._watched)

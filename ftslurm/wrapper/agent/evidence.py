@@ -52,7 +52,7 @@ from ftslurm.sdk.page import SIZE, PageState, page_paths, parse_page, pid_namesp
 from ftslurm.system.commands import Runner, run
 from ftslurm.system.processes import usage
 from ftslurm.system.sockets import inodes_of, network_bytes, tcp_bytes
-from ftslurm.wrapper.agent import ras
+from ftslurm.wrapper.agent import nccl_ras
 from ftslurm.wrapper.shim.processes import descendants
 
 EXAMINE_S = 10.0
@@ -665,7 +665,10 @@ class NodeWatch:
                 found.append(self._with_kernel(view, each, until))
         texts = [text for _, text in found]
         if any(_uses_nccl(view) for view, _ in found) and (left := until - self._clock()) > 0:
-            texts += ["NCCL RAS says:", *ras.findings(ras.ask(ras.address_of(os.environ), min(ras.ASK_S, left)))]
+            texts += [
+                "NCCL RAS says:",
+                *nccl_ras.findings(nccl_ras.ask(nccl_ras.address_of(os.environ), min(nccl_ras.ASK_S, left))),
+            ]
         share = budget_bytes // max(1, len(texts))
         return Examined(tuple(view for view, _ in found), "\n".join(_cut(text, share) for text in texts), tuple(enters))
 

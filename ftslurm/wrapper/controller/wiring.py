@@ -76,7 +76,7 @@ from ftslurm.wrapper.output.outputs import output_to, own_files, ranks_files
 from ftslurm.wrapper.requeue.lenders import Lenders
 from ftslurm.wrapper.telling.notices import notices_for
 from ftslurm.wrapper.wire.addresses import chosen, of_this_node
-from ftslurm.wrapper.wire.handover import (
+from ftslurm.wrapper.wire.secret_word import (
     ENVIRONMENT,
     FILE,
     SecretFile,

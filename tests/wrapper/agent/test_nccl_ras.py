@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from ftslurm.wrapper.agent import ras
-from ftslurm.wrapper.agent.ras import address_of, ask, findings
+from ftslurm.wrapper.agent import nccl_ras
+from ftslurm.wrapper.agent.nccl_ras import address_of, ask, findings
 
 BEHIND = """\
 NCCL version 2.24.3 compiled with CUDA 12.6
@@ -119,11 +119,11 @@ def test_whose_a_listener_is_the_kernel_says(host: str) -> None:
     with socket.create_server((host, 0), family=family, dualstack_ipv6=host == "::") as server:
         port = server.getsockname()[1]
         for called in {"127.0.0.1": ["127.0.0.1"], "::1": ["::1"], "": ["127.0.0.1"], "::": ["::1", "127.0.0.1"]}[host]:
-            assert ras.listeners(called, port) == {os.geteuid()}
-    assert ras.listeners("127.0.0.1", port) == set()
+            assert nccl_ras.listeners(called, port) == {os.geteuid()}
+    assert nccl_ras.listeners("127.0.0.1", port) == set()
 
 
 def test_an_answer_of_another_user_s_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ras, "listeners", lambda host, port: {os.geteuid() + 1})
+    monkeypatch.setattr(nccl_ras, "listeners", lambda host, port: {os.geteuid() + 1})
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert ask(server.getsockname(), 5.0) == ""

@@ -59,7 +59,7 @@ def asked_of_all(
 
 def _asked(owner: Owner, words: Sequence[str], limit_s: float, limit_bytes: int) -> bytes:
     """Raises: StateError, CommandMissing."""
-    argv = [sys.executable, "-I", "-m", "ftslurm.wrapper.of_users", *words]
+    argv = [sys.executable, "-I", "-m", "ftslurm.wrapper.as_user", *words]
     printed = read_as(owner, argv, limit_s, limit_bytes)
     if len(printed) >= limit_bytes:
         raise StateError(f"that is more than {limit_bytes >> 20} MB")

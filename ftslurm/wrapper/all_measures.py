@@ -10,9 +10,9 @@ from ftslurm.errors import StateError, UsageError
 from ftslurm.ledger.store import Store, state_folder
 from ftslurm.model.folds.summary import summarise
 from ftslurm.report.measures import JobOf, from_json, measure
+from ftslurm.wrapper.as_user import MEASURES, PassedOver, asked_of_all, measures_in
 from ftslurm.wrapper.jobs import with_slurms_word
 from ftslurm.wrapper.measuring.live import user_name
-from ftslurm.wrapper.of_users import MEASURES, PassedOver, asked_of_all, measures_in
 
 # Of one user: for all ledgers to be read, and of what is told of them (1 KB a job).
 LIMIT_S, LIMIT_BYTES = 30.0, 16 << 20

@@ -1,4 +1,4 @@
-"""The ledgers of all users, for root, who reads each user's by a program that runs as that user (of_users.py)."""
+"""The ledgers of all users, for root, who reads each user's by a program that runs as that user (as_user.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ftslurm.model.folds.summary import OVER, summarise
 from ftslurm.model.record import Record
 from ftslurm.report.account.job import JobAccount, account, since
 from ftslurm.system.owner import Owner
-from ftslurm.wrapper.of_users import LEDGERS, LEDGERS_BYTES, asked_of_all
+from ftslurm.wrapper.as_user import LEDGERS, LEDGERS_BYTES, asked_of_all
 
 # Of one user.
 TIMEOUT_S, PATIENCE_S = 120.0, 60.0

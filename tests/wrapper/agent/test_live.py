@@ -9,7 +9,7 @@ from ftslurm.model.collectives import CurrentCall, GroupView, RankView
 from ftslurm.model.devices import DeviceHealth, DeviceReport, Utilisation
 from ftslurm.model.messages.live import LiveReported, live_reported
 from ftslurm.sdk.page import Page, claim
-from ftslurm.wrapper.agent.glance import Glance
+from ftslurm.wrapper.agent.live import Glance
 from tests.wrapper.test_agent import folder as folder
 
 Usage = tuple[dict[tuple[int, float], int], float]

@@ -19,7 +19,7 @@ from ftslurm.wrapper.shim.protocol import secret_file
 from ftslurm.wrapper.shim.protocol.channel import Channel
 from ftslurm.wrapper.shim.protocol.munge import handed_over, munge_word
 from ftslurm.wrapper.wire.channel import for_launch
-from ftslurm.wrapper.wire.handover import SecretFile, begins_in_a_container, is_seen_in_containers, munge_socket, secret_word
+from ftslurm.wrapper.wire.secret_word import SecretFile, begins_in_a_container, is_seen_in_containers, munge_socket, secret_word
 from tests.wrapper.munged import munged, needs_munge
 from tests.wrapper.shim_controller import REPOSITORY
 
