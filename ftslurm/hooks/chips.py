@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-from ftslurm.config.meanings import fault_lookup
+from ftslurm.config.fault_lookup import fault_lookup
 from ftslurm.devices.probe import Probe, choose_probes
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.facts import JobFacts

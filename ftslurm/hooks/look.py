@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ftslurm.config.meanings import fault_lookup
+from ftslurm.config.fault_lookup import fault_lookup
 from ftslurm.devices.probe import choose_probes
 from ftslurm.errors import CommandMissing
 from ftslurm.hooks.state_file import Remembered

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ftslurm.config.catalog_files import _shipped, _site, load_code_book, load_pattern_book
-from ftslurm.config.meanings import fault_lookup
+from ftslurm.config.fault_lookup import fault_lookup
 from ftslurm.errors import PolicyError
 from ftslurm.model.devices import FaultClass, Severity
 from ftslurm.model.settings.tree import Settings

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ftslurm.config.meanings import fault_lookup
+from ftslurm.config.fault_lookup import fault_lookup
 from ftslurm.config.settings_files import Request, policy_layers, profile_layers, settings_in_force
 from ftslurm.config.text_files import MAX_BYTES
 from ftslurm.errors import PolicyError
@@ -114,7 +114,7 @@ import sys
 from pathlib import Path
 from ftslurm.errors import PolicyError
 from ftslurm.config.settings_files import policy_layers
-from ftslurm.config.meanings import fault_lookup
+from ftslurm.config.fault_lookup import fault_lookup
 try:
     policy_layers(Path(sys.argv[1]))
 except PolicyError as error:

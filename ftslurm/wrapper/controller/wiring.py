@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ftslurm
-from ftslurm.config.meanings import fault_lookup
+from ftslurm.config.fault_lookup import fault_lookup
 from ftslurm.config.settings_files import Request, settings_in_force
 from ftslurm.errors import REQUEUED_STATUS, FtslurmError, SlurmUnavailable, StateError, UsageError
 from ftslurm.launchers import multi_prog

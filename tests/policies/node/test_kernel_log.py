@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.config.catalog_files import load_pattern_book
-from ftslurm.config.meanings import fault_lookup
+from ftslurm.config.fault_lookup import fault_lookup
 from ftslurm.policies.node import kernel_log
 from ftslurm.policies.node.health import NodeHealth, judge
 
