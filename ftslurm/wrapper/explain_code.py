@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ftslurm.catalogs import xids
-from ftslurm.catalogs.asked import Asked, asked, codes_in
+from ftslurm.catalogs.code_queries import Asked, asked, codes_in
 from ftslurm.catalogs.codebook import CodeBook
 from ftslurm.catalogs.codes import normalise
 from ftslurm.catalogs.patterns import PatternBook

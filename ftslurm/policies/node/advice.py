@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ftslurm.catalogs.asked import Asked, codes_in
+from ftslurm.catalogs.code_queries import Asked, codes_in
 from ftslurm.catalogs.remedies import ORDER
 from ftslurm.model.devices import Remedy
 from ftslurm.model.values import dataclass
