@@ -19,8 +19,8 @@ from ftslurm.ledger.store import Store
 from ftslurm.model.folds.summary import JobSummary
 from ftslurm.model.text import visible
 from ftslurm.report import card as cards
-from ftslurm.report.happened import happened
 from ftslurm.report.jobs import HEADING, cells
+from ftslurm.report.timeline import happened
 from ftslurm.report.watch import Row, Seen, Sheet, devices, fitted, happened_line, head, nodes, ranks, without
 from ftslurm.wrapper.watch import JobsSeen, JobsWatch, JobWatch, follow_log, name_of
 

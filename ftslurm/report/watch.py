@@ -15,8 +15,8 @@ from ftslurm.model.messages.live import DeviceLive, Live, NodeLive, RankLive, Ta
 from ftslurm.model.nodes import expand, fold
 from ftslurm.model.text import counted, cut, visible
 from ftslurm.model.values import dataclass
-from ftslurm.report.happened import Happened, happened
 from ftslurm.report.jobs import clock
+from ftslurm.report.timeline import Happened, happened
 from ftslurm.report.view import Status
 from ftslurm.report.words import span
 

@@ -10,7 +10,7 @@ from ftslurm.model import record as rec
 from ftslurm.model.folds.summary import SlurmWord, by_slurm, summarise
 from ftslurm.model.messages.live import DeviceLive, Live, NodeLive, RankLive, TaskLive
 from ftslurm.model.settings.tree import Settings
-from ftslurm.report.happened import happened
+from ftslurm.report.timeline import happened
 from ftslurm.report.view import status
 from ftslurm.report.watch import (
     Seen,
