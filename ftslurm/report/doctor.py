@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from ftslurm.model.site import Change, Finding, Level, Whose
-from ftslurm.report.facts import print_facts, printable
+from ftslurm.report.name_values import print_facts, printable
 
 _ROLE = {Whose.ADMIN: "admin", Whose.USER: "you"}
 

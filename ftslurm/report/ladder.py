@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ftslurm.model.rungs import Rung, RungWords
 from ftslurm.model.settings.tree import LEAVES, Resolved, env_name, in_words, is_on, takes
-from ftslurm.report.facts import print_facts
+from ftslurm.report.name_values import print_facts
 from ftslurm.report.requests import InForce
 from ftslurm.report.text import moment
 

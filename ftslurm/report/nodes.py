@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from ftslurm.model.values import dataclass
-from ftslurm.report.facts import print_facts, printable
+from ftslurm.report.name_values import print_facts, printable
 from ftslurm.report.text import moment
 
 
