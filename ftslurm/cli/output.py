@@ -20,7 +20,7 @@ def store() -> Store:
 
 def site_settings() -> HookSettings:
     """What the site has told the hooks: where users' ledgers are, and who is a user. Raises: PolicyError."""
-    from ftslurm.hooks.facts import read_settings
+    from ftslurm.hooks.hook_inputs import read_settings
 
     path = Path("/etc/ftslurm/hooks.yaml")
     return read_settings(path) if path.exists() else HookSettings()

@@ -115,7 +115,7 @@ def _many(names: tuple[str, ...], since: str, all_users: bool, form: str, now: f
 
 def _of_all_users(began: float, now: float, passed_over: Callable[[StateError], None]) -> list[JobAccount]:
     """Raises: UsageError, PolicyError."""
-    from ftslurm.hooks.facts import read_settings
+    from ftslurm.hooks.hook_inputs import read_settings
     from ftslurm.wrapper.all_ledgers import accounts_of_all
 
     if os.geteuid() != 0:

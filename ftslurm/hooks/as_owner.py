@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError, UsageError
-from ftslurm.hooks.facts import read_settings
+from ftslurm.hooks.hook_inputs import read_settings
 from ftslurm.hooks.owner_queries import WATCH_LIMIT_S
 from ftslurm.ledger.journal import Journal
 from ftslurm.ledger.records import from_line

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 from ftslurm.errors import CommandMissing
-from ftslurm.hooks.facts import read_settings
 from ftslurm.hooks.guarded import tell
+from ftslurm.hooks.hook_inputs import read_settings
 from ftslurm.system.commands import run_group
 
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ftslurm.hooks.chips import reset_idle_chips
-from ftslurm.hooks.facts import JobFacts, job_facts
 from ftslurm.hooks.guarded import run_hook
+from ftslurm.hooks.hook_inputs import JobFacts, job_facts
 from ftslurm.hooks.install.scripts import LIMITS_S
 from ftslurm.hooks.leftovers import clear_leftovers
-from ftslurm.hooks.look import tool_env
+from ftslurm.hooks.node_look import tool_env
 from ftslurm.hooks.owner_queries import cleanup_grace
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import visible

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ftslurm.hooks.facts import read_settings
+from ftslurm.hooks.hook_inputs import read_settings
 from ftslurm.hooks.state_file import Memory
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.model.text import visible

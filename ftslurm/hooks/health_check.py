@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ftslurm.hooks.drains import drain, taken_back, undrain
-from ftslurm.hooks.facts import node_name
 from ftslurm.hooks.guarded import run_hook
-from ftslurm.hooks.look import look
+from ftslurm.hooks.hook_inputs import node_name
+from ftslurm.hooks.node_look import look
 from ftslurm.hooks.state_file import Memory
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import PREFIX, Drain, Leave, NodeHealth, Undrain, judge, next_step

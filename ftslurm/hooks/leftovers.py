@@ -12,7 +12,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.drains import drain
-from ftslurm.hooks.facts import JobFacts
+from ftslurm.hooks.hook_inputs import JobFacts
 from ftslurm.hooks.state_file import Memory, Unfinished
 from ftslurm.model.processes import Process
 from ftslurm.model.settings.hook_settings import HookSettings

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError
-from ftslurm.hooks.facts import JobFacts
+from ftslurm.hooks.hook_inputs import JobFacts
 from ftslurm.hooks.install.scripts import LIMITS_S
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import one_line

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from ftslurm.errors import FtslurmError
 from ftslurm.hooks.drains import drain, known_now
-from ftslurm.hooks.facts import job_facts
 from ftslurm.hooks.guarded import run_hook
-from ftslurm.hooks.look import Looked, look
+from ftslurm.hooks.hook_inputs import job_facts
+from ftslurm.hooks.node_look import Looked, look
 from ftslurm.hooks.state_file import Memory
 from ftslurm.hooks.unfinished import Tried, try_again
 from ftslurm.model.settings.hook_settings import HookSettings

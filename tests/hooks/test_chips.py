@@ -10,7 +10,7 @@ import pytest
 
 from ftslurm.errors import SlurmUnavailable
 from ftslurm.hooks import chips, epilog
-from ftslurm.hooks.facts import JobFacts
+from ftslurm.hooks.hook_inputs import JobFacts
 from ftslurm.model.devices import DeviceHealth, DeviceReport, HealResult, ProbeAnswer, Severity
 from ftslurm.model.job import JobId
 from ftslurm.model.settings.hook_settings import HookSettings

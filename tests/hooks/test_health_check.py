@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.hooks import health_check, prolog
-from ftslurm.hooks.look import Looked
+from ftslurm.hooks.node_look import Looked
 from ftslurm.hooks.state_file import Memory, Remembered
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import Finding, NodeHealth

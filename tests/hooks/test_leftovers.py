@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.hooks import epilog, leftovers
-from ftslurm.hooks.facts import JobFacts
+from ftslurm.hooks.hook_inputs import JobFacts
 from ftslurm.model.job import JobId
 from ftslurm.model.processes import Process
 from ftslurm.model.settings.hook_settings import HookSettings

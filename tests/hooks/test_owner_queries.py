@@ -9,7 +9,7 @@ import pytest
 
 from ftslurm.hooks import owner_queries
 from ftslurm.hooks.as_owner import find_ledger
-from ftslurm.hooks.facts import JobFacts
+from ftslurm.hooks.hook_inputs import JobFacts
 from ftslurm.hooks.install.scripts import LIMITS_S
 from ftslurm.ledger.records import to_line
 from ftslurm.ledger.store import ledger_parts

@@ -10,7 +10,7 @@ import pytest
 
 from ftslurm.errors import SlurmUnavailable
 from ftslurm.hooks import leftovers, prolog, unfinished
-from ftslurm.hooks.look import Looked
+from ftslurm.hooks.node_look import Looked
 from ftslurm.hooks.state_file import Memory, Remembered, Unfinished
 from ftslurm.model.settings.hook_settings import HookSettings
 from ftslurm.policies.node.health import Finding, NodeHealth

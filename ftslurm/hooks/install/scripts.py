@@ -100,7 +100,7 @@ mv "$slots/new.$$" "$slots/job.$SLURM_JOB_ID"
 setsid env -i PATH="$PATH" sh "$0" later </dev/null >/dev/null 2>&1 &
 exit 0
 """
-# What the hook reads (hooks/facts.py), and commands of Slurm.
+# What the hook reads (hooks/hook_inputs.py), and commands of Slurm.
 _VARIABLES = (
     "SLURM_JOB_ID", "SLURM_JOB_UID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_CLUSTER_NAME", "SLURM_JOB_NODELIST",
     "SLURM_JOB_RESTART_COUNT", "SLURM_CONF",
