@@ -12,7 +12,7 @@ from ftslurm.policies.diagnose.classify import Facts, classify
 from ftslurm.policies.diagnose.joblog import NO_RANK, JobLog, JobLogBook, Part, read_log, without_the_rest
 from ftslurm.policies.diagnose.spread import BEGUN_S, with_spread
 from ftslurm.report.analysis import Analysis, undecided
-from ftslurm.wrapper.output.log_files import LogFile, read_logs
+from ftslurm.wrapper.output.large_files import LogFile, read_logs
 
 
 def analyze(paths: Sequence[str], settings: Settings, status: int | None = None) -> Analysis:

@@ -21,8 +21,8 @@ from ftslurm.model.verdict import Retriable
 from ftslurm.policies.diagnose.joblog import NO_RANK
 from ftslurm.report.card import MAX_LINES
 from ftslurm.wrapper.analyze import analyze
-from ftslurm.wrapper.output import log_files
-from ftslurm.wrapper.output.log_files import LogUnreadable, read_logs
+from ftslurm.wrapper.output import large_files
+from ftslurm.wrapper.output.large_files import LogUnreadable, read_logs
 
 TRACE = 'Traceback (most recent call last):\n  File "/home/u/t.py", line 3, in <module>\n'
 KEY = TRACE + "KeyError: 'lr'\n"
@@ -111,8 +111,8 @@ def test_the_same_on_every_rank_is_told_so(tmp_path: Path) -> None:
 
 
 def test_of_a_huge_log_the_head_and_the_tail_are_read_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_files, "TOTAL_BYTES", 8192)
-    monkeypatch.setattr(log_files, "LEAST_BYTES", 1024)
+    monkeypatch.setattr(large_files, "TOTAL_BYTES", 8192)
+    monkeypatch.setattr(large_files, "LEAST_BYTES", 1024)
     text = "first\n" + "step\n" * 9000 + KEY
     (path,) = write(tmp_path, log=text)
     (log,) = read_logs([path])
@@ -125,8 +125,8 @@ def test_of_a_huge_log_the_head_and_the_tail_are_read_and_that_is_said(tmp_path:
 
 
 def test_stdin_is_read_to_its_end_within_bounds(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(log_files, "TOTAL_BYTES", 8192)
-    monkeypatch.setattr(log_files, "LEAST_BYTES", 1024)
+    monkeypatch.setattr(large_files, "TOTAL_BYTES", 8192)
+    monkeypatch.setattr(large_files, "LEAST_BYTES", 1024)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"first\n" + b"step\n" * 9000 + KEY.encode())))
     status, out, _ = told(["-"], capsys)
     assert status == 1 and out.startswith("stdin: ") and "were not read" in out and "less" not in out

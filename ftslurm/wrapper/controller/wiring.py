@@ -71,8 +71,8 @@ from ftslurm.wrapper.controller.people import People
 from ftslurm.wrapper.controller.scheduler import SlurmScheduler
 from ftslurm.wrapper.controller.signals import Signals
 from ftslurm.wrapper.controller.sources import Sources
-from ftslurm.wrapper.output.output_place import output_place, own_stderr
-from ftslurm.wrapper.output.outputs import output_to, own_files, ranks_files
+from ftslurm.wrapper.output.output_files import output_to, own_files, ranks_files
+from ftslurm.wrapper.output.rank_output import output_place, own_stderr
 from ftslurm.wrapper.requeue.lenders import Lenders
 from ftslurm.wrapper.telling.notices import notices_for
 from ftslurm.wrapper.wire.addresses import chosen, of_this_node
