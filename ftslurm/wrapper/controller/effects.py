@@ -24,7 +24,7 @@ from ftslurm.model.events import (
 )
 from ftslurm.system.clock import Clock
 from ftslurm.wrapper.controller.diagnosis import Diagnosis
-from ftslurm.wrapper.controller.display import Display, wait_text
+from ftslurm.wrapper.controller.job_comment import Display, wait_text
 from ftslurm.wrapper.controller.orders import Orders, RankSetup
 from ftslurm.wrapper.controller.people import People
 from ftslurm.wrapper.controller.signals import Signals

@@ -13,7 +13,7 @@ import pytest
 from ftslurm.model.decisions import KeepOutput, ShowWait
 from ftslurm.system.commands import CommandResult
 from ftslurm.wrapper.controller import effects as module
-from ftslurm.wrapper.controller.display import Display, wait_text
+from ftslurm.wrapper.controller.job_comment import Display, wait_text
 from ftslurm.wrapper.controller.scheduler import SlurmScheduler
 
 
