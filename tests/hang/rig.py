@@ -17,7 +17,7 @@ from ftslurm.model.exits import from_returncode
 from ftslurm.policies.hang.stall_watch import CONFIRM_MARGIN
 from ftslurm.policies.hang.whohangs import CONFIRM_S, HangLimits, Held, at_end, hold, idle_s, is_busy, judged, who_hangs
 from ftslurm.system.processes import usage
-from ftslurm.wrapper.agent.activity import Life
+from ftslurm.wrapper.agent.activity import ActivityWatch
 from ftslurm.wrapper.agent.evidence import NodeWatch
 from ftslurm.wrapper.shim.processes import descendants
 from tests.hang.network import Network
@@ -210,7 +210,7 @@ class Job(Orders):
         """As agents and controller do where no rank has a probe: by the IO of all, and then by their CPU time."""
         begun = time.monotonic()
         pids = [(rank, process.pid) for rank, process in enumerate(self.ranks)]
-        life = Life((), lambda pid: usage([pid, *descendants(pid)]))
+        life = ActivityWatch((), lambda pid: usage([pid, *descendants(pid)]))
         life.watch(pids, IO_S, begun)
         while (now := time.monotonic()) - begun < budget_s:
             for told in life.turn(now):

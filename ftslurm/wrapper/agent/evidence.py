@@ -665,10 +665,7 @@ class NodeWatch:
                 found.append(self._with_kernel(view, each, until))
         texts = [text for _, text in found]
         if any(_uses_nccl(view) for view, _ in found) and (left := until - self._clock()) > 0:
-            texts += [
-                "NCCL RAS says:",
-                *nccl_ras.findings(nccl_ras.ask(nccl_ras.address_of(os.environ), min(nccl_ras.ASK_S, left))),
-            ]
+            texts += ["NCCL RAS says:", *nccl_ras.ask_here(left)]
         share = budget_bytes // max(1, len(texts))
         return Examined(tuple(view for view, _ in found), "\n".join(_cut(text, share) for text in texts), tuple(enters))
 
