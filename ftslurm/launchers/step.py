@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from ftslurm.errors import CommandMissing
-from ftslurm.model.exits import ExitStatus, from_returncode
+from ftslurm.model.exits import ExitStatus, from_returncode, of_step
 from ftslurm.system.descriptors import restore_limit
 from ftslurm.system.programs import real_program
 
@@ -99,7 +99,7 @@ class JoinedSteps:
     def ended(self) -> ExitStatus | None:
         statuses = [step.ended() for step, _ in self._parts]
         known = [status for status in statuses if status is not None]
-        return max(known, key=lambda status: status.shell) if len(known) == len(statuses) else None
+        return of_step(known) if len(known) == len(statuses) else None
 
     def ranks_ended(self) -> frozenset[int]:
         return frozenset(rank for step, ranks in self._parts if step.ended() is not None for rank in ranks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ftslurm.model.values import dataclass
 
 
@@ -35,6 +37,14 @@ def from_returncode(returncode: int) -> ExitStatus:
 def from_shell(status: int) -> ExitStatus:
     """The 128+n rule backwards; a program that exits with 130 itself cannot be told from Ctrl-C."""
     return ExitStatus(0, status - 128) if 128 < status < 128 + 65 else ExitStatus(status)
+
+
+def of_step(statuses: Iterable[ExitStatus]) -> ExitStatus:
+    """What srun makes of the ends of its tasks: the highest signal where a signal ended one, else the highest code; 0 for none.
+
+    Source: _task_finish in launch_slurm.c of 22.05 and launch.c of 24.11.
+    """
+    return max(statuses, key=lambda status: (status.signal, status.code), default=ExitStatus(0))
 
 
 # Linux's numbers (signal(7)), the only ones Slurm's nodes have; a table, for the words do no I/O and need no module.

@@ -172,6 +172,7 @@ class Diagnosed:
     blamed, suspects: node -> why; tasks: how many ranks the attempt had. drill: it was injected on purpose.
     shown: of a suspicion by words, rank (as text) -> node, for every rank that printed them.
     rank, node, said, meaning, place, spread, advice: what it goes by (verdict.Lead); empty in ledgers of before.
+    end: how that rank ended by itself, in words; empty where it did not, and in ledgers of before.
     """
 
     at: float
@@ -196,6 +197,7 @@ class Diagnosed:
     place: str = ""
     spread: str = ""
     advice: str = ""
+    end: str = ""
 
 
 @dataclass(frozen=True, slots=True)

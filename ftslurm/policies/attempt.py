@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ftslurm.model.collectives import RankView
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Hangup, RankExited, RankStopped, RankUnstartable
-from ftslurm.model.exits import ExitStatus
+from ftslurm.model.exits import ExitStatus, of_step
 from ftslurm.model.job import Task
 from ftslurm.model.verdict import Piece, RankEnd, Verdict
 
@@ -254,6 +254,11 @@ class Attempt:
         """The rank that failed first by itself, else the lowest."""
         own = [(end.at, rank) for rank, end in self.ends.items() if rank not in self.late and not end.status.ok]
         return min(own)[1] if own else min(self.ranks, default=0)
+
+    @property
+    def own_status(self) -> int:
+        """What srun ends with where ranks fail as these did by themselves, as a shell has it; 0 if none did."""
+        return of_step(status for rank, status in self.exits.items() if rank not in self.late).shell
 
     def belongs(self, rank: int, number: int) -> bool:
         """Is it this attempt's, or that of the rank started again alone?"""

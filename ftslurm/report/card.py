@@ -309,7 +309,7 @@ class _Walk:
         if trouble.cause in _DEVICE and v is not None and v.place and v.said and v.said in trouble.what:
             return v.place
         if v is not None and v.rank >= 0 and not f"{trouble.what} ".startswith(f"rank {v.rank} on {v.node} "):
-            return f"rank {v.rank} on {v.node} is where it began; {trouble.what}"
+            return f"rank {v.rank} on {v.node} {v.end or 'is where it began'}; {trouble.what}"
         return trouble.what
 
     def _culprit(self) -> str:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.model.exits import ExitStatus, from_returncode, from_shell, signal_name
+from ftslurm.model.exits import ExitStatus, from_returncode, from_shell, of_step, signal_name
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,17 @@ def test_the_names_are_those_of_the_kernel() -> None:
 def test_a_real_process_agrees() -> None:
     done = subprocess.run(["sh", "-c", "kill -SEGV $$"], timeout=10)
     assert from_returncode(done.returncode) == ExitStatus(0, signal.SIGSEGV)
+
+
+@pytest.mark.parametrize(
+    ("ends", "status"),
+    [
+        ([], 0),
+        ([ExitStatus(0), ExitStatus(3), ExitStatus(7)], 7),
+        ([ExitStatus(200), ExitStatus(0, 15)], 143),
+        ([ExitStatus(0, 15), ExitStatus(0, 9), ExitStatus(0)], 143),
+        ([ExitStatus(255), ExitStatus(0, 1), ExitStatus(254)], 129),
+    ],
+)
+def test_of_several_ends_a_signal_comes_first_and_then_the_highest_code_as_with_srun(ends: list[ExitStatus], status: int) -> None:
+    assert of_step(ends).shell == status and of_step(reversed(ends)).shell == status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from signal import SIGABRT
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from ftslurm.model import events as ev
 from ftslurm.model import record as rec
 from ftslurm.model.devices import FaultClass
 from ftslurm.model.settings.tree import Settings
+from ftslurm.model.verdict import Piece
 from ftslurm.report.card import MAX_LINES, Card, cards, expand, last_card, lines
 from tests.stories.replay import Job, fault
 from tests.stories.test_blame import ECC, Campaign
@@ -39,6 +41,19 @@ def test_a_program_s_own_error_who_what_where_why_done_and_what_to_type() -> Non
     assert told["why"] == "the program's fault, on 1 of 2 ranks"
     assert told["done"] == "unconditional-requeue; max_restarts 7 of 8 left; it ran 3.0 s"
     assert told["next"] == "ftslurm status 7"
+
+
+def test_of_two_that_failed_the_title_names_the_one_that_is_behind_it_with_its_own_end() -> None:
+    job = Campaign(per_node=2).job
+    job.silent.add(do.StopRanks)
+    spoke = replace(job.exit_of(2, 7), output=(Piece(job.now.unix - 0.1, "err", TRACE),))
+    job.tell(job.exit_of(3, 0, SIGABRT), spoke)
+    job.silent.discard(do.StopRanks)
+    number = max(job.truth.attempts)
+    job.tell(*(ev.RankStopped(task.rank, number) for task in job.tasks))
+    told = facts(last_card(job.ledger))
+    assert told[""].endswith(": rank 2 on n2 exited with status 7; rank 3 on n2 was killed by SIGABRT")
+    assert told["what"].startswith("ValueError: bad config (")
 
 
 def test_an_error_that_follows_its_rank_gives_back_the_node_and_says_so() -> None:

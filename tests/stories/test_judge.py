@@ -623,6 +623,16 @@ def test_what_slurm_said_long_ago_is_not_what_it_says_now() -> None:
     assert job.rungs == ["isolated-requeue"] and job.excluded == ("n1",)
 
 
+@pytest.mark.parametrize(("second", "status"), [((7, 0), 7), ((2, 0), 3), ((0, SIGTERM), 128 + SIGTERM)])
+def test_several_that_fail_by_themselves_make_the_status_that_srun_ends_with(second: tuple[int, int], status: int) -> None:
+    job = Job(Settings(unconditional_requeue=False)).begin()
+    job.silent = {do.StopRanks}
+    job.tell(job.exit_of(1, 3), job.exit_of(2, *second), replace(job.exit_of(3, 0, SIGKILL), stopped=True))
+    job.tell(*(ev.RankStopped(rank, 1) for rank in range(4)))
+    assert job.status == status and "rank 1" in job.said
+    assert job.recorded(rec.Decided)[0].status == job.recorded(rec.Finished)[0].status == status
+
+
 def test_the_first_failure_names_the_status_and_not_what_we_did_to_the_others() -> None:
     job = Job(Settings(unconditional_requeue=False)).begin()
     job.exits(2, 3)

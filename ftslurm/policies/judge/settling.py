@@ -139,6 +139,8 @@ class Settling(Rungs):
     def _decide(self, now: Now) -> list[Decision]:
         trouble = self._trouble
         assert trouble is not None
+        if trouble.cause is Cause.CRASH:  # others may have failed before they were stopped
+            trouble = self._trouble = replace(trouble, status=self._attempt.own_status or trouble.status)
         willed = trouble.cause is Cause.REQUEST
         again = self._launch.failed and not willed and self._launch.in_vain < LAUNCHES_AGAIN
         if again and (why := self._not_launched_by_slurm(now)):

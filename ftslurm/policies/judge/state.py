@@ -22,7 +22,7 @@ from ftslurm.model.decisions import (
 )
 from ftslurm.model.devices import Fault
 from ftslurm.model.events import Event, Now
-from ftslurm.model.exits import signal_name
+from ftslurm.model.exits import of_step, signal_name
 from ftslurm.model.folds.history import History
 from ftslurm.model.job import Task
 from ftslurm.model.rungs import Capability
@@ -214,8 +214,8 @@ class JudgeState:
         return self._slurm.heard_lately(now.mono)
 
     def _warned(self) -> Trouble:
-        worst = max((status.shell for status in self._attempt.exits.values()), default=0)
-        return Trouble(Cause.WARNING, f"the ranks ended after {signal_name(self._signal.number)}", worst)
+        status = of_step(self._attempt.exits.values()).shell
+        return Trouble(Cause.WARNING, f"the ranks ended after {signal_name(self._signal.number)}", status)
 
     def _under_signal(self, now: Now) -> bool:
         """Is what ranks do an answer to a signal? One of long ago, which they outlived, explains nothing any more."""

@@ -73,12 +73,13 @@ class Inquiry:
             for blame in (Blame.YES, Blame.SUSPECT)
         }
         ends = attempt.rank_ends(self.tasks, self.rank)
-        ranks = tuple(end.rank for end in ends if end.status is not None and not end.status.ok and not end.stopped)
+        failed = {end.rank: str(end.status) for end in ends if end.status is not None and not end.status.ok and not end.stopped}
         found = rec.Diagnosed(
             now.unix, attempt.number, v.signature, v.error_class.value, v.retriable.value, v.confidence.value, v.what, v.evidence,
-            against[Blame.YES], against[Blame.SUSPECT], ranks, len(attempt.ranks), v.program, bool(attempt.drills),
+            against[Blame.YES], against[Blame.SUSPECT], tuple(failed), len(attempt.ranks), v.program, bool(attempt.drills),
             {str(rank): node for rank, node in sorted(shown.items())[:SHOWN_MAX]},
             v.lead.rank, v.lead.node, v.lead.said, v.lead.meaning, v.lead.place, v.lead.spread, v.lead.advice,
+            failed.get(v.lead.rank, ""),
         )  # fmt: skip
         return Weighed(v, found, cleared)
 
