@@ -6,7 +6,6 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, NoReturn
 
 import click
@@ -17,6 +16,7 @@ from ftslurm.cli.analyze import analyze
 from ftslurm.cli.control import control
 from ftslurm.cli.doctor import doctor
 from ftslurm.cli.drill import drill
+from ftslurm.cli.history import history
 from ftslurm.cli.install_hooks import install_hooks
 from ftslurm.cli.logs import logs
 from ftslurm.cli.metrics import metrics
@@ -25,7 +25,7 @@ from ftslurm.cli.notify import notify
 from ftslurm.cli.output import print_json, store
 from ftslurm.cli.planning.simulate import simulate
 from ftslurm.cli.report import report
-from ftslurm.cli.status import require_begun, status
+from ftslurm.cli.status import status
 from ftslurm.cli.watch import watch
 from ftslurm.errors import FtslurmError, StateError, UsageError
 from ftslurm.model.settings.tree import Settings
@@ -83,25 +83,6 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def _discard_output() -> None:
     """What is left in buffers would be written as the interpreter ends, and fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-@group.command(short_help="List the attempts of JOB: what failed, and the remedy.")
-@click.argument("job", shell_complete=complete.jobs)
-@click.option("-v", "--verbose", is_flag=True, help="Show all that ftrun knew, and why it passed each earlier rung.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs, with all that ftrun knew.")
-def history(job: str, verbose: bool, as_json: bool) -> None:
-    """List the attempts of JOB: nodes, times, what failed and why, the remedy and its cost. Repetitions are folded."""
-    from ftslurm.ledger.evidence import kept_evidence
-    from ftslurm.report import text, view
-
-    journal, contents = store().find(job)
-    found = require_begun(job, view.status(contents.records, contents.damaged))
-    attempts = view.attempts(contents.records)
-    evidence = [str(path) for path in kept_evidence(journal.path)]
-    if as_json:
-        return print_json({"job": asdict(found), "attempts": [asdict(attempt) for attempt in attempts], "evidence": evidence})
-    text.print_history(text.console(), found, attempts, verbose)
-    text.print_files(text.console(), "what hung ranks were doing", evidence)
 
 
 @group.command(short_help="Explain a fault CODE; without CODE, show the ladder.")
@@ -176,6 +157,7 @@ group.add_command(complete.completion)
 group.add_command(control)
 group.add_command(doctor)
 group.add_command(drill)
+group.add_command(history)
 group.add_command(install_hooks)
 group.add_command(logs)
 group.add_command(metrics)

@@ -51,7 +51,7 @@ def status(
 
     Without JOB: the job that this runs in, else one line for each job that has a ledger, the latest first.
     """
-    if job := job or (None if every or states or names or nodes or until else _this_job()):
+    if job := job or (None if every or states or names or nodes or until else this_job()):
         return _one(job, as_json)
     from ftslurm.wrapper.jobs import all_jobs
 
@@ -61,7 +61,7 @@ def status(
         states_named(states), 0.0 if every else oldest, sort, moment(until, now) if until else 0.0,
         tuple(filter(None, names.split(","))), frozenset(expand(nodes)), backwards,
     )  # fmt: skip
-    jobs, silent = all_jobs(folder, os.environ, passed_over=_passed_over)
+    jobs, silent = all_jobs(folder, os.environ, passed_over=passed_over)
     shown, older = chosen(jobs, wanted)
     if as_json:
         return print_json([one._asdict() for one in shown])
@@ -77,7 +77,7 @@ def status(
         click.echo(f"from the ledgers alone, because Slurm does not answer: {visible(silent)}", err=True)
 
 
-def _passed_over(error: StateError) -> None:
+def passed_over(error: StateError) -> None:
     click.echo(f"ftslurm: {visible(error)}: skipped", err=True)
 
 
@@ -117,7 +117,7 @@ def _when(since: str) -> str:
     return f"before {since}" if "-" in since or ":" in since else f"{since} ago"
 
 
-def _this_job() -> str | None:
+def this_job() -> str | None:
     from ftslurm.slurm.env import read_allocation
 
     allocation = read_allocation(os.environ)

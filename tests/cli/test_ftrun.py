@@ -106,6 +106,12 @@ def test_a_crash_is_told_by_status_and_history(tmp_path: Path) -> None:
     assert [attempt["remedies"][0]["rung"] for attempt in attempts] == ["unconditional-requeue", "fail"]
     told = ftslurm("history", "1", home=tmp_path).stdout
     assert "the 1 requeue (max_restarts) is spent" in told
+    assert ftrun("true", home=tmp_path).returncode == 0
+    latest = ftslurm("history", home=tmp_path).stdout
+    assert told in latest and latest.index("job 1 on") < latest.index("job 2 on"), "without a number, of all that ran today"
+    assert [each["job"]["job"] for each in json.loads(ftslurm("history", "--json", home=tmp_path).stdout)] == ["1", "2"]
+    none = ftslurm("history", "--since", "2099-01-01", home=tmp_path)
+    assert "no job ran since 2099-01-01" in none.stderr and "job 1 on" not in none.stdout and "job 2 on" in none.stdout
 
 
 def test_explain_names_every_setting_and_where_it_comes_from(tmp_path: Path) -> None:
