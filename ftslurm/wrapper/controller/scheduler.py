@@ -33,7 +33,7 @@ from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.requeue.keeper import keep, start_words
 from ftslurm.wrapper.requeue.lenders import REFUSED, STEPS_MOST, Lenders
-from ftslurm.wrapper.requeue.requeue import AS_IT_IS
+from ftslurm.wrapper.requeue.requeue import AS_IT_IS, slurms_lead_s
 
 # Of the keeper: job, hold, job, require, exclude, start, job, release, one while it watches, and job; and above all their waits,
 # which end by themselves.
@@ -78,10 +78,16 @@ class SlurmScheduler:
             config = self.client.config()
             said = answer(job, self.client.nodes(), has_epilog(config))
             said = replace(said, slurmd_timeout_s=seconds(config.get("SlurmdTimeout", "")))
+            # Slurm's moments as our clock will show them: what is left until then is counted with it.
+            lead_s = slurms_lead_s(config)
+            end_time = int(said.end_time - lead_s) if said.end_time else 0
+            began_at = up_since(config)
+            up_at = int(began_at - lead_s) if began_at else 0
             # It runs anew, and we were away meanwhile: for us that is a job that was requeued by somebody else.
             state = said.state if job.restarts <= self.schedule else JobState.PENDING.value
             over = self.lenders.ended()
-            return replace(said, state=state, late_s=self.clock() - began, up_since=up_since(config), loans_over=over)
+            late_s = self.clock() - began
+            return replace(said, state=state, end_time=end_time, late_s=late_s, up_since=up_at, loans_over=over)
         except FtslurmError as error:
             return SlurmAnswered(error=str(error), away=isinstance(error, NoAnswer))
 

@@ -114,9 +114,15 @@ def slurms_clock(config: Mapping[str, str]) -> Callable[[], float]:
 
     Start times are compared with it, and the nodes of a cluster need not agree to the second.
     """
+    ahead_s = slurms_lead_s(config)
+    return (lambda: time.time() + ahead_s) if ahead_s else time.time
+
+
+def slurms_lead_s(config: Mapping[str, str]) -> float:
+    """How far slurmctld's clock is ahead of ours, by `config`, just asked for; 0 where they agree or nothing shows it."""
     shown = config.get(AS_OF, "")
     ahead_s = int(shown) + 0.5 - time.time() if shown.isdigit() else 0.0
-    return time.time if abs(ahead_s) < AGREE_S else lambda: time.time() + ahead_s
+    return ahead_s if abs(ahead_s) >= AGREE_S else 0.0
 
 
 def _start_in(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -158,3 +161,21 @@ def test_an_ftrun_that_outlives_the_script_follows_the_whole_recipe_itself(
     job = Requeue(tmp_path, env, proctrack)
     assert "without n2" in job.give_back(monkeypatch)
     assert job.slurm.job(job.number).excluded == {"n2"}
+
+
+# ---- a batch node whose clock is wrong
+
+
+@pytest.mark.parametrize("lead_s", [-90, 0, 90])
+def test_the_moments_that_slurm_names_are_told_by_our_own_clock(tmp_path: Path, lead_s: int) -> None:
+    """With a clock that was 90 s early or late, ranks that were warned a minute before the time limit had a second to write a
+    checkpoint, or more than there was. lead_s: of slurmctld's clock."""
+    job = Requeue(tmp_path, {})
+    now = int(time.time())
+    slurms_now = now + lead_s
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(slurms_now - 600))
+    job.slurm.config = lambda: {"AS_OF": str(slurms_now), "BOOT_TIME": at}  # type: ignore[method-assign]
+    view = replace(job.slurm.job(job.number), end_time=slurms_now + 60)
+    job.slurm.job = lambda number: view  # type: ignore[method-assign]
+    told = replace(job.scheduler, lenders=cast(Any, SimpleNamespace(ended=lambda: {}))).ask()
+    assert abs(told.end_time - (now + 60)) <= 2 and abs(told.up_since - (now - 600)) <= 2
