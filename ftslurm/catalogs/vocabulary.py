@@ -44,6 +44,27 @@ class Reading(NamedTuple):
     start: int
 
 
+class _Texts(NamedTuple):
+    """The texts of a family. framed, telling: patterns that end with one of them, in a frame and, of those that need none, alone.
+
+    by_text: in lower case. lengths: theirs, the longest first.
+    """
+
+    framed: Any
+    telling: Any | None
+    by_text: Mapping[str, Word]
+    lengths: tuple[int, ...]
+
+    def ending(self, line: bytes, end: int) -> str:
+        """The longest text that ends at `end`, where a pattern has found one.
+
+        To ask the pattern for a group instead costs many times its search: RE2 knows where a group is only if it leaves its
+        automaton and goes over all of the match again.
+        """
+        before = line[max(0, end - self.lengths[0]) : end].decode("latin-1").lower()
+        return next(text for length in self.lengths if (text := before[-length:]) in self.by_text)
+
+
 _NAMES = {
     "cuda": r"\bcudaError[A-Z]\w+|\bCUDA_ERROR_[A-Z_]+",
     "hip": r"\bhipError[A-Z]\w+|\bHSA_STATUS_ERROR_[A-Z_]+",
@@ -161,13 +182,14 @@ class Vocabulary:
 
     def _in_words(self, line: bytes) -> Reading | None:
         for number in self._whose_texts(line):
-            framed, telling, by_text = self._text_patterns[number]
-            for pattern in (framed, telling):
+            texts = self._texts_of[number]
+            for pattern in (texts.framed, texts.telling):
                 hit = pattern.search(line) if pattern is not None else None
                 if hit is not None:
-                    word = by_text[hit.group(1).decode("latin-1").lower()]
+                    text = texts.ending(line, hit.end())
+                    word = texts.by_text[text]
                     # A device's frame belongs to what is said; the system's is any word of failure before it.
-                    return Reading(word, hit.start(1 if word.family in SYSTEM else 0))
+                    return Reading(word, hit.end() - len(text) if word.family in SYSTEM else hit.start())
         return None
 
     def _numbered(self, line: bytes) -> Reading | None:
@@ -192,8 +214,8 @@ class Vocabulary:
 
     @cached_property
     def _whose_texts(self) -> Callable[[bytes], list[int]]:
-        """Which of `_text_patterns` to try, for a text of theirs is in the line; each of them is a pass of its own."""
-        return which(f"(?i:{'|'.join(map(re2.escape, by_text))})" for _, _, by_text in self._text_patterns)
+        """Which of `_texts_of` to try, for a text of theirs is in the line; each of them is a pass of its own."""
+        return which(f"(?i:{'|'.join(map(re2.escape, texts.by_text))})" for texts in self._texts_of)
 
     @cached_property
     def _number_patterns(self) -> list[tuple[tuple[str, ...], Any]]:
@@ -204,9 +226,9 @@ class Vocabulary:
         return which(pattern for families, pattern in _NUMBERS if set(families) & set(self.families))
 
     @cached_property
-    def _text_patterns(self) -> list[tuple[Any, Any, Mapping[str, Word]]]:
-        """Pattern with a frame, pattern without or None, lower-case text -> word."""
-        found: list[tuple[Any, Any, Mapping[str, Word]]] = []
+    def _texts_of(self) -> list[_Texts]:
+        """Family by family."""
+        found: list[_Texts] = []
         for family in sorted(self.families, key=("hip", *self.families).index):
             by_text: dict[str, Word] = {}
             for word in self.words:
@@ -219,9 +241,9 @@ class Vocabulary:
             long = [text for text in by_text if len(text.split()) >= TELLING_WORDS]
             telling = "|".join(re2.escape(text) for text in sorted(long, key=len, reverse=True))
             between = r"""[^\n]*?(?:[:'"(\[\]=,]|\b\d{1,6}|returned|failed)[ '"]{0,3}"""
-            framed = _compiled(f"(?:{_TEXT_FRAMES[family]}){between}((?i:{every}))")
-            bare = _compiled(rf"((?i:{telling}))") if telling and family not in ("hip", "ucx", "acl") else None
-            found.append((framed, bare, by_text))
+            framed = _compiled(f"(?:{_TEXT_FRAMES[family]}){between}(?i:{every})")
+            bare = _compiled(f"(?i:{telling})") if telling and family not in ("hip", "ucx", "acl") else None
+            found.append(_Texts(framed, bare, by_text, tuple(sorted({len(text) for text in by_text}, reverse=True))))
         return found
 
 
