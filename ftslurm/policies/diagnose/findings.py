@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ftslurm.catalogs.patterns import Found, Pattern
+from ftslurm.catalogs.scanner import asks
 from ftslurm.catalogs.vocabulary import SYSTEM, Word
 from ftslurm.model.devices import Remedy
 from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
@@ -127,9 +128,9 @@ _HOW_ONLY = frozenset({"ofi", "ucx-error", "cannot-alloc", "threads-more", "devi
 # Results that are handed up from call to call: whoever handed them up first has said why.
 _HANDED_UP = frozenset({"hccl", "nccl"})
 # Calls of a network library: what the system says of one is about the network, whatever it means elsewhere.
-_OF_A_NETWORK = re.compile(rb"\b(?:ibv|fi|uct|ucp|psm2?|rdma|efadv|mlx5dv)_[a-z]\w*")
+_is_of_a_network = asks(r"\b(?:ibv|fi|uct|ucp|psm2?|rdma|efadv|mlx5dv)_[a-z]")
 # Calls by which Slurm's programs speak with each other.
-_SLURMS_CALL = re.compile(rb"\bslurm_(?:send|receive|recv|msg|persist|unpack)\w*: ")
+_is_slurms_call = asks(r"\bslurm_(?:send|receive|recv|msg|persist|unpack)\w*: ")
 # Patterns that know of an exception no more than its type: its words may say what it is about.
 _BY_TYPE = {"py-value": "ValueError", "py-assert": "AssertionError", "fortran": "ValueError"}
 
@@ -149,9 +150,9 @@ def _meant(hit: Found, book: Scans) -> Pattern:
     if how_only and of_an_adapter(hit.line):
         told = replace(hit.pattern, error_class=ErrorClass.NETWORK, retriable=Retriable.NO, role=Role.ROOT)
         return replace(told, blame=Blame.NO, remedy=Remedy.FAIL)
-    if hit.pattern.error_class is ErrorClass.STORAGE and _SLURMS_CALL.search(hit.line):
+    if hit.pattern.error_class is ErrorClass.STORAGE and _is_slurms_call(hit.line):
         return replace(hit.pattern, error_class=ErrorClass.NETWORK, blame=Blame.NO)
-    if how_only and hit.pattern.role is Role.ROOT and _OF_A_NETWORK.search(hit.line):
+    if how_only and hit.pattern.role is Role.ROOT and _is_of_a_network(hit.line):
         return replace(hit.pattern, error_class=ErrorClass.NETWORK, blame=Blame.NO)
     if hit.pattern.id == "slurm-launch-fail":
         reason = kind_of_words(hit.line.decode(errors="replace").rpartition(": ")[2])

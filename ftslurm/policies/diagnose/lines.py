@@ -6,6 +6,7 @@ somebody else's log shown in quotation marks. Only where the words are said, by 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -21,11 +22,23 @@ _TRACE_BELOW = b"traceback (most recent"
 LIST_LINES = 12
 
 
-def _compiled(pattern: str) -> Any:
+def _options() -> re2.Options:
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False
-    return re2.compile(pattern.encode(), options)
+    return options
+
+
+def _compiled(pattern: str) -> Any:
+    return re2.compile(pattern.encode(), _options())
+
+
+def _holds(pattern: str) -> Callable[[bytes], bool]:
+    """Does a text hold what the pattern matches? A cascade asks a hundred thousand times, and a set makes no object of its answer."""
+    held = re2.Set.SearchSet(_options())
+    held.Add(pattern.encode())
+    held.Compile()
+    return lambda text: held.Match(text) is not None
 
 
 # What stands between quotation marks and the words, and belongs to them: `RuntimeError: CUDA error: ...`.
@@ -34,33 +47,33 @@ _LEAD = _compiled(
     r"|(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR|INFO) (?:[\w/.]{1,40} ?: ?)?)+"
     r"(?:\[Errno -?\d+\] )?$"
 )
-_OPENED = _compiled(r"""(?:^|[\s(\[{=:,>|])(?:[rbf]?['"]{1,3}|`+|“|\xe2\x80\x9c|\xc2\xab)$""")
+_opens = _holds(r"""(?:^|[\s(\[{=:,>|])(?:[rbf]?['"]{1,3}|`+|“|\xe2\x80\x9c|\xc2\xab)$""")
 # Who quotes, and means it: a logger's JSON, a type's own form (`OSError('...')`), and the libraries that quote what they pass on.
-_PASSED_ON = _compiled(
+_passes_on = _holds(
     r"(?i)(?:\b(?:failure|failed|error|reason|status|exception|what\(\)|code|returned|with|instance of|cause|errstr"
     r"|message|msg|exc|exc_info|detail|stderr)"
     r"""(?: \d+)?['"]?\)?\s*[:=(]?\s*|\w+(?:Error|Exception|Failure|Died)\((?:\d+, )?)\\?['"`]+$"""
 )
 # The GNU tools and C library end with an apostrophe what they begin with a backtick.
 _GNU_QUOTED = _compiled(r"`[^`'\n]*'")
-_IN_A_CALL = _compiled(
+_is_in_a_call = _holds(
     r"\b(?:raise|throw(?: new)?|return|assert|print|printf|echo|log\w*\.\w+|f?puts|console\.\w+)\b"
     r"""[^'"`]*['"`]+$"""
 )
 # How a line of source, of a comment, of a diff or of a quotation begins.
-_SOURCE = _compiled(
+_begins_as_source = _holds(
     r"^\s*(?:#(?:\D|$)|//|/\*|\* |--? |> ?|\$ |>>> |\.\.\. |\+ |@|\||<!--|;;|%)"
     r"|^\s*(?:def|class|import|from|if|elif|else|for|while|return|raise|assert|try|except|with|throw|catch|case|switch"
     r"|function|fn|let|const|var|pub|use|static|print|echo|grep|sed|awk|pattern|regex)\b[^:]*[('\"`=/]"
     r"""|^\s*[\w.\[\]]+ (?:=|\+=|==) |^\s*['"]\w+['"]: ['"]"""
 )
 # What a sentence, a data set or a chat says right before it shows some text.
-_TOLD = _compiled(
+_shows_a_text = _holds(
     r"(?i)(?:^|[^\w-])(?:e\.g\.|i\.e\.|for example|such as|like|called|named|known as|said|says|saying|reads|prints|printed"
     r"|mentions|the words?|the text|the line|means|what is|explains?|question|answer|prompt|response|instruction|input|output"
     r"|sample|text|content|caption|document|article|title|user|assistant)\b:?[ '\"`]*$"
 )
-_HEDGED = _compiled(
+_hedges = _holds(
     r"(?i)\b(?:may|might|could|would|can|should)(?: have| also| still)?"
     r"(?: be| been| lead| cause| result| indicate| mean| happen| get| see| fail| hit)\b"
     r"|\b(?:possibl[ey]|probably|perhaps|maybe|potential(?:ly)?|likely|typically|usually|often|sometimes|commonly)\b"
@@ -69,21 +82,20 @@ _HEDGED = _compiled(
     r"|^\W*(?:please|try|consider|make sure|ensure|check|verify|see|note that|note|hint|tip|refer to|help|usage|advice)\b"
     r"|\bretr(?:y|ies) (?:on|for)\b"
 )
-_GUESSES = _compiled(
+_announces_guesses = _holds(
     r"(?i)\b(?:(?:potential|possible|common|likely|typical|usual|frequent) (?:root )?"
     r"(?:causes?|reasons?|solutions?|fix(?:es)?|issues?)|troubleshooting|reasons? (?:include|are|may)"
     r"|caused by (?:one of|any of)|one of the following|known issues|hints?:|tips?:"
     r"|suggestions?:|things to (?:try|check)|faq|usage:|options:|examples?:)"
 )
-# `asks` gives whether it holds: a line in a cascade is asked a hundred thousand times.
 _is_item = asks(r"\A\s*(?:\(?\d{1,2}[.):]|[-*]|\xe2\x80\xa2)\s|\A\s{2,}\S")
-_MILD = _compiled(
+_has_a_mild_level = _holds(
     r"^(?:[^\n]*?[\s\[(|:]|)(?:WARN(?:ING)?|INFO|DEBUG|TRACE|NOTICE|[\w.]*Warning)"
     r"(?:[\]|:),]| -|\s{1,8}[|\[(-]|\s+\d|\s+[\w.]+:)|^[IW]\d{4} \d\d:|^\[[IW]\b"
 )
-_LIBRARIES = _compiled(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR)")  # the worst that these ever say
-_LIBRARIES_TELL = _compiled(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL|OFI) (?:INFO|TRACE|DEBUG)\b")
-_DEALT_WITH = _compiled(
+_libraries_complain = _holds(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR)")  # the worst that these ever say
+_libraries_inform = _holds(r"\b(?:NCCL|RCCL|HCCL|UCX|MCCL|OFI) (?:INFO|TRACE|DEBUG)\b")
+_tells_a_way_out = _holds(
     r"(?i)\b(?:retrying|will retry|will try again|trying again|retry in|retry \d+ of|attempt \d+ of|falling back|fall back"
     r"|fallback|ignored|ignoring|skipping|skipped|suppressed|recovered|recovering|continuing|non-fatal"
     r"|disabled|using .* instead)\b"
@@ -104,29 +116,29 @@ def _is_said(before: bytes) -> bool:
 
 def is_mild(line: bytes) -> bool:
     """Is it logged below the level of an error, or as something that the program overcame by itself?"""
-    if _LIBRARIES.search(line):
+    if _libraries_complain(line):
         return is_dealt_with(line)
-    if _LIBRARIES_TELL.search(line[:200]):
+    if _libraries_inform(line[:200]):
         return True
-    return _MILD.search(line[:200]) is not None or is_dealt_with(line)
+    return _has_a_mild_level(line[:200]) or is_dealt_with(line)
 
 
 def is_dealt_with(line: bytes) -> bool:
     """Is it about something that the program overcame by itself?"""
-    return _DEALT_WITH.search(line[:1000]) is not None
+    return _tells_a_way_out(line[:1000])
 
 
 def is_source(line: bytes) -> bool:
     """Does it look like a line of a program, of a comment or of a quotation?"""
-    return _SOURCE.search(line[:LOOKED_BACK]) is not None
+    return _begins_as_source(line[:LOOKED_BACK])
 
 
 def _quotes(before: bytes) -> bool:
     lead = _LEAD.search(before)
     outside = before[: lead.start()] if lead else before
-    if _OPENED.search(outside) or _inside(outside):
-        return _PASSED_ON.search(outside) is None or _IN_A_CALL.search(outside) is not None
-    return _TOLD.search(outside) is not None or (outside.strip() != b"" and _SOURCE.search(outside) is not None)
+    if _opens(outside) or _inside(outside):
+        return not _passes_on(outside) or _is_in_a_call(outside)
+    return _shows_a_text(outside) or (outside.strip() != b"" and _begins_as_source(outside))
 
 
 def _inside(outside: bytes) -> bool:
@@ -141,10 +153,10 @@ def is_guessed(before: bytes) -> bool:
 
 
 def _guesses(before: bytes) -> bool:
-    if _GUESSES.search(before):
+    if _announces_guesses(before):
         return True
     sentence = before[max(before.rfind(b". "), before.rfind(b"; "), before.rfind(b"! ")) + 1 :]
-    return _HEDGED.search(sentence) is not None
+    return _hedges(sentence)
 
 
 def _in_a_list(text: bytes, offset: int, line: bytes) -> bool:
@@ -158,7 +170,7 @@ def _in_a_list(text: bytes, offset: int, line: bytes) -> bool:
         above = text[begin : max(begin, end - 1)]
         if _TRACE_BELOW in above[:LOOKED_BACK].lower():
             return False  # CANN's, below its possible causes and solutions: what follows has happened
-        if _GUESSES.search(above[:LOOKED_BACK]):
+        if _announces_guesses(above[:LOOKED_BACK]):
             return True
         if begin == 0 or (above.strip() and not _is_item(above[:80])):
             return False

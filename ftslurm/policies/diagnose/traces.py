@@ -70,7 +70,9 @@ def plain(text: str) -> bytes:
     """The text without colours, and with the line breaks that a JSON logger had escaped."""
     if "\x1b" in text:
         text = _COLOURS.sub("", text)
-    return text.replace("\\n", "\n ").encode(errors="replace")
+    if "\\" in text:  # one character is found much faster than two
+        text = text.replace("\\n", "\n ")
+    return text.encode(errors="replace")
 
 
 def outline(text: bytes) -> Outline:
