@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 import re2
 
-from ftslurm.catalogs.scanner import asks, which
+from ftslurm.catalogs.scanner import which
 
 # A text of so many words says by itself what it is; shorter ones (`out of memory`) need a frame.
 TELLING_WORDS = 4
 # Families that the operating system or a library over it prints, for any reason: read after all patterns.
 SYSTEM = frozenset({"errno"})
+# What `_holds` says of a line that holds any name; texts follow.
+_NAME = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,8 @@ class Vocabulary:
     def _read(self, line: bytes) -> Reading | None:
         if self._only_numbers:
             return self._numbered(line)
-        found = self._named(line) or self._in_words(line)
+        held = self._holds(line)
+        found = (self._named(line) if _NAME in held else None) or self._in_words(line, held)
         return found or (self._numbered(line) if self._only_numbers is None else None)
 
     def code(self, words: str) -> Word | None:
@@ -173,16 +176,13 @@ class Vocabulary:
         ]
 
     def _named(self, line: bytes) -> Reading | None:
-        if not self._holds_a_name(line):
-            return None
         for hit in self._name_pattern.finditer(line):
             if word := self._by_name.get(hit.group().decode("latin-1")):
                 return Reading(word, hit.start())
         return None
 
-    def _in_words(self, line: bytes) -> Reading | None:
-        for number in self._whose_texts(line):
-            texts = self._texts_of[number]
+    def _in_words(self, line: bytes, held: Iterable[int]) -> Reading | None:
+        for texts in (self._texts_of[number] for number in held if number != _NAME):
             for pattern in (texts.framed, texts.telling):
                 hit = pattern.search(line) if pattern is not None else None
                 if hit is not None:
@@ -208,14 +208,11 @@ class Vocabulary:
         return _compiled("|".join(_NAMES[family] for family in self.families))
 
     @cached_property
-    def _holds_a_name(self) -> Callable[[bytes], bool]:
-        """Asked first: it is one pass over the line, whatever stands there that only looks like a name."""
-        return asks(*(re2.escape(name) for name in self._by_name))
-
-    @cached_property
-    def _whose_texts(self) -> Callable[[bytes], list[int]]:
-        """Which of `_texts_of` to try, for a text of theirs is in the line; each of them is a pass of its own."""
-        return which(f"(?i:{'|'.join(map(re2.escape, texts.by_text))})" for texts in self._texts_of)
+    def _holds(self) -> Callable[[bytes], list[int]]:
+        """Asked first, one pass over the line, whatever stands there that only looks like a name or a frame: is a name in it
+        (_NAME), and a text of which of `_texts_of`?"""
+        names = "|".join(map(re2.escape, self._by_name))
+        return which([names, *(f"(?i:{'|'.join(map(re2.escape, texts.by_text))})" for texts in self._texts_of.values())])
 
     @cached_property
     def _number_patterns(self) -> list[tuple[tuple[str, ...], Any]]:
@@ -226,8 +223,8 @@ class Vocabulary:
         return which(pattern for families, pattern in _NUMBERS if set(families) & set(self.families))
 
     @cached_property
-    def _texts_of(self) -> list[_Texts]:
-        """Family by family."""
+    def _texts_of(self) -> Mapping[int, _Texts]:
+        """Family by family, numbered from _NAME + 1 on."""
         found: list[_Texts] = []
         for family in sorted(self.families, key=("hip", *self.families).index):
             by_text: dict[str, Word] = {}
@@ -244,7 +241,7 @@ class Vocabulary:
             framed = _compiled(f"(?:{_TEXT_FRAMES[family]}){between}(?i:{every})")
             bare = _compiled(f"(?i:{telling})") if telling and family not in ("hip", "ucx", "acl") else None
             found.append(_Texts(framed, bare, by_text, tuple(sorted({len(text) for text in by_text}, reverse=True))))
-        return found
+        return dict(enumerate(found, start=_NAME + 1))
 
 
 def _compiled(pattern: str) -> Any:

@@ -15,8 +15,8 @@ a failed collective).
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from bisect import bisect_right
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Protocol
@@ -26,7 +26,7 @@ from ftslurm.model.devices import Fault, FaultClass
 from ftslurm.model.exits import ExitStatus, signal_name
 from ftslurm.model.text import visible
 from ftslurm.model.values import dataclass
-from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, RankEnd, Retriable, Role, Suspect, Verdict
+from ftslurm.model.verdict import Blame, Confidence, ErrorClass, Lead, Piece, RankEnd, Retriable, Role, Suspect, Verdict
 from ftslurm.policies.diagnose.contrast import without_control
 from ftslurm.policies.diagnose.findings import Finding, ends_of_runs
 from ftslurm.policies.diagnose.launchers import (
@@ -312,17 +312,33 @@ def _excerpt(hit: Finding) -> str:
 
 def _marked(end: RankEnd, hits: list[Hit]) -> list[Hit]:
     """Marks hits as overcome if the rank printed ordinary lines for a while afterwards; never the last hit of a failed rank."""
-    if not hits:
-        return hits
     times = [hit.at for hit in hits]
-    spoken = sorted(piece.at for piece in end.output for line in _first_lines(piece.text) if line.strip())
+    lines = _LinesAhead(end.output)
     marked = []
     for number, hit in enumerate(hits, start=1):
         later = bisect_right(times, hit.at + OVERCOME_S)
         until = (times[later] if later < len(times) else end.at or float("inf")) - BURST_S
-        went_on = bisect_left(spoken, until) - bisect_right(spoken, hit.at + OVERCOME_S)
-        marked.append(replace(hit, overcome=went_on >= 2 and not (hit.own and number == len(hits))))
+        went_on = lines.second_after(hit.at + OVERCOME_S) < until
+        last_words = hit.own and number == len(hits)
+        marked.append(replace(hit, overcome=True) if went_on and not last_words else hit)
     return marked
+
+
+class _LinesAhead:
+    """When a rank printed lines. It is asked for ever later times, and so reads each piece once at most, mostly only a few."""
+
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self._pieces = iter(sorted(pieces, key=lambda piece: piece.at))
+        self._ahead: deque[float] = deque()
+
+    def second_after(self, at: float) -> float:
+        """When the second line after `at` was printed; infinity if there is none."""
+        while self._ahead and self._ahead[0] <= at:
+            self._ahead.popleft()
+        while len(self._ahead) < 2 and (piece := next(self._pieces, None)) is not None:
+            if piece.at > at:
+                self._ahead.extend(piece.at for line in _first_lines(piece.text) if line.strip())
+        return self._ahead[1] if len(self._ahead) >= 2 else float("inf")
 
 
 def _first_lines(text: str) -> list[str]:

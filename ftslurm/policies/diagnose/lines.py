@@ -34,7 +34,7 @@ def _compiled(pattern: str) -> Any:
 
 
 def _holds(pattern: str) -> Callable[[bytes], bool]:
-    """Does a text hold what the pattern matches? A cascade asks a hundred thousand times, and a set makes no object of its answer."""
+    """Does a text hold what the pattern matches? A cascade asks a hundred thousand times, and a set's answer makes no object."""
     held = re2.Set.SearchSet(_options())
     held.Add(pattern.encode())
     held.Compile()
