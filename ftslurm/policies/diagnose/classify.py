@@ -19,6 +19,8 @@ from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from itertools import accumulate
+from operator import attrgetter
 from typing import Protocol
 
 from ftslurm.catalogs.patterns import ExitMeaning, Found, Pattern
@@ -290,10 +292,7 @@ def _hits(end: RankEnd, book: Book) -> list[Hit]:
         if not pieces:
             continue
         texts = [plain(piece.text) for piece in pieces]
-        begins, total = [], 0
-        for text in texts:
-            begins.append(total)
-            total += len(text)
+        begins = list(accumulate(map(len, texts[:-1]), initial=0))
         for hit in ends_of_runs(b"".join(texts), book):
             piece = pieces[bisect_right(begins, hit.offset) - 1]
             found.append(Hit(end, piece.at, _excerpt(hit), hit.pattern, False, visible(hit.place), hit.mild, hit.settled))
@@ -328,17 +327,23 @@ class _LinesAhead:
     """When a rank printed lines. It is asked for ever later times, and so reads each piece once at most, mostly only a few."""
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
-        self._pieces = iter(sorted(pieces, key=lambda piece: piece.at))
+        self._pieces = sorted(pieces, key=_printed_at)
+        self._read = 0  # pieces that were read or passed over
         self._ahead: deque[float] = deque()
 
     def second_after(self, at: float) -> float:
         """When the second line after `at` was printed; infinity if there is none."""
         while self._ahead and self._ahead[0] <= at:
             self._ahead.popleft()
-        while len(self._ahead) < 2 and (piece := next(self._pieces, None)) is not None:
-            if piece.at > at:
-                self._ahead.extend(piece.at for line in _first_lines(piece.text) if line.strip())
+        self._read = bisect_right(self._pieces, at, lo=self._read, key=_printed_at)
+        while len(self._ahead) < 2 and self._read < len(self._pieces):
+            piece = self._pieces[self._read]
+            self._ahead.extend(piece.at for line in _first_lines(piece.text) if line.strip())
+            self._read += 1
         return self._ahead[1] if len(self._ahead) >= 2 else float("inf")
+
+
+_printed_at = attrgetter("at")
 
 
 def _first_lines(text: str) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import re2
@@ -206,9 +207,16 @@ def of_an_adapter(line: bytes) -> bool:
 
 def kind_of_words(words: str) -> Kind | None:
     """What an error with these words is about; None if they do not tell."""
-    looked = words[:LOOKED_CHARS]
+    return _kind_of(words[:LOOKED_CHARS])
+
+
+# What fails on one rank mostly fails on all of them, in the same words.
+@lru_cache(maxsize=256)
+def _kind_of(looked: str) -> Kind | None:
     spelled = _IN_NAMES.sub(r"\1 \2", looked).replace("_", " ")
-    return next((kind for pattern, kind in _ROWS if pattern.search(looked) or pattern.search(spelled)), None)
+    # As bytes: of a str RE2's wrapper makes bytes anew for each of the rows.
+    ways = [way.encode() for way in dict.fromkeys((looked, spelled))]
+    return next((kind for pattern, kind in _ROWS if any(pattern.search(way) for way in ways)), None)
 
 
 def kind_of_error(type_name: str, message: str) -> Kind | None:
