@@ -67,6 +67,8 @@ _ASKED_OF_ITSELF = 128 + 15
 # As a shell passes on a signal: 128 and its number.
 SHELLS_OWN = range(128, 160)
 _ABORT_PASSED_ON = SHELLS_OWN.start + 6
+# A shell's for a command that it cannot run.
+_NO_COMMAND = frozenset({126, 127})
 
 # What is missing or closed on one node only, while the ranks of others got further: that node's mount or installation.
 _NODES_SETUP = frozenset({
@@ -100,6 +102,16 @@ _COLLECTIVE = re.compile(r"SeqNum=(\d{1,12}), OpType=(\w{1,40})(?:, NumelIn=(\d{
 _OF_A_PEER = re.compile(r"(?i)\b(?:peer|remote|recv|send|closed)\b|\b(?:connect|time|socket|proxy)|\bretcode\b")
 # Exceptions about something missing because it could not be created.
 _REACTIONS = frozenset({"py-name", "py-type"})
+# Patterns on what the system answered, which does not tell what it was asked for.
+_HOW_ONLY = frozenset({"threads-more"})
+_OF_A_PROCESS = re.compile(r"(?i)thread|fork|process|spawn")
+# An accelerator's runtime was called wrongly, whatever the device's code would mean by itself.
+_WRONG_CALL = re.compile(
+    r"(?i)\b(?:argument|parameter|device id)s? (?:is|are) (?:invalid|wrong|illegal)\b|\binvalid (?:argument|parameter|device id)"
+)
+# A shell misses a command, and goes on: a helper's, unless the status says that it was the rank's own.
+_COMMAND = "user-perm-exec"
+_HELPER = re.compile(r"^(?:\S+: ){0,2}(?:line \d+: )?\S+: (?:command )?not found$")
 # Patterns that tell who complains, but not about what.
 _GENERAL = frozenset({"nccl-warn"})
 # Classes that a program can cause on every rank by itself.
@@ -295,7 +307,8 @@ def _hits(end: RankEnd, book: Book) -> list[Hit]:
         begins = list(accumulate(map(len, texts[:-1]), initial=0))
         for hit in ends_of_runs(b"".join(texts), book):
             piece = pieces[bisect_right(begins, hit.offset) - 1]
-            found.append(Hit(end, piece.at, _excerpt(hit), hit.pattern, False, visible(hit.place), hit.mild, hit.settled))
+            told = Hit(end, piece.at, _excerpt(hit), hit.pattern, False, visible(hit.place), hit.mild, hit.settled)
+            found.append(replace(told, pattern=replace(hit.pattern, defers=True)) if _helpers(told) else told)
     found.sort(key=lambda hit: hit.at)
     return _marked(end, found)
 
@@ -374,11 +387,14 @@ def _by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit])
         error_class, retriable, confirm = ErrorClass.USER_CODE, Retriable.NO, max(1, confirm)
     elif p.id in _ASKED_FOR and (everywhere or len({end.node for end in ends}) == 1):
         error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
-    elif everywhere and error_class is ErrorClass.USER_CODE:
+    elif everywhere and (error_class is ErrorClass.USER_CODE or (error_class is ErrorClass.OOM and p.blame is Blame.NO)):
         retriable = Retriable.NO
+    called_wrongly = first.pattern.error_class is ErrorClass.HARDWARE and _WRONG_CALL.search(_beside(first, hits)) is not None
+    if called_wrongly:
+        error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
     if (kind := _by_words_beside(first, hits)) is not None:
         error_class, retriable = kind.error_class, kind.retriable
-    suspects = () if everywhere else _suspects((hit for hit in roots if hit.pattern.id == p.id), roots)
+    suspects = () if everywhere or called_wrongly else _suspects((hit for hit in roots if hit.pattern.id == p.id), roots)
     if p.id in _SHARED_FILES and not of_the_node(first.line) and not _one_node(same, ends):
         suspects = ()
     complained = _complained_first(first, hits)
@@ -412,10 +428,22 @@ def _by_words_beside(root: Hit, hits: Sequence[Hit]) -> Kind | None:
     whose words tell nothing."""
     if root.pattern.defers and root.pattern.error_class is ErrorClass.UNKNOWN:
         return kind_of_words(_beside(root, hits))
+    if root.pattern.id in _HOW_ONLY and not _OF_A_PROCESS.search(root.line):
+        kind = kind_of_words(_led_to(root, hits))
+        return kind if kind and kind.error_class is ErrorClass.NETWORK else None
+    if _helpers(root):
+        return kind_of_words(_beside(root, hits))
     reaction = not root.pattern.pattern or root.pattern.id in _REACTIONS
     if reaction and root.pattern.error_class is ErrorClass.USER_CODE and not kind_of_words(root.line):
         return kind_of_words(_led_to(root, hits))
     return None
+
+
+def _helpers(hit: Hit) -> bool:
+    """Is it a shell's word on a command that the rank went on without?"""
+    status = hit.end.status
+    own = status is not None and (status.code in _NO_COMMAND or not failed(hit.end))
+    return hit.pattern.id == _COMMAND and not own and _HELPER.search(hit.line) is not None
 
 
 def _complained_first(first: Hit, hits: Sequence[Hit]) -> list[Hit]:
@@ -522,12 +550,15 @@ def _by_symptoms(ends: Sequence[RankEnd], symptoms: Sequence[Hit]) -> Verdict:
     evidence = [suspect.why if complained else f"{suspect.why}; {first}" for suspect in suspects]
     evidence += [_with_own_words(first, symptoms), *others]
     error_class = first.pattern.error_class
+    retriable = first.pattern.retriable
     kind = kind_of_words(first.line.split(" ... ")[-1])
     if kind and kind.error_class is ErrorClass.NETWORK and error_class in (ErrorClass.UNKNOWN, ErrorClass.NETWORK):
         # No rank failed for another reason, so this is what they all report.
         error_class = kind.error_class
+        if kind.retriable is Retriable.NO and not _no_other_node(_ranks_of(hit for hit in symptoms if hit.own), ends):
+            retriable = Retriable.NO  # a set-up that stays as it is, and other nodes may have another
     return Verdict(
-        error_class, first.pattern.retriable, Confidence.WEAK, first.pattern.id,
+        error_class, retriable, Confidence.WEAK, first.pattern.id,
         f"{first.pattern.name} ({first}); a consequence; its cause was not seen", suspects, tuple(evidence[:EVIDENCE_LINES]),
         shown={} if suspects or waited else _places(_ranks_of(hit for hit in symptoms if hit.pattern is first.pattern)),
         lead=Lead(

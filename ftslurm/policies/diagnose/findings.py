@@ -20,7 +20,7 @@ from ftslurm.model.verdict import Blame, ErrorClass, Retriable, Role
 from ftslurm.policies.diagnose.launchers import root_cause
 from ftslurm.policies.diagnose.lines import is_dealt_with, is_evidence, is_mild
 from ftslurm.policies.diagnose.traces import Raised, outline
-from ftslurm.policies.diagnose.values import MEANS
+from ftslurm.policies.diagnose.values import MEANS, in_a_cache
 from ftslurm.policies.diagnose.wording import kind_of_error, kind_of_words, of_an_adapter
 
 # The lines below an exception belong to its message until an empty one; at most so many bytes.
@@ -142,9 +142,10 @@ def _by_its_values(hit: Found, book: Scans) -> Found:
 
 
 def _meant(hit: Found, book: Scans) -> Pattern:
-    look, meaning = MEANS.get(hit.pattern.id, (None, ""))
-    if look is not None and look(hit.line.decode(errors="replace")):
-        return book.named(meaning) or hit.pattern
+    if meant := MEANS.get(hit.pattern.id):
+        line = hit.line.decode(errors="replace")
+        if meaning := next((meaning for look, meaning in meant if look(line)), ""):
+            return book.named(meaning) or hit.pattern
     passed_on = hit.pattern.id in _HOW_ONLY or hit.pattern.defers or hit.pattern.role is Role.SYMPTOM
     how_only = passed_on or (hit.word is not None and hit.word.family in SYSTEM)
     if how_only and of_an_adapter(hit.line):
@@ -255,11 +256,13 @@ def _is_known(raised: Raised, hits: Sequence[Found], text: bytes) -> bool:
 # Types of errors by what they are about, of whatever library. Else it is the program: nearly all that no pattern knows are.
 _KINDS = (
     (re.compile(r"(?:^|\.)(?:requests|urllib3?|httpx|aiohttp|http|socket|ssl|grpc|botocore)\b.*\.|(?:Connect\w*|Timeout|TimedOut|TimeoutError|"
-                r"RpcError|HTTPError|HTTPStatusError|Unavailable|(?:Aborted|Unavailable|DeadlineExceeded)Error|Comm\w*Closed\w*|ConnectionClosed\w*|gaierror|SSLError|ProxyError|ProtocolError)$"),
+                r"RpcError|Comm(?:unication)?Error|HTTPError|HTTPStatusError|Unavailable|(?:Aborted|Unavailable|DeadlineExceeded)Error|Comm\w*Closed\w*|ConnectionClosed\w*|gaierror|SSLError|ProxyError|ProtocolError)$"),
      ErrorClass.NETWORK, Retriable.YES),
     (re.compile(r"(?:Unpickling\w*|Decode\w*|BadZipFile|ReadError|Arrow\w+|UnidentifiedImage\w*|Corrupt\w*|Parser?Error|FormatError|zlib\.error|LZMAError)$"),
      ErrorClass.DATA, Retriable.NO),
 )  # fmt: skip
+# What the words of an error of a connection may say that its type does not.
+_ANSWERS = frozenset({ErrorClass.USER_CODE, ErrorClass.NETWORK})
 _ABORTS = re.compile(r"^(?:std::|c10::|terminate|boost::|mlir::|xla::)")
 _NAME_CHARS = re.compile(r"[^\w.:<>$-]+")
 
@@ -280,6 +283,7 @@ _READS_A_FILE = re.compile(
     r"|numpy/lib/\w+)\.pyx?:\d+$"
 )
 _NOT_AS_EXPECTED = re.compile(r"(?i)\bexpected\b.{1,80}\bgot\b|\bwrong size\b")
+_NOT_THERE = re.compile(r"(?i)\bno such file|\bnot found\b|\bdoes not exist")
 # Waited in vain for what the cluster does not have.
 _ASKED_TOO_MUCH = re.compile(r"(?i)\benough resources\b|\bresources? (?:requested|available)\b")
 # Types that only report the end of another process.
@@ -287,6 +291,8 @@ _OF_ANOTHER = re.compile(
     r"(?:^|\.)(?:CalledProcessError|ChildFailedError|Process\w*Exception|BrokenProcessPool|WorkerCrashed\w*|ActorDied\w*"
     r"|RayActorError|TerminatedWorkerError|CheckpointException|SubprocException|TaskFailedException|CompositeException|RemoteException|CapturedException)$"
 )
+# Of these, those of a process that is gone without a word: it may have been killed, or its node lost.
+_VANISHED = re.compile(r"(?:^|\.)(?:BrokenProcessPool|WorkerCrashed\w*|ActorDied\w*|RayActorError|TerminatedWorkerError)$")
 
 
 def _unknown(raised: Raised, text: bytes) -> Finding:
@@ -308,10 +314,17 @@ def unlisted(raised: Raised) -> Pattern:
             break
         if kinds.search(raised.kind):
             error_class, retriable = this_class, this_retriable
+            told = kind_of_words(raised.message) if this_class is ErrorClass.NETWORK else None
+            if told and told.retriable is Retriable.NO and told.error_class in _ANSWERS:
+                error_class, retriable = told.error_class, told.retriable  # it was reached, and answered
             break
     else:
         if kind := kind_of_error(raised.kind, raised.message) or kind_of_words(raised.kind):
             error_class, retriable = kind.error_class, kind.retriable
+        elif _VANISHED.search(raised.kind):
+            error_class, retriable = ErrorClass.UNKNOWN, Retriable.YES
+        elif in_a_cache(raised.message) and _NOT_THERE.search(raised.message):
+            error_class, retriable = ErrorClass.STORAGE, Retriable.YES  # others were at work there
         elif _READS_A_FILE.search(raised.deepest) and _NOT_AS_EXPECTED.search(raised.message):
             error_class = ErrorClass.DATA
         elif _ABORTS.search(raised.kind):

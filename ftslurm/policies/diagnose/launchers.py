@@ -108,7 +108,8 @@ _GIVES_UP = _compiled(
     r"|times out|program (?:will|has to|had to) (?:terminate|abort|exit|stop)"
     r"|bad (?:address|file)|broken|overflow|corrupt(?:ed)?|illegal|exit code|not true|timed out"
     r"|time-?out|exiting|rejected|neither|does not exist|fault|unreachable|unavailable|unrecognized|undefined|mismatch"
-    r"|halted|MPI_ABORT|disallowed|(?:does|do|did) not (?:match|fit|agree)|not (?:permitted|allowed)"
+    r"|halted|MPI_ABORT|disallowed|severe|not enough|\w*max\w*(?: \w+){0,4} reached"
+    r"|limit (?:\w+ )?reached|(?:does|do|did) not (?:match|fit|agree)|not (?:permitted|allowed)"
     r"|non-ok-status|insufficient|incompatible|violation|lost|no (?:module|available|free|valid|matching|usable|suitable)"
     r"|(?:NCCL|RCCL|HCCL|UCX|MCCL) (?:WARN|ERROR))\b"
     r"|(?-i:^(?:\S{4,40} )?\d\d:\d\d:\d\d\.\d{1,9}: +[EF] +[\w./-]{1,120}:\d+\] |^[EF]\d{4} \d\d:\d\d:)"  # glog's levels
@@ -147,9 +148,11 @@ _VAGUE = _compiled(
     r"|(?:\s-|\.\.|:)\s*fail(?:ed|ure)\W*$"  # how a table of steps says it
     r"|^\W*(?:fatal|error)\w* (?:called|detected|condition|termination)\b(?: from file\b.*)?\W*$"
     r"|\b(?:could not|cannot|failed to|unable to) (?:remove|delete|clean)\b"
+    # A manager of workflows says first which of its steps has failed, and why it was to run.
+    r"|\berror (?:executing|running|submitting) (?:process|rule|step|task|job|stage)|\bjob execution failed\b|^\W*reason: "
     r"|\bprinting (?:contents of |enroot )?log file\b|\bthis failure appears to be\b|\bfailed for some reason\b"
     r"|^\W*\[Error\]: |^\W*rectify the fault"  # torch_npu's, the same for every error of a kind
-    r"|^\W*(?:fatal|error|errors|failed|failure|exception|aborted|aborting|exiting)\W*$"
+    r"|^\W*(?:(?:command|standard|process) )?(?:fatal|error|errors|failed|failure|exception|aborted|aborting|exiting)\W*$"
 )
 # What a program of Slurm ends itself with; its errors before are on the way there.
 _FATAL = _compiled(r"^\w+: fatal: ")
@@ -297,6 +300,10 @@ def _marked_from(lines: Sequence[str], number: int) -> int:
     return begun
 
 
+# `--> Returned "Unreachable" (-12) instead of "Success" (0)`: what the call above gave back.
+_GIVES_MORE = re.compile(r"\s*-->\s+\S")
+
+
 def _shown(lines: Sequence[str], number: int) -> str:
     """The line with what it announces: the one below, or the deepest of its stack."""
     begun, ended = min(_begun(lines, number, WRAPPED_CHARS), _marked_from(lines, number)), _ended(lines, number)
@@ -305,7 +312,7 @@ def _shown(lines: Sequence[str], number: int) -> str:
         return f"{shown[: SHOWN_CHARS // 2]} ... {deepest}" if deepest not in shown else shown
     if len(shown) > SHOWN_CHARS and (found := _ERROR_IN.search(shown.encode("latin-1", "replace"), SHOWN_CHARS // 2)):
         return f"{shown[: SHOWN_CHARS // 2 - 5]} ... {shown[found.start() :]}"
-    if shown.endswith(":") and ended + 1 < len(lines):
+    if ended + 1 < len(lines) and (shown.endswith(":") or _GIVES_MORE.match(lines[ended + 1])):
         return f"{shown} {lines[ended + 1].strip()}"
     return shown
 

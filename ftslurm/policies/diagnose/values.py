@@ -13,12 +13,15 @@ _MINE = re.compile(rf"this process has {_SIZE} memory in use|{_SIZE} reserved in
 _OTHERS = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
 _LESS_THAN_WANTED = re.compile(r"Free memory on device .{0,60}is less than desired")
 _AMOUNT = re.compile(r"tried to allocate \d|\ballocate \d[\d.]* ?(?:[KMGT]i?B|bytes)|\bsize \d+ (?:bytes )?too large")
+# The driver's own word, where a library that takes care of memory would name the amount: not even a start fitted beside others.
+_OF_THE_DRIVER = re.compile(r"(?:CUDA|HIP)(?: driver| runtime)? error: out of memory|CUDA_ERROR_OUT_OF_MEMORY")
+_STREAM = re.compile(r"<Pipe\b|\bpipe:|\b(?:https?|s3|gs|hdfs|oss)://")
 _WORLD = re.compile(r"world_size=(\d{1,9}), worker_count=(\d{1,9})")
 _PORT = re.compile(r"(?:\]:|\bport[ :=]{1,3}|:)(\d{2,5})\b")
 _PATH = re.compile(r"(?:'|\"|: |^|\s)(/[^\s'\":,;)]{2,300})")
 _CACHE = re.compile(
     r"/\.triton/|/triton_?cache|torchinductor|torch_extensions|/\.nv/ComputeCache|torch_compile_cache|kernel_meta"
-    r"|/neuron-compile-cache|/modules/transformers_modules|jax_?cache"
+    r"|/neuron-compile-cache|/modules/transformers_modules|jax_?cache|/\.julia/compiled/"
     r"|/\.cache/(?:torch|vllm|flashinfer|huggingface|tilelang|deep_gemm)|\.lock$"
 )
 _OF_THE_NODE = re.compile(
@@ -49,6 +52,16 @@ def asked_for_too_much(line: str) -> bool:
     return _AMOUNT.search(line) is not None
 
 
+def refused_by_the_driver(line: str) -> bool:
+    """Did the driver itself refuse a device's memory, before any library that would name the amount took some?"""
+    return _OF_THE_DRIVER.search(line) is not None
+
+
+def from_a_stream(line: str) -> bool:
+    """Was it read over a connection, which breaks off where a file on a disk would be broken?"""
+    return _STREAM.search(line) is not None
+
+
 def too_many_joined(line: str) -> bool:
     found = _WORLD.search(line)
     return found is not None and int(found.group(2)) > int(found.group(1))
@@ -77,12 +90,16 @@ def of_the_node(line: str, device: bool = False) -> bool:
     return path.startswith("/dev/") if device else _OF_THE_NODE.search(path) is not None or _TEMPORARY in line
 
 
-# Pattern -> (what to look at, what it means if so).
-MEANS: dict[str, tuple[Callable[[str], bool], str]] = {
-    **dict.fromkeys(("cuda-oom", "hip-oom", "npu-oom", "py-value"), (held_by_another, "gpu-memory-taken")),
-    **dict.fromkeys(("file-missing", "file-race", "io-error", "stale-nfs"), (in_a_cache, "cache-race")),
-    "cannot-alloc": (asked_for_too_much, "alloc-refused"),
-    "store-barrier": (too_many_joined, "world-overfull"),
+_TAKEN = (held_by_another, "gpu-memory-taken")
+_IN_A_CACHE = (in_a_cache, "cache-race")
+# Pattern -> (what to look at, what it means if so), the first that fits counts.
+MEANS: dict[str, tuple[tuple[Callable[[str], bool], str], ...]] = {
+    **dict.fromkeys(("npu-oom", "py-value"), (_TAKEN,)),
+    **dict.fromkeys(("cuda-oom", "hip-oom"), (_TAKEN, (refused_by_the_driver, "gpu-memory-none"))),
+    **dict.fromkeys(("file-missing", "file-race", "io-error", "stale-nfs"), (_IN_A_CACHE,)),
+    **dict.fromkeys(("data-broken", "ckpt-corrupt"), ((from_a_stream, "stream-cut"),)),
+    "cannot-alloc": ((asked_for_too_much, "alloc-refused"),),
+    "store-barrier": ((too_many_joined, "world-overfull"),),
 }
 
 

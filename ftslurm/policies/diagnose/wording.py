@@ -77,6 +77,11 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
         ),
         (r"\bexecv\w* error\b", ErrorClass.USER_CODE, Retriable.NO),
         (_ADAPTER, ErrorClass.NETWORK, Retriable.NO),
+        (  # certificates and protocols are as they are set up
+            r"\bcertificate\b.{0,20}\b(?:verify|expired|not trusted|unknown)|\bself.signed certificate"
+            r"|\bunknown (?:ca|authority)\b|\bssl3?\b.{0,60}\bwrong version number",
+            ErrorClass.NETWORK, Retriable.NO,
+        ),
         (r"(?-i:\b(?:UNAVAILABLE|DEADLINE_EXCEEDED|ABORTED|CANCELLED|UNKNOWN_HOST)\b)", ErrorClass.NETWORK, Retriable.YES),
         (r"(?-i:\bRESOURCE_EXHAUSTED\b)", ErrorClass.OOM, Retriable.NO),
         (r"(?-i:\bDATA_LOSS\b)", ErrorClass.DATA, Retriable.NO),
@@ -109,7 +114,7 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|full|exhausted)\b"
             r"|\b(?:cannot|can't|could not|couldn't|unable to|fail\w* to|failed) (?:m?alloc\w*|reserve)"
             r"|\bm?alloc\w*(?:\(\))? fail|\bmemory\b.{0,30}\bfail"
-            r"|\bmore than total mem",
+            r"|\bmore than total mem|\bworker\b.{0,60}\bby signal: (?:killed|bus error)",
             ErrorClass.OOM, Retriable.NO,
         ),
         (
@@ -123,7 +128,7 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|\b(?:input/output|i/o|io) (?:error|fail)|\bstale\b|\b(?:error|fail\w*|unable|cannot|could not"
             r"|couldn't)\b(?: \w+){0,3} (?:writ\w+|sav\w+|flush\w*|sync\w*"
             r"|upload\w*)\b|\b(?:write|writing|save|saving|flush|upload)\b(?: \S+){0,3} fail|\b(?:s3|gs|hdfs"
-            r"|oss)://|\bbucket\b|\bobject store",
+            r"|oss)://|\bbuckets?(?:$|[^\w# ]| [^#\d])|\bobject store",
             ErrorClass.STORAGE, Retriable.YES,
         ),
         (
@@ -142,7 +147,7 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
         (  # one that does not fit stays so, one that is away comes back
             r"\blicen[cs]e\b.{0,60}\b(?:not valid|invalid|expired|does not (?:support|cover|allow))"
             r"|\b(?:invalid|expired) licen[cs]e"
-            r"|\bnot in (?:the )?(?:authori[sz]ed|allowed)\b",
+            r"|\bnot in (?:the )?(?:authori[sz]ed|allowed)\b|\blicensing pool\b|\bno such feature\b",
             ErrorClass.UNKNOWN, Retriable.NO,
         ),
         (r"\blicen[cs](?:e|es|ing)\b", ErrorClass.UNKNOWN, Retriable.YES),
@@ -157,7 +162,7 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"\bconnection (?:\w+ ){0,2}(?:reset|refused|closed|lost|aborted|timed out|timeout|failed|error"
             r"|broken|dropped|terminated)|\b(?:reset|closed|refused|terminated) by (?:the )?(?:remote|peer|server)"
             r"|\b(?:cannot|can't|could not|couldn't|unable to|fail\w* to|failed) (?:\w+ ){0,3}(?:connect|reach"
-            r"|contact|resolve|communicate|bind to|download|fetch)|\bconnect(?:ing)?(?: to \S+)? (?:failed|timed out)"
+            r"|contact|resolve|communicate|bind to|download|fetch)|\bconnect(?:ing)?(?:\(\))?(?: to \S+)? (?:failed|timed out)"
             r"|\b(?:lost|losing|no) (?:the )?(?:communication|connection|contact|heartbeat|link)|\bunreachable"
             r"|\bno route|\bbroken pipe|\bgot read error|\bsocket\b.{0,30}\b(?:error|closed|fail|timed)"
             r"|\bheartbeat|\b(?:remote|peer)\b.{0,30}\b(?:closed|exited|gone|disconnect|died|lost|fail)"
@@ -166,14 +171,16 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|down|closed|lost)|\bsocket tim(?:ed|es) out|\b(?:libfabric|rdma|infiniband|roce|efa)\b.{0,80}\berr(?:or)?\b"
             r"|\btimed out waiting for (?:\w+ ){0,4}(?:node|host|worker|peer|client|server|rank|task)s?\b"
             r"|\bendpoint\b.{0,60}\btimeout\b|\bdaemon\b.{0,80}\b(?:communicat|contact|connect)\w*"
-            r"|\brendezvous (?:timeout|connection) error",
+            r"|\brendezvous (?:timeout|connection) error|\bretry (?:count|counter|limit)\b.{0,20}\bexceeded"
+            r"|\bmarked (?:as )?(?:dead|lost|gone)\b",
             ErrorClass.NETWORK, Retriable.YES,
         ),
         (
             r"\btask launch\b.{0,60}\bfailed|\bcollective\b.{0,80}\btime-?d?[ -]?out"
-            r"|\btemporar(?:y|ily)\b|\btry again\b|\bpre-?empt|\b(?:device|resource|port"
+            r"|\btemporar(?:y|ily)\b|\btry again\b|\boverloaded\b|\bpre-?empt|\b(?:device|resource|port"
             r"|node)s? (?:or resource )?(?:is |are )?busy|\b(?:died|killed|exited|ended|vanished|crashed) unexpectedly"
-            r"|\bunexpectedly (?:died|killed|exited|ended|vanished|crashed|failed)\b",
+            r"|\bunexpectedly (?:died|killed|exited|ended|vanished|crashed|failed)\b"
+            r"|\btimed out\b|\btime-?out (?:of|after|waiting|expired|reached|exceeded)\b",
             ErrorClass.UNKNOWN, Retriable.YES,
         ),
     )

@@ -147,6 +147,27 @@ def test_a_device_assertion_is_shown_with_the_assertion() -> None:
     assert "row < rows" in v.evidence[0]
 
 
+@pytest.mark.parametrize(("text", "error_class", "said"), [
+    ("  Message:    connect() to 10.1.2.3:1026 failed\n  Error:      Resource temporarily unavailable (11)\n", ErrorClass.NETWORK, "connect()"),
+    ("pthread_create failed for thread 7 of 8: Resource temporarily unavailable\n", ErrorClass.OOM, "pthread_create"),
+    ("sh: lspci: command not found\nCould not open the device index:0\n", ErrorClass.USER_CODE, "Could not open the device"),
+    ("ERROR ~ Error executing process > 'A:B'\n\nCommand error:\n  FATAL:   container creation failed: no mount\n",
+     ErrorClass.USER_CODE, "container creation failed"),
+    ("ompi_init() failed\n--> Returned \"Unreachable\" (-12) instead of \"Success\" (0)\n", ErrorClass.NETWORK, "Unreachable"),
+])  # fmt: skip
+def test_who_says_how_a_call_ended_gives_way_to_what_it_was_about(text: str, error_class: ErrorClass, said: str) -> None:
+    v = verdict(end(0, text, status=1), end(1))
+    assert v.error_class is error_class and said in v.evidence[0]
+
+
+def test_a_wrong_argument_is_the_program_s_whatever_the_device_s_code_would_mean() -> None:
+    line = "RuntimeError: NPU function error: c10_npu::SetDevice(device_id_), error code is 507033\n"
+    alone = verdict(end(0, line, status=1), end(1), end(2))
+    told = verdict(end(0, line + "EL0003: The argument is invalid.\n", status=1), end(1), end(2))
+    assert alone.error_class is ErrorClass.HARDWARE and alone.suspects
+    assert (told.error_class, told.retriable, told.suspects) == (ErrorClass.USER_CODE, Retriable.NO, ())
+
+
 def test_of_ranks_that_ended_alike_the_one_that_spoke_tells() -> None:
     said = "E coordination_service.cc:954] UNAVAILABLE: Task /job:w/task:3 heartbeat timeout, it was preempted or crashed\n"
     v = verdict(end(0, said, 0, 6), end(1, "", 0, 6), end(2), end(3))

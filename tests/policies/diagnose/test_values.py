@@ -56,12 +56,37 @@ def test_who_holds_the_memory(line: str, another: bool) -> None:
     v = verdict({1: line + "\n"})
     assert v.error_class is (ErrorClass.OOM if "CUDA" in line or "NPU" in line or another else v.error_class)
     assert [s.node for s in v.suspects] == (["n1"] if another else [])
-    assert v.retriable is (Retriable.YES if another else Retriable.NO)
+    drivers = line == "RuntimeError: CUDA error: out of memory"
+    assert v.retriable is (Retriable.YES if another else Retriable.ONCE if drivers else Retriable.NO)
 
 
 def test_the_same_lack_of_memory_everywhere_is_the_program_s() -> None:
     v = verdict({rank: OLD.format("1.12 GiB", "1.14 GiB") + "\n" for rank in range(4)})
     assert v.program and not v.suspects
+
+
+@pytest.mark.parametrize(
+    ("line", "retriable"),
+    [
+        ("OSError: [Errno 12] Cannot allocate memory", Retriable.NO),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", Retriable.NO),
+    ],
+)
+def test_memory_that_every_rank_lacks_will_be_lacking_again(line: str, retriable: Retriable) -> None:
+    assert verdict({rank: f"{line}\n" for rank in range(4)}).retriable is retriable
+
+
+@pytest.mark.parametrize(
+    ("line", "error_class", "retriable"),
+    [
+        ("tarfile.ReadError: unexpected end of data", ErrorClass.DATA, Retriable.NO),
+        ("tarfile.ReadError: unexpected end of data @ <Pipe (('cat s3://b/k.tar',), {})>", ErrorClass.STORAGE, Retriable.YES),
+        ("safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer", ErrorClass.STORAGE, Retriable.NO),
+    ],
+)  # fmt: skip
+def test_a_file_stays_broken_where_a_stream_only_broke_off(line: str, error_class: ErrorClass, retriable: Retriable) -> None:
+    v = verdict({1: line + "\n"})
+    assert (v.error_class, v.retriable, v.suspects) == (error_class, retriable, ())
 
 
 def test_more_processes_than_the_world_is_large_are_the_program_s() -> None:
