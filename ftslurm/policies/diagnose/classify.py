@@ -81,6 +81,9 @@ _FILES = frozenset({"file-missing", "fs-permission", "enospc", "shm-small", "dev
 # Patterns on a shared file: if only one of several ranks meets the error, the others have not read that file yet.
 _SHARED_FILES = frozenset({"stale-nfs", "io-error"})
 _PORT_IN_USE = "address-in-use"
+_FILE_RACE = "file-race"
+# Something that was to be there is not: so cleaning up fails after a failure.
+_STUMBLED = re.compile(r"\b(?:AttributeError|UnboundLocalError|NameError): ")
 # Lines of a launcher about its children.
 _HEADERS = frozenset({"child-failed", "torchelastic-child", "torchelastic-signal", "mpi-abort", "mpi-abort-more", "sigabrt"})
 # On more than one node, or on the only one, the program causes these itself.
@@ -171,7 +174,7 @@ def classify(ends: Sequence[RankEnd], facts: Facts, book: Book) -> Verdict:
     hits = [hit for end in ends for hit in _hits(end, book)]
     first = min((end.at for end in ends if failed(end)), default=float("inf"))
     live = [hit for hit in hits if not hit.overcome and not _after_the_fact(hit, first)]
-    live = list(_without_warnings(live))
+    live = list(_without_stumbles(_without_warnings(live)))
     return _by_facts(live, facts) or _with_keywords(without_control(_by_words(ends, live, book), ends), live)
 
 
@@ -392,6 +395,8 @@ def _by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit])
     called_wrongly = first.pattern.error_class is ErrorClass.HARDWARE and _WRONG_CALL.search(_beside(first, hits)) is not None
     if called_wrongly:
         error_class, retriable = ErrorClass.USER_CODE, Retriable.NO
+    if p.id == _FILE_RACE and 2 * len(same) > len(ends) > 1:
+        retriable = Retriable.NO  # no race: whoever comes second finds the file, each time
     if (kind := _by_words_beside(first, hits)) is not None:
         error_class, retriable = kind.error_class, kind.retriable
     suspects = () if everywhere or called_wrongly else _suspects((hit for hit in roots if hit.pattern.id == p.id), roots)
@@ -419,7 +424,8 @@ def _by_root(ends: Sequence[RankEnd], roots: Sequence[Hit], hits: Sequence[Hit])
     return Verdict(
         error_class, Retriable.ONCE if alone else retriable, Confidence.STRONG, p.id,
         f"{p.name}{f', {where}' if where else ''} ({first})", suspects, tuple(evidence[:EVIDENCE_LINES]),
-        everywhere and error_class in _PROGRAMS, confirm, not everywhere and p.heals, _places(same), lead=lead,
+        everywhere and error_class in _PROGRAMS, confirm, not (everywhere or called_wrongly) and p.heals, _places(same),
+        lead=lead,
     )  # fmt: skip
 
 
@@ -464,6 +470,20 @@ def _without_headers(hits: Sequence[Hit]) -> list[Hit]:
     """The hits without headers, on each rank that also printed the error itself."""
     named = {hit.end.rank for hit in hits if not hit.pattern.defers}
     return [hit for hit in hits if not hit.pattern.defers or hit.end.rank not in named]
+
+
+def _without_stumbles(hits: Sequence[Hit]) -> Sequence[Hit]:
+    """The hits without what a rank's program or launcher fell over as it cleaned up after it had reported a failure."""
+    reported: dict[int, float] = {}
+    kept = []
+    for hit in hits:
+        at = reported.get(hit.end.rank)
+        if at is not None and hit.at <= at + LAST_WORDS_S and hit.pattern.role is Role.ROOT and _STUMBLED.search(hit.line):
+            continue
+        if (hit.pattern.defers or hit.pattern.role is Role.SYMPTOM) and not hit.mild:
+            reported[hit.end.rank] = hit.at
+        kept.append(hit)
+    return kept
 
 
 def _without_echoes(roots: Sequence[Hit]) -> Sequence[Hit]:

@@ -300,6 +300,9 @@ def _unknown(raised: Raised, text: bytes) -> Finding:
     begin = text.rfind(b"\n", 0, raised.offset) + 1
     line = text[begin : len(text) if end < 0 else end]
     line = _with_message(line, text, begin)
+    if raised.message.endswith(":") and not line.endswith(b":"):
+        told = line.decode(errors="replace").rpartition(raised.message)[2]
+        raised = replace(raised, message=f"{raised.message}{told}"[:DETAIL_BYTES])
     pattern = unlisted(raised)
     if _ANNOUNCES.search(line):
         pattern = replace(pattern, defers=True)

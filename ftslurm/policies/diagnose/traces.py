@@ -143,6 +143,9 @@ _OTHER_LANGUAGE = _compiled(
     r"|^\s+from \S+:\d+:in "  # Ruby
     r"|^frame #\d+: |^\s*#\d+ +0x[0-9a-f]+ |^\s*\d+ 0x[0-9a-f]{8,} "  # PyTorch's C++, gdb, UCX
 )
+# How lines of a frame begin that is drawn around a trace: its corners, and its side.
+_BOXES = ("\u256d\u2500".encode(), "\u2502".encode(), "\u2570\u2500".encode())
+_BOXED_FRAME = _compiled(r"^\xe2\x94\x82 (\S{1,300}\.py):(\d{1,9}) in \S")
 _THROWS = _compiled(r"(?:^\s*|[:;] *)(?:raise|assert)\b")
 _CARET = _compiled(r"^[\s|:]*[~-]*\^[\^~\s-]*\S{0,40}$|^\s*~+\^*~*\s*$")
 _LISTING = _compiled(r"^\s*\d{0,6} \| |^\s*--> \S+:\d+|^\s*\.\.\. \|")
@@ -293,6 +296,8 @@ class _Walk:
         if w.fenced:
             w.fenced -= 1
             return True
+        if body.startswith(_BOXES):
+            return self._boxed(w, body)
         if b"File " in body and (frame := _FRAME.match(body)):
             self._frame(w, frame)
             return True
@@ -316,6 +321,17 @@ class _Walk:
                 return w.ignored
         return self._of_other_language(w, body, at)
 
+    def _boxed(self, w: _Writer, body: bytes) -> bool:
+        """A line of a trace that `rich` draws in a frame; the error stands below the frame."""
+        if b"Traceback (most recent call last)" in body:
+            self._begin(w)
+        if w.indent < 0:
+            return False
+        w.left = PATIENCE_LINES
+        if found := _BOXED_FRAME.match(body):
+            self._at(w, found.group(1), int(found.group(2)))
+        return True
+
     def _begin(self, w: _Writer) -> None:
         w.indent, w.own, w.any, w.left, w.below = 0, "", "", PATIENCE_LINES, -1
 
@@ -323,8 +339,10 @@ class _Walk:
         if w.indent < 0:
             self._begin(w)
         w.indent, w.left = len(frame.group(1)), PATIENCE_LINES
-        file = frame.group(2)
-        place = f"{file.decode(errors='replace')}:{int(frame.group(3))}"
+        self._at(w, frame.group(2), int(frame.group(3)))
+
+    def _at(self, w: _Writer, file: bytes, number: int) -> None:
+        place = f"{file.decode(errors='replace')}:{number}"
         w.any, w.throws = place, False
         if _LIBRARY.search(file) is None:
             w.own = place

@@ -112,7 +112,7 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
             r"|shortage)|\b(?:not enough|insufficient|no"
             r"|low on|lack of|exceed\w*)\b(?: \S+){0,4} memory|\bmemory\b(?: \S+){0,3} (?:insufficient|exceeded"
             r"|full|exhausted)\b"
-            r"|\b(?:cannot|can't|could not|couldn't|unable to|fail\w* to|failed) (?:m?alloc\w*|reserve)"
+            r"|\b(?:cannot|can't|could not|couldn't|unable to|fail\w* to|failed) (?:(?:re|pre|m|c)?-?alloc\w*|reserve)"
             r"|\bm?alloc\w*(?:\(\))? fail|\bmemory\b.{0,30}\bfail"
             r"|\bmore than total mem|\bworker\b.{0,60}\bby signal: (?:killed|bus error)",
             ErrorClass.OOM, Retriable.NO,
@@ -125,8 +125,8 @@ _ROWS: tuple[tuple[Any, Kind], ...] = tuple(
         ),
         (
             r"\bhome (?:directory|folder)\b"
-            r"|\b(?:input/output|i/o|io) (?:error|fail)|\bstale\b|\b(?:error|fail\w*|unable|cannot|could not"
-            r"|couldn't)\b(?: \w+){0,3} (?:writ\w+|sav\w+|flush\w*|sync\w*"
+            r"|\b(?:input/output|i/o|io) (?:error|fail)|\bstale (?:nfs|file|handle|mount|lock)"
+            r"|\b(?:error|fail\w*|unable|cannot|could not|couldn't)\b(?: \w+){0,3} (?:writ\w+|sav\w+|flush\w*|sync\w*"
             r"|upload\w*)\b|\b(?:write|writing|save|saving|flush|upload)\b(?: \S+){0,3} fail|\b(?:s3|gs|hdfs"
             r"|oss)://|\bbuckets?(?:$|[^\w# ]| [^#\d])|\bobject store",
             ErrorClass.STORAGE, Retriable.YES,

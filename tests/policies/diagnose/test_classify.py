@@ -153,11 +153,29 @@ def test_a_device_assertion_is_shown_with_the_assertion() -> None:
     ("sh: lspci: command not found\nCould not open the device index:0\n", ErrorClass.USER_CODE, "Could not open the device"),
     ("ERROR ~ Error executing process > 'A:B'\n\nCommand error:\n  FATAL:   container creation failed: no mount\n",
      ErrorClass.USER_CODE, "container creation failed"),
+    ("Caused by:\n  Failed to submit process to grid scheduler\n\nCommand output:\n"
+     "  sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n", ErrorClass.NETWORK, "Socket timed out"),
+    ("Connection to n7 closed by remote host.\n", ErrorClass.NETWORK, "closed by remote host"),
     ("ompi_init() failed\n--> Returned \"Unreachable\" (-12) instead of \"Success\" (0)\n", ErrorClass.NETWORK, "Unreachable"),
 ])  # fmt: skip
 def test_who_says_how_a_call_ended_gives_way_to_what_it_was_about(text: str, error_class: ErrorClass, said: str) -> None:
     v = verdict(end(0, text, status=1), end(1))
     assert v.error_class is error_class and said in v.evidence[0]
+
+
+def test_what_was_fallen_over_while_cleaning_up_gives_way_to_the_failure_before() -> None:
+    error = "RuntimeError: Nccl error, unhandled system error\n"
+    stumble = "Traceback (most recent call last):\n  File \"run.py\", line 9, in end\n    p.join()\nAttributeError: 'Popen' object has no attribute 'join'\n"
+    both, alone = verdict(end(0, error + stumble, status=1), end(1)), verdict(end(0, stumble, status=1), end(1))
+    assert "unhandled system error" in both.evidence[0] and both.retriable is Retriable.YES
+    assert "AttributeError" in alone.evidence[0] and alone.retriable is Retriable.NO
+
+
+def test_a_file_that_most_ranks_want_to_make_is_there_again_next_time() -> None:
+    line = "FileExistsError: [Errno 17] File exists: '/out/run'\n"
+    most = verdict(*(end(rank, line, status=1) for rank in (1, 2, 3)), end(0))
+    one = verdict(end(1, line, status=1), end(0), end(2), end(3))
+    assert (most.retriable, one.retriable) == (Retriable.NO, Retriable.YES)
 
 
 def test_a_wrong_argument_is_the_program_s_whatever_the_device_s_code_would_mean() -> None:

@@ -252,3 +252,23 @@ def test_the_work_grows_with_the_text_and_not_faster(monkeypatch: pytest.MonkeyP
             looked.clear()
             outline((hostile * times).encode())
             assert sum(looked) <= 3 * times * len(hostile) + 200
+
+
+def test_a_trace_in_a_frame_is_quoted_and_the_error_stands_below_it() -> None:
+    text = (
+        "[rank0]: \u256d\u2500\u2500 Traceback (most recent call last) \u2500\u2500\u256e\n"
+        "[rank0]: \u2502 /home/user/train.py:298 in init        \u2502\n"
+        "[rank0]: \u2502 \u2771 298   raise RuntimeError('CUDA error: uncorrectable ECC error') \u2502\n"
+        "[rank0]: \u2570\u2500\u2500\u2500\u256f\n"
+        "[rank0]: CommError: the service timed out\n"
+    )
+    seen = outline(text.encode())
+    assert b"uncorrectable" not in seen.said and b"CommError" in seen.said
+    assert [(each.kind, each.message, each.place) for each in seen.raised] == [
+        ("CommError", "the service timed out", "/home/user/train.py:298")
+    ]
+
+
+def test_a_table_drawn_with_the_same_lines_is_no_trace() -> None:
+    text = "\u2502 step \u2502 loss \u2502\n\u2502 12 \u2502 CUDA error: out of memory \u2502\n"
+    assert outline(text.encode()).said == text.encode()

@@ -37,6 +37,7 @@ YES, NO = Retriable.YES, Retriable.NO
         ("Call to ibv_create_qp failed", ErrorClass.NETWORK, NO),
         ("*** STEP 8.0 ON n1 CANCELLED AT 2024-01-02T03:04:05 DUE TO TIME LIMIT ***", ErrorClass.USER_CODE, NO),
         ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self signed certificate", ErrorClass.NETWORK, NO),
+        ("Failed to reallocate 1650272 bytes for array buf_send", ErrorClass.OOM, NO),
         ("connect() to 10.1.2.3:1026 failed", ErrorClass.NETWORK, YES),
         ("RuntimeError: connect() timed out. Original timeout was 60000 ms.", ErrorClass.NETWORK, YES),
         ("Transport retry count exceeded on mlx5_0:1/IB", ErrorClass.NETWORK, YES),
@@ -55,7 +56,16 @@ def test_the_thing_that_is_named_places_the_error(words: str, error_class: Error
     assert kind is not None and (kind.error_class, kind.retriable) == (error_class, retriable)
 
 
-@pytest.mark.parametrize("words", ["", "heads must divide the width", "unknown option --lr-decay", "expected 3 values, got 4"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "heads must divide the width",
+        "unknown option --lr-decay",
+        "Reused local directory; clean the stale segments",
+        "expected 3 values, got 4",
+    ],
+)
 def test_words_about_the_program_place_nothing(words: str) -> None:
     assert kind_of_words(words) is None
 
