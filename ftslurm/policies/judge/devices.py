@@ -1,5 +1,5 @@
-"""Devices: the agents that look at them come and go, faults come and go, and a fault while ranks run stops them only where
-a rung can answer it.
+"""Devices: agents that start and stop reporting, device faults that appear and clear. A fault stops running ranks only if some
+rung can handle it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Devices(Settling):
     def _agent_arrived(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
         if dismissed := self._agent_meanwhile(event, now):
             return dismissed
-        watched = self._watch_ranks([event.node]) if self.phase is not Phase.LAUNCHING else []  # they have not begun
+        watched = self._watch_ranks([event.node]) if self.phase is not Phase.LAUNCHING else []  # the ranks have not started yet
         held: list[Decision] = [*self._agents.take_orders(event.node), *watched]
         return [*held, LookAtDevices(), *self._settled(now)] if Timer.LOOK in self._timers else held
 
     def _agent_meanwhile(self, event: ev.AgentArrived, now: Now) -> list[Decision]:
-        """No rank runs that it could be told of."""
+        """An agent arrived while no rank runs that it would have to watch."""
         return [] if self._agents.arrive(event.node, event.kinds, now.mono) else [DismissAgents((event.node,))]
 
     def _agent_lost(self, event: ev.AgentLost, now: Now) -> list[Decision]:
-        """Nobody is blamed for it; what it watched is unknown from here on, until another one has come up."""
+        """The agent of a node ended: nobody is blamed, and what it watched is unknown until another agent is up."""
         again = self._agents.lose(event.node, now.mono)
         self._hangs.still.lose(event.node)
         if self.phase is Phase.RUNNING:
@@ -50,14 +50,15 @@ class Devices(Settling):
         return [*notes, *self._settled(now)]
 
     def _note_faults(self, event: ev.DevicesSeen, now: Now) -> list[Decision]:
-        """A fault counts once from when it is first seen until it is gone. An answer that is none changes nothing, nor does
-        one of a node that was left."""
+        """Remember faults: a fault counts once, from its first report until it clears. A failed check changes nothing; nor does a
+        report from an excluded node.
+        """
         if event.node not in self._agents.kinds:
             return []
         return [self._note(_fault_record(fault, now)) for fault in self._devices.see(event)]
 
     def _device_trouble(self, now: Now) -> list[Decision]:
-        """A fault while ranks run. They are stopped only when a rung can answer; else they are left to run."""
+        """Handle a fault while ranks run: stop them only if a rung can handle the fault, otherwise let them run."""
         acting = [fault for key, fault in self._devices.acting.items() if key not in self._devices.left_alone]
         if not acting or self._under_signal(now):
             return []

@@ -1,4 +1,4 @@
-"""Drills: faults on purpose, written down before they are injected, so that nobody takes one for a real one."""
+"""Drills: faults that a person orders. Each is recorded before it is injected, so that nobody takes it for a real fault."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ftslurm.policies.node import drill_orders as drills
 
 class Drills(JudgeState):
     def _drill(self, event: ev.DrillAsked, now: Now) -> list[Decision]:
-        """A fault on purpose: written down before it is injected, so that nobody takes it for a real one."""
+        """Record the ordered fault, then inject it, so that nobody takes it for a real one."""
         drill = drills.plan(event, self._tasks)
         if drill is None:
             return [AnswerDrill(event.asker, False, f"there is no {drills.target(event)} in the step that runs")]
@@ -24,7 +24,7 @@ class Drills(JudgeState):
         if event.fault == "lost-node":
             self._attempt.nodes.drill(event.node)
         if isinstance(drill.order, DrillDevice) and not self._agents.here(event.node):
-            self._agents.order_later(drill.order)  # it comes up, and hears of it then
+            self._agents.order_later(drill.order)  # the agent gets the order when it comes up
             return [*said, *self._watch(now)]
         return [*said, drill.order]
 

@@ -1,5 +1,5 @@
-"""Ending the step, and ftrun. What follows (a value of `then`) begins only when nothing of the old attempt can run any more
-beside what would be started: the step has ended, and the leases of ranks that nobody could see have run out.
+"""Ends the step, and ftrun. What follows (a value of `then`) begins only when nothing of the old attempt can still run: the step
+has ended, and the leases of all unreachable ranks have run out.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from ftslurm.policies.judge.state import SIGINT, SIGTERM
 from ftslurm.policies.judge.then import Afterwards, Then, ThenFinish
 from ftslurm.policies.ladder.start_time import plan_start
 
-# From letting the shims go to killing the step, and from there to going on without it; srun waits for its stepds.
+# From releasing the shims to killing the step, and from the kill to continuing without an answer; srun waits for its slurmstepds.
 STEP_END_WAIT_S = 20.0
-# What is proven within this time was nothing to wait for.
+# A proof that comes within this time needs no message about waiting.
 TELL_LEASES_S = 1.0
-# A step mostly ends within a second; where Slurm takes longer, people shall know.
+# A step usually ends within a second; when Slurm takes longer, people are told.
 TELL_STEP_S = 3.0
 
 
 class Ending(SlurmAway):
     def _give_up(self, what: str, status: int, now: Now) -> list[Decision]:
-        """Ended by somebody's will: no rung is asked and nothing is said that Slurm does not say."""
+        """End because a person or Slurm wants it: asks no rung, and prints nothing that Slurm does not print itself."""
         return self._end_step(status, Afterwards(ThenFinish(what, status)), now)
 
     def _end_step(self, status: int, after: Afterwards, now: Now) -> list[Decision]:
@@ -60,11 +60,13 @@ class Ending(SlurmAway):
         return [EndStep(0 if self._attempt.closing.culprit else status, forget=after.unended is not None), *self._abandon()]
 
     def _lost_to_dead_nodes(self) -> bool:
-        """Did the launcher lose nobody but those who cannot answer it either?"""
+        """Does the launcher miss only ranks on nodes that cannot answer it either?"""
         return all(rank in self._tasks and self._tasks[rank].node in self._attempt.nodes.gone for rank in self._attempt.lost)
 
     def _abandon(self) -> list[Decision]:
-        """Once every shim that lives has gone: srun would wait for the dead ones (30 s on 22.05, asked to end or not)."""
+        """Abandon the launcher once every live shim has ended: srun would wait for the dead nodes (30 s on 22.05, even when told
+        to end).
+        """
         attempt = self._attempt
         waited_for = attempt.ranks - attempt.lost.keys() - attempt.shims.departed
         if not attempt.nodes.gone or attempt.step_end.abandoned or waited_for:
@@ -84,18 +86,18 @@ class Ending(SlurmAway):
         return [KillStep()]
 
     def _fenced(self, now: Now, overdue: bool = False) -> list[Decision]:
-        """What follows, as soon as nothing of the old attempt can run any more beside what would be started."""
+        """Begin what follows, once nothing of the old attempt can still run beside it."""
         left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono) if self._end.after.another_try else {}
         if math.inf in left.values():
-            # Only Slurm can end what stands still there, and lets the job run again only when it has.
+            # Only Slurm can end a process that cannot be killed, and it restarts the job only after that.
             self._end.as_unended()
             left = {rank: at for rank, at in left.items() if at < math.inf}
         if not left:
             self._timers.stop_all()
             return self._follow(self._end.after.then, now)
         if self._fence.let_go_at is None and (overdue or left.keys() <= self._attempt.left.keys()):
-            # The launcher ended alone. Its shims live, and would renew leases for as long as a process cannot be killed;
-            # ranks that are still being stopped keep their grace.
+            # The launcher ended, but its shims live. They would renew leases as long as one process cannot be killed; ranks that
+            # are still being stopped keep their grace.
             self._fence.let_go_at = now.mono
             return [EndStep(0, forget=True), *self._fenced(now)]
         first = Timer.LEASE not in self._timers
@@ -115,7 +117,7 @@ class Ending(SlurmAway):
         return self._wait_for(f"the leases of the ranks on {nodes}", wait_s, now, said)
 
     def _tell_step(self, now: Now) -> list[Decision]:
-        """It ends in less than a second, mostly, and then there is nothing to tell."""
+        """Tell people that the step is ending. Usually it ends in less than a second, and nothing is printed."""
         wait_s = max(self._timers.due_at(Timer.STEP, 0.0), self._timers.due_at(Timer.KILLED_STEP, 0.0)) - now.mono
         return self._wait_for("Slurm to end the step", wait_s, now) if wait_s > 0 else []
 
@@ -137,7 +139,7 @@ class Ending(SlurmAway):
         return self._fenced(now)
 
     def _ending_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
-        """An impatient Ctrl-C while the step comes down: it is killed, and there is no other try."""
+        """A second Ctrl-C while the step ends: kill the step and start nothing again."""
         if event.rank is None and event.number == SIGINT and self._end.after.another_try:
             self._end.follow_with(Afterwards(ThenFinish("interrupted by Ctrl-C", 128 + event.number)))
             if Timer.LEASE in self._timers:
@@ -153,7 +155,7 @@ class Ending(SlurmAway):
         return self._kill_step(self._end.after, now)
 
     def _killed_step_overdue(self, now: Now) -> list[Decision]:
-        """The launcher cannot end it either; Slurm's own clean-up is all that is left."""
+        """The launcher cannot end the step either: only Slurm's own clean-up remains."""
         self._attempt.step_end.give_up()
         self._end.as_unended()
         return self._fenced(now)
@@ -162,26 +164,28 @@ class Ending(SlurmAway):
         return self._fenced(now, overdue=True)
 
     def _follow(self, then: Then, now: Now) -> list[Decision]:
-        """In judge/judge.py: it leads everywhere."""
+        """Begin what follows (implemented in judge/judge.py, since it can lead to every phase)."""
         raise NotImplementedError
 
-    # --- ftrun ends: finished, given back, or without a ledger
+    # --- ftrun ends: finished, job requeued, or without a ledger
 
     def _finish(self, what: str, status: int, now: Now) -> list[Decision]:
         self._enter(Phase.FINISHED)
         self._end.finish(status)
         self._timers.stop_all()
         finished = rec.Finished(now.unix, self.facts.run, status, what, self._unproven_nodes(now))
-        kept = [KeepOutput()] if what in MAY_GO_ON and what != "requeued" else []  # a requeue of ours has kept it
+        kept = [KeepOutput()] if what in MAY_GO_ON and what != "requeued" else []  # our own requeue has kept it already
         return [*self._loans.end_all(), self._note(finished), *kept, Finish(status)]
 
     def _unproven_nodes(self, now: Now) -> tuple[str, ...]:
-        """Only silent ones: of the others all hang up within moments of the end, and the next ftrun need not wait for that."""
+        """Nodes whose ranks are not proven ended. Only silent nodes: on the others all connections close within moments of the
+        end, and the next ftrun need not wait for that.
+        """
         left = self._fence.unproven(self._attempt, self._tasks, self.settings, now.mono)
         return tuple(sorted({self._tasks[rank].node for rank in left} & self._fence.silent.keys()))
 
     def _hand_over(self, now: Now) -> list[Decision]:
-        """The step has ended and nothing of the job runs but its script and us: now the job may go."""
+        """The step has ended and only the batch script and ftrun run: requeue the job now."""
         assert self._decided is not None
         self._enter(Phase.REQUEUEING)
         self._timers.stop_all()
@@ -197,7 +201,9 @@ class Ending(SlurmAway):
         return [*self._loans.end_all(), *told, *self._tell_requeue(start, now), requeue]
 
     def _tell_requeue(self, start: Start, now: Now) -> list[Decision]:
-        """Now, as nobody of us is there any more while the job waits. Each once: a slurmctld that is away is asked again."""
+        """Tell people about the requeue now, because ftrun does not run while the job waits. Each message is printed once, even
+        if slurmctld is away and is asked again.
+        """
         assert self._decided is not None
         dead = self._decided.dead
         limit_s = self._slurm.answer.slurmd_timeout_s if self._slurm.answer is not None else 0.0
@@ -216,7 +222,7 @@ class Ending(SlurmAway):
         return [waits, Say(f"giving the job back to Slurm: it starts again {when}"), ShowWait(number, f"{what}, requeued")]
 
     def _clean_up(self) -> CleanUp | None:
-        """The job's own, once, on the nodes of ours where ranks were and a step comes up."""
+        """The clean-up that the job configured: once, on our nodes where ranks ran and a step can start."""
         away = {*self._attempt.nodes.gone, *self._fence.silent, *self._places.lent}
         nodes = tuple(node for node in self._step_nodes() if node not in away)
         wanted = self.settings.cleanup and nodes and not self._end.cleaned
@@ -228,13 +234,13 @@ class Ending(SlurmAway):
             done = self._note(rec.CarriedOut(now.unix, self._decided.id, True, event.why))
             return [done, *self._slurm_is_back(now), *self._finish("requeued", REQUEUED_STATUS, now)]
         if event.away and (waiting := self._await_slurm(Timer.REQUEUE, "to give the job back", event.why, now)):
-            return waiting  # the decision stands open, and is paid for once
+            return waiting  # the decision stays open, and its budget is charged once
         done = self._note(rec.CarriedOut(now.unix, self._decided.id, False, event.why))
         what = f"{self._decided.why}; the requeue failed: {event.why}"
         return [done, Say(f"the requeue failed: {event.why}"), *self._finish(what, self._decided.status or 1, now)]
 
     def _ledger_failed(self, event: ev.LedgerFailed, now: Now) -> list[Decision]:
-        """What could not be written is not done: the job ends as if there were no ladder."""
+        """The ledger could not be written, and what is not recorded is not done: the job ends as if there were no ladder."""
         self._loans.all_again()
         status = self._trouble.status if self._trouble else 1
         what = f"{self._trouble.what if self._trouble else 'cannot go on'}; nothing was done about it: {event.why}"

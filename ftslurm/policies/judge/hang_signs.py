@@ -1,5 +1,5 @@
-"""Hangs, by what can be told without looking into the ranks: no IO and idle devices, no output, a missed beat, ranks that
-do not end with the others, each by the intervals that the program may set itself; and what any hang leads to.
+"""Hangs by signs outside the ranks: no I/O and idle devices, no output, a missed beat, ranks that do not exit with the others.
+The program may set each interval itself. Also: what follows from any hang.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ftslurm.policies.ladder.situation import Trouble
 
 class Hangs(Settling):
     def _quiet_seen(self, event: ev.QuietSeen, now: Now) -> list[Decision]:
-        """Every node has been quiet for long enough: now the devices (or CPUs) are asked whether they do anything."""
+        """All nodes have had no I/O for long enough: ask whether the devices (or CPUs) are busy."""
         if event.quiet_s <= 0 and (over := self._hang_over(f"processes on {event.node} do IO again", now, "io")):
             self._hangs.watch.quiet(event, self._step_nodes())
             return over
@@ -48,7 +48,7 @@ class Hangs(Settling):
     def _use_known(self, now: Now) -> list[Decision]:
         self._timers.stop(Timer.USE)
         hang = self._hangs.watch_anew().verdict(self._step_nodes())
-        # Not one, or not known: the agents tell again when the same time has passed without IO.
+        # Not every device is idle, or some are unknown: the agents report again after the same time without I/O.
         return self._hang("io", hang.what, hang.evidence, now, still_s=hang.still_s) if hang else self._watch_all_ranks()
 
     def _rank_silent(self, event: ev.RankSilent, now: Now) -> list[Decision]:
@@ -62,7 +62,9 @@ class Hangs(Settling):
         return self._hang("silence", what, (), now, still_s=self._hangs.watch.silent_s)
 
     def _beat_overdue(self, event: ev.BeatOverdue, now: Now) -> list[Decision]:
-        """As ft_launcher's rank monitor judges. The program has asked to be watched, so no more proof is wanted."""
+        """A beat is overdue, judged as ft_launcher's rank monitor does. The program asked to be watched, so no further proof is
+        needed.
+        """
         if not event.why:
             return self._hang_over(f"rank {event.rank} is no longer overdue", now, "beat")
         if self._held(now) or self._hangs.hung or event.rank in self._attempt.exits:
@@ -73,11 +75,11 @@ class Hangs(Settling):
         return self._hang("beat", what, (), now, ranks=(event.rank,))
 
     def _rank_failed(self, rank: int, trouble: Trouble, now: Now) -> list[Decision]:
-        """In judge/ranks: a hang may be one rank's affair alone."""
+        """Handle a failed rank (in judge/ranks): the hang may concern one rank only."""
         raise NotImplementedError
 
     def _held(self, now: Now) -> bool:
-        """Is what looks like a hang an answer to a signal? It is told once, so everybody looks anew when that is over."""
+        """Can a signal explain what looks like a hang? Agents report a hang once, so all watch again after the signal."""
         if self._under_signal(now):
             self._timers.set_first(Timer.HOLD, now.mono + LATER_S)
             return True
@@ -103,11 +105,12 @@ class Hangs(Settling):
         what = f"{ended} ended, and for {ended_s:.0f} s rank {ranks} has not"
         return self._hang("exit", what, (), now, ranks=tuple(left), still_s=ended_s)
 
-    # --- what the program says: it knows best how long it will say nothing
+    # --- what the program says: it knows best how long it will be silent
 
     def _program_said(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
-        """Words for people are passed on; what the program asks of the ladder is remembered for its next failure, unless it
-        has had that already."""
+        """Handle a message of the program: print text for people; remember its request to the ladder for the next failure, unless
+        that request has been used already.
+        """
         if not self._hangs.hears(event.rank, event.attempt, event.place):
             return []
         text, current = " ".join(event.words), self._is_current(event)
@@ -126,7 +129,7 @@ class Hangs(Settling):
         return [note]
 
     def _set_exit_interval(self, word: str, now: Now) -> list[Decision]:
-        """By AIMaster's `reset_config`: seconds, or -1 for off."""
+        """Set the exit interval by AIMaster's `reset_config`: seconds, or -1 for off."""
         seconds = as_seconds(word)
         if seconds is not None:
             self._hangs.wait_for_last(None if seconds < 0 else seconds)
@@ -134,7 +137,7 @@ class Hangs(Settling):
         return self._asked_for_restarts("job_exit_hang_interval") if seconds is not None and seconds > 0 else []
 
     def _lacks_probe(self, event: ev.ProgramSaid, current: bool, now: Now) -> list[Decision]:
-        """Told by its agent: nobody sees how it gets on with its collectives. One rank stands for all."""
+        """An agent reports that nobody can see the progress of its ranks' collectives. One rank stands for all."""
         known = any(what == "probe" for _, what, _ in self._attempt.program.said)
         if not current or known or not self.settings.inject:
             return []
@@ -145,7 +148,9 @@ class Hangs(Settling):
         return [note, Say(told)]
 
     def _asked_for_restarts(self, what: str) -> list[Decision]:
-        """Who sets a limit means its end, by a flag or from within the program; unless hang-restart was switched off."""
+        """Does the job want a restart for this hang? Whoever sets a limit (by option or in the program) wants it, unless
+        hang-restart is off.
+        """
         if self.settings.hang_restart or not self.settings.hang_restart_asked:
             return []
         self.settings = replace(self.settings, hang_restart=True)
@@ -165,7 +170,7 @@ class Hangs(Settling):
         return [self._note(rec.StepReached(now.unix, self._attempt.number, event.step, further)), *over]
 
     def _hang_over(self, what: str, now: Now, sign: str = "") -> list[Decision]:
-        """A hang that is left alone, and noticed by `sign`, is over. sign: empty for any."""
+        """Close a hang that was left alone and that `sign` reported. sign: empty for any."""
         standing = self._attempt.hang.standing
         if not standing or sign not in ("", standing):
             return []
@@ -173,7 +178,7 @@ class Hangs(Settling):
         return [self._note(rec.HangEnded(now.unix, self._attempt.number, standing, what)), Say(f"the job goes on: {what}")]
 
     def _ranks_alive(self, event: ev.RanksAlive, now: Now) -> list[Decision]:
-        """Told when a trouble begins: who was at work until then is not who the others waited for in vain."""
+        """The answer of nodes at the beginning of trouble: ranks that worked until then are not those that others waited for."""
         signs = {rank: (now.unix - ago_s, what) for rank, (ago_s, what) in event.signs.items() if rank in self._attempt.ranks}
         self._attempt.alive.update(signs)
         return []
@@ -200,9 +205,10 @@ class Hangs(Settling):
         self, kind: str, what: str, evidence: tuple[str, ...], now: Now, found: Finding | None = None,
         ranks: tuple[int, ...] = (), still_s: float = 0.0,
     ) -> list[Decision]:  # fmt: skip
-        """Written down and said. Where it is answered, what the ranks do is looked at before they are stopped.
+        """Record and print the hang. If a rung handles it, look at what the ranks do before they are stopped.
 
-        found: it has been looked at. ranks: those that hang, where that is known without. still_s: for so long; 0: not known.
+        found: the finding, if the ranks were examined. ranks: the hung ranks, if known without a finding. still_s: how long
+        nothing has moved, seconds; 0: unknown.
         """
         since = now.unix - still_s if still_s else 0.0
         told = rec.HangSeen(now.unix, self._attempt.number, kind, what, evidence, str(found or ""), since=since)
@@ -225,7 +231,7 @@ class Hangs(Settling):
         return [seen, TakeEvidence(self.settings.hang_evidence_s)]
 
     def _advise_on_hang(self, now: Now) -> list[Decision]:
-        """Of a hang that is left alone: its card, once it is known what ranks print and do; that tells common reasons."""
+        """The card of a hang that is left alone, once the ranks' output and activity are known; they show common reasons."""
         if Capability.ADVISE not in self.facts.can or self._attempt.hang.advised or Timer.HINTS in self._timers:
             return [ShowCard()]
         self._timers.set(Timer.HINTS, now.mono + self.settings.hang_evidence_s)
@@ -240,7 +246,7 @@ class Hangs(Settling):
         return self._hints_known(now)
 
     def _hints_known(self, now: Now) -> list[Decision]:
-        """Once every rank that runs and every node has answered."""
+        """Continue once every running rank and every node has answered."""
         running = self._attempt.ranks - self._attempt.exits.keys() - self._attempt.lost.keys()
         nodes = set(self._watching())
         known = running <= self._attempt.hang.words.keys() and nodes <= self._attempt.hang.evidence.keys()
@@ -253,11 +259,11 @@ class Hangs(Settling):
         if self.phase is not Phase.RUNNING:
             return []
         asked = self._ask_hints(now)
-        self._attempt.hang.words.clear()  # of a thousand ranks they may be a hundred megabytes
+        self._attempt.hang.words.clear()  # for a thousand ranks this may be a hundred megabytes
         return asked or [ShowCard()]
 
     def _hang_seen(self, seen: rec.HangSeen, found: Finding | None, ranks: tuple[int, ...]) -> rec.HangSeen:
-        """With who hangs, for programs that read the ledger."""
+        """The record of a hang, with the hung ranks, for programs that read the ledger."""
         if found is not None:
             return replace(
                 seen, ranks=found.ranks, nodes=found.nodes, hang_class=found.kind.value, level=found.level.value,
@@ -267,7 +273,7 @@ class Hangs(Settling):
         return replace(seen, ranks=ranks, nodes=nodes)
 
     def _without(self, found: Finding | None, now: Now) -> bool:
-        """Can the job go on without the nodes that the finding convicts?"""
+        """Can the job continue without the nodes that the finding blames?"""
         hung, _ = self._held_against(found, now)
         if not hung:
             return False
@@ -276,7 +282,9 @@ class Hangs(Settling):
         return rung in (Rung.NODE_REPLACEMENT, Rung.SHRINK, Rung.ISOLATED_REQUEUE)
 
     def _held_against(self, found: Finding | None, now: Now) -> tuple[dict[str, str], Contrast | None]:
-        """node -> why, of an Error; and what speaks for the program instead: the same rank has hung on another node."""
+        """Gives node -> reason, for an Error; and the contrast that blames the program instead: the same rank has hung on another
+        node.
+        """
         if found is None or found.level is not Level.ERROR or not found.blamed:
             return {}, None
         ranks = dict.fromkeys(found.ranks, found.nodes[0]) if len(found.nodes) == 1 else {}
@@ -284,7 +292,7 @@ class Hangs(Settling):
         return ({}, cleared) if cleared is not None else ({node: str(found) for node in found.blamed}, None)
 
     def _into_hang(self, trouble: Trouble, now: Now, found: Finding | None = None) -> list[Decision]:
-        """With the rank it begins with, if that can be told from what all ranks were doing."""
+        """Begin trouble for a hang, with the rank that caused it, if the finding tells."""
         found = found or who_hangs(view for views in self._attempt.hang.views.values() for view in views)
         if found is None or found.kind is Kind.UNKNOWN:
             return self._into_trouble(trouble, now)

@@ -1,4 +1,4 @@
-"""How what the job does is broken off because its owner asks for it, from each phase: to end, or to carry out the request."""
+"""Interrupts the job's work when its owner asks, from each phase: to end the job, or to carry out a request."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ftslurm.policies.judge.then import Afterwards, ThenDecide, ThenFinish
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble
 
-# What ends a rank that does not end by itself.
+# Signals that end a rank that does not exit by itself.
 STOPPED_STATUS = 128 + SIGTERM
 
 
 class Interrupting(Launching):
     def _break_off(self, what: str, now: Now) -> list[Decision]:
-        """The job ends. what: by whose request."""
+        """End the job. what: whose request it is."""
         return _STOP[self.phase](self, what, now)
 
     def _stop_launch(self, what: str, now: Now) -> list[Decision]:
-        if self._timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # there is no step
+        if self._timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # no step runs
             return self._finish(what, STOPPED_STATUS, now)
         return self._kill_step(Afterwards(ThenFinish(what, STOPPED_STATUS)), now)
 
@@ -37,7 +37,7 @@ class Interrupting(Launching):
     def _stop_settling(self, what: str, now: Now) -> list[Decision]:
         self._signal.means("stopped")
         self._begin(Trouble(Cause.REQUEST, what, STOPPED_STATUS))
-        self._timers.keep(Timer.STOP)  # what is left to know is of no use
+        self._timers.keep(Timer.STOP)  # other answers no longer matter
         return self._settled(now)
 
     def _stop_healing(self, what: str, now: Now) -> list[Decision]:
@@ -47,7 +47,7 @@ class Interrupting(Launching):
         return [*self._drop_search(what, now), *self._finish(what, STOPPED_STATUS, now)]
 
     def _stop_ending(self, what: str, now: Now) -> list[Decision]:
-        """What was to follow is not begun: nobody shall find it open in the ledger and finish it."""
+        """End while the step ends, without what was to follow: nobody must find that open in the ledger and finish it."""
         dropped = self._drop_search(what, now) or self._drop_decision(what, now)
         self._end.follow_with(Afterwards(ThenFinish(what, STOPPED_STATUS)))
         return [*dropped, *(self._fenced(now) if Timer.LEASE in self._timers else [])]
@@ -56,7 +56,7 @@ class Interrupting(Launching):
         return [*self._drop_decision(what, now), *self._finish(what, STOPPED_STATUS, now)]
 
     def _drop_search(self, why: str, now: Now) -> list[Decision]:
-        """Of other nodes; a decision that asked for it has come to nothing."""
+        """Drop the search for other nodes; the decision that asked for it is cancelled."""
         search = self._take_search()
         self._timers.stop(Timer.SEARCH_AGAIN)
         if search is None:
@@ -71,7 +71,7 @@ class Interrupting(Launching):
         return [self._note(rec.CarriedOut(now.unix, decided.id, False, why))] if known and decided is not None else []
 
     def _into_request(self, trouble: Trouble, now: Now) -> list[Decision]:
-        """To where a request is carried out, from wherever the job is now."""
+        """Go to where a request is carried out, from any phase."""
         if self.phase is Phase.RUNNING:
             return self._into_trouble(trouble, now)
         dropped: list[Decision] = []
@@ -84,7 +84,7 @@ class Interrupting(Launching):
             if not self._attempt.ranks:  # before the first start
                 self._anew(tasks=())
             self._attempt.step_end.none()
-        if self.phase is Phase.ENDING:  # the step is on its way out: this follows then
+        if self.phase is Phase.ENDING:  # the step is ending: the request follows then
             dropped = self._drop_search(trouble.what, now) or self._drop_decision(trouble.what, now)
             self._begin(trouble)
             self._end.follow_with(Afterwards(ThenDecide()))

@@ -1,28 +1,28 @@
-"""The judge: events in, decisions out. Knows no clock, no process and no file; every answer is data.
+"""The judge: events in, decisions out. It knows no clock, no process and no file; every answer is data.
 
-The table at the end says, for each phase and event, which method answers. A pair that is not in it is an error, so
-nothing is passed over by accident; what is ignored on purpose says so there. The methods stand in groups, a module each.
-A group calls those below it; the few methods that are called from further down are declared there. The rows name the phases
-that an answer may lead to: `handle` holds it to them, and docs/ARCHITECTURE.md shows the picture.
+The table at the end of this file names, for each phase and event, the method that answers. A pair that the table lacks is an
+error, so nothing is ignored by accident; the table says what is ignored on purpose. The methods are in groups, one module each. A
+group calls the groups below it; the few methods that a lower group calls are declared there. Each row names the phases that an
+answer may lead to: `handle` checks that, and docs/ARCHITECTURE.md shows the diagram.
 
     launching        from the first event until ranks run
-    ranks            ranks that end or vanish; a rank of an async job
-    signals          signals from outside, and what Slurm says they mean
-    devices          agents, and the faults that devices show
-    stalls           standing still and being slow, by the ranks' collectives
-    hangs            hangs by other signs, and what any hang leads to
-    nodes            nodes that are not heard of
-    drills           faults on purpose
+    ranks            ranks that exit or are lost; a rank of an async job
+    signals          signals from outside, and their meaning by Slurm
+    devices          agents, and the faults of devices
+    stalls           stalled and slow ranks, by their collectives
+    hangs            hangs by other signs, and what follows from any hang
+    nodes            silent nodes
+    drills           faults that a person orders
     requests         what the owner of the job asks for while it runs
-    interrupting     breaking off what the job does, because he asks for it
-    settling         trouble: stop, find out, decide; most of the above leads there
-    rungs            carrying out what was decided
-    replacing        other nodes for the slots of bad ones
+    interrupting     interrupting the job's work for such a request
+    settling         trouble: stop ranks, collect facts, decide; most of the above leads there
+    rungs            carrying out the decision
+    replacing        other nodes for the slots of bad nodes
     starting         starting the step and its ranks
     ending           ending the step, and ftrun
     patience         waiting for a slurmctld that is away
-    state            what the judge has, and what every group needs
-    parts/           what it has: each owns its state, and only its own methods write to it
+    state            what the judge knows, and what every group needs
+    parts/           its parts: each owns its state, and only its own methods change it
 """
 
 from __future__ import annotations
@@ -59,14 +59,17 @@ __all__ = ["TABLE", "Judge", "Phase", "RunFacts", "budgets"]
 
 
 class Judge(Requests, Ranks, Stalls, Nodes, Drills):
-    """Keeps the job alive, on paper. `handle` is the only way in; `finished`, `exit_status`, `wakes_at` the ways out.
+    """Decides how to keep the job alive. Call `handle` with each event; read `finished`, `exit_status` and `wakes_at`.
 
-    history holds every record of every answer from the moment it is given.
+    history holds every record of every answer from the moment the answer is given.
     """
 
     def handle(self, event: Event, now: Now) -> tuple[Decision, ...]:
-        """What follows from `event`. Raises: LookupError for an event that cannot happen in this phase, and for an answer that
-        leads to a phase of which the table does not know."""
+        """Decide what follows from `event`.
+
+        Raises: LookupError for an event that cannot happen in this phase, and for an answer that leads to a phase that the table
+        does not allow.
+        """
         self._may_enter = None
         waited, before = self._requests_before(event, now), self.phase
         if self.phase is Phase.FINISHED and waited:
@@ -84,7 +87,7 @@ class Judge(Requests, Ranks, Stalls, Nodes, Drills):
         return (*found, *self._requests_after(event, before, now))
 
     def _enter(self, phase: Phase) -> None:
-        """Also from one phase to the next and on in the same answer, each time as the table has it."""
+        """Enter a phase. One answer may pass through several phases, each step as the table allows."""
         if phase is self.phase:
             return
         may, self._may_enter = self._may_enter, None
@@ -98,17 +101,17 @@ class Judge(Requests, Ranks, Stalls, Nodes, Drills):
     def _time_passed(self, _: ev.TimePassed, now: Now) -> list[Decision]:
         due = self._timers.take_due(now.mono)
         for timer in _OF_HANGS & due.keys():
-            if now.mono - due[timer] > AWAY_S:  # ftrun was stopped, and most likely the ranks with it
+            if now.mono - due[timer] > AWAY_S:  # ftrun was stopped, and probably the ranks with it
                 self._timers.set(timer, now.mono + AWAY_S)
         found: list[Decision] = []
         for timer in sorted(due.keys() - self._timers.running):
             phases, overdue = DUE[timer]
-            if self.phase in phases:  # else it is of a phase that another one, due at the same moment, has ended
+            if self.phase in phases:  # otherwise an event due at the same moment has ended the phase it belongs to
                 found += overdue(self, now)
         return found
 
     def _stood_still(self, event: ev.StoodStill, now: Now) -> list[Decision]:
-        """In a suspended job the ranks, agents and Slurm's own time limit stood still as well."""
+        """ftrun was suspended: then ranks, agents and Slurm's time limit paused as well."""
         self._timers.put_off(event.seconds)
         return []
 
@@ -140,7 +143,7 @@ class Judge(Requests, Ranks, Stalls, Nodes, Drills):
         return self.handle(silent, now)  # type: ignore[return-value]
 
 
-# A time that has passed so long ago has passed while ftrun stood still (a suspended job); of a hang it tells nothing.
+# A deadline that passed this long ago passed while ftrun was suspended; it is no evidence of a hang.
 AWAY_S = 30.0
 _OF_HANGS = frozenset({Timer.EXIT, Timer.EXAMINE, Timer.EVIDENCE, Timer.USE})
 
@@ -149,7 +152,7 @@ _N, _L, _R, _S, _H, _P, _E, _Q, _F = (
     Phase.FINISHED,
 )  # fmt: skip
 _ANY = frozenset(Phase)
-# What follows when the time of a wait is up, and in which phases. One that comes due in another has nothing to say any more.
+# What follows when a timer ends, and in which phases. In other phases it is ignored.
 DUE: Mapping[Timer, tuple[Collection[Phase], Callable[[Judge, Now], list[Decision]]]] = {
     Timer.WATCH: ({_R}, Judge._watch_due),
     Timer.IDLE: ({_R}, Judge._idle_due),
@@ -194,40 +197,41 @@ DUE: Mapping[Timer, tuple[Collection[Phase], Callable[[Judge, Now], list[Decisio
     Timer.LOOK_FOR_OTHERS: (_ANY, Judge._look_for_others),
 }
 
-# What agents, Slurm and broken connections may still say when nobody asks any more.
+# What agents, Slurm and closed connections may still report when nobody waits for it.
 _BESIDE = {ev.ShimLost, ev.AgentArrived, ev.AgentLost, ev.DevicesSeen, ev.SlurmAnswered, ev.HealingDone}
 
 
 class Row:
-    """answer: what follows from the event. leads_to: the phases that it may lead to at once, if not that it stays; from there the
-    same event may lead on, as NEXT says."""
+    """answer: the method that handles the event. leads_to: the phases that the answer may lead to directly, beside staying in its
+    phase; from there the same event may lead on, as NEXT says.
+    """
 
     def __init__(self, answer: Callable[..., list[Decision]], *leads_to: Phase) -> None:
         self.answer = answer
         self.leads_to = frozenset(leads_to)
 
 
-# To where a decision leads, once all is known that it waits for; what may follow the end of a step.
+# Phases that a decision may lead to once its conditions hold; what may follow the end of a step.
 _DECIDED, _AFTERWARDS = (_L, _R, _H, _E), (_L, _S, _H, _P, _Q, _F)
-# To where what the owner of the job asks for leads.
+# Phases that a request of the job's owner may lead to.
 _REQUESTED: Mapping[Phase, tuple[Phase, ...]] = {
     _L: (_S, _E, _F), _R: (_S,), _S: _DECIDED, _H: (_S, _E), _P: (_S, _F), _E: (_F,), _Q: (_F,),
 }  # fmt: skip
-# And that time goes by, which may be the time of a request.
+# Also the passing of time, which may be the moment of a request.
 _IN_TIME: Mapping[Phase, tuple[Phase, ...]] = {
     _L: (_P, _S, _E, _F), _R: (_S,), _S: _DECIDED, _H: (_R, _S, _E), _P: (_L, _S, _F), _E: _AFTERWARDS, _Q: (_F,),
 }  # fmt: skip
 
 TABLE: Mapping[tuple[Phase, type], Row] = {
     (_N, ev.Begun): Row(Judge._begun, _L, _P, _S),
-    # the step comes up
+    # the step starts
     (_L, ev.TaskArrived): Row(Judge._task_arrived, _R, _S),
     (_L, ev.StepEnded): Row(Judge._launch_ended, _S),
     (_L, ev.ShimLost): Row(Judge._launch_lost, _S),
     (_L, ev.SignalSeen): Row(Judge._launch_signalled, _E, _F),
     (_L, ev.AgentArrived): Row(Judge._agent_arrived),
     (_L, ev.AgentLost): Row(Judge._agent_lost),
-    (_L, ev.DevicesSeen): Row(Judge._nothing),  # looked at again while ranks run
+    (_L, ev.DevicesSeen): Row(Judge._nothing),  # checked again while ranks run
     (_L, ev.SlurmAnswered): Row(Judge._slurm_while_launching, _P, _S),
     # ranks run
     (_R, ev.RankStarted): Row(Judge._nothing),
@@ -254,7 +258,7 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     (_R, ev.Progressed): Row(Judge._progressed),
     (_R, ev.BeatOverdue): Row(Judge._beat_overdue, _S, _E),
     (_R, ev.ProgramSaid): Row(Judge._program_told, *_REQUESTED[_R]),
-    # ranks are being stopped, facts collected
+    # ranks are being stopped, facts are collected
     (_S, ev.RankStarted): Row(Judge._nothing),
     (_S, ev.RankExited): Row(Judge._rank_exited_late),
     (_S, ev.RankUnstartable): Row(Judge._unstartable_late),
@@ -275,10 +279,10 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     (_H, ev.AgentLost): Row(Judge._agent_lost, _R, _S, _E),
     (_H, ev.NodeSilent): Row(Judge._node_silent),
     (_H, ev.NodeProbed): Row(Judge._node_probed, _R, _S, _E),
-    (_H, ev.DevicesSeen): Row(Judge._nothing),  # the healing agent's own result is what counts
+    (_H, ev.DevicesSeen): Row(Judge._nothing),  # the healing agent's own result counts
     (_H, ev.SignalSeen): Row(Judge._signalled_late, _E),
     (_H, ev.SlurmAnswered): Row(Judge._slurm_while_healing, _E),
-    # no step: other nodes are being had
+    # no step: a search for other nodes runs
     (_P, ev.NodeChecked): Row(Judge._node_checked, _L, _S),
     (_P, ev.NodeBorrowed): Row(Judge._node_borrowed, _L, _S),
     **{(phase, ev.DonorSubmitted): Row(Judge._donor_submitted) for phase in (_P, _E)},
@@ -286,7 +290,7 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     (_P, ev.SignalSeen): Row(Judge._replacing_signalled, _S, _F),
     (_P, ev.NodeSilent): Row(Judge._silent_meanwhile),
     **{(_P, kind): Row(Judge._nothing) for kind in (_BESIDE | {ev.StepEnded, ev.TaskArrived}) - {ev.AgentArrived, ev.AgentLost}},
-    # the step is let go
+    # the step is ending
     (_E, ev.NodeChecked): Row(Judge._node_checked),
     (_E, ev.NodeBorrowed): Row(Judge._node_borrowed),
     (_E, ev.StepEnded): Row(Judge._step_ended, *_AFTERWARDS),
@@ -294,10 +298,10 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     **{(_E, kind): Row(Judge._nothing) for kind in (_BESIDE | {ev.TaskArrived}) - {ev.ShimLost, ev.AgentArrived, ev.AgentLost}},
     **{(phase, ev.AgentArrived): Row(Judge._agent_meanwhile) for phase in (_H, _P, _E)},
     **{(phase, ev.AgentLost): Row(Judge._agent_lost) for phase in (_P, _E)},
-    # the job is given back: a signal now is the requeue's own
+    # the job is being requeued: a signal now comes from the requeue itself
     (_Q, ev.RequeueEnded): Row(Judge._requeue_ended, _F),
     **{(_Q, kind): Row(Judge._nothing) for kind in _BESIDE | {ev.SignalSeen, ev.StepEnded}},
-    # stragglers of an attempt that is over
+    # late messages of an ended attempt
     **{
         (phase, kind): Row(Judge._nothing)
         for phase in (_L, _H, _P, _E, _Q)
@@ -306,7 +310,7 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     },
     **{(phase, ev.HealingDone): Row(Judge._nothing) for phase in (_L, _R, _S)},
     **{(phase, ev.TaskArrived): Row(Judge._nothing) for phase in (_R, _S, _H, _Q)},
-    # signs of life and of none, when nobody asks any more
+    # signs of activity and of none, when nobody waits for them
     **{
         (phase, kind): Row(Judge._nothing)
         for phase in (_L, _S, _H, _P, _E, _Q)
@@ -325,7 +329,7 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     **{(phase, ev.RanksAlive): Row(Judge._ranks_alive) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.ProgramSaid): Row(Judge._program_told, *_REQUESTED[phase]) for phase in (_L, _S, _H, _P, _E, _Q)},
     **{(phase, ev.EvidenceTaken): Row(Judge._evidence_taken) for phase in (_L, _S, _H, _P, _E, _Q)},
-    # what is behind a failure or a hang, where it was asked for
+    # the cause of a failure or a hang, where it was asked for
     (_R, ev.Diagnosed): Row(Judge._diagnosed_while_running, _S),
     (_S, ev.Diagnosed): Row(Judge._diagnosed, *_DECIDED),
     **{(phase, ev.Diagnosed): Row(Judge._nothing) for phase in (_L, _H, _P, _E, _Q)},
@@ -336,7 +340,7 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     # drills: only while ranks run
     (_R, ev.DrillAsked): Row(Judge._drill),
     **{(phase, ev.DrillAsked): Row(Judge._no_drill) for phase in (_L, _S, _H, _P, _E, _Q)},
-    # what the owner of the job asks for, whenever
+    # requests of the job's owner, in every phase
     **{(phase, ev.ControlAsked): Row(Judge._control_asked, *_REQUESTED[phase]) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.CheckpointMade): Row(Judge._checkpoint_made, *_REQUESTED[phase]) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     # silence, when nobody waits for the node, and what counts of it then
@@ -352,10 +356,10 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     (_R, ev.NodeLate): Row(Judge._node_late),
     **{(phase, ev.NodeLate): Row(Judge._nothing) for phase in (_L, _S, _H, _P, _E, _Q)},
     **{(phase, ev.NodeHeard): Row(Judge._node_heard) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    # a step over several jobs
+    # a step that spans several jobs
     (_L, ev.PartEnded): Row(Judge._launch_ended_in_part, _S),
     **{(phase, ev.PartEnded): Row(Judge._nothing) for phase in (_R, _S, _H, _P, _E, _Q)},
-    # shims that were let go; nodes that come too late, or go
+    # released shims; nodes that arrive too late, or leave
     (_E, ev.ShimLeft): Row(Judge._shim_left),
     **{(phase, ev.ShimLeft): Row(Judge._nothing) for phase in (_L, _R, _S, _H, _P, _Q)},
     (_L, ev.NodeChecked): Row(Judge._straggler_checked, _S),
@@ -363,10 +367,10 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     **{(phase, ev.NodeBorrowed): Row(Judge._loan_too_late) for phase in (_L, _R, _S, _H, _Q)},
     **{(phase, ev.LoansEnded): Row(Judge._loans_ended) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.NodesReleased): Row(Judge._released) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    # ourselves, whenever: what follows from it is the leases' to do
+    # our own contact, in every phase: the leases decide what follows
     **{(phase, ev.CutOff): Row(Judge._cut_off) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.InTouch): Row(Judge._in_touch) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
-    # time and the ledger, whenever
+    # time and the ledger, in every phase
     **{(phase, ev.TimePassed): Row(Judge._time_passed, *_IN_TIME[phase]) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.RankPaused): Row(Judge._rank_paused) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
     **{(phase, ev.StoodStill): Row(Judge._stood_still) for phase in (_L, _R, _S, _H, _P, _E, _Q)},
@@ -374,7 +378,7 @@ TABLE: Mapping[tuple[Phase, type], Row] = {
     (_E, ev.LedgerFailed): Row(Judge._ledger_failed, _F),
     (_F, ev.LedgerFailed): Row(Judge._ledger_failed),
 }
-# Where each phase may lead.
+# The phases that each phase may lead to.
 NEXT: Mapping[Phase, frozenset[Phase]] = {
     phase: frozenset(to for (of, _), row in TABLE.items() if of is phase for to in row.leads_to) for phase in Phase
 }

@@ -1,5 +1,5 @@
-"""From the first event until ranks run: what is written down of the run, the leases of an earlier scheduling that are
-waited for, the tasks of the step as they arrive, and a step that does not come up.
+"""From the first event until ranks run: the records of the run, the wait for leases of an earlier scheduling, the arrival of the
+step's tasks, and a step that does not start.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ftslurm.policies.ladder.situation import Trouble
 from ftslurm.policies.lease.quorum import longest_s
 
 LONGEST_LOOK_S = 600.0
-# Of the nodes that a slow launch lacks, looked at in one round; and how often in a row one may be out of reach.
+# Missing nodes of a slow launch that are probed in one round; and how often in a row a node may be unreachable.
 AT_A_TIME, ABSENT_MOST = 8, 2
-# From one look at Slurm's list of steps to the next, while those of an ftrun that was killed end.
+# Seconds between two looks at Slurm's list of steps, while steps of a killed ftrun end.
 LOOK_AGAIN_S = 3.0
 
 
@@ -50,7 +50,7 @@ class Launching(Settling):
         )  # fmt: skip
         last = self.history.last_run
         forgotten = self.history.lent.values() if last is not None and f.schedule > last.schedule else ()
-        loans = self._loans.end([*forgotten, *f.earlier.loans_left])  # whose ftrun could not end them
+        loans = self._loans.end([*forgotten, *f.earlier.loans_left])  # the ftrun that borrowed them could not end them
         known = {node: why for node, why in f.remembered.items() if node in f.nodes}
         warned = [Say(f"node {node} is suspect: {why} (`ftslurm nodes`)") for node, why in sorted(known.items())]
         before = [self._note(record) for record in f.earlier.cut_short]
@@ -65,8 +65,9 @@ class Launching(Settling):
         return [*loans, *begun, *(self._await_others(now) if f.earlier.unproven else self._first_launch(now))]
 
     def _await_others(self, now: Now) -> list[Decision]:
-        """The job was requeued by Slurm itself, away from a node that could not say whether its ranks have ended; or the ftrun
-        before this one was killed. srun would not wait for its step where they may run side by side (--overlap, --exact)."""
+        """Wait for ranks of an earlier ftrun: Slurm requeued the job away from a node that could not confirm that its ranks have
+        ended, or the ftrun before this one was killed. With --overlap or --exact, srun would start beside them.
+        """
         self._enter(Phase.LAUNCHING)
         wait_s = longest_s(self.settings)
         self._timers.only({Timer.OTHERS: now.mono + wait_s})
@@ -81,8 +82,9 @@ class Launching(Settling):
 
     @property
     def _slurm_knows_of_others(self) -> bool:
-        """slurmctld forgets a step when each of its nodes has said that nothing is left there, or is down. Of a donor's
-        part it says nothing here."""
+        """Does slurmctld know of the other steps? It forgets a step when each of its nodes has confirmed the end, or is down. It
+        does not tell this for the part in a donor job.
+        """
         f = self.facts
         lists = {Capability.ASK, Capability.STEPS} <= f.can
         return (
@@ -99,7 +101,7 @@ class Launching(Settling):
         return [ListSteps()]
 
     def _others_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
-        """Where none is, it remains that no node is down, which could not say anything."""
+        """The listed steps have arrived: if none is left, a node that is down could still not confirm anything."""
         if not self._slurm_knows_of_others or event.steps is None:
             return []
         self._launch.others_listed(event.steps if event.steps <= self.facts.earlier.steps_over else None)
@@ -123,7 +125,7 @@ class Launching(Settling):
         return self._first_launch(now)
 
     def _others_over(self, now: Now) -> list[Decision]:
-        """Every lease has run out. What Slurm lists still is held by a node that could not say that nothing is left there."""
+        """Every lease has run out. A step that Slurm still lists is on a node that could not confirm its end."""
         if not self._launch.others_hold:
             return self._first_launch(now)
         self._launch.beside()
@@ -142,13 +144,13 @@ class Launching(Settling):
         return self._start(now)
 
     def _in_its_slot(self, task: Task) -> Task:
-        """srun numbers the nodes of a step in the cluster's order, whatever their slots."""
+        """The task with its slot: srun numbers the nodes of a step in the cluster's order, whatever their slots."""
         if self._places.layout is None or task.node not in self._places.layout.nodes:
             return task
         return replace(task, slot=self._places.layout.nodes.index(task.node))
 
     def _astray(self) -> str:
-        """Who is not where it was meant to be; empty if all are."""
+        """The tasks that are not on their intended node; empty if none."""
         if self._places.layout is None:
             return ""
         for rank, task in sorted(self._tasks.items()):
@@ -158,18 +160,18 @@ class Launching(Settling):
         return ""
 
     def _misplaced(self, what: str, now: Now) -> list[Decision]:
-        """Nothing has been started yet."""
+        """Tasks are on wrong nodes; nothing has been started yet."""
         attempt = self._anew()
         attempt.none_begun()
         attempt.cannot_stay(what)
         attempt.search.fail(what)
         return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
 
-    # --- a node that dies while the step comes up: srun waits for it, for two minutes and more
+    # --- a node that dies while the step starts: srun waits for it, two minutes and more
 
     def _slow_launch(self, now: Now) -> list[Decision]:
-        """Nodes that nothing has come from are looked at by another way; one that lives may take its time. Agents come up
-        meanwhile: who else would notice that our own node has died?
+        """Probe the nodes that have not called; a live node may take its time. Agents start meanwhile: only they would notice
+        that the batch node has died.
         """
         self._timers.set(Timer.SLOW_LAUNCH, now.mono + self._launch.look_less(self.settings.silence_s, LONGEST_LOOK_S))
         came = {task.node for task in self._tasks.values()}
@@ -183,23 +185,26 @@ class Launching(Settling):
         return f"the step to come up on {fold_nodes(missing)}" if missing and came else "the step to come up"
 
     def _steps_listed(self, event: ev.StepsListed, now: Now) -> list[Decision]:
-        """srun waits until slurmctld tells it of a step that has ended, however long that takes."""
+        """The listed steps have arrived: srun waits until slurmctld reports that a conflicting step has ended, however long that
+        takes.
+        """
         if Timer.OTHERS in self._timers:
             return self._others_listed(event, now)
         if event.steps is None or self._tasks:
             return []
-        if not event.steps or self._launch.overlap:  # beside which it may run
+        if not event.steps or self._launch.overlap:  # our step may run beside others
             return self._ask_for_a_step_again(now)
-        theirs = event.steps - self._launch.own  # of our own everything had ended before the next was launched
+        theirs = event.steps - self._launch.own  # our own steps had all ended before this launch
         leases_over = now.mono - self._launch.run_began_at >= longest_s(self.settings)
         if not theirs <= self.facts.earlier.steps_over or (theirs and not leases_over):
-            return []  # a step of somebody else is waited for, as srun does
+            return []  # ftrun waits for another's step, as srun does
         self._launch.beside()
         return [_beside(event.steps), *self._kill_step(Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
 
     def _ask_for_a_step_again(self, now: Now) -> list[Decision]:
-        """Nothing holds the nodes against it, and it has not come up: it was asked for when a slurmctld that had just come
-        back knew of no node yet. srun asks again only when a step ends (on 22.05 another srun got its step at once)."""
+        """Launch again: no step blocks the nodes, but ours has not started. A slurmctld that had just returned refused it, and
+        srun asks again only when a step ends (on 22.05 a second srun got its step at once).
+        """
         if self._launch.in_vain >= LAUNCHES_AGAIN:
             return []
         self._launch.again()
@@ -207,14 +212,14 @@ class Launching(Settling):
         return [said, *self._kill_step(Afterwards(ThenLaunch(), ThenLauncherStays()), now)]
 
     def _launcher_stays(self, now: Now) -> list[Decision]:
-        """Nothing may be launched beside it."""
+        """The launcher did not end: nothing may be launched beside it."""
         what = "srun waits for nodes, and could not be ended"
         attempt = self._anew()
         attempt.step_end.cannot_end(what)
         attempt.cannot_stay(what)
         return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
 
-    # --- a node that lives, and on which no task comes up
+    # --- a live node on which no task starts
 
     def _await_stragglers(self, now: Now) -> list[Decision]:
         self._launch.look_at_stragglers(())
@@ -223,7 +228,7 @@ class Launching(Settling):
         return []
 
     def _stragglers_overdue(self, now: Now) -> list[Decision]:
-        """srun is content with the tasks that run. What keeps the others away is looked for where they should be."""
+        """srun continues with the tasks that run. Check the nodes where tasks are missing."""
         came = {task.node for task in self._tasks.values()}
         self._launch.look_at_stragglers([node for node in self._planned() if node not in came][:AT_A_TIME])
         stragglers = self._launch.stragglers
@@ -235,7 +240,7 @@ class Launching(Settling):
         return [said, *(CheckNode(node, lent.get(node, 0), self.settings.check_s) for node in sorted(stragglers))]
 
     def _straggler_checked(self, event: ev.NodeChecked, now: Now) -> list[Decision]:
-        """A node that cannot run our look at it cannot run a rank either: that is held against it."""
+        """The check of such a node: a node that cannot run our check cannot run a rank either, so it counts as bad."""
         if event.node not in self._launch.stragglers:
             return self._looked_ahead(event, now)
         self._launch.seen(event.node, "" if event.good is True else event.why or "it could not be looked at")
@@ -254,7 +259,7 @@ class Launching(Settling):
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
     def _planned(self) -> tuple[str, ...]:
-        """Nodes of the step; none where srun chooses."""
+        """The nodes of the step; empty if srun chooses them."""
         if (layout := self._places.known) is not None:
             return layout.nodes
         return self.facts.nodes if self.facts.width == len(self.facts.nodes) else ()
@@ -263,7 +268,7 @@ class Launching(Settling):
         if self._fence.answer(event.node):
             self._timers.stop(Timer.PROBE)
         came = event.node in {task.node for task in self._tasks.values()}
-        if event.alive is not False or came or event.node not in self._planned():  # asked about before this launch
+        if event.alive is not False or came or event.node not in self._planned():  # the probe began before this launch
             self._launch.is_there(event.node)
             return []
         if self._launch.is_absent(event.node) < ABSENT_MOST:
@@ -276,7 +281,7 @@ class Launching(Settling):
         return self._launch_step(now)
 
     def _launch_ended(self, event: ev.StepEnded, now: Now) -> list[Decision]:
-        """srun gave up before every task was there; it has said why on stderr itself. A node may be behind it."""
+        """srun gave up before all tasks were there, and has printed why. A node may be the reason."""
         self._anew()
         what = f"the step did not come up: its launcher {event.status}"
         self._attempt.lose_step(what)
@@ -285,7 +290,7 @@ class Launching(Settling):
         return self._into_trouble(Trouble(cause, what, event.status.shell or 1), now)
 
     def _launch_ended_in_part(self, event: ev.PartEnded, now: Now) -> list[Decision]:
-        """The donor has gone, or its node cannot run a step; the other part would wait for these ranks for ever."""
+        """The donor job has ended, or its node cannot run a step; the other part would wait for these ranks forever."""
         self._anew()
         ranks = ", ".join(map(str, event.ranks))
         what = f"the step did not come up: the launcher of rank{'s' if len(event.ranks) > 1 else ''} {ranks} ended"
@@ -293,8 +298,9 @@ class Launching(Settling):
         return self._into_trouble(Trouble(Cause.LOST if self._attempt.number else Cause.LAUNCH, what, 1), now)
 
     def _launch_lost(self, event: ev.ShimLost, now: Now) -> list[Decision]:
-        """A shim that came and went before the start: the step is coming down, or its node is. One that never came is of
-        the step before."""
+        """A shim connected and closed before the start: the step or its node is going down. A shim that never connected is of the
+        previous step.
+        """
         if event.rank not in self._tasks:
             return []
         self._anew()
@@ -303,17 +309,19 @@ class Launching(Settling):
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
     def _launch_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
-        """Before the first start ftrun's own ends it. Else it may be a warning, which ranks that come in time are told of."""
+        """A signal before the ranks start. Before the first start ftrun's own signal ends the job. Later it may be a warning,
+        which is passed on to ranks that start in time.
+        """
         own_term = event.rank is None and event.number == SIGTERM
         if not (event.rank is None and event.number == SIGINT) and not (own_term and not self._attempt.number):
             return self._launch_warned(event, own_term or self._asks_for_requeue(event.number), now)
         what, status = f"ended by {signal_name(event.number)} while the step was starting", 128 + event.number
-        if self._timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # there is none
+        if self._timers.any_of(Timer.LAUNCH_AGAIN, Timer.OTHERS):  # no launcher runs
             return self._finish(what, status, now)
         return self._kill_step(Afterwards(ThenFinish(what, status)), now)
 
     def _launch_warned(self, event: ev.SignalSeen, ends: bool, now: Now) -> list[Decision]:
-        """ends: when the ranks do not come in time."""
+        """Remember a warning for ranks to come. ends: seconds until the job ends if they do not come in time."""
         if not self._announces(event.number):
             return []
         self._signal.keep(event)
@@ -324,7 +332,7 @@ class Launching(Settling):
         return [self._ask_slurm(now)] if Capability.ASK in self.facts.can else []
 
     def _launch_overdue(self, now: Now) -> list[Decision]:
-        """A warning came and the ranks that were to hear it do not."""
+        """A warning came, and the ranks that should hear it did not start in time."""
         self._signal.means("warning")
         what = f"the step did not come up after {signal_name(self._signal.number)}"
         trouble = Trouble(Cause.WARNING, what, 128 + self._signal.number)
@@ -332,7 +340,9 @@ class Launching(Settling):
 
 
 def budgets(settings: Settings) -> dict[str, int]:
-    """Budget name -> limit; the names are those of `Decided.cost`. That of all restarts only where they are counted together."""
+    """Budget name -> limit; the names are those of `Decided.cost`. The budget of all restarts exists only if they are counted
+    together.
+    """
     limits = {
         Budget.MAX_RESTARTS: settings.max_restarts,
         Budget.CRASH_RESTARTS: settings.crash_restarts,

@@ -1,5 +1,5 @@
-"""Nodes that are not heard of: silence is no proof, so they are looked at by another way, and not waited for longer than
-the leases of their ranks last.
+"""Silent nodes: silence is no proof of death, so ftrun probes them by another way, and waits at most until the leases of their
+ranks have run out.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from ftslurm.policies.judge.state import IDLE_LOOK
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble
 
-# While ranks run or wait for devices to heal, minutes perhaps: nothing else would find out that a node is lost.
+# Used while ranks run or wait for devices to heal, perhaps minutes: nothing else would detect that a node is dead.
 _WATCHED = (Phase.RUNNING, Phase.HEALING)
-# A slurmd that is started anew is away for a moment.
+# A slurmd that restarts is away for a moment.
 PROBE_AGAIN_S = 5.0
 
 
 class Nodes(Settling):
     def _node_silent(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
-        """While ranks run, are stopped or wait for devices: silence is no proof, so the node is looked at by another way."""
+        """A node became silent while ranks run, stop, or wait for devices: probe it by another way."""
         self._fence.fall_silent([event.node], now.mono - event.silent_s)
         if event.node not in self._step_nodes():
             return []
@@ -37,7 +37,7 @@ class Nodes(Settling):
         return [*self._probe([event.node], now), *self._tell_silence(event, now), *self._look_ahead(now)]
 
     def _tell_silence(self, event: ev.NodeSilent, now: Now) -> list[Decision]:
-        """Once, however many follow."""
+        """Tell people once, however many nodes follow."""
         if Timer.LEASES not in self._timers or self._told.what:
             return []
         wait_s = self._timers.at(Timer.LEASES) - now.mono
@@ -79,8 +79,9 @@ class Nodes(Settling):
         return []
 
     def _node_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
-        """Lost is a node that is silent and cannot be reached by another way either; where only some of its ranks are lost,
-        not twice."""
+        """A node is dead if it is silent and a probe cannot reach it either; if only some of its ranks are lost, two probes must
+        fail.
+        """
         if self._fence.answer(event.node):
             self._timers.stop(Timer.PROBE)
         if event.alive is False and self._in_doubt(event.node):
@@ -101,14 +102,16 @@ class Nodes(Settling):
             return self._into_trouble(Trouble(Cause.LOST, what, 1, self._silent_since([event.node], now)), now)
         return self._idle_probed(event, now)
 
-    # --- nodes of the job that no rank is on: nothing is heard of them, and without --no-kill the job ends with them
+    # --- nodes of the job without ranks: they send nothing, and without --no-kill the job ends when one dies
 
     def _idle_due(self, now: Now) -> list[Decision]:
         self._timers.set(Timer.IDLE, now.mono + IDLE_LOOK * self.settings.silence_s)
         return self._probe(self._free.ask_idle(self._idle(), AT_A_TIME, now.mono), now)
 
     def _idle_probed(self, event: ev.NodeProbed, now: Now) -> list[Decision]:
-        """One that is twice out of reach is to leave the job before Slurm notices. It may be a slurmd that is started anew."""
+        """A node without ranks that is twice unreachable must leave the job before Slurm notices. Once may be a slurmd that
+        restarts.
+        """
         node = event.node
         if event.alive is not False or node not in self._idle():
             self._free.idle_lives(node)
@@ -119,13 +122,13 @@ class Nodes(Settling):
         noted = [] if known else [self._note(rec.NodeRefused(now.unix, node, event.what))]
         return [*noted, Say(f"{node}, on which no rank runs, is given up: {event.what}"), *self._release([node])]
 
-    # --- what comes of silence
+    # --- what follows from silence
 
     def _lost_on(self, node: str) -> bool:
         return any(rank in self._attempt.lost for rank in self._ranks_on(node))
 
     def _in_doubt(self, node: str) -> bool:
-        """Is one of its ranks lost and another one heard, and was it asked only once?"""
+        """Is one rank of the node lost, another one alive, and was the node probed only once?"""
         heard = node not in self._fence.silent and not self._attempt.lost.keys() >= set(self._ranks_on(node))
         return heard and self._lost_on(node) and node not in self._attempt.nodes.doubted
 
@@ -133,7 +136,7 @@ class Nodes(Settling):
         return self._probe(sorted(self._attempt.nodes.doubted), now)
 
     def _probe_overdue(self, now: Now) -> list[Decision]:
-        """No second proof."""
+        """The probe did not answer: there is no second proof."""
         self._fence.ask_anew()
         if self.phase in _WATCHED:
             self._watch_silence(now)
@@ -143,7 +146,7 @@ class Nodes(Settling):
         return self._probe(self._silent_here(), now)
 
     def _leases_over(self, now: Now) -> list[Decision]:
-        """Whatever has happened there: ranks that were out of reach for so long have ended by themselves."""
+        """The leases have run out: whatever happened there, ranks that were unreachable that long have ended by themselves."""
         over = [node for node in self._silent_here() if self._fence.over_at(node, self.settings) <= now.mono]
         asked, over = self._stopped_with_the_job(over, now)
         if asked or not over:
@@ -152,19 +155,19 @@ class Nodes(Settling):
             for rank in self._ranks_on(node):
                 self._attempt.lose(rank, f"{node} was out of reach for longer than a lease lasts")
         if self.phase is Phase.HEALING:
-            return []  # decided when that is over
+            return []  # decided when that has ended
         what = f"{fold_nodes(over)} was out of reach for longer than the lease of {self.settings.lease_s:g} s, though it lives"
         return self._into_trouble(Trouble(Cause.LOST, what, 1, self._silent_since(over, now)), now)
 
     def _silent_since(self, nodes: Collection[str], now: Now) -> float:
-        """When the first of them was last heard of, Unix seconds; 0 where none is silent."""
+        """When the first of the nodes was last heard, Unix seconds; 0 if none is silent."""
         silent = [self._fence.silent[node] for node in nodes if node in self._fence.silent]
         return now.unix - (now.mono - min(silent)) if silent else 0.0
 
     def _stopped_with_the_job(self, over: list[str], now: Now) -> tuple[list[Decision], list[str]]:
-        """Nodes whose ranks announced that they would be stopped are silent for as long as Slurm calls the job suspended,
-        which we see where ftrun itself goes on (salloc). Gives the question, or what is left of `over` once there is
-        an answer."""
+        """Nodes whose ranks announced that they would be suspended are silent while Slurm calls the job suspended; ftrun sees
+        that if it is not suspended itself (salloc). Gives the question to Slurm, or the rest of `over` after the answer.
+        """
         paused = [node for node in over if self._fence.paused & set(self._ranks_on(node))]
         since = min((self._fence.silent[node] for node in paused), default=now.mono)
         if not paused or Capability.ASK not in self.facts.can:

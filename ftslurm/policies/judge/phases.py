@@ -1,4 +1,4 @@
-"""The judge's own words: its phases, and what it is told at the start."""
+"""The judge's phases, and the facts that it gets at the start."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["ENDING_STATES", "Phase", "RunFacts"]
 
 class Phase(Enum):
     NEW = "new"
-    LAUNCHING = "launching"  # the step comes up, shims arrive
+    LAUNCHING = "launching"  # the step starts, shims connect
     RUNNING = "running"
     SETTLING = "settling"  # trouble: ranks are being stopped and facts collected, then the ladder is asked
     HEALING = "healing"
-    REPLACING = "replacing"  # no step; nodes for slots are being had and looked at
-    ENDING = "ending"  # the step is let go; what follows is a value of `then`
+    REPLACING = "replacing"  # no step; other nodes for slots are searched and checked
+    ENDING = "ending"  # the step is ending; what follows is a value of `then`
     REQUEUEING = "requeueing"
     FINISHED = "finished"
 
@@ -34,54 +34,53 @@ class OwnProcess:
     version: str = ""
     host: str = ""
     pid: int = 0
-    pid_space: str = ""  # of the container that it runs in, if in one
-    started: int = 0  # in ticks of the kernel since boot
+    pid_space: str = ""  # PID namespace of its container, if it runs in one
+    started: int = 0  # start time in kernel ticks since boot
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierRuns:
-    """What ftruns of this job before this one have left."""
+    """What earlier ftruns of this job have left."""
 
     unproven: Mapping[str, str] = field(default_factory=dict)  # node -> why ranks of one may still run there
-    # Those of them where they have ended when Slurm lists no step of theirs, since all that is known against them is that their
-    # ftrun was killed.
+    # Those nodes whose ranks have ended once Slurm lists no step of theirs: the only doubt is that their ftrun was killed.
     killed: frozenset[str] = frozenset()
-    cut_short: tuple[Record, ...] = ()  # how the scheduling before ended, where its ftrun did not live to write it
-    # Of this scheduling, whatever Slurm thinks of them; their leases, though, may outlive their ftrun.
+    cut_short: tuple[Record, ...] = ()  # how the previous scheduling ended, if its ftrun could not record it
+    # Earlier steps of this scheduling, whatever Slurm knows of them; their leases may outlive their ftrun.
     steps_over: frozenset[str] = frozenset()
     loans_left: tuple[int, ...] = ()  # donor jobs that nobody has ended
-    # Does Slurm list steps, and none but those of `steps_over`, in a job that has lost a node? The node cannot say that
-    # nothing is left there.
+    # Does Slurm list only steps of `steps_over`, in a job that has lost a node? That node cannot confirm the end of its
+    # processes.
     beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WhyNot:
-    """Why the launcher cannot do what others can; each empty where it can."""
+    """Why the launcher lacks an ability; each is empty if it has it."""
 
     donor: str = ""  # why no node can be borrowed
-    swap: str = ""  # why none can be replaced by any other; then `can` has no `replace`
-    split: str = ""  # why nodes with different numbers of CPUs cannot have an srun each, where memory by CPU asks for that
+    swap: str = ""  # why no node can be replaced; then `can` lacks `replace`
+    split: str = ""  # why nodes with different numbers of CPUs cannot have an srun each, where memory per CPU requires that
 
 
 @dataclass(frozen=True, slots=True)
 class Environments:
-    slurm: Mapping[str, str] = field(default_factory=dict)  # what the batch script's says of the job (SLURM_*)
+    slurm: Mapping[str, str] = field(default_factory=dict)  # the batch script's variables about the job (SLURM_*)
     user: frozenset[str] = frozenset()  # names of the variables that the user has set
-    sdk: Mapping[str, str] = field(default_factory=dict)  # what the program interface in the ranks has to know
-    hidden: str = ""  # the variable of ftrun's that shows programs no device, where Slurm gives them none either
+    sdk: Mapping[str, str] = field(default_factory=dict)  # what the program interface in the ranks needs
+    hidden: str = ""  # ftrun's variable that hides devices from programs, where Slurm assigns none either
 
 
 @dataclass(frozen=True, slots=True)
 class OutputPlace:
-    files: OutputTo | None = None  # where it goes, None where nobody knows
+    files: OutputTo | None = None  # where the output goes, None if unknown
     log: str = ""  # where the ranks' errors go, as in RunBegan
     labels: bool = False  # are its lines labelled by rank?
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What is fixed for one ftrun."""
+    """The facts that do not change during one ftrun."""
 
     run: str
     job: str
@@ -94,18 +93,18 @@ class RunFacts:
     name: str = ""
     launcher: str = "srun"
     number: int = 0  # of the job, as scontrol takes it
-    # What the launcher is able to do: `ask` (the state of job and nodes), `requeue`, `probe` (a node by another way than our
-    # connections), `replace`, `steps` (list those of the job).
+    # The abilities of the launcher: `ask` (state of job and nodes), `requeue`, `probe` (a node, by another way than our
+    # connections), `replace`, `steps` (list the job's steps).
     can: frozenset[Capability] = frozenset()
     why_not: WhyNot = WhyNot()
-    remembered: Mapping[str, str] = field(default_factory=dict)  # node -> why earlier jobs of this user left it
-    width: int = 0  # nodes of the step; 0: not ours to know
+    remembered: Mapping[str, str] = field(default_factory=dict)  # node -> why earlier jobs of this user excluded it
+    width: int = 0  # nodes of the step; 0: srun decides
     batch_node: str = ""  # where ftrun runs
-    # The nodes that Slurm gave the job, in its order, some of which may have been lost or given back before this ftrun began;
-    # empty if not told.
+    # The nodes that Slurm gave the job, in its order; some may have been lost or given back before this ftrun began. Empty if
+    # unknown.
     granted: tuple[str, ...] = ()
-    submit_time: int = 0  # of the job or its last requeue, by slurmctld's clock
-    # What nodes of this cluster needed after earlier requeues, this user's jobs', the latest last.
+    submit_time: int = 0  # of the job or its last requeue, by slurmctld's clock, Unix seconds
+    # Clean-up times of this cluster's nodes after earlier requeues of this user's jobs, the latest last.
     clean_ups: tuple[CleanUpTook, ...] = ()
     process: OwnProcess = OwnProcess()
     earlier: EarlierRuns = field(default_factory=EarlierRuns)
@@ -114,5 +113,5 @@ class RunFacts:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Nodes that the job has no more."""
+        """Nodes that the job no longer has."""
         return tuple(node for node in self.granted if node not in set(self.nodes))

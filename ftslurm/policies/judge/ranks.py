@@ -1,5 +1,5 @@
-"""Ranks that end, cannot be started or vanish, alone or with the step. In an async job one that failed may start again
-while the others go on.
+"""Ranks that exit, cannot be started or are lost, alone or with the step. In an async job a failed rank may start again while the
+others run.
 """
 
 from __future__ import annotations
@@ -56,10 +56,12 @@ class Ranks(Signals):
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
     def _step_ended_early(self, event: ev.StepEnded, now: Now) -> list[Decision]:
-        """Also what `scancel JOB.0` looks like: SIGKILL for shims and ranks at once, with no SIGTERM before; srun ends with
-        137, the job runs on, and Slurm's record of the step is gone as it is after any other end. Only a line on srun's
-        stderr, which is the user's, tells it apart (`*** STEP 1.0 ON n1 CANCELLED AT ... ***`, and no `DUE TO`; seen on
-        22.05). A step that was lost needs its job to go on, so that is the answer to both; `scancel JOB` ends the job.
+        """The step has ended before its ranks reported.
+
+        This is also what `scancel JOB.0` looks like: SIGKILL for shims and ranks at once, without a SIGTERM before; srun exits
+        with 137, the job runs on, and Slurm's record of the step is gone, as after any other end. Only a line on srun's stderr,
+        which belongs to the user, tells it apart (`*** STEP 1.0 ON n1 CANCELLED AT ... ***` without `DUE TO`; seen on 22.05). A
+        lost step must be started again, so that is the answer to both; `scancel JOB` ends the job.
         """
         what = f"the step ended while ranks were running; its launcher {event.status}"
         self._attempt.lose_step(what)
@@ -68,7 +70,7 @@ class Ranks(Signals):
     # --- a rank of an async job
 
     def _rank_failed(self, rank: int, trouble: Trouble, now: Now) -> list[Decision]:
-        """In an async job the others go on: only what this rank has left behind is ended, then it may start again."""
+        """A rank failed. In an async job the others run on: stop only what this rank has left running, then start it again."""
         if self.settings.mode == "min-healthy":
             return self._node_failed(rank, trouble, now)
         if self.settings.mode != "async" or self._attempt.lost:
@@ -81,7 +83,9 @@ class Ranks(Signals):
         return [self._note(seen), StopRanks(number, st.stop_grace_s, st.kill_wait_s, ranks=(rank,))]
 
     def _node_failed(self, rank: int, trouble: Trouble, now: Now) -> list[Decision]:
-        """ft_launcher's min-healthy: the node's other ranks end with it, those of other nodes go on while enough are left."""
+        """A rank failed in a job with ft_launcher's min-healthy: the node's other ranks are stopped; those of other nodes run on
+        while enough nodes are healthy.
+        """
         node, nodes, st = self._tasks[rank].node, self._step_nodes(), self.settings
         if node in self._alone.failed_nodes:
             return self._ended_well(now) if self._attempt.all_ended else []
@@ -102,7 +106,9 @@ class Ranks(Signals):
             self._timers.set(Timer.MEND, due)
 
     def _stopped_alone(self, event: ev.RankStopped, now: Now) -> list[Decision]:
-        """Nothing is left of the failed rank: the ladder is asked for it alone, and for all if that is not the answer."""
+        """All processes of the failed rank have ended: ask the ladder for this rank alone, and for all ranks if that is no
+        answer.
+        """
         mine = event.attempt == self._attempt.numbers.get(event.rank, self._attempt.number)
         if not self._alone.is_mended(event.rank) or not mine or not self._attempt.stop(event):
             return []
@@ -118,7 +124,7 @@ class Ranks(Signals):
         return self._into_trouble(trouble, now) if event.left else self._decide_alone(event.rank, trouble, now)
 
     def _diagnosed_while_running(self, event: ev.Diagnosed, now: Now) -> list[Decision]:
-        """A rank of an async job: the others go on."""
+        """The cause of the end of a rank of an async job is known: the others run on."""
         if event.rank is None or not self._alone.is_asked(event.rank):
             return []
         if event.attempt != self._attempt.latest([event.rank]):
@@ -126,7 +132,7 @@ class Ranks(Signals):
         return self._known_alone(event.rank, event.verdict, now)
 
     def _known_alone(self, rank: int, verdict: Verdict, now: Now) -> list[Decision]:
-        """What is behind the end of that rank."""
+        """Decide on that rank, with the cause of its end."""
         trouble = self._alone.take(rank)
         self._await_mending()
         if self._signal.number and self._explained(now):
@@ -154,7 +160,7 @@ class Ranks(Signals):
             self._timers.set(Timer.RANK_AGAIN, due)
 
     def _start_ranks_again(self, now: Now) -> list[Decision]:
-        """Those whose start alone was put off."""
+        """Start the ranks whose individual restart was delayed."""
         due = self._alone.take_due(now.mono)
         self._await_starts()
         if self._signal.number and self._explained(now):
@@ -170,6 +176,6 @@ class Ranks(Signals):
             return self._into_trouble(late[left[0]], now) if self.phase is Phase.RUNNING else []
         found: list[Decision] = []
         for rank in late:
-            if self._alone.is_asked(rank):  # else one before it has stopped all
+            if self._alone.is_asked(rank):  # otherwise an earlier one has stopped all
                 found += self._known_alone(rank, unknown(TOOK_TOO_LONG), now)
         return found

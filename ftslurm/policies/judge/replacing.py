@@ -1,5 +1,6 @@
-"""Other nodes for the slots of bad ones: spares first, then nodes that donor jobs lend; each is looked at before ranks go there.
-The search begins while the old step still ends, and what it finds becomes the layout of the next. Or the step does with fewer.
+"""Other nodes for the slots of bad nodes: spares first, then nodes that donor jobs lend; each is checked before ranks start
+there. The search begins while the old step still ends; its result is the layout of the next step. Or the step continues with
+fewer nodes.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGTERM
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble
 
-# Before the first start, a search that had no answers is made again so often, and after so long.
+# Before the first start, a search without answers is repeated this many times, at this interval.
 SEARCHES_AGAIN, SEARCH_AGAIN_S = 3, 10.0
 
 
 class Replacing(Starting):
     def _first_launch(self, now: Now) -> list[Decision]:
-        """On the nodes that are well, as far as they are enough; else others are searched for before."""
+        """Launch on the healthy nodes if they are enough; otherwise search for others first."""
         f = self.facts
         first = self._first_choice(now).made(self._places.layout)
         self._places.choose(first.layout)
@@ -52,20 +53,22 @@ class Replacing(Starting):
         return FirstChoice(self.facts, self.settings, self.history.places, self.history.let_in, self._kept_out(now))
 
     def _step_layout(self) -> Layout:
-        """As it was told, or as srun placed the ranks when they last started; on all nodes if they never did."""
+        """The layout of the step: as it was chosen, or as srun placed the ranks when they last started; all nodes if they never
+        did.
+        """
         return self._places.known or Layout(self.facts.nodes)
 
     # --- the search
 
     def _take_search(self) -> ReplacementSearch | None:
-        """What it has found is nobody's any more."""
+        """Take the search away: from now on nobody uses what it found."""
         search, self._search = self._search, None
         return search
 
     def _begin_search(
         self, out: Mapping[int, str], decision: str, now: Now, found: Mapping[int, str] | None = None
     ) -> list[Decision]:
-        """found: what fills a slot already."""
+        """Begin a search. found: slot -> node that fills it already."""
         until = now.mono + self.settings.replacement_wait_s
         dead = self._decided.dead if decision and self._decided is not None else ()
         gone = frozenset({*self._attempt.nodes.gone, *dead} & set(out.values()))
@@ -107,7 +110,7 @@ class Replacing(Starting):
         return self._wait_for(f"a node of donor job {event.job}", for_s, now, said)
 
     def _still_wait_for_donors(self, search: ReplacementSearch, now: Now) -> list[Decision]:
-        """The old step has ended meanwhile, and that was waited for, too."""
+        """The old step has ended, but the search still waits for donor jobs: tell people."""
         jobs = ", ".join(map(str, search.donors))
         return self._wait_for(f"a node of donor job {jobs}", max(0.0, search.until - now.mono), now) if jobs else []
 
@@ -123,13 +126,13 @@ class Replacing(Starting):
     # --- what comes of it
 
     def _without_step(self, now: Now) -> list[Decision]:
-        """The old step has ended; the search may still go on."""
+        """The old step has ended; the search may still run."""
         self._enter(Phase.REPLACING)
         told = self._replacing_signalled(self._signal.kept, now) if self._signal.kept else []
         return told or self._let_go(now)
 
     def _let_go(self, now: Now) -> list[Decision]:
-        """Once the search has an end and nothing of the old step runs: the new one, or the next rung."""
+        """Launch the new step, or ask the next rung, once the search is complete and nothing of the old step runs."""
         search = self._search
         if self.phase is not Phase.REPLACING or search is None:
             return []
@@ -176,7 +179,7 @@ class Replacing(Starting):
         done = self._note(rec.CarriedOut(now.unix, search.decision, False, search.failed))
         self._enter(Phase.SETTLING)
         said = [*loans, done, Say(f"no other node: {search.failed}")]
-        if search.unsure and Capability.ASK in self.facts.can:  # whether it was for want of slurmctld
+        if search.unsure and Capability.ASK in self.facts.can:  # slurmctld may have been the reason
             self._attempt.search.fail_unless_away(search.failed)
             self._slurm.forget()
             return [*said, self._ask_slurm(now)]
@@ -184,7 +187,7 @@ class Replacing(Starting):
         return [*said, *self._settled(now)]
 
     def _search_later(self, now: Now) -> list[Decision]:
-        """Before the first start, where there is no step and no decision to come back to."""
+        """Before the first start: repeat the search later; there is neither a step nor a decision to return to."""
         self._launch.again()
         self._enter(Phase.REPLACING)
         self._timers.only({Timer.SEARCH_AGAIN: now.mono + SEARCH_AGAIN_S})
@@ -194,7 +197,9 @@ class Replacing(Starting):
         return self._first_launch(now) if self._search is None else []
 
     def _too_few(self, missing: Collection[str], what: str, unreplaced: str, now: Now) -> list[Decision]:
-        """Before the first start. Slurm may have taken no exclusion at the last requeue; it will at the next one."""
+        """Too few nodes before the first start. Slurm may have refused the exclusion at the last requeue; it will accept it at
+        the next one.
+        """
         attempt = self._anew(tasks=())
         attempt.step_end.none()
         attempt.cannot_stay(what)
@@ -205,7 +210,7 @@ class Replacing(Starting):
         return self._into_trouble(Trouble(Cause.LAUNCH, what, 1), now)
 
     def _replacing_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
-        """A job that is ending does not wait for nodes, nor one that wants to be requeued now."""
+        """A signal during the search: a job that is ending does not wait for nodes, nor does one that wants to be requeued now."""
         search, later = self._search, Timer.SEARCH_AGAIN in self._timers
         decision = search.decision if search is not None else ""
         ends = event.rank is None and event.number in (SIGINT, SIGTERM)
@@ -232,7 +237,7 @@ class Replacing(Starting):
     # --- with fewer nodes
 
     def _smaller(self, bad: frozenset[str], now: Now) -> list[Decision]:
-        """The slots of bad nodes are given up; the others move up and keep their counters."""
+        """Continue without the slots of the bad nodes; the other slots move up and keep their counters."""
         before = self._places.layout
         assert before is not None
         slots = [slot for slot, node in enumerate(before.nodes) if node in bad]
@@ -250,10 +255,10 @@ class Replacing(Starting):
             *self._wait_over(self._next_number()), *self._release(bad),
         ]  # fmt: skip
 
-    # --- nodes that are ours no more
+    # --- nodes that no longer belong to us
 
     def _forget(self, nodes: Iterable[str]) -> list[Decision]:
-        """What their agents still see is nobody's trouble."""
+        """Forget the nodes: faults that their agents still report concern nobody."""
         out = tuple(sorted(set(nodes)))
         for node in out:
             self._fence.hear(node)
@@ -262,8 +267,9 @@ class Replacing(Starting):
         return [DismissAgents(out)] if out else []
 
     def _release(self, nodes: Iterable[str]) -> list[Decision]:
-        """Without --no-kill a job ends when Slurm notices that a node of it has died (sbatch(1)). One that is given back before
-        is none of the job's any more: it went on when Slurm noticed, seen on 22.05."""
+        """Give dead nodes back to Slurm. Without --no-kill a job ends when Slurm notices that one of its nodes has died
+        (sbatch(1)). A job that had given the node back before continued, seen on 22.05.
+        """
         own = tuple(sorted(node for node in set(nodes) if node in self.facts.nodes and node != self.facts.batch_node))
         self._free.give_back(own)
         return [ReleaseNodes(own)] if own and Capability.RELEASE in self.facts.can else []

@@ -1,8 +1,8 @@
-"""What the owner of the job asks for while it runs (`ftslurm control`): each request is answered in every phase, taken or refused
-with a reason, and carried out at once, after a checkpoint, or at a moment.
+"""What the owner of the job asks for while it runs (`ftslurm control`): each request is answered in every phase, accepted or
+refused with a reason, and carried out at once, after a checkpoint, or at a given time.
 
-Nothing is stopped for a request that could not be carried out then: Slurm is asked first where its word decides, and the ladder
-where a node is to be left. Such a request costs no budget and is no failure.
+Nothing is stopped for a request that cannot be carried out: ftrun first asks Slurm where Slurm decides, and the ladder where the
+job shall leave a node. Such a request costs no budget and is no failure.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Requests(Interrupting):
         if request is None or request.state is State.UNDONE or asked.number in self._requests.to_consider:
             return []
         if request.state is State.DONE and not (asked.verb == ctl.STOP and request.run != self.facts.run):
-            return []  # by another ftrun of the job, for all of it; but each stops its own ranks
+            return []  # another ftrun answers for the whole job; but each stops its own ranks
         if request.state is State.TAKEN and request.waits:
             return self._await(request, now)
         if asked.verb not in _TAKE:
@@ -51,7 +51,9 @@ class Requests(Interrupting):
     # --- answers
 
     def _agree(self, request: Request, text: str, now: Now, done: bool = False) -> list[Decision]:
-        """The request itself is in the ledger, so nothing is done that nobody has written down. done: at once."""
+        """Accept the request; the request itself is in the ledger, so everything that is done is recorded. done: it is carried
+        out already.
+        """
         said = Say(f"request {request.number} of {_owner(request)} ({ctl.in_words(request.asked)}): {text}")
         if request.state is not State.OPEN:  # another ftrun of the job has answered
             return [said, *(self._done(request, text, now) if done else [])]
@@ -59,7 +61,7 @@ class Requests(Interrupting):
         return [answer, said, *(self._done(request, text, now) if done else [])]
 
     def _refuse(self, request: Request, why: str, now: Now) -> list[Decision]:
-        """One that was taken, and cannot be carried out now that its moment has come, is refused after all."""
+        """Refuse the request. An accepted one that cannot be carried out when its time has come is refused as well."""
         said = Say(f"request {request.number} of {_owner(request)} ({ctl.in_words(request.asked)}) is refused: {why}")
         self._requests.forget(request.number)
         if request.state is State.TAKEN:
@@ -72,7 +74,7 @@ class Requests(Interrupting):
 
     @property
     def _of_attempt(self) -> int:
-        """The one that is under way, or comes up."""
+        """The number of the attempt that runs or starts."""
         return self._next_number() if self.phase is Phase.LAUNCHING or not self._attempt.number else self._attempt.number
 
     def _done(self, request: Request, text: str, now: Now, ok: bool = True) -> list[Decision]:
@@ -82,7 +84,7 @@ class Requests(Interrupting):
         return [self._note(rec.RequestDone(now.unix, self.facts.run, request.number, ok, text, self._of_attempt))]
 
     def _answer_at_once(self, request: Request, now: Now) -> list[Decision]:
-        """One that changes nothing that runs."""
+        """Answer a request that changes nothing that runs."""
         reply = reply_to(request, self.history, self.settings.ladder)
         if not reply.ok:
             return self._refuse(request, reply.text, now)
@@ -93,7 +95,7 @@ class Requests(Interrupting):
     # --- what ends ranks
 
     def _act(self, request: Request, now: Now) -> list[Decision]:
-        """Now, or when its checkpoints have come."""
+        """Carry the request out now, or when its checkpoints have been written."""
         asked = request.asked
         if bad := [node for node in asked.nodes if not _is_node_name(node)]:
             return self._refuse(request, f"{', '.join(bad)} is not a node name", now)
@@ -123,7 +125,9 @@ class Requests(Interrupting):
         return _ACT[request.asked.verb](self, request, now)
 
     def _forbidden(self, request: Request) -> str:
-        """One who wants no more restarts does not mean those that he asks for; the later word is to say so."""
+        """Why settings forbid the request, empty if they do not. An owner who wants no more restarts does not mean those that
+        they ask for themselves; the later request decides.
+        """
         ban = self.history.control.no_restarts
         if request.asked.verb != ctl.REQUEUE or ban is None:
             return ""
@@ -132,10 +136,10 @@ class Requests(Interrupting):
     # --- stop
 
     def _stop(self, request: Request, now: Now) -> list[Decision]:
-        """Gracefully: as a Ctrl-C, which takes the grace, ends what is waited for, and asks no rung."""
+        """Stop the job gracefully, as a Ctrl-C does: ranks get the grace, waits end, no rung is asked."""
         what = f"{STOPPED} {request.number} of {_owner(request)}"
         if self.phase is Phase.REQUEUEING and Timer.REQUEUE not in self._timers:
-            return []  # in the hands of the step that gives the job back: the next ftrun of the job takes it
+            return []  # the step that requeues the job has control: the job's next ftrun takes the request
         if self.phase is Phase.ENDING and not self._end.after.another_try:
             return self._agree(request, "the job is ending already", now, done=True)
         taken = self._agree(request, "the ranks are stopped, and the job ends", now, done=True)
@@ -154,7 +158,7 @@ class Requests(Interrupting):
         trouble = Trouble(Cause.REQUEST, self._what(request), 1)
         s = self._situation(trouble, now)
         if self._slurm.away_since is not None and s.slurm is not None and s.slurm.away:
-            self._requests.consider_later(request.number)  # slurmctld is waited for in any case, and asked again
+            self._requests.consider_later(request.number)  # ftrun waits for slurmctld in any case, and asks again
             return []
         if Capability.ASK in self.facts.can and not (s.slurm is not None and self._heard_lately(now)):
             return self._consider_later(request, now)
@@ -177,7 +181,7 @@ class Requests(Interrupting):
         return [] if Timer.ASK in self._timers else [self._ask_slurm(now)]
 
     def _consider(self, now: Now) -> list[Decision]:
-        """Slurm has answered, if only that it cannot."""
+        """Decide on the requests that waited for Slurm: it has answered, if only that it cannot."""
         asked = self._requests.take_to_consider()
         found: list[Decision] = []
         for request in [self.history.control.get(number) for number in asked]:
@@ -193,11 +197,11 @@ class Requests(Interrupting):
     # --- leave a node
 
     def _exclude(self, request: Request, now: Now) -> list[Decision]:
-        """Away from it at once where ranks are on it, if the job can go on without; else from the next start on."""
+        """Leave the node: at once if ranks run on it and the job can continue without it; otherwise from the next start on."""
         here = [node for node in request.asked.nodes if node in self._step_nodes()]
         if request.asked.later or not here or self.phase is not Phase.RUNNING:
             if self.phase is Phase.REQUEUEING:
-                return []  # the list that Slurm is given is fixed: the next ftrun of the job takes it
+                return []  # Slurm's list is fixed now: the job's next ftrun takes the request
             planned = {*(self._planned() or self.facts.nodes)} if self.phase is not Phase.RUNNING else {*here}
             then = "the ranks leave it when they run" if planned & {*request.asked.nodes} and not request.asked.later else ""
             text = then or "the job does not run there from its next start on"
@@ -213,7 +217,7 @@ class Requests(Interrupting):
             if Capability.ASK in self.facts.can and not self._heard_lately(now):
                 return self._consider_later(request, now)
             why = f"the job cannot go on without {fold_nodes(here)} now: {choice.why}"
-            if request.state is State.TAKEN:  # and holds for the next start, which may be possible
+            if request.state is State.TAKEN:  # it holds for the next start, which may be possible
                 return self._agree(request, why, now, done=True)
             return self._refuse(request, why, now)
         self._attempt.nodes.ask_out(out)
@@ -222,7 +226,7 @@ class Requests(Interrupting):
         return [*taken, *self._into_trouble(trouble, now)]
 
     def _leave_late(self, now: Now) -> list[Decision]:
-        """Ranks run again: are there nodes that people wanted to leave meanwhile?"""
+        """Ranks run again: leave the nodes whose exclusion people asked for meanwhile."""
         for request in self.history.control.to_come:
             if request.asked.verb == ctl.EXCLUDE and not request.waits and self.phase is Phase.RUNNING:
                 here = [node for node in request.asked.nodes if node in self._step_nodes()]
@@ -231,7 +235,7 @@ class Requests(Interrupting):
                 return self._leave(request, here, now)
         return []
 
-    # --- the ranks are stopped: what was asked for
+    # --- the ranks have been stopped: carry out the request
 
     def _carry_out_request(self, trouble: Trouble, now: Now) -> list[Decision]:
         if self._signal.meaning == "stopped":
@@ -248,7 +252,7 @@ class Requests(Interrupting):
         if why := self._attempt.step_end.unended or "; ".join(f"{node}: {what}" for node, what in sorted(bad.items())):
             self._begin(Trouble(Cause.LOST, f"{trouble.what}; {why}", 1))  # nothing may start beside that: the ladder is asked
             return self._decide(now)
-        # What was possible before the ranks were stopped is not any more. Nothing has failed: they run again where they were.
+        # What was possible before the ranks were stopped no longer is. Nothing has failed: they start again where they were.
         back = Choice(Rung.IN_PLACE_RESTART, f"the node cannot be left after all: {choice.why}", "", choice.passed)
         decided = self._decision(back, s, now)
         if self._attempt.step_end.gone or self._attempt.lost:
@@ -256,7 +260,7 @@ class Requests(Interrupting):
         return [decided, *self._restart(now)]
 
     def _stopped_status(self) -> int:
-        """As the ranks end; one that had to be stopped has not done its work."""
+        """The exit status of a stopped job: that of its ranks; a rank that had to be stopped has not done its work."""
         return max(self._warned().status, 0 if self._attempt.all_ended else STOPPED_STATUS)
 
     # --- checkpoints
@@ -265,7 +269,9 @@ class Requests(Interrupting):
         return self._checkpoint("file", event.path, event.pattern, now)
 
     def _checkpoint_told(self, event: ev.ProgramSaid, now: Now) -> list[Decision]:
-        """Each rank may tell of its part: they are complete when no other has followed for a while, or one tells of the next."""
+        """A rank reports a checkpoint. Each rank may report its part: all are complete when no other follows for a while, or a
+        rank reports the next one.
+        """
         if not self._is_current(event):
             return []
         said = rec.ProgramSaid(now.unix, event.attempt, event.rank, ctl.CHECKPOINT, " ".join(event.words))
@@ -293,7 +299,7 @@ class Requests(Interrupting):
     # --- around every event
 
     def _requests_before(self, event: ev.Event, now: Now) -> list[Decision]:
-        """What waits for Slurm's word is decided before others make something of it."""
+        """Before an event: decide the requests that wait for Slurm's answer, before other groups use the event."""
         if not (self._requests.to_consider and isinstance(event, ev.SlurmAnswered)):
             return []
         self._take(event, now)
@@ -322,7 +328,7 @@ class Requests(Interrupting):
         return found
 
     def _resume(self, now: Now) -> list[Decision]:
-        """What an ftrun before this one has taken, and has not carried out."""
+        """Continue what an earlier ftrun has accepted and not carried out."""
         found: list[Decision] = []
         for request in self.history.control.to_come:
             if self.phase is Phase.FINISHED:
@@ -349,7 +355,7 @@ def _owner(request: Request) -> str:
 
 
 def _without(s: Situation, nodes: tuple[str, ...]) -> Situation:
-    """As if these were excluded already."""
+    """The situation as if these nodes were already excluded."""
     if not nodes:
         return s
     asked = replace(s.history.control, requests={**s.history.control.requests, **_as_excluded(s, nodes)})

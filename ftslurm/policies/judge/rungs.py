@@ -1,5 +1,5 @@
-"""Carrying out what the ladder has chosen, one rung a method: again in place (after its devices have healed, where that is
-the trouble), a requeue, or the end. The decision is written down before anything of it is done.
+"""Carries out what the ladder has chosen, one method per rung: restart in place (after devices have healed, if they are the
+trouble), a requeue, or the end. The decision is recorded before anything of it is done.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class Rungs(Replacing):
         self, choice: Choice, s: Situation, now: Now, isolate: bool = False, avoid: Mapping[str, str] | None = None,
         spared: Collection[str] = (),
     ) -> Remember:  # fmt: skip
-        """The verdict, as it goes into the ledger before anything of it is done. avoid: isolated as well, node -> why.
-        spared: not kept out of the next scheduling for all that."""
+        """The decision as the ledger records it before anything of it is done. avoid: further nodes to exclude, node -> why.
+        spared: nodes that the next scheduling may use all the same.
+        """
         isolated = {**(avoid or {}), **s.bad} if isolate else {}
         self._decided = rec.Decided(
             now.unix, f"{self.facts.run}-{self.history.decisions + 1}", self._attempt.number, choice.rung.value,
@@ -59,12 +60,12 @@ class Rungs(Replacing):
         decided = self._decision(choice, s, now)
         if not s.faults:
             return [decided, said, *self._restart(now)]
-        if self._attempt.lost:  # nobody has proven that those ranks are gone; the end of the step does
+        if self._attempt.lost:  # nobody has proven that those ranks have ended; the end of the step does
             return [decided, said, *self._end_step(0, Afterwards(ThenHeal(s.faults), ThenStepStays()), now)]
         return [decided, said, *self._heal(s.faults, now)]
 
     def _heal(self, faults: Collection[Fault], now: Now) -> list[Decision]:
-        """No process of the job is left: the devices may be looked at again, and reset."""
+        """Heal devices: no process of the job is left, so they may be checked again, and reset."""
         devices: dict[str, dict[str, tuple[str, ...]]] = {}
         for fault in faults:
             chips = devices.setdefault(fault.node, {})
@@ -91,12 +92,12 @@ class Rungs(Replacing):
         return self._healing_settled(now)
 
     def _healing_settled(self, now: Now) -> list[Decision]:
-        """In place if every node is well; the next rung for those that are not."""
+        """Healing is over: restart in place if every node is healthy; otherwise ask the next rung about the others."""
         if self._attempt.devices.to_heal or self.phase is not Phase.HEALING:
             return []
         self._timers.stop(Timer.HEAL)
         if Timer.PROBE in self._timers:
-            return []  # a node may be lost, and ranks would start on it
+            return []  # a node may be dead, and ranks would start on it
         assert self._decided is not None and self._trouble is not None
         failed = self._attempt.devices.unhealed
         what = "; ".join(f"{node}: {why}" for node, why in sorted(failed.items())) or "healed"
@@ -113,14 +114,14 @@ class Rungs(Replacing):
         return self._healing_settled(now)
 
     def _slurm_while_healing(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
-        """The meaning of a signal: a job that is ending does not wait for its devices."""
+        """The meaning of a signal during healing: a job that is ending does not wait for its devices."""
         self._take(event, now)
         if event.state not in ENDING_STATES or event.error:
             return []
         return self._give_up(ENDING_STATES[event.state], 128 + (self._signal.number or SIGTERM), now)
 
     def _not_by_shim(self) -> bool:
-        """Has the means of a restart gone while devices healed?"""
+        """Has the ability to restart in place been lost while devices healed?"""
         return self.settings.restart_via == "shim" and (bool(self._attempt.lost) or self._attempt.step_end.gone)
 
     def _restart(self, now: Now) -> list[Decision]:
@@ -129,16 +130,16 @@ class Rungs(Replacing):
         return self._end_step(0, Afterwards(ThenLaunch(), ThenStepStays()), now)
 
     def _step_stays(self, now: Now) -> list[Decision]:
-        """The old step could not be ended: nothing may start beside it. A requeue ends it, or the end of the job."""
+        """The old step could not be ended, so nothing may start beside it. A requeue ends it, or the end of the job."""
         why = f"the old step could not be ended within {2 * STEP_END_WAIT_S:g} s"
-        self._attempt.step_end.cannot_end(why)  # as far as we can do anything about it
+        self._attempt.step_end.cannot_end(why)  # we can do no more about it
         self._attempt.cannot_stay(why)
         self._enter(Phase.SETTLING)
         self._timers.stop_all()
         return [*self._swap_fails(why, now), *self._settled(now)]
 
     def _swap_fails(self, why: str, now: Now) -> list[Decision]:
-        """What was to begin after the old step, if that was a swap, costs nothing."""
+        """A replacement that was to begin after the old step fails: it costs no budget."""
         search = self._take_search()
         loans = search.drop() if search is not None else []
         if self._decided is None or self._decided.rung not in SWAPS:
@@ -155,16 +156,16 @@ class Rungs(Replacing):
         assert self._decided is not None
         then = Afterwards(ThenRequeue(self._decided.id))
         tell = self._tell(s) if choice.rung == Rung.ISOLATED_REQUEUE else []
-        # The job goes on, so nothing is said of ranks that were only stopped.
+        # The job continues, so nothing is said about ranks that were only stopped.
         return [decided, ShowCard(), *tell, *self._end_step(0, then, now)]
 
     def _tell(self, s: Situation) -> list[Decision]:
-        """Facts alone: what words have cost this job they cost no other."""
+        """Tell later jobs about bad nodes: facts only. A text that has cost this job nodes costs no other job any."""
         left = {node: why for node, why in s.bad.items() if node in s.proven}
         return [TellOthers(left)] if left and self.settings.memory_s and not self._attempt.drills else []
 
     def _replace(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
-        """The search for other nodes begins at once, beside the end of the old step."""
+        """Begin the search for other nodes at once, while the old step ends."""
         begun = self._swap(choice, s, now)
         assert self._places.layout is not None and self._decided is not None
         out = {slot: node for slot, node in enumerate(self._places.layout.nodes) if node in s.blamed}
@@ -184,11 +185,13 @@ class Rungs(Replacing):
     def _fail(self, choice: Choice, s: Situation, now: Now) -> list[Decision]:
         status = status_of_failure(s)
         decided = self._decision(choice, replace(s, status=status), now)
-        quiet = s.cause is Cause.LAUNCH  # srun has said why in its own words
+        quiet = s.cause is Cause.LAUNCH  # srun has printed the reason
         return [decided, ShowCard(quiet), *self._end_step(status, Afterwards(ThenFinish(s.what, status)), now)]
 
     def _after_warning(self, trouble: Trouble, now: Now) -> list[Decision]:
-        """No failure, so no budget. Requeued only if the job asked for it and the signal was really a warning."""
+        """The ranks have ended after a warning: this is no failure and costs no budget. Requeue only if the job asked for it and
+        the signal really was a warning.
+        """
         asked = self.settings.warning_requeue and self._signal.meaning in ("warning", "")
         if asked and (held := self.history.control.why_held(Rung.ON_WARNING)):
             return [Say(f"the job is not requeued: {held}"), *self._give_up(trouble.what, self._status_after(trouble), now)]
@@ -198,13 +201,13 @@ class Rungs(Replacing):
         return self._requeue(choice, self._situation(trouble, now), now)
 
     def _status_after(self, trouble: Trouble) -> int:
-        """After a warning: a rank that had to be stopped has not done its work, whatever the others say."""
+        """The exit status after a warning: a rank that had to be stopped has not done its work, whatever the others returned."""
         if self._signal.meaning not in ("warning", TOLD_TO_END) or trouble.cause is not Cause.WARNING:
             return trouble.status
         return max(self._warned().status, 0 if self._attempt.all_ended else 128 + SIGTERM)
 
 
-# A rank that starts again alone is no affair of the whole attempt: judge/ranks.
+# A rank that starts again alone does not concern the whole attempt: see judge/ranks.
 _REMEDIES: Mapping[Remedy, Callable[[Rungs, Choice, Situation, Now], list[Decision]]] = {
     Remedy.RESTART: Rungs._in_place,
     Remedy.REPLACE: Rungs._replace,

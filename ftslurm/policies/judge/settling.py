@@ -1,5 +1,5 @@
-"""Trouble: all ranks are stopped, devices and Slurm are asked what they know, and the ladder is asked once there is nothing
-left to wait for. What is behind the trouble is told here, and what else comes in meanwhile is taken in.
+"""Trouble: all ranks are stopped, devices and Slurm are asked what they know, and the ladder is asked when nothing is left to
+wait for. This group also finds the cause, and handles other events that arrive meanwhile.
 """
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ from ftslurm.policies.judge.state import MARGIN_S, SIGINT, SIGKILL, SIGTERM
 from ftslurm.policies.ladder.ladder import WILLED, Cause, choose
 from ftslurm.policies.ladder.situation import Trouble, bad_nodes
 
-# A rank killed so may have been killed by Slurm (a cancelled job), before anybody could see the signal itself.
+# Slurm may have killed a rank that ended so (a cancelled job), before anybody could see the signal itself.
 _MAYBE_SLURM = frozenset({SIGINT, SIGKILL, SIGTERM})
-# From the trouble to the word on what is waited for, where it is not settled by then.
+# Seconds from the trouble to the message that tells what is waited for.
 TELL_S = 3.0
-# What is behind a failure is known within a second or two, of a hundred megabytes of output; what takes longer is not waited for.
+# The cause of a failure is known within one or two seconds, even from a hundred megabytes of output; a longer analysis is not
+# waited for.
 DIAGNOSIS_S = 60.0
-# For progress.file to be read: a file system that hangs holds nobody up.
+# For reading progress.file: a file system that hangs delays nobody longer.
 PROGRESS_S = 10.0
 TOOK_TOO_LONG = f"the diagnosis did not end within {DIAGNOSIS_S:g} s"
-# A step that does not come up may have another reason.
+# A step that does not start may have another reason.
 LAUNCHES_AGAIN = 3
-# How long a slurmctld that has just come up is left to find out what nodes and jobs have.
+# How long a slurmctld that has just started gets to learn the state of nodes and jobs.
 GATHERS_S = 3.0
 
 
 class Settling(Rungs):
     def _into_trouble(self, trouble: Trouble, now: Now) -> list[Decision]:
-        """Written down, then all ranks are stopped while devices and Slurm are asked what they know."""
+        """Record the trouble, then stop all ranks while devices and Slurm are asked what they know."""
         if self._attempt.drills:
             trouble = replace(trouble, what=f"{trouble.what} [drill: {', '.join(self._attempt.drills)}]")
         self._begin(trouble)
@@ -72,7 +73,7 @@ class Settling(Rungs):
             self._timers.set(Timer.LOOK, now.mono + self.settings.answer_wait_s)
             found.append(LookAtDevices())
         elif any(kinds is not None for kinds in self._agents.kinds.values()):
-            found.append(LookAtDevices())  # with no device to wait for; they also tell which ranks were at work
+            found.append(LookAtDevices())  # without waiting for a device; agents also report which ranks were working
         if self._needs_slurm(trouble, now):
             found.append(self._ask_slurm(now))
         self._fence.ask_anew()
@@ -82,24 +83,26 @@ class Settling(Rungs):
         return [*found, *self._settled(now)]
 
     def _has_heard(self, now: Now) -> bool:
-        """Is what Slurm said last good enough? Not of donors: the end of one may be what the trouble is."""
+        """Is Slurm's last answer recent enough? Not for donor jobs: the end of one may be the trouble."""
         return (
             self._heard_lately(now) and self._slurm.answer is not None and not self._slurm.answer.error and not self._places.lent
         )
 
     def _suspects(self) -> set[str]:
-        """Nodes that may be lost: silent ones, and those of lost ranks, unless they were lost with the step."""
+        """Nodes that may be dead: silent nodes, and those of lost ranks, unless the ranks were lost with the step."""
         lost = () if self._attempt.step_end.gone else self._attempt.lost
         return {self._tasks[rank].node for rank in lost} - self._attempt.nodes.gone.keys() | set(self._silent_here())
 
     def _stop_ranks(self, grace_s: float) -> StopRanks:
-        """A SIGTERM of long ago, which the ranks outlived, does not count as having asked them."""
+        """Stop the ranks. A SIGTERM of long ago that they outlived does not count as a request to end."""
         asked = self._trouble is not None and self._trouble.cause is Cause.WARNING and SIGTERM in self._signal.by_ranks
         grace_s = 0.0 if self._signal.out_of_patience else grace_s
         return StopRanks(self._attempt.number, grace_s, self.settings.kill_wait_s, asked)
 
     def _needs_slurm(self, trouble: Trouble, now: Now) -> bool:
-        """Not where the ladder can answer from what is known: a restart in place works with slurmctld away."""
+        """Is Slurm's answer needed? Not if the ladder can answer from what is known: a restart in place works while slurmctld is
+        away.
+        """
         if Capability.ASK not in self.facts.can or Timer.ASK in self._timers or self._slurm.answer is not None:
             return False
         if self._attempt.closing.killed or self._attempt.nodes.called_back:
@@ -110,7 +113,7 @@ class Settling(Rungs):
         return self._agents.may_tell(self._attempt.nodes.gone, self._attempt.devices.looked)
 
     def _settled(self, now: Now) -> list[Decision]:
-        """Decide, once there is nothing left to wait for."""
+        """Decide, once nothing is left to wait for."""
         if self.phase is not Phase.SETTLING:
             return []
         if self._attempt.all_stopped:
@@ -124,7 +127,7 @@ class Settling(Rungs):
         return self._decide(now)
 
     def _tell_settling(self, now: Now) -> list[Decision]:
-        """Mostly all is known in a moment, and then there is nothing to tell."""
+        """Tell people what is waited for; usually all is known in a moment, and nothing is printed."""
         st = self.settings
         if not self._attempt.all_stopped:
             what, until = f"the ranks to end (stop.grace {st.stop_grace_s:g} s)", self._timers.due_at(Timer.STOP, now.mono)
@@ -162,7 +165,7 @@ class Settling(Rungs):
         if asked := self._ask_what_is_behind(trouble, now):
             return [*ended, *asked]
         if not self._signal.meaning and self._needs_slurm(trouble, now):
-            # What was found while stopping has closed the rung that needed nothing.
+            # What was found while stopping has ruled out the rung that needed nothing from Slurm.
             return [*ended, self._ask_slurm(now)]
         if waiting := self._patience_with_slurm(self._launch.failed or self._answer_would_help(trouble, now), now):
             return [*ended, *waiting]
@@ -170,7 +173,7 @@ class Settling(Rungs):
         return [*ended, *self._climb(self._situation(trouble, now), now)]
 
     def _patience_with_slurm(self, mends: bool, now: Now) -> list[Decision]:
-        """Asks it again while it is away and its answer could still mend something."""
+        """Ask Slurm again while it is away and its answer could still help."""
         if not mends or self._slurm.answer is None or not self._slurm.answer.away:
             return []
         return self._await_slurm(Timer.AWAY, "before anything is decided", self._slurm.answer.error, now)
@@ -179,7 +182,7 @@ class Settling(Rungs):
         return self.settings.warning_requeue and self._signal.meaning in ("warning", "") and Capability.REQUEUE in self.facts.can
 
     def _answer_would_help(self, trouble: Trouble, now: Now) -> bool:
-        """Is it only for want of Slurm's word that the job would fail? Or is it to get another step, which Slurm alone gives?"""
+        """Would the job fail only because Slurm has not answered? Or does it need another step, which Slurm alone gives?"""
         s = self._situation(trouble, now)
         if choose(s).rung in SWAPS:
             return True
@@ -194,7 +197,7 @@ class Settling(Rungs):
         return "slurmctld had just come up when the step was to start" if self._slurm.just_came_up(now) else ""
 
     def _launch_later(self, now: Now) -> None:
-        """When slurmctld has had the time to learn what it has."""
+        """Launch when slurmctld has had time to learn the state of nodes and jobs."""
         self._enter(Phase.LAUNCHING)
         self._timers.only({Timer.LAUNCH_AGAIN: now.mono + GATHERS_S * max(1, self._launch.in_vain)})
         self._launch.again()
@@ -202,10 +205,10 @@ class Settling(Rungs):
     def _ask_again(self, now: Now) -> list[Decision]:
         return [] if Timer.ASK in self._timers else [self._ask_slurm(now)]
 
-    # --- what is behind it: found out beside the loop, which has beats to answer meanwhile
+    # --- the cause: analysed beside the loop, which must answer beats meanwhile
 
     def _ask_what_is_behind(self, trouble: Trouble, now: Now) -> list[Decision]:
-        """Once an attempt. Empty where that is known, or nobody can say."""
+        """Ask for the cause, once an attempt. Empty if it is known, or nobody can tell."""
         hangs = trouble.cause is Cause.HANG and not self._shown()
         asked = [*(self._ask_hints(now) if hangs else self._ask_verdict(now)), *self._ask_progress(now)]
         if asked:
@@ -213,7 +216,7 @@ class Settling(Rungs):
         return asked
 
     def _ask_progress(self, now: Now) -> list[Decision]:
-        """Once an attempt, when it has ended."""
+        """Ask how far the training has come, once an attempt, when the attempt has ended."""
         closing = self._attempt.closing
         asked = [] if closing.progress_asked else read_at_end(self.settings, self._attempt.number)
         if asked:
@@ -234,7 +237,7 @@ class Settling(Rungs):
         return [*noted, *self._settled(now)]
 
     def _ask_hints(self, now: Now) -> list[Decision]:
-        """Common reasons for a hang. Where the ranks have been stopped their last words are here."""
+        """Ask for common reasons for a hang. If the ranks have been stopped, their last output has arrived."""
         if Capability.ADVISE not in self.facts.can or self._attempt.hang.advised:
             return []
         self._attempt.hang.advised = True
@@ -249,14 +252,14 @@ class Settling(Rungs):
         return [self._question(None)]
 
     def _question(self, rank: int | None) -> Diagnose:
-        """rank: what is behind the end of that one alone."""
+        """rank: ask for the cause of the end of this rank alone; None: of the attempt."""
         return self._inquiry(rank).question(self._shown(), bad_nodes(self._slurm.answer, self._attempt, self._chosen()))
 
     def _inquiry(self, rank: int | None = None) -> Inquiry:
         return Inquiry(self._attempt, self._tasks, self.history, self.settings, self.facts, rank)
 
     def _diagnosed(self, event: ev.Diagnosed, now: Now) -> list[Decision]:
-        """One that nobody waits for any more is of no use."""
+        """The answer about the cause; ignored if nobody waits for it any more."""
         if Timer.DIAGNOSIS not in self._timers or event.attempt != self._attempt.number or event.rank is not None:
             return []
         self._timers.stop(Timer.DIAGNOSIS)
@@ -277,11 +280,13 @@ class Settling(Rungs):
         return [*noted, *self._advice_known(now)]
 
     def _advice_known(self, now: Now) -> list[Decision]:
-        """The report of a hang that is left alone waits for it, and so does what is decided on one that is not."""
+        """The hints are known: the report of a hang that is left alone waited for them, and so did the decision on one that is
+        not.
+        """
         return [ShowCard()] if self.phase is Phase.RUNNING else self._settled(now)
 
     def _note_verdict(self, verdict: Verdict, now: Now, rank: int | None = None) -> list[Decision]:
-        """rank: it is behind the end of that one alone."""
+        """Record the verdict. rank: it is about the end of this rank alone."""
         showing = frozenset(node for node, _, _ in self._devices.faults)
         found = self._inquiry(rank).weigh(verdict, showing, now)
         self._attempt.verdict = found.verdict
@@ -290,7 +295,7 @@ class Settling(Rungs):
         return noted if cleared is None else [*noted, *self._reinstate(found.verdict.signature, cleared, now)]
 
     def _reinstate(self, signature: str, found: Contrast, now: Now) -> list[Decision]:
-        """The card of what follows says it."""
+        """Reinstate nodes that a contrast clears; the next card says it."""
         record = rec.Reinstated(now.unix, self._attempt.number, signature, dict.fromkeys(found.cleared, found.why))
         back = [node for node in found.cleared if node in self.history.left_on_words and node in self.history.isolated]
         noted: list[Decision] = [self._note(record)]
@@ -307,13 +312,13 @@ class Settling(Rungs):
         return [self._note(ended)]
 
     def _carry_out_request(self, trouble: Trouble, now: Now) -> list[Decision]:
-        """In requests."""
+        """Carry the request out (implemented in requests)."""
         raise NotImplementedError
 
-    # --- what comes in meanwhile
+    # --- other events that arrive meanwhile
 
     def _rank_stopped(self, event: ev.RankStopped, now: Now) -> list[Decision]:
-        if self._attempt.stop(event) and event.free_port and event.rank in self._tasks:  # or it came too late for its launch
+        if self._attempt.stop(event) and event.free_port and event.rank in self._tasks:  # otherwise it is too late for its launch
             self._arrive(self._tasks[event.rank].with_port(event.free_port))
         return self._settled(now)
 
@@ -342,7 +347,7 @@ class Settling(Rungs):
         return self._settled(now)
 
     def _look_overdue(self, now: Now) -> list[Decision]:
-        """Devices that do not answer are unknown: neither good nor to blame."""
+        """The device checks took too long: devices that do not answer are unknown, neither good nor to blame."""
         self._attempt.devices.look(self._agents.kinds)
         self._agents.wait_no_more()
         return self._settled(now)

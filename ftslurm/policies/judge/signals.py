@@ -1,5 +1,5 @@
-"""Signals from outside: passed on as srun does, and Slurm is asked what they mean. A warning leaves the ranks to end by
-themselves within a grace; Ctrl-C and the end of the job end them.
+"""Signals from outside: they are passed on as srun does, and Slurm is asked for their meaning. After a warning the ranks have a
+grace to end by themselves; Ctrl-C and the end of the job end them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from ftslurm.policies.judge.state import SIGHUP, SIGINT, SIGQUIT, SIGTERM, TOLD_
 from ftslurm.policies.ladder.ladder import Cause
 from ftslurm.policies.ladder.situation import Trouble
 
-# A signal of ftrun's waits for Slurm's word whether the job is ending (then the ranks have it from Slurm), but not longer.
+# How long a signal of ftrun's own waits for Slurm's answer whether the job is ending (then the ranks get it from Slurm).
 PASS_ON_WITHIN_S = 2.0
-# What ends ft_launcher and torchrun. Source: torch.distributed.elastic, _terminate_process_handler.
+# The signals that end ft_launcher and torchrun. Source: torch.distributed.elastic, _terminate_process_handler.
 _ENDING_SIGNALS = frozenset({SIGTERM, SIGINT, SIGHUP, SIGQUIT})
 
 
 class Signals(Devices):
     def _signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
-        """ftrun's own signals are passed on as srun does. Of a TERM or a warning Slurm is asked what it means."""
+        """A signal while ranks run. ftrun's own signals are passed on as srun does. Slurm is asked for the meaning of a TERM or a
+        warning.
+        """
         if (within_s := self._ends_ranks_within(event)) is not None:
             return self._tell_to_end(event, within_s, now)
         if event.rank is None and event.number == SIGINT:
@@ -48,7 +50,7 @@ class Signals(Devices):
         return [self._ask_slurm(now)]
 
     def _ends_ranks_within(self, event: ev.SignalSeen) -> float | None:
-        """Seconds that the ranks have to end after this signal; None where it may be a mere warning."""
+        """Seconds that the ranks have to end after this signal; None if it may be only a warning."""
         st = self.settings
         if st.after_signal_s:
             return st.after_signal_s if event.number in _ENDING_SIGNALS else None
@@ -56,7 +58,9 @@ class Signals(Devices):
         return st.stop_grace_s if alone and not st.warning_requeue else None
 
     def _tell_to_end(self, event: ev.SignalSeen, within_s: float, now: Now) -> list[Decision]:
-        """Each rank gets the signal once. Who goes on after that time is killed, and so are all at a second signal to ftrun."""
+        """Send the signal to each rank once. A rank that still runs after that time is killed, and so are all at a second signal
+        to ftrun.
+        """
         again = self._signal.meaning == TOLD_TO_END
         if event.rank is not None:
             self._signal.told([event.rank])
@@ -72,7 +76,7 @@ class Signals(Devices):
             return [note, *self._into_trouble(self._warned(), now)]
         self._timers.set(Timer.WARNING, now.mono + within_s)
         at_once = event.rank is None or self.facts.launcher == "local"
-        delay_s = self.settings.signal_delay_s if at_once else PASS_ON_WITHIN_S  # Slurm mostly signals all ranks
+        delay_s = self.settings.signal_delay_s if at_once else PASS_ON_WITHIN_S  # Slurm usually signals all ranks
         if not delay_s:
             return [note, *self._pass_to_the_rest()]
         self._signal.pass_on_later(event.number)
@@ -86,12 +90,12 @@ class Signals(Devices):
         return [SignalRanks(self._signal.number, rest)] if rest else []
 
     def _is_of_a_lender(self, event: ev.SignalSeen) -> bool:
-        """Slurm's signals to a rank on loan are about the donor job; ours may go on for days."""
+        """Is the signal of a donor job? Slurm's signals to a rank on a lent node are about the donor job; ours may run for days."""
         task = self._tasks.get(event.rank) if event.rank is not None else None
         return task is not None and task.node in self._places.lent
 
     def _called_back(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
-        """A donor that was cancelled or preempted, or whose time is up, loses its ranks in a moment: Slurm is asked at once."""
+        """A donor job that was cancelled or preempted, or whose time is up, loses its ranks in a moment: ask Slurm at once."""
         assert event.rank is not None
         if event.number != SIGTERM or self.phase not in (Phase.RUNNING, Phase.SETTLING):
             return []
@@ -99,14 +103,14 @@ class Signals(Devices):
         return [self._ask_slurm(now)] if Capability.ASK in self.facts.can and Timer.ASK not in self._timers else []
 
     def _loan_over(self, now: Now) -> list[Decision]:
-        """Its ranks have not said so yet."""
+        """A loan has ended, though its ranks have not reported that yet."""
         if not self._attempt.nodes.returned:
             return []
         what = "; ".join(f"{node} is lent no more: {why}" for node, why in sorted(self._attempt.nodes.returned.items()))
         return self._into_trouble(Trouble(Cause.LOST, what, 1), now)
 
     def _passed_on(self, now: Now) -> list[Decision]:
-        """ftrun's own signal, for the ranks: unless they got it themselves, as when Slurm signals all of the job."""
+        """Pass ftrun's own signal on to the ranks, unless they got it themselves, as when Slurm signals the whole job."""
         self._timers.stop(Timer.PASS_ON)
         number = self._signal.take_to_pass_on()
         if number and self._signal.meaning == TOLD_TO_END:
@@ -117,19 +121,20 @@ class Signals(Devices):
         return [SignalRanks(number)]
 
     def _interrupted(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
-        """Ctrl-C ends everything (srun's own first one only reports). A second one does not wait for the grace."""
+        """A Ctrl-C ends everything (srun's own first one only reports). A second one does not wait for the grace."""
         again = self._signal.meaning == "interrupted"
         self._signal.means("interrupted")
         if self.phase is Phase.RUNNING:
             return self._into_trouble(Trouble(Cause.WARNING, "interrupted by Ctrl-C", 128 + event.number), now)
         if self.phase is Phase.HEALING:
             return self._give_up("interrupted by Ctrl-C while devices healed", 128 + event.number, now)
-        self._timers.keep(Timer.STOP)  # what is left to know is of no use
+        self._timers.keep(Timer.STOP)  # other answers no longer matter
         return [*([self._stop_ranks(0.0)] if again else []), *self._settled(now)]
 
     def _signalled_late(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
-        """While ranks are being stopped or devices heal: asked about before anything is decided, where it may end the job; else
-        for the next ranks."""
+        """A signal while ranks are being stopped or devices heal. If it may end the job, Slurm is asked before the decision;
+        otherwise it is kept for the next ranks.
+        """
         if event.rank is None and event.number == SIGINT:
             return self._interrupted(event, now)
         if not self._announces(event.number):
@@ -143,7 +148,7 @@ class Signals(Devices):
         return [self._ask_slurm(now)] if Capability.ASK in self.facts.can and Timer.ASK not in self._timers else []
 
     def _slurm_answered(self, event: ev.SlurmAnswered, now: Now) -> list[Decision]:
-        """While ranks run: the answer to a signal, or to a fault that only a requeue can answer."""
+        """Slurm's answer while ranks run: about a signal, or about a fault that only a requeue can handle."""
         self._take(event, now)
         if loan_over := self._loan_over(now):
             return loan_over
@@ -152,7 +157,7 @@ class Signals(Devices):
         return self._device_trouble(now)
 
     def _it_means(self, meaning: str, now: Now) -> list[Decision]:
-        """The signal is understood. A warning leaves the ranks to end by themselves; anything else ends them."""
+        """The meaning of the signal is known. After a warning the ranks end by themselves; otherwise they are stopped."""
         self._signal.means(meaning)
         note = self._note(rec.Signalled(now.unix, signal_name(self._signal.number), meaning))
         if meaning != "warning":
@@ -165,14 +170,14 @@ class Signals(Devices):
         return note_and_signal
 
     def _rank_ended_after_signal(self, now: Now) -> list[Decision]:
-        """The first rank that ends starts the grace of the others, the last one ends the attempt."""
+        """A rank ended after the signal: the first starts the grace of the others, the last ends the attempt."""
         if self._attempt.all_ended and self._signal.meaning:
             return self._into_trouble(self._warned(), now)
         self._timers.set_first(Timer.WARNING, now.mono + self._warning_grace_s(now))
         return []
 
     def _warning_grace_s(self, now: Now) -> float:
-        """No longer than Slurm leaves us, less the time that stopping and requeueing takes."""
+        """Seconds of grace after a warning: at most what Slurm leaves, minus the time to stop and requeue."""
         end = self._slurm.end_time
         left = end - now.unix - 5.0 if end else self.settings.warning_grace_s
         return max(1.0, min(self.settings.warning_grace_s, left))

@@ -1,6 +1,6 @@
-"""Waiting for a slurmctld that is away: what its return would mend is not given up before `slurm.patience` is spent.
+"""Waits for a slurmctld that is away: nothing that its return would solve is given up before `slurm.patience` is spent.
 
-A restart in place asks nothing of Slurm and does not come here.
+A restart in place asks nothing of Slurm and does not use this.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from ftslurm.model.record import Waiting
 from ftslurm.model.timers import Timer
 from ftslurm.policies.judge.state import JudgeState
 
-# From one answer that was none to the next question. Each question is itself asked again for `slurm.timeout`.
+# Seconds from a failed request to the next one. Each request is itself repeated for `slurm.timeout`.
 ASK_AGAIN_S = 5.0
 
 
 class SlurmAway(JudgeState):
     def _await_slurm(self, timer: Timer, what: str, why: str, now: Now) -> list[Decision]:
-        """One more try of `what`, when `timer` is due. Empty once patience is spent, and then nothing is waited for."""
+        """Try `what` again when `timer` is due. Empty once the patience is spent; then nothing is waited for."""
         left_s = self._slurm.wait_left_s(self.settings.slurm_patience_s, now.mono)
         if left_s <= 0:
             return []
@@ -29,13 +29,13 @@ class SlurmAway(JudgeState):
         return [*noted, Say(words, quiet)]
 
     def _slurm_is_back(self, now: Now) -> list[Decision]:
-        """To be called when it has answered."""
+        """Call this when Slurm has answered."""
         since = self._slurm.back()
         return [] if since is None else [Say(f"Slurm answers again, after {in_time(now.mono - since)}")]
 
 
 def in_time(seconds: float) -> str:
-    """`90 s`, `45 min`, `2.5 h`."""
+    """The duration in words: `90 s`, `45 min`, `2.5 h`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"

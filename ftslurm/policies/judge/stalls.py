@@ -1,5 +1,5 @@
-"""Standing still, and ranks that are slower than the others, both by the collectives of the ranks: when all nodes are asked
-what their ranks do, and what follows from what they say.
+"""Stalled ranks, and ranks slower than the others, both by the ranks' collectives: when all nodes are asked what their ranks do,
+and what follows from the answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class Stalls(Hangs):
         return [*over, *([self._note(told)] if with_pause(known, pause.seconds) != known else [])]
 
     def _look_closer(self, now: Now) -> list[Decision]:
-        """Who hangs is asked of all nodes at once. Ranks that have ended are the exit hang's; a signal's are Slurm's."""
+        """Ask all nodes at once which rank hangs. If ranks have ended, the exit hang handles it; after a signal, Slurm's answer
+        does.
+        """
         if Timer.EXAMINE in self._timers or Timer.EVIDENCE in self._timers or self._not_now(now) or not self._stalled_s(now):
             return []
         self._hangs.still.ask()
@@ -39,7 +41,7 @@ class Stalls(Hangs):
         return [TakeEvidence(self.settings.hang_evidence_s)]
 
     def _not_now(self, now: Now) -> bool:
-        """Is there a reason, other than a hang, for ranks not to get on?"""
+        """Is there a reason other than a hang for ranks that make no progress?"""
         if self._under_signal(now):
             self._timers.set(Timer.EXAMINE, now.mono + LATER_S)
             return True
@@ -49,7 +51,7 @@ class Stalls(Hangs):
         return self._hangs.still.stalled_s(self._step_nodes(), len(self._tasks), now.mono)
 
     def _looked_closer(self, now: Now) -> list[Decision]:
-        """All nodes have said what their ranks do."""
+        """All nodes have reported what their ranks do."""
         stalled_s = self._stalled_s(now)
         if not stalled_s or self._not_now(now):
             return []
@@ -68,11 +70,11 @@ class Stalls(Hangs):
         return [self._note(self._culprit(o.finding, now)), *self._said_of(o.finding, o.what), *keep]
 
     def _answerable(self, found: Finding | None, now: Now) -> bool:
-        """Has the ladder an answer? Where hang restarts are off, only one without the nodes that are to blame."""
+        """Does the ladder have an answer? If hang restarts are off, only a restart without the nodes to blame is one."""
         return self.settings.hang_restart or self._without(found, now)
 
     def _wants_slurm(self, found: Finding | None, now: Now) -> bool:
-        """Could it have one if Slurm said how job and nodes stand?"""
+        """Could the ladder have an answer once Slurm reports the state of job and nodes?"""
         convicted = found is not None and found.level is Level.ERROR and found.blamed
         may_ask = Capability.ASK in self.facts.can and Timer.ASK not in self._timers
         return bool(convicted and may_ask and not self._heard_lately(now))
@@ -80,7 +82,7 @@ class Stalls(Hangs):
     def _said_of(self, finding: Finding, what: str = "") -> list[Decision]:
         if not levels_from(self.settings.hang_c4d_level)[finding.level]:
             return []
-        if finding.kind is Kind.UNKNOWN and not finding.ranks:  # nobody can do anything with it; it is in the history
+        if finding.kind is Kind.UNKNOWN and not finding.ranks:  # nobody can act on it; the history keeps it
             return []
         return [Say(f"{finding.level.value}: {finding}{f' ({what})' if what else ''}")]
 
@@ -101,13 +103,15 @@ class Stalls(Hangs):
         return [*keep, *self._into_hang(self._hangs.hung, now)]
 
     def _evidence_overdue(self, now: Now) -> list[Decision]:
-        """Who hangs is not told from half of the ranks, but a hang that was noticed is answered without it."""
+        """Some nodes did not answer in time. Half of the ranks do not tell who hangs, but a hang that was noticed is handled
+        without it.
+        """
         if self._hangs.hung is None:
             self._timers.set(Timer.EXAMINE, now.mono + self.settings.hang_c4d_timeout_s)
             return []
         return self._into_trouble(self._hangs.hung, now)
 
-    # --- ranks that are slower than the others
+    # --- ranks slower than the others
 
     def _compare(self, now: Now) -> list[Decision]:
         self._timers.set(Timer.COMPARE, now.mono + self.settings.hang_compare_s)

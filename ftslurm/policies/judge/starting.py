@@ -1,4 +1,4 @@
-"""Starting ranks: a step is launched, all ranks of one begin an attempt, or one rank begins again alone. Each gets the
+"""Starts ranks: launches a step, begins an attempt with all its ranks, or starts one rank again alone. Each rank gets the
 environment that tells it which start this is.
 """
 
@@ -22,9 +22,9 @@ from ftslurm.policies.judge.state import IDLE_LOOK
 from ftslurm.policies.ladder.situation import Trouble
 
 _FT_CONFIG = "FTSLURM_FT_CONFIG"  # as in model/settings/ft_config.py
-# A job that is over sooner needs no agents, and does not pay for them; trouble brings them up at once.
+# A shorter job needs no agents and does not pay for them; trouble starts them at once.
 WATCH_AFTER_S = 1.0
-# Of the reason, in letters: the banner is one line.
+# Length of the reason, in characters: the banner is one line.
 WHY_MOST = 160
 
 
@@ -37,11 +37,11 @@ class Starting(Ending):
         self._told.forget()
         self._timers.only({Timer.SLOW_LAUNCH: now.mono + self._launch.look_in_s} if Capability.PROBE in self.facts.can else {})
         self._anew(tasks=())
-        self._fence.paused.clear()  # the shims of another step
+        self._fence.paused.clear()  # the next shims are of another step
         return [LaunchStep(self._places.layout, self._launch.overlap, self._shares())]
 
     def _start(self, now: Now) -> list[Decision]:
-        """The attempt is written down first: a number that was handed out is never handed out twice."""
+        """Start the ranks. The attempt is recorded first: a number that was used is never used again."""
         f = self.facts
         number = self._next_number()
         starts = counters(self.history, f.schedule, f.step_key).starts + 1
@@ -83,23 +83,25 @@ class Starting(Ending):
         return max(self.history.attempts, self._attempt.number) + 1
 
     def _shares_told(self) -> tuple[Share, ...]:
-        """As the tasks that are here have been told; nothing where their slots are not those of a whole step."""
+        """The shares that the present tasks were given; empty if their slots are not those of a whole step."""
         by_slot = {task.slot: task.share for task in self._tasks.values()}
         return tuple(by_slot[slot] for slot in sorted(by_slot)) if sorted(by_slot) == [*range(len(by_slot))] else ()
 
     def _to_be_told(self, now: Now) -> tuple[int, float] | None:
-        """A signal that came while no ranks ran, or a warning that still holds: those that heard it are gone. And since when."""
+        """A signal that came while no ranks ran, or a warning that still holds (the ranks that heard it have ended), and since
+        when.
+        """
         kept = self._signal.take_kept()
         if kept is not None:
             return kept.number, now.mono
         return (self._signal.number, self._signal.at) if self._signal.meaning == "warning" and self._explained(now) else None
 
     def _ask_after_silent(self, now: Now) -> list[Decision]:
-        """Nodes that fell silent while there was nothing to lose: they are not told of again."""
+        """Probe nodes that fell silent while no rank ran: their silence is not reported again."""
         self._watch_silence(now)
         self._fence.ask_anew()
         asked = self._probe(self._silent_here(), now)
-        if asked:  # leases may be over already, and a second proof says more
+        if asked:  # leases may have run out already, and a second proof is stronger
             self._timers.set(Timer.LEASES, max(self._timers.at(Timer.LEASES), self._timers.at(Timer.PROBE)))
         return asked
 
@@ -117,11 +119,11 @@ class Starting(Ending):
         return [begun, start, *watched, *changed]
 
     def _start_ranks(self, env: dict[int, dict[str, str]], banner: str) -> StartRanks:
-        """Of the attempt that has just been written down."""
+        """Start the ranks of the attempt that has just been recorded."""
         return StartRanks(self.history.attempts, env, banner, restarts(self.history, self.facts.step_key))
 
     def _banner(self, number: int, nodes: str) -> str:
-        """Between the output of an attempt and that of those before it; a first start needs none."""
+        """The line that separates the output of an attempt from earlier ones; empty for a first start."""
         rung, cause = (self._decided.rung, self._decided.cause) if self._decided else self.history.scheduled_by
         if number < 2 or not rung:
             return ""
@@ -130,12 +132,12 @@ class Starting(Ending):
         return f"attempt {number} on {nodes}, after {rung}{why}"
 
     def _env(self, now: Now) -> dict[int, dict[str, str]]:
-        """rank -> what it is told of the start that has just been written down."""
-        # What another ftrun of the script did is none of this one's starts.
+        """rank -> its environment for the start that has just been recorded."""
+        # What another ftrun of the script did is not among this one's starts.
         last = (self._decided.rung, self._decided.cause) if self._decided else self.history.scheduled_by
         shared = restart_env(*last, fold_nodes(self._kept_out(now)))
         shared |= self.facts.env.sdk
-        if self._hangs.calculated and _FT_CONFIG in shared:  # without a configuration every section is taken in as it comes
+        if self._hangs.calculated and _FT_CONFIG in shared:  # without a configuration each section is taken as it comes
             from ftslurm.model.settings.ft_config import with_calculated
 
             config = with_calculated(json.loads(shared[_FT_CONFIG]), self._hangs.calculated)
@@ -161,7 +163,7 @@ class Starting(Ending):
         return {rank: own[rank] | per_rank[rank] for rank in self._tasks}
 
     def _watch_due(self, now: Now) -> list[Decision]:
-        """Also where an agent never came: it has died before it could call, and nobody else tells of that."""
+        """An agent should have arrived. It may have died before it could call, and nobody else reports that."""
         mine = set(self._step_nodes())
         self._agents.give_up_late(mine, now.mono)
         asked = self._watch(now)
@@ -170,13 +172,13 @@ class Starting(Ending):
         return asked
 
     def _into_trouble(self, trouble: Trouble, now: Now) -> list[Decision]:
-        """In judge/settling."""
+        """Begin trouble (implemented in judge/settling)."""
         raise NotImplementedError
 
     def _settled(self, now: Now) -> list[Decision]:
-        """In judge/settling. A rung that could not be carried out leads back to deciding."""
+        """Decide (implemented in judge/settling): a rung that could not be carried out leads back to a decision."""
         raise NotImplementedError
 
     def _signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
-        """In judge/signals. A start tells its ranks of a signal that came while there were none."""
+        """Handle a signal (implemented in judge/signals): a start passes on a signal that came while no ranks ran."""
         raise NotImplementedError

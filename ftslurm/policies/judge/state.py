@@ -1,5 +1,5 @@
-"""What the judge knows in the course of a run, and the little that every group of its answers needs: to look something up in
-it, to write something down, to ask agents and Slurm. No event is answered in here.
+"""What the judge knows during a run, and the few methods that every group needs: look something up, record something, ask agents
+and Slurm. It answers no event.
 """
 
 from __future__ import annotations
@@ -50,28 +50,28 @@ from ftslurm.policies.ladder.situation import Trouble, situation_of
 from ftslurm.policies.lease.fence import Fence
 
 SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM = 1, 2, 3, 9, 15
-# What a signal means that ends ftrun, and the ranks with it within a time limit.
+# Meanings of a signal that ends ftrun, and its ranks with it within a time limit.
 TOLD_TO_END = "the ranks are to end"
-# Above the limits that shims and agents keep themselves, so that one that lives always answers first.
+# Longer than the limits that shims and agents keep themselves, so that a live one always answers first.
 MARGIN_S = 15.0
-# From a warning on, a rank that ends is taken to end because of it for this long, and as long before the allocation's end.
+# A rank that ends within this time after a warning, or before the end of the allocation, is taken to end because of it.
 WARNING_HOLDS_S = 600.0
-# What may be a hang while a signal explains it is looked at again after this.
+# Seconds after which a possible hang that a signal explains is looked at again.
 LATER_S = 60.0
-# Times `nodes.silence`, from one look at nodes that no rank is on to the next: well below SlurmdTimeout (300 s unless the site
-# changed it, slurm.conf(5)), also after several.
+# Times `nodes.silence`: the interval at which nodes without ranks are probed; even several are well below SlurmdTimeout (300 s
+# unless the site changed it, slurm.conf(5)).
 IDLE_LOOK = 4.0
 
 
 class JudgeState:
-    """All that the judge remembers: without an underscore for everybody, with one for its groups of answers."""
+    """All that the judge remembers: public attributes are for everybody, private ones for its groups of answers."""
 
     def __init__(self, settings: Settings, history: History, facts: RunFacts) -> None:
         self.settings = settings
         self.history = history
         self.facts = facts
         self.phase = Phase.NEW
-        self._may_enter: frozenset[Phase] | None = None  # phases that the event may lead to at once; None: as from any event
+        self._may_enter: frozenset[Phase] | None = None  # phases that the event may lead to directly; None: any
         self._attempt = Attempt()
         self._tasks: dict[int, Task] = {}
         self._agents = AgentRoster()
@@ -89,7 +89,7 @@ class JudgeState:
         self._loans = Loans()
         self._free = Spares()
         self._decided: rec.Decided | None = None
-        self._timers = Timers()  # what is waited for
+        self._timers = Timers()  # running timers
         self._requests = RequestBook(settings)
         self._end = RunEnd()
 
@@ -99,7 +99,7 @@ class JudgeState:
 
     @property
     def afterwards(self) -> Afterwards:
-        """What follows when the step has ended, while it is let go."""
+        """What follows when the step has ended, while it is ending."""
         return self._end.after
 
     @property
@@ -108,23 +108,23 @@ class JudgeState:
 
     @property
     def wakes_at(self) -> float | None:
-        """Monotonic seconds at which a TimePassed is wanted, None for never."""
+        """Monotonic seconds at which the judge wants a TimePassed, None for never."""
         due = (self._timers.next_due, self._requests.next_due)
         return min((at for at in due if at is not None), default=None)
 
     def _enter(self, phase: Phase) -> None:
-        """In judge/judge.py, which has the table of what may follow."""
+        """Enter a phase (implemented in judge/judge.py, which has the table of allowed phases)."""
         raise NotImplementedError
 
     def _begin(self, trouble: Trouble) -> None:
         self._trouble = trouble
 
     def _arrive(self, task: Task) -> None:
-        """Also with another port of its node."""
+        """A task has connected, possibly with another port of its node."""
         self._tasks[task.rank] = task
 
     def _anew(self, number: int | None = None, tasks: Collection[int] | None = None, started: bool = False) -> Attempt:
-        """An attempt of which nothing is known yet, of the same number and the tasks that are here unless others are given."""
+        """A new attempt about which nothing is known yet; with the same number and the present tasks unless others are given."""
         ranks = frozenset(self._tasks if tasks is None else tasks)
         number = self._attempt.number if number is None else number
         self._attempt = Attempt(number, ranks, ranks if started else frozenset())
@@ -135,7 +135,7 @@ class JudgeState:
         return Remember(record, vital)
 
     def _written(self, decisions: list[Decision]) -> list[Decision]:
-        """Those of a part: what it wants to be remembered the judge knows from now on."""
+        """The decisions of a part, with the records among them added to the history."""
         for decision in decisions:
             if isinstance(decision, Remember):
                 self.history = self.history.add(decision.record)
@@ -150,13 +150,13 @@ class JudgeState:
         return tuple(dict.fromkeys(self._tasks[rank].node for rank in sorted(self._tasks)))
 
     def _is_current(self, event: ev.AgentTold) -> bool:
-        """Is it told of the ranks that run now? What an agent has said of those before them may come late."""
+        """Is the event about the ranks that run now? A report of an agent about earlier ranks may come late."""
         if isinstance(event, (ev.BeatOverdue, ev.ProgramSaid, ev.StageSet)):
             return event.rank in self._tasks and event.attempt == self._attempt.latest([event.rank])
         return event.attempt == self._attempt.latest(self._ranks_on(event.node))
 
     def _watching(self) -> list[str]:
-        """Nodes with ranks whose agent is up: who can tell something of them."""
+        """Nodes with ranks whose agent is up."""
         return [node for node in self._step_nodes() if self._agents.here(node)]
 
     def _ranks_on(self, node: str) -> list[int]:
@@ -169,7 +169,7 @@ class JudgeState:
         return self._devices.shown_with(self._attempt.devices.faults)
 
     def _situation(self, trouble: Trouble, now: Now, attempt: Attempt | None = None) -> Situation:
-        """attempt: as it would be, in place of what it is."""
+        """The situation for the ladder. attempt: use this attempt instead of the current one."""
         return situation_of(
             trouble, attempt or self._attempt, self._tasks, self._shown(), self._slurm.answer, self.history, self.settings,
             now.unix, self.facts.can, self.facts.remembered, self._held_back(now), self.facts.why_not.donor, self._chosen(),
@@ -177,40 +177,42 @@ class JudgeState:
         )  # fmt: skip
 
     def _no_split(self) -> str:
-        """Slurm would refuse the step that comes in the place of this one; the next rung needs nothing of the kind."""
+        """Why the step cannot be split over several jobs, empty if it can: Slurm would refuse the new step; the next rung needs
+        no split.
+        """
         uneven = len({share.cpus for share in self._shares()}) > 1
         why = self.facts.why_not.split if uneven else ""
         return f"its nodes have different numbers of CPUs, memory is counted by them, and {why}" if why else ""
 
     def _shares(self) -> tuple[Share, ...]:
-        """By slot, what the step had when it first ran in this scheduling: that, and no more, it has to have again."""
+        """By slot, the resources that the step had when it first ran in this scheduling; each later step needs exactly these."""
         return self.history.shares.get((self.facts.schedule, self.facts.step_key), ())
 
     def _chosen(self) -> tuple[str, ...] | None:
-        """The nodes of the step: as we have chosen them, or all there are if it has never come up; None as its tasks say."""
+        """The nodes of the step: as we have chosen them, or all if it has never started; None: as its tasks say."""
         return self._places.nodes(bool(self._attempt.started), self.facts)
 
     def _held_back(self, now: Now) -> tuple[str, ...]:
-        """Nodes of the allocation that the step leaves free, less those kept out."""
+        """Nodes of the allocation that the step leaves free, without the excluded ones."""
         if self._places.layout is None or not self.settings.spares:
             return ()
         used = {*self._places.layout.nodes, *self._kept_out(now)}
         return tuple(node for node in self.facts.nodes if node not in used)
 
     def _spares(self, now: Now) -> tuple[str, ...]:
-        """Those of them that nothing is known against."""
+        """The free nodes against which nothing is known."""
         down = {node for node, _ in self._slurm.answer.bad_nodes} if self._slurm.answer else set()
         return tuple(node for node in self._held_back(now) if node not in down and node not in self._fence.silent)
 
     def _idle(self) -> tuple[str, ...]:
-        """Nodes of the allocation that are ours and that no rank is on: spares, and those that were replaced and live."""
+        """Our nodes of the allocation without ranks: spares, and live nodes that were replaced."""
         if self._places.layout is None or not {Capability.PROBE, Capability.RELEASE} <= self.facts.can:
             return ()
         used = {*self._places.layout.nodes, self.facts.batch_node, *self._free.given_back}
         return tuple(node for node in self.facts.nodes if node not in used)
 
     def _heard_lately(self, now: Now) -> bool:
-        """Has Slurm said something (if only that it could not) that still counts?"""
+        """Is there a recent answer from Slurm (if only that it could not tell)?"""
         return self._slurm.heard_lately(now.mono)
 
     def _warned(self) -> Trouble:
@@ -218,11 +220,11 @@ class JudgeState:
         return Trouble(Cause.WARNING, f"the ranks ended after {signal_name(self._signal.number)}", status)
 
     def _under_signal(self, now: Now) -> bool:
-        """Is what ranks do an answer to a signal? One of long ago, which they outlived, explains nothing any more."""
+        """Can a signal explain what ranks do? One of long ago, which they outlived, no longer can."""
         return bool(self._signal.number) and (not self._signal.meaning or self._explained(now))
 
     def _explained(self, now: Now) -> bool:
-        """Is a rank's end still an answer to the signal? Some programs take a SIGTERM for a wish, and go on for hours."""
+        """Can the signal still explain that a rank ends? Some programs treat a SIGTERM as a request, and run on for hours."""
         if self._signal.meaning == TOLD_TO_END:
             return True
         holds_s = max(WARNING_HOLDS_S, self.settings.warning_grace_s)
@@ -230,13 +232,15 @@ class JudgeState:
         return now.mono - self._signal.at <= holds_s or bool(end and end - now.unix <= holds_s)
 
     def _await_last_end(self, now: Now) -> None:
-        """The last rank may take so long after the first."""
+        """Start the time limit within which the last rank must end after the first."""
         self._timers.stop(Timer.EXIT)
         if (due := self._hangs.last_end_due) is not None:
             self._timers.set(Timer.EXIT, max(now.mono, due))
 
     def _interval(self, usual_s: float) -> float:
-        """Of silence, of no IO: as the programs have set it for where they are; 0: one has switched detection off."""
+        """The limit for silence or no I/O, in seconds, as the programs have set it for their present work; 0: a program has
+        switched detection off.
+        """
         stages = self._attempt.program.stages.values()
         return 0.0 if any(stage < 0 for stage in stages) else max(stages, default=usual_s)
 
@@ -247,22 +251,24 @@ class JudgeState:
 
     @property
     def _watches_stalls(self) -> bool:
-        """Independent ranks do not wait for each other."""
+        """Are stalls watched? Independent ranks do not wait for each other."""
         return self.settings.hang_c4d and self.settings.watch != "L0" and self.settings.mode == "sync"
 
     def _announces(self, number: int) -> bool:
-        """Is it what Slurm ends a job with, or what the job wants to be warned by?"""
+        """Is it a signal with which Slurm ends a job, or of which the job wants to be warned?"""
         return signal_name(number).removeprefix("SIG") in {"TERM", *self.settings.warning_signals}
 
     def _asks_for_requeue(self, number: int) -> bool:
-        """Then there is nothing to start before: no rank could do more until the end than be told of it."""
+        """Does the signal ask for a requeue? Then nothing is started before: ranks could only hear of it until the end."""
         can = {Capability.ASK, Capability.REQUEUE} <= self.facts.can
         return self.settings.warning_requeue and can and self._announces(number)
 
     # --- waiting
 
     def _wait_for(self, what: str, for_s: float, now: Now, said: str = "") -> list[Decision]:
-        """Said, written down and shown once: by what it is called. for_s: at the most, 0: nobody knows. said: in other words."""
+        """Begin to wait: printed, recorded and shown once, under its name. for_s: the limit, 0: unknown. said: other words for
+        people.
+        """
         if not self._told.tell(what):
             return []
         until = now.unix + for_s if for_s else 0.0
@@ -271,7 +277,7 @@ class JudgeState:
         return [self._note(rec.Waiting(now.unix, number, what, until)), Say(said), ShowWait(number, what, until)]
 
     def _wait_over(self, number: int) -> list[Decision]:
-        """The attempt runs. What was waited for before it the ledger need not be told."""
+        """The attempt runs: end the wait. Waits before it need no further record."""
         return [ShowWait(number, "")] if self._told.over() else []
 
     # --- asking others
@@ -294,12 +300,12 @@ class JudgeState:
         return [ProbeNodes(asked, self.settings.probe_s)]
 
     def _silent_here(self) -> list[str]:
-        """Nodes of the step that may be lost: it is not known yet."""
+        """Nodes of the step that may be dead; it is not known yet."""
         mine = set(self._step_nodes()) - self._attempt.nodes.gone.keys()
         return [node for node in self._fence.silent if node in mine]
 
     def _watch_silence(self, now: Now) -> None:
-        """A silent node that may live is asked about again, and not waited for longer than its leases last."""
+        """A silent node that may live: probe it again, and wait for it at most until its leases run out."""
         self._timers.stop(Timer.SILENCE)
         self._timers.stop(Timer.LEASES)
         if silent := self._silent_here():
@@ -307,7 +313,7 @@ class JudgeState:
             self._timers.set(Timer.LEASES, min(self._fence.over_at(node, self.settings) for node in silent))
 
     def _look_ahead(self, now: Now) -> list[Decision]:
-        """While a node is under suspicion: when a spare is needed it shall be known whether it will do."""
+        """Check a spare while a node is under suspicion, so that the result is there when the spare is needed."""
         wanted = Capability.REPLACE in self.facts.can and self.settings.node_replacement
         spares = self._spares(now) if wanted else ()
         return self._free.look_at(spares[0], self.settings.check_s, now.mono) if spares else []
@@ -317,10 +323,10 @@ class JudgeState:
         return []
 
     def _watch(self, now: Now, nodes: Iterable[str] | None = None) -> list[Decision]:
-        """nodes: where ranks are to come, None: where they are."""
+        """Start agents. nodes: where ranks will run, None: where they run."""
         nodes = self._step_nodes() if nodes is None else tuple(nodes)
         unwatched = tuple(node for node in nodes if node not in self._agents.kinds)
-        relieved = tuple(sorted(self._agents.guards & {*unwatched}))  # what it saw of the devices there was not listened to
+        relieved = tuple(sorted(self._agents.guards & {*unwatched}))  # reports about devices from there were ignored so far
         guards = self._more_guards(nodes, now)
         self._agents.expect(unwatched, guards, relieved, now.mono)
         lent = {node: job for node, job in self._places.lent.items() if node in unwatched}
@@ -328,7 +334,7 @@ class JudgeState:
         return [*asked, WatchNodes((*unwatched, *guards), lent)] if unwatched or guards else asked
 
     def _more_guards(self, nodes: Collection[str], now: Now) -> tuple[str, ...]:
-        """Where no agent on a node of the job could succeed us, as all ranks are on our own, one comes up on a spare."""
+        """Spares that get an agent: if all ranks run on the batch node, no agent on another node of the job could take over."""
         f = self.facts
         others = {*f.nodes} - {f.batch_node}
         spares = () if f.batch_node not in f.nodes or not nodes or others & {*nodes} else self._spares(now)
@@ -338,7 +344,7 @@ class JudgeState:
         return self._watch_ranks(self._agents.kinds)
 
     def _watch_ranks(self, nodes: Iterable[str]) -> list[Decision]:
-        """Agents that are there look for life below their shims; those to come are told when they arrive."""
+        """Agents that are up watch the activity of the processes below their shims; later ones are told when they arrive."""
         mine: dict[str, list[tuple[int, int, int]]] = {node: [] for node in nodes if self._agents.here(node)}
         for rank in sorted(rank for rank, task in self._tasks.items() if task.node in mine):
             task = self._tasks[rank]

@@ -1,4 +1,4 @@
-"""What follows when a step has ended: a value, so that it can be printed and compared. judge.py says who does it."""
+"""What follows when a step has ended: a value, so that it can be printed and compared. judge.py carries it out."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from ftslurm.policies.ladder.situation import Trouble
 
 @dataclass(frozen=True, slots=True)
 class ThenLaunch:
-    """The next step is launched."""
+    """Launch the next step."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThenHeal:
-    """The devices heal, and the command runs again in place."""
+    """Let the devices heal, and start the command again in place."""
 
     faults: tuple[Fault, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ThenReplace:
-    """The search for other nodes, which has begun, comes to its end."""
+    """Complete the search for other nodes, which has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThenShrink:
-    """The job goes on without these nodes."""
+    """Continue the job without these nodes."""
 
     nodes: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class ThenRequeue:
-    """The job is given back to Slurm. decision: its id in the ledger."""
+    """Requeue the job. decision: its id in the ledger."""
 
     decision: str
 
 
 @dataclass(frozen=True, slots=True)
 class ThenAfterWarning:
-    """What a warning of Slurm's leads to: a requeue, if the job asked for it, or the end."""
+    """After a warning of Slurm: requeue if the job asked for that, otherwise end."""
 
     trouble: Trouble
 
 
 @dataclass(frozen=True, slots=True)
 class ThenFinish:
-    """ftrun ends."""
+    """End ftrun."""
 
     what: str
     status: int
@@ -55,17 +55,17 @@ class ThenFinish:
 
 @dataclass(frozen=True, slots=True)
 class ThenDecide:
-    """The trouble is decided on anew."""
+    """Decide on the trouble again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThenStepStays:
-    """The step could not be ended, so nothing may start beside it: the ladder is asked again."""
+    """The step could not be ended, so nothing may start beside it: ask the ladder again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThenLauncherStays:
-    """Likewise, of a launcher that waits for nodes."""
+    """The launcher waits for nodes and could not be ended: ask the ladder again."""
 
 
 Then = (
@@ -84,7 +84,9 @@ Then = (
 
 @dataclass(frozen=True, slots=True)
 class Afterwards:
-    """then: when the step has ended, and nothing of it can run any more. unended: if it cannot be ended; None: the same."""
+    """then: what follows when the step has ended, and nothing of it can still run. unended: what follows if it cannot be ended;
+    None: the same.
+    """
 
     then: Then
     unended: Then | None = None

@@ -1,1 +1,1 @@
-"""What the judge has: each part owns its state, and only its own methods write to it. What follows from it the groups decide."""
+"""The judge's parts: each owns its state, and only its own methods change it. The groups decide what follows."""

@@ -1,4 +1,4 @@
-"""The agents: which node has one, which is awaited, and how often one was lost. Times are monotonic seconds."""
+"""The agents: which nodes have one, which are expected, and how many were lost. Times are monotonic seconds."""
 
 from __future__ import annotations
 
@@ -6,48 +6,50 @@ from collections.abc import Collection, Iterable
 
 from ftslurm.model.decisions import DrillDevice
 
-# An agent that has not called after this never will (srun and the start of Python take a second or two); the most of it.
+# An agent that has not called after this time never will (srun and the start of Python take a second or two), times the longest.
 AGENT_COMES_S, AGENT_MAX_S = 60.0, 640.0
-# One that has gone is started anew after this, and after twice as long each time.
+# A lost agent is started again after this time, doubled with each loss.
 AGENT_AGAIN_S = 10.0
 
 
 class AgentRoster:
-    """kinds: node -> kinds of devices there, None until its agent has arrived. guards: nodes without ranks that have one all the
-    same, in case our own node dies."""
+    """kinds: node -> kinds of devices there, None until its agent has arrived. guards: nodes without ranks that have an agent all
+    the same, in case the batch node dies.
+    """
 
     def __init__(self) -> None:
         self.kinds: dict[str, tuple[str, ...] | None] = {}
         self.guards: frozenset[str] = frozenset()
-        self._due: dict[str, float] = {}  # until when an agent should call; none once it has
+        self._due: dict[str, float] = {}  # monotonic seconds by which an agent should call; none once it has
         self._came: dict[str, float] = {}
-        self._lost: dict[str, int] = {}  # how many of a node
-        self._orders: dict[str, list[DrillDevice]] = {}  # what an agent is told when it has come up
+        self._lost: dict[str, int] = {}  # number of agents lost on a node
+        self._orders: dict[str, list[DrillDevice]] = {}  # what an agent is told when it has arrived
 
     def here(self, node: str) -> bool:
         return self.kinds.get(node) is not None
 
     @property
     def arrived(self) -> frozenset[str]:
-        """Nodes whose agent has called, or is not waited for any more."""
+        """Nodes whose agent has called, or is no longer waited for."""
         return frozenset(self.kinds.keys() - self._due.keys())
 
     def may_tell(self, gone: Collection[str], looked: Collection[str]) -> bool:
-        """Is there a node whose devices could still tell something? An agent that has not arrived yet may. gone: nodes that are
-        lost. looked: those whose devices were looked at."""
+        """Is there a node whose devices could still be reported? An agent that has not arrived may do it. gone: dead nodes.
+        looked: nodes whose devices were checked.
+        """
         return any(
             node not in gone and (kinds is None or (bool(kinds) and node not in looked)) for node, kinds in self.kinds.items()
         )
 
     def expect(self, nodes: Iterable[str], guards: Iterable[str], relieved: Iterable[str], now: float) -> None:
-        """Agents are brought up on `nodes` and on `guards`. relieved: guards no more."""
+        """Expect agents, which are being started on `nodes` and on `guards`. relieved: nodes that are guards no longer."""
         self.guards = (self.guards | {*guards}) - {*relieved}
         for node in nodes:
             self.kinds[node] = None
             self._due[node] = now + self._doubled(AGENT_COMES_S, node)
 
     def arrive(self, node: str, kinds: tuple[str, ...] | None, now: float) -> bool:
-        """False where nobody waits for it: it was asked for, and its node has been left since."""
+        """An agent has arrived. False if nobody waits for it: its node was excluded meanwhile."""
         if node in self.guards:
             self._came[node] = now
             return True
@@ -59,18 +61,18 @@ class AgentRoster:
         return True
 
     def lose(self, node: str, now: float) -> float:
-        """Gives when another one is to be started."""
+        """An agent was lost. Gives when to start another one."""
         self.kinds.pop(node, None)
         self.guards -= {node}
         self._due.pop(node, None)
         if now - self._came.pop(node, now) > AGENT_MAX_S:
-            self._lost.pop(node, None)  # one that stayed: what went before is of no account
+            self._lost.pop(node, None)  # the last agent ran long: earlier losses no longer count
         again = now + self._doubled(AGENT_AGAIN_S, node)
         self._lost[node] = self._lost.get(node, 0) + 1
         return again
 
     def give_up_late(self, nodes: Collection[str], now: float) -> None:
-        """Those of `nodes` that should have called by now: they have died before they could."""
+        """Give up agents of `nodes` that should have called by now: they died before they could."""
         for node in [node for node, due in self._due.items() if due <= now and node in nodes]:
             del self._due[node]
             self.kinds.pop(node, None)
@@ -85,17 +87,18 @@ class AgentRoster:
         self.guards -= {*nodes}
 
     def wait_no_more(self) -> None:
-        """For what devices the nodes have."""
+        """No longer wait to learn what devices the nodes have."""
         self.kinds = {node: kinds or () for node, kinds in self.kinds.items()}
 
     def order_later(self, order: DrillDevice) -> None:
-        """When the agent has come up."""
+        """Keep the order until the agent has arrived."""
         self._orders.setdefault(order.node, []).append(order)
 
     def take_orders(self, node: str) -> list[DrillDevice]:
         return self._orders.pop(node, [])
 
     def _doubled(self, first_s: float, node: str) -> float:
-        """More with every agent that was lost there: slurmctld may be away for long, and a node on which none stays shall not
-        be kept busy with it."""
+        """The delay in seconds, doubled with each agent that was lost there: slurmctld may be away for long, and a node that
+        loses every agent must not be kept busy.
+        """
         return min(AGENT_MAX_S, first_s * 2.0 ** min(self._lost.get(node, 0), 16))

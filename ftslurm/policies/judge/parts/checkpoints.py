@@ -1,4 +1,4 @@
-"""Checkpoints that requests wait for: by which sign each is known, when one is complete, and for which requests it counts."""
+"""Checkpoints that requests wait for: the sign of each, when one is complete, and for which requests it counts."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from ftslurm.model.settings.tree import Settings
 
 
 class Checkpoints:
-    """patterns: of files that are watched, since checkpoints make or change them. Times are monotonic seconds."""
+    """patterns: of files that are watched because checkpoints create or change them. Times are monotonic seconds."""
 
     def __init__(self, settings: Settings) -> None:
         self.patterns: tuple[str, ...] = ()
         self._files, self._settle_s = settings.checkpoint_files, settings.checkpoint_settle_s
-        self._settles: float | None = None  # when a checkpoint that the program has told of counts
-        self._ranks: set[int] = set()  # which have told of it
+        self._settles: float | None = None  # when a checkpoint that the program reported counts
+        self._ranks: set[int] = set()  # the ranks that have reported it
 
     @property
     def next_due(self) -> float | None:
         return self._settles
 
     def pattern(self, request: Request, history: History) -> str:
-        """Of the files by which its checkpoints are known; empty: the program says so."""
+        """The pattern of the files that show its checkpoints; empty: the program reports them."""
         return request.asked.files or ("" if history.checkpoints_told else self._files)
 
     def are_known(self, request: Request, history: History) -> bool:
         return history.checkpoints_told or bool(self.pattern(request, history))
 
     def awaited(self, request: Request, history: History) -> str:
-        """What it waits for, in words."""
+        """What the request waits for, in words."""
         left = request.asked.checkpoints - request.seen
         more = "the next checkpoint" if left == 1 else f"{left} checkpoints"
         if pattern := self.pattern(request, history):
@@ -38,7 +38,7 @@ class Checkpoints:
         return f"it waits for {more}, as told by the program{unknown}"
 
     def watch(self, history: History) -> list[Decision]:
-        """The files of all requests that wait, unless they are watched already."""
+        """Watch the files of all waiting requests, unless they are watched already."""
         waiting = [request for request in history.control.to_come if request.asked.checkpoints]
         patterns = tuple(sorted({pattern for request in waiting if (pattern := self.pattern(request, history))}))
         changed, self.patterns = patterns != self.patterns, patterns
@@ -48,7 +48,7 @@ class Checkpoints:
         return rank in self._ranks
 
     def told(self, rank: int, now: float) -> None:
-        """It has made its part of a checkpoint, which is complete when no other has followed for a while."""
+        """The rank has written its part of a checkpoint, which is complete when no other follows for a while."""
         self._ranks.add(rank)
         self._settles = now + self._settle_s
 
@@ -56,12 +56,14 @@ class Checkpoints:
         return self._settles is not None and self._settles <= now
 
     def take_told(self) -> str:
-        """The ranks that have told of the one that is complete, in words; empty: none has."""
+        """The ranks that have reported the complete checkpoint, in words; empty: none."""
         ranks, self._ranks, self._settles = sorted(self._ranks), set(), None
         return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}" if ranks else ""
 
     def left(self, request: Request, pattern: str, history: History, at: float) -> int | None:
-        """How many more it waits for after one that was seen now; None: that one does not count for it. at: Unix seconds."""
+        """How many more checkpoints the request waits for after one that was seen now; None: that one does not count for it. at:
+        Unix seconds.
+        """
         asked = request.asked
         if not asked.checkpoints or self.pattern(request, history) != pattern or at < asked.after:
             return None

@@ -1,4 +1,4 @@
-"""What the devices show, and how many there are."""
+"""The faults of the devices, and how many devices there are."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ Key = tuple[str, str, str]  # node, device, code
 
 
 class DeviceView:
-    """faults: those that show now. there: node -> kind -> the most devices that its agent has seen. left_alone: faults that no
-    rung can answer, with ranks still running."""
+    """faults: the current faults. there: node -> kind -> the most devices that its agent has seen. left_alone: faults that no
+    rung can handle, with ranks still running.
+    """
 
     def __init__(self) -> None:
         self.faults: dict[Key, Fault] = {}
@@ -21,7 +22,7 @@ class DeviceView:
         self.left_alone: frozenset[Key] = frozenset()
 
     def see(self, event: ev.DevicesSeen) -> tuple[Fault, ...]:
-        """The faults that are new. An answer that is none changes nothing."""
+        """The new faults. A failed check changes nothing."""
         for kind, count in event.there.items():
             counts = self.there.setdefault(event.node, {})
             counts[kind] = max(count, counts.get(kind, 0))
@@ -35,20 +36,20 @@ class DeviceView:
 
     @property
     def acting(self) -> dict[Key, Fault]:
-        """Those that ask for a remedy."""
+        """The faults that need a remedy."""
         return {key: fault for key, fault in self.faults.items() if fault.fault_class in ACTS}
 
     def shown_with(self, earlier: Mapping[Key, Fault]) -> tuple[Fault, ...]:
-        """With those that showed when the trouble began: one that clears meanwhile is still the reason."""
+        """The current faults with those at the beginning of the trouble: one that clears meanwhile is still the reason."""
         return tuple(fault for key, fault in (self.faults | dict(earlier)).items() if key not in self.left_alone)
 
     def leave_alone(self, faults: Iterable[Fault]) -> None:
         self.left_alone |= {fault.key for fault in faults}
 
     def look_anew(self) -> None:
-        """What had no remedy may still be the reason."""
+        """Consider faults again that had no remedy: they may be the reason now."""
         self.left_alone = frozenset()
 
     def forget(self, nodes: Collection[str]) -> None:
-        """What is seen there is nobody's trouble, or has healed."""
+        """Forget the nodes: their faults concern nobody, or have healed."""
         self.faults = {key: fault for key, fault in self.faults.items() if key[0] not in nodes}

@@ -1,4 +1,4 @@
-"""How the step comes to its end, and ftrun with it: what follows then, and with which exit status."""
+"""How the step and ftrun end: what follows then, and the exit status."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from ftslurm.policies.judge.then import Afterwards, ThenDecide
 
 
 class RunEnd:
-    """after: what follows when the step has ended. status: ftrun's own. cleaned: has the job's own clean-up been ordered?"""
+    """after: what follows when the step has ended. status: ftrun's exit status. cleaned: has the configured clean-up been
+    ordered?
+    """
 
     def __init__(self) -> None:
         self.after = Afterwards(ThenDecide())
@@ -17,7 +19,7 @@ class RunEnd:
         self.after = after
 
     def as_unended(self) -> None:
-        """The step cannot be ended: what follows then."""
+        """Switch to what follows if the step cannot be ended."""
         self.after = self.after.if_unended
 
     def finish(self, status: int) -> None:

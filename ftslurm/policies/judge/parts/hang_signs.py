@@ -1,4 +1,4 @@
-"""What tells of hangs: signs without a look into the ranks, standing still, slow ranks, and ends that do not come."""
+"""The signs of hangs: signs outside the ranks, stalls, slow ranks, and exits that do not come."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ftslurm.policies.ladder.situation import Trouble
 
 
 class HangSigns:
-    """hung: a hang that waits for the evidence. calculated: keys of ft_launcher's configuration, by the program."""
+    """hung: a hang that waits for the evidence. calculated: keys of ft_launcher's configuration that the program calculated."""
 
     def __init__(self, settings: Settings) -> None:
         self.watch = HangWatch()
@@ -22,8 +22,8 @@ class HangSigns:
         self.hung: Trouble | None = None
         self.calculated: dict[str, Any] = {}
         self.first_end: float | None = None  # monotonic seconds, when the first rank ended
-        self._exit_s: float | None = settings.hang_exit_s  # from there to the last one's, None: as long as it takes
-        self._heard: dict[tuple[int, int], int] = {}  # (rank, start) -> up to which place its program's notes were heard
+        self._exit_s: float | None = settings.hang_exit_s  # from then to the end of the last rank; None: no limit
+        self._heard: dict[tuple[int, int], int] = {}  # (rank, start) -> number of the last note of its program that was handled
 
     def begin_attempt(self, settings: Settings, number: int) -> None:
         self.watch, self.hung = HangWatch(), None
@@ -32,7 +32,7 @@ class HangSigns:
         self._exit_s, self.first_end = settings.hang_exit_s, None
 
     def watch_anew(self) -> HangWatch:
-        """Everybody looks anew. Gives what was seen."""
+        """Start all watches anew. Gives what was seen."""
         before, self.watch = self.watch, HangWatch()
         return before
 
@@ -41,7 +41,7 @@ class HangSigns:
         return trouble
 
     def rank_ended(self, now: float) -> bool:
-        """Is it the first one?"""
+        """Is it the first rank to end?"""
         first, self.first_end = self.first_end is None, now if self.first_end is None else self.first_end
         return first
 
@@ -54,7 +54,7 @@ class HangSigns:
         return None if self._exit_s is None or self.first_end is None else self.first_end + self._exit_s
 
     def hears(self, rank: int, start: int, place: int) -> bool:
-        """Is it a note that was not heard yet? place: 0 where it has none."""
+        """Is the note new? place: its number, 0 if it has none."""
         if place and place <= self._heard.get((rank, start), 0):
             return False
         if place:
@@ -62,7 +62,7 @@ class HangSigns:
         return True
 
     def keep_limits(self, words: Sequence[str]) -> None:
-        """As ft_launcher's monitors do, over all restarts: what was calculated once holds from the next start on."""
+        """Keep limits as ft_launcher's monitors do, over all restarts: what was calculated once holds from the next start on."""
         from ftslurm.model.settings.ft_config import calculated, with_calculated  # most programs calculate nothing
 
         self.calculated = with_calculated(self.calculated, calculated(words))

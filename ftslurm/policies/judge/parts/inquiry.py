@@ -1,5 +1,5 @@
-"""What is behind the failure of an attempt, or the end of one of its ranks alone: what is asked beside the loop, and what the
-answer comes to against all that the job has seen before.
+"""The cause of the failure of an attempt, or of the end of one rank: what is analysed beside the loop, and how the answer
+compares with all that the job has seen before.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ftslurm.policies.diagnose.spread import BEGUN_S, still_on_most
 from ftslurm.policies.judge.phases import RunFacts
 from ftslurm.policies.ladder.situation import acting
 
-# Between nodes whose clocks are kept.
+# Between nodes with synchronised clocks.
 CLOCKS_DIFFER_S = 1.0
-# Of the ranks that show an error so many go into the ledger.
+# Of the ranks that show an error, at most this many are recorded in the ledger.
 SHOWN_MAX = 64
 
 
@@ -38,17 +38,17 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """All that is known when it is asked, or answered."""
+    """All that is known when the question is asked, or answered."""
 
     attempt: Attempt
     tasks: Mapping[int, Task]
     history: History
     settings: Settings
     facts: RunFacts
-    rank: int | None = None  # behind the end of that one alone
+    rank: int | None = None  # ask about the end of this rank alone
 
     def question(self, shown: tuple[Fault, ...], bad: Mapping[str, str]) -> Diagnose:
-        """shown: what the devices have shown. bad: node -> why it is taken for broken."""
+        """The question for the cause. shown: faults that devices have shown. bad: node -> why it counts as bad."""
         attempt = self.attempt
         number = attempt.number if self.rank is None else attempt.latest([self.rank])
         ends = attempt.rank_ends(self.tasks, self.rank)
@@ -57,11 +57,11 @@ class Inquiry:
         )  # fmt: skip
 
     def hints(self) -> Advise:
-        """Common reasons for a hang."""
+        """The question for common reasons for a hang."""
         return Advise(self.attempt.number, self._before_hang(), dict(self.attempt.hang.evidence))
 
     def weigh(self, v: Verdict, showing: frozenset[str], now: Now) -> Weighed:
-        """Against what the job has seen before. showing: nodes whose devices show faults now."""
+        """Weigh the verdict against what the job has seen before. showing: nodes whose devices show faults now."""
         attempt, past = self.attempt, self.history
         v = still_on_most(v, past.diagnosis if past.same_in_a_row else None)
         v = without_own_view(v, self.facts.env.hidden, attempt.devices.seen - showing)
@@ -84,13 +84,13 @@ class Inquiry:
         return Weighed(v, found, cleared)
 
     def _before_hang(self) -> tuple[RankEnd, ...]:
-        """Every rank with what it had printed by then: what it said of being stopped is no reason for the hang."""
+        """Every rank with what it had printed before it was stopped: later output is no reason for the hang."""
         ends, until = self.attempt.rank_ends(self.tasks), self.attempt.hang.at + CLOCKS_DIFFER_S
         if not self.attempt.hang.at:
             return ends
         return tuple(replace(end, output=tuple(piece for piece in end.output if piece.at <= until)) for end in ends)
 
     def _has_progressed(self) -> bool:
-        """Has the job ever got anywhere?"""
+        """Has the job ever made progress?"""
         known = max(self.attempt.program.step, self.attempt.program.saved, self.history.furthest) > 0
         return known or self.history.longest_s >= BEGUN_S or self.history.progress_at > 0

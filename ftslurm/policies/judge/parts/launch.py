@@ -1,4 +1,4 @@
-"""The step as it comes up: which steps there are, whom it is waited for, and how often it was launched in vain."""
+"""A starting step: which steps exist, for whom it waits, and how many launches failed."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from collections.abc import Collection, Iterable
 
 
 class StepLaunch:
-    """step: its name, as rank 0's shim says it; steps: node -> the step there. overlap: is it launched beside others, of which
-    nothing is left but what Slurm remembers? in_vain: launches that Slurm's absence kept from coming up."""
+    """step: its name, from rank 0's shim. steps: node -> the step there. overlap: is it launched beside ended steps that Slurm
+    still remembers? in_vain: launches that failed because slurmctld was away.
+    """
 
     def __init__(self) -> None:
         self.step = ""
         self.steps: dict[str, str] = {}
-        self.own: set[str] = set()  # all steps that there were
+        self.own: set[str] = set()  # all our steps so far
         self.overlap = False
         self.in_vain = 0
-        self.failed = False  # did the step not come up?
+        self.failed = False  # did the step fail to start?
         self.run_began_at = 0.0  # monotonic seconds
         self.launched_at = 0.0  # Unix seconds, of a step whose ranks have not been started yet
-        self.others_unlisted = False  # does Slurm list no step of an ftrun that was killed?
-        self.others_hold: frozenset[str] = frozenset()  # steps of such an ftrun, where Slurm lists no other
-        self.look_in_s = 0.0  # from one look at nodes that nothing has come from to the next
+        self.others_unlisted = False  # does Slurm list no step of a killed ftrun?
+        self.others_hold: frozenset[str] = frozenset()  # steps of such an ftrun, if Slurm lists no other
+        self.look_in_s = 0.0  # seconds between two probes of nodes that have not called
         self.absent: dict[str, int] = {}  # such a node -> how often its slurmd did not answer, in a row
-        self.stragglers: frozenset[str] = frozenset()  # such nodes, though they live, that are being looked at
-        self.unfit: dict[str, str] = {}  # of them, what was found
+        self.stragglers: frozenset[str] = frozenset()  # such nodes that live and are being checked
+        self.unfit: dict[str, str] = {}  # of them, node -> what the check found
 
     def begin_run(self, at: float, overlap: bool) -> None:
         self.run_began_at, self.overlap = at, overlap
@@ -40,7 +41,7 @@ class StepLaunch:
             self.step = step
 
     def start_ranks(self) -> float:
-        """Gives when the step was launched, Unix seconds; 0 where one of before goes on."""
+        """The ranks are started. Gives when the step was launched, Unix seconds; 0 if an earlier step continues."""
         at, self.launched_at, self.in_vain = self.launched_at, 0.0, 0
         return at
 
@@ -48,26 +49,26 @@ class StepLaunch:
         self.failed = True
 
     def again(self) -> None:
-        """It is launched once more, or the search for its nodes begins anew."""
+        """The step is launched again, or the search for its nodes begins again."""
         self.in_vain += 1
 
     def beside(self) -> None:
         self.overlap = True
 
     def others_listed(self, steps: frozenset[str] | None) -> None:
-        """Of an ftrun that was killed, as Slurm lists them; None: with those of somebody else."""
+        """The listed steps of a killed ftrun; None: others' steps are listed as well."""
         self.others_hold = steps or frozenset()
 
     def no_others_listed(self, none: bool = True) -> None:
         self.others_unlisted = none
 
     def look_less(self, silence_s: float, most_s: float) -> float:
-        """Less and less often, but for nodes that were out of reach: images are loaded, other steps waited for."""
+        """Probe less and less often, except unreachable nodes: images may load, other steps may run."""
         self.look_in_s = silence_s if self.absent else min(2 * self.look_in_s, most_s)
         return self.look_in_s
 
     def is_absent(self, node: str) -> int:
-        """Gives how often in a row."""
+        """The node did not answer. Gives how often in a row."""
         self.absent[node] = self.absent.get(node, 0) + 1
         return self.absent[node]
 
@@ -78,11 +79,11 @@ class StepLaunch:
         self.stragglers = frozenset(nodes)
 
     def seen(self, node: str, unfit: str) -> None:
-        """A straggler was looked at. unfit: what was found, empty if it is well."""
+        """A node without tasks was checked. unfit: what was found, empty if it is healthy."""
         self.stragglers -= {node}
         if unfit:
             self.unfit[node] = unfit
 
     def own_step(self, lent: Collection[str]) -> str:
-        """Of the part that runs in our own job; where all is lent, of rank 0."""
+        """The part of the step that runs in our own job; if all nodes are lent, the part of rank 0."""
         return next((step for node, step in self.steps.items() if node not in lent), self.step)

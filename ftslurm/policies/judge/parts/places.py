@@ -1,4 +1,4 @@
-"""Where the ranks run: on which nodes the next step starts, where the last one was, and where the first one of an ftrun goes."""
+"""Where ranks run: the nodes of the next step, of the last step, and of the first step of an ftrun."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ftslurm.policies.judge.phases import RunFacts
 
 
 class Places:
-    """layout: of the next step, None: as srun places it. last: where the ranks were when they were last started."""
+    """layout: of the next step, None: as srun places it. last: where the ranks were when they last started."""
 
     def __init__(self) -> None:
         self.layout: Layout | None = None
@@ -24,7 +24,7 @@ class Places:
         self.layout = layout
 
     def start(self, tasks: Mapping[int, Task]) -> None:
-        """The ranks start where their tasks have come up."""
+        """The ranks start where their tasks have connected."""
         self.last = self.layout or _as_placed(tasks)
 
     @property
@@ -37,8 +37,9 @@ class Places:
         return self.layout.lent if self.layout is not None else {}
 
     def nodes(self, started: bool, facts: RunFacts) -> tuple[str, ...] | None:
-        """Of the step: as we have chosen them, or all there are if it has never come up; None as its tasks say. started: have
-        the ranks of the present attempt been?"""
+        """The nodes of the step: as we have chosen them, or all if it has never started; None: as its tasks say. started: have
+        ranks of this attempt been started?
+        """
         if self.layout is not None:
             return self.layout.nodes
         if self.last is not None:
@@ -53,28 +54,27 @@ def _as_placed(tasks: Mapping[int, Task]) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class FirstPlaces:
-    """Where the first step of an ftrun goes."""
+    """The nodes of the first step of an ftrun."""
 
     layout: Layout | None
-    news: Mapping[int, str] = field(default_factory=dict)  # slot -> node, where an earlier ftrun of this scheduling had another
-    out: Mapping[int, str] = field(default_factory=dict)  # slot -> node that another one is searched for before; else it starts
+    news: Mapping[int, str] = field(default_factory=dict)  # slot -> node, if an earlier ftrun had another there
+    out: Mapping[int, str] = field(default_factory=dict)  # slot -> node that a search must replace before the start
     here: Mapping[int, str] = field(default_factory=dict)  # of those slots, slot -> node that fills it already
-    too_few: bool = False  # the job has lost nodes, and those that are left are not enough
+    too_few: bool = False  # the job has lost nodes, and the remaining ones are not enough
 
 
 @dataclass(frozen=True, slots=True)
 class FirstChoice:
-    """Which nodes the first step runs on: all as srun places it; with spares, or nodes that the job has left, those that are
-    well."""
+    """Chooses the nodes of the first step: srun places it on all; with spares, or if nodes were excluded, on the healthy ones."""
 
     facts: RunFacts
     settings: Settings
     before: tuple[str, ...]  # slot -> its node in an earlier ftrun of this scheduling
-    let_in: frozenset[str]  # nodes that the last requeue did not exclude though the job has left them
+    let_in: frozenset[str]  # nodes that the last requeue did not exclude though the job excludes them
     kept_out: tuple[str, ...]  # nodes that the job does not use again
 
     def made(self, layout: Layout | None) -> FirstPlaces:
-        """layout: as it is so far."""
+        """The choice. layout: the present one."""
         f = self.facts
         kept_out = self._not_to_use()
         all_there = len(f.nodes) >= f.width and not kept_out & set(f.nodes)
@@ -83,7 +83,7 @@ class FirstChoice:
         well = [node for node in f.nodes if node not in kept_out]
         if len(well) >= f.width:
             return self._of_well(well)
-        lost = [*f.missing, *sorted(kept_out - {*f.nodes, *f.missing})]  # the job has them no more
+        lost = [*f.missing, *sorted(kept_out - {*f.nodes, *f.missing})]  # the job no longer has them
         bad = [*(node for node in f.nodes if node in kept_out), *lost]
         may_fill = Capability.REPLACE in f.can and self.settings.node_replacement
         if not may_fill or len(well) + len(bad) < f.width:
@@ -92,7 +92,7 @@ class FirstChoice:
         return self._to_be_filled(well, bad, lost)
 
     def fewer(self) -> Layout | None:
-        """The nodes that are well, where the job has said that so few are enough."""
+        """The healthy nodes, if the job accepts so few."""
         well = tuple(node for node in self.facts.nodes if node not in set(self.kept_out))
         st = self.settings
         if Capability.REPLACE not in self.facts.can or not st.shrink or not 0 < st.min_nodes <= len(well):
@@ -100,16 +100,16 @@ class FirstChoice:
         return Layout(self.before, chosen=True) if sorted(self.before) == sorted(well) else Layout(well)  # its slots stay
 
     def _not_to_use(self) -> set[str]:
-        """Nodes kept out, but for those that the last requeue let in, where neither the others nor fewer are enough."""
+        """Excluded nodes, except those that the last requeue let in, if neither the others nor fewer are enough."""
         f, kept_out = self.facts, set(self.kept_out)
         lacking = f.width - sum(node not in kept_out for node in f.nodes)
         again = [node for node in f.nodes if node in kept_out & self.let_in]
         return kept_out if lacking > len(again) or self.fewer() else kept_out - {*again[: max(0, lacking)]}
 
     def _of_well(self, well: Sequence[str]) -> FirstPlaces:
-        """Suspects become spares. What an earlier ftrun of this scheduling has left in a slot is there again."""
+        """Suspect nodes become spares. A node that an earlier ftrun of this scheduling had in a slot stays there."""
         f = self.facts
-        best = sorted(well, key=lambda node: node in f.remembered)  # stable: else in Slurm's order
+        best = sorted(well, key=lambda node: node in f.remembered)  # a stable sort: otherwise in Slurm's order
         if len(self.before) != f.width or Capability.REPLACE not in f.can:
             return FirstPlaces(Layout(tuple(node for node in f.nodes if node in best[: f.width])))
         there = {slot: node for slot, node in enumerate(self.before) if node in well}
@@ -118,7 +118,7 @@ class FirstChoice:
         return FirstPlaces(Layout(self.before, chosen=True).filled(news, {}), news)
 
     def _to_be_filled(self, well: Sequence[str], bad: Sequence[str], lost: Sequence[str]) -> FirstPlaces:
-        """Too few are well, and others are searched for."""
+        """Too few nodes are healthy: search for others."""
         f = self.facts
         before = self.before
         if len(before) == f.width:
@@ -131,7 +131,7 @@ class FirstChoice:
         return FirstPlaces(Layout(before).filled(found, {}), out=out, here=here)
 
     def _there_again(self, well: Sequence[str], bad: Sequence[str]) -> dict[int, str]:
-        """slot -> who stands in it now, where its last node was lent or is bad: a free node, else the one that is missing."""
+        """slot -> its new node, if its last node was lent or is bad: a free node, else the missing one."""
         before = self.before
         own = [node for node in before if node in bad]
         free = [node for node in well if node not in before]

@@ -1,4 +1,4 @@
-"""How far the training has come, by the file that it writes (progress.file): when that is read, and what the ledger keeps."""
+"""How far the training has come, from the file that it writes (progress.file): when it is read, and what the ledger keeps."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from ftslurm.policies.judge.phases import RunFacts
 
 
 def read_at_begin(settings: Settings, history: History, facts: RunFacts) -> list[Decision]:
-    """A training that goes on from a checkpoint has come so far already. After a requeue the ledger knows."""
+    """Read the file before a start: a training that continues from a checkpoint is already this far. After a requeue the ledger
+    knows it.
+    """
     requeued = any(key == facts.step_key and schedule < facts.schedule for schedule, key in history.starts)
     wanted = settings.progress_file and settings.progress_attempts and not requeued
     return [ReadIteration(0, settings.progress_file)] if wanted else []
 
 
 def read_at_end(settings: Settings, attempt: int) -> list[Decision]:
-    """A checkpoint may have been written while the ranks were stopped."""
+    """Read the file after an attempt: ranks may have written a checkpoint while they were stopped."""
     wanted = settings.progress_file and settings.progress_attempts and attempt
     return [ReadIteration(attempt, settings.progress_file)] if wanted else []
 
 
 def iteration_seen(event: ev.IterationRead, settings: Settings, past: History, now: Now) -> IterationSeen | None:
-    """What is new. A file that cannot be read tells nothing: neither that there was progress nor that there was none."""
+    """The record of a new iteration, None if there is none. An unreadable file tells nothing: neither progress nor a lack of it."""
     if not event.attempt:
         known = (event.iteration or 0, 0) == (past.iteration, past.in_vain)
         return None if known else IterationSeen(now.unix, 0, event.iteration or 0)

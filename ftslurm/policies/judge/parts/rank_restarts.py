@@ -1,4 +1,4 @@
-"""Ranks of an async job that failed and start again alone, and nodes of a min-healthy one. Times are monotonic seconds."""
+"""Ranks of an async job that failed and start again alone, and nodes of a min-healthy job. Times are monotonic seconds."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from collections.abc import Mapping
 
 from ftslurm.policies.ladder.situation import Trouble
 
-# A rank that has run for so long was not started in vain; until then each start alone is put off for twice as long.
+# A rank that ran for this long made a useful start; otherwise each individual restart is delayed twice as long as the one before.
 LIVED_S, BACK_OFF_MOST_S = 600.0, 60.0
 
 
 class RanksAlone:
-    """A rank is mended (what it has left is ended), then it is asked what is behind its end, then it starts again, at once or
-    after a while. failed_nodes: node with a rank that failed -> what did."""
+    """The path of a failed rank: its remaining processes are stopped, the cause of its end is asked for, then it starts again, at
+    once or after a delay. failed_nodes: node with a failed rank -> what failed.
+    """
 
     def __init__(self) -> None:
         self.failed_nodes: dict[str, str] = {}
         self._mending: dict[int, tuple[Trouble, float]] = {}  # rank -> why, until when
-        self._asked: frozenset[int] = frozenset()  # of those, ranks of which it is asked what is behind their end
-        self._again: dict[int, float] = {}  # rank whose start is put off -> until when
+        self._asked: frozenset[int] = frozenset()  # those of them whose cause is being analysed
+        self._again: dict[int, float] = {}  # rank with a delayed start -> until when
         self._in_a_row: dict[int, tuple[int, float]] = {}  # rank -> how often it was started alone in a row, and when last
 
     @property
     def busy(self) -> bool:
-        """Is a rank on its way to its next start?"""
+        """Is a rank between its failure and its next start?"""
         return bool(self._mending or self._again)
 
     @property
@@ -35,7 +36,7 @@ class RanksAlone:
         return min(self._again.values(), default=None)
 
     def stop(self) -> None:
-        """All ranks are stopped, or others come."""
+        """Forget all: all ranks are stopped, or new ones start."""
         self._mending, self._again, self._asked = {}, {}, frozenset()
 
     def begin_attempt(self) -> None:
@@ -48,11 +49,11 @@ class RanksAlone:
         self._mending[rank] = (trouble, until)
 
     def is_mended(self, rank: int) -> bool:
-        """Is what it has left being ended?"""
+        """Are its remaining processes being stopped?"""
         return rank in self._mending and rank not in self._asked
 
     def ask(self, rank: int, until: float) -> None:
-        """Nothing of it is left, and it is asked what is behind its end."""
+        """All its processes have ended; the cause is being analysed."""
         self._asked |= {rank}
         self._mending[rank] = (self._mending[rank][0], until)
 
@@ -60,12 +61,12 @@ class RanksAlone:
         return rank in self._asked
 
     def take(self, rank: int) -> Trouble:
-        """Mended, and known what is behind its end. Gives why it has ended."""
+        """The rank is ready and the cause is known. Gives why it ended."""
         self._asked -= {rank}
         return self._mending.pop(rank)[0]
 
     def late(self, now: float) -> Mapping[int, Trouble]:
-        """Ranks whose mending has taken too long, or the answer to what is behind their end."""
+        """Ranks whose processes, or whose analysis, took longer than the limit."""
         return {rank: trouble for rank, (trouble, until) in self._mending.items() if until <= now}
 
     def in_a_row(self, rank: int, now: float) -> int:
@@ -73,7 +74,7 @@ class RanksAlone:
         return count if now - last < LIVED_S else 0
 
     def start(self, rank: int, now: float) -> float:
-        """Its next start counts. Gives for how many seconds it is put off."""
+        """Count its next start. Gives the delay in seconds."""
         count = self.in_a_row(rank, now)
         wait_s = min(2.0 ** (count - 1), BACK_OFF_MOST_S) if count else 0.0
         self._in_a_row[rank] = (count + 1, now + wait_s)
@@ -82,7 +83,7 @@ class RanksAlone:
         return wait_s
 
     def take_due(self, now: float) -> list[int]:
-        """Ranks whose start is put off no longer."""
+        """Ranks whose delay is over."""
         due = sorted(rank for rank, at in self._again.items() if at <= now)
         self._again = {rank: at for rank, at in self._again.items() if rank not in due}
         return due

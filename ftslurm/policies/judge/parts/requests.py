@@ -1,4 +1,4 @@
-"""What the owner of the job has asked for and is still to come: when, after whose word, and after which checkpoints."""
+"""Requests of the job's owner that are still to be carried out: when, after which answer, and after which checkpoints."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from ftslurm.policies.judge.parts.checkpoints import Checkpoints
 
 
 class RequestBook:
-    """to_consider: requests that wait for Slurm's word. Times are monotonic seconds."""
+    """to_consider: requests that wait for Slurm's answer. Times are monotonic seconds."""
 
     def __init__(self, settings: Settings) -> None:
         self.checkpoints = Checkpoints(settings)
         self.to_consider: tuple[int, ...] = ()
-        self._due: dict[int, float] = {}  # request that is carried out then at the latest
-        self._in_hand = 0  # the one that the present trouble carries out
+        self._due: dict[int, float] = {}  # request -> its latest time
+        self._in_hand = 0  # the request that the present trouble carries out
 
     @property
     def next_due(self) -> float | None:
@@ -40,7 +40,7 @@ class RequestBook:
         return due
 
     def carry_out(self, number: int) -> None:
-        """By the trouble that begins now; 0: none."""
+        """The trouble that begins now carries out this request; 0: none."""
         self._in_hand = number
 
     def take_in_hand(self) -> int:

@@ -1,5 +1,5 @@
-"""The search for other nodes: for each slot of a bad node a spare, or else a node that a donor job lends; each is looked at
-before it is taken. Times are monotonic seconds.
+"""The search for other nodes: for each slot of a bad node a spare, otherwise a node that a donor job lends; each is checked
+before use. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from ftslurm.policies.node.health import NodeHealth
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a search has to know of the rest of the job at one moment."""
+    """What a search needs to know about the rest of the job at one moment."""
 
     now: Now
-    spares: tuple[str, ...]  # that nothing is known against
-    used: frozenset[str]  # nodes that a donor shall not have: the job's own, and those kept out
-    devices: Mapping[str, Mapping[str, int]]  # node -> kind -> how many its agent has seen
+    spares: tuple[str, ...]  # spares against which nothing is known
+    used: frozenset[str]  # nodes that a donor job must not get: the job's own, and excluded ones
+    devices: Mapping[str, Mapping[str, int]]  # node -> kind -> number of devices that its agent has seen
     no_donor: str  # why no node can be borrowed
 
 
 class ReplacementSearch:
-    """One search, which decides what is asked next; what it gives to be remembered the judge writes down. It has failed as soon
-    as one slot has nothing left to hope for.
+    """One search; it decides what is asked next, and the judge records what it returns. It fails as soon as one slot has no
+    candidate left.
 
-    decision: id of what is being carried out, empty before the first launch. out: slot -> the node that leaves it. dead: nodes
-    of those that cannot run anything any more. found: slot -> node that fills it. lent: node -> donor job. failed: why there is
-    none. unsure: that may be for want of answers, as when slurmctld is away.
+    decision: id of the decision that is being carried out, empty before the first launch. out: slot -> the node that leaves it.
+    dead: those of them that can no longer run anything. found: slot -> node that fills it. lent: node -> donor job. failed: why
+    no node was found. unsure: the reason may be missing answers, as when slurmctld is away.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class ReplacementSearch:
         self.lent: dict[str, int] = {}
         self.failed = ""
         self.unsure = False
-        self._checking: dict[str, int] = {}  # node -> slot, being looked at
-        self._borrowing: set[int] = set()  # slots for which a donor job waits
+        self._checking: dict[str, int] = {}  # node -> slot, being checked
+        self._borrowing: set[int] = set()  # slots for which a donor job waits in the queue
         self._donors: dict[int, int] = {}  # slot -> the donor job that was submitted for it
-        self._tried: set[str] = set()  # nodes that will not do
+        self._tried: set[str] = set()  # unsuitable nodes
         self._settings, self._spares, self._loans = settings, spares, loans
 
     @property
@@ -62,15 +62,15 @@ class ReplacementSearch:
         return bool(self.failed) or self.done
 
     def searches_at(self, node: str) -> bool:
-        """Is it being looked at for this search?"""
+        """Is the node being checked for this search?"""
         return node in self._checking
 
     def borrows_for(self, slot: int) -> bool:
-        """Is a node waited for that a donor job shall lend?"""
+        """Does the slot wait for a node of a donor job?"""
         return slot in self._borrowing and not self.failed
 
     def fill(self, around: Around) -> list[Decision]:
-        """Something is under way for every slot from now on."""
+        """Ensure that something is under way for every slot."""
         asked: list[Decision] = []
         for slot in self._open():
             spare = self._next_of(around.spares)
@@ -91,7 +91,7 @@ class ReplacementSearch:
         return asked
 
     def checked(self, event: ev.NodeChecked, around: Around) -> list[Decision]:
-        """One that was looked at for this search: it is taken, or another one takes its turn."""
+        """A node was checked for this search: take it, or try another one."""
         slot = self._checking.pop(event.node)
         self._spares.used(event.node)
         if self.failed:
@@ -110,7 +110,7 @@ class ReplacementSearch:
         return [*refused, *self.fill(around)]
 
     def borrowed(self, event: ev.NodeBorrowed, run: str, now: Now) -> list[Decision]:
-        """A donor job has a node for us, or there will be none."""
+        """A donor job has a node for us, or will have none."""
         self._borrowing.discard(event.slot)
         if not event.node:
             self.failed, self.unsure = f"no node could be borrowed: {event.why}", self.unsure or event.away
@@ -126,7 +126,7 @@ class ReplacementSearch:
 
     @property
     def donors(self) -> tuple[int, ...]:
-        """Donor jobs that are waited for."""
+        """Donor jobs that the search waits for."""
         return tuple(job for slot, job in sorted(self._donors.items()) if slot in self._borrowing)
 
     def overdue(self) -> None:
@@ -134,7 +134,7 @@ class ReplacementSearch:
             self.failed, self.unsure = f"no node was ready within {self._settings.replacement_wait_s:g} s", True
 
     def drop(self) -> list[Decision]:
-        """What it has found is nobody's any more."""
+        """End the search; nobody uses what it has found."""
         return self._loans.end(self.lent.values())
 
     @property
@@ -153,7 +153,7 @@ class ReplacementSearch:
         return tuple(slot for slot in sorted(self.out) if slot not in busy)
 
     def _next_of(self, spares: Iterable[str]) -> str | None:
-        """A spare that has not been tried, is not being looked at and is not taken."""
+        """A spare that has not been tried, is not being checked and is not taken."""
         taken = {*self._tried, *self._checking, *self.found.values()}
         return next((node for node in spares if node not in taken), None)
 
@@ -166,7 +166,7 @@ class ReplacementSearch:
 
 
 def _with_as_many_devices(event: ev.NodeChecked, least: Mapping[str, int]) -> ev.NodeChecked:
-    """As it was looked at, and measured against the node whose place it is to take."""
+    """The result of the check, compared with the devices of the node that it replaces."""
     if not event.good or event.there is None:
         return event
     short = short_of(least, event.there)

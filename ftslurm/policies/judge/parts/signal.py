@@ -1,4 +1,4 @@
-"""The signal from outside that an attempt is under, and one that came while no ranks ran."""
+"""The signal from outside that an attempt has received, and one that came while no ranks ran."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ SIGTERM = 15
 
 class SignalWatch:
     """number: the first signal in this attempt, 0: none; at: when, monotonic seconds. meaning: `warning`, or why the job ends;
-    empty before that is known."""
+    empty until it is known.
+    """
 
     def __init__(self) -> None:
         self.number = 0
         self.at = 0.0
         self.meaning = ""
-        self.out_of_patience = False  # with ranks that were told to end
-        self.kept: ev.SignalSeen | None = None  # one that came while no ranks ran, for those to come
-        self.by_ranks: set[int] = set()  # signals that the ranks got, as their shims say, or by us
-        self._told: set[int] = set()  # ranks that have got the one that ends them
-        self._to_pass_on = 0  # one that ftrun itself got and the ranks may still have to get
+        self.out_of_patience = False  # a second signal came after ranks were told to end
+        self.kept: ev.SignalSeen | None = None  # a signal that came while no ranks ran, for the next ones
+        self.by_ranks: set[int] = set()  # signals that the ranks received, as their shims report, or from us
+        self._told: set[int] = set()  # ranks that have received the signal that ends them
+        self._to_pass_on = 0  # a signal to ftrun itself that the ranks may still need
 
     def take(self, number: int, at: float) -> None:
         self.number, self.at = number, at
 
     @property
     def open(self) -> bool:
-        """Has one come of which nobody has said yet what it means?"""
+        """Has a signal come whose meaning is not known yet?"""
         return bool(self.number) and not self.meaning
 
     def means(self, meaning: str) -> None:
         self.meaning = meaning
 
     def begin_attempt(self) -> None:
-        """Other ranks, which no signal has come to."""
+        """The new ranks have received no signal."""
         self.number, self.meaning, self._to_pass_on = 0, "", 0
         self.by_ranks, self._told = set(), set()
 
@@ -43,7 +44,9 @@ class SignalWatch:
         self.out_of_patience = lost
 
     def keep(self, event: ev.SignalSeen) -> None:
-        """A TERM says more than another one, and ftrun's own more than that of a rank, which may be for its step alone."""
+        """Keep the more important signal: a TERM counts more than another, and ftrun's own more than one of a rank, which may
+        concern its step alone.
+        """
         kept = self.kept
         if kept is None or (event.number == SIGTERM, event.rank is None) > (kept.number == SIGTERM, kept.rank is None):
             self.kept = event
@@ -56,7 +59,7 @@ class SignalWatch:
         self.by_ranks.add(number)
 
     def told(self, ranks: Iterable[int]) -> None:
-        """They have got the one that ends them."""
+        """These ranks have received the signal that ends them."""
         self._told.update(ranks)
 
     def untold(self, ranks: Collection[int]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Requests that change nothing that runs: what they ask for holds from when they are taken, so they are answered at once."""
+"""Requests that change nothing that runs: they take effect when accepted, so they are answered at once."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ftslurm.policies.ladder.ladder import LADDER
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    ok: bool  # taken, or refused
+    ok: bool  # accepted or refused
     text: str
 
 
 def reply_to(request: Request, history: History, ladder: Collection[str]) -> Reply:
-    """Of a request whose verb is one of `ctl.STANDS`. ladder: the rungs of this job."""
+    """The reply to a request whose verb is in `ctl.STANDS`. ladder: the rungs of this job."""
     return _REPLIES[request.asked.verb](request, history, ladder)
 
 
