@@ -210,7 +210,7 @@ class Replacing(Starting):
         return self._into_trouble(Trouble(Cause.LAUNCH, what, 1), now)
 
     def _replacing_signalled(self, event: ev.SignalSeen, now: Now) -> list[Decision]:
-        """A signal during the search: a job that is ending does not wait for nodes, nor does one that wants to be requeued now."""
+        """A signal during the search: a job that is ending does not wait for nodes, nor does one that is to be requeued now."""
         search, later = self._search, Timer.SEARCH_AGAIN in self._timers
         decision = search.decision if search is not None else ""
         ends = event.rank is None and event.number in (SIGINT, SIGTERM)

@@ -90,7 +90,7 @@ class Signals(Devices):
         return [SignalRanks(self._signal.number, rest)] if rest else []
 
     def _is_of_a_lender(self, event: ev.SignalSeen) -> bool:
-        """Is the signal of a donor job? Slurm's signals to a rank on a lent node are about the donor job; ours may run for days."""
+        """Is the signal of a donor job? Slurm's signals to a rank on a lent node are about the donor job; ours may run on."""
         task = self._tasks.get(event.rank) if event.rank is not None else None
         return task is not None and task.node in self._places.lent
 

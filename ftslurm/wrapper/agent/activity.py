@@ -1,4 +1,4 @@
-"""Looks, on one node, for life below the shims: process IO all the time, the use of devices or CPUs when asked."""
+"""Watches the activity of processes below the shims of one node: I/O all the time, use of devices or CPUs on request."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from ftslurm.policies.hang.process_activity import Quiet, Sample, cpu_unchanged,
 from ftslurm.system.processes import usage
 from ftslurm.wrapper.shim.processes import descendants
 
-# As often in the time that may pass without IO, but neither all the time nor so seldom that it is noticed late.
+# Number of samples in the allowed time without I/O, and the limits of their interval: neither constantly nor so rarely that the
+# end is noticed late.
 LOOKS = 20
 SELDOM_S, OFTEN_S = 10.0, 0.1
-FIRST_S = 1.0  # not at once: the ranks are being started, and would wait for the processor
-# Of use, in the sampled time.
+FIRST_S = 1.0  # not at once: the starting ranks need the processor
+# Least share of use in the sampled time that counts as busy.
 USE_SAMPLES = 20
 USE_TIMEOUT_S = 10.0
 
@@ -25,7 +26,7 @@ Message = dict[str, Any]
 
 @dataclass(slots=True)
 class _Use:
-    """A sampling under way. every_s: between two samples; until: monotonic."""
+    """A measurement under way. every_s: between two samples; until: monotonic."""
 
     until: float
     every_s: float
@@ -36,12 +37,12 @@ class _Use:
 
 
 def below(pid: int) -> tuple[dict[tuple[int, float], int], float]:
-    """Of everything below the shim `pid`; its own passing on of output is no life."""
+    """The usage of all processes below the shim `pid`, without the shim's own copying of output."""
     return usage(descendants(pid))
 
 
 class ActivityWatch:
-    """`turn` at `wakes_at`; both in monotonic seconds. Messages that are to be told come out of `turn`."""
+    """Call `turn` at `wakes_at`; both are monotonic seconds. `turn` gives the messages to send."""
 
     def __init__(self, probes: Sequence[Probe], look: Below = below) -> None:
         self._probes = probes
@@ -59,12 +60,12 @@ class ActivityWatch:
         return min([*times, self._use.next] if self._use else times, default=None)
 
     def watch(self, ranks: Sequence[tuple[int, int]], quiet_s: float, now: float) -> None:
-        """From now on; what was before is forgotten. ranks: (rank, pid of its shim)."""
+        """Watch these ranks from now on; earlier data is dropped. ranks: (rank, pid of its shim)."""
         self._ranks, self._quiet_s = dict(ranks), quiet_s
         self._quiet, self._told, self._use, self._next = Quiet(now), False, None, now + min(FIRST_S, self._every_s)
 
     def set_interval(self, quiet_s: float, now: float) -> None:
-        """Another time without IO counts from now on; 0: none does."""
+        """Use another limit without I/O from now on; 0: none."""
         if self._quiet is not None and quiet_s != self._quiet_s:
             self._quiet_s, self._quiet, self._told = quiet_s, Quiet(now), False
 
@@ -85,14 +86,14 @@ class ActivityWatch:
         return told
 
     def did_io(self) -> Mapping[int, float]:
-        """rank -> when it was last seen to have done IO, monotonic; of those that have, since they are watched."""
+        """rank -> when its last I/O was seen, monotonic; only ranks with I/O since the watch began."""
         return self._quiet.did if self._quiet is not None else {}
 
     def _samples(self) -> dict[int, Sample]:
         return {rank: Sample(*self._look(pid)) for rank, pid in self._ranks.items()}
 
     def _io(self, quiet: Quiet, now: float) -> list[Message]:
-        """Told once when the time is over, and once when there is IO again."""
+        """Report once when the limit has passed, and once when there is I/O again."""
         passed = quiet.observe(self._samples(), now)
         if passed >= self._quiet_s and not self._told:
             self._told = True
@@ -121,7 +122,7 @@ class ActivityWatch:
 
 
 def _judged(use: _Use) -> tuple[bool | None, str]:
-    """Devices tell more than CPUs, which also turn while ranks wait."""
+    """Are the ranks busy? Devices are stronger evidence than CPUs, which also turn while ranks wait."""
     if use.devices:
         return use_unchanged(use.devices, use.power)
     series: Mapping[int, Sequence[float]] = {rank: rates(points) for rank, points in use.cpu.items()}

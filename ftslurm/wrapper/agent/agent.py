@@ -1,8 +1,7 @@
-"""The agent: one a node. Looks at the devices and tells the controller; heals them when asked.
+"""The agent: one on each node. It checks the devices and reports to the controller; it heals devices when asked.
 
-It runs as the user, decides nothing, and ends when the controller does; if that has died with its node, it may have to
-go on in its stead (standby.py). While all is well it costs one run of the
-device tool every `poll_s` seconds and sends nothing.
+It runs as the user, decides nothing, and ends when the controller does. If the controller has died with its node, an agent may
+take over (standby.py). While all is well it runs the device tool once every `poll_s` seconds and sends nothing.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ if TYPE_CHECKING:
     from ftslurm.wrapper.agent.live import Glance
 
 CONNECT_TIMEOUT_S = 30.0
-# Of the time that the controller waits for evidence; the rest is for the way.
+# Share of the time that the controller waits for evidence; the rest is for the transport.
 EVIDENCE_SHARE = 0.8
-# For one look at the devices of a node; npu-smi takes well under a second when it is well.
+# Limit of one device check on a node; a healthy npu-smi takes well under a second.
 LOOK_TIMEOUT_S = 20.0
-# For people who watch: how busy the devices are, and what the ranks are doing.
+# For people who watch: how busy the devices are, and what the ranks do.
 GLANCE_TIMEOUT_S, STACKS_S = 5.0, 10.0
-# Later than asked by so much, and we were stopped.
+# If the wait took this much longer than asked, the agent was suspended.
 AWAY_S = 2.0
-# Between two looks at the connection while there is other work.
+# Seconds between two checks of the connection during other work.
 BESIDE_S = 0.05
 
 T = TypeVar("T")
@@ -59,29 +58,29 @@ class Agent:
     def __init__(
         self, node: str, probes: tuple[Probe, ...], line: Session, poll_s: float, pages_of: Callable[[str], str] = str
     ) -> None:
-        """pages_of: the folder of a step's pages."""
+        """pages_of: gives the folder with a step's pages."""
         self._pages_of = pages_of
         self._node = node
         self._probes = probes
         self._line = line
         self._poll_s = poll_s
-        self._to_tell = True  # what the next look shows, even if all is well
-        self._named: dict[str, frozenset[str]] = {}  # kind -> the devices its last reports named
+        self._to_tell = True  # report the next check, even if all is well
+        self._named: dict[str, frozenset[str]] = {}  # kind -> the devices that its last reports named
         self._activity = ActivityWatch(probes)
         self._pages = Pages()
         self._stalls = Stalls(node, self._use_of_devices if probes else None)
-        self._glance: Glance | None = None  # from the first time that somebody watches
+        self._glance: Glance | None = None  # from the first time that someone watches
         self._watched: tuple[list[tuple[int, int, int]], str] = ([], "")
-        self._seen: tuple[DeviceReport, ...] = ()  # by the last look at the devices
-        self._plan: Mapping[str, Any] = {}  # of the controller, for the case that it dies
+        self._seen: tuple[DeviceReport, ...] = ()  # results of the last device check
+        self._plan: Mapping[str, Any] = {}  # the controller's plan in case it dies
         self._attempt = 0  # the latest start of the ranks that it watches
-        self._waiting: list[Mapping[str, Any]] = []  # what it was told while it was at work
-        self._broken: LinkError | None = None  # what was found then to be wrong with the connection
-        self._drilled: dict[str, tuple[DeviceReport, bool]] = {}  # device -> what it is to show on purpose, does it heal
+        self._waiting: list[Mapping[str, Any]] = []  # messages that arrived during work
+        self._broken: LinkError | None = None  # the connection error that was found during work
+        self._drilled: dict[str, tuple[DeviceReport, bool]] = {}  # device -> its ordered fault, and whether it heals
 
     @property
     def handover_plan(self) -> Mapping[str, Any]:
-        """What is left to go on with, where the controller has fallen silent; empty where it is not our business."""
+        """The plan for taking over from a silent controller; empty if this agent must not."""
         silent = bool(self._line.gone) or (self._line.lease.over(boot_s()) and self._line.lease.why == CUT_OFF)
         return self._plan if silent else {}
 
@@ -90,7 +89,7 @@ class Agent:
         while True:
             wait_ms, before = self._wait_ms(next_look), boot_s()
             self._line.poll.poll(wait_ms)
-            if boot_s() - before > (wait_ms or 0.0) / 1000 + AWAY_S:  # a suspended job; an agent runs nothing on its lease
+            if boot_s() - before > (wait_ms or 0.0) / 1000 + AWAY_S:  # a suspended job; an agent runs nothing under its lease
                 self._line.lease.excuse(boot_s())
             if not self._listen():
                 return
@@ -116,7 +115,9 @@ class Agent:
         return wait_s * 1000 if wait_s < 1e6 else None
 
     def _listen(self) -> bool:
-        """False when the controller has gone, or let us go, or has been out of reach for as long as a lease."""
+        """Read messages. False when the controller has ended, has released the agent, or was
+        unreachable for the time of a lease.
+        """
         try:
             for message in self._heard():
                 if message["t"] == "bye":
@@ -135,13 +136,13 @@ class Agent:
         return [*waiting, *self._line.listen()]
 
     def _beside(self, work: Callable[[], T]) -> T:
-        """Do what takes its time while the connection is kept up: who is at work is not silent, and keeps the lease."""
+        """Run `work` in a thread and keep the connection up: a busy agent is not silent, and its lease is renewed."""
         done: Future[T] = Future()
 
         def run() -> None:
             try:
                 done.set_result(work())
-            except BaseException as error:  # ours to raise
+            except BaseException as error:  # raised again by the caller
                 done.set_exception(error)
 
         thread = threading.Thread(target=run, daemon=True)
@@ -169,7 +170,7 @@ class Agent:
 
     def _told(self, message: Mapping[str, Any]) -> None:
         if message["t"] == "look":
-            for said in self._pages.turn(time.monotonic(), at_once=True):  # what is decided then may depend on it
+            for said in self._pages.turn(time.monotonic(), at_once=True):  # a decision may depend on it now
                 self._tell(said)
             if signs := signs_of_life(self._activity.did_io(), self._pages.beat(), time.monotonic()):
                 self._tell(alive_message(signs))
@@ -195,14 +196,16 @@ class Agent:
         elif message["t"] == "evidence":
             limit_s = float(message["limit_s"])
             found = self._beside(lambda: self._evidence(limit_s))
-            # Whether the ranks have gone on meanwhile is told first: what was found counts only where they have not.
+            # First report whether the ranks have moved meanwhile: the findings count only if they have not.
             self._tell_stalls(time.monotonic(), at_once=True)
             self._tell(found)
         else:
             raise ValueError(f"unknown message {message['t']!r}")
 
     def _look(self, asked: bool) -> None:
-        """Told are answers to questions, anything that is not well, and the first look after that and of all."""
+        """Check the devices. Reports the answer to a question, anything that is not well, and the first check of all and after a
+        fault.
+        """
         read = self._beside(lambda: [self._read(probe) for probe in self._probes])
         answer = self._with_drills(merged(read))
         self._seen = answer.reports
@@ -214,7 +217,7 @@ class Agent:
     def _read(self, probe: Probe) -> ProbeAnswer:
         try:
             answer = probe.read(LOOK_TIMEOUT_S)
-        except Exception as error:  # a probe's bug must not end the watch over the other kinds; the trace goes to stderr
+        except Exception as error:  # a probe's bug must not end the watch over other kinds; the trace goes to stderr
             traceback.print_exc()
             return ProbeAnswer(error=f"the look at the {probe.kind} devices failed: {type(error).__name__}: {error}")
         if answer.reports:
@@ -222,7 +225,7 @@ class Agent:
         return answer
 
     def _use_of_devices(self, timeout_s: float) -> list[Utilisation]:
-        """Of all kinds. Never raises: it is a sign among others."""
+        """How busy the devices of all kinds are. Never raises: it is one sign among several."""
         try:
             return [one for probe in self._probes for one in probe.utilisation(timeout_s / len(self._probes))]
         except Exception:
@@ -230,12 +233,12 @@ class Agent:
             return []
 
     def _probe_of(self, device: str) -> Probe | None:
-        """The first one whose last reports named the device; of an unknown name the first one that is there."""
+        """The probe whose last reports named the device; for an unknown name the first probe there is."""
         named = (probe for probe in self._probes if device in self._named.get(probe.kind, ()))
         return next(named, next(iter(self._probes), None))
 
     def _evidence(self, limit_s: float) -> dict[str, Any]:
-        """What the ranks of this node are doing, for people. Never raises: it is never in the way of a restart."""
+        """What the ranks of this node do, as text for people. Never raises: it must not delay a restart."""
         try:
             examined = self._stalls.node.examine(EVIDENCE_SHARE * limit_s)
             return evidence_message(examined.text, examined.views)
@@ -262,7 +265,7 @@ class Agent:
             self._glance.watch(ranks, folder)
 
     def _show(self, message: Mapping[str, Any]) -> None:
-        """Somebody watches the job."""
+        """Someone watches the job: begin to report for them."""
         if self._glance is None:
             from ftslurm.wrapper.agent.live import Glance
 
@@ -271,7 +274,7 @@ class Agent:
         self._glance.want(float(message["for_s"]), float(message["every_s"]), time.monotonic())
 
     def _tell_who_watches(self, now: float, at_work: bool = False) -> None:
-        """Also while a device is healed, which is when people look."""
+        """Report to people who watch, also while a device heals: that is when they look."""
         if self._glance is not None:
             for message in self._glance.turn(now, self._stalls.views, self._seen, at_work):
                 self._tell(message)
@@ -280,12 +283,12 @@ class Agent:
         return self._beside(lambda: self._use_of_devices(GLANCE_TIMEOUT_S))
 
     def _tell_stacks(self, asked: str) -> None:
-        """For people, and for nobody's judgement."""
+        """Send the stacks to people; no judgement uses them."""
         found = self._beside(lambda: self._evidence(STACKS_S))
         self._tell({"t": "stacks", "asked": asked, "text": found["text"]})
 
     def _drill(self, message: Mapping[str, Any]) -> None:
-        """A device fault on purpose: the device shows it until it is healed, beside what it shows in truth."""
+        """Inject a device fault on order: the device shows it, beside its real state, until it is healed."""
         device, code = str(message["device"]), str(message["code"])
         severity = Severity(message["severity"])
         report = DeviceReport(device, str(message["kind"]), DeviceHealth.FAULTY, severity, (code,), "a drill")
@@ -304,7 +307,7 @@ class Agent:
         return HealResult(device, heals, "a drill: the fault was taken back" if heals else "a drill: it does not heal")
 
     def _heal(self, message: Mapping[str, Any]) -> None:
-        before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a reset takes minutes; a cancelled job does not wait for it
+        before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a reset takes minutes, and a cancelled job must not wait for it
         results = self._beside(lambda: self._heal_all(message))
         signal.signal(signal.SIGTERM, before)
         self._say(healed_message(results))
@@ -330,7 +333,7 @@ class Agent:
             return HealResult(device, None, f"healing failed: {type(error).__name__}: {error}")
 
     def _tell(self, message: dict[str, Any]) -> None:
-        """Of the ranks: the controller has to know which start of theirs it is about."""
+        """Send the message, with the start of the ranks that it is about."""
         self._say({"attempt": self._attempt, **message})
 
     def _say(self, message: dict[str, Any]) -> None:
@@ -338,22 +341,23 @@ class Agent:
 
 
 def signs_of_life(io: Mapping[int, float], beats: Mapping[int, float], now: float) -> dict[int, tuple[float, str]]:
-    """rank -> how many seconds ago its last sign of life was, and what it was. All times monotonic."""
+    """rank -> (seconds since its last sign of activity, what that was). All arguments are monotonic seconds."""
     found = {rank: (at, "it did IO") for rank, at in io.items()}
     found |= {rank: (at, "its heart beat") for rank, at in beats.items() if at >= found.get(rank, (at, ""))[0]}
     return {rank: (max(0.0, now - at), what) for rank, (at, what) in found.items()}
 
 
 def merged(answers: list[ProbeAnswer]) -> ProbeAnswer:
-    """All kinds of a node as one answer."""
+    """The answers of all kinds of devices of a node as one answer."""
     errors = [answer.error for answer in answers if answer.error]
     return ProbeAnswer(tuple(report for answer in answers for report in answer.reports), "; ".join(errors))
 
 
 def stand_by(message: Mapping[str, Any], node: str, heard_at: float, ending: bool) -> None:
-    """heard_at: of the controller, as boot_s(). ending: Slurm has asked the step to end.
+    """Stand by for a dead controller. heard_at: when the controller was last heard, as boot_s(). ending: Slurm has asked the step
+    to end.
 
-    What it takes is loaded only now: most jobs never need it.
+    The modules for it are loaded only now: most jobs never need them.
     """
     from ftslurm.errors import FtslurmError
     from ftslurm.model.messages.handover import from_message
@@ -369,10 +373,9 @@ def stand_by(message: Mapping[str, Any], node: str, heard_at: float, ending: boo
 
 
 def main() -> None:
-    """Argument: seconds between two looks."""
+    """Runs the agent. Argument: seconds between two device checks."""
     env = dict(os.environ)
-    # Signals to the job are for its ranks (`scancel --signal=USR1 JOB` reaches every step); the agent ends with its
-    # connection.
+    # Signals to the job are for its ranks (`scancel --signal=USR1 JOB` reaches every step); the agent ends with its connection.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     node = env.get("SLURMD_NODENAME") or socket.gethostname()

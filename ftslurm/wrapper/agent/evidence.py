@@ -1,13 +1,15 @@
-"""What a node knows of its ranks: their pages, /proc, torch's recorder, stacks, connections. It looks; it decides nothing.
+"""What a node knows about its ranks: their pages, /proc, torch's flight recorder, stacks, connections. It observes and decides
+nothing.
 
-`look()` is cheap and for every second. `examine()` is for a suspicion only: it asks torch's worker server of each rank,
-which answers even while native code holds the interpreter lock, reads the kernel's tables of connections, and stacks
-where py-spy is installed. A process is never signalled or stopped for it: a signal ends what it waits in, and the hang
-would be gone before it is understood.
+`look()` is cheap and made for every second. `examine()` is for a suspicion only: it asks torch's worker server of each rank,
+which answers even while native code holds the interpreter lock, reads the kernel's tables of connections, and takes stacks if
+py-spy is installed. It never signals or stops a process: a signal interrupts the wait, and the hang would vanish before it is
+understood.
 """
 
-# Descriptors, links and files of the kernel, of processes that may go any moment:
+# os functions instead of pathlib, for files of processes that may end at any moment:
 # ruff: noqa: PTH110, PTH115, PTH116, PTH118, PTH120, PTH208
+# moment:
 
 from __future__ import annotations
 
@@ -58,22 +60,22 @@ from ftslurm.wrapper.shim.processes import descendants
 EXAMINE_S = 10.0
 EVIDENCE_BYTES = 256 << 10
 ASK_S = 2.0
-NATIVE_S = 5.0  # to read what is C takes 50 ms of CPU, and once per call of MPI: on a crowded node it may wait for its turn
+NATIVE_S = 5.0  # native stacks take 50 ms of CPU, and one more read per MPI call: on a busy node this waits for a processor
 DUMP_BYTES = 16 << 20  # 2,000 entries of the recorder are 1 MB
 STACK_BYTES = 16 << 10
-# The beating thread runs ten times a second if it can have the interpreter lock.
+# The beating thread runs ten times a second if it gets the interpreter lock.
 LOCK_HELD_S = 3.0
-# A main thread that polls for its data loader comes by every 5 s.
+# A main thread that polls for its data loader returns to Python every 5 s.
 MAIN_FRESH_S = 6.0
-# In as many looks the main thread of a program of MPI came by: it is under way. Nothing else tells that of one.
+# If the main thread of an MPI program moved in this many looks, the program is under way. Nothing else shows that for MPI.
 MPI_BEGUN_LOOKS = 10
-LATE_S = 0.5  # without progress; more than between two collectives of most programs
-RATES_S = 3.0  # rates of IO and CPU are taken over as long
+LATE_S = 0.5  # seconds without progress; more than between two collectives of most programs
+RATES_S = 3.0  # seconds over which rates of I/O and CPU are taken
 ENTERS_MAX = 400
 RECENT = 4
-USE_SAMPLES, USE_SHARE = 4, 0.3  # of the devices' use: the last ones; of the time for an examination
-STREAMS = (0, 0.0)  # stands among the processes for what their connections have moved
-OUTSIDE = -1  # stands where the rank's own number would, for a task without a probe
+USE_SAMPLES, USE_SHARE = 4, 0.3  # of device use: number of samples kept; share of the time of an examination
+STREAMS = (0, 0.0)  # key, in place of a process, for the traffic of the connections
+OUTSIDE = -1  # in place of a rank's own number, for a task without a probe
 
 _STATES = {
     "R": ProcessState.RUNNING,
@@ -90,11 +92,12 @@ _STATES = {
 ReadUse = Callable[[float], Sequence[Utilisation]]
 
 
-# --- the probe's words
+# --- the probe's words in a page
 
 
 class ProbeGroup(NamedTuple):
-    """A slot. key: CRC-32 of name and ranks. recorded, completed: the recorder's last numbers, None if it does not count.
+    """One slot of the page. key: CRC-32 of name and ranks. recorded, completed: the recorder's last numbers, None if it does not
+    count.
 
     entered: collectives so far; issued: those that went through the wrappers; directs: point-to-point operations.
     """
@@ -110,7 +113,7 @@ class ProbeGroup(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """One wait of the main thread. slot: of the group, None if not known. number: of the collective, modulo 2048."""
+    """One wait of the main thread. slot: of the group, None if unknown. number: of the collective, modulo 2048."""
 
     place: int
     slot: int | None
@@ -120,7 +123,7 @@ class Wait(NamedTuple):
 
 
 class ProbeState(NamedTuple):
-    """What the probe's words said at one moment; see sdk/probe.py. Times in ns of the writer's clock."""
+    """The content of the probe's words at one moment; see sdk/probe.py. Times in ns of the writer's clock."""
 
     level: int
     serves: bool
@@ -138,10 +141,10 @@ class ProbeState(NamedTuple):
     peer: int | None
     waits: int
     failed: bool  # the last wait raised
-    trainer: int  # the thread that trains, as the kernel of its own pid namespace has it; 0: not known
-    asked: int  # questions to stores that were answered as the time before
-    beside: bool  # a thread waits that is not the one that trains
-    left: bool  # no group is left, or the program is over
+    trainer: int  # the training thread, as its own pid namespace numbers it; 0: unknown
+    asked: int  # questions to stores that had the same answer as before
+    beside: bool  # a thread other than the training thread waits
+    left: bool  # no group exists any more, or the program has ended
     mpi: bool  # the program uses mpi4py
     groups: tuple[ProbeGroup, ...]
     ring: tuple[Wait, ...]
@@ -151,7 +154,7 @@ _WORDS = struct.Struct(f"={layout.PROBE_END - layout.PROBE}Q")
 
 
 def parse_probe(data: bytes) -> ProbeState | None:
-    """The probe's words of a page's bytes; None if there is no probe. They are a user's: nothing is believed to be in range."""
+    """The probe's words from a page's bytes; None if there is no probe. A user wrote them: every value is checked."""
     if len(data) < layout.PROBE_END * 8:
         return None
     words = dict(enumerate(_WORDS.unpack_from(data, layout.PROBE * 8), layout.PROBE))
@@ -199,7 +202,7 @@ def _groups(words: Mapping[int, int]) -> Iterator[ProbeGroup]:
 
 
 def _ring(words: Mapping[int, int]) -> Iterator[Wait]:
-    """The waits that are certainly whole: the oldest may be written over while it is read."""
+    """The waits that are certainly complete: the oldest may be overwritten while it is read."""
     count = words[layout.WAITS]
     for place in range(max(0, count - layout.RING_COUNT + 8), count):
         word = words[layout.RING + place % layout.RING_COUNT]
@@ -211,17 +214,17 @@ def _ring(words: Mapping[int, int]) -> Iterator[Wait]:
 
 @dataclass(frozen=True, slots=True)
 class GroupName:
-    """What `<page>.groups` says of a group. id: torch's, in this process."""
+    """A group as `<page>.groups` describes it. id: torch's, in this process."""
 
     id: int
     key: str
     name: str
     members: tuple[int, ...]
-    slot: int = 0  # -1: it found none, so nothing of it is in the page
+    slot: int = 0  # -1: it got no slot, so the page says nothing about it
 
 
 def parse_groups(text: str) -> dict[int, GroupName]:
-    """key in the page -> the group; lines that are not of our making are passed over."""
+    """key in the page -> the group; lines in another format are skipped."""
     found = {}
     for line in text.splitlines():
         try:
@@ -234,16 +237,16 @@ def parse_groups(text: str) -> dict[int, GroupName]:
     return found
 
 
-# --- torch's recorder
+# --- torch's flight recorder
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What the recorder has of one group. entered, completed: collectives. operation: the earliest in flight.
+    """What the recorder knows about one group.
 
-    recent: the last ones entered, if any is in flight.
-    started: by the device, None if there is none. peers: ranks in the group that a point-to-point operation in flight
-    waits for. times_ns: number -> when it was entered, on the node's wall clock.
+    entered, completed: numbers of collectives. operation: the earliest in flight. recent: the last ones entered, if any is in
+    flight. started: by the device, None if there is none. peers: ranks in the group for which a point-to-point operation in
+    flight waits. times_ns: number -> when it was entered, on the node's wall clock.
     """
 
     entered: int
@@ -255,13 +258,14 @@ class Recorded:
     times_ns: Mapping[int, int] = field(default_factory=dict)
 
 
-_PEERS = re.compile(r"(send|recv)\s+(\d+)\s*(->|<-)\s*(\d+)")  # as NCCL's: `nccl:send 0->1`, `nccl:recv 1<-0`
+_PEERS = re.compile(r"(send|recv)\s+(\d+)\s*(->|<-)\s*(\d+)")  # the format of NCCL: `nccl:send 0->1`, `nccl:recv 1<-0`
 
 
 def parse_recorder(dump: Mapping[str, Any]) -> dict[str, Recorded]:
-    """Name of a group -> what a dump (`fr_trace_json`) has of it. Numbers count collectives only, the same on all members.
+    """Name of a group -> what a dump (`fr_trace_json`) holds about it. Numbers count collectives only; they are the same on all
+    members.
 
-    Raises: KeyError, TypeError, ValueError for what is no dump.
+    Raises: KeyError, TypeError, ValueError if it is no dump.
     """
     entries: dict[str, list[Mapping[str, Any]]] = {}
     for entry in dump.get("entries") or ():
@@ -297,7 +301,7 @@ def _operation(entry: Mapping[str, Any]) -> str:
 
 
 def ask_server(path: str, handler: str, timeout_s: float = ASK_S) -> bytes | None:
-    """What torch's worker server answers, None if it does not in time. Never raises."""
+    """The answer of torch's worker server, None if it does not come in time. Never raises."""
     until = time.monotonic() + timeout_s
     question = f"POST /handler/{handler} HTTP/1.1\r\nHost: l\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     try:
@@ -322,7 +326,7 @@ def ask_server(path: str, handler: str, timeout_s: float = ASK_S) -> bytes | Non
 
 
 def main_thread(pid: int) -> tuple[ProcessState, str]:
-    """The state of the main thread, and the kernel function it sleeps in."""
+    """The state of the main thread, and the kernel function in which it sleeps."""
     try:
         with open(f"/proc/{pid}/task/{pid}/stat", "rb") as file:
             letter = file.read(4096).rpartition(b")")[2].split()[0].decode()
@@ -332,21 +336,22 @@ def main_thread(pid: int) -> tuple[ProcessState, str]:
     return _STATES.get(letter, ProcessState.UNKNOWN), wchan if wchan != "0" else ""
 
 
-# futex and sched_yield: what waits of communication libraries on the CPU are made of.
+# futex and sched_yield: the calls in which communication libraries wait on the CPU.
 _WAITING_CALLS = {"x86_64": ("202", "24"), "aarch64": ("98", "124")}
 # read, write, epoll_wait, epoll_pwait: their first argument is a file. Source: unistd.h of each; aarch64 has no epoll_wait.
 _FILE_CALLS = {"x86_64": ("0", "1", "232", "281"), "aarch64": ("63", "64", "22")}
 
 
 def in_other_call(pid: int, thread: int = 0) -> bool:
-    """Is a thread, by default the main one, in a system call that no wait for a collective is made of? A stopped one still
-    shows its call."""
+    """Is a thread, by default the main one, in a system call that no wait for a collective uses? A stopped thread still shows its
+    call.
+    """
     call = _text(f"/proc/{pid}/task/{thread or pid}/syscall").split()
     known = _WAITING_CALLS.get(os.uname().machine)
     return bool(known and len(call) > 1 and call[0].isdigit() and call[0] not in known)
 
 
-# Number of the call -> which of its arguments limits the time, and what stands there for no limit; None: it always has one.
+# Number of the call -> which argument limits its time, and the value for no limit; None: it always has a limit.
 _TIMED_CALLS: dict[str, dict[str, tuple[int, str] | None]] = {
     # nanosleep, clock_nanosleep, select, pselect6, poll, ppoll, epoll_wait, epoll_pwait, futex
     "x86_64": {
@@ -360,7 +365,7 @@ _TIMED_CALLS: dict[str, dict[str, tuple[int, str] | None]] = {
 
 
 def timed_wait(call: str, machine: str) -> str:
-    """Of a line of /proc/pid/syscall: the call and the place in the program, if it is a wait with a limit; else empty."""
+    """From a line of /proc/pid/syscall: the call and the place in the program, if it is a wait with a limit; else empty."""
     words = call.split()
     known = _TIMED_CALLS.get(machine, {})
     if len(words) != 9 or words[0] not in known:
@@ -372,19 +377,19 @@ def timed_wait(call: str, machine: str) -> str:
 
 
 def thread_io(pid: int, thread: int) -> int:
-    """Bytes so far, counted as `usage` counts."""
+    """Bytes of I/O so far, counted as `usage` counts."""
     counters = _text(f"/proc/{pid}/task/{thread}/io")
     return sum(map(int, re.findall(r"^(?:rchar|wchar|read_bytes|write_bytes): (\d+)", counters, re.M)))
 
 
 def thread_cpu_s(pid: int, thread: int) -> float:
-    """Source: proc(5), schedstat: nanoseconds first."""
+    """CPU seconds so far. Source: proc(5), schedstat: the first number, nanoseconds."""
     words = _text(f"/proc/{pid}/task/{thread}/schedstat").split()
     return int(words[0]) / 1e9 if words and words[0].isdigit() else 0.0
 
 
 def look_at(pid: int, thread: int, now: float, asked: int = 0) -> Look:
-    """A thread of `pid` at this moment."""
+    """The state of a thread of `pid` at this moment."""
     switches = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", _text(f"/proc/{pid}/task/{thread}/status"), re.M)
     place = timed_wait(_text(f"/proc/{pid}/task/{thread}/syscall"), os.uname().machine)
     return Look(now, int(switches[1]) if switches else 0, thread_cpu_s(pid, thread), thread_io(pid, thread), place, asked)
@@ -423,7 +428,9 @@ MAPS_BYTES = 8 << 20
 
 
 def why_no_probe(pid: int) -> str:
-    """Of a Python process that has torch and was started without our folder on its path; empty for any other, or if unknown."""
+    """Why a Python process with torch has no probe: it was started without our folder on its path. Empty for any other process,
+    or if unknown.
+    """
     env = dict(word.partition("=")[::2] for word in _text(f"/proc/{pid}/environ", MAPS_BYTES).split("\0"))
     if env.get(layout.WATCH_VARIABLE) not in layout.LEVELS or not env.get(layout.PAGE_VARIABLE):
         return ""
@@ -440,7 +447,7 @@ def why_no_probe(pid: int) -> str:
 
 
 def tcp_sockets(pid: int) -> tuple[Socket, ...]:
-    """The established connections of a process, those first that are stuck: unanswered twice, no window, or unread."""
+    """The established connections of a process, stuck ones first: two retransmissions, no window, or unread data."""
     inodes = set()
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):
@@ -462,7 +469,7 @@ def _link(path: str) -> str:
 
 
 def parse_tcp(row: str, inodes: Iterable[str]) -> Socket | None:
-    """A line of /proc/net/tcp (proc_net_tcp.txt): established and one of ours, else None."""
+    """One line of /proc/net/tcp (proc_net_tcp.txt) as a socket if it is established and one of `inodes`, else None."""
     words = row.split()
     if len(words) < 10 or words[3] != "01" or words[9] not in inodes:
         return None
@@ -479,7 +486,7 @@ def parse_tcp(row: str, inodes: Iterable[str]) -> Socket | None:
 
 
 def _address(word: str) -> str:
-    """`0100007F:1F90` is `127.0.0.1:8080`; the kernel prints words of its own byte order."""
+    """`0100007F:1F90` is `127.0.0.1:8080`; the kernel prints words in its own byte order."""
     digits, _, port = word.partition(":")
     raw = b"".join(int(digits[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(digits), 8))
     if len(raw) == 4:
@@ -492,7 +499,9 @@ _SENT, _BUSY = re.compile(r"\bbytes_sent:(\d+)"), re.compile(r"\bbusy:(\d+)ms")
 
 
 def parse_ss(text: str, pid: int) -> tuple[float, float]:
-    """(MB sent, milliseconds busy) of the connections of `pid` in what `ss -Htinp` prints: a line each, and one of details."""
+    """(MB sent, milliseconds busy) of the connections of `pid` in the output of `ss -Htinp`: one
+    line each, and one of details.
+    """
     lines = text.splitlines()
     ours = "".join(more for line, more in pairwise(lines) if f"pid={pid}," in line)
     return sum(map(int, _SENT.findall(ours))) / 1e6, float(sum(map(int, _BUSY.findall(ours))))
@@ -500,12 +509,12 @@ def parse_ss(text: str, pid: int) -> tuple[float, float]:
 
 # --- stacks
 
-# Of torch's: Popen.wait and threading's are waits for something else. To write a checkpoint is no communication.
+# Functions of torch that wait for something else: Popen.wait and threading's. Writing a checkpoint is no communication.
 _INSIDE = re.compile(
     r"torch/distributed/(?!checkpoint/|elastic/)|ftslurm/sdk/probe|_engine_run_backward"
     r"|\b(?:wait|synchronize) \([^)]*(?:torch|c10|nccl|gloo|mindspore|hccl)"
 )
-# Python names threads only where `threading` is loaded; the number of the main one is that of the process.
+# Python names threads only if `threading` is loaded; the main thread has the number of the process.
 _MAIN_THREAD = re.compile(
     r'(?:^Process (?P<pid>\d+):.*?)?^Thread (?:(?P=pid)\b[^\n]*|[^\n]*"MainThread"[^\n]*)\n(?P<frames>(?:[ \t]+[^\n]*\n?)*)',
     re.M | re.S,
@@ -513,22 +522,22 @@ _MAIN_THREAD = re.compile(
 
 
 def stack_inside(dump: str, thread: int = 0) -> bool | None:
-    """Does a thread of a `py-spy dump`, by default the main one, wait in torch.distributed or in backward()? None: no telling."""
+    """Does a thread of a `py-spy dump`, by default the main one, wait in torch.distributed or in backward()? None: unknown."""
     other = rf"^Thread {thread}\b[^\n]*\n(?P<frames>(?:[ \t]+[^\n]*\n?)*)"
     found = re.search(other, dump, re.M) if thread else _MAIN_THREAD.search(dump)
     frames = found["frames"].splitlines()[:3] if found else []
     return any(_INSIDE.search(frame) for frame in frames) if frames else None
 
 
-# Calls of MPI that wait for other ranks of the job; not those that read files, wait for somebody outside, or come back at once.
+# MPI calls that wait for other ranks of the job; not those that read files, wait for outside processes, or return at once.
 _MPI_CALL = re.compile(r"^\s+P?MPI_((?!File_|Init|Comm_(?:accept|connect|spawn)|Test|Iprobe|Improbe)\w+) \(")
 _MPI4PY = re.compile(r"\(mpi4py/")
 
 
 def mpi_call(dump: str) -> str:
-    """The call of MPI that the main thread of a `py-spy dump --native` is in, as `MPI_Allreduce`; empty if there is none.
+    """The MPI call in which the main thread of a `py-spy dump --native` is, such as `MPI_Allreduce`; empty if there is none.
 
-    Only what mpi4py has called itself: it comes back to Python after each call, where a library written in C may make many.
+    Only calls that mpi4py made itself: it returns to Python after each call, whereas a C library may make many.
     """
     found = _MAIN_THREAD.search(dump)
     for inner, outer in pairwise(found["frames"].splitlines() if found else ()):
@@ -539,7 +548,7 @@ def mpi_call(dump: str) -> str:
 
 
 def py_spy() -> str | None:
-    """The program, beside our own Python or on PATH."""
+    """The path of py-spy: beside our own Python, or on PATH."""
     beside = os.path.join(os.path.dirname(sys.executable), "py-spy")
     return beside if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
@@ -548,7 +557,7 @@ def py_spy() -> str | None:
 
 
 class _Root(NamedTuple):
-    """A task: its rank, the pid of its command, the attempt; the pid of its shim, where the command is to be found below that."""
+    """A task: its rank, the pid of its command, the attempt, and the pid of its shim, below which the command is searched."""
 
     rank: int
     pid: int | None
@@ -568,19 +577,19 @@ class _Rank:
     probe: ProbeState | None = None
     seen: dict[str, tuple[Any, float]] = field(default_factory=dict)
     samples: deque[tuple[float, dict[tuple[int, float], int], float]] = field(default_factory=lambda: deque(maxlen=16))
-    looks: deque[Look] = field(default_factory=lambda: deque(maxlen=8))  # at its main thread, one a sample
-    trainer: tuple[int, int] = (0, 0)  # the probe's word, and which thread of the process that is, as we number them
-    trainer_looks: deque[Look] = field(default_factory=lambda: deque(maxlen=8))  # at that, where it is not the main one
-    streams: tuple[float, Connections] | None = None  # of its processes, at the last sample
-    network: tuple[float, tuple[int, int]] | None = None  # where it has one of its own: bytes out and in
+    looks: deque[Look] = field(default_factory=lambda: deque(maxlen=8))  # states of its main thread, one per sample
+    trainer: tuple[int, int] = (0, 0)  # the probe's word, and the thread's number in our pid namespace
+    trainer_looks: deque[Look] = field(default_factory=lambda: deque(maxlen=8))  # of the training thread, if another one
+    streams: tuple[float, Connections] | None = None  # traffic of its processes, at the last sample
+    network: tuple[float, tuple[int, int]] | None = None  # if it has its own network: bytes out and in
     streamed: int = 0
     polling: Polling | None = None
     polls_since: float | None = None
-    mpi_call: tuple[int, str] | None = None  # MAIN then, and what its stack was in: as long as MAIN stays, it is the same call
-    mpi_looks: int = 0  # since MPI was there, those that found the main thread further
-    servers: tuple[int, ...] | None = None  # threads that wait for what others ask, by polling or on a connection
+    mpi_call: tuple[int, str] | None = None  # MAIN and the MPI call then: while MAIN stays the same, so does the call
+    mpi_looks: int = 0  # since MPI is loaded, the looks in which the main thread had moved
+    servers: tuple[int, ...] | None = None  # threads that wait for others' requests, by polling or on a connection
     children: int = 0
-    worked_at: float | None = None  # None: it was not looked at yet
+    worked_at: float | None = None  # None: not examined yet
     names: dict[int, GroupName] = field(default_factory=dict)
     names_size: int = -1
     told_waits: int = 0
@@ -589,7 +598,7 @@ class _Rank:
         return now - self.seen[name][1] if name in self.seen else 0.0
 
     def note(self, name: str, value: Any, now: float) -> bool:
-        """Has it changed?"""
+        """Keep the value. Has it changed?"""
         if name in self.seen and self.seen[name][0] == value:
             return False
         self.seen[name] = (value, now)
@@ -606,29 +615,30 @@ class Examined:
 
 
 class NodeWatch:
-    """The ranks of one node. Times are those of `clock`, in seconds."""
+    """The ranks of one node. All times are seconds of `clock`."""
 
     def __init__(
         self, node: str, clock: Callable[[], float] = time.monotonic, runner: Runner = run, use: ReadUse | None = None
     ) -> None:
-        """use: reads how busy the node's devices are, within so many seconds."""
+        """use: measures how busy the node's devices are, within the given number of seconds."""
         self._node = node
         self._use = use
-        self._used: deque[Sequence[Utilisation]] = deque(maxlen=USE_SAMPLES)  # of the stall under way, one an examination
-        self._used_since = 0.0  # progress before them
+        self._used: deque[Sequence[Utilisation]] = deque(maxlen=USE_SAMPLES)  # of the present stall, one per examination
+        self._used_since = 0.0  # the last progress before those samples
         self._clock = clock
         self._run = runner
         self._roots: dict[str, _Root] = {}  # by FTSLURM_PAGE
         self._ranks: dict[tuple[str, int], _Rank] = {}
         self._spy = py_spy()
         self._tcp: tuple[float, Connections] | None = None  # of the node, at the last sample
-        self.progress_at = clock()  # when any rank of the node was last seen to get on with its collectives
-        self.begun = False  # has any?
+        self.progress_at = clock()  # when any rank of the node last made progress with its collectives
+        self.begun = False  # has any rank ever?
 
     def watch(self, rank: int, page: str, pid: int | None = None, attempt: int = 0, shim: int | None = None) -> None:
         """A task of this node runs. page: its FTSLURM_PAGE. pid: of its command, for a rank without a probe.
 
-        attempt: its FTSLURM_ATTEMPT; pages of others are passed over. shim: the parent of the command, which may be yet to come.
+        attempt: its FTSLURM_ATTEMPT; pages of other attempts are ignored. shim: the parent of the command, which may not have
+        started yet.
         """
         self.forget(page)
         self._roots[page] = _Root(rank, pid, attempt, shim)
@@ -639,7 +649,7 @@ class NodeWatch:
         self._ranks = {key: each for key, each in self._ranks.items() if each.root != page}
 
     def look(self) -> tuple[RankView, ...]:
-        """The ranks as their pages and the kernel have them now; a millisecond a rank. Call it once a second or twice."""
+        """The ranks as their pages and the kernel describe them now; a millisecond per rank. Call it once a second or twice."""
         now = self._clock()
         for path, root in self._roots.items():
             if root.pid is None and root.shim is not None:
@@ -648,7 +658,7 @@ class NodeWatch:
         return tuple(self._view(each, now) for each in self._ranks.values())
 
     def examine(self, budget_s: float = EXAMINE_S, budget_bytes: int = EVIDENCE_BYTES) -> Examined:
-        """With all that can be had in that time."""
+        """The ranks with all evidence that can be collected in this time."""
         until = self._clock() + budget_s
         device_busy = self._devices_at_work(budget_s)
         views = {(view.rank, view.node): replace(view, device_busy=device_busy) for view in self.look()}
@@ -670,7 +680,9 @@ class NodeWatch:
         return Examined(tuple(view for view, _ in found), "\n".join(_cut(text, share) for text in texts), tuple(enters))
 
     def _devices_at_work(self, budget_s: float) -> bool | None:
-        """By one more sample of their use; None where there are too few of them in this stall, or no devices."""
+        """Are the devices busy? By one more sample of their use; None if this stall has too few
+        samples, or there are no devices.
+        """
         if self._use is None:
             return None
         if self._used_since != self.progress_at:
@@ -691,17 +703,17 @@ class NodeWatch:
         return busy
 
     def polls_for_s(self, now: float) -> list[float]:
-        """Of each rank with a probe that polls: since when."""
+        """For each rank with a probe that polls: seconds since it began."""
         since = [each.polls_since for each in self._ranks.values() if each.probe is not None]
         return [now - at for at in since if at is not None]
 
     def in_c_for_s(self, now: float) -> list[float]:
-        """Of each rank with MPI and no groups of torch's: since when its main thread has not come out of a call of C, if long."""
+        """For each rank that uses MPI and no torch groups: seconds that its main thread has been inside one C call, if long."""
         ages = [each.age("main", now) for each in self._ranks.values() if _may_be_in_mpi(each)]
         return [age for age in ages if age > MAIN_FRESH_S]
 
     def without_probe(self) -> dict[int, str]:
-        """Rank -> why the probe could not be put into its program, of those that have torch; some milliseconds each."""
+        """Rank -> why its program has no probe, for ranks that have torch; some milliseconds each."""
         found: dict[int, str] = {}
         for each in self._ranks.values():
             if each.probe is None and each.pid:
@@ -710,7 +722,7 @@ class NodeWatch:
         return found
 
     def enters(self, budget_s: float = ASK_S) -> tuple[EntryTimes, ...]:
-        """When the ranks entered their last collectives, by torch's recorder."""
+        """When the ranks entered their last collectives, from torch's flight recorder."""
         until = self._clock() + budget_s
         self.look()
         dumps = ((each, self._dump(each, until)) for each in self._ranks.values())
@@ -719,7 +731,7 @@ class NodeWatch:
     def waits(self, at_least: int = 60, with_links: bool = False) -> tuple[WaitTimes, ...]:
         """The waits since the last answer, for the rules on slow ranks; none while a rank has fewer than `at_least`.
 
-        A page keeps 120. with_links: ask `ss` what was sent, too, which takes 10 ms a rank.
+        A page keeps 120. with_links: also ask `ss` what was sent, which takes 10 ms per rank.
         """
         self.look()
         ranks = [(each, each.probe) for each in self._ranks.values() if each.probe is not None]
@@ -734,7 +746,7 @@ class NodeWatch:
     # --- pages
 
     def _begun(self, path: str, root: _Root, shim: int) -> _Root:
-        """With the command, if it has begun meanwhile."""
+        """The task with its command, if the command has started meanwhile."""
         below = descendants(shim)
         if below:
             root = self._roots[path] = root._replace(pid=below[0])
@@ -744,7 +756,7 @@ class NodeWatch:
         return root
 
     def _read(self, root: str, task: _Root, now: float) -> None:
-        """Every page with a probe is a rank; a task without one is seen from outside."""
+        """Read the pages: each page with a probe is a rank; a task without one is observed from outside."""
         found = []
         for path in page_paths(root):
             data = _page(path)
@@ -779,13 +791,13 @@ class NodeWatch:
             self.begun = self.begun or each.mpi_looks > MPI_BEGUN_LOOKS
         each.note("in", state.in_ns, now)
         if each.note("progress", (state.progress, state.waits), now):
-            each.samples.clear()  # what it used in an earlier rest, and in the steps since, says nothing of this one
+            each.samples.clear()  # its use in an earlier stall, and since, does not describe this one
             each.looks.clear()
             each.trainer_looks.clear()
             each.polling = each.polls_since = each.streams = each.network = each.servers = None
             self.progress_at = now
             self.begun = self.begun or state.progress > 0 or state.waits > 0
-        if now - self.progress_at >= LATE_S:  # whether a rank works is of interest only then, and costs most of a look
+        if now - self.progress_at >= LATE_S:  # whether a rank works matters only in a stall, and costs most of a look
             self._sample(each, now)
         size = _size(each.path + layout.GROUPS_SUFFIX)
         if size != each.names_size:
@@ -813,7 +825,7 @@ class NodeWatch:
                 each.worked_at = now
 
     def _streamed(self, each: _Rank, pids: Sequence[int], now: float) -> int:
-        """Bytes so far that the connections of these processes have moved as data, in this standstill and earlier ones."""
+        """Bytes of data that the connections of these processes have moved so far, in this stall and earlier ones."""
         if _link(f"/proc/{each.pid}/ns/net") not in ("", _link("/proc/self/ns/net")):
             counts = network_bytes(pids[0])
             if each.network is not None and counts is not None:
@@ -842,7 +854,7 @@ class NodeWatch:
             idle_s=now - each.worked_at if each.worked_at is not None else None,
             polls_s=each.polling.per_s if each.polling else None,
         )  # fmt: skip
-        if works(view):  # beside what it polls for
+        if works(view):  # beside the polling
             view = replace(view, polls_s=None)
         if state is None:
             return view
@@ -852,7 +864,7 @@ class NodeWatch:
         return replace(
             view,
             probed=True,
-            polls_s=None if gil_held else view.polls_s,  # it wakes up every 5 ms to look for the lock
+            polls_s=None if gil_held else view.polls_s,  # it wakes up every 5 ms to try the lock
             left=state.left,
             groups=groups,
             main_fresh=each.age("main", now) < MAIN_FRESH_S if running else None,
@@ -863,7 +875,9 @@ class NodeWatch:
         )
 
     def _with_recorder(self, view: RankView, each: _Rank, dump: Mapping[str, Recorded]) -> RankView:
-        """The recorder is asked now, and counts collectives alone; the page may be as old as the last beat."""
+        """The view with the recorder's numbers: the recorder is asked now, and counts collectives only; the page may be as old as
+        the last beat.
+        """
         state = each.probe
         if state is None:
             return view
@@ -877,7 +891,7 @@ class NodeWatch:
                     recent=told.recent,
                 )  # fmt: skip
                 if inside is not None and inside.group == group.key and inside.number:
-                    # The wrappers have not seen those that native code issues (DDP's reducer, a monitored barrier).
+                    # The wrappers do not see collectives that native code issues (DDP's reducer, a monitored barrier).
                     inside = replace(inside, number=inside.number + max(0, told.entered - slot.issued))
                 if told.peers and inside is None:
                     way, peer = told.peers[0]
@@ -886,7 +900,7 @@ class NodeWatch:
             entered[slot.slot] = group.entered
             groups.append(group)
         exact = _exact(state, entered, late=False)
-        if view.hidden_groups:  # the page has no room for them, the recorder has: then counts tell what the rank waits in
+        if view.hidden_groups:  # they have no room in the page: the recorder's counts tell what the rank waits in
             groups += _hidden(each.names, dump)
             exact = False
             inside = inside if inside is None or inside.group or inside.point_to_point or inside.operation in MEETINGS else None
@@ -911,14 +925,18 @@ class NodeWatch:
         return replace(view, stack_inside=inside), _told(view, f"{process_line(each.pid)}\n{stack}")
 
     def _traceback(self, view: RankView, each: _Rank, until: float) -> str:
-        """Every thread's Python stack from the rank itself, where nobody can look from outside. It needs the interpreter lock."""
+        """The Python stacks of all threads from the rank itself, if nobody can read them from outside. This needs the interpreter
+        lock.
+        """
         if each.probe is None or not each.probe.serves or view.gil_held is not False:
             return ""
         answer = ask_server(each.path + layout.SOCKET_SUFFIX, "dump_traceback", max(0.05, min(ASK_S, until - self._clock())))
         return (answer or b"").decode(errors="replace")[:STACK_BYTES]
 
     def _stack(self, pid: int, until: float, native: bool = False) -> str:
-        """native: with what is C, for which ptrace(2) holds the process some 20 ms: one that runs, for a wait might end of it."""
+        """The stack from py-spy. native: with C frames, for which ptrace(2) stops the process for 20 ms: only for a running
+        process, since this may end a wait.
+        """
         left = until - self._clock()
         if self._spy is None or left < 0.1:
             return ""
@@ -997,7 +1015,7 @@ def _size(path: str) -> int:
 
 
 def _better(state: ProbeState, page: PageState, known: _Rank) -> bool:
-    """Of two processes that say they are the rank, the one that has process groups, else the later one."""
+    """Of two processes that claim to be the rank, prefer the one with process groups, else the later one."""
     mine = (state.groups_seen > 0, page.start_ticks)
     theirs = (known.probe is not None and known.probe.groups_seen > 0, known.page.start_ticks if known.page else 0)
     return mine > theirs
@@ -1007,9 +1025,11 @@ _Found = tuple[str, PageState, ProbeState]
 
 
 def _without_launchers(found: Sequence[_Found], command: int | None) -> tuple[list[_Found], list[str]]:
-    """The pages that train, and the others: of processes without groups, not waiting for any, that have started one of those.
+    """Gives the pages that train, and the other pages: of processes without groups that wait for none and have started a process
+    that trains.
 
-    torchrun, `accelerate launch`, the parent of multiprocessing's ranks: each imports torch.distributed as a rank does.
+    These are launchers such as torchrun, `accelerate launch`, or the parent of multiprocessing's ranks: each imports
+    torch.distributed as a rank does.
     """
     doubtful = [each for each in found if not (each[2].groups_seen or each[2].in_ns or each[2].left)]
     if len(found) < 2 or not doubtful:
@@ -1021,7 +1041,7 @@ def _without_launchers(found: Sequence[_Found], command: int | None) -> tuple[li
 
 
 def _ancestors(pid: int) -> Iterator[int]:
-    """Of a process of this pid namespace, from its parent on."""
+    """The ancestors of a process of this pid namespace, from its parent on."""
     for _ in range(64):
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
@@ -1034,7 +1054,7 @@ def _ancestors(pid: int) -> Iterator[int]:
 
 
 def _pid_here(page: PageState, command: int | None) -> int | None:
-    """The pid of the page's process in our pid namespace: it writes that of its own."""
+    """The pid of the page's process in our pid namespace: the page holds the number in its own."""
     if page.namespace == pid_namespace():
         return page.pid
     for pid in [command, *descendants(command)] if command else ():
@@ -1045,7 +1065,7 @@ def _pid_here(page: PageState, command: int | None) -> int | None:
 
 
 def _trainer_beside_main(each: _Rank) -> int:
-    """The thread that trains, as we number it; 0 if it is the main one, or not known."""
+    """The training thread in our numbering; 0 if it is the main thread, or unknown."""
     if each.pid is None or each.page is None or each.probe is None or not each.probe.trainer:
         return 0
     told = each.probe.trainer
@@ -1057,13 +1077,13 @@ def _trainer_beside_main(each: _Rank) -> int:
 
 
 def _own_number(pid: int, thread: int) -> int:
-    """Of a thread in the process's own pid namespace."""
+    """The number of a thread in the process's own pid namespace."""
     inside = re.search(r"^NSpid:\s*(.*)$", _text(f"/proc/{pid}/task/{thread}/status"), re.M)
     return int(inside[1].split()[-1]) if inside else 0
 
 
 def _polls_store(each: _Rank, view: RankView, now: float) -> CurrentCall | None:
-    """It asks a store again and again, and does nothing else: for somebody who is to come there."""
+    """Does the rank only ask a store again and again? Then it waits for another rank to reach that point."""
     if each.polling is None or not each.polling.asks or view.polls_s is None or each.polls_since is None:
         return None
     return CurrentCall("store_poll", "", 0, now - each.polls_since)
@@ -1072,7 +1092,9 @@ def _polls_store(each: _Rank, view: RankView, now: float) -> CurrentCall | None:
 def _rates(
     samples: Sequence[tuple[float, dict[tuple[int, float], int], float]], polling: Polling | None = None
 ) -> tuple[float | None, float | None]:
-    """(CPU in per cent of a core, bytes of IO a second) of the process tree over the last seconds, without what polling takes."""
+    """(CPU in per cent of a core, bytes of I/O a second) of the process tree over the last seconds,
+    without the cost of polling.
+    """
     if len(samples) < 2:
         return None, None
     at, io, cpu_s = samples[-1]
@@ -1080,7 +1102,7 @@ def _rates(
     passed = at - then[0]
     if passed <= 0:
         return None, None
-    # A process that is new counts from nothing; one that has gone took its count along.
+    # A new process counts from zero; an ended one has taken its count along.
     moved = sum(max(0, count - then[1].get(process, 0)) for process, count in io.items())
     cpu_percent, io_bytes_s = max(0.0, cpu_s - then[2]) / passed * 100, moved / passed
     if polling is not None:
@@ -1093,8 +1115,9 @@ def _may_be_in_mpi(each: _Rank) -> bool:
 
 
 def _in_mpi(view: RankView, each: _Rank, now: float) -> RankView:
-    """A rank that burns its CPU in one call of MPI: that is a wait. Unless a process or thread beside does work, for which it may
-    well be waited for."""
+    """The view of a rank that uses the CPU inside one MPI call: this is a wait, unless a process or thread beside it works, for
+    which others may well wait.
+    """
     if each.mpi_call is None:  # nobody could look
         return replace(view, hidden_groups=1)
     call, (cpu_percent, _) = each.mpi_call[1], _beside_main(each)
@@ -1114,7 +1137,9 @@ Usage = tuple[dict[tuple[int, float], int], float]
 
 
 def _without_servers(each: _Rank, io: dict[tuple[int, float], int], cpu_s: float) -> Usage:
-    """Without what threads do that only wait for others, or answer what others ask of a store: that is no work of this rank."""
+    """The usage without threads that only wait for others, or answer others' requests to a store:
+    that is no work of this rank.
+    """
     if each.pid is None:
         return io, cpu_s
     if each.servers is None:
@@ -1131,9 +1156,9 @@ def _threads(pid: int) -> list[int]:
         return []
 
 
-# Source: the names that torch's TCPStore, its worker server, TensorPipe (torch.distributed.rpc) and gloo give their threads.
-# TensorPipe's reactor polls its shared memory without rest, a whole core where nobody else wants it. gloo has a loop for each
-# group that wakes up a hundred times a second: with forty groups 4 % of a core, on a crowded node more. And our own probe.
+# Source: the thread names of torch's TCPStore, its worker server, TensorPipe (torch.distributed.rpc) and gloo. TensorPipe's
+# reactor polls its shared memory without pause and uses a whole idle core. gloo has one loop per group that wakes up a hundred
+# times a second: 4 % of a core with forty groups, more on a busy node. And our own probe.
 _SERVERS = ("pt_tcpstore", "pt_workerserver", "TP_SHM_reactor", "gloo_tcp_loop", layout.THREAD_NAME.decode())
 
 
@@ -1142,7 +1167,7 @@ def _is_server(pid: int, thread: int) -> bool:
 
 
 def _passed_on(shim: int | None) -> int:
-    """Bytes that a shim has written: what its rank prints goes through it, and it writes nothing else of its own accord."""
+    """Bytes that a shim has written: it passes its rank's output on, and writes almost nothing else."""
     found = re.search(r"^wchar:\s*(\d+)", _text(f"/proc/{shim}/io"), re.M) if shim else None
     return int(found[1]) if found else 0
 
@@ -1152,7 +1177,7 @@ def _key(group: ProbeGroup, names: Mapping[int, GroupName]) -> str:
 
 
 def _hidden(names: Mapping[int, GroupName], dump: Mapping[str, Recorded]) -> Iterator[GroupView]:
-    """Groups without a slot, as the recorder has them; of one that is not in it the rank has entered nothing lately."""
+    """Groups without a slot, as the recorder describes them; if a group is missing there, the rank has entered nothing lately."""
     for name in names.values():
         told = dump.get(name.name)
         if name.slot < 0 and told is not None:
@@ -1169,8 +1194,8 @@ def _group_view(group: ProbeGroup, names: Mapping[int, GroupName]) -> GroupView:
 
 
 def _exact(state: ProbeState, entered: Mapping[int, int], late: bool) -> bool:
-    """Do the words tell of all waits? Of collectives that native code issues (DDP's reducer), and of waits in other threads than
-    the one that trains, the recorder's count alone tells.
+    """Do the words describe all waits? Only the recorder's count covers collectives that native code issues (DDP's reducer), and
+    waits in threads other than the training thread.
 
     late: that count is as old as the last beat, so it may be behind.
     """
@@ -1181,7 +1206,7 @@ def _exact(state: ProbeState, entered: Mapping[int, int], late: bool) -> bool:
 
 
 def _stay(state: ProbeState, process: ProcessState, each: _Rank, now: float) -> CurrentCall | None:
-    """Where the main thread waits, or the failed wait that a process has ended of."""
+    """Where the main thread waits; or the failed wait that ended the process."""
     if not state.in_ns and not (state.failed and process is ProcessState.EXITED):
         return None
     slot = next((group for group in state.groups if group.slot == state.in_slot), None)
@@ -1190,7 +1215,7 @@ def _stay(state: ProbeState, process: ProcessState, each: _Rank, now: float) -> 
 
 
 def _in_a_row(key: str, found: Mapping[int, int]) -> CallDurations:
-    """The last ones without a gap between their numbers."""
+    """The last calls without a gap between their numbers."""
     row: list[int] = []
     number = max(found, default=0)
     last = number

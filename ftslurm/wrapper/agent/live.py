@@ -1,4 +1,4 @@
-"""What people who watch the job want to know of this node's ranks and devices: looked at only while somebody does."""
+"""Live data on this node's ranks and devices for people who watch the job: collected only while someone watches."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ftslurm.model.messages.live import NAMES_MAX, TEXT_MAX, DeviceLive, RankLiv
 from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
 from ftslurm.wrapper.agent.activity import Below, below
 
-# Steps per second are taken over the steps of as long, and as many looks at the most.
+# Steps per second are averaged over this many seconds, and at most this many samples.
 RATE_S, RATE_LOOKS = 60.0, 30
-# The tool of some devices takes a second: from one call to the next at least this, and this times what it took.
+# The tool of some devices takes a second: the pause between two calls is at least this, and this times the last duration.
 USE_S, USE_SHARE = 4.0, 10.0
 
 Message = dict[str, Any]
@@ -25,17 +25,19 @@ Message = dict[str, Any]
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one rank. changed: name -> (value, when it was seen to change, monotonic). steps: (how many, when by its clock, ns)."""
+    """What was seen of one rank. changed: name -> (value, when it changed, monotonic). steps: (count, when by the program's
+    clock, ns).
+    """
 
     changed: dict[str, tuple[int, float | None]] = field(default_factory=dict)
     steps: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=RATE_LOOKS))
 
 
 class Glance:
-    """`turn` at `wakes_at`; both in monotonic seconds. Messages that are to be told come out of `turn`."""
+    """Call `turn` at `wakes_at`; both are monotonic seconds. `turn` gives the messages to send."""
 
     def __init__(self, use: Callable[[], Sequence[Utilisation]] | None, look: Below = below) -> None:
-        """use: reads how busy the node's devices are. look: at the processes below a shim."""
+        """use: measures how busy the node's devices are. look: reads the processes below a shim."""
         self._use = use
         self._look = look
         self._ranks: list[tuple[int, int, str]] = []  # rank, pid of its shim, path of its page
@@ -47,20 +49,21 @@ class Glance:
         self.wakes_at: float | None = None
 
     def watch(self, ranks: Sequence[tuple[int, int, int]], folder: str) -> None:
-        """ranks: (rank, pid of its shim, number of its start). folder: of their pages. What was seen before is forgotten."""
+        """ranks: (rank, pid of its shim, number of its start). folder: of their pages. Earlier data is dropped."""
         self._ranks = [(rank, pid, f"{folder}/{rank}.{number}") for rank, pid, number in ranks]
         self._seen, self._usage = {}, {}
 
     def want(self, for_s: float, every_s: float, now: float) -> None:
-        """Tell for so long from now on, so often."""
+        """Report for `for_s` seconds from now on, every `every_s` seconds."""
         self._until, self._every_s = now + for_s, every_s
         self.wakes_at = now if self.wakes_at is None else self.wakes_at
 
     def turn(
         self, now: float, views: Sequence[RankView], reports: Sequence[DeviceReport], at_work: bool = False
     ) -> list[Message]:
-        """views: of the ranks, as they were seen last. reports: of the last look at the devices. at_work: the agent is, maybe at
-        the devices, whose use is not asked then."""
+        """views: the latest views of the ranks. reports: of the last device check. at_work: the agent is busy, perhaps with the
+        devices; their use is not measured then.
+        """
         if self.wakes_at is None or now < self.wakes_at:
             return []
         if now >= self._until:
@@ -76,7 +79,7 @@ class Glance:
             cores, io_bytes_s = self._work(task, pid, now)
             pages = _pages_of(path, task)
             for rank, page in pages.items() or {task: None}.items():
-                alone = len(pages) < 2  # else nobody knows whose processes they are
+                alone = len(pages) < 2  # otherwise the processes could belong to either
                 told = self._told(task, rank, page, now) if page is not None else RankLive(rank, task)
                 view = views.get(rank)
                 groups = view.groups if view is not None and view.probed else ()
@@ -92,7 +95,7 @@ class Glance:
         return found
 
     def _told(self, task: int, rank: int, page: PageState, now: float) -> RankLive:
-        """What the program says of itself."""
+        """What the program reports about itself."""
         seen = self._seen.setdefault((task, rank), _Seen())
         ours = _same_clock(page)
         beat_s = _age(seen, "beat", page.beats, page.beat_ns, ours, now)
@@ -105,7 +108,7 @@ class Glance:
         )  # fmt: skip
 
     def _work(self, task: int, pid: int, now: float) -> tuple[float | None, float | None]:
-        """Cores used and bytes a second since the last look."""
+        """Cores used and bytes per second since the last sample."""
         io, cpu_s = self._look(pid)
         before = self._usage.get(task)
         self._usage[task] = (now, cpu_s, io)
@@ -133,7 +136,7 @@ class Glance:
 
 
 def _pages_of(path: str, task: int) -> dict[int, PageState]:
-    """rank -> its page, of programs that live or may live; the latest of a rank's, and only what reports."""
+    """rank -> its page, of programs that live or may live; for each rank the latest page, if it reports."""
     found: dict[int, PageState] = {}
     for own in page_paths(path):
         page = read_page(own)
@@ -148,7 +151,7 @@ def _pages_of(path: str, task: int) -> dict[int, PageState]:
 
 
 def _same_clock(page: PageState) -> bool:
-    """Are its times those of our own monotonic clock? A container may have another zero (time_namespaces(7))."""
+    """Are its times those of our monotonic clock? A container may have another zero (time_namespaces(7))."""
     try:
         ours, theirs = os.stat("/proc/self/ns/time"), os.stat(f"/proc/{page.pid}/ns/time")  # noqa: PTH116
     except OSError:
@@ -157,7 +160,7 @@ def _same_clock(page: PageState) -> bool:
 
 
 def _age(seen: _Seen, name: str, count: int, at_ns: int, ours: bool, now: float) -> float | None:
-    """Seconds since it changed; None where it has not since we look, and its clock is not ours."""
+    """Seconds since the value changed; None if it has not changed since we look, and its clock is not ours."""
     if ours and at_ns:
         return max(0.0, now - at_ns / 1e9)
     before = seen.changed.get(name)
@@ -168,7 +171,7 @@ def _age(seen: _Seen, name: str, count: int, at_ns: int, ours: bool, now: float)
 
 
 def _rate(steps: deque[tuple[int, int]], count: int, at_ns: int, since_s: float | None) -> float | None:
-    """Steps a second, by the program's own clock; with no step for long it sinks."""
+    """Steps per second, by the program's own clock; it falls while no step completes."""
     if not steps or steps[-1][0] != count:
         if steps and count < steps[-1][0]:
             steps.clear()  # another program

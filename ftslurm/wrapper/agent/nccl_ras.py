@@ -1,4 +1,4 @@
-"""NCCL's own word on a job that stands still: its RAS threads know which processes are silent and which ranks are behind.
+"""NCCL's own report on a stalled job: its RAS threads know which processes are silent and which ranks are behind.
 
 Source: NCCL user guide, "RAS" (since 2.24, on by default): text over TCP on localhost, NCCL_RAS_ADDR or port 28028.
 """
@@ -17,7 +17,7 @@ from ftslurm.model.text import visible
 
 DEFAULT = ("localhost", 28028)
 ADDRESS = "NCCL_RAS_ADDR"
-# RAS collects from all processes, and waits five seconds for those that do not answer.
+# RAS asks all processes, and waits five seconds for those that do not answer.
 ASK_S = 6.0
 ANSWER_BYTES = 64 << 10
 FOUND_LINES = 40
@@ -27,7 +27,7 @@ _LISTENS = "0A"
 
 
 def address_of(env: Mapping[str, str]) -> tuple[str, int]:
-    """Where to ask; `host:port`, either may be left out."""
+    """The address of NCCL's RAS; NCCL_RAS_ADDR is `host:port`, and either part may be missing."""
     host, _, port = env.get(ADDRESS, "").rpartition(":")
     return (host or DEFAULT[0], int(port)) if port.isdigit() and int(port) < 1 << 16 else DEFAULT
 
@@ -38,8 +38,9 @@ def ask_here(limit_s: float) -> tuple[str, ...]:
 
 
 def ask(address: tuple[str, int], timeout_s: float = ASK_S) -> str:
-    """The status in detail, empty if nobody of our user's answers in time: any user of the node may listen there, and what was
-    said would be evidence. Never raises."""
+    """The detailed status, empty if no process of our user answers in time. Another user of the node may listen there, and their
+    answer must not become evidence. Never raises.
+    """
     until = time.monotonic() + timeout_s
     found = bytearray()
     try:
@@ -59,7 +60,7 @@ def ask(address: tuple[str, int], timeout_s: float = ASK_S) -> str:
 
 
 def listeners(host: str, port: int, tables: tuple[Path, ...] = _TABLES) -> set[int]:
-    """Whose the sockets are that listen there on this node. Source: proc(5), /proc/net/tcp. Raises: OSError, ValueError."""
+    """Users of the sockets that listen there on this node. Source: proc(5), /proc/net/tcp. Raises: OSError, ValueError."""
     place = _plain_address(ip_address(host.partition("%")[0]))
     found = set()
     for table in tables:
@@ -73,13 +74,13 @@ def listeners(host: str, port: int, tables: tuple[Path, ...] = _TABLES) -> set[i
 
 
 def _rows(table: Path) -> Iterator[list[str]]:
-    """Without the heading; none where the kernel has no such family."""
+    """The rows without the heading; none if the kernel lacks this address family."""
     if table.exists():
         yield from (line.split() for line in table.read_text().splitlines()[1:])
 
 
 def _kernel_address(text: str) -> IPv4Address | IPv6Address:
-    """Words of 32 bits, each in the byte order of the machine."""
+    """An address from words of 32 bits, each in the machine's byte order."""
     data = bytes.fromhex(text)
     words = [int.from_bytes(data[at : at + 4], "big").to_bytes(4, sys.byteorder) for at in range(0, len(data), 4)]
     return ip_address(b"".join(words))
@@ -90,7 +91,7 @@ def _plain_address(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Addr
 
 
 def findings(answer: str) -> tuple[str, ...]:
-    """The lines of its sections on errors and warnings, without the headings; none for a job that is well."""
+    """The lines of the sections on errors and warnings, without headings; none for a healthy job."""
     kept: list[str] = []
     inside = False
     lines = answer.splitlines()

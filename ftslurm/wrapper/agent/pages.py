@@ -1,4 +1,4 @@
-"""Reads, on one node, what ranks tell of themselves in their shared pages and notes (ftslurm.sdk), and judges their beats."""
+"""Reads, on one node, what ranks report in their shared pages and notes (ftslurm.sdk), and judges their beats."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ftslurm.sdk import notes as say
 from ftslurm.sdk.notes import SUFFIX, in_words, read_placed
 from ftslurm.sdk.page import PageState, owner_lives, page_paths, read_page
 
-# While a program reports, its page is read as often as ft_launcher's monitor at its quickest; before, now and then.
+# While a program reports, its page is read at the shortest interval of ft_launcher's monitor; before that, rarely.
 READ_S, LOOK_S = 0.1, 1.0
 # As in stalls.
 STOPPED_S = 30.0
-# Beats are told as often as they have become so many times as many: what is made of them compares by as much.
+# The count of beats is reported each time it has grown by this factor, which is enough for its use.
 BEATS_FACTOR = 2
-# How programs call the section in which they save (ft_launcher's own word is `checkpointing`).
+# Names of sections in which programs save (ft_launcher's own is `checkpointing`).
 _SAVING = re.compile(r"(?i)checkpoint|ckpt|\bsav(?:e|ing)\b")
-# A folder is filled as its step starts, and removed as it ends.
+# A folder is filled while its step starts, and removed when it ends.
 LEFT_S = 600.0
-# Some looks.
+# The time of some looks.
 NEWS_S = 10.0
 
 Message = dict[str, Any]
@@ -35,7 +35,7 @@ Message = dict[str, Any]
 
 @dataclass(slots=True)
 class _Rank:
-    """attempt: the start it is of. path: of its page. offset: of its notes. told: overdue, once."""
+    """attempt: the rank's start. path: of its page. offset: into its notes. told: an overdue beat was reported."""
 
     attempt: int
     path: str
@@ -47,22 +47,22 @@ class _Rank:
     step: int | None = None
     beats: int = 0
     saved: int = 0
-    checkpoints: dict[str, int] = field(default_factory=dict)  # page -> how many were complete at the last look
+    checkpoints: dict[str, int] = field(default_factory=dict)  # page -> number of checkpoints at the last look
 
 
 class Pages:
-    """`turn` at `wakes_at`; both in monotonic seconds. Messages that are to be told come out of `turn`."""
+    """Call `turn` at `wakes_at`; both are monotonic seconds. `turn` gives the messages to send."""
 
     def __init__(self) -> None:
         self._ranks: dict[int, _Rank] = {}
         self._step = self._beats_told = self._saved = 0
         self.wakes_at: float | None = None
-        self.reports = False  # does a program of the node tell its life by beats or sections?
+        self.reports = False  # does a program of the node report by beats or sections?
 
     def watch(self, ranks: Sequence[tuple[int, int]], folder: str, limits: BeatLimits, now: float) -> list[Message]:
-        """ranks: (rank, number of its start). folder: of their pages. Gives the last words of those before.
+        """ranks: (rank, number of its start). folder: of their pages. Gives the last messages of the earlier ranks.
 
-        What was before is forgotten, but for what the same start has said of itself.
+        Earlier data is dropped, except what the same start has reported.
         """
         before = self._ranks
         self._ranks, self._step, self._beats_told, self._saved, self.reports = {}, 0, 0, 0, False
@@ -76,10 +76,10 @@ class Pages:
         return [message for rank, old in gone for message in self._notes(rank, old)]
 
     def turn(self, now: float, at_once: bool = False) -> list[Message]:
-        """at_once: do not wait for the next one."""
+        """at_once: look now, before the next time."""
         if self.wakes_at is None or (now < self.wakes_at and not at_once):
             return []
-        if now - self.wakes_at > STOPPED_S:  # we were stopped, and most likely the ranks with us: every clock begins anew
+        if now - self.wakes_at > STOPPED_S:  # the agent was suspended, and probably the ranks with it: every clock begins again
             for rank in self._ranks.values():
                 rank.watches.clear()
         told: list[Message] = []
@@ -92,12 +92,14 @@ class Pages:
 
     @property
     def stage_s(self) -> float | None:
-        """The longest hang interval that a program of the node has set for where it is now; -1: one has switched it off."""
+        """The longest hang interval that a program of the node has set for its present work, seconds; -1: one has switched
+        detection off.
+        """
         set_ = [rank.stage_s for rank in self._ranks.values() if rank.stage_s is not None]
         return OFF if OFF in set_ else max(set_, default=None)
 
     def beat(self) -> Mapping[int, float]:
-        """rank -> when its last beat was read, monotonic; of those that beat."""
+        """rank -> when its last beat was read, monotonic; only ranks that beat."""
         found: dict[int, float] = {}
         for number, rank in self._ranks.items():
             beats = [watch.beats.at for watch in rank.watches.values() if watch is not None and watch.beats.word]
@@ -106,7 +108,7 @@ class Pages:
         return found
 
     def _progress(self) -> list[Message]:
-        """Of the rank that is furthest. The steps, and where a program tells none, its beats and what it has saved."""
+        """The progress of the rank that is furthest: its steps; if a program reports none, its beats and checkpoints."""
         step = max((rank.step for rank in self._ranks.values() if rank.step is not None), default=0)
         beats = max((rank.beats for rank in self._ranks.values()), default=0)
         saved = max((rank.saved for rank in self._ranks.values()), default=0)
@@ -116,7 +118,7 @@ class Pages:
         return [{"t": "progress", "step": self._step, "beats": beats, "saved": saved}]
 
     def _beats(self, number: int, rank: _Rank, now: float) -> list[Message]:
-        """Several programs may report for one rank; the first that is late counts."""
+        """Check the beats. Several programs may report for one rank; the first late one counts."""
         stages: list[float] = []
         told: list[Message] = []
         for path in page_paths(rank.path):
@@ -128,7 +130,7 @@ class Pages:
                 rank.beats = max(rank.beats, page.beats)
                 rank.saved = max(rank.saved, sum(each.times for each in page.sections if _SAVING.search(each.name)))
             if page is not None and owner_lives(page) is False:
-                rank.watches[path] = None  # a program that has ended owes no beats
+                rank.watches[path] = None  # a program that has ended sends no beats
             else:
                 rank.watches[path] = follow(rank.watches.get(path), page, now)
         told += self._stage(number, rank, OFF if OFF in stages else max(stages, default=None))
@@ -140,7 +142,9 @@ class Pages:
         return told
 
     def _checkpoint(self, number: int, rank: _Rank, path: str, page: PageState) -> list[Message]:
-        """One that was complete long before the first look at the page (another agent was here before) is no news."""
+        """Report a new checkpoint, but not one that was complete long before the first look at the page (another agent was here
+        before).
+        """
         known = rank.checkpoints.get(path)
         rank.checkpoints[path] = page.checkpoints
         fresh = time.monotonic_ns() - page.checkpoint_ns < NEWS_S * 1e9
@@ -168,9 +172,9 @@ class Pages:
 
 
 def sweep(own: str, now: float) -> None:
-    """Folders of pages that steps of this user left here when they were killed as a whole. Never raises.
+    """Remove folders of pages that steps of this user left here when they were killed. Never raises.
 
-    own: ours. now: Unix seconds. Kept is what is young, and what has a page whose owner lives or may live.
+    own: our folder. now: Unix seconds. Young folders stay, and those with a page whose owner lives or may live.
     """
     mine = Path(own)
     try:
@@ -192,7 +196,7 @@ def sweep(own: str, now: float) -> None:
 
 
 def limits_of(values: Mapping[str, Any]) -> BeatLimits:
-    """From the message of the controller, whose settings were checked when ftrun began."""
+    """The limits from the controller's message; the settings were checked when ftrun began."""
     from ftslurm.model.settings.ft_config import limits_from
 
     return limits_from(values)

@@ -1,4 +1,4 @@
-"""Looks, on one node, how its ranks get on with their collectives, by the probes in them (sdk/probe.py)."""
+"""Watches, on one node, the progress of its ranks in their collectives, by the probes in them (sdk/probe.py)."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ftslurm.policies.hang.whohangs import MEETINGS
 from ftslurm.wrapper.agent.evidence import NodeWatch, ReadUse
 
 LOOK_S = 1.0
-# As often in the time after which a stall is told.
+# Number of looks within the time after which a stall is reported.
 LOOKS = 5
-# Nobody has looked for so long: the agent was stopped, and most likely the ranks with it (a suspended job).
+# If nobody looked for this long, the agent was suspended, and probably the ranks with it.
 STOPPED_S = 30.0
 COMPARE_S = 2.0
-# When it is looked for ranks that train without a probe, after their start.
+# Seconds after the ranks' start at which it looks for training ranks without a probe.
 LACKING_S = (30.0, 120.0, 600.0)
 
 Message = dict[str, Any]
 
 
 class Stalls:
-    """`turn` at `wakes_at`; both in monotonic seconds. Messages that are to be told come out of `turn` and `compare`."""
+    """Call `turn` at `wakes_at`; both are monotonic seconds. `turn` and `compare` give the messages to send."""
 
     def __init__(self, node: str, use: ReadUse | None = None) -> None:
-        """use: reads how busy the node's devices are."""
+        """use: measures how busy the node's devices are."""
         self._name = node
         self._use = use
         self.node = NodeWatch(node, use=use)
@@ -47,9 +47,9 @@ class Stalls:
         self.views: tuple[RankView, ...] = ()  # of the last look
 
     def watch(self, ranks: Sequence[tuple[int, int, int]], folder: str, stall_s: float, now: float) -> None:
-        """From now on; what was before is forgotten. ranks: (rank, pid of its shim, number of its start).
+        """Watch these ranks from now on; earlier data is dropped. ranks: (rank, pid of its shim, number of its start).
 
-        folder: of their pages. stall_s: tell after so long without progress; 0: do not look.
+        folder: of their pages. stall_s: report after this many seconds without progress; 0: do not watch.
         """
         if (list(ranks), folder, stall_s) == self._watched:
             return
@@ -62,7 +62,7 @@ class Stalls:
         self.views = ()
         self._stall_s, self._met_s, self._looked_at, self._progress_at = stall_s, 0.0, now, now
         self._intervals, self._usual_s, self._told = [], None, None
-        # Not at once: the ranks are being started, and would wait for the processor.
+        # Not at once: the starting ranks need the processor.
         self.wakes_at = now + self._every_s if stall_s else None
 
     @property
@@ -70,7 +70,7 @@ class Stalls:
         return min(LOOK_S, self._stall_s / LOOKS)
 
     def turn(self, now: float, stage_s: float | None = None, reports: bool = False, at_once: bool = False) -> list[Message]:
-        """stage_s, reports: as StallSeen says, from the ranks' pages. at_once: do not wait for the next look."""
+        """stage_s, reports: as in StallSeen, from the ranks' pages. at_once: look now, before the next time."""
         if self.wakes_at is None or (now < self.wakes_at and not at_once):
             return []
         self.wakes_at = now + self._every_s
@@ -88,14 +88,14 @@ class Stalls:
             meets = [*self.node.polls_for_s(now), *self.node.in_c_for_s(now)]
         meets_s = min(meets, default=0.0)
         meets_s = meets_s if meets_s >= self._stall_s else 0.0
-        if not stalled_s and not meets_s and self._met_s and self.node.begun:  # what has no counters makes pauses as well
+        if not stalled_s and not meets_s and self._met_s and self.node.begun:  # programs without counters pause as well
             paused_s = max(paused_s, self._met_s)
         self._met_s = meets_s
         seen = StallSeen("", probed, stalled_s, 0.0, self.node.begun, self._usual_s, stage_s, reports, left, meets_s)
         return [*self._news(seen, paused_s), *self._without_probe(now)]
 
     def _without_probe(self, now: float) -> list[Message]:
-        """Told once of each rank that trains and whose communication nobody sees."""
+        """Report once each training rank whose communication nobody sees."""
         if not self._lacking or now < self._lacking[0] or self._watched is None:
             return []
         del self._lacking[0]
@@ -106,7 +106,7 @@ class Stalls:
         return [{**about, "rank": rank, "attempt": numbers[rank], "words": [why]} for rank, why in found.items()]
 
     def _learn(self) -> float:
-        """The time between the last two signs of progress, if there is a new one."""
+        """The seconds between the last two signs of progress, if there is a new one."""
         interval_s = self.node.progress_at - self._progress_at
         self._progress_at = self.node.progress_at
         if interval_s > 0 and self.node.begun and self._usual_s is None:
@@ -129,7 +129,7 @@ class Stalls:
         return [stall_message(stall)]
 
     def compare(self) -> Message:
-        """How long the ranks waited lately; where native code issues their collectives, when they entered them."""
+        """How long the ranks waited lately; if native code issues their collectives, when they entered them."""
         probed = [view for view in self.node.look() if view.probed]
         if probed and all(view.exact for view in probed):
             return compared_message(self.node.waits(with_links=True), ())

@@ -1,8 +1,8 @@
-"""An agent whose controller has fallen silent: looks around, and takes over when it is its turn. policies/lease/take_over.py
-decides; what is done is what a controller would do, by the same recipe.
+"""An agent whose controller is silent: it observes the job, and takes over when it is its turn. policies/lease/take_over.py
+decides; the actions are those of a controller, by the same recipe.
 
-It stays in its step, which Slurm keeps when the srun behind it is gone and ends with the job:
-docs/slurm-facts.md, "Nodes that die".
+The agent stays in its step; Slurm keeps the step when its srun has ended, and ends it with the job: docs/slurm-facts.md, "Nodes
+that die".
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ from ftslurm.wrapper.requeue.finish import finish_open_requeue
 from ftslurm.wrapper.shim.timers import boot_s
 from ftslurm.wrapper.telling.notices import Silent, notices_for
 
-# Between two looks: once it is one's turn, and at the most.
+# Seconds between two looks: when it is this agent's turn, and at the most.
 ROUND_S, LONGEST_ROUND_S = 15.0, 60.0
-# For srun to bring a step up on the batch node, and for the look at what runs there.
+# For srun to start a step on the batch node, and for the look at its processes.
 SCRIPT_LOOK_S = 30.0
 
 
 class StandbyController:
-    """One loop, until it has acted or has nothing left to do here. heard_at: of the controller, as boot_s().
+    """One loop, until it has acted or nothing is left to do. heard_at: when the controller was last heard, as boot_s().
 
     ending: Slurm has asked the step to end.
     """
@@ -86,18 +86,18 @@ class StandbyController:
         self._job: JobView | None = None
         self._nodes: dict[str, NodeView] = {}
         self._batch_words = ""
-        self._batch_is_back = False  # without its script
+        self._batch_is_back = False  # the node without its script
         self._last = LedgerNow.UNKNOWN  # at the last look into the ledger
-        self._written = 0  # records of ftrun's in it then
+        self._written = 0  # records of the dead ftrun then
         self._woken = threading.Event()
         if ending:
             self._woken.set()
 
     def run(self) -> str:
-        """Gives what came of it, in one sentence."""
-        # Slurm ends the step: then the job has gone on without us, or it is over, and we go as soon as we have seen it.
+        """Gives the result, in one sentence."""
+        # If Slurm ends the step, the job continues without us or is over; we end when we have seen which.
         signal.signal(signal.SIGTERM, lambda *_: self._woken.set())
-        # Not at once: a node that is going down may kill its ftrun before its slurmd.
+        # Not at once: a node that shuts down may kill its ftrun before its slurmd.
         self._woken.wait(self._plan.settings.silence_s)
         self._woken.clear()
         lives, words = self._batch_lives()
@@ -114,7 +114,7 @@ class StandbyController:
             self._woken.wait(min(left_s if left_s > 0 else ROUND_S, LONGEST_ROUND_S))
             self._woken.clear()
 
-    # --- looking
+    # --- observing
 
     def _look(self) -> Known:
         ledger, job = self._ledger(), self._ask()
@@ -124,7 +124,7 @@ class StandbyController:
             return Known(silent_s, self._place, None, False, job, ledger)
         batch, self._batch_words = self._batch_lives()
         if self._batch_is_back:
-            job = self._ask()  # a script that has just ended is gone as well, and its job over
+            job = self._ask()  # a script that has just ended is missing as well, and its job is over
         others = any(self._answers(node)[0] for node in self._before) if batch is False else False
         return Known(silent_s, self._place, batch, others, job, ledger, self._noticed)
 
@@ -133,7 +133,7 @@ class StandbyController:
         return len(self._before)
 
     def _ledger(self) -> LedgerNow:
-        """Whoever writes there lives: all silence begins anew."""
+        """The state of the ledger. Whoever writes there lives: the silence begins again."""
         if not self._journal.grown():
             return self._last
         try:
@@ -155,17 +155,17 @@ class StandbyController:
         except FtslurmError:
             return JobNow.UNKNOWN
         self._job = job
-        if job.state is JobState.SUSPENDED:  # leases of what stands still are promised for longer: they begin anew
+        if job.state is JobState.SUSPENDED:  # leases of suspended processes last longer: they begin again
             self._heard_at = boot_s()
             return JobNow.UNKNOWN
-        if not job.batch:  # whoever holds an allocation ends it himself
+        if not job.batch:  # whoever holds an allocation (salloc) ends it themselves
             return JobNow.OVER
         if job.state is JobState.RUNNING and job.restarts == self._plan.schedule:
             return JobNow.OURS
         return JobNow.UNKNOWN if job.state is JobState.UNKNOWN and not job.completing else JobNow.OVER
 
     def _batch_lives(self) -> tuple[bool | None, str]:
-        """The node, and ftrun or its script on it?"""
+        """Do the node, and ftrun or its script on it, live?"""
         node = self._plan.batch_node
         answers, words = self._answers(node)
         self._batch_is_back = False
@@ -176,7 +176,7 @@ class StandbyController:
         return runs, f"{words}, {'but' if runs is False else 'and'} {seen}"
 
     def _script_runs(self) -> tuple[bool | None, str]:
-        """What a step there sees."""
+        """What a step on that node sees."""
         if self._job is not None and self._job.nodes and self._plan.batch_node not in self._job.nodes:
             return False, "Slurm has taken it from the job"
         look = self._python.module_argv("ftslurm.wrapper.script_look", str(self._plan.script))
@@ -203,7 +203,7 @@ class StandbyController:
         return view is not None and view.state is NodeState.BAD
 
     def _answers(self, node: str) -> tuple[bool | None, str]:
-        """Does its slurmd? Slurm's word against it is enough."""
+        """Does the node's slurmd answer? Slurm's word that it does not is enough."""
         view = self._nodes.get(node)
         if view is not None and view.state is NodeState.BAD:
             return False, f"Slurm says {view.words}"
@@ -216,8 +216,8 @@ class StandbyController:
     # --- acting
 
     def _act(self, verdict: TakeOver | FinishRequeue | FinishEnd) -> str:
-        """Empty if nothing was done after all, and another round follows."""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # inherited by every scontrol: the requeue sends it to us as well
+        """Carry out the verdict. Empty if nothing was done after all, and another round follows."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # every scontrol inherits it: the requeue sends SIGTERM to us as well
         try:
             match verdict:
                 case TakeOver():
@@ -245,7 +245,7 @@ class StandbyController:
             return ""
         found, decided = records_of(self._plan, self._node, s, choice, records, boot_s() - self._heard_at)
         if not self._journal.append_next([*answers, *found]):
-            return ""  # somebody has written since; what, the next round will see
+            return ""  # another process has written; the next round will see what
         notices = self._tell_people(decided, (*records, *found))
         if choice.rung not in REQUEUES:
             done = self._end(decided)
@@ -256,7 +256,7 @@ class StandbyController:
         return done
 
     def _tell_people(self, decided: rec.Decided, records: Sequence[rec.Record]) -> Silent:
-        """As the dead controller would have. The sender works while the job is given back."""
+        """Tell people, as the dead controller would have. The sender works while the job is requeued."""
         about = f"(on {self._plan.cluster}, {self._node} took over from {self._plan.batch_node})"
         notices = notices_for(self._plan.settings, self._journal.path.parent.parent, self._plan.job, about, say)
         notices.record(decided, records)
@@ -273,7 +273,7 @@ class StandbyController:
         return what
 
     def _keep_output(self, records: Sequence[rec.Record]) -> None:
-        """Of the dead controller and its script, where their files are ours to see."""
+        """Keep the output of the dead controller and its script, if their files are visible here."""
         files = [path for record in records if isinstance(record, rec.OutputTo) for path in record.files]
         try:
             output.keep(self._journal.path, self._plan.schedule, files, self._plan.settings.keep_bytes)
@@ -285,7 +285,7 @@ class StandbyController:
         return self._end(decided) if decided is not None else ""
 
     def _end(self, decided: rec.Decided) -> str:
-        """Nothing is left that could bring the job further: it would wait for its time limit."""
+        """End the job: nothing is left that could continue it, and it would only wait for its time limit."""
         reasons = "; ".join(f"{rung}: {why}" for rung, why in decided.passed)
         what = f"{decided.why}. No rung of the ladder helps: {reasons}"
         self._client.cancel(self._plan.number)  # Slurm leaves us KillWait for the rest
@@ -294,7 +294,9 @@ class StandbyController:
         return what
 
     def _close(self, status: int, what: str) -> None:
-        """The dead controller's last word, in its stead: its leases have run out, nobody needs to wait for them again."""
+        """Write the last record in place of the dead controller: its leases have run out, and nobody needs to wait for them
+        again.
+        """
         self._journal.append([rec.Finished(time.time(), self._plan.run, status, what)])
 
     def _tell_others(self, decided: rec.Decided) -> None:
@@ -309,7 +311,7 @@ class StandbyController:
 
 
 def say(text: str) -> None:
-    """For whoever still reads; the srun that carried our output is most likely gone."""
+    """Print for anyone who still reads; the srun that carried our output has most likely ended."""
     try:
         print(f"ftslurm: {visible(text)}", file=sys.stderr, flush=True)
     except OSError:
@@ -317,6 +319,6 @@ def say(text: str) -> None:
 
 
 def take_over_from(plan: HandoverPlan, node: str, heard_at: float, ending: bool = False) -> str:
-    """See StandbyController. Raises: FtslurmError when Slurm cannot be asked at all."""
+    """Stand by and take over if needed; see StandbyController. Raises: FtslurmError if Slurm cannot be asked at all."""
     st = plan.settings
     return StandbyController(plan, node, heard_at, choose_client(st.slurm_client, st.slurm_timeout_s), ending=ending).run()

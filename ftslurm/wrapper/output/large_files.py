@@ -1,7 +1,7 @@
-"""Reads logs of any size: of a large one its head and its tail. What is not a plain file is refused, but for stdin.
+"""Reads logs of any size: the head and the tail of a large one. Refuses what is not a plain file, except stdin.
 
-Which rank a file is of is read from its name: the number in which the names differ, `rank3.log`, `slurm-7_3.out`; in the folder
-that torchrun writes (`--log-dir`) it is the name of the last folder, of the latest attempt.
+The name of a file tells its rank: the number in which the names differ, `rank3.log`, `slurm-7_3.out`; in a folder of torchrun
+(`--log-dir`) it is the name of the last folder, of the latest attempt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ftslurm.errors import UnknownJob, UsageError
 from ftslurm.model.values import dataclass
 from ftslurm.policies.diagnose.joblog import NO_RANK, Part
 
-# Of all files together; of each at least so much. A quarter of it is the head: what failed first may stand there.
+# Limit for all files together, and the least for each. A quarter is the head: the first failure may be there.
 TOTAL_BYTES, LEAST_BYTES = 16 << 20, 64 << 10
 MAX_FILES = 4096
 BLOCK_BYTES = 1 << 20
@@ -28,14 +28,15 @@ _OF_TORCHRUN = re.compile(r"attempt_(\d{1,6})/(\d{1,6})/(stdout|stderr)\.log$")
 
 
 class LogUnreadable(UnknownJob):
-    """A log that is not there, is not a plain file, or that we may not read: status 66."""
+    """A log that does not exist, is not a plain file, or that we may not read: status 66."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """path: as given. rank: NO_RANK where it is the whole job's. size: bytes; skipped: of those, not read between head and tail.
+    """path: as given. rank: NO_RANK if it is the whole job's. size: bytes; skipped: those of them between head and tail that were
+    not read.
 
-    head: characters of `text` that stand before the gap.
+    head: characters of `text` before the gap.
     """
 
     path: str
@@ -51,13 +52,15 @@ class LogFile:
         return (Part(self.rank, self.stream, self.text),)
 
     def line_of(self, words: str) -> int:
-        """The number of the last line that holds them, from 1; 0 if there is none, or nobody knows for what was skipped."""
+        """The number of the last line that contains the words, from 1; 0 if there is none, or it is unknown because of skipped
+        text.
+        """
         at = self.text.rfind(words) if words else -1
         return self.text.count("\n", 0, at) + 1 if at >= 0 and (not self.skipped or at < self.head) else 0
 
 
 def read_logs(paths: Sequence[str]) -> list[LogFile]:
-    """Files, folders and `-`, in order. Raises: LogUnreadable, UsageError."""
+    """Read files, folders and `-`, in order. Raises: LogUnreadable, UsageError."""
     found = list(_files(paths))
     if len(found) > MAX_FILES:
         raise UsageError(f"{len(found)} files, and {MAX_FILES} are the most that are read", hint="name some of them")
@@ -70,7 +73,7 @@ def read_logs(paths: Sequence[str]) -> list[LogFile]:
 
 
 def _files(paths: Sequence[str]) -> Iterator[tuple[str, int, str]]:
-    """(path, rank if the folder tells it, stream)"""
+    """Gives (path, rank if the folder tells it, stream)."""
     for path in paths:
         if path != STDIN and stat.S_ISDIR(_mode(Path(path))):
             yield from _folder(Path(path))
@@ -100,7 +103,7 @@ def _folder(folder: Path) -> Iterator[tuple[str, int, str]]:
 
 
 def _mode(path: Path, links: bool = True) -> int:
-    """0 for what is not there or may not be looked at: it is told when it is opened."""
+    """The mode; 0 if the path does not exist or may not be examined: the open reports that."""
     try:
         return path.stat(follow_symlinks=links).st_mode
     except OSError:
@@ -108,7 +111,9 @@ def _mode(path: Path, links: bool = True) -> int:
 
 
 def _ranks(paths: Sequence[str]) -> list[int]:
-    """By the last number in which their names differ; by their order, where there is none. One file is the whole job's."""
+    """The ranks, by the last number in which the names differ; by the order, if there is none. A
+    single file is the whole job's.
+    """
     if len(paths) < 2:
         return [NO_RANK] * len(paths)
     names = [_NUMBER.findall(Path(path).name) for path in paths]
@@ -136,7 +141,7 @@ def _read(path: str, rank: int, stream: str, most: int) -> LogFile:
 
 
 def _ends(file: BinaryIO, size: int, most: int) -> tuple[bytes, bytes, int]:
-    """(head, tail, size). A file that grows meanwhile is read as far as it went."""
+    """(head, tail, size). A growing file is read up to its size at the start."""
     if size <= most:
         return file.read(most), b"", size
     head = file.read(most // 4)
@@ -145,7 +150,7 @@ def _ends(file: BinaryIO, size: int, most: int) -> tuple[bytes, bytes, int]:
 
 
 def _stream(file: BinaryIO, most: int) -> tuple[bytes, bytes, int]:
-    """The same of what cannot be sought in; it is read to its end."""
+    """As `_ends`, for a stream without seek; reads to its end."""
     head = file.read(most // 4)
     tail, size, room = bytearray(), len(head), most - most // 4
     while block := file.read(BLOCK_BYTES):
@@ -165,8 +170,9 @@ def _log(path: str, rank: int, stream: str, head: bytes, tail: bytes, size: int)
 
 
 def _text(data: bytes) -> str:
-    """As a terminal would show it: what a carriage return overwrites, as progress bars do, is left out; so are NUL bytes, which a
-    file system that crashed leaves."""
+    """The text as a terminal would show it: without what a carriage return overwrites (progress bars), and without NUL bytes,
+    which a file system leaves after a crash.
+    """
     text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\0", "")
     if "\r" in text:
         text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))

@@ -1,4 +1,4 @@
-"""Reads what a job printed, from its files and from what was kept of them."""
+"""Reads what a job printed, from its files and from the kept copies of them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from ftslurm.model.folds.counters import schedule_count
 from ftslurm.model.values import dataclass
 from ftslurm.report.logs import Outputs, banners, of_rank, part_of
 
-# From one look at a file that grows to the next, and from one at the ledger to the next.
+# Seconds between two looks at a growing file, and at the ledger.
 LOOK_S, ASK_S = 0.2, 2.0
 _CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file to read. title: for people. schedule: the one that it is of, None for whatever it holds. gap: after so many bytes
-    so many were left out, when it was kept."""
+    """One file to read. title: for people. schedule: the scheduling that it belongs to, None: any. gap: (position, bytes left out
+    there), if it is a shortened copy.
+    """
 
     path: Path
     title: str
@@ -36,7 +37,7 @@ class Source:
 
 
 def sources(outputs: Outputs, ledger: Path, attempt: int | None) -> list[Source]:
-    """Those of the whole job, in the order in which they were written. Raises: UsageError where nothing is known."""
+    """The files of the whole job, in the order of writing. Raises: UsageError if none is known."""
     if cycles := _cycle_files(outputs, attempt):
         return cycles
     copies = [one for one in kept_copies(ledger) if not still_there(one)]
@@ -59,7 +60,7 @@ def _copied(one: Kept) -> Source:
 
 
 def rank_sources(outputs: Outputs, rank: int, attempt: int | None) -> list[Source]:
-    """Files of that rank alone; empty where it has none. Names of nodes and steps that nobody wrote down may be any."""
+    """The files of that rank alone; empty if it has none. Unrecorded names of nodes and steps match any."""
     if own := _own_files(outputs, rank, attempt):
         return own
     found: dict[str, None] = {}
@@ -72,19 +73,19 @@ def rank_sources(outputs: Outputs, rank: int, attempt: int | None) -> list[Sourc
 
 
 def _cycle_files(outputs: Outputs, attempt: int | None) -> list[Source]:
-    """Of all ranks together, one an attempt."""
+    """The files with the output of all ranks, one for each attempt."""
     logs, wanted = from_text(outputs.logs), [attempt] if attempt is not None else sorted(outputs.schedule_of)
     paths = [cycle_file(logs.cycle_files, outputs.cycle_of.get(number, 0)) for number in wanted] if logs.cycle_files else []
     return [Source(Path(path), path) for path in paths]
 
 
 def has_cycle_files(outputs: Outputs) -> bool:
-    """Their lines begin with the rank, as srun's with --label."""
+    """Are there such files? Their lines begin with the rank, as with srun's --label."""
     return bool(from_text(outputs.logs).cycle_files)
 
 
 def _own_files(outputs: Outputs, rank: int, attempt: int | None) -> list[Source]:
-    """Those that the rank was given at each attempt, where every node has as many ranks."""
+    """The files of the rank at each attempt, if every node has as many ranks."""
     logs, found = from_text(outputs.logs), []
     for number, (nodes, tasks) in sorted(outputs.size_of.items()):
         if attempt in (None, number) and nodes and tasks % nodes == 0:
@@ -106,7 +107,7 @@ def _age(path: str) -> float:
 
 
 def read(source: Source, attempt: int | None, rank: int | None = None) -> Iterator[bytes]:
-    """Pieces of it. rank: only what srun has labelled so. Raises: UsageError for a file that is not here."""
+    """The content in pieces. rank: only lines that srun labelled with it. Raises: UsageError for a file that is not here."""
     with _opened(source) as file:
         first, end = 0, None
         if attempt is not None:
@@ -152,9 +153,9 @@ def follow(
     paths: Iterable[Path], over: Callable[[], bool], rank: int | None = None, sleep: Callable[[float], object] = time.sleep,
     last: int | None = None,
 ) -> Iterator[bytes]:  # fmt: skip
-    """What is there and what comes, until the job is over. A file that is begun anew is read from its beginning.
+    """The present content and what follows, until the job is over. A file that is written anew is read from its beginning.
 
-    last: of what is there, so many bytes of each file; None for all.
+    last: of the present content, only this many bytes of each file; None for all.
     """
     tails = [_Tail(path, last) for path in paths]
     ask_at, ended = 0.0, False
@@ -179,7 +180,7 @@ class _Tail:
     def more(self, rank: int | None) -> bytes:
         file = open_plain(self._path)
         if file is None:
-            return b""  # between two schedulings, or not yet there
+            return b""  # between two schedulings, or not created yet
         with file:
             info = os.fstat(file.fileno())
             if info.st_ino != self._inode or info.st_size < self._at:

@@ -1,4 +1,4 @@
-"""Where the output of a job goes: files that ftrun and its batch script print into, and those that srun makes for ranks."""
+"""Where the output of a job goes: the files of ftrun and its batch script, and the files that srun creates for ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ftslurm.model.record import OutputTo
 
 
 def own_files(env: Mapping[str, str], proc: Path = Path("/proc")) -> tuple[str, ...]:
-    """Plain files behind stdout and stderr of ftrun and of the batch script, by name. The kernel knows, Slurm is not asked."""
+    """The plain files behind stdout and stderr of ftrun and of the batch script. The kernel tells; Slurm is not asked."""
     pids = ["self"]
     script = whole(env.get("SLURM_TASK_PID", ""))
     if script and env.get("ENVIRONMENT") == "BATCH":
@@ -26,7 +26,7 @@ def own_files(env: Mapping[str, str], proc: Path = Path("/proc")) -> tuple[str, 
 
 
 def _file_behind(place: Path) -> str:
-    """Empty for anything but a plain file that still has this name."""
+    """The path; empty for anything but a plain file that still has this name."""
     with suppress(OSError):
         path, info = str(place.readlink()), place.stat()
         if stat.S_ISREG(info.st_mode) and os.path.samestat(info, os.stat(path)):  # noqa: PTH116
@@ -35,7 +35,7 @@ def _file_behind(place: Path) -> str:
 
 
 def ranks_files(components: Iterable[Component], env: Mapping[str, str], job: int) -> RankFiles:
-    """Of a step with several components nobody knows which rank has which."""
+    """The files of the ranks; for a step with several components nobody knows which rank has which."""
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -47,5 +47,5 @@ def ranks_files(components: Iterable[Component], env: Mapping[str, str], job: in
 
 
 def output_to(files: tuple[str, ...], ranks: RankFiles, logs: str = "") -> OutputTo | None:
-    """None where nothing is known. When, and of which run, is the judge's to add. logs: as OutputTo has it."""
+    """The record of the output's place, None if nothing is known. The judge adds time and run. logs: as in OutputTo."""
     return OutputTo(0.0, "", files, ranks.files, ranks.label, logs) if files or ranks.files or logs else None

@@ -1,4 +1,4 @@
-"""Where people find what a rank printed: the file that srun's options name, or our own stderr where that is a file."""
+"""Where people find the output of a rank: the file that srun's options name, or our own stderr if that is a file."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ftslurm.launchers.rank_files import RankFiles
 
 
 def output_place(ranks: RankFiles, job: int, own: str) -> tuple[str, bool]:
-    """(pattern, labels): a path in which `%t`, `%n` and `%N` are left for the rank, empty where it is no file; and whether srun
-    writes the rank before each line. own: the file that our own stderr is, or empty. Steps differ by attempt: `*`.
+    """(pattern, labels): a path in which `%t`, `%n` and `%N` remain for the rank, empty if it is no file; and whether srun writes
+    the rank before each line. own: the file that our own stderr is, or empty. The step differs by attempt: `*`.
     """
     if ranks.errors is None:
         return own.replace("%", "%%"), ranks.label

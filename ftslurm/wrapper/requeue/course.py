@@ -1,8 +1,8 @@
-"""What stands between a requeue that was decided and its plainest form. Pure.
+"""What must happen before a requeue that was decided: the best form first, the simplest otherwise. Pure.
 
-The best form: the job leaves its dead nodes first, whose clean-up it would wait for, and is then requeued by the recipe (held,
-nodes excluded, start set, released). But Slurm may take no change of the job, and a node that an exclusive job gives back
-stands idle for some time after each later job: docs/slurm-facts.md, "Changes to a requeued job" and "Nodes for a running job".
+The best form: the job first gives back its dead nodes, whose clean-up it would wait for, and is then requeued by the recipe
+(held, nodes excluded, start time set, released). But Slurm may refuse changes of the job, and a node that an exclusive job gives
+back is idle for some time after each later job: docs/slurm-facts.md, "Changes to a requeued job" and "Nodes for a running job".
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ftslurm.model.nodes import fold
 from ftslurm.model.values import dataclass
 from ftslurm.slurm.client import JobState, JobView
 
-# Where there is a slurmdbd, 22.05 takes changes some 5 s after a node was given back, and each no takes 5 s itself. Without one
-# it takes none for as long as the job runs, so one question is enough.
+# With a slurmdbd, 22.05 accepts changes some 5 s after a node was given back, and each refusal takes 5 s itself. Without one it
+# accepts none while the job runs, so one question is enough.
 DATABASE_S = 15.0
 
-# Slurm's bug 16121 was mended by this release.
+# The release that fixed Slurm's bug 16121.
 KEEPS_GPUS = (23, 2, 2)
 
 OWN_NODES = "the job has its nodes for itself, and Slurm would go on counting a node that such a job gives back as taken"
@@ -28,7 +28,9 @@ NO_CHANGES_AFTER = "it has given nodes back, and Slurm takes no change of it sin
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """done: the job has left its dead nodes. what: that, or why not, in words; empty where there was nothing to do."""
+    """The attempt to give dead nodes back. done: the job has left them. what: that, or why not, in words; empty if there was
+    nothing to do.
+    """
 
     done: bool = False
     what: str = ""
@@ -36,9 +38,10 @@ class Parted:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """job: as it stands. may_go: it runs, and may be requeued. dead: known to be so. batch_node: where its script runs, empty if
-    nobody knows. had: how many nodes it had in this scheduling, as far as is known. gave_back: nodes may have left it since.
-    config: Slurm's. takes_changes: what Slurm answered since nodes last left the job, None: not asked. parted: None: not tried.
+    """What is known about the job. job: its state. may_go: it runs, and may be requeued. dead: known to be so. batch_node: where
+    its script runs, empty if unknown. had: how many nodes it had in this scheduling, as far as is known. gave_back: nodes may
+    have left it since. config: Slurm's. takes_changes: Slurm's answer since nodes last left the job, None: not asked. parted:
+    None: not tried.
     """
 
     job: JobView
@@ -54,28 +57,28 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class AskForChanges:
-    """Ask Slurm whether it takes changes of the job, and again for so many seconds where it says that it soon will."""
+    """Ask Slurm whether it accepts changes of the job; repeat for this many seconds if Slurm says that it soon will."""
 
     within_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class PartFirst:
-    """These nodes are to leave the job, if Slurm sees by itself that they do not respond."""
+    """The job gives these nodes back first, if Slurm itself sees that they do not respond."""
 
     nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Requeue it without any change: a job that was held could not be released."""
+    """Requeue the job without any change: if it were held, nobody could release it."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The recipe. said: what became of dead nodes, in words; empty: nothing to tell."""
+    """Follow the recipe. said: what became of dead nodes, in words; empty: nothing to report."""
 
     said: str = ""
 
@@ -84,8 +87,8 @@ Course = AskForChanges | PartFirst | Plain | Held
 
 
 def course(known: Known) -> Course:
-    """What to do next: whoever asks or tries adds the answer to what is known and calls again, until it is Plain or Held."""
-    if not known.may_go:  # the recipe itself goes on from wherever the job stands, or says why it cannot
+    """The next step: the caller carries it out, adds the answer to `known` and calls again, until the step is Plain or Held."""
+    if not known.may_go:  # the recipe itself continues from any state of the job, or says why it cannot
         return Held()
     if known.parted is not None:
         if known.parted.done and known.takes_changes is None:
@@ -104,24 +107,25 @@ def course(known: Known) -> Course:
 
 
 def leaves(job: JobView, dead: frozenset[str], batch_node: str) -> tuple[str, ...]:
-    """Those of `dead` that the job can give back. Slurm starts the script on the first node."""
+    """The nodes of `dead` that the job can give back: not the first node, where Slurm starts the script."""
     gone = tuple(sorted(dead & {*job.nodes}))
     script = {batch_node, *job.nodes[:1]}
     return gone if job.state is JobState.RUNNING and not job.expedited and not script & {*gone} else ()
 
 
 def stays(job: JobView, config: Mapping[str, str]) -> str:
-    """Why a dead node stays in a job that is requeued, in words; empty: it leaves.
+    """Why a dead node stays in a job that is requeued, in words; empty: the job gives it back.
 
-    One that an exclusive job gives back stands idle after every job from then on. Where Slurm's bug 16121 is, a dead node that
-    stays costs more: the job starts without its GPUs, and those of all its nodes count as taken until slurmctld restarts.
+    A node that an exclusive job gives back is idle after every later job. With Slurm's bug 16121 a dead node that stays costs
+    more: the job starts without its GPUs, and those of all its nodes count as allocated until slurmctld restarts.
     """
     return OWN_NODES if job.exclusive and not may_lose_gpus(config) else ""
 
 
 def may_lose_gpus(config: Mapping[str, str]) -> bool:
-    """Is Slurm's bug 16121 there? A release that nobody can read counts as one with it: a job without its GPUs is the worse harm.
-    An exclusive job has all GPUs of its nodes, so it is enough that the cluster counts some."""
+    """Does this Slurm have bug 16121? An unreadable release counts as one with it: a job without its GPUs is the worse damage. An
+    exclusive job has all GPUs of its nodes, so it is enough that the cluster counts GPUs.
+    """
     release = re.match(r"(\d+)\.(\d+)\.(\d+)", config.get("SLURM_VERSION", ""))
     mended = release is not None and tuple(int(part) for part in release.groups()) >= KEEPS_GPUS
     return not mended and "gpu" in config.get("GresTypes", "").split(",")

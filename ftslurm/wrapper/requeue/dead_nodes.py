@@ -1,16 +1,16 @@
-"""Dead nodes leave a job before it is requeued, so that its next start does not wait until Slurm takes them for down.
+"""A job gives its dead nodes back before it is requeued, so that its next start does not wait until Slurm marks them DOWN.
 
 A requeued job starts when all its nodes are clean, and Slurm waits for a dead one for SlurmdTimeout (300 s by default), up to
-twice that. A running job may give nodes back, keeps its size for the next scheduling, and is clean within seconds then. Slurm
-before 23.02.2 also starts a job without its GPUs where the last node that it waited for went down instead of becoming clean, and
-counts these GPUs as taken for ever (its bug 16121; seen on 22.05).
+twice that. A running job may give nodes back, keeps its size for the next scheduling, and is then clean within seconds. Slurm
+before 23.02.2 also starts a job without its GPUs if the last node that it waited for went down instead of becoming clean, and
+counts these GPUs as allocated forever (its bug 16121; seen on 22.05).
 
 A node that is given back is free for other jobs. So Slurm must know first that it does not answer: a signal to the job's steps
-makes slurmctld call all its nodes, and one that stays silent is NOT_RESPONDING after MessageTimeout and gets no job (seen on
-22.05 and 26.05). SIGCONT does nothing to a process that is not stopped.
+makes slurmctld call all its nodes, and a silent one is NOT_RESPONDING after MessageTimeout and gets no job (seen on 22.05 and
+26.05). SIGCONT has no effect on a process that is not stopped.
 
-Without slurmdbd 22.05 takes no change of a job that gave nodes back, before it is clean, so nobody could keep it off a node that
-comes back meanwhile. Such a job keeps its dead nodes, and waits, and so do most exclusive jobs: see course.py.
+Without slurmdbd, 22.05 accepts no change of a job that gave nodes back until the job is clean, so nobody could exclude a node
+that returns meanwhile. Such a job keeps its dead nodes, and waits; so do most exclusive jobs: see course.py.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ftslurm.slurm.client import JobView, NodeState, SlurmClient
 from ftslurm.slurm.parse import seconds
 from ftslurm.wrapper.requeue.course import Parted
 
-# MessageTimeout where Slurm does not say, and what slurmctld needs besides to see that it is over.
+# MessageTimeout if Slurm does not tell it, and what slurmctld needs in addition to see that it has passed.
 MESSAGE_S, BESIDES_S = 10.0, 10.0
 LOOK_AGAIN_S = 0.5
-# In Slurm's words for the state of a node.
+# Slurm's own words for the state of a node.
 SILENT = ("NOT_RESPONDING", "DOWN")
 
 
@@ -35,7 +35,9 @@ def part_with_dead(
     client: SlurmClient, job: JobView, gone: Collection[str], config: Mapping[str, str],
     clock: Callable[[], float] = time.monotonic, pause: Callable[[float], None] = time.sleep,
 ) -> Parted:  # fmt: skip
-    """job: as it stands. gone: nodes of it that are to leave. config: Slurm's. clock: any seconds. pause: waits for so many."""
+    """Give the dead nodes back. job: its state. gone: nodes of it to give back. config: Slurm's. clock: any seconds. pause: waits
+    for the given number of seconds.
+    """
     stays = f"{fold(gone)} stays in the job until Slurm takes it for down"
     limit_s = (seconds(config.get("MessageTimeout", "")) or MESSAGE_S) + BESIDES_S
     try:
@@ -51,8 +53,9 @@ def _noticed(
     client: SlurmClient, number: int, gone: Iterable[str], limit_s: float,
     clock: Callable[[], float], pause: Callable[[float], None],
 ) -> bool:  # fmt: skip
-    """Does Slurm know by itself that it reaches none of them? Unknown, where nodes are hidden from users, is no; so is a node
-    that Slurm thinks ill of for another reason: it may answer."""
+    """Does Slurm itself know that it reaches none of them? No if it is unknown, because nodes are hidden from users; no for a
+    node that is marked for another reason: it may answer.
+    """
     until, called = clock() + limit_s, False
     while True:
         nodes = {node.name: node for node in client.nodes() if node.name in gone}

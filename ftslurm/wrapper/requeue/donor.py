@@ -1,7 +1,7 @@
-"""What a donor job runs: nothing but a watch over the job it lends its node to. It ends when that does, or is requeued.
-Why a job does not grow instead: docs/slurm-facts.md, "Nodes for a running job".
+"""The program of a donor job: it only watches the job to which it lends its node, and ends when that job ends or is requeued. Why
+a job does not grow instead: docs/slurm-facts.md, "Nodes for a running job".
 
-ftrun ends its donors itself; this is for the case that it cannot any more.
+ftrun ends its donor jobs itself; this is for an ftrun that no longer can.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ftslurm.errors import FtslurmError, UnknownJob
 from ftslurm.slurm.choice import choose_client
 from ftslurm.slurm.client import JobState, SlurmClient
 
-POLL_S = 10.0  # a request to slurmctld each; a node stands idle for no longer
+POLL_S = 10.0  # seconds; one request to slurmctld each; a node is idle for at most this long
 
 
 def needed(client: SlurmClient, number: int, restarts: int) -> bool:
-    """Is the job still in the scheduling that has borrowed? Yes while nobody can tell: the donor's time limit ends it."""
+    """Is the borrowing job still in the same scheduling? Yes while nobody can tell: the donor job's time limit ends it."""
     try:
         job = client.job(number)
     except UnknownJob:
@@ -29,18 +29,18 @@ def needed(client: SlurmClient, number: int, restarts: int) -> bool:
     return job.restarts == restarts and (job.completing is False) and job.state in _LIVES
 
 
-# UNKNOWN: a word that this version does not know is no proof that the job has ended.
+# UNKNOWN: a state that this version does not know is no proof that the job has ended.
 _LIVES = frozenset({JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN})
 
 
 def lend(client: SlurmClient, number: int, restarts: int, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Until the job needs it no longer."""
+    """Wait until the job no longer needs the node."""
     while needed(client, number, restarts):
         sleep(POLL_S)
 
 
 def main() -> None:
-    """Arguments: the job's number, its requeues so far, seconds for an answer of Slurm."""
+    """Runs a donor job. Arguments: the job's number, its requeues so far, seconds to wait for an answer of Slurm."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for the steps
     number, restarts, timeout_s = sys.argv[1:]
     lend(choose_client("cli", float(timeout_s)), int(number), int(restarts))

@@ -1,7 +1,8 @@
-"""Finishes a requeue that a ledger says was decided: all that its doors share.
+"""Finishes a requeue that a ledger says was decided: the part that all callers share.
 
-The doors are the step of the job (keeper.py), the standby controller (agent/standby.py), `ftslurm requeue --finish` (outside.py)
-and the EpilogSlurmctld hook (hooks/as_owner.py). Each of them finds the ledger, plans the start, and calls `finish_open_requeue`.
+The callers are the step of the job (keeper.py), the standby controller (agent/standby.py), `ftslurm requeue --finish`
+(outside.py) and the EpilogSlurmctld hook (hooks/as_owner.py). Each finds the ledger, plans the start, and calls
+`finish_open_requeue`.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from ftslurm.wrapper.requeue.course import AskForChanges, Held, Known, PartFirst
 from ftslurm.wrapper.requeue.dead_nodes import part_with_dead
 from ftslurm.wrapper.requeue.requeue import AS_IT_IS, give_back, plan_for, runs_again, slurms_clock
 
-# Slurm waits for such a node until it takes it for down: that says nothing of how long nodes that live need.
+# Slurm waits for such a node until it marks it DOWN: that does not tell how long live nodes need.
 DEAD_NODES = frozenset({"node", "lost"})
 
-# Of KillWait: the last request, and the way out.
+# Part of KillWait that is kept for the last request and the end of the program.
 SPARE_S = 3.0
 
 
 def finish_open_requeue(
     client: SlurmClient, number: int, journal: Journal, history: History, start: Start, allow_first: bool, outsider: str = "",
 ) -> str:  # fmt: skip
-    """Carry out the requeue that stands open in `history`, and write to `journal` that it is done; what was done, in words.
+    """Carry out the open requeue of `history`, and record its end in `journal`. Gives what was done, in words.
 
-    number: of the job. history: what `journal` holds. allow_first: requeue a job that was submitted with --no-requeue, too.
-    outsider: who finishes it, for the ledger, where that is no step of the job: the requeue does not end an outsider, and no
-    node waits for its end. Raises: FtslurmError.
+    number: of the job. history: the content of `journal`. allow_first: also requeue a job that was submitted with --no-requeue.
+    outsider: who finishes it, for the ledger, if that is no step of the job: the requeue does not end an outsider, and no node
+    waits for its end. Raises: FtslurmError.
     """
     decided = history.open_requeue
     if decided is None:
@@ -60,7 +61,7 @@ def finish_open_requeue(
         usual = decided.cause not in DEAD_NODES or (known.parted is not None and known.parted.done)
 
         def write_down(since: float, watched_s: float, others_clean: bool) -> None:
-            with suppress(StateError):  # on a full disk: only the next start is a guess again, and a held job must go on
+            with suppress(StateError):  # on a full disk only the next start is a guess again, and a held job must continue
                 journal.append([CleanUpBegan(time.time(), decided.id, since, usual, watched_s, others_clean)])
 
         what = give_back(client, number, plan, slurms_clock(config), write_down)
@@ -80,7 +81,7 @@ def _known(job: JobView, may_go: bool, history: History, dead: Sequence[str], co
 
 
 def _follow(client: SlurmClient, known: Known) -> Known:
-    """Asked and tried, until what is known says how the job is requeued. Raises: FtslurmError."""
+    """Ask and try until it is known how the job is requeued. Raises: FtslurmError."""
     while True:
         match course(known):
             case AskForChanges(within_s):
@@ -94,12 +95,13 @@ def _follow(client: SlurmClient, known: Known) -> Known:
 
 def is_up_to_date(restarts: int, schedule: int) -> bool:
     """May a requeue that was decided in scheduling `schedule` still be carried out on a job that Slurm has requeued `restarts`
-    times? It has been requeued at most once since: by the requeue itself, which then stopped half-way."""
+    times? The job has been requeued at most once since: by this requeue, which stopped half-way.
+    """
     return restarts in (schedule, schedule + 1)
 
 
 def _next_start(client: SlurmClient, number: int, dead: Sequence[str], config: Mapping[str, str]) -> str:
-    """For people, who shall not wonder why a job waits; nothing where Slurm does not say."""
+    """When the job starts again, for people; empty if Slurm does not tell."""
     try:
         job = client.job(number)
     except FtslurmError:
@@ -115,6 +117,6 @@ def _next_start(client: SlurmClient, number: int, dead: Sequence[str], config: M
 
 
 def _may_live_s(config: Mapping[str, str]) -> float:
-    """How long a step whose job was requeued may go on, to the safe side."""
+    """How long a step of a requeued job may run on, seconds, an upper limit."""
     kill_wait = config.get("KillWait", "").partition(" ")[0]
     return max(0.0, float(kill_wait) - SPARE_S) if kill_wait.isdigit() else 0.0

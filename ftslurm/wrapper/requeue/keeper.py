@@ -1,8 +1,8 @@
-"""Requeues the job from a step of its own.
+"""Requeues the job from a step of the job.
 
-The requeue's SIGTERM ends the batch script, and with it ftrun and every program it has started; a shell script that
-does not ignore SIGTERM is gone within milliseconds. A step is a container of its own and has until KillWait (30 s):
-docs/slurm-facts.md, "Changes to a requeued job".
+The requeue's SIGTERM ends the batch script, and with it ftrun and every program that it started; a shell script that does not
+ignore SIGTERM ends within milliseconds. A step has its own container and has until KillWait (30 s): docs/slurm-facts.md, "Changes
+to a requeued job".
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from ftslurm.wrapper.requeue.finish import finish_open_requeue
 
 
 def keep(number: int, ledger: Path, start: Start, allow_first: bool, client: str, timeout_s: float) -> str:
-    """Carry out the requeue that stands open in `ledger`, and write that it is done. Raises: FtslurmError."""
+    """Carry out the open requeue of `ledger`, and record its end. Raises: FtslurmError."""
     slurm, journal = choose_client(client, timeout_s), Journal(ledger)
     return finish_open_requeue(slurm, number, journal, fold(journal.read().records), start, allow_first)
 
 
 def start_words(start: Start) -> tuple[str, str, str]:
-    """On the keeper's command line."""
+    """The start as words of the keeper's command line."""
     return f"{start.in_s:g}", f"{start.watch_s:g}", str(int(start.epilog))
 
 
 def main() -> None:
-    """Arguments: job number, ledger, `start_words`, allow_first (0 or 1), kind of client, timeout_s."""
+    """Runs in the step. Arguments: job number, ledger, `start_words`, allow_first (0 or 1), kind of client, timeout_s."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # before anything: inherited by every scontrol
+        signal.signal(number, signal.SIG_IGN)  # before anything else: every scontrol inherits it
     job, ledger, in_s, watch_s, epilog, allow_first, client, timeout_s = sys.argv[1:]
     start = Start(float(in_s), float(watch_s), epilog == "1")
     try:

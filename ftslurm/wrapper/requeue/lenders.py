@@ -1,4 +1,6 @@
-"""Other nodes for the job: looking at them, borrowing them by donor jobs, giving nodes back. Any Slurm, any user's rights."""
+"""Other nodes for the job: checks them, borrows them by donor jobs, gives nodes back. Works on any
+Slurm, with any user's rights.
+"""
 
 from __future__ import annotations
 
@@ -22,31 +24,33 @@ from ftslurm.slurm.retries import NoAnswer
 from ftslurm.system.commands import CommandResult, Runner
 from ftslurm.wrapper.node_check import Question, read_answer
 
-# Between two looks at a donor in waiting: Slurm schedules a new job at once or when something ends.
+# Seconds between two looks at a pending donor job: Slurm schedules a new job at once, or when something ends.
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 2.0
-# Between two tries to end one, and how many there are: a day of them, so long as slurmctld seldom is away.
+# Seconds between two attempts to end one, and their number: a day, longer than slurmctld is usually away.
 FIRST_TRY_S, LONGEST_TRY_S, MOST_TRIES = 1.0, 60.0, 1440
-# For srun to bring a step up, beside the check's own time.
+# For srun to start a step, beside the check's own time.
 STEP_MARGIN_S = 30.0
-# A slurmctld that has just come up refuses a step at once while it does not know yet what nodes have ("Memory required by task
-# is not available"; docs/slurm-facts.md, "Several steps in one allocation"): how many steps are tried, GATHERS_S apart.
+# A slurmctld that has just started refuses a step while it does not know yet what nodes have ("Memory required by task is not
+# available"; docs/slurm-facts.md, "Several steps in one allocation"): how many attempts, GATHERS_S apart.
 REFUSED, STEPS_MOST = "required by task is not available", 3
-# Reasons to wait that no time cures. Source: squeue(1), JOB REASON CODES.
+# Pending reasons that no time solves. Source: squeue(1), JOB REASON CODES.
 HOPELESS = frozenset(
     {"BadConstraints", "PartitionNodeLimit", "PartitionTimeLimit", "PartitionDown", "PartitionInactive", "AccountNotAllowed",
      "InvalidAccount", "QOSNotAllowed", "InvalidQOS", "ReservationDeleted"}
 )  # fmt: skip
-# A limit for each user, account or job, such as QOSMaxJobsPerUserLimit. Our own job is part of what fills it, and its nodes
-# go back with a requeue; a limit of a whole group (QOSGrpNodeLimit) others may leave room in.
+# A limit per user, account or job, such as QOSMaxJobsPerUserLimit: our own job uses part of it, and its nodes are free after a
+# requeue. In a limit of a whole group (QOSGrpNodeLimit) others may make room.
 _OWN_LIMIT = re.compile(r"(QOS|Assoc|Association)Max\w*Limit")
-# UNKNOWN: a word that this version does not know is no proof that a donor has ended.
+# UNKNOWN: a state that this version does not know is no proof that a donor job has ended.
 _LIVES = frozenset({JobState.PENDING, JobState.RUNNING, JobState.SUSPENDED, JobState.UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True)
 class Lenders:
-    """job, restarts: ours, in its present scheduling. env: ftrun's. _donors: submitted, and not yet told to end.
-    _over: has ftrun nothing left to do but to end or to give the job back?
+    """Checks, borrows and returns nodes.
+
+    job, restarts: ours, in its present scheduling. env: ftrun's. _donors: submitted, and not yet told to end. _over: will ftrun
+    only end or requeue the job?
     """
 
     client: SlurmClient
@@ -60,7 +64,7 @@ class Lenders:
     _donors: set[int] = field(default_factory=set)
     _over: threading.Event = field(default_factory=threading.Event)
 
-    # --- is it fit
+    # --- checking a node
 
     def check(self, node: str, lender: int, limit_s: float) -> NodeChecked:
         """See effects.Scheduler."""
@@ -76,7 +80,7 @@ class Lenders:
             return NodeChecked(node, None, f"it could not be looked at: {error}")
 
     def _step(self, argv: tuple[str, ...], limit_s: float, lender: int) -> CommandResult:
-        """Once more, and again, where Slurm refuses it at once: it may have just come up."""
+        """Run the step; again if Slurm refuses it at once: slurmctld may have just started."""
         for _ in range(STEPS_MOST - 1):
             done = self.run(argv, limit_s, env=beside_env(self.env, lender))
             if REFUSED not in done.stderr:
@@ -89,18 +93,18 @@ class Lenders:
         argv = self.python.module_argv("ftslurm.wrapper.node_check", question.text())
         return beside_argv([node], "ftslurm-check", argv, lender)
 
-    # --- on loan
+    # --- lending
 
     def borrow(
         self, slot: int, exclude: Sequence[str], wait_s: float, submitted: Callable[[int], object] = lambda job: None
     ) -> NodeBorrowed:
-        """See effects.Scheduler. A donor that does not run in time is ended; one that could not be is named in the answer."""
+        """See effects.Scheduler. A donor job that does not run in time is ended; the answer names one that could not be ended."""
         job = 0
         try:
             ours = self.client.job(self.job)
             job = self._submit(ours, exclude)
             self._donors.add(job)
-            if self._over.is_set():  # while it was being submitted
+            if self._over.is_set():  # while the job was being submitted
                 return NodeBorrowed(slot, "", max(self._end([job]), default=0), "it is no longer needed")
             submitted(job)
             donor = self._running(job, wait_s)
@@ -113,7 +117,7 @@ class Lenders:
         return NodeBorrowed(slot, "", max(left, default=0), why_not_lent(donor, wait_s))
 
     def _submit(self, ours: JobView, exclude: Sequence[str]) -> int:
-        """Raises: FtslurmError."""
+        """Submit a donor job; gives its number. Raises: FtslurmError."""
         time_left_s = ours.end_time - time.time() if ours.end_time else 0.0
         gres = commands.gres_of(ours, self.env)
         shape = commands.shape_of(ours, self.env)
@@ -124,7 +128,7 @@ class Lenders:
         return commands.submitted(done.status, done.stdout, done.stderr)
 
     def _inherited(self) -> dict[str, str]:
-        """What the donor is submitted under, as we were."""
+        """The environment for the donor job, as ours was submitted."""
         return {
             option: self.env[name]
             for option, name in (
@@ -134,16 +138,16 @@ class Lenders:
         }  # fmt: skip
 
     def _running(self, job: int, wait_s: float) -> JobView:
-        """The donor once it runs, has ended or waits for nothing, or as it stands after `wait_s`. Raises: FtslurmError."""
+        """The donor job once it runs, has ended or waits in vain, or its state after `wait_s`. Raises: FtslurmError."""
         from tenacity import Retrying, retry_if_exception_type, retry_if_result, stop_after_delay, wait_exponential
 
         def waits(view: JobView) -> bool:
             if view.state is JobState.RUNNING:
-                return view.configuring  # its node boots (power saving): a step would wait there, and not be told of
+                return view.configuring  # its node boots (power saving): a step would wait there without telling
             return view.state is JobState.PENDING and not hopeless(view.reason)
 
         tries = Retrying(
-            retry=retry_if_result(waits) | retry_if_exception_type(NoAnswer),  # slurmctld may be back before the time is up
+            retry=retry_if_result(waits) | retry_if_exception_type(NoAnswer),  # slurmctld may be back in time
             wait=wait_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
             stop=stop_after_delay(wait_s),
             sleep=self.sleep,
@@ -153,7 +157,7 @@ class Lenders:
         return found
 
     def ended(self) -> frozenset[int]:
-        """Donors that somebody else has ended, or their time limit; one that nothing is known of is none of them."""
+        """Donor jobs that someone else has ended, or their time limit; without those of unknown state."""
         over = set()
         for job in sorted(self._donors):
             try:
@@ -168,14 +172,14 @@ class Lenders:
         return frozenset(over)
 
     def end_loans(self, jobs: Sequence[int]) -> LoansEnded:
-        """See effects.Scheduler; a donor that is never reached ends with our job."""
+        """See effects.Scheduler; a donor job that is never reached ends with our job."""
         self._donors.update(jobs)
         left = self._end(jobs)
         renamed = any(option.startswith(("--job-name", "-J")) for option in self.settings.donor_options)
         return LoansEnded(left if renamed or not left else self._end_later(left))
 
     def _end_later(self, jobs: Sequence[int]) -> tuple[int, ...]:
-        """Those that are still there when ftrun ends, or after very many tries."""
+        """The donor jobs that still exist when ftrun ends, or after very many attempts."""
         from tenacity import Retrying, retry_if_result, stop_after_attempt, stop_when_event_set, wait_exponential
 
         tries = Retrying(
@@ -190,7 +194,7 @@ class Lenders:
         return left
 
     def _end(self, jobs: Sequence[int], again: bool = False) -> tuple[int, ...]:
-        """One try; those that are still there. again: some time after the first."""
+        """One attempt; gives the donor jobs that still exist. again: a later attempt."""
         for job in jobs:
             try:
                 if not again or self._is_donor(job):
@@ -201,14 +205,14 @@ class Lenders:
         return tuple(job for job in jobs if job in self._donors)
 
     def _is_donor(self, job: int) -> bool:
-        """Still? A slurmctld that has come back without its state numbers jobs from the beginning. Raises: FtslurmError."""
+        """Is it still a donor job? A slurmctld that lost its state numbers jobs from the beginning. Raises: FtslurmError."""
         try:
             return self.client.job(job).name == commands.donor_name(self.job)
         except UnknownJob:
             return False
 
     def submitted(self) -> tuple[int, ...]:
-        """Donors of this job that wait or run, whoever has asked for them; none where Slurm does not say."""
+        """Donor jobs of this job that wait or run, whoever submitted them; none if Slurm does not tell."""
         done = self.run(commands.donors_argv(self.job), self.settings.slurm_timeout_s, env=dict(self.env))
         return tuple(int(word) for word in done.stdout.split() if word.isascii() and word.isdecimal()) if done.status == 0 else ()
 
@@ -217,7 +221,7 @@ class Lenders:
         self._over.set()
         self._end(sorted(self._donors))
 
-    # --- given back
+    # --- giving nodes back
 
     def release(self, nodes: Sequence[str]) -> NodesReleased:
         """See effects.Scheduler."""
@@ -233,7 +237,7 @@ class Lenders:
 
 
 def hopeless(reason: str) -> bool:
-    """Does no time cure what a donor waits for? reason: Slurm's word."""
+    """Will time never solve what a donor job waits for? reason: Slurm's word."""
     return reason in HOPELESS or _OWN_LIMIT.fullmatch(reason) is not None
 
 
@@ -247,5 +251,5 @@ def why_not_lent(donor: JobView, wait_s: float) -> str:
 
 
 def plain_env(env: Mapping[str, str]) -> dict[str, str]:
-    """Of ours, what a donor's script needs: it is kept by slurmctld, and shall hold nothing that is none of its business."""
+    """The part of our environment that a donor job's script needs: slurmctld stores it, so it must hold nothing private."""
     return {name: env[name] for name in ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF") if name in env}

@@ -1,4 +1,4 @@
-"""`ftslurm requeue --finish`: a requeue that the job could not finish itself, finished by a person from outside the job."""
+"""`ftslurm requeue --finish`: a person finishes, from outside the job, a requeue that the job could not finish itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ftslurm.wrapper.requeue.finish import finish_open_requeue, is_up_to_date
 
 
 def finish_requeue(store: Store, job: str, env: Mapping[str, str]) -> str:
-    """What was done, in one sentence; nothing if nothing was open. Raises: FtslurmError."""
+    """Finish the open requeue. Gives what was done, in one sentence; empty if none was open. Raises: FtslurmError."""
     journal, contents = store.find(job)
     history = fold(contents.records)
     run = history.last_run

@@ -1,13 +1,13 @@
-"""Giving a job back to Slurm so that it runs again soon and elsewhere: the one recipe, whoever follows it.
+"""Requeues a job so that it soon runs again on other nodes: the one recipe that all callers follow.
 
-Slurm takes a new ExcNodeList and start time only of a pending job, and a requeue sends SIGTERM to all of it. Hence:
-requeue it held (from here the scheduler cannot take it), exclude, set the start time, release. The start time must lie
-ahead when the clean-up ends, or Slurm adds its 121 s. Where nothing is known of the clean-up's length it is set safely late
-first; the nodes that are not clean yet stand in the job's NodeList, and when only our own is left the start is moved to what
-that one still needs. Seen on 22.05, 24.11 and 26.05: docs/slurm-facts.md, "The 121 seconds" and "Changes to a requeued job".
+Slurm accepts a new ExcNodeList and start time only for a pending job, and a requeue sends SIGTERM to the whole job. So: requeue
+it held (from here the scheduler cannot start it), exclude nodes, set the start time, release. The start time must be in the
+future when the clean-up ends, or Slurm adds its 121 s. If the length of the clean-up is unknown, a safely late time is set first;
+the job's NodeList shows the nodes that are not clean yet, and when only our own remains, the start time is moved to what that one
+still needs. Seen on 22.05, 24.11 and 26.05: docs/slurm-facts.md, "The 121 seconds" and "Changes to a requeued job".
 
-An expedited job (`sbatch --requeue=expedite`, 25.11 and later) has no such delay: without a start time it runs again a
-tenth of a second after the clean-up. Source: slurmctld's batch_requeue_fini(); seen on 26.05.
+An expedited job (`sbatch --requeue=expedite`, 25.11 and later) has no such delay: without a start time it runs again a tenth of a
+second after the clean-up. Source: slurmctld's batch_requeue_fini(); seen on 26.05.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ftslurm.policies.ladder.start_time import after_watch, for_slowness
 from ftslurm.slurm.client import AS_OF, JobState, JobView, SlurmClient
 from ftslurm.slurm.states import is_over
 
-# For a job whose clean-up is over there is nothing to wait for; but one that starts again on a node within the second in
-# which it was killed there finds its credential revoked and fails for good (seen on 22.05 and 24.11, never with 2 s).
+# A clean job has nothing to wait for; but one that starts again on a node within the second in which it was killed there finds
+# its credential revoked and fails for good (seen on 22.05 and 24.11, never with 2 s).
 SOON_S = 2
-# While the other nodes are watched; of whoever is killed meanwhile this start stays, which costs less than what Slurm would add.
+# The start time while other nodes are watched. If the watcher is killed, this time stays, which costs less than Slurm's delay.
 WATCHED_START_S = 100.0
 LOOK_AGAIN_S = 0.1
-# Of the two clocks: Slurm tells whole seconds, and a request takes a moment.
+# Difference of the two clocks: Slurm tells whole seconds, and a request takes a moment.
 AGREE_S = 2.0
 
-# since (Unix seconds by slurmctld's clock), watched_s, others_clean: as in CleanUpBegan.
+# Arguments: since (Unix seconds by slurmctld's clock), watched_s, others_clean: as in CleanUpBegan.
 Began = Callable[[float, float, bool], object]
 
 AS_IT_IS = "requeued; Slurm took no other change of the job, so it starts by Slurm's own delay"
@@ -46,10 +46,10 @@ def _tell_nobody(since: float, watched_s: float, others_clean: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """exclude: nodes to keep the job off. ours: nodes a former requeue of ours kept it off, which may come back.
+    """exclude: nodes to exclude. ours: nodes that an earlier requeue of ours excluded, which may be used again.
 
-    schedule: the scheduling that the requeue was decided in (RunBegan), None if nobody knows. here: the node of the job that
-    whoever follows the recipe is on, and which is not clean before that has ended; empty: none of them.
+    schedule: the scheduling in which the requeue was decided (RunBegan), None if unknown. here: the node of the job on which the
+    caller runs, and which is not clean before the caller has ended; empty: none.
     """
 
     exclude: frozenset[str]
@@ -66,7 +66,7 @@ def plan_for(history: History, exclude: Iterable[str], start: Start, allow_first
 
 
 def runs_again(job: JobView, plan: Plan) -> bool:
-    """Has somebody requeued it since the plan was made, and it waits no more? Another requeue would end a healthy job."""
+    """Has the job been requeued since the plan was made, and does it run? Another requeue would end a healthy job."""
     return plan.schedule is not None and job.restarts > plan.schedule and job.state is not JobState.PENDING
 
 
@@ -74,14 +74,15 @@ def give_back(
     client: SlurmClient, number: int, plan: Plan, clock: Callable[[], float],
     began: Began = _tell_nobody, pause: Callable[[float], None] = time.sleep,
 ) -> str:  # fmt: skip
-    """Follow the recipe from wherever the job stands; gives what was done, in words.
+    """Follow the recipe from any state of the job; gives what was done, in words.
 
-    clock: Unix seconds, slurmctld's (`slurms_clock`). began: is told what CleanUpBegan holds. pause: waits for so many seconds.
-    Raises: SlurmRefused, SlurmUnavailable, UnknownJob. A job left on the way is held, not back on a bad node.
+    clock: Unix seconds, slurmctld's (`slurms_clock`). began: is called with what CleanUpBegan holds. pause: waits for the given
+    number of seconds. Raises: SlurmRefused, SlurmUnavailable, UnknownJob. If it stops half-way, the job is held, not back on a
+    bad node.
     """
     first = clock()
     job = client.job(number)
-    if is_over(job):  # Slurm itself would requeue a job that was cancelled, as long as it remembers it
+    if is_over(job):  # Slurm would requeue even a cancelled job as long as it remembers it
         raise SlurmRefused(f"job {number} is over ({job.state.value})", hint="submit it again")
     if runs_again(job, plan):
         return RUNS_AGAIN
@@ -93,7 +94,7 @@ def give_back(
     if held_now:
         began(since, 0.0, False)
     excluded = (job.excluded - plan.ours) | plan.exclude
-    named = job.required & plan.exclude  # by the user; Slurm would let the job wait for them for ever
+    named = job.required & plan.exclude  # nodes that the user required; Slurm would let the job wait for them forever
     if named:
         client.require(number, sorted(job.required - named))
     if excluded != job.excluded:
@@ -110,9 +111,9 @@ def give_back(
 
 
 def slurms_clock(config: Mapping[str, str]) -> Callable[[], float]:
-    """slurmctld's clock, in Unix seconds: ours, moved by what `config`, just asked for, shows of the difference.
+    """slurmctld's clock in Unix seconds: ours, corrected by the difference that a fresh `config` shows.
 
-    Start times are compared with it, and the nodes of a cluster need not agree to the second.
+    Slurm compares start times with its clock, and the clocks of a cluster may differ by seconds.
     """
     ahead_s = slurms_lead_s(config)
     return (lambda: time.time() + ahead_s) if ahead_s else time.time
@@ -128,8 +129,9 @@ def slurms_lead_s(config: Mapping[str, str]) -> float:
 def _start_in(
     client: SlurmClient, job: JobView, plan: Plan, clock: Callable[[], float], first: float, since: float, watch: bool
 ) -> str:  # fmt: skip
-    """Safely late where other nodes are watched first. since: when the clean-up began, which its length is counted from. On a
-    busy machine each request takes its time, and so does the clean-up."""
+    """Seconds until the start: safely late if other nodes are watched first. since: when the clean-up began. On a busy machine
+    each request takes time, and so does the clean-up.
+    """
     if not job.completing:
         start = clock() + SOON_S
     elif watch:
@@ -143,7 +145,9 @@ def _watch(
     client: SlurmClient, job: JobView, plan: Plan, clock: Callable[[], float], since: float,
     pause: Callable[[float], None], began: Began,
 ) -> str:  # fmt: skip
-    """Until the other nodes are clean, or for as long as the plan allows; then the start is moved to what our own still needs."""
+    """Wait until the other nodes are clean, or for as long as the plan allows; then move the start
+    to what our own still needs.
+    """
     asked_s, late = 0.0, clock() + WATCHED_START_S
     while True:
         before = clock()
@@ -166,7 +170,8 @@ def _watch(
 
 
 def start_when_clean(client: SlurmClient, number: int, watch_s: float, clock: Callable[[], float]) -> str:
-    """For a job that is on its way, by somebody who is on none of its nodes; what was done, in words, empty for nothing.
+    """Move the start of a job that is being requeued, from a machine that is none of its nodes. Gives what was done, in words,
+    empty for nothing.
 
     Raises: SlurmRefused, SlurmUnavailable, UnknownJob.
     """
@@ -185,7 +190,7 @@ def _hold(client: SlurmClient, job: JobView, plan: Plan) -> None:
 
 
 def _start_at(client: SlurmClient, number: int, start: float) -> str:
-    """Slurm counts whole seconds. A refusal costs two minutes, not the job."""
+    """Set the start time; Slurm counts whole seconds. A refusal costs two minutes, not the job."""
     try:
         client.start_at(number, math.ceil(start))
     except SlurmRefused as refusal:

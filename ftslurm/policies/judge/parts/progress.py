@@ -27,7 +27,9 @@ def read_at_end(settings: Settings, attempt: int) -> list[Decision]:
 
 
 def iteration_seen(event: ev.IterationRead, settings: Settings, past: History, now: Now) -> IterationSeen | None:
-    """The record of a new iteration, None if there is none. An unreadable file tells nothing: neither progress nor a lack of it."""
+    """The record of a new iteration, None if there is none. An unreadable file tells nothing,
+    neither progress nor a lack of it.
+    """
     if not event.attempt:
         known = (event.iteration or 0, 0) == (past.iteration, past.in_vain)
         return None if known else IterationSeen(now.unix, 0, event.iteration or 0)
